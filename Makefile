@@ -1,0 +1,82 @@
+# The two commands: `make demo` shows what sluicefs does, `make test` proves it. Both set up what they need.
+
+TOOLS := $(CURDIR)/target/tools
+# What the conformance suites mount with: as the Rust tests built it, with assertions and overflow checks.
+SLUICE := $(CURDIR)/target/debug/sluice
+export SLUICE TOOLS
+# A pipeline fails when any part of it does.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+# Known-good versions of the tools that `make test` installs into target/tools, built without optimisation: that takes
+# longer than running them.
+CARGO_DENY := 0.20.2
+PJDFSTEST := 0.2.2
+FSX := 0.3.2
+
+.PHONY: help demo build test fmt clippy doc deny unit conformance pjdfstest fsx stress clean prerequisites programs
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo         build sluice and take the two-minute tour'
+	@echo 'make test         everything that CI runs'
+	@echo 'make build        target/release/sluice'
+	@echo 'make unit         the Rust tests alone'
+	@echo 'make conformance  pjdfstest and fsx over a mount'
+	@echo 'make stress       one minute of threads on shared names, then the invariant checker'
+
+demo: build
+	@target/release/sluice demo
+
+build: prerequisites
+	cargo build --release --locked -p sluice
+
+test: prerequisites programs fmt clippy doc deny unit conformance
+	@echo 'make test: all parts done'
+
+prerequisites:
+	@sh tests/prerequisites cargo cc
+
+programs:
+	@sh tests/prerequisites programs
+
+fmt: prerequisites
+	cargo fmt --all --check
+
+clippy: prerequisites
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+doc: prerequisites
+	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
+
+deny: $(TOOLS)/bin/cargo-deny
+	sh tests/deny
+
+unit: prerequisites
+	@mkdir -p target
+	cargo test --locked --workspace 2>&1 | tee target/unit.log
+	@echo "tests skipped for want of something (the SKIPPED lines above): $$(grep -c '^SKIPPED' target/unit.log || true)"
+
+$(SLUICE): unit
+
+conformance: pjdfstest fsx
+
+pjdfstest: $(SLUICE) $(TOOLS)/bin/pjdfstest
+	sh tests/conformance/run pjdfstest
+
+fsx: $(SLUICE) $(TOOLS)/bin/fsx
+	sh tests/conformance/run fsx
+
+stress: prerequisites
+	SLUICE_STRESS_SECONDS=60 cargo test --locked --release -p sluice-oracle --test stress
+
+$(TOOLS)/bin/cargo-deny: | prerequisites
+	cargo install --locked --quiet --debug --root $(TOOLS) --target-dir target/tools-build cargo-deny@$(CARGO_DENY)
+
+$(TOOLS)/bin/pjdfstest: | prerequisites
+	cargo install --locked --quiet --debug --root $(TOOLS) --target-dir target/tools-build pjdfstest@$(PJDFSTEST)
+
+$(TOOLS)/bin/fsx: | prerequisites
+	cargo install --locked --quiet --debug --root $(TOOLS) --target-dir target/tools-build fsx@$(FSX)
+
+clean:
+	cargo clean
