@@ -1,0 +1,246 @@
+//! A cache line as the coherence protocol sees it, and what each access does to it.
+//!
+//! # Theory
+//! MESI with a directory. A line is *modified* or *exclusive* (one owner), *shared* (a set of CPUs), or in
+//! memory only:
+//!
+//! ```text
+//!             load by another                 store / rmw by another
+//! M, E   ->   S {old owner, loader}           M {writer}
+//! S      ->   S + loader                      M {writer}; the others lose their copies
+//! memory ->   E {loader}                      M {writer}
+//! ```
+//! Caches are endless: a copy is lost only to another CPU's write, never to capacity.
+//!
+//! A line serves one access at a time: an access that must move it starts no earlier than `busy_until`, and
+//! sets that to its own end. CPUs act in the order of their clocks, so contended accesses queue first in,
+//! first out, and n read-modify-writes of one line take n transfers. Loads of a shared line overlap, a
+//! directory time apart (the serial directory that makes ticket locks collapse: Boyd-Wickizer and others,
+//! "Non-scalable locks are dangerous", 2012).
+//!
+//! # Invariants
+//! - I1: with an owner, `sharers` is the owner alone.
+//! - I2: a CPU asleep on the line is in `sharers`.
+
+use super::topology::Topology;
+use crate::cpu_set::CpuSet;
+use crate::spec::{Kind, Spec};
+
+/// The `owner` of a line that is shared or in memory.
+pub(crate) const NOBODY: u16 = u16::MAX;
+
+/// In which state an access that missed found the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Modified,
+    Exclusive,
+    Shared,
+    Memory,
+}
+
+/// One line: 64 bytes, so that a hit touches one line of the host.
+#[repr(align(64))]
+pub(crate) struct Line {
+    /// Who has a copy.
+    pub(crate) sharers: CpuSet,
+    /// When the line is free for the next access that must move it, in cycles.
+    pub(crate) busy_until: u64,
+    /// Its address / 64. Immutable.
+    pub(crate) tag: u64,
+    /// Index into the engine's sets of sleepers, plus 1; 0 while nobody has slept on it.
+    pub(crate) sleepers: u32,
+    /// Who has it alone, or `NOBODY`.
+    pub(crate) owner: u16,
+    /// The node whose memory backs it: that of the CPU that touched it first. Immutable.
+    pub(crate) home: u8,
+    /// Whether the owner has written.
+    pub(crate) dirty: bool,
+}
+
+/// What moving a line costs on this machine, as a table.
+pub(crate) struct Prices {
+    table: [[[u32; super::topology::CLASSES_MAX]; 4]; 3],
+    shared_load_busy: u64,
+    /// The cheapest transfer that takes something from another cache (a load of a shared line takes nothing):
+    /// no CPU can reach another sooner.
+    pub(crate) least: u64,
+}
+
+impl Prices {
+    pub(crate) fn new(spec: &Spec) -> Prices {
+        let mut table = [[[0; super::topology::CLASSES_MAX]; 4]; 3];
+        let mut least = u32::MAX;
+        for (kind, states) in spec.transfer.rows().iter().enumerate() {
+            for (state, row) in states.iter().enumerate() {
+                table[kind][state][..row.len()].copy_from_slice(row);
+                let harmless = kind == Kind::Load as usize && state == State::Shared as usize;
+                if state != State::Memory as usize && !harmless {
+                    least = row.iter().copied().fold(least, u32::min);
+                }
+            }
+        }
+        Prices { table, shared_load_busy: spec.costs.shared_load_busy.into(), least: least.into() }
+    }
+
+    #[inline]
+    pub(crate) fn price(&self, kind: Kind, state: State, distance: usize) -> u64 {
+        self.table[kind as usize][state as usize][distance].into()
+    }
+}
+
+/// The outcome of an access that missed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Move {
+    /// When the CPU goes on, in cycles.
+    pub(crate) end: u64,
+    /// In which state the line was found.
+    pub(crate) found: State,
+}
+
+impl Line {
+    pub(crate) fn new(tag: u64, home: usize) -> Line {
+        let (sharers, home) = (CpuSet::default(), home as u8);
+        Line { sharers, busy_until: 0, tag, sleepers: 0, owner: NOBODY, home, dirty: false }
+    }
+
+    /// Whether `cpu` can do the access with its own copy.
+    #[inline]
+    pub(crate) fn hit(&self, kind: Kind, cpu: usize) -> bool {
+        match kind {
+            Kind::Load => self.sharers.contains(cpu),
+            Kind::Store | Kind::Rmw => usize::from(self.owner) == cpu,
+        }
+    }
+
+    /// An access with the CPU's own copy, which ends at `end`. A line's owner holds off those who want the
+    /// line from it, so nobody sees a value before it was written, even where the owner runs ahead.
+    #[inline]
+    pub(crate) fn use_copy(&mut self, kind: Kind, cpu: usize, end: u64) {
+        if usize::from(self.owner) == cpu {
+            self.busy_until = self.busy_until.max(end);
+            self.dirty |= kind.writes();
+        }
+    }
+
+    /// Moves the line to `cpu`, which asks for it at `now`.
+    pub(crate) fn fetch(
+        &mut self,
+        kind: Kind,
+        cpu: usize,
+        now: u64,
+        topology: &Topology,
+        prices: &Prices,
+    ) -> Move {
+        debug_assert!(!self.hit(kind, cpu));
+        let (found, distance) = self.find(kind, cpu, topology);
+        let cost = prices.price(kind, found, distance);
+        let start = now.max(self.busy_until);
+        let shared_load = kind == Kind::Load && found == State::Shared;
+        let busy = if shared_load { cost.min(prices.shared_load_busy) } else { cost };
+        self.busy_until = start + busy;
+        if kind == Kind::Load && found != State::Memory {
+            self.sharers.insert(cpu);
+            self.owner = NOBODY;
+            self.dirty = false;
+        } else {
+            self.own(cpu, kind.writes());
+        }
+        Move { end: start + cost, found }
+    }
+
+    /// `cpu` has the line alone.
+    pub(crate) fn own(&mut self, cpu: usize, dirty: bool) {
+        self.sharers = CpuSet::only(cpu);
+        self.owner = cpu as u16;
+        self.dirty = dirty;
+    }
+
+    fn find(&self, kind: Kind, cpu: usize, topology: &Topology) -> (State, usize) {
+        if self.owner != NOBODY {
+            let state = if self.dirty { State::Modified } else { State::Exclusive };
+            return (state, topology.distance(cpu, usize::from(self.owner)));
+        }
+        let sharer = match kind {
+            Kind::Load => topology.nearest(cpu, &self.sharers),
+            // An upgrade ends when the last sharer has answered.
+            Kind::Store | Kind::Rmw => topology.farthest(cpu, &self.sharers),
+        };
+        match sharer {
+            Some(distance) => (State::Shared, distance),
+            None => (State::Memory, topology.to_memory(cpu, usize::from(self.home))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machines;
+
+    /// Replays accesses `(kind, cpu, now)` of one line on opteron-32 and gives the end of each.
+    fn ends(accesses: &[(Kind, usize, u64)]) -> (Vec<u64>, Line) {
+        let spec = machines::find("opteron-32").expect("a named machine");
+        let (topology, prices) = (Topology::new(&spec), Prices::new(&spec));
+        let mut line = Line::new(1, 0);
+        let replay = accesses.iter().map(|&(kind, cpu, now)| match line.hit(kind, cpu) {
+            true => {
+                line.use_copy(kind, cpu, now + 3);
+                now + 3
+            }
+            false => line.fetch(kind, cpu, now, &topology, &prices).end,
+        });
+        (replay.collect(), line)
+    }
+
+    #[test]
+    fn a_first_load_comes_from_memory_and_is_exclusive() {
+        let (end, line) = ends(&[(Kind::Load, 0, 0), (Kind::Store, 0, 136)]);
+        assert_eq!(end, [136, 139]);
+        assert!(line.dirty && line.owner == 0);
+        // Memory of node 0, asked from one hop and from two hops away.
+        assert_eq!(ends(&[(Kind::Load, 8, 0)]).0, [247]);
+        assert_eq!(ends(&[(Kind::Load, 16, 0)]).0, [327]);
+    }
+
+    #[test]
+    fn a_load_of_anothers_line_shares_it() {
+        let (end, line) = ends(&[(Kind::Store, 0, 0), (Kind::Load, 1, 1000), (Kind::Load, 0, 2000)]);
+        assert_eq!(end, [136, 1081, 2003]);
+        assert_eq!((line.owner, line.sharers.to_string().as_str()), (NOBODY, "0-1"));
+        // Exclusive, not modified: 83 instead of 81.
+        assert_eq!(ends(&[(Kind::Load, 0, 0), (Kind::Load, 1, 1000)]).0[1], 1083);
+    }
+
+    #[test]
+    fn a_load_of_a_shared_line_pays_for_the_nearest_copy() {
+        let share = [(Kind::Load, 0, 0), (Kind::Load, 16, 1000), (Kind::Load, 17, 2000)];
+        assert_eq!(ends(&share).0[2], 2083);
+    }
+
+    #[test]
+    fn an_upgrade_pays_for_the_farthest_copy() {
+        let near = [(Kind::Load, 0, 0), (Kind::Load, 1, 1000), (Kind::Store, 0, 2000)];
+        let far = [(Kind::Load, 0, 0), (Kind::Load, 1, 1000), (Kind::Load, 16, 2000), (Kind::Store, 0, 3000)];
+        assert_eq!(ends(&near).0[2], 2246);
+        let (end, line) = ends(&far);
+        assert_eq!(end[3], 3296);
+        assert_eq!(line.sharers, CpuSet::only(0), "the others have lost their copies");
+    }
+
+    #[test]
+    fn read_modify_writes_at_once_queue() {
+        let storm: Vec<_> = (0..8).map(|cpu| (Kind::Rmw, cpu, 0)).collect();
+        let memory = 136;
+        let expected: Vec<u64> = (0..8).map(|n| memory + n * 110).collect();
+        assert_eq!(ends(&storm).0, expected);
+    }
+
+    #[test]
+    fn loads_of_a_shared_line_overlap() {
+        let spec = machines::find("opteron-32").expect("a named machine");
+        let apart = u64::from(spec.costs.shared_load_busy);
+        let (end, _) =
+            ends(&[(Kind::Store, 0, 0), (Kind::Load, 1, 1000), (Kind::Load, 2, 1000), (Kind::Load, 3, 1000)]);
+        assert_eq!(end[1..], [1081, 1081 + 83, 1081 + apart + 83]);
+    }
+}

@@ -1,0 +1,72 @@
+//! What is counted for each line, so that the report can say which are hot and why.
+
+use std::panic::Location;
+
+use crate::cpu_set::CpuSet;
+use crate::spec::Kind;
+
+/// One access, as those see it who only watch.
+#[derive(Clone, Copy)]
+pub(crate) struct Access {
+    pub(crate) cpu: usize,
+    pub(crate) kind: Kind,
+    pub(crate) site: &'static Location<'static>,
+    /// Where in the line it begins.
+    pub(crate) offset: u8,
+    pub(crate) length: u8,
+}
+
+/// The misses that one place in the source caused on one field of a line.
+#[derive(Clone, Debug)]
+pub(crate) struct SiteStatistics {
+    pub(crate) site: &'static Location<'static>,
+    pub(crate) kind: Kind,
+    pub(crate) offset: u8,
+    pub(crate) length: u8,
+    pub(crate) misses: u64,
+    pub(crate) stall: u64,
+    pub(crate) cpus: CpuSet,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct LineStatistics {
+    pub(crate) misses: u64,
+    /// Cycles in which CPUs stood still for this line: queueing for it and fetching it.
+    pub(crate) stall: u64,
+    /// Cycles in which CPUs spun until it changed.
+    pub(crate) waited: u64,
+    /// Cycles in which CPUs were parked on a word of it.
+    pub(crate) parked: u64,
+    /// Who spun or parked.
+    pub(crate) waiters: CpuSet,
+    pub(crate) sites: Vec<SiteStatistics>,
+}
+
+impl LineStatistics {
+    #[inline]
+    pub(super) fn miss(&mut self, access: &Access, stall: u64) {
+        self.misses += 1;
+        self.stall += stall;
+        let same = |found: &&mut SiteStatistics| {
+            std::ptr::eq(found.site, access.site)
+                && found.kind == access.kind
+                && found.offset == access.offset
+                && found.length == access.length
+        };
+        if let Some(found) = self.sites.iter_mut().find(same) {
+            found.misses += 1;
+            found.stall += stall;
+            found.cpus.insert(access.cpu);
+            return;
+        }
+        self.sites.push(SiteStatistics {
+            site: access.site,
+            kind: access.kind,
+            offset: access.offset,
+            length: access.length,
+            misses: 1,
+            stall,
+            cpus: CpuSet::only(access.cpu),
+        });
+    }
+}
