@@ -1,0 +1,66 @@
+//! Seeded faults: a model that cannot find these proves nothing.
+
+mod model;
+
+use loom::thread;
+use model::explore;
+use sluice_sync_loom::Mutex;
+use sluice_sync_loom::face::{Mutant, seed_mutant};
+use sluice_sync_loom::spin::{SpinLock, Ticket};
+
+/// A value that outlives its execution: a test that dies in mid-execution must not run loom's destructors.
+fn leak<T>(value: T) -> &'static T {
+    Box::leak(Box::new(value))
+}
+
+fn three_threads_count_under_a_mutex() {
+    explore(2, || {
+        let mutex = leak(Mutex::new(0));
+        let threads: Vec<_> = (0..2).map(|_| thread::spawn(|| *mutex.lock() += 1)).collect();
+        *mutex.lock() += 1;
+        threads.into_iter().for_each(|thread| thread.join().expect("the thread ends"));
+        assert_eq!(*mutex.lock(), 3);
+    });
+}
+
+#[test]
+fn the_model_passes_without_a_fault() {
+    seed_mutant(None);
+    three_threads_count_under_a_mutex();
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn an_unlock_without_release_is_found() {
+    seed_mutant(Some(Mutant::UnlockWithoutRelease));
+    three_threads_count_under_a_mutex();
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_forgotten_waiter_is_found() {
+    seed_mutant(Some(Mutant::WaitersForgotten));
+    three_threads_count_under_a_mutex();
+}
+
+fn two_threads_count_under_a_ticket_lock() {
+    explore(2, || {
+        let lock: &SpinLock<_, Ticket> = leak(SpinLock::new(0));
+        let thread = thread::spawn(|| *lock.lock() += 1);
+        *lock.lock() += 1;
+        thread.join().expect("the thread ends");
+    });
+}
+
+#[test]
+fn the_ticket_lock_passes_without_a_fault() {
+    seed_mutant(None);
+    two_threads_count_under_a_ticket_lock();
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_dropped_barrier_is_found() {
+    seed_mutant(Some(Mutant::TicketWithoutBarrier));
+    two_threads_count_under_a_ticket_lock();
+}

@@ -1,0 +1,122 @@
+//! Models of the per-CPU structures. There are two CPUs' values for three threads: two threads always share one,
+//! as threads do that are moved between reading the CPU's number and using it.
+
+mod model;
+
+use loom::sync::Arc;
+use loom::thread::{self, JoinHandle};
+use model::explore;
+use sluice_sync_loom::atomic::{AtomicUsize, Ordering};
+use sluice_sync_loom::face::{Mutant, seed_mutant};
+use sluice_sync_loom::percpu::{Counter, Ida, PerCpuList, PerCpuRef};
+
+fn join(threads: Vec<JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().expect("the thread ends"));
+}
+
+#[test]
+fn no_addition_is_lost_when_differences_are_passed_on() {
+    explore(3, || {
+        let counter = Arc::new(Counter::with_batch(0, 2));
+        let threads = (0..2)
+            .map(|_| {
+                let counter = counter.clone();
+                thread::spawn(move || (0..3).for_each(|_| counter.add(1)))
+            })
+            .collect();
+        counter.add(-1);
+        join(threads);
+        assert_eq!(counter.sum(), 5);
+    });
+}
+
+#[test]
+fn an_element_is_removed_once_and_read_whole() {
+    explore(2, || {
+        let list = Arc::new(PerCpuList::new());
+        let handle = list.add(1);
+        let stays = list.add(2);
+        let removed = Arc::new(AtomicUsize::new(0));
+        let threads = (0..2)
+            .map(|_| {
+                let (list, removed) = (list.clone(), removed.clone());
+                thread::spawn(move || {
+                    if list.remove(handle).is_some() {
+                        removed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    list.add(3);
+                })
+            })
+            .collect();
+        let mut seen = 0;
+        list.for_each(|element| seen += usize::from(*element == 2));
+        assert_eq!(seen, 1, "an element that stays is seen exactly once");
+        join(threads);
+        assert_eq!((removed.load(Ordering::Relaxed), list.len()), (1, 3));
+        assert_eq!(list.remove(stays), Some(2));
+    });
+}
+
+#[test]
+fn no_identifier_has_two_owners() {
+    explore(2, || {
+        let ida = Arc::new(Ida::new(0..3));
+        let taken = Arc::new([0; 3].map(AtomicUsize::new));
+        let own = |ida: &Ida, taken: &[AtomicUsize; 3]| {
+            if let Some(id) = ida.alloc() {
+                let at = usize::try_from(id).expect("small");
+                assert_eq!(taken[at].swap(1, Ordering::Relaxed), 0, "two owners");
+                taken[at].store(0, Ordering::Relaxed);
+                ida.free(id);
+            }
+        };
+        let threads = (0..2)
+            .map(|_| {
+                let (ida, taken) = (ida.clone(), taken.clone());
+                thread::spawn(move || own(&ida, &taken))
+            })
+            .collect();
+        own(&ida, &taken);
+        join(threads);
+    });
+}
+
+/// One reference is handed from thread to thread, others come and go, while the count is killed.
+fn references_come_and_go_while_the_count_is_killed(preemptions: usize) {
+    explore(preemptions, || {
+        let calls: &'static AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
+        let count: &'static PerCpuRef = Box::leak(Box::new(PerCpuRef::new(|| {
+            calls.fetch_add(1, Ordering::Relaxed);
+        })));
+        count.get();
+        let user = thread::spawn(|| {
+            count.get();
+            assert_eq!(calls.load(Ordering::Relaxed), 0, "called back under a reference");
+            count.put();
+            count.put();
+        });
+        let taker = thread::spawn(|| {
+            if let Some(_held) = count.try_get() {
+                assert_eq!(calls.load(Ordering::Relaxed), 0, "called back under a reference");
+            }
+        });
+        count.kill();
+        assert!(count.try_get_live().is_none());
+        join(vec![user, taker]);
+        assert_eq!(calls.load(Ordering::Relaxed), 1, "called back once");
+        assert!(count.try_get().is_none());
+    });
+}
+
+#[test]
+fn the_count_is_exact_to_zero_and_calls_back_once() {
+    seed_mutant(None);
+    references_come_and_go_while_the_count_is_killed(2);
+}
+
+#[test]
+#[should_panic(expected = "called back")]
+fn closing_a_count_in_two_steps_is_found() {
+    seed_mutant(Some(Mutant::KillInTwoSteps));
+    references_come_and_go_while_the_count_is_killed(2);
+}

@@ -1,0 +1,136 @@
+//! Models of RCU: nothing is reused while a reader may see it, no synchronizer sleeps for ever.
+
+mod model;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use model::explore;
+use sluice_sync_loom::atomic::{AtomicUsize, Ordering};
+use sluice_sync_loom::face::{Mutant, seed_mutant};
+use sluice_sync_loom::rcu::{Domain, RcuCell};
+
+/// Two objects that outlive the execution, and which of them is published.
+struct Published {
+    domain: Domain,
+    at: AtomicUsize,
+    /// Each access is checked for a race with the others.
+    objects: [UnsafeCell<()>; 2],
+}
+
+impl Published {
+    fn new() -> &'static Self {
+        Box::leak(Box::new(Published {
+            domain: Domain::new(),
+            at: AtomicUsize::new(0),
+            objects: [UnsafeCell::new(()), UnsafeCell::new(())],
+        }))
+    }
+
+    fn read(&self) {
+        let _guard = self.domain.read();
+        let at = self.at.load(Ordering::Acquire);
+        self.objects[at].with(|_| ());
+    }
+
+    /// Publishes the other object, and writes to the first once nobody can see it.
+    fn replace(&self) {
+        self.at.store(1, Ordering::Release);
+        self.domain.synchronize();
+        self.objects[0].with_mut(|_| ());
+    }
+}
+
+fn one_reader_reads_twice() {
+    explore(4, || {
+        let published = Published::new();
+        let reader = thread::spawn(|| {
+            published.read();
+            published.read();
+        });
+        published.replace();
+        reader.join().expect("the reader ends");
+    });
+}
+
+#[test]
+fn an_object_is_reused_only_after_its_readers() {
+    seed_mutant(None);
+    one_reader_reads_twice();
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_reader_without_its_barrier_is_found() {
+    seed_mutant(Some(Mutant::AnnounceWithoutBarrier));
+    one_reader_reads_twice();
+}
+
+#[test]
+fn two_readers_are_both_waited_for() {
+    explore(3, || {
+        let published = Published::new();
+        let readers = [thread::spawn(|| published.read()), thread::spawn(|| published.read())];
+        published.replace();
+        readers.into_iter().for_each(|reader| reader.join().expect("the reader ends"));
+    });
+}
+
+/// What one thread's grace period proves, another may rely on by `completed`.
+#[test]
+fn two_synchronizers_help_each_other_but_never_too_early() {
+    explore(3, || {
+        let published = Published::new();
+        let reader = thread::spawn(|| published.read());
+        let other = thread::spawn(|| published.domain.synchronize());
+        published.replace();
+        reader.join().expect("the reader ends");
+        other.join().expect("the other synchronizer ends");
+    });
+}
+
+#[test]
+fn a_period_that_is_over_for_a_poller_is_over() {
+    explore(4, || {
+        let published = Published::new();
+        let reader = thread::spawn(|| published.read());
+        published.at.store(1, Ordering::Release);
+        let period = published.domain.start();
+        if published.domain.poll(period) {
+            published.objects[0].with_mut(|_| ());
+        }
+        reader.join().expect("the reader ends");
+    });
+}
+
+/// Notes its own end where a late reader would see it.
+struct Canary(&'static AtomicUsize);
+
+impl Canary {
+    fn new() -> Self {
+        Canary(Box::leak(Box::new(AtomicUsize::new(1))))
+    }
+}
+
+impl Drop for Canary {
+    fn drop(&mut self) {
+        assert_eq!(self.0.swap(0, Ordering::Relaxed), 1, "freed twice");
+    }
+}
+
+#[test]
+fn a_replaced_value_is_dropped_only_after_its_readers() {
+    explore(3, || {
+        let domain = Arc::new(Domain::new());
+        let cell = Arc::new(RcuCell::new(domain.clone(), Canary::new()));
+        let other = cell.clone();
+        let reader = thread::spawn(move || {
+            let guard = other.read();
+            assert_eq!(other.load(&guard).0.load(Ordering::Relaxed), 1, "freed under a reader");
+        });
+        // A batch is two, so the second replacement starts a grace period.
+        cell.replace(Canary::new());
+        cell.replace(Canary::new());
+        reader.join().expect("the reader ends");
+    });
+}

@@ -1,0 +1,98 @@
+//! Measures what reading costs: the big-reader lock and the RCU section against the least that a visible reader
+//! can do, which is to raise and lower a word of its own by plain loads and stores.
+//!
+//! Prints nanoseconds per turn, medians over interleaved rounds. Run it on a quiet machine:
+//! `cargo run --release -p sluice-sync --example readers`.
+
+use sluice_sync::percpu::{Counter, PerCpuRef};
+use sluice_sync::rcu::{Domain, RcuCell};
+use sluice_sync::{Arc, BrLock, HashTable, RangeLock, RwLock, SeqLock};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Nanoseconds per call of `turn`.
+fn time(turns: u32, turn: &dyn Fn(u32)) -> f64 {
+    let begin = Instant::now();
+    turn(turns);
+    begin.elapsed().as_secs_f64() * 1e9 / f64::from(turns)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// A contestant: its name, and a loop that takes a number of turns.
+type Contestant<'a> = (&'a str, &'a dyn Fn(u32));
+
+/// Puts `$turn` into a loop of its own, so that a turn costs no indirect call.
+macro_rules! turns {
+    ($turn:expr) => {
+        &|turns: u32| {
+            for _ in 0..turns {
+                black_box($turn);
+            }
+        }
+    };
+}
+
+fn main() {
+    let rounds: usize = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(31);
+    // Not on the stack, where some CPUs forward a store at no cost: a reader's line is not there either.
+    let word = black_box(Box::new(AtomicU64::new(0)));
+    let step = |by: u64| word.store(word.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+    let br = BrLock::new(1u64);
+    let rw = RwLock::new(1u64);
+    let seq = SeqLock::new([1u64; 2]);
+    let domain = Arc::new(Domain::new());
+    let cell = RcuCell::new(domain.clone(), 1u64);
+    let table = HashTable::new(domain.clone());
+    (0..1_000u64).for_each(|key| table.insert(key, key).expect("a new key"));
+    let counter = Counter::new(0);
+    let count = PerCpuRef::new(|| ());
+    let range = RangeLock::new();
+    let contestants: &[Contestant] = &[
+        (
+            "plain: one load and store",
+            turns!({
+                step(1);
+                black_box(&*word);
+            }),
+        ),
+        (
+            "plain: raise and lower a word",
+            turns!({
+                step(1);
+                black_box(&*word);
+                step(u64::MAX);
+            }),
+        ),
+        ("big-reader lock, read", turns!(drop(br.read()))),
+        ("RCU section", turns!(drop(domain.read()))),
+        ("RCU section and load", turns!(*cell.load(&cell.read()))),
+        ("sequence lock, read 2 words", turns!(seq.read())),
+        ("rwsem, read", turns!(*rw.read())),
+        ("per-CPU counter, add", turns!(counter.add(1))),
+        (
+            "per-CPU reference, get and put",
+            turns!({
+                count.get();
+                count.put();
+            }),
+        ),
+        ("hash table, find one of 1,000", turns!(table.contains(&77u64))),
+        ("range lock, write", turns!(drop(range.write(0..4096)))),
+    ];
+    let mut times = vec![Vec::new(); contestants.len()];
+    for _ in 0..rounds {
+        for ((_, turn), times) in contestants.iter().zip(&mut times) {
+            times.push(time(200_000, turn));
+        }
+    }
+    let medians: Vec<f64> = times.into_iter().map(median).collect();
+    println!("{:34}{:>10}{:>14}{:>14}", "", "ns", "to load+store", "to two");
+    for ((name, _), ns) in contestants.iter().zip(&medians) {
+        println!("{name:34}{ns:10.2}{:14.2}{:14.2}", ns / medians[0], ns / medians[1]);
+    }
+}

@@ -1,0 +1,247 @@
+//! The loom face: the model checker's atomics, cells and threads, and parking built from them.
+
+pub use loom::sync::{Arc, Barrier};
+
+std::thread_local! {
+    static SEEDED: std::cell::Cell<Option<super::Mutant>> = const { std::cell::Cell::new(None) };
+}
+
+/// Seeds `mutant`, or none, in the executions that the calling test explores from now on.
+pub fn seed_mutant(mutant: Option<super::Mutant>) {
+    SEEDED.set(mutant);
+}
+
+/// Whether `mutant` is seeded in this execution.
+pub(crate) fn seeded(mutant: super::Mutant) -> bool {
+    SEEDED.get() == Some(mutant)
+}
+
+/// Atomic integers and pointers, and their memory orderings.
+pub mod atomic {
+    pub use loom::sync::atomic::{
+        AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
+        Ordering, fence,
+    };
+}
+
+/// Memory that locks protect; every access is checked for a race.
+pub mod cell {
+    pub use loom::cell::UnsafeCell;
+}
+
+/// Waiting without sleeping: each turn lets another thread run.
+pub mod hint {
+    use super::atomic::{AtomicU32, Ordering};
+
+    pub use loom::hint::spin_loop;
+
+    /// One turn, however many are asked for.
+    #[track_caller]
+    pub fn pause(_turns: u32) {
+        spin_loop();
+    }
+
+    /// The turns of one wait.
+    #[derive(Debug, Default)]
+    pub struct Waiting;
+
+    impl Waiting {
+        /// A wait that begins.
+        pub const fn new() -> Self {
+            Waiting
+        }
+
+        /// One turn.
+        #[track_caller]
+        pub fn turn(&mut self) {
+            spin_loop();
+        }
+    }
+
+    /// Spins until `done` holds of the word's value, and returns that value.
+    #[track_caller]
+    pub fn spin_until(word: &AtomicU32, order: Ordering, done: impl Fn(u32) -> bool) -> u32 {
+        loop {
+            let value = word.load(order);
+            if done(value) {
+                return value;
+            }
+            spin_loop();
+        }
+    }
+
+    /// As [`spin_until`], for at most `turns` turns; `None` when they are over.
+    #[track_caller]
+    pub fn spin_until_for(
+        word: &AtomicU32,
+        turns: u32,
+        order: Ordering,
+        done: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        (0..turns).find_map(|_| {
+            let value = word.load(order);
+            if !done(value) {
+                spin_loop();
+            }
+            done(value).then_some(value)
+        })
+    }
+}
+
+/// Parking on a 32-bit word, emulated. Time does not exist: nothing ever times out, so that a lost wake-up
+/// shows as a deadlock. Waking hands on all that the waker has seen, which is more than the system call
+/// promises.
+pub mod futex {
+    use super::super::Wait;
+    use super::atomic::{AtomicU32, Ordering};
+    use loom::sync::Mutex;
+    use loom::thread::{Thread, current, park};
+    use std::time::Duration;
+
+    loom::lazy_static! {
+        /// Who sleeps, and on which address.
+        static ref LOT: Mutex<Vec<(usize, Thread)>> = Mutex::new(Vec::new());
+    }
+
+    fn address(word: &AtomicU32) -> usize {
+        std::ptr::from_ref(word).addr()
+    }
+
+    /// Sleeps while `word` holds `expected`, until woken.
+    #[track_caller]
+    pub fn wait(word: &AtomicU32, expected: u32, _timeout: Option<Duration>) -> Wait {
+        let mut lot = LOT.lock().expect("no panic under the lock");
+        // Relaxed: the system call promises no ordering either. A store made before wake() is seen here
+        // or finds us in the lot, by the lock.
+        if word.load(Ordering::Relaxed) != expected {
+            return Wait::Changed;
+        }
+        lot.push((address(word), current()));
+        drop(lot);
+        park();
+        Wait::Woken
+    }
+
+    /// Wakes at most `count` of the threads that sleep on `word`; says how many.
+    #[track_caller]
+    pub fn wake(word: &AtomicU32, count: u32) -> usize {
+        let mut lot = LOT.lock().expect("no panic under the lock");
+        let mut woken = Vec::new();
+        lot.retain(|(at, sleeper)| {
+            let take = *at == address(word) && woken.len() < count as usize;
+            if take {
+                woken.push(sleeper.clone());
+            }
+            !take
+        });
+        drop(lot);
+        woken.iter().for_each(Thread::unpark);
+        woken.len()
+    }
+}
+
+/// Halting and kicking a virtual CPU, for paravirtual spin locks: here, parking a thread.
+pub mod vcpu {
+    use super::atomic::AtomicU32;
+
+    /// Halts while `word` holds `expected`, until kicked. May return early.
+    pub fn halt(word: &AtomicU32, expected: u32) {
+        super::futex::wait(word, expected, None);
+    }
+
+    /// Ends the halt of every thread that halted on `word`.
+    pub fn kick(word: &AtomicU32) {
+        super::futex::wake(word, u32::MAX);
+    }
+}
+
+/// CPU numbers: every thread has its own CPU, and there are two memory nodes.
+pub mod cpu {
+    /// The calling thread's slot.
+    pub fn current() -> usize {
+        super::thread::slot() as usize
+    }
+
+    /// How many CPUs there are: as many as loom has threads.
+    pub fn count() -> usize {
+        ::loom::MAX_THREADS
+    }
+
+    /// One more than the highest CPU number.
+    pub fn possible() -> usize {
+        ::loom::MAX_THREADS
+    }
+
+    /// Odd and even threads live on different memory nodes.
+    pub fn node() -> usize {
+        current() % 2
+    }
+
+    /// The numbers of the CPUs that the calling thread may run on: all.
+    pub fn allowed() -> Vec<usize> {
+        (0..count()).collect()
+    }
+
+    /// Threads do not move.
+    ///
+    /// # Errors
+    /// None.
+    pub fn pin(_cpu: usize) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Threads.
+pub mod thread {
+    use super::atomic::{AtomicU32, Ordering};
+
+    pub use loom::thread::{Builder, JoinHandle, Thread, ThreadId, current, park, spawn, yield_now};
+
+    loom::lazy_static! {
+        static ref NEXT: AtomicU32 = AtomicU32::new(0);
+    }
+
+    loom::thread_local! {
+        // Relaxed: only the number's being different counts.
+        static SLOT: u32 = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A small number that no other thread of this execution has.
+    pub fn slot() -> u32 {
+        SLOT.with(|slot| *slot)
+    }
+
+    /// Nobody can tell.
+    pub fn running(_slot: u32) -> Option<bool> {
+        None
+    }
+}
+
+/// Clocks. Locks must not depend on them under loom.
+pub mod time {
+    pub use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+}
+
+/// The expensive side of the asymmetric barrier, as a fence.
+#[must_use]
+pub fn membarrier() -> bool {
+    // SeqCst: pairs with the fence in light_barrier(): one of the two sides sees the other's store.
+    atomic::fence(atomic::Ordering::SeqCst);
+    true
+}
+
+/// Always.
+pub fn membarrier_works() -> bool {
+    true
+}
+
+/// The cheap side of the asymmetric barrier. A fence here: the system call makes it one after the fact.
+pub fn light_barrier() {
+    // SeqCst: pairs with the fence in membarrier().
+    atomic::fence(atomic::Ordering::SeqCst);
+}
+
+/// The same: [`membarrier`] always works here.
+pub fn registered_barrier() {
+    light_barrier();
+}

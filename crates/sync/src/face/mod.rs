@@ -1,0 +1,154 @@
+//! Face: the one place that knows on what machine the locks run.
+//!
+//! # Theory
+//! The source of this crate is compiled three times, each time against another face:
+//!
+//! ```text
+//!             locks, counters, lists: written once
+//!   ------------------------ face ------------------------
+//!     native              loom                 sim
+//!     std + Linux         model checker        simulated multiprocessor
+//!     (sluice-sync)       (sluice-sync-loom)   (sluice-sync-sim)
+//! ```
+//!
+//! A face supplies atomics, tracked cells, spinning, parking ([`futex`]), threads with small numbers
+//! ([`thread::slot`]), CPU numbers, time and the asymmetric barrier ([`membarrier`]). Which face is
+//! meant is a cargo feature (`loom`, `sim`, neither) that only the twin packages switch on, so one
+//! binary may hold two faces.
+//!
+//! # Clients must
+//! - reach shared memory only through [`atomic`] and [`cell`], or neither the checker nor the machine
+//!   can see it;
+//! - write `const` constructors with `const_new!` and statics with `global!` (loom has neither);
+//! - put [`hint::spin_loop`], [`hint::pause`] or [`hint::Waiting`] into every loop that waits for another thread;
+//! - take [`SHRUNK`] into account in every constant that bounds a loop: a checker explores each turn.
+
+#[cfg(feature = "loom")]
+mod loom;
+#[cfg(not(any(feature = "loom", feature = "sim")))]
+mod native;
+#[cfg(not(any(feature = "loom", feature = "sim")))]
+#[allow(unsafe_code)]
+mod rseq;
+#[cfg(all(feature = "sim", not(feature = "loom")))]
+mod sim;
+#[cfg(not(feature = "loom"))]
+mod slot;
+mod table;
+
+#[cfg(feature = "loom")]
+pub use self::loom::*;
+#[cfg(not(any(feature = "loom", feature = "sim")))]
+pub use self::native::*;
+#[cfg(all(feature = "sim", not(feature = "loom")))]
+pub use self::sim::*;
+
+pub use self::table::SlotTable;
+
+use std::ops::{Deref, DerefMut};
+
+/// Bytes that the caches of two CPUs hand to each other as one piece.
+pub const CACHE_LINE: usize = 64;
+
+/// True where every turn of a loop is explored or interpreted: bounds of spinning shrink to almost none.
+pub const SHRUNK: bool = cfg!(any(feature = "loom", miri));
+
+/// Faults that the models can seed, to prove that they would find them. Off the model checker there are none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutant {
+    /// The mutex is unlocked without publishing what was done under it.
+    UnlockWithoutRelease,
+    /// A first waiter takes the mutex and forgets those behind it.
+    WaitersForgotten,
+    /// A reader announces itself and goes on without the light barrier.
+    AnnounceWithoutBarrier,
+    /// A sequence lock's reader looks at the sequence again without the fence after its loads.
+    RetryWithoutFence,
+    /// A reference count that dies reads a CPU's count first and closes it then.
+    KillInTwoSteps,
+    /// A hash table is resized again while readers may still walk the chains of the last resize.
+    ResizeWithoutGracePeriod,
+    /// The ticket lock leaves out the barrier between seeing its turn and using it.
+    TicketWithoutBarrier,
+}
+
+/// Whether `mutant` is seeded in this execution.
+#[cfg(not(feature = "loom"))]
+#[inline]
+pub(crate) const fn seeded(_mutant: Mutant) -> bool {
+    false
+}
+
+/// True where nothing may depend on the addresses that objects happen to have.
+pub const DETERMINISTIC: bool = cfg!(feature = "sim");
+
+/// A value alone on its cache lines: writing it takes no line away from its neighbours.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct CachePadded<T>(T);
+
+impl<T> CachePadded<T> {
+    /// Puts `value` on lines of its own.
+    pub const fn new(value: T) -> Self {
+        CachePadded(value)
+    }
+
+    /// Takes the value out of its lines.
+    pub fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+impl<T> Deref for CachePadded<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for CachePadded<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+/// How a call of [`futex::wait`] ended. A wake-up may be spurious under any of them: wait in a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Woken, or so it seems.
+    Woken,
+    /// The word no longer held the expected value; the call did not sleep.
+    Changed,
+    /// The time ran out.
+    TimedOut,
+}
+
+/// Writes a constructor that is `const` wherever the face's atomics allow it (loom's do not).
+macro_rules! const_new {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block) => {
+        #[cfg(not(feature = "loom"))]
+        $(#[$meta])*
+        $vis const fn $name($($arg: $ty),*) -> $ret $body
+        #[cfg(feature = "loom")]
+        $(#[$meta])*
+        $vis fn $name($($arg: $ty),*) -> $ret $body
+    };
+}
+
+/// Declares a static that lives as long as the program, or under loom as long as one explored execution.
+macro_rules! global {
+    ($(#[$meta:meta])* static $name:ident: $ty:ty = $init:expr;) => {
+        #[cfg(not(feature = "loom"))]
+        $(#[$meta])*
+        static $name: $ty = $init;
+        #[cfg(feature = "loom")]
+        ::loom::lazy_static! {
+            $(#[$meta])*
+            static ref $name: $ty = $init;
+        }
+    };
+}
+
+pub(crate) use {const_new, global};

@@ -1,0 +1,82 @@
+//! Slot tables: one value for every thread slot, at an address that never changes.
+//!
+//! # Theory
+//! Queues link waiting threads by slot number instead of by pointer. A node that lives as long as the
+//! program can be looked at, woken and even written late without any question of lifetime, so queues need
+//! no `unsafe`; the cost is one more load per hop. Chunk `n` holds `64 << n` values and is made when the
+//! first thread of its range appears.
+
+#[cfg(not(feature = "loom"))]
+use std::sync::OnceLock;
+
+const FIRST: usize = 64;
+
+/// A value of `T` for every slot, made by `Default` at first use.
+pub struct SlotTable<T> {
+    /// Chunk `n` begins at slot `64 * (2^n - 1)`. *each set once*
+    #[cfg(not(feature = "loom"))]
+    chunks: [OnceLock<Box<[T]>>; 24],
+    /// *immutable*
+    #[cfg(feature = "loom")]
+    values: Vec<T>,
+}
+
+#[cfg(not(feature = "loom"))]
+impl<T: Default> SlotTable<T> {
+    /// An empty table.
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> Self {
+        SlotTable { chunks: [const { OnceLock::new() }; 24] }
+    }
+
+    /// The value of `slot`.
+    #[inline]
+    pub fn get(&self, slot: u32) -> &T {
+        let at = slot as usize + FIRST;
+        let chunk = (at.ilog2() - FIRST.ilog2()) as usize;
+        let values = self.chunks[chunk].get_or_init(|| (0..FIRST << chunk).map(|_| T::default()).collect());
+        &values[at - (FIRST << chunk)]
+    }
+
+    /// The values made so far: at least those of every slot that was ever looked up.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.chunks.iter().filter_map(OnceLock::get).flatten()
+    }
+}
+
+#[cfg(feature = "loom")]
+impl<T: Default> SlotTable<T> {
+    /// A table for as many threads as loom has.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        let _ = FIRST;
+        SlotTable { values: (0..::loom::MAX_THREADS).map(|_| T::default()).collect() }
+    }
+
+    /// The value of `slot`.
+    pub fn get(&self, slot: u32) -> &T {
+        &self.values[slot as usize]
+    }
+
+    /// Every value.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.values.iter()
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn every_slot_has_a_value_of_its_own() {
+        let table: SlotTable<AtomicU32> = SlotTable::new();
+        for slot in (0..1_000).chain([100_000]) {
+            assert_eq!(table.get(slot).swap(slot + 1, Ordering::Relaxed), 0);
+        }
+        for slot in (0..1_000).chain([100_000]) {
+            assert_eq!(table.get(slot).load(Ordering::Relaxed), slot + 1);
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! Mutex: mutual exclusion for one value. Threads spin while that may pay, then sleep; nobody starves.
+//!
+//! # Theory
+//! One word says everything that a fast path must know:
+//!
+//! | bits | name | meaning |
+//! |---|---|---|
+//! | 3..32 | owner | the owner's slot plus one; 0: nobody has the lock |
+//! | 1 | `HANDOFF` | only the first waiter may take the lock |
+//! | 0 | `WAITERS` | whoever unlocks must wake the first waiter |
+//!
+//! Lock: 0 -> owner. Unlock: owner -> 0. Both are one compare-and-exchange. A thread that finds the lock taken
+//! first spins, in line ([`SpinnerQueue`]) so that only one spinner looks at the word; when the owner is known
+//! to sleep, or a bound is reached, it goes to sleep in the [`WaitQueue`]. Whoever comes by while the lock is
+//! free takes it, ahead of sleepers: waking one takes longer than most critical sections. A first waiter that
+//! was bypassed [`BYPASS_MAX`](crate::wait_queue::BYPASS_MAX) times sets `HANDOFF`.
+//!
+//! # Invariants
+//! - M1 if the wait queue is not empty, `WAITERS` is set, or the first waiter was signalled and has not yet
+//!   tried, or a thread that unlocked is on its way to signal it. So no wake-up is lost.
+//! - M2 `WAITERS` and `HANDOFF` are set only under the queue's lock; `HANDOFF` is cleared only by the first waiter.
+//!
+//! # Ordering
+//! | label | release side | acquire side | publishes |
+//! |---|---|---|---|
+//! | unlock | the exchange to owner 0 | the exchange from owner 0 | the protected value |
+//!
+//! # Cost
+//! Uncontended, lock and unlock write one line each; both stay on it.
+//!
+//! # Sources
+//! The kernel's kernel/locking/mutex.c (owner word, optimistic spinning, hand-off), parking_lot (names of the
+//! slow paths), Go's sync.Mutex (one woken waiter at a time).
+
+use crate::face::atomic::{AtomicU32, Ordering};
+use crate::face::cell::UnsafeCell;
+use crate::face::{Mutant, const_new, seeded, thread};
+use crate::spin_policy::{Patience, Verdict};
+use crate::spinner::SpinnerQueue;
+use crate::wait_queue::{Locked, WaitQueue, Want, park};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::panic::{RefUnwindSafe, UnwindSafe};
+
+const WAITERS: u32 = 1 << 0;
+const HANDOFF: u32 = 1 << 1;
+const FLAGS: u32 = WAITERS | HANDOFF;
+const OWNER_SHIFT: u32 = 3;
+
+/// A mutex that protects nothing by itself.
+pub(crate) struct RawMutex {
+    /// See the table above. *atomic (unlock)*
+    word: AtomicU32,
+    spinners: SpinnerQueue,
+    waiters: WaitQueue,
+}
+
+impl RawMutex {
+    const_new! {
+        /// An unlocked mutex.
+        pub(crate) fn new() -> Self {
+            RawMutex { word: AtomicU32::new(0), spinners: SpinnerQueue::new(), waiters: WaitQueue::new() }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) {
+        let owner = own_bits(thread::slot());
+        // Acquire(unlock): pairs with Release(unlock) in unlock(). A failure publishes nothing.
+        if self.word.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.lock_slow(thread::slot());
+        }
+    }
+
+    #[inline]
+    pub(crate) fn try_lock(&self) -> bool {
+        self.take(own_bits(thread::slot()))
+    }
+
+    #[inline]
+    pub(crate) fn unlock(&self) {
+        let owner = own_bits(thread::slot());
+        // Release(unlock): pairs with Acquire(unlock) in lock() and take(). A failure changes nothing.
+        let order = if seeded(Mutant::UnlockWithoutRelease) { Ordering::Relaxed } else { Ordering::Release };
+        if self.word.compare_exchange(owner, 0, order, Ordering::Relaxed).is_err() {
+            self.unlock_slow();
+        }
+    }
+
+    /// Takes the lock if it is free and not promised to a waiter.
+    fn take(&self, owner: u32) -> bool {
+        // Relaxed: only to see whether trying is worth it.
+        let mut word = self.word.load(Ordering::Relaxed);
+        while word & !WAITERS == 0 {
+            // Acquire(unlock): pairs with Release(unlock) in unlock().
+            match self.word.compare_exchange_weak(word, word | owner, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    #[cold]
+    fn lock_slow(&self, slot: u32) {
+        if self.spin(slot) {
+            return;
+        }
+        let owner = own_bits(slot);
+        let mut queue = self.waiters.lock();
+        // Relaxed: looked at again in the exchange.
+        let mut word = self.word.load(Ordering::Relaxed);
+        // Last chance before sleeping, and the promise that somebody will wake us (M1).
+        loop {
+            if word & !WAITERS == 0 {
+                // Acquire(unlock): pairs with Release(unlock) in unlock().
+                match self.word.compare_exchange(word, word | owner, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => return,
+                    Err(now) => word = now,
+                }
+                continue;
+            }
+            // A first waiter that stands before us has taken care of WAITERS.
+            if queue.first().is_some() || word & WAITERS != 0 {
+                break;
+            }
+            // Relaxed: the flag publishes nothing but itself.
+            match self.word.compare_exchange(word, word | WAITERS, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => word = now,
+            }
+        }
+        queue.enqueue(slot, Want::Write);
+        loop {
+            drop(queue);
+            park(slot);
+            // Signalled, so first. The owner of the moment may be about to go.
+            self.wait_for_owner();
+            queue = self.waiters.lock();
+            if self.take_as_first(&mut queue, owner) {
+                return;
+            }
+            queue.wait_again(slot);
+        }
+    }
+
+    /// The first waiter takes the lock, or sets `WAITERS` on the word of whoever has it.
+    fn take_as_first(&self, queue: &mut Locked<'_>, owner: u32) -> bool {
+        let mut bypassed = None;
+        // Relaxed: looked at again in the exchange.
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            let free = word & !FLAGS == 0;
+            let new = if free {
+                // HANDOFF was for us. WAITERS for those behind us (M1).
+                let waiters = queue.more_than_one() && !seeded(Mutant::WaitersForgotten);
+                owner | if waiters { WAITERS } else { 0 }
+            } else if *bypassed.get_or_insert_with(|| queue.bypass()) {
+                word | WAITERS | HANDOFF
+            } else {
+                word | WAITERS
+            };
+            // Acquire(unlock): pairs with Release(unlock) in unlock().
+            match self.word.compare_exchange(word, new, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) if free => {
+                    queue.dequeue();
+                    return true;
+                }
+                Ok(_) => return false,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Spins in line for the lock. True if it was taken.
+    fn spin(&self, slot: u32) -> bool {
+        if !self.spinners.join(slot) {
+            return false;
+        }
+        let taken = self.spin_as_first(own_bits(slot));
+        self.spinners.leave(slot);
+        taken
+    }
+
+    fn spin_as_first(&self, owner: u32) -> bool {
+        let mut patience = Patience::new();
+        loop {
+            if self.take(owner) {
+                return true;
+            }
+            // Relaxed: a hint.
+            let word = self.word.load(Ordering::Relaxed);
+            if word & HANDOFF != 0 || patience.spin(owner_of(word)) == Verdict::Sleep {
+                return false;
+            }
+        }
+    }
+
+    /// Spins, as the first waiter, while the owner looks like it will unlock soon.
+    fn wait_for_owner(&self) {
+        let mut patience = Patience::new();
+        // Relaxed: a hint.
+        while let Some(owner) = owner_of(self.word.load(Ordering::Relaxed)) {
+            if patience.spin(Some(owner)) == Verdict::Sleep {
+                return;
+            }
+        }
+    }
+
+    #[cold]
+    fn unlock_slow(&self) {
+        // Release(unlock): pairs with Acquire(unlock) in lock() and take().
+        let word = self.word.fetch_and(FLAGS, Ordering::Release);
+        if word & WAITERS != 0 {
+            self.wake_first();
+        }
+    }
+
+    /// Signals the first waiter, unless somebody took the lock meanwhile: then it is his to do (M1).
+    fn wake_first(&self) {
+        let mut queue = self.waiters.lock();
+        let mut bypassed = None;
+        // Relaxed: looked at again in the exchange.
+        let mut word = self.word.load(Ordering::Relaxed);
+        while word & WAITERS != 0 {
+            let free = word & !FLAGS == 0;
+            let new = if free {
+                word & !WAITERS
+            } else if *bypassed.get_or_insert_with(|| queue.bypass()) {
+                word | HANDOFF
+            } else {
+                return;
+            };
+            // Relaxed: flags publish nothing but themselves.
+            match self.word.compare_exchange(word, new, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) if free => return queue.signal(),
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+}
+
+fn own_bits(slot: u32) -> u32 {
+    (slot + 1) << OWNER_SHIFT
+}
+
+fn owner_of(word: u32) -> Option<u32> {
+    (word >> OWNER_SHIFT).checked_sub(1)
+}
+
+/// A sleeping lock that one thread holds at a time. It does not poison.
+pub struct Mutex<T: ?Sized> {
+    raw: RawMutex,
+    /// *protected by `raw`*
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value goes to whichever thread holds the lock, one at a time, so `T: Send` is enough.
+unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
+// SAFETY: as above; `raw` makes the holders exclude each other (loom model `mutex`).
+unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
+
+// No poisoning: what a panic left behind is visible to everybody, as it is to the next owner.
+impl<T: ?Sized> UnwindSafe for Mutex<T> {}
+impl<T: ?Sized> RefUnwindSafe for Mutex<T> {}
+
+/// The right to the value of a [`Mutex`]; unlocks it when dropped.
+#[must_use = "the mutex unlocks at once when the guard is dropped"]
+pub struct MutexGuard<'a, T: ?Sized> {
+    mutex: &'a Mutex<T>,
+    /// The owner is named by thread, so a guard stays on its thread.
+    marker: PhantomData<*const ()>,
+}
+
+// SAFETY: a shared guard gives only `&T`.
+unsafe impl<T: ?Sized + Sync> Sync for MutexGuard<'_, T> {}
+
+impl<T> Mutex<T> {
+    const_new! {
+        /// A new, unlocked mutex around `value`.
+        pub fn new(value: T) -> Self {
+            Mutex { raw: RawMutex::new(), value: UnsafeCell::new(value) }
+        }
+    }
+
+    /// Takes the value out; no lock is needed, nobody else can hold one.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Locks, sleeping until the lock is free.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.raw.lock();
+        MutexGuard { mutex: self, marker: PhantomData }
+    }
+
+    /// Locks if the lock is free now.
+    #[inline]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.raw.try_lock().then(|| MutexGuard { mutex: self, marker: PhantomData })
+    }
+
+    /// The value, by exclusive reference: no lock is needed.
+    pub fn get_mut(&mut self) -> &mut T {
+        // SAFETY: `&mut self` proves that no guard exists.
+        self.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T: ?Sized> MutexGuard<'_, T> {
+    /// Unlocks and locks again around `f`, for the condition variable.
+    pub(crate) fn unlocked(&mut self, f: impl FnOnce()) {
+        self.mutex.raw.unlock();
+        f();
+        self.mutex.raw.lock();
+    }
+}
+
+impl<T: ?Sized> Drop for MutexGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.mutex.raw.unlock();
+    }
+}
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: this guard holds the lock, so nobody has a `&mut T` until it is dropped.
+        self.mutex.value.with(|value| unsafe { &*value })
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this guard holds the lock and is borrowed exclusively, so this is the only reference.
+        self.mutex.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Mutex::new(T::default())
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.try_lock() {
+            Some(guard) => f.debug_tuple("Mutex").field(&&*guard).finish(),
+            None => f.write_str("Mutex(locked)"),
+        }
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::thread;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_panic_under_the_lock_does_not_lock_others_out() {
+        let mutex = Arc::new(Mutex::new(1));
+        let inner = mutex.clone();
+        let panicked = thread::spawn(move || {
+            let _guard = inner.lock();
+            panic!("on purpose, under the lock");
+        })
+        .join();
+        assert!(panicked.is_err());
+        assert_eq!(*mutex.lock(), 1);
+        assert!(mutex.try_lock().is_some());
+    }
+
+    #[test]
+    fn try_lock_refuses_a_held_lock() {
+        let mutex = Mutex::new(());
+        let guard = mutex.lock();
+        assert!(mutex.try_lock().is_none());
+        drop(guard);
+        assert!(mutex.try_lock().is_some());
+    }
+
+    #[test]
+    fn many_threads_count_without_losing_one() {
+        let mutex = Mutex::new(0u64);
+        let rounds = if crate::face::SHRUNK { 20 } else { 20_000 };
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..rounds).for_each(|_| *mutex.lock() += 1));
+            }
+        });
+        assert_eq!(mutex.into_inner(), 8 * rounds);
+    }
+
+    #[test]
+    fn a_sleeper_gets_the_lock_however_busy_it_is() {
+        use crate::atomic::AtomicBool;
+        let (mutex, done) = (Mutex::new(()), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    // Relaxed: a flag that publishes nothing.
+                    while !done.load(Ordering::Relaxed) {
+                        drop(mutex.lock());
+                    }
+                });
+            }
+            for _ in 0..if crate::face::SHRUNK { 3 } else { 300 } {
+                drop(mutex.lock());
+                thread::yield_now();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn the_value_may_be_unsized_and_moved_out() {
+        let mutex: Box<Mutex<[u8]>> = Box::new(Mutex::new([1, 2, 3]));
+        mutex.lock()[1] = 5;
+        assert_eq!(*mutex.lock(), [1, 5, 3]);
+        assert_eq!(Mutex::new(7).into_inner(), 7);
+    }
+}

@@ -1,0 +1,136 @@
+//! Per-CPU counter: adding touches the CPU's own line, reading is cheap and near, summing is dear and exact.
+//!
+//! # Theory
+//! Each CPU gathers a small difference and passes it to the common total when it reaches a batch.
+//!
+//! ```text
+//!   CPU 0  [ +12 ]    CPU 1  [ -3 ]   ...      differences, each below the batch
+//!            \__________ +64 ___________ total  written once per batch
+//! ```
+//!
+//! # Then
+//! - [`Counter::read`] is less than `batch * CPUs` away from the count;
+//! - [`Counter::sum`] is exact when nobody adds meanwhile, and otherwise off by no more than what is added
+//!   meanwhile and one batch for each CPU that passes its difference on at that moment.
+//!
+//! # Ordering
+//! All Relaxed: a counter publishes nothing. A sum that must be exact is ordered by whatever stopped the adders.
+//!
+//! # Cost
+//! `add`: one read-modify-write on the CPU's own line. `read`: one load of a line written once per batch and
+//! CPU. `sum`: one load per CPU.
+//!
+//! # Sources
+//! The kernel's percpu_counter.
+
+use super::PerCpu;
+use crate::face::CachePadded;
+use crate::face::atomic::{AtomicI64, Ordering};
+
+/// How far a CPU's difference may go before it is passed on.
+const BATCH: i64 = 64;
+
+/// A signed 64-bit counter that many CPUs add to.
+#[derive(Debug)]
+pub struct Counter {
+    /// What each CPU has not passed on yet. *atomic*
+    differences: PerCpu<AtomicI64>,
+    /// All that was passed on. *atomic*
+    total: CachePadded<AtomicI64>,
+    /// *immutable*
+    batch: i64,
+}
+
+impl Counter {
+    /// A counter at `count`.
+    pub fn new(count: i64) -> Self {
+        Counter::with_batch(count, BATCH)
+    }
+
+    /// A counter at `count` whose CPUs pass on what has reached `batch` in either direction, at least 1.
+    pub fn with_batch(count: i64, batch: i64) -> Self {
+        Counter {
+            differences: PerCpu::default(),
+            total: CachePadded::new(AtomicI64::new(count)),
+            batch: batch.max(1),
+        }
+    }
+
+    /// Adds `n`, which may be negative. The count wraps around on overflow.
+    #[inline]
+    pub fn add(&self, n: i64) {
+        let own = self.differences.here();
+        // Relaxed: as all here, see the header.
+        let difference = own.fetch_add(n, Ordering::Relaxed).wrapping_add(n);
+        if difference >= self.batch || difference <= -self.batch {
+            self.pass_on(own);
+        }
+    }
+
+    #[cold]
+    fn pass_on(&self, own: &AtomicI64) {
+        // Another thread may have added to it or passed it on meanwhile: take what is there.
+        let difference = own.swap(0, Ordering::Relaxed);
+        self.total.fetch_add(difference, Ordering::Relaxed);
+    }
+
+    /// About the count: less than `batch * CPUs` away from it.
+    #[inline]
+    pub fn read(&self) -> i64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    /// The count; exact when nobody adds meanwhile.
+    pub fn sum(&self) -> i64 {
+        let add = |sum: i64, own: &AtomicI64| sum.wrapping_add(own.load(Ordering::Relaxed));
+        self.differences.iter().fold(self.read(), add)
+    }
+
+    /// Whether the count is at least `limit`; sums up only when the cheap reading cannot tell.
+    pub fn at_least(&self, limit: i64) -> bool {
+        let slack = self.batch.saturating_mul(i64::try_from(self.differences.len()).unwrap_or(i64::MAX));
+        let near = self.read();
+        if near.saturating_sub(slack) >= limit {
+            return true;
+        }
+        near.saturating_add(slack) >= limit && self.sum() >= limit
+    }
+}
+
+impl Default for Counter {
+    fn default() -> Self {
+        Counter::new(0)
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::thread;
+
+    #[test]
+    fn the_sum_is_exact_when_the_adders_have_ended() {
+        let counter = Counter::new(5);
+        let rounds = if crate::face::SHRUNK { 100 } else { 50_000 };
+        thread::scope(|scope| {
+            for step in [3, -1, 7, -8] {
+                let counter = &counter;
+                scope.spawn(move || (0..rounds).for_each(|_| counter.add(step)));
+            }
+        });
+        assert_eq!(counter.sum(), 5 + rounds);
+    }
+
+    #[test]
+    fn the_cheap_reading_is_near() {
+        let counter = Counter::with_batch(0, 10);
+        for n in 1..1_000 {
+            counter.add(1);
+            let slack = 10 * i64::try_from(counter.differences.len()).expect("few CPUs");
+            assert!((counter.read() - n).abs() < slack);
+            assert!(counter.at_least(n) && !counter.at_least(n + 1));
+        }
+        counter.add(-5_000);
+        assert!(!counter.at_least(-4_000) && counter.at_least(-4_001));
+    }
+}

@@ -1,0 +1,166 @@
+//! Deferred work: what is to be done after a grace period, with a bound on how much may wait.
+//!
+//! # Theory
+//! Each thread gathers its work in a bag of its own. When a batch is full, the batch starts a grace period
+//! and is set aside; batches whose period is over are done by the thread that fills a later one. Nobody waits,
+//! unless as many as [`BATCHES_MAX`] batches of one thread are set aside: then that thread waits for the
+//! oldest, which bounds the memory to `threads * BATCH * BATCHES_MAX` objects. (Inside a read section it
+//! cannot wait, and the bound is off for as long as the section lasts.)
+//!
+//! # Ordering
+//! The unlink that came before `defer` is ordered before the epoch's move by program order or, when another
+//! thread takes the batch, by the bag's mutex.
+//!
+//! # Cost
+//! `defer`: one allocation, one uncontended mutex, and one grace period's start per [`BATCH`] calls.
+
+use super::{Domain, GracePeriod};
+use crate::face::{SHRUNK, thread};
+use std::collections::VecDeque;
+
+/// How many pieces of work share a grace period.
+const BATCH: usize = if SHRUNK { 2 } else { 64 };
+/// How many batches of one thread may wait before that thread waits.
+const BATCHES_MAX: usize = if SHRUNK { 2 } else { 64 };
+
+type Work = Box<dyn FnOnce() + Send>;
+
+struct Batch {
+    period: GracePeriod,
+    work: Vec<Work>,
+}
+
+/// What one thread deferred.
+#[derive(Default)]
+pub(super) struct Bag {
+    /// Not yet part of a grace period.
+    open: Vec<Work>,
+    /// Oldest first.
+    batches: VecDeque<Batch>,
+}
+
+impl Domain {
+    /// Runs `work` after a grace period, on whichever thread defers or flushes then, or when the domain is
+    /// dropped. May wait when very much is waiting already, so call it without locks that readers wait for.
+    ///
+    /// `work` should only free memory: it must not take locks that a caller of `defer` may hold.
+    pub fn defer(&self, work: impl FnOnce() + Send + 'static) {
+        let slot = thread::slot();
+        let mut bag = self.bags.get(slot).lock();
+        bag.open.push(Box::new(work));
+        if bag.open.len() < BATCH {
+            return;
+        }
+        let work = std::mem::take(&mut bag.open);
+        let oldest = bag.batches.front().map(|batch| batch.period);
+        let full = bag.batches.len() >= BATCHES_MAX;
+        drop(bag);
+        // The batch starts its grace period outside the mutex: a system call.
+        let batch = Batch { period: self.start(), work };
+        if let Some(oldest) = oldest
+            && full
+            && !self.is_reading()
+        {
+            self.wait(oldest);
+        }
+        self.bags.get(slot).lock().batches.push_back(batch);
+        self.reclaim(slot);
+    }
+
+    /// Does the work of `slot` whose grace period is over.
+    fn reclaim(&self, slot: u32) {
+        loop {
+            let mut bag = self.bags.get(slot).lock();
+            let Some(oldest) = bag.batches.front() else { return };
+            if !self.poll(oldest.period) {
+                return;
+            }
+            let batch = bag.batches.pop_front();
+            // Outside the mutex: freeing an object may defer freeing another.
+            drop(bag);
+            batch.into_iter().flat_map(|batch| batch.work).for_each(|work| work());
+        }
+    }
+
+    /// Waits for a grace period and does all that any thread deferred before the call.
+    ///
+    /// # Panics
+    /// Inside a read section of this domain: it would wait for itself.
+    pub fn flush(&self) {
+        let mut work = Vec::new();
+        for bag in self.bags.iter() {
+            let mut bag = bag.lock();
+            work.extend(bag.batches.drain(..).flat_map(|batch| batch.work));
+            work.append(&mut bag.open);
+        }
+        self.synchronize();
+        work.into_iter().for_each(|work| work());
+    }
+
+    /// How many pieces of work wait.
+    pub fn deferred(&self) -> usize {
+        let of_bag = |bag: &Bag| bag.open.len() + bag.batches.iter().map(|b| b.work.len()).sum::<usize>();
+        self.bags.iter().map(|bag| of_bag(&bag.lock())).sum()
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // No guard borrows the domain, so no reader is left. Freeing may defer again: until nothing is left.
+        while self.deferred() > 0 {
+            self.flush();
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::Arc;
+    use crate::atomic::{AtomicUsize, Ordering};
+
+    fn count(done: &Arc<AtomicUsize>) -> impl FnOnce() + Send + 'static {
+        let done = done.clone();
+        move || {
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn deferred_work_waits_for_an_open_section_and_stays_bounded_without_one() {
+        let (domain, done) = (Domain::new(), Arc::new(AtomicUsize::new(0)));
+        let guard = domain.read();
+        (0..10 * BATCH).for_each(|_| domain.defer(count(&done)));
+        assert_eq!(done.load(Ordering::Relaxed), 0, "a section is open");
+        drop(guard);
+        (0..10 * BATCH).for_each(|_| domain.defer(count(&done)));
+        assert!(domain.deferred() <= BATCH * (BATCHES_MAX + 1), "{} wait", domain.deferred());
+        domain.flush();
+        assert_eq!(done.load(Ordering::Relaxed), 20 * BATCH);
+        assert_eq!(domain.deferred(), 0);
+    }
+
+    #[test]
+    fn dropping_the_domain_does_all_that_is_left_even_what_that_defers() {
+        let done = Arc::new(AtomicUsize::new(0));
+        let domain = Domain::new();
+        (0..3).for_each(|_| domain.defer(count(&done)));
+        drop(domain);
+        assert_eq!(done.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn work_may_defer_more_work() {
+        let (domain, done) = (Arc::new(Domain::new()), Arc::new(AtomicUsize::new(0)));
+        let (inner, more) = (Arc::downgrade(&domain), count(&done));
+        domain.defer(move || {
+            if let Some(domain) = inner.upgrade() {
+                domain.defer(more);
+            }
+        });
+        domain.flush();
+        assert_eq!(domain.deferred(), 1);
+        domain.flush();
+        assert_eq!(done.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,258 @@
+//! RCU: readers that write nothing shared, and memory that is freed only when none of them can see it.
+//!
+//! # Theory
+//! A reader marks the begin and end of its *read section* on its own thread's line. Whoever takes an object
+//! out of a structure then lets a *grace period* pass, after which no section that could have found the
+//! object is left, and frees it.
+//!
+//! ```text
+//!   reader A   |--- section ---|
+//!   reader B             |------ section ------|
+//!   remover        x unlink    [---- grace period ---] free      A, B may hold the object
+//!   reader C              |------ section -------------------|   C began after the unlink: cannot
+//! ```
+//!
+//! Every section is stamped with the domain's *epoch*; a grace period moves the epoch on and waits for the
+//! sections with an older stamp. Sections that begin while it waits do not prolong it. A section that took
+//! its stamp before the epoch moved and announced it after the scan is harmless: by *announce* its loads come
+//! after the barrier, so it sees the unlink.
+//!
+//! A [`Domain`] is an instance: unrelated structures need not wait for each other's readers. [`domain()`] is
+//! one for the whole process.
+//!
+//! # Clients must
+//! - unlink an object before they start its grace period, and reach it only inside a section;
+//! - not wait inside a section for anything that itself waits for a grace period of the same domain (such as
+//!   a lock held around [`Domain::synchronize`] or [`Domain::defer`]);
+//! - keep sections short: memory waits for them.
+//!
+//! # Ordering
+//! | label | release side | acquire side | publishes |
+//! |---|---|---|---|
+//! | announce, leave | see `readers.rs` | | a section's begin and end |
+//! | epoch | [`Domain::start`] | [`Domain::read`] | unlinks before the epoch moved |
+//! | completed | [`Domain::poll`] | [`Domain::poll`] | that all older sections have ended |
+//!
+//! # Cost
+//! A section: two stores to the thread's own line, one load of the epoch (written once per grace period). A
+//! grace period: one membarrier(2), one read-modify-write, one load per thread slot; the length of the longest
+//! section.
+//!
+//! # Sources
+//! McKenney and Slingwine, "Read-Copy Update" (1998); Desnoyers et al. (2012); the kernel's RCU API, whose names these are.
+
+#[allow(unsafe_code)]
+mod cell;
+mod defer;
+
+pub use cell::RcuCell;
+
+use self::defer::Bag;
+use crate::Mutex;
+use crate::face::atomic::{AtomicU64, Ordering};
+use crate::face::{CachePadded, SlotTable, const_new};
+use crate::readers::{Line, Readers, heavy_barrier};
+use std::marker::PhantomData;
+
+/// The distance of two epochs; the bits below count the depth of a section.
+const STEP: u64 = 1 << 16;
+
+/// Readers and grace periods that belong together.
+pub struct Domain {
+    /// *each line by its thread*
+    readers: Readers,
+    /// The stamp of sections that begin now. *atomic (epoch)*
+    epoch: CachePadded<AtomicU64>,
+    /// The newest epoch whose grace period is over. *atomic (completed)*
+    completed: CachePadded<AtomicU64>,
+    /// What each thread wants done later. *each protected by its mutex*
+    bags: SlotTable<CachePadded<Mutex<Bag>>>,
+}
+
+/// A read section: what was reachable when it began is not freed before it ends. It stays on its thread.
+#[must_use = "the read section ends at once when the guard is dropped"]
+pub struct Guard<'d> {
+    domain: &'d Domain,
+    line: &'d Line,
+    marker: PhantomData<*const ()>,
+}
+
+/// A grace period that was started and may be over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GracePeriod(u64);
+
+impl Domain {
+    const_new! {
+        /// A domain without readers.
+        pub fn new() -> Self {
+            Domain {
+                readers: Readers::new(),
+                epoch: CachePadded::new(AtomicU64::new(STEP | 1)),
+                completed: CachePadded::new(AtomicU64::new(0)),
+                bags: SlotTable::new(),
+            }
+        }
+    }
+
+    /// Begins a read section. Sections nest.
+    #[inline]
+    pub fn read(&self) -> Guard<'_> {
+        let line = self.readers.own();
+        // Acquire(epoch): whoever is stamped with an epoch sees the unlinks before it; pairs with Release(epoch)
+        // in start().
+        line.enter(|| self.epoch.load(Ordering::Acquire));
+        Guard { domain: self, line, marker: PhantomData }
+    }
+
+    /// Whether the calling thread is in a read section of this domain.
+    pub fn is_reading(&self) -> bool {
+        self.readers.own_inside()
+    }
+
+    /// Starts a grace period and does not wait for it: ask [`poll`](Self::poll).
+    pub fn start(&self) -> GracePeriod {
+        // Release(epoch): what was unlinked before; pairs with Acquire(epoch) in read(). Acquire: hands on the
+        // unlinks before older grace periods, so that a newer one that is over stands for them too.
+        let target = self.epoch.fetch_add(STEP, Ordering::AcqRel) + STEP;
+        // Barrier(announce): pairs with light_barrier() in Line::enter().
+        heavy_barrier();
+        GracePeriod(target)
+    }
+
+    /// Whether `period` is over; does not wait.
+    pub fn poll(&self, period: GracePeriod) -> bool {
+        let GracePeriod(target) = period;
+        // Acquire(completed): pairs with Release(completed) below: another thread saw the readers leave.
+        if self.completed.load(Ordering::Acquire) >= target {
+            return true;
+        }
+        let over = self.readers.all(|word| has_passed(word, target));
+        if over {
+            self.complete(target);
+        }
+        over
+    }
+
+    /// Waits until `period` is over.
+    ///
+    /// # Panics
+    /// Inside a read section of this domain: it would wait for itself.
+    pub fn wait(&self, period: GracePeriod) {
+        assert!(
+            !self.is_reading(),
+            "a read section cannot wait for a grace period: it would wait for itself"
+        );
+        let GracePeriod(target) = period;
+        // Acquire(completed): as in poll().
+        if self.completed.load(Ordering::Acquire) < target {
+            self.readers.wait_for_all(|word| has_passed(word, target));
+            self.complete(target);
+        }
+    }
+
+    /// Waits until every read section that began before has ended.
+    ///
+    /// # Panics
+    /// Inside a read section of this domain: it would wait for itself.
+    pub fn synchronize(&self) {
+        self.wait(self.start());
+    }
+
+    fn complete(&self, target: u64) {
+        // Release(completed): pairs with Acquire(completed) in poll(). Acquire: hands on what others saw.
+        self.completed.fetch_max(target, Ordering::AcqRel);
+    }
+}
+
+/// Whether the reader whose line holds `word` cannot be in a section older than `target`.
+fn has_passed(word: u64, target: u64) -> bool {
+    word == 0 || word >= target
+}
+
+impl Default for Domain {
+    fn default() -> Self {
+        Domain::new()
+    }
+}
+
+impl Guard<'_> {
+    /// Whether this is a section of `domain`.
+    #[inline]
+    pub fn is_of(&self, domain: &Domain) -> bool {
+        std::ptr::eq(self.domain, domain)
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.line.leave();
+    }
+}
+
+/// The domain of the process, for structures that have none of their own.
+#[cfg(not(feature = "loom"))]
+pub fn domain() -> &'static crate::Arc<Domain> {
+    static DOMAIN: crate::OnceLock<crate::Arc<Domain>> = crate::OnceLock::new();
+    DOMAIN.get_or_init(|| crate::Arc::new(Domain::new()))
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::thread;
+
+    #[test]
+    fn a_grace_period_waits_for_older_sections_only() {
+        let domain = Domain::new();
+        let old = domain.read();
+        let period = domain.start();
+        assert!(!domain.poll(period), "an older section is open");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _young = domain.read();
+                assert!(!domain.poll(period));
+            });
+        });
+        drop(old);
+        let _young = domain.read();
+        assert!(domain.poll(period), "a younger section does not prolong it");
+    }
+
+    #[test]
+    fn a_nested_section_ends_with_the_outermost_guard() {
+        let domain = Domain::new();
+        let outer = domain.read();
+        let inner = domain.read();
+        let period = domain.start();
+        drop(outer);
+        assert!(!domain.poll(period) && domain.is_reading());
+        drop(inner);
+        assert!(domain.poll(period) && !domain.is_reading());
+    }
+
+    #[test]
+    #[should_panic(expected = "wait for itself")]
+    fn waiting_inside_a_section_is_refused() {
+        let domain = Domain::new();
+        let _guard = domain.read();
+        domain.synchronize();
+    }
+
+    #[test]
+    fn a_sleeping_synchronizer_is_woken_by_the_last_reader() {
+        let domain = Domain::new();
+        let inside = crate::Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let guard = domain.read();
+                inside.wait();
+                thread::sleep(crate::time::Duration::from_millis(20));
+                drop(guard);
+            });
+            inside.wait();
+            domain.synchronize();
+        });
+        assert!(domain.readers.all(|word| word == 0));
+    }
+}

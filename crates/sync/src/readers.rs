@@ -1,0 +1,269 @@
+//! Readers: who is inside right now, each thread on a line of its own.
+//!
+//! # Theory
+//! A reader that writes only its own line costs other readers nothing. The side that must know whether anybody
+//! is inside (a grace period, a writer) pays instead: it looks at every line.
+//!
+//! ```text
+//!   reader                         the other side
+//!   word := stamp                  flag or pointer := new
+//!   light barrier       <---->     heavy barrier
+//!   load flag or pointer           load word, for each line
+//! ```
+//!
+//! The lines belong to threads, not to CPUs. A thread that is moved to another CPU in the middle of
+//! announcing itself takes its line along, so a plain load and store are enough where a line of the CPU would
+//! need a locked instruction; and no two threads ever write one line.
+//!
+//! `word` is 0 outside, else a stamp whose low 16 bits count how deep the thread is inside.
+//!
+//! # Invariants
+//! - L1 only the thread of a line's slot writes `word`; a guard never leaves its thread;
+//! - L2 a line lives as long as its table, so it may be looked at whenever.
+//!
+//! # Ordering
+//! | label | release side | acquire side | publishes |
+//! |---|---|---|---|
+//! | announce | `enter`: light barrier after the store | [`heavy_barrier`] before the scan | that we are inside |
+//! | leave | `leave`: Release store of `word` | Acquire load of `word` in the scan | that our loads are done |
+//! | wake | `leave`: light barrier after the store | heavy barrier after `sleeper` is made odd | that we have left |
+//!
+//! *announce*, both interleavings: if the heavy barrier takes effect in the reader's thread before its store of
+//! `word`, its later loads see everything stored before the barrier; if after, the scan sees the store.
+//! *wake*, likewise: either the waiter sees that the reader left, or the reader sees the sleeper.
+//!
+//! # Cost
+//! Entering and leaving: one store each to the thread's own line, which no other CPU writes except to sleep on
+//! it; no read-modify-write. A scan reads one line per thread slot ever used with this table.
+//!
+//! # Sources
+//! Desnoyers et al., "User-Level Implementations of Read-Copy Update" (2012), the membarrier flavour; membarrier(2).
+
+#[cfg(not(feature = "loom"))]
+use crate::face::SlotTable;
+use crate::face::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::face::{
+    CachePadded, Mutant, SHRUNK, futex, hint, light_barrier, membarrier, membarrier_works,
+    registered_barrier, seeded, thread,
+};
+
+/// The part of `word` that counts the depth.
+const DEPTH: u64 = 0xffff;
+/// In `sleeper`: membarrier(2) does not work here, so leaving needs a fence.
+const FENCED: u32 = 1 << 31;
+/// A stamp for those who need none.
+pub(crate) const INSIDE: u64 = 1;
+/// Turns that a waiter spins on a reader's line before it sleeps.
+const SPIN_BEFORE_SLEEP: u32 = if SHRUNK { 1 } else { 200 };
+
+/// How many threads' lines stand in the table itself, where no pointer must be followed to reach them.
+#[cfg(not(feature = "loom"))]
+const NEAR: usize = 32;
+#[cfg(feature = "loom")]
+const NEAR: usize = ::loom::MAX_THREADS;
+
+/// One thread's line.
+#[derive(Default)]
+pub(crate) struct Line {
+    /// 0 outside, else stamp and depth. *owner only; others read it (announce, leave)*
+    word: AtomicU64,
+    /// Odd while somebody sleeps, or is about to, until this thread leaves; the rest counts the wake-ups, so that
+    /// a second waiter cannot make the first one miss the wake-up that was meant for both. *atomic (wake)*
+    sleeper: AtomicU32,
+}
+
+impl Line {
+    /// Announces the calling thread, whose line this must be. True if it was outside before; false if it only
+    /// went one level deeper and kept its stamp. `stamp` has depth 1.
+    #[inline]
+    pub(crate) fn enter(&self, stamp: impl FnOnce() -> u64) -> bool {
+        // Relaxed: our own store (L1).
+        let word = self.word.load(Ordering::Relaxed);
+        if word != 0 {
+            self.deeper(word);
+            return false;
+        }
+        // Relaxed: the barrier orders it (announce).
+        self.word.store(stamp(), Ordering::Relaxed);
+        if seeded(Mutant::AnnounceWithoutBarrier) {
+            return true;
+        }
+        // Barrier(announce): pairs with heavy_barrier() before a scan.
+        if membarrier_works() {
+            registered_barrier();
+        } else {
+            self.enter_fenced();
+        }
+        true
+    }
+
+    /// Without membarrier(2): a fence here, and a mark that makes leaving take one too.
+    #[cold]
+    fn enter_fenced(&self) {
+        // Relaxed: only this thread needs to see the mark.
+        self.sleeper.fetch_or(FENCED, Ordering::Relaxed);
+        light_barrier();
+    }
+
+    /// As [`enter`](Self::enter) where something else than the barrier orders the store before every scan.
+    pub(crate) fn enter_ordered(&self) {
+        // Relaxed: the caller's lock publishes it.
+        self.word.store(INSIDE, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn deeper(&self, word: u64) {
+        assert!(word & DEPTH < DEPTH, "a thread nests 65,535 read sections at most: are guards forgotten?");
+        // Relaxed: already announced.
+        self.word.store(word + 1, Ordering::Relaxed);
+    }
+
+    /// Ends what [`enter`](Self::enter) began.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        // Relaxed: our own store (L1).
+        let word = self.word.load(Ordering::Relaxed);
+        if word & DEPTH != 1 {
+            return self.shallower(word);
+        }
+        // Release(leave): our loads are done; pairs with Acquire(leave) in the scan.
+        self.word.store(0, Ordering::Release);
+        // Barrier(wake): pairs with heavy_barrier() in wait_for(). Where it is not enough, `FENCED` says so.
+        registered_barrier();
+        // Relaxed: a flag that publishes nothing.
+        if self.sleeper.load(Ordering::Relaxed) & (FENCED | 1) != 0 {
+            self.leave_slow();
+        }
+    }
+
+    #[cold]
+    fn shallower(&self, word: u64) {
+        debug_assert!(word & DEPTH > 1, "leaving without having entered");
+        // Relaxed: still announced.
+        self.word.store(word - 1, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn leave_slow(&self) {
+        // Barrier(wake): as in leave(), with a fence where membarrier(2) does not work.
+        light_barrier();
+        // Relaxed: a flag that publishes nothing.
+        if self.sleeper.load(Ordering::Relaxed) & 1 != 0 {
+            // Relaxed: the sleeper looks at `word` again, with Acquire. It is odd, and only we make it even.
+            self.sleeper.fetch_add(1, Ordering::Relaxed);
+            futex::wake(&self.sleeper, u32::MAX);
+        }
+    }
+
+    /// Waits until `passed` holds of the word.
+    fn wait_for(&self, passed: impl Fn(u64) -> bool) {
+        for _ in 0..SPIN_BEFORE_SLEEP {
+            // Acquire(leave): pairs with Release(leave) in leave().
+            if passed(self.word.load(Ordering::Acquire)) {
+                return;
+            }
+            hint::spin_loop();
+        }
+        loop {
+            // Relaxed: the barrier orders it (wake). It may stay odd after we are gone: one needless wake-up.
+            let sleeper = self.sleeper.fetch_or(1, Ordering::Relaxed) | 1;
+            // Barrier(wake): pairs with light_barrier() in leave().
+            heavy_barrier();
+            // Acquire(leave): as above.
+            if passed(self.word.load(Ordering::Acquire)) {
+                return;
+            }
+            futex::wait(&self.sleeper, sleeper, None);
+        }
+    }
+}
+
+/// The lines of all threads.
+pub(crate) struct Readers {
+    /// The lines of the lowest slots, which are given out first.
+    near: [CachePadded<Line>; NEAR],
+    /// The lines of the slots from `NEAR` on; those below are not used.
+    #[cfg(not(feature = "loom"))]
+    far: SlotTable<CachePadded<Line>>,
+}
+
+impl Readers {
+    /// Nobody is inside.
+    #[cfg(not(feature = "loom"))]
+    pub(crate) const fn new() -> Self {
+        Readers {
+            near: [const { CachePadded::new(Line { word: AtomicU64::new(0), sleeper: AtomicU32::new(0) }) };
+                NEAR],
+            far: SlotTable::new(),
+        }
+    }
+
+    /// Nobody is inside.
+    #[cfg(feature = "loom")]
+    pub(crate) fn new() -> Self {
+        Readers { near: Default::default() }
+    }
+
+    /// The calling thread's line.
+    #[inline]
+    pub(crate) fn own(&self) -> &Line {
+        let slot = thread::slot();
+        match self.near.get(slot as usize) {
+            Some(line) => line,
+            None => self.far(slot),
+        }
+    }
+
+    #[cfg(not(feature = "loom"))]
+    #[cold]
+    fn far(&self, slot: u32) -> &Line {
+        self.far.get(slot)
+    }
+
+    #[cfg(feature = "loom")]
+    fn far(&self, slot: u32) -> &Line {
+        unreachable!("loom has fewer threads than slot {slot}")
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &CachePadded<Line>> {
+        #[cfg(not(feature = "loom"))]
+        return self.near.iter().chain(self.far.iter());
+        #[cfg(feature = "loom")]
+        return self.near.iter();
+    }
+
+    /// Whether the calling thread is inside.
+    pub(crate) fn own_inside(&self) -> bool {
+        // Relaxed: our own store (L1).
+        self.own().word.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether `passed` holds of every word now. Call [`heavy_barrier`] before the first look.
+    pub(crate) fn all(&self, passed: impl Fn(u64) -> bool) -> bool {
+        // Acquire(leave): pairs with Release(leave) in leave().
+        self.lines().all(|line| passed(line.word.load(Ordering::Acquire)))
+    }
+
+    /// Waits until `passed` has held of every word. Call [`heavy_barrier`] before.
+    pub(crate) fn wait_for_all(&self, passed: impl Fn(u64) -> bool) {
+        for line in self.lines() {
+            // Acquire(leave): as in all().
+            if !passed(line.word.load(Ordering::Acquire)) {
+                line.wait_for(&passed);
+            }
+        }
+    }
+}
+
+/// The expensive side of the asymmetric barrier: membarrier(2), or a fence where readers use one too.
+pub(crate) fn heavy_barrier() {
+    while !membarrier() {
+        if !membarrier_works() {
+            // SeqCst: pairs with the fence that light_barrier() then is; interleavings in the header.
+            fence(Ordering::SeqCst);
+            return;
+        }
+        // The kernel may be out of memory for a moment.
+        thread::yield_now();
+    }
+}

@@ -1,0 +1,142 @@
+//! Sequence lock: a small value that is read without a store, and never torn.
+//!
+//! # Theory
+//! A [`SeqCount`] with the words that it protects and a mutex that orders the writers. The value is kept as
+//! atomic words, so reading it while it changes is a wrong value that is thrown away, not a race.
+//!
+//! # Clients must
+//! Keep the value small and writes rare: a reader repeats its reading for as long as writers interfere.
+//!
+//! # Cost
+//! Read: the lines of the count and the words, no store. Write: the mutex, the count, the words.
+//!
+//! # Sources
+//! As in `seqcount.rs`.
+
+use crate::face::atomic::{AtomicU64, Ordering};
+use crate::{Mutex, SeqCount};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// How often a reader tries before it waits in the writers' line.
+const TRIES: usize = if crate::face::SHRUNK { 1 } else { 64 };
+
+/// A value that can be taken apart into `N` words and put together again.
+pub trait Words<const N: usize>: Copy {
+    /// The words that stand for this value.
+    fn to_words(self) -> [u64; N];
+    /// The value that `words` stand for. Never called with a torn mixture.
+    fn from_words(words: [u64; N]) -> Self;
+}
+
+impl<const N: usize> Words<N> for [u64; N] {
+    fn to_words(self) -> [u64; N] {
+        self
+    }
+    fn from_words(words: [u64; N]) -> Self {
+        words
+    }
+}
+
+/// A small value that is read often and written rarely.
+pub struct SeqLock<T: Words<N>, const N: usize> {
+    count: SeqCount,
+    /// *written under `writers`, read under `count`*
+    words: [AtomicU64; N],
+    /// Orders the writers.
+    writers: Mutex<()>,
+    marker: PhantomData<fn(T) -> T>,
+}
+
+impl<T: Words<N>, const N: usize> SeqLock<T, N> {
+    /// A lock around `value`.
+    pub fn new(value: T) -> Self {
+        SeqLock {
+            count: SeqCount::new(),
+            words: value.to_words().map(AtomicU64::new),
+            writers: Mutex::new(()),
+            marker: PhantomData,
+        }
+    }
+
+    /// The value as one write left it. Stores nothing; waits in the writers' line if they interfere too often.
+    #[inline]
+    pub fn read(&self) -> T {
+        let words = self.count.read_bounded(TRIES, || self.load());
+        T::from_words(words.unwrap_or_else(|| self.read_in_line()))
+    }
+
+    #[cold]
+    fn read_in_line(&self) -> [u64; N] {
+        let _writers = self.writers.lock();
+        self.load()
+    }
+
+    #[inline]
+    fn load(&self) -> [u64; N] {
+        // Relaxed: the count orders them, or the mutex.
+        std::array::from_fn(|n| self.words[n].load(Ordering::Relaxed))
+    }
+
+    /// Replaces the value.
+    pub fn write(&self, value: T) {
+        self.update(|_| value);
+    }
+
+    /// Replaces the value by what `change` makes of it; returns the old one.
+    pub fn update(&self, change: impl FnOnce(T) -> T) -> T {
+        let _writers = self.writers.lock();
+        let old = T::from_words(self.load());
+        // Before the count is odd: readers do not wait for `change`, and it may panic.
+        let new = change(old).to_words();
+        let _writing = self.count.write();
+        for (word, new) in self.words.iter().zip(new) {
+            // Relaxed: the count orders them.
+            word.store(new, Ordering::Relaxed);
+        }
+        old
+    }
+}
+
+impl<T: Words<N> + fmt::Debug, const N: usize> fmt::Debug for SeqLock<T, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SeqLock").field(&self.read()).finish()
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::thread;
+
+    #[test]
+    fn readers_never_see_a_torn_value() {
+        let lock = SeqLock::new([0u64; 4]);
+        let rounds = if crate::face::SHRUNK { 20 } else { 20_000 };
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..rounds {
+                        let value = lock.read();
+                        assert_eq!(value, [value[0]; 4]);
+                    }
+                });
+                scope.spawn(|| {
+                    for _ in 0..rounds {
+                        lock.update(|old| old.map(|word| word + 1));
+                    }
+                });
+            }
+        });
+        assert_eq!(lock.read(), [2 * rounds; 4]);
+    }
+
+    #[test]
+    fn a_panicking_change_leaves_the_old_value_readable() {
+        let lock = SeqLock::new([3u64, 4]);
+        let caught =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lock.update(|_| panic!("on purpose"))));
+        assert!(caught.is_err());
+        assert_eq!(lock.read(), [3, 4]);
+    }
+}

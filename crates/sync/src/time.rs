@@ -1,0 +1,17 @@
+//! Clocks.
+
+pub use crate::face::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The wall clock as whole seconds since 1970 and nanoseconds below one second.
+pub fn realtime() -> (i64, u32) {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => (since.as_secs().cast_signed(), since.subsec_nanos()),
+        Err(before) => {
+            let before = before.duration();
+            match before.subsec_nanos() {
+                0 => (-before.as_secs().cast_signed(), 0),
+                nanos => (-before.as_secs().cast_signed() - 1, 1_000_000_000 - nanos),
+            }
+        }
+    }
+}
