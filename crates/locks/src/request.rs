@@ -1,0 +1,65 @@
+//! Requests: who asks for which lock, and what a granted lock looks like.
+
+use crate::Range;
+
+/// How a lock excludes others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A read lock (`F_RDLCK`, `LOCK_SH`): conflicts with exclusive locks.
+    Shared,
+    /// A write lock (`F_WRLCK`, `LOCK_EX`): conflicts with every lock.
+    Exclusive,
+}
+
+impl Kind {
+    /// True if two owners may not hold locks of these kinds on the same byte.
+    pub const fn conflicts(self, other: Kind) -> bool {
+        matches!(self, Kind::Exclusive) || matches!(other, Kind::Exclusive)
+    }
+}
+
+/// Who holds a byte-range lock. An owner never conflicts with itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// A process, for POSIX locks (`F_SETLK`). Takes part in deadlock detection.
+    Process(u64),
+    /// An open file description, for OFD locks (`F_OFD_SETLK`).
+    Description(u64),
+}
+
+/// A byte-range lock that somebody wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RangeRequest {
+    /// Who asks.
+    pub owner: Owner,
+    /// What `l_pid` of F_GETLK and listings report; -1 for OFD locks.
+    pub pid: i32,
+    /// Shared or exclusive.
+    pub kind: Kind,
+    /// Which bytes.
+    pub range: Range,
+}
+
+/// A byte-range lock that somebody holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RangeLock {
+    /// Who holds it.
+    pub owner: Owner,
+    /// The `pid` of the request. A merged lock keeps that of its lowest part, as on Linux.
+    pub pid: i32,
+    /// Shared or exclusive.
+    pub kind: Kind,
+    /// Which bytes.
+    pub range: Range,
+}
+
+/// A flock that somebody wants or holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flock {
+    /// The open file description.
+    pub(crate) owner: u64,
+    /// What listings report.
+    pub(crate) pid: i32,
+    /// Shared or exclusive.
+    pub(crate) kind: Kind,
+}

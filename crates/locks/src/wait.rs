@@ -1,0 +1,106 @@
+//! Waits: tickets, completions, and the slot in which a blocked thread sleeps.
+
+use crate::{Cancel, LockError};
+use sluice_sync::time::Instant;
+use sluice_sync::{Arc, Condvar, Mutex};
+
+/// What is called with the outcome of a request that had to wait.
+pub type Done = Box<dyn FnOnce(Result<(), LockError>) + Send>;
+
+/// Names a waiting request, for [`crate::FileLocks::cancel`]. Never used again within a domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub(crate) u64);
+
+/// What became of a submitted request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Submitted {
+    /// The lock is held; the completion was dropped uncalled.
+    Granted,
+    /// The request waits; its completion will tell the outcome.
+    Waiting(Ticket),
+}
+
+/// Outcomes found under the file lock, to be delivered after it is released.
+#[derive(Default)]
+pub(crate) struct Completions(Vec<(Done, Result<(), LockError>)>);
+
+impl Completions {
+    /// Notes that `done` is to be told `outcome`.
+    pub(crate) fn add(&mut self, done: Done, outcome: Result<(), LockError>) {
+        self.0.push((done, outcome));
+    }
+
+    /// Calls all completions, oldest first. No lock of this crate may be held.
+    pub(crate) fn deliver(self) {
+        for (done, outcome) in self.0 {
+            done(outcome);
+        }
+    }
+}
+
+/// Where one blocked thread sleeps until its request is decided or cancelled.
+#[derive(Default)]
+pub(crate) struct Slot {
+    state: Mutex<SlotState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct SlotState {
+    outcome: Option<Result<(), LockError>>,
+    interrupted: bool,
+}
+
+impl Slot {
+    /// Delivers the outcome.
+    pub(crate) fn finish(&self, outcome: Result<(), LockError>) {
+        self.state.lock().outcome = Some(outcome);
+        self.changed.notify_one();
+    }
+
+    /// Asks the sleeper to give up.
+    pub(crate) fn interrupt(&self) {
+        self.state.lock().interrupted = true;
+        self.changed.notify_one();
+    }
+
+    /// Sleeps until there is an outcome, or until `cancel` says so and `withdraw` succeeds. If `withdraw` fails
+    /// the request was decided at the same moment: that outcome is on its way, and counts.
+    pub(crate) fn sleep(
+        self: &Arc<Self>,
+        cancel: &Cancel,
+        withdraw: impl FnOnce() -> bool,
+    ) -> Result<(), LockError> {
+        let _registration = cancel.register(self);
+        let mut withdraw = Some(withdraw);
+        let mut state = self.state.lock();
+        loop {
+            if let Some(outcome) = state.outcome.take() {
+                return outcome;
+            }
+            let remaining = cancel.deadline().map(|at| at.saturating_duration_since(Instant::now()));
+            let reason = match remaining {
+                _ if state.interrupted => Some(LockError::Interrupted),
+                Some(remaining) if remaining.is_zero() => Some(LockError::TimedOut),
+                _ => None,
+            };
+            state = match (reason, remaining, withdraw.take()) {
+                (Some(reason), _, Some(withdraw)) => {
+                    drop(state);
+                    if withdraw() {
+                        return Err(reason);
+                    }
+                    self.state.lock()
+                }
+                (None, Some(remaining), unused) => {
+                    withdraw = unused;
+                    self.changed.wait_timeout(state, remaining).0
+                }
+                (_, _, unused) => {
+                    withdraw = unused;
+                    self.changed.wait(state)
+                }
+            };
+        }
+    }
+}
