@@ -1,0 +1,172 @@
+//! SetAttr: changing mode, owner and times of an inode.
+
+use crate::inode::Attr;
+use crate::stat::{S_IALLUGO, S_ISGID, S_ISUID, S_IXGRP, Timestamp};
+use crate::{Access, Caps, Cred, Errno, Inode};
+
+/// What to change. `None` leaves as is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission, set-ID and sticky bits.
+    pub mode: Option<u32>,
+    /// Owner. Present owner and group clear set-ID bits, also when they change nothing.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Modification time.
+    pub mtime: Option<SetTime>,
+    /// This is a `chown`: clear set-ID bits even when neither owner nor group is given.
+    pub chown: bool,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The time of the call.
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+impl Inode {
+    /// Changes attributes, all of them or none.
+    ///
+    /// # Errors
+    /// `EPERM` when `cred` may not; `EACCES` when both times are to be set to now by one who neither owns
+    /// the file nor may write it; `EINVAL` for nanoseconds out of range.
+    pub fn set_attr(&self, cred: &Cred, change: &SetAttr) -> Result<(), Errno> {
+        for time in [change.atime, change.mtime] {
+            if matches!(time, Some(SetTime::At(at)) if at.nsec > 999_999_999) {
+                return Err(Errno::EINVAL);
+            }
+        }
+        {
+            let mut attr = self.attr.lock();
+            let new_mode = self.permitted_mode(&attr, cred, change)?;
+            let now = Timestamp::now();
+            let instant = |time: SetTime| match time {
+                SetTime::Now => now,
+                SetTime::At(at) => at,
+            };
+            attr.uid = change.uid.unwrap_or(attr.uid);
+            attr.gid = change.gid.unwrap_or(attr.gid);
+            attr.atime = change.atime.map_or(attr.atime, instant);
+            attr.mtime = change.mtime.map_or(attr.mtime, instant);
+            if let Some(mode) = new_mode {
+                attr.mode = mode;
+                if change.mode.is_some()
+                    && let Some(acl) = attr.acls.as_mut().and_then(|acls| acls.access.as_mut())
+                {
+                    acl.chmod(mode);
+                }
+            }
+            attr.ctime = now;
+        }
+        self.notify_attributes(cred);
+        Ok(())
+    }
+
+    /// Checks that `cred` may make `change`; the mode that results, if it changes.
+    fn permitted_mode(&self, attr: &Attr, cred: &Cred, change: &SetAttr) -> Result<Option<u32>, Errno> {
+        let is_chown = change.chown || change.uid.is_some() || change.gid.is_some();
+        let cleared = if is_chown && !self.is_dir() { attr.set_id_bits_to_clear(cred) } else { 0 };
+        let owner = attr.uid == cred.uid;
+        if let Some(uid) = change.uid
+            && !(owner && uid == attr.uid)
+            && !cred.has(Caps::CHOWN)
+        {
+            return Err(Errno::EPERM);
+        }
+        if let Some(gid) = change.gid
+            && !(owner && (gid == attr.gid || cred.in_group(gid)))
+            && !cred.has(Caps::CHOWN)
+        {
+            return Err(Errno::EPERM);
+        }
+        if (change.mode.is_some() || cleared != 0) && !attr.owned_by(cred) {
+            return Err(Errno::EPERM);
+        }
+        self.permit_times(attr, cred, change)?;
+        let Some(mode) = change.mode else {
+            return Ok((cleared != 0).then_some(attr.mode & !cleared));
+        };
+        let gid = change.gid.unwrap_or(attr.gid);
+        let keeps_setgid = cred.in_group(gid) || cred.has(Caps::FSETID);
+        let mode = mode & S_IALLUGO & !cleared;
+        Ok(Some(if keeps_setgid { mode } else { mode & !S_ISGID }))
+    }
+
+    fn permit_times(&self, attr: &Attr, cred: &Cred, change: &SetAttr) -> Result<(), Errno> {
+        match (change.atime, change.mtime) {
+            (None, None) => Ok(()),
+            _ if attr.owned_by(cred) => Ok(()),
+            (Some(SetTime::Now), Some(SetTime::Now)) => attr.access(cred, Access::WRITE, self.is_dir()),
+            _ => Err(Errno::EPERM),
+        }
+    }
+
+    /// Clears set-user-ID, and set-group-ID where it means execution, as a write by somebody else does.
+    pub fn strip_set_id(&self) {
+        let mut attr = self.attr.lock();
+        attr.mode &= !S_ISUID;
+        if attr.mode & S_IXGRP != 0 {
+            attr.mode &= !S_ISGID;
+        }
+    }
+
+    /// `cred` changes the contents: set-ID bits go unless it may keep them, and the times move.
+    pub(crate) fn contents_changed(&self, cred: &Cred) {
+        let mut attr = self.attr.lock();
+        if !cred.has(Caps::FSETID) {
+            let clear = attr.set_id_bits_to_clear(cred);
+            attr.mode &= !clear;
+        }
+        attr.touch_mtime();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NewInode, NewKind, Options, Superblock};
+    use sluice_sync::Arc;
+
+    fn file(mode: u32) -> (Arc<Superblock>, Arc<Inode>) {
+        let superblock = Superblock::new(Options { root_mode: 0o777, ..Options::default() });
+        let new = NewInode { kind: NewKind::Regular, mode, umask: 0 };
+        let inode = superblock.root().create(&Cred::user(1000, 100), b"f", &new).expect("a fresh name");
+        (superblock, inode)
+    }
+
+    #[test]
+    fn chown_by_the_superuser_clears_the_set_id_bits() {
+        let (_keep, inode) = file(0o6755);
+        let change = SetAttr { uid: Some(7), ..SetAttr::default() };
+        inode.set_attr(&Cred::root(), &change).expect("root may");
+        assert_eq!((inode.stat().permissions(), inode.stat().uid), (0o755, 7));
+    }
+
+    #[test]
+    fn a_member_only_may_set_the_group_bit() {
+        let (_keep, inode) = file(0o644);
+        inode
+            .set_attr(&Cred::root(), &SetAttr { gid: Some(55), ..SetAttr::default() })
+            .expect("root may give it to any group");
+        let owner_outside = Cred::user(1000, 100);
+        inode.set_attr(&owner_outside, &SetAttr { mode: Some(0o2755), ..SetAttr::default() }).expect("owner");
+        assert_eq!(inode.stat().permissions(), 0o755);
+    }
+
+    #[test]
+    fn one_who_may_write_may_set_both_times_to_now_and_nothing_else() {
+        let (_keep, inode) = file(0o666);
+        let other = Cred::user(5, 5);
+        let now = Some(SetTime::Now);
+        let both = SetAttr { atime: now, mtime: now, ..SetAttr::default() };
+        assert_eq!(inode.set_attr(&other, &both), Ok(()));
+        let one = SetAttr { atime: now, ..SetAttr::default() };
+        assert_eq!(inode.set_attr(&other, &one), Err(Errno::EPERM));
+    }
+}

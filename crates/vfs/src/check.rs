@@ -1,0 +1,234 @@
+//! Check: the invariants of a whole file system, looked at from outside.
+//!
+//! Run it when nothing else changes the file system: it reads the tree name by name, not at one instant.
+
+use crate::{FileType, Inode, Superblock};
+use sluice_sync::Arc;
+use std::collections::HashMap;
+use std::fmt;
+
+/// What [`Superblock::check`] saw.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// What is wrong, in the order found.
+    pub findings: Vec<Finding>,
+    /// Inodes that have a name, the root included.
+    pub inodes: u64,
+    /// Directories among them.
+    pub directories: u64,
+    /// Names in all directories.
+    pub names: u64,
+}
+
+/// One violated invariant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// The link count does not agree with the names that lead to the inode.
+    LinkCount {
+        /// The inode.
+        ino: u64,
+        /// What its attributes say.
+        counted: u32,
+        /// What the tree says.
+        found: u32,
+    },
+    /// A directory has more than one name.
+    SecondName {
+        /// The directory.
+        ino: u64,
+    },
+    /// A directory's ".." leads elsewhere than to the directory that holds its name.
+    Parent {
+        /// The directory.
+        ino: u64,
+        /// Where ".." leads.
+        leads_to: u64,
+        /// Which directory holds its name.
+        named_in: u64,
+    },
+    /// A directory that counts as removed still has a name.
+    DeadButNamed {
+        /// The directory.
+        ino: u64,
+    },
+    /// A name and the index by which it is looked up disagree.
+    LostName {
+        /// The directory.
+        dir: u64,
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// Two entries of a directory have one name.
+    DoubleName {
+        /// The directory.
+        dir: u64,
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// The pages that files have and those that the file system counts differ.
+    Pages {
+        /// What the file system counts.
+        counted: u64,
+        /// What its named files have.
+        found: u64,
+    },
+    /// Inodes are in memory that no name leads to, although nobody should hold one.
+    Leaked {
+        /// How many.
+        inodes: u64,
+    },
+}
+
+impl CheckReport {
+    /// True when every invariant holds.
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
+
+impl fmt::Display for CheckReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CheckReport { findings, inodes, directories, names } = self;
+        write!(f, "{inodes} inodes, {directories} directories, {names} names: ")?;
+        match findings.len() {
+            0 => write!(f, "clean"),
+            n => {
+                write!(f, "{n} findings")?;
+                findings.iter().try_for_each(|finding| write!(f, "\n  {finding}"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Finding::LinkCount { ino, counted, found } => {
+                write!(f, "inode {ino}: link count {counted}, but the tree has {found}")
+            }
+            Finding::SecondName { ino } => write!(f, "directory {ino}: has more than one name"),
+            Finding::Parent { ino, leads_to, named_in } => {
+                write!(f, "directory {ino}: \"..\" leads to {leads_to}, its name is in {named_in}")
+            }
+            Finding::DeadButNamed { ino } => write!(f, "directory {ino}: removed, but has a name"),
+            Finding::LostName { dir, name } => {
+                write!(f, "directory {dir}: {:?} is listed but not found", String::from_utf8_lossy(name))
+            }
+            Finding::DoubleName { dir, name } => {
+                write!(f, "directory {dir}: {:?} is listed twice", String::from_utf8_lossy(name))
+            }
+            Finding::Pages { counted, found } => write!(f, "{counted} pages counted, files have {found}"),
+            Finding::Leaked { inodes } => write!(f, "{inodes} inodes in memory that no name leads to"),
+        }
+    }
+}
+
+/// An inode that the walk met.
+struct Met {
+    inode: Arc<Inode>,
+    names: u32,
+    subdirectories: u32,
+}
+
+impl Superblock {
+    /// Walks the whole tree and checks names, link counts, parents and storage. Files that are open without
+    /// a name count neither as leaked nor as found; see [`Superblock::check_idle`].
+    pub fn check(&self) -> CheckReport {
+        let mut report = CheckReport::default();
+        let mut met: HashMap<u64, Met> = HashMap::new();
+        met.insert(self.root().ino(), Met { inode: self.root().clone(), names: 1, subdirectories: 0 });
+        let mut directories = vec![self.root().clone()];
+        while let Some(dir) = directories.pop() {
+            report.directories += 1;
+            check_directory(&dir, &mut met, &mut directories, &mut report);
+        }
+        report.inodes = met.len() as u64;
+        for Met { inode, names, subdirectories } in met.values() {
+            let found = if inode.is_dir() { 2 + subdirectories } else { *names };
+            let counted = inode.attr.lock().nlink;
+            if counted != found {
+                report.findings.push(Finding::LinkCount { ino: inode.ino(), counted, found });
+            }
+            if inode.is_dir() && *names > 1 {
+                report.findings.push(Finding::SecondName { ino: inode.ino() });
+            }
+        }
+        report
+    }
+
+    /// As [`check`](Self::check), for a file system that nobody uses: every inode in memory must have a
+    /// name, and every page counted must belong to a named file.
+    pub fn check_idle(&self) -> CheckReport {
+        let mut report = self.check();
+        let leaked = self.live_inodes().saturating_sub(report.inodes);
+        if leaked != 0 {
+            report.findings.push(Finding::Leaked { inodes: leaked });
+        }
+        let counted = self.bytes_used() / crate::data::PAGE;
+        let found = self.pages_of_named_files();
+        if counted != found {
+            report.findings.push(Finding::Pages { counted, found });
+        }
+        report
+    }
+
+    fn pages_of_named_files(&self) -> u64 {
+        let mut seen = std::collections::HashSet::new();
+        let mut directories = vec![self.root().clone()];
+        let mut pages = 0;
+        while let Some(dir) = directories.pop() {
+            let Some(names) = dir.names_for_check() else { continue };
+            for (_, entry) in names.after(0) {
+                if entry.inode.is_dir() {
+                    directories.push(entry.inode.clone());
+                } else if seen.insert(entry.inode.ino())
+                    && let Ok(data) = entry.inode.data()
+                {
+                    pages += data.read().pages();
+                }
+            }
+        }
+        pages
+    }
+}
+
+fn check_directory(
+    dir: &Arc<Inode>,
+    met: &mut HashMap<u64, Met>,
+    directories: &mut Vec<Arc<Inode>>,
+    report: &mut CheckReport,
+) {
+    let Some(names) = dir.names_for_check() else { return };
+    if names.is_dead() {
+        report.findings.push(Finding::DeadButNamed { ino: dir.ino() });
+    }
+    let mut seen = std::collections::HashSet::new();
+    let mut subdirectories = 0;
+    for (_, entry) in names.after(0) {
+        report.names += 1;
+        if !seen.insert(&entry.name) {
+            report.findings.push(Finding::DoubleName { dir: dir.ino(), name: entry.name.to_vec() });
+        }
+        if !names.get(&entry.name).is_some_and(|inode| Arc::ptr_eq(inode, &entry.inode)) {
+            report.findings.push(Finding::LostName { dir: dir.ino(), name: entry.name.to_vec() });
+        }
+        let inode = &entry.inode;
+        let known =
+            met.entry(inode.ino()).or_insert(Met { inode: inode.clone(), names: 0, subdirectories: 0 });
+        known.names += 1;
+        if inode.file_type() == FileType::Directory {
+            subdirectories += 1;
+            let leads_to = inode.parent().map_or(0, |parent| parent.ino());
+            if leads_to != dir.ino() {
+                let (ino, named_in) = (inode.ino(), dir.ino());
+                report.findings.push(Finding::Parent { ino, leads_to, named_in });
+            }
+            if known.names == 1 {
+                directories.push(inode.clone());
+            }
+        }
+    }
+    if let Some(this) = met.get_mut(&dir.ino()) {
+        this.subdirectories = subdirectories;
+    }
+}

@@ -1,0 +1,243 @@
+//! Create: new inodes and new names for them.
+
+use crate::data::FileData;
+use crate::inode::{Acls, Body, InodeInit};
+use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP};
+use crate::{Access, Caps, Cred, Errno, FileType, Inode, LINK_MAX, NAME_MAX, PATH_MAX};
+use sluice_sync::{Arc, RwLock};
+
+/// What to create.
+#[derive(Clone, Copy, Debug)]
+pub struct NewInode<'a> {
+    /// The type, and what belongs to it.
+    pub kind: NewKind<'a>,
+    /// Permission bits asked for. Symbolic links always get 0777.
+    pub mode: u32,
+    /// Permission bits to leave out, unless the directory has a default ACL.
+    pub umask: u32,
+}
+
+/// The type of a new inode.
+#[derive(Clone, Copy, Debug)]
+pub enum NewKind<'a> {
+    /// An empty regular file.
+    Regular,
+    /// An empty directory.
+    Directory,
+    /// A symbolic link to this target.
+    Symlink(&'a [u8]),
+    /// A named pipe.
+    Fifo,
+    /// A socket's name.
+    Socket,
+    /// A character device with this number.
+    CharDevice(u64),
+    /// A block device with this number.
+    BlockDevice(u64),
+}
+
+impl NewKind<'_> {
+    fn file_type(&self) -> FileType {
+        match self {
+            NewKind::Regular => FileType::Regular,
+            NewKind::Directory => FileType::Directory,
+            NewKind::Symlink(_) => FileType::Symlink,
+            NewKind::Fifo => FileType::Fifo,
+            NewKind::Socket => FileType::Socket,
+            NewKind::CharDevice(_) => FileType::CharDevice,
+            NewKind::BlockDevice(_) => FileType::BlockDevice,
+        }
+    }
+}
+
+/// Checks that `name` can be the name of an entry.
+///
+/// # Errors
+/// `ENAMETOOLONG`, or `EINVAL` for an empty name, ".", ".." and names with a slash or a NUL.
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
+    if name.len() > NAME_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    if name.is_empty() || name == b"." || name == b".." || name.iter().any(|b| matches!(b, b'/' | 0)) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+impl Inode {
+    /// Looks `name` up in this directory. "." and ".." are not names here: see [`Inode::parent`].
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `EACCES` (the directory may not be searched), `ENAMETOOLONG`.
+    pub fn lookup(self: &Arc<Self>, cred: &Cred, name: &[u8]) -> Result<Arc<Inode>, Errno> {
+        let dir = self.as_dir()?;
+        self.access(cred, Access::EXEC)?;
+        if name.len() > NAME_MAX {
+            return Err(self.gone_or(Errno::ENAMETOOLONG));
+        }
+        dir.names.read().get(name).cloned().ok_or(Errno::ENOENT)
+    }
+
+    /// Creates `name` in this directory.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENOENT` (the directory was removed), `EACCES`, `EPERM` (device nodes need `MKNOD`),
+    /// `ENOSPC` (inode limit), `ENOTDIR`, `ENAMETOOLONG`, `EINVAL` (not a name).
+    pub fn create(
+        self: &Arc<Self>,
+        cred: &Cred,
+        name: &[u8],
+        new: &NewInode<'_>,
+    ) -> Result<Arc<Inode>, Errno> {
+        let dir = self.as_dir()?;
+        check_name(name)?;
+        let inode = {
+            let mut names = dir.names.write();
+            if names.contains(name) {
+                return Err(Errno::EEXIST);
+            }
+            if names.is_dead() {
+                return Err(Errno::ENOENT);
+            }
+            self.may_change_names(cred)?;
+            let inode = self.new_child(cred, new)?;
+            names.insert(name, inode.clone());
+            let mut attr = self.attr.lock();
+            attr.touch_mtime();
+            if inode.is_dir() {
+                attr.nlink += 1;
+            }
+            inode
+        };
+        self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None));
+        Ok(inode)
+    }
+
+    /// Creates a regular file without a name, as `O_TMPFILE` does. [`Inode::link`] may give it one. A removed
+    /// directory will do, as on Linux.
+    ///
+    /// # Errors
+    /// As [`Inode::create`].
+    pub fn create_unnamed(self: &Arc<Self>, cred: &Cred, new: &NewInode<'_>) -> Result<Arc<Inode>, Errno> {
+        self.as_dir()?;
+        self.may_change_names(cred)?;
+        let inode = self.new_child(cred, new)?;
+        let mut attr = inode.attr.lock();
+        attr.nlink = 0;
+        attr.linkable = true;
+        drop(attr);
+        Ok(inode)
+    }
+
+    /// Gives `target` the further name `name` in this directory.
+    ///
+    /// # Errors
+    /// `EEXIST`; `EXDEV` (another file system); `EPERM` (a directory); `ENOENT` (the file lost its last
+    /// name, or the directory was removed); `EMLINK`; `EACCES`.
+    pub fn link(self: &Arc<Self>, cred: &Cred, name: &[u8], target: &Arc<Inode>) -> Result<(), Errno> {
+        let dir = self.as_dir()?;
+        check_name(name)?;
+        {
+            let mut names = dir.names.write();
+            if names.contains(name) {
+                return Err(Errno::EEXIST);
+            }
+            if names.is_dead() {
+                return Err(Errno::ENOENT);
+            }
+            self.may_change_names(cred)?;
+            if !Arc::ptr_eq(&self.shared, &target.shared) {
+                return Err(Errno::EXDEV);
+            }
+            if target.is_dir() {
+                return Err(Errno::EPERM);
+            }
+            {
+                let mut attr = target.attr.lock();
+                if attr.nlink == 0 && !attr.linkable {
+                    return Err(Errno::ENOENT);
+                }
+                attr.nlink = attr.nlink.checked_add(1).filter(|n| *n < LINK_MAX).ok_or(Errno::EMLINK)?;
+                attr.linkable = false;
+                attr.ctime = crate::Timestamp::now();
+            }
+            names.insert(name, target.clone());
+            self.attr.lock().touch_mtime();
+        }
+        self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None));
+        target.notify_attributes(cred);
+        Ok(())
+    }
+
+    /// An inode to put into this directory: owner, group, mode and ACL follow from both.
+    fn new_child(self: &Arc<Self>, cred: &Cred, new: &NewInode<'_>) -> Result<Arc<Inode>, Errno> {
+        let file_type = new.kind.file_type();
+        let body = match new.kind {
+            NewKind::Regular => Body::Regular(RwLock::new(FileData::new())),
+            NewKind::Directory => Body::new_directory(Some(self.clone())),
+            NewKind::Symlink(target) => Body::Symlink(checked_target(target)?.into()),
+            NewKind::Fifo | NewKind::Socket => Body::Special { file_type, rdev: 0 },
+            NewKind::CharDevice(rdev) | NewKind::BlockDevice(rdev) => {
+                if !cred.has(Caps::MKNOD) {
+                    return Err(Errno::EPERM);
+                }
+                Body::Special { file_type, rdev }
+            }
+        };
+        self.shared.room_for_an_inode()?;
+        let (dir_mode, dir_gid, default_acl) = {
+            let attr = self.attr.lock();
+            (attr.mode, attr.gid, attr.default_acl().cloned())
+        };
+        let is_dir = file_type == FileType::Directory;
+        let gid = if dir_mode & S_ISGID != 0 { dir_gid } else { cred.gid };
+        let mut mode = requested_mode(cred, new, dir_mode, dir_gid);
+        let mut acls = None;
+        match (&new.kind, default_acl) {
+            (NewKind::Symlink(_), _) => {}
+            (_, None) => mode &= !(new.umask & 0o777),
+            (_, Some(default)) => {
+                let (access, masked) = default.inherit(mode);
+                mode = masked;
+                let default = is_dir.then_some(default);
+                if access.is_some() || default.is_some() {
+                    acls = Some(Box::new(Acls { access, default }));
+                }
+            }
+        }
+        if is_dir && dir_mode & S_ISGID != 0 {
+            mode |= S_ISGID;
+        }
+        let nlink = if is_dir { 2 } else { 1 };
+        let init = InodeInit { file_type, mode, uid: cred.uid, gid, nlink };
+        let inode = Inode::allocate(&self.shared, init, body);
+        if acls.is_some() {
+            inode.attr.lock().acls = acls;
+        }
+        Ok(inode)
+    }
+}
+
+/// The mode asked for, without the bits that its type or the caller may not have.
+fn requested_mode(cred: &Cred, new: &NewInode<'_>, dir_mode: u32, dir_gid: u32) -> u32 {
+    match new.kind {
+        NewKind::Symlink(_) => 0o777,
+        NewKind::Directory => new.mode & (0o777 | S_ISVTX),
+        _ => {
+            let mode = new.mode & S_IALLUGO;
+            let executable_setgid = mode & (S_ISGID | S_IXGRP) == (S_ISGID | S_IXGRP);
+            let foreign = !cred.in_group(dir_gid) && !cred.has(Caps::FSETID);
+            if executable_setgid && dir_mode & S_ISGID != 0 && foreign { mode & !S_ISGID } else { mode }
+        }
+    }
+}
+
+/// Checks that `target` can be the target of a symbolic link.
+pub(crate) fn checked_target(target: &[u8]) -> Result<&[u8], Errno> {
+    match target {
+        [] => Err(Errno::ENOENT),
+        _ if target.len() >= PATH_MAX => Err(Errno::ENAMETOOLONG),
+        _ if target.contains(&0) => Err(Errno::EINVAL),
+        _ => Ok(target),
+    }
+}

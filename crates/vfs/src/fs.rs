@@ -1,0 +1,382 @@
+//! Fs: a tree of mounted file systems, and calls in the manner of `std::fs` for people who do not want
+//! descriptors.
+//!
+//! The calls here act as the superuser and take paths from the root. For anything finer make a [`Process`].
+
+use crate::mount::MountTable;
+use crate::{
+    CheckReport, Cred, Errno, Fd, FileType, MountFlags, OpenFlags, Options, Process, Stat, Superblock,
+    UmountFlags,
+};
+use sluice_sync::Arc;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// A tree of mounted file systems. Clones are the same tree.
+#[derive(Clone)]
+pub struct Fs {
+    mounts: Arc<MountTable>,
+}
+
+/// The entries that [`Fs::read_dir`] asks for at once.
+const READ_DIR_BATCH: usize = 1024;
+/// The piece in which [`Fs::read`] and [`Fs::copy`] go through a file.
+const COPY_CHUNK: usize = 1 << 30;
+
+impl Default for Fs {
+    fn default() -> Self {
+        Fs::new()
+    }
+}
+
+impl Fs {
+    /// A fresh file system in memory, without limits.
+    pub fn new() -> Fs {
+        Fs::with_superblock(Superblock::new(Options::default()))
+    }
+
+    /// A tree whose root is the root of `superblock`.
+    pub fn with_superblock(superblock: Arc<Superblock>) -> Fs {
+        Fs { mounts: Arc::new(MountTable::new(superblock)) }
+    }
+
+    /// The file system at the bottom of the tree, where "/" began.
+    pub fn superblock(&self) -> &Arc<Superblock> {
+        self.mounts.root_superblock()
+    }
+
+    /// A new user of this tree: working directory "/", umask 022, no descriptors.
+    pub fn process(&self, cred: Cred) -> Process {
+        Process::new(self.clone(), cred)
+    }
+
+    /// Checks the invariants of every file system in the tree, one report for all.
+    pub fn check(&self) -> CheckReport {
+        let mut whole = CheckReport::default();
+        for superblock in self.mounts.superblocks() {
+            let one = superblock.check();
+            whole.findings.extend(one.findings);
+            whole.inodes += one.inodes;
+            whole.directories += one.directories;
+            whole.names += one.names;
+        }
+        whole
+    }
+
+    pub(crate) fn mounts(&self) -> &MountTable {
+        &self.mounts
+    }
+
+    fn root(&self) -> Process {
+        self.process(Cred::root())
+    }
+
+    /// Mounts the root of `superblock` on the directory at `path`.
+    ///
+    /// # Errors
+    /// As [`Process::mount`].
+    pub fn mount(
+        &self,
+        superblock: Arc<Superblock>,
+        path: impl AsRef<Path>,
+        flags: MountFlags,
+    ) -> Result<(), Errno> {
+        self.root().mount(superblock, path, flags)
+    }
+
+    /// Makes the directory at `from` appear at `to` too.
+    ///
+    /// # Errors
+    /// As [`Process::bind`].
+    pub fn bind(&self, from: impl AsRef<Path>, to: impl AsRef<Path>, flags: MountFlags) -> Result<(), Errno> {
+        self.root().bind(from, to, flags)
+    }
+
+    /// Takes the mount at `path` out of the tree.
+    ///
+    /// # Errors
+    /// As [`Process::umount`].
+    pub fn umount(&self, path: impl AsRef<Path>, flags: UmountFlags) -> Result<(), Errno> {
+        self.root().umount(path, flags)
+    }
+
+    /// The whole contents of a file.
+    ///
+    /// # Errors
+    /// Those of `open` and `read`.
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Errno> {
+        let process = self.root();
+        let fd = process.open(path, OpenFlags::RDONLY, 0)?;
+        let mut contents = vec![0; usize::try_from(process.fstat(fd)?.size).map_err(|_| Errno::ENOMEM)?];
+        let mut filled = 0;
+        loop {
+            if filled == contents.len() {
+                // The end, unless the file grew since.
+                contents.resize(filled + 4096, 0);
+            }
+            match process.read(fd, &mut contents[filled..])? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        contents.truncate(filled);
+        Ok(contents)
+    }
+
+    /// As [`read`](Self::read), as text.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); `EINVAL` when the contents are not UTF-8.
+    pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String, Errno> {
+        String::from_utf8(self.read(path)?).map_err(|_| Errno::EINVAL)
+    }
+
+    /// Makes `contents` the contents of the file at `path`, creating it if needed.
+    ///
+    /// # Errors
+    /// Those of `open` and `write`.
+    pub fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<(), Errno> {
+        self.write_with(path, contents.as_ref(), OpenFlags::TRUNC)
+    }
+
+    /// Adds `contents` at the end of the file at `path`, creating it if needed.
+    ///
+    /// # Errors
+    /// Those of `open` and `write`.
+    pub fn append(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<(), Errno> {
+        self.write_with(path, contents.as_ref(), OpenFlags::APPEND)
+    }
+
+    fn write_with(&self, path: impl AsRef<Path>, contents: &[u8], how: OpenFlags) -> Result<(), Errno> {
+        let process = self.root();
+        let fd = process.open(path, OpenFlags::WRONLY | OpenFlags::CREAT | how, 0o666)?;
+        write_all(&process, fd, contents)
+    }
+
+    /// Creates a directory.
+    ///
+    /// # Errors
+    /// As [`Process::mkdir`].
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
+        self.root().mkdir(path, 0o777)
+    }
+
+    /// Creates a directory and those above it that are missing.
+    ///
+    /// # Errors
+    /// As [`Process::mkdir`]; `ENOTDIR` when something on the way is no directory.
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
+        let process = self.root();
+        let mut partial = PathBuf::new();
+        for component in path.as_ref().components() {
+            partial.push(component);
+            match process.mkdir(&partial, 0o777) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if process.stat(path)?.file_type() == FileType::Directory { Ok(()) } else { Err(Errno::ENOTDIR) }
+    }
+
+    /// Removes a file's name.
+    ///
+    /// # Errors
+    /// As [`Process::unlink`].
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
+        self.root().unlink(path)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As [`Process::rmdir`].
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
+        self.root().rmdir(path)
+    }
+
+    /// Removes a directory and everything in it. Symbolic links are removed, not followed.
+    ///
+    /// # Errors
+    /// The first that removing something met; what was removed by then stays so.
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
+        let process = self.root();
+        let mut pending = vec![(path.as_ref().to_path_buf(), false)];
+        while let Some((dir, emptied)) = pending.pop() {
+            if emptied {
+                process.rmdir(&dir)?;
+                continue;
+            }
+            let children = self.read_dir(&dir)?;
+            pending.push((dir.clone(), true));
+            for (name, file_type) in children {
+                let child = dir.join(name);
+                if file_type == FileType::Directory {
+                    pending.push((child, false));
+                } else {
+                    process.unlink(&child)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a name.
+    ///
+    /// # Errors
+    /// As [`Process::rename`].
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), Errno> {
+        self.root().rename(from, to)
+    }
+
+    /// Copies contents and permission bits of a file; within one file system the copy shares pages with the
+    /// original until one of them is written. Returns the bytes copied.
+    ///
+    /// # Errors
+    /// Those of `open`, `read` and `write`.
+    pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64, Errno> {
+        let process = self.root();
+        let source = process.open(from, OpenFlags::RDONLY, 0)?;
+        let mode = process.fstat(source)?.permissions();
+        let flags = OpenFlags::WRONLY | OpenFlags::CREAT | OpenFlags::TRUNC;
+        let target = process.open(to, flags, mode & 0o777)?;
+        process.fchmod(target, mode)?;
+        let mut copied = 0;
+        loop {
+            match process.copy_file_range(source, None, target, None, COPY_CHUNK) {
+                Ok(0) => return Ok(copied),
+                Ok(more) => copied += more as u64,
+                Err(Errno::EXDEV) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let mut buf = vec![0; 1 << 16];
+        loop {
+            match process.read(source, &mut buf)? {
+                0 => return Ok(copied),
+                read => write_all(&process, target, &buf[..read])?,
+            }
+            copied = process.fstat(target)?.size;
+        }
+    }
+
+    /// Gives a file a further name.
+    ///
+    /// # Errors
+    /// As [`Process::link`].
+    pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Errno> {
+        self.root().link(original, link)
+    }
+
+    /// Creates the symbolic link `link`, which leads to `target`.
+    ///
+    /// # Errors
+    /// As [`Process::symlink`].
+    pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Errno> {
+        self.root().symlink(target, link)
+    }
+
+    /// Where a symbolic link leads.
+    ///
+    /// # Errors
+    /// As [`Process::readlink`].
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf, Errno> {
+        self.root().readlink(path)
+    }
+
+    /// The attributes of a file, at the end of symbolic links.
+    ///
+    /// # Errors
+    /// Those of the path walk.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Stat, Errno> {
+        self.root().stat(path)
+    }
+
+    /// The attributes of a file, of a symbolic link itself.
+    ///
+    /// # Errors
+    /// Those of the path walk.
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Stat, Errno> {
+        self.root().lstat(path)
+    }
+
+    /// Sets a file's permission bits.
+    ///
+    /// # Errors
+    /// Those of the path walk.
+    pub fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), Errno> {
+        self.root().chmod(path, mode)
+    }
+
+    /// True when `path` leads to a file.
+    pub fn exists(&self, path: impl AsRef<Path>) -> bool {
+        self.metadata(path).is_ok()
+    }
+
+    /// The names in a directory with their types, "." and ".." left out.
+    ///
+    /// # Errors
+    /// Those of `open`; `ENOTDIR`.
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<Vec<(OsString, FileType)>, Errno> {
+        let process = self.root();
+        let fd = process.open(path, OpenFlags::RDONLY | OpenFlags::DIRECTORY, 0)?;
+        let mut all = Vec::new();
+        loop {
+            let some = process.getdents(fd, READ_DIR_BATCH)?;
+            if some.is_empty() {
+                return Ok(all);
+            }
+            let named = some.into_iter().filter(|entry| entry.name != "." && entry.name != "..");
+            all.extend(named.map(|entry| (entry.name, entry.file_type)));
+        }
+    }
+
+    /// Everything at and below `path`, each directory before what is in it. Symbolic links are returned, not
+    /// followed. The walk goes on after an error.
+    pub fn walk(&self, path: impl AsRef<Path>) -> Walk {
+        Walk { fs: self.clone(), pending: vec![path.as_ref().to_path_buf()] }
+    }
+}
+
+/// Writes all of `data` at the descriptor's position.
+pub(crate) fn write_all(process: &Process, fd: Fd, mut data: &[u8]) -> Result<(), Errno> {
+    while !data.is_empty() {
+        let written = process.write(fd, data)?;
+        data = &data[written..];
+    }
+    Ok(())
+}
+
+/// One file that [`Fs::walk`] met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WalkEntry {
+    /// Its path, beginning with the path that the walk began at.
+    pub path: PathBuf,
+    /// Its attributes; of a symbolic link itself.
+    pub stat: Stat,
+}
+
+/// Goes through a tree; see [`Fs::walk`].
+pub struct Walk {
+    fs: Fs,
+    /// Paths still to visit, the next one last.
+    pending: Vec<PathBuf>,
+}
+
+impl Iterator for Walk {
+    type Item = Result<WalkEntry, Errno>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let path = self.pending.pop()?;
+        let stat = match self.fs.symlink_metadata(&path) {
+            Ok(stat) => stat,
+            Err(error) => return Some(Err(error)),
+        };
+        if stat.file_type() == FileType::Directory {
+            match self.fs.read_dir(&path) {
+                Ok(names) => self.pending.extend(names.iter().rev().map(|(name, _)| path.join(name))),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(Ok(WalkEntry { path, stat }))
+    }
+}

@@ -1,0 +1,311 @@
+//! Inode: one file: its attributes, its contents, and what hangs on it.
+//!
+//! # Theory
+//! An inode lives as long as somebody holds an `Arc` of it: a directory entry, an open file, a working
+//! directory, a FUSE mount's handle. So a file that lost its last name stays readable until its last user
+//! lets go, and its storage is released by `Drop`.
+//!
+//! A directory and its parent hold each other. Removing the name breaks the cycle; a whole file system is
+//! taken apart by [`Superblock`](crate::Superblock)'s `Drop`.
+//!
+//! # Invariants
+//! - I1: `nlink` counts the names of a file; for a directory it is 2 plus its subdirectories, 0 once removed.
+//! - I2: a directory whose names are marked dead has no names and gets none.
+//! - I3: the parent pointer of a live directory leads to the directory that holds its name.
+
+use crate::acl::Acl;
+use crate::data::{FileData, PAGE, PAGE_SIZE};
+use crate::dir::{Dir, Names};
+use crate::stat::{S_IALLUGO, Stat, Timestamp};
+use crate::superblock::Shared;
+use crate::xattr::Xattrs;
+use crate::{Cred, FileType};
+use sluice_locks::FileLocks;
+use sluice_sync::{Arc, Mutex, OnceLock, RwLock};
+
+/// One file of a [`Superblock`](crate::Superblock).
+pub struct Inode {
+    /// Inode number. *Immutable.*
+    ino: u64,
+    /// What the inodes of the file system share. *Immutable.*
+    pub(crate) shared: Arc<Shared>,
+    /// Owner, mode, times and links. *Protected by itself.*
+    pub(crate) attr: Mutex<Attr>,
+    /// Type and contents. *The variant is immutable; contents are protected by their own locks.*
+    pub(crate) body: Body,
+    /// Extended attributes and file locks, once there are any. *Set once.*
+    extra: OnceLock<Box<Extra>>,
+}
+
+/// The attributes that change.
+pub(crate) struct Attr {
+    /// Permission, set-ID and sticky bits.
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) nlink: u32,
+    pub(crate) atime: Timestamp,
+    pub(crate) mtime: Timestamp,
+    pub(crate) ctime: Timestamp,
+    pub(crate) btime: Timestamp,
+    /// An unnamed file that may yet be given a name.
+    pub(crate) linkable: bool,
+    /// POSIX ACLs, when there are any.
+    pub(crate) acls: Option<Box<Acls>>,
+}
+
+/// The POSIX ACLs of an inode.
+#[derive(Default)]
+pub(crate) struct Acls {
+    pub(crate) access: Option<Acl>,
+    /// What new files in this directory inherit.
+    pub(crate) default: Option<Acl>,
+}
+
+/// What only some inodes have.
+#[derive(Default)]
+pub(crate) struct Extra {
+    pub(crate) xattrs: Mutex<Xattrs>,
+    locks: OnceLock<FileLocks>,
+}
+
+/// Type and contents.
+pub(crate) enum Body {
+    Regular(RwLock<FileData>),
+    Directory(Box<Dir>),
+    Symlink(Box<[u8]>),
+    Special { file_type: FileType, rdev: u64 },
+}
+
+/// The attributes that a new inode begins with.
+pub(crate) struct InodeInit {
+    pub(crate) file_type: FileType,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) nlink: u32,
+}
+
+impl Body {
+    pub(crate) fn new_directory(parent: Option<Arc<Inode>>) -> Body {
+        Body::Directory(Box::new(Dir::new(parent)))
+    }
+}
+
+impl Inode {
+    /// A new inode, reachable only by the returned `Arc`.
+    pub(crate) fn allocate(shared: &Arc<Shared>, init: InodeInit, body: Body) -> Arc<Inode> {
+        let now = Timestamp::now();
+        shared.count_inode();
+        let attr = Attr {
+            mode: init.mode & S_IALLUGO,
+            uid: init.uid,
+            gid: init.gid,
+            nlink: init.nlink,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            linkable: false,
+            acls: None,
+        };
+        let inode = Inode {
+            ino: shared.new_ino(),
+            shared: shared.clone(),
+            attr: Mutex::new(attr),
+            body,
+            extra: OnceLock::new(),
+        };
+        debug_assert_eq!(inode.file_type(), init.file_type);
+        Arc::new(inode)
+    }
+
+    /// The inode number: unique in the file system, never used again.
+    pub fn ino(&self) -> u64 {
+        self.ino
+    }
+
+    /// The device number of the file system that the inode belongs to.
+    pub fn dev(&self) -> u64 {
+        self.shared.dev
+    }
+
+    /// The file's type.
+    pub fn file_type(&self) -> FileType {
+        match &self.body {
+            Body::Regular(_) => FileType::Regular,
+            Body::Directory(_) => FileType::Directory,
+            Body::Symlink(_) => FileType::Symlink,
+            Body::Special { file_type, .. } => *file_type,
+        }
+    }
+
+    /// True for a directory.
+    pub fn is_dir(&self) -> bool {
+        matches!(self.body, Body::Directory(_))
+    }
+
+    /// All attributes at one moment.
+    pub fn stat(&self) -> Stat {
+        // Held until the attributes are read, so that size and times belong together.
+        let data = match &self.body {
+            Body::Regular(data) => Some(data.read()),
+            _ => None,
+        };
+        let (size, blocks, rdev) = match (&self.body, &data) {
+            (_, Some(data)) => (data.size(), data.pages() * (PAGE / 512), 0),
+            (Body::Directory(dir), _) => (dir.names.read().stat_size(), 0, 0),
+            (Body::Symlink(target), _) => (target.len() as u64, 0, 0),
+            (Body::Special { rdev, .. }, _) => (0, 0, *rdev),
+            (Body::Regular(_), None) => (0, 0, 0),
+        };
+        let attr = self.attr.lock();
+        Stat {
+            dev: self.shared.dev,
+            ino: self.ino,
+            mode: self.file_type().mode_bits() | attr.mode,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev,
+            size,
+            blksize: PAGE_SIZE as u32,
+            blocks,
+            atime: attr.atime,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+            btime: attr.btime,
+        }
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// `EINVAL` for any other type of file.
+    pub fn read_link(&self) -> Result<Vec<u8>, crate::Errno> {
+        match &self.body {
+            Body::Symlink(target) => {
+                self.attr.lock().touch_atime();
+                Ok(target.to_vec())
+            }
+            _ => Err(crate::Errno::EINVAL),
+        }
+    }
+
+    /// The file locks of this inode.
+    pub fn locks(&self) -> &FileLocks {
+        let extra = self.extra();
+        extra.locks.get_or_init(|| FileLocks::new(&self.shared.lock_domain, self.shared.dev, self.ino))
+    }
+
+    /// The file locks, when there have ever been any.
+    pub fn locks_if_any(&self) -> Option<&FileLocks> {
+        self.extra.get().and_then(|extra| extra.locks.get())
+    }
+
+    pub(crate) fn extra(&self) -> &Extra {
+        self.extra.get_or_init(Box::default)
+    }
+
+    pub(crate) fn extra_if_any(&self) -> Option<&Extra> {
+        self.extra.get().map(|extra| &**extra)
+    }
+
+    /// Sets the change time to now, and tells observers.
+    pub(crate) fn touch_ctime(&self, cred: &Cred) {
+        self.attr.lock().ctime = Timestamp::now();
+        self.notify_attributes(cred);
+    }
+
+    pub(crate) fn notify_attributes(&self, cred: &Cred) {
+        self.shared.notify(cred, |observer| observer.attributes_changed(self.ino));
+    }
+
+    pub(crate) fn notify_data(&self, cred: &Cred, offset: u64, len: u64) {
+        self.shared.notify(cred, |observer| observer.data_changed(self.ino, offset, len));
+    }
+
+    /// Empties a directory of a dying file system and returns what it held.
+    pub(crate) fn dismantle(&self) -> Vec<Arc<Inode>> {
+        match &self.body {
+            Body::Directory(dir) => {
+                *dir.parent.lock() = None;
+                dir.names.write().kill()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Attr {
+    /// Moves the access time as Linux does by default (`relatime`): when it is not past the last change, or
+    /// a day old.
+    pub(crate) fn touch_atime(&mut self) {
+        const DAY: i64 = 24 * 60 * 60;
+        let now = Timestamp::now();
+        if self.atime <= self.mtime || self.atime <= self.ctime || now.sec - self.atime.sec >= DAY {
+            self.atime = now;
+        }
+    }
+
+    /// Contents changed now.
+    pub(crate) fn touch_mtime(&mut self) {
+        let now = Timestamp::now();
+        self.mtime = now;
+        self.ctime = now;
+    }
+
+    pub(crate) fn access_acl(&self) -> Option<&Acl> {
+        self.acls.as_ref().and_then(|acls| acls.access.as_ref())
+    }
+
+    pub(crate) fn default_acl(&self) -> Option<&Acl> {
+        self.acls.as_ref().and_then(|acls| acls.default.as_ref())
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        self.shared.uncount_inode();
+        match &mut self.body {
+            Body::Regular(data) => data.get_mut().clear(&*self.shared),
+            Body::Directory(dir) => {
+                // A chain of removed directories, each holding its parent, ends here one by one: dropping
+                // them in each other would overflow the stack.
+                let mut parent = dir.parent.get_mut().take();
+                while let Some(held) = parent {
+                    parent = Arc::into_inner(held).and_then(|mut last| match &mut last.body {
+                        Body::Directory(dir) => dir.parent.get_mut().take(),
+                        _ => None,
+                    });
+                }
+            }
+            Body::Symlink(_) | Body::Special { .. } => {}
+        }
+    }
+}
+
+/// A directory's names and parent, for callers that know the inode is one.
+impl Inode {
+    /// The directory's own state.
+    ///
+    /// # Errors
+    /// `ENOTDIR` when this is no directory.
+    pub(crate) fn as_dir(&self) -> Result<&Dir, crate::Errno> {
+        match &self.body {
+            Body::Directory(dir) => Ok(dir),
+            _ => Err(crate::Errno::ENOTDIR),
+        }
+    }
+
+    /// The directory that holds this directory's name; the root's is itself. None for other types.
+    pub fn parent(self: &Arc<Self>) -> Option<Arc<Inode>> {
+        let dir = self.as_dir().ok()?;
+        Some(dir.parent.lock().clone().unwrap_or_else(|| self.clone()))
+    }
+
+    /// The names, to look at from the invariant checker.
+    pub(crate) fn names_for_check(&self) -> Option<sluice_sync::RwLockReadGuard<'_, Names>> {
+        self.as_dir().ok().map(|dir| dir.names.read())
+    }
+}

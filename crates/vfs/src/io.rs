@@ -1,0 +1,243 @@
+//! I/O: reading and changing the contents of a regular file.
+//!
+//! # Theory
+//! One lock per file protects size and pages: a read sees a write whole or not at all, and an append finds
+//! the end and writes there in one step, as POSIX asks of single calls.
+
+use crate::data::FileData;
+use crate::inode::Body;
+use crate::{Cred, Errno, FILE_SIZE_MAX, FallocateMode, Inode};
+use sluice_sync::{Arc, RwLock};
+
+impl Inode {
+    /// The contents, for callers that want a regular file.
+    ///
+    /// # Errors
+    /// `EISDIR` for a directory, `EINVAL` for anything else that is no regular file.
+    pub(crate) fn data(&self) -> Result<&RwLock<FileData>, Errno> {
+        match &self.body {
+            Body::Regular(data) => Ok(data),
+            Body::Directory(_) => Err(Errno::EISDIR),
+            Body::Symlink(_) | Body::Special { .. } => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Reads from `offset` into `buf`; the count is short only at the end of the file. Holes read as zeros.
+    ///
+    /// # Errors
+    /// `EISDIR`, `EINVAL` (not a regular file).
+    pub fn read_at(&self, offset: u64, buf: &mut [u8], update_atime: bool) -> Result<usize, Errno> {
+        let read = self.data()?.read().read(offset, buf);
+        if update_atime && !buf.is_empty() {
+            self.attr.lock().touch_atime();
+        }
+        Ok(read)
+    }
+
+    /// Writes `data` at `offset`, growing the file as needed. Set-ID bits go unless `cred` may keep them.
+    ///
+    /// # Errors
+    /// `EISDIR`, `EINVAL` (not a regular file), `EFBIG`, `ENOSPC` when nothing at all could be written.
+    pub fn write_at(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        let written = {
+            let mut contents = self.data()?.write();
+            let written = contents.write(&*self.shared, offset, data)?;
+            if written > 0 {
+                self.contents_changed(cred);
+            }
+            written
+        };
+        if written > 0 {
+            self.notify_data(cred, offset, written as u64);
+        }
+        Ok(written)
+    }
+
+    /// Writes `data` at the end of the file, in one step with finding that end. Returns where it went and
+    /// how much was written.
+    ///
+    /// # Errors
+    /// As [`Inode::write_at`].
+    pub fn append(&self, cred: &Cred, data: &[u8]) -> Result<(u64, usize), Errno> {
+        let (offset, written) = {
+            let mut contents = self.data()?.write();
+            let offset = contents.size();
+            let written = contents.write(&*self.shared, offset, data)?;
+            if written > 0 {
+                self.contents_changed(cred);
+            }
+            (offset, written)
+        };
+        if written > 0 {
+            self.notify_data(cred, offset, written as u64);
+        }
+        Ok((offset, written))
+    }
+
+    /// Makes the file `size` bytes long: cuts it, or grows it by a hole.
+    ///
+    /// # Errors
+    /// `EISDIR`, `EINVAL` (not a regular file), `EFBIG`.
+    pub fn truncate(&self, cred: &Cred, size: u64) -> Result<(), Errno> {
+        if size > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG);
+        }
+        {
+            let mut contents = self.data()?.write();
+            contents.truncate(&*self.shared, size)?;
+            self.contents_changed(cred);
+        }
+        self.notify_data(cred, 0, 0);
+        Ok(())
+    }
+
+    /// Reserves, frees, zeroes, removes or inserts space, as `mode` says; see `fallocate(2)`.
+    ///
+    /// # Errors
+    /// `EISDIR`, `ENODEV` (not a regular file), `EINVAL` (empty or misaligned range), `EOPNOTSUPP` (flags
+    /// that do not go together), `EFBIG`, `ENOSPC`.
+    pub fn fallocate(&self, cred: &Cred, mode: FallocateMode, offset: u64, len: u64) -> Result<(), Errno> {
+        let operation = FallocateOperation::from_mode(mode)?;
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let Body::Regular(data) = &self.body else {
+            return Err(if self.is_dir() { Errno::EISDIR } else { Errno::ENODEV });
+        };
+        if end.is_none() {
+            return Err(Errno::EFBIG);
+        }
+        let keep_size = mode.contains(FallocateMode::KEEP_SIZE);
+        {
+            let space = &*self.shared;
+            let mut contents = data.write();
+            match operation {
+                FallocateOperation::Reserve => contents.allocate(space, offset, len, keep_size)?,
+                FallocateOperation::Punch => contents.punch_hole(space, offset, len),
+                FallocateOperation::Zero => contents.zero_range(space, offset, len, keep_size)?,
+                FallocateOperation::Collapse => contents.collapse_range(space, offset, len)?,
+                FallocateOperation::Insert => contents.insert_range(offset, len)?,
+            }
+            self.contents_changed(cred);
+        }
+        self.notify_data(cred, offset, 0);
+        Ok(())
+    }
+
+    /// The first stored byte at or after `offset`.
+    ///
+    /// # Errors
+    /// `ENXIO` when there is none; `EINVAL` or `EISDIR` when this is no regular file.
+    pub fn seek_data(&self, offset: u64) -> Result<u64, Errno> {
+        self.data()?.read().seek_data(offset).ok_or(Errno::ENXIO)
+    }
+
+    /// The first byte of a hole at or after `offset`; the end of the file counts as one.
+    ///
+    /// # Errors
+    /// `ENXIO` when `offset` is past the end; `EINVAL` or `EISDIR` when this is no regular file.
+    pub fn seek_hole(&self, offset: u64) -> Result<u64, Errno> {
+        self.data()?.read().seek_hole(offset).ok_or(Errno::ENXIO)
+    }
+
+    /// Copies `len` bytes from `offset` here to `to_offset` in `to`, sharing whole pages where both offsets
+    /// are equally aligned; holes stay holes. Returns how many bytes there were to copy.
+    ///
+    /// # Errors
+    /// `EXDEV` (another file system), `EINVAL` (not regular files, or overlapping ranges of one file),
+    /// `EISDIR`, `EFBIG`, `ENOSPC`.
+    pub fn copy_range(
+        self: &Arc<Self>,
+        cred: &Cred,
+        offset: u64,
+        to: &Arc<Inode>,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64, Errno> {
+        self.copy_range_noting(cred, offset, to, to_offset, len, true)
+    }
+
+    /// As [`Inode::copy_range`]; whether the access time is updated is said by `update_atime`.
+    pub(crate) fn copy_range_noting(
+        self: &Arc<Self>,
+        cred: &Cred,
+        offset: u64,
+        to: &Arc<Inode>,
+        to_offset: u64,
+        len: u64,
+        update_atime: bool,
+    ) -> Result<u64, Errno> {
+        if !Arc::ptr_eq(&self.shared, &to.shared) {
+            return Err(Errno::EXDEV);
+        }
+        let (from_data, to_data) = (self.data()?, to.data()?);
+        let copied = if Arc::ptr_eq(self, to) {
+            let mut contents = to_data.write();
+            let len = len.min(contents.size().saturating_sub(offset));
+            if offset.abs_diff(to_offset) < len {
+                return Err(Errno::EINVAL);
+            }
+            let copied = contents.copy_within(&*self.shared, offset, to_offset, len)?;
+            self.note_copy(cred, to, copied, update_atime);
+            copied
+        } else {
+            // Lock order: two files by inode number.
+            let (source, mut target) = if self.ino() < to.ino() {
+                let source = from_data.read();
+                (source, to_data.write())
+            } else {
+                let target = to_data.write();
+                (from_data.read(), target)
+            };
+            let len = len.min(source.size().saturating_sub(offset));
+            let copied = target.copy_from(&*self.shared, to_offset, &source, offset, len)?;
+            self.note_copy(cred, to, copied, update_atime);
+            copied
+        };
+        if copied > 0 {
+            to.notify_data(cred, to_offset, copied);
+        }
+        Ok(copied)
+    }
+
+    /// First read, then written: the order shows when both are one file.
+    fn note_copy(&self, cred: &Cred, to: &Inode, copied: u64, update_atime: bool) {
+        if copied > 0 && update_atime {
+            self.attr.lock().touch_atime();
+        }
+        if copied > 0 {
+            to.contents_changed(cred);
+        }
+    }
+}
+
+/// # Errors
+/// `EOPNOTSUPP` for flags that do not go together.
+pub(crate) fn check_fallocate_mode(mode: FallocateMode) -> Result<(), Errno> {
+    FallocateOperation::from_mode(mode).map(drop)
+}
+
+/// The one thing that a valid combination of flags means.
+enum FallocateOperation {
+    Reserve,
+    Punch,
+    Zero,
+    Collapse,
+    Insert,
+}
+
+impl FallocateOperation {
+    fn from_mode(mode: FallocateMode) -> Result<FallocateOperation, Errno> {
+        let operation = mode.difference(FallocateMode::KEEP_SIZE);
+        let keep_size = mode.contains(FallocateMode::KEEP_SIZE);
+        Ok(match (operation, keep_size) {
+            (FallocateMode::PUNCH_HOLE, true) => FallocateOperation::Punch,
+            (FallocateMode::ZERO_RANGE, _) => FallocateOperation::Zero,
+            (FallocateMode::COLLAPSE_RANGE, false) => FallocateOperation::Collapse,
+            (FallocateMode::INSERT_RANGE, false) => FallocateOperation::Insert,
+            (none, _) if none.is_empty() => FallocateOperation::Reserve,
+            _ => return Err(Errno::EOPNOTSUPP),
+        })
+    }
+}

@@ -1,0 +1,82 @@
+//! `sluice-vfs`: a POSIX file system in process.
+//!
+//! # Entry points
+//! - [`Fs`]: a tree of mounted file systems, and calls in the manner of `std::fs` on it.
+//! - [`Process`]: credentials, umask, working directory and descriptors; the POSIX calls as methods.
+//! - [`Superblock`] and [`Inode`]: one file system without names for its users, for servers such as a FUSE
+//!   mount that keep their own handles.
+//!
+//! # Lock order
+//! A thread takes locks only downwards in this list:
+//! ```text
+//! Process: cwd, umask, descriptor table      never held across a call into an inode
+//!   open file position                       one at a time
+//!     Fs mount table                         never held across a call into an inode
+//!       Superblock rename lock               renames that move a name between directories
+//!         directory names                    ancestors first; unrelated ones by inode number
+//!           file data                        two files (copy_range): by inode number
+//!             inode attributes               leaf, one at a time
+//!             inode extended attributes      leaf, one at a time
+//!             parent pointer of a directory  leaf
+//! ```
+//! Observers (see [`Observer`]) are called with none of these held.
+
+#![forbid(unsafe_code)]
+
+mod acl;
+mod archive;
+mod attr;
+mod check;
+mod create;
+mod cred;
+mod data;
+mod dir;
+mod errno;
+mod flags;
+mod fs;
+mod host;
+mod inode;
+mod io;
+mod mount;
+mod namei;
+mod observer;
+mod open_file;
+mod permission;
+mod process;
+mod readdir;
+mod remove;
+mod rename;
+mod stat;
+mod superblock;
+mod xattr;
+
+pub use attr::{SetAttr, SetTime};
+pub use check::{CheckReport, Finding};
+pub use create::{NewInode, NewKind};
+pub use cred::{Caps, Cred};
+pub use errno::Errno;
+pub use flags::{Access, AtFlags, FallocateMode, OpenFlags, RenameFlags, Whence, XattrFlags};
+pub use fs::{Fs, Walk, WalkEntry};
+pub use host::Transfer;
+pub use inode::Inode;
+pub use mount::{MountFlags, UmountFlags};
+pub use observer::{Observer, ObserverId};
+pub use process::{Fd, FileLock, FlockOperation, LockType, OwnedDirEntry, Process};
+pub use readdir::DirEntry;
+pub use stat::{FileType, Stat, StatFs, Statx, Timestamp};
+pub use superblock::{Options, Superblock};
+
+/// The longest name of a directory entry, in bytes.
+pub const NAME_MAX: usize = 255;
+/// The longest path, in bytes, its terminating NUL (which callers of this library do not write) included.
+pub const PATH_MAX: usize = 4096;
+/// The most symbolic links that one path walk follows.
+pub const SYMLOOP_MAX: usize = 40;
+/// The most links to one inode.
+pub const LINK_MAX: u32 = u32::MAX;
+/// The largest offset and file size, in bytes.
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+/// The longest value of an extended attribute, in bytes.
+pub const XATTR_SIZE_MAX: usize = 65536;
+
+pub use sluice_locks::Cancel;

@@ -1,0 +1,19 @@
+//! Observer: who wants to know of changes, such as a FUSE mount whose kernel caches names and attributes.
+
+/// Names an observer within its file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct ObserverId(pub(crate) u64);
+
+/// Told of each change to a file system that somebody else made. Called after the change is visible, with
+/// no lock of this crate held, on the thread that made the change.
+pub trait Observer: Send + Sync {
+    /// The name `name` in directory `dir` (inode numbers) now means something else, or nothing.
+    /// `child` is the inode that had the name before, if any.
+    fn entry_changed(&self, dir: u64, name: &[u8], child: Option<u64>);
+
+    /// The attributes of inode `ino` changed.
+    fn attributes_changed(&self, ino: u64);
+
+    /// The contents of inode `ino` changed in `offset..offset + len`; `len` 0 means to the end.
+    fn data_changed(&self, ino: u64, offset: u64, len: u64);
+}

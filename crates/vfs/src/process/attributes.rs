@@ -1,0 +1,262 @@
+//! Attributes: stat, chmod, chown, times, access, statfs.
+
+use super::{Fd, Process};
+use crate::mount::Location;
+use crate::{Access, AtFlags, Errno, FileType, SetAttr, SetTime, Stat, StatFs, Statx};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+impl Process {
+    /// The attributes of the file at `path`, at the end of a symbolic link if it is one.
+    ///
+    /// # Errors
+    /// Those of the path walk.
+    pub fn stat(&self, path: impl AsRef<Path>) -> Result<Stat, Errno> {
+        Ok(self.resolve(Fd::CWD, path.as_ref(), true)?.inode.stat())
+    }
+
+    /// As [`stat`](Self::stat), of a symbolic link itself.
+    ///
+    /// # Errors
+    /// Those of the path walk.
+    pub fn lstat(&self, path: impl AsRef<Path>) -> Result<Stat, Errno> {
+        Ok(self.resolve(Fd::CWD, path.as_ref(), false)?.inode.stat())
+    }
+
+    /// The attributes of an open file.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn fstat(&self, fd: Fd) -> Result<Stat, Errno> {
+        Ok(self.file(fd)?.inode().stat())
+    }
+
+    /// As [`stat`](Self::stat) or, with `SYMLINK_NOFOLLOW`, [`lstat`](Self::lstat), relative to `dir`; with
+    /// `EMPTY_PATH` as [`fstat`](Self::fstat).
+    ///
+    /// # Errors
+    /// Those of the path walk; `EBADF`; `EINVAL` for other flags.
+    pub fn fstatat(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<Stat, Errno> {
+        self.statx_any(dir, path.as_ref(), flags).map(|statx| statx.stat)
+    }
+
+    /// As [`fstatat`](Self::fstatat), with creation time and mount.
+    ///
+    /// # Errors
+    /// As [`fstatat`](Self::fstatat).
+    pub fn statx(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<Statx, Errno> {
+        if flags.contains(AtFlags::STATX_FORCE_SYNC | AtFlags::STATX_DONT_SYNC) {
+            return Err(Errno::EINVAL);
+        }
+        self.statx_any(dir, path.as_ref(), flags)
+    }
+
+    fn statx_any(&self, dir: Fd, path: &Path, flags: AtFlags) -> Result<Statx, Errno> {
+        let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+        let ignored = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_FORCE_SYNC | AtFlags::STATX_DONT_SYNC;
+        if !(how | ignored).contains(flags) {
+            return Err(Errno::EINVAL);
+        }
+        let location = self.resolve_at(dir, path, flags)?;
+        let mount_root = location.is_mount_root();
+        Ok(Statx { stat: location.inode.stat(), mount_id: location.mount.id, mount_root })
+    }
+
+    /// Sets the permission bits of the file at `path`.
+    ///
+    /// # Errors
+    /// `EPERM` (not the owner), `EROFS`, and those of the path walk.
+    pub fn chmod(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), Errno> {
+        self.fchmodat(Fd::CWD, path, mode, AtFlags::empty())
+    }
+
+    /// Sets the permission bits of an open file.
+    ///
+    /// # Errors
+    /// `EBADF`, `EPERM`, `EROFS`.
+    pub fn fchmod(&self, fd: Fd, mode: u32) -> Result<(), Errno> {
+        self.change(&self.opened_location(fd)?, &SetAttr { mode: Some(mode), ..SetAttr::default() })
+    }
+
+    /// As [`chmod`](Self::chmod), relative to `dir`.
+    ///
+    /// # Errors
+    /// As [`chmod`](Self::chmod); `EOPNOTSUPP` for a symbolic link itself; `EINVAL` for other flags.
+    pub fn fchmodat(&self, dir: Fd, path: impl AsRef<Path>, mode: u32, flags: AtFlags) -> Result<(), Errno> {
+        check_flags(flags)?;
+        let location = self.resolve_at(dir, path.as_ref(), flags)?;
+        location.mount.check_writable()?;
+        if location.inode.file_type() == FileType::Symlink {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.change(&location, &SetAttr { mode: Some(mode), ..SetAttr::default() })
+    }
+
+    /// Sets owner and group of the file at `path`; `None` leaves one as it is.
+    ///
+    /// # Errors
+    /// `EPERM`, `EROFS`, and those of the path walk.
+    pub fn chown(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
+        self.fchownat(Fd::CWD, path, uid, gid, AtFlags::empty())
+    }
+
+    /// As [`chown`](Self::chown), of a symbolic link itself.
+    ///
+    /// # Errors
+    /// As [`chown`](Self::chown).
+    pub fn lchown(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
+        self.fchownat(Fd::CWD, path, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// As [`chown`](Self::chown), of an open file.
+    ///
+    /// # Errors
+    /// `EBADF`, `EPERM`, `EROFS`.
+    pub fn fchown(&self, fd: Fd, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
+        self.change(&self.opened_location(fd)?, &SetAttr { uid, gid, chown: true, ..SetAttr::default() })
+    }
+
+    /// As [`chown`](Self::chown), relative to `dir`.
+    ///
+    /// # Errors
+    /// As [`chown`](Self::chown); `EINVAL` for unknown flags.
+    pub fn fchownat(
+        &self,
+        dir: Fd,
+        path: impl AsRef<Path>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        flags: AtFlags,
+    ) -> Result<(), Errno> {
+        check_flags(flags)?;
+        let location = self.resolve_at(dir, path.as_ref(), flags)?;
+        self.change(&location, &SetAttr { uid, gid, chown: true, ..SetAttr::default() })
+    }
+
+    /// Sets access and modification time of the file at `path`; `None` leaves one as it is.
+    ///
+    /// # Errors
+    /// `EPERM`, `EACCES`, `EINVAL` (nanoseconds out of range), `EROFS`, and those of the path walk.
+    pub fn utimens(&self, path: impl AsRef<Path>, times: [Option<SetTime>; 2]) -> Result<(), Errno> {
+        self.utimensat(Fd::CWD, path, times, AtFlags::empty())
+    }
+
+    /// As [`utimens`](Self::utimens), of an open file.
+    ///
+    /// # Errors
+    /// `EBADF`, `EPERM`, `EACCES`, `EINVAL`, `EROFS`.
+    pub fn futimens(&self, fd: Fd, times: [Option<SetTime>; 2]) -> Result<(), Errno> {
+        if times == [None, None] {
+            return Ok(());
+        }
+        let location = self.opened_location(fd)?;
+        let [atime, mtime] = checked_times(times)?;
+        self.change(&location, &SetAttr { atime, mtime, ..SetAttr::default() })
+    }
+
+    /// As [`utimens`](Self::utimens), relative to `dir`. To change nothing succeeds without a look at the
+    /// path, as on Linux.
+    ///
+    /// # Errors
+    /// As [`utimens`](Self::utimens); `EINVAL` for unknown flags.
+    pub fn utimensat(
+        &self,
+        dir: Fd,
+        path: impl AsRef<Path>,
+        times: [Option<SetTime>; 2],
+        flags: AtFlags,
+    ) -> Result<(), Errno> {
+        if times == [None, None] {
+            return Ok(());
+        }
+        check_flags(flags)?;
+        let location = self.resolve_at(dir, path.as_ref(), flags)?;
+        let [atime, mtime] = checked_times(times)?;
+        self.change(&location, &SetAttr { atime, mtime, ..SetAttr::default() })
+    }
+
+    fn change(&self, location: &Location, change: &SetAttr) -> Result<(), Errno> {
+        location.mount.check_writable()?;
+        location.inode.set_attr(&self.cred, change)
+    }
+
+    /// May this process use the file at `path` as `want` asks? Empty: does it exist?
+    ///
+    /// # Errors
+    /// `EACCES`, `EROFS` (writing), `EINVAL` (unknown bits), and those of the path walk.
+    pub fn access(&self, path: impl AsRef<Path>, want: Access) -> Result<(), Errno> {
+        self.faccessat(Fd::CWD, path, want, AtFlags::empty())
+    }
+
+    /// As [`access`](Self::access), relative to `dir`.
+    ///
+    /// # Errors
+    /// As [`access`](Self::access).
+    pub fn faccessat(
+        &self,
+        dir: Fd,
+        path: impl AsRef<Path>,
+        want: Access,
+        flags: AtFlags,
+    ) -> Result<(), Errno> {
+        let known = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH | AtFlags::EACCESS;
+        if !(Access::READ | Access::WRITE | Access::EXEC).contains(want) || !known.contains(flags) {
+            return Err(Errno::EINVAL);
+        }
+        let location = self.resolve_at(dir, path.as_ref(), flags)?;
+        location.inode.access(&self.cred, want)?;
+        let stored =
+            matches!(location.inode.file_type(), FileType::Regular | FileType::Directory | FileType::Symlink);
+        if want.contains(Access::WRITE) && stored { location.mount.check_writable() } else { Ok(()) }
+    }
+
+    /// The target of the symbolic link at `path`.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is none, and those of the path walk.
+    pub fn readlink(&self, path: impl AsRef<Path>) -> Result<PathBuf, Errno> {
+        self.readlinkat(Fd::CWD, path)
+    }
+
+    /// As [`readlink`](Self::readlink), relative to `dir`; an empty path names the link that `dir` is open
+    /// on.
+    ///
+    /// # Errors
+    /// As [`readlink`](Self::readlink); `ENOENT` for an empty path when `dir` is no symbolic link.
+    pub fn readlinkat(&self, dir: Fd, path: impl AsRef<Path>) -> Result<PathBuf, Errno> {
+        let path = path.as_ref();
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+        let location = self.resolve_at(dir, path, flags)?;
+        if path.as_os_str().is_empty() && location.inode.file_type() != FileType::Symlink {
+            return Err(Errno::ENOENT);
+        }
+        location.inode.read_link().map(|target| PathBuf::from(OsString::from_vec(target)))
+    }
+
+    /// The state of the file system that holds `path`.
+    ///
+    /// # Errors
+    /// Those of the path walk.
+    pub fn statfs(&self, path: impl AsRef<Path>) -> Result<StatFs, Errno> {
+        Ok(self.resolve(Fd::CWD, path.as_ref(), true)?.mount.superblock.statfs())
+    }
+
+    /// The state of the file system that holds an open file.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn fstatfs(&self, fd: Fd) -> Result<StatFs, Errno> {
+        Ok(self.file(fd)?.location.mount.superblock.statfs())
+    }
+}
+
+fn checked_times(times: [Option<SetTime>; 2]) -> Result<[Option<SetTime>; 2], Errno> {
+    let bad = |time: &Option<SetTime>| matches!(time, Some(SetTime::At(at)) if at.nsec > 999_999_999);
+    if times.iter().any(bad) { Err(Errno::EINVAL) } else { Ok(times) }
+}
+
+fn check_flags(flags: AtFlags) -> Result<(), Errno> {
+    let known = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+    if known.contains(flags) { Ok(()) } else { Err(Errno::EINVAL) }
+}

@@ -1,0 +1,127 @@
+//! Reading directories, and the working directory.
+
+use super::{Fd, Process};
+use crate::open_file::Cursor;
+use crate::{Access, Errno, FileType};
+use sluice_sync::Arc;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One entry that [`Process::getdents`] read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedDirEntry {
+    /// The name, "." and ".." included.
+    pub name: OsString,
+    /// The inode number.
+    pub ino: u64,
+    /// The file type.
+    pub file_type: FileType,
+    /// Where to go on after this entry, for [`Process::lseek`].
+    pub position: u64,
+}
+
+impl Process {
+    /// Reads up to `most` further entries of the open directory; none mean its end.
+    ///
+    /// An entry that is there from the first such call (after opening, or after seeking to 0) to the last is
+    /// read exactly once. One that comes meanwhile may wait until reading starts anew.
+    ///
+    /// # Errors
+    /// `EBADF`; `ENOTDIR`; `ENOENT` when the directory was removed.
+    pub fn getdents(&self, fd: Fd, most: usize) -> Result<Vec<OwnedDirEntry>, Errno> {
+        let file = self.file(fd)?;
+        file.check_opened()?;
+        let dir = file.inode();
+        let mut cursor = file.cursor.lock();
+        if cursor.position == 0 || cursor.last_entry == 0 {
+            cursor.last_entry = dir.last_position()?;
+        }
+        let mut entries = Vec::new();
+        let Cursor { position, last_entry } = &mut *cursor;
+        dir.visit_entries(*position, &mut |entry| {
+            if entries.len() == most || entry.position > *last_entry {
+                return false;
+            }
+            entries.push(OwnedDirEntry {
+                name: OsString::from_vec(entry.name.to_vec()),
+                ino: entry.ino(),
+                file_type: entry.file_type(),
+                position: entry.position,
+            });
+            true
+        })?;
+        *position = entries.last().map_or(*position, |entry| entry.position);
+        if file.updates_atime() {
+            dir.attr.lock().touch_atime();
+        }
+        Ok(entries)
+    }
+
+    /// Makes the directory at `path` the working directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `EACCES` (it may not be searched), and those of the path walk.
+    pub fn chdir(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
+        let location = self.resolve(Fd::CWD, path.as_ref(), true)?;
+        self.enter_directory(location)
+    }
+
+    /// Makes the open directory the working directory.
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTDIR`, `EACCES`.
+    pub fn fchdir(&self, fd: Fd) -> Result<(), Errno> {
+        let location = (*self.file(fd)?.location).clone();
+        self.enter_directory(location)
+    }
+
+    fn enter_directory(&self, location: crate::mount::Location) -> Result<(), Errno> {
+        if !location.inode.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        location.inode.access(&self.cred, Access::EXEC)?;
+        let entered = Arc::new(location.pin());
+        let left = std::mem::replace(&mut *self.cwd.lock(), entered);
+        drop(left);
+        Ok(())
+    }
+
+    /// The absolute path of the working directory.
+    ///
+    /// # Errors
+    /// `ENOENT` when it was removed.
+    pub fn getcwd(&self) -> Result<PathBuf, Errno> {
+        let mounts = self.fs.mounts();
+        let root = mounts.root();
+        let mut at = (**self.cwd.lock()).clone();
+        let mut components = Vec::new();
+        while !at.is_same(&root) {
+            let named = mounts.below_mounts(&at);
+            let parent = named.inode.parent().ok_or(Errno::ENOTDIR)?;
+            if Arc::ptr_eq(&parent, &named.inode) {
+                // The top of a detached mount: no path leads here.
+                return Err(Errno::ENOENT);
+            }
+            let name = {
+                let names = parent.as_dir()?.names.read();
+                let entry = names.after(0).find(|(_, entry)| Arc::ptr_eq(&entry.inode, &named.inode));
+                entry.map(|(_, entry)| entry.name.clone()).ok_or(Errno::ENOENT)?
+            };
+            components.push(name);
+            at = crate::mount::Location { mount: named.mount, inode: parent };
+            if at.is_mount_root() {
+                at = mounts.enter(at);
+            }
+        }
+        let mut path = Vec::new();
+        for name in components.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        if path.is_empty() {
+            path.push(b'/');
+        }
+        Ok(PathBuf::from(OsString::from_vec(path)))
+    }
+}

@@ -1,0 +1,316 @@
+//! Reading, writing and positioning through descriptors.
+
+use super::{Fd, Process, is_regular};
+use crate::open_file::OpenFile;
+use crate::{Access, Errno, FILE_SIZE_MAX, FallocateMode, FileType, OpenFlags, Whence};
+use sluice_sync::Arc;
+use std::path::Path;
+
+impl Process {
+    /// Reads at the descriptor's position and moves it. Fewer bytes than asked for mean the end of the file.
+    ///
+    /// # Errors
+    /// `EBADF`, `EISDIR`.
+    pub fn read(&self, fd: Fd, buf: &mut [u8]) -> Result<usize, Errno> {
+        self.read_moving(fd, &mut [buf])
+    }
+
+    /// As [`read`](Self::read), into several buffers one after the other, as one read.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn readv(&self, fd: Fd, bufs: &mut [&mut [u8]]) -> Result<usize, Errno> {
+        if nothing_asked(bufs) {
+            return self.file(fd)?.check_readable().map(|()| 0);
+        }
+        self.read_moving(fd, bufs)
+    }
+
+    fn read_moving(&self, fd: Fd, bufs: &mut [&mut [u8]]) -> Result<usize, Errno> {
+        let file = self.file(fd)?;
+        file.check_readable()?;
+        let mut cursor = file.cursor.lock();
+        let read = read_into(&file, cursor.position, bufs)?;
+        cursor.position += read as u64;
+        Ok(read)
+    }
+
+    /// Reads at `offset`, leaving the position alone.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); `EINVAL` for a negative offset.
+    pub fn pread(&self, fd: Fd, buf: &mut [u8], offset: i64) -> Result<usize, Errno> {
+        self.read_at(fd, &mut [buf], offset, false)
+    }
+
+    /// As [`pread`](Self::pread), into several buffers.
+    ///
+    /// # Errors
+    /// As [`pread`](Self::pread).
+    pub fn preadv(&self, fd: Fd, bufs: &mut [&mut [u8]], offset: i64) -> Result<usize, Errno> {
+        self.read_at(fd, bufs, offset, nothing_asked(bufs))
+    }
+
+    fn read_at(&self, fd: Fd, bufs: &mut [&mut [u8]], offset: i64, nothing: bool) -> Result<usize, Errno> {
+        let offset = u64::try_from(offset).map_err(|_| Errno::EINVAL)?;
+        let file = self.file(fd)?;
+        file.check_readable()?;
+        if nothing { Ok(0) } else { read_into(&file, offset, bufs) }
+    }
+
+    /// Writes at the descriptor's position (with `APPEND`: at the end of the file) and moves it.
+    ///
+    /// # Errors
+    /// `EBADF`, `EFBIG`, `ENOSPC`.
+    pub fn write(&self, fd: Fd, data: &[u8]) -> Result<usize, Errno> {
+        let file = self.file(fd)?;
+        file.check_writable()?;
+        let mut cursor = file.cursor.lock();
+        check_span(cursor.position, data.len())?;
+        if file.flags().contains(OpenFlags::APPEND) {
+            let (offset, written) = file.inode().append(&self.cred, data)?;
+            if written > 0 {
+                cursor.position = offset + written as u64;
+            }
+            return Ok(written);
+        }
+        let written = file.inode().write_at(&self.cred, cursor.position, data)?;
+        cursor.position += written as u64;
+        Ok(written)
+    }
+
+    /// As [`write`](Self::write), from several buffers one after the other, as one write.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn writev(&self, fd: Fd, bufs: &[&[u8]]) -> Result<usize, Errno> {
+        match bufs {
+            [one] => self.write(fd, one),
+            _ => self.write(fd, &bufs.concat()),
+        }
+    }
+
+    /// Writes at `offset`, leaving the position alone. With `APPEND` the data goes to the end of the file
+    /// all the same, as on Linux.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); `EINVAL` for a negative offset.
+    pub fn pwrite(&self, fd: Fd, data: &[u8], offset: i64) -> Result<usize, Errno> {
+        let offset = u64::try_from(offset).map_err(|_| Errno::EINVAL)?;
+        let file = self.file(fd)?;
+        file.check_writable()?;
+        check_span(offset, data.len())?;
+        if file.flags().contains(OpenFlags::APPEND) {
+            return file.inode().append(&self.cred, data).map(|(_, written)| written);
+        }
+        file.inode().write_at(&self.cred, offset, data)
+    }
+
+    /// As [`pwrite`](Self::pwrite), from several buffers.
+    ///
+    /// # Errors
+    /// As [`pwrite`](Self::pwrite).
+    pub fn pwritev(&self, fd: Fd, bufs: &[&[u8]], offset: i64) -> Result<usize, Errno> {
+        match bufs {
+            [one] => self.pwrite(fd, one, offset),
+            _ => self.pwrite(fd, &bufs.concat(), offset),
+        }
+    }
+
+    /// Moves the position; returns the new one. On a directory positions are those that
+    /// [`getdents`](Self::getdents) returned, and 0.
+    ///
+    /// # Errors
+    /// `EBADF`; `EINVAL` (before the start, or past the largest offset); `ENXIO` (`Data` and `Hole` past the
+    /// end, or no data left).
+    pub fn lseek(&self, fd: Fd, offset: i64, whence: Whence) -> Result<u64, Errno> {
+        let file = self.file(fd)?;
+        file.check_opened()?;
+        let mut cursor = file.cursor.lock();
+        let inode = file.inode();
+        let base = match whence {
+            Whence::Set => 0,
+            Whence::Cur => cursor.position,
+            Whence::End if inode.is_dir() => return Err(Errno::EINVAL),
+            Whence::End => inode.stat().size,
+            Whence::Data | Whence::Hole if inode.is_dir() => return Err(Errno::EINVAL),
+            Whence::Data | Whence::Hole => {
+                let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+                let found =
+                    if whence == Whence::Data { inode.seek_data(offset) } else { inode.seek_hole(offset) };
+                cursor.position = found?;
+                return Ok(cursor.position);
+            }
+        };
+        let position =
+            base.checked_add_signed(offset).filter(|p| *p <= FILE_SIZE_MAX).ok_or(Errno::EINVAL)?;
+        cursor.position = position;
+        Ok(position)
+    }
+
+    /// Makes the file at `path` `size` bytes long.
+    ///
+    /// # Errors
+    /// `EINVAL` (negative, or not a regular file), `EISDIR`, `EACCES`, `EFBIG`, `EROFS`.
+    pub fn truncate(&self, path: impl AsRef<Path>, size: i64) -> Result<(), Errno> {
+        let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
+        let location = self.resolve(Fd::CWD, path.as_ref(), true)?;
+        match location.inode.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+        location.mount.check_writable()?;
+        location.inode.access(&self.cred, Access::WRITE)?;
+        location.inode.truncate(&self.cred, size)
+    }
+
+    /// Makes the open file `size` bytes long.
+    ///
+    /// # Errors
+    /// `EINVAL` (negative, not a regular file, or not open for writing), `EBADF`, `EFBIG`.
+    pub fn ftruncate(&self, fd: Fd, size: i64) -> Result<(), Errno> {
+        let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
+        let file = self.file(fd)?;
+        file.check_opened()?;
+        if !is_regular(file.inode()) || !file.flags().writable() {
+            return Err(Errno::EINVAL);
+        }
+        file.inode().truncate(&self.cred, size)
+    }
+
+    /// Reserves, frees, zeroes, removes or inserts space; see [`Inode::fallocate`](crate::Inode::fallocate).
+    ///
+    /// # Errors
+    /// As [`Inode::fallocate`](crate::Inode::fallocate); `EBADF` when not open for writing.
+    pub fn fallocate(&self, fd: Fd, mode: FallocateMode, offset: i64, len: i64) -> Result<(), Errno> {
+        let file = self.file(fd)?;
+        file.check_opened()?;
+        let (Ok(offset), Ok(len)) = (u64::try_from(offset), u64::try_from(len)) else {
+            return Err(Errno::EINVAL);
+        };
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        crate::io::check_fallocate_mode(mode)?;
+        file.check_writable()?;
+        file.inode().fallocate(&self.cred, mode, offset, len)
+    }
+
+    /// Makes the contents durable. Memory is as durable as it gets.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn fsync(&self, fd: Fd) -> Result<(), Errno> {
+        self.file(fd)?.check_opened()
+    }
+
+    /// As [`fsync`](Self::fsync), for data and what is needed to read it.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn fdatasync(&self, fd: Fd) -> Result<(), Errno> {
+        self.fsync(fd)
+    }
+
+    /// Makes everything durable.
+    pub fn sync(&self) {}
+
+    /// Copies up to `len` bytes from one open file to another, or within one, without passing them through
+    /// the caller: pages are shared until one side writes. Without an offset a descriptor's own position is
+    /// used and moved; a given offset is moved instead.
+    ///
+    /// # Errors
+    /// `EBADF` (not open so, or the target is open for appending), `EISDIR`, `EINVAL` (not regular files,
+    /// overlapping ranges, a negative offset), `EXDEV`, `EFBIG`, `ENOSPC`, `EOVERFLOW`.
+    pub fn copy_file_range(
+        &self,
+        from: Fd,
+        from_offset: Option<&mut i64>,
+        to: Fd,
+        to_offset: Option<&mut i64>,
+        len: usize,
+    ) -> Result<usize, Errno> {
+        let (source, target) = (self.file(from)?, self.file(to)?);
+        source.check_opened()?;
+        target.check_opened()?;
+        let source_at = offset_or_position(&source, from_offset.as_deref());
+        let target_at = offset_or_position(&target, to_offset.as_deref());
+        check_copy(&source, &target)?;
+        let wide = len as u64;
+        // As Linux has it: first sums that wrap around as unsigned numbers, and what is negative later.
+        let wraps = |at: i64| at.cast_unsigned().checked_add(wide).is_none();
+        if wraps(source_at) || wraps(target_at) {
+            return Err(Errno::EOVERFLOW);
+        }
+        if target_at == i64::MAX {
+            return Err(Errno::EFBIG);
+        }
+        let (Ok(source_at), Ok(target_at)) = (u64::try_from(source_at), u64::try_from(target_at)) else {
+            return Err(Errno::EINVAL);
+        };
+        let (to, update_atime) = (target.inode(), source.updates_atime());
+        let copied =
+            source.inode().copy_range_noting(&self.cred, source_at, to, target_at, wide, update_atime)?;
+        advance(&source, from_offset, source_at + copied);
+        advance(&target, to_offset, target_at + copied);
+        Ok(copied as usize)
+    }
+}
+
+fn check_copy(source: &OpenFile, target: &OpenFile) -> Result<(), Errno> {
+    let (from, to) = (source.inode(), target.inode());
+    if from.is_dir() || to.is_dir() {
+        return Err(Errno::EISDIR);
+    }
+    if !is_regular(from) || !is_regular(to) {
+        return Err(Errno::EINVAL);
+    }
+    source.check_readable()?;
+    target.check_writable()?;
+    if target.flags().contains(OpenFlags::APPEND) { Err(Errno::EBADF) } else { Ok(()) }
+}
+
+fn offset_or_position(file: &OpenFile, offset: Option<&i64>) -> i64 {
+    offset.copied().unwrap_or_else(|| file.cursor.lock().position.cast_signed())
+}
+
+fn advance(file: &OpenFile, offset: Option<&mut i64>, to: u64) {
+    match offset {
+        Some(offset) => *offset = to.cast_signed(),
+        None => file.cursor.lock().position = to,
+    }
+}
+
+/// Buffers without room for a byte: `readv` has nothing to do, whatever is open. (`read` is refused where
+/// reading is.)
+fn nothing_asked(bufs: &[&mut [u8]]) -> bool {
+    bufs.iter().all(|buf| buf.is_empty())
+}
+
+/// The bytes `offset..offset + len` must have offsets.
+///
+/// # Errors
+/// `EINVAL`.
+fn check_span(offset: u64, len: usize) -> Result<(), Errno> {
+    let end = offset.checked_add(len as u64);
+    if end.is_some_and(|end| end <= FILE_SIZE_MAX) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// Reads as one operation: several buffers see one state of the file.
+fn read_into(file: &Arc<OpenFile>, offset: u64, bufs: &mut [&mut [u8]]) -> Result<usize, Errno> {
+    let update_atime = file.updates_atime();
+    check_span(offset, bufs.iter().map(|buf| buf.len()).sum())?;
+    if let [one] = bufs {
+        return file.inode().read_at(offset, one, update_atime);
+    }
+    let mut joined = vec![0; bufs.iter().map(|buf| buf.len()).sum()];
+    let read = file.inode().read_at(offset, &mut joined, update_atime)?;
+    let mut rest = &joined[..read];
+    for buf in bufs {
+        let (now, later) = rest.split_at(rest.len().min(buf.len()));
+        buf[..now.len()].copy_from_slice(now);
+        rest = later;
+    }
+    Ok(read)
+}

@@ -1,0 +1,183 @@
+//! Process: somebody who uses a file system: credentials, umask, working directory, descriptors, and an
+//! identity that owns locks. The POSIX calls are its methods.
+//!
+//! Each file of this module holds the calls of one kind. Every call takes `&self`: threads may share a
+//! process as the threads of an operating system's process share theirs.
+
+mod attributes;
+mod descriptors;
+mod directories;
+mod io;
+mod locks;
+mod mounts;
+mod names;
+mod open;
+mod xattrs;
+
+pub use descriptors::Fd;
+pub use directories::OwnedDirEntry;
+pub use locks::{FileLock, FlockOperation, LockType};
+
+use crate::mount::{Location, Pinned};
+use crate::namei::{Namei, check_path};
+use crate::open_file::OpenFile;
+use crate::{AtFlags, Cred, Errno, FileType, Fs, Inode};
+use descriptors::FdTable;
+use sluice_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sluice_sync::{Arc, Mutex};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// A user of an [`Fs`]. Dropping it closes its descriptors.
+pub struct Process {
+    fs: Fs,
+    /// Identity as an owner of POSIX locks. *Immutable.*
+    id: u64,
+    cred: Cred,
+    /// Tells the credentials of one login from those of others that happen to be equal. *Immutable.*
+    login: u64,
+    /// Permission bits that new files do not get. *Atomic (stands alone).*
+    umask: AtomicU32,
+    /// Where relative paths start. *Protected by itself.*
+    cwd: Mutex<Arc<Pinned>>,
+    descriptors: Mutex<FdTable>,
+}
+
+impl Process {
+    pub(crate) fn new(fs: Fs, cred: Cred) -> Process {
+        let cwd = Arc::new(fs.mounts().root().pin());
+        Process::assemble(fs, cred, 0o022, cwd, FdTable::default())
+    }
+
+    fn assemble(fs: Fs, cred: Cred, umask: u32, cwd: Arc<Pinned>, descriptors: FdTable) -> Process {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        // Relaxed: only uniqueness matters.
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let (umask, cwd) = (AtomicU32::new(umask), Mutex::new(cwd));
+        Process { fs, id, cred, login: id, umask, cwd, descriptors: Mutex::new(descriptors) }
+    }
+
+    /// A child: same credentials, umask and working directory; its descriptors point to the same open files;
+    /// it owns none of the parent's POSIX locks.
+    pub fn fork(&self) -> Process {
+        let cwd = self.cwd.lock().clone();
+        let descriptors = self.descriptors.lock().clone();
+        let (fs, cred, umask) = (self.fs.clone(), self.cred.clone(), self.current_umask());
+        let mut child = Process::assemble(fs, cred, umask, cwd, descriptors);
+        child.login = self.login;
+        child
+    }
+
+    /// As [`fork`](Self::fork), with other credentials.
+    pub fn fork_as(&self, cred: Cred) -> Process {
+        let mut child = self.fork();
+        child.cred = cred;
+        child.login = child.id;
+        child
+    }
+
+    /// The number that shows as the owner of this process's locks. Positive; not an operating system's pid.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.id & 0x7fff_ffff).unwrap_or(i32::MAX)
+    }
+
+    /// On whose behalf calls are made.
+    pub fn cred(&self) -> &Cred {
+        &self.cred
+    }
+
+    /// The tree of file systems that paths lead through.
+    pub fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
+    /// Sets the permission bits that new files do not get; returns the old ones.
+    pub fn umask(&self, mask: u32) -> u32 {
+        // Relaxed: the mask stands alone.
+        self.umask.swap(mask & 0o777, Ordering::Relaxed)
+    }
+
+    fn current_umask(&self) -> u32 {
+        self.umask.load(Ordering::Relaxed)
+    }
+
+    fn namei(&self) -> Namei<'_> {
+        Namei::new(self.fs.mounts(), &self.cred)
+    }
+
+    /// Where a path given with `dir` starts. An absolute path needs no descriptor.
+    fn start(&self, dir: Fd, path: &[u8]) -> Result<Location, Errno> {
+        check_path(path)?;
+        if path.first() == Some(&b'/') {
+            return Ok(self.fs.mounts().root());
+        }
+        if dir == Fd::CWD {
+            return Ok((**self.cwd.lock()).clone());
+        }
+        let file = self.file(dir)?;
+        if !file.inode().is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        Ok((*file.location).clone())
+    }
+
+    /// The file at `path`, following a symbolic link at the end if `follow`.
+    fn resolve(&self, dir: Fd, path: &Path, follow: bool) -> Result<Location, Errno> {
+        let path = path_bytes(path);
+        let start = self.start(dir, path)?;
+        self.namei().resolve(&start, path, follow)
+    }
+
+    /// As [`resolve`](Self::resolve), by the flags of the `*at` calls. An empty path with `EMPTY_PATH` names
+    /// what `dir` is open on.
+    fn resolve_at(&self, dir: Fd, path: &Path, flags: AtFlags) -> Result<Location, Errno> {
+        if path.as_os_str().is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
+            if dir == Fd::CWD {
+                return Ok((**self.cwd.lock()).clone());
+            }
+            return Ok((*self.file(dir)?.location).clone());
+        }
+        self.resolve(dir, path, !flags.contains(AtFlags::SYMLINK_NOFOLLOW))
+    }
+
+    /// Walks up to the last component of `path`.
+    fn parent_of(&self, dir: Fd, path: &Path) -> Result<crate::namei::Parent, Errno> {
+        let path = path_bytes(path);
+        let start = self.start(dir, path)?;
+        self.namei().parent_of(&start, path)
+    }
+
+    /// The open file of descriptor `fd`.
+    fn file(&self, fd: Fd) -> Result<Arc<OpenFile>, Errno> {
+        self.descriptors.lock().get(fd)
+    }
+
+    /// What descriptor `fd` is open on.
+    ///
+    /// # Errors
+    /// `EBADF`, also for a descriptor that only names a place.
+    fn opened_location(&self, fd: Fd) -> Result<Location, Errno> {
+        let file = self.file(fd)?;
+        file.check_opened()?;
+        Ok((*file.location).clone())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let open = std::mem::take(&mut *self.descriptors.lock());
+        for file in open.into_files() {
+            self.release_posix_locks(&file);
+        }
+    }
+}
+
+/// True when `inode` may be read and written by position.
+fn is_regular(inode: &Inode) -> bool {
+    inode.file_type() == FileType::Regular
+}
+
+/// The bytes of a path, as they are.
+fn path_bytes(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}

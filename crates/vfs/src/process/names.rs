@@ -1,0 +1,273 @@
+//! Calls that add, remove and move names.
+
+use super::{Fd, Process, path_bytes};
+use crate::create::checked_target;
+use crate::mount::Location;
+use crate::namei::{Last, Parent, check_path};
+use crate::rename::check_flags;
+use crate::{Access, AtFlags, Caps, Errno, FileType, Inode, NewInode, NewKind, RenameFlags};
+use std::path::Path;
+
+impl Process {
+    /// Creates a directory with permissions `mode` (less the umask).
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENOENT`, `EACCES`, `EROFS`, `ENOSPC`, and those of the path walk.
+    pub fn mkdir(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), Errno> {
+        self.mkdirat(Fd::CWD, path, mode)
+    }
+
+    /// As [`mkdir`](Self::mkdir), relative to `dir`.
+    ///
+    /// # Errors
+    /// As [`mkdir`](Self::mkdir).
+    pub fn mkdirat(&self, dir: Fd, path: impl AsRef<Path>, mode: u32) -> Result<(), Errno> {
+        self.create_at(dir, path.as_ref(), NewKind::Directory, mode)
+    }
+
+    /// Creates a file of any type but a directory or symbolic link. `rdev` counts for devices only.
+    ///
+    /// # Errors
+    /// As [`mkdir`](Self::mkdir); `EPERM` for a directory, or for a device without the `MKNOD` capability;
+    /// `EINVAL` for a symbolic link.
+    pub fn mknod(
+        &self,
+        path: impl AsRef<Path>,
+        file_type: FileType,
+        mode: u32,
+        rdev: u64,
+    ) -> Result<(), Errno> {
+        self.mknodat(Fd::CWD, path, file_type, mode, rdev)
+    }
+
+    /// As [`mknod`](Self::mknod), relative to `dir`.
+    ///
+    /// # Errors
+    /// As [`mknod`](Self::mknod).
+    pub fn mknodat(
+        &self,
+        dir: Fd,
+        path: impl AsRef<Path>,
+        file_type: FileType,
+        mode: u32,
+        rdev: u64,
+    ) -> Result<(), Errno> {
+        let kind = match file_type {
+            FileType::Regular => NewKind::Regular,
+            FileType::Fifo => NewKind::Fifo,
+            FileType::Socket => NewKind::Socket,
+            FileType::CharDevice => NewKind::CharDevice(rdev),
+            FileType::BlockDevice => NewKind::BlockDevice(rdev),
+            FileType::Directory => return Err(Errno::EPERM),
+            FileType::Symlink => return Err(Errno::EINVAL),
+        };
+        self.create_at(dir, path.as_ref(), kind, mode)
+    }
+
+    /// Creates the symbolic link `path`, which leads to `target`.
+    ///
+    /// # Errors
+    /// As [`mkdir`](Self::mkdir); `ENOENT` for an empty target, `ENAMETOOLONG` for a long one.
+    pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<(), Errno> {
+        self.symlinkat(target, Fd::CWD, path)
+    }
+
+    /// As [`symlink`](Self::symlink), relative to `dir`.
+    ///
+    /// # Errors
+    /// As [`symlink`](Self::symlink).
+    pub fn symlinkat(&self, target: impl AsRef<Path>, dir: Fd, path: impl AsRef<Path>) -> Result<(), Errno> {
+        let target = checked_target(path_bytes(target.as_ref()))?;
+        self.create_at(dir, path.as_ref(), NewKind::Symlink(target), 0o777)
+    }
+
+    fn create_at(&self, dir: Fd, path: &Path, kind: NewKind<'_>, mode: u32) -> Result<(), Errno> {
+        let is_dir = matches!(kind, NewKind::Directory);
+        let parent = self.parent_of(dir, path)?;
+        let name = self.new_name(&parent, is_dir)?;
+        let new = NewInode { kind, mode, umask: self.current_umask() };
+        parent.dir.inode.create(&self.cred, name, &new).map(drop)
+    }
+
+    /// The name to create, checked in the order of Linux: what exists counts before what is forbidden.
+    fn new_name<'p>(&self, parent: &'p Parent, is_dir: bool) -> Result<&'p [u8], Errno> {
+        let name = parent.name_or(Errno::EEXIST)?;
+        match self.namei().last_of(parent) {
+            Ok(_) => return Err(Errno::EEXIST),
+            Err(Errno::ENOENT) if !parent.dir.inode.is_removed_dir() => {}
+            Err(error) => return Err(error),
+        }
+        if parent.trailing_slash && !is_dir {
+            return Err(Errno::ENOENT);
+        }
+        parent.dir.mount.check_writable()?;
+        Ok(name)
+    }
+
+    /// Gives the file at `old` the further name `new`. A symbolic link itself gets the name.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EPERM` (a directory), `EXDEV` (another mount), `ENOENT`, `EMLINK`, `EACCES`, `EROFS`.
+    pub fn link(&self, old: impl AsRef<Path>, new: impl AsRef<Path>) -> Result<(), Errno> {
+        self.linkat(Fd::CWD, old, Fd::CWD, new, AtFlags::empty())
+    }
+
+    /// As [`link`](Self::link), relative to directories. With `SYMLINK_FOLLOW` a link's target gets the name;
+    /// with `EMPTY_PATH` what `old_dir` is open on, which needs `DAC_READ_SEARCH` or to have opened it.
+    ///
+    /// # Errors
+    /// As [`link`](Self::link); `EINVAL` for other flags.
+    pub fn linkat(
+        &self,
+        old_dir: Fd,
+        old: impl AsRef<Path>,
+        new_dir: Fd,
+        new: impl AsRef<Path>,
+        flags: AtFlags,
+    ) -> Result<(), Errno> {
+        if !(AtFlags::SYMLINK_FOLLOW | AtFlags::EMPTY_PATH).contains(flags) {
+            return Err(Errno::EINVAL);
+        }
+        if flags.contains(AtFlags::EMPTY_PATH) && !old.as_ref().has_root() && old_dir != Fd::CWD {
+            if !old.as_ref().as_os_str().is_empty() {
+                check_path(path_bytes(old.as_ref()))?;
+            }
+            let opened_by_us = self.file(old_dir)?.login == self.login;
+            if !opened_by_us && !self.cred.has(Caps::DAC_READ_SEARCH) {
+                return Err(Errno::ENOENT);
+            }
+        }
+        let mut follow = flags & AtFlags::EMPTY_PATH;
+        if !flags.contains(AtFlags::SYMLINK_FOLLOW) {
+            follow |= AtFlags::SYMLINK_NOFOLLOW;
+        }
+        let source = self.resolve_at(old_dir, old.as_ref(), follow)?;
+        let parent = self.parent_of(new_dir, new.as_ref())?;
+        let name = self.new_name(&parent, false)?;
+        if source.mount.id != parent.dir.mount.id {
+            return Err(Errno::EXDEV);
+        }
+        self.permit_link(&source.inode)?;
+        parent.dir.inode.link(&self.cred, name, &source.inode)
+    }
+
+    /// The policy `protected_hardlinks`.
+    fn permit_link(&self, source: &Inode) -> Result<(), Errno> {
+        const SETGID_EXECUTABLE: u32 = 0o2010;
+        if !source.shared.options.protected_hardlinks {
+            return Ok(());
+        }
+        let attr = source.attr.lock();
+        let special = source.file_type() != FileType::Regular
+            || attr.mode & 0o4000 != 0
+            || attr.mode & SETGID_EXECUTABLE == SETGID_EXECUTABLE;
+        let accessible = attr.access(&self.cred, Access::READ | Access::WRITE, false).is_ok();
+        if attr.owned_by(&self.cred) || (accessible && !special) { Ok(()) } else { Err(Errno::EPERM) }
+    }
+
+    /// Removes the name `path` of a file that is no directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`, `EACCES`, `EPERM` (sticky directory), `EROFS`.
+    pub fn unlink(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
+        self.unlinkat(Fd::CWD, path, AtFlags::empty())
+    }
+
+    /// Removes the empty directory `path`.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY` (also for a path that ends in ".."), `EINVAL` (in "."), `EBUSY` (a
+    /// mount point, or "/"), `EACCES`, `EPERM`, `EROFS`.
+    pub fn rmdir(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
+        self.unlinkat(Fd::CWD, path, AtFlags::REMOVEDIR)
+    }
+
+    /// As [`unlink`](Self::unlink) or, with `REMOVEDIR`, as [`rmdir`](Self::rmdir), relative to `dir`.
+    ///
+    /// # Errors
+    /// As those; `EINVAL` for other flags.
+    pub fn unlinkat(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<(), Errno> {
+        if !AtFlags::REMOVEDIR.contains(flags) {
+            return Err(Errno::EINVAL);
+        }
+        let remove_dir = flags.contains(AtFlags::REMOVEDIR);
+        let parent = self.parent_of(dir, path.as_ref())?;
+        let name = parent.name_or(match (&parent.last, remove_dir) {
+            (_, false) => Errno::EISDIR,
+            (Last::Dot, true) => Errno::EINVAL,
+            (Last::DotDot, true) => Errno::ENOTEMPTY,
+            (_, true) => Errno::EBUSY,
+        })?;
+        let dir = &parent.dir;
+        if parent.trailing_slash && !remove_dir {
+            let found = self.namei().last_of(&parent)?;
+            return Err(if found.inode.is_dir() { Errno::EISDIR } else { Errno::ENOTDIR });
+        }
+        // A missing name is reported before a read-only mount.
+        dir.inode.lookup(&self.cred, name)?;
+        dir.mount.check_writable()?;
+        if remove_dir { dir.inode.rmdir(&self.cred, name) } else { dir.inode.unlink(&self.cred, name) }
+    }
+
+    /// Moves the name `old` to `new`, replacing what had that name.
+    ///
+    /// # Errors
+    /// As [`Inode::rename`]; `EXDEV` between mounts; `EROFS`.
+    pub fn rename(&self, old: impl AsRef<Path>, new: impl AsRef<Path>) -> Result<(), Errno> {
+        self.renameat2(Fd::CWD, old, Fd::CWD, new, RenameFlags::empty())
+    }
+
+    /// As [`rename`](Self::rename), relative to directories and with flags.
+    ///
+    /// # Errors
+    /// As [`rename`](Self::rename); `EEXIST` with `NOREPLACE`; `EINVAL` for bad flags.
+    pub fn renameat2(
+        &self,
+        old_dir: Fd,
+        old: impl AsRef<Path>,
+        new_dir: Fd,
+        new: impl AsRef<Path>,
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
+        check_flags(flags)?;
+        let from = self.parent_of(old_dir, old.as_ref())?;
+        let to = self.parent_of(new_dir, new.as_ref())?;
+        if from.dir.mount.id != to.dir.mount.id {
+            return Err(Errno::EXDEV);
+        }
+        let name = from.name_or(Errno::EBUSY)?;
+        let unnamed = if flags.contains(RenameFlags::NOREPLACE) { Errno::EEXIST } else { Errno::EBUSY };
+        let new_name = to.name_or(unnamed)?;
+        from.dir.mount.check_writable()?;
+        self.check_trailing_slashes(&from, &to, flags)?;
+        from.dir.inode.rename(&self.cred, name, &to.dir.inode, new_name, flags)
+    }
+
+    /// A slash after a name demands a directory, in the order in which Linux finds fault.
+    fn check_trailing_slashes(&self, from: &Parent, to: &Parent, flags: RenameFlags) -> Result<(), Errno> {
+        if !from.trailing_slash && !to.trailing_slash {
+            return Ok(());
+        }
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        let lookup = |parent: &Parent| -> Result<Option<Location>, Errno> {
+            let name = parent.name_or(Errno::EBUSY)?;
+            match parent.dir.inode.lookup(&self.cred, name) {
+                Ok(inode) => Ok(Some(Location::new(&parent.dir.mount, inode))),
+                Err(Errno::ENOENT) if !parent.dir.inode.is_removed_dir() => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        let source = lookup(from)?.ok_or(Errno::ENOENT)?;
+        let target = lookup(to)?;
+        match &target {
+            Some(_) if flags.contains(RenameFlags::NOREPLACE) => return Err(Errno::EEXIST),
+            None if exchange => return Err(Errno::ENOENT),
+            Some(target) if exchange && to.trailing_slash && !target.inode.is_dir() => {
+                return Err(Errno::ENOTDIR);
+            }
+            _ => {}
+        }
+        let slash_forbidden = from.trailing_slash || (to.trailing_slash && !exchange);
+        if !source.inode.is_dir() && slash_forbidden { Err(Errno::ENOTDIR) } else { Ok(()) }
+    }
+}

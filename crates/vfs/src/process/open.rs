@@ -1,0 +1,195 @@
+//! Open: from a path to a descriptor.
+
+use super::{Fd, Process, path_bytes};
+use crate::mount::Location;
+use crate::namei::{Last, Parent};
+use crate::open_file::OpenFile;
+use crate::{Access, Errno, FileType, NewInode, NewKind, OpenFlags};
+use sluice_sync::Arc;
+use std::path::Path;
+
+/// What `open` finds at the end of a path.
+enum Found {
+    Existing(Location),
+    Created(Location),
+}
+
+impl Process {
+    /// Opens the file at `path`, creating it with permissions `mode` (less the umask) if `flags` say so.
+    ///
+    /// # Errors
+    /// As `open(2)`. Named pipes, sockets and devices can be opened as a `PATH` only (`ENXIO` otherwise): a
+    /// library has no drivers behind them.
+    pub fn open(&self, path: impl AsRef<Path>, flags: OpenFlags, mode: u32) -> Result<Fd, Errno> {
+        self.openat(Fd::CWD, path, flags, mode)
+    }
+
+    /// As [`open`](Self::open), with a relative `path` starting at the directory `dir`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `EBADF`, `ENOTDIR` for a `dir` that is no directory's descriptor.
+    pub fn openat(&self, dir: Fd, path: impl AsRef<Path>, flags: OpenFlags, mode: u32) -> Result<Fd, Errno> {
+        let file = self.open_file(dir, path.as_ref(), flags, mode)?;
+        self.install(file, flags.contains(OpenFlags::CLOEXEC))
+    }
+
+    fn open_file(&self, dir: Fd, path: &Path, flags: OpenFlags, mode: u32) -> Result<Arc<OpenFile>, Errno> {
+        let flags = checked_flags(flags)?;
+        if flags.contains(OpenFlags::PATH) {
+            let location = self.resolve(dir, path, !flags.contains(OpenFlags::NOFOLLOW))?;
+            if flags.contains(OpenFlags::DIRECTORY) && !location.inode.is_dir() {
+                return Err(Errno::ENOTDIR);
+            }
+            return Ok(OpenFile::new(location.pin(), flags, self.login));
+        }
+        if flags.contains(OpenFlags::TMPFILE) {
+            return self.open_unnamed(dir, path, flags, mode);
+        }
+        let location = match self.find_or_create(dir, path, flags, mode)? {
+            Found::Created(location) => location,
+            Found::Existing(location) => {
+                self.permit_open(&location, flags)?;
+                if flags.contains(OpenFlags::TRUNC) && super::is_regular(&location.inode) {
+                    location.inode.truncate(&self.cred, 0)?;
+                }
+                location
+            }
+        };
+        Ok(OpenFile::new(location.pin(), flags - OPENING_FLAGS, self.login))
+    }
+
+    fn open_unnamed(
+        &self,
+        dir: Fd,
+        path: &Path,
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<Arc<OpenFile>, Errno> {
+        let location = self.resolve(dir, path, !flags.contains(OpenFlags::NOFOLLOW))?;
+        if !location.inode.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        location.mount.check_writable()?;
+        let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
+        let inode = location.inode.create_unnamed(&self.cred, &new)?;
+        if flags.contains(OpenFlags::EXCL) {
+            inode.attr.lock().linkable = false;
+        }
+        Ok(OpenFile::new(Location { inode, ..location }.pin(), flags - OPENING_FLAGS, self.login))
+    }
+
+    fn find_or_create(&self, dir: Fd, path: &Path, flags: OpenFlags, mode: u32) -> Result<Found, Errno> {
+        let create = flags.contains(OpenFlags::CREAT);
+        let exclusive = create && flags.contains(OpenFlags::EXCL);
+        let follow = !flags.contains(OpenFlags::NOFOLLOW) && !exclusive;
+        if !create {
+            return self.resolve(dir, path, follow).map(Found::Existing);
+        }
+        let path = path_bytes(path);
+        let start = self.start(dir, path)?;
+        let mut namei = self.namei();
+        let mut parent = namei.parent_of(&start, path)?;
+        loop {
+            let Last::Name(name) = &parent.last else {
+                return Err(if exclusive { Errno::EEXIST } else { Errno::EISDIR });
+            };
+            if parent.trailing_slash {
+                return Err(Errno::EISDIR);
+            }
+            let found = match namei.last_of(&parent) {
+                Ok(found) => found,
+                Err(Errno::ENOENT) => match self.create_regular(&parent, name, mode) {
+                    // Somebody else created the name since it was looked up.
+                    Err(Errno::EEXIST) if !exclusive => continue,
+                    created => return created.map(Found::Created),
+                },
+                Err(error) => return Err(error),
+            };
+            if exclusive {
+                return Err(Errno::EEXIST);
+            }
+            if found.inode.file_type() != FileType::Symlink || !follow {
+                return Ok(Found::Existing(found));
+            }
+            parent = namei.follow(&parent, &found)?;
+        }
+    }
+
+    fn create_regular(&self, parent: &Parent, name: &[u8], mode: u32) -> Result<Location, Errno> {
+        parent.dir.mount.check_writable()?;
+        let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
+        let inode = parent.dir.inode.create(&self.cred, name, &new)?;
+        Ok(Location::new(&parent.dir.mount, inode))
+    }
+
+    /// May this process open the existing file at `location` as `flags` say?
+    fn permit_open(&self, location: &Location, flags: OpenFlags) -> Result<(), Errno> {
+        let inode = &location.inode;
+        let is_dir = inode.is_dir();
+        if flags.contains(OpenFlags::CREAT) && is_dir {
+            return Err(Errno::EISDIR);
+        }
+        if flags.contains(OpenFlags::DIRECTORY) && !is_dir {
+            return Err(Errno::ENOTDIR);
+        }
+        let wants = wanted_access(flags);
+        match inode.file_type() {
+            FileType::Symlink => return Err(Errno::ELOOP),
+            FileType::Directory if wants.contains(Access::WRITE) => return Err(Errno::EISDIR),
+            FileType::Regular if wants.contains(Access::WRITE) => location.mount.check_writable()?,
+            _ => {}
+        }
+        inode.access(&self.cred, wants)?;
+        if flags.contains(OpenFlags::NOATIME) && !inode.attr.lock().owned_by(&self.cred) {
+            return Err(Errno::EPERM);
+        }
+        match inode.file_type() {
+            FileType::Directory if flags.contains(OpenFlags::DIRECT) => Err(Errno::EINVAL),
+            FileType::Regular | FileType::Directory => Ok(()),
+            _ => Err(Errno::ENXIO),
+        }
+    }
+}
+
+/// The permissions that an access mode needs; `TRUNC` writes.
+fn wanted_access(flags: OpenFlags) -> Access {
+    let mut wants = Access::empty();
+    let mode = flags & OpenFlags::ACCMODE;
+    if mode != OpenFlags::WRONLY {
+        wants |= Access::READ;
+    }
+    if mode != OpenFlags::RDONLY || flags.contains(OpenFlags::TRUNC) {
+        wants |= Access::WRITE;
+    }
+    wants
+}
+
+/// The flags that only matter while a file is being opened.
+const OPENING_FLAGS: OpenFlags =
+    OpenFlags::CREAT.union(OpenFlags::EXCL).union(OpenFlags::NOCTTY).union(OpenFlags::TRUNC);
+
+/// The bits that mean something, `O_ASYNC` included.
+const KNOWN_FLAGS: OpenFlags = OpenFlags::from_bits_retain(0o37_777_703);
+
+/// Refuses flags that do not go together and drops unknown ones, those that `PATH` ignores, and `CLOEXEC`,
+/// which belongs to the descriptor.
+fn checked_flags(flags: OpenFlags) -> Result<OpenFlags, Errno> {
+    let mut flags = (flags & KNOWN_FLAGS) - OpenFlags::CLOEXEC;
+    if flags.intersects(OpenFlags::SYNC - OpenFlags::DSYNC) {
+        flags |= OpenFlags::DSYNC;
+    }
+    if flags.contains(OpenFlags::PATH) {
+        let kept = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW;
+        return Ok(flags & kept);
+    }
+    let tmpfile_bit = OpenFlags::TMPFILE - OpenFlags::DIRECTORY;
+    if flags.contains(tmpfile_bit) {
+        let whole = flags.contains(OpenFlags::TMPFILE) && !flags.contains(OpenFlags::CREAT);
+        let writes = flags & OpenFlags::ACCMODE != OpenFlags::RDONLY;
+        return if whole && writes { Ok(flags) } else { Err(Errno::EINVAL) };
+    }
+    if flags.contains(OpenFlags::DIRECTORY | OpenFlags::CREAT) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(flags)
+}

@@ -1,0 +1,234 @@
+//! Superblock: one file system: its root, its limits and what its inodes share.
+
+use crate::data::{PAGE, PAGE_SIZE, Space};
+use crate::inode::{Body, InodeInit};
+use crate::stat::S_IALLUGO;
+use crate::{Cred, Errno, FileType, Inode, NAME_MAX, Observer, ObserverId, StatFs};
+use sluice_locks::{DomainOptions, LockDomain};
+use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::{Arc, Mutex, RwLock};
+
+/// The inode number of every root directory.
+const ROOT_INO: u64 = 1;
+
+/// How to make a file system.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The most bytes of file data, rounded down to whole pages; none for no limit.
+    pub size_limit: Option<u64>,
+    /// The most inodes, the root included; none for no limit.
+    pub inode_limit: Option<u64>,
+    /// Permission bits of the root directory.
+    pub root_mode: u32,
+    /// Owner of the root directory.
+    pub root_uid: u32,
+    /// Group of the root directory.
+    pub root_gid: u32,
+    /// Refuse with `EDEADLK` a blocking POSIX lock that would close a cycle of waiters.
+    pub deadlock_detection: bool,
+    /// Let only the owner of a file, or who may read and write it, give it another name, as Linux does with
+    /// `fs.protected_hardlinks = 1`. POSIX allows everybody.
+    pub protected_hardlinks: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            size_limit: None,
+            inode_limit: None,
+            root_mode: 0o755,
+            root_uid: 0,
+            root_gid: 0,
+            deadlock_detection: true,
+            protected_hardlinks: false,
+        }
+    }
+}
+
+/// One file system. It lives as long as somebody holds it: a mount, or a caller.
+pub struct Superblock {
+    shared: Arc<Shared>,
+    root: Arc<Inode>,
+}
+
+/// What every inode of a file system points to.
+pub(crate) struct Shared {
+    /// Device number. *Immutable.*
+    pub(crate) dev: u64,
+    /// Limits and policies. *Immutable.*
+    pub(crate) options: Options,
+    /// Wait-for graph and list of file locks. *Immutable.*
+    pub(crate) lock_domain: Arc<LockDomain>,
+    /// Held by a rename that moves a name between directories, so that the tree's shape stands still.
+    pub(crate) rename_lock: Mutex<()>,
+    /// The next inode number. *Atomic (counter).*
+    next_ino: AtomicU64,
+    /// Inodes in memory. *Atomic (counter).*
+    inodes: AtomicU64,
+    /// Pages of file data in use. *Atomic (counter).*
+    pages: AtomicU64,
+    /// Who is told of changes. *Protected by itself.*
+    observers: RwLock<Vec<(ObserverId, Arc<dyn Observer>)>>,
+    /// How many observers there are, so that nobody takes the lock to find none. *Atomic (counter).*
+    observer_count: AtomicU64,
+}
+
+impl Superblock {
+    /// A new, empty file system in memory.
+    pub fn new(options: Options) -> Arc<Superblock> {
+        static NEXT_DEV: AtomicU64 = AtomicU64::new(1);
+        // Relaxed: only uniqueness matters.
+        let minor = NEXT_DEV.fetch_add(1, Ordering::Relaxed);
+        let deadlock_detection = options.deadlock_detection;
+        let (mode, uid, gid) = (options.root_mode & S_IALLUGO, options.root_uid, options.root_gid);
+        let shared = Arc::new(Shared {
+            // Major number 0: no real device, as the kernel's own memory file systems have it.
+            dev: (minor & 0xff) | ((minor & 0xf_ff00) << 12),
+            options,
+            lock_domain: LockDomain::new(DomainOptions { deadlock_detection, ..Default::default() }),
+            rename_lock: Mutex::new(()),
+            next_ino: AtomicU64::new(ROOT_INO),
+            inodes: AtomicU64::new(0),
+            pages: AtomicU64::new(0),
+            observers: RwLock::new(Vec::new()),
+            observer_count: AtomicU64::new(0),
+        });
+        let init = InodeInit { file_type: FileType::Directory, mode, uid, gid, nlink: 2 };
+        let root = Inode::allocate(&shared, init, Body::new_directory(None));
+        Arc::new(Superblock { shared, root })
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> &Arc<Inode> {
+        &self.root
+    }
+
+    /// The device number that `stat` shows for every inode here.
+    pub fn dev(&self) -> u64 {
+        self.shared.dev
+    }
+
+    /// Size and use. Without a limit the totals are 0, as the kernel's tmpfs has it.
+    pub fn statfs(&self) -> StatFs {
+        let used_pages = self.shared.pages.load(Ordering::Relaxed);
+        let used_inodes = self.live_inodes();
+        let blocks = self.shared.options.size_limit.map_or(0, |bytes| bytes / PAGE);
+        let files = self.shared.options.inode_limit.unwrap_or(0);
+        StatFs {
+            block_size: PAGE_SIZE as u32,
+            blocks,
+            blocks_free: blocks.saturating_sub(used_pages),
+            files,
+            files_free: files.saturating_sub(used_inodes),
+            name_max: NAME_MAX as u32,
+        }
+    }
+
+    /// The file locks of all inodes here.
+    pub fn lock_domain(&self) -> &Arc<LockDomain> {
+        &self.shared.lock_domain
+    }
+
+    /// Inodes in memory, those without a name that somebody still holds included.
+    pub fn live_inodes(&self) -> u64 {
+        self.shared.inodes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of file data in memory, in whole pages.
+    pub fn bytes_used(&self) -> u64 {
+        self.shared.pages.load(Ordering::Relaxed) * PAGE
+    }
+
+    /// Tells `observer` of each change from now on.
+    pub fn observe(&self, observer: Arc<dyn Observer>) -> ObserverId {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        // Relaxed: only uniqueness matters.
+        let id = ObserverId(NEXT_ID.fetch_add(1, Ordering::Relaxed));
+        let mut observers = self.shared.observers.write();
+        observers.push((id, observer));
+        self.shared.observer_count.store(observers.len() as u64, Ordering::SeqCst);
+        id
+    }
+
+    /// Tells the observer `id` nothing more. A call that has begun may still be under way.
+    pub fn unobserve(&self, id: ObserverId) {
+        let mut observers = self.shared.observers.write();
+        observers.retain(|(other, _)| *other != id);
+        self.shared.observer_count.store(observers.len() as u64, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Superblock {
+    /// Takes the tree apart from the top, without recursion: parents and children hold each other.
+    fn drop(&mut self) {
+        let mut directories = vec![self.root.clone()];
+        while let Some(dir) = directories.pop() {
+            for child in dir.dismantle() {
+                if child.file_type() == FileType::Directory {
+                    directories.push(child);
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// A new inode number, never used before.
+    pub(crate) fn new_ino(&self) -> u64 {
+        // Relaxed: only uniqueness matters.
+        self.next_ino.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts a new inode without asking the limit.
+    pub(crate) fn count_inode(&self) {
+        self.inodes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts an inode that left memory.
+    pub(crate) fn uncount_inode(&self) {
+        self.inodes.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Fails when no inode may be added. Racing callers may together exceed the limit by their number.
+    pub(crate) fn room_for_an_inode(&self) -> Result<(), Errno> {
+        match self.options.inode_limit {
+            Some(limit) if self.inodes.load(Ordering::Relaxed) >= limit => Err(Errno::ENOSPC),
+            _ => Ok(()),
+        }
+    }
+
+    /// Calls `tell` for each observer but the one on whose behalf the change was made.
+    pub(crate) fn notify(&self, cred: &Cred, tell: impl Fn(&dyn Observer)) {
+        if self.observer_count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let told: Vec<_> = (self.observers.read().iter())
+            .filter(|(id, _)| cred.via != Some(*id))
+            .map(|(_, observer)| observer.clone())
+            .collect();
+        for observer in told {
+            tell(&*observer);
+        }
+    }
+}
+
+impl Space for Shared {
+    fn reserve(&self, pages: u64) -> Result<(), Errno> {
+        let Some(limit) = self.options.size_limit else {
+            self.pages.fetch_add(pages, Ordering::Relaxed);
+            return Ok(());
+        };
+        let limit = limit / PAGE;
+        // Relaxed: the count stands alone, nothing is published through it.
+        self.pages
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(pages).filter(|sum| *sum <= limit)
+            })
+            .map(drop)
+            .map_err(|_| Errno::ENOSPC)
+    }
+
+    fn release(&self, pages: u64) {
+        self.pages.fetch_sub(pages, Ordering::Relaxed);
+    }
+}

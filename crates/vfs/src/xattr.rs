@@ -1,0 +1,236 @@
+//! Extended attributes: named values beside a file's contents, in the name spaces of Linux.
+//!
+//! `user.` follows the permissions of the file and exists on regular files and directories only; `trusted.`
+//! is for `SYS_ADMIN`; `security.` is read by all and written by `SYS_ADMIN` (`security.capability`:
+//! `SETFCAP`); `system.posix_acl_access` and `system.posix_acl_default` are views of the POSIX ACLs.
+
+use crate::acl::Acl;
+use crate::stat::{S_ISGID, S_ISVTX, Timestamp};
+use crate::{Access, Caps, Cred, Errno, FileType, Inode, NAME_MAX, XATTR_SIZE_MAX, XattrFlags};
+use std::collections::BTreeMap;
+
+/// The named values of one inode.
+#[derive(Default)]
+pub(crate) struct Xattrs {
+    values: BTreeMap<Box<[u8]>, Box<[u8]>>,
+}
+
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// What a name's prefix says about it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Space {
+    User,
+    Trusted,
+    Security,
+    AclAccess,
+    AclDefault,
+    /// A name that no file has. Permissions are checked before that is said.
+    Unknown,
+}
+
+/// Checks what Linux checks of a name before it looks for the file.
+///
+/// # Errors
+/// `ERANGE` for an empty or long name.
+pub(crate) fn check_xattr_name(name: &[u8]) -> Result<(), Errno> {
+    if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) { Err(Errno::ERANGE) } else { Ok(()) }
+}
+
+/// Checks what Linux checks of a new value before it looks for the file.
+///
+/// # Errors
+/// `EINVAL` for bad flags, `ERANGE` for a bad name, `E2BIG` for a long value.
+pub(crate) fn check_xattr(name: &[u8], value: &[u8], flags: XattrFlags) -> Result<(), Errno> {
+    if !(XattrFlags::CREATE | XattrFlags::REPLACE).contains(flags) {
+        return Err(Errno::EINVAL);
+    }
+    check_xattr_name(name)?;
+    if value.len() > XATTR_SIZE_MAX { Err(Errno::E2BIG) } else { Ok(()) }
+}
+
+impl Space {
+    fn of(name: &[u8]) -> Space {
+        match name {
+            ACL_ACCESS => Space::AclAccess,
+            ACL_DEFAULT => Space::AclDefault,
+            _ if name.starts_with(b"user.") => Space::User,
+            _ if name.starts_with(b"trusted.") => Space::Trusted,
+            _ if name.starts_with(b"security.") => Space::Security,
+            _ => Space::Unknown,
+        }
+    }
+
+    /// # Errors
+    /// `EINVAL` for a name space without a name in it, `EOPNOTSUPP` for one that does not exist.
+    fn check_exists(self, name: &[u8]) -> Result<(), Errno> {
+        match (self, name) {
+            (Space::Unknown, _) => Err(Errno::EOPNOTSUPP),
+            (_, b"user." | b"trusted." | b"security.") => Err(Errno::EINVAL),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Inode {
+    /// The value of attribute `name`.
+    ///
+    /// # Errors
+    /// `ENODATA`, `EOPNOTSUPP` (unknown name space), `ERANGE` (empty or long name), `EACCES`.
+    pub fn get_xattr(&self, cred: &Cred, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        check_xattr_name(name)?;
+        let space = Space::of(name);
+        if matches!(space, Space::AclAccess | Space::AclDefault) {
+            return self.get_acl(space);
+        }
+        self.permit_xattr(cred, space, name, Access::READ)?;
+        space.check_exists(name)?;
+        let extra = self.extra_if_any().ok_or(Errno::ENODATA)?;
+        let xattrs = extra.xattrs.lock();
+        xattrs.values.get(name).map(|value| value.to_vec()).ok_or(Errno::ENODATA)
+    }
+
+    /// Sets attribute `name` to `value`; `flags` may ask that it be new, or that it be there.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA` (as `flags` ask), `EOPNOTSUPP`, `ERANGE`, `E2BIG`, `EACCES`, `EPERM`, `EINVAL`
+    /// (bad flags or a malformed ACL).
+    pub fn set_xattr(&self, cred: &Cred, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<(), Errno> {
+        check_xattr(name, value, flags)?;
+        let space = Space::of(name);
+        if matches!(space, Space::AclAccess | Space::AclDefault) {
+            return self.set_acl(cred, space, value);
+        }
+        self.permit_xattr(cred, space, name, Access::WRITE)?;
+        space.check_exists(name)?;
+        {
+            let mut xattrs = self.extra().xattrs.lock();
+            let exists = xattrs.values.contains_key(name);
+            if exists && flags.contains(XattrFlags::CREATE) {
+                return Err(Errno::EEXIST);
+            }
+            if !exists && flags.contains(XattrFlags::REPLACE) {
+                return Err(Errno::ENODATA);
+            }
+            xattrs.values.insert(name.into(), value.into());
+        }
+        self.touch_ctime(cred);
+        Ok(())
+    }
+
+    /// Removes attribute `name`.
+    ///
+    /// # Errors
+    /// As [`Inode::set_xattr`].
+    pub fn remove_xattr(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
+        check_xattr_name(name)?;
+        let space = Space::of(name);
+        if matches!(space, Space::AclAccess | Space::AclDefault) {
+            return self.set_acl(cred, space, &[]);
+        }
+        self.permit_xattr(cred, space, name, Access::WRITE)?;
+        space.check_exists(name)?;
+        let extra = self.extra_if_any().ok_or(Errno::ENODATA)?;
+        if extra.xattrs.lock().values.remove(name).is_none() {
+            return Err(Errno::ENODATA);
+        }
+        self.touch_ctime(cred);
+        Ok(())
+    }
+
+    /// The names of all attributes that `cred` may know of.
+    pub fn list_xattr(&self, cred: &Cred) -> Vec<Vec<u8>> {
+        let mut names = Vec::new();
+        {
+            let attr = self.attr.lock();
+            if attr.access_acl().is_some() {
+                names.push(ACL_ACCESS.to_vec());
+            }
+            if attr.default_acl().is_some() {
+                names.push(ACL_DEFAULT.to_vec());
+            }
+        }
+        if let Some(extra) = self.extra_if_any() {
+            let visible = |name: &[u8]| !name.starts_with(b"trusted.") || cred.has(Caps::SYS_ADMIN);
+            let xattrs = extra.xattrs.lock();
+            names.extend(xattrs.values.keys().filter(|name| visible(name)).map(|name| name.to_vec()));
+        }
+        names
+    }
+
+    /// The rules of Linux's `xattr_permission` and of its capability module.
+    fn permit_xattr(&self, cred: &Cred, space: Space, name: &[u8], want: Access) -> Result<(), Errno> {
+        let reading = want == Access::READ;
+        match space {
+            Space::Trusted if cred.has(Caps::SYS_ADMIN) => Ok(()),
+            Space::Trusted => Err(if reading { Errno::ENODATA } else { Errno::EPERM }),
+            Space::Security if reading => Ok(()),
+            Space::Security => {
+                let needed = if name == b"security.capability" { Caps::SETFCAP } else { Caps::SYS_ADMIN };
+                if cred.has(needed) { Ok(()) } else { Err(Errno::EPERM) }
+            }
+            Space::User => {
+                if !matches!(self.file_type(), FileType::Regular | FileType::Directory) {
+                    return Err(if reading { Errno::ENODATA } else { Errno::EPERM });
+                }
+                let attr = self.attr.lock();
+                if self.is_dir() && !reading && attr.mode & S_ISVTX != 0 && !attr.owned_by(cred) {
+                    return Err(Errno::EPERM);
+                }
+                attr.access(cred, want, self.is_dir())
+            }
+            Space::AclAccess | Space::AclDefault => Ok(()),
+            Space::Unknown if name.starts_with(b"system.") => Ok(()),
+            Space::Unknown => self.access(cred, want),
+        }
+    }
+
+    fn get_acl(&self, space: Space) -> Result<Vec<u8>, Errno> {
+        if self.file_type() == FileType::Symlink {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let attr = self.attr.lock();
+        let acl = if space == Space::AclAccess { attr.access_acl() } else { attr.default_acl() };
+        acl.map(Acl::to_xattr).ok_or(Errno::ENODATA)
+    }
+
+    /// Sets the ACL that `value` spells, or removes it. An access ACL also sets the permission bits that it
+    /// contains. The checks are made in the order of Linux.
+    fn set_acl(&self, cred: &Cred, space: Space, value: &[u8]) -> Result<(), Errno> {
+        let removes = !Acl::check_form(value)?;
+        if self.file_type() == FileType::Symlink {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let slot_is_access = space == Space::AclAccess;
+        if !slot_is_access && !self.is_dir() {
+            return if removes { Ok(()) } else { Err(Errno::EACCES) };
+        }
+        {
+            let mut attr = self.attr.lock();
+            if !attr.owned_by(cred) {
+                return Err(Errno::EPERM);
+            }
+            let mut kept = Acl::from_xattr(value)?;
+            if slot_is_access {
+                if let Some(acl) = &kept {
+                    attr.mode = (attr.mode & !0o777) | acl.mode_bits();
+                    if acl.equivalent_mode().is_some() {
+                        kept = None;
+                    }
+                }
+                if !attr.may_keep_setgid(cred) {
+                    attr.mode &= !S_ISGID;
+                }
+            }
+            let acls = attr.acls.get_or_insert_default();
+            *(if slot_is_access { &mut acls.access } else { &mut acls.default }) = kept;
+            if acls.access.is_none() && acls.default.is_none() {
+                attr.acls = None;
+            }
+            attr.ctime = Timestamp::now();
+        }
+        self.notify_attributes(cred);
+        Ok(())
+    }
+}

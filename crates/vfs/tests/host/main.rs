@@ -1,0 +1,6 @@
+//! Import from and export to the host and tar archives.
+
+mod directories;
+mod malformed;
+mod tar_archives;
+mod trees;

@@ -1,0 +1,215 @@
+//! The calls of `Process` as a program uses them.
+
+use sluice_vfs::{
+    AtFlags, Cancel, Cred, Errno, Fd, FileLock, FlockOperation, Fs, LockType, MountFlags, OpenFlags, Options,
+    Process, RenameFlags, Superblock, UmountFlags, Whence,
+};
+
+fn root() -> Process {
+    Fs::new().process(Cred::root())
+}
+
+const RW_CREATE: OpenFlags = OpenFlags::RDWR.union(OpenFlags::CREAT);
+
+#[test]
+fn what_is_written_is_read_back() {
+    let p = root();
+    let fd = p.open("/a", RW_CREATE, 0o644).unwrap();
+    assert_eq!(fd, Fd(0));
+    assert_eq!(p.write(fd, b"hello"), Ok(5));
+    assert_eq!(p.lseek(fd, 0, Whence::Set), Ok(0));
+    let mut buf = [0; 8];
+    assert_eq!(p.read(fd, &mut buf), Ok(5));
+    assert_eq!(&buf[..5], b"hello");
+    assert_eq!(p.fstat(fd).unwrap().size, 5);
+    assert_eq!(p.close(fd), Ok(()));
+    assert_eq!(p.close(fd), Err(Errno::EBADF));
+}
+
+#[test]
+fn unlink_keeps_an_open_file_readable() {
+    let p = root();
+    let superblock = p.fs().superblock().clone();
+    let fd = p.open("/a", RW_CREATE, 0o644).unwrap();
+    p.write(fd, b"still here").unwrap();
+    p.unlink("/a").unwrap();
+    assert_eq!(p.stat("/a"), Err(Errno::ENOENT));
+    let mut buf = [0; 10];
+    assert_eq!(p.pread(fd, &mut buf, 0), Ok(10));
+    assert_eq!(p.fstat(fd).unwrap().nlink, 0);
+    assert_eq!(superblock.live_inodes(), 2);
+    p.close(fd).unwrap();
+    assert_eq!(superblock.live_inodes(), 1);
+    assert!(superblock.check_idle().is_clean());
+}
+
+#[test]
+fn a_directory_cannot_become_its_own_descendant() {
+    let p = root();
+    p.mkdir("/a", 0o755).unwrap();
+    p.mkdir("/a/b", 0o755).unwrap();
+    assert_eq!(p.rename("/a", "/a/b/c"), Err(Errno::EINVAL));
+    assert_eq!(p.rename("/a/b", "/a"), Err(Errno::ENOTEMPTY));
+    p.mkdir("/c", 0o755).unwrap();
+    p.renameat2(Fd::CWD, "/a/b", Fd::CWD, "/c", RenameFlags::EXCHANGE).unwrap();
+    assert!(p.fs().check().is_clean());
+}
+
+#[test]
+fn symbolic_links_lead_on_and_loops_are_refused() {
+    let p = root();
+    p.mkdir("/d", 0o755).unwrap();
+    p.fs().write("/d/f", "x").unwrap();
+    p.symlink("d", "/l").unwrap();
+    assert_eq!(p.stat("/l/f").unwrap().size, 1);
+    assert!(p.lstat("/l/").unwrap().file_type() == sluice_vfs::FileType::Directory);
+    p.symlink("loop", "/loop").unwrap();
+    assert_eq!(p.stat("/loop/x"), Err(Errno::ELOOP));
+    assert_eq!(p.open("/l", OpenFlags::NOFOLLOW, 0), Err(Errno::ELOOP));
+}
+
+#[test]
+fn a_mount_hides_what_is_below_and_is_busy_while_used() {
+    let p = root();
+    p.mkdir("/m", 0o755).unwrap();
+    p.fs().write("/m/below", "").unwrap();
+    p.mount(Superblock::new(Options::default()), "/m", MountFlags::empty()).unwrap();
+    assert_eq!(p.stat("/m/below"), Err(Errno::ENOENT));
+    let fd = p.open("/m/f", RW_CREATE, 0o644).unwrap();
+    assert_eq!(p.rename("/m/f", "/f"), Err(Errno::EXDEV));
+    assert_eq!(p.umount("/m", UmountFlags::empty()), Err(Errno::EBUSY));
+    assert_eq!(p.rmdir("/m"), Err(Errno::EBUSY));
+    p.chdir("/m").unwrap();
+    assert_eq!(p.getcwd().unwrap().to_str(), Some("/m"));
+    p.umount("/m", UmountFlags::DETACH).unwrap();
+    assert!(p.stat("/m/below").is_ok());
+    assert_eq!(p.write(fd, b"a detached mount lives on"), Ok(25));
+    assert_eq!(p.getcwd(), Err(Errno::ENOENT));
+    assert_eq!(p.umount("/m", UmountFlags::empty()), Err(Errno::EINVAL));
+}
+
+#[test]
+fn a_bind_mount_shows_a_directory_twice_and_can_be_read_only() {
+    let p = root();
+    p.mkdir("/a", 0o755).unwrap();
+    p.mkdir("/b", 0o755).unwrap();
+    p.bind("/a", "/b", MountFlags::RDONLY).unwrap();
+    p.fs().write("/a/f", "x").unwrap();
+    assert_eq!(p.fs().read("/b/f").unwrap(), b"x");
+    assert_eq!(p.unlink("/b/f"), Err(Errno::EROFS));
+    assert_eq!(p.chdir("/b/.."), Ok(()));
+    assert_eq!(p.getcwd().unwrap().to_str(), Some("/"));
+    p.umount("/b", UmountFlags::empty()).unwrap();
+    assert!(!p.fs().exists("/b/f"));
+}
+
+#[test]
+fn any_close_releases_a_process_posix_locks_and_no_others() {
+    let p = root();
+    let other = p.fork();
+    let fd = p.open("/f", RW_CREATE, 0o644).unwrap();
+    let second = p.open("/f", OpenFlags::RDWR, 0).unwrap();
+    let theirs = other.open("/f", OpenFlags::RDWR, 0).unwrap();
+    p.fcntl_setlk(fd, &FileLock::range(LockType::Write, 0, 10)).unwrap();
+    let wanted = FileLock::range(LockType::Write, 5, 1);
+    assert_eq!(other.fcntl_setlk(theirs, &wanted), Err(Errno::EAGAIN));
+    let found = other.fcntl_getlk(theirs, &wanted).unwrap();
+    assert_eq!((found.kind, found.start, found.len, found.pid), (LockType::Write, 0, 10, p.pid()));
+    p.close(second).unwrap();
+    assert_eq!(other.fcntl_setlk(theirs, &wanted), Ok(()));
+}
+
+#[test]
+fn a_flock_belongs_to_the_open_file_and_goes_with_its_last_descriptor() {
+    let p = root();
+    let fd = p.open("/f", RW_CREATE, 0o644).unwrap();
+    let copy = p.dup(fd).unwrap();
+    let other = p.open("/f", OpenFlags::RDONLY, 0).unwrap();
+    p.flock(fd, FlockOperation::Exclusive).unwrap();
+    assert_eq!(p.flock(other, FlockOperation::Shared), Err(Errno::EAGAIN));
+    p.close(fd).unwrap();
+    assert_eq!(p.flock(other, FlockOperation::Shared), Err(Errno::EAGAIN));
+    p.close(copy).unwrap();
+    assert_eq!(p.flock(other, FlockOperation::Shared), Ok(()));
+}
+
+#[test]
+fn a_wait_that_would_close_a_cycle_is_refused() {
+    let (a, cancel) = (root(), Cancel::new());
+    let b = a.fork();
+    let fa = a.open("/f", RW_CREATE, 0o644).unwrap();
+    let fb = b.open("/f", OpenFlags::RDWR, 0).unwrap();
+    a.fcntl_setlk(fa, &FileLock::range(LockType::Write, 0, 1)).unwrap();
+    b.fcntl_setlk(fb, &FileLock::range(LockType::Write, 1, 1)).unwrap();
+    sluice_sync::thread::scope(|scope| {
+        let waiter = scope.spawn(|| a.fcntl_setlkw(fa, &FileLock::range(LockType::Write, 1, 1), &cancel));
+        let waits = |entry: &sluice_locks::LockEntry| entry.waits_for.is_some();
+        while !a.fs().superblock().lock_domain().list().iter().any(waits) {
+            sluice_sync::thread::yield_now();
+        }
+        let wanted = FileLock::range(LockType::Write, 0, 1);
+        assert_eq!(b.fcntl_setlkw(fb, &wanted, &Cancel::new()), Err(Errno::EDEADLK));
+        b.fcntl_setlk(fb, &FileLock::whole(LockType::Unlock)).unwrap();
+        assert_eq!(waiter.join().unwrap(), Ok(()));
+    });
+}
+
+#[test]
+fn a_directory_stream_resumes_after_a_seek() {
+    let p = root();
+    p.mkdir("/d", 0o755).unwrap();
+    for i in 0..10 {
+        p.mknod(format!("/d/{i}"), sluice_vfs::FileType::Regular, 0o644, 0).unwrap();
+    }
+    let fd = p.open("/d", OpenFlags::DIRECTORY, 0).unwrap();
+    let first = p.getdents(fd, 5).unwrap();
+    let rest = p.getdents(fd, 100).unwrap();
+    assert_eq!((first.len(), rest.len()), (5, 7));
+    p.lseek(fd, first[3].position.cast_signed(), Whence::Set).unwrap();
+    p.unlink("/d/0").unwrap();
+    let again = p.getdents(fd, 100).unwrap();
+    assert_eq!(again.len(), 8);
+    assert_eq!(again[0], first[4]);
+}
+
+#[test]
+fn an_unnamed_file_can_be_given_a_name_unless_exclusive() {
+    let p = root();
+    let fd = p.open("/", OpenFlags::TMPFILE | OpenFlags::RDWR, 0o600).unwrap();
+    p.write(fd, b"x").unwrap();
+    assert_eq!(p.fstat(fd).unwrap().nlink, 0);
+    p.linkat(fd, "", Fd::CWD, "/named", AtFlags::EMPTY_PATH).unwrap();
+    assert_eq!(p.stat("/named").unwrap().nlink, 1);
+    let fd = p.open("/", OpenFlags::TMPFILE | OpenFlags::RDWR | OpenFlags::EXCL, 0o600).unwrap();
+    assert_eq!(p.linkat(fd, "", Fd::CWD, "/no", AtFlags::EMPTY_PATH), Err(Errno::ENOENT));
+}
+
+#[test]
+fn a_chain_of_removed_directories_ends_without_overflowing_the_stack() {
+    let p = root();
+    let superblock = p.fs().superblock().clone();
+    const DEPTH: usize = 200_000;
+    for _ in 0..DEPTH {
+        p.mkdir("d", 0o755).unwrap();
+        p.chdir("d").unwrap();
+    }
+    let deepest = p.open(".", OpenFlags::RDONLY, 0).unwrap();
+    for _ in 0..DEPTH {
+        p.chdir("..").unwrap();
+        p.rmdir("d").unwrap();
+    }
+    assert_eq!(superblock.live_inodes(), DEPTH as u64 + 1);
+    p.close(deepest).unwrap();
+    assert_eq!(superblock.live_inodes(), 1);
+}
+
+#[test]
+fn a_deep_tree_is_dropped_without_overflowing_the_stack() {
+    let fs = Fs::new();
+    let p = fs.process(Cred::root());
+    for _ in 0..200_000 {
+        p.mkdir("d", 0o755).unwrap();
+        p.chdir("d").unwrap();
+    }
+    drop((p, fs));
+}
