@@ -1,0 +1,82 @@
+//! Flags: the bits of the protocol's flag words, by the kernel's names.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// What kernel and server agree on in INIT. The upper half travels in `flags2`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(crate) struct InitFlags: u64 {
+        const ASYNC_READ = 1 << 0;
+        const POSIX_LOCKS = 1 << 1;
+        const ATOMIC_O_TRUNC = 1 << 3;
+        const BIG_WRITES = 1 << 5;
+        const DONT_MASK = 1 << 6;
+        const FLOCK_LOCKS = 1 << 10;
+        const AUTO_INVAL_DATA = 1 << 12;
+        const DO_READDIRPLUS = 1 << 13;
+        const READDIRPLUS_AUTO = 1 << 14;
+        const ASYNC_DIO = 1 << 15;
+        const WRITEBACK_CACHE = 1 << 16;
+        const NO_OPEN_SUPPORT = 1 << 17;
+        const PARALLEL_DIROPS = 1 << 18;
+        const POSIX_ACL = 1 << 20;
+        const MAX_PAGES = 1 << 22;
+        const CACHE_SYMLINKS = 1 << 23;
+        const NO_OPENDIR_SUPPORT = 1 << 24;
+        const EXPLICIT_INVAL_DATA = 1 << 25;
+        const HANDLE_KILLPRIV_V2 = 1 << 28;
+        const SETXATTR_EXT = 1 << 29;
+        const INIT_EXT = 1 << 30;
+
+        const _ = !0;
+    }
+
+    /// Which fields of a SETATTR request count.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(crate) struct Fattr: u32 {
+        const MODE = 1 << 0;
+        const UID = 1 << 1;
+        const GID = 1 << 2;
+        const SIZE = 1 << 3;
+        const ATIME = 1 << 4;
+        const MTIME = 1 << 5;
+        const FH = 1 << 6;
+        const ATIME_NOW = 1 << 7;
+        const MTIME_NOW = 1 << 8;
+        const LOCKOWNER = 1 << 9;
+        const CTIME = 1 << 10;
+        const KILL_SUIDGID = 1 << 11;
+
+        const _ = !0;
+    }
+}
+
+/// OPEN reply: keep the cached pages of the file.
+pub(crate) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+/// OPENDIR reply: the kernel may cache the directory's entries.
+pub(crate) const FOPEN_CACHE_DIR: u32 = 1 << 3;
+/// RELEASE: the open file held a flock, which ends now.
+pub(crate) const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+/// GETLK, SETLK, SETLKW: a flock and not a byte range.
+pub(crate) const LK_FLOCK: u32 = 1 << 0;
+/// WRITE: written back from the page cache; whose write it was is a guess.
+pub(crate) const WRITE_CACHE: u32 = 1 << 0;
+/// WRITE: clear set-ID bits.
+pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// SETXATTR of an access ACL: clear the set-group-ID bit.
+pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
+
+/// `fl_type` of a lock: shared.
+pub(crate) const F_RDLCK: u32 = 0;
+/// `fl_type` of a lock: exclusive.
+pub(crate) const F_WRLCK: u32 = 1;
+/// `fl_type` of a lock: none.
+pub(crate) const F_UNLCK: u32 = 2;
+
+/// `st_mask` bits of a statx reply: all the attributes of `stat`, and the creation time.
+pub(crate) const STATX_BASIC_STATS_AND_BTIME: u32 = 0xfff;
+
+/// Notification codes, sent in place of an error with `unique` 0.
+pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
+/// The meaning of a name changed.
+pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;

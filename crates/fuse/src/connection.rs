@@ -1,0 +1,146 @@
+//! Connection: what all workers of one mount share, and the path of one message through it.
+
+use crate::abi::opcode;
+use crate::counters::Counters;
+use crate::handler::{Disposition, Negotiated};
+use crate::handles::Handles;
+use crate::nodes::Nodes;
+use crate::notify::Event;
+use crate::parked::{Parked, Wait};
+use crate::reply::Reply;
+use crate::request::{Malformed, Request};
+use crate::transport::{Channel, Replier};
+use crate::{LockMode, MountOptions};
+use sluice_sync::atomic::{AtomicBool, Ordering};
+use sluice_sync::{Arc, OnceLock, mpsc};
+use sluice_vfs::{Errno, Inode, ObserverId, Superblock};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The server's side of one mount.
+pub(crate) struct Connection {
+    /// *immutable*
+    pub(crate) superblock: Arc<Superblock>,
+    /// *immutable*
+    pub(crate) options: MountOptions,
+    /// *immutable*
+    channel: Arc<dyn Channel>,
+    /// What INIT agreed on. *immutable once set*
+    pub(crate) negotiated: OnceLock<Negotiated>,
+    /// Under which name the file system knows this mount. *immutable once set*
+    pub(crate) observer: OnceLock<ObserverId>,
+    pub(crate) nodes: Nodes,
+    pub(crate) handles: Handles,
+    pub(crate) parked: Arc<Parked>,
+    /// Announcements that this thread must not make itself; see `notify`.
+    later: mpsc::Sender<Event>,
+    pub(crate) counters: Counters,
+    /// A panic was reported. *atomic (no label: a flag on its own)*
+    panicked: AtomicBool,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        superblock: Arc<Superblock>,
+        options: MountOptions,
+        channel: Arc<dyn Channel>,
+        later: mpsc::Sender<Event>,
+    ) -> Connection {
+        let nodes = Nodes::new(superblock.root().clone());
+        Connection {
+            superblock,
+            options,
+            channel,
+            negotiated: OnceLock::new(),
+            observer: OnceLock::new(),
+            nodes,
+            handles: Handles::default(),
+            parked: Arc::default(),
+            later,
+            counters: Counters::new(),
+            panicked: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes one message apart, serves it and answers it, with `reply` as scratch space.
+    pub(crate) fn serve(&self, message: &[u8], reply: &mut Reply) {
+        reply.clear();
+        let request = match Request::parse(message) {
+            Ok(request) => request,
+            Err(Malformed { unique: Some(unique), errno }) => return self.send(reply.failure(unique, errno)),
+            Err(Malformed { unique: None, .. }) => return,
+        };
+        self.counters.count(request.header.opcode);
+        let disposition =
+            catch_unwind(AssertUnwindSafe(|| self.handle(&request, reply))).unwrap_or_else(|_| {
+                self.report_panic(request.header.opcode);
+                Disposition::Done(Err(Errno::EIO))
+            });
+        match disposition {
+            Disposition::Done(Ok(())) => self.send(reply.success(request.header.unique)),
+            Disposition::Done(Err(errno)) => self.send(reply.failure(request.header.unique, errno)),
+            Disposition::NoReply | Disposition::Parked => {}
+        }
+    }
+
+    /// The means to answer request `unique` later.
+    pub(crate) fn replier(&self, unique: u64) -> Replier {
+        Replier::new(self.channel.clone(), unique)
+    }
+
+    /// Sends a notification.
+    pub(crate) fn notify(&self, message: &[u8]) -> io::Result<()> {
+        self.channel.send(message)
+    }
+
+    /// Has `event` announced by the mount's own thread.
+    pub(crate) fn tell_later(&self, event: Event) {
+        // The receiver lives as long as the mount; after that there is nobody to tell.
+        let _ = self.later.send(event);
+    }
+
+    /// The inode that the kernel calls `nodeid`.
+    pub(crate) fn node(&self, nodeid: u64) -> Result<Arc<Inode>, Errno> {
+        self.nodes.get(nodeid).ok_or(Errno::ESTALE)
+    }
+
+    /// True when this crate and not the kernel serves file locks.
+    pub(crate) fn serves_locks(&self) -> bool {
+        self.options.locks == LockMode::Sluice
+    }
+
+    /// The kernel is gone: gives back whatever it held. Workers must have ended.
+    pub(crate) fn close(&self) {
+        if let Some(observer) = self.observer.get() {
+            self.superblock.unobserve(*observer);
+        }
+        for Wait { inode, ticket } in self.parked.drain() {
+            inode.locks().cancel(&ticket);
+        }
+        self.handles.close_all();
+        self.nodes.clear();
+    }
+
+    /// True if a request has panicked.
+    #[cfg(test)]
+    pub(crate) fn has_panicked(&self) -> bool {
+        self.panicked.load(Ordering::Relaxed)
+    }
+
+    fn send(&self, message: &[u8]) {
+        // An error means that the request was aborted or the mount is gone: there is nobody left to tell.
+        let _ = self.channel.send(message);
+    }
+
+    /// Says once, on standard error, that requests panic. The panic's own message stands above it.
+    #[cold]
+    fn report_panic(&self, opcode: u32) {
+        // Relaxed: only decides who prints.
+        if !self.panicked.swap(true, Ordering::Relaxed) {
+            let name = opcode::name(opcode);
+            eprintln!(
+                "sluicefs: a {name} request panicked and was answered with EIO; the mount goes on. Please report it."
+            );
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The asking side.
+
+use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, is_trusted};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// The longest answer that is read, in bytes.
+const ANSWER_MAX: u64 = 1 << 30;
+
+/// The locks of the sluicefs mount that holds `dir`, in the form of `/proc/locks`. `None` if no sluicefs server
+/// serves them: it is another file system, or the kernel does.
+///
+/// # Errors
+/// When `dir` cannot be reached, or the server does not answer.
+pub fn locks(dir: &Path) -> io::Result<Option<Vec<u8>>> {
+    match ask(dir, "locks\n")? {
+        Some(answer) if answer == LOCKS_IN_KERNEL.as_bytes() => Ok(None),
+        Some(answer) => unwrap(answer).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The locks that the kernel itself keeps on the file system that holds `dir`, in the form of `/proc/locks`,
+/// requests that wait included. Processes that this one may not see show up as the kernel shows them.
+///
+/// # Errors
+/// When `dir` or `/proc/locks` cannot be read.
+pub fn kernel_locks(dir: &Path) -> io::Result<Vec<u8>> {
+    let device = device_of(dir)?;
+    let mut text = std::fs::read("/proc/locks")?;
+    keep_lines_of(device, &mut text);
+    Ok(text)
+}
+
+/// [`locks`], or else [`kernel_locks`].
+///
+/// # Errors
+/// As these.
+pub fn all_locks(dir: &Path) -> io::Result<Vec<u8>> {
+    match locks(dir)? {
+        Some(text) => Ok(text),
+        None => kernel_locks(dir),
+    }
+}
+
+/// What the server of the sluicefs mount that holds `dir` has counted: one line of JSON. `None` if there is no
+/// server.
+///
+/// # Errors
+/// As [`locks`].
+pub fn stat(dir: &Path) -> io::Result<Option<Vec<u8>>> {
+    ask(dir, "stat\n")?.map(unwrap).transpose()
+}
+
+/// The whole answer of the server of `dir`'s mount. `None` if nobody listens.
+fn ask(dir: &Path, question: &str) -> io::Result<Option<Vec<u8>>> {
+    let mut stream = match UnixStream::connect_addr(&address(device_of(dir)?)?) {
+        Ok(stream) => stream,
+        Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    if !is_trusted(&stream)? {
+        let message = "the control socket of this mount belongs to another user";
+        return Err(io::Error::new(ErrorKind::PermissionDenied, message));
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(question.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
+    Ok(Some(answer))
+}
+
+/// The answer behind the first line, or that line as an error.
+fn unwrap(answer: Vec<u8>) -> io::Result<Vec<u8>> {
+    match answer.strip_prefix(OK.as_bytes()) {
+        Some(rest) => Ok(rest.to_vec()),
+        None => Err(io::Error::other(String::from_utf8_lossy(&answer).trim().to_string())),
+    }
+}
+
+fn device_of(dir: &Path) -> io::Result<(u32, u32)> {
+    let dev = dir.metadata()?.dev();
+    Ok((rustix::fs::major(dev), rustix::fs::minor(dev)))
+}
+
+/// Removes the lines of other devices. A line has a field `major:minor:inode`, the first two in hexadecimal.
+fn keep_lines_of(device: (u32, u32), text: &mut Vec<u8>) {
+    let prefix = format!("{:02x}:{:02x}:", device.0, device.1);
+    let is_kept =
+        |line: &[u8]| line.split(|&byte| byte == b' ').any(|field| field.starts_with(prefix.as_bytes()));
+    let kept: Vec<u8> =
+        text.split_inclusive(|&byte| byte == b'\n').filter(|line| is_kept(line)).flatten().copied().collect();
+    *text = kept;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_other_devices_are_left_out_and_waiters_kept() {
+        let mut text = b"1: POSIX  ADVISORY  WRITE 12 00:2f:7 0 EOF\n\
+            1: -> POSIX  ADVISORY  WRITE 13 00:2f:7 0 EOF\n\
+            2: FLOCK  ADVISORY  WRITE 14 00:2e:7 0 EOF\n\
+            3: POSIX  ADVISORY  READ 15 100:2f:7 0 EOF\n"
+            .to_vec();
+        keep_lines_of((0, 0x2f), &mut text);
+        let kept = String::from_utf8(text).expect("ASCII");
+        assert_eq!(kept.lines().count(), 2, "{kept}");
+        assert!(kept.contains("-> POSIX"));
+    }
+
+    #[test]
+    fn a_file_system_without_a_server_has_no_answer() {
+        assert!(locks(Path::new("/proc")).expect("proc can be reached").is_none());
+        assert!(all_locks(Path::new("/proc")).expect("proc can be reached").is_empty());
+        assert!(locks(Path::new("/no/such/place")).is_err());
+    }
+}

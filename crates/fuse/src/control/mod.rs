@@ -1,0 +1,42 @@
+//! Control: questions that another process may ask the server of a mount.
+//!
+//! # Theory
+//! The server listens on an abstract Unix socket that is named after the mount's device number, so that it is found
+//! from any path inside the mount. One question per connection:
+//! ```text
+//!   client                        server
+//!   "locks\n" or "stat\n"   ──>
+//!                           <──   "ok\n" and the answer, or one line that says why not; end of stream
+//! ```
+//! Anybody can bind or connect to an abstract name, so both sides look at the other's credentials: the server
+//! answers root and its own user, the client believes root and its own user.
+
+mod client;
+mod server;
+
+pub use client::{all_locks, kernel_locks, locks, stat};
+pub(crate) use server::Server;
+
+use rustix::net::sockopt;
+use sluice_sync::time::Duration;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+
+/// How long either side waits for the other.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// First line of an answer.
+const OK: &str = "ok\n";
+/// The whole answer to `locks` when the kernel serves them.
+const LOCKS_IN_KERNEL: &str = "locks are served by the kernel\n";
+
+/// Where the server of the mount with device number `device` listens.
+fn address(device: (u32, u32)) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("sluicefs/{}:{}", device.0, device.1))
+}
+
+/// True if the process at the other end is root's or this user's.
+fn is_trusted(stream: &UnixStream) -> io::Result<bool> {
+    let peer = sockopt::socket_peercred(stream)?;
+    Ok(peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+}

@@ -1,0 +1,171 @@
+//! The answering side.
+
+use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, is_trusted};
+use crate::connection::Connection;
+use sluice_locks::{LockEntry, proc_locks};
+use sluice_sync::thread::{Builder, JoinHandle, sleep};
+use sluice_sync::time::Duration;
+use sluice_sync::{Arc, Mutex, Weak};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+/// The longest question.
+const QUESTION_MAX: usize = 64;
+/// Device numbers are used again at once, so the name may belong to a server that is just ending.
+const BIND_TRIES: u32 = 20;
+const BIND_AFTER: Duration = Duration::from_millis(10);
+
+/// The thread that answers. Dropping it frees the name.
+pub(crate) struct Server {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread and its owner share.
+struct Shared {
+    /// *immutable*
+    listener: UnixListener,
+    serving: Mutex<Serving>,
+}
+
+#[derive(Default)]
+struct Serving {
+    stopped: bool,
+    /// The client that is being answered, so that it can be cut off.
+    client: Option<UnixStream>,
+}
+
+impl Server {
+    /// Starts to answer questions about the mount `device`. `None` if the name is taken or no thread can be
+    /// started, said on standard error: the mount works without.
+    pub(crate) fn start(device: (u32, u32), connection: &Arc<Connection>) -> Option<Server> {
+        Self::try_start(device, Arc::downgrade(connection))
+            .inspect_err(|error| {
+                let (major, minor) = device;
+                eprintln!(
+                    "sluicefs: no control socket for mount {major}:{minor}, `sluice locks` will not work: {error}"
+                );
+            })
+            .ok()
+    }
+
+    fn try_start(device: (u32, u32), connection: Weak<Connection>) -> io::Result<Server> {
+        let shared = Arc::new(Shared { listener: bind(device)?, serving: Mutex::default() });
+        let inner = shared.clone();
+        let dev = rustix::fs::makedev(device.0, device.1);
+        let thread =
+            Builder::new().name("sluice-control".into()).spawn(move || inner.serve(dev, &connection))?;
+        Ok(Server { shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Wakes the thread from accept. It was listening, so this cannot fail.
+        let _ = rustix::net::shutdown(&self.shared.listener, rustix::net::Shutdown::Both);
+        let client = {
+            let mut serving = self.shared.serving.lock();
+            serving.stopped = true;
+            serving.client.take()
+        };
+        if let Some(client) = client {
+            // It may have gone by itself.
+            let _ = client.shutdown(std::net::Shutdown::Both);
+        }
+        if let Some(thread) = self.thread.take() {
+            // It waits for nobody any more. A panic in it was printed already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn serve(&self, dev: u64, connection: &Weak<Connection>) {
+        loop {
+            match self.listener.accept() {
+                // What goes wrong with one client is that client's affair.
+                Ok((stream, _)) => drop(self.serve_one(stream, dev, connection)),
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                // Shut down; or out of descriptors, when answering is hopeless as well.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn serve_one(&self, stream: UnixStream, dev: u64, connection: &Weak<Connection>) -> io::Result<()> {
+        {
+            let mut serving = self.serving.lock();
+            if serving.stopped {
+                return Ok(());
+            }
+            serving.client = Some(stream.try_clone()?);
+        }
+        let outcome = answer(stream, dev, connection);
+        self.serving.lock().client = None;
+        outcome
+    }
+}
+
+fn bind(device: (u32, u32)) -> io::Result<UnixListener> {
+    let address = address(device)?;
+    for _ in 1..BIND_TRIES {
+        match UnixListener::bind_addr(&address) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => sleep(BIND_AFTER),
+            decided => return decided,
+        }
+    }
+    UnixListener::bind_addr(&address)
+}
+
+fn answer(mut stream: UnixStream, dev: u64, connection: &Weak<Connection>) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    if !is_trusted(&stream)? {
+        return stream.write_all(b"only root and the user who serves the mount may ask\n");
+    }
+    let question = read_line(&mut stream)?;
+    let Some(connection) = connection.upgrade() else { return Ok(()) };
+    let text = match question.as_slice() {
+        b"locks" if connection.serves_locks() => format!("{OK}{}", locks(&connection, dev)),
+        b"locks" => LOCKS_IN_KERNEL.into(),
+        b"stat" => format!("{OK}{}\n", stat(&connection)),
+        _ => "unknown question: ask locks or stat\n".into(),
+    };
+    stream.write_all(text.as_bytes())
+}
+
+/// Up to the first newline. Longer lines are cut off, and then known to nobody.
+fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while line.len() < QUESTION_MAX && stream.read(&mut byte)? == 1 && byte[0] != b'\n' {
+        line.push(byte[0]);
+    }
+    Ok(line)
+}
+
+/// All locks, under the device number by which users of the mount know its files.
+fn locks(connection: &Connection, dev: u64) -> String {
+    let entries = connection.superblock.lock_domain().list();
+    let entries: Vec<_> = entries.into_iter().map(|entry| LockEntry { dev, ..entry }).collect();
+    proc_locks(&entries)
+}
+
+/// One line of JSON.
+fn stat(connection: &Connection) -> String {
+    let statfs = connection.superblock.statfs();
+    format!(
+        "{{\"requests_total\":{},\"requests\":{},\"known_inodes\":{},\"live_inodes\":{},\"open_files\":{},\
+         \"waiting_locks\":{},\"block_size\":{},\"blocks\":{},\"blocks_free\":{}}}",
+        connection.counters.total(),
+        connection.counters.to_json(),
+        connection.nodes.len(),
+        connection.superblock.live_inodes(),
+        connection.handles.len(),
+        connection.parked.len(),
+        statfs.block_size,
+        statfs.blocks,
+        statfs.blocks_free,
+    )
+}

@@ -1,0 +1,99 @@
+//! MountError: why mounting or unmounting failed, each with its cure in the same line.
+
+use std::path::PathBuf;
+use std::{error, fmt, io};
+
+/// Why a mount could not be made or undone. `Display` gives one line that says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MountError {
+    /// There is no `/dev/fuse`, or it may not be opened.
+    NoDevice(io::Error),
+    /// An ordinary user mounts, and the helper program is not installed.
+    NoHelper,
+    /// An ordinary user mounts, and only root may open `/dev/fuse`.
+    DeviceForRootOnly,
+    /// The helper program refused, with this message.
+    Helper(String),
+    /// Only root, or a user whom `/etc/fuse.conf` allows, may use `allow_other`.
+    AllowOther,
+    /// The place to mount on does not exist or cannot be reached.
+    Unreachable(PathBuf, io::Error),
+    /// The place to mount on is not a directory.
+    NotADirectory(PathBuf),
+    /// The place to mount on is a mount whose server ended.
+    Dead(PathBuf),
+    /// No sluicefs is mounted at the place to unmount.
+    NotMounted(PathBuf),
+    /// The process may not mount.
+    Denied(PathBuf),
+    /// Files of the mount are in use.
+    Busy(PathBuf),
+    /// Another file system is mounted on top.
+    Covered(PathBuf),
+    /// The kernel's FUSE is older than this crate needs.
+    KernelTooOld,
+    /// Anything else, and what was being done.
+    System(&'static str, io::Error),
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MountError::NoDevice(error) if error.kind() == io::ErrorKind::NotFound => f.write_str(
+                "/dev/fuse is missing: load the module with `modprobe fuse`, or start the container with --device /dev/fuse",
+            ),
+            MountError::NoDevice(error) => write!(
+                f,
+                "/dev/fuse cannot be opened ({error}): start the container with --device /dev/fuse --cap-add SYS_ADMIN"
+            ),
+            MountError::NoHelper => f.write_str(
+                "fusermount3 is missing, which mounts for ordinary users: install the package fuse3, or mount as root",
+            ),
+            MountError::DeviceForRootOnly => f.write_str(
+                "/dev/fuse may be opened by root only: let ordinary users do so with `chmod 666 /dev/fuse`, or mount as root",
+            ),
+            MountError::Helper(message) => write!(f, "fusermount3 refused: {message}"),
+            MountError::AllowOther => f.write_str(
+                "allow_other is not permitted: add the line user_allow_other to /etc/fuse.conf, or leave the option out",
+            ),
+            MountError::Unreachable(dir, error) => {
+                write!(f, "{}: {error}: give an existing directory to mount on", dir.display())
+            }
+            MountError::NotADirectory(dir) => {
+                write!(f, "{} is not a directory: give an existing directory to mount on", dir.display())
+            }
+            MountError::Dead(dir) => {
+                let dir = dir.display();
+                write!(f, "{dir} is a mount whose server ended: remove it with `fusermount3 -u {dir}` (as root: `umount -l {dir}`)")
+            }
+            MountError::NotMounted(dir) => {
+                write!(f, "{}: no sluicefs is mounted there: give the directory that was given to mount", dir.display())
+            }
+            MountError::Denied(dir) => write!(
+                f,
+                "not permitted to mount on {}: run as root or as the directory's owner (container: --cap-add SYS_ADMIN)",
+                dir.display()
+            ),
+            MountError::Busy(dir) => {
+                write!(f, "{} is in use: leave it and close its files, or unmount lazily", dir.display())
+            }
+            MountError::Covered(dir) => {
+                write!(f, "another file system is mounted on top of {0}: unmount that first", dir.display())
+            }
+            MountError::KernelTooOld => f.write_str("the kernel's FUSE is too old: Linux 5.12 or newer is needed"),
+            MountError::System(action, error) => write!(f, "cannot {action}: {error}"),
+        }
+    }
+}
+
+impl error::Error for MountError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            MountError::NoDevice(error)
+            | MountError::Unreachable(_, error)
+            | MountError::System(_, error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Attributes: GETATTR, STATX, SETATTR and STATFS.
+
+use super::{FOREVER, attr_of, time_of};
+use crate::abi::flags::STATX_BASIC_STATS_AND_BTIME;
+use crate::abi::{self, Fattr, InHeader};
+use crate::connection::Connection;
+use crate::reply::Reply;
+use sluice_vfs::{Errno, SetAttr, SetTime, Stat, Timestamp};
+use zerocopy::FromZeros;
+
+/// The fields of SETATTR that say what to change.
+const CHANGES: Fattr = Fattr::MODE
+    .union(Fattr::UID)
+    .union(Fattr::GID)
+    .union(Fattr::SIZE)
+    .union(Fattr::ATIME)
+    .union(Fattr::MTIME)
+    .union(Fattr::ATIME_NOW)
+    .union(Fattr::MTIME_NOW);
+
+impl Connection {
+    pub(super) fn getattr(&self, header: &InHeader, reply: &mut Reply) -> Result<(), Errno> {
+        let stat = self.told_stat(header.nodeid)?;
+        reply.put(&abi::AttrOut { attr_valid: FOREVER, attr_valid_nsec: 0, dummy: 0, attr: attr_of(&stat) });
+        Ok(())
+    }
+
+    /// As GETATTR, with the time of creation.
+    pub(super) fn statx(&self, header: &InHeader, reply: &mut Reply) -> Result<(), Errno> {
+        let stat = self.told_stat(header.nodeid)?;
+        let statx = abi::Statx {
+            mask: STATX_BASIC_STATS_AND_BTIME,
+            blksize: stat.blksize,
+            nlink: stat.nlink,
+            uid: stat.uid,
+            gid: stat.gid,
+            // All bits of a mode are in its low half.
+            mode: stat.mode as u16,
+            ino: stat.ino,
+            size: stat.size,
+            blocks: stat.blocks,
+            atime: sx_time_of(stat.atime),
+            btime: sx_time_of(stat.btime),
+            ctime: sx_time_of(stat.ctime),
+            mtime: sx_time_of(stat.mtime),
+            rdev_major: (stat.rdev >> 8) as u32 & 0xfff,
+            rdev_minor: (stat.rdev as u32 & 0xff) | ((stat.rdev >> 12) as u32 & 0xfff00),
+            ..abi::Statx::new_zeroed()
+        };
+        reply.put(&abi::StatxOut { attr_valid: FOREVER, stat: statx, ..abi::StatxOut::new_zeroed() });
+        Ok(())
+    }
+
+    pub(super) fn setattr(
+        &self,
+        header: &InHeader,
+        arg: &abi::SetattrIn,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let inode = self.node(header.nodeid)?;
+        let valid = Fattr::from_bits_retain(arg.valid);
+        if valid.contains(Fattr::SIZE) {
+            let cred = self.cred_killing(header, valid.contains(Fattr::KILL_SUIDGID));
+            inode.truncate(&cred, arg.size)?;
+        }
+        let change = SetAttr {
+            mode: valid.contains(Fattr::MODE).then_some(arg.mode & 0o7777),
+            uid: valid.contains(Fattr::UID).then_some(arg.uid),
+            gid: valid.contains(Fattr::GID).then_some(arg.gid),
+            atime: set_time(valid, Fattr::ATIME, Fattr::ATIME_NOW, arg.atime, arg.atimensec),
+            mtime: set_time(valid, Fattr::MTIME, Fattr::MTIME_NOW, arg.mtime, arg.mtimensec),
+            // A chown that changes neither owner nor group comes as a request to set nothing.
+            chown: !valid.intersects(CHANGES),
+        };
+        if change != SetAttr::default() {
+            inode.set_attr(&self.cred(header), &change)?;
+        }
+        self.getattr(header, reply)
+    }
+
+    pub(super) fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
+        let statfs = self.superblock.statfs();
+        reply.put(&abi::Kstatfs {
+            blocks: statfs.blocks,
+            bfree: statfs.blocks_free,
+            bavail: statfs.blocks_free,
+            files: statfs.files,
+            ffree: statfs.files_free,
+            bsize: statfs.block_size,
+            namelen: statfs.name_max,
+            frsize: statfs.block_size,
+            ..abi::Kstatfs::new_zeroed()
+        });
+        Ok(())
+    }
+
+    /// The attributes of `nodeid`, which the kernel is about to be told.
+    fn told_stat(&self, nodeid: u64) -> Result<Stat, Errno> {
+        let inode = self.node(nodeid)?;
+        self.nodes.mark_told(nodeid);
+        Ok(inode.stat())
+    }
+}
+
+fn set_time(valid: Fattr, given: Fattr, now: Fattr, sec: u64, nsec: u32) -> Option<SetTime> {
+    if valid.contains(now) {
+        Some(SetTime::Now)
+    } else if valid.contains(given) {
+        Some(SetTime::At(Timestamp { sec: sec.cast_signed(), nsec: nsec.min(999_999_999) }))
+    } else {
+        None
+    }
+}
+
+fn sx_time_of(time: Timestamp) -> abi::SxTime {
+    let (_, tv_nsec) = time_of(time);
+    abi::SxTime { tv_sec: time.sec, tv_nsec, reserved: 0 }
+}

@@ -1,0 +1,93 @@
+//! INIT: what the kernel offers and what this crate takes.
+
+use crate::abi::{self, InitFlags};
+use crate::connection::Connection;
+use crate::reply::Reply;
+use sluice_vfs::Errno;
+use zerocopy::FromZeros;
+
+/// How many requests that nobody waits for (read-ahead, write-back) may be under way.
+const MAX_BACKGROUND: u16 = 128;
+/// From how many on the kernel holds back.
+const CONGESTION_THRESHOLD: u16 = 96;
+
+/// What every mount takes when it is offered:
+/// - `PARALLEL_DIROPS`, `ASYNC_READ`, `ASYNC_DIO`, `BIG_WRITES`, `MAX_PAGES`: more and larger requests at once;
+/// - `DO_READDIRPLUS`, `READDIRPLUS_AUTO`: lookups come along with a listing when they are wanted;
+/// - `NO_OPEN_SUPPORT`, `NO_OPENDIR_SUPPORT`: opening without a message;
+/// - `HANDLE_KILLPRIV_V2`: set-ID bits are cleared here, so that no GETXATTR precedes each write;
+/// - `CACHE_SYMLINKS`, `EXPLICIT_INVAL_DATA`: the kernel keeps what it has until it is told otherwise;
+/// - `POSIX_ACL` with `DONT_MASK`: the kernel checks ACLs, and the umask is applied here, where a default ACL
+///   can replace it;
+/// - `SETXATTR_EXT`: the layout of SETXATTR that says when to clear the set-group-ID bit.
+///
+/// Not taken: `ATOMIC_O_TRUNC` (together with messageless opens it loses truncations) and `WRITEBACK_CACHE`
+/// (which makes the kernel the owner of size and mtime).
+const WANTED: InitFlags = InitFlags::PARALLEL_DIROPS
+    .union(InitFlags::ASYNC_READ)
+    .union(InitFlags::ASYNC_DIO)
+    .union(InitFlags::BIG_WRITES)
+    .union(InitFlags::MAX_PAGES)
+    .union(InitFlags::DO_READDIRPLUS)
+    .union(InitFlags::READDIRPLUS_AUTO)
+    .union(InitFlags::NO_OPEN_SUPPORT)
+    .union(InitFlags::NO_OPENDIR_SUPPORT)
+    .union(InitFlags::HANDLE_KILLPRIV_V2)
+    .union(InitFlags::CACHE_SYMLINKS)
+    .union(InitFlags::EXPLICIT_INVAL_DATA)
+    .union(InitFlags::POSIX_ACL)
+    .union(InitFlags::DONT_MASK)
+    .union(InitFlags::SETXATTR_EXT)
+    .union(InitFlags::INIT_EXT);
+
+/// What a mount that serves locks takes besides.
+const LOCKS: InitFlags = InitFlags::POSIX_LOCKS.union(InitFlags::FLOCK_LOCKS);
+
+/// What was agreed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Negotiated {
+    /// The kernel opens files without a message once OPEN was answered with ENOSYS.
+    pub(crate) no_open: bool,
+    /// The same for directories.
+    pub(crate) no_opendir: bool,
+}
+
+impl Connection {
+    pub(super) fn init(&self, arg: &abi::InitIn, reply: &mut Reply) -> Result<(), Errno> {
+        if arg.major > abi::KERNEL_VERSION {
+            // The kernel will send a second INIT for the version named here.
+            reply.put(&abi::InitOut { major: abi::KERNEL_VERSION, ..abi::InitOut::new_zeroed() });
+            return Ok(());
+        }
+        let offered = InitFlags::from_bits_retain(u64::from(arg.flags) | u64::from(arg.flags2) << 32);
+        let too_old = arg.major < abi::KERNEL_VERSION || arg.minor < abi::KERNEL_MINOR_VERSION_MIN;
+        if too_old || !offered.contains(InitFlags::SETXATTR_EXT) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let wanted = if self.serves_locks() { WANTED | LOCKS } else { WANTED };
+        let flags = wanted & offered;
+        let negotiated = Negotiated {
+            no_open: flags.contains(InitFlags::NO_OPEN_SUPPORT),
+            no_opendir: flags.contains(InitFlags::NO_OPENDIR_SUPPORT),
+        };
+        if self.negotiated.set(negotiated).is_err() {
+            return Err(Errno::EIO);
+        }
+        let page = rustix::param::page_size() as u32;
+        let pages = (self.options.max_write / page).max(1);
+        reply.put(&abi::InitOut {
+            major: abi::KERNEL_VERSION,
+            minor: abi::KERNEL_MINOR_VERSION.min(arg.minor),
+            max_readahead: arg.max_readahead,
+            flags: flags.bits() as u32,
+            flags2: (flags.bits() >> 32) as u32,
+            max_background: MAX_BACKGROUND,
+            congestion_threshold: CONGESTION_THRESHOLD,
+            max_write: pages * page,
+            time_gran: 1,
+            max_pages: pages as u16,
+            ..abi::InitOut::new_zeroed()
+        });
+        Ok(())
+    }
+}

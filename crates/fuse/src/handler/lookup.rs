@@ -1,0 +1,136 @@
+//! Names: LOOKUP and the requests that make, move and remove names.
+
+use super::{FOREVER, entry_of};
+use crate::abi::{self, InHeader};
+use crate::connection::Connection;
+use crate::reply::Reply;
+use sluice_sync::Arc;
+use sluice_vfs::{Errno, FileType, Inode, NewInode, NewKind, RenameFlags};
+use zerocopy::FromZeros;
+
+impl Connection {
+    pub(super) fn lookup(&self, header: &InHeader, name: &[u8], reply: &mut Reply) -> Result<(), Errno> {
+        let dir = self.node(header.nodeid)?;
+        match dir.lookup(&self.cred(header), name) {
+            Ok(inode) => reply.put(&self.entry(&inode)),
+            // Node 0 tells the kernel to remember that there is no such name.
+            Err(Errno::ENOENT) => {
+                reply.put(&abi::EntryOut { entry_valid: FOREVER, ..abi::EntryOut::new_zeroed() })
+            }
+            Err(errno) => return Err(errno),
+        }
+        Ok(())
+    }
+
+    pub(super) fn mknod(
+        &self,
+        header: &InHeader,
+        arg: &abi::MknodIn,
+        name: &[u8],
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let kind = match FileType::from_mode(arg.mode).ok_or(Errno::EINVAL)? {
+            FileType::Regular => NewKind::Regular,
+            FileType::Fifo => NewKind::Fifo,
+            FileType::Socket => NewKind::Socket,
+            FileType::CharDevice => NewKind::CharDevice(arg.rdev.into()),
+            FileType::BlockDevice => NewKind::BlockDevice(arg.rdev.into()),
+            FileType::Directory | FileType::Symlink => return Err(Errno::EINVAL),
+        };
+        let regular = matches!(kind, NewKind::Regular);
+        let new = NewInode { kind, mode: arg.mode & 0o7777, umask: arg.umask };
+        self.make(header, name, &new, reply).map_err(|errno| match errno {
+            // This may be an open with O_CREAT, and the name was made by somebody in process after the kernel saw
+            // it missing. ESTALE makes the kernel look again, and decide between opening and EEXIST itself.
+            Errno::EEXIST if regular => Errno::ESTALE,
+            other => other,
+        })
+    }
+
+    pub(super) fn mkdir(
+        &self,
+        header: &InHeader,
+        arg: &abi::MkdirIn,
+        name: &[u8],
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let new = NewInode { kind: NewKind::Directory, mode: arg.mode & 0o7777, umask: arg.umask };
+        self.make(header, name, &new, reply)
+    }
+
+    pub(super) fn symlink(
+        &self,
+        header: &InHeader,
+        name: &[u8],
+        target: &[u8],
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let new = NewInode { kind: NewKind::Symlink(target), mode: 0o777, umask: 0 };
+        self.make(header, name, &new, reply)
+    }
+
+    pub(super) fn readlink(&self, header: &InHeader, reply: &mut Reply) -> Result<(), Errno> {
+        reply.put_bytes(&self.node(header.nodeid)?.read_link()?);
+        Ok(())
+    }
+
+    pub(super) fn link(
+        &self,
+        header: &InHeader,
+        oldnodeid: u64,
+        name: &[u8],
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (dir, target) = (self.node(header.nodeid)?, self.node(oldnodeid)?);
+        dir.link(&self.cred(header), name, &target)?;
+        reply.put(&self.entry(&target));
+        Ok(())
+    }
+
+    pub(super) fn unlink(&self, header: &InHeader, name: &[u8]) -> Result<(), Errno> {
+        self.node(header.nodeid)?.unlink(&self.cred(header), name)
+    }
+
+    pub(super) fn rmdir(&self, header: &InHeader, name: &[u8]) -> Result<(), Errno> {
+        self.node(header.nodeid)?.rmdir(&self.cred(header), name)
+    }
+
+    pub(super) fn rename(
+        &self,
+        header: &InHeader,
+        newdir: u64,
+        flags: u32,
+        old: &[u8],
+        new: &[u8],
+    ) -> Result<(), Errno> {
+        let flags = RenameFlags::from_bits_retain(flags);
+        if !(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE).contains(flags) {
+            return Err(Errno::EINVAL);
+        }
+        let (dir, newdir) = (self.node(header.nodeid)?, self.node(newdir)?);
+        dir.rename(&self.cred(header), old, &newdir, new, flags)
+    }
+
+    /// Makes an inode under `name` and answers with its entry.
+    fn make(
+        &self,
+        header: &InHeader,
+        name: &[u8],
+        new: &NewInode<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let inode = self.node(header.nodeid)?.create(&self.cred(header), name, new)?;
+        reply.put(&self.entry(&inode));
+        Ok(())
+    }
+
+    /// Gives the kernel a lookup of `inode`, and tells its attributes.
+    ///
+    /// The order matters: once the node is in the table, every change by others is announced. A change before
+    /// the attributes are read is in them, a later one is announced after them.
+    pub(super) fn entry(&self, inode: &Arc<Inode>) -> abi::EntryOut {
+        let nodeid = self.nodes.remember(inode);
+        self.nodes.mark_told(nodeid);
+        entry_of(nodeid, &inode.stat())
+    }
+}

@@ -1,0 +1,164 @@
+//! Handler: what each request does, independent of how it came.
+//!
+//! # Theory
+//! [`Connection::handle`] serves one request synchronously on the calling thread. It puts the answer's body
+//! into a [`Reply`]; the caller sends it. Only a lock request that must wait is *parked*: it is answered by
+//! whoever decides it, and occupies no thread.
+//!
+//! Permissions are the kernel's business (`default_permissions`, POSIX ACLs included), so requests run with
+//! [`Cred::checked_elsewhere`]: `uid` and `gid` only say to whom new files belong.
+//!
+//! # Cache policy
+//! Names, attributes and the absence of names are valid for ever: every change is known here, and changes made
+//! by others are announced (see `notify`). Changes made by the kernel itself need no announcement, because it
+//! invalidates what they touch.
+
+mod attr;
+mod data;
+mod dir;
+mod init;
+mod locks;
+mod lookup;
+mod open;
+#[cfg(test)]
+mod tests;
+mod xattr;
+
+use crate::abi::{self, InHeader};
+use crate::connection::Connection;
+use crate::reply::Reply;
+use crate::request::{Operation, Request};
+use sluice_vfs::{Caps, Cred, Errno, Stat, Timestamp};
+use zerocopy::FromZeros;
+
+pub(crate) use init::Negotiated;
+
+/// How long the kernel may keep names and attributes, in seconds: for ever, as far as it can count.
+const FOREVER: u64 = i64::MAX.cast_unsigned();
+
+/// What became of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Disposition {
+    /// Served: answer with the body, or with the error.
+    Done(Result<(), Errno>),
+    /// Served, and not to be answered.
+    NoReply,
+    /// Waits for a lock; will be answered through a replier.
+    Parked,
+}
+
+impl Connection {
+    /// Serves `request`.
+    pub(crate) fn handle(&self, request: &Request<'_>, reply: &mut Reply) -> Disposition {
+        let header = &request.header;
+        Disposition::Done(match request.operation {
+            Operation::Lookup { name } => self.lookup(header, name, reply),
+            Operation::Forget(arg) => {
+                self.nodes.forget(header.nodeid, arg.nlookup);
+                return Disposition::NoReply;
+            }
+            Operation::BatchForget(forgets) => {
+                forgets.iter().for_each(|one| self.nodes.forget(one.nodeid, one.nlookup));
+                return Disposition::NoReply;
+            }
+            Operation::Getattr => self.getattr(header, reply),
+            Operation::Setattr(arg) => self.setattr(header, &arg, reply),
+            Operation::Statx => self.statx(header, reply),
+            Operation::Readlink => self.readlink(header, reply),
+            Operation::Symlink { name, target } => self.symlink(header, name, target, reply),
+            Operation::Mknod { arg, name } => self.mknod(header, &arg, name, reply),
+            Operation::Mkdir { arg, name } => self.mkdir(header, &arg, name, reply),
+            Operation::Unlink { name } => self.unlink(header, name),
+            Operation::Rmdir { name } => self.rmdir(header, name),
+            Operation::Rename { newdir, flags, old, new } => self.rename(header, newdir, flags, old, new),
+            Operation::Link { oldnodeid, name } => self.link(header, oldnodeid, name, reply),
+            Operation::Open => self.open(header, reply),
+            Operation::Opendir => self.opendir(reply),
+            Operation::Create { arg, name } => self.create(header, &arg, name, reply),
+            Operation::Tmpfile(arg) => self.tmpfile(header, &arg, reply),
+            Operation::Read(arg) => self.read(header, &arg, reply),
+            Operation::Write { arg, data } => self.write(header, &arg, data, reply),
+            Operation::Readdir(arg) => self.readdir(header, &arg, reply),
+            Operation::Readdirplus(arg) => self.readdirplus(header, &arg, reply),
+            Operation::Release(arg) => self.release(&arg),
+            Operation::Flush(arg) => self.flush(header, &arg),
+            // Memory is as durable as it gets. ENOSYS makes the kernel answer the next ones itself, with
+            // success; a durable file system below must answer here instead.
+            Operation::Fsync | Operation::Fsyncdir => Err(Errno::ENOSYS),
+            Operation::Releasedir | Operation::Syncfs | Operation::Destroy => Ok(()),
+            Operation::Statfs => self.statfs(reply),
+            Operation::Setxattr { arg, name, value } => self.setxattr(header, &arg, name, value),
+            Operation::Getxattr { size, name } => self.getxattr(header, size, name, reply),
+            Operation::Listxattr { size } => self.listxattr(header, size, reply),
+            Operation::Removexattr { name } => self.removexattr(header, name),
+            Operation::Getlk(arg) => self.getlk(header, &arg, reply),
+            Operation::Setlk { arg, wait } => return self.setlk(header, &arg, wait),
+            Operation::Interrupt(arg) => {
+                self.interrupt(arg.unique);
+                return Disposition::NoReply;
+            }
+            Operation::Fallocate(arg) => self.fallocate(header, &arg),
+            Operation::Lseek(arg) => self.lseek(header, &arg, reply),
+            Operation::CopyFileRange { arg, wide_reply } => {
+                self.copy_file_range(header, &arg, wide_reply, reply)
+            }
+            Operation::Init(arg) => self.init(&arg, reply),
+            Operation::Ioctl => Err(Errno::ENOTTY),
+            // ACCESS among them: with default_permissions the kernel checks by itself.
+            Operation::Unserved => Err(Errno::ENOSYS),
+        })
+    }
+
+    /// The caller, whose permissions the kernel has checked.
+    fn cred(&self, header: &InHeader) -> Cred {
+        Cred::checked_elsewhere(header.uid, header.gid, self.observer.get().copied())
+    }
+
+    /// As [`cred`](Self::cred); with `kill` the call clears set-ID bits, as one by an ordinary user does.
+    fn cred_killing(&self, header: &InHeader, kill: bool) -> Cred {
+        let mut cred = self.cred(header);
+        cred.caps.set(Caps::FSETID, !kill);
+        cred
+    }
+}
+
+/// The attributes of an inode as the kernel wants them.
+fn attr_of(stat: &Stat) -> abi::Attr {
+    let (atime, atimensec) = time_of(stat.atime);
+    let (mtime, mtimensec) = time_of(stat.mtime);
+    let (ctime, ctimensec) = time_of(stat.ctime);
+    abi::Attr {
+        ino: stat.ino,
+        size: stat.size,
+        blocks: stat.blocks,
+        atime,
+        mtime,
+        ctime,
+        atimensec,
+        mtimensec,
+        ctimensec,
+        mode: stat.mode,
+        nlink: stat.nlink,
+        uid: stat.uid,
+        gid: stat.gid,
+        // The kernel's 32-bit form is the low half of `dev_t`: 12 bits of major, 20 of minor number.
+        rdev: stat.rdev as u32,
+        blksize: stat.blksize,
+        flags: 0,
+    }
+}
+
+fn time_of(time: Timestamp) -> (u64, u32) {
+    (time.sec.cast_unsigned(), time.nsec)
+}
+
+/// A node and its attributes, valid for ever.
+fn entry_of(nodeid: u64, stat: &Stat) -> abi::EntryOut {
+    abi::EntryOut {
+        nodeid,
+        entry_valid: FOREVER,
+        attr_valid: FOREVER,
+        attr: attr_of(stat),
+        ..abi::EntryOut::new_zeroed()
+    }
+}

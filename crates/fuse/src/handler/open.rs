@@ -1,0 +1,97 @@
+//! Open files: OPEN, OPENDIR, CREATE, TMPFILE, FLUSH and RELEASE.
+//!
+//! With the kernel's own locks nothing here needs to know what is open: OPEN, OPENDIR, CREATE and FLUSH are
+//! answered with ENOSYS once, and the kernel opens and closes without a message from then on (it makes files with
+//! MKNOD). When this crate serves the locks, it must see every open and close, because locks end there.
+
+use crate::abi::flags::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE, RELEASE_FLOCK_UNLOCK};
+use crate::abi::{self, InHeader};
+use crate::connection::Connection;
+use crate::reply::Reply;
+use sluice_locks::Owner;
+use sluice_sync::Arc;
+use sluice_vfs::{Errno, Inode, NewInode, NewKind};
+
+impl Connection {
+    pub(super) fn open(&self, header: &InHeader, reply: &mut Reply) -> Result<(), Errno> {
+        if self.opens_without_message() {
+            return Err(Errno::ENOSYS);
+        }
+        let inode = self.node(header.nodeid)?;
+        reply.put(&self.open_out(inode));
+        Ok(())
+    }
+
+    /// Directories are not locked here (the kernel keeps flock on them to itself), so they open without a
+    /// message in every mode.
+    pub(super) fn opendir(&self, reply: &mut Reply) -> Result<(), Errno> {
+        if self.negotiated.get().is_some_and(|negotiated| negotiated.no_opendir) {
+            return Err(Errno::ENOSYS);
+        }
+        reply.put(&abi::OpenOut { fh: 0, open_flags: FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR, padding: 0 });
+        Ok(())
+    }
+
+    pub(super) fn create(
+        &self,
+        header: &InHeader,
+        arg: &abi::CreateIn,
+        name: &[u8],
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        if self.opens_without_message() {
+            return Err(Errno::ENOSYS);
+        }
+        let new = NewInode { kind: NewKind::Regular, mode: arg.mode & 0o7777, umask: arg.umask };
+        let dir = self.node(header.nodeid)?;
+        let inode = dir.create(&self.cred(header), name, &new).map_err(|errno| match errno {
+            // Made by somebody in process meanwhile: have the kernel look again, and check permissions.
+            Errno::EEXIST => Errno::ESTALE,
+            other => other,
+        })?;
+        reply.put(&self.entry(&inode));
+        reply.put(&self.open_out(inode));
+        Ok(())
+    }
+
+    pub(super) fn tmpfile(
+        &self,
+        header: &InHeader,
+        arg: &abi::CreateIn,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let new = NewInode { kind: NewKind::Regular, mode: arg.mode & 0o7777, umask: arg.umask };
+        let inode = self.node(header.nodeid)?.create_unnamed(&self.cred(header), &new)?;
+        reply.put(&self.entry(&inode));
+        reply.put(&self.open_out(inode));
+        Ok(())
+    }
+
+    pub(super) fn flush(&self, header: &InHeader, arg: &abi::FlushIn) -> Result<(), Errno> {
+        if !self.serves_locks() {
+            return Err(Errno::ENOSYS);
+        }
+        self.handles.flush(arg.fh, arg.lock_owner);
+        if let Some(locks) = self.node(header.nodeid)?.locks_if_any() {
+            locks.release_owner(Owner::Process(arg.lock_owner));
+        }
+        Ok(())
+    }
+
+    pub(super) fn release(&self, arg: &abi::ReleaseIn) -> Result<(), Errno> {
+        if arg.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
+            self.handles.note_flock(arg.fh, arg.lock_owner);
+        }
+        self.handles.release(arg.fh);
+        Ok(())
+    }
+
+    fn opens_without_message(&self) -> bool {
+        !self.serves_locks() && self.negotiated.get().is_some_and(|negotiated| negotiated.no_open)
+    }
+
+    fn open_out(&self, inode: Arc<Inode>) -> abi::OpenOut {
+        let fh = if self.serves_locks() { self.handles.open(inode) } else { 0 };
+        abi::OpenOut { fh, open_flags: FOPEN_KEEP_CACHE, padding: 0 }
+    }
+}

@@ -1,0 +1,175 @@
+//! The handler against messages that no kernel would send, and against cut-off ones that one would.
+
+use crate::abi::{self, opcode};
+use crate::connection::Connection;
+use crate::reply::Reply;
+use crate::request::tests::{Random, message};
+use crate::transport::Channel;
+use crate::{LockMode, MountOptions};
+use sluice_sync::{Arc, Mutex, mpsc};
+use sluice_vfs::{Fs, Options, Superblock};
+use std::io;
+use zerocopy::IntoBytes;
+
+/// Keeps what was sent.
+#[derive(Default)]
+struct Recorder(Mutex<Vec<Vec<u8>>>);
+
+impl Channel for Recorder {
+    fn send(&self, message: &[u8]) -> io::Result<()> {
+        self.0.lock().push(message.to_vec());
+        Ok(())
+    }
+}
+
+/// A connection that has seen INIT, to a small tree of nodes 1 to about 10.
+fn connection(locks: LockMode) -> (Arc<Recorder>, Connection) {
+    let superblock = Superblock::new(Options { size_limit: Some(4 << 20), ..Options::default() });
+    let fs = Fs::with_superblock(superblock.clone());
+    fs.create_dir_all("/a/b").expect("the tree is empty");
+    fs.write("/a/f", "contents").expect("the name is free");
+    fs.symlink("f", "/a/l").expect("the name is free");
+    let recorder = Arc::new(Recorder::default());
+    let options = MountOptions { locks, ..MountOptions::default() };
+    let connection = Connection::new(superblock, options, recorder.clone(), mpsc::channel().0);
+    let init = abi::InitIn {
+        major: 7,
+        minor: 45,
+        max_readahead: 0,
+        flags: u32::MAX,
+        flags2: u32::MAX,
+        unused: [0; 11],
+    };
+    connection.serve(&message(opcode::INIT, 0, &[init.as_bytes()]), &mut Reply::new());
+    for (dir, name) in [(1, &b"a\0"[..]), (2, b"b\0"), (2, b"f\0"), (2, b"l\0")] {
+        connection.serve(&message(opcode::LOOKUP, dir, &[name]), &mut Reply::new());
+    }
+    recorder.0.lock().clear();
+    (recorder, connection)
+}
+
+/// A body with small numbers in it, so that they are often nodes, sizes and flags that mean something, and with
+/// a few names behind.
+fn plausible_body(random: &mut Random) -> Vec<u8> {
+    let mut body = Vec::new();
+    for _ in 0..random.next() % 12 {
+        let value = match random.next() % 6 {
+            0 => random.next(),
+            1 => u64::MAX >> (random.next() % 64),
+            2 => random.next() % (1 << 20),
+            3 => ((random.next() % 16) << 32) | (random.next() % 16),
+            _ => random.next() % 12,
+        };
+        body.extend_from_slice(&value.to_ne_bytes());
+    }
+    for _ in 0..random.next() % 3 {
+        let names =
+            [&b"a\0"[..], b"f\0", b"l\0", b"new\0", b"user.x\0", b"system.posix_acl_access\0", b"..\0"];
+        body.extend_from_slice(names[(random.next() % names.len() as u64) as usize]);
+    }
+    body.truncate(body.len().saturating_sub((random.next() % 32 * (random.next() % 2)) as usize));
+    body
+}
+
+#[test]
+fn no_message_panics_and_each_is_answered_at_most_once() {
+    for locks in [LockMode::Kernel, LockMode::Sluice] {
+        let (recorder, connection) = connection(locks);
+        let mut random = Random(0xf00d);
+        let mut reply = Reply::new();
+        for round in 0..60_000 {
+            let opcode = (random.next() % (opcode::COUNT as u64 + 2)) as u32;
+            let nodeid = random.next() % 10;
+            if matches!(opcode, opcode::FORGET | opcode::BATCH_FORGET) && !random.next().is_multiple_of(16) {
+                continue;
+            }
+            let mut bytes = message(opcode, nodeid, &[&plausible_body(&mut random)]);
+            bytes[8..16].copy_from_slice(&(2 * round as u64 + 2).to_ne_bytes());
+            let before = recorder.0.lock().len();
+            connection.serve(&bytes, &mut reply);
+            assert!(!connection.has_panicked(), "round {round}: opcode {opcode} node {nodeid} {bytes:?}");
+            let mut sent = recorder.0.lock();
+            // A request may also let waiting ones go on, which are answered through the same channel.
+            let own = sent[before..].iter().filter(|reply| reply[8..16] == bytes[8..16]).count();
+            assert!(own <= 1, "round {round}: opcode {opcode} answered {own} times");
+            for reply in sent.iter() {
+                assert_eq!(reply[..4], (reply.len() as u32).to_ne_bytes());
+            }
+            sent.clear();
+        }
+        connection.close();
+        assert_eq!(connection.nodes.len(), 1);
+        let report = connection.superblock.check();
+        assert!(report.is_clean(), "{report}");
+    }
+}
+
+#[test]
+fn a_cut_off_request_is_refused() {
+    let (recorder, connection) = connection(LockMode::Kernel);
+    let arg = abi::MkdirIn { mode: 0o755, umask: 0 };
+    let whole = message(opcode::MKDIR, 1, &[arg.as_bytes(), b"new\0"]);
+    for len in 40..whole.len() {
+        let mut cut = whole[..len].to_vec();
+        cut[..4].copy_from_slice(&(len as u32).to_ne_bytes());
+        connection.serve(&cut, &mut Reply::new());
+        let reply = recorder.0.lock().pop().expect("the header was whole");
+        assert_eq!(reply[4..8], (-22_i32).to_ne_bytes());
+    }
+    connection.serve(&whole, &mut Reply::new());
+    let reply = recorder.0.lock().pop().expect("it is answered");
+    assert_eq!((reply.len(), &reply[4..8]), (16 + 128, &[0; 4][..]));
+}
+
+#[test]
+fn a_kernel_that_is_too_old_is_refused() {
+    let recorder = Arc::new(Recorder::default());
+    let superblock = Superblock::new(Options::default());
+    let connection =
+        Connection::new(superblock, MountOptions::default(), recorder.clone(), mpsc::channel().0);
+    let init =
+        abi::InitIn { major: 7, minor: 31, max_readahead: 0, flags: u32::MAX, flags2: 0, unused: [0; 11] };
+    connection.serve(&message(opcode::INIT, 0, &[init.as_bytes()]), &mut Reply::new());
+    assert!(connection.negotiated.get().is_none());
+    assert_eq!(recorder.0.lock()[0][4..8], (-95_i32).to_ne_bytes());
+}
+
+#[test]
+fn an_interrupt_before_or_during_a_wait_ends_it_once() {
+    let (recorder, connection) = connection(LockMode::Sluice);
+    let file = connection.nodes.get(4).expect("the tree has a file there");
+    assert_eq!(file.file_type(), sluice_vfs::FileType::Regular);
+    let lock = |unique: u64, owner: u64| {
+        let lk = abi::FileLock { start: 0, end: 9, lock_type: abi::flags::F_WRLCK, pid: 1 };
+        let arg = abi::LkIn { fh: 1, owner, lk, lk_flags: 0, padding: 0 };
+        let mut bytes = message(opcode::SETLKW, 4, &[arg.as_bytes()]);
+        bytes[8..16].copy_from_slice(&unique.to_ne_bytes());
+        connection.serve(&bytes, &mut Reply::new());
+    };
+    let interrupt = |unique: u64| {
+        let arg = abi::InterruptIn { unique };
+        connection.serve(&message(opcode::INTERRUPT, 0, &[arg.as_bytes()]), &mut Reply::new());
+    };
+    let answers = || -> Vec<(u64, i32)> {
+        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).expect("eight bytes");
+        let error = |bytes: &[u8]| bytes.try_into().map(i32::from_ne_bytes).expect("four bytes");
+        recorder.0.lock().drain(..).map(|reply| (number(&reply[8..16]), error(&reply[4..8]))).collect()
+    };
+    lock(100, 1);
+    assert_eq!(answers(), [(100, 0)]);
+    lock(102, 2);
+    assert_eq!(answers(), []);
+    interrupt(102);
+    interrupt(102);
+    assert_eq!(answers(), [(102, -4)]);
+    interrupt(104);
+    lock(104, 2);
+    assert_eq!(answers(), [(104, -4)]);
+    lock(106, 2);
+    assert_eq!(connection.parked.len(), 1);
+    file.locks().release_owner(sluice_locks::Owner::Process(1));
+    assert_eq!(answers(), [(106, 0)]);
+    interrupt(106);
+    assert_eq!(answers(), []);
+    assert_eq!(connection.parked.len(), 0);
+}

@@ -1,0 +1,51 @@
+//! `sluice-fuse`: mounts a sluicefs file system.
+//!
+//! # Entry points
+//! - [`Mount`]: mounts a [`Superblock`](sluice_vfs::Superblock) and serves it; dropping it unmounts.
+//! - [`MountOptions`]: what can be chosen, and the `-o` strings for it.
+//! - [`unmount_at`]: unmounts a mount that any process serves.
+//! - [`control`]: what another process may ask the server of a mount.
+//!
+//! # Code map
+//! ```text
+//!   session      a mount from its making to its end: threads, signals
+//!     mount        mount(2), umount2(2), fusermount3
+//!     transport    how messages travel; dev_fuse: the classic device
+//!     connection   what the workers share; the path of one message
+//!       request      taking a message apart           abi   the kernel's layouts and numbers
+//!       handler      what each request does           reply   the answer's bytes
+//!       nodes        inodes that the kernel knows     handles  open files, when locks are served here
+//!       parked       lock requests that wait          notify  changes by others, told to the kernel
+//!     control      questions by other processes
+//! ```
+//!
+//! # Lock order
+//! Every lock of this crate is a leaf: none is held while another is taken, across a call into the file system
+//! or the lock manager, or across a system call.
+
+#![forbid(unsafe_code)]
+
+mod abi;
+mod connection;
+mod counters;
+mod error;
+mod handler;
+mod handles;
+mod mount;
+mod mountinfo;
+mod nodes;
+mod notify;
+mod options;
+mod parked;
+mod reply;
+mod request;
+mod session;
+mod transport;
+
+pub mod control;
+
+pub use abi::opcode;
+pub use error::MountError;
+pub use mount::unmount_at;
+pub use options::{LockMode, MountOptions, OptionError};
+pub use session::{Ended, Mount, StopSignals};

@@ -1,0 +1,201 @@
+//! Mounting and unmounting: by system call for root, through `fusermount3` for others.
+//!
+//! `fusermount3` is installed set-user-ID. It mounts on behalf of its caller and hands the open `/dev/fuse`
+//! back over a Unix socket, whose number it finds in the environment variable `_FUSE_COMMFD`. The socket is
+//! given to it as standard input, so that no descriptor needs to leak into other children.
+
+use crate::{MountError, MountOptions, mountinfo};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
+use std::ffi::CString;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+const SUBTYPE: &str = "sluicefs";
+
+/// The absolute path of `dir`, if one may mount on it.
+pub(crate) fn mountpoint(dir: &Path) -> Result<PathBuf, MountError> {
+    let unreachable = |error: io::Error| match Errno::from_io_error(&error) {
+        Some(Errno::NOTCONN) => MountError::Dead(dir.into()),
+        _ => MountError::Unreachable(dir.into(), error),
+    };
+    let path = dir.canonicalize().map_err(unreachable)?;
+    let metadata = path.metadata().map_err(unreachable)?;
+    if metadata.is_dir() { Ok(path) } else { Err(MountError::NotADirectory(path)) }
+}
+
+/// Mounts on `dir`, an absolute path. Returns the device to serve and the number (`st_dev`) of the mount.
+pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<(OwnedFd, (u32, u32)), MountError> {
+    let device = if is_root() { mount_directly(dir, options) } else { mount_with_helper(dir, options) }?;
+    let number =
+        mountinfo::device_at(dir).and_then(|found| found.ok_or_else(|| io::ErrorKind::NotFound.into()));
+    match number {
+        Ok(number) => Ok((device, number)),
+        Err(error) => {
+            // The first error is the one to tell.
+            let _ = detach(dir, true);
+            Err(MountError::System("find the new mount in the table of mounts", error))
+        }
+    }
+}
+
+/// Unmounts the sluicefs that is mounted at `dir`, whichever process serves it, also when that has died.
+/// `lazy`: even if it is in use.
+///
+/// # Errors
+/// [`MountError::NotMounted`], [`MountError::Busy`], or as the operating system says.
+pub fn unmount_at(dir: &Path, lazy: bool) -> Result<(), MountError> {
+    let dir = absolute(dir).map_err(|error| MountError::Unreachable(dir.into(), error))?;
+    let mounts = mountinfo::read().map_err(|error| MountError::System("read the table of mounts", error))?;
+    match mounts.iter().rev().find(|entry| entry.mountpoint == dir) {
+        Some(entry) if entry.kind == format!("fuse.{SUBTYPE}") => unmount(&dir, entry.device, lazy),
+        _ => Err(MountError::NotMounted(dir)),
+    }
+}
+
+/// The absolute path of `dir` without links, as the table of mounts has it. `dir` itself is not looked at when
+/// that fails: the root of a mount whose server died answers nothing.
+fn absolute(dir: &Path) -> io::Result<PathBuf> {
+    dir.canonicalize().or_else(|error| match (dir.parent(), dir.file_name()) {
+        (Some(parent), Some(name)) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            Ok(parent.canonicalize()?.join(name))
+        }
+        _ => Err(error),
+    })
+}
+
+/// Unmounts `dir` if what is mounted there is `device`; `lazy`: even if it is in use.
+pub(crate) fn unmount(dir: &Path, device: (u32, u32), lazy: bool) -> Result<(), MountError> {
+    let mounts = mountinfo::read().map_err(|error| MountError::System("read the table of mounts", error))?;
+    let mut here = mounts.iter().rev().filter(|entry| entry.mountpoint == dir);
+    match here.next() {
+        Some(entry) if entry.device == device => detach(dir, lazy),
+        Some(_) if here.any(|entry| entry.device == device) => Err(MountError::Covered(dir.into())),
+        // Somebody else unmounted it.
+        _ => Ok(()),
+    }
+}
+
+/// Unmounts whatever is uppermost on `dir`.
+fn detach(dir: &Path, lazy: bool) -> Result<(), MountError> {
+    if !is_root() {
+        return unmount_with_helper(dir, lazy);
+    }
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
+        // INVAL: not a mount any more; NOENT: its directory is gone.
+        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+        Err(Errno::BUSY) => Err(MountError::Busy(dir.into())),
+        Err(errno) => Err(MountError::System("unmount", errno.into())),
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| MountError::NoDevice(errno.into()))?;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let mut data =
+        format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", device.as_raw_fd());
+    if options.allow_other.unwrap_or(true) {
+        data.push_str(",allow_other");
+    }
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NOATIME, options.noatime);
+    flags.set(MountFlags::NOSUID, options.nosuid.unwrap_or(false));
+    flags.set(MountFlags::NODEV, options.nodev.unwrap_or(false));
+    flags.set(MountFlags::NOEXEC, options.noexec);
+    // The data have no NUL in them.
+    let data = CString::new(data).map_err(|error| MountError::System("mount", error.into()))?;
+    match rustix::mount::mount(&*options.fsname, dir, format!("fuse.{SUBTYPE}"), flags, &*data) {
+        Ok(()) => Ok(device),
+        Err(Errno::PERM | Errno::ACCESS) => Err(MountError::Denied(dir.into())),
+        Err(errno) => Err(MountError::System("mount", errno.into())),
+    }
+}
+
+fn mount_with_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let mut list =
+        format!("default_permissions,subtype={SUBTYPE},fsname={}", options.fsname.replace(',', "\\,"));
+    let switches = [
+        (options.allow_other.unwrap_or(false), ",allow_other"),
+        (options.read_only, ",ro"),
+        (options.noatime, ",noatime"),
+        (options.noexec, ",noexec"),
+        (!options.nosuid.unwrap_or(true), ",suid"),
+        (!options.nodev.unwrap_or(true), ",dev"),
+    ];
+    switches.iter().filter(|(on, _)| *on).for_each(|(_, name)| list.push_str(name));
+
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(|errno| MountError::System("make a socket pair", errno.into()))?;
+    let mut command = Command::new(HELPER);
+    command.arg("-o").arg(&list).arg("--").arg(dir).env("_FUSE_COMMFD", "0").stdin(theirs);
+    let output = command.stdout(Stdio::null()).stderr(Stdio::piped()).output().map_err(no_helper)?;
+    // The child's end must be closed for the receive below to end if nothing was sent.
+    drop(command);
+    if !output.status.success() {
+        return Err(match helper_message(&output.stderr) {
+            message if message.contains("user_allow_other") => MountError::AllowOther,
+            message if message.contains("open /dev/fuse: Permission denied") => MountError::DeviceForRootOnly,
+            message => MountError::Helper(message),
+        });
+    }
+    receive_descriptor(&ours)
+        .map_err(|error| MountError::System("receive the device from fusermount3", error))?
+        .ok_or_else(|| MountError::Helper("it sent no device".into()))
+}
+
+/// The descriptor that the helper sent along with one byte.
+fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags)?;
+    let descriptor = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok(descriptor)
+}
+
+fn unmount_with_helper(dir: &Path, lazy: bool) -> Result<(), MountError> {
+    let mut command = Command::new(HELPER);
+    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(dir);
+    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output().map_err(no_helper)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = helper_message(&output.stderr);
+    Err(if message.contains("busy") { MountError::Busy(dir.into()) } else { MountError::Helper(message) })
+}
+
+fn no_helper(error: io::Error) -> MountError {
+    match error.kind() {
+        io::ErrorKind::NotFound => MountError::NoHelper,
+        _ => MountError::System("run fusermount3", error),
+    }
+}
+
+/// The first line that the helper printed, without its name.
+fn helper_message(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let line = text.lines().next().unwrap_or("no reason given");
+    line.trim_start_matches("fusermount3: ").trim_start_matches("/usr/bin/fusermount3: ").into()
+}

@@ -1,0 +1,86 @@
+//! The kernel's table of mounts, `/proc/self/mountinfo`.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One mount.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Device number (`st_dev`) as major and minor.
+    pub(crate) device: (u32, u32),
+    pub(crate) mountpoint: PathBuf,
+    /// File system type, such as `fuse.sluicefs`.
+    pub(crate) kind: String,
+}
+
+/// All mounts that this process sees, in the order in which they were made.
+pub(crate) fn read() -> io::Result<Vec<Entry>> {
+    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// The device of the uppermost mount on `mountpoint`, if there is one.
+pub(crate) fn device_at(mountpoint: &Path) -> io::Result<Option<(u32, u32)>> {
+    Ok(read()?.iter().rev().find(|entry| entry.mountpoint == mountpoint).map(|entry| entry.device))
+}
+
+fn parse(table: &[u8]) -> Vec<Entry> {
+    table.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
+}
+
+/// Fields: number, parent, major:minor, root, mountpoint, options, any number of tags, "-", type, ...
+fn parse_line(line: &[u8]) -> Option<Entry> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let mountpoint = unescape(fields.nth(1)?);
+    fields.find(|&field| field == b"-")?;
+    let kind = String::from_utf8_lossy(fields.next()?).into_owned();
+    Some(Entry {
+        device: (major.parse().ok()?, minor.parse().ok()?),
+        mountpoint: PathBuf::from(OsString::from_vec(mountpoint)),
+        kind,
+    })
+}
+
+/// Blanks and backslashes are written as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let code = tail
+            .first_chunk::<3>()
+            .filter(|digits| byte == b'\\' && digits.iter().all(|d| (b'0'..=b'7').contains(d)));
+        if let Some(digits) = code {
+            plain.push(
+                digits.iter().fold(0_u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')),
+            );
+            rest = &tail[3..];
+        } else {
+            plain.push(byte);
+            rest = tail;
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_gives_device_and_mountpoint() {
+        let table = b"22 1 0:21 / /proc rw - proc proc rw\n90 22 0:47 / /a\\040b\\134c rw - fuse.sluicefs sluicefs rw\nbad\n";
+        let entries = parse(table);
+        assert_eq!(entries.len(), 2);
+        let mountpoint = PathBuf::from("/a b\\c");
+        assert_eq!(entries[1], Entry { device: (0, 47), mountpoint, kind: "fuse.sluicefs".into() });
+    }
+
+    #[test]
+    fn this_process_sees_its_proc() {
+        assert!(device_at(Path::new("/proc")).expect("proc is mounted").is_some());
+        assert_eq!(device_at(Path::new("/no/such/place")).expect("proc is mounted"), None);
+    }
+}

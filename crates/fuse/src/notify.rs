@@ -1,0 +1,131 @@
+//! Notify: tells the kernel of changes that it did not make, so that it may cache everything for ever.
+//!
+//! # Theory
+//! A mount observes its file system. A change by anybody else (a user in process, another mount) becomes
+//! INVAL_ENTRY and INVAL_INODE messages, sent on the changer's own thread before its call returns: whoever hears
+//! of the change from the changer sees it through the mount.
+//!
+//! Three races decide the details:
+//! - *A lookup or listing is under way* when a name changes, and will cache the old state after the
+//!   announcement. INVAL_ENTRY waits in the kernel for the directory's lock, which lookups and listings hold, so
+//!   it comes after them; therefore the name is announced first and the directory's pages second.
+//! - *Attributes are under way*. The kernel discards an answer that was asked for before an INVAL_INODE. But if
+//!   the inode itself is new to it, the announcement finds nothing (ENOENT) and the answer is cached. The
+//!   announcement is then repeated a little later, by the mount's own thread.
+//! - *Two mounts of one file system* change a directory together. Each worker would wait in the other mount's kernel
+//!   side for a lock whose holder waits for a worker. So workers never announce: they hand the event to
+//!   the mount's own thread.
+//!
+//! # Lock order
+//! Called and sent with no lock held.
+
+use crate::abi::flags::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
+use crate::abi::{NotifyInvalEntryOut, NotifyInvalInodeOut};
+use crate::connection::Connection;
+use crate::reply::Reply;
+use sluice_sync::time::Duration;
+use sluice_sync::{Weak, mpsc, thread};
+use sluice_vfs::{Errno, Observer};
+
+/// What the names of worker threads start with.
+pub(crate) const WORKER: &str = "sluice-fuse-";
+/// How often an announcement that found nothing is repeated, and how long apart.
+const REPEATS: u32 = 5;
+const REPEAT_AFTER: Duration = Duration::from_millis(1);
+
+/// One change to announce.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A name in a directory changed its meaning; `child` had it before.
+    Entry { dir: u64, name: Vec<u8>, child: Option<u64> },
+    /// Attributes changed.
+    Attributes { ino: u64 },
+    /// Contents changed, to the end of the file if `len` is 0.
+    Data { ino: u64, offset: u64, len: u64 },
+}
+
+/// A mount as an observer of its file system.
+pub(crate) struct Watcher(pub(crate) Weak<Connection>);
+
+impl Watcher {
+    fn tell(&self, event: Event) {
+        let Some(connection) = self.0.upgrade() else { return };
+        let is_worker = thread::current().name().is_some_and(|name| name.starts_with(WORKER));
+        if is_worker || !connection.announce(&event) {
+            connection.tell_later(event);
+        }
+    }
+}
+
+impl Observer for Watcher {
+    fn entry_changed(&self, dir: u64, name: &[u8], child: Option<u64>) {
+        self.tell(Event::Entry { dir, name: name.to_vec(), child });
+    }
+
+    fn attributes_changed(&self, ino: u64) {
+        self.tell(Event::Attributes { ino });
+    }
+
+    fn data_changed(&self, ino: u64, offset: u64, len: u64) {
+        self.tell(Event::Data { ino, offset, len });
+    }
+}
+
+/// Announces what workers could not, until the mount is gone.
+pub(crate) fn run(connection: &Weak<Connection>, events: &mpsc::Receiver<Event>) {
+    while let Ok(event) = events.recv() {
+        for _ in 0..REPEATS {
+            let Some(connection) = connection.upgrade() else { return };
+            if connection.announce(&event) {
+                break;
+            }
+            drop(connection);
+            thread::sleep(REPEAT_AFTER);
+        }
+    }
+}
+
+impl Connection {
+    /// Tells the kernel of `event`. False: it should be told again, because it is only about to learn of
+    /// the inode.
+    fn announce(&self, event: &Event) -> bool {
+        match event {
+            Event::Entry { dir, name, child } => {
+                if self.nodes.mark_changed(*dir) {
+                    self.invalidate_entry(*dir, name);
+                    self.invalidate_inode(*dir, 0, 0);
+                }
+                match child {
+                    Some(child) if self.nodes.mark_changed(*child) => self.invalidate_inode(*child, -1, 0),
+                    _ => true,
+                }
+            }
+            Event::Attributes { ino } => !self.nodes.mark_changed(*ino) || self.invalidate_inode(*ino, -1, 0),
+            Event::Data { ino, offset, len } => {
+                // Offsets and lengths are at most FILE_SIZE_MAX, which is what an i64 holds.
+                let (offset, len) = (offset.cast_signed().max(0), len.cast_signed().max(0));
+                !self.nodes.mark_changed(*ino) || self.invalidate_inode(*ino, offset, len)
+            }
+        }
+    }
+
+    fn invalidate_entry(&self, dir: u64, name: &[u8]) {
+        let mut message = Reply::new();
+        let namelen = name.len() as u32;
+        message.put(&NotifyInvalEntryOut { parent: self.nodes.nodeid(dir), namelen, flags: 0 });
+        message.put_bytes(name);
+        message.put_bytes(&[0]);
+        // ENOENT: the kernel has nothing cached under this name.
+        let _ = self.notify(message.notification(NOTIFY_INVAL_ENTRY));
+    }
+
+    /// Pages from `off` on are dropped, none if it is negative. False: the kernel does not know the inode.
+    fn invalidate_inode(&self, ino: u64, off: i64, len: i64) -> bool {
+        let mut message = Reply::new();
+        message.put(&NotifyInvalInodeOut { ino: self.nodes.nodeid(ino), off, len });
+        match self.notify(message.notification(NOTIFY_INVAL_INODE)) {
+            Ok(()) => true,
+            Err(error) => error.raw_os_error() != Some(Errno::ENOENT.raw()),
+        }
+    }
+}

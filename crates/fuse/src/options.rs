@@ -1,0 +1,213 @@
+//! MountOptions: what may be chosen when mounting, and the `-o` strings that say it.
+
+use sluice_sync::cpu;
+use std::fmt;
+
+/// The smallest and largest `max_write`, in bytes.
+const MAX_WRITE: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
+/// The most worker threads.
+const THREADS_MAX: usize = 256;
+/// What an unknown option is answered with.
+const KNOWN: &str = "locks=kernel|sluice, allow_other, noallow_other, ro, rw, noatime, nosuid, suid, nodev, dev, \
+                     noexec, exec, threads=N, max_write=N, fsname=NAME";
+
+/// Who serves the file locks of a mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LockMode {
+    /// The kernel, on its own: no messages, complete for the programs that use this mount. Locks that are
+    /// taken in process are not seen by them.
+    #[default]
+    Kernel,
+    /// sluicefs: one set of locks for the mount and for users in process. Each `open`, `close` and lock
+    /// request is a message.
+    Sluice,
+}
+
+/// Options of a mount.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountOptions {
+    /// Who serves file locks.
+    pub locks: LockMode,
+    /// Whether users other than the mounting one may use the mount. `None`: yes for root, no for others.
+    pub allow_other: Option<bool>,
+    /// Refuse changes.
+    pub read_only: bool,
+    /// Do not update access times when data are read.
+    pub noatime: bool,
+    /// Ignore set-ID bits of programs. `None`: yes, unless root mounts.
+    pub nosuid: Option<bool>,
+    /// Refuse to open device nodes. `None`: yes, unless root mounts.
+    pub nodev: Option<bool>,
+    /// Refuse to run programs.
+    pub noexec: bool,
+    /// Worker threads. `None`: one for each CPU, at least 2.
+    pub threads: Option<usize>,
+    /// Most bytes in one READ or WRITE, rounded down to whole pages.
+    pub max_write: u32,
+    /// What the mount table shows as the source.
+    pub fsname: String,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            locks: LockMode::Kernel,
+            allow_other: None,
+            read_only: false,
+            noatime: false,
+            nosuid: None,
+            nodev: None,
+            noexec: false,
+            threads: None,
+            max_write: 128 << 10,
+            fsname: "sluicefs".into(),
+        }
+    }
+}
+
+/// Why an option string was refused: one line that says what would be accepted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OptionError {
+    text: String,
+    unknown: bool,
+}
+
+impl OptionError {
+    /// True when there is no such option. The message then ends with the list of the known ones, so that a caller
+    /// that has options of its own can add them.
+    pub fn is_unknown(&self) -> bool {
+        self.unknown
+    }
+
+    fn bad_value(text: impl Into<String>) -> OptionError {
+        OptionError { text: text.into(), unknown: false }
+    }
+}
+
+impl fmt::Display for OptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for OptionError {}
+
+impl MountOptions {
+    /// Applies `options`, a list separated by commas as `mount -o` takes it; later ones win.
+    ///
+    /// # Errors
+    /// The first option that is unknown or has a bad value; `self` may then be partly changed.
+    pub fn apply(&mut self, options: &str) -> Result<(), OptionError> {
+        options.split(',').filter(|option| !option.is_empty()).try_for_each(|option| self.apply_one(option))
+    }
+
+    /// The options that `options` gives.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn parse(options: &str) -> Result<MountOptions, OptionError> {
+        let mut parsed = MountOptions::default();
+        parsed.apply(options)?;
+        Ok(parsed)
+    }
+
+    /// The number of worker threads that these options ask for.
+    pub fn thread_count(&self) -> usize {
+        self.threads.unwrap_or_else(|| cpu::count().max(2)).clamp(1, THREADS_MAX)
+    }
+
+    fn apply_one(&mut self, option: &str) -> Result<(), OptionError> {
+        let (name, value) =
+            option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+        match (name, value) {
+            ("locks", Some("kernel")) => self.locks = LockMode::Kernel,
+            ("locks", Some("sluice")) => self.locks = LockMode::Sluice,
+            ("locks", _) => {
+                return Err(OptionError::bad_value(
+                    "mount option locks must be locks=kernel or locks=sluice",
+                ));
+            }
+            ("allow_other", None) => self.allow_other = Some(true),
+            ("noallow_other", None) => self.allow_other = Some(false),
+            ("ro", None) => self.read_only = true,
+            ("rw", None) => self.read_only = false,
+            ("noatime", None) => self.noatime = true,
+            ("nosuid", None) => self.nosuid = Some(true),
+            ("suid", None) => self.nosuid = Some(false),
+            ("nodev", None) => self.nodev = Some(true),
+            ("dev", None) => self.nodev = Some(false),
+            ("noexec", None) => self.noexec = true,
+            ("exec", None) => self.noexec = false,
+            ("threads", Some(value)) => match value.parse() {
+                Ok(threads) if (1..=THREADS_MAX).contains(&threads) => self.threads = Some(threads),
+                _ => {
+                    return Err(OptionError::bad_value(format!(
+                        "mount option threads={value}: give 1 to {THREADS_MAX}"
+                    )));
+                }
+            },
+            ("max_write", Some(value)) => match value.parse() {
+                Ok(bytes) if MAX_WRITE.contains(&bytes) => self.max_write = bytes,
+                _ => {
+                    let (low, high) = MAX_WRITE.into_inner();
+                    return Err(OptionError::bad_value(format!(
+                        "mount option max_write={value}: give {low} to {high} bytes"
+                    )));
+                }
+            },
+            ("fsname", Some(value)) if value.contains(['\\', '\n', '\0']) || value.is_empty() => {
+                return Err(OptionError::bad_value(
+                    "mount option fsname: give a name without backslash or newline",
+                ));
+            }
+            ("fsname", Some(value)) => self.fsname = value.into(),
+            _ => {
+                let text = format!("unknown mount option {option}; known are {KNOWN}");
+                return Err(OptionError { text, unknown: true });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_applied_in_order() {
+        let options =
+            MountOptions::parse("ro,locks=sluice,threads=3,,max_write=1048576,fsname=x=y,rw").expect("valid");
+        assert_eq!(options.locks, LockMode::Sluice);
+        assert_eq!((options.threads, options.thread_count()), (Some(3), 3));
+        assert_eq!((options.max_write, options.fsname.as_str()), (1 << 20, "x=y"));
+        assert!(!options.read_only);
+        assert!(MountOptions::default().thread_count() >= 2);
+    }
+
+    #[test]
+    fn an_unknown_option_is_answered_with_the_known_ones_in_one_line() {
+        let error = MountOptions::parse("ro,turbo").expect_err("there is no such option");
+        assert!(error.is_unknown());
+        let error = error.to_string();
+        assert!(error.starts_with("unknown mount option turbo; known are locks=kernel|sluice, allow_other"));
+        assert!(!error.contains('\n'));
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        for bad in [
+            "threads=0",
+            "threads=x",
+            "max_write=1",
+            "max_write=2000000",
+            "locks=none",
+            "locks",
+            "ro=1",
+            "fsname=",
+        ] {
+            let error = MountOptions::parse(bad).expect_err(bad);
+            assert_eq!(error.is_unknown(), bad == "ro=1", "{bad}");
+        }
+    }
+}

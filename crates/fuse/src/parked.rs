@@ -1,0 +1,142 @@
+//! Parked: lock requests that wait, without a thread, until they are decided or interrupted.
+//!
+//! # Theory
+//! A blocking lock request is submitted to the lock manager with a completion that answers it. Between
+//! *begin* and *armed* it has no ticket yet, but its completion or its interrupt may come already:
+//! ```text
+//!   begin ──> starting ──arm──> armed ──claim (completion or interrupt)──> answered
+//!                │ └──interrupt: noted, acted on by arm
+//!                └──claim (completion)──> answered; arm finds nothing
+//! ```
+//! Whoever *claims* the entry answers the request, so it is answered exactly once.
+//!
+//! The kernel may deliver INTERRUPT to one worker while another has read the request and not begun it. Such
+//! early interrupts are remembered: request numbers are never used again, so a remembered one does no harm
+//! when it was meant for a request that is over or cannot wait. The oldest give way beyond [`EARLY_MAX`].
+
+use sluice_locks::Ticket;
+use sluice_sync::{Arc, Mutex};
+use sluice_vfs::Inode;
+use std::collections::{HashMap, VecDeque};
+
+/// How many interrupts without a waiting request are remembered.
+const EARLY_MAX: usize = 4096;
+
+/// The waiting lock requests of one mount, by request number.
+#[derive(Default)]
+pub(crate) struct Parked(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    waiting: HashMap<u64, Entry>,
+    early: VecDeque<u64>,
+}
+
+enum Entry {
+    Starting { interrupted: bool },
+    Armed(Wait),
+}
+
+/// A wait that can be withdrawn.
+#[derive(Clone)]
+pub(crate) struct Wait {
+    pub(crate) inode: Arc<Inode>,
+    pub(crate) ticket: Ticket,
+}
+
+impl Parked {
+    /// Request `unique` is about to be submitted.
+    pub(crate) fn begin(&self, unique: u64) {
+        let mut state = self.0.lock();
+        let early = state.early.iter().position(|&early| early == unique);
+        let interrupted = early.and_then(|at| state.early.remove(at)).is_some();
+        state.waiting.insert(unique, Entry::Starting { interrupted });
+    }
+
+    /// Request `unique` waits. True: it was interrupted before, and the caller must withdraw it.
+    pub(crate) fn arm(&self, unique: u64, wait: Wait) -> bool {
+        match self.0.lock().waiting.get_mut(&unique) {
+            None => false,
+            Some(entry) => {
+                let interrupted = matches!(entry, Entry::Starting { interrupted: true });
+                *entry = Entry::Armed(wait);
+                interrupted
+            }
+        }
+    }
+
+    /// The right to answer request `unique`: true once.
+    pub(crate) fn claim(&self, unique: u64) -> bool {
+        let entry = self.0.lock().waiting.remove(&unique);
+        entry.is_some()
+    }
+
+    /// A signal came for request `unique`. `Some`: it waits, and the caller should withdraw it.
+    pub(crate) fn interrupt(&self, unique: u64) -> Option<Wait> {
+        let mut state = self.0.lock();
+        match state.waiting.get_mut(&unique) {
+            Some(Entry::Armed(wait)) => Some(wait.clone()),
+            Some(Entry::Starting { interrupted }) => {
+                *interrupted = true;
+                None
+            }
+            None => {
+                if state.early.len() == EARLY_MAX {
+                    state.early.pop_front();
+                }
+                state.early.push_back(unique);
+                None
+            }
+        }
+    }
+
+    /// Takes every wait out of the table: the kernel is gone, and nobody is to be answered.
+    pub(crate) fn drain(&self) -> Vec<Wait> {
+        let waiting = std::mem::take(&mut self.0.lock().waiting);
+        waiting
+            .into_values()
+            .filter_map(|entry| match entry {
+                Entry::Armed(wait) => Some(wait),
+                Entry::Starting { .. } => None,
+            })
+            .collect()
+    }
+
+    /// How many requests wait.
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().waiting.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_claimed_once() {
+        let parked = Parked::default();
+        parked.begin(2);
+        assert!(parked.claim(2));
+        assert!(!parked.claim(2));
+        assert_eq!(parked.len(), 0);
+    }
+
+    #[test]
+    fn an_interrupt_that_overtakes_its_request_is_remembered_once() {
+        let parked = Parked::default();
+        assert!(parked.interrupt(2).is_none());
+        parked.begin(2);
+        let state = parked.0.lock();
+        assert!(matches!(state.waiting[&2], Entry::Starting { interrupted: true }));
+        assert!(state.early.is_empty());
+    }
+
+    #[test]
+    fn interrupts_of_requests_that_never_wait_do_not_pile_up() {
+        let parked = Parked::default();
+        for unique in 0..3 * EARLY_MAX as u64 {
+            parked.interrupt(unique);
+        }
+        assert_eq!(parked.0.lock().early.len(), EARLY_MAX);
+    }
+}

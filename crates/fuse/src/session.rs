@@ -1,0 +1,307 @@
+//! Session: a mount from its making to its end.
+//!
+//! # Theory
+//! [`Mount::new`] mounts, answers INIT, and starts the workers; each worker serves requests until the kernel
+//! says that the mount is gone, whoever unmounted it. The last worker to end gives back what the kernel held.
+//! Dropping a [`Mount`] unmounts, also while a panic unwinds. If files are still in use then, the mount is
+//! detached: it disappears from the tree at once, and its workers serve those files until they are closed.
+//!
+//! # Lock order
+//! `Progress` is a leaf.
+
+use crate::connection::Connection;
+use crate::control::Server;
+use crate::notify::{self, WORKER, Watcher};
+use crate::reply::Reply;
+use crate::transport::dev_fuse::{DevFuse, HEADROOM};
+use crate::{MountError, MountOptions, mount};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use sluice_sync::thread::Builder;
+use sluice_sync::{Arc, Condvar, Mutex, mpsc};
+use sluice_vfs::Superblock;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A mounted file system. Dropping it unmounts.
+pub struct Mount {
+    shared: Arc<Shared>,
+    connection: Arc<Connection>,
+}
+
+/// What the workers and the owner of a mount share.
+struct Shared {
+    /// Where the mount is, absolute. *immutable*
+    dir: PathBuf,
+    /// Its device number. *immutable*
+    device: (u32, u32),
+    progress: Mutex<Progress>,
+    /// `progress` changed.
+    changed: Condvar,
+    /// Answers questions from other processes until the mount is gone. *protected by its own mutex*, a leaf
+    control: Mutex<Option<Server>>,
+}
+
+struct Progress {
+    /// Worker threads that run.
+    workers: usize,
+    /// The mount was detached while in use.
+    detached: bool,
+}
+
+/// Why [`Mount::run_until_signal`] returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Unmounted: by somebody else, or by a signal.
+    Unmounted,
+    /// A signal came while files were in use: they are cut off when the process ends.
+    Detached,
+}
+
+/// SIGTERM, SIGINT and SIGHUP, caught. From [`catch`](Self::catch) on they no longer end the process.
+pub struct StopSignals(Signals);
+
+impl StopSignals {
+    /// Catches the signals. To be called before mounting: a signal that comes between mounting and
+    /// [`Mount::run_until_signal`] is then remembered, instead of ending the process and leaving a dead mount.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn catch() -> io::Result<StopSignals> {
+        Signals::new([SIGTERM, SIGINT, SIGHUP]).map(StopSignals)
+    }
+}
+
+impl Mount {
+    /// Mounts `superblock` on `dir` and serves it on threads of its own. When this returns the mount works.
+    ///
+    /// # Errors
+    /// See [`MountError`]; nothing is left mounted.
+    pub fn new(superblock: Arc<Superblock>, dir: &Path, options: MountOptions) -> Result<Mount, MountError> {
+        let dir = mount::mountpoint(dir)?;
+        let threads = options.thread_count();
+        let buffer_len = options.max_write as usize + HEADROOM;
+        let (device, number) = mount::mount(&dir, &options)?;
+        let device = Arc::new(DevFuse::new(device));
+
+        let (later, events) = mpsc::channel();
+        let connection = Arc::new(Connection::new(superblock, options, device.clone(), later));
+        let progress = Mutex::new(Progress { workers: 0, detached: false });
+        let shared = Arc::new(Shared {
+            dir,
+            device: number,
+            progress,
+            changed: Condvar::new(),
+            control: Mutex::default(),
+        });
+        // From here on, whatever fails, dropping `mount` unmounts.
+        let mount = Mount { shared, connection };
+
+        let observer =
+            mount.connection.superblock.observe(Arc::new(Watcher(Arc::downgrade(&mount.connection))));
+        // Nobody else sets it.
+        let _ = mount.connection.observer.set(observer);
+        negotiate(&mount.connection, &device, buffer_len)?;
+        mount
+            .start(threads, &device, buffer_len, events)
+            .map_err(|error| MountError::System("start a thread", error))?;
+        *mount.shared.control.lock() = Server::start(number, &mount.connection);
+        Ok(mount)
+    }
+
+    /// Where the file system is mounted, as an absolute path.
+    pub fn dir(&self) -> &Path {
+        &self.shared.dir
+    }
+
+    /// The mount's device number (`st_dev`), as major and minor.
+    pub fn device(&self) -> (u32, u32) {
+        self.shared.device
+    }
+
+    /// How many requests of `opcode` (see [`opcode`](crate::opcode)) the kernel has sent.
+    pub fn requests(&self, opcode: u32) -> u64 {
+        self.connection.counters.get(opcode)
+    }
+
+    /// How many requests the kernel has sent.
+    pub fn requests_total(&self) -> u64 {
+        self.connection.counters.total()
+    }
+
+    /// How many inodes the kernel knows.
+    pub fn known_inodes(&self) -> usize {
+        self.connection.nodes.len()
+    }
+
+    /// How many lock requests wait. Always 0 when the kernel serves the locks.
+    pub fn waiting_locks(&self) -> usize {
+        self.connection.parked.len()
+    }
+
+    /// Unmounts, and returns when the last request is answered. Nothing happens if it is unmounted already.
+    ///
+    /// # Errors
+    /// [`MountError::Busy`] while files are in use: the mount stays.
+    pub fn unmount(&self) -> Result<(), MountError> {
+        self.shared.unmount()
+    }
+
+    /// Takes the mount out of the tree even if it is in use; what is in use goes on working until it is closed.
+    ///
+    /// # Errors
+    /// As the operating system says; not because of use.
+    pub fn unmount_lazily(&self) -> Result<(), MountError> {
+        self.shared.unmount_lazily()
+    }
+
+    /// Waits until the mount is gone, whoever unmounts it.
+    pub fn wait(&self) {
+        self.shared.wait(|progress| progress.workers == 0);
+    }
+
+    /// Serves until somebody unmounts or one of `signals` comes, which unmounts.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn run_until_signal(self, signals: StopSignals) -> io::Result<Ended> {
+        let StopSignals(mut signals) = signals;
+        let handle = signals.handle();
+        let shared = self.shared.clone();
+        let thread = Builder::new().name("sluice-signals".into()).spawn(move || {
+            for _ in signals.forever() {
+                // A second signal finds the mount gone. What cannot be unmounted cleanly is detached.
+                if shared.unmount().is_err()
+                    && let Err(error) = shared.unmount_lazily()
+                {
+                    eprintln!("sluicefs: {error}");
+                }
+            }
+        })?;
+        self.shared.wait(|progress| progress.workers == 0 || progress.detached);
+        handle.close();
+        // The thread ends when the handle is closed; it does not panic.
+        let _ = thread.join();
+        let ended = if self.shared.progress.lock().workers == 0 { Ended::Unmounted } else { Ended::Detached };
+        Ok(ended)
+    }
+
+    /// Starts the workers and the thread that announces what they may not.
+    fn start(
+        &self,
+        threads: usize,
+        device: &Arc<DevFuse>,
+        buffer_len: usize,
+        events: mpsc::Receiver<notify::Event>,
+    ) -> io::Result<()> {
+        let connection = Arc::downgrade(&self.connection);
+        Builder::new().name("sluice-notify".into()).spawn(move || notify::run(&connection, &events))?;
+        self.shared.progress.lock().workers = threads;
+        // Counted all at once, so that the first to end cannot take itself for the last. Those that cannot be
+        // started are counted out again as they are dropped.
+        let workers: Vec<_> =
+            (0..threads).map(|_| Worker(self.shared.clone(), self.connection.clone())).collect();
+        for (number, worker) in workers.into_iter().enumerate() {
+            let device = device.clone();
+            Builder::new()
+                .name(format!("{WORKER}{number}"))
+                .spawn(move || worker.run(&device, buffer_len))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.shared.unmount().is_err() {
+            // In use, or worse: nothing better is left to try, and a destructor has nobody to tell.
+            let _ = self.shared.unmount_lazily();
+        }
+        if self.shared.progress.lock().workers == 0 {
+            // Does nothing if a worker did it before; there may never have been one.
+            self.connection.close();
+        }
+    }
+}
+
+impl Shared {
+    fn unmount(&self) -> Result<(), MountError> {
+        mount::unmount(&self.dir, self.device, false)?;
+        // Unmounted lazily before, it may still be in use: then there is nothing to wait for.
+        self.wait(|progress| progress.workers == 0 || progress.detached);
+        Ok(())
+    }
+
+    fn unmount_lazily(&self) -> Result<(), MountError> {
+        mount::unmount(&self.dir, self.device, true)?;
+        self.progress.lock().detached = true;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn wait(&self, done: impl Fn(&Progress) -> bool) {
+        let mut progress = self.progress.lock();
+        while !done(&progress) {
+            progress = self.changed.wait(progress);
+        }
+    }
+}
+
+/// One worker's share in its mount: counted from before its thread starts until it ends, however it ends.
+struct Worker(Arc<Shared>, Arc<Connection>);
+
+impl Worker {
+    fn run(&self, device: &DevFuse, buffer_len: usize) {
+        let mut buffer = vec![0; buffer_len];
+        let mut reply = Reply::new();
+        loop {
+            match device.receive(&mut buffer) {
+                Ok(Some(len)) => self.1.serve(&buffer[..len], &mut reply),
+                Ok(None) => return,
+                Err(error) => {
+                    eprintln!("sluicefs: reading /dev/fuse failed, a worker ends: {error}");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let Worker(shared, connection) = self;
+        let mut progress = shared.progress.lock();
+        if progress.workers == 1 {
+            // The last one. It is still counted, so that whoever waits finds everything given back.
+            drop(progress);
+            let control = shared.control.lock().take();
+            drop(control);
+            connection.close();
+            progress = shared.progress.lock();
+        }
+        progress.workers -= 1;
+        shared.changed.notify_all();
+    }
+}
+
+/// Reads the kernel's INIT and answers it.
+fn negotiate(connection: &Connection, device: &DevFuse, buffer_len: usize) -> Result<(), MountError> {
+    let mut buffer = vec![0; buffer_len];
+    let mut reply = Reply::new();
+    // A kernel of a newer major version asks a second time.
+    for _ in 0..2 {
+        match device.receive(&mut buffer).map_err(|error| MountError::System("read /dev/fuse", error))? {
+            None => {
+                return Err(MountError::System(
+                    "negotiate with the kernel",
+                    io::ErrorKind::NotConnected.into(),
+                ));
+            }
+            Some(len) => connection.serve(&buffer[..len], &mut reply),
+        }
+        if connection.negotiated.get().is_some() {
+            return Ok(());
+        }
+    }
+    Err(MountError::KernelTooOld)
+}

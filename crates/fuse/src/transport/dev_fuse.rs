@@ -1,0 +1,51 @@
+//! The classic backend: requests are read from `/dev/fuse`, answers are written to it.
+//!
+//! All worker threads read the same descriptor; the kernel hands each request to one of them.
+
+use super::Channel;
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// The largest part of a WRITE message that is not data, with room to spare. The kernel refuses to deliver
+/// anything into a buffer smaller than this and `max_write` together.
+pub(crate) const HEADROOM: usize = 4096;
+
+/// An open `/dev/fuse` that belongs to a mount.
+#[derive(Debug)]
+pub(crate) struct DevFuse(OwnedFd);
+
+impl DevFuse {
+    pub(crate) fn new(device: OwnedFd) -> DevFuse {
+        DevFuse(device)
+    }
+
+    /// Waits for one message and puts it into `buffer`. `None`: the mount is gone.
+    ///
+    /// # Errors
+    /// What no retry would cure.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            return match rustix::io::read(&self.0, &mut *buffer) {
+                Ok(len) => Ok(Some(len)),
+                Err(Errno::NODEV | Errno::CONNABORTED) => Ok(None),
+                // NOENT: the request was withdrawn between being chosen and being copied.
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
+                Err(errno) => Err(errno.into()),
+            };
+        }
+    }
+}
+
+impl Channel for DevFuse {
+    fn send(&self, message: &[u8]) -> io::Result<()> {
+        // One write is one message: the device takes it whole or not at all.
+        loop {
+            return match rustix::io::write(&self.0, message) {
+                Ok(_) => Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(errno) => Err(errno.into()),
+            };
+        }
+    }
+}

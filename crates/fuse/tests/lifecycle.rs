@@ -1,0 +1,314 @@
+//! How a mount begins and ends.
+
+mod harness;
+
+use harness::{Fixture, Peer, can_mount, eventually, fresh_dir, is_mounted, skipped};
+use rustix::process::Signal;
+use sluice_fuse::{Ended, Mount, MountError, MountOptions, StopSignals, control};
+use sluice_sync::{Arc, thread};
+use sluice_vfs::{Observer, Options, Superblock};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Set in a child process: the directory that it is to mount on and serve.
+const SERVE: &str = "SLUICE_FUSE_TEST_SERVE";
+
+#[test]
+fn a_mount_leaves_nothing_behind() {
+    let Some(fixture) = Fixture::new("") else { return };
+    let dir = fixture.dir().to_path_buf();
+    assert!(is_mounted(&dir));
+    fs::create_dir(fixture.path("d")).expect("writable");
+    fs::write(fixture.path("d/f"), "kept").expect("writable");
+    let superblock = fixture.fs.superblock().clone();
+    fixture.finish();
+    assert!(!is_mounted(&dir));
+    // The file system outlives its mount.
+    let again = Fixture::of(&superblock, "");
+    assert_eq!(fs::read(again.path("d/f")).expect("it is there"), b"kept");
+    again.finish();
+}
+
+#[test]
+fn dropping_a_mount_in_a_panic_unmounts() {
+    let Some(mut fixture) = Fixture::new("") else { return };
+    let mount = fixture.take_mount();
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let _mount = mount;
+        panic!("on purpose, while mounted");
+    }));
+    assert!(outcome.is_err());
+    assert!(!is_mounted(fixture.dir()));
+}
+
+#[test]
+fn a_mount_in_use_is_refused_and_can_be_detached() {
+    let Some(mut fixture) = Fixture::new("") else { return };
+    fs::write(fixture.path("f"), "still here").expect("writable");
+    let mut open = File::open(fixture.path("f")).expect("it is there");
+    assert!(matches!(fixture.mount().unmount(), Err(MountError::Busy(_))));
+    assert!(is_mounted(fixture.dir()));
+    let mount = fixture.take_mount();
+    mount.unmount_lazily().expect("use does not matter");
+    assert!(!is_mounted(fixture.dir()));
+    let mut contents = String::new();
+    open.read_to_string(&mut contents).expect("it is open");
+    assert_eq!(contents, "still here");
+    drop(open);
+    mount.wait();
+    assert_eq!(mount.known_inodes(), 1);
+}
+
+#[test]
+fn somebody_else_may_unmount() {
+    let Some(mut fixture) = Fixture::new("") else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skipped("only root can unmount by system call");
+    }
+    rustix::mount::unmount(fixture.dir(), rustix::mount::UnmountFlags::empty()).expect("nothing uses it");
+    let mount = fixture.take_mount();
+    mount.wait();
+    mount.unmount().expect("there is nothing to do");
+}
+
+#[test]
+fn a_panic_in_a_request_is_an_io_error_and_the_mount_goes_on() {
+    struct Fragile;
+    impl Observer for Fragile {
+        fn entry_changed(&self, _: u64, name: &[u8], _: Option<u64>) {
+            assert_ne!(name, b"boom", "on purpose, in a request");
+        }
+        fn attributes_changed(&self, _: u64) {}
+        fn data_changed(&self, _: u64, _: u64, _: u64) {}
+    }
+    let Some(fixture) = Fixture::new("threads=1") else { return };
+    let observer = fixture.fs.superblock().observe(Arc::new(Fragile));
+    for _ in 0..3 {
+        let error = fs::create_dir(fixture.path("boom")).expect_err("the request panics or finds it there");
+        assert!(matches!(error.raw_os_error(), Some(5 | 17)), "{error}");
+    }
+    fs::write(fixture.path("fine"), "fine").expect("the worker lives");
+    assert_eq!(fs::read(fixture.path("fine")).expect("it is there"), b"fine");
+    fixture.fs.superblock().unobserve(observer);
+    fixture.finish();
+}
+
+#[test]
+fn a_client_killed_at_work_leaves_a_sound_tree() {
+    for options in harness::LOCK_MODES {
+        let Some(fixture) = Fixture::new(options) else { return };
+        fs::create_dir(fixture.path("d")).expect("writable");
+        for round in 0..10_u64 {
+            let dir = fixture.path("d").display().to_string();
+            let Some(mut peer) = Peer::start(&["hammer", &dir]) else { return };
+            assert_eq!(peer.line(), "asking");
+            thread::sleep(sluice_sync::time::Duration::from_millis(7 * round));
+            peer.kill();
+        }
+        fs::remove_dir_all(fixture.path("d")).expect("the mount works");
+        fixture.finish();
+    }
+}
+
+#[test]
+fn what_cannot_be_mounted_is_said_in_one_line() {
+    if !can_mount() {
+        return;
+    }
+    let superblock = Superblock::new(Options::default());
+    let error = |dir: &Path| {
+        let error = Mount::new(superblock.clone(), dir, MountOptions::default());
+        let line = error.err().expect("this cannot be mounted on").to_string();
+        assert!(!line.contains('\n'));
+        line
+    };
+    assert!(error(Path::new("/no/such/dir")).contains("give an existing directory"));
+    let dir = fresh_dir();
+    fs::write(dir.join("file"), "").expect("writable");
+    assert!(error(&dir.join("file")).contains("is not a directory"));
+    fs::remove_dir_all(dir).expect("it was just made");
+}
+
+#[test]
+fn the_control_socket_answers_its_own_mount() {
+    let Some(fixture) = Fixture::new("locks=sluice") else { return };
+    fs::create_dir(fixture.path("d")).expect("writable");
+    let inside = fixture.path("d");
+    let stat = control::stat(&inside).expect("the server answers").expect("there is a server");
+    let stat = String::from_utf8(stat).expect("it is JSON");
+    assert!(stat.starts_with("{\"requests_total\":") && stat.contains("\"MKDIR\":1"), "{stat}");
+    assert_eq!(control::locks(&inside).expect("the server answers"), Some(Vec::new()));
+    let file = File::create(fixture.path("f")).expect("writable");
+    file.lock().expect("nobody else has it");
+    let locks = String::from_utf8(control::all_locks(&inside).expect("the server answers")).expect("ASCII");
+    let (major, minor) = fixture.mount().device();
+    assert!(locks.starts_with("1: FLOCK  ADVISORY  WRITE "), "{locks}");
+    assert!(locks.contains(&format!("{major:02x}:{minor:02x}:")), "{locks}");
+    drop(file);
+    fixture.finish();
+}
+
+#[test]
+fn a_slow_client_of_the_control_socket_does_not_keep_the_mount() {
+    use std::os::linux::net::SocketAddrExt;
+    let Some(fixture) = Fixture::new("") else { return };
+    let (major, minor) = fixture.mount().device();
+    let name = std::os::unix::net::SocketAddr::from_abstract_name(format!("sluicefs/{major}:{minor}"));
+    let mut silent =
+        std::os::unix::net::UnixStream::connect_addr(&name.expect("a short name")).expect("it listens");
+    silent.write_all(b"stat").expect("it listens");
+    fixture.finish();
+}
+
+/// Serves a mount until it ends, if this process was started for that by [`Server::start`].
+fn serve_if_asked() -> bool {
+    let Some(dir) = std::env::var_os(SERVE) else { return false };
+    let superblock = Superblock::new(Options { root_mode: 0o777, ..Options::default() });
+    let signals = StopSignals::catch().expect("signals can be caught");
+    match Mount::new(superblock, Path::new(&dir), MountOptions::default()) {
+        Ok(mount) => {
+            println!("\nserving");
+            let ended = mount.run_until_signal(signals).expect("a thread can be started");
+            println!("{ended:?}");
+        }
+        Err(error) => println!("\nerror: {error}"),
+    }
+    true
+}
+
+/// A process that serves a mount. Killed, and the mount removed, when dropped.
+struct Server {
+    child: Child,
+    stdout: BufReader<std::process::ChildStdout>,
+    dir: PathBuf,
+}
+
+impl Server {
+    /// Runs the test called `test` again in a process of its own, as user `uid`; it must begin with
+    /// [`serve_if_asked`].
+    fn start(test: &str, uid: u32) -> Server {
+        let dir = fresh_dir();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&dir, Some(uid), Some(uid)).expect("root may");
+        }
+        let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
+        command.args(["--exact", test, "--nocapture"]).env(SERVE, &dir).stdout(Stdio::piped());
+        if rustix::process::geteuid().as_raw() != uid {
+            command.uid(uid).gid(uid);
+        }
+        let mut child = command.spawn().expect("this program runs");
+        let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        Server { child, stdout, dir }
+    }
+
+    /// The next line that says how it stands, past what the test runner prints.
+    fn status(&mut self) -> String {
+        let mut line = String::new();
+        while self.stdout.read_line(&mut line).expect("the pipe is readable") > 0 {
+            if ["serving", "error", "Unmounted", "Detached"].iter().any(|word| line.starts_with(word)) {
+                return line.trim_end().to_string();
+            }
+            line.clear();
+        }
+        line
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("the server runs");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if is_mounted(&self.dir) {
+            let _ = Command::new("fusermount3").args(["-u", "-z"]).arg(&self.dir).status();
+        }
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+#[test]
+fn signals_unmount() {
+    if serve_if_asked() || !can_mount() {
+        return;
+    }
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut server = Server::start("signals_unmount", rustix::process::geteuid().as_raw());
+        assert_eq!(server.status(), "serving");
+        fs::write(server.dir.join("f"), "x").expect("writable");
+        server.signal(signal);
+        assert_eq!(server.status(), format!("{:?}", Ended::Unmounted));
+        assert!(!is_mounted(&server.dir));
+        assert!(server.child.wait().expect("it is a child").success());
+    }
+}
+
+#[test]
+fn a_signal_detaches_a_mount_in_use() {
+    if serve_if_asked() || !can_mount() {
+        return;
+    }
+    let mut server = Server::start("a_signal_detaches_a_mount_in_use", rustix::process::geteuid().as_raw());
+    assert_eq!(server.status(), "serving");
+    let mut open = File::create(server.dir.join("f")).expect("writable");
+    server.signal(Signal::TERM);
+    assert_eq!(server.status(), format!("{:?}", Ended::Detached));
+    assert!(!is_mounted(&server.dir));
+    assert!(server.child.wait().expect("it is a child").success());
+    eventually("the open file is cut off", || open.write_all(b"x").is_err());
+}
+
+#[test]
+fn a_dead_server_is_explained() {
+    if serve_if_asked() || !can_mount() {
+        return;
+    }
+    let mut server = Server::start("a_dead_server_is_explained", rustix::process::geteuid().as_raw());
+    assert_eq!(server.status(), "serving");
+    server.signal(Signal::KILL);
+    server.child.wait().expect("it is a child");
+    let error = Mount::new(Superblock::new(Options::default()), &server.dir, MountOptions::default());
+    let line = error.err().expect("the dead mount is still there").to_string();
+    assert!(line.contains("fusermount3 -u"), "{line}");
+}
+
+#[test]
+fn an_ordinary_user_mounts_with_fusermount3() {
+    const NOBODY: u32 = 65534;
+    if serve_if_asked() || !can_mount() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() || !harness::find_program("fusermount3") {
+        return skipped("needs root, to become an ordinary user, and fusermount3");
+    }
+    let may = |flag: &str, path: &Path| {
+        let answer = Command::new("test").arg(flag).arg(path).uid(NOBODY).gid(NOBODY).status();
+        answer.expect("test runs").success()
+    };
+    if !may("-x", &std::env::current_exe().expect("this program has a path")) {
+        return skipped("the test program cannot be run by an ordinary user");
+    }
+    if !may("-w", Path::new("/dev/fuse")) {
+        return skipped("ordinary users may not open /dev/fuse here (chmod 666 /dev/fuse)");
+    }
+    let mut server = Server::start("an_ordinary_user_mounts_with_fusermount3", NOBODY);
+    assert_eq!(server.status(), "serving");
+    let as_user = |script: &str| {
+        let script = format!("cd {} && {script}", server.dir.display());
+        Command::new("sh").args(["-c", &script]).uid(NOBODY).gid(NOBODY).status().expect("sh runs").success()
+    };
+    assert!(as_user("echo x > f && test \"$(cat f)\" = x && rm f"));
+    // Without allow_other even root stays outside.
+    assert!(fs::read_dir(&server.dir).is_err());
+    server.signal(Signal::TERM);
+    assert_eq!(server.status(), format!("{:?}", Ended::Unmounted));
+    assert!(!is_mounted(&server.dir));
+}

@@ -1,0 +1,254 @@
+/* A helper process for the tests: does with plain system calls what it is told, and prints what happened.
+ *
+ *   peer posix|ofd|flock FILE sh|ex try|wait [START LEN]   "asking", then "held" or "error NAME"; holds until
+ *                                                          its standard input ends
+ *   peer getlk FILE START LEN                              "free", or "held TYPE START LEN PID"
+ *   peer rules FILE                                        checks the close rules of the three kinds of locks
+ *   peer deadlock FILE                                     checks that a deadlock of two processes is refused
+ *   peer mmap FILE | direct FILE                           checks mappings | O_DIRECT
+ *   peer hammer DIR                                        makes and removes files until it is killed
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(what) do { if (!(what)) { printf("failed at line %d: %s (%s)\n", __LINE__, #what, strerrorname_np(errno)); exit(1); } } while (0)
+
+static void on_signal(int signal) { (void)signal; }
+
+static void until_input_ends(void) {
+    char byte;
+    while (read(0, &byte, 1) < 0 && errno == EINTR) { }
+}
+
+static int ranged(int fd, int command, short type, long start, long len) {
+    struct flock lock = { .l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = len };
+    return fcntl(fd, command, &lock);
+}
+
+static int lock(int argc, char **argv) {
+    struct sigaction action = { .sa_handler = on_signal };
+    sigaction(SIGUSR1, &action, NULL); /* without SA_RESTART */
+    int fd = open(argv[2], O_RDWR), wait = !strcmp(argv[4], "wait"), exclusive = !strcmp(argv[3], "ex"), result;
+    CHECK(fd >= 0);
+    long start = argc > 6 ? atol(argv[5]) : 0, len = argc > 6 ? atol(argv[6]) : 0;
+    short type = exclusive ? F_WRLCK : F_RDLCK;
+    puts("asking");
+    fflush(stdout);
+    if (!strcmp(argv[1], "flock"))
+        result = flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | (wait ? 0 : LOCK_NB));
+    else if (!strcmp(argv[1], "posix"))
+        result = ranged(fd, wait ? F_SETLKW : F_SETLK, type, start, len);
+    else
+        result = ranged(fd, wait ? F_OFD_SETLKW : F_OFD_SETLK, type, start, len);
+    if (result < 0) {
+        printf("error %s\n", strerrorname_np(errno));
+        return 0;
+    }
+    puts("held");
+    fflush(stdout);
+    until_input_ends();
+    return 0;
+}
+
+static int getlk(char **argv) {
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = atol(argv[3]), .l_len = atol(argv[4]) };
+    int fd = open(argv[2], O_RDWR);
+    CHECK(fd >= 0 && fcntl(fd, F_GETLK, &lock) == 0);
+    if (lock.l_type == F_UNLCK)
+        puts("free");
+    else
+        printf("held %s %ld %ld %d\n", lock.l_type == F_RDLCK ? "READ" : "WRITE", (long)lock.l_start, (long)lock.l_len, lock.l_pid);
+    return 0;
+}
+
+/* True if another process could lock byte `at` of `path` now. */
+static int is_free(const char *path, long at) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        int fd = open(path, O_RDWR);
+        _exit(ranged(fd, F_SETLK, F_WRLCK, at, 1) == 0 ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    return WEXITSTATUS(status) == 0;
+}
+
+static int is_unflocked(const char *path) {
+    int fd = open(path, O_RDWR), result = flock(fd, LOCK_EX | LOCK_NB);
+    close(fd);
+    return result == 0;
+}
+
+static int rules(const char *path) {
+    /* POSIX: closing any descriptor of the file drops all of the process. */
+    int one = open(path, O_RDWR), two = open(path, O_RDWR);
+    CHECK(one >= 0 && two >= 0);
+    CHECK(ranged(one, F_SETLK, F_WRLCK, 0, 10) == 0 && ranged(two, F_SETLK, F_WRLCK, 20, 10) == 0);
+    CHECK(!is_free(path, 5) && !is_free(path, 25) && is_free(path, 15));
+    close(two);
+    CHECK(is_free(path, 5) && is_free(path, 25));
+    /* A part is unlocked; the rest stays. */
+    CHECK(ranged(one, F_SETLK, F_WRLCK, 0, 30) == 0 && ranged(one, F_SETLK, F_UNLCK, 10, 10) == 0);
+    CHECK(!is_free(path, 5) && is_free(path, 15) && !is_free(path, 25));
+    /* OFD: closing another description drops nothing; a duplicate keeps it until the last close. */
+    CHECK(ranged(one, F_SETLK, F_UNLCK, 0, 0) == 0);
+    CHECK(ranged(one, F_OFD_SETLK, F_WRLCK, 0, 10) == 0);
+    two = open(path, O_RDWR);
+    CHECK(ranged(two, F_OFD_SETLK, F_WRLCK, 5, 1) < 0 && errno == EAGAIN);
+    close(two);
+    CHECK(!is_free(path, 5));
+    int copy = dup(one);
+    close(one);
+    CHECK(!is_free(path, 5));
+    close(copy);
+    CHECK(is_free(path, 5));
+    /* flock: owned by the description, shared by duplicates and children, apart from ranges. */
+    one = open(path, O_RDWR);
+    CHECK(flock(one, LOCK_EX) == 0 && !is_unflocked(path) && is_free(path, 5));
+    copy = dup(one);
+    close(one);
+    CHECK(!is_unflocked(path));
+    CHECK(flock(copy, LOCK_SH) == 0 && !is_unflocked(path));
+    close(copy);
+    CHECK(is_unflocked(path));
+    /* A process that ends lets go of everything. */
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        one = open(path, O_RDWR);
+        _exit(ranged(one, F_SETLK, F_WRLCK, 0, 0) == 0 && flock(one, LOCK_EX) == 0 ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(is_free(path, 5) && is_unflocked(path));
+    /* A handle that a child shares may outlive its parent's lock on another handle, and not end it. */
+    one = open(path, O_RDWR);
+    CHECK(ranged(one, F_SETLK, F_WRLCK, 0, 1) == 0);
+    int ready[2];
+    CHECK(pipe(ready) == 0);
+    child = fork();
+    if (child == 0) {
+        char byte;
+        close(ready[1]);
+        while (read(ready[0], &byte, 1) > 0) { }
+        _exit(0);
+    }
+    close(one);
+    two = open(path, O_RDWR);
+    CHECK(ranged(two, F_SETLK, F_WRLCK, 0, 1) == 0);
+    close(ready[0]);
+    close(ready[1]);
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(!is_free(path, 0));
+    close(two);
+    puts("ok");
+    return 0;
+}
+
+/* Two processes hold one byte each and wait for the other's: whoever asks second is refused. */
+static int deadlock(const char *path) {
+    int ready[2][2], status, refused;
+    CHECK(pipe(ready[0]) == 0 && pipe(ready[1]) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    int me = child == 0, fd = open(path, O_RDWR);
+    char byte = 'x';
+    CHECK(fd >= 0 && ranged(fd, F_SETLK, F_WRLCK, me, 1) == 0);
+    CHECK(write(ready[me][1], &byte, 1) == 1 && read(ready[!me][0], &byte, 1) == 1);
+    refused = ranged(fd, F_SETLKW, F_WRLCK, !me, 1) < 0;
+    CHECK(!refused || errno == EDEADLK);
+    if (me)
+        _exit(refused);
+    close(fd);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) + refused == 1);
+    puts("ok");
+    return 0;
+}
+
+static int map(const char *path) {
+    long page = sysconf(_SC_PAGESIZE);
+    char byte;
+    int fd = open(path, O_RDWR | O_CREAT, 0644), other = open(path, O_RDWR);
+    CHECK(fd >= 0 && other >= 0 && ftruncate(fd, 4 * page) == 0);
+    char *shared = mmap(NULL, 4 * page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char *again = mmap(NULL, 4 * page, PROT_READ, MAP_SHARED, other, 0);
+    char *own = mmap(NULL, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    CHECK(shared != MAP_FAILED && again != MAP_FAILED && own != MAP_FAILED);
+    shared[2 * page + 7] = 's';
+    CHECK(pread(other, &byte, 1, 2 * page + 7) == 1 && byte == 's');
+    CHECK(again[2 * page + 7] == 's');
+    CHECK(pwrite(other, "w", 1, page + 3) == 1 && shared[page + 3] == 'w');
+    own[page + 3] = 'p';
+    CHECK(shared[page + 3] == 'w' && pread(fd, &byte, 1, page + 3) == 1 && byte == 'w');
+    close(fd); /* the mapping outlives the descriptor */
+    shared[3 * page] = 'l';
+    CHECK(msync(shared, 4 * page, MS_SYNC) == 0);
+    CHECK(pread(other, &byte, 1, 3 * page) == 1 && byte == 'l');
+    CHECK(munmap(shared, 4 * page) == 0);
+    puts("ok");
+    return 0;
+}
+
+static int direct(const char *path) {
+    long size = 1 << 20;
+    char *out, *in;
+    CHECK(!posix_memalign((void **)&out, 4096, size) && !posix_memalign((void **)&in, 4096, size));
+    for (long i = 0; i < size; i++)
+        out[i] = (char)(i * 31 >> 3);
+    int fd = open(path, O_RDWR | O_CREAT | O_DIRECT, 0644), cached = open(path, O_RDWR);
+    CHECK(fd >= 0 && cached >= 0);
+    CHECK(pwrite(fd, out, size, 0) == size);
+    CHECK(pread(fd, in, size, 0) == size && !memcmp(in, out, size));
+    CHECK(pread(cached, in, 100, 4000) == 100 && !memcmp(in, out + 4000, 100));
+    CHECK(pwrite(cached, "cached", 6, 8192) == 6);
+    CHECK(pread(fd, in, 4096, 8192) == 4096 && !memcmp(in, "cached", 6));
+    CHECK(pwrite(fd, out, 4096, 8192) == 4096); /* must be seen through the page cache */
+    CHECK(pread(cached, in, 6, 8192) == 6 && !memcmp(in, out, 6));
+    CHECK(pread(fd, in, 4096, size) == 0);
+    puts("ok");
+    return 0;
+}
+
+static int hammer(const char *dir) {
+    char a[4096], b[4096], data[5000] = "data";
+    puts("asking");
+    fflush(stdout);
+    for (unsigned i = 0;; i++) {
+        snprintf(a, sizeof a, "%s/h%u", dir, i % 16);
+        snprintf(b, sizeof b, "%s/k%u", dir, (i * 7) % 16);
+        int fd = open(a, O_RDWR | O_CREAT, 0644);
+        if (fd >= 0) {
+            if (write(fd, data, sizeof data) != (ssize_t)sizeof data) return 1;
+            flock(fd, LOCK_EX);
+            ranged(fd, F_SETLK, F_WRLCK, 0, 5);
+        }
+        if (i % 3 == 0) rename(a, b);
+        if (i % 3 == 1) link(a, b);
+        if (i % 5 == 0) unlink(b);
+        close(fd);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc >= 5 && (!strcmp(argv[1], "posix") || !strcmp(argv[1], "ofd") || !strcmp(argv[1], "flock"))) return lock(argc, argv);
+    if (argc == 5 && !strcmp(argv[1], "getlk")) return getlk(argv);
+    if (argc == 3 && !strcmp(argv[1], "rules")) return rules(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "deadlock")) return deadlock(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "mmap")) return map(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "direct")) return direct(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "hammer")) return hammer(argv[2]);
+    puts("bad usage");
+    return 2;
+}
