@@ -1,0 +1,349 @@
+//! Bench: carries out a plan of workloads, targets and CPU counts, alternating between the targets.
+
+use crate::corpus::Corpus;
+use crate::failure::{Context, Failure, Result};
+use crate::footprint::{self, Footprint};
+use crate::interrupt::Interrupt;
+use crate::machine;
+use crate::row::{Origin, Row};
+use crate::target::{Spec, Target};
+use crate::timed_run::{Limit, Outcome, Setting, timed_run};
+use crate::workload::{Shape, Workload};
+use sluice_sync::{Arc, cpu};
+use std::path::PathBuf;
+
+/// Entries of the source tree that `untar` and `rmtree` work on.
+const TREE_ENTRIES: usize = 2000;
+
+/// What to measure.
+pub struct Plan {
+    /// In this order.
+    pub workloads: Vec<&'static Workload>,
+    /// The first is the one that the others are compared with.
+    pub targets: Vec<Spec>,
+    /// Numbers of CPUs, each in turn.
+    pub cpus: Vec<usize>,
+    /// Tasks at once; `None`: as the workload has it.
+    pub tasks: Option<usize>,
+    /// Runs per row.
+    pub runs: usize,
+    /// Length of a run.
+    pub limit: Limit,
+    /// The `sluice` binary, for targets and workloads that need a process of their own.
+    pub program: PathBuf,
+}
+
+impl Plan {
+    /// Checks what can be checked beforehand.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] for a plan that cannot be carried out here.
+    pub fn check(&self) -> Result<()> {
+        let usage = |text: String| Err(Failure::Usage(text));
+        let there = cpu::allowed().len().max(1);
+        if let Some(many) = self.cpus.iter().find(|&&cpus| cpus == 0 || cpus > there) {
+            return usage(format!("--cpus {many}: this process may use 1 to {there}"));
+        }
+        if self.tasks == Some(0) || self.runs == 0 || self.limit == Limit::Ops(0) {
+            return usage("--tasks, --runs and --ops must be at least 1".into());
+        }
+        let footprint = self.workloads.iter().any(|workload| workload.shape == Shape::Footprint);
+        if footprint && self.targets.iter().any(|target| *target != Spec::Lib) {
+            return usage("footprint measures memory in process: use --on lib".into());
+        }
+        Ok(())
+    }
+
+    /// How many runs there will be in all.
+    pub fn total_runs(&self) -> usize {
+        self.workloads.iter().map(|workload| self.cpu_counts(workload).len()).sum::<usize>()
+            * self.targets.len()
+            * self.runs
+    }
+
+    fn cpu_counts(&self, workload: &Workload) -> &[usize] {
+        // Memory does not depend on the number of CPUs: once is enough.
+        if workload.shape == Shape::Footprint { &self.cpus[..1] } else { &self.cpus }
+    }
+}
+
+/// Is told how a benchmark gets on.
+pub trait Listener {
+    /// A run begins; `what` names it.
+    fn run_begins(&mut self, what: &str);
+    /// A run has ended.
+    fn run_ends(&mut self);
+    /// A row is complete.
+    ///
+    /// # Errors
+    /// Ends the benchmark, for instance when the row cannot be written down.
+    fn row(&mut self, row: &Row) -> Result<()>;
+    /// Something to know about the figures.
+    fn note(&mut self, text: &str);
+}
+
+/// Carries out the plan. Rows go to the listener as they are completed and are returned together.
+///
+/// # Errors
+/// Those of targets and workloads. After an interrupt the rows of the runs that were finished have been given to
+/// the listener, and the result is [`Failure::Interrupted`].
+pub fn bench(plan: &Plan, listener: &mut dyn Listener, interrupt: &Interrupt) -> Result<Vec<Row>> {
+    plan.check()?;
+    let needs_corpus = plan.workloads.iter().any(|workload| workload.shape == Shape::Passes);
+    let corpus = Arc::new(if needs_corpus { Corpus::load(TREE_ENTRIES) } else { Corpus::generated(0) });
+    let mut session = Session {
+        plan,
+        listener,
+        interrupt,
+        corpus,
+        origin: Origin::here(),
+        cpus: cpu::allowed(),
+        next_dir: 0,
+        foreign_tasks_max: 0,
+        rows: Vec::new(),
+    };
+    let outcome = session.all();
+    let busy = session.foreign_tasks_max;
+    if busy > 0 {
+        let tasks = if busy == 1 { "another task".to_owned() } else { format!("{busy} other tasks") };
+        let text = format!("busy machine: {tasks} ran beside the benchmark; repeat on an idle one");
+        session.listener.note(&text);
+    }
+    outcome.map(|()| session.rows)
+}
+
+struct Session<'a> {
+    plan: &'a Plan,
+    listener: &'a mut dyn Listener,
+    interrupt: &'a Interrupt,
+    corpus: Arc<Corpus>,
+    origin: Origin,
+    cpus: Vec<usize>,
+    next_dir: u64,
+    /// The most tasks of others that were running where there was no CPU left for them.
+    foreign_tasks_max: u64,
+    rows: Vec<Row>,
+}
+
+impl Session<'_> {
+    fn all(&mut self) -> Result<()> {
+        let mut targets = Vec::new();
+        for spec in &self.plan.targets {
+            self.interrupt.check()?;
+            targets.push(spec.open(&self.plan.program).context(|| spec.to_string())?);
+        }
+        for workload in &self.plan.workloads {
+            for &cpus in self.plan.cpu_counts(workload) {
+                match workload.shape {
+                    Shape::Footprint => self.footprint()?,
+                    _ => self.compare(workload, cpus, &targets)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All runs of one workload at one number of CPUs: A B A B.
+    fn compare(&mut self, workload: &Workload, cpus: usize, targets: &[Box<dyn Target>]) -> Result<()> {
+        let tasks = self.plan.tasks.or(workload.tasks).unwrap_or(cpus);
+        let mut outcomes: Vec<Vec<Outcome>> = targets.iter().map(|_| Vec::new()).collect();
+        let mut stopped = Ok(());
+        'runs: for _ in 0..self.plan.runs {
+            for (index, target) in targets.iter().enumerate() {
+                let spec = &self.plan.targets[index];
+                self.listener.run_begins(&format!("{} on {spec}, {cpus} CPUs", workload.name));
+                stopped =
+                    self.once(workload, &**target, cpus, tasks).map(|outcome| outcomes[index].push(outcome));
+                if let Err(failure) = stopped {
+                    stopped = Err(failure.in_context(format!("{} on {spec}", workload.name)));
+                    break 'runs;
+                }
+                self.listener.run_ends();
+            }
+        }
+        for (spec, outcomes) in self.plan.targets.iter().zip(outcomes) {
+            if outcomes.is_empty() {
+                continue;
+            }
+            let mut row = Row::new(&self.origin, workload.name, spec.to_string(), cpus, tasks);
+            row.set_outcomes(&outcomes);
+            self.give(row)?;
+        }
+        stopped
+    }
+
+    fn once(
+        &mut self,
+        workload: &Workload,
+        target: &dyn Target,
+        cpus: usize,
+        tasks: usize,
+    ) -> Result<Outcome> {
+        self.interrupt.check()?;
+        self.look_for_others(cpus);
+        self.next_dir += 1;
+        let dir = format!("run-{}", self.next_dir);
+        let cpus = self.cpus.get(..cpus).unwrap_or(&self.cpus);
+        let setting = Setting {
+            workload,
+            target,
+            dir: &dir,
+            cpus,
+            tasks,
+            limit: self.plan.limit,
+            corpus: &self.corpus,
+        };
+        timed_run(&setting, self.interrupt)
+    }
+
+    /// Between runs nothing of ours is running but this thread.
+    fn look_for_others(&mut self, cpus: usize) {
+        let Some(running) = machine::running_tasks() else { return };
+        let others = running.saturating_sub(1);
+        let room = (cpu::count() as u64).saturating_sub(cpus as u64);
+        if others > room {
+            self.foreign_tasks_max = self.foreign_tasks_max.max(others);
+        }
+    }
+
+    fn footprint(&mut self) -> Result<()> {
+        let mut measured: Vec<Footprint> = Vec::new();
+        let mut stopped = Ok(());
+        for _ in 0..self.plan.runs {
+            self.listener.run_begins("footprint on lib");
+            let one = self.interrupt.check().and_then(|()| footprint::in_child(&self.plan.program));
+            match one {
+                Ok(one) => measured.push(one),
+                Err(failure) => {
+                    stopped = Err(failure);
+                    break;
+                }
+            }
+            self.listener.run_ends();
+        }
+        if !measured.is_empty() {
+            let mut row = Row::new(&self.origin, "footprint", Spec::Lib.to_string(), 1, 1);
+            let rates: Vec<f64> = measured.iter().map(Footprint::creates_per_s).collect();
+            row.set_rates(measured.iter().map(|one| one.files).sum(), &rates);
+            let bytes: Vec<f64> = measured.iter().map(Footprint::bytes_per_file).collect();
+            row.bytes_per_file = crate::stats::median(&bytes);
+            self.give(row)?;
+        }
+        stopped
+    }
+
+    fn give(&mut self, row: Row) -> Result<()> {
+        self.listener.row(&row)?;
+        self.rows.push(row);
+        Ok(())
+    }
+}
+
+/// CPU counts when none are asked for: one, and all of this process.
+pub fn default_cpus() -> Vec<usize> {
+    match cpu::allowed().len() {
+        0 | 1 => vec![1],
+        many => vec![1, many],
+    }
+}
+
+/// The running program, as the binary that serves mounts.
+///
+/// # Errors
+/// When the system does not tell.
+pub fn this_program() -> Result<PathBuf> {
+    std::env::current_exe().context(|| "cannot find this program's file")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::find;
+
+    #[derive(Default)]
+    struct Log {
+        begun: Vec<String>,
+        ended: usize,
+        rows: Vec<Row>,
+        interrupt_after: Option<(usize, Interrupt)>,
+    }
+
+    impl Listener for Log {
+        fn run_begins(&mut self, what: &str) {
+            self.begun.push(what.to_owned());
+        }
+        fn run_ends(&mut self) {
+            self.ended += 1;
+            if let Some((after, interrupt)) = &self.interrupt_after
+                && *after == self.ended
+            {
+                interrupt.raise();
+            }
+        }
+        fn row(&mut self, row: &Row) -> Result<()> {
+            self.rows.push(row.clone());
+            Ok(())
+        }
+        fn note(&mut self, _: &str) {}
+    }
+
+    fn plan(workloads: &[&str], targets: &[&str], runs: usize) -> Plan {
+        Plan {
+            workloads: workloads.iter().map(|name| find(name).unwrap()).collect(),
+            targets: targets.iter().map(|target| target.parse().unwrap()).collect(),
+            cpus: vec![1],
+            tasks: None,
+            runs,
+            limit: Limit::Ops(32),
+            program: PathBuf::from("/no/such/program"),
+        }
+    }
+
+    fn tmp_target() -> String {
+        format!("dir:{}", std::env::temp_dir().display())
+    }
+
+    #[test]
+    fn runs_alternate_between_the_targets() {
+        let other = tmp_target();
+        let plan = plan(&["stat", "creat-unlink"], &["lib", &other], 2);
+        let mut log = Log::default();
+        let rows = bench(&plan, &mut log, &Interrupt::new()).unwrap();
+        let on: Vec<_> = log.begun.iter().map(|what| what.contains("on lib")).collect();
+        assert_eq!(on, [true, false, true, false, true, false, true, false]);
+        assert_eq!((log.ended, plan.total_runs()), (8, 8));
+        assert_eq!(rows, log.rows);
+        let names: Vec<_> =
+            rows.iter().map(|row| (row.workload.as_str(), row.target.as_str(), row.ops)).collect();
+        assert_eq!(
+            names,
+            [
+                ("stat", "lib", 64),
+                ("stat", &*other, 64),
+                ("creat-unlink", "lib", 64),
+                ("creat-unlink", &*other, 64)
+            ]
+        );
+    }
+
+    #[test]
+    fn an_interrupt_keeps_the_finished_runs() {
+        let interrupt = Interrupt::new();
+        let mut log = Log { interrupt_after: Some((2, interrupt.clone())), ..Log::default() };
+        let outcome = bench(&plan(&["stat"], &["lib"], 5), &mut log, &interrupt);
+        assert_eq!(outcome, Err(Failure::Interrupted));
+        assert_eq!(log.rows.iter().map(|row| row.runs).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn a_plan_that_cannot_work_is_refused_beforehand() {
+        let mut too_many = plan(&["stat"], &["lib"], 1);
+        too_many.cpus = vec![1, 100_000];
+        let mut none = plan(&["stat"], &["lib"], 1);
+        none.tasks = Some(0);
+        let other = tmp_target();
+        for plan in [too_many, none, plan(&["footprint"], &[&other], 1)] {
+            assert!(matches!(plan.check(), Err(Failure::Usage(_))));
+        }
+    }
+}

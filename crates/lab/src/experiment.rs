@@ -1,0 +1,129 @@
+//! Experiments: what the sources say about locking, shown on simulated machines, and natively where 2 CPUs show it.
+//!
+//! # How to read the results
+//! Figures of the simulated machine are labelled *simulated* and compared with each other only; native ones
+//! stand apart. After the tables each claim of a source is set beside what is seen, with a verdict. A miss is
+//! printed as a miss, and does not change the exit status: it is a result.
+
+mod calibrate;
+mod curves;
+mod native;
+mod rwsem;
+mod simulated;
+mod spin;
+mod verdict;
+
+use crate::bench::Listener;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
+use crate::row::{Origin, Row};
+
+/// One experiment, by name.
+pub struct Experiment {
+    /// As users type it.
+    pub name: &'static str,
+    /// What it shows.
+    pub about: &'static str,
+    /// `None`: a later version brings it.
+    parts: Option<Parts>,
+}
+
+struct Parts {
+    steps: fn() -> usize,
+    run: fn(&mut Session<'_>) -> Result<String>,
+}
+
+/// All experiments. Those of later versions are listed so that their names are taken.
+pub const EXPERIMENTS: &[Experiment] = &[
+    Experiment {
+        name: "spin",
+        about: "spin locks on bare metal and in an overcommitted virtual machine",
+        parts: Some(Parts { steps: spin::steps, run: spin::run }),
+    },
+    Experiment {
+        name: "rwsem",
+        about: "mutex, the rwsem of 2016 and ours under create and unlink in one directory",
+        parts: Some(Parts { steps: rwsem::steps, run: rwsem::run }),
+    },
+    Experiment {
+        name: "calibrate",
+        about: "the simulated machine against published curves",
+        parts: Some(Parts { steps: calibrate::steps, run: calibrate::run }),
+    },
+    Experiment { name: "file-locks", about: "POSIX locks with many waiters", parts: None },
+    Experiment { name: "readdir", about: "directory reading beside unlink", parts: None },
+    Experiment { name: "dlm-hash", about: "the resource table of a cluster lock manager", parts: None },
+    Experiment { name: "vfs", about: "path walk, open and close, create and unlink", parts: None },
+    Experiment { name: "journal", about: "commit under one lock and under one per CPU", parts: None },
+];
+
+/// The experiment called `name`.
+///
+/// # Errors
+/// [`Failure::Usage`] when there is none, or not yet.
+pub fn find(name: &str) -> Result<&'static Experiment> {
+    let there = || {
+        let there = EXPERIMENTS.iter().filter(|experiment| experiment.parts.is_some());
+        there.map(|experiment| experiment.name).collect::<Vec<_>>().join(", ")
+    };
+    match EXPERIMENTS.iter().find(|experiment| experiment.name == name) {
+        Some(experiment) if experiment.parts.is_some() => Ok(experiment),
+        Some(_) => Err(Failure::Usage(format!("experiment {name} is not there yet; there are {}", there()))),
+        None => Err(Failure::Usage(format!("no experiment is called {name}; there are {}", there()))),
+    }
+}
+
+impl Experiment {
+    /// How many runs it has, for a progress bar.
+    pub fn steps(&self) -> usize {
+        self.parts.as_ref().map_or(0, |parts| (parts.steps)())
+    }
+
+    /// Carries it out. Rows go to the listener as they are completed; the text for a person is returned.
+    ///
+    /// # Errors
+    /// What the listener says, [`Failure::Interrupted`], and [`Failure::Usage`] for an experiment that is not
+    /// there yet.
+    pub fn run(&self, listener: &mut dyn Listener, interrupt: &Interrupt) -> Result<String> {
+        let Some(parts) = &self.parts else { return find(self.name).map(|_| String::new()) };
+        (parts.run)(&mut Session { listener, interrupt, origin: Origin::here() })
+    }
+}
+
+/// What an experiment reports to while it runs.
+struct Session<'a> {
+    listener: &'a mut dyn Listener,
+    interrupt: &'a Interrupt,
+    origin: Origin,
+}
+
+impl Session<'_> {
+    /// Does one step of [`Experiment::steps`].
+    fn step<T>(&mut self, what: &str, work: impl FnOnce() -> T) -> Result<T> {
+        self.interrupt.check()?;
+        self.listener.run_begins(what);
+        let done = work();
+        self.listener.run_ends();
+        Ok(done)
+    }
+
+    fn row(&mut self, row: &Row) -> Result<()> {
+        self.listener.row(row)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_experiment_of_a_later_version_is_refused_in_one_line() {
+        for name in ["file-locks", "readdir", "dlm-hash", "vfs", "journal"] {
+            let Err(Failure::Usage(text)) = find(name) else { panic!("{name} is found") };
+            assert!(text.contains(name) && text.contains("not there yet") && !text.contains('\n'), "{text}");
+        }
+        assert!(
+            matches!(find("spinn"), Err(Failure::Usage(text)) if text.contains("spin, rwsem, calibrate"))
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! Native runs: pinned threads on this computer, for what 1 and 2 CPUs can show.
+
+use crate::failure::{Context, Result};
+use crate::machine::CpuTime;
+use sluice_sync::atomic::{AtomicBool, Ordering};
+use sluice_sync::time::{Duration, Instant};
+use sluice_sync::{Barrier, CachePadded, cpu, thread};
+use std::hint::black_box;
+
+/// What one run has shown.
+pub(crate) struct NativeRun {
+    /// Operations of each thread.
+    pub(crate) ops: Vec<u64>,
+    /// Length of the run.
+    pub(crate) time: Duration,
+    /// What the CPUs in use did meanwhile, where the system tells.
+    pub(crate) cpu_time: Option<CpuTime>,
+}
+
+impl NativeRun {
+    pub(crate) fn total(&self) -> u64 {
+        self.ops.iter().sum()
+    }
+
+    pub(crate) fn ops_per_s(&self) -> f64 {
+        self.total() as f64 / self.time.as_secs_f64()
+    }
+
+    /// Operations of the thread with the fewest over those of the thread with the most.
+    pub(crate) fn fairness(&self) -> f64 {
+        let most = self.ops.iter().max().copied().unwrap_or(0);
+        let fewest = self.ops.iter().min().copied().unwrap_or(0);
+        if most == 0 { 1.0 } else { fewest as f64 / most as f64 }
+    }
+}
+
+/// The CPU counts that this process can show: 1, and 2 if it may use so many.
+pub(crate) fn cpu_counts() -> Vec<usize> {
+    (1..=cpu::allowed().len().clamp(1, 2)).collect()
+}
+
+/// Computes for `turns` turns of a loop that touches no memory, about a cycle each.
+pub(crate) fn compute(turns: u64) {
+    for turn in 0..turns {
+        black_box(turn);
+    }
+}
+
+/// Does `round` again and again for `time`, on one thread for each of the first `cpus` CPUs.
+///
+/// # Errors
+/// When a thread cannot be pinned.
+pub(crate) fn contend(cpus: usize, time: Duration, round: impl Fn() + Sync) -> Result<NativeRun> {
+    let allowed = cpu::allowed();
+    let used = allowed.get(..cpus).unwrap_or(&allowed).to_vec();
+    let stop = CachePadded::new(AtomicBool::new(false));
+    let start = Barrier::new(used.len() + 1);
+    let (stop, start, round) = (&stop, &start, &round);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (used.iter())
+            .map(|&cpu| {
+                scope.spawn(move || {
+                    let pinned = cpu::pin(cpu);
+                    start.wait();
+                    let mut ops = 0u64;
+                    // Once at least, however late the thread gets to run.
+                    loop {
+                        round();
+                        ops += 1;
+                        // Relaxed: a flag that publishes nothing.
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                    }
+                    pinned.map(|()| ops)
+                })
+            })
+            .collect();
+        start.wait();
+        let (begin, before) = (Instant::now(), CpuTime::now(&used));
+        thread::sleep(time);
+        // Relaxed: as above.
+        stop.store(true, Ordering::Relaxed);
+        let (time, after) = (begin.elapsed(), CpuTime::now(&used));
+        let ops = threads.into_iter().map(|thread| thread.join().expect("a round does not panic"));
+        let ops = ops.collect::<std::io::Result<Vec<u64>>>().context(|| "cannot pin a thread to its CPU")?;
+        Ok(NativeRun { ops, time, cpu_time: before.zip(after).map(|(before, after)| after.since(before)) })
+    })
+}

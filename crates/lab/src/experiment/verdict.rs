@@ -1,0 +1,32 @@
+//! Verdict: what a source says, what is seen, and whether the two agree.
+
+use std::fmt::Write as _;
+
+/// One claim, checked.
+pub(crate) struct Verdict {
+    /// What the source said, with its figures.
+    pub(crate) source: String,
+    /// What is seen here, and of what kind the figures are.
+    pub(crate) seen: String,
+    /// Whether that agrees.
+    pub(crate) met: bool,
+}
+
+impl Verdict {
+    pub(crate) fn new(source: impl Into<String>, seen: impl Into<String>, met: bool) -> Verdict {
+        Verdict { source: source.into(), seen: seen.into(), met }
+    }
+}
+
+/// The verdicts as text, one paragraph each.
+pub(crate) fn text(verdicts: &[Verdict]) -> String {
+    let mut text = String::new();
+    for Verdict { source, seen, met } in verdicts {
+        let word = if *met { "met" } else { "MISSED" };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "Source:  {source}\nSeen:    {seen}\nVerdict: {word}\n");
+    }
+    let met = verdicts.iter().filter(|verdict| verdict.met).count();
+    let _ = writeln!(text, "{met} of {} verdicts are met.", verdicts.len());
+    text
+}

@@ -1,0 +1,78 @@
+//! Failure: why the lab could not do what it was asked, as one line for a person.
+
+use sluice_vfs::Errno;
+use std::fmt;
+
+/// An error of the lab. Its text is one line and says what to do where that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The request itself is wrong; asking again will not help.
+    Usage(String),
+    /// The request was right and something went wrong.
+    Failed(String),
+    /// The user asked to stop.
+    Interrupted,
+}
+
+/// What the lab's functions return.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// The same failure with `context` in front: `context: text`.
+    pub fn in_context(self, context: impl fmt::Display) -> Failure {
+        match self {
+            Failure::Usage(text) => Failure::Usage(format!("{context}: {text}")),
+            Failure::Failed(text) => Failure::Failed(format!("{context}: {text}")),
+            Failure::Interrupted => Failure::Interrupted,
+        }
+    }
+}
+
+/// Says what was being done when an error came up.
+pub trait Context<T> {
+    /// Turns the error into a [`Failure`] that begins with `what()`.
+    ///
+    /// # Errors
+    /// The error it was called on.
+    fn context<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Result<T>;
+}
+
+impl<T, E: Into<Failure>> Context<T> for std::result::Result<T, E> {
+    fn context<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Result<T> {
+        self.map_err(|error| error.into().in_context(what()))
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Failure {
+        Failure::Failed(errno.to_string())
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure::Failed(error.to_string())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(text) | Failure::Failed(text) => f.write_str(text),
+            Failure::Interrupted => f.write_str("interrupted"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn context_stands_in_front_of_the_reason() {
+        let failed: Result<()> = Err(Errno::ENOSPC).context(|| "creat-unlink on dir:/x");
+        assert_eq!(failed.unwrap_err().to_string(), "creat-unlink on dir:/x: no space left (ENOSPC)");
+    }
+}

@@ -1,0 +1,9 @@
+//! History: the *before* side of what the sources report, and what replaced it, as small models written against
+//! `sync`'s simulated face.
+
+pub mod commit_list;
+pub mod false_sharing;
+pub mod file_lock_waiters;
+pub mod open_close;
+pub mod rwsem_2016;
+pub mod small_locks;

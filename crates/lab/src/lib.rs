@@ -1,0 +1,38 @@
+//! `sluice-lab`: measures how file systems scale, on this library, on our mount and on any mounted file system.
+//!
+//! # Entry points
+//! - [`bench::bench`]: a plan (workloads, targets, CPU counts) in, one [`row::Row`] per line of the result out.
+//! - [`demo::tour`]: the two-minute tour that `sluice demo` tells.
+//! - [`experiment::Experiment`]: what the sources say about locks, shown on simulated machines and on this one.
+//! - [`target::Target`]: the small POSIX surface that every workload is written against, once.
+//!
+//! # How a figure is made
+//! ```text
+//! for each workload, for each number of CPUs:
+//!     for each run:
+//!         for each target:                    A B A B: a slow minute of the machine hits all of them
+//!             one thread per task, pinned: set up, warm up | barrier | work | stop, verify, tidy up
+//!     for each target: median over the runs -> one row
+//! ```
+//! Every run ends with the workload's own check of what it did: a fast wrong answer is an error, not a figure.
+
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod corpus;
+pub mod demo;
+pub mod experiment;
+pub mod failure;
+pub mod footprint;
+pub mod history;
+pub mod interrupt;
+pub mod machine;
+pub mod mounted;
+pub mod private_dir;
+pub mod row;
+pub mod run_in_mount;
+pub mod stats;
+pub mod table;
+pub mod target;
+pub mod timed_run;
+pub mod workload;

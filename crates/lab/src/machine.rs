@@ -1,0 +1,106 @@
+//! Machine: what the operating system tells about this computer and how busy it is.
+
+use std::fs;
+
+/// The CPU's model and the number of CPUs, `"Intel(R) Xeon(R) Processor, 2 CPUs"`.
+pub fn name() -> String {
+    let cpus = sluice_sync::cpu::count();
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu_model(&info).unwrap_or(std::env::consts::ARCH);
+    format!("{model}, {cpus} CPU{}", if cpus == 1 { "" } else { "s" })
+}
+
+fn cpu_model(cpuinfo: &str) -> Option<&str> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
+    line.split_once(':').map(|(_, model)| model.trim())
+}
+
+/// The kernel, `"Linux 6.18.0"`.
+pub fn kernel() -> String {
+    let uname = rustix::system::uname();
+    format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy())
+}
+
+/// How many tasks of the whole machine are running or ready to run at this moment, the caller included.
+/// `None` when the system does not tell.
+pub fn running_tasks() -> Option<u64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    stat.lines().find_map(|line| line.strip_prefix("procs_running "))?.trim().parse().ok()
+}
+
+/// Time that some CPUs have spent since boot, in clock ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct CpuTime {
+    /// Idle or waiting for I/O.
+    pub idle: u64,
+    /// In all.
+    pub total: u64,
+}
+
+impl CpuTime {
+    /// What the CPUs numbered `cpus` have spent up to now; `None` when the system does not tell.
+    pub fn now(cpus: &[usize]) -> Option<CpuTime> {
+        CpuTime::parse(&fs::read_to_string("/proc/stat").ok()?, cpus)
+    }
+
+    fn parse(stat: &str, cpus: &[usize]) -> Option<CpuTime> {
+        let mut sum = CpuTime::default();
+        let mut seen = 0;
+        for line in stat.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let number = words.next().and_then(|word| word.strip_prefix("cpu")).and_then(|n| n.parse().ok());
+            if !number.is_some_and(|number: usize| cpus.contains(&number)) {
+                continue;
+            }
+            // user nice system idle iowait irq softirq steal (guest time is part of user time already)
+            let ticks: Vec<u64> = words.take(8).map_while(|word| word.parse().ok()).collect();
+            sum.idle += ticks.get(3)? + ticks.get(4)?;
+            sum.total += ticks.iter().sum::<u64>();
+            seen += 1;
+        }
+        (seen > 0).then_some(sum)
+    }
+
+    /// The time spent from `earlier` to `self`.
+    pub fn since(self, earlier: CpuTime) -> CpuTime {
+        CpuTime {
+            idle: self.idle.saturating_sub(earlier.idle),
+            total: self.total.saturating_sub(earlier.total),
+        }
+    }
+}
+
+impl std::ops::Add for CpuTime {
+    type Output = CpuTime;
+    fn add(self, other: CpuTime) -> CpuTime {
+        CpuTime { idle: self.idle + other.idle, total: self.total + other.total }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str = "cpu  9 9 9 99 9 0 0 0 0 0\ncpu0 10 0 20 60 10 0 0 0 0 0\n\
+                        cpu1 1 1 1 5 1 1 0 0 7 7\ncpu12 1 0 0 0 0 0 0 0 0 0\nintr 5\n";
+
+    #[test]
+    fn idle_time_is_summed_over_the_chosen_cpus_only() {
+        assert_eq!(CpuTime::parse(STAT, &[0]), Some(CpuTime { idle: 70, total: 100 }));
+        assert_eq!(CpuTime::parse(STAT, &[0, 1]), Some(CpuTime { idle: 76, total: 110 }));
+        assert_eq!(CpuTime::parse(STAT, &[2]), None);
+    }
+
+    #[test]
+    fn this_machine_has_a_name_a_kernel_and_at_least_one_running_task() {
+        assert!(name().contains("CPU"));
+        assert!(kernel().starts_with("Linux "));
+        assert!(running_tasks().is_none_or(|tasks| tasks >= 1));
+    }
+
+    #[test]
+    fn the_model_is_found_in_cpuinfo() {
+        assert_eq!(cpu_model("processor : 0\nmodel name\t: Fast CPU: 9\n"), Some("Fast CPU: 9"));
+        assert_eq!(cpu_model("CPU part : 0xd0c\n"), None);
+    }
+}

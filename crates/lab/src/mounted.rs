@@ -1,0 +1,131 @@
+//! Mounted: a RAM file system of ours on a private directory, served by a child process, unmounted on drop.
+//!
+//! # Theory
+//! The child is `sluice mount --foreground --attached DIR`. It writes `ready` to its standard output once the mount
+//! answers, and unmounts and ends when its standard input ends. That happens when we close it and, the kernel
+//! sees to it, when we die in whatever way: no mount outlives its user. The child has a process group of
+//! its own, so that Ctrl-C in a terminal reaches us first and the mount stays until we let it go.
+
+use crate::failure::{Context, Failure, Result};
+use crate::private_dir::{PrivateDir, runtime_dir};
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A mount that lasts as long as this value.
+pub struct Mounted {
+    point: PathBuf,   // immutable
+    child: Child,     // owner only
+    _dir: PrivateDir, // holds the mount point; dropped last
+}
+
+/// What the serving process says once its mount answers.
+pub const READY: &str = "ready";
+
+impl Mounted {
+    /// Mounts a fresh RAM file system, with the further `options` of `sluice mount`, in a private directory.
+    ///
+    /// # Errors
+    /// What the serving process says when it cannot mount, with the cure where it knows one.
+    pub fn start(program: &Path, options: &[&OsStr]) -> Result<Mounted> {
+        let dir = PrivateDir::below(&runtime_dir())?;
+        let point = dir.path().join("mnt");
+        std::fs::create_dir(&point)?;
+        let mut command = Command::new(program);
+        command.args(["mount", "--ram", "--foreground", "--attached"]).args(options).arg(&point);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().context(|| format!("cannot run {}", program.display()))?;
+        match await_ready(&mut child) {
+            Ok(()) => Ok(Mounted { point, child, _dir: dir }),
+            Err(failure) => {
+                drop(child.stdin.take());
+                let _ = child.wait();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.point
+    }
+
+    /// The serving process.
+    pub fn server_pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Unmounts and waits until the serving process has ended.
+    ///
+    /// # Errors
+    /// When the serving process reports a failure.
+    pub fn unmount(mut self) -> Result<()> {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        drop(self.child.stdin.take());
+        let status = self.child.wait()?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(Failure::Failed(
+            last_words(&mut self.child).unwrap_or_else(|| format!("the mount's server: {status}")),
+        ))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // After unmount() both are no-ops.
+        let _ = self.stop();
+    }
+}
+
+/// Waits until `child` has said [`READY`].
+///
+/// # Errors
+/// Its last line on standard error if it ends without having said it.
+pub fn await_ready(child: &mut Child) -> Result<()> {
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    if line.trim_end() == READY {
+        return Ok(());
+    }
+    Err(Failure::Failed(last_words(child).unwrap_or_else(|| "the mount's server ended early".into())))
+}
+
+/// The last line that an ended `sluice` has written to its standard error, without the program's name.
+fn last_words(child: &mut Child) -> Option<String> {
+    let mut complaint = String::new();
+    child.stderr.take()?.read_to_string(&mut complaint).ok()?;
+    let last = complaint.lines().rfind(|line| !line.trim().is_empty())?;
+    Some(last.strip_prefix("sluice: ").unwrap_or(last).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_fails_is_quoted() {
+        let mut child = Command::new("sh")
+            .args(["-c", "echo 'sluice: no /dev/fuse' >&2; exit 1"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let failure = await_ready(&mut child).unwrap_err();
+        child.wait().unwrap();
+        assert_eq!(failure, Failure::Failed("no /dev/fuse".into()));
+    }
+
+    #[test]
+    fn a_missing_program_is_an_error_and_leaves_nothing() {
+        assert!(Mounted::start(Path::new("/no/such/sluice"), &[]).is_err());
+    }
+}

@@ -1,0 +1,193 @@
+//! Row: one line of `bench --json`, and how the runs behind it are summed up.
+
+use crate::machine::CpuTime;
+use crate::stats::{median, standard_deviation};
+use crate::timed_run::{Outcome, latencies};
+use serde::{Deserialize, Serialize};
+
+/// One result: a workload on a target at a number of CPUs. Field names are an interface: tools parse them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The workload's name.
+    pub workload: String,
+    /// The target, as it was asked for.
+    pub target: String,
+    /// The design or lock under test, where there are several.
+    pub variant: Option<String>,
+    /// CPUs that the tasks were pinned to.
+    pub cpus: usize,
+    /// Tasks at once.
+    pub tasks: usize,
+    /// Runs behind this row.
+    pub runs: usize,
+    /// Operations of all runs together.
+    pub ops: u64,
+    /// Operations per second: the median over the runs.
+    pub ops_per_s: Option<f64>,
+    /// Standard deviation of the runs' rates.
+    pub ops_per_s_sd: Option<f64>,
+    /// Mean time of an operation as its task sees it: tasks / `ops_per_s`.
+    pub mean_ns: Option<f64>,
+    /// Median latency of sampled operations.
+    pub p50_ns: Option<u64>,
+    /// 99th percentile of it.
+    pub p99_ns: Option<u64>,
+    /// Longest sampled operation.
+    pub max_ns: Option<u64>,
+    /// Share of time that the CPUs in use were idle, 0 to 1.
+    pub idle: Option<f64>,
+    /// True for results of the simulated machine.
+    pub simulated: bool,
+    /// The computer.
+    pub machine: String,
+    /// Its kernel.
+    pub kernel: String,
+    /// Version of sluicefs.
+    pub version: String,
+    /// Memory per file; only for `footprint`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bytes_per_file: Option<f64>,
+    /// Operations of the CPU with the fewest over those of the CPU with the most, 0 to 1; only for `lab`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub fairness: Option<f64>,
+}
+
+/// What is the same in all rows of a benchmark.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// The computer.
+    pub machine: String,
+    /// Its kernel.
+    pub kernel: String,
+}
+
+impl Origin {
+    /// This computer and its kernel.
+    pub fn here() -> Origin {
+        Origin { machine: crate::machine::name(), kernel: crate::machine::kernel() }
+    }
+}
+
+impl Row {
+    /// A row without figures.
+    pub fn new(origin: &Origin, workload: &str, target: String, cpus: usize, tasks: usize) -> Row {
+        Row {
+            workload: workload.to_owned(),
+            target,
+            variant: None,
+            cpus,
+            tasks,
+            runs: 0,
+            ops: 0,
+            ops_per_s: None,
+            ops_per_s_sd: None,
+            mean_ns: None,
+            p50_ns: None,
+            p99_ns: None,
+            max_ns: None,
+            idle: None,
+            simulated: false,
+            machine: origin.machine.clone(),
+            kernel: origin.kernel.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            bytes_per_file: None,
+            fairness: None,
+        }
+    }
+
+    /// The row as a line of JSON, with its newline.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("numbers and text always have a JSON form") + "\n"
+    }
+
+    /// Sets the rate from the rates of the runs.
+    pub fn set_rates(&mut self, ops: u64, rates: &[f64]) {
+        self.runs = rates.len();
+        self.ops = ops;
+        self.ops_per_s = median(rates);
+        self.ops_per_s_sd = standard_deviation(rates);
+        self.mean_ns = self.ops_per_s.map(|rate| 1e9 * self.tasks as f64 / rate);
+    }
+
+    /// Sets all figures from the runs' outcomes.
+    pub fn set_outcomes(&mut self, outcomes: &[Outcome]) {
+        let rates: Vec<f64> = outcomes.iter().map(|outcome| outcome.ops_per_s).collect();
+        self.set_rates(outcomes.iter().map(|outcome| outcome.ops).sum(), &rates);
+        let mut latency = latencies();
+        for outcome in outcomes {
+            latency.add(&outcome.latency_ns).expect("histograms of equal bounds add up");
+        }
+        if !latency.is_empty() {
+            self.p50_ns = Some(latency.value_at_quantile(0.5));
+            self.p99_ns = Some(latency.value_at_quantile(0.99));
+            self.max_ns = Some(latency.max());
+        }
+        let time = outcomes.iter().map(|outcome| outcome.cpu_time).collect::<Option<Vec<_>>>();
+        let time = time.map(|times| times.into_iter().fold(CpuTime::default(), |sum, time| sum + time));
+        self.idle = time.filter(|time| time.total > 0).map(|time| time.idle as f64 / time.total as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(ops: u64, ops_per_s: f64, cpu_time: Option<CpuTime>) -> Outcome {
+        let mut latency_ns = latencies();
+        latency_ns.saturating_record(100);
+        Outcome { ops, ops_per_s, latency_ns, cpu_time }
+    }
+
+    #[test]
+    fn a_row_has_exactly_the_fields_that_tools_parse() {
+        let origin = Origin { machine: "m".into(), kernel: "k".into() };
+        let mut row = Row::new(&origin, "stat", "lib".into(), 2, 4);
+        let half_idle = Some(CpuTime { idle: 1, total: 2 });
+        row.set_outcomes(&[
+            outcome(10, 100.0, half_idle),
+            outcome(20, 300.0, half_idle),
+            outcome(30, 200.0, half_idle),
+        ]);
+        let line = serde_json::to_string(&row).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let mut names: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut expected = vec![
+            "workload",
+            "target",
+            "variant",
+            "cpus",
+            "tasks",
+            "runs",
+            "ops",
+            "ops_per_s",
+            "ops_per_s_sd",
+            "mean_ns",
+            "p50_ns",
+            "p99_ns",
+            "max_ns",
+            "idle",
+            "simulated",
+            "machine",
+            "kernel",
+            "version",
+        ];
+        names.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(names, expected);
+        assert_eq!((value["ops"].as_u64(), value["runs"].as_u64()), (Some(60), Some(3)));
+        assert_eq!((value["ops_per_s"].as_f64(), value["ops_per_s_sd"].as_f64()), (Some(200.0), Some(100.0)));
+        assert_eq!((value["mean_ns"].as_f64(), value["idle"].as_f64()), (Some(2e7), Some(0.5)));
+        assert_eq!((value["p50_ns"].as_u64(), value["simulated"].as_bool()), (Some(100), Some(false)));
+        assert!(value["variant"].is_null());
+        assert_eq!(serde_json::from_str::<Row>(&line).unwrap(), row);
+    }
+
+    #[test]
+    fn what_is_not_known_is_null() {
+        let origin = Origin { machine: "m".into(), kernel: "k".into() };
+        let mut row = Row::new(&origin, "stat", "lib".into(), 1, 1);
+        row.set_outcomes(&[outcome(10, 100.0, None)]);
+        assert_eq!((row.ops_per_s_sd, row.idle), (None, None));
+        assert!(serde_json::to_string(&row).unwrap().contains("\"idle\":null"));
+    }
+}

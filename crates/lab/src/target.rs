@@ -1,0 +1,264 @@
+//! Target: where a workload runs, as one small surface of POSIX calls.
+//!
+//! # Theory
+//! A workload is written once, against [`Calls`]. Each task of a run asks the target for calls of its own,
+//! from the thread that will use them: its own descriptors and its own owner of POSIX locks, as a process
+//! has. Paths are relative to a directory that the target keeps for itself. Calls go through a `dyn` pointer: a
+//! nanosecond or two per call, the same for each target.
+
+mod host_dir;
+mod library;
+mod spec;
+
+pub use host_dir::HostDir;
+pub use library::Library;
+pub use spec::Spec;
+
+use crate::failure::{Failure, Result};
+use sluice_sync::thread;
+use sluice_vfs::Errno;
+
+/// An open file of one task. It means nothing to other tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handle(usize);
+
+/// How to open a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Open {
+    /// An existing file, for reading.
+    Read,
+    /// An existing file, for reading and writing.
+    ReadWrite,
+    /// A new file (`O_CREAT | O_EXCL`) with these permission bits, for reading and writing.
+    New(u32),
+}
+
+/// What a lock call asks for: the whole file, exclusively, without waiting (`EAGAIN`), or to let go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lock {
+    /// Take the lock.
+    Exclusive,
+    /// Give it back.
+    Unlock,
+}
+
+/// The attributes that workloads check.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Meta {
+    /// Size in bytes.
+    pub size: u64,
+    /// Number of names.
+    pub nlink: u64,
+    /// Type and permission bits, as in `st_mode`.
+    pub mode: u32,
+}
+
+impl Meta {
+    /// True for a directory.
+    pub fn is_dir(&self) -> bool {
+        self.mode & 0o170_000 == 0o040_000
+    }
+}
+
+/// What a call returns: the error of the system call of the same name.
+pub type CallResult<T> = std::result::Result<T, Errno>;
+
+/// The calls that one task makes. Not `Send`: they belong to the thread that asked for them.
+///
+/// # Errors
+/// Each call fails as the system call of its name does.
+#[allow(missing_docs, reason = "each method is the POSIX call of its name")]
+pub trait Calls {
+    fn open(&mut self, path: &str, how: Open) -> CallResult<Handle>;
+    fn close(&mut self, file: Handle) -> CallResult<()>;
+    fn pread(&mut self, file: Handle, buf: &mut [u8], offset: u64) -> CallResult<usize>;
+    fn pwrite(&mut self, file: Handle, data: &[u8], offset: u64) -> CallResult<usize>;
+    fn fsync(&mut self, file: Handle) -> CallResult<()>;
+    fn stat(&mut self, path: &str) -> CallResult<Meta>;
+    fn unlink(&mut self, path: &str) -> CallResult<()>;
+    fn rename(&mut self, from: &str, to: &str) -> CallResult<()>;
+    fn mkdir(&mut self, path: &str) -> CallResult<()>;
+    fn rmdir(&mut self, path: &str) -> CallResult<()>;
+    fn symlink(&mut self, to: &str, path: &str) -> CallResult<()>;
+    fn readlink(&mut self, path: &str) -> CallResult<Vec<u8>>;
+    /// Reads the whole directory; `visit` gets each name but `.` and `..`, and whether it is a directory.
+    fn read_dir(&mut self, path: &str, visit: &mut dyn FnMut(&[u8], bool)) -> CallResult<()>;
+    /// A POSIX lock (`fcntl`) on the whole file.
+    fn posix_lock(&mut self, file: Handle, lock: Lock) -> CallResult<()>;
+    /// A BSD lock (`flock`).
+    fn flock(&mut self, file: Handle, lock: Lock) -> CallResult<()>;
+}
+
+/// A file system to run workloads on.
+pub trait Target: Send + Sync {
+    /// The calls of one more task. To be asked for on a thread of its own, which is changed by it: see
+    /// [`with_task`].
+    ///
+    /// # Errors
+    /// When the task cannot get a context of its own.
+    fn task(&self) -> Result<Box<dyn Calls>>;
+}
+
+/// Runs `work` on a new thread with the calls of a new task of `target`, and waits for it.
+///
+/// # Errors
+/// That of `work`, or of starting the task.
+pub fn with_task<T: Send>(
+    target: &dyn Target,
+    work: impl FnOnce(&mut dyn Calls) -> Result<T> + Send,
+) -> Result<T> {
+    thread::scope(|scope| scope.spawn(|| work(&mut *target.task()?)).join())
+        .unwrap_or_else(|_| Err(Failure::Failed("the task panicked".into())))
+}
+
+/// Reads the whole file at `path`.
+///
+/// # Errors
+/// Those of open, pread and close.
+pub fn read_file(calls: &mut dyn Calls, path: &str) -> CallResult<Vec<u8>> {
+    let file = calls.open(path, Open::Read)?;
+    let mut contents = Vec::new();
+    let mut chunk = vec![0; 64 * 1024];
+    let read = loop {
+        match calls.pread(file, &mut chunk, contents.len() as u64) {
+            Ok(0) => break Ok(()),
+            Ok(count) => contents.extend_from_slice(&chunk[..count]),
+            Err(errno) => break Err(errno),
+        }
+    };
+    calls.close(file)?;
+    read.map(|()| contents)
+}
+
+/// Creates the file `path` with the permission bits `mode` and `data` in it.
+///
+/// # Errors
+/// Those of open, pwrite and close; `EIO` when a write stores nothing.
+pub fn write_new_file(calls: &mut dyn Calls, path: &str, mode: u32, data: &[u8]) -> CallResult<()> {
+    let file = calls.open(path, Open::New(mode))?;
+    let mut done = 0;
+    let written = loop {
+        if done == data.len() {
+            break Ok(());
+        }
+        match calls.pwrite(file, &data[done..], done as u64) {
+            Ok(0) => break Err(Errno::EIO),
+            Ok(count) => done += count,
+            Err(errno) => break Err(errno),
+        }
+    };
+    calls.close(file)?;
+    written
+}
+
+/// Removes the directory `path` and everything below it; one that is not there is fine.
+///
+/// # Errors
+/// Those of reading and removing.
+pub fn remove_tree(calls: &mut dyn Calls, path: &str) -> CallResult<()> {
+    let mut names = Vec::new();
+    match calls.read_dir(path, &mut |name, is_dir| names.push((name.to_vec(), is_dir))) {
+        Err(Errno::ENOENT) => return Ok(()),
+        other => other?,
+    }
+    for (name, is_dir) in names {
+        let child = format!("{path}/{}", String::from_utf8_lossy(&name));
+        if is_dir { remove_tree(calls, &child)? } else { calls.unlink(&child)? }
+    }
+    calls.rmdir(path)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::private_dir::PrivateDir;
+
+    /// Runs `body` on every target that needs no mount.
+    pub(crate) fn on_every_target(body: impl Fn(&dyn Target)) {
+        body(&Library::new());
+        let dir = PrivateDir::below(&std::env::temp_dir()).unwrap();
+        body(&HostDir::below(dir.path()).unwrap());
+    }
+
+    /// As [`on_every_target`], without host directories where their tasks cannot own POSIX locks.
+    pub(crate) fn on_every_target_with_lock_owners(body: impl Fn(&dyn Target)) {
+        use nix::sched::{CloneFlags, unshare};
+        let allowed = thread::scope(|scope| scope.spawn(|| unshare(CloneFlags::CLONE_FILES).is_ok()).join());
+        if allowed.unwrap_or(false) {
+            return on_every_target(body);
+        }
+        // Past the test harness, so that it is seen.
+        let text =
+            "SKIPPED: POSIX locks on a host directory: unshare is forbidden (container: --cap-add SYS_ADMIN)";
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{text}\n").as_bytes());
+        body(&Library::new());
+    }
+
+    #[test]
+    fn every_target_answers_the_calls_alike() {
+        on_every_target(|target| {
+            with_task(target, |calls| {
+                calls.mkdir("d")?;
+                assert_eq!(calls.mkdir("d"), Err(Errno::EEXIST));
+                write_new_file(calls, "d/f", 0o600, b"hello")?;
+                assert_eq!(calls.open("d/f", Open::New(0o600)), Err(Errno::EEXIST));
+                let meta = calls.stat("d/f")?;
+                assert_eq!((meta.size, meta.nlink, meta.mode, meta.is_dir()), (5, 1, 0o100_600, false));
+                assert!(calls.stat("d")?.is_dir());
+                calls.rename("d/f", "d/g")?;
+                assert_eq!(calls.stat("d/f"), Err(Errno::ENOENT));
+                calls.symlink("g", "d/s")?;
+                assert_eq!(calls.readlink("d/s")?, b"g");
+                assert_eq!(read_file(calls, "d/s")?, b"hello");
+                let file = calls.open("d/g", Open::ReadWrite)?;
+                assert_eq!(calls.pwrite(file, b"J", 0)?, 1);
+                calls.fsync(file)?;
+                calls.close(file)?;
+                assert_eq!(calls.close(file), Err(Errno::EBADF));
+                assert_eq!(read_file(calls, "d/g")?, b"Jello");
+                calls.mkdir("d/sub")?;
+                let mut names = Vec::new();
+                calls.read_dir("d", &mut |name, is_dir| names.push((name.to_vec(), is_dir)))?;
+                names.sort();
+                assert_eq!(names, [(b"g".to_vec(), false), (b"s".to_vec(), false), (b"sub".to_vec(), true)]);
+                assert_eq!(calls.rmdir("d"), Err(Errno::ENOTEMPTY));
+                remove_tree(calls, "d")?;
+                assert_eq!(calls.stat("d"), Err(Errno::ENOENT));
+                Ok(())
+            })
+            .unwrap();
+        });
+    }
+
+    #[test]
+    fn tasks_own_their_locks() {
+        on_every_target_with_lock_owners(|target| {
+            with_task(target, |calls| {
+                write_new_file(calls, "locked", 0o600, b"")?;
+                let file = calls.open("locked", Open::ReadWrite)?;
+                calls.posix_lock(file, Lock::Exclusive)?;
+                calls.flock(file, Lock::Exclusive)?;
+                with_task(target, |other| {
+                    let file = other.open("locked", Open::ReadWrite)?;
+                    assert_eq!(other.posix_lock(file, Lock::Exclusive), Err(Errno::EAGAIN));
+                    assert_eq!(other.flock(file, Lock::Exclusive), Err(Errno::EAGAIN));
+                    other.close(file)?;
+                    Ok(())
+                })?;
+                calls.posix_lock(file, Lock::Unlock)?;
+                calls.flock(file, Lock::Unlock)?;
+                with_task(target, |other| {
+                    let file = other.open("locked", Open::ReadWrite)?;
+                    other.posix_lock(file, Lock::Exclusive)?;
+                    other.flock(file, Lock::Exclusive)?;
+                    other.close(file)?;
+                    Ok(())
+                })?;
+                calls.close(file)?;
+                calls.unlink("locked")?;
+                Ok(())
+            })
+            .unwrap();
+        });
+    }
+}

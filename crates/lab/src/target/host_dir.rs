@@ -1,0 +1,183 @@
+//! Host directory: the target `dir:PATH`, any mounted file system, by system calls.
+//!
+//! # Theory
+//! Tasks are threads, but each takes a table of descriptors of its own (`unshare(CLONE_FILES)`), because
+//! Linux makes that table the owner of POSIX locks, and because threads that share one contend for it at
+//! every open. To the file system the tasks then look like processes. Where that call is forbidden (a container
+//! without `--cap-add SYS_ADMIN`) tasks share one table: everything but POSIX locks still works, and those fail
+//! with `EPERM` rather than measure locks that exclude nobody.
+//!
+//! # Clients must
+//! Use the calls of a task, and drop them, on the thread that made them: a descriptor number means nothing in
+//! another thread's table. [`Calls`] objects here are not `Send`, so the compiler sees to it.
+
+use super::{CallResult, Calls, Handle, Lock, Meta, Open, Target};
+use crate::failure::{Context, Failure, Result};
+use crate::private_dir::PrivateDir;
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RawDir};
+use sluice_vfs::Errno;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+
+/// A private directory of a mounted file system; removed with its contents when dropped.
+pub struct HostDir {
+    dir: PrivateDir, // immutable
+}
+
+impl HostDir {
+    /// A fresh private directory below `parent`.
+    ///
+    /// # Errors
+    /// When it cannot be created.
+    pub fn below(parent: &Path) -> Result<HostDir> {
+        Ok(HostDir { dir: PrivateDir::below(parent)? })
+    }
+}
+
+impl Target for HostDir {
+    fn task(&self) -> Result<Box<dyn Calls>> {
+        let own_table = match nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES) {
+            Ok(()) => true,
+            Err(nix::errno::Errno::EPERM | nix::errno::Errno::ENOSYS) => false,
+            Err(errno) => return Err(Failure::Failed(format!("a table of descriptors for a task: {errno}"))),
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(CWD, self.dir.path(), flags, Mode::empty())
+            .map_err(errno)
+            .context(|| self.dir.path().display().to_string())?;
+        Ok(Box::new(SystemCalls {
+            root,
+            own_table,
+            files: Vec::new(),
+            entries: vec![MaybeUninit::uninit(); 32 * 1024],
+            here: PhantomData,
+        }))
+    }
+}
+
+struct SystemCalls {
+    root: OwnedFd,                 // owner only
+    own_table: bool,               // immutable
+    files: Vec<Option<OwnedFd>>,   // owner only; a handle is an index
+    entries: Vec<MaybeUninit<u8>>, // owner only; room for getdents
+    here: PhantomData<Rc<()>>,     // not Send: see the header
+}
+
+impl SystemCalls {
+    fn file(&self, file: Handle) -> CallResult<&OwnedFd> {
+        self.files.get(file.0).and_then(Option::as_ref).ok_or(Errno::EBADF)
+    }
+}
+
+fn errno(error: rustix::io::Errno) -> Errno {
+    Errno::from_raw(error.raw_os_error())
+}
+
+impl Calls for SystemCalls {
+    fn open(&mut self, path: &str, how: Open) -> CallResult<Handle> {
+        let (flags, mode) = match how {
+            Open::Read => (OFlags::RDONLY, 0),
+            Open::ReadWrite => (OFlags::RDWR, 0),
+            Open::New(mode) => (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode),
+        };
+        let mode = Mode::from_raw_mode(mode);
+        let file = rustix::fs::openat(&self.root, path, flags | OFlags::CLOEXEC, mode).map_err(errno)?;
+        let free = self.files.iter().position(Option::is_none).unwrap_or(self.files.len());
+        if free == self.files.len() {
+            self.files.push(None);
+        }
+        self.files[free] = Some(file);
+        Ok(Handle(free))
+    }
+
+    fn close(&mut self, file: Handle) -> CallResult<()> {
+        self.files.get_mut(file.0).and_then(Option::take).map(drop).ok_or(Errno::EBADF)
+    }
+
+    fn pread(&mut self, file: Handle, buf: &mut [u8], offset: u64) -> CallResult<usize> {
+        rustix::io::pread(self.file(file)?, buf, offset).map_err(errno)
+    }
+
+    fn pwrite(&mut self, file: Handle, data: &[u8], offset: u64) -> CallResult<usize> {
+        rustix::io::pwrite(self.file(file)?, data, offset).map_err(errno)
+    }
+
+    fn fsync(&mut self, file: Handle) -> CallResult<()> {
+        rustix::fs::fsync(self.file(file)?).map_err(errno)
+    }
+
+    fn stat(&mut self, path: &str) -> CallResult<Meta> {
+        let stat = rustix::fs::statat(&self.root, path, AtFlags::SYMLINK_NOFOLLOW).map_err(errno)?;
+        #[allow(clippy::unnecessary_cast, reason = "the fields' types differ between architectures")]
+        Ok(Meta { size: stat.st_size as u64, nlink: stat.st_nlink as u64, mode: stat.st_mode as u32 })
+    }
+
+    fn unlink(&mut self, path: &str) -> CallResult<()> {
+        rustix::fs::unlinkat(&self.root, path, AtFlags::empty()).map_err(errno)
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> CallResult<()> {
+        rustix::fs::renameat(&self.root, from, &self.root, to).map_err(errno)
+    }
+
+    fn mkdir(&mut self, path: &str) -> CallResult<()> {
+        rustix::fs::mkdirat(&self.root, path, Mode::from_raw_mode(0o755)).map_err(errno)
+    }
+
+    fn rmdir(&mut self, path: &str) -> CallResult<()> {
+        rustix::fs::unlinkat(&self.root, path, AtFlags::REMOVEDIR).map_err(errno)
+    }
+
+    fn symlink(&mut self, to: &str, path: &str) -> CallResult<()> {
+        rustix::fs::symlinkat(to, &self.root, path).map_err(errno)
+    }
+
+    fn readlink(&mut self, path: &str) -> CallResult<Vec<u8>> {
+        rustix::fs::readlinkat(&self.root, path, Vec::new()).map(std::ffi::CString::into_bytes).map_err(errno)
+    }
+
+    fn read_dir(&mut self, path: &str, visit: &mut dyn FnMut(&[u8], bool)) -> CallResult<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(&self.root, path, flags, Mode::empty()).map_err(errno)?;
+        let mut names = RawDir::new(dir.as_fd(), &mut self.entries);
+        while let Some(entry) = names.next() {
+            let entry = entry.map_err(errno)?;
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                // Some file systems do not keep the type in the directory.
+                FileType::Unknown => {
+                    let stat = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).map_err(errno)?;
+                    FileType::from_raw_mode(stat.st_mode)
+                }
+                kind => kind,
+            };
+            visit(name.to_bytes(), kind == FileType::Directory);
+        }
+        Ok(())
+    }
+
+    fn posix_lock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
+        let operation = match lock {
+            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+            Lock::Unlock => FlockOperation::Unlock,
+        };
+        if !self.own_table {
+            return Err(Errno::EPERM);
+        }
+        rustix::fs::fcntl_lock(self.file(file)?, operation).map_err(errno)
+    }
+
+    fn flock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
+        let operation = match lock {
+            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+            Lock::Unlock => FlockOperation::Unlock,
+        };
+        rustix::fs::flock(self.file(file)?, operation).map_err(errno)
+    }
+}

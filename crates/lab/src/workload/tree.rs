@@ -1,0 +1,136 @@
+//! untar and rmtree: a whole source tree comes and goes, as `tar x` and `rm -r` do it.
+
+use super::{Seat, Task, wrong};
+use crate::corpus::{Corpus, Entry, Kind};
+use crate::failure::Result;
+use crate::target::{CallResult, Calls, Target, read_file, remove_tree, write_new_file};
+use sluice_sync::Arc;
+use sluice_vfs::Errno;
+
+pub(super) fn untar(seat: Seat) -> Box<dyn Task> {
+    Box::new(Untar { tree: Tree::of(seat), next: 0 })
+}
+
+pub(super) fn rmtree(seat: Seat) -> Box<dyn Task> {
+    Box::new(Rmtree { tree: Tree::of(seat), todo: Vec::new() })
+}
+
+/// A copy of the corpus at a place.
+struct Tree {
+    top: String,
+    corpus: Arc<Corpus>,
+}
+
+impl Tree {
+    fn of(seat: Seat) -> Tree {
+        Tree { top: format!("{}/tree", seat.dir), corpus: seat.corpus }
+    }
+
+    fn unpack_entry(&self, calls: &mut dyn Calls, entry: &Entry) -> CallResult<()> {
+        let path = format!("{}/{}", self.top, entry.path);
+        match &entry.kind {
+            Kind::Directory => calls.mkdir(&path),
+            Kind::File { mode, data } => write_new_file(calls, &path, *mode, data),
+            Kind::Symlink { to } => calls.symlink(to, &path),
+        }
+    }
+}
+
+struct Untar {
+    tree: Tree,
+    next: usize, // index of the entry to unpack next
+}
+
+impl Task for Untar {
+    fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
+        remove_tree(calls, &self.tree.top)?;
+        self.next = 0;
+        calls.mkdir(&self.tree.top)
+    }
+
+    fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {
+        let entries = &self.tree.corpus.entries;
+        if let Some(entry) = entries.get(self.next) {
+            self.tree.unpack_entry(calls, entry)?;
+            self.next += 1;
+        }
+        Ok(self.next < entries.len())
+    }
+
+    fn verify(&mut self, calls: &mut dyn Calls, _: &dyn Target) -> Result<()> {
+        for entry in &self.tree.corpus.entries[..self.next] {
+            let path = format!("{}/{}", self.tree.top, entry.path);
+            let same = match &entry.kind {
+                Kind::Directory => calls.stat(&path)?.is_dir(),
+                Kind::File { data, .. } => read_file(calls, &path)? == **data,
+                Kind::Symlink { to } => calls.readlink(&path)? == to.as_bytes(),
+            };
+            if !same {
+                return wrong(format!("{path} is not as it was packed"));
+            }
+        }
+        Ok(())
+    }
+
+    fn tidy(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
+        remove_tree(calls, &self.tree.top)
+    }
+}
+
+struct Rmtree {
+    tree: Tree,
+    todo: Vec<Doomed>, // a stack: contents above their directory
+}
+
+enum Doomed {
+    File(String),
+    /// Not read yet.
+    Directory(String),
+    /// Its contents are gone by the time it comes up.
+    Emptied(String),
+}
+
+impl Task for Rmtree {
+    fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
+        remove_tree(calls, &self.tree.top)?;
+        calls.mkdir(&self.tree.top)?;
+        for entry in &self.tree.corpus.entries {
+            self.tree.unpack_entry(calls, entry)?;
+        }
+        self.todo = vec![Doomed::Directory(self.tree.top.clone())];
+        Ok(())
+    }
+
+    fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {
+        loop {
+            match self.todo.pop() {
+                Some(Doomed::Directory(path)) => {
+                    let mut inside = Vec::new();
+                    calls.read_dir(&path, &mut |name, is_dir| {
+                        let child = format!("{path}/{}", String::from_utf8_lossy(name));
+                        inside.push(if is_dir { Doomed::Directory(child) } else { Doomed::File(child) });
+                    })?;
+                    self.todo.push(Doomed::Emptied(path));
+                    self.todo.append(&mut inside);
+                }
+                Some(Doomed::File(path)) => break calls.unlink(&path)?,
+                Some(Doomed::Emptied(path)) => break calls.rmdir(&path)?,
+                None => return Ok(false),
+            }
+        }
+        Ok(!self.todo.is_empty())
+    }
+
+    fn verify(&mut self, calls: &mut dyn Calls, _: &dyn Target) -> Result<()> {
+        match calls.stat(&self.tree.top) {
+            Err(Errno::ENOENT) => Ok(()),
+            // A run that was interrupted in the middle of a pass leaves the rest.
+            Ok(_) if !self.todo.is_empty() => Ok(()),
+            other => wrong(format!("the removed tree still answers: {other:?}")),
+        }
+    }
+
+    fn tidy(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
+        remove_tree(calls, &self.tree.top)
+    }
+}
