@@ -1,0 +1,254 @@
+//! Args: the command line, with its help texts.
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use sluice_lab::experiment::EXPERIMENTS;
+use sluice_lab::workload::WORKLOADS;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// The command line, with what is only known at run time filled in.
+pub(crate) fn command() -> clap::Command {
+    Cli::command()
+        .mut_subcommand("bench", |bench| bench.after_help(bench_help()))
+        .mut_subcommand("lab", |lab| lab.after_help(lab_help()))
+}
+
+#[derive(Parser)]
+#[command(name = "sluice", version, about, after_help = EXAMPLES, disable_help_subcommand = false)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  sluice demo                                        the tour, well under a minute
+  sluice run -- bash                                 a shell on a file system of its own
+  sluice mount ~/scratch; sluice umount ~/scratch
+  sluice bench creat-unlink --on lib,mount,dir:/dev/shm
+
+Exit status: 0 done, 1 failed, 2 bad usage; with one line that says what to do.";
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Take the tour: real programs on a mount, compared with the host's file systems
+    #[command(after_help = DEMO_EXAMPLES)]
+    Demo,
+    /// Mount a file system on a directory
+    Mount(Mount),
+    /// Unmount what `sluice mount` has mounted
+    #[command(after_help = UMOUNT_EXAMPLES)]
+    Umount {
+        /// Unmount even if it is in use; what is in use goes on working until it is closed
+        #[arg(short, long)]
+        lazy: bool,
+        /// Where it is mounted
+        dir: PathBuf,
+    },
+    /// Run a command on a file system of its own
+    #[command(
+        override_usage = "sluice run [--ram | STORE] [-o OPT,...] -- COMMAND...",
+        after_help = RUN_EXAMPLES
+    )]
+    Run {
+        /// In memory: everything is gone when the command ends (the default)
+        #[arg(long, conflicts_with = "store")]
+        ram: bool,
+        /// A durable store (not there yet)
+        store: Option<PathBuf>,
+        /// Mount options, as for `sluice mount`
+        #[arg(short = 'o', value_name = "OPT,...")]
+        options: Vec<String>,
+        /// The command and its arguments, after --
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+    /// List the file locks of a mount, held and waited for
+    #[command(after_help = LOCKS_EXAMPLES)]
+    Locks {
+        /// Any file or directory of the mount
+        dir: PathBuf,
+    },
+    /// Measure workloads on this library, on a mount of it, and on other file systems
+    Bench(Bench),
+    /// Show what is known about locks, on simulated machines and on this one
+    Lab(Lab),
+    /// Print a completion script
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// What this program starts itself for
+    #[command(hide = true)]
+    Child {
+        #[command(subcommand)]
+        child: Child,
+    },
+}
+
+const DEMO_EXAMPLES: &str = "\
+Unpacks the crates that Cargo has downloaded, lists and searches them, compiles a small crate, writes to a SQLite
+database from two processes, lets two processes contend for a byte-range lock, and deletes it all; then compares
+with tmpfs, a disk and the library in process. Needs /dev/fuse, and fusermount3 for ordinary users; says so and
+goes on in process without. Everything it makes is removed, also on Ctrl-C.
+
+Example:
+  sluice demo";
+
+const UMOUNT_EXAMPLES: &str = "Examples:
+  sluice umount ~/scratch
+  sluice umount --lazy ~/scratch      also when a shell still sits in it";
+
+const RUN_EXAMPLES: &str = "\
+The command starts in the new, empty file system, finds its place in $SLUICE_MOUNT, and its exit status is that
+of `sluice run`.
+
+Examples:
+  sluice run -- bash
+  sluice run -- sh -c 'git clone ~/project . && make test'
+  sluice run -o locks=sluice,size=1G -- ./stress";
+
+const LOCKS_EXAMPLES: &str = "\
+One line per lock, in the form of /proc/locks; `->` marks one that waits for the one above it.
+
+Examples:
+  sluice locks ~/scratch
+  sluice mount -o locks=sluice ~/scratch      locks served here instead of by the kernel";
+
+const COMPLETIONS_EXAMPLES: &str = "Examples:
+  sluice completions bash > ~/.local/share/bash-completion/completions/sluice
+  sluice completions fish > ~/.config/fish/completions/sluice.fish";
+
+const MOUNT_EXAMPLES: &str = "\
+Returns when the file system answers, and prints nothing. A process in the background serves it until it is
+unmounted or gets SIGTERM.
+
+Options for -o: locks=kernel|sluice (who serves file locks; kernel), allow_other, noallow_other, ro, noatime,
+nosuid, nodev, noexec, threads=N, max_write=BYTES, fsname=NAME; for the file system in memory: size=N, with K, M, G,
+T or % of the machine's memory (at most so many bytes of file data; half of the memory; 0: no limit),
+nr_inodes=N (at most so many files; no limit), mode=OCTAL, uid=N, gid=N (of the root directory; 755 and yours).
+
+Examples:
+  mkdir ~/scratch && sluice mount ~/scratch
+  sluice mount -o size=2G,mode=700 ~/scratch
+  sluice mount --ram -o noatime,locks=sluice ~/scratch
+  sluice mount --foreground ~/scratch      until Ctrl-C";
+
+#[derive(clap::Args)]
+#[command(
+    override_usage = "sluice mount [--ram | STORE] DIR [-o OPT,...] [--foreground]",
+    after_help = MOUNT_EXAMPLES
+)]
+pub(crate) struct Mount {
+    /// In memory: everything is gone after unmounting (the default)
+    #[arg(long)]
+    pub(crate) ram: bool,
+    /// The directory to mount on; before it a durable store (not there yet)
+    #[arg(value_name = "DIR", required = true, num_args = 1..=2)]
+    pub(crate) places: Vec<PathBuf>,
+    /// Mount options
+    #[arg(short = 'o', value_name = "OPT,...")]
+    pub(crate) options: Vec<String>,
+    /// Stay in the foreground, until Ctrl-C or until it is unmounted
+    #[arg(short, long)]
+    pub(crate) foreground: bool,
+    /// Say when it is mounted, and unmount when standard input ends
+    #[arg(long, hide = true, requires = "foreground")]
+    pub(crate) attached: bool,
+    /// Say when it is mounted, and leave terminal and pipes then
+    #[arg(long, hide = true, requires = "foreground", conflicts_with = "attached")]
+    pub(crate) detach: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Bench {
+    /// What to measure; see the list below
+    #[arg(value_name = "WORKLOAD", required = true)]
+    pub(crate) workloads: Vec<String>,
+    /// Where: `lib` (in process), `mount` (a mount of ours), `dir:PATH` (any file system); the first is the one
+    /// that ratios refer to
+    #[arg(long, value_name = "TARGET,...", value_delimiter = ',', default_value = "lib")]
+    pub(crate) on: Vec<String>,
+    /// Numbers of CPUs to pin the load to, each in turn [default: 1 and all]; the daemon of a mount is not pinned
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    pub(crate) cpus: Vec<usize>,
+    /// Tasks at once [default: one per CPU; 128 for the lock workloads]
+    #[arg(long, value_name = "N")]
+    pub(crate) tasks: Option<usize>,
+    /// Runs of which the median is taken
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) runs: usize,
+    /// Length of a run [default: 0.2]
+    #[arg(long, value_name = "S", conflicts_with = "ops", allow_negative_numbers = true)]
+    pub(crate) seconds: Option<f64>,
+    /// Length of a run, in operations of each task
+    #[arg(long, value_name = "N")]
+    pub(crate) ops: Option<u64>,
+    /// Write the results there, one JSON object per line; `-` for standard output instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Lab {
+    /// Which; see the list below
+    pub(crate) experiment: String,
+    /// Write the results there, one JSON object per line; `-` for standard output instead of the tables
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Work that the tour and the benchmarks do in processes of their own.
+#[derive(Subcommand)]
+pub(crate) enum Child {
+    /// Measure the memory of many files
+    Footprint,
+    /// Lock some bytes of FILE until standard input ends
+    HoldLock { file: PathBuf },
+    /// Lock and unlock them ROUNDS times
+    LockRounds { file: PathBuf, rounds: u32 },
+    /// Write transactions
+    SqliteWriter { database: PathBuf },
+}
+
+fn lab_help() -> String {
+    let mut text = String::from("Experiments:\n");
+    for experiment in EXPERIMENTS {
+        let later = if experiment.steps() == 0 { " (not there yet)" } else { "" };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {:11} {}{later}", experiment.name, experiment.about);
+    }
+    text.push_str(
+        "
+Tables, then what each source said, what is seen, and a verdict; a miss is a result and no error. Figures of the
+simulated machines are labelled so, and the same on every computer. Each experiment takes a minute or two.
+
+Examples:
+  sluice lab spin
+  sluice lab rwsem --json result.json
+  sluice lab calibrate",
+    );
+    text
+}
+
+fn bench_help() -> String {
+    let mut text = String::from("Workloads:\n");
+    for workload in WORKLOADS {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {:13} {}", workload.name, workload.about);
+    }
+    text.push_str(
+        "
+Each workload checks its own results at the end of each run. Runs alternate between the targets. One operation
+in 16 is timed for p50, p99 and max. Ctrl-C keeps the runs that are finished.
+
+Examples:
+  sluice bench creat-unlink --on lib,dir:/dev/shm
+  sluice bench stat open-close --on mount,dir:/dev/shm,dir:/var/tmp --cpus 1,2 --seconds 1
+  sluice bench posix02 --on lib --tasks 16 --json result.json
+  sluice bench footprint --on lib --runs 1",
+    );
+    text
+}

@@ -1,0 +1,112 @@
+//! `sluice bench`: the plan from the options, progress and rows to where they belong.
+
+use crate::args::Bench;
+use crate::output::Output;
+use crate::this_program;
+use indicatif::{ProgressBar, ProgressStyle};
+use sluice_lab::bench::{self, Listener, Plan};
+use sluice_lab::failure::{Context, Failure, Result};
+use sluice_lab::interrupt::Interrupt;
+use sluice_lab::row::Row;
+use sluice_lab::timed_run::Limit;
+use sluice_lab::{table, workload};
+use sluice_sync::time::Duration;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Length of a run when nothing else is asked for.
+const DEFAULT_TIME: Duration = Duration::from_millis(200);
+
+pub(crate) fn bench(options: Bench) -> Result<()> {
+    let limit = match (options.seconds, options.ops) {
+        (None, Some(ops)) => Limit::Ops(ops),
+        (None, None) => Limit::Time(DEFAULT_TIME),
+        (Some(seconds), _) => match Duration::try_from_secs_f64(seconds) {
+            Ok(time) if !time.is_zero() => Limit::Time(time),
+            _ => return Err(Failure::Usage(format!("--seconds {seconds}: give a positive number"))),
+        },
+    };
+    let plan = Plan {
+        workloads: options.workloads.iter().map(|name| workload::find(name)).collect::<Result<_>>()?,
+        targets: options.on.iter().map(|text| text.parse()).collect::<Result<_>>()?,
+        cpus: if options.cpus.is_empty() { bench::default_cpus() } else { options.cpus },
+        tasks: options.tasks,
+        runs: options.runs,
+        limit,
+        program: this_program()?,
+    };
+    plan.check()?;
+    let interrupt = Interrupt::on_signals()?;
+    let (json, to_stdout) = json_writer(options.json, &interrupt)?;
+    let mut reporter = Reporter::new(plan.total_runs(), json);
+    let outcome = bench::bench(&plan, &mut reporter, &interrupt);
+    reporter.bar.finish_and_clear();
+    if !reporter.rows.is_empty() && !to_stdout {
+        Output::plain().give(table::of_rows(&reporter.rows).as_bytes())?;
+    }
+    outcome.map(|_| ())
+}
+
+/// Where rows go as JSON, if anywhere, and whether that is standard output.
+pub(crate) fn json_writer(
+    path: Option<PathBuf>,
+    interrupt: &Interrupt,
+) -> Result<(Option<Box<dyn Write>>, bool)> {
+    let to_stdout = path.as_deref().is_some_and(|path| path.as_os_str() == "-");
+    let json: Option<Box<dyn Write>> = match path {
+        None => None,
+        Some(_) if to_stdout => Some(Box::new(Output::stopping(interrupt))),
+        Some(path) => Some(Box::new(File::create(&path).context(|| path.display().to_string())?)),
+    };
+    Ok((json, to_stdout))
+}
+
+/// A bar on standard error when that is a terminal, nothing else.
+fn progress_bar(runs: usize) -> ProgressBar {
+    let bar = ProgressBar::new(runs as u64);
+    match ProgressStyle::with_template("{bar:24} {pos}/{len} {msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+/// Shows progress, writes rows down, and keeps them.
+pub(crate) struct Reporter {
+    pub(crate) bar: ProgressBar,
+    json: Option<Box<dyn Write>>,
+    rows: Vec<Row>,
+}
+
+impl Reporter {
+    pub(crate) fn new(runs: usize, json: Option<Box<dyn Write>>) -> Reporter {
+        Reporter { bar: progress_bar(runs), json, rows: Vec::new() }
+    }
+}
+
+impl Listener for Reporter {
+    fn run_begins(&mut self, what: &str) {
+        self.bar.set_message(what.to_owned());
+    }
+
+    fn run_ends(&mut self) {
+        self.bar.inc(1);
+    }
+
+    fn row(&mut self, row: &Row) -> Result<()> {
+        if let Some(json) = &mut self.json {
+            let line = row.to_json();
+            json.write_all(line.as_bytes())
+                .and_then(|()| json.flush())
+                .context(|| "cannot write the results")?;
+        }
+        self.rows.push(row.clone());
+        Ok(())
+    }
+
+    fn note(&mut self, text: &str) {
+        self.bar.suspend(|| {
+            let _ = writeln!(std::io::stderr(), "sluice: {text}");
+        });
+    }
+}

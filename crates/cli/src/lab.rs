@@ -1,0 +1,22 @@
+//! `sluice lab`: one experiment, its rows to the file that was asked for, its tables to the terminal.
+
+use crate::args::Lab;
+use crate::bench::{Reporter, json_writer};
+use crate::output::Output;
+use sluice_lab::experiment;
+use sluice_lab::failure::Result;
+use sluice_lab::interrupt::Interrupt;
+
+pub(crate) fn lab(options: Lab) -> Result<()> {
+    let experiment = experiment::find(&options.experiment)?;
+    let interrupt = Interrupt::on_signals()?;
+    let (json, to_stdout) = json_writer(options.json, &interrupt)?;
+    let mut reporter = Reporter::new(experiment.steps(), json);
+    let outcome = experiment.run(&mut reporter, &interrupt);
+    reporter.bar.finish_and_clear();
+    let text = outcome?;
+    if !to_stdout {
+        Output::plain().give(text.as_bytes())?;
+    }
+    Ok(())
+}

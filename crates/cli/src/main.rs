@@ -1,0 +1,168 @@
+//! The `sluice` command: options in, exit status out. What it does is done in `sluice-lab` and `sluice-fuse`.
+//!
+//! Exit status: 0 done, 1 something failed or was found, 2 bad usage; each time with one line that says what to do.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod bench;
+mod lab;
+mod output;
+mod ram_options;
+mod serve;
+
+use args::{Child, Command};
+use clap::FromArgMatches;
+use clap::error::ErrorKind;
+use output::Output;
+use sluice_lab::failure::{Context, Failure, Result};
+use sluice_lab::interrupt::Interrupt;
+use sluice_lab::{demo, footprint, mounted, run_in_mount};
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    let command = match parse() {
+        Ok(command) => command,
+        Err(status) => return status,
+    };
+    match perform(command) {
+        Ok(status) => ExitCode::from(status),
+        Err(Failure::Interrupted) => ExitCode::from(INTERRUPTED),
+        Err(Failure::Usage(text)) => complain(&text, 2),
+        Err(Failure::Failed(text)) => complain(&text, 1),
+    }
+}
+
+/// One line on standard error.
+fn complain(text: &str, status: u8) -> ExitCode {
+    // If standard error is gone, the exit status still tells.
+    let _ = writeln!(std::io::stderr(), "sluice: {text}");
+    ExitCode::from(status)
+}
+
+/// The command line as a command, or the exit status when that was all there was to do.
+fn parse() -> std::result::Result<Command, ExitCode> {
+    let parsed = args::command().try_get_matches().and_then(|matches| args::Cli::from_arg_matches(&matches));
+    let error = match parsed {
+        Ok(cli) => return Ok(cli.command),
+        Err(error) => error,
+    };
+    Err(match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // A reader that has seen enough is no error.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(2)
+        }
+        _ => complain(&one_line(&error.to_string()), 2),
+    })
+}
+
+/// The message of a usage error without its usage text: what is wrong, and the tip if there is one.
+fn one_line(message: &str) -> String {
+    let paragraphs =
+        message.split("\n\n").filter(|part| !part.starts_with("Usage:") && !part.starts_with("For more"));
+    let parts: Vec<String> = paragraphs
+        .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "))
+        .filter(|part| !part.is_empty())
+        .collect();
+    let line = parts.join("; ");
+    format!(
+        "{}; `sluice help` and `sluice COMMAND --help` show how",
+        line.strip_prefix("error: ").unwrap_or(&line)
+    )
+}
+
+fn perform(command: Command) -> Result<u8> {
+    match command {
+        Command::Demo => {
+            let interrupt = Interrupt::on_signals()?;
+            let mut output = Output::stopping(&interrupt);
+            let outcome = demo::tour(&this_program()?, &mut output, &interrupt);
+            output.forgive(outcome)?;
+        }
+        Command::Mount(mount) => serve::mount(mount)?,
+        Command::Umount { lazy, dir } => {
+            sluice_fuse::unmount_at(&dir, lazy).map_err(|error| Failure::Failed(error.to_string()))?;
+        }
+        Command::Run { ram: _, store, options, command } => {
+            refuse_store(store)?;
+            let options = serve::option_list(&options)?;
+            let options = [OsStr::new("-o"), OsStr::new(&options)];
+            return run_in_mount::run_in_mount(&this_program()?, &options, &command);
+        }
+        Command::Locks { dir } => {
+            let locks = sluice_fuse::control::all_locks(&dir).context(|| dir.display().to_string())?;
+            Output::plain().give(&locks)?;
+        }
+        Command::Bench(options) => bench::bench(options)?,
+        Command::Lab(options) => lab::lab(options)?,
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut args::command(), "sluice", &mut script);
+            Output::plain().give(&script)?;
+        }
+        Command::Child { child } => perform_as_child(child)?,
+    }
+    Ok(0)
+}
+
+fn perform_as_child(child: Child) -> Result<()> {
+    match child {
+        Child::Footprint => {
+            let measured = footprint::measure(footprint::FILES)?;
+            Output::plain().give(footprint::to_line(&measured).as_bytes())
+        }
+        Child::HoldLock { file } => demo::hold_until_told(&file),
+        Child::LockRounds { file, rounds } => demo::lock_rounds(&file, rounds),
+        Child::SqliteWriter { database } => demo::write_transactions(&database),
+    }
+}
+
+/// Durable stores come with a later version.
+fn refuse_store(store: Option<PathBuf>) -> Result<()> {
+    store.map_or(Ok(()), |store| {
+        Err(Failure::Usage(format!(
+            "{}: durable stores are not there yet; use --ram instead of a STORE",
+            store.display()
+        )))
+    })
+}
+
+/// The file of this program, to be run again.
+fn this_program() -> Result<PathBuf> {
+    sluice_lab::bench::this_program()
+}
+
+/// What a serving process says when its mount works.
+fn announce() -> Result<()> {
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "{}", mounted::READY)?;
+    Ok(stdout.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usage_error_is_one_line_with_its_tip() {
+        let error = args::command().try_get_matches_from(["sluice", "mont"]).unwrap_err();
+        let line = one_line(&error.to_string());
+        assert!(line.contains("unrecognized subcommand 'mont'") && line.contains("'mount'"), "{line}");
+        assert!(!line.contains('\n') && !line.contains("Usage:"), "{line}");
+    }
+
+    #[test]
+    fn the_options_are_consistent() {
+        args::command().debug_assert();
+    }
+}

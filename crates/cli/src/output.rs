@@ -1,0 +1,60 @@
+//! Output: standard output whose reader may leave (`sluice demo | head`), which is the reader's right and no error.
+
+use sluice_lab::failure::Result;
+use sluice_lab::interrupt::Interrupt;
+use std::io::{self, ErrorKind, Stdout, Write};
+
+/// Standard output. Once the reader is gone, writing does nothing.
+pub(crate) struct Output {
+    stdout: Stdout,
+    gone: bool,
+    /// Raised when the reader is gone, so that work for it ends.
+    interrupt: Option<Interrupt>,
+}
+
+impl Output {
+    pub(crate) fn plain() -> Output {
+        Output { stdout: io::stdout(), gone: false, interrupt: None }
+    }
+
+    /// Raises `interrupt` when nobody reads any more.
+    pub(crate) fn stopping(interrupt: &Interrupt) -> Output {
+        Output { interrupt: Some(interrupt.clone()), ..Output::plain() }
+    }
+
+    /// Writes all of `bytes`.
+    pub(crate) fn give(&mut self, bytes: &[u8]) -> Result<()> {
+        self.write_all(bytes)?;
+        Ok(self.flush()?)
+    }
+
+    /// What `outcome` is worth when it ended because nobody read any more: nothing is wrong then.
+    pub(crate) fn forgive(&self, outcome: Result<()>) -> Result<()> {
+        if self.gone { Ok(()) } else { outcome }
+    }
+
+    fn settle<T>(&mut self, outcome: io::Result<T>, instead: T) -> io::Result<T> {
+        match outcome {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                self.gone = true;
+                if let Some(interrupt) = &self.interrupt {
+                    interrupt.raise();
+                }
+                Ok(instead)
+            }
+            other => other,
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let outcome = if self.gone { Ok(bytes.len()) } else { self.stdout.write(bytes) };
+        self.settle(outcome, bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let outcome = if self.gone { Ok(()) } else { self.stdout.flush() };
+        self.settle(outcome, ())
+    }
+}

@@ -1,0 +1,257 @@
+//! The command line without a mount: help, bad usage, completions, benchmarks.
+
+mod harness;
+
+use harness::{SLUICE, Scratch, sluice};
+use serde_json::Value;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+const COMMANDS: [&str; 8] = ["demo", "mount", "umount", "run", "locks", "bench", "lab", "completions"];
+
+#[test]
+fn help_shows_every_command_and_each_command_has_an_example() {
+    let help = sluice(["--help"]).well();
+    for command in COMMANDS {
+        assert!(help.contains(command), "{command} is not in the help");
+        let own = sluice([command, "--help"]).well();
+        assert!(own.contains("Example") && own.contains(&format!("sluice {command}")), "{own}");
+    }
+    assert!(!help.contains("child"), "what sluice starts itself for is its own business");
+    assert!(sluice(["--version"]).well().starts_with("sluice "));
+}
+
+#[test]
+fn bad_usage_ends_with_status_2_and_one_line_that_says_what_to_do() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["mont", "/x"], "mount"),
+        (&["mount"], "DIR"),
+        (&["mount", "/store", "/dir"], "use --ram"),
+        (&["mount", "--ram", "/store", "/dir"], "/dir"),
+        (&["mount", "-o", "turbo", "/dir"], "known are locks="),
+        (&["mount", "-o", "turbo", "/dir"], "size=N"),
+        (&["mount", "-o", "size=much", "/dir"], "such as 500M"),
+        (&["run", "-o", "size=1G,mode=999", "--", "true"], "octal"),
+        (&["run", "/store", "--", "true"], "use --ram"),
+        (&["run", "bash"], "COMMAND"),
+        (&["locks"], "DIR"),
+        (&["bench"], "WORKLOAD"),
+        (&["bench", "flying"], "use one of open-close"),
+        (&["bench", "stat", "--on", "sim:uma-2"], "use lib"),
+        (&["bench", "stat", "--on", "lib:/store"], "use lib"),
+        (&["bench", "stat", "--cpus", "100000"], "--cpus 100000"),
+        (&["bench", "stat", "--seconds", "-1"], "--seconds"),
+        (&["bench", "stat", "--seconds", "0"], "positive"),
+        (&["bench", "stat", "--seconds", "1", "--ops", "1"], "--ops"),
+        (&["bench", "stat", "--runs", "0"], "at least 1"),
+        (&["bench", "footprint", "--on", "dir:/tmp"], "--on lib"),
+        (&["lab"], "EXPERIMENT"),
+        (&["lab", "vfs"], "not there yet"),
+        (&["lab", "spinning"], "there are spin"),
+        (&["completions", "tcl"], "bash"),
+    ];
+    for (arguments, hint) in cases {
+        let line = sluice(*arguments).complaint(2);
+        assert!(line.contains(hint), "{arguments:?}: {line}");
+    }
+}
+
+#[test]
+fn an_experiment_writes_the_fields_of_bench_and_calls_its_figures_simulated() {
+    let lines = sluice(["lab", "calibrate", "--json", "-"]).well();
+    let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(rows.len() > 40);
+    for row in &rows {
+        assert!(row["simulated"] == true && row["variant"].is_string() && row["p99_ns"].is_null(), "{row}");
+        assert!(row["target"].as_str().is_some_and(|target| target.starts_with("sim:")), "{row}");
+        assert!(row["ops_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+    }
+    let text = sluice(["lab", "calibrate"]).well();
+    for part in ["published", "simulated", "verdict", "folly", "XFS", "wait tree", "POWER7"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+}
+
+#[test]
+fn completions_name_the_commands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = sluice(["completions", shell]).well();
+        assert!(COMMANDS.iter().all(|command| script.contains(command)), "{shell}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    for arguments in
+        [&["completions", "bash"][..], &["--help"], &["bench", "stat", "--ops", "10", "--runs", "1"]]
+    {
+        let mut child = Command::new(SLUICE)
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("sluice starts");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("sluice ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("panicked"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn bench_writes_one_json_object_per_line_with_the_agreed_fields() {
+    let scratch = Scratch::new();
+    let dir = format!("dir:{}", scratch.0.display());
+    let on = format!("lib,{dir}");
+    let ran = sluice([
+        "bench",
+        "creat-unlink",
+        "posix02",
+        "untar",
+        "--on",
+        &on,
+        "--cpus",
+        "1",
+        "--tasks",
+        "2",
+        "--runs",
+        "2",
+        "--ops",
+        "32",
+        "--json",
+        "-",
+    ]);
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    let rows: Vec<Value> =
+        ran.stdout.lines().map(|line| serde_json::from_str(line).expect("a JSON object")).collect();
+    let named: Vec<_> =
+        rows.iter().map(|row| (row["workload"].as_str().unwrap(), row["target"].as_str().unwrap())).collect();
+    assert_eq!(
+        named,
+        [
+            ("creat-unlink", "lib"),
+            ("creat-unlink", &*dir),
+            ("posix02", "lib"),
+            ("posix02", &*dir),
+            ("untar", "lib"),
+            ("untar", &*dir)
+        ]
+    );
+    for row in &rows {
+        let object = row.as_object().expect("an object");
+        for field in [
+            "workload",
+            "target",
+            "variant",
+            "cpus",
+            "tasks",
+            "runs",
+            "ops",
+            "ops_per_s",
+            "ops_per_s_sd",
+            "mean_ns",
+            "p50_ns",
+            "p99_ns",
+            "max_ns",
+            "idle",
+            "simulated",
+            "machine",
+            "kernel",
+            "version",
+        ] {
+            assert!(object.contains_key(field), "{field} is missing in {row}");
+        }
+        assert_eq!(object.len(), 18, "{row}");
+        assert_eq!(
+            (row["cpus"].as_u64(), row["tasks"].as_u64(), row["runs"].as_u64()),
+            (Some(1), Some(2), Some(2))
+        );
+        assert!(row["ops_per_s"].as_f64().unwrap() > 0.0 && row["simulated"] == false);
+    }
+    // Two tasks, two runs, 32 operations each.
+    assert_eq!(rows[0]["ops"].as_u64(), Some(128));
+    assert_eq!(scratch.names(), [""; 0], "the benchmark's directory is gone");
+}
+
+#[test]
+fn bench_prints_a_table_with_the_ratio_to_the_first_target() {
+    let scratch = Scratch::new();
+    let json = scratch.0.join("result.json");
+    let on = format!("lib,dir:{}", scratch.0.display());
+    let ran = sluice([
+        "bench",
+        "stat",
+        "--on",
+        &on,
+        "--cpus",
+        "1",
+        "--runs",
+        "1",
+        "--ops",
+        "64",
+        "--json",
+        json.to_str().unwrap(),
+    ]);
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    let lines: Vec<_> = ran.stdout.lines().collect();
+    assert_eq!(lines.len(), 3, "{}", ran.stdout);
+    assert!(lines[0].contains("ops/s") && lines[0].contains("ratio"));
+    assert!(lines[1].contains(" 1.00 "), "{}", lines[1]);
+    assert!(!ran.stdout.contains('\u{1b}'), "no colours in a pipe");
+    assert_eq!(std::fs::read_to_string(json).unwrap().lines().count(), 2);
+}
+
+#[test]
+fn an_interrupted_benchmark_keeps_its_finished_runs_and_leaves_nothing() {
+    let scratch = Scratch::new();
+    let results = Scratch::new();
+    let json = results.0.join("result.json");
+    let on = format!("dir:{}", scratch.0.display());
+    let mut child = Command::new(SLUICE)
+        .args([
+            "bench",
+            "stat",
+            "--on",
+            &on,
+            "--cpus",
+            "1",
+            "--runs",
+            "1000000",
+            "--seconds",
+            "0.02",
+            "--json",
+        ])
+        .arg(&json)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("sluice starts");
+    // The directory of a later run is the sign that earlier ones are finished.
+    let run_number = || {
+        let private = scratch.names().pop()?;
+        let mut runs = std::fs::read_dir(scratch.0.join(private)).ok()?;
+        let name = runs.next()?.ok()?.file_name().into_string().ok()?;
+        name.strip_prefix("run-")?.parse::<u32>().ok()
+    };
+    while run_number().is_none_or(|number| number < 3) {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
+        sleep(Duration::from_millis(1));
+    }
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs");
+    assert!(killed.success());
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    let row: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).expect("one row");
+    assert!(row["runs"].as_u64().unwrap() >= 2, "{row}");
+    assert_eq!(scratch.names(), [""; 0]);
+}
+
+#[test]
+fn a_million_empty_files_take_less_than_400_bytes_each() {
+    let printed = sluice(["bench", "footprint", "--on", "lib", "--runs", "1", "--json", "-"]);
+    assert_eq!(printed.status, Some(0), "{}", printed.stderr);
+    let row: Value = serde_json::from_str(&printed.stdout).expect("one row");
+    assert_eq!(row["ops"].as_u64(), Some(1_000_000));
+    let bytes = row["bytes_per_file"].as_f64().expect("a number");
+    assert!((100.0..400.0).contains(&bytes), "{bytes} bytes per file");
+}

@@ -1,0 +1,99 @@
+//! Harness: runs the built `sluice`, and knows whether this machine can mount.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
+
+/// A run of `sluice`, for assertions.
+pub struct Ran {
+    pub status: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+pub fn sluice<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Ran {
+    let output = Command::new(SLUICE).args(arguments).stdin(Stdio::null()).output().expect("sluice starts");
+    Ran::from(output)
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Ran {
+        Ran {
+            status: output.status.code(),
+            stdout: String::from_utf8(output.stdout).expect("output is text"),
+            stderr: String::from_utf8(output.stderr).expect("messages are text"),
+        }
+    }
+}
+
+impl Ran {
+    /// Asserts that it went well and said nothing on standard error, and gives what it printed.
+    pub fn well(self) -> String {
+        assert_eq!((self.status, self.stderr.as_str()), (Some(0), ""), "printed: {}", self.stdout);
+        self.stdout
+    }
+
+    /// Asserts that it ended with `status` and exactly one line on standard error, and gives that.
+    pub fn complaint(self, status: i32) -> String {
+        assert_eq!(self.status, Some(status), "said: {}", self.stderr);
+        assert_eq!(self.stderr.lines().count(), 1, "more than one line: {}", self.stderr);
+        assert!(self.stderr.starts_with("sluice: "), "{}", self.stderr);
+        self.stderr
+    }
+}
+
+/// A directory of this test's own.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("sluice-cli-test-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).expect("a new directory");
+        Scratch(path)
+    }
+
+    pub fn dir(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::create_dir(&path).expect("a new directory");
+        path
+    }
+
+    /// What is left in it.
+    pub fn names(&self) -> Vec<String> {
+        let names = std::fs::read_dir(&self.0).expect("it is there");
+        names.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// True when this machine and user can mount. Says loudly, past the test harness, that `test` is skipped if not.
+pub fn can_mount(test: &str) -> bool {
+    let ran = sluice(["run", "--", "true"]);
+    if ran.status == Some(0) {
+        return true;
+    }
+    let known = ["/dev/fuse", "fusermount3", "not permitted"];
+    assert!(known.iter().any(|cause| ran.stderr.contains(cause)), "mounting fails here: {}", ran.stderr);
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {}", ran.stderr.trim_end());
+    false
+}
+
+/// True when something is mounted on `dir`.
+pub fn is_mounted(dir: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the table of mounts");
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    table.lines().any(|line| line.split(' ').nth(4) == dir.to_str())
+}

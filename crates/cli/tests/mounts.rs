@@ -1,0 +1,237 @@
+//! The command line with mounts: mount, umount, run, locks, bench on a mount, the tour.
+
+mod harness;
+
+use harness::{Ran, SLUICE, Scratch, can_mount, is_mounted, sluice};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+#[test]
+fn mount_returns_when_it_works_and_says_nothing() {
+    if !can_mount("mount_returns_when_it_works_and_says_nothing") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.dir("m");
+    let text = dir.to_str().unwrap();
+    assert_eq!(sluice(["mount", text]).well(), "");
+    assert!(is_mounted(&dir));
+    std::fs::write(dir.join("file"), "contents").unwrap();
+    assert_eq!(std::fs::read_to_string(dir.join("file")).unwrap(), "contents");
+    assert_eq!(sluice(["umount", text]).well(), "");
+    assert!(!is_mounted(&dir));
+    assert!(!dir.join("file").exists());
+    let line = sluice(["umount", text]).complaint(1);
+    assert!(line.contains("no sluicefs is mounted there"), "{line}");
+}
+
+#[test]
+fn a_busy_mount_stays_until_it_is_unmounted_lazily() {
+    if !can_mount("a_busy_mount_stays_until_it_is_unmounted_lazily") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.dir("m");
+    let text = dir.to_str().unwrap();
+    sluice(["mount", "--ram", text]).well();
+    let open = std::fs::File::create(dir.join("file")).unwrap();
+    let line = sluice(["umount", text]).complaint(1);
+    assert!(line.contains("in use"), "{line}");
+    assert!(is_mounted(&dir));
+    sluice(["umount", "--lazy", text]).well();
+    assert!(!is_mounted(&dir));
+    drop(open);
+}
+
+#[test]
+fn a_foreground_mount_ends_with_its_signal() {
+    if !can_mount("a_foreground_mount_ends_with_its_signal") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.dir("m");
+    let mut server =
+        Command::new(SLUICE).args(["mount", "--foreground"]).arg(&dir).spawn().expect("sluice starts");
+    while !is_mounted(&dir) {
+        assert!(server.try_wait().unwrap().is_none(), "it ended by itself");
+        sleep(Duration::from_millis(2));
+    }
+    assert!(Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap().success());
+    assert!(server.wait().unwrap().success());
+    assert!(!is_mounted(&dir));
+}
+
+#[test]
+fn mounting_on_what_is_no_directory_is_one_line() {
+    if !can_mount("mounting_on_what_is_no_directory_is_one_line") {
+        return;
+    }
+    for options in [&["mount"][..], &["mount", "--foreground"]] {
+        let line = sluice(options.iter().copied().chain(["/no/such/place"])).complaint(1);
+        assert!(line.contains("give an existing directory"), "{line}");
+    }
+}
+
+#[test]
+fn run_gives_the_command_a_file_system_and_its_exit_status_back() {
+    if !can_mount("run_gives_the_command_a_file_system_and_its_exit_status_back") {
+        return;
+    }
+    let script = "test \"$PWD\" = \"$SLUICE_MOUNT\" && echo text > file && cat file && pwd && exit 7";
+    let ran = sluice(["run", "--", "sh", "-c", script]);
+    assert_eq!((ran.status, ran.stderr.as_str()), (Some(7), ""));
+    let (text, place) = ran.stdout.trim_end().split_once('\n').expect("two lines");
+    assert_eq!(text, "text");
+    assert!(!std::path::Path::new(place).exists(), "{place} is still there");
+    assert_eq!(sluice(["run", "--", "sh", "-c", "kill -KILL $$"]).status, Some(137));
+    assert!(sluice(["run", "--", "no-such-command-here"]).complaint(127).contains("no such command"));
+}
+
+#[test]
+fn run_passes_sigterm_on_and_unmounts() {
+    if !can_mount("run_passes_sigterm_on_and_unmounts") {
+        return;
+    }
+    let mut run = Command::new(SLUICE)
+        .args(["run", "--", "sh", "-c", "trap 'exit 5' TERM; pwd; while :; do sleep 0.05; done"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("sluice starts");
+    let mut place = String::new();
+    BufReader::new(run.stdout.take().unwrap()).read_line(&mut place).unwrap();
+    let place = std::path::PathBuf::from(place.trim_end());
+    assert!(is_mounted(&place));
+    assert!(Command::new("kill").args(["-TERM", &run.id().to_string()]).status().unwrap().success());
+    assert_eq!(run.wait().unwrap().code(), Some(5));
+    assert!(!is_mounted(&place) && !place.exists());
+}
+
+#[test]
+fn no_mount_outlives_a_killed_run() {
+    if !can_mount("no_mount_outlives_a_killed_run") {
+        return;
+    }
+    let mut run = Command::new(SLUICE)
+        .args(["run", "--", "sh", "-c", "pwd; exec cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("sluice starts");
+    let mut place = String::new();
+    BufReader::new(run.stdout.take().unwrap()).read_line(&mut place).unwrap();
+    let place = std::path::PathBuf::from(place.trim_end());
+    run.kill().unwrap();
+    run.wait().unwrap();
+    // The command is an orphan now and reads on until we close its input; the server lets go of the mount.
+    while is_mounted(&place) {
+        sleep(Duration::from_millis(2));
+    }
+    let _ = std::fs::remove_dir(place.parent().unwrap().join("mnt"));
+    let _ = std::fs::remove_dir(place.parent().unwrap());
+}
+
+#[test]
+fn locks_shows_holder_and_waiter_whoever_serves_them() {
+    if !can_mount("locks_shows_holder_and_waiter_whoever_serves_them") {
+        return;
+    }
+    for mode in ["locks=sluice", "locks=kernel"] {
+        let scratch = Scratch::new();
+        let dir = scratch.dir("m");
+        let text = dir.to_str().unwrap();
+        sluice(["mount", "-o", mode, text]).well();
+        assert_eq!(sluice(["locks", text]).well(), "", "{mode}");
+        let lock = || {
+            Command::new(SLUICE)
+                .args(["child", "hold-lock"])
+                .arg(dir.join("file"))
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("sluice starts")
+        };
+        let mut holder = lock();
+        let mut said = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "locked\n");
+        let mut waiter = lock();
+        let listed = loop {
+            let listed = sluice(["locks", text]).well();
+            if listed.lines().count() == 2 {
+                break listed;
+            }
+            assert!(waiter.try_wait().unwrap().is_none(), "two hold the lock: {listed}");
+            sleep(Duration::from_millis(2));
+        };
+        let lines: Vec<_> = listed.lines().collect();
+        assert!(
+            lines[0].contains("POSIX") && lines[0].contains("100 199") && !lines[0].contains("->"),
+            "{listed}"
+        );
+        assert!(lines[0].contains(&format!(" {} ", holder.id())), "{mode}: {listed}");
+        assert!(
+            lines[1].contains("->") && lines[1].contains(&format!(" {} ", waiter.id())),
+            "{mode}: {listed}"
+        );
+        drop(holder.stdin.take());
+        assert!(holder.wait().unwrap().success());
+        drop(waiter.stdin.take());
+        assert!(waiter.wait().unwrap().success());
+        assert_eq!(sluice(["locks", text]).well(), "", "{mode}");
+        sluice(["umount", text]).well();
+    }
+}
+
+#[test]
+fn bench_measures_a_mount_of_its_own() {
+    if !can_mount("bench_measures_a_mount_of_its_own") {
+        return;
+    }
+    let every = [
+        "open-close",
+        "creat-unlink",
+        "stat",
+        "readdir",
+        "posix02",
+        "flock02",
+        "read4k",
+        "write4k",
+        "untar",
+        "rmtree",
+    ];
+    let tail = ["--on", "mount", "--cpus", "1", "--tasks", "2", "--runs", "1", "--ops", "20", "--json", "-"];
+    let ran = sluice(["bench"].iter().chain(&every).chain(&tail));
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    assert_eq!(ran.stdout.lines().count(), every.len());
+}
+
+#[test]
+fn the_tour_ends_well_and_leaves_nothing() {
+    if !can_mount("the_tour_ends_well_and_leaves_nothing") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let output = Command::new(SLUICE)
+        .arg("demo")
+        .env("XDG_RUNTIME_DIR", &scratch.0)
+        .env("TMPDIR", &scratch.0)
+        .stdin(Stdio::null())
+        .output()
+        .expect("sluice starts");
+    let told = Ran::from(output).well();
+    for part in [
+        "Mounted a fresh file system",
+        "Unpacked",
+        "Searched",
+        "-> POSIX",
+        "Unmounted",
+        "in process",
+        "Try next",
+    ] {
+        assert!(told.contains(part), "{part} is missing in:\n{told}");
+    }
+    assert!(told.lines().all(|line| line.chars().count() <= 120), "{told}");
+    assert_eq!(scratch.names(), [""; 0]);
+}

@@ -1,0 +1,19 @@
+//! End to end: real programs on a real mount.
+//!
+//! Each test mounts a file system of its own with the built `sluice`, lets programs work in it, and unmounts it.
+//! That it can be unmounted at the end, without force, is part of every test: nothing may keep it busy.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod building;
+mod databases;
+mod files;
+mod kills;
+mod limits;
+mod mappings;
+mod meeting;
+mod metadata;
+mod repositories;
+mod stage;
+mod trees;

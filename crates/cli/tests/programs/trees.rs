@@ -1,0 +1,190 @@
+//! Trees: thousands of files unpacked, compared, searched and removed.
+
+use crate::stage::{Stage, skip};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// Directories of a tree of more than 5,000 files, and of one that is large enough for a change to hide in.
+const MANY: usize = 130;
+const SOME: usize = 25;
+const FILES_IN_EACH: usize = 40;
+/// Names that programs trip over, one of them no UTF-8.
+const ODD_NAMES: [&[u8]; 12] = [
+    b" ",
+    b"-rf",
+    b"...",
+    b"a\nb",
+    b"tab\there",
+    b"back\\slash",
+    b"'quotes\"",
+    b"*?[x]",
+    b"trailing ",
+    "pr\u{fc}fung \u{4f60}\u{597d}".as_bytes(),
+    b"not-utf8-\xff\xfe",
+    b".hidden",
+];
+
+/// A source tree on the host: nested directories, files of many sizes and modes, links of both kinds, odd names.
+fn generate(root: &Path, directories: usize) {
+    for number in 0..directories {
+        let dir = root.join(format!("part-{}/group-{}/module-{number}", number % 3, number % 11));
+        fs::create_dir_all(&dir).unwrap();
+        for file in 0..FILES_IN_EACH {
+            let path = dir.join(format!("file_{file}.rs"));
+            // Empty ones, small ones, and some past a page and past the largest single write.
+            let size =
+                if file == 7 && number % 16 == 0 { 300_000 + number } else { file * file * (number % 5) };
+            let text: Vec<u8> = (0..size).map(|i| ((i * 31 + number * 7 + file) % 251) as u8).collect();
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode([0o644, 0o755, 0o600, 0o444][file % 4]))
+                .unwrap();
+        }
+        fs::hard_link(dir.join("file_1.rs"), dir.join("hard_link.rs")).unwrap();
+        symlink("file_2.rs", dir.join("symlink.rs")).unwrap();
+        symlink("../../no/such/place", dir.join("dangling")).unwrap();
+    }
+    let odd = root.join("odd");
+    fs::create_dir(&odd).unwrap();
+    for name in ODD_NAMES {
+        fs::write(odd.join(OsStr::from_bytes(name)), name).unwrap();
+    }
+    fs::write(odd.join("n".repeat(255)), "the longest name").unwrap();
+    symlink("s".repeat(4095), odd.join("the longest target")).unwrap();
+    let deep = root.join("d/".repeat(60));
+    fs::create_dir_all(&deep).unwrap();
+    fs::write(deep.join("bottom"), "deep").unwrap();
+    fs::create_dir(root.join("empty")).unwrap();
+    fs::set_permissions(root.join("empty"), fs::Permissions::from_mode(0o1777)).unwrap();
+}
+
+/// Compares `$HOST/source` with `$MNT/copy`: prints nothing when they are equal.
+const COMPARE: &str = "diff -r --no-dereference $HOST/source $MNT/copy
+    rsync -nacHi --delete $HOST/source/ $MNT/copy/";
+
+#[test]
+fn an_unpacked_tree_of_thousands_of_files_equals_its_source() {
+    let name = "an_unpacked_tree_of_thousands_of_files_equals_its_source";
+    let Some(stage) = Stage::new(name, "", &["tar", "diff", "rsync"]) else { return };
+    let source = stage.host().join("source");
+    fs::create_dir(&source).unwrap();
+    generate(&source, MANY);
+    stage.sh("mkdir copy; tar -C $HOST/source -cf $HOST/source.tar .; tar -C copy -xpf $HOST/source.tar");
+    assert_eq!(stage.sh(COMPARE), "");
+    // And the way back.
+    stage.sh("mkdir $HOST/back; tar -cf - copy | tar -C $HOST/back -xpf -");
+    assert_eq!(stage.sh("rsync -nacHi --delete $HOST/source/ $HOST/back/copy/"), "");
+    // The comparison sees the smallest differences.
+    stage.sh("touch -d @1 copy/odd/...");
+    assert!(stage.sh(COMPARE).contains("..."), "a changed time is not seen");
+    stage.sh(
+        "printf X | dd of=copy/odd/... conv=notrunc status=none; touch -r $HOST/source/odd/... copy/odd/...",
+    );
+    assert!(!stage.outcome(COMPARE).status.success(), "a changed byte is not seen");
+}
+
+#[test]
+fn rsync_brings_a_tree_and_keeps_it_equal() {
+    let name = "rsync_brings_a_tree_and_keeps_it_equal";
+    let Some(stage) = Stage::new(name, "", &["rsync", "diff"]) else { return };
+    let source = stage.host().join("source");
+    fs::create_dir(&source).unwrap();
+    generate(&source, SOME);
+    stage.sh("rsync -aH $HOST/source/ copy/");
+    assert_eq!(stage.sh(COMPARE), "");
+    stage.sh(
+        "cd $HOST/source; rm -r part-0; mv part-1 moved; echo more >>odd/...; chmod 700 empty; mkdir new; echo x >new/x
+         rsync -aH --delete --inplace $HOST/source/ $MNT/copy/",
+    );
+    assert_eq!(stage.sh(COMPARE), "");
+}
+
+#[test]
+fn crates_from_the_registry_unpack_to_what_they_are() {
+    let name = "crates_from_the_registry_unpack_to_what_they_are";
+    let Some(stage) = Stage::new(name, "", &["tar", "diff", "rsync"]) else { return };
+    let crates = downloaded_crates();
+    let mut files = 0;
+    for path in &crates {
+        if files > 1500 {
+            break;
+        }
+        let dir = path.parent().unwrap().display();
+        let crate_name = path.file_name().unwrap().to_str().unwrap();
+        let compared = stage.sh(&format!(
+            "tar -C {dir} -cf - {crate_name} | tar -xpf -
+             diff -r --no-dereference {dir}/{crate_name} {crate_name}
+             rsync -nacHi --no-owner --no-group --delete {dir}/{crate_name}/ {crate_name}/"
+        ));
+        assert_eq!(compared, "", "{crate_name}");
+        files += stage.sh(&format!("find {crate_name} -type f | wc -l")).trim().parse::<usize>().unwrap();
+    }
+    if files == 0 {
+        skip(name, "needs crates in Cargo's cache (cure: cargo fetch)");
+    }
+}
+
+/// The unpacked crates that Cargo has downloaded.
+fn downloaded_crates() -> Vec<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home =
+        home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo"))).unwrap_or_default();
+    let below =
+        |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let mut crates: Vec<_> = below(home.join("registry/src")).flat_map(below).collect();
+    crates.sort();
+    crates
+}
+
+#[test]
+fn find_meets_everything_once_and_rm_leaves_nothing() {
+    let name = "find_meets_everything_once_and_rm_leaves_nothing";
+    let Some(stage) = Stage::new(name, "nr_inodes=20000", &["tar", "find"]) else { return };
+    let source = stage.host().join("source");
+    fs::create_dir(&source).unwrap();
+    generate(&source, MANY);
+    stage.sh("mkdir copy; tar -C $HOST/source -cf - . | tar -C copy -xpf -");
+    for question in [
+        "",
+        "-type f",
+        "-type d",
+        "-type l",
+        "-links +1",
+        "-perm 444",
+        "-size +64k",
+        "-empty",
+        "-name '*_7.rs'",
+    ] {
+        let met =
+            |dir: &str| stage.sh(&format!("cd {dir}; find . {question} -print0 | sort -z | tr '\\0' '|'"));
+        // Directories differ in size from one file system to the next, and so in what is large or empty.
+        let met =
+            |dir: &str| if question.starts_with("-size") { met(&format!("{dir}/part-0")) } else { met(dir) };
+        let here = met("$MNT/copy");
+        assert!(!here.is_empty(), "{question} meets nothing");
+        assert_eq!(here, met("$HOST/source"), "{question}");
+    }
+    let all = stage.sh("find copy | wc -l").trim().parse::<usize>().unwrap();
+    assert!(all > 5000, "{all}");
+    stage.sh("find copy -name '*_3.rs' -delete; find copy -type f -exec rm -f {} +");
+    assert_eq!(stage.sh("find copy ! -type d ! -type l"), "");
+    stage.sh("rm -rf copy");
+    assert_eq!(stage.sh("ls -A"), "");
+    assert_eq!(stage.sh("df --output=iused . | tail -n1").trim(), "1", "inodes are left behind");
+}
+
+#[test]
+fn a_directory_can_be_removed_while_others_create_in_it() {
+    let name = "a_directory_can_be_removed_while_others_create_in_it";
+    let Some(stage) = Stage::new(name, "", &[]) else { return };
+    stage.sh(
+        "mkdir d; touch go
+         work() { n=0; while [ -e go ]; do mkdir -p d/$1 2>/dev/null && echo x 2>/dev/null >d/$1/$n || :; n=$((n+1)); done; }
+         work a & work b &
+         i=0; while [ $i -lt 60 ]; do rm -rf d 2>/dev/null || :; mkdir -p d; i=$((i+1)); done
+         rm go; wait; rm -rf d",
+    );
+    assert_eq!(stage.sh("ls -A"), "");
+}
