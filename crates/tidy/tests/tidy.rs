@@ -1,0 +1,151 @@
+//! The source keeps its own rules: layers, headers, size, where `unsafe` may stand.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The crates above `sync`, which take everything about threads from it.
+const ABOVE_SYNC: &[&str] = &["locks", "vfs", "fuse", "lab", "cli"];
+/// The floors, lowest first: a crate may use only crates that come before it.
+const FLOORS: &[&str] = &["machine", "sync", "locks", "vfs", "fuse", "lab", "cli"];
+/// Files that may contain `unsafe`, each for the reason in its header.
+const UNSAFE_FILES: &[&str] = &[
+    "crates/machine/src/fiber.rs",
+    "crates/oracle/src/sys.rs",
+    "crates/sync/src/combining.rs",
+    "crates/sync/src/face/rseq.rs",
+    "crates/sync/src/mutex.rs",
+    "crates/sync/src/rwlock.rs",
+    "crates/sync/src/spin/lock.rs",
+    "crates/sync/src/brlock.rs",
+    "crates/sync/src/hash_table/bucket.rs",
+    "crates/sync/src/hash_table/mod.rs",
+    "crates/sync/src/hash_table/resize.rs",
+    "crates/sync/src/rcu/cell.rs",
+];
+/// Lines, past which a file surely holds a second noun.
+const LINES_MAX: usize = 600;
+
+struct Source {
+    path: String,
+    text: String,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is there")
+}
+
+fn rust_files() -> Vec<Source> {
+    let root = root();
+    let mut pending = vec![root.join("crates")];
+    let mut files = Vec::new();
+    while let Some(dir) = pending.pop() {
+        for entry in fs::read_dir(&dir).expect("a directory of the workspace") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                pending.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("source is text");
+                let path = path.strip_prefix(&root).expect("below the root").display().to_string();
+                files.push(Source { path, text });
+            }
+        }
+    }
+    assert!(files.len() > 20, "found only {} files: is the root right?", files.len());
+    files
+}
+
+fn assert_none(rule: &str, offenders: &[String]) {
+    assert!(offenders.is_empty(), "{rule}:\n  {}", offenders.join("\n  "));
+}
+
+/// The lines of a file that are code: comments, and strings that begin a line, left out.
+fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let numbered = text.lines().enumerate().map(|(n, line)| (n + 1, line));
+    numbered.filter(|(_, line)| !line.trim_start().starts_with("//"))
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    let without: Vec<_> = (rust_files().iter())
+        .filter(|file| !file.text.starts_with("//! "))
+        .map(|file| file.path.clone())
+        .collect();
+    assert_none("these files do not begin with a //! header", &without);
+}
+
+#[test]
+fn no_file_grows_past_what_one_can_hold_in_the_head() {
+    let long: Vec<_> = (rust_files().iter())
+        .filter(|file| file.text.lines().count() > LINES_MAX)
+        .map(|file| format!("{}: {} lines", file.path, file.text.lines().count()))
+        .collect();
+    assert_none("look for the second noun in these files", &long);
+}
+
+#[test]
+fn code_above_sync_takes_threads_and_locks_from_sync() {
+    let banned = ["std::sync", "std::thread", "thread_local!", "std::time::Instant", "std::time::SystemTime"];
+    let mut offenders = Vec::new();
+    for file in rust_files() {
+        let above = ABOVE_SYNC.iter().any(|name| file.path.starts_with(&format!("crates/{name}/src/")));
+        if !above {
+            continue;
+        }
+        for (number, line) in code_lines(&file.text) {
+            if banned.iter().any(|word| line.contains(word)) {
+                offenders.push(format!("{}:{number}: {}", file.path, line.trim()));
+            }
+        }
+    }
+    assert_none("take these from sluice_sync", &offenders);
+}
+
+#[test]
+fn unsafe_stands_only_in_the_files_named_for_it() {
+    let mut offenders = Vec::new();
+    for file in rust_files() {
+        if UNSAFE_FILES.contains(&file.path.as_str()) || file.path.starts_with("crates/tidy/") {
+            continue;
+        }
+        for (number, line) in code_lines(&file.text) {
+            let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+            if words.any(|word| word == "unsafe") {
+                offenders.push(format!("{}:{number}: {}", file.path, line.trim()));
+            }
+        }
+    }
+    assert_none("unsafe outside the named files", &offenders);
+}
+
+#[test]
+fn a_crate_uses_only_crates_on_lower_floors() {
+    let mut offenders = Vec::new();
+    for (floor, name) in FLOORS.iter().enumerate() {
+        let manifest =
+            fs::read_to_string(root().join(format!("crates/{name}/Cargo.toml"))).expect("a manifest");
+        let dependencies = manifest.split("[dependencies]").nth(1).unwrap_or_default();
+        let dependencies = dependencies.split("\n[").next().unwrap_or_default();
+        for upper in &FLOORS[floor..] {
+            if dependencies.contains(&format!("sluice-{upper}.")) {
+                offenders.push(format!("{name} uses {upper}"));
+            }
+        }
+    }
+    assert_none("these dependencies go up", &offenders);
+}
+
+#[test]
+fn nothing_is_left_to_do_in_the_source() {
+    let mut offenders = Vec::new();
+    for file in rust_files().iter().filter(|file| !file.path.starts_with("crates/tidy/")) {
+        for (number, line) in file.text.lines().enumerate() {
+            if ["todo!(", "unimplemented!(", "dbg!(", "FIXME", "XXX", "#[ignore"]
+                .iter()
+                .any(|w| line.contains(w))
+            {
+                offenders.push(format!("{}:{}: {}", file.path, number + 1, line.trim()));
+            }
+        }
+    }
+    assert_none("finish these", &offenders);
+}
