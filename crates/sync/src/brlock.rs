@@ -47,6 +47,7 @@
 use crate::face::atomic::{AtomicU32, Ordering};
 use crate::face::cell::UnsafeCell;
 use crate::face::{CachePadded, const_new};
+use crate::lock_debug::{Ask, Held, LockClass, Watch};
 use crate::readers::{INSIDE, Line, Readers, heavy_barrier};
 use crate::{RwLock, RwLockWriteGuard};
 use std::fmt;
@@ -60,6 +61,8 @@ pub struct BrLock<T: ?Sized> {
     writer: CachePadded<AtomicU32>,
     /// Orders writers, and lets readers sleep until a writer is done.
     gate: RwLock<()>,
+    /// *immutable*
+    watch: Watch,
     /// *protected by `readers` and `writer`*
     value: UnsafeCell<T>,
 }
@@ -74,6 +77,8 @@ unsafe impl<T: ?Sized + Send + Sync> Sync for BrLock<T> {}
 pub struct BrReadGuard<'a, T: ?Sized> {
     lock: &'a BrLock<T>,
     line: &'a Line,
+    /// Dropped after we have left: only this thread's memory.
+    _held: Held,
     marker: PhantomData<*const ()>,
 }
 
@@ -82,16 +87,32 @@ pub struct BrReadGuard<'a, T: ?Sized> {
 pub struct BrWriteGuard<'a, T: ?Sized> {
     lock: &'a BrLock<T>,
     _gate: RwLockWriteGuard<'a, ()>,
+    _held: Held,
 }
 
 impl<T> BrLock<T> {
     const_new! {
-        /// A lock that nobody holds.
+        /// A lock that nobody holds. Its class is the place of this call.
+        #[track_caller]
         pub fn new(value: T) -> Self {
+            BrLock::watched(Watch::here(), value)
+        }
+    }
+
+    const_new! {
+        /// As [`new`](Self::new), of `class`.
+        pub fn with_class(class: &'static LockClass, value: T) -> Self {
+            BrLock::watched(Watch::class(class), value)
+        }
+    }
+
+    const_new! {
+        fn watched(watch: Watch, value: T) -> Self {
             BrLock {
                 readers: Readers::new(),
                 writer: CachePadded::new(AtomicU32::new(0)),
-                gate: RwLock::new(()),
+                gate: RwLock::part(()),
+                watch,
                 value: UnsafeCell::new(value),
             }
         }
@@ -106,7 +127,14 @@ impl<T> BrLock<T> {
 impl<T: ?Sized> BrLock<T> {
     /// Shares the value with other readers; sleeps while a writer is inside or about to be.
     #[inline]
+    #[track_caller]
     pub fn read(&self) -> BrReadGuard<'_, T> {
+        let (line, held) = self.watch.lock(Ask::READ_AGAIN, || self.try_enter(), || self.enter());
+        BrReadGuard { lock: self, line, _held: held, marker: PhantomData }
+    }
+
+    #[inline]
+    fn enter(&self) -> &Line {
         let line = self.readers.own();
         if line.enter(|| INSIDE) {
             // Acquire(unlock): what the last writer wrote; pairs with Release(unlock) in Drop.
@@ -114,7 +142,13 @@ impl<T: ?Sized> BrLock<T> {
                 self.read_slow(line);
             }
         }
-        BrReadGuard { lock: self, line, marker: PhantomData }
+        line
+    }
+
+    /// As [`enter`](Self::enter), unless a writer is inside or about to be.
+    fn try_enter(&self) -> Option<&Line> {
+        // Relaxed: a writer that comes now is met by enter().
+        (self.writer.load(Ordering::Relaxed) == 0).then(|| self.enter())
     }
 
     #[cold]
@@ -131,15 +165,16 @@ impl<T: ?Sized> BrLock<T> {
     ///
     /// # Panics
     /// If the calling thread reads through this lock: it would wait for itself.
+    #[track_caller]
     pub fn write(&self) -> BrWriteGuard<'_, T> {
         assert!(!self.readers.own_inside(), "a reader cannot wait for all readers: it would wait for itself");
-        let gate = self.gate.write();
+        let (gate, held) = self.watch.lock(Ask::WRITE, || self.gate.try_write(), || self.gate.write());
         // Relaxed: the barrier orders it (announce).
         self.writer.store(1, Ordering::Relaxed);
         // Barrier(announce): pairs with light_barrier() in Line::enter().
         heavy_barrier();
         self.readers.wait_for_all(|word| word == 0);
-        BrWriteGuard { lock: self, _gate: gate }
+        BrWriteGuard { lock: self, _gate: gate, _held: held }
     }
 
     /// The value, by exclusive reference: no lock is needed.
@@ -193,6 +228,7 @@ unsafe impl<T: ?Sized + Sync> Sync for BrReadGuard<'_, T> {}
 unsafe impl<T: ?Sized + Sync> Sync for BrWriteGuard<'_, T> {}
 
 impl<T: Default> Default for BrLock<T> {
+    #[track_caller]
     fn default() -> Self {
         BrLock::new(T::default())
     }

@@ -30,11 +30,13 @@ impl Condvar {
     }
 
     /// Unlocks `guard`, sleeps until woken, and locks again.
+    #[track_caller]
     pub fn wait<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.sleep(guard, None).0
     }
 
     /// As [`wait`](Self::wait), for at most `timeout`. The flag is true when the time ran out.
+    #[track_caller]
     pub fn wait_timeout<'a, T: ?Sized>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -43,6 +45,7 @@ impl Condvar {
         self.sleep(guard, Some(timeout))
     }
 
+    #[track_caller]
     fn sleep<'a, T: ?Sized>(
         &self,
         mut guard: MutexGuard<'a, T>,

@@ -28,6 +28,7 @@ mod wait_queue;
 pub mod face;
 #[allow(unsafe_code)]
 pub mod hash_table;
+pub mod lock_debug;
 pub mod percpu;
 pub mod range_lock;
 pub mod rcu;
@@ -44,6 +45,7 @@ pub use condvar::Condvar;
 pub use face::{Arc, Barrier, LazyLock, OnceLock, Weak};
 pub use face::{CACHE_LINE, CachePadded, atomic, cpu, thread};
 pub use hash_table::HashTable;
+pub use lock_debug::LockClass;
 pub use mutex::{Mutex, MutexGuard};
 pub use range_lock::{RangeGuard, RangeLock};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};

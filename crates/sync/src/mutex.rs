@@ -35,6 +35,7 @@
 use crate::face::atomic::{AtomicU32, Ordering};
 use crate::face::cell::UnsafeCell;
 use crate::face::{Mutant, const_new, seeded, thread};
+use crate::lock_debug::{Ask, Held, LockClass, Watch};
 use crate::spin_policy::{Patience, Verdict};
 use crate::spinner::SpinnerQueue;
 use crate::wait_queue::{Locked, WaitQueue, Want, park};
@@ -253,6 +254,8 @@ fn owner_of(word: u32) -> Option<u32> {
 /// A sleeping lock that one thread holds at a time. It does not poison.
 pub struct Mutex<T: ?Sized> {
     raw: RawMutex,
+    /// *immutable*
+    watch: Watch,
     /// *protected by `raw`*
     value: UnsafeCell<T>,
 }
@@ -270,6 +273,7 @@ impl<T: ?Sized> RefUnwindSafe for Mutex<T> {}
 #[must_use = "the mutex unlocks at once when the guard is dropped"]
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
+    held: Held,
     /// The owner is named by thread, so a guard stays on its thread.
     marker: PhantomData<*const ()>,
 }
@@ -279,9 +283,30 @@ unsafe impl<T: ?Sized + Sync> Sync for MutexGuard<'_, T> {}
 
 impl<T> Mutex<T> {
     const_new! {
-        /// A new, unlocked mutex around `value`.
+        /// A new, unlocked mutex around `value`. Its class is the place of this call.
+        #[track_caller]
         pub fn new(value: T) -> Self {
-            Mutex { raw: RawMutex::new(), value: UnsafeCell::new(value) }
+            Mutex::watched(Watch::here(), value)
+        }
+    }
+
+    const_new! {
+        /// As [`new`](Self::new), of `class`.
+        pub fn with_class(class: &'static LockClass, value: T) -> Self {
+            Mutex::watched(Watch::class(class), value)
+        }
+    }
+
+    const_new! {
+        /// As [`new`](Self::new), as a part of another lock, which is watched instead.
+        pub(crate) fn part(value: T) -> Self {
+            Mutex::watched(Watch::none(), value)
+        }
+    }
+
+    const_new! {
+        fn watched(watch: Watch, value: T) -> Self {
+            Mutex { raw: RawMutex::new(), watch, value: UnsafeCell::new(value) }
         }
     }
 
@@ -294,15 +319,29 @@ impl<T> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     /// Locks, sleeping until the lock is free.
     #[inline]
+    #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.raw.lock();
-        MutexGuard { mutex: self, marker: PhantomData }
+        self.lock_nested(0)
+    }
+
+    /// As [`lock`](Self::lock), by a thread that may hold locks of the same class at lower levels: see
+    /// [`lock_debug`](crate::lock_debug).
+    #[inline]
+    #[track_caller]
+    pub fn lock_nested(&self, level: u8) -> MutexGuard<'_, T> {
+        let try_lock = || self.raw.try_lock().then_some(());
+        let ((), held) = self.watch.lock(Ask::WRITE.at(level), try_lock, || self.raw.lock());
+        MutexGuard { mutex: self, held, marker: PhantomData }
     }
 
     /// Locks if the lock is free now.
     #[inline]
+    #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.raw.try_lock().then(|| MutexGuard { mutex: self, marker: PhantomData })
+        if !self.raw.try_lock() {
+            return None;
+        }
+        Some(MutexGuard { mutex: self, held: self.watch.tried(Ask::WRITE), marker: PhantomData })
     }
 
     /// The value, by exclusive reference: no lock is needed.
@@ -314,10 +353,15 @@ impl<T: ?Sized> Mutex<T> {
 
 impl<T: ?Sized> MutexGuard<'_, T> {
     /// Unlocks and locks again around `f`, for the condition variable.
+    #[track_caller]
     pub(crate) fn unlocked(&mut self, f: impl FnOnce()) {
+        self.held.release();
+        // While we still hold it: a finding may panic, and then the guard unlocks.
+        self.mutex.watch.about_to_lock(Ask::WRITE);
         self.mutex.raw.unlock();
         f();
         self.mutex.raw.lock();
+        self.held = self.mutex.watch.tried(Ask::WRITE);
     }
 }
 
@@ -346,6 +390,7 @@ impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
 }
 
 impl<T: Default> Default for Mutex<T> {
+    #[track_caller]
     fn default() -> Self {
         Mutex::new(T::default())
     }

@@ -38,7 +38,9 @@
 use crate::Mutex;
 use crate::face::atomic::{AtomicU32, Ordering};
 use crate::face::{CachePadded, SHRUNK, SlotTable, const_new, futex, global, hint, thread};
+use crate::lock_debug::{Ask, Held, LockClass, Watch};
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Turns that a waiter spins on its word before it sleeps.
@@ -87,6 +89,8 @@ struct Table {
 #[derive(Debug)]
 pub struct RangeLock {
     table: Mutex<Table>,
+    /// *immutable*
+    watch: Watch,
 }
 
 /// A held range; released when dropped.
@@ -94,60 +98,110 @@ pub struct RangeLock {
 pub struct RangeGuard<'a> {
     lock: &'a RangeLock,
     number: u64,
+    _held: Held,
+    /// Who holds what is kept by thread, so a guard stays on its thread.
+    marker: PhantomData<*const ()>,
 }
 
 impl RangeLock {
     const_new! {
-        /// A lock of which no range is held.
+        /// A lock of which no range is held. Its class is the place of this call.
+        #[track_caller]
         pub fn new() -> Self {
-            RangeLock { table: Mutex::new(Table { requests: Vec::new(), next: 0 }) }
+            RangeLock::watched(Watch::here())
+        }
+    }
+
+    const_new! {
+        /// As [`new`](Self::new), of `class`.
+        pub fn with_class(class: &'static LockClass) -> Self {
+            RangeLock::watched(Watch::class(class))
+        }
+    }
+
+    const_new! {
+        fn watched(watch: Watch) -> Self {
+            RangeLock { table: Mutex::part(Table { requests: Vec::new(), next: 0 }), watch }
         }
     }
 
     /// Holds `range` together with other readers of it; sleeps while a writer before us has part of it. An empty
     /// range conflicts with nothing.
+    #[track_caller]
     pub fn read(&self, range: Range<u64>) -> RangeGuard<'_> {
-        self.lock(range, false)
+        self.lock(range, false, 0)
+    }
+
+    /// As [`read`](Self::read), by a thread that may hold ranges of this class at lower levels: see
+    /// [`lock_debug`](crate::lock_debug).
+    #[track_caller]
+    pub fn read_nested(&self, range: Range<u64>, level: u8) -> RangeGuard<'_> {
+        self.lock(range, false, level)
     }
 
     /// Holds `range` alone; sleeps while anybody before us has part of it.
+    #[track_caller]
     pub fn write(&self, range: Range<u64>) -> RangeGuard<'_> {
-        self.lock(range, true)
+        self.lock(range, true, 0)
+    }
+
+    /// As [`write`](Self::write), by a thread that may hold ranges of this class at lower levels: see
+    /// [`lock_debug`](crate::lock_debug).
+    #[track_caller]
+    pub fn write_nested(&self, range: Range<u64>, level: u8) -> RangeGuard<'_> {
+        self.lock(range, true, level)
     }
 
     /// As [`read`](Self::read), unless it had to sleep.
+    #[track_caller]
     pub fn try_read(&self, range: Range<u64>) -> Option<RangeGuard<'_>> {
         self.try_lock(range, false)
     }
 
     /// As [`write`](Self::write), unless it had to sleep.
+    #[track_caller]
     pub fn try_write(&self, range: Range<u64>) -> Option<RangeGuard<'_>> {
         self.try_lock(range, true)
     }
 
-    fn lock(&self, range: Range<u64>, exclusive: bool) -> RangeGuard<'_> {
+    #[track_caller]
+    fn lock(&self, range: Range<u64>, exclusive: bool, level: u8) -> RangeGuard<'_> {
+        let (number, held) = self.watch.lock(
+            Ask::range(exclusive).at(level),
+            || self.try_enter(&range, exclusive),
+            || self.enter(&range, exclusive),
+        );
+        RangeGuard { lock: self, number, _held: held, marker: PhantomData }
+    }
+
+    #[track_caller]
+    fn try_lock(&self, range: Range<u64>, exclusive: bool) -> Option<RangeGuard<'_>> {
+        let number = self.try_enter(&range, exclusive)?;
+        let held = self.watch.tried(Ask::range(exclusive));
+        Some(RangeGuard { lock: self, number, _held: held, marker: PhantomData })
+    }
+
+    /// Adds a request, waits until it holds its range, and returns its number.
+    fn enter(&self, range: &Range<u64>, exclusive: bool) -> u64 {
         let mut table = self.table.lock();
-        let blockers = table.blockers(&range, exclusive);
+        let blockers = table.blockers(range, exclusive);
         let slot = if blockers == 0 { 0 } else { thread::slot() };
         if blockers > 0 {
             // Relaxed: the table's mutex publishes it to whoever grants.
             TURNS.get(slot).store(WAITING, Ordering::Relaxed);
         }
-        let number = table.add(range, exclusive, blockers, slot);
+        let number = table.add(range.clone(), exclusive, blockers, slot);
         drop(table);
         if blockers > 0 {
             wait(TURNS.get(slot));
         }
-        RangeGuard { lock: self, number }
+        number
     }
 
-    fn try_lock(&self, range: Range<u64>, exclusive: bool) -> Option<RangeGuard<'_>> {
+    /// As [`enter`](Self::enter), unless it had to wait.
+    fn try_enter(&self, range: &Range<u64>, exclusive: bool) -> Option<u64> {
         let mut table = self.table.lock();
-        if table.blockers(&range, exclusive) > 0 {
-            return None;
-        }
-        let number = table.add(range, exclusive, 0, 0);
-        Some(RangeGuard { lock: self, number })
+        (table.blockers(range, exclusive) == 0).then(|| table.add(range.clone(), exclusive, 0, 0))
     }
 
     fn unlock(&self, number: u64) {
@@ -225,6 +279,7 @@ impl fmt::Debug for RangeGuard<'_> {
 }
 
 impl Default for RangeLock {
+    #[track_caller]
     fn default() -> Self {
         RangeLock::new()
     }
@@ -238,8 +293,8 @@ mod tests {
     #[test]
     fn disjoint_ranges_and_readers_are_held_at_once() {
         let lock = RangeLock::new();
-        let (_a, _b) = (lock.write(0..10), lock.write(10..20));
-        let (_c, _d) = (lock.read(20..30), lock.read(25..35));
+        let (_a, _b) = (lock.write(0..10), lock.write_nested(10..20, 1));
+        let (_c, _d) = (lock.read_nested(20..30, 2), lock.read_nested(25..35, 3));
         assert!(lock.try_write(9..11).is_none() && lock.try_write(29..30).is_none());
         assert!(lock.try_read(5..6).is_none() && lock.try_read(20..22).is_some());
         let _empty = lock.try_write(5..5).expect("an empty range conflicts with nothing");

@@ -2,6 +2,7 @@
 
 use crate::face::cell::UnsafeCell;
 use crate::face::const_new;
+use crate::lock_debug::{Ask, Held, LockClass, Watch};
 use crate::rwsem::{Current, RawRwsem, RwsemPolicy};
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,6 +12,8 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 /// A sleeping lock that many readers share or one writer holds alone. It does not poison.
 pub struct RwLock<T: ?Sized, P: RwsemPolicy = Current> {
     raw: RawRwsem<P>,
+    /// *immutable*
+    watch: Watch,
     /// *protected by `raw`*
     value: UnsafeCell<T>,
 }
@@ -29,6 +32,7 @@ impl<T: ?Sized, P: RwsemPolicy> RefUnwindSafe for RwLock<T, P> {}
 #[must_use = "the lock unlocks at once when the guard is dropped"]
 pub struct RwLockReadGuard<'a, T: ?Sized, P: RwsemPolicy = Current> {
     lock: &'a RwLock<T, P>,
+    _held: Held,
     marker: PhantomData<*const ()>,
 }
 
@@ -36,6 +40,7 @@ pub struct RwLockReadGuard<'a, T: ?Sized, P: RwsemPolicy = Current> {
 #[must_use = "the lock unlocks at once when the guard is dropped"]
 pub struct RwLockWriteGuard<'a, T: ?Sized, P: RwsemPolicy = Current> {
     lock: &'a RwLock<T, P>,
+    held: Held,
     marker: PhantomData<*const ()>,
 }
 
@@ -46,9 +51,24 @@ unsafe impl<T: ?Sized + Sync, P: RwsemPolicy> Sync for RwLockWriteGuard<'_, T, P
 
 impl<T> RwLock<T> {
     const_new! {
-        /// A new, unlocked lock around `value`.
+        /// A new, unlocked lock around `value`. Its class is the place of this call.
+        #[track_caller]
         pub fn new(value: T) -> Self {
-            RwLock { raw: RawRwsem::new(), value: UnsafeCell::new(value) }
+            RwLock::watched(Watch::here(), value)
+        }
+    }
+
+    const_new! {
+        /// As [`new`](Self::new), of `class`.
+        pub fn with_class(class: &'static LockClass, value: T) -> Self {
+            RwLock::watched(Watch::class(class), value)
+        }
+    }
+
+    const_new! {
+        /// As [`new`](Self::new), as a part of another lock, which is watched instead.
+        pub(crate) fn part(value: T) -> Self {
+            RwLock::watched(Watch::none(), value)
         }
     }
 }
@@ -56,8 +76,15 @@ impl<T> RwLock<T> {
 impl<T, P: RwsemPolicy> RwLock<T, P> {
     const_new! {
         /// A new, unlocked lock around `value` that follows policy `P`.
+        #[track_caller]
         pub fn with_policy(value: T) -> Self {
-            RwLock { raw: RawRwsem::new(), value: UnsafeCell::new(value) }
+            RwLock::watched(Watch::here(), value)
+        }
+    }
+
+    const_new! {
+        fn watched(watch: Watch, value: T) -> Self {
+            RwLock { raw: RawRwsem::new(), watch, value: UnsafeCell::new(value) }
         }
     }
 
@@ -68,30 +95,58 @@ impl<T, P: RwsemPolicy> RwLock<T, P> {
 }
 
 impl<T: ?Sized, P: RwsemPolicy> RwLock<T, P> {
-    /// Locks for reading, sleeping while a writer holds the lock.
+    /// Locks for reading, sleeping while a writer holds the lock or stands before us.
     #[inline]
+    #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T, P> {
-        self.raw.read();
-        RwLockReadGuard { lock: self, marker: PhantomData }
+        self.read_nested(0)
+    }
+
+    /// As [`read`](Self::read), by a thread that may hold locks of the same class at lower levels: see
+    /// [`lock_debug`](crate::lock_debug).
+    #[inline]
+    #[track_caller]
+    pub fn read_nested(&self, level: u8) -> RwLockReadGuard<'_, T, P> {
+        let try_read = || self.raw.try_read().then_some(());
+        let ((), held) = self.watch.lock(Ask::READ.at(level), try_read, || self.raw.read());
+        RwLockReadGuard { lock: self, _held: held, marker: PhantomData }
     }
 
     /// Locks for reading if no writer holds the lock or has been promised it.
     #[inline]
+    #[track_caller]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T, P>> {
-        self.raw.try_read().then(|| RwLockReadGuard { lock: self, marker: PhantomData })
+        if !self.raw.try_read() {
+            return None;
+        }
+        Some(RwLockReadGuard { lock: self, _held: self.watch.tried(Ask::READ), marker: PhantomData })
     }
 
     /// Locks for writing, sleeping while anybody else holds the lock.
     #[inline]
+    #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T, P> {
-        self.raw.write();
-        RwLockWriteGuard { lock: self, marker: PhantomData }
+        self.write_nested(0)
+    }
+
+    /// As [`write`](Self::write), by a thread that may hold locks of the same class at lower levels: see
+    /// [`lock_debug`](crate::lock_debug).
+    #[inline]
+    #[track_caller]
+    pub fn write_nested(&self, level: u8) -> RwLockWriteGuard<'_, T, P> {
+        let try_write = || self.raw.try_write().then_some(());
+        let ((), held) = self.watch.lock(Ask::WRITE.at(level), try_write, || self.raw.write());
+        RwLockWriteGuard { lock: self, held, marker: PhantomData }
     }
 
     /// Locks for writing if the lock is free now.
     #[inline]
+    #[track_caller]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T, P>> {
-        self.raw.try_write().then(|| RwLockWriteGuard { lock: self, marker: PhantomData })
+        if !self.raw.try_write() {
+            return None;
+        }
+        Some(RwLockWriteGuard { lock: self, held: self.watch.tried(Ask::WRITE), marker: PhantomData })
     }
 
     /// The value, by exclusive reference: no lock is needed.
@@ -103,11 +158,11 @@ impl<T: ?Sized, P: RwsemPolicy> RwLock<T, P> {
 
 impl<'a, T: ?Sized, P: RwsemPolicy> RwLockWriteGuard<'a, T, P> {
     /// Lets readers in, keeping shared access: no writer comes between.
-    pub fn downgrade(self) -> RwLockReadGuard<'a, T, P> {
-        let lock = self.lock;
+    pub fn downgrade(mut self) -> RwLockReadGuard<'a, T, P> {
+        let (lock, held) = (self.lock, self.held.downgrade());
         std::mem::forget(self);
         lock.raw.downgrade();
-        RwLockReadGuard { lock, marker: PhantomData }
+        RwLockReadGuard { lock, _held: held, marker: PhantomData }
     }
 }
 
@@ -152,6 +207,7 @@ impl<T: ?Sized, P: RwsemPolicy> DerefMut for RwLockWriteGuard<'_, T, P> {
 }
 
 impl<T: Default> Default for RwLock<T> {
+    #[track_caller]
     fn default() -> Self {
         RwLock::new(T::default())
     }
@@ -175,7 +231,7 @@ mod tests {
     fn readers_share_the_lock() {
         let lock = RwLock::new(5);
         let one = lock.read();
-        let two = lock.read();
+        let two = lock.try_read().expect("no writer");
         assert_eq!(*one + *two, 10);
         assert!(lock.try_write().is_none());
     }
@@ -194,7 +250,7 @@ mod tests {
         assert!(lock.try_read().is_none());
         assert!(lock.try_write().is_none());
         let reader = writer.downgrade();
-        assert_eq!(*lock.read(), 5);
+        assert_eq!(lock.try_read().as_deref(), Some(&5));
         assert!(lock.try_write().is_none());
         drop(reader);
         assert!(lock.try_write().is_some());

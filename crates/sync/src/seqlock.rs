@@ -49,7 +49,8 @@ pub struct SeqLock<T: Words<N>, const N: usize> {
 }
 
 impl<T: Words<N>, const N: usize> SeqLock<T, N> {
-    /// A lock around `value`.
+    /// A lock around `value`. The class of its writers' mutex is the place of this call.
+    #[track_caller]
     pub fn new(value: T) -> Self {
         SeqLock {
             count: SeqCount::new(),

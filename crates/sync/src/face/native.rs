@@ -277,6 +277,12 @@ pub mod thread {
         super::super::slot::current()
     }
 
+    /// Which of the threads that the calling one plays it is now: natively it is one.
+    #[inline]
+    pub(crate) fn lane() -> usize {
+        0
+    }
+
     /// Whether the thread in `slot` is running on a CPU now; `None` where nobody can tell.
     #[inline]
     pub fn running(_slot: u32) -> Option<bool> {

@@ -223,13 +223,14 @@ pub mod thread {
     /// A small number that no other CPU of this machine, nor thread of the host, has.
     #[inline]
     pub fn slot() -> u32 {
-        let host = super::super::slot::current() * SLOTS;
-        if sluice_machine::on_machine() {
-            // Lossless: checked above.
-            host + 1 + sluice_machine::cpu() as u32
-        } else {
-            host
-        }
+        // Lossless: checked above.
+        super::super::slot::current() * SLOTS + lane() as u32
+    }
+
+    /// Which of the threads that the calling one plays it is now: itself, or a CPU, counted from 1.
+    #[inline]
+    pub(crate) fn lane() -> usize {
+        if sluice_machine::on_machine() { 1 + sluice_machine::cpu() } else { 0 }
     }
 
     /// Whether the CPU in `slot` is running now; `None` off the machine.

@@ -6,6 +6,7 @@
 use super::{Cna, Mcs, Queued, QueuedMode, RawSpinLock, Tas, Ticket, Ttas};
 use crate::face::cell::UnsafeCell;
 use crate::face::const_new;
+use crate::lock_debug::{Ask, Held, LockClass, Watch};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -38,6 +39,8 @@ unsafe impl<M: QueuedMode> MutualExclusion for Queued<M> {}
 pub struct SpinLock<T: ?Sized, R: MutualExclusion = Queued> {
     /// Private: nobody else can unlock it.
     raw: R,
+    /// *immutable*
+    watch: Watch,
     /// *protected by `raw`*
     value: UnsafeCell<T>,
 }
@@ -51,6 +54,8 @@ unsafe impl<T: ?Sized + Send, R: MutualExclusion> Sync for SpinLock<T, R> {}
 #[must_use = "the lock unlocks at once when the guard is dropped"]
 pub struct SpinGuard<'a, T: ?Sized, R: MutualExclusion> {
     lock: &'a SpinLock<T, R>,
+    /// Dropped after the lock is free: only this thread's memory.
+    _held: Held,
     /// Taken out when the guard is dropped.
     token: Option<R::Token>,
     /// Queue nodes belong to threads, so a guard stays on its thread.
@@ -63,14 +68,29 @@ unsafe impl<T: ?Sized + Sync, R: MutualExclusion> Sync for SpinGuard<'_, T, R> {
 impl<T, R: MutualExclusion> SpinLock<T, R> {
     const_new! {
         /// A lock around `value` that uses `raw`, which must be free: `SpinLock::with_raw(Ticket::new(), 0)`.
+        /// Its class is the place of this call.
+        #[track_caller]
         pub fn with_raw(raw: R, value: T) -> Self {
-            SpinLock { raw, value: UnsafeCell::new(value) }
+            SpinLock { raw, watch: Watch::here(), value: UnsafeCell::new(value) }
         }
     }
 
-    /// A free lock around `value`.
+    const_new! {
+        /// As [`with_raw`](Self::with_raw), of `class`.
+        pub fn with_raw_and_class(class: &'static LockClass, raw: R, value: T) -> Self {
+            SpinLock { raw, watch: Watch::class(class), value: UnsafeCell::new(value) }
+        }
+    }
+
+    /// A free lock around `value`. Its class is the place of this call.
+    #[track_caller]
     pub fn new(value: T) -> Self {
         Self::with_raw(R::default(), value)
+    }
+
+    /// As [`new`](Self::new), of `class`.
+    pub fn with_class(class: &'static LockClass, value: T) -> Self {
+        Self::with_raw_and_class(class, R::default(), value)
     }
 
     /// Takes the value out; no lock is needed, nobody else can hold one.
@@ -82,16 +102,27 @@ impl<T, R: MutualExclusion> SpinLock<T, R> {
 impl<T: ?Sized, R: MutualExclusion> SpinLock<T, R> {
     /// Spins until the lock is free, and locks it.
     #[inline]
+    #[track_caller]
     pub fn lock(&self) -> SpinGuard<'_, T, R> {
-        let token = Some(self.raw.lock());
-        SpinGuard { lock: self, token, marker: PhantomData }
+        self.lock_nested(0)
+    }
+
+    /// As [`lock`](Self::lock), by a thread that may hold locks of the same class at lower levels: see
+    /// [`lock_debug`](crate::lock_debug).
+    #[inline]
+    #[track_caller]
+    pub fn lock_nested(&self, level: u8) -> SpinGuard<'_, T, R> {
+        let ask = Ask::SPIN.at(level);
+        let (token, held) = self.watch.lock(ask, || self.raw.try_lock(), || self.raw.lock());
+        SpinGuard { lock: self, _held: held, token: Some(token), marker: PhantomData }
     }
 
     /// Locks if the lock is free now.
     #[inline]
+    #[track_caller]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T, R>> {
         let token = Some(self.raw.try_lock()?);
-        Some(SpinGuard { lock: self, token, marker: PhantomData })
+        Some(SpinGuard { lock: self, _held: self.watch.tried(Ask::SPIN), token, marker: PhantomData })
     }
 
     /// The value, by exclusive reference: no lock is needed.

@@ -1,0 +1,48 @@
+//! Ask: in what way a lock is being taken.
+
+/// With whom a holder shares the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// With others of this mode.
+    Shared,
+    /// With nobody.
+    Exclusive,
+}
+
+/// How a lock is taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) mode: Mode,
+    /// The taker spins for it, and its owner must not sleep.
+    pub(crate) spins: bool,
+    /// A thread that reads may read again without waiting.
+    pub(crate) reenters: bool,
+    /// Different parts of one lock may be held at once.
+    pub(crate) in_parts: bool,
+    /// Tells apart locks of one class that one thread holds at a time.
+    pub(crate) level: u8,
+}
+
+impl Ask {
+    const PLAIN: Ask =
+        Ask { mode: Mode::Exclusive, spins: false, reenters: false, in_parts: false, level: 0 };
+    /// A sleeping lock, alone.
+    pub(crate) const WRITE: Ask = Ask::PLAIN;
+    /// A sleeping lock, with other readers.
+    pub(crate) const READ: Ask = Ask { mode: Mode::Shared, ..Ask::PLAIN };
+    /// A big-reader lock, for reading.
+    pub(crate) const READ_AGAIN: Ask = Ask { reenters: true, ..Ask::READ };
+    /// A spin lock.
+    pub(crate) const SPIN: Ask = Ask { spins: true, ..Ask::PLAIN };
+
+    /// A range of a range lock.
+    pub(crate) const fn range(exclusive: bool) -> Ask {
+        let mode = if exclusive { Mode::Exclusive } else { Mode::Shared };
+        Ask { mode, in_parts: true, ..Ask::PLAIN }
+    }
+
+    /// The same, at `level` of the lock's class: 0 to 7, higher ones count as 7.
+    pub(crate) const fn at(self, level: u8) -> Ask {
+        Ask { level: if level < 8 { level } else { 7 }, ..self }
+    }
+}
