@@ -267,6 +267,17 @@ pub mod time {
 
     pub use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+    /// What the wall clock says before a run: any date will do that is the same in every process.
+    const SET_UP: Duration = Duration::from_secs(1_000_000_000);
+    /// What it says when a run begins, so that what was set up before it is older.
+    const RUN_BEGINS: Duration = Duration::from_secs(1_000_000_001);
+
+    /// The wall clock: it stands still off the machine, and goes with the machine's time on it.
+    pub fn wall() -> SystemTime {
+        let since = if sluice_machine::on_machine() { RUN_BEGINS + Instant::now().0 } else { SET_UP };
+        UNIX_EPOCH + since
+    }
+
     static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
 
     /// A point in time. Points of a run and points outside it do not compare.
