@@ -1,10 +1,15 @@
 //! The simulated face: atomics, cells, spinning and parking of the simulated multiprocessor.
 //!
 //! On a simulated CPU everything is charged to the machine. Off it (setting up before a run, looking at the
-//! result after) the same types behave as plain memory and the calls as the operating system's. Reference
-//! counts of [`Arc`] are the standard library's: the machine does not see them.
+//! result after) the same types behave as plain memory and the calls as the operating system's.
 
-pub use std::sync::{Arc, Barrier, LazyLock, OnceLock, Weak};
+mod counted;
+mod once;
+
+pub use counted::{Arc, Weak};
+pub use once::{LazyLock, OnceLock};
+/// For threads of the host: a simulated CPU would hold up the others.
+pub use std::sync::Barrier;
 
 /// Atomic integers and pointers, and their memory orderings.
 pub mod atomic {
