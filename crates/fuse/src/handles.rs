@@ -6,6 +6,7 @@
 //! process that locks through a handle has it open, and FLUSHes it before the kernel RELEASEs it. So whoever
 //! used a handle and has not flushed it when it is released was a description, and its locks end now.
 
+use crate::lock_class::HANDLES;
 use sluice_locks::Owner;
 use sluice_sync::Mutex;
 use sluice_sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +14,16 @@ use sluice_vfs::InodeRef;
 use std::collections::HashMap;
 
 /// The open files of one mount. Number 0 is never given out: it stands for "no handle".
-#[derive(Default)]
 pub(crate) struct Handles {
     open: Mutex<HashMap<u64, Handle>>,
     /// The last number given out. *atomic (no label: only uniqueness matters)*
     last: AtomicU64,
+}
+
+impl Default for Handles {
+    fn default() -> Self {
+        Handles { open: Mutex::with_class(&HANDLES, HashMap::new()), last: AtomicU64::new(0) }
+    }
 }
 
 struct Handle {

@@ -31,6 +31,7 @@ mod counters;
 mod error;
 mod handler;
 mod handles;
+mod lock_class;
 mod mount;
 mod mountinfo;
 mod nodes;

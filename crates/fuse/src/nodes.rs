@@ -12,6 +12,7 @@
 //! - I1 Every entry but the root has a lookup count above zero.
 
 use crate::abi::ROOT_ID;
+use crate::lock_class::NODES;
 use sluice_sync::Mutex;
 use sluice_vfs::InodeRef;
 use std::collections::HashMap;
@@ -38,7 +39,8 @@ struct Node {
 impl Nodes {
     /// A table that holds `root` alone.
     pub(crate) fn new(root: InodeRef) -> Nodes {
-        let nodes = Nodes { root, shards: std::array::from_fn(|_| Mutex::default()) };
+        let nodes =
+            Nodes { root, shards: std::array::from_fn(|_| Mutex::with_class(&NODES, HashMap::new())) };
         nodes.keep_root();
         nodes
     }

@@ -14,6 +14,7 @@
 //! early interrupts are remembered: request numbers are never used again, so a remembered one does no harm
 //! when it was meant for a request that is over or cannot wait. The oldest give way beyond [`EARLY_MAX`].
 
+use crate::lock_class::PARKED;
 use sluice_locks::Ticket;
 use sluice_sync::Mutex;
 use sluice_vfs::InodeRef;
@@ -23,8 +24,13 @@ use std::collections::{HashMap, VecDeque};
 const EARLY_MAX: usize = 4096;
 
 /// The waiting lock requests of one mount, by request number.
-#[derive(Default)]
 pub(crate) struct Parked(Mutex<State>);
+
+impl Default for Parked {
+    fn default() -> Self {
+        Parked(Mutex::with_class(&PARKED, State::default()))
+    }
+}
 
 #[derive(Default)]
 struct State {

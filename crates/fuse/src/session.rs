@@ -11,6 +11,7 @@
 
 use crate::connection::Connection;
 use crate::control::Server;
+use crate::lock_class::{CONTROL, PROGRESS};
 use crate::notify::{self, WORKER, Watcher};
 use crate::reply::Reply;
 use crate::transport::dev_fuse::{DevFuse, HEADROOM};
@@ -86,13 +87,13 @@ impl Mount {
 
         let (later, events) = mpsc::channel();
         let connection = Arc::new(Connection::new(superblock, options, device.clone(), later));
-        let progress = Mutex::new(Progress { workers: 0, detached: false });
+        let progress = Mutex::with_class(&PROGRESS, Progress { workers: 0, detached: false });
         let shared = Arc::new(Shared {
             dir,
             device: number,
             progress,
             changed: Condvar::new(),
-            control: Mutex::default(),
+            control: Mutex::with_class(&CONTROL, None),
         });
         // From here on, whatever fails, dropping `mount` unmounts.
         let mount = Mount { shared, connection };

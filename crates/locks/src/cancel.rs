@@ -1,5 +1,6 @@
 //! Cancel: a token by which any thread can end the lock waits of others.
 
+use crate::lock_class::CANCEL_TOKEN;
 use crate::wait::Slot;
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, Mutex};
@@ -27,7 +28,8 @@ struct Token {
 impl Cancel {
     /// A token that waits until somebody cancels it.
     pub fn new() -> Self {
-        Cancel { token: Some(Arc::default()), deadline: None }
+        let token = Mutex::with_class(&CANCEL_TOKEN, Token::default());
+        Cancel { token: Some(Arc::new(token)), deadline: None }
     }
 
     /// No token at all: [`cancel`](Self::cancel) has no effect, the wait lasts until the lock is decided.

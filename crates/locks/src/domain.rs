@@ -4,6 +4,7 @@ use crate::LockError;
 use crate::deadlock::WaitGraph;
 use crate::file::FileState;
 use crate::list::{self, LockEntry};
+use crate::lock_class::{DOMAIN_FILES, DOMAIN_GRAPH};
 use crate::wait::Ticket;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::{Arc, Mutex, Weak};
@@ -42,11 +43,12 @@ pub struct LockDomain {
 impl LockDomain {
     /// A domain without files.
     pub fn new(options: DomainOptions) -> Arc<LockDomain> {
+        let graph = || Mutex::with_class(&DOMAIN_GRAPH, WaitGraph::default());
         Arc::new(LockDomain {
-            graph: options.deadlock_detection.then(Mutex::default),
+            graph: options.deadlock_detection.then(graph),
             quota: Quota { limit: options.max_locks, used: AtomicU64::new(0) },
             next_id: AtomicU64::new(1),
-            files: Mutex::default(),
+            files: Mutex::with_class(&DOMAIN_FILES, BTreeMap::new()),
         })
     }
 

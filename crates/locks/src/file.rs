@@ -1,6 +1,7 @@
 //! FileLocks: the lock state of one inode, and the calls on it.
 
 use crate::flock::Flocks;
+use crate::lock_class::FILE_SPACES;
 use crate::queue::Queue;
 use crate::ranges::Ranges;
 use crate::request::Flock;
@@ -43,7 +44,8 @@ const NO_WAIT: Option<fn() -> Done> = None;
 impl FileLocks {
     /// The state of a file without locks. `dev` (a Linux `dev_t`) and `ino` name the file in listings.
     pub fn new(domain: &Arc<LockDomain>, dev: u64, ino: u64) -> Self {
-        let state = Arc::new(FileState { dev, ino, spaces: Mutex::default() });
+        let spaces = Mutex::with_class(&FILE_SPACES, Spaces::default());
+        let state = Arc::new(FileState { dev, ino, spaces });
         FileLocks { registration: domain.register(&state), domain: domain.clone(), state }
     }
 

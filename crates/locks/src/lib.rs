@@ -95,6 +95,7 @@ mod error;
 mod file;
 mod flock;
 mod list;
+mod lock_class;
 mod proc_locks;
 mod queue;
 mod range;

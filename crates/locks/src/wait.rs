@@ -1,5 +1,6 @@
 //! Waits: tickets, completions, and the slot in which a blocked thread sleeps.
 
+use crate::lock_class::WAIT_SLOT;
 use crate::{Cancel, LockError};
 use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Condvar, Mutex};
@@ -39,7 +40,6 @@ impl Completions {
 }
 
 /// Where one blocked thread sleeps until its request is decided or cancelled.
-#[derive(Default)]
 pub(crate) struct Slot {
     state: Mutex<SlotState>,
     changed: Condvar,
@@ -49,6 +49,12 @@ pub(crate) struct Slot {
 struct SlotState {
     outcome: Option<Result<(), LockError>>,
     interrupted: bool,
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Slot { state: Mutex::with_class(&WAIT_SLOT, SlotState::default()), changed: Condvar::new() }
+    }
 }
 
 impl Slot {

@@ -13,6 +13,7 @@
 //! Lookup O(1) plus the ordered map's O(log n); reading the next entry O(log n).
 
 use crate::InodeRef;
+use crate::lock_class::{DIRECTORY_NAMES, DIRECTORY_PARENT};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use sluice_sync::atomic::AtomicU32;
 use sluice_sync::{Mutex, RwLock};
@@ -36,7 +37,11 @@ pub(crate) struct Dir {
 
 impl Dir {
     pub(crate) fn new(parent: Option<InodeRef>) -> Dir {
-        Dir { names: RwLock::new(Names::new()), parent: Mutex::new(parent), mounts_here: AtomicU32::new(0) }
+        Dir {
+            names: RwLock::with_class(&DIRECTORY_NAMES, Names::new()),
+            parent: Mutex::with_class(&DIRECTORY_PARENT, parent),
+            mounts_here: AtomicU32::new(0),
+        }
     }
 }
 

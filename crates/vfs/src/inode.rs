@@ -16,6 +16,7 @@
 use crate::acl::Acl;
 use crate::data::{FileData, PAGE, PAGE_SIZE};
 use crate::dir::{Dir, Names};
+use crate::lock_class::{INODE_ATTR, INODE_XATTRS};
 use crate::stat::{S_IALLUGO, Stat, Timestamp};
 use crate::superblock::Shared;
 use crate::xattr::Xattrs;
@@ -67,10 +68,15 @@ pub(crate) struct Acls {
 }
 
 /// What only some inodes have.
-#[derive(Default)]
 pub(crate) struct Extra {
     pub(crate) xattrs: Mutex<Xattrs>,
     locks: OnceLock<FileLocks>,
+}
+
+impl Default for Extra {
+    fn default() -> Self {
+        Extra { xattrs: Mutex::with_class(&INODE_XATTRS, Xattrs::default()), locks: OnceLock::new() }
+    }
 }
 
 /// Type and contents.
@@ -116,7 +122,7 @@ impl Inode {
         let inode = Inode {
             ino: shared.new_ino(),
             shared: shared.clone(),
-            attr: Mutex::new(attr),
+            attr: Mutex::with_class(&INODE_ATTR, attr),
             body,
             extra: OnceLock::new(),
         };

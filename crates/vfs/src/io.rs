@@ -6,6 +6,7 @@
 
 use crate::data::FileData;
 use crate::inode::Body;
+use crate::lock_class::SECOND_FILE;
 use crate::{Cred, Errno, FILE_SIZE_MAX, FallocateMode, Inode};
 use sluice_sync::{Arc, RwLock};
 
@@ -185,10 +186,10 @@ impl Inode {
             // Lock order: two files by inode number.
             let (source, mut target) = if self.ino() < to.ino() {
                 let source = from_data.read();
-                (source, to_data.write())
+                (source, to_data.write_nested(SECOND_FILE))
             } else {
                 let target = to_data.write();
-                (from_data.read(), target)
+                (from_data.read_nested(SECOND_FILE), target)
             };
             let len = len.min(source.size().saturating_sub(offset));
             let copied = target.copy_from(&*self.shared, to_offset, &source, offset, len)?;

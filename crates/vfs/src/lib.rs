@@ -37,6 +37,7 @@ mod fs;
 mod host;
 mod inode;
 mod io;
+mod lock_class;
 mod mount;
 mod namei;
 mod observer;

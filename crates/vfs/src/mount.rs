@@ -12,6 +12,7 @@
 //! - I1: `mounts_here` of a directory is the number of attached mounts that stand on it.
 //! - I2: a mount is in the table exactly while its `place` is set (the root mount has neither).
 
+use crate::lock_class::{MOUNT_PLACE, MOUNT_TABLE};
 use crate::{Errno, InodeRef, Superblock};
 use bitflags::bitflags;
 use sluice_sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +75,7 @@ pub(crate) struct MountTable {
 
 impl Mount {
     fn new(id: u64, superblock: Arc<Superblock>, root: InodeRef, flags: MountFlags) -> Arc<Mount> {
-        let (users, place) = (AtomicU64::new(0), Mutex::new(None));
+        let (users, place) = (AtomicU64::new(0), Mutex::with_class(&MOUNT_PLACE, None));
         Arc::new(Mount { id, superblock, root, flags, users, place })
     }
 
@@ -132,7 +133,7 @@ impl MountTable {
         MountTable {
             root: Mount::new(1, superblock, root_inode, MountFlags::empty()),
             next_id: AtomicU64::new(2),
-            by_place: RwLock::new(HashMap::new()),
+            by_place: RwLock::with_class(&MOUNT_TABLE, HashMap::new()),
         }
     }
 

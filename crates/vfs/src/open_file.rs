@@ -1,5 +1,6 @@
 //! OpenFile: an open file description: what descriptors point to and `dup` and `fork` share.
 
+use crate::lock_class::OPEN_FILE_CURSOR;
 use crate::mount::Pinned;
 use crate::{Errno, InodeRef, OpenFlags};
 use sluice_locks::Owner;
@@ -36,7 +37,8 @@ impl OpenFile {
         // Relaxed: only uniqueness matters.
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let flags = AtomicU32::new(flags.bits());
-        Arc::new(OpenFile { id, location, login, flags, cursor: Mutex::new(Cursor::default()) })
+        let cursor = Mutex::with_class(&OPEN_FILE_CURSOR, Cursor::default());
+        Arc::new(OpenFile { id, location, login, flags, cursor })
     }
 
     pub(crate) fn flags(&self) -> OpenFlags {

@@ -1,6 +1,7 @@
 //! Remove: taking names away.
 
 use crate::create::check_name;
+use crate::lock_class::REMOVED_DIRECTORY;
 use crate::stat::Timestamp;
 use crate::{Cred, Errno, Inode};
 use sluice_sync::atomic::Ordering;
@@ -82,7 +83,7 @@ impl Inode {
     /// `ENOTDIR`, `ENOTEMPTY`, `EBUSY` (something is mounted here).
     pub(crate) fn bury_directory(&self) -> Result<(), Errno> {
         let dir = self.as_dir()?;
-        let mut names = dir.names.write();
+        let mut names = dir.names.write_nested(REMOVED_DIRECTORY);
         // SeqCst: pairs with the count-up in `MountTable::attach`, which looks at `is_dead` afterwards under
         // the names lock that is held here.
         if dir.mounts_here.load(Ordering::SeqCst) != 0 {

@@ -12,6 +12,7 @@
 
 use crate::create::check_name;
 use crate::dir::Names;
+use crate::lock_class::SECOND_DIRECTORY;
 use crate::stat::Timestamp;
 use crate::{Access, Cred, Errno, Inode, InodeRef, RenameFlags};
 use sluice_sync::atomic::Ordering;
@@ -268,9 +269,9 @@ fn lock_both<'a>(
     let a_first = is_ancestor_or_same(a, b) || (!is_ancestor_or_same(b, a) && a.ino() < b.ino());
     Ok(if a_first {
         let names_a = dir_a.names.write();
-        (names_a, dir_b.names.write())
+        (names_a, dir_b.names.write_nested(SECOND_DIRECTORY))
     } else {
         let names_b = dir_b.names.write();
-        (dir_a.names.write(), names_b)
+        (dir_a.names.write_nested(SECOND_DIRECTORY), names_b)
     })
 }

@@ -2,6 +2,7 @@
 
 use crate::data::{PAGE, PAGE_SIZE, Space};
 use crate::inode::{Body, InodeInit};
+use crate::lock_class::{SUPERBLOCK_OBSERVERS, SUPERBLOCK_RENAME};
 use crate::stat::S_IALLUGO;
 use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, StatFs};
 use sluice_locks::{DomainOptions, LockDomain};
@@ -86,11 +87,11 @@ impl Superblock {
             dev: (minor & 0xff) | ((minor & 0xf_ff00) << 12),
             options,
             lock_domain: LockDomain::new(DomainOptions { deadlock_detection, ..Default::default() }),
-            rename_lock: Mutex::new(()),
+            rename_lock: Mutex::with_class(&SUPERBLOCK_RENAME, ()),
             next_ino: AtomicU64::new(ROOT_INO),
             inodes: AtomicU64::new(0),
             pages: AtomicU64::new(0),
-            observers: RwLock::new(Vec::new()),
+            observers: RwLock::with_class(&SUPERBLOCK_OBSERVERS, Vec::new()),
             observer_count: AtomicU64::new(0),
         });
         let init = InodeInit { file_type: FileType::Directory, mode, uid, gid, nlink: 2 };

@@ -2,6 +2,7 @@
 
 use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, is_trusted};
 use crate::connection::Connection;
+use crate::lock_class::SERVING;
 use sluice_locks::{LockEntry, proc_locks};
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::Duration;
@@ -50,7 +51,10 @@ impl Server {
     }
 
     fn try_start(device: (u32, u32), connection: Weak<Connection>) -> io::Result<Server> {
-        let shared = Arc::new(Shared { listener: bind(device)?, serving: Mutex::default() });
+        let shared = Arc::new(Shared {
+            listener: bind(device)?,
+            serving: Mutex::with_class(&SERVING, Serving::default()),
+        });
         let inner = shared.clone();
         let dev = rustix::fs::makedev(device.0, device.1);
         let thread =

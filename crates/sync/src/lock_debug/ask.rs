@@ -11,6 +11,7 @@ pub(crate) enum Mode {
 
 /// How a lock is taken.
 #[derive(Clone, Copy, Debug)]
+#[allow(dead_code)] // compiled out, nobody looks at it
 pub(crate) struct Ask {
     pub(crate) mode: Mode,
     /// The taker spins for it, and its owner must not sleep.

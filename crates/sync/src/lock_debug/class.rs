@@ -9,6 +9,7 @@ pub struct LockClass {
     /// *immutable*
     name: &'static str,
     /// Its number, given at first use.
+    #[allow(dead_code)] // compiled out, nobody asks for it
     pub(super) id: ClassId,
 }
 

@@ -57,7 +57,7 @@ pub use class::LockClass;
 pub use services::{COMPILED_IN, check_order, collect_stats, lock_stats, observed_order, reset_lock_stats};
 pub use stats::{ClassStats, SiteStats, Times, table};
 
-pub(crate) use ask::{Ask, Mode};
+pub(crate) use ask::Ask;
 pub(crate) use services::{Held, Watch};
 
 /// That a lock was taken while another was held, once or more.

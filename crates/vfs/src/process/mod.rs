@@ -18,6 +18,7 @@ pub use descriptors::Fd;
 pub use directories::OwnedDirEntry;
 pub use locks::{FileLock, FlockOperation, LockType};
 
+use crate::lock_class::{PROCESS_CWD, PROCESS_DESCRIPTORS};
 use crate::mount::{Location, Pinned};
 use crate::namei::{Namei, check_path};
 use crate::open_file::OpenFile;
@@ -53,8 +54,9 @@ impl Process {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let (umask, cwd) = (AtomicU32::new(umask), Mutex::new(cwd));
-        Process { fs, id, cred, login: id, umask, cwd, descriptors: Mutex::new(descriptors) }
+        let (umask, cwd) = (AtomicU32::new(umask), Mutex::with_class(&PROCESS_CWD, cwd));
+        let descriptors = Mutex::with_class(&PROCESS_DESCRIPTORS, descriptors);
+        Process { fs, id, cred, login: id, umask, cwd, descriptors }
     }
 
     /// A child: same credentials, umask and working directory; its descriptors point to the same open files;

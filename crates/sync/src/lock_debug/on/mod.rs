@@ -22,7 +22,8 @@ pub use counters::{lock_stats, reset_lock_stats};
 pub use order::observed_order;
 pub(super) use registry::ClassId;
 
-use super::{Ask, ClassStats, Dependency, LockClass, Mode, SiteStats, Times};
+use super::ask::Mode;
+use super::{Ask, ClassStats, Dependency, LockClass, SiteStats, Times};
 use crate::face::time::Instant;
 use held::Entry;
 use std::collections::BTreeSet;
@@ -197,10 +198,9 @@ impl Held {
 
     /// Takes it off now.
     pub(crate) fn release(&mut self) {
-        if let Some(entry) = self.is_on().then(|| held::pop(self.0)).flatten() {
-            if let Some(since) = entry.since {
-                counters::held(entry.class, since.elapsed());
-            }
+        let entry = self.is_on().then(|| held::pop(self.0)).flatten();
+        if let Some((class, since)) = entry.and_then(|entry| Some((entry.class, entry.since?))) {
+            counters::held(class, since.elapsed());
         }
         self.0 = Held::NOWHERE;
     }

@@ -102,10 +102,10 @@ pub(super) fn check(stack: &Stack, next: &Entry) -> Verdict {
         let from = node(entry.class, entry.ask);
         let (word, bit) = bit(from, to);
         // Relaxed: a bit that says only that the edge need not be looked at again.
-        if word.load(Ordering::Relaxed) & bit == 0 {
-            if let Some(finding) = add(stack, from, next) {
-                return Verdict::Wrong(finding);
-            }
+        if word.load(Ordering::Relaxed) & bit == 0
+            && let Some(finding) = add(stack, from, next)
+        {
+            return Verdict::Wrong(finding);
         }
         if entry.waits {
             break;

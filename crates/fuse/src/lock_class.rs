@@ -1,0 +1,10 @@
+//! Lock classes: the names of the mount's locks. Each is a leaf.
+
+use sluice_sync::LockClass;
+
+pub(crate) static NODES: LockClass = LockClass::new("fuse.nodes");
+pub(crate) static HANDLES: LockClass = LockClass::new("fuse.handles");
+pub(crate) static PARKED: LockClass = LockClass::new("fuse.parked");
+pub(crate) static PROGRESS: LockClass = LockClass::new("fuse.session.progress");
+pub(crate) static CONTROL: LockClass = LockClass::new("fuse.session.control");
+pub(crate) static SERVING: LockClass = LockClass::new("fuse.control.serving");

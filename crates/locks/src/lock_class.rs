@@ -1,0 +1,10 @@
+//! Lock classes: the names of this crate's own mutexes, in the order in which a thread takes them. (A file's POSIX
+//! ranges and its flock locks are lock classes of another kind: [`LockClass`](crate::LockClass).)
+
+use sluice_sync::LockClass;
+
+pub(crate) static FILE_SPACES: LockClass = LockClass::new("locks.file.spaces");
+pub(crate) static DOMAIN_GRAPH: LockClass = LockClass::new("locks.domain.graph");
+pub(crate) static DOMAIN_FILES: LockClass = LockClass::new("locks.domain.files");
+pub(crate) static CANCEL_TOKEN: LockClass = LockClass::new("locks.cancel.token");
+pub(crate) static WAIT_SLOT: LockClass = LockClass::new("locks.wait.slot");
