@@ -79,8 +79,11 @@ pub fn latencies() -> Histogram<u64> {
 /// # Errors
 /// Those of the calls, a wrong result, or [`Failure::Interrupted`].
 pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome> {
-    crate::target::with_task(setting.target, |calls| Ok(calls.mkdir(setting.dir)?))
-        .context(|| format!("mkdir {}", setting.dir))?;
+    crate::target::with_task(setting.target, |calls| {
+        calls.mkdir(setting.dir)?;
+        Ok(calls.mkdir(&shared(setting.dir))?)
+    })
+    .context(|| format!("mkdir {}", setting.dir))?;
     let conductor = Conductor {
         // The conductor waits too.
         ready: Barrier::new(setting.tasks + 1),
@@ -171,6 +174,11 @@ fn perform(setting: &Setting<'_>, index: usize, conductor: &Conductor) -> Result
     verified
 }
 
+/// The directory of all tasks of a run.
+fn shared(dir: &str) -> String {
+    format!("{dir}/shared")
+}
+
 type Prepared = (Box<dyn Calls>, Box<dyn Task>, String);
 
 fn set_up(setting: &Setting<'_>, index: usize) -> Result<Prepared> {
@@ -180,7 +188,7 @@ fn set_up(setting: &Setting<'_>, index: usize) -> Result<Prepared> {
     let mut calls = setting.target.task()?;
     let dir = format!("{}/task-{index}", setting.dir);
     calls.mkdir(&dir)?;
-    let seat = Seat { dir: dir.clone(), corpus: setting.corpus.clone() };
+    let seat = Seat { dir: dir.clone(), shared: shared(setting.dir), index, corpus: setting.corpus.clone() };
     let mut task = (setting.workload.task)(seat);
     if setting.workload.shape == Shape::Steady {
         task.prepare(&mut *calls).context(|| "setting up")?;
