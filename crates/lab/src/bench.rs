@@ -167,6 +167,7 @@ impl Session<'_> {
             }
             let mut row = Row::new(&self.origin, workload.name, spec.to_string(), cpus, tasks);
             row.set_outcomes(&outcomes);
+            row.file_system = spec.file_system();
             self.give(row)?;
         }
         stopped

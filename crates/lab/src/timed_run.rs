@@ -18,7 +18,7 @@
 use crate::corpus::Corpus;
 use crate::failure::{Context, Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::machine::CpuTime;
+use crate::machine::{self, CpuTime};
 use crate::target::{Calls, Target};
 use crate::workload::{Seat, Shape, Task, Workload};
 use hdrhistogram::Histogram;
@@ -66,6 +66,8 @@ pub struct Outcome {
     pub latency_ns: Histogram<u64>,
     /// Time of the CPUs used.
     pub cpu_time: Option<CpuTime>,
+    /// How often tasks left their CPU while they worked.
+    pub context_switches: Option<u64>,
 }
 
 /// A histogram of nanoseconds up to a minute, to one percent.
@@ -151,6 +153,7 @@ struct Part {
     in_passes: Duration,
     end: Instant,
     latency_ns: Histogram<u64>,
+    context_switches: Option<u64>,
 }
 
 /// The life of one task, on its own thread.
@@ -164,10 +167,14 @@ fn perform(setting: &Setting<'_>, index: usize, conductor: &Conductor) -> Result
     conductor.ready.wait();
     conductor.start.wait();
     let (mut calls, mut task, dir) = prepared?;
-    let part = match setting.workload.shape {
+    let before = machine::context_switches();
+    let mut part = match setting.workload.shape {
         Shape::Passes => work_in_passes(&mut *task, &mut *calls, setting.limit, &conductor.stop),
         _ => work_steadily(&mut *task, &mut *calls, setting.limit, &conductor.stop),
     };
+    if let Ok(part) = &mut part {
+        part.context_switches = before.zip(machine::context_switches()).map(|(before, after)| after - before);
+    }
     let verified = part.and_then(|part| task.verify(&mut *calls, setting.target).map(|()| part));
     task.tidy(&mut *calls).context(|| "tidying up")?;
     calls.rmdir(&dir).context(|| "tidying up")?;
@@ -226,7 +233,7 @@ fn work_steadily(
         step(task, calls, ops, &mut latency_ns)?;
         ops += 1;
     }
-    Ok(Part { ops, in_passes: Duration::ZERO, end: Instant::now(), latency_ns })
+    Ok(Part { ops, in_passes: Duration::ZERO, end: Instant::now(), latency_ns, context_switches: None })
 }
 
 fn work_in_passes(
@@ -251,7 +258,7 @@ fn work_in_passes(
         in_passes += start.elapsed();
         // Relaxed: as above.
         if ops >= most || stop.load(Ordering::Relaxed) {
-            return Ok(Part { ops, in_passes, end: Instant::now(), latency_ns });
+            return Ok(Part { ops, in_passes, end: Instant::now(), latency_ns, context_switches: None });
         }
     }
 }
@@ -296,7 +303,8 @@ fn sum_up(
             rate(ops, last - start)
         }
     };
-    Outcome { ops, ops_per_s, latency_ns, cpu_time }
+    let context_switches = parts.iter().map(|part| part.context_switches).sum();
+    Outcome { ops, ops_per_s, latency_ns, cpu_time, context_switches }
 }
 
 fn rate(ops: u64, time: Duration) -> f64 {

@@ -95,6 +95,22 @@ pub struct Workload {
     pub task: fn(Seat) -> Box<dyn Task>,
 }
 
+/// The workloads called so; `all` stands for every load on a target.
+///
+/// # Errors
+/// Those of [`find`].
+pub fn select(names: &[String]) -> Result<Vec<&'static Workload>> {
+    let mut selected = Vec::new();
+    for name in names {
+        if name == "all" {
+            selected.extend(WORKLOADS.iter().filter(|workload| workload.shape != Shape::Footprint));
+        } else {
+            selected.push(find(name)?);
+        }
+    }
+    Ok(selected)
+}
+
 /// The workload called `name`.
 ///
 /// # Errors
@@ -102,7 +118,7 @@ pub struct Workload {
 pub fn find(name: &str) -> Result<&'static Workload> {
     WORKLOADS.iter().find(|workload| workload.name == name).ok_or_else(|| {
         let names: Vec<_> = WORKLOADS.iter().map(|workload| workload.name).collect();
-        Failure::Usage(format!("workload {name}: unknown; use one of {}", names.join(", ")))
+        Failure::Usage(format!("workload {name}: unknown; use all, or some of {}", names.join(", ")))
     })
 }
 
