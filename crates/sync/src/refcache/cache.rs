@@ -17,7 +17,7 @@ struct Way {
 
 /// The counts and reviews of one thread.
 pub(super) struct Cache {
-    /// By [`way_of`]; empty until the cache is enlisted.
+    /// By [`spread`]; empty until the cache is enlisted.
     ways: Box<[Way]>,
     /// Which of them hold an object.
     used: Vec<u16>,
@@ -31,14 +31,14 @@ pub(super) struct Cache {
     pub(super) freeing: bool,
 }
 
-/// The way of the object at `addr`.
-fn way_of(addr: usize) -> usize {
+/// A number for the object at `addr` whose low bits choose its way.
+fn spread(addr: usize) -> usize {
     if DETERMINISTIC || SHRUNK {
         // Which objects share a way must not depend on where the heap happens to lie.
-        return addr / align_of::<Option<Object>>() % WAYS;
+        return addr / align_of::<Option<Object>>();
     }
     // Fibonacci hashing: the allocator's regular distances spread over all ways.
-    (addr as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (usize::BITS - WAYS.ilog2())
+    ((addr as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }
 
 impl Cache {
@@ -68,7 +68,7 @@ impl Cache {
     #[inline]
     pub(super) fn count(&mut self, object: Object, delta: i64, epoch: &AtomicU64) {
         self.turns = self.turns.wrapping_add(1);
-        let at = way_of(object.addr());
+        let at = spread(object.addr()) & (self.ways.len() - 1);
         let way = &mut self.ways[at];
         if way.object == Some(object) {
             way.delta += delta;

@@ -100,7 +100,7 @@ unsafe impl<T: Send + Sync + 'static> Sync for Ref<T> {}
 impl<T: Send + Sync + 'static> Ref<T> {
     /// The first reference to `value`.
     pub fn new(value: T) -> Ref<T> {
-        Ref { counted: Object::new(value), marker: PhantomData }
+        Ref { counted: Counted::allocate(value), marker: PhantomData }
     }
 
     /// Whether both refer to the same value.

@@ -37,6 +37,14 @@ pub(super) struct Counted<T> {
     pub(super) value: T,
 }
 
+impl<T: Send + Sync + 'static> Counted<T> {
+    /// A new object with one reference.
+    pub(super) fn allocate(value: T) -> NonNull<Counted<T>> {
+        let header = Header { word: AtomicI64::new(ONE), free: free::<T>, home: Host::here() };
+        NonNull::from(Box::leak(Box::new(Counted { header, value })))
+    }
+}
+
 /// A pointer to an object of some type that is not freed yet: each is in a [`Ref`](super::Ref), a cache or a review
 /// queue, and these hold nothing else (R3).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,12 +64,6 @@ pub(super) enum Verdict {
 }
 
 impl Object {
-    /// A new object with one reference.
-    pub(super) fn new<T: Send + Sync + 'static>(value: T) -> NonNull<Counted<T>> {
-        let header = Header { word: AtomicI64::new(ONE), free: free::<T>, home: Host::here() };
-        NonNull::from(Box::leak(Box::new(Counted { header, value })))
-    }
-
     pub(super) fn of<T>(counted: NonNull<Counted<T>>) -> Object {
         Object(counted.cast())
     }
@@ -144,7 +146,7 @@ impl Object {
 }
 
 /// # Safety
-/// `object` is a `Counted<T>` from [`Object::new`], and nobody will use it again.
+/// `object` is a `Counted<T>` from [`Counted::allocate`], and nobody will use it again.
 unsafe fn free<T>(object: Object) {
     // SAFETY: from `Box::leak` of the same type; the pointer was made from the whole box, not from its header.
     drop(unsafe { Box::from_raw(object.0.cast::<Counted<T>>().as_ptr()) });

@@ -115,7 +115,7 @@ impl World {
         };
         match flushed {
             Flushed::First => {}
-            Flushed::Last => self.begin_epoch(&mut self.enlisted.lock()),
+            Flushed::Last => self.begin_epoch(&self.enlisted.lock()),
             // We have counted `TURNS` times since; whoever has not come by may be idle.
             Flushed::Again => self.flush_laggards(&mut dead),
         }
@@ -123,8 +123,8 @@ impl World {
         shard.lock().freeing = false;
     }
 
-    /// Begins the next epoch, when every cache has been flushed in this one.
-    fn begin_epoch(&self, enlisted: &mut Vec<u32>) {
+    /// Begins the next epoch, when every cache has been flushed in this one. The caller holds `enlisted`.
+    fn begin_epoch(&self, enlisted: &[u32]) {
         // Relaxed, both: published by the epoch, and nobody counts down before seeing that.
         self.pending.store(enlisted.len(), Ordering::Relaxed);
         let now = self.epoch.load(Ordering::Relaxed);
@@ -137,14 +137,14 @@ impl World {
     /// Flushes the caches that have not been flushed in this epoch, for their threads.
     fn flush_laggards(&self, dead: &mut Vec<Object>) {
         // Somebody else is at it.
-        let Some(mut enlisted) = self.enlisted.try_lock() else { return };
+        let Some(enlisted) = self.enlisted.try_lock() else { return };
         // Relaxed: written under this lock.
         let now = self.epoch.load(Ordering::Relaxed);
         for slot in enlisted.iter() {
             let mut cache = self.shards.get(*slot).lock();
             if cache.flushed != now && matches!(self.flush(&mut cache, dead), Flushed::Last) {
                 drop(cache);
-                return self.begin_epoch(&mut enlisted);
+                return self.begin_epoch(&enlisted);
             }
         }
     }
