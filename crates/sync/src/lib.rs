@@ -32,6 +32,8 @@ pub mod lock_debug;
 pub mod percpu;
 pub mod range_lock;
 pub mod rcu;
+#[allow(unsafe_code)]
+pub mod refcache;
 pub mod rwsem;
 pub mod seqcount;
 pub mod seqlock;
@@ -48,6 +50,7 @@ pub use hash_table::HashTable;
 pub use lock_debug::LockClass;
 pub use mutex::{Mutex, MutexGuard};
 pub use range_lock::{RangeGuard, RangeLock};
+pub use refcache::Ref;
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use seqcount::SeqCount;
 pub use seqlock::SeqLock;
