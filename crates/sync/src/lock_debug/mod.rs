@@ -57,6 +57,9 @@ pub use class::LockClass;
 pub use services::{COMPILED_IN, check_order, collect_stats, lock_stats, observed_order, reset_lock_stats};
 pub use stats::{ClassStats, SiteStats, Times, table};
 
+/// What a lock takes in memory to know its class: nothing where this is compiled out.
+pub const BYTES_PER_LOCK: usize = size_of::<Watch>();
+
 pub(crate) use ask::Ask;
 pub(crate) use services::{Held, Watch};
 
