@@ -20,13 +20,21 @@ pub(crate) struct Ask {
     pub(crate) reenters: bool,
     /// Different parts of one lock may be held at once.
     pub(crate) in_parts: bool,
+    /// Locks of the class are taken one after the other, by nobody but the owner of an outer lock.
+    pub(crate) under_outer: bool,
     /// Tells apart locks of one class that one thread holds at a time.
     pub(crate) level: u8,
 }
 
 impl Ask {
-    const PLAIN: Ask =
-        Ask { mode: Mode::Exclusive, spins: false, reenters: false, in_parts: false, level: 0 };
+    const PLAIN: Ask = Ask {
+        mode: Mode::Exclusive,
+        spins: false,
+        reenters: false,
+        in_parts: false,
+        under_outer: false,
+        level: 0,
+    };
     /// A sleeping lock, alone.
     pub(crate) const WRITE: Ask = Ask::PLAIN;
     /// A sleeping lock, with other readers.
@@ -35,6 +43,9 @@ impl Ask {
     pub(crate) const READ_AGAIN: Ask = Ask { reenters: true, ..Ask::READ };
     /// A spin lock.
     pub(crate) const SPIN: Ask = Ask { spins: true, ..Ask::PLAIN };
+
+    /// One of many spin locks of a class, under a lock that lets nobody else take more than one.
+    pub(crate) const SPIN_UNDER_OUTER: Ask = Ask { under_outer: true, ..Ask::SPIN };
 
     /// A range of a range lock.
     pub(crate) const fn range(exclusive: bool) -> Ask {

@@ -156,7 +156,8 @@ impl World {
             let mut dead = Vec::new();
             {
                 let enlisted = self.enlisted.lock();
-                let mut caches: Vec<_> = enlisted.iter().map(|slot| self.shards.get(*slot).lock()).collect();
+                let lock = |slot: &u32| self.shards.get(*slot).lock_under(&enlisted);
+                let mut caches: Vec<_> = enlisted.iter().map(lock).collect();
                 caches.iter_mut().for_each(|cache| cache.flush(&self.epoch));
                 caches.iter_mut().for_each(|cache| cache.review_exact(&mut dead));
             }

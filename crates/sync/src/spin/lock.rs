@@ -4,6 +4,7 @@
 //! [`MutualExclusion`], one argument per lock, each checked by a loom model of the same name.
 
 use super::{Cna, Mcs, Queued, QueuedMode, RawSpinLock, Tas, Ticket, Ttas};
+use crate::MutexGuard;
 use crate::face::cell::UnsafeCell;
 use crate::face::const_new;
 use crate::lock_debug::{Ask, Held, LockClass, Watch};
@@ -118,7 +119,20 @@ impl<T: ?Sized, R: MutualExclusion> SpinLock<T, R> {
     #[inline]
     #[track_caller]
     pub fn lock_nested(&self, level: u8) -> SpinGuard<'_, T, R> {
-        let ask = Ask::SPIN.at(level);
+        self.lock_as(Ask::SPIN.at(level))
+    }
+
+    /// As [`lock`](Self::lock), by a thread that takes several locks of one class, which only the owner of `outer`
+    /// does.
+    #[inline]
+    #[track_caller]
+    pub fn lock_under<U: ?Sized>(&self, _outer: &MutexGuard<'_, U>) -> SpinGuard<'_, T, R> {
+        self.lock_as(Ask::SPIN_UNDER_OUTER)
+    }
+
+    #[inline]
+    #[track_caller]
+    fn lock_as(&self, ask: Ask) -> SpinGuard<'_, T, R> {
         let (token, held) = self.watch.lock(ask, || self.raw.try_lock(), || self.raw.lock());
         SpinGuard { lock: self, _held: held, token: Some(token), marker: PhantomData }
     }

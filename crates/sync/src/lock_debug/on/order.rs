@@ -95,11 +95,14 @@ pub(super) fn check(stack: &Stack, next: &Entry) -> Verdict {
         return Verdict::Wrong(nested(stack, next, "which may sleep, under a spin lock"));
     }
     let to = node(next.class, next.ask);
-    if held().any(|entry| node(entry.class, entry.ask) == to) {
+    if !next.ask.under_outer && held().any(|entry| node(entry.class, entry.ask) == to) {
         return Verdict::Wrong(nested(stack, next, "of a class and level that this thread holds already"));
     }
     for entry in stack.iter().rev().flatten() {
         let from = node(entry.class, entry.ask);
+        if from == to {
+            continue;
+        }
         let (word, bit) = bit(from, to);
         // Relaxed: a bit that says only that the edge need not be looked at again.
         if word.load(Ordering::Relaxed) & bit == 0
