@@ -220,6 +220,11 @@ pub mod thread {
 /// Clocks. Locks must not depend on them under loom.
 pub mod time {
     pub use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+    /// A clock that stands.
+    pub fn realtime_coarse() -> (i64, u32) {
+        (0, 0)
+    }
 }
 
 /// The expensive side of the asymmetric barrier, as a fence.

@@ -267,6 +267,18 @@ pub mod time {
 
     pub use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+    /// What the wall clock moves by.
+    const TICK: Duration = Duration::from_millis(4);
+
+    /// The wall clock as of the last timer tick, as whole seconds since 1970 and nanoseconds below one second. A
+    /// machine is switched on in 1970.
+    pub fn realtime_coarse() -> (i64, u32) {
+        let uptime = Instant::now().0;
+        let ticks = uptime.as_nanos() / TICK.as_nanos();
+        let time = Duration::from_nanos(u64::try_from(ticks * TICK.as_nanos()).unwrap_or(u64::MAX));
+        (time.as_secs().cast_signed(), time.subsec_nanos())
+    }
+
     static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
 
     /// A point in time. Points of a run and points outside it do not compare.
