@@ -221,6 +221,12 @@ pub mod thread {
 pub mod time {
     pub use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+    /// The wall clock.
+    #[inline]
+    pub fn wall() -> SystemTime {
+        SystemTime::now()
+    }
+
     /// A clock that stands.
     pub fn realtime_coarse() -> (i64, u32) {
         (0, 0)

@@ -288,6 +288,12 @@ pub mod thread {
 pub mod time {
     pub use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+    /// The wall clock.
+    #[inline]
+    pub fn wall() -> SystemTime {
+        SystemTime::now()
+    }
+
     /// The wall clock as of the last timer tick, 1 to 10 ms ago, as whole seconds since 1970 and nanoseconds below
     /// one second. All CPUs see the same tick.
     #[inline]

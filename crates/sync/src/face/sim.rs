@@ -267,16 +267,26 @@ pub mod time {
 
     pub use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-    /// What the wall clock moves by.
+    /// What the wall clock says before a run: any date will do that is the same in every process.
+    const SET_UP: Duration = Duration::from_secs(1_000_000_000);
+    /// What it says when a run begins, so that what was set up before it is older.
+    const RUN_BEGINS: Duration = Duration::from_secs(1_000_000_001);
+
+    /// The wall clock: it stands still off the machine, and goes with the machine's time on it.
+    pub fn wall() -> SystemTime {
+        let since = if sluice_machine::on_machine() { RUN_BEGINS + Instant::now().0 } else { SET_UP };
+        UNIX_EPOCH + since
+    }
+
+    /// How often the wall clock ticks for those who read it coarsely.
     const TICK: Duration = Duration::from_millis(4);
 
-    /// The wall clock as of the last timer tick, as whole seconds since 1970 and nanoseconds below one second. A
-    /// machine is switched on in 1970.
+    /// The wall clock as of its last tick, as whole seconds since 1970 and nanoseconds below one second.
     pub fn realtime_coarse() -> (i64, u32) {
-        let uptime = Instant::now().0;
-        let ticks = uptime.as_nanos() / TICK.as_nanos();
-        let time = Duration::from_nanos(u64::try_from(ticks * TICK.as_nanos()).unwrap_or(u64::MAX));
-        (time.as_secs().cast_signed(), time.subsec_nanos())
+        let since = wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // Lossless: below one second.
+        let into_tick = u128::from(since.subsec_nanos()) % TICK.as_nanos();
+        (since.as_secs().cast_signed(), since.subsec_nanos() - into_tick as u32)
     }
 
     static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
