@@ -43,6 +43,7 @@
 //! anywhere    on_machine() run_id() cpu() cpus() node() node_of(cpu) is_running(cpu)
 //!             now() cycles_per_us() work(cycles) random() membarrier()
 //!             label(&object, "Type", "field") label!(object, Type { field, .. }) clear_labels()
+//!             name_objects(on) name_object(ptr, bytes, "path::Type", "field")
 //! Report      cycles cpus[] hottest[] conflicts trace[]
 //!             accesses() misses() ops() ops_per_s() fairness() idle() spinning() preempted()
 //! ```
@@ -122,7 +123,7 @@ pub use cpu::{
 };
 pub use cpu_set::{CPUS_MAX, CpuSet};
 pub use heap::Heap;
-pub use label::{Name, clear_labels, label};
+pub use label::{Name, clear_labels, label, name_object, name_objects};
 pub use machine::{Machine, UnknownMachine};
 pub use park::{Parked, halt, kick, park, unpark};
 pub use report::{CpuReport, HotLine, HotSite, Report};

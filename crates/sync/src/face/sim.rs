@@ -1,10 +1,15 @@
 //! The simulated face: atomics, cells, spinning and parking of the simulated multiprocessor.
 //!
 //! On a simulated CPU everything is charged to the machine. Off it (setting up before a run, looking at the
-//! result after) the same types behave as plain memory and the calls as the operating system's. Reference
-//! counts of [`Arc`] are the standard library's: the machine does not see them.
+//! result after) the same types behave as plain memory and the calls as the operating system's.
 
-pub use std::sync::{Arc, Barrier, LazyLock, OnceLock, Weak};
+mod counted;
+mod once;
+
+pub use counted::{Arc, Weak};
+pub use once::{LazyLock, OnceLock};
+/// For threads of the host: a simulated CPU would hold up the others.
+pub use std::sync::Barrier;
 
 /// Atomic integers and pointers, and their memory orderings.
 pub mod atomic {
@@ -56,7 +61,7 @@ pub mod cell {
 
 /// Waiting without sleeping. The machine lets a spinner rest until the line that it watches changes.
 pub mod hint {
-    use super::atomic::{AtomicU32, Ordering};
+    use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
     pub use sluice_machine::spin_loop;
 
@@ -67,6 +72,13 @@ pub mod hint {
     #[inline]
     pub fn pause(turns: u32) {
         sluice_machine::pause(turns.into());
+    }
+
+    /// Waits for `word` to change from `seen`, for as long as `turns` turns of a waiting loop at most.
+    #[inline]
+    #[track_caller]
+    pub fn watch(word: &AtomicU64, seen: u64, turns: u32) {
+        sluice_machine::spin_until_for(word, u64::from(turns) * TURN_CYCLES, |now| now != seen);
     }
 
     /// The turns of one wait.
