@@ -33,12 +33,12 @@
 //! A request that waits for a process that does not wait: one look into the wait table. Otherwise each process
 //! reachable is visited once, and each of its waiting requests once.
 
+use crate::LockError;
 use crate::domain::LockDomain;
 use crate::file::FileState;
 use crate::space::{Around, Edge};
 use crate::wait::{Done, Outcomes, Wait};
 use crate::wait_table::WaitTable;
-use crate::LockError;
 use sluice_sync::Arc;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -54,10 +54,14 @@ impl Outcomes {
             for (done, outcome) in self.completions.drain(..) {
                 done(outcome);
             }
-            let (Some(suspect), Some(waits)) = (self.suspects.pop_front(), &domain.waits) else { return result };
+            let (Some(suspect), Some(waits)) = (self.suspects.pop_front(), &domain.waits) else {
+                return result;
+            };
             match search(domain, waits, &suspect, &mut self) {
                 // Not called, and dropped here, with everything unlocked.
-                Some(_) if own.as_ref().is_some_and(|own| own.is(&suspect)) => result = Err(LockError::Deadlock),
+                Some(_) if own.as_ref().is_some_and(|own| own.is(&suspect)) => {
+                    result = Err(LockError::Deadlock)
+                }
                 Some(done) => self.add(done, Err(LockError::Deadlock)),
                 None => {}
             }

@@ -152,9 +152,8 @@ impl FileLocks {
     /// Withdraws a waiting request of this file. True: its completion will never be called. False: it was
     /// decided (or withdrawn) before, and its completion has been or is about to be called.
     pub fn cancel(&self, ticket: &Ticket) -> bool {
-        let withdrawn = self.change(|spaces, around, outcomes| {
-            spaces.of(*ticket).withdraw(around, ticket.place, outcomes)
-        });
+        let withdrawn = self
+            .change(|spaces, around, outcomes| spaces.of(*ticket).withdraw(around, ticket.place, outcomes));
         // The completion is dropped here, with the file unlocked: it may own anything.
         withdrawn.is_some()
     }

@@ -105,7 +105,9 @@ impl<T: Item> Tree<T> {
         let mut node = &self.root;
         loop {
             match node {
-                Node::Leaf(items) => return items.binary_search_by_key(&key, T::key).ok().map(|at| &items[at]),
+                Node::Leaf(items) => {
+                    return items.binary_search_by_key(&key, T::key).ok().map(|at| &items[at]);
+                }
                 Node::Inner(children) => node = &children[child_at(children, key)].node,
             }
         }
@@ -230,7 +232,9 @@ impl<T: Item> Node<T> {
 
     fn remove(&mut self, key: T::Key) -> Option<T> {
         let children = match self {
-            Node::Leaf(items) => return items.binary_search_by_key(&key, T::key).ok().map(|at| items.remove(at)),
+            Node::Leaf(items) => {
+                return items.binary_search_by_key(&key, T::key).ok().map(|at| items.remove(at));
+            }
             Node::Inner(children) => children,
         };
         let at = child_at(children, key);
@@ -258,11 +262,7 @@ impl<T: Item> Node<T> {
         }
     }
 
-    fn visit_from<B>(
-        &self,
-        key: T::Key,
-        visit: &mut impl FnMut(&T) -> ControlFlow<B>,
-    ) -> ControlFlow<B> {
+    fn visit_from<B>(&self, key: T::Key, visit: &mut impl FnMut(&T) -> ControlFlow<B>) -> ControlFlow<B> {
         match self {
             Node::Leaf(items) => {
                 let at = items.partition_point(|item| item.key() <= key).saturating_sub(1);

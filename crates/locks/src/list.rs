@@ -69,7 +69,8 @@ fn append_space(file: &FileState, space: &Space, entries: &mut Vec<LockEntry>) {
     for lock in space.granted.all() {
         let RangeLock { owner, kind, pid, range } = lock;
         // Depth first: what waits for a waiter stands below it.
-        let mut open: Vec<_> = waiters.remove(&Blocker::Lock(owner, range.start())).into_iter().flatten().rev().collect();
+        let mut open: Vec<_> =
+            waiters.remove(&Blocker::Lock(owner, range.start())).into_iter().flatten().rev().collect();
         let id = entries.len();
         entries.push(entry(id, owner, kind, pid, range, None));
         let mut parents = vec![id as u64 + 1; open.len()];

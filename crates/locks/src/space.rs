@@ -84,7 +84,9 @@ impl Space {
         match self.granted.in_the_way(request) {
             InTheWay::One(owner) => Verdict::Owner(owner),
             InTheWay::Several => Verdict::Owners,
-            InTheWay::Nobody if self.starving_in_the_way(*request, number).next().is_some() => Verdict::Starving,
+            InTheWay::Nobody if self.starving_in_the_way(*request, number).next().is_some() => {
+                Verdict::Starving
+            }
             InTheWay::Nobody => Verdict::Admissible,
         }
     }

@@ -28,7 +28,10 @@ type Shard = BTreeMap<u64, Vec<Wait>>;
 
 impl Default for WaitTable {
     fn default() -> Self {
-        WaitTable { shards: (0..SHARDS).map(|_| CachePadded::default()).collect(), searching: Mutex::default() }
+        WaitTable {
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            searching: Mutex::default(),
+        }
     }
 }
 

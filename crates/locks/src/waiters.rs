@@ -226,7 +226,11 @@ impl Waiters {
     }
 
     /// The starving requests, older than `number`, that are in the way of `request`.
-    pub(crate) fn starving_against(&self, request: RangeRequest, number: u64) -> impl Iterator<Item = &Waiter> {
+    pub(crate) fn starving_against(
+        &self,
+        request: RangeRequest,
+        number: u64,
+    ) -> impl Iterator<Item = &Waiter> {
         let older = self.starving.iter().filter(move |place| place.number < number);
         older.filter_map(|place| self.get(*place)).filter(move |waiter| {
             let RangeRequest { owner, kind, range, .. } = waiter.request;

@@ -1,6 +1,7 @@
 //! Tests of the whole crate, with a look inside where the outside cannot tell (nothing left behind).
 
 mod blocking;
+mod fairness;
 mod model;
 mod rules;
 mod threads;
