@@ -13,7 +13,7 @@ use crate::transport::{Channel, Replier};
 use crate::{LockMode, MountOptions};
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::{Arc, OnceLock, mpsc};
-use sluice_vfs::{Errno, Inode, ObserverId, Superblock};
+use sluice_vfs::{Errno, InodeRef, ObserverId, Superblock};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -100,7 +100,7 @@ impl Connection {
     }
 
     /// The inode that the kernel calls `nodeid`.
-    pub(crate) fn node(&self, nodeid: u64) -> Result<Arc<Inode>, Errno> {
+    pub(crate) fn node(&self, nodeid: u64) -> Result<InodeRef, Errno> {
         self.nodes.get(nodeid).ok_or(Errno::ESTALE)
     }
 

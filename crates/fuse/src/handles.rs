@@ -7,9 +7,9 @@
 //! used a handle and has not flushed it when it is released was a description, and its locks end now.
 
 use sluice_locks::Owner;
+use sluice_sync::Mutex;
 use sluice_sync::atomic::{AtomicU64, Ordering};
-use sluice_sync::{Arc, Mutex};
-use sluice_vfs::Inode;
+use sluice_vfs::InodeRef;
 use std::collections::HashMap;
 
 /// The open files of one mount. Number 0 is never given out: it stands for "no handle".
@@ -21,7 +21,7 @@ pub(crate) struct Handles {
 }
 
 struct Handle {
-    inode: Arc<Inode>,
+    inode: InodeRef,
     /// Owners that locked ranges through this handle and have not flushed it.
     owners: Vec<u64>,
     /// The owner that locked the whole file (flock).
@@ -30,7 +30,7 @@ struct Handle {
 
 impl Handles {
     /// A number for a new open file of `inode`.
-    pub(crate) fn open(&self, inode: Arc<Inode>) -> u64 {
+    pub(crate) fn open(&self, inode: InodeRef) -> u64 {
         let fh = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         self.open.lock().insert(fh, Handle { inode, owners: Vec::new(), flock: None });
         fh

@@ -12,8 +12,8 @@
 //! - I1 Every entry but the root has a lookup count above zero.
 
 use crate::abi::ROOT_ID;
-use sluice_sync::{Arc, Mutex};
-use sluice_vfs::Inode;
+use sluice_sync::Mutex;
+use sluice_vfs::InodeRef;
 use std::collections::HashMap;
 
 const SHARDS: usize = 16;
@@ -23,13 +23,13 @@ type Shard = Mutex<HashMap<u64, Node>>;
 /// The table of one mount.
 pub(crate) struct Nodes {
     /// *immutable*
-    root: Arc<Inode>,
+    root: InodeRef,
     /// By node number. *each protected by its own mutex*, a leaf
     shards: [Shard; SHARDS],
 }
 
 struct Node {
-    inode: Arc<Inode>,
+    inode: InodeRef,
     lookups: u64,
     /// Somebody else changed the inode since the kernel was last told its attributes.
     changed: bool,
@@ -37,7 +37,7 @@ struct Node {
 
 impl Nodes {
     /// A table that holds `root` alone.
-    pub(crate) fn new(root: Arc<Inode>) -> Nodes {
+    pub(crate) fn new(root: InodeRef) -> Nodes {
         let nodes = Nodes { root, shards: std::array::from_fn(|_| Mutex::default()) };
         nodes.keep_root();
         nodes
@@ -53,7 +53,7 @@ impl Nodes {
     }
 
     /// Counts one lookup of `inode`, and returns its node number.
-    pub(crate) fn remember(&self, inode: &Arc<Inode>) -> u64 {
+    pub(crate) fn remember(&self, inode: &InodeRef) -> u64 {
         let nodeid = self.nodeid(inode.ino());
         let mut shard = self.shard(nodeid).lock();
         let node =
@@ -63,7 +63,7 @@ impl Nodes {
     }
 
     /// The inode called `nodeid`.
-    pub(crate) fn get(&self, nodeid: u64) -> Option<Arc<Inode>> {
+    pub(crate) fn get(&self, nodeid: u64) -> Option<InodeRef> {
         self.shard(nodeid).lock().get(&nodeid).map(|node| node.inode.clone())
     }
 

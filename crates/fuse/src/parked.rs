@@ -15,8 +15,8 @@
 //! when it was meant for a request that is over or cannot wait. The oldest give way beyond [`EARLY_MAX`].
 
 use sluice_locks::Ticket;
-use sluice_sync::{Arc, Mutex};
-use sluice_vfs::Inode;
+use sluice_sync::Mutex;
+use sluice_vfs::InodeRef;
 use std::collections::{HashMap, VecDeque};
 
 /// How many interrupts without a waiting request are remembered.
@@ -40,7 +40,7 @@ enum Entry {
 /// A wait that can be withdrawn.
 #[derive(Clone)]
 pub(crate) struct Wait {
-    pub(crate) inode: Arc<Inode>,
+    pub(crate) inode: InodeRef,
     pub(crate) ticket: Ticket,
 }
 

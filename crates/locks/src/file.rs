@@ -245,7 +245,7 @@ impl FileLocks {
             Box::new(move |outcome| waker.finish(outcome))
         })?;
         match (submitted, slot) {
-            (Submitted::Waiting(ticket), Some(slot)) => slot.sleep(cancel, || self.cancel(&ticket)),
+            (Submitted::Waiting(ticket), Some(slot)) => Slot::sleep(&slot, cancel, || self.cancel(&ticket)),
             _ => Ok(()),
         }
     }

@@ -79,13 +79,13 @@ impl Slot {
     /// Sleeps until there is an outcome, or until `cancel` says so and `withdraw` succeeds. If `withdraw` fails
     /// the request was decided at the same moment: that outcome is on its way, and counts.
     pub(crate) fn sleep(
-        self: &Arc<Self>,
+        slot: &Arc<Slot>,
         cancel: &Cancel,
         withdraw: impl FnOnce() -> bool,
     ) -> Result<(), LockError> {
-        let _registration = cancel.register(self);
+        let _registration = cancel.register(slot);
         let mut withdraw = Some(withdraw);
-        let mut state = self.state.lock();
+        let mut state = slot.state.lock();
         loop {
             if let Some(outcome) = state.outcome.take() {
                 return outcome;
@@ -102,15 +102,15 @@ impl Slot {
                     if withdraw() {
                         return Err(reason);
                     }
-                    self.state.lock()
+                    slot.state.lock()
                 }
                 (None, Some(remaining), unused) => {
                     withdraw = unused;
-                    self.changed.wait_timeout(state, remaining).0
+                    slot.changed.wait_timeout(state, remaining).0
                 }
                 (_, _, unused) => {
                     withdraw = unused;
-                    self.changed.wait(state)
+                    slot.changed.wait(state)
                 }
             };
         }

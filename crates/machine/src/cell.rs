@@ -20,6 +20,14 @@ pub fn touch_write<T: ?Sized>(start: *const T, length: usize) {
     fiber::access_span(start.addr(), length, Kind::Store, Location::caller());
 }
 
+/// Charges one read-modify-write of the `length` bytes at `start`, which lie in one line, as an atomic operation
+/// of a type that is not from [`atomic`](crate::atomic); off the machine it does nothing.
+#[inline]
+#[track_caller]
+pub fn touch_update<T: ?Sized>(start: *const T, length: usize) {
+    fiber::access(start.addr(), length, Kind::Rmw, Location::caller());
+}
+
 /// A value whose reads and writes are charged; laid out as the value.
 #[derive(Debug, Default)]
 #[repr(transparent)]

@@ -12,7 +12,7 @@ use std::panic::Location;
 
 use crate::cpu_set::CpuSet;
 use crate::engine::{Engine, LINE_BYTES};
-use crate::label::name_of;
+use crate::label::text_of;
 use crate::spec::Kind;
 use crate::watch::Touch;
 
@@ -142,5 +142,5 @@ pub(crate) fn name_at(engine: &Engine, line: u32, offset: usize) -> String {
     if let Some(cpu) = Engine::run_state_of(tag) {
         return format!("(run state of cpu {cpu})");
     }
-    name_of(tag as usize * LINE_BYTES + offset).map_or_else(String::new, |name| name.to_string())
+    text_of(tag as usize * LINE_BYTES + offset)
 }

@@ -30,6 +30,12 @@ pub(crate) fn while_prepared<R>(cpus: usize, setup: impl FnOnce() -> R) -> R {
     setup()
 }
 
+/// Whether the caller is on a simulated CPU or sets up for it.
+#[inline]
+pub(crate) fn in_simulation() -> bool {
+    on_machine() || PREPARED.get() != 0
+}
+
 /// Gives the coming run a number of its own.
 pub(crate) fn number_run() {
     RUN.set(RUNS.fetch_add(1, Ordering::Relaxed));
@@ -51,7 +57,7 @@ pub fn run_id() -> u64 {
 /// CPU's own.
 #[inline]
 pub fn cpu() -> usize {
-    fiber::ask(|engine| engine.current()).unwrap_or(0)
+    fiber::current()
 }
 
 /// How many CPUs the run has. Off the machine: what [`Machine::prepare`](crate::Machine::prepare) says, else

@@ -29,6 +29,8 @@ use crate::spec::Kind;
 
 thread_local! {
     static ENGINE: Cell<*mut Engine> = const { Cell::new(ptr::null_mut()) };
+    /// The CPU that runs; 0 off the machine.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
     /// Set while fibers that will not go on are unwound.
     static ABANDONED: Cell<bool> = const { Cell::new(false) };
     static YIELDER: Cell<*const Yielder<(), ()>> = const { Cell::new(ptr::null()) };
@@ -38,6 +40,12 @@ thread_local! {
 #[inline]
 pub(crate) fn on_machine() -> bool {
     !ENGINE.get().is_null()
+}
+
+/// The CPU that runs, 0 off the machine. Asks no engine, so that the allocator may call it from within one.
+#[inline]
+pub(crate) fn current() -> usize {
+    CURRENT.get()
 }
 
 /// Asks the engine of the current run; `None` off the machine. `question` must not run code of the program:
@@ -146,8 +154,10 @@ pub(crate) fn drive(engine: &mut Engine, stack_bytes: usize, body: &dyn Fn(usize
             Pick::End(ending) => break Driven::Ended(ending),
         };
         ENGINE.set(engine);
+        CURRENT.set(cpu);
         let resumed = catch_unwind(AssertUnwindSafe(|| fibers[cpu].resume(())));
         ENGINE.set(ptr::null_mut());
+        CURRENT.set(0);
         // SAFETY: as above.
         let engine = unsafe { &mut *engine };
         match resumed {

@@ -4,7 +4,7 @@
 //! objects that have found their final place (a value that is moved leaves its label behind). A newer label
 //! replaces older ones that it overlaps, so memory that is used again may simply be labelled again.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -27,6 +27,8 @@ impl fmt::Display for Name {
 }
 
 thread_local! {
+    /// Whether [`name_object`] does anything.
+    static NAMING: Cell<bool> = const { Cell::new(false) };
     /// By first address: the address after the last, and the name.
     static LABELS: RefCell<BTreeMap<usize, (usize, Name)>> = const { RefCell::new(BTreeMap::new()) };
 }
@@ -39,8 +41,31 @@ thread_local! {
 /// label(&*refs, "Inode", "refs");
 /// ```
 pub fn label<T: ?Sized>(object: &T, owner: &'static str, field: &'static str) {
-    let start = std::ptr::from_ref(object).addr();
-    let end = start + size_of_val(object);
+    set(std::ptr::from_ref(object).addr(), size_of_val(object), Name { owner, field });
+}
+
+/// Whether objects of this host thread tell their names to [`name_object`], which costs time at each birth; not
+/// unless set.
+pub fn name_objects(on: bool) {
+    NAMING.set(on);
+}
+
+/// As [`label`], by those who make objects of any kind, while [`name_objects`] is on. `owner` may be a path, of
+/// which the last part counts.
+pub fn name_object(start: *const u8, length: usize, owner: &'static str, field: &'static str) {
+    if NAMING.get() {
+        set(start.addr(), length, Name { owner: last_part(owner), field });
+    }
+}
+
+/// `Inode` of `crate::inode::Inode`, and `Slot<T>` of `crate::Slot<T>`.
+fn last_part(path: &'static str) -> &'static str {
+    let generics = path.find('<').unwrap_or(path.len());
+    path[..generics].rfind("::").map_or(path, |at| &path[at + 2..])
+}
+
+fn set(start: usize, length: usize, name: Name) {
+    let end = start + length;
     if start == end {
         return;
     }
@@ -50,7 +75,7 @@ pub fn label<T: ?Sized>(object: &T, owner: &'static str, field: &'static str) {
         for first in old {
             labels.remove(&first);
         }
-        labels.insert(start, (end, Name { owner, field }));
+        labels.insert(start, (end, name));
     });
 }
 
@@ -59,12 +84,21 @@ pub fn clear_labels() {
     LABELS.with_borrow_mut(BTreeMap::clear);
 }
 
-/// The name of what lies at `address`.
-pub(crate) fn name_of(address: usize) -> Option<Name> {
+/// The name of what lies at `address`, and how far behind the beginning of what is so called.
+pub(crate) fn name_of(address: usize) -> Option<(Name, usize)> {
     LABELS.with_borrow(|labels| {
-        let (_, &(end, name)) = labels.range(..=address).next_back()?;
-        (address < end).then_some(name)
+        let (&first, &(end, name)) = labels.range(..=address).next_back()?;
+        (address < end).then_some((name, address - first))
     })
+}
+
+/// The name of what lies at `address` as text; within a whole object with the offset: `Inode+64`. Empty: none.
+pub(crate) fn text_of(address: usize) -> String {
+    match name_of(address) {
+        None => String::new(),
+        Some((name, offset)) if offset > 0 && name.field.is_empty() => format!("{name}+{offset}"),
+        Some((name, _)) => name.to_string(),
+    }
 }
 
 /// Names fields of an object by their own names: `label!(inode, Inode { links, refs })` labels `inode.links`
@@ -92,9 +126,9 @@ mod tests {
         let pair = Box::new(Pair { left: 1, right: [2; 3] });
         label!(pair, Pair { left, right });
         let at = std::ptr::from_ref(&pair.right).addr();
-        assert_eq!(name_of(at + 2).unwrap().to_string(), "Pair.right");
-        assert_eq!(name_of(std::ptr::from_ref(&pair.left).addr() + 3).unwrap().field, "left");
-        assert_eq!(name_of(at + 3).map(|name| name.field), None);
+        assert_eq!(text_of(at + 2), "Pair.right");
+        assert_eq!(name_of(std::ptr::from_ref(&pair.left).addr() + 3).unwrap().0.field, "left");
+        assert_eq!(text_of(at + 3), "");
     }
 
     #[test]
@@ -105,11 +139,20 @@ mod tests {
         label(&words[1], "Old", "b");
         label(&words[3], "Old", "d");
         label(&words[..2], "New", "");
-        let at =
-            |index: usize| name_of(std::ptr::from_ref(&words[index]).addr()).map(|name| name.to_string());
-        assert_eq!(
-            [at(0), at(1), at(2), at(3)],
-            [Some("New".into()), Some("New".into()), None, Some("Old.d".into())]
-        );
+        let at = |index: usize| text_of(std::ptr::from_ref(&words[index]).addr());
+        assert_eq!([at(0), at(1), at(2), at(3)], ["New", "New+8", "", "Old.d"]);
+    }
+
+    #[test]
+    fn objects_name_themselves_only_while_asked_to() {
+        clear_labels();
+        let word = Box::new(0u64);
+        let at = std::ptr::from_ref(&*word);
+        name_object(at.cast(), 8, "a::b::Inode<x::Y>", "");
+        assert_eq!(text_of(at.addr()), "");
+        name_objects(true);
+        name_object(at.cast(), 8, "a::b::Inode<x::Y>", "");
+        name_objects(false);
+        assert_eq!(text_of(at.addr() + 4), "Inode<x::Y>+4");
     }
 }

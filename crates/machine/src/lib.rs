@@ -30,6 +30,7 @@
 //!               .seed(n) .vcpus(VcpuOptions) .bare_metal() .jitter(bool)
 //!               .trace(entries) .cycles_max(n) .stack_bytes(n)
 //!               .cpus_max() .spec() .prepare(cpus, setup)
+//! Heap        the allocator under which objects of a run never share a line
 //!               .run(cpus, |cpu: Cpu| ..) -> Report      .try_run(..) -> Result<Report, RunError>
 //!               .conflicts(|| a(), || b()) -> Result<Conflicts, RunError>
 //! Cpu         id() node() cpus() now() work(cycles) count_op() count_ops(n) random(bound) watch(|| ..)
@@ -42,6 +43,7 @@
 //! anywhere    on_machine() run_id() cpu() cpus() node() node_of(cpu) is_running(cpu)
 //!             now() cycles_per_us() work(cycles) random() membarrier()
 //!             label(&object, "Type", "field") label!(object, Type { field, .. }) clear_labels()
+//!             name_objects(on) name_object(ptr, bytes, "path::Type", "field")
 //! Report      cycles cpus[] hottest[] conflicts trace[]
 //!             accesses() misses() ops() ops_per_s() fairness() idle() spinning() preempted()
 //! ```
@@ -67,7 +69,7 @@
 //!   [`cell::touch_write`] say so.
 //! - Not block the host thread (a `std` mutex held by a suspended CPU would hang the run).
 //! - Keep what the CPUs share in statics, boxes of their own lines ([`cell::OwnLine`]) or page-aligned
-//!   memory, if the counts are to be the same in every process. Where the allocator or the main thread's
+//!   memory, or take [`Heap`] for the allocator, if the counts are to be the same in every process. Where the allocator or the main thread's
 //!   stack puts a smaller object within its line can differ between processes; that changes what shares a
 //!   line, as on a real machine.
 //!
@@ -97,6 +99,8 @@ mod cpu_set;
 mod engine;
 #[allow(unsafe_code)]
 mod fiber;
+#[allow(unsafe_code)]
+mod heap;
 mod label;
 mod machine;
 mod park;
@@ -118,7 +122,8 @@ pub use cpu::{
     work,
 };
 pub use cpu_set::{CPUS_MAX, CpuSet};
-pub use label::{Name, clear_labels, label};
+pub use heap::Heap;
+pub use label::{Name, clear_labels, label, name_object, name_objects};
 pub use machine::{Machine, UnknownMachine};
 pub use park::{Parked, halt, kick, park, unpark};
 pub use report::{CpuReport, HotLine, HotSite, Report};

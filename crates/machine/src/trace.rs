@@ -71,8 +71,7 @@ impl Ring {
     /// The entries, oldest first, with the labels of now.
     pub(crate) fn into_entries(self) -> Vec<TraceEntry> {
         let named = |mut entry: TraceEntry| {
-            entry.label =
-                crate::label::name_of(entry.address).map_or_else(String::new, |name| name.to_string());
+            entry.label = crate::label::text_of(entry.address);
             entry
         };
         self.entries.into_iter().map(named).collect()

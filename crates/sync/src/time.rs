@@ -4,7 +4,7 @@ pub use crate::face::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The wall clock as whole seconds since 1970 and nanoseconds below one second.
 pub fn realtime() -> (i64, u32) {
-    match SystemTime::now().duration_since(UNIX_EPOCH) {
+    match crate::face::time::wall().duration_since(UNIX_EPOCH) {
         Ok(since) => (since.as_secs().cast_signed(), since.subsec_nanos()),
         Err(before) => {
             let before = before.duration();

@@ -130,10 +130,10 @@ impl Inode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{NewInode, NewKind, Options, Superblock};
+    use crate::{InodeRef, NewInode, NewKind, Options, Superblock};
     use sluice_sync::Arc;
 
-    fn file(mode: u32) -> (Arc<Superblock>, Arc<Inode>) {
+    fn file(mode: u32) -> (Arc<Superblock>, InodeRef) {
         let superblock = Superblock::new(Options { root_mode: 0o777, ..Options::default() });
         let new = NewInode { kind: NewKind::Regular, mode, umask: 0 };
         let inode = superblock.root().create(&Cred::user(1000, 100), b"f", &new).expect("a fresh name");

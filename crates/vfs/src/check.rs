@@ -2,8 +2,7 @@
 //!
 //! Run it when nothing else changes the file system: it reads the tree name by name, not at one instant.
 
-use crate::{FileType, Inode, Superblock};
-use sluice_sync::Arc;
+use crate::{FileType, InodeRef, Superblock};
 use std::collections::HashMap;
 use std::fmt;
 
@@ -125,7 +124,7 @@ impl fmt::Display for Finding {
 
 /// An inode that the walk met.
 struct Met {
-    inode: Arc<Inode>,
+    inode: InodeRef,
     names: u32,
     subdirectories: u32,
 }
@@ -193,9 +192,9 @@ impl Superblock {
 }
 
 fn check_directory(
-    dir: &Arc<Inode>,
+    dir: &InodeRef,
     met: &mut HashMap<u64, Met>,
-    directories: &mut Vec<Arc<Inode>>,
+    directories: &mut Vec<InodeRef>,
     report: &mut CheckReport,
 ) {
     let Some(names) = dir.names_for_check() else { return };
@@ -209,7 +208,7 @@ fn check_directory(
         if !seen.insert(&entry.name) {
             report.findings.push(Finding::DoubleName { dir: dir.ino(), name: entry.name.to_vec() });
         }
-        if !names.get(&entry.name).is_some_and(|inode| Arc::ptr_eq(inode, &entry.inode)) {
+        if !names.get(&entry.name).is_some_and(|inode| inode.is_same(&entry.inode)) {
             report.findings.push(Finding::LostName { dir: dir.ino(), name: entry.name.to_vec() });
         }
         let inode = &entry.inode;

@@ -3,7 +3,7 @@
 use crate::data::FileData;
 use crate::inode::{Acls, Body, InodeInit};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP};
-use crate::{Access, Caps, Cred, Errno, FileType, Inode, LINK_MAX, NAME_MAX, PATH_MAX};
+use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, LINK_MAX, NAME_MAX, PATH_MAX};
 use sluice_sync::{Arc, RwLock};
 
 /// What to create.
@@ -64,12 +64,12 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-impl Inode {
-    /// Looks `name` up in this directory. "." and ".." are not names here: see [`Inode::parent`].
+impl InodeRef {
+    /// Looks `name` up in this directory. "." and ".." are not names here: see [`InodeRef::parent`].
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `EACCES` (the directory may not be searched), `ENAMETOOLONG`.
-    pub fn lookup(self: &Arc<Self>, cred: &Cred, name: &[u8]) -> Result<Arc<Inode>, Errno> {
+    pub fn lookup(&self, cred: &Cred, name: &[u8]) -> Result<InodeRef, Errno> {
         let dir = self.as_dir()?;
         self.access(cred, Access::EXEC)?;
         if name.len() > NAME_MAX {
@@ -83,12 +83,7 @@ impl Inode {
     /// # Errors
     /// `EEXIST`, `ENOENT` (the directory was removed), `EACCES`, `EPERM` (device nodes need `MKNOD`),
     /// `ENOSPC` (inode limit), `ENOTDIR`, `ENAMETOOLONG`, `EINVAL` (not a name).
-    pub fn create(
-        self: &Arc<Self>,
-        cred: &Cred,
-        name: &[u8],
-        new: &NewInode<'_>,
-    ) -> Result<Arc<Inode>, Errno> {
+    pub fn create(&self, cred: &Cred, name: &[u8], new: &NewInode<'_>) -> Result<InodeRef, Errno> {
         let dir = self.as_dir()?;
         check_name(name)?;
         let inode = {
@@ -113,12 +108,12 @@ impl Inode {
         Ok(inode)
     }
 
-    /// Creates a regular file without a name, as `O_TMPFILE` does. [`Inode::link`] may give it one. A removed
+    /// Creates a regular file without a name, as `O_TMPFILE` does. [`InodeRef::link`] may give it one. A removed
     /// directory will do, as on Linux.
     ///
     /// # Errors
-    /// As [`Inode::create`].
-    pub fn create_unnamed(self: &Arc<Self>, cred: &Cred, new: &NewInode<'_>) -> Result<Arc<Inode>, Errno> {
+    /// As [`InodeRef::create`].
+    pub fn create_unnamed(&self, cred: &Cred, new: &NewInode<'_>) -> Result<InodeRef, Errno> {
         self.as_dir()?;
         self.may_change_names(cred)?;
         let inode = self.new_child(cred, new)?;
@@ -134,7 +129,7 @@ impl Inode {
     /// # Errors
     /// `EEXIST`; `EXDEV` (another file system); `EPERM` (a directory); `ENOENT` (the file lost its last
     /// name, or the directory was removed); `EMLINK`; `EACCES`.
-    pub fn link(self: &Arc<Self>, cred: &Cred, name: &[u8], target: &Arc<Inode>) -> Result<(), Errno> {
+    pub fn link(&self, cred: &Cred, name: &[u8], target: &InodeRef) -> Result<(), Errno> {
         let dir = self.as_dir()?;
         check_name(name)?;
         {
@@ -170,7 +165,7 @@ impl Inode {
     }
 
     /// An inode to put into this directory: owner, group, mode and ACL follow from both.
-    fn new_child(self: &Arc<Self>, cred: &Cred, new: &NewInode<'_>) -> Result<Arc<Inode>, Errno> {
+    fn new_child(&self, cred: &Cred, new: &NewInode<'_>) -> Result<InodeRef, Errno> {
         let file_type = new.kind.file_type();
         let body = match new.kind {
             NewKind::Regular => Body::Regular(RwLock::new(FileData::new())),

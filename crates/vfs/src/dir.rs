@@ -12,10 +12,10 @@
 //! # Cost
 //! Lookup O(1) plus the ordered map's O(log n); reading the next entry O(log n).
 
-use crate::Inode;
+use crate::InodeRef;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use sluice_sync::atomic::AtomicU32;
-use sluice_sync::{Arc, Mutex, RwLock};
+use sluice_sync::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 
@@ -29,13 +29,13 @@ pub(crate) struct Dir {
     pub(crate) names: RwLock<Names>,
     /// The directory that holds this one's name; none for the root. *Protected by itself; changed only under
     /// the superblock's rename lock.*
-    pub(crate) parent: Mutex<Option<Arc<Inode>>>,
+    pub(crate) parent: Mutex<Option<InodeRef>>,
     /// How many mounts stand on this directory, in any namespace. *Atomic (counter).*
     pub(crate) mounts_here: AtomicU32,
 }
 
 impl Dir {
-    pub(crate) fn new(parent: Option<Arc<Inode>>) -> Dir {
+    pub(crate) fn new(parent: Option<InodeRef>) -> Dir {
         Dir { names: RwLock::new(Names::new()), parent: Mutex::new(parent), mounts_here: AtomicU32::new(0) }
     }
 }
@@ -56,7 +56,7 @@ pub(crate) struct Names {
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) name: Box<[u8]>,
-    pub(crate) inode: Arc<Inode>,
+    pub(crate) inode: InodeRef,
 }
 
 #[derive(Clone, Copy)]
@@ -83,7 +83,7 @@ impl Names {
     }
 
     /// The inode of `name`.
-    pub(crate) fn get(&self, name: &[u8]) -> Option<&Arc<Inode>> {
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&InodeRef> {
         self.position(name).map(|position| &self.entries[&position].inode)
     }
 
@@ -107,13 +107,13 @@ impl Names {
     }
 
     /// Adds `name`, which must not be there, at the end.
-    pub(crate) fn insert(&mut self, name: &[u8], inode: Arc<Inode>) {
+    pub(crate) fn insert(&mut self, name: &[u8], inode: InodeRef) {
         let position = self.next;
         self.next += 1;
         self.insert_at(position, name, inode);
     }
 
-    fn insert_at(&mut self, position: u64, name: &[u8], inode: Arc<Inode>) {
+    fn insert_at(&mut self, position: u64, name: &[u8], inode: InodeRef) {
         debug_assert!(!self.dead && !self.contains(name));
         let hash = self.hasher.hash_one(name);
         self.index.insert_unique(hash, Slot { hash, position }, |slot| slot.hash);
@@ -121,7 +121,7 @@ impl Names {
     }
 
     /// Removes `name` and returns its inode and position.
-    pub(crate) fn remove(&mut self, name: &[u8]) -> Option<(Arc<Inode>, u64)> {
+    pub(crate) fn remove(&mut self, name: &[u8]) -> Option<(InodeRef, u64)> {
         let position = self.position(name)?;
         let hash = self.hasher.hash_one(name);
         if let Ok(slot) = self.index.find_entry(hash, |slot| slot.position == position) {
@@ -131,14 +131,14 @@ impl Names {
     }
 
     /// Lets `name`, which is there, mean `inode` from now on. Returns what it meant.
-    pub(crate) fn replace(&mut self, name: &[u8], inode: Arc<Inode>) -> Option<Arc<Inode>> {
+    pub(crate) fn replace(&mut self, name: &[u8], inode: InodeRef) -> Option<InodeRef> {
         let position = self.position(name)?;
         let entry = self.entries.get_mut(&position)?;
         Some(std::mem::replace(&mut entry.inode, inode))
     }
 
     /// Renames within the directory. Returns the inode that `new` meant before, if any.
-    pub(crate) fn rename(&mut self, old: &[u8], new: &[u8]) -> Option<Arc<Inode>> {
+    pub(crate) fn rename(&mut self, old: &[u8], new: &[u8]) -> Option<InodeRef> {
         let (inode, position) = self.remove(old)?;
         if self.contains(new) {
             return self.replace(new, inode);
@@ -159,7 +159,7 @@ impl Names {
     }
 
     /// Forbids further names and returns the inodes of those that are left.
-    pub(crate) fn kill(&mut self) -> Vec<Arc<Inode>> {
+    pub(crate) fn kill(&mut self) -> Vec<InodeRef> {
         self.dead = true;
         self.index = HashTable::new();
         std::mem::take(&mut self.entries).into_values().map(|entry| entry.inode).collect()

@@ -1,7 +1,7 @@
 //! Inode: one file: its attributes, its contents, and what hangs on it.
 //!
 //! # Theory
-//! An inode lives as long as somebody holds an `Arc` of it: a directory entry, an open file, a working
+//! An inode lives as long as somebody holds an [`InodeRef`]: a directory entry, an open file, a working
 //! directory, a FUSE mount's handle. So a file that lost its last name stays readable until its last user
 //! lets go, and its storage is released by `Drop`.
 //!
@@ -36,6 +36,10 @@ pub struct Inode {
     /// Extended attributes and file locks, once there are any. *Set once.*
     extra: OnceLock<Box<Extra>>,
 }
+
+/// A counted reference to an inode. The inode lives as long as there is one.
+#[derive(Clone)]
+pub struct InodeRef(Arc<Inode>);
 
 /// The attributes that change.
 pub(crate) struct Attr {
@@ -87,14 +91,14 @@ pub(crate) struct InodeInit {
 }
 
 impl Body {
-    pub(crate) fn new_directory(parent: Option<Arc<Inode>>) -> Body {
+    pub(crate) fn new_directory(parent: Option<InodeRef>) -> Body {
         Body::Directory(Box::new(Dir::new(parent)))
     }
 }
 
 impl Inode {
-    /// A new inode, reachable only by the returned `Arc`.
-    pub(crate) fn allocate(shared: &Arc<Shared>, init: InodeInit, body: Body) -> Arc<Inode> {
+    /// A new inode, reachable only by the returned reference.
+    pub(crate) fn allocate(shared: &Arc<Shared>, init: InodeInit, body: Body) -> InodeRef {
         let now = Timestamp::now();
         shared.count_inode();
         let attr = Attr {
@@ -117,7 +121,12 @@ impl Inode {
             extra: OnceLock::new(),
         };
         debug_assert_eq!(inode.file_type(), init.file_type);
-        Arc::new(inode)
+        InodeRef(Arc::new(inode))
+    }
+
+    /// True when `other` is the same inode.
+    pub fn is_same(&self, other: &Inode) -> bool {
+        std::ptr::eq(self, other)
     }
 
     /// The inode number: unique in the file system, never used again.
@@ -226,7 +235,7 @@ impl Inode {
     }
 
     /// Empties a directory of a dying file system and returns what it held.
-    pub(crate) fn dismantle(&self) -> Vec<Arc<Inode>> {
+    pub(crate) fn dismantle(&self) -> Vec<InodeRef> {
         match &self.body {
             Body::Directory(dir) => {
                 *dir.parent.lock() = None;
@@ -234,6 +243,21 @@ impl Inode {
             }
             _ => Vec::new(),
         }
+    }
+}
+
+impl std::ops::Deref for InodeRef {
+    type Target = Inode;
+    fn deref(&self) -> &Inode {
+        &self.0
+    }
+}
+
+impl InodeRef {
+    /// The directory that holds this directory's name; the root's is itself. None for other types.
+    pub fn parent(&self) -> Option<InodeRef> {
+        let dir = self.as_dir().ok()?;
+        Some(dir.parent.lock().clone().unwrap_or_else(|| self.clone()))
     }
 }
 
@@ -274,7 +298,7 @@ impl Drop for Inode {
                 // them in each other would overflow the stack.
                 let mut parent = dir.parent.get_mut().take();
                 while let Some(held) = parent {
-                    parent = Arc::into_inner(held).and_then(|mut last| match &mut last.body {
+                    parent = Arc::into_inner(held.0).and_then(|mut last| match &mut last.body {
                         Body::Directory(dir) => dir.parent.get_mut().take(),
                         _ => None,
                     });
@@ -296,12 +320,6 @@ impl Inode {
             Body::Directory(dir) => Ok(dir),
             _ => Err(crate::Errno::ENOTDIR),
         }
-    }
-
-    /// The directory that holds this directory's name; the root's is itself. None for other types.
-    pub fn parent(self: &Arc<Self>) -> Option<Arc<Inode>> {
-        let dir = self.as_dir().ok()?;
-        Some(dir.parent.lock().clone().unwrap_or_else(|| self.clone()))
     }
 
     /// The names, to look at from the invariant checker.

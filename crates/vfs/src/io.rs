@@ -148,10 +148,10 @@ impl Inode {
     /// `EXDEV` (another file system), `EINVAL` (not regular files, or overlapping ranges of one file),
     /// `EISDIR`, `EFBIG`, `ENOSPC`.
     pub fn copy_range(
-        self: &Arc<Self>,
+        &self,
         cred: &Cred,
         offset: u64,
-        to: &Arc<Inode>,
+        to: &Inode,
         to_offset: u64,
         len: u64,
     ) -> Result<u64, Errno> {
@@ -160,10 +160,10 @@ impl Inode {
 
     /// As [`Inode::copy_range`]; whether the access time is updated is said by `update_atime`.
     pub(crate) fn copy_range_noting(
-        self: &Arc<Self>,
+        &self,
         cred: &Cred,
         offset: u64,
-        to: &Arc<Inode>,
+        to: &Inode,
         to_offset: u64,
         len: u64,
         update_atime: bool,
@@ -172,7 +172,7 @@ impl Inode {
             return Err(Errno::EXDEV);
         }
         let (from_data, to_data) = (self.data()?, to.data()?);
-        let copied = if Arc::ptr_eq(self, to) {
+        let copied = if self.is_same(to) {
             let mut contents = to_data.write();
             let len = len.min(contents.size().saturating_sub(offset));
             if offset.abs_diff(to_offset) < len {

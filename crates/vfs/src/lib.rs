@@ -58,7 +58,7 @@ pub use errno::Errno;
 pub use flags::{Access, AtFlags, FallocateMode, OpenFlags, RenameFlags, Whence, XattrFlags};
 pub use fs::{Fs, Walk, WalkEntry};
 pub use host::Transfer;
-pub use inode::Inode;
+pub use inode::{Inode, InodeRef};
 pub use mount::{MountFlags, UmountFlags};
 pub use observer::{Observer, ObserverId};
 pub use process::{Fd, FileLock, FlockOperation, LockType, OwnedDirEntry, Process};

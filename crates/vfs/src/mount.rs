@@ -12,7 +12,7 @@
 //! - I1: `mounts_here` of a directory is the number of attached mounts that stand on it.
 //! - I2: a mount is in the table exactly while its `place` is set (the root mount has neither).
 
-use crate::{Errno, Inode, Superblock};
+use crate::{Errno, InodeRef, Superblock};
 use bitflags::bitflags;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::{Arc, Mutex, RwLock};
@@ -43,7 +43,7 @@ pub(crate) struct Mount {
     /// Keeps the file system alive. *Immutable.*
     pub(crate) superblock: Arc<Superblock>,
     /// Top directory. *Immutable.*
-    pub(crate) root: Arc<Inode>,
+    pub(crate) root: InodeRef,
     /// *Immutable.*
     flags: MountFlags,
     /// Descriptors and working directories in this mount. *Atomic (counter).*
@@ -57,7 +57,7 @@ pub(crate) struct Mount {
 #[derive(Clone)]
 pub(crate) struct Location {
     pub(crate) mount: Arc<Mount>,
-    pub(crate) inode: Arc<Inode>,
+    pub(crate) inode: InodeRef,
 }
 
 /// A location that somebody stays at, so that its mount counts as busy.
@@ -73,7 +73,7 @@ pub(crate) struct MountTable {
 }
 
 impl Mount {
-    fn new(id: u64, superblock: Arc<Superblock>, root: Arc<Inode>, flags: MountFlags) -> Arc<Mount> {
+    fn new(id: u64, superblock: Arc<Superblock>, root: InodeRef, flags: MountFlags) -> Arc<Mount> {
         let (users, place) = (AtomicU64::new(0), Mutex::new(None));
         Arc::new(Mount { id, superblock, root, flags, users, place })
     }
@@ -94,16 +94,16 @@ impl Mount {
 }
 
 impl Location {
-    pub(crate) fn new(mount: &Arc<Mount>, inode: Arc<Inode>) -> Location {
+    pub(crate) fn new(mount: &Arc<Mount>, inode: InodeRef) -> Location {
         Location { mount: mount.clone(), inode }
     }
 
     pub(crate) fn is_same(&self, other: &Location) -> bool {
-        self.mount.id == other.mount.id && Arc::ptr_eq(&self.inode, &other.inode)
+        self.mount.id == other.mount.id && self.inode.is_same(&other.inode)
     }
 
     pub(crate) fn is_mount_root(&self) -> bool {
-        Arc::ptr_eq(&self.mount.root, &self.inode)
+        self.mount.root.is_same(&self.inode)
     }
 
     pub(crate) fn pin(self) -> Pinned {
@@ -203,7 +203,7 @@ impl MountTable {
     pub(crate) fn attach(
         &self,
         superblock: Arc<Superblock>,
-        root: Arc<Inode>,
+        root: InodeRef,
         on: &Location,
         flags: MountFlags,
     ) -> Result<(), Errno> {

@@ -1,7 +1,7 @@
 //! OpenFile: an open file description: what descriptors point to and `dup` and `fork` share.
 
 use crate::mount::Pinned;
-use crate::{Errno, Inode, OpenFlags};
+use crate::{Errno, InodeRef, OpenFlags};
 use sluice_locks::Owner;
 use sluice_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_sync::{Arc, Mutex};
@@ -51,7 +51,7 @@ impl OpenFile {
         self.flags.store(new.bits(), Ordering::Relaxed);
     }
 
-    pub(crate) fn inode(&self) -> &Arc<Inode> {
+    pub(crate) fn inode(&self) -> &InodeRef {
         &self.location.inode
     }
 

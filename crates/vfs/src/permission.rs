@@ -92,7 +92,7 @@ impl Attr {
 mod tests {
     use crate::{Access, Cred, Errno, NewInode, NewKind, Options, Superblock};
 
-    fn file(mode: u32) -> (sluice_sync::Arc<Superblock>, sluice_sync::Arc<crate::Inode>) {
+    fn file(mode: u32) -> (sluice_sync::Arc<Superblock>, crate::InodeRef) {
         let superblock = Superblock::new(Options { root_mode: 0o777, ..Options::default() });
         let new = NewInode { kind: NewKind::Regular, mode, umask: 0 };
         let inode = superblock.root().create(&Cred::user(1000, 100), b"f", &new).expect("a fresh name");

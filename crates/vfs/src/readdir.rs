@@ -1,8 +1,7 @@
 //! Readdir: listing a directory from a position on.
 
 use crate::dir::{POSITION_DOT, POSITION_DOTDOT};
-use crate::{Errno, FileType, Inode};
-use sluice_sync::Arc;
+use crate::{Errno, FileType, InodeRef};
 
 /// One entry of a directory as a reader sees it.
 #[derive(Clone, Copy)]
@@ -10,7 +9,7 @@ pub struct DirEntry<'a> {
     /// The name, "." and ".." included.
     pub name: &'a [u8],
     /// What the name means.
-    pub inode: &'a Arc<Inode>,
+    pub inode: &'a InodeRef,
     /// Where to go on after this entry. Stays valid whatever happens to the directory.
     pub position: u64,
 }
@@ -27,7 +26,7 @@ impl DirEntry<'_> {
     }
 }
 
-impl Inode {
+impl InodeRef {
     /// Calls `visit` for the entries past position `from` (0: from the start) until it answers false; that
     /// entry counts as not read. An entry that is there from the first call to the last is visited exactly
     /// once.
@@ -36,11 +35,7 @@ impl Inode {
     ///
     /// # Errors
     /// `ENOTDIR`; `ENOENT` when the directory was removed.
-    pub fn read_dir(
-        self: &Arc<Self>,
-        from: u64,
-        visit: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<(), Errno> {
+    pub fn read_dir(&self, from: u64, visit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Errno> {
         self.visit_entries(from, visit)?;
         self.attr.lock().touch_atime();
         Ok(())
@@ -48,7 +43,7 @@ impl Inode {
 
     /// As [`read_dir`](Self::read_dir), leaving the access time alone.
     pub(crate) fn visit_entries(
-        self: &Arc<Self>,
+        &self,
         from: u64,
         visit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<(), Errno> {

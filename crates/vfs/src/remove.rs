@@ -3,7 +3,6 @@
 use crate::create::check_name;
 use crate::stat::Timestamp;
 use crate::{Cred, Errno, Inode};
-use sluice_sync::Arc;
 use sluice_sync::atomic::Ordering;
 
 impl Inode {
@@ -11,7 +10,7 @@ impl Inode {
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`, `EACCES`, `EPERM` (sticky directory), `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
-    pub fn unlink(self: &Arc<Self>, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
+    pub fn unlink(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
         let dir = self.as_dir()?;
         check_name(name)?;
         let victim = {
@@ -35,7 +34,7 @@ impl Inode {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EBUSY` (something is mounted there), `EACCES`, `EPERM` (sticky
     /// directory), `ENAMETOOLONG`, `EINVAL`.
-    pub fn rmdir(self: &Arc<Self>, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
+    pub fn rmdir(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
         let dir = self.as_dir()?;
         check_name(name)?;
         let victim = {

@@ -13,18 +13,18 @@
 use crate::create::check_name;
 use crate::dir::Names;
 use crate::stat::Timestamp;
-use crate::{Access, Cred, Errno, Inode, RenameFlags};
+use crate::{Access, Cred, Errno, Inode, InodeRef, RenameFlags};
 use sluice_sync::atomic::Ordering;
 use sluice_sync::{Arc, MutexGuard, RwLockWriteGuard};
 
 /// What a finished rename did, for observers.
 struct Moved {
-    source: Arc<Inode>,
+    source: InodeRef,
     /// The file that had the new name: it lost that name, or took the old one.
-    target: Option<Arc<Inode>>,
+    target: Option<InodeRef>,
 }
 
-impl Inode {
+impl InodeRef {
     /// Moves the name `name` of this directory to `new_name` in `new_dir`. A file that had the new name
     /// loses it in the same instant; with `EXCHANGE` it gets the old name; with `NOREPLACE` it is an error.
     /// When both names already mean the same file, nothing happens.
@@ -33,10 +33,10 @@ impl Inode {
     /// `ENOENT`, `EEXIST` (`NOREPLACE`), `EXDEV` (another file system), `EINVAL` (bad flags; a directory
     /// into itself), `ENOTEMPTY`, `EISDIR`, `ENOTDIR`, `EBUSY` (a mount point), `EACCES`, `EPERM` (sticky).
     pub fn rename(
-        self: &Arc<Self>,
+        &self,
         cred: &Cred,
         name: &[u8],
-        new_dir: &Arc<Inode>,
+        new_dir: &InodeRef,
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<(), Errno> {
@@ -50,7 +50,7 @@ impl Inode {
             self.lookup(cred, name)?;
             return Err(new_dir.gone_or(error));
         }
-        let moved = if Arc::ptr_eq(self, new_dir) {
+        let moved = if self.is_same(new_dir) {
             self.rename_within(cred, name, new_name, flags)?
         } else {
             self.rename_across(cred, name, new_dir, new_name, flags)?
@@ -70,7 +70,7 @@ impl Inode {
     }
 
     fn rename_within(
-        self: &Arc<Self>,
+        &self,
         cred: &Cred,
         name: &[u8],
         new_name: &[u8],
@@ -101,10 +101,10 @@ impl Inode {
     }
 
     fn rename_across(
-        self: &Arc<Self>,
+        &self,
         cred: &Cred,
         name: &[u8],
-        new_dir: &Arc<Inode>,
+        new_dir: &InodeRef,
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<Option<Moved>, Errno> {
@@ -149,9 +149,11 @@ impl Inode {
         ends.touch(flags);
         Ok(Some(Moved { source, target }))
     }
+}
 
+impl Inode {
     /// The name of this inode in `dir` is about to mean another file.
-    fn lose_name_to_rename(&self, dir: &Arc<Inode>) -> Result<(), Errno> {
+    fn lose_name_to_rename(&self, dir: &InodeRef) -> Result<(), Errno> {
         if self.is_dir() {
             self.bury_directory()?;
             dir.attr.lock().nlink -= 1;
@@ -162,7 +164,7 @@ impl Inode {
     }
 
     /// If this is a directory: its parent is now `to`. Called under the rename lock.
-    fn move_to_parent(&self, from: &Arc<Inode>, to: &Arc<Inode>) {
+    fn move_to_parent(&self, from: &InodeRef, to: &InodeRef) {
         if let Ok(dir) = self.as_dir() {
             *dir.parent.lock() = Some(to.clone());
             from.attr.lock().nlink -= 1;
@@ -173,17 +175,17 @@ impl Inode {
 
 /// The four inodes that a rename touches.
 struct Ends<'a> {
-    old_dir: &'a Arc<Inode>,
-    new_dir: &'a Arc<Inode>,
-    source: &'a Arc<Inode>,
-    target: Option<&'a Arc<Inode>>,
+    old_dir: &'a InodeRef,
+    new_dir: &'a InodeRef,
+    source: &'a InodeRef,
+    target: Option<&'a InodeRef>,
 }
 
 impl Ends<'_> {
     /// Everything that may forbid the rename, in Linux's order, once the names are known. False when there is nothing to do.
     fn permit(&self, cred: &Cred, flags: RenameFlags) -> Result<bool, Errno> {
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        if self.target.is_some_and(|target| Arc::ptr_eq(self.source, target)) {
+        if self.target.is_some_and(|target| self.source.is_same(target)) {
             return Ok(false);
         }
         self.old_dir.may_delete(cred, self.source)?;
@@ -198,7 +200,7 @@ impl Ends<'_> {
                 }
             }
         }
-        if !Arc::ptr_eq(self.old_dir, self.new_dir) {
+        if !self.old_dir.is_same(self.new_dir) {
             // "..", which lies in the directory itself, will change.
             let moving = [Some(self.source), self.target.filter(|_| exchange)];
             for inode in moving.into_iter().flatten().filter(|inode| inode.is_dir()) {
@@ -217,7 +219,7 @@ impl Ends<'_> {
 
     fn touch(&self, flags: RenameFlags) {
         self.old_dir.attr.lock().touch_mtime();
-        if !Arc::ptr_eq(self.old_dir, self.new_dir) {
+        if !self.old_dir.is_same(self.new_dir) {
             self.new_dir.attr.lock().touch_mtime();
         }
         let now = Timestamp::now();
@@ -242,10 +244,10 @@ fn check_target_exists(exists: bool, flags: RenameFlags) -> Result<(), Errno> {
 }
 
 /// True when `above` is `inode` or a directory on its way to the root. Needs the rename lock to stay true.
-pub(crate) fn is_ancestor_or_same(above: &Arc<Inode>, inode: &Arc<Inode>) -> bool {
+pub(crate) fn is_ancestor_or_same(above: &InodeRef, inode: &InodeRef) -> bool {
     let mut at = inode.clone();
     loop {
-        if Arc::ptr_eq(above, &at) {
+        if above.is_same(&at) {
             return true;
         }
         let Ok(dir) = at.as_dir() else { return false };
@@ -259,8 +261,8 @@ type BothNames<'a> = (RwLockWriteGuard<'a, Names>, RwLockWriteGuard<'a, Names>);
 /// Locks the names of two different directories of one file system in the one right order.
 fn lock_both<'a>(
     _tree: &MutexGuard<'_, ()>,
-    a: &'a Arc<Inode>,
-    b: &'a Arc<Inode>,
+    a: &'a InodeRef,
+    b: &'a InodeRef,
 ) -> Result<BothNames<'a>, Errno> {
     let (dir_a, dir_b) = (a.as_dir()?, b.as_dir()?);
     let a_first = is_ancestor_or_same(a, b) || (!is_ancestor_or_same(b, a) && a.ino() < b.ino());

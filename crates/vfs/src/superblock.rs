@@ -3,7 +3,7 @@
 use crate::data::{PAGE, PAGE_SIZE, Space};
 use crate::inode::{Body, InodeInit};
 use crate::stat::S_IALLUGO;
-use crate::{Cred, Errno, FileType, Inode, NAME_MAX, Observer, ObserverId, StatFs};
+use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, StatFs};
 use sluice_locks::{DomainOptions, LockDomain};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::{Arc, Mutex, RwLock};
@@ -48,7 +48,7 @@ impl Default for Options {
 /// One file system. It lives as long as somebody holds it: a mount, or a caller.
 pub struct Superblock {
     shared: Arc<Shared>,
-    root: Arc<Inode>,
+    root: InodeRef,
 }
 
 /// What every inode of a file system points to.
@@ -99,7 +99,7 @@ impl Superblock {
     }
 
     /// The root directory.
-    pub fn root(&self) -> &Arc<Inode> {
+    pub fn root(&self) -> &InodeRef {
         &self.root
     }
 

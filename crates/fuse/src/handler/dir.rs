@@ -6,8 +6,7 @@ use super::entry_of;
 use crate::abi::{self, Dirent, EntryOut, InHeader, RECORD_ALIGN};
 use crate::connection::Connection;
 use crate::reply::Reply;
-use sluice_sync::Arc;
-use sluice_vfs::{Errno, Inode};
+use sluice_vfs::{Errno, InodeRef};
 use zerocopy::FromZeros;
 
 /// The most bytes of entries in one answer, whatever the kernel asks for.
@@ -46,7 +45,7 @@ impl Connection {
         let size = (arg.size as usize).min(SIZE_MAX);
         let mut full = false;
         // The visitor must not call back into the file system, so attributes are filled in afterwards.
-        let mut found: Vec<(usize, Arc<Inode>)> = Vec::new();
+        let mut found: Vec<(usize, InodeRef)> = Vec::new();
         dir.read_dir(arg.offset, &mut |entry| {
             let record = size_of::<EntryOut>() + size_of::<Dirent>() + entry.name.len();
             if reply.len() + record.next_multiple_of(RECORD_ALIGN) > size {

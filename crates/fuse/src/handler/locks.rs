@@ -11,8 +11,7 @@ use crate::connection::Connection;
 use crate::parked::Wait;
 use crate::reply::Reply;
 use sluice_locks::{Kind, LockError, Owner, Range, RangeLock, RangeRequest, Submitted};
-use sluice_sync::Arc;
-use sluice_vfs::{Errno, Inode};
+use sluice_vfs::{Errno, InodeRef};
 
 type Done = Box<dyn FnOnce(Result<(), LockError>) + Send>;
 
@@ -70,7 +69,7 @@ impl Connection {
     fn park(
         &self,
         unique: u64,
-        inode: &Arc<Inode>,
+        inode: &InodeRef,
         submit: impl FnOnce(Done) -> Result<Submitted, LockError>,
     ) -> Result<Disposition, Errno> {
         self.parked.begin(unique);

@@ -4,8 +4,7 @@ use super::{FOREVER, entry_of};
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
 use crate::reply::Reply;
-use sluice_sync::Arc;
-use sluice_vfs::{Errno, FileType, Inode, NewInode, NewKind, RenameFlags};
+use sluice_vfs::{Errno, FileType, InodeRef, NewInode, NewKind, RenameFlags};
 use zerocopy::FromZeros;
 
 impl Connection {
@@ -128,7 +127,7 @@ impl Connection {
     ///
     /// The order matters: once the node is in the table, every change by others is announced. A change before
     /// the attributes are read is in them, a later one is announced after them.
-    pub(super) fn entry(&self, inode: &Arc<Inode>) -> abi::EntryOut {
+    pub(super) fn entry(&self, inode: &InodeRef) -> abi::EntryOut {
         let nodeid = self.nodes.remember(inode);
         self.nodes.mark_told(nodeid);
         entry_of(nodeid, &inode.stat())

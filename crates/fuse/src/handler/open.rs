@@ -9,8 +9,7 @@ use crate::abi::{self, InHeader};
 use crate::connection::Connection;
 use crate::reply::Reply;
 use sluice_locks::Owner;
-use sluice_sync::Arc;
-use sluice_vfs::{Errno, Inode, NewInode, NewKind};
+use sluice_vfs::{Errno, InodeRef, NewInode, NewKind};
 
 impl Connection {
     pub(super) fn open(&self, header: &InHeader, reply: &mut Reply) -> Result<(), Errno> {
@@ -90,7 +89,7 @@ impl Connection {
         !self.serves_locks() && self.negotiated.get().is_some_and(|negotiated| negotiated.no_open)
     }
 
-    fn open_out(&self, inode: Arc<Inode>) -> abi::OpenOut {
+    fn open_out(&self, inode: InodeRef) -> abi::OpenOut {
         let fh = if self.serves_locks() { self.handles.open(inode) } else { 0 };
         abi::OpenOut { fh, open_flags: FOPEN_KEEP_CACHE, padding: 0 }
     }

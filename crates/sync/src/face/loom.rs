@@ -220,6 +220,12 @@ pub mod thread {
 /// Clocks. Locks must not depend on them under loom.
 pub mod time {
     pub use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+    /// The wall clock.
+    #[inline]
+    pub fn wall() -> SystemTime {
+        SystemTime::now()
+    }
 }
 
 /// The expensive side of the asymmetric barrier, as a fence.

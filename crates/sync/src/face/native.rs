@@ -287,6 +287,12 @@ pub mod thread {
 /// Clocks.
 pub mod time {
     pub use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+    /// The wall clock.
+    #[inline]
+    pub fn wall() -> SystemTime {
+        SystemTime::now()
+    }
 }
 
 /// A full memory barrier on every CPU that runs a thread of this process, paid for by the caller alone.

@@ -1,10 +1,15 @@
 //! The simulated face: atomics, cells, spinning and parking of the simulated multiprocessor.
 //!
 //! On a simulated CPU everything is charged to the machine. Off it (setting up before a run, looking at the
-//! result after) the same types behave as plain memory and the calls as the operating system's. Reference
-//! counts of [`Arc`] are the standard library's: the machine does not see them.
+//! result after) the same types behave as plain memory and the calls as the operating system's.
 
-pub use std::sync::{Arc, Barrier, LazyLock, OnceLock, Weak};
+mod counted;
+mod once;
+
+pub use counted::{Arc, Weak};
+pub use once::{LazyLock, OnceLock};
+/// For threads of the host: a simulated CPU would hold up the others.
+pub use std::sync::Barrier;
 
 /// Atomic integers and pointers, and their memory orderings.
 pub mod atomic {
@@ -266,6 +271,17 @@ pub mod time {
     use std::sync::LazyLock;
 
     pub use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+    /// What the wall clock says before a run: any date will do that is the same in every process.
+    const SET_UP: Duration = Duration::from_secs(1_000_000_000);
+    /// What it says when a run begins, so that what was set up before it is older.
+    const RUN_BEGINS: Duration = Duration::from_secs(1_000_000_001);
+
+    /// The wall clock: it stands still off the machine, and goes with the machine's time on it.
+    pub fn wall() -> SystemTime {
+        let since = if sluice_machine::on_machine() { RUN_BEGINS + Instant::now().0 } else { SET_UP };
+        UNIX_EPOCH + since
+    }
 
     static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
 

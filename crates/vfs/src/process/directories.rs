@@ -99,13 +99,13 @@ impl Process {
         while !at.is_same(&root) {
             let named = mounts.below_mounts(&at);
             let parent = named.inode.parent().ok_or(Errno::ENOTDIR)?;
-            if Arc::ptr_eq(&parent, &named.inode) {
+            if parent.is_same(&named.inode) {
                 // The top of a detached mount: no path leads here.
                 return Err(Errno::ENOENT);
             }
             let name = {
                 let names = parent.as_dir()?.names.read();
-                let entry = names.after(0).find(|(_, entry)| Arc::ptr_eq(&entry.inode, &named.inode));
+                let entry = names.after(0).find(|(_, entry)| entry.inode.is_same(&named.inode));
                 entry.map(|(_, entry)| entry.name.clone()).ok_or(Errno::ENOENT)?
             };
             components.push(name);

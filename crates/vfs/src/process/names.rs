@@ -212,7 +212,7 @@ impl Process {
     /// Moves the name `old` to `new`, replacing what had that name.
     ///
     /// # Errors
-    /// As [`Inode::rename`]; `EXDEV` between mounts; `EROFS`.
+    /// As [`InodeRef::rename`](crate::InodeRef::rename); `EXDEV` between mounts; `EROFS`.
     pub fn rename(&self, old: impl AsRef<Path>, new: impl AsRef<Path>) -> Result<(), Errno> {
         self.renameat2(Fd::CWD, old, Fd::CWD, new, RenameFlags::empty())
     }

@@ -1,0 +1,220 @@
+//! Heap: an allocator under which two objects of a simulated run never share a line.
+//!
+//! # Theory
+//! The allocator of the host puts small objects side by side, elsewhere in every process. On the machine
+//! that would be false sharing by chance, and another count of cycles each time. A program that wants the same
+//! counts in every process, or wants to know which lines two activities share for a reason, takes this heap:
+//!
+//! ```
+//! #[global_allocator]
+//! static HEAP: sluice_machine::Heap = sluice_machine::Heap;
+//! ```
+//!
+//! On a simulated CPU, and while [`Machine::prepare`](crate::Machine::prepare) sets up, memory comes from an
+//! arena in pieces of whole lines, as from an allocator with a cache for each CPU. Everywhere else it comes
+//! from the system, for the price of one look at a thread-local. A piece goes back to where it came from:
+//! that it is the arena's shows in its address.
+//!
+//! # Invariants
+//! - I1: chunks are never given back, so an address in a chunk stays the arena's.
+//! - I2: a piece is on the free list of its size or with a user, never both.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::cpu::{cpu, in_simulation};
+use crate::cpu_set::CPUS_MAX;
+use crate::engine::LINE_BYTES;
+
+/// Bytes of a chunk, which the host backs with memory as it is touched.
+const CHUNK_BYTES: usize = 64 << 20;
+const CHUNKS_MAX: usize = 256;
+/// Pieces are powers of two from a line to this; larger ones come from the system, which maps whole pages.
+const PIECE_MAX: usize = 1 << 20;
+const SIZES: usize = (PIECE_MAX / LINE_BYTES).ilog2() as usize + 1;
+
+/// Where chunks begin; 0: none yet. *atomic (set once)*
+static CHUNKS: [AtomicUsize; CHUNKS_MAX] = [const { AtomicUsize::new(0) }; CHUNKS_MAX];
+static ARENA: Mutex<Arena> = Mutex::new(Arena { chunks: 0, next: 0, end: 0, free: [[0; SIZES]; CPUS_MAX] });
+
+struct Arena {
+    /// How many of [`CHUNKS`] there are. *protected by `ARENA`*
+    chunks: usize,
+    /// What was never given out: from here. *protected by `ARENA`*
+    next: usize,
+    /// To here. *protected by `ARENA`*
+    end: usize,
+    /// For each CPU and size the address of the first free piece, which holds that of the next. What a CPU
+    /// gives back it is the next to get: no line moves between CPUs for the allocator's sake.
+    /// *protected by `ARENA`*
+    free: [[usize; SIZES]; CPUS_MAX],
+}
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Heap;
+
+/// Which free list serves `layout`; `None`: the system does.
+fn size_of_piece(layout: Layout) -> Option<usize> {
+    let bytes = layout.size().max(layout.align()).max(LINE_BYTES).next_power_of_two();
+    (bytes <= PIECE_MAX).then(|| (bytes / LINE_BYTES).ilog2() as usize)
+}
+
+fn in_arena(address: usize) -> bool {
+    for chunk in &CHUNKS {
+        // Relaxed: whoever has a piece has it from a thread that saw its chunk, and hand-over publishes both.
+        let start = chunk.load(Ordering::Relaxed);
+        if start == 0 {
+            return false;
+        }
+        if (start..start + CHUNK_BYTES).contains(&address) {
+            return true;
+        }
+    }
+    false
+}
+
+impl Arena {
+    /// A piece of `LINE_BYTES << size` bytes at a multiple of its size, or null.
+    fn take(&mut self, size: usize) -> *mut u8 {
+        let free = &mut self.free[cpu()][size];
+        let first = *free;
+        if first != 0 {
+            let piece = ptr::with_exposed_provenance_mut::<usize>(first);
+            // SAFETY: the piece is free (I2) and at least a line long; give_back() wrote the link there.
+            *free = unsafe { piece.read() };
+            return piece.cast();
+        }
+        let bytes = LINE_BYTES << size;
+        let mut start = self.next.next_multiple_of(bytes);
+        if start + bytes > self.end {
+            if !self.grow() {
+                return ptr::null_mut();
+            }
+            start = self.next.next_multiple_of(bytes);
+        }
+        self.next = start + bytes;
+        ptr::with_exposed_provenance_mut(start)
+    }
+
+    fn grow(&mut self) -> bool {
+        let Some(chunk) = CHUNKS.get(self.chunks) else { return false };
+        let layout = Layout::from_size_align(CHUNK_BYTES, PIECE_MAX).expect("powers of two");
+        // SAFETY: the layout is not empty.
+        let start = unsafe { System.alloc(layout) };
+        if start.is_null() {
+            return false;
+        }
+        // Relaxed: see in_arena().
+        chunk.store(start.expose_provenance(), Ordering::Relaxed);
+        self.chunks += 1;
+        (self.next, self.end) = (start.addr(), start.addr() + CHUNK_BYTES);
+        true
+    }
+
+    fn give_back(&mut self, piece: *mut u8, size: usize) {
+        let free = &mut self.free[cpu()][size];
+        // SAFETY: the caller had the piece from take() and gives up all use of it; it is a line or more, aligned.
+        unsafe { piece.cast::<usize>().write(*free) };
+        *free = piece.expose_provenance();
+    }
+}
+
+// SAFETY: pieces are as long and as aligned as asked (size_of_piece), disjoint (I2), and stay valid until given
+// back; memory that is not the arena's is the system's, with the layout that the caller gave.
+unsafe impl GlobalAlloc for Heap {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if in_simulation()
+            && let Some(size) = size_of_piece(layout)
+        {
+            let piece = ARENA.lock().unwrap_or_else(PoisonError::into_inner).take(size);
+            if !piece.is_null() {
+                return piece;
+            }
+        }
+        // SAFETY: the caller's promise about `layout` is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        if in_arena(memory.addr()) {
+            let size = size_of_piece(layout).expect("only pieces lie in the arena");
+            ARENA.lock().unwrap_or_else(PoisonError::into_inner).give_back(memory, size);
+            return;
+        }
+        // SAFETY: it is not the arena's, so it is the system's, and the caller's promises are passed on.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        if !in_arena(memory.addr()) && !in_simulation() {
+            // SAFETY: as in dealloc().
+            return unsafe { System.realloc(memory, layout, bytes) };
+        }
+        // SAFETY: the caller promises that `bytes` fits a layout of this alignment.
+        let wanted = unsafe { Layout::from_size_align_unchecked(bytes, layout.align()) };
+        // SAFETY: `wanted` is not empty, by the caller's promise; both blocks are live, different, and as long
+        // as the shorter of the two; the old one is given up with the layout that it came with.
+        unsafe {
+            let new = self.alloc(wanted);
+            if !new.is_null() {
+                ptr::copy_nonoverlapping(memory, new, layout.size().min(bytes));
+                self.dealloc(memory, layout);
+            }
+            new
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Machine;
+
+    #[test]
+    fn pieces_of_a_simulation_are_whole_lines_and_go_back_from_anywhere() {
+        let layout = Layout::from_size_align(24, 8).unwrap();
+        let machine = Machine::named("uma-2");
+        let take = || {
+            // SAFETY: the layout is not empty.
+            unsafe { Heap.alloc(layout) }
+        };
+        let pieces: Vec<*mut u8> = machine.prepare(1, || (0..100).map(|_| take()).collect());
+        let mut lines: Vec<usize> = pieces.iter().map(|piece| piece.addr() / LINE_BYTES).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        assert_eq!(lines.len(), 100);
+        assert!(pieces.iter().all(|piece| in_arena(piece.addr())));
+        for piece in pieces {
+            // SAFETY: each was taken with this layout and is given back once.
+            unsafe { Heap.dealloc(piece, layout) };
+        }
+        let outside = take();
+        assert!(!in_arena(outside.addr()));
+        // SAFETY: as above.
+        unsafe { Heap.dealloc(outside, layout) };
+    }
+
+    #[test]
+    fn contents_survive_a_move_between_the_arena_and_the_system() {
+        let machine = Machine::named("uma-2");
+        let layout = Layout::from_size_align(100, 4).unwrap();
+        // SAFETY: the layouts are not empty; each block is given up once, with its last layout; only bytes
+        // that were written are read.
+        unsafe {
+            let small = machine.prepare(1, || Heap.alloc(layout));
+            small.write_bytes(7, 100);
+            let large = machine.prepare(1, || Heap.realloc(small, layout, 4 << 20));
+            assert!(!in_arena(large.addr()));
+            let layout = Layout::from_size_align(4 << 20, 4).unwrap();
+            let small = Heap.realloc(large, layout, 50);
+            assert!((0..50).all(|at| *small.add(at) == 7));
+            Heap.dealloc(small, Layout::from_size_align(50, 4).unwrap());
+        }
+    }
+}
