@@ -151,6 +151,11 @@ impl Model {
             .collect()
     }
 
+    fn waits(&self, owner: Owner) -> bool {
+        let mut ranges = self.spaces.iter().step_by(2).flat_map(|space| &space.waiters);
+        matches!(owner, Owner::Process(_)) && ranges.any(|(_, want)| want.owner == owner)
+    }
+
     fn waits_for_itself(&self, at: usize, want: &Want, process: u64) -> bool {
         let reach = closure(&self.all_edges());
         let edges = self.spaces[at].edges(want);
@@ -186,7 +191,8 @@ impl Model {
     /// What happens to the waiters of a space after it changed, by granting `first` if anything.
     fn settle(&mut self, at: usize, first: Option<Want>) -> Vec<Event> {
         let mut events = Vec::new();
-        let mut grants = Vec::from_iter(first);
+        // Those that may have closed a cycle: of processes that wait for something else.
+        let mut grants: Vec<_> = first.into_iter().filter(|want| self.waits(want.owner)).collect();
         while let Some(next) = {
             let space = &self.spaces[at];
             space.waiters.iter().position(|(_, want)| space.conflicts(want).is_empty())
@@ -194,7 +200,7 @@ impl Model {
             let (key, want) = self.spaces[at].waiters.remove(next);
             let outcome = self.try_change(at, |space| space.fill(want, Some(want.kind)));
             events.push((key, outcome));
-            grants.extend(outcome.is_ok().then_some(want));
+            grants.extend((outcome.is_ok() && self.waits(want.owner)).then_some(want));
         }
         if !self.options.deadlock_detection {
             return events;
