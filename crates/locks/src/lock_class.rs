@@ -3,8 +3,9 @@
 
 use sluice_sync::LockClass;
 
+pub(crate) static DEADLOCK_SEARCH: LockClass = LockClass::new("locks.deadlock.search");
 pub(crate) static FILE_SPACES: LockClass = LockClass::new("locks.file.spaces");
-pub(crate) static DOMAIN_GRAPH: LockClass = LockClass::new("locks.domain.graph");
+pub(crate) static WAIT_TABLE: LockClass = LockClass::new("locks.wait_table");
 pub(crate) static DOMAIN_FILES: LockClass = LockClass::new("locks.domain.files");
 pub(crate) static CANCEL_TOKEN: LockClass = LockClass::new("locks.cancel.token");
 pub(crate) static WAIT_SLOT: LockClass = LockClass::new("locks.wait.slot");

@@ -305,7 +305,8 @@ impl<T> Mutex<T> {
     }
 
     const_new! {
-        fn watched(watch: Watch, value: T) -> Self {
+        /// As [`new`](Self::new), of the class that `watch` names.
+        pub(crate) fn watched(watch: Watch, value: T) -> Self {
             Mutex { raw: RawMutex::new(), watch, value: UnsafeCell::new(value) }
         }
     }
@@ -329,8 +330,22 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     pub fn lock_nested(&self, level: u8) -> MutexGuard<'_, T> {
+        self.lock_as(Ask::WRITE.at(level))
+    }
+
+    /// As [`lock`](Self::lock), by a thread that takes several locks of one class, which only the owner of `outer`
+    /// does.
+    #[inline]
+    #[track_caller]
+    pub fn lock_under<U: ?Sized>(&self, _outer: &MutexGuard<'_, U>) -> MutexGuard<'_, T> {
+        self.lock_as(Ask::WRITE.under_outer())
+    }
+
+    #[inline]
+    #[track_caller]
+    fn lock_as(&self, ask: Ask) -> MutexGuard<'_, T> {
         let try_lock = || self.raw.try_lock().then_some(());
-        let ((), held) = self.watch.lock(Ask::WRITE.at(level), try_lock, || self.raw.lock());
+        let ((), held) = self.watch.lock(ask, try_lock, || self.raw.lock());
         MutexGuard { mutex: self, held, marker: PhantomData }
     }
 

@@ -8,12 +8,14 @@
 //! Keep the value small and writes rare: a reader repeats its reading for as long as writers interfere.
 //!
 //! # Cost
-//! Read: the lines of the count and the words, no store. Write: the mutex, the count, the words.
+//! Read: the lines of the count and the words, no store. Write: the mutex and, if the value changes, the count
+//! and the words that differ.
 //!
 //! # Sources
 //! As in `seqcount.rs`.
 
 use crate::face::atomic::{AtomicU64, Ordering};
+use crate::lock_debug::{LockClass, Watch};
 use crate::{Mutex, SeqCount};
 use std::fmt;
 use std::marker::PhantomData;
@@ -52,10 +54,19 @@ impl<T: Words<N>, const N: usize> SeqLock<T, N> {
     /// A lock around `value`. The class of its writers' mutex is the place of this call.
     #[track_caller]
     pub fn new(value: T) -> Self {
+        Self::watched(Watch::here(), value)
+    }
+
+    /// As [`new`](Self::new), of `class`.
+    pub fn with_class(class: &'static LockClass, value: T) -> Self {
+        Self::watched(Watch::class(class), value)
+    }
+
+    fn watched(watch: Watch, value: T) -> Self {
         SeqLock {
             count: SeqCount::new(),
             words: value.to_words().map(AtomicU64::new),
-            writers: Mutex::new(()),
+            writers: Mutex::watched(watch, ()),
             marker: PhantomData,
         }
     }
@@ -86,16 +97,28 @@ impl<T: Words<N>, const N: usize> SeqLock<T, N> {
 
     /// Replaces the value by what `change` makes of it; returns the old one.
     pub fn update(&self, change: impl FnOnce(T) -> T) -> T {
+        self.change(|value| std::mem::replace(value, change(*value)))
+    }
+
+    /// Lets `change` change the value, alone among writers; returns what it returns. Where nothing changes,
+    /// nothing that readers look at is written.
+    pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let _writers = self.writers.lock();
-        let old = T::from_words(self.load());
+        let old = self.load();
+        let mut value = T::from_words(old);
         // Before the count is odd: readers do not wait for `change`, and it may panic.
-        let new = change(old).to_words();
-        let _writing = self.count.write();
-        for (word, new) in self.words.iter().zip(new) {
-            // Relaxed: the count orders them.
-            word.store(new, Ordering::Relaxed);
+        let result = change(&mut value);
+        let new = value.to_words();
+        if new != old {
+            let _writing = self.count.write();
+            for ((word, old), new) in self.words.iter().zip(old).zip(new) {
+                if old != new {
+                    // Relaxed: the count orders them.
+                    word.store(new, Ordering::Relaxed);
+                }
+            }
         }
-        old
+        result
     }
 }
 
@@ -130,6 +153,16 @@ mod tests {
             }
         });
         assert_eq!(lock.read(), [2 * rounds; 4]);
+    }
+
+    #[test]
+    fn a_change_may_look_without_changing_anything() {
+        let lock = SeqLock::new([3u64, 4]);
+        let before = lock.count.begin();
+        assert_eq!(lock.change(|value| value[1]), 4);
+        assert!(!lock.count.retry(before), "readers were disturbed");
+        lock.change(|value| value[1] = 5);
+        assert_eq!((lock.read(), lock.count.retry(before)), ([3, 5], true));
     }
 
     #[test]

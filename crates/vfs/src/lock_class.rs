@@ -13,6 +13,7 @@ pub(crate) static FILE_DATA: LockClass = LockClass::new("vfs.file.data");
 pub(crate) static INODE_ATTR: LockClass = LockClass::new("vfs.inode.attr");
 pub(crate) static INODE_XATTRS: LockClass = LockClass::new("vfs.inode.xattrs");
 pub(crate) static DIRECTORY_PARENT: LockClass = LockClass::new("vfs.directory.parent");
+pub(crate) static BUDGET_NEAR: LockClass = LockClass::new("vfs.budget.near");
 pub(crate) static SUPERBLOCK_OBSERVERS: LockClass = LockClass::new("vfs.superblock.observers");
 
 /// The level of the second of two directories' names: below the first in the tree, or of a higher inode number.

@@ -44,13 +44,15 @@ impl Ask {
     /// A spin lock.
     pub(crate) const SPIN: Ask = Ask { spins: true, ..Ask::PLAIN };
 
-    /// One of many spin locks of a class, under a lock that lets nobody else take more than one.
-    pub(crate) const SPIN_UNDER_OUTER: Ask = Ask { under_outer: true, ..Ask::SPIN };
-
     /// A range of a range lock.
     pub(crate) const fn range(exclusive: bool) -> Ask {
         let mode = if exclusive { Mode::Exclusive } else { Mode::Shared };
         Ask { mode, in_parts: true, ..Ask::PLAIN }
+    }
+
+    /// The same, for one of many locks of a class, under a lock that lets nobody else take more than one.
+    pub(crate) const fn under_outer(self) -> Ask {
+        Ask { under_outer: true, ..self }
     }
 
     /// The same, at `level` of the lock's class: 0 to 7, higher ones count as 7.

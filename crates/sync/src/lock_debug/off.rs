@@ -35,7 +35,7 @@ impl ClassId {
 }
 
 /// What a lock knows of its class: nothing.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch;
 
 impl Watch {

@@ -18,6 +18,7 @@
 
 use super::PerCpu;
 use crate::Mutex;
+use crate::lock_debug::{LockClass, Watch};
 
 /// Where a listed element is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,9 +49,20 @@ pub struct PerCpuList<T> {
 }
 
 impl<T> PerCpuList<T> {
-    /// An empty list.
+    /// An empty list. The class of its shards' mutexes is the place of this call.
+    #[track_caller]
     pub fn new() -> Self {
-        PerCpuList { shards: PerCpu::new(|_| Mutex::new(Shard { places: Vec::new(), free: Vec::new() })) }
+        Self::watched(Watch::here())
+    }
+
+    /// As [`new`](Self::new), of `class`.
+    pub fn with_class(class: &'static LockClass) -> Self {
+        Self::watched(Watch::class(class))
+    }
+
+    fn watched(watch: Watch) -> Self {
+        let shard = |_| Mutex::watched(watch, Shard { places: Vec::new(), free: Vec::new() });
+        PerCpuList { shards: PerCpu::new(shard) }
     }
 
     /// Adds `value` to the calling thread's CPU.
@@ -104,6 +116,7 @@ impl<T> PerCpuList<T> {
 }
 
 impl<T> Default for PerCpuList<T> {
+    #[track_caller]
     fn default() -> Self {
         PerCpuList::new()
     }

@@ -127,7 +127,7 @@ impl<T: ?Sized, R: MutualExclusion> SpinLock<T, R> {
     #[inline]
     #[track_caller]
     pub fn lock_under<U: ?Sized>(&self, _outer: &MutexGuard<'_, U>) -> SpinGuard<'_, T, R> {
-        self.lock_as(Ask::SPIN_UNDER_OUTER)
+        self.lock_as(Ask::SPIN.under_outer())
     }
 
     #[inline]
