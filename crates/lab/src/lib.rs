@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod commute;
 pub mod corpus;
 pub mod demo;
 pub mod experiment;
