@@ -31,6 +31,8 @@ pub mod hash_table;
 pub mod percpu;
 pub mod range_lock;
 pub mod rcu;
+#[allow(unsafe_code)]
+pub mod refcache;
 pub mod rwsem;
 pub mod seqcount;
 pub mod seqlock;
@@ -46,6 +48,7 @@ pub use face::{CACHE_LINE, CachePadded, atomic, cpu, thread};
 pub use hash_table::HashTable;
 pub use mutex::{Mutex, MutexGuard};
 pub use range_lock::{RangeGuard, RangeLock};
+pub use refcache::Ref;
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use seqcount::SeqCount;
 pub use seqlock::SeqLock;
