@@ -2,6 +2,7 @@
 //!
 //! # Entry points
 //! - [`bench::bench`]: a plan (workloads, targets, CPU counts) in, one [`row::Row`] per line of the result out.
+//! - [`commute::Plan`]: whether calls that commute share a written line, on the simulated machine.
 //! - [`demo::tour`]: the two-minute tour that `sluice demo` tells.
 //! - [`experiment::Experiment`]: what the sources say about locks, shown on simulated machines and on this one.
 //! - [`target::Target`]: the small POSIX surface that every workload is written against, once.
@@ -37,3 +38,7 @@ pub mod table;
 pub mod target;
 pub mod timed_run;
 pub mod workload;
+
+/// Runs of the simulated machine get memory of which no two objects share a line; everything else the system's.
+#[global_allocator]
+static HEAP: sluice_machine::Heap = sluice_machine::Heap;

@@ -14,6 +14,7 @@
 use super::call::{CREATE, Call, From, How, Lock, READ, WRITE};
 use super::model::Outcome;
 use super::world::World;
+use std::fmt;
 
 /// How the two callers are related, and what was done before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -279,6 +280,26 @@ pub(super) struct Case {
     pub(super) outcomes: [Outcome; 2],
     /// How they leave the world, in either order.
     pub(super) after: World,
+}
+
+impl Case {
+    /// The names of the calls.
+    pub(super) fn names(&self) -> [&'static str; 2] {
+        [self.calls[0].name(), self.calls[1].name()]
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [first, second] = &self.calls;
+        let state = match self.state {
+            State::Apart => "",
+            State::OneProcess => ", one process",
+            State::Forked => ", after fork",
+            State::Locked => ", with locks",
+        };
+        write!(f, "{first} | {second}{state}")
+    }
 }
 
 /// The world of each state, before the calls.

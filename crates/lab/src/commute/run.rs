@@ -1,10 +1,10 @@
 //! Run: one case on the simulated machine: which lines did one call write and the other touch?
 
-use super::cases::{Case, State};
+use super::cases::Case;
 use super::stage::{Answer, Stage, agrees};
 use sluice_machine::atomic::{AtomicU32, Ordering};
 use sluice_machine::cell::OwnLine;
-use sluice_machine::{Conflict, Machine, clear_labels, name_objects, spin_until};
+use sluice_machine::{Conflict, Machine, Toucher, clear_labels, name_objects, spin_until};
 use sluice_vfs_sim::Errno;
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -24,9 +24,11 @@ pub(super) struct Finding {
 /// What a line in conflict is called.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LineName {
+    /// The object and where in it the line begins; or where in the source the line is written.
+    pub(super) line: String,
     /// The type of the object.
     pub(super) owner: String,
-    /// The field; or where in the object it is, and where in the source it is written.
+    /// The field, or the place in the source where it is written.
     pub(super) field: String,
 }
 
@@ -85,26 +87,28 @@ fn meet(gate: &AtomicU32, round: u32) {
     spin_until(gate, |there| there >= round * CPUS as u32);
 }
 
-/// What to call a line, so that an engineer finds it.
+/// What to call a line, so that an engineer finds it: by its first writer.
 fn name_of(conflict: &Conflict) -> LineName {
-    let touchers = &conflict.touchers;
-    let writer = touchers.iter().find(|toucher| toucher.kind.writes()).unwrap_or(&touchers[0]);
-    let (owner, field) = match writer.label.split_once(['.', '+']) {
-        Some((owner, field)) => (owner, field),
-        None => (writer.label.as_str(), "0"),
-    };
+    let writes = |toucher: &&Toucher| toucher.kind.writes();
+    let writer = conflict.touchers.iter().find(writes).unwrap_or(&conflict.touchers[0]);
     let file = writer.site.file().rsplit("crates/").next().unwrap_or_default();
+    let file = file.rsplit("../").next().unwrap_or_default();
     let place = format!("{file}:{}", writer.site.line());
-    if owner.is_empty() {
-        return LineName { owner: "(unnamed)".to_owned(), field: place };
+    if let Some((owner, field)) = writer.label.split_once('.') {
+        return LineName { line: owner.to_owned(), owner: owner.to_owned(), field: field.to_owned() };
     }
-    let field = if field.parse::<usize>().is_ok() { format!("+{field} {place}") } else { field.to_owned() };
-    LineName { owner: owner.to_owned(), field }
+    let (owner, offset) = writer.label.split_once('+').unwrap_or((&writer.label, "0"));
+    match offset.parse::<usize>() {
+        Ok(offset) if !owner.is_empty() => {
+            LineName { line: format!("{owner}+{offset}"), owner: owner.to_owned(), field: place }
+        }
+        _ => LineName { line: place.clone(), owner: "(unnamed)".to_owned(), field: place },
+    }
 }
 
 /// Whether the model and the file system agree on each state before any call.
 #[cfg(test)]
-pub(super) fn check_state(state: State) -> Vec<String> {
+pub(super) fn check_state(state: super::cases::State) -> Vec<String> {
     let machine = machine();
     let stage = machine.prepare(CPUS, || Stage::set_up(state));
     stage.map_or_else(|error| vec![error], |stage| stage.differences(&super::cases::world(state)))
