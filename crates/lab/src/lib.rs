@@ -39,6 +39,7 @@ pub mod target;
 pub mod timed_run;
 pub mod workload;
 
-/// Runs of the simulated machine get memory of which no two objects share a line; everything else the system's.
+/// As in the `sluice` command: on simulated machines no two objects share a line by chance.
+#[cfg(test)]
 #[global_allocator]
 static HEAP: sluice_machine::Heap = sluice_machine::Heap;

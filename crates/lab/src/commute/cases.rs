@@ -14,6 +14,7 @@
 use super::call::{CREATE, Call, From, How, Lock, READ, WRITE};
 use super::model::Outcome;
 use super::world::World;
+use sluice_vfs_sim::Errno;
 use std::fmt;
 
 /// How the two callers are related, and what was done before.
@@ -272,14 +273,67 @@ const CALLS: &[Call] = &[
 ];
 
 /// Two calls that commute.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) state: State,
     pub(super) calls: [Call; 2],
-    /// What they answer, in either order.
+}
+
+/// What the model says of a case, in either order of its calls.
+pub(super) struct Expected {
+    /// What they answer.
     pub(super) outcomes: [Outcome; 2],
-    /// How they leave the world, in either order.
+    /// How they leave the world.
     pub(super) after: World,
+}
+
+/// The worlds of all states, before the calls.
+pub(super) struct Worlds([(State, World); 4]);
+
+impl Worlds {
+    pub(super) fn new() -> Worlds {
+        Worlds(State::ALL.map(|state| (state, world(state))))
+    }
+
+    /// What the model says of `case`; the second call comes first if `turned`.
+    fn perform(&self, case: &Case, turned: bool) -> Expected {
+        let (_, before) = self.0.iter().find(|(state, _)| *state == case.state).expect("all are there");
+        let mut after = before.clone();
+        let mut outcomes = [Err(Errno::EINVAL), Err(Errno::EINVAL)];
+        for actor in if turned { [2, 1] } else { [1, 2] } {
+            let process = case.state.processes()[actor - 1];
+            outcomes[actor - 1] = after.perform(actor, process, &case.calls[actor - 1]);
+        }
+        Expected { outcomes, after }
+    }
+
+    /// What the model says of `case`.
+    pub(super) fn expected(&self, case: &Case) -> Expected {
+        self.perform(case, false)
+    }
+
+    /// Whether the calls commute.
+    fn commute(&self, case: &Case) -> bool {
+        let (one, other) = (self.perform(case, false), self.perform(case, true));
+        one.outcomes == other.outcomes && one.after == other.after
+    }
+
+    /// All cases, in a fixed order; those of one pair of calls only, if that is given.
+    pub(super) fn cases(&self, pair: Option<[&str; 2]>) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for (number, first) in CALLS.iter().enumerate() {
+            for second in &CALLS[number..] {
+                let names = [first.name(), second.name()];
+                if pair.is_some_and(|[a, b]| [a, b] != names && [b, a] != names) {
+                    continue;
+                }
+                let states = State::ALL.into_iter().filter(|state| state.concerns([first, second]));
+                let candidates = states.map(|state| Case { state, calls: [*first, *second] });
+                cases.extend(candidates.filter(|case| self.commute(case)));
+            }
+        }
+        cases
+    }
 }
 
 impl Case {
@@ -324,41 +378,6 @@ pub(super) fn world(state: State) -> World {
     world
 }
 
-/// All cases, in a fixed order; those of one pair of calls only, if that is given.
-pub(super) fn all(pair: Option<[&str; 2]>) -> Vec<Case> {
-    let worlds = State::ALL.map(|state| (state, world(state)));
-    let mut cases = Vec::new();
-    for (number, first) in CALLS.iter().enumerate() {
-        for second in &CALLS[number..] {
-            if pair.is_some_and(|[a, b]| {
-                [a, b] != [first.name(), second.name()] && [b, a] != [first.name(), second.name()]
-            }) {
-                continue;
-            }
-            for (state, world) in &worlds {
-                if state.concerns([first, second])
-                    && let Some(case) = commuting(*state, world, [*first, *second])
-                {
-                    cases.push(case);
-                }
-            }
-        }
-    }
-    cases
-}
-
-/// The case, if its calls commute.
-fn commuting(state: State, before: &World, calls: [Call; 2]) -> Option<Case> {
-    let [first, second] = calls;
-    let [of_first, of_second] = state.processes();
-    let mut after = before.clone();
-    let outcomes = [after.perform(1, of_first, &first), after.perform(2, of_second, &second)];
-    let mut other = before.clone();
-    let outcome = other.perform(2, of_second, &second);
-    let outcomes_other = [other.perform(1, of_first, &first), outcome];
-    (outcomes == outcomes_other && after == other).then_some(Case { state, calls, outcomes, after })
-}
-
 /// The names of all calls, in the order in which they are listed.
 pub(super) fn names() -> Vec<&'static str> {
     let mut names: Vec<&'static str> = Vec::new();
@@ -375,7 +394,7 @@ mod tests {
     use super::*;
 
     fn commute(state: State, first: Call, second: Call) -> bool {
-        commuting(state, &world(state), [first, second]).is_some()
+        Worlds::new().commute(&Case { state, calls: [first, second] })
     }
 
     #[test]
@@ -398,7 +417,7 @@ mod tests {
 
     #[test]
     fn there_are_as_many_cases_as_the_best_study_had() {
-        let cases = all(None).len();
+        let cases = Worlds::new().cases(None).len();
         assert!(cases >= 13_664, "{cases}");
         assert!(names().len() >= 18);
     }

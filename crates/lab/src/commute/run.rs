@@ -1,6 +1,6 @@
 //! Run: one case on the simulated machine: which lines did one call write and the other touch?
 
-use super::cases::Case;
+use super::cases::{Case, Expected};
 use super::stage::{Answer, Stage, agrees};
 use sluice_machine::atomic::{AtomicU32, Ordering};
 use sluice_machine::cell::OwnLine;
@@ -37,8 +37,8 @@ pub(super) fn machine() -> Machine {
     Machine::named("skylake-4").jitter(false)
 }
 
-/// Runs `case`.
-pub(super) fn run(machine: &Machine, case: &Case) -> Finding {
+/// Runs `case`, and compares it with what the model expects.
+pub(super) fn run(machine: &Machine, case: &Case, expected: &Expected) -> Finding {
     clear_labels();
     name_objects(true);
     let stage: OnceCell<Result<Stage, String>> = OnceCell::new();
@@ -66,14 +66,14 @@ pub(super) fn run(machine: &Machine, case: &Case) -> Finding {
         Ok(report) => finding.conflicts = report.conflicts.lines.iter().map(name_of).collect(),
         Err(error) => finding.differences.push(error.to_string()),
     }
-    for ((answer, outcome), call) in answers.iter().zip(&case.outcomes).zip(&case.calls) {
+    for ((answer, outcome), call) in answers.iter().zip(&expected.outcomes).zip(&case.calls) {
         match &*answer.borrow() {
             Some(answer) if agrees(answer, outcome) => {}
             answer => finding.differences.push(format!("{call} answers {answer:?}, not {outcome:?}")),
         }
     }
     match stage.into_inner() {
-        Some(Ok(stage)) => finding.differences.extend(stage.differences(&case.after)),
+        Some(Ok(stage)) => finding.differences.extend(stage.differences(&expected.after)),
         Some(Err(error)) => finding.differences.push(error),
         None => {}
     }
