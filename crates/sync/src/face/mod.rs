@@ -62,6 +62,8 @@ pub enum Mutant {
     UnlockWithoutRelease,
     /// A first waiter takes the mutex and forgets those behind it.
     WaitersForgotten,
+    /// A reader that came too late takes itself off the rwsem without waking whom it held up.
+    PhantomLeavesQuietly,
     /// A reader announces itself and goes on without the light barrier.
     AnnounceWithoutBarrier,
     /// A sequence lock's reader looks at the sequence again without the fence after its loads.
