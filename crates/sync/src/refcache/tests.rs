@@ -5,10 +5,6 @@ use crate::atomic::{AtomicUsize, Ordering};
 use crate::face::SHRUNK;
 use crate::{Arc, Mutex, thread};
 
-/// All references of the process share one world: while one test counts the dead, the thread of another could be
-/// freeing them. So tests take turns.
-static TURN: Mutex<()> = Mutex::new(());
-
 /// Counts its end.
 struct Noted(Arc<AtomicUsize>);
 
@@ -30,7 +26,6 @@ fn ended(ends: &AtomicUsize) -> usize {
 
 #[test]
 fn a_value_is_dropped_after_its_last_reference_and_not_before() {
-    let _turn = TURN.lock();
     let (first, ends) = noted();
     let second = first.clone();
     assert!(Ref::ptr_eq(&first, &second) && Ref::as_ptr(&first) == Ref::as_ptr(&second));
@@ -42,10 +37,9 @@ fn a_value_is_dropped_after_its_last_reference_and_not_before() {
 
 #[test]
 fn values_are_dropped_without_being_asked_for_when_enough_is_counted() {
-    let _turn = TURN.lock();
     let (other, ends) = (Ref::new(()), Arc::new(AtomicUsize::new(0)));
     (0..10).for_each(|_| drop(Ref::new(Noted(ends.clone()))));
-    // Threads of other tests may count too, so epochs end sooner or later, but end they do.
+    // Other tests' threads count too, so epochs end sooner or later, but end they do.
     for _ in 0..1_000_000 {
         drop(other.clone());
         if ends.load(Ordering::Relaxed) == 10 {
@@ -57,7 +51,6 @@ fn values_are_dropped_without_being_asked_for_when_enough_is_counted() {
 
 #[test]
 fn references_hop_between_threads_while_epochs_pass() {
-    let _turn = TURN.lock();
     let rounds = if SHRUNK { 50 } else { 200_000 };
     let (first, ends) = noted();
     // Each takes what is there and leaves another reference: at any time one or two are left.
@@ -84,7 +77,6 @@ fn references_hop_between_threads_while_epochs_pass() {
 
 #[test]
 fn a_chain_of_references_does_not_recurse() {
-    let _turn = TURN.lock();
     struct Link(#[expect(dead_code, reason = "held for its destructor")] Option<Ref<Link>>, Noted);
     let (length, ends) = (if SHRUNK { 50 } else { 1_000_000 }, Arc::new(AtomicUsize::new(0)));
     let link = |below, _| Some(Ref::new(Link(below, Noted(ends.clone()))));
@@ -96,7 +88,6 @@ fn a_chain_of_references_does_not_recurse() {
 
 #[test]
 fn many_objects_share_few_ways() {
-    let _turn = TURN.lock();
     let (count, ends) = (if SHRUNK { 50 } else { 50_000 }, Arc::new(AtomicUsize::new(0)));
     let all: Vec<_> = (0..count).map(|_| Ref::new(Noted(ends.clone()))).collect();
     let again = all.clone();
