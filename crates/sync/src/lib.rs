@@ -29,9 +29,12 @@ pub mod face;
 #[allow(unsafe_code)]
 pub mod hash_table;
 pub mod percpu;
+#[allow(unsafe_code)]
+pub mod radix;
 pub mod range_lock;
 pub mod rcu;
 pub mod rwsem;
+pub mod seq_bytes;
 pub mod seqcount;
 pub mod seqlock;
 pub mod spin;
@@ -45,8 +48,10 @@ pub use face::{Arc, Barrier, LazyLock, OnceLock, Weak};
 pub use face::{CACHE_LINE, CachePadded, atomic, cpu, thread};
 pub use hash_table::HashTable;
 pub use mutex::{Mutex, MutexGuard};
+pub use radix::RadixTree;
 pub use range_lock::{RangeGuard, RangeLock};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use seq_bytes::{LockedBytes, SeqBytes};
 pub use seqcount::SeqCount;
 pub use seqlock::SeqLock;
 
