@@ -164,7 +164,7 @@ pub(crate) struct Mount {
 
 #[derive(clap::Args)]
 pub(crate) struct Bench {
-    /// What to measure; see the list below
+    /// What to measure; see the list below, or `all`
     #[arg(value_name = "WORKLOAD", required = true)]
     pub(crate) workloads: Vec<String>,
     /// Where: `lib` (in process), `mount` (a mount of ours), `dir:PATH` (any file system); the first is the one
@@ -237,7 +237,7 @@ fn bench_help() -> String {
     let mut text = String::from("Workloads:\n");
     for workload in WORKLOADS {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {:13} {}", workload.name, workload.about);
+        let _ = writeln!(text, "  {:17} {}", workload.name, workload.about);
     }
     text.push_str(
         "

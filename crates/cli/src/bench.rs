@@ -28,7 +28,7 @@ pub(crate) fn bench(options: Bench) -> Result<()> {
         },
     };
     let plan = Plan {
-        workloads: options.workloads.iter().map(|name| workload::find(name)).collect::<Result<_>>()?,
+        workloads: workload::select(&options.workloads)?,
         targets: options.on.iter().map(|text| text.parse()).collect::<Result<_>>()?,
         cpus: if options.cpus.is_empty() { bench::default_cpus() } else { options.cpus },
         tasks: options.tasks,
@@ -65,7 +65,7 @@ pub(crate) fn json_writer(
 /// A bar on standard error when that is a terminal, nothing else.
 fn progress_bar(runs: usize) -> ProgressBar {
     let bar = ProgressBar::new(runs as u64);
-    match ProgressStyle::with_template("{bar:24} {pos}/{len} {msg}") {
+    match ProgressStyle::with_template("{bar:24} {pos}/{len}, {eta} left: {msg}") {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     }

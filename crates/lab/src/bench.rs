@@ -89,7 +89,7 @@ pub trait Listener {
 /// the listener, and the result is [`Failure::Interrupted`].
 pub fn bench(plan: &Plan, listener: &mut dyn Listener, interrupt: &Interrupt) -> Result<Vec<Row>> {
     plan.check()?;
-    let needs_corpus = plan.workloads.iter().any(|workload| workload.shape == Shape::Passes);
+    let needs_corpus = plan.workloads.iter().any(|workload| workload.tree);
     let corpus = Arc::new(if needs_corpus { Corpus::load(TREE_ENTRIES) } else { Corpus::generated(0) });
     let mut session = Session {
         plan,
@@ -167,6 +167,7 @@ impl Session<'_> {
             }
             let mut row = Row::new(&self.origin, workload.name, spec.to_string(), cpus, tasks);
             row.set_outcomes(&outcomes);
+            row.file_system = spec.file_system();
             self.give(row)?;
         }
         stopped

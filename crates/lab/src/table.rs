@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn the_ratio_is_to_the_first_target_of_the_same_workload_and_cpus() {
-        let origin = Origin { machine: String::new(), kernel: String::new() };
+        let origin = Origin { machine: String::new(), kernel: String::new(), command: None };
         let row = |target: &str, cpus, rate| {
             let mut row = Row::new(&origin, "stat", target.into(), cpus, cpus);
             row.set_rates(1, &[rate]);

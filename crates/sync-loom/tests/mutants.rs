@@ -4,9 +4,9 @@ mod model;
 
 use loom::thread;
 use model::explore;
-use sluice_sync_loom::Mutex;
 use sluice_sync_loom::face::{Mutant, seed_mutant};
 use sluice_sync_loom::spin::{SpinLock, Ticket};
+use sluice_sync_loom::{Mutex, RwLock};
 
 /// A value that outlives its execution: a test that dies in mid-execution must not run loom's destructors.
 fn leak<T>(value: T) -> &'static T {
@@ -63,4 +63,27 @@ fn the_ticket_lock_passes_without_a_fault() {
 fn a_dropped_barrier_is_found() {
     seed_mutant(Some(Mutant::TicketWithoutBarrier));
     two_threads_count_under_a_ticket_lock();
+}
+
+fn two_writers_and_a_reader_share_an_rwsem() {
+    explore(2, || {
+        let lock = leak(RwLock::new(0));
+        let threads = [thread::spawn(|| *lock.write() += 1), thread::spawn(|| assert!(*lock.read() <= 2))];
+        *lock.write() += 1;
+        threads.into_iter().for_each(|thread| thread.join().expect("the thread ends"));
+        assert_eq!(*lock.read(), 2);
+    });
+}
+
+#[test]
+fn the_rwsem_passes_without_a_fault() {
+    seed_mutant(None);
+    two_writers_and_a_reader_share_an_rwsem();
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_phantom_that_leaves_quietly_is_found() {
+    seed_mutant(Some(Mutant::PhantomLeavesQuietly));
+    two_writers_and_a_reader_share_an_rwsem();
 }

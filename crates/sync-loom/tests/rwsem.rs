@@ -88,3 +88,32 @@ fn no_writer_comes_between_a_write_and_its_downgrade() {
         assert_eq!(*lock.read(), 11);
     });
 }
+
+#[test]
+fn a_writer_that_is_next_and_a_reader_behind_it_both_get_their_turn() {
+    explore(2, || {
+        let lock = Arc::new(RwLock::new(0));
+        let (writer, reader) = (lock.clone(), lock.clone());
+        let first = lock.read();
+        let threads = vec![spawn(move || *writer.write() += 1), spawn(move || assert!(*reader.read() <= 1))];
+        assert_eq!(*first, 0);
+        drop(first);
+        join(threads);
+        assert_eq!(*lock.read(), 1);
+    });
+}
+
+#[test]
+fn a_run_of_readers_behind_a_writer_goes_in_together_or_asleep_but_goes() {
+    explore(2, || {
+        let lock = Arc::new(RwLock::new(0));
+        let (one, two) = (lock.clone(), lock.clone());
+        let mut writer = lock.write();
+        let read = |lock: Arc<RwLock<i32>>| spawn(move || assert_eq!(*lock.read(), 1));
+        let threads = vec![read(one), read(two)];
+        *writer += 1;
+        drop(writer);
+        join(threads);
+        assert_eq!(*lock.write(), 1);
+    });
+}

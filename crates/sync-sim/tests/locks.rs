@@ -88,3 +88,25 @@ fn an_rwsem_in_write_mode_is_worth_a_mutex() {
         assert!(ratio > 0.95, "{cpus} CPUs: {ratio:.3}");
     }
 }
+
+#[test]
+fn neither_readers_nor_writers_of_an_rwsem_starve_the_other() {
+    for (machine, cpus) in [("skylake-4", 4), ("opteron-32", 32), ("westmere-160", 160)] {
+        for readers in [1, cpus - 1] {
+            let lock = CachePadded::new(RwLock::new(0u64));
+            let report = Machine::named(machine).seed(5).run(cpus, |cpu| {
+                while cpu.now() < 3_000_000 {
+                    if cpu.id() < readers {
+                        drop(lock.read());
+                    } else {
+                        drop(lock.write());
+                    }
+                    cpu.count_op();
+                }
+            });
+            let least = report.cpus.iter().map(|cpu| cpu.ops).min().unwrap_or(0);
+            println!("simulated: {machine}, {readers} readers of {cpus}: least {least}");
+            assert!(least >= 2, "{machine}, {readers} readers of {cpus}: {least}");
+        }
+    }
+}

@@ -33,6 +33,8 @@ pub mod percpu;
 pub mod radix;
 pub mod range_lock;
 pub mod rcu;
+#[allow(unsafe_code)]
+pub mod refcache;
 pub mod rwsem;
 pub mod seq_bytes;
 pub mod seqcount;
@@ -50,6 +52,7 @@ pub use hash_table::HashTable;
 pub use mutex::{Mutex, MutexGuard};
 pub use radix::RadixTree;
 pub use range_lock::{RangeGuard, RangeLock};
+pub use refcache::Ref;
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use seq_bytes::{LockedBytes, SeqBytes};
 pub use seqcount::SeqCount;

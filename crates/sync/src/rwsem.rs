@@ -8,23 +8,35 @@
 //! | bits | name | meaning |
 //! |---|---|---|
 //! | 63 | `CROWD` | more readers than there can be threads: guards were leaked |
-//! | 34..63 | readers | how many readers have the lock, or just tried to (see below) |
-//! | 3..34 | writer | the writer's slot plus one, or 0 |
-//! | 2 | `NO_SPIN` | readers have the lock, and a writer has already spun for them in vain |
+//! | 35..63 | readers | how many readers have the lock, or just tried to (see below) |
+//! | 4..35 | writer | the writer's slot plus one, or 0 |
+//! | 3 | `WRITER_NEXT` | readers have the lock, and a writer is first of those who spin for it |
+//! | 2 | `NO_SPIN` | readers have the lock, and somebody has already spun for them in vain |
 //! | 1 | `HANDOFF` | nobody new may take the lock: it goes to the first waiter |
 //! | 0 | `WAITERS` | whoever lets go last must wake the first waiter |
 //!
 //! A reader adds itself with one unconditional add, so that readers do not retry against each other. If the
-//! add met a writer, a hand-off or waiters, the reader is a *phantom*: it goes to the slow path, which makes
-//! it a holder after all or takes it back. A phantom can hold up a writer for a moment; taking it back
-//! therefore counts as letting go.
+//! add met a writer, a flag that asks for manners, or waiters, the reader is a *phantom*: it goes to the slow
+//! path, which makes it a holder after all or takes it back. A phantom can hold up a writer for a moment;
+//! taking it back therefore counts as letting go.
 //!
-//! What a waiter meets, and why:
-//! - a free lock with sleepers may be **stolen** by a spinner or by a first reader: strict first-come order
-//!   would let the lock idle while the sleeper wakes;
-//! - when a reader's turn comes **all** queued readers go together, also those behind writers: groups of
-//!   readers kept apart by writers (reader fragmentation) would serialise them;
-//! - readers do not spin: spinning readers make fragments too;
+//! Who finds the lock taken spins, readers and writers in one line ([`SpinnerQueue`]), and sleeps when the
+//! owner does not run or a bound is reached:
+//! ```text
+//!   who has it:  W1 | R2 R3 | W4 | R5       in line behind them:  R6 R7 W8 R9
+//!                     ^ a run of readers goes in together: R3 takes the lock while R2 reads
+//! ```
+//! A lock under a mutex would let all of these in one by one, at the same cost of handing over; so no mixture
+//! of readers and writers does worse than a mutex. Readers that sleep at once do: they are counted in while
+//! they wake up, which takes longer than most critical sections, and meanwhile the lock is held by nobody.
+//!
+//! Who goes before whom:
+//! - a free lock with sleepers may be **stolen** by the first in line or by a first reader: strict first-come
+//!   order would let the lock idle while the sleeper wakes;
+//! - readers that come while a writer is first in line queue behind it (`WRITER_NEXT`), so that it waits for
+//!   the readers that it found and no others; readers do not join others past a sleeper either;
+//! - when a sleeping reader's turn comes **all** sleeping readers go together, also those behind writers: groups
+//!   of readers kept apart by writers (reader fragmentation) would serialise them;
 //! - a first waiter that was bypassed too often sets `HANDOFF`: bypassing is bounded.
 //!
 //! # Invariants
@@ -33,7 +45,8 @@
 //! - R2 with `WAITERS` set, whoever makes writer and readers zero wakes the first waiter;
 //! - R3 a writer signs only while there are neither readers nor phantoms; a reader is a holder only if its add
 //!   met no writer, or it was granted the lock while there was none;
-//! - R4 `WAITERS` and `HANDOFF` change only under the queue's lock.
+//! - R4 `WAITERS` and `HANDOFF` change only under the queue's lock;
+//! - R5 `WRITER_NEXT` is set only by a writer that is first in line, which takes the lock or clears it again.
 //!
 //! # Ordering
 //! | label | release side | acquire side | publishes |
@@ -45,58 +58,58 @@
 //! Uncontended: one read-modify-write each way, for readers as for writers.
 //!
 //! # Sources
-//! The kernel's kernel/locking/rwsem.c after 2020: non-spinnable state, hand-off, reader stealing instead of reader
-//! spinning. The discussion of 2016 about i_mutex and i_rwsem: why spinning must not end at an empty owner.
+//! The kernel's kernel/locking/rwsem.c: non-spinnable state, hand-off, reader stealing, a bound in time for spinning
+//! on readers. It let readers spin from 2019 to 2020, each for itself, which split them into small groups;
+//! in one line they cannot be split further than they came. The discussion of 2016 about i_mutex and i_rwsem:
+//! why spinning must not end at an empty owner.
 
-use crate::face::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::face::{const_new, thread};
+use crate::face::atomic::{AtomicU64, Ordering};
+use crate::face::{Mutant, const_new, seeded, thread};
 use crate::spin_policy::{Patience, Verdict};
 use crate::spinner::SpinnerQueue;
-use crate::wait_queue::{Locked, WaitQueue, Want, park};
+use crate::wait_queue::{Locked, WaitQueue, Want, park, wants};
 use std::marker::PhantomData;
 
 const WAITERS: u64 = 1 << 0;
 const HANDOFF: u64 = 1 << 1;
 const NO_SPIN: u64 = 1 << 2;
-const FLAGS: u64 = WAITERS | HANDOFF | NO_SPIN;
-const WRITER_SHIFT: u32 = 3;
+const WRITER_NEXT: u64 = 1 << 3;
+const FLAGS: u64 = WAITERS | HANDOFF | NO_SPIN | WRITER_NEXT;
+const WRITER_SHIFT: u32 = 4;
 const WRITER: u64 = ((1 << 31) - 1) << WRITER_SHIFT;
-const READER: u64 = 1 << 34;
+const READER: u64 = 1 << 35;
 const CROWD: u64 = 1 << 63;
 
 /// What a reader-writer lock does where its designers disagreed; the lab compares policies.
 pub trait RwsemPolicy: Send + Sync + 'static {
     /// Its name in reports.
     const NAME: &'static str;
-    /// Spinning writers learn from a second word who the owner is. It is written after the lock is taken and
-    /// emptied before it is released, so it may be empty while a writer has the lock.
-    const SEPARATE_OWNER: bool;
-    /// A writer goes on spinning when that second word is empty.
-    const SPIN_ON_EMPTY_OWNER: bool;
-    /// A writer spins, for a bounded time, while readers have the lock.
-    const SPIN_ON_READERS: bool;
-    /// A first reader may take a free lock that sleepers wait for.
-    const READERS_STEAL: bool;
+    /// Readers spin in the same line as writers. Otherwise they sleep at once.
+    const READERS_SPIN: bool;
 }
 
-/// The policy of [`crate::RwLock`]: what the kernel has learnt since 2016.
+/// The policy of [`crate::RwLock`].
 #[derive(Debug)]
 pub struct Current;
 
 impl RwsemPolicy for Current {
     const NAME: &'static str = "rwsem";
-    const SEPARATE_OWNER: bool = false;
-    const SPIN_ON_EMPTY_OWNER: bool = true;
-    const SPIN_ON_READERS: bool = true;
-    const READERS_STEAL: bool = true;
+    const READERS_SPIN: bool = true;
+}
+
+/// What the kernel does since 2020: a reader that finds the lock taken sleeps.
+#[derive(Debug)]
+pub struct ReadersSleep;
+
+impl RwsemPolicy for ReadersSleep {
+    const NAME: &'static str = "rwsem-2020";
+    const READERS_SPIN: bool = false;
 }
 
 /// A reader-writer lock that protects nothing by itself.
 pub struct RawRwsem<P: RwsemPolicy = Current> {
     /// See the table above. *atomic (unlock)*
     count: AtomicU64,
-    /// The writer's slot plus one, or 0: a hint, under policies with a separate owner. *written by the writer*
-    owner: AtomicU32,
     spinners: SpinnerQueue,
     waiters: WaitQueue,
     policy: PhantomData<P>,
@@ -115,6 +128,16 @@ fn writer_of(count: u64) -> Option<u32> {
     (((count & WRITER) >> WRITER_SHIFT) as u32).checked_sub(1)
 }
 
+/// Whether a writer may take the lock.
+fn admits_writer(count: u64) -> bool {
+    !held(count) && count & HANDOFF == 0
+}
+
+/// Whether a reader may take the lock. Joining others past a sleeper would keep that out for ever.
+fn admits_reader(count: u64) -> bool {
+    count & (WRITER | HANDOFF | CROWD) == 0 && (count & WAITERS == 0 || !held(count))
+}
+
 impl<P: RwsemPolicy> Default for RawRwsem<P> {
     fn default() -> Self {
         Self::new()
@@ -127,7 +150,6 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         pub fn new() -> Self {
             RawRwsem {
                 count: AtomicU64::new(0),
-                owner: AtomicU32::new(0),
                 spinners: SpinnerQueue::new(),
                 waiters: WaitQueue::new(),
                 policy: PhantomData,
@@ -138,12 +160,12 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     /// Locks for reading.
     ///
     /// # Panics
-    /// If half a thousand million read guards were leaked.
+    /// If a quarter of a thousand million read guards were leaked.
     #[inline]
     pub fn read(&self) {
         // Acquire(unlock): pairs with Release(unlock) in unlock_write().
         let before = self.count.fetch_add(READER, Ordering::Acquire);
-        if before & (WRITER | WAITERS | HANDOFF | CROWD) != 0 {
+        if before & (WRITER | WAITERS | HANDOFF | WRITER_NEXT | CROWD) != 0 {
             self.read_slow(before);
         }
     }
@@ -151,21 +173,17 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     /// Locks for reading if that is possible now.
     #[inline]
     pub fn try_read(&self) -> bool {
-        // Relaxed: looked at again in the exchange.
-        let mut count = self.count.load(Ordering::Relaxed);
-        while count & (WRITER | HANDOFF | CROWD) == 0 {
-            // Acquire(unlock): pairs with Release(unlock) in unlock_write().
-            match self.count.compare_exchange_weak(
-                count,
-                count + READER,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return true,
-                Err(now) => count = now,
-            }
+        // Relaxed: only to see whether trying is worth it.
+        if !admits_reader(self.count.load(Ordering::Relaxed)) {
+            return false;
         }
-        false
+        // Acquire(unlock): pairs with Release(unlock) in unlock_write(). Not an exchange: as long as enough
+        // readers come and go it would fail.
+        let admitted = admits_reader(self.count.fetch_add(READER, Ordering::Acquire));
+        if !admitted {
+            self.unlock_read();
+        }
+        admitted
     }
 
     /// Unlocks after [`read`](Self::read).
@@ -186,23 +204,17 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         if self.count.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.write_slow(thread::slot());
         }
-        self.sign_separately();
     }
 
     /// Locks for writing if the lock is free now.
     #[inline]
     pub fn try_write(&self) -> bool {
-        let taken = self.take_write(sign(thread::slot()));
-        if taken {
-            self.sign_separately();
-        }
-        taken
+        self.take_write(sign(thread::slot()))
     }
 
     /// Unlocks after [`write`](Self::write).
     #[inline]
     pub fn unlock_write(&self) {
-        self.unsign_separately();
         let own = sign(thread::slot());
         // Release(unlock): the protected value; pairs with Acquire(unlock) in read() and write().
         if self.count.compare_exchange(own, 0, Ordering::Release, Ordering::Relaxed).is_err() {
@@ -220,7 +232,6 @@ impl<P: RwsemPolicy> RawRwsem<P> {
 
     /// Turns a write lock into a read lock: no other writer comes between.
     pub fn downgrade(&self) {
-        self.unsign_separately();
         // Relaxed: looked at again in the exchange.
         let mut count = self.count.load(Ordering::Relaxed);
         // Release(unlock): the protected value, to the readers that come now.
@@ -237,27 +248,11 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         }
     }
 
-    #[inline]
-    fn sign_separately(&self) {
-        if P::SEPARATE_OWNER {
-            // Relaxed: a hint.
-            self.owner.store(thread::slot() + 1, Ordering::Relaxed);
-        }
-    }
-
-    #[inline]
-    fn unsign_separately(&self) {
-        if P::SEPARATE_OWNER {
-            // Relaxed: a hint.
-            self.owner.store(0, Ordering::Relaxed);
-        }
-    }
-
     /// Takes the lock for writing if it is free and not promised to a waiter.
     fn take_write(&self, own: u64) -> bool {
         // Relaxed: looked at again in the exchange.
         let mut count = self.count.load(Ordering::Relaxed);
-        while !held(count) && count & HANDOFF == 0 {
+        while admits_writer(count) {
             let new = count & WAITERS | own;
             // Acquire(unlock): pairs with Release(unlock) in both unlocks.
             match self.count.compare_exchange_weak(count, new, Ordering::Acquire, Ordering::Relaxed) {
@@ -268,7 +263,15 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         false
     }
 
-    /// The caller's add met `before`: it is a phantom, to be made a holder or taken back.
+    /// Takes the lock if that is possible now.
+    fn take(&self, want: Want, slot: u32) -> bool {
+        match want {
+            Want::Read => self.try_read(),
+            Want::Write => self.take_write(sign(slot)),
+        }
+    }
+
+    /// The caller's add met `before`: it is a holder after all, or a phantom that is taken back and waits.
     #[cold]
     fn read_slow(&self, before: u64) {
         if before & CROWD != 0 {
@@ -276,90 +279,62 @@ impl<P: RwsemPolicy> RawRwsem<P> {
             self.count.fetch_sub(READER, Ordering::Relaxed);
             panic!("too many readers of one lock: are read guards being leaked?");
         }
-        // Stealing. R3: no writer was there, so the add itself made us a holder; it is only a question of
-        // manners. A first reader may; one that joins others would keep a waiting writer out for ever.
-        if P::READERS_STEAL && !held(before) && before & HANDOFF == 0 {
+        // Stealing. R3: no writer was there, so the add itself made us a holder; it is only a question of manners.
+        if admits_reader(before) && before & WRITER_NEXT == 0 {
             return;
         }
-        let slot = thread::slot();
-        let mut queue = self.waiters.lock();
-        // Relaxed: looked at again in the exchange.
-        let mut count = self.count.load(Ordering::Relaxed);
-        loop {
-            if count & (WRITER | HANDOFF) == 0 && queue.first().is_none() {
-                // Nobody stands before us, so we stay. R3: without a writer, our add holds off any
-                // writer. Acquire(unlock): reads the count again after the writer's subtraction, by an
-                // exchange that changes nothing; pairs with Release(unlock) in unlock_write().
-                match self.count.compare_exchange(count, count, Ordering::Acquire, Ordering::Relaxed) {
-                    Ok(_) => return,
-                    Err(now) => count = now,
-                }
-                continue;
-            }
-            // Release(unlock): a reader that was a holder lets go; it has read nothing, so this only keeps
-            // the chain of releases whole. R1: WAITERS, unless a signalled writer stands before us.
-            let waiters = if queue.first().is_none() { WAITERS } else { 0 };
-            match self.count.compare_exchange(
-                count,
-                (count - READER) | waiters,
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => {
-                    count = (count - READER) | waiters;
-                    break;
-                }
-                Err(now) => count = now,
-            }
-        }
-        queue.enqueue(slot, Want::Read);
-        // R2: taking the phantom back may be the last letting-go.
-        if !held(count) && count & WAITERS != 0 {
-            self.wake_in(queue);
+        if seeded(Mutant::PhantomLeavesQuietly) {
+            self.count.fetch_sub(READER, Ordering::Release);
         } else {
-            drop(queue);
+            self.unlock_read();
         }
-        park(slot);
-        // Granted: the thread that woke us counted us in while no writer had the lock.
+        let slot = thread::slot();
+        if !(P::READERS_SPIN && self.spin(Want::Read, slot)) {
+            self.sleep(Want::Read, slot);
+        }
     }
 
     #[cold]
     fn write_slow(&self, slot: u32) {
-        if self.spin(slot) {
-            return;
+        if !self.spin(Want::Write, slot) {
+            self.sleep(Want::Write, slot);
         }
-        let own = sign(slot);
+    }
+
+    /// Sleeps until the lock is ours.
+    fn sleep(&self, want: Want, slot: u32) {
         let mut queue = self.waiters.lock();
         // Relaxed: looked at again in the exchange.
         let mut count = self.count.load(Ordering::Relaxed);
         // Last chance before sleeping, and the promise that somebody will wake us (R1).
         loop {
-            if !held(count) && count & HANDOFF == 0 {
-                let new = count & WAITERS | own;
-                // Acquire(unlock): pairs with Release(unlock) in both unlocks.
-                match self.count.compare_exchange(count, new, Ordering::Acquire, Ordering::Relaxed) {
-                    Ok(_) => return,
-                    Err(now) => count = now,
-                }
-                continue;
-            }
-            if queue.first().is_some() || count & WAITERS != 0 {
+            let (admitted, taken) = match want {
+                Want::Read => (admits_reader(count), count + READER),
+                Want::Write => (admits_writer(count), count & WAITERS | sign(slot)),
+            };
+            if !admitted && (queue.first().is_some() || count & WAITERS != 0) {
                 break;
             }
-            // Relaxed: the flag publishes nothing but itself.
-            match self.count.compare_exchange(count, count | WAITERS, Ordering::Relaxed, Ordering::Relaxed) {
+            let new = if admitted { taken } else { count | WAITERS };
+            // Acquire(unlock): pairs with Release(unlock) in both unlocks. The flag publishes nothing.
+            match self.count.compare_exchange(count, new, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) if admitted => return,
                 Ok(_) => break,
                 Err(now) => count = now,
             }
         }
-        queue.enqueue(slot, Want::Write);
+        queue.enqueue(slot, want);
         loop {
             drop(queue);
             park(slot);
+            if want == Want::Read {
+                // Granted: the thread that woke us counted us in while no writer had the lock.
+                return;
+            }
             // Signalled, so first. The owner of the moment may be about to go.
             self.wait_for_owner();
             queue = self.waiters.lock();
-            if self.take_as_first(&mut queue, own) {
+            if self.take_as_first(&mut queue, sign(slot)) {
                 return;
             }
             queue.wait_again(slot);
@@ -393,53 +368,58 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         }
     }
 
-    /// Spins in line for the lock. True if it was taken for writing.
-    fn spin(&self, slot: u32) -> bool {
+    /// Spins in line for the lock. True if it was taken.
+    fn spin(&self, want: Want, slot: u32) -> bool {
         if !self.spinners.join(slot) {
             return false;
         }
-        let taken = self.spin_as_first(sign(slot));
+        let taken = self.spin_as_first(want, slot);
+        if !taken && want == Want::Write {
+            self.renounce();
+        }
         self.spinners.leave(slot);
         taken
     }
 
-    fn spin_as_first(&self, own: u64) -> bool {
+    fn spin_as_first(&self, want: Want, slot: u32) -> bool {
         let mut patience = Patience::new();
         loop {
-            if self.take_write(own) {
+            if self.take(want, slot) {
                 return true;
             }
             // Relaxed: a hint.
             let count = self.count.load(Ordering::Relaxed);
-            let readers = held(count) && count & WRITER == 0;
-            if count & HANDOFF != 0 || readers && (!P::SPIN_ON_READERS || count & NO_SPIN != 0) {
+            if count & HANDOFF != 0 {
                 return false;
             }
-            let Some(owner) = self.owner(count) else { return false };
-            if patience.spin(owner) == Verdict::Sleep {
-                if readers {
-                    // Relaxed: a hint, set only on the word that we gave up on. Readers may stay long; the
-                    // next writer need not find out again.
-                    let _ = self.count.compare_exchange(
-                        count,
-                        count | NO_SPIN,
-                        Ordering::Relaxed,
-                        Ordering::Relaxed,
-                    );
+            let readers = if count & WRITER == 0 { count / READER } else { 0 };
+            if readers == 0 {
+                if patience.spin(writer_of(count)) == Verdict::Sleep {
+                    return false;
                 }
+            } else if count & NO_SPIN != 0 {
+                return false;
+            } else if want == Want::Write && count & WRITER_NEXT == 0 {
+                // Relaxed: a flag for other threads, which publishes nothing. Unconditionally: an exchange would
+                // fail for as long as enough readers come and go.
+                self.count.fetch_or(WRITER_NEXT, Ordering::Relaxed);
+            } else if patience.spin_for_readers(&self.count, count, readers) == Verdict::Sleep {
+                // Relaxed: a hint, set only on the word that we gave up on. Readers may stay long; the next
+                // writer need not find out again.
+                let new = count | NO_SPIN;
+                let _ = self.count.compare_exchange(count, new, Ordering::Relaxed, Ordering::Relaxed);
                 return false;
             }
         }
     }
 
-    /// The owner as far as the policy lets a spinner know; `None` if it must not spin for that.
-    fn owner(&self, count: u64) -> Option<Option<u32>> {
-        if !P::SEPARATE_OWNER {
-            return Some(writer_of(count));
+    /// The writer that was next has given up spinning (R5).
+    #[cold]
+    fn renounce(&self) {
+        // Relaxed: as where it is set.
+        if self.count.load(Ordering::Relaxed) & WRITER_NEXT != 0 {
+            self.count.fetch_and(!WRITER_NEXT, Ordering::Relaxed);
         }
-        // Relaxed: a hint.
-        let owner = self.owner.load(Ordering::Relaxed).checked_sub(1);
-        (owner.is_some() || P::SPIN_ON_EMPTY_OWNER).then_some(owner)
     }
 
     /// Spins, as the first waiter, while a writer that has the lock looks like it will unlock soon.
@@ -466,12 +446,10 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         // Relaxed: looked at again in the exchange.
         let mut count = self.count.load(Ordering::Relaxed);
         while count & WAITERS != 0 {
-            let readers = match queue.first_wants() {
-                Some(Want::Read) => queue.readers(),
-                Some(Want::Write) => 0,
-                None => return,
-            };
-            let blocked = if readers > 0 { count & WRITER != 0 } else { held(count) };
+            let Some(first) = queue.first() else { return };
+            // A writer that has the lock blocks everybody: whom is not asked, it would cost a miss.
+            let readers = if count & WRITER == 0 && wants(first) == Want::Read { queue.readers() } else { 0 };
+            let blocked = held(count) && readers == 0;
             let new = if blocked {
                 if !*bypassed.get_or_insert_with(|| queue.bypass()) || count & HANDOFF != 0 {
                     return;

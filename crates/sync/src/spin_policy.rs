@@ -5,7 +5,10 @@
 //! machine that is known ([`thread::running`]) and a spinner stays until the owner is seen not running.
 //! Natively nobody can tell, so a spinner spins a bounded time, about as long as sleeping and being woken
 //! costs: then at worst it wastes as much as it could have won (the ski-rental argument: within twice the best).
+//! Readers are counted, not named, so nobody can tell of them either.
 
+use crate::face::atomic::AtomicU64;
+use crate::face::time::{Duration, Instant};
 use crate::face::{SHRUNK, hint, thread};
 
 /// Turns of spinning where nobody knows whether the owner runs.
@@ -13,6 +16,13 @@ const TURNS_MAX: u32 = if SHRUNK { 1 } else { 100 };
 
 /// Turns between two looks at the lock, at most.
 const PAUSE_MAX: u32 = 32;
+
+/// For how long one spins while readers have the lock: twice what sleeping and being woken costs ...
+const READERS_WAIT: Duration = Duration::from_micros(if SHRUNK { 0 } else { 10 });
+/// ... and for each reader the time to let go of a word that all the others write, too ...
+const READER_WAIT: Duration = Duration::from_nanos(if SHRUNK { 0 } else { 500 });
+/// ... which that many can be queueing for at most.
+const READERS_MAX: u32 = 64;
 
 /// What [`Patience::spin`] advises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +36,13 @@ pub(crate) enum Verdict {
 /// One thread's patience with one lock.
 pub(crate) struct Patience {
     turns: u32,
+    /// When readers will have been waited for long enough.
+    readers_until: Option<Instant>,
 }
 
 impl Patience {
     pub(crate) fn new() -> Self {
-        Patience { turns: 0 }
+        Patience { turns: 0, readers_until: None }
     }
 
     /// Spins one turn for the lock that `owner` has (none: it is just changing hands).
@@ -49,6 +61,17 @@ impl Patience {
                 hint::pause(pause);
             }
         }
+        Verdict::Again
+    }
+
+    /// Spins one turn while `readers` readers have the lock, whose word was `seen`.
+    pub(crate) fn spin_for_readers(&mut self, word: &AtomicU64, seen: u64, readers: u64) -> Verdict {
+        let now = Instant::now();
+        let wait = READERS_WAIT + READER_WAIT * u32::try_from(readers).unwrap_or(u32::MAX).min(READERS_MAX);
+        if now >= *self.readers_until.get_or_insert(now + wait) {
+            return Verdict::Sleep;
+        }
+        hint::watch(word, seen, PAUSE_MAX);
         Verdict::Again
     }
 }

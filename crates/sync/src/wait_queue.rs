@@ -132,11 +132,6 @@ impl Locked<'_> {
         self.queue.first.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// What the first waiter wants.
-    pub(crate) fn first_wants(&self) -> Option<Want> {
-        self.first().map(wants)
-    }
-
     /// Appends the calling thread; it must then [`park`]. True if it is the first.
     pub(crate) fn enqueue(&mut self, slot: u32, want: Want) -> bool {
         let node = NODES.get(slot);
@@ -237,7 +232,8 @@ impl Locked<'_> {
     }
 }
 
-fn wants(slot: u32) -> Want {
+/// What the waiter in `slot` wants. The caller holds the lock of its queue.
+pub(crate) fn wants(slot: u32) -> Want {
     // Relaxed: protected by the queue's lock (Q1).
     if NODES.get(slot).want.load(Ordering::Relaxed) == Want::Read as u32 { Want::Read } else { Want::Write }
 }

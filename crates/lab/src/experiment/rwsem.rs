@@ -1,4 +1,5 @@
-//! Rwsem: create and unlink in one directory, under a mutex, under the rwsem of 2016, under ours.
+//! Rwsem: create and unlink in one directory, under a mutex, under the rwsem of 2016, under one whose readers
+//! sleep at once (as the kernel's do since 2020), under ours, whose readers spin in line.
 //!
 //! # Sources
 //! unlink1 of 2016 on 4 CPUs: mutex 689,179; rwsem 498,325 (-27.7%), with far more idle time; the rwsem that
@@ -19,6 +20,7 @@ use sluice_machine::{Cpu, Machine};
 use sluice_sync::time::Duration;
 use sluice_sync::{CachePadded, Mutex, RwLock};
 use sluice_sync_sim as sim;
+use sluice_sync_sim::rwsem::{Current, ReadersSleep, RwsemPolicy};
 
 /// Seeds of the simulated runs; the median counts.
 const SEEDS: &[u64] = &[7, 8, 9, 10, 11];
@@ -50,8 +52,12 @@ const MIXES: &[(&str, u64)] = &[
 /// Runs a mix, given as the percentage of readers, on so many CPUs.
 type Simulate = fn(&Machine, usize, u64) -> Run;
 
-const LOCKS: &[(&str, Simulate)] =
-    &[("mutex", under_mutex), ("rwsem-2016", under_rwsem_2016), ("rwsem", under_rwsem)];
+const LOCKS: &[(&str, Simulate)] = &[
+    ("mutex", under_mutex),
+    ("rwsem-2016", under_rwsem_2016),
+    (ReadersSleep::NAME, under_rwsem::<ReadersSleep>),
+    (Current::NAME, under_rwsem::<Current>),
+];
 
 fn reads(cpu: &Cpu, percent: u64) -> bool {
     cpu.random(100) < percent
@@ -66,8 +72,8 @@ fn under_mutex(machine: &Machine, cpus: usize, percent: u64) -> Run {
     })
 }
 
-fn under_rwsem(machine: &Machine, cpus: usize, percent: u64) -> Run {
-    let lock = sim::CachePadded::new(sim::RwLock::new(()));
+fn under_rwsem<P: RwsemPolicy>(machine: &Machine, cpus: usize, percent: u64) -> Run {
+    let lock = sim::CachePadded::new(sim::RwLock::<(), P>::with_policy(()));
     let data = Protected::new(UNLINK.lines);
     contend(machine, cpus, &UNLINK, |cpu| {
         if reads(cpu, percent) {
@@ -255,6 +261,24 @@ mod tests {
                 run("rwsem", machine, cpus, 0).ops_per_s() / run("mutex", machine, cpus, 0).ops_per_s();
             assert!(ratio >= 0.99, "{machine}, {cpus} CPUs: {ratio:.3}");
         }
+    }
+
+    #[test]
+    fn no_mix_of_readers_and_writers_is_worse_than_under_a_mutex() {
+        for (machine, cpus) in [("skylake-4", 2), ("skylake-4", 4), ("westmere-160", 20)] {
+            for percent in [10, 50, 90, 99] {
+                let mutex = run("mutex", machine, cpus, percent).ops_per_s();
+                let ratio = run("rwsem", machine, cpus, percent).ops_per_s() / mutex;
+                assert!(ratio >= 0.98, "{machine}, {cpus} CPUs, {percent}% readers: {ratio:.3}");
+            }
+        }
+    }
+
+    #[test]
+    fn readers_that_sleep_at_once_are_what_makes_a_mix_worse() {
+        let mutex = run("mutex", "skylake-4", 4, 50).ops_per_s();
+        let ratio = run(ReadersSleep::NAME, "skylake-4", 4, 50).ops_per_s() / mutex;
+        assert!((0.5..0.8).contains(&ratio), "{ratio:.3}");
     }
 
     #[test]

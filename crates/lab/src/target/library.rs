@@ -1,10 +1,11 @@
 //! Library: the target `lib`, this project's file system in this process, without a mount.
 
+use super::open_files::OpenFiles;
 use super::{CallResult, Calls, Handle, Lock, Meta, Open, Target};
 use crate::failure::Result;
 use sluice_vfs::{
-    Cred, Errno, Fd, FileLock, FileType, FlockOperation, Fs, LockType, OpenFlags, Options, Process,
-    Superblock,
+    Cred, FallocateMode, Fd, FileLock, FileType, FlockOperation, Fs, LockType, OpenFlags, Options, Process,
+    Superblock, Whence,
 };
 use std::ffi::OsString;
 use std::marker::PhantomData;
@@ -36,7 +37,7 @@ impl Default for Library {
 impl Target for Library {
     fn task(&self) -> Result<Box<dyn Calls>> {
         let process = self.fs.process(self.cred.clone());
-        Ok(Box::new(ProcessCalls { process, files: Vec::new(), here: PhantomData }))
+        Ok(Box::new(ProcessCalls { process, files: OpenFiles::new(), here: PhantomData }))
     }
 }
 
@@ -45,14 +46,8 @@ const ENTRIES_PER_CALL: usize = 1024;
 
 struct ProcessCalls {
     process: Process,          // owner only
-    files: Vec<Option<Fd>>,    // owner only; a handle is an index
+    files: OpenFiles<Fd>,      // owner only
     here: PhantomData<Rc<()>>, // not Send, as on every target
-}
-
-impl ProcessCalls {
-    fn file(&self, file: Handle) -> CallResult<Fd> {
-        self.files.get(file.0).copied().flatten().ok_or(Errno::EBADF)
-    }
 }
 
 impl Calls for ProcessCalls {
@@ -61,31 +56,53 @@ impl Calls for ProcessCalls {
             Open::Read => (OpenFlags::RDONLY, 0),
             Open::ReadWrite => (OpenFlags::RDWR, 0),
             Open::New(mode) => (OpenFlags::RDWR | OpenFlags::CREAT | OpenFlags::EXCL, mode),
+            Open::Create(mode) => (OpenFlags::RDWR | OpenFlags::CREAT, mode),
+            Open::Append => (OpenFlags::WRONLY | OpenFlags::APPEND, 0),
         };
         let file = self.process.open(path, flags, mode)?;
-        let free = self.files.iter().position(Option::is_none).unwrap_or(self.files.len());
-        if free == self.files.len() {
-            self.files.push(None);
-        }
-        self.files[free] = Some(file);
-        Ok(Handle(free))
+        Ok(self.files.keep(file))
     }
 
     fn close(&mut self, file: Handle) -> CallResult<()> {
-        let file = self.files.get_mut(file.0).and_then(Option::take).ok_or(Errno::EBADF)?;
-        self.process.close(file)
+        self.process.close(self.files.take(file)?)
     }
 
     fn pread(&mut self, file: Handle, buf: &mut [u8], offset: u64) -> CallResult<usize> {
-        self.process.pread(self.file(file)?, buf, offset.cast_signed())
+        self.process.pread(*self.files.get(file)?, buf, offset.cast_signed())
     }
 
     fn pwrite(&mut self, file: Handle, data: &[u8], offset: u64) -> CallResult<usize> {
-        self.process.pwrite(self.file(file)?, data, offset.cast_signed())
+        self.process.pwrite(*self.files.get(file)?, data, offset.cast_signed())
+    }
+
+    fn read(&mut self, file: Handle, buf: &mut [u8]) -> CallResult<usize> {
+        self.process.read(*self.files.get(file)?, buf)
+    }
+
+    fn write(&mut self, file: Handle, data: &[u8]) -> CallResult<usize> {
+        self.process.write(*self.files.get(file)?, data)
+    }
+
+    fn lseek(&mut self, file: Handle, position: u64) -> CallResult<()> {
+        self.process.lseek(*self.files.get(file)?, position.cast_signed(), Whence::Set).map(drop)
+    }
+
+    fn ftruncate(&mut self, file: Handle, size: u64) -> CallResult<()> {
+        self.process.ftruncate(*self.files.get(file)?, size.cast_signed())
+    }
+
+    fn fallocate(&mut self, file: Handle, offset: u64, length: u64) -> CallResult<()> {
+        let (offset, length) = (offset.cast_signed(), length.cast_signed());
+        self.process.fallocate(*self.files.get(file)?, FallocateMode::empty(), offset, length)
+    }
+
+    fn dup(&mut self, file: Handle) -> CallResult<Handle> {
+        let same = self.process.dup(*self.files.get(file)?)?;
+        Ok(self.files.keep(same))
     }
 
     fn fsync(&mut self, file: Handle) -> CallResult<()> {
-        self.process.fsync(self.file(file)?)
+        self.process.fsync(*self.files.get(file)?)
     }
 
     fn stat(&mut self, path: &str) -> CallResult<Meta> {
@@ -139,7 +156,7 @@ impl Calls for ProcessCalls {
             Lock::Exclusive => LockType::Write,
             Lock::Unlock => LockType::Unlock,
         };
-        self.process.fcntl_setlk(self.file(file)?, &FileLock::whole(kind))
+        self.process.fcntl_setlk(*self.files.get(file)?, &FileLock::whole(kind))
     }
 
     fn flock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
@@ -147,6 +164,6 @@ impl Calls for ProcessCalls {
             Lock::Exclusive => FlockOperation::Exclusive,
             Lock::Unlock => FlockOperation::Unlock,
         };
-        self.process.flock(self.file(file)?, operation)
+        self.process.flock(*self.files.get(file)?, operation)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{HostDir, Library, Target};
 use crate::failure::{Failure, Result};
+use crate::machine;
 use crate::mounted::Mounted;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,16 @@ impl Spec {
             Spec::Dir(path) => Box::new(HostDir::below(path)?),
             Spec::Mount => Box::new(OwnMount::new(program)?),
         })
+    }
+}
+
+impl Spec {
+    /// Type and options of the file system, where it is a mounted one.
+    pub fn file_system(&self) -> Option<String> {
+        match self {
+            Spec::Dir(path) => machine::file_system(path),
+            _ => None,
+        }
     }
 }
 

@@ -42,13 +42,19 @@ pub mod words {
 
 /// Waiting without sleeping: each turn lets another thread run.
 pub mod hint {
-    use super::atomic::{AtomicU32, Ordering};
+    use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
     pub use loom::hint::spin_loop;
 
     /// One turn, however many are asked for.
     #[track_caller]
     pub fn pause(_turns: u32) {
+        spin_loop();
+    }
+
+    /// One turn.
+    #[track_caller]
+    pub fn watch(_word: &AtomicU64, _seen: u64, _turns: u32) {
         spin_loop();
     }
 

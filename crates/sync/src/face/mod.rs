@@ -23,6 +23,7 @@
 //! - put [`hint::spin_loop`], [`hint::pause`] or [`hint::Waiting`] into every loop that waits for another thread;
 //! - take [`SHRUNK`] into account in every constant that bounds a loop: a checker explores each turn.
 
+mod host;
 #[cfg(feature = "loom")]
 mod loom;
 #[cfg(not(any(feature = "loom", feature = "sim")))]
@@ -43,6 +44,7 @@ pub use self::native::*;
 #[cfg(all(feature = "sim", not(feature = "loom")))]
 pub use self::sim::*;
 
+pub use self::host::{Host, PerHost};
 pub use self::table::SlotTable;
 
 use std::ops::{Deref, DerefMut};
@@ -60,6 +62,8 @@ pub enum Mutant {
     UnlockWithoutRelease,
     /// A first waiter takes the mutex and forgets those behind it.
     WaitersForgotten,
+    /// A reader that came too late takes itself off the rwsem without waking whom it held up.
+    PhantomLeavesQuietly,
     /// A reader announces itself and goes on without the light barrier.
     AnnounceWithoutBarrier,
     /// A sequence lock's reader looks at the sequence again without the fence after its loads.
@@ -68,6 +72,8 @@ pub enum Mutant {
     KillInTwoSteps,
     /// A hash table is resized again while readers may still walk the chains of the last resize.
     ResizeWithoutGracePeriod,
+    /// A scalable reference's cache does not tell that it gives up an object whose uses cancelled out.
+    CancelledUsesForgotten,
     /// The ticket lock leaves out the barrier between seeing its turn and using it.
     TicketWithoutBarrier,
 }

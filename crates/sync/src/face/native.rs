@@ -59,7 +59,7 @@ pub mod words {
 
 /// Waiting without sleeping.
 pub mod hint {
-    use super::atomic::{AtomicU32, Ordering};
+    use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
     /// Tells the CPU that this is a turn of a waiting loop.
     #[inline]
@@ -73,6 +73,13 @@ pub mod hint {
         for _ in 0..turns {
             std::hint::spin_loop();
         }
+    }
+
+    /// Waits about as long as `turns` turns of a waiting loop for `word` to change from `seen`; where looking
+    /// costs whoever writes the word, as here, without looking.
+    #[inline]
+    pub fn watch(_word: &AtomicU64, _seen: u64, turns: u32) {
+        pause(turns);
     }
 
     /// The turns of one wait. With more threads than CPUs the thread that would end the wait may need

@@ -82,7 +82,7 @@ pub mod words {
 
 /// Waiting without sleeping. The machine lets a spinner rest until the line that it watches changes.
 pub mod hint {
-    use super::atomic::{AtomicU32, Ordering};
+    use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
     pub use sluice_machine::spin_loop;
 
@@ -93,6 +93,13 @@ pub mod hint {
     #[inline]
     pub fn pause(turns: u32) {
         sluice_machine::pause(turns.into());
+    }
+
+    /// Waits for `word` to change from `seen`, for as long as `turns` turns of a waiting loop at most.
+    #[inline]
+    #[track_caller]
+    pub fn watch(word: &AtomicU64, seen: u64, turns: u32) {
+        sluice_machine::spin_until_for(word, u64::from(turns) * TURN_CYCLES, |now| now != seen);
     }
 
     /// The turns of one wait.

@@ -51,6 +51,8 @@ use self::defer::Bag;
 use crate::Mutex;
 use crate::face::atomic::{AtomicU64, Ordering};
 use crate::face::{CachePadded, SlotTable, const_new};
+#[cfg(not(feature = "loom"))]
+use crate::face::{Host, PerHost};
 use crate::readers::{Line, Readers, heavy_barrier};
 use std::marker::PhantomData;
 
@@ -201,11 +203,12 @@ pub fn domain() -> &'static crate::face::Arc<Domain> {
     &DOMAIN
 }
 
-/// The domain of the process, for structures that have none of their own.
+/// The domain of the process, for structures that have none of their own. (On the simulator each thread of the
+/// host has one: a machine must not wait for another machine's readers.)
 #[cfg(not(feature = "loom"))]
 pub fn domain() -> &'static crate::Arc<Domain> {
-    static DOMAIN: crate::OnceLock<crate::Arc<Domain>> = crate::OnceLock::new();
-    DOMAIN.get_or_init(|| crate::Arc::new(Domain::new()))
+    static DOMAINS: PerHost<crate::OnceLock<crate::Arc<Domain>>> = PerHost::new(crate::OnceLock::new());
+    DOMAINS.get(Host::here()).get_or_init(|| crate::Arc::new(Domain::new()))
 }
 
 #[cfg(all(test, not(feature = "loom")))]

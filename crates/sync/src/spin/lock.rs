@@ -79,6 +79,12 @@ impl<T, R: MutualExclusion> SpinLock<T, R> {
     }
 }
 
+impl<T: Default, R: MutualExclusion> Default for SpinLock<T, R> {
+    fn default() -> Self {
+        SpinLock::new(T::default())
+    }
+}
+
 impl<T: ?Sized, R: MutualExclusion> SpinLock<T, R> {
     /// Spins until the lock is free, and locks it.
     #[inline]

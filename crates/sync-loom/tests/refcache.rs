@@ -1,0 +1,142 @@
+//! Models of the scalable references: never dropped under a reference, dropped once after the last. A cache has
+//! one way and is flushed every second count, so each model passes through several epochs.
+
+mod model;
+
+use loom::thread;
+use model::explore;
+use sluice_sync_loom::Mutex;
+use sluice_sync_loom::atomic::{AtomicUsize, Ordering};
+use sluice_sync_loom::face::{Mutant, seed_mutant};
+use sluice_sync_loom::refcache::{Ref, settle};
+
+/// Notes its own end where a late user would see it.
+struct Canary(&'static AtomicUsize);
+
+impl Canary {
+    fn new() -> (Ref<Canary>, &'static AtomicUsize) {
+        let alive = Box::leak(Box::new(AtomicUsize::new(1)));
+        (Ref::new(Canary(alive)), alive)
+    }
+}
+
+fn sing(alive: &AtomicUsize) {
+    assert_eq!(alive.load(Ordering::Relaxed), 1, "dropped under a reference");
+}
+
+impl Drop for Canary {
+    fn drop(&mut self) {
+        assert_eq!(self.0.swap(0, Ordering::Relaxed), 1, "dropped twice");
+    }
+}
+
+#[test]
+fn two_threads_take_and_drop_while_a_third_settles() {
+    seed_mutant(None);
+    explore(2, || {
+        let (first, alive) = Canary::new();
+        let second = first.clone();
+        let thread = thread::spawn(move || {
+            let third = second.clone();
+            drop(second);
+            sing(alive);
+            drop(third);
+        });
+        let settler = thread::spawn(settle);
+        let fourth = first.clone();
+        drop(first);
+        sing(alive);
+        drop(fourth);
+        thread.join().expect("the thread ends");
+        settler.join().expect("the settler ends");
+        settle();
+        assert_eq!(alive.load(Ordering::Relaxed), 0, "dropped after the last");
+    });
+}
+
+/// What one of two threads does with its own reference.
+#[derive(Clone, Copy)]
+enum Act {
+    /// Takes one from the other thread's.
+    Take,
+    Drop,
+    /// Counts something else.
+    Other,
+}
+
+/// Who does what. Each thread's cache is flushed at its every second act. In the first epoch the object's global
+/// count comes to 0, since the first reference's end is flushed before the second one's begin; then a
+/// reference hops to the thread whose cache was just flushed, from the one whose cache is flushed next.
+const SCRIPT: [(usize, Act); 11] = {
+    use Act::{Drop, Other, Take};
+    [
+        (1, Take),
+        (0, Drop),
+        (0, Other),
+        (0, Take),
+        (1, Drop),
+        (1, Take),
+        (0, Drop),
+        (0, Take),
+        (1, Drop),
+        (1, Take),
+        (0, Drop),
+    ]
+};
+
+struct Stage {
+    step: AtomicUsize,
+    own: [Mutex<Option<Ref<Canary>>>; 2],
+    other: Ref<()>,
+}
+
+impl Stage {
+    fn play(&self, me: usize) {
+        for (at, (who, act)) in SCRIPT.into_iter().enumerate() {
+            if who != me {
+                continue;
+            }
+            while self.step.load(Ordering::Acquire) != at {
+                thread::yield_now();
+            }
+            match act {
+                Act::Take => {
+                    let theirs = self.own[1 - me].lock();
+                    *self.own[me].lock() = theirs.clone();
+                }
+                Act::Drop => drop(self.own[me].lock().take()),
+                Act::Other => std::mem::forget(self.other.clone()),
+            }
+            self.step.store(at + 1, Ordering::Release);
+        }
+    }
+}
+
+fn a_reference_hops_ahead_of_the_flushes() {
+    explore(1, || {
+        let (first, alive) = Canary::new();
+        let own = [Mutex::new(Some(first)), Mutex::new(None)];
+        let stage: &'static Stage =
+            Box::leak(Box::new(Stage { step: AtomicUsize::new(0), own, other: Ref::new(()) }));
+        let thread = thread::spawn(|| stage.play(1));
+        stage.play(0);
+        thread.join().expect("the thread ends");
+        sing(alive);
+        drop(stage.own[1].lock().take());
+        settle();
+        assert_eq!(alive.load(Ordering::Relaxed), 0, "dropped after the last");
+    });
+}
+
+#[test]
+fn a_reference_that_hops_is_not_lost() {
+    seed_mutant(None);
+    a_reference_hops_ahead_of_the_flushes();
+}
+
+#[test]
+#[should_panic(expected = "dropped under a reference")]
+fn forgetting_uses_that_cancel_out_is_found() {
+    seed_mutant(Some(Mutant::CancelledUsesForgotten));
+    a_reference_hops_ahead_of_the_flushes();
+}

@@ -1,0 +1,59 @@
+//! Hosts: what the process has once, and on the simulator once for each thread of the host.
+//!
+//! Simulated machines of different host threads run beside each other, each in its own time. A structure that
+//! all of them shared would let one machine wait for another, and its counts would depend on the other's pace.
+
+/// A host thread: natively, and under loom, there is only the one world and this is nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host {
+    #[cfg(feature = "sim")]
+    number: u32,
+}
+
+impl Host {
+    /// The caller's.
+    #[inline]
+    pub fn here() -> Host {
+        Host {
+            #[cfg(feature = "sim")]
+            number: super::slot::current(),
+        }
+    }
+}
+
+/// A `T` for each [`Host`].
+#[cfg(not(feature = "sim"))]
+pub struct PerHost<T>(T);
+
+/// A `T` for each [`Host`].
+#[cfg(feature = "sim")]
+pub struct PerHost<T>(super::SlotTable<T>);
+
+#[cfg(not(feature = "sim"))]
+impl<T> PerHost<T> {
+    /// `first`, or on the simulator as many of its default as there are hosts.
+    pub const fn new(first: T) -> Self {
+        PerHost(first)
+    }
+
+    /// The one of `host`.
+    #[inline]
+    pub fn get(&self, _host: Host) -> &T {
+        &self.0
+    }
+}
+
+#[cfg(feature = "sim")]
+impl<T: Default> PerHost<T> {
+    /// As many defaults as there are hosts. (`first` is only what it would be natively.)
+    pub const fn new(first: T) -> Self {
+        // A destructor cannot run in a constant; what is forgotten here owns nothing yet.
+        std::mem::forget(first);
+        PerHost(super::SlotTable::new())
+    }
+
+    /// The one of `host`.
+    pub fn get(&self, host: Host) -> &T {
+        self.0.get(host.number)
+    }
+}

@@ -1,0 +1,105 @@
+//! Tests of the scalable references: exact to zero, from any thread, in chains of any length.
+
+use super::*;
+use crate::atomic::{AtomicUsize, Ordering};
+use crate::face::SHRUNK;
+use crate::{Arc, Mutex, thread};
+
+/// Counts its end.
+struct Noted(Arc<AtomicUsize>);
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn noted() -> (Ref<Noted>, Arc<AtomicUsize>) {
+    let ends = Arc::new(AtomicUsize::new(0));
+    (Ref::new(Noted(ends.clone())), ends)
+}
+
+fn ended(ends: &AtomicUsize) -> usize {
+    settle();
+    ends.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_value_is_dropped_after_its_last_reference_and_not_before() {
+    let (first, ends) = noted();
+    let second = first.clone();
+    assert!(Ref::ptr_eq(&first, &second) && Ref::as_ptr(&first) == Ref::as_ptr(&second));
+    drop(first);
+    assert_eq!(ended(&ends), 0);
+    drop(second);
+    assert_eq!(ended(&ends), 1);
+}
+
+#[test]
+fn values_are_dropped_without_being_asked_for_when_enough_is_counted() {
+    let (other, ends) = (Ref::new(()), Arc::new(AtomicUsize::new(0)));
+    (0..10).for_each(|_| drop(Ref::new(Noted(ends.clone()))));
+    // Other tests' threads count too, so epochs end sooner or later, but end they do.
+    for _ in 0..1_000_000 {
+        drop(other.clone());
+        if ends.load(Ordering::Relaxed) == 10 {
+            return;
+        }
+    }
+    panic!("{} of 10 dropped", ends.load(Ordering::Relaxed));
+}
+
+#[test]
+fn references_hop_between_threads_while_epochs_pass() {
+    let rounds = if SHRUNK { 50 } else { 200_000 };
+    let (first, ends) = noted();
+    // Each takes what is there and leaves another reference: at any time one or two are left.
+    let place = Mutex::new(first);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for round in 0..rounds {
+                    let next = place.lock().clone();
+                    let before = std::mem::replace(&mut *place.lock(), next);
+                    assert_eq!(before.0.load(Ordering::Relaxed), 0, "dropped under a reference");
+                    drop(before);
+                    if round % 1_000 == 0 {
+                        settle();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(ended(&ends), 0);
+    drop(place);
+    assert_eq!(ended(&ends), 1);
+}
+
+#[test]
+fn a_chain_of_references_does_not_recurse() {
+    struct Link(#[expect(dead_code, reason = "held for its destructor")] Option<Ref<Link>>, Noted);
+    let (length, ends) = (if SHRUNK { 50 } else { 1_000_000 }, Arc::new(AtomicUsize::new(0)));
+    let link = |below, _| Some(Ref::new(Link(below, Noted(ends.clone()))));
+    let chain = (0..length).fold(None, link);
+    assert!(chain.as_ref().is_some_and(|link| link.1.0.load(Ordering::Relaxed) == 0));
+    drop(chain);
+    assert_eq!(ended(&ends), length);
+}
+
+#[test]
+fn many_objects_share_few_ways() {
+    let (count, ends) = (if SHRUNK { 50 } else { 50_000 }, Arc::new(AtomicUsize::new(0)));
+    let all: Vec<_> = (0..count).map(|_| Ref::new(Noted(ends.clone()))).collect();
+    let again = all.clone();
+    drop(all);
+    assert_eq!(ended(&ends), 0);
+    drop(again);
+    assert_eq!(ended(&ends), count);
+}
+
+#[test]
+fn an_object_costs_sixteen_bytes_beside_its_value() {
+    if !cfg!(feature = "sim") {
+        assert_eq!(size_of::<Counted<[u64; 8]>>(), 64 + 16);
+    }
+}
