@@ -167,8 +167,8 @@ pub(crate) struct Bench {
     /// What to measure; see the list below, or `all`
     #[arg(value_name = "WORKLOAD", required = true)]
     pub(crate) workloads: Vec<String>,
-    /// Where: `lib` (in process), `mount` (a mount of ours), `dir:PATH` (any file system); the first is the one
-    /// that ratios refer to
+    /// Where: `lib` (in process), `mount` (a mount of ours), `dir:PATH` (any file system), `sim:MACHINE` (in
+    /// process on a simulated machine); the first is the one that ratios refer to
     #[arg(long, value_name = "TARGET,...", value_delimiter = ',', default_value = "lib")]
     pub(crate) on: Vec<String>,
     /// Numbers of CPUs to pin the load to, each in turn [default: 1 and all]; the daemon of a mount is not pinned
@@ -248,7 +248,11 @@ Examples:
   sluice bench creat-unlink --on lib,dir:/dev/shm
   sluice bench stat open-close --on mount,dir:/dev/shm,dir:/var/tmp --cpus 1,2 --seconds 1
   sluice bench posix02 --on lib --tasks 16 --json result.json
-  sluice bench footprint --on lib --runs 1",
+  sluice bench open-close-same --on sim:power7-64 --cpus 1,8,64 --runs 3
+  sluice bench footprint --on lib --runs 1
+
+On a simulated machine each CPU does 100 operations, or --ops, and the lines that CPUs waited for most are shown.
+Machines: uma-2, skylake-4, vm-16, opteron-32, power7-64, westmere-160, icelake-2s, milan-2s.",
     );
     text
 }

@@ -27,10 +27,11 @@ pub(crate) fn bench(options: Bench) -> Result<()> {
             _ => return Err(Failure::Usage(format!("--seconds {seconds}: give a positive number"))),
         },
     };
+    let targets = options.on.iter().map(|text| text.parse()).collect::<Result<Vec<_>>>()?;
     let plan = Plan {
         workloads: workload::select(&options.workloads)?,
-        targets: options.on.iter().map(|text| text.parse()).collect::<Result<_>>()?,
-        cpus: if options.cpus.is_empty() { bench::default_cpus() } else { options.cpus },
+        cpus: if options.cpus.is_empty() { bench::default_cpus(&targets)? } else { options.cpus },
+        targets,
         tasks: options.tasks,
         runs: options.runs,
         limit,

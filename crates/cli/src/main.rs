@@ -23,6 +23,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// On simulated machines no two objects share a line by chance; everywhere else this is the system's allocator.
+#[global_allocator]
+static HEAP: sluice_machine::Heap = sluice_machine::Heap;
+
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {

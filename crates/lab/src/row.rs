@@ -201,9 +201,11 @@ impl Row {
         let time = time.map(|times| times.into_iter().fold(CpuTime::default(), |sum, time| sum + time));
         let time = time.filter(|time| time.total > 0);
         let share = |part: fn(&CpuTime) -> u64| time.map(|time| part(&time) as f64 / time.total as f64);
-        self.idle = share(|time| time.idle);
         self.user = share(|time| time.user);
         self.system = share(|time| time.system);
+        let idle: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.idle).collect();
+        self.idle = median(&idle);
+        self.hottest = outcomes.first().map(|outcome| outcome.hottest.clone()).unwrap_or_default();
         let switches: Option<u64> = outcomes.iter().map(|outcome| outcome.context_switches).sum();
         self.switches_per_op = switches.filter(|_| self.ops > 0).map(|count| count as f64 / self.ops as f64);
     }
@@ -216,7 +218,9 @@ mod tests {
     fn outcome(ops: u64, ops_per_s: f64, cpu_time: Option<CpuTime>) -> Outcome {
         let mut latency_ns = latencies();
         latency_ns.saturating_record(100);
-        Outcome { ops, ops_per_s, latency_ns, cpu_time, context_switches: Some(ops / 10) }
+        let idle = cpu_time.map(|time| time.idle as f64 / time.total as f64);
+        let context_switches = Some(ops / 10);
+        Outcome { latency_ns, idle, cpu_time, context_switches, ..Outcome::new(ops, ops_per_s) }
     }
 
     #[test]

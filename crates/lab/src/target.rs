@@ -9,14 +9,17 @@
 mod host_dir;
 mod library;
 mod open_files;
+mod simulated;
 mod spec;
 
 pub use host_dir::HostDir;
 pub use library::Library;
-pub use spec::Spec;
+pub use simulated::{DEFAULT_OPS, simulated_run};
+pub use spec::{Ready, Spec};
 
 use crate::failure::{Failure, Result};
 use sluice_sync::thread;
+use sluice_vfs as vfs;
 use sluice_vfs::Errno;
 
 /// An open file of one task. It means nothing to other tasks.

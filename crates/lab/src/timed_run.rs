@@ -19,6 +19,7 @@ use crate::corpus::Corpus;
 use crate::failure::{Context, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::machine::{self, CpuTime};
+use crate::row::HotLine;
 use crate::target::{Calls, Target};
 use crate::workload::{Seat, Shape, Task, Workload};
 use hdrhistogram::Histogram;
@@ -64,10 +65,29 @@ pub struct Outcome {
     pub ops_per_s: f64,
     /// Latencies of sampled operations, in nanoseconds.
     pub latency_ns: Histogram<u64>,
-    /// Time of the CPUs used.
+    /// Share of time that the CPUs used were idle, 0 to 1.
+    pub idle: Option<f64>,
+    /// Where else their time went, where the system tells.
     pub cpu_time: Option<CpuTime>,
     /// How often tasks left their CPU while they worked.
     pub context_switches: Option<u64>,
+    /// The lines waited for most, on a simulated machine.
+    pub hottest: Vec<HotLine>,
+}
+
+impl Outcome {
+    /// An outcome of which nothing else is known.
+    pub fn new(ops: u64, ops_per_s: f64) -> Outcome {
+        Outcome {
+            ops,
+            ops_per_s,
+            latency_ns: latencies(),
+            idle: None,
+            cpu_time: None,
+            context_switches: None,
+            hottest: Vec::new(),
+        }
+    }
 }
 
 /// A histogram of nanoseconds up to a minute, to one percent.
@@ -304,7 +324,8 @@ fn sum_up(
         }
     };
     let context_switches = parts.iter().map(|part| part.context_switches).sum();
-    Outcome { ops, ops_per_s, latency_ns, cpu_time, context_switches }
+    let idle = cpu_time.filter(|time| time.total > 0).map(|time| time.idle as f64 / time.total as f64);
+    Outcome { latency_ns, idle, cpu_time, context_switches, ..Outcome::new(ops, ops_per_s) }
 }
 
 fn rate(ops: u64, time: Duration) -> f64 {
