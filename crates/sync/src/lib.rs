@@ -34,11 +34,14 @@ pub mod lock_debug;
 #[allow(unsafe_code)]
 pub mod name_table;
 pub mod percpu;
+#[allow(unsafe_code)]
+pub mod radix;
 pub mod range_lock;
 pub mod rcu;
 #[allow(unsafe_code)]
 pub mod refcache;
 pub mod rwsem;
+pub mod seq_bytes;
 pub mod seqcount;
 pub mod seqlock;
 pub mod spin;
@@ -54,9 +57,11 @@ pub use hash_table::HashTable;
 pub use lock_debug::LockClass;
 pub use mutex::{Mutex, MutexGuard};
 pub use name_table::NameTable;
+pub use radix::RadixTree;
 pub use range_lock::{RangeGuard, RangeLock};
 pub use refcache::Ref;
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use seq_bytes::{LockedBytes, SeqBytes};
 pub use seqcount::SeqCount;
 pub use seqlock::SeqLock;
 

@@ -20,5 +20,3 @@ pub(crate) static SUPERBLOCK_OBSERVERS: LockClass = LockClass::new("vfs.superblo
 pub(crate) const SECOND_DIRECTORY: u8 = 1;
 /// The level of the names of a directory that is being removed, under those of one or two directories above it.
 pub(crate) const REMOVED_DIRECTORY: u8 = 2;
-/// The level of the data of the second of two files: that of the higher inode number.
-pub(crate) const SECOND_FILE: u8 = 1;
