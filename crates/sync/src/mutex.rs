@@ -338,7 +338,14 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     pub fn lock_under<U: ?Sized>(&self, _outer: &MutexGuard<'_, U>) -> MutexGuard<'_, T> {
-        self.lock_as(Ask::WRITE.under_outer())
+        self.lock_as(Ask::WRITE.any_number())
+    }
+
+    /// As [`lock`](Self::lock), by a thread that takes any number of locks of the class in one order of theirs.
+    #[inline]
+    #[track_caller]
+    pub fn lock_in_order(&self) -> MutexGuard<'_, T> {
+        self.lock_as(Ask::WRITE.any_number())
     }
 
     #[inline]

@@ -20,8 +20,8 @@ pub(crate) struct Ask {
     pub(crate) reenters: bool,
     /// Different parts of one lock may be held at once.
     pub(crate) in_parts: bool,
-    /// Locks of the class are taken one after the other, by nobody but the owner of an outer lock.
-    pub(crate) under_outer: bool,
+    /// The taker may hold any number of the class: one order of theirs, or a common outer lock, rules them.
+    pub(crate) any_number: bool,
     /// Tells apart locks of one class that one thread holds at a time.
     pub(crate) level: u8,
 }
@@ -32,7 +32,7 @@ impl Ask {
         spins: false,
         reenters: false,
         in_parts: false,
-        under_outer: false,
+        any_number: false,
         level: 0,
     };
     /// A sleeping lock, alone.
@@ -50,9 +50,9 @@ impl Ask {
         Ask { mode, in_parts: true, ..Ask::PLAIN }
     }
 
-    /// The same, for one of many locks of a class, under a lock that lets nobody else take more than one.
-    pub(crate) const fn under_outer(self) -> Ask {
-        Ask { under_outer: true, ..self }
+    /// The same, for one of many locks of a class, which one order of theirs or a common outer lock rules.
+    pub(crate) const fn any_number(self) -> Ask {
+        Ask { any_number: true, ..self }
     }
 
     /// The same, at `level` of the lock's class: 0 to 7, higher ones count as 7.

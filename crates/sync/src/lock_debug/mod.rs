@@ -19,6 +19,7 @@
 //! | by `try_...` | no | that never waits; what is taken while it is held gets its edges |
 //! | a second lock of the same class | must have another level | `lock_nested(1)` says: by a rule, after level 0 |
 //! | any number of one class, by `lock_under` | no | a common outer lock lets only one thread do so |
+//! | any number of one class, by `lock_in_order` | no | they have an order, such as pages of a file |
 //!
 //! A sleeping lock taken under a spin lock is reported too. Reading under RCU is no lock: it waits for nobody,
 //! and here it may sleep. The bit locks of the hash table are leaves within one file and are not watched, nor are

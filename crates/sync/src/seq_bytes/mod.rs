@@ -104,8 +104,9 @@ impl<const WORDS: usize> SeqBytes<WORDS> {
 
     /// Waits for other writers and shuts out readers.
     #[inline]
+    #[track_caller]
     pub fn lock(&self) -> LockedBytes<'_, WORDS> {
-        let frozen = self.writers.lock();
+        let frozen = self.writers.lock_in_order();
         LockedBytes { block: self, _writing: self.count.write(), frozen }
     }
 }

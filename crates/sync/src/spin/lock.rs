@@ -127,7 +127,7 @@ impl<T: ?Sized, R: MutualExclusion> SpinLock<T, R> {
     #[inline]
     #[track_caller]
     pub fn lock_under<U: ?Sized>(&self, _outer: &MutexGuard<'_, U>) -> SpinGuard<'_, T, R> {
-        self.lock_as(Ask::SPIN.under_outer())
+        self.lock_as(Ask::SPIN.any_number())
     }
 
     #[inline]

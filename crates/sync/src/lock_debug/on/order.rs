@@ -95,7 +95,7 @@ pub(super) fn check(stack: &Stack, next: &Entry) -> Verdict {
         return Verdict::Wrong(nested(stack, next, "which may sleep, under a spin lock"));
     }
     let to = node(next.class, next.ask);
-    if !next.ask.under_outer && held().any(|entry| node(entry.class, entry.ask) == to) {
+    if !next.ask.any_number && held().any(|entry| node(entry.class, entry.ask) == to) {
         return Verdict::Wrong(nested(stack, next, "of a class and level that this thread holds already"));
     }
     for entry in stack.iter().rev().flatten() {
