@@ -72,7 +72,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::WouldBlock`], [`LockError::NoLocks`].
     pub fn set_range(&self, request: &RangeRequest) -> Result<(), LockError> {
-        self.request_range(request, NO_WAIT).map(drop)
+        self.request(request, false, NO_WAIT).map(drop)
     }
 
     /// F_SETLKW: locks, sleeping while others hold conflicting locks. What the owner holds of the range already
@@ -82,7 +82,7 @@ impl FileLocks {
     /// [`LockError::Deadlock`], [`LockError::NoLocks`], and by `cancel` [`LockError::Interrupted`] and
     /// [`LockError::TimedOut`].
     pub fn set_range_wait(&self, request: &RangeRequest, cancel: &Cancel) -> Result<(), LockError> {
-        self.wait(cancel, |done| self.request_range(request, Some(done)))
+        self.wait(cancel, |done| self.request(request, false, Some(done)))
     }
 
     /// F_SETLKW without a thread that sleeps: if the request must wait, `done` is called with the outcome, by
@@ -91,7 +91,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::Deadlock`] and [`LockError::NoLocks`], when known at once; `done` is then not called.
     pub fn submit_range(&self, request: &RangeRequest, done: Done) -> Result<Submitted, LockError> {
-        Self::keeping(done, |done| self.request_range(request, Some(done)))
+        Self::keeping(done, |done| self.request(request, false, Some(done)))
     }
 
     /// F_UNLCK: unlocks what `owner` holds of `range`, if anything.
@@ -99,7 +99,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::NoLocks`] if this would split a lock and the limit is reached; then nothing is unlocked.
     pub fn unlock_range(&self, owner: Owner, range: Range) -> Result<(), LockError> {
-        self.change(|spaces, around, outcomes| spaces.ranges.unlock(around, owner, range, outcomes))
+        self.unlock_in(owner, range, false)
     }
 
     /// Unlocks all ranges of `owner`: due at any close of the file by a process, and at the last close of a
@@ -117,7 +117,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::WouldBlock`], [`LockError::NoLocks`].
     pub fn set_flock(&self, owner: u64, pid: i32, kind: Kind) -> Result<(), LockError> {
-        self.request_flock(&whole(owner, pid, kind), NO_WAIT).map(drop)
+        self.request(&whole(owner, pid, kind), true, NO_WAIT).map(drop)
     }
 
     /// flock: as [`set_flock`](Self::set_flock), but sleeps while others hold conflicting locks.
@@ -125,7 +125,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::NoLocks`], and by `cancel` [`LockError::Interrupted`] and [`LockError::TimedOut`].
     pub fn set_flock_wait(&self, owner: u64, pid: i32, kind: Kind, cancel: &Cancel) -> Result<(), LockError> {
-        self.wait(cancel, |done| self.request_flock(&whole(owner, pid, kind), Some(done)))
+        self.wait(cancel, |done| self.request(&whole(owner, pid, kind), true, Some(done)))
     }
 
     /// As [`submit_range`](Self::submit_range), for flock.
@@ -133,7 +133,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::NoLocks`]; `done` is then not called.
     pub fn submit_flock(&self, owner: u64, pid: i32, kind: Kind, done: Done) -> Result<Submitted, LockError> {
-        Self::keeping(done, |done| self.request_flock(&whole(owner, pid, kind), Some(done)))
+        Self::keeping(done, |done| self.request(&whole(owner, pid, kind), true, Some(done)))
     }
 
     /// flock with `LOCK_UN`: unlocks what the description `owner` holds, if anything.
@@ -165,12 +165,25 @@ impl FileLocks {
         is_used(&spaces.ranges) || is_used(&spaces.flocks)
     }
 
-    fn request_range(
+    /// Makes a request in one of the two spaces.
+    pub(crate) fn request(
         &self,
         request: &RangeRequest,
+        is_flock: bool,
         done: Option<impl FnOnce() -> Done>,
     ) -> Result<Submitted, LockError> {
+        if is_flock {
+            return self.request_flock(request, done);
+        }
         self.submit(|spaces, around, outcomes| spaces.ranges.request(around, *request, done, outcomes))
+    }
+
+    /// Unlocks in one of the two spaces.
+    pub(crate) fn unlock_in(&self, owner: Owner, range: Range, is_flock: bool) -> Result<(), LockError> {
+        self.change(|spaces, around, outcomes| {
+            let space = if is_flock { &mut spaces.flocks } else { &mut spaces.ranges };
+            space.unlock(around, owner, range, outcomes)
+        })
     }
 
     fn request_flock(
@@ -252,7 +265,7 @@ impl FileLocks {
 }
 
 /// A flock as a lock of all bytes.
-const fn whole(owner: u64, pid: i32, kind: Kind) -> RangeRequest {
+pub(crate) const fn whole(owner: u64, pid: i32, kind: Kind) -> RangeRequest {
     RangeRequest { owner: Owner::Description(owner), pid, kind, range: Range::WHOLE }
 }
 

@@ -28,6 +28,10 @@
 //! processes: as POSIX and Linux have it, a cycle of owners is a deadlock although another thread of one of them
 //! might still unlock. OFD and flock requests take no part, as on Linux (`deadlock`).
 //!
+//! A request waits in one of three ways: a thread sleeps until it is decided, a [`Cancel`] token is used or time is
+//! over ([`FileLocks::set_range_wait`]); a completion is called ([`FileLocks::submit_range`]); a future is polled
+//! ([`FileLocks::lock_range`]).
+//!
 //! # Clients must
 //! - call [`FileLocks::release_owner`] for the process at *every* close of the file by that process (POSIX),
 //!   and for the description, with [`FileLocks::release_flock`], at its last close;
@@ -94,6 +98,7 @@ mod deadlock;
 mod domain;
 mod error;
 mod file;
+mod future;
 mod interval_tree;
 mod list;
 mod proc_locks;
@@ -112,6 +117,7 @@ pub use cancel::Cancel;
 pub use domain::{BYPASS_MAX, DomainOptions, LockDomain};
 pub use error::LockError;
 pub use file::FileLocks;
+pub use future::LockFuture;
 pub use list::{LockClass, LockEntry};
 pub use proc_locks::proc_locks;
 pub use range::{Range, RangeError};

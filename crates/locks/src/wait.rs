@@ -6,6 +6,7 @@ use crate::{Cancel, LockError};
 use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Condvar, Mutex};
 use std::collections::VecDeque;
+use std::task::{Context, Poll, Waker};
 
 /// What is called with the outcome of a request that had to wait.
 pub type Done = Box<dyn FnOnce(Result<(), LockError>) + Send>;
@@ -61,13 +62,46 @@ pub(crate) struct Slot {
 struct SlotState {
     outcome: Option<Result<(), LockError>>,
     interrupted: bool,
+    /// Of the task that waits, if it is no thread.
+    waker: Option<Waker>,
 }
 
 impl Slot {
     /// Delivers the outcome.
     pub(crate) fn finish(&self, outcome: Result<(), LockError>) {
-        self.state.lock().outcome = Some(outcome);
+        let waker = {
+            let mut state = self.state.lock();
+            state.outcome = Some(outcome);
+            state.waker.take()
+        };
         self.changed.notify_one();
+        // Unlocked: it may run anything.
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The outcome if there is one; else the task of `context` is woken when there is.
+    pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Result<(), LockError>> {
+        let mut state = self.state.lock();
+        match state.outcome {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The outcome of a request that was decided; waits until the thread that did so has told.
+    pub(crate) fn outcome(&self) -> Result<(), LockError> {
+        let mut state = self.state.lock();
+        loop {
+            match state.outcome {
+                Some(outcome) => return outcome,
+                None => state = self.changed.wait(state),
+            }
+        }
     }
 
     /// Asks the sleeper to give up.
