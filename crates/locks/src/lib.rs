@@ -16,8 +16,8 @@
 //!
 //! A request that no lock of another owner is in the way of is granted at once, even past waiters, as on
 //! Linux; otherwise it fails, or waits. What sets bytes free *settles* the space before it lets go of the file:
-//! of those who wait for these bytes, oldest first, each that nobody is in the way of any more is granted on the
-//! spot. The lock is handed over; nobody is woken to try again (`space`).
+//! of those who wait for these bytes, oldest first, each that nobody is in the way of any more goes on: if a completion
+//! answers it, it is granted on the spot; if a thread or task waits, it is woken, alone, to take the lock (`space`).
 //!
 //! Nobody starves: a waiting request is bypassed, by owners that were not in its way already, at most
 //! [`BYPASS_MAX`] times while it is the oldest of those in conflict; then later requests wait behind it (`waiters`).
@@ -51,7 +51,8 @@
 //!
 //! # Invariants
 //! - I1 Within one owner, ranges are ascending and disjoint, and neighbours of one kind are merged.
-//! - I2 No waiter could be granted: a lock or a starving request is in the way of each (when the file is unlocked).
+//! - I2 No waiter could be granted (when the file is unlocked): in the way of each is a lock, a starving request, or one
+//!   that was called; those that were called themselves are about to come.
 //! - I3 When all calls have returned, no cycle of processes wait for each other's locks.
 //!
 //! # Cost

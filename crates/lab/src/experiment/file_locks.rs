@@ -21,6 +21,10 @@ use sluice_locks_sim as sim;
 use sluice_machine::Machine;
 use sluice_sync::Arc;
 use sluice_sync::time::Duration;
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Wake, Waker};
 
 const SEEDS: &[u64] = &[7, 8, 9];
 /// Tasks of the source's tests.
@@ -52,35 +56,55 @@ const VARIANTS: &[(&str, Make)] = &[
 /// Makes a design for tasks that call so, with so many files.
 type Make = fn(&Arc<Tasks>, Form, usize) -> Box<dyn Design>;
 
-/// The lock manager of sluicefs, on the machine.
+/// The lock manager of sluicefs, on the machine: each task is one of asynchronous code.
 struct Ours {
-    tasks: Arc<Tasks>,
     form: Form,
-    files: Vec<sim::FileLocks>,
+    /// Held by an `Arc` that the machine does not see: the counting would be ours, not that of the locks.
+    files: Vec<Arc<sim::FileLocks>>,
+    wakers: Vec<Waker>,
+    /// The request of each task that waits.
+    waiting: Vec<RefCell<Option<sim::LockFuture<Arc<sim::FileLocks>>>>>,
+}
+
+/// Wakes one task.
+struct WakeTask {
+    tasks: Arc<Tasks>,
+    task: usize,
+}
+
+impl Wake for WakeTask {
+    fn wake(self: Arc<Self>) {
+        self.tasks.wake(self.task);
+    }
 }
 
 impl Ours {
     fn new(tasks: &Arc<Tasks>, form: Form, files: usize) -> Ours {
         let domain = sim::LockDomain::new(sim::DomainOptions::default());
-        let files = (0..files).map(|ino| sim::FileLocks::new(&domain, 0, ino as u64)).collect();
-        Ours { tasks: tasks.clone(), form, files }
+        let files = (0..files).map(|ino| Arc::new(sim::FileLocks::new(&domain, 0, ino as u64))).collect();
+        let waker = |task| Waker::from(Arc::new(WakeTask { tasks: tasks.clone(), task }));
+        let wakers: Vec<_> = (0..tasks.count()).map(waker).collect();
+        Ours { form, files, waiting: wakers.iter().map(|_| RefCell::default()).collect(), wakers }
     }
 }
 
 impl Design for Ours {
     fn lock(&self, task: usize, file: usize) -> bool {
-        let (tasks, owner) = (self.tasks.clone(), task as u64);
-        let done = Box::new(move |_| tasks.wake(task, true));
-        let submitted = match self.form {
-            Form::Flock => self.files[file].submit_flock(owner, 1, sim::Kind::Exclusive, done),
-            Form::Posix => {
-                let (kind, range) = (sim::Kind::Exclusive, sim::Range::WHOLE);
-                let request = sim::RangeRequest { owner: sim::Owner::Process(owner), pid: 1, kind, range };
-                self.files[file].submit_range(&request, done)
+        let mut waiting = self.waiting[task].borrow_mut();
+        let future = waiting.get_or_insert_with(|| {
+            let (file, kind, range) = (self.files[file].clone(), sim::Kind::Exclusive, sim::Range::WHOLE);
+            let owner = sim::Owner::Process(task as u64);
+            match self.form {
+                Form::Flock => sim::LockFuture::flock(file, task as u64, 1, kind),
+                Form::Posix => sim::LockFuture::range(file, sim::RangeRequest { owner, pid: 1, kind, range }),
             }
-        };
-        // One lock at a time cannot deadlock, and there is no limit.
-        matches!(submitted, Ok(sim::Submitted::Granted))
+        });
+        let outcome = pin!(future).poll(&mut Context::from_waker(&self.wakers[task]));
+        if outcome.is_ready() {
+            // Without limits, and one lock at a time: it is granted.
+            *waiting = None;
+        }
+        outcome.is_ready()
     }
 
     fn unlock(&self, task: usize, file: usize) {

@@ -2,8 +2,7 @@
 //!
 //! # Theory
 //! A CPU of the machine runs one body, so a CPU takes care of several tasks itself: it goes on with one until that
-//! has to wait for a lock, then with another. Who is given a lock, or told to try again, is put into the mailbox
-//! of his CPU, which sleeps when it has nothing to do. Going on with a woken task costs a task switch.
+//! has to wait for a lock, then with another. Who is woken, to try again, is put into the mailbox of his CPU, which sleeps when it has nothing to do. Going on with a woken task costs a task switch.
 
 use sluice_machine::{Machine, Report};
 use sluice_sync::Arc;
@@ -42,6 +41,8 @@ const WARM: u64 = UNTIL / 4;
 
 /// The mailboxes of all CPUs.
 pub struct Tasks {
+    /// *immutable*
+    count: usize,
     /// *immutable; each looks after itself*
     boxes: Vec<Mailbox>,
     /// Tasks woken. *atomic (a count the machine does not see)*
@@ -52,8 +53,8 @@ pub struct Tasks {
 
 #[derive(Default)]
 struct Mailbox {
-    /// Tasks, and whether each was given its lock. *protected by its lock*
-    letters: CachePadded<SpinLock<VecDeque<(usize, bool)>, Queued>>,
+    /// Tasks that were woken. *protected by its lock*
+    letters: CachePadded<SpinLock<VecDeque<usize>, Queued>>,
     /// 1: the CPU sleeps. *atomic (sleep)*
     asleep: CachePadded<AtomicU32>,
 }
@@ -68,18 +69,15 @@ pub struct Run {
     pub wakes_per_release: f64,
 }
 
-/// What a task does next.
-#[derive(Clone, Copy, PartialEq)]
-enum Next {
-    Ask,
-    AskAgain,
-    Hold,
-}
-
 impl Tasks {
     /// How many CPUs there are.
     pub fn cpus(&self) -> usize {
         self.boxes.len()
+    }
+
+    /// How many tasks there are.
+    pub fn count(&self) -> usize {
+        self.count
     }
 
     /// The CPU that takes care of `task`.
@@ -87,12 +85,12 @@ impl Tasks {
         task % self.cpus()
     }
 
-    /// `task`, which waits, was given its lock, or is to try again.
-    pub fn wake(&self, task: usize, given: bool) {
+    /// Wakes `task`, which waits, to try again.
+    pub fn wake(&self, task: usize) {
         // Relaxed: a count, read when the run is over.
         self.wakes.fetch_add(1, Ordering::Relaxed);
         let mailbox = &self.boxes[self.cpu_of(task)];
-        mailbox.letters.lock().push_back((task, given));
+        mailbox.letters.lock().push_back(task);
         mailbox.rouse();
     }
 
@@ -105,7 +103,7 @@ impl Tasks {
     }
 
     /// Takes the letters of `cpu`; sleeps until there are some if it `may_sleep`.
-    fn receive(&self, cpu: usize, may_sleep: bool) -> VecDeque<(usize, bool)> {
+    fn receive(&self, cpu: usize, may_sleep: bool) -> VecDeque<usize> {
         let Mailbox { letters, asleep } = &self.boxes[cpu];
         loop {
             let received = std::mem::take(&mut *letters.lock());
@@ -132,24 +130,23 @@ impl Tasks {
         let (post, design) = machine.prepare(cpus, || {
             let boxes = (0..cpus).map(|_| Mailbox::default()).collect();
             let over = unseen::AtomicBool::new(false);
-            let post = Arc::new(Tasks { boxes, wakes: unseen::AtomicU64::new(0), over });
+            let post = Arc::new(Tasks { count: tasks, boxes, wakes: unseen::AtomicU64::new(0), over });
             let design = make(&post);
             (post, design)
         });
         let releases = unseen::AtomicU64::new(0);
         let report = machine.run(cpus, |cpu| {
             let own = (cpu.id()..tasks).step_by(cpus);
-            let mut next: VecDeque<_> = own.map(|task| (task, Next::Ask)).collect();
+            // Each with whether it had waited.
+            let mut next: VecDeque<_> = own.map(|task| (task, false)).collect();
             cpu.work(cpu.random(WARM / 2));
             while cpu.now() < UNTIL {
                 let letters = post.receive(cpu.id(), next.is_empty()).into_iter();
-                next.extend(
-                    letters.map(|(task, given)| (task, if given { Next::Hold } else { Next::AskAgain })),
-                );
+                next.extend(letters.map(|task| (task, true)));
                 // Without letters the run is over.
-                let Some((task, step)) = next.pop_front() else { break };
-                cpu.work(if step == Next::Ask { CALL / 2 + cpu.random(CALL) } else { SWITCH });
-                if step != Next::Hold && !design.lock(task, file_of(task)) {
+                let Some((task, is_woken)) = next.pop_front() else { break };
+                cpu.work(if is_woken { SWITCH } else { CALL / 2 + cpu.random(CALL) });
+                if !design.lock(task, file_of(task)) {
                     continue;
                 }
                 cpu.work(CALL / 2 + cpu.random(CALL));
@@ -159,7 +156,7 @@ impl Tasks {
                 if cpu.now() >= WARM {
                     cpu.count_op();
                 }
-                next.push_back((task, Next::Ask));
+                next.push_back((task, false));
             }
             post.end();
         });

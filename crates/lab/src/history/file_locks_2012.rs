@@ -88,7 +88,7 @@ impl Design for FileLocks2012 {
         global.blocked -= woken.len() as u64;
         for task in woken {
             self.link(1);
-            self.tasks.wake(task, false);
+            self.tasks.wake(task);
         }
     }
 }

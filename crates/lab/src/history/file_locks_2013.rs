@@ -83,7 +83,7 @@ impl Design for FileLocks2013 {
             work(GLANCE);
             for task in std::mem::take(&mut file.waiters) {
                 work(HASH);
-                self.tasks.wake(task, false);
+                self.tasks.wake(task);
             }
         }
     }
