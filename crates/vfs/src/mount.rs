@@ -161,8 +161,7 @@ impl MountTable {
     pub(crate) fn enter(&self, mut at: Location) -> Location {
         loop {
             let Ok(dir) = at.inode.as_dir() else { return at };
-            // SeqCst: a walk that begins after `attach` returned sees its count.
-            if dir.mounts_here.load(Ordering::SeqCst) == 0 {
+            if !dir.has_mounts() {
                 return at;
             }
             let key = (at.mount.id, at.inode.ino());
@@ -216,13 +215,7 @@ impl MountTable {
             on = Location { inode: above.root.clone(), mount: above.clone() };
         }
         let counted = on.inode.as_dir().unwrap_or(point);
-        // SeqCst: pairs with the load in `Inode::bury_directory`, which holds the names lock: either it sees
-        // this count, or the look at `is_dead` below comes after it and sees the directory removed.
-        counted.mounts_here.fetch_add(1, Ordering::SeqCst);
-        if counted.names.read().is_dead() {
-            counted.mounts_here.fetch_sub(1, Ordering::SeqCst);
-            return Err(Errno::ENOENT);
-        }
+        counted.count_mount()?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let mount = Mount::new(id, superblock, root, flags);
         by_place.insert((on.mount.id, on.inode.ino()), mount.clone());
@@ -261,7 +254,7 @@ impl MountTable {
             let Some(place) = mount.place.lock().take() else { continue };
             by_place.remove(&(place.mount.id, place.inode.ino()));
             if let Ok(dir) = place.inode.as_dir() {
-                dir.mounts_here.fetch_sub(1, Ordering::SeqCst);
+                dir.uncount_mount();
             }
         }
         Ok(())
@@ -274,7 +267,7 @@ impl Drop for MountTable {
         for mount in self.by_place.get_mut().values() {
             if let Some(dir) = mount.place.lock().take().as_ref().and_then(|place| place.inode.as_dir().ok())
             {
-                dir.mounts_here.fetch_sub(1, Ordering::SeqCst);
+                dir.uncount_mount();
             }
         }
     }

@@ -25,9 +25,6 @@ pub(crate) struct OpenFile {
 pub(crate) struct Cursor {
     /// Byte offset in a file; position of the last entry read from a directory.
     pub(crate) position: u64,
-    /// The newest entry of a directory when reading began at its start: entries that come later wait for the
-    /// next `rewinddir`, or a program that adds a name for each it reads would never end.
-    pub(crate) last_entry: u64,
 }
 
 impl OpenFile {

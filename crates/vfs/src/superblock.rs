@@ -2,13 +2,15 @@
 
 use crate::budget::Budget;
 use crate::data::{PAGE, PAGE_SIZE, Space};
-use crate::inode::{Body, InodeInit};
+use crate::dir::NameHasher;
+use crate::inode::{Body, InodeInit, settle};
 use crate::stat::S_IALLUGO;
 use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, StatFs};
 use sluice_locks::{DomainOptions, LockDomain};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::percpu::Ida;
 use sluice_sync::rcu::{self, RcuCell};
+use sluice_sync::refcache::Ref;
 use sluice_sync::{Arc, CachePadded, Mutex};
 
 /// The inode number of every root directory.
@@ -50,7 +52,7 @@ impl Default for Options {
 
 /// One file system. It lives as long as somebody holds it: a mount, or a caller.
 pub struct Superblock {
-    shared: Arc<Shared>,
+    shared: Ref<Shared>,
     root: InodeRef,
 }
 
@@ -64,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) lock_domain: Arc<LockDomain>,
     /// Held by a rename that moves a name between directories, so that the tree's shape stands still.
     pub(crate) rename_lock: CachePadded<Mutex<()>>,
+    /// *Immutable.*
+    pub(crate) hasher: NameHasher,
     /// Inode numbers. *Per CPU.*
     inos: Ida,
     /// Inodes in memory. *Per CPU.*
@@ -85,12 +89,13 @@ impl Superblock {
         let deadlock_detection = options.deadlock_detection;
         let (mode, uid, gid) = (options.root_mode & S_IALLUGO, options.root_uid, options.root_gid);
         let (inodes, pages) = (options.inode_limit, options.size_limit.map(|bytes| bytes / PAGE));
-        let shared = Arc::new(Shared {
+        let shared = Ref::new(Shared {
             // Major number 0: no real device, as the kernel's own memory file systems have it.
             dev: (minor & 0xff) | ((minor & 0xf_ff00) << 12),
             options,
             lock_domain: LockDomain::new(DomainOptions { deadlock_detection, ..Default::default() }),
             rename_lock: CachePadded::new(Mutex::new(())),
+            hasher: NameHasher::new(),
             inos: Ida::new(ROOT_INO + 1..u64::MAX),
             // The root is in use.
             inodes: Budget::new(inodes, 1),
@@ -115,6 +120,7 @@ impl Superblock {
 
     /// Size and use. Without a limit the totals are 0, as the kernel's tmpfs has it.
     pub fn statfs(&self) -> StatFs {
+        settle();
         StatFs {
             block_size: PAGE_SIZE as u32,
             blocks: self.shared.options.size_limit.map_or(0, |bytes| bytes / PAGE),
@@ -132,11 +138,13 @@ impl Superblock {
 
     /// Inodes in memory, those without a name that somebody still holds included.
     pub fn live_inodes(&self) -> u64 {
+        settle();
         self.shared.inodes.used()
     }
 
     /// Bytes of file data in memory, in whole pages.
     pub fn bytes_used(&self) -> u64 {
+        settle();
         self.shared.pages.used() * PAGE
     }
 
@@ -160,12 +168,9 @@ impl Drop for Superblock {
     fn drop(&mut self) {
         let mut directories = vec![self.root.clone()];
         while let Some(dir) = directories.pop() {
-            for child in dir.dismantle() {
-                if child.file_type() == FileType::Directory {
-                    directories.push(child);
-                }
-            }
+            directories.extend(dir.dismantle());
         }
+        settle();
     }
 }
 
@@ -206,7 +211,10 @@ impl Shared {
 
 impl Space for Shared {
     fn reserve(&self, pages: u64) -> Result<(), Errno> {
-        self.pages.take(pages)
+        self.pages.take(pages).or_else(|_| {
+            settle();
+            self.pages.take(pages)
+        })
     }
 
     fn release(&self, pages: u64) {
