@@ -72,10 +72,13 @@
 mod cache;
 #[allow(unsafe_code)]
 mod object;
+mod slot;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 #[allow(unsafe_code)]
 mod world;
+
+pub use self::slot::RefSlot;
 
 use self::object::{Counted, Object};
 use self::world::world;
@@ -150,6 +153,11 @@ impl<T: fmt::Debug + Send + Sync + 'static> fmt::Debug for Ref<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }
+}
+
+/// Takes the reference out of `this`, still counted.
+fn into_counted<T: Send + Sync + 'static>(this: Ref<T>) -> *mut Counted<T> {
+    std::mem::ManuallyDrop::new(this).counted.as_ptr()
 }
 
 /// Drops every value whose last reference is gone now, and those that then lose theirs. Stops all counting for a

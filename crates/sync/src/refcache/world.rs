@@ -59,6 +59,22 @@ impl World {
     /// Counts `delta` references of `object`, one of this world, in the calling thread's cache.
     #[inline]
     pub(super) fn count(&self, object: Object, delta: i64) {
+        self.with_cache(|cache| cache.count(object, delta, &self.epoch));
+    }
+
+    /// Counts a reference of the object that `find` finds, under the lock of the calling thread's cache.
+    #[inline]
+    pub(super) fn count_found(&self, find: impl FnOnce() -> Option<Object>) {
+        self.with_cache(|cache| {
+            if let Some(object) = find() {
+                cache.count(object, 1, &self.epoch);
+            }
+        });
+    }
+
+    /// Calls `count` with the calling thread's cache, and flushes it when that is due.
+    #[inline]
+    fn with_cache(&self, count: impl FnOnce(&mut Cache)) {
         let shard = self.shards.get(thread::slot());
         let mut guard = shard.lock();
         if !guard.is_enlisted() {
@@ -66,7 +82,7 @@ impl World {
             guard = self.enlist(shard);
         }
         let cache = &mut *guard;
-        cache.count(object, delta, &self.epoch);
+        count(cache);
         let due = cache.turns >= TURNS && !cache.freeing;
         drop(guard);
         if due {

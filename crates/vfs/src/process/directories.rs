@@ -2,7 +2,6 @@
 
 use super::{Fd, Process};
 use crate::{Access, Errno, FileType};
-use sluice_sync::Arc;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -69,7 +68,7 @@ impl Process {
     /// # Errors
     /// `EBADF`, `ENOTDIR`, `EACCES`.
     pub fn fchdir(&self, fd: Fd) -> Result<(), Errno> {
-        let location = (*self.file(fd)?.location).clone();
+        let location = self.file(fd)?.location.clone();
         self.enter_directory(location)
     }
 
@@ -78,9 +77,11 @@ impl Process {
             return Err(Errno::ENOTDIR);
         }
         location.inode.access(&self.cred, Access::EXEC)?;
-        let entered = Arc::new(location.pin());
-        let left = std::mem::replace(&mut *self.cwd.lock(), entered);
-        drop(left);
+        self.fs.mounts().enter_service(&location.mount)?;
+        let _moving = self.moving.lock();
+        let left = self.working_directory();
+        self.cwd.replace(location);
+        left.mount.leave();
         Ok(())
     }
 
@@ -91,7 +92,7 @@ impl Process {
     pub fn getcwd(&self) -> Result<PathBuf, Errno> {
         let mounts = self.fs.mounts();
         let root = mounts.root();
-        let mut at = (**self.cwd.lock()).clone();
+        let mut at = self.working_directory();
         let mut components = Vec::new();
         while !at.is_same(&root) {
             let named = mounts.below_mounts(&at);
