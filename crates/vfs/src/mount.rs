@@ -152,6 +152,11 @@ impl MountTable {
         all
     }
 
+    /// The mount at "/" and its top, whatever may be mounted on it.
+    pub(crate) fn bottom(&self) -> (&Arc<Mount>, &InodeRef) {
+        (&self.root, &self.root.root)
+    }
+
     /// "/", under all that may be mounted on it.
     pub(crate) fn root(&self) -> Location {
         self.enter(Location::new(&self.root, self.root.root.clone()))
