@@ -6,6 +6,7 @@
 
 mod args;
 mod bench;
+mod commute;
 mod lab;
 mod output;
 mod ram_options;
@@ -109,6 +110,7 @@ fn perform(command: Command) -> Result<u8> {
         }
         Command::Bench(options) => bench::bench(options)?,
         Command::Lab(options) => lab::lab(options)?,
+        Command::Commute(options) => commute::commute(options)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut args::command(), "sluice", &mut script);
