@@ -5,6 +5,7 @@ use crate::inode::{Body, InodeInit, settle};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP};
 use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, LINK_MAX, NAME_MAX, PATH_MAX};
 use sluice_sync::RwLock;
+use sluice_sync::rcu::{self, Guard};
 use sluice_sync::refcache::Ref;
 
 /// What to create.
@@ -71,12 +72,22 @@ impl InodeRef {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `EACCES` (the directory may not be searched), `ENAMETOOLONG`.
     pub fn lookup(&self, cred: &Cred, name: &[u8]) -> Result<InodeRef, Errno> {
+        self.lookup_in(cred, name, &rcu::domain().read()).cloned()
+    }
+
+    /// As [`lookup`](Self::lookup), for as long as the read section lasts.
+    pub(crate) fn lookup_in<'g>(
+        &'g self,
+        cred: &Cred,
+        name: &[u8],
+        section: &'g Guard<'_>,
+    ) -> Result<&'g InodeRef, Errno> {
         let dir = self.as_dir()?;
         self.access(cred, Access::EXEC)?;
         if name.len() > NAME_MAX {
             return Err(self.gone_or(Errno::ENAMETOOLONG));
         }
-        self.entry(dir, name, &dir.names.read()).cloned().ok_or(Errno::ENOENT)
+        self.entry(dir, name, section).ok_or(Errno::ENOENT)
     }
 
     /// Creates `name` in this directory.

@@ -49,9 +49,9 @@ pub struct Inode {
 pub struct InodeRef(Ref<Inode>);
 
 /// Releases everything that lost its last holder by now, for exact answers: not for every call. Does nothing inside
-/// a read section, since it waits for them.
+/// a read section or a destructor, since it waits for them.
 pub(crate) fn settle() {
-    if !rcu::domain().is_reading() {
+    if !rcu::domain().is_reading() && !refcache::in_destructor() {
         rcu::domain().flush();
         refcache::settle();
     }

@@ -5,8 +5,8 @@
 //! pair (mount below, inode of the directory) says where a mount stands. Each directory counts the mounts
 //! that stand on it, in any namespace: a path walk looks at the table only where that count is not zero.
 //!
-//! Nobody who walks a path writes a line that others use: mounts are referred to by [`Ref`], the table is behind a
-//! lock whose readers write only their own lines, and the users of a mount are counted by CPU.
+//! Nobody who walks a path writes a line that others use: mounts are referred to by [`Ref`], the table is read in a
+//! read section, and the users of a mount are counted by CPU.
 //!
 //! A mount is busy while a descriptor or working directory lies in it, or another mount stands on it. A lazy
 //! unmount takes a busy mount and all that stands on it out of the tree at once; it lives on for its users.
@@ -20,6 +20,7 @@ use crate::{Errno, InodeRef, Superblock};
 use bitflags::bitflags;
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::percpu::Counter;
+use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::{Arc, BrLock, Ref};
 use std::collections::HashMap;
 
@@ -51,9 +52,9 @@ pub(crate) struct Mount {
     pub(crate) root: InodeRef,
     /// *Immutable.*
     flags: MountFlags,
-    /// Descriptors and working directories in this mount. *By CPU; added to under the tree's read lock.*
+    /// Descriptors and working directories in this mount. *By CPU; added to under `changing`.*
     users: Counter,
-    /// Taken out of the tree while nobody used it. *Atomic; written under the tree's write lock.*
+    /// Taken out of the tree while nobody used it. *Atomic; written under `changing`.*
     gone: AtomicBool,
 }
 
@@ -68,15 +69,18 @@ pub(crate) struct Location {
 pub(crate) struct MountTable {
     /// The mount at "/". *Immutable.*
     root: Ref<Mount>,
-    /// The file system of that mount. *Immutable.*
-    root_superblock: Arc<Superblock>,
-    /// *Protected by itself.*
-    tree: BrLock<Tree>,
-    /// Dropped last.
+    /// Which mount stands where. *Replaced under `changing`.*
+    tree: RcuCell<Tree>,
+    /// Read by who begins to use a mount, written by who changes the tree. Not waited for in a read section.
+    changing: BrLock<()>,
+    /// Releases the mounts, before the file system and not as a part of it.
     _settle: SettleOnDrop,
+    /// The file system at "/". *Immutable.*
+    root_superblock: Arc<Superblock>,
 }
 
 /// Which mount stands where.
+#[derive(Clone)]
 struct Tree {
     next_id: u64,
     /// Mounts by the mount and inode number that they stand on.
@@ -141,9 +145,13 @@ impl MountTable {
         let root_inode = superblock.root().clone();
         MountTable {
             root: Mount::new(1, superblock.clone(), root_inode, MountFlags::empty()),
-            root_superblock: superblock,
-            tree: BrLock::new(Tree { next_id: 2, by_place: HashMap::new(), places: HashMap::new() }),
+            tree: RcuCell::new(
+                rcu::domain().clone(),
+                Tree { next_id: 2, by_place: HashMap::new(), places: HashMap::new() },
+            ),
+            changing: BrLock::new(()),
             _settle: SettleOnDrop,
+            root_superblock: superblock,
         }
     }
 
@@ -158,7 +166,7 @@ impl MountTable {
     /// `ESTALE` when `mount` was taken away, unused, since it was found.
     pub(crate) fn enter_service(&self, mount: &Mount) -> Result<(), Errno> {
         // So that `detach` sees the user, or we see that it has been there.
-        let _tree = self.tree.read();
+        let _steady = self.changing.read();
         // Relaxed: written under the write lock.
         if mount.gone.load(Ordering::Relaxed) {
             return Err(Errno::ESTALE);
@@ -171,18 +179,23 @@ impl MountTable {
         if mount.id == self.root.id {
             return None;
         }
-        self.tree.read().places.get(&mount.id).cloned()
+        self.tree.load(&self.tree.read()).places.get(&mount.id).cloned()
     }
 
     /// Each file system in the tree, once.
     pub(crate) fn superblocks(&self) -> Vec<Arc<Superblock>> {
-        let mut all = vec![self.root.superblock.clone()];
-        for mount in self.tree.read().by_place.values() {
+        let mut all = vec![self.root_superblock.clone()];
+        for mount in self.tree.load(&self.tree.read()).by_place.values() {
             if !all.iter().any(|known| known.dev() == mount.superblock.dev()) {
                 all.push(mount.superblock.clone());
             }
         }
         all
+    }
+
+    /// The mount at "/" and its top, whatever may be mounted on it.
+    pub(crate) fn bottom(&self) -> (&Ref<Mount>, &InodeRef) {
+        (&self.root, &self.root.root)
     }
 
     /// "/", under all that may be mounted on it.
@@ -198,7 +211,8 @@ impl MountTable {
                 return at;
             }
             let key = (at.mount.id, at.inode.ino());
-            let Some(mount) = self.tree.read().by_place.get(&key).cloned() else { return at };
+            let found = self.tree.load(&self.tree.read()).by_place.get(&key).cloned();
+            let Some(mount) = found else { return at };
             at = Location { inode: mount.root.clone(), mount };
         }
     }
@@ -241,7 +255,8 @@ impl MountTable {
     ) -> Result<(), Errno> {
         let point = on.inode.as_dir()?;
         root.as_dir()?;
-        let mut tree = self.tree.write();
+        let _changing = self.changing.write();
+        let mut tree = self.copy_of_tree();
         // Whoever mounted here in the meantime is stood upon, not replaced.
         let mut on = on.clone();
         while let Some(above) = tree.by_place.get(&(on.mount.id, on.inode.ino())) {
@@ -253,6 +268,7 @@ impl MountTable {
         tree.next_id += 1;
         tree.by_place.insert((on.mount.id, on.inode.ino()), Mount::new(id, superblock, root, flags));
         tree.places.insert(id, on);
+        self.tree.replace(tree);
         Ok(())
     }
 
@@ -265,7 +281,8 @@ impl MountTable {
         if !at.is_mount_root() {
             return Err(Errno::EINVAL);
         }
-        let mut tree = self.tree.write();
+        let _changing = self.changing.write();
+        let mut tree = self.copy_of_tree();
         if !tree.places.contains_key(&at.mount.id) {
             return Err(if at.mount.id == self.root.id { Errno::EBUSY } else { Errno::EINVAL });
         }
@@ -281,7 +298,12 @@ impl MountTable {
             going.extend(tree.standing_on(id));
             tree.remove(id);
         }
+        self.tree.replace(tree);
         Ok(())
+    }
+
+    fn copy_of_tree(&self) -> Tree {
+        self.tree.load(&self.tree.read()).clone()
     }
 }
 
@@ -304,7 +326,7 @@ impl Tree {
 impl Drop for MountTable {
     /// The directories that mounts stood on may live on in file systems that other namespaces use.
     fn drop(&mut self) {
-        let mut tree = self.tree.write();
+        let mut tree = self.copy_of_tree();
         let ids: Vec<u64> = tree.places.keys().copied().collect();
         ids.into_iter().for_each(|id| tree.remove(id));
     }

@@ -27,6 +27,7 @@ impl Inode {
             victim
         };
         self.notify_removed(cred, name, &victim);
+        self.shared.release_soon(victim);
         Ok(())
     }
 

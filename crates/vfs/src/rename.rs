@@ -74,6 +74,9 @@ impl InodeRef {
                     observer.attributes_changed(other);
                 }
             });
+            if let Some(target) = target {
+                self.shared.release_soon(target);
+            }
         }
         Ok(())
     }

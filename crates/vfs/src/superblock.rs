@@ -8,7 +8,7 @@ use crate::stat::S_IALLUGO;
 use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, StatFs};
 use sluice_locks::{DomainOptions, LockDomain};
 use sluice_sync::atomic::{AtomicU64, Ordering};
-use sluice_sync::percpu::Ida;
+use sluice_sync::percpu::{Ida, PerCpu};
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::Ref;
 use sluice_sync::{Arc, CachePadded, Mutex};
@@ -72,6 +72,8 @@ pub(crate) struct Shared {
     inos: Ida,
     /// Inodes in memory. *Per CPU.*
     inodes: Budget,
+    /// Pages of files that lost their last name since the last look at what can be released. *Per CPU.*
+    unlinked_pages: PerCpu<AtomicU64>,
     /// Pages of file data in use. *Per CPU.*
     pages: Budget,
     /// Who is told of changes. *RCU; replaced under `observing`.*
@@ -99,6 +101,7 @@ impl Superblock {
             inos: Ida::new(ROOT_INO + 1..u64::MAX),
             // The root is in use.
             inodes: Budget::new(inodes, 1),
+            unlinked_pages: PerCpu::default(),
             pages: Budget::new(pages, 0),
             observers: RcuCell::new(rcu::domain().clone(), Vec::new()),
             observing: CachePadded::new(Mutex::new(())),
@@ -182,6 +185,25 @@ impl Shared {
     pub(crate) fn new_ino(&self) -> Result<u64, Errno> {
         self.inodes.take(1)?;
         self.inos.alloc().ok_or(Errno::ENOSPC)
+    }
+
+    /// `inode` lost a name. If that was the last, what it holds is released when its last user lets go, which is
+    /// noticed late; when that is much, it is looked for at once. Called with no name locked.
+    pub(crate) fn release_soon(&self, inode: InodeRef) {
+        const BLOCKS_A_PAGE: u64 = PAGE / 512;
+        const PAGES_MAX: u64 = (1 << 20) / PAGE;
+        let stat = inode.stat();
+        drop(inode);
+        if stat.nlink != 0 || stat.blocks == 0 {
+            return;
+        }
+        let pages = stat.blocks / BLOCKS_A_PAGE;
+        let waiting = self.unlinked_pages.here();
+        // Relaxed: a hint; the CPU's own line.
+        if waiting.fetch_add(pages, Ordering::Relaxed) + pages >= PAGES_MAX {
+            waiting.store(0, Ordering::Relaxed);
+            settle();
+        }
     }
 
     /// Counts an inode that left memory.

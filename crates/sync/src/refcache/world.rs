@@ -165,11 +165,19 @@ impl World {
         }
     }
 
+    /// Whether the calling thread is freeing objects.
+    pub(super) fn is_freeing(&self) -> bool {
+        self.shards.get(thread::slot()).lock().freeing
+    }
+
     /// Stops all counting for a moment, in which the global counts are exact, and frees what is unreferenced;
     /// again, until that frees nothing more and nobody else is freeing.
     pub(super) fn settle(&self) {
         let slot = thread::slot();
         let own = self.shards.get(slot);
+        if self.is_freeing() {
+            return;
+        }
         if !own.lock().is_enlisted() {
             drop(self.enlist(own));
         }

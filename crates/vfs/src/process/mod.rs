@@ -19,7 +19,7 @@ pub use directories::OwnedDirEntry;
 pub use locks::{FileLock, FlockOperation, LockType};
 
 use crate::mount::Location;
-use crate::namei::{Namei, check_path};
+use crate::namei::{Namei, Parent, Place, check_path};
 use crate::open_file::OpenFile;
 use crate::{AtFlags, Cred, Errno, FileType, Fs, Inode};
 use descriptors::FdTable;
@@ -119,27 +119,44 @@ impl Process {
         self.cwd.load(&self.cwd.read()).clone()
     }
 
-    /// Where a path given with `dir` starts. An absolute path needs no descriptor.
-    fn start(&self, dir: Fd, path: &[u8]) -> Result<Location, Errno> {
+    /// Where a path given with `dir` starts. An absolute path needs no start, and no descriptor.
+    fn start(&self, dir: Fd, path: &[u8]) -> Result<Option<Location>, Errno> {
         check_path(path)?;
         if path.first() == Some(&b'/') {
-            return Ok(self.fs.mounts().root());
+            return Ok(None);
         }
         if dir == Fd::CWD {
-            return Ok(self.working_directory());
+            return Ok(Some(self.working_directory()));
         }
         let file = self.file(dir)?;
         if !file.inode().is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        Ok(file.location.clone())
+        Ok(Some(file.location.clone()))
     }
 
     /// The file at `path`, following a symbolic link at the end if `follow`.
     fn resolve(&self, dir: Fd, path: &Path, follow: bool) -> Result<Location, Errno> {
         let path = path_bytes(path);
         let start = self.start(dir, path)?;
-        self.namei().resolve(&start, path, follow)
+        self.namei().resolve(start.as_ref(), path, follow)
+    }
+
+    /// As [`resolve_at`](Self::resolve_at), for a look at the file that takes no reference of it.
+    fn look_at<R>(
+        &self,
+        dir: Fd,
+        path: &Path,
+        flags: AtFlags,
+        look: impl FnOnce(&Place<'_>) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        if path.as_os_str().is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
+            return look(&Place::of(&self.resolve_at(dir, path, flags)?));
+        }
+        let path = path_bytes(path);
+        let start = self.start(dir, path)?;
+        let follow = !flags.contains(AtFlags::SYMLINK_NOFOLLOW);
+        self.namei().look(start.as_ref(), path, follow, look)
     }
 
     /// As [`resolve`](Self::resolve), by the flags of the `*at` calls. An empty path with `EMPTY_PATH` names
@@ -155,10 +172,10 @@ impl Process {
     }
 
     /// Walks up to the last component of `path`.
-    fn parent_of(&self, dir: Fd, path: &Path) -> Result<crate::namei::Parent, Errno> {
+    fn parent_of<'p>(&self, dir: Fd, path: &'p Path) -> Result<Parent<'p>, Errno> {
         let path = path_bytes(path);
         let start = self.start(dir, path)?;
-        self.namei().parent_of(&start, path)
+        self.namei().parent_of(start.as_ref(), path)
     }
 
     /// The open file of descriptor `fd`.

@@ -98,7 +98,7 @@ impl Process {
         let path = path_bytes(path);
         let start = self.start(dir, path)?;
         let mut namei = self.namei();
-        let mut parent = namei.parent_of(&start, path)?;
+        let mut parent = namei.parent_of(start.as_ref(), path)?;
         loop {
             let Last::Name(name) = &parent.last else {
                 return Err(if exclusive { Errno::EEXIST } else { Errno::EISDIR });
@@ -125,7 +125,7 @@ impl Process {
         }
     }
 
-    fn create_regular(&self, parent: &Parent, name: &[u8], mode: u32) -> Result<Location, Errno> {
+    fn create_regular(&self, parent: &Parent<'_>, name: &[u8], mode: u32) -> Result<Location, Errno> {
         parent.dir.mount.check_writable()?;
         let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
         let inode = parent.dir.inode.create(&self.cred, name, &new)?;
