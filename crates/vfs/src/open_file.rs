@@ -72,28 +72,24 @@ impl OpenFile {
 
     /// Counts one descriptor less. The last gives back the locks and leaves the mount.
     pub(crate) fn close(&self) {
-        // SeqCst(end): either a thread that was given a lock sees 0 in check_open(), or we see its lock.
+        // SeqCst(end): either a thread that was given a lock sees 0 in keep_locks_while_open(), or we see its lock.
         if self.descriptors.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.release_locks();
             self.location.mount.leave();
         }
     }
 
-    /// To be asked after a lock was granted to this description.
-    ///
-    /// # Errors
-    /// `EBADF` when the last descriptor was closed meanwhile; the locks are released then.
-    pub(crate) fn check_open(&self) -> Result<(), Errno> {
+    /// To be called after a lock was granted to this description: gives it back if the last descriptor was closed
+    /// meanwhile, as the caller's own reference to the file would in a kernel.
+    pub(crate) fn keep_locks_while_open(&self) {
         // SeqCst(end): pairs with close().
-        if self.descriptors.load(Ordering::SeqCst) != 0 {
-            return Ok(());
+        if self.descriptors.load(Ordering::SeqCst) == 0 {
+            self.release_locks();
         }
-        self.release_locks();
-        Err(Errno::EBADF)
     }
 
     fn release_locks(&self) {
-        // SeqCst(end): pairs with id(): 0 means that a lock, if one is granted later, is found by check_open().
+        // SeqCst(end): pairs with id(): 0 means that a lock, if one is granted later, is given back at once.
         let id = self.id.load(Ordering::SeqCst);
         if id != 0
             && let Some(locks) = self.inode().locks_if_any()

@@ -152,7 +152,8 @@ impl Process {
             None => locks.set_flock(file.id(), self.pid(), kind)?,
             Some(cancel) => locks.set_flock_wait(file.id(), self.pid(), kind, cancel)?,
         }
-        file.check_open()
+        file.keep_locks_while_open();
+        Ok(())
     }
 
     fn owner(&self, file: &OpenFile, style: Style) -> Owner {
@@ -215,7 +216,8 @@ impl Process {
             locks.release_owner(owner);
             return Err(Errno::EBADF);
         }
-        file.check_open()
+        file.keep_locks_while_open();
+        Ok(())
     }
 
     /// The POSIX rule: any close of a file by a process releases all its range locks there. A descriptor that
