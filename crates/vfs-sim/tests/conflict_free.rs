@@ -40,6 +40,7 @@ fn look(process: &Process, _: &InodeRef) {
     process.access("/a/b/../b/c/l", Access::READ).unwrap();
     process.statx(Fd::CWD, "/a/b/c", AtFlags::empty()).unwrap();
     process.lstat("/a/b/c/l").unwrap();
+    process.stat("/a/b/c/f").unwrap();
     process.readlink("/a/b/c/l").unwrap();
     process.stat("/a/b/c/none").unwrap_err();
 }
