@@ -183,7 +183,7 @@ impl Superblock {
                 } else if seen.insert(inode.ino())
                     && let Ok(data) = inode.data()
                 {
-                    pages += data.read().pages();
+                    pages += data.pages();
                 }
             }
         }
