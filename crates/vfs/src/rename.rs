@@ -92,7 +92,7 @@ impl InodeRef {
         tree: Option<&TreeLock<'_>>,
     ) -> Result<Attempt, Errno> {
         let mut names = LockedNames::lock((self, name), (new_dir, new_name))?;
-        let (source, target) = (names.old().get().cloned(), names.new().get().cloned());
+        let (source, target) = (names.old_name().get().cloned(), names.new_name().get().cloned());
         let source = source.ok_or(Errno::ENOENT)?;
         check_target_exists(target.is_some(), flags)?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
@@ -115,8 +115,8 @@ impl InodeRef {
         }
         match &target {
             Some(target) if exchange => {
-                names.old().replace(target.clone(), target.weight());
-                names.new().replace(source.clone(), source.weight());
+                names.old_name().replace(target.clone(), target.weight());
+                names.new_name().replace(source.clone(), source.weight());
                 if reshapes {
                     target.set_parent(self);
                 }
@@ -127,12 +127,12 @@ impl InodeRef {
                     Ok(_) => target.touch_ctime(),
                     Err(_) => target.drop_link(),
                 }
-                names.new().replace(source.clone(), source.weight());
-                names.old().remove();
+                names.new_name().replace(source.clone(), source.weight());
+                names.old_name().remove();
             }
             None => {
-                names.new().insert(source.clone(), source.weight()).map_err(|_| Errno::ENOSPC)?;
-                names.old().remove();
+                names.new_name().insert(source.clone(), source.weight()).map_err(|_| Errno::ENOSPC)?;
+                names.old_name().remove();
             }
         }
         if reshapes {
@@ -190,14 +190,14 @@ impl<'n> LockedNames<'n> {
         })
     }
 
-    fn old(&mut self) -> Entry<'_, 'n, InodeRef> {
+    fn old_name(&mut self) -> Entry<'_, 'n, InodeRef> {
         match self {
             LockedNames::Within(both) => both.first(),
             LockedNames::Between { old, .. } => old.entry(),
         }
     }
 
-    fn new(&mut self) -> Entry<'_, 'n, InodeRef> {
+    fn new_name(&mut self) -> Entry<'_, 'n, InodeRef> {
         match self {
             LockedNames::Within(both) => both.second(),
             LockedNames::Between { new, .. } => new.entry(),
