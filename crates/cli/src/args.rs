@@ -72,6 +72,33 @@ pub(crate) enum Command {
     },
     /// Measure workloads on this library, on a mount of it, and on other file systems
     Bench(Bench),
+    /// Compare two results, and say what became faster or slower beyond chance
+    #[command(after_help = COMPARE_EXAMPLES)]
+    Compare {
+        /// What `bench --json` wrote before; lines of one thing from several runs may be appended
+        before: PathBuf,
+        /// What it wrote after
+        after: PathBuf,
+        /// Write a page there, with both in the same plots
+        #[arg(short, long, value_name = "PAGE")]
+        output: Option<PathBuf>,
+        /// Exit status 1 when something became slower by more than this
+        #[arg(long, value_name = "PERCENT")]
+        fail_over: Option<String>,
+    },
+    /// Make a page of a result: one HTML file, for any browser, without a network
+    #[command(after_help = REPORT_EXAMPLES)]
+    Report {
+        /// What `bench --json` or `lab --json` wrote
+        #[arg(required_unless_present = "sources")]
+        result: Option<PathBuf>,
+        /// Run every experiment, and set what it shows beside what its source said
+        #[arg(long, conflicts_with = "result")]
+        sources: bool,
+        /// Where the page goes
+        #[arg(short, long, value_name = "PAGE", required = true)]
+        output: PathBuf,
+    },
     /// Show what is known about locks, on simulated machines and on this one
     Lab(Lab),
     /// Print a completion script
@@ -116,6 +143,18 @@ One line per lock, in the form of /proc/locks; `->` marks one that waits for the
 Examples:
   sluice locks ~/scratch
   sluice mount -o locks=sluice ~/scratch      locks served here instead of by the kernel";
+
+const COMPARE_EXAMPLES: &str = "\
+A row is called faster or slower when the 99% bootstrap interval of its ratio excludes 1 and Welch's test agrees at
+one in two thousand; give each side five runs or more. To keep the machine's drift out, measure in turn and append.
+
+Examples:
+  sluice compare before.json after.json
+  sluice compare before.json after.json -o page.html --fail-over 5%";
+
+const REPORT_EXAMPLES: &str = "Examples:
+  sluice bench open-close stat --on lib,dir:/dev/shm --json result.json; sluice report result.json -o page.html
+  sluice report --sources -o sources.html       every experiment; some minutes";
 
 const COMPLETIONS_EXAMPLES: &str = "Examples:
   sluice completions bash > ~/.local/share/bash-completion/completions/sluice

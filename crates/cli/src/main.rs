@@ -8,6 +8,7 @@ mod args;
 mod bench;
 mod lab;
 mod output;
+mod pages;
 mod ram_options;
 mod serve;
 
@@ -108,6 +109,11 @@ fn perform(command: Command) -> Result<u8> {
             Output::plain().give(&locks)?;
         }
         Command::Bench(options) => bench::bench(options)?,
+        Command::Compare { before, after, output, fail_over } => {
+            return pages::compare(&before, &after, output.as_deref(), fail_over.as_deref());
+        }
+        Command::Report { result: Some(result), output, .. } => pages::report(&result, &output)?,
+        Command::Report { result: None, output, .. } => pages::sources(&output)?,
         Command::Lab(options) => lab::lab(options)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -5,5 +5,7 @@ pub mod commit_list;
 pub mod false_sharing;
 pub mod file_lock_waiters;
 pub mod open_close;
+pub mod readdir_2016;
 pub mod rwsem_2016;
 pub mod small_locks;
+pub mod vfs_2009;

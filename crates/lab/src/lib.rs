@@ -4,6 +4,7 @@
 //! - [`bench::bench`]: a plan (workloads, targets, CPU counts) in, one [`row::Row`] per line of the result out.
 //! - [`demo::tour`]: the two-minute tour that `sluice demo` tells.
 //! - [`experiment::Experiment`]: what the sources say about locks, shown on simulated machines and on this one.
+//! - [`compare::compare`] and [`report`]: two results and what differs beyond chance; results as a page.
 //! - [`target::Target`]: the small POSIX surface that every workload is written against, once.
 //!
 //! # How a figure is made
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod compare;
 pub mod corpus;
 pub mod demo;
 pub mod experiment;
@@ -29,6 +31,7 @@ pub mod interrupt;
 pub mod machine;
 pub mod mounted;
 pub mod private_dir;
+pub mod report;
 pub mod row;
 pub mod run_in_mount;
 pub mod stats;
