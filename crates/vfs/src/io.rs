@@ -29,7 +29,7 @@ impl Inode {
     pub fn read_at(&self, offset: u64, buf: &mut [u8], update_atime: bool) -> Result<usize, Errno> {
         let read = self.data()?.read().read(offset, buf);
         if update_atime && !buf.is_empty() {
-            self.attr.lock().touch_atime();
+            self.touch_atime();
         }
         Ok(read)
     }
@@ -204,7 +204,7 @@ impl Inode {
     /// First read, then written: the order shows when both are one file.
     fn note_copy(&self, cred: &Cred, to: &Inode, copied: u64, update_atime: bool) {
         if copied > 0 && update_atime {
-            self.attr.lock().touch_atime();
+            self.touch_atime();
         }
         if copied > 0 {
             to.contents_changed(cred);

@@ -26,6 +26,8 @@
 mod acl;
 mod archive;
 mod attr;
+mod attributes;
+mod budget;
 mod check;
 mod create;
 mod cred;

@@ -232,6 +232,11 @@ pub mod time {
     pub fn wall() -> SystemTime {
         SystemTime::now()
     }
+
+    /// A clock that stands.
+    pub fn realtime_coarse() -> (i64, u32) {
+        (0, 0)
+    }
 }
 
 /// The expensive side of the asymmetric barrier, as a fence.

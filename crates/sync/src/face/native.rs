@@ -300,6 +300,15 @@ pub mod time {
     pub fn wall() -> SystemTime {
         SystemTime::now()
     }
+
+    /// The wall clock as of the last timer tick, 1 to 10 ms ago, as whole seconds since 1970 and nanoseconds below
+    /// one second. All CPUs see the same tick.
+    #[inline]
+    pub fn realtime_coarse() -> (i64, u32) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        // Lossless: nanoseconds are below one second.
+        (now.tv_sec, now.tv_nsec as u32)
+    }
 }
 
 /// A full memory barrier on every CPU that runs a thread of this process, paid for by the caller alone.

@@ -290,6 +290,17 @@ pub mod time {
         UNIX_EPOCH + since
     }
 
+    /// How often the wall clock ticks for those who read it coarsely.
+    const TICK: Duration = Duration::from_millis(4);
+
+    /// The wall clock as of its last tick, as whole seconds since 1970 and nanoseconds below one second.
+    pub fn realtime_coarse() -> (i64, u32) {
+        let since = wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // Lossless: below one second.
+        let into_tick = u128::from(since.subsec_nanos()) % TICK.as_nanos();
+        (since.as_secs().cast_signed(), since.subsec_nanos() - into_tick as u32)
+    }
+
     static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
 
     /// A point in time. Points of a run and points outside it do not compare.
