@@ -70,6 +70,19 @@ pub(crate) enum Command {
         /// Any file or directory of the mount
         dir: PathBuf,
     },
+    /// Print what the server of a mount has counted
+    Stat {
+        /// As one line of JSON
+        #[arg(long)]
+        json: bool,
+        /// Any file or directory of the mount
+        dir: PathBuf,
+    },
+    /// Watch a mount: requests per second by kind, inodes, waiting locks, memory
+    Top {
+        /// Any file or directory of the mount
+        dir: PathBuf,
+    },
     /// Measure workloads on this library, on a mount of it, and on other file systems
     Bench(Bench),
     /// Compare two results, and say what became faster or slower beyond chance
@@ -165,7 +178,8 @@ Returns when the file system answers, and prints nothing. A process in the backg
 unmounted or gets SIGTERM.
 
 Options for -o: locks=kernel|sluice (who serves file locks; kernel), allow_other, noallow_other, ro, noatime,
-nosuid, nodev, noexec, threads=N, max_write=BYTES, fsname=NAME; for the file system in memory: size=N, with K, M, G,
+nosuid, nodev, noexec, threads=N, max_write=BYTES, fsname=NAME, metrics=ADDRESS:PORT (counts for
+Prometheus, by HTTP); for the file system in memory: size=N, with K, M, G,
 T or % of the machine's memory (at most so many bytes of file data; half of the memory; 0: no limit),
 nr_inodes=N (at most so many files; no limit), mode=OCTAL, uid=N, gid=N (of the root directory; 755 and yours).
 

@@ -11,6 +11,7 @@ mod output;
 mod pages;
 mod ram_options;
 mod serve;
+mod watch;
 
 use args::{Child, Command};
 use clap::FromArgMatches;
@@ -108,6 +109,8 @@ fn perform(command: Command) -> Result<u8> {
             let locks = sluice_fuse::control::all_locks(&dir).context(|| dir.display().to_string())?;
             Output::plain().give(&locks)?;
         }
+        Command::Stat { json, dir } => watch::stat(&dir, json)?,
+        Command::Top { dir } => watch::top(&dir)?,
         Command::Bench(options) => bench::bench(options)?,
         Command::Compare { before, after, output, fail_over } => {
             return pages::compare(&before, &after, output.as_deref(), fail_over.as_deref());

@@ -29,6 +29,7 @@ pub mod footprint;
 pub mod history;
 pub mod interrupt;
 pub mod machine;
+pub mod mount_stat;
 pub mod mounted;
 pub mod private_dir;
 pub mod report;
