@@ -71,6 +71,7 @@ pub(crate) enum Command {
         dir: PathBuf,
     },
     /// Print what the server of a mount has counted
+    #[command(after_help = STAT_EXAMPLES)]
     Stat {
         /// As one line of JSON
         #[arg(long)]
@@ -79,6 +80,7 @@ pub(crate) enum Command {
         dir: PathBuf,
     },
     /// Watch a mount: requests per second by kind, inodes, waiting locks, memory
+    #[command(after_help = TOP_EXAMPLES)]
     Top {
         /// Any file or directory of the mount
         dir: PathBuf,
@@ -168,6 +170,14 @@ Examples:
 const REPORT_EXAMPLES: &str = "Examples:
   sluice bench open-close stat --on lib,dir:/dev/shm --json result.json; sluice report result.json -o page.html
   sluice report --sources -o sources.html       every experiment; some minutes";
+
+const STAT_EXAMPLES: &str = "Examples:
+  sluice stat ~/scratch
+  sluice stat --json ~/scratch
+  sluice mount -o metrics=127.0.0.1:9180 ~/scratch      the same for Prometheus";
+
+const TOP_EXAMPLES: &str = "Example:
+  sluice top ~/scratch      every second, until Ctrl-C";
 
 const COMPLETIONS_EXAMPLES: &str = "Examples:
   sluice completions bash > ~/.local/share/bash-completion/completions/sluice

@@ -43,17 +43,17 @@ pub fn of_comparison(comparison: &Comparison) -> Result<String> {
         };
         vec![
             Cell::from(pair.before.workload.clone()),
-            name(&pair.before).into(),
             pair.before.cpus.to_string().into(),
+            Cell::Marked(pair.verdict.to_string(), class),
             pair.before.ops_per_s.map_or_else(String::new, grouped).into(),
             pair.after.ops_per_s.map_or_else(String::new, grouped).into(),
             format!("{:.3}", pair.ratio).into(),
             interval(pair.interval).into(),
-            Cell::Marked(pair.verdict.to_string(), class),
+            name(&pair.before).into(),
         ]
     });
     let heads =
-        ["workload", "target", "CPUs", "before, ops/s", "after, ops/s", "ratio", "99% interval", "verdict"];
+        ["workload", "CPUs", "verdict", "before, ops/s", "after, ops/s", "ratio", "99% interval", "target"];
     let caption = "After over before; above 1 is faster";
     page.section("Verdicts", table(caption, &heads, &lines.collect::<Vec<_>>()));
     let named = |side: &str, row| Named { name: format!("{side}: {}", name(row)), row };

@@ -135,8 +135,8 @@ impl Plot<'_> {
         let margin = (right - left) * 0.04;
         let mut chart = ChartBuilder::on(area)
             .margin(6)
-            .x_label_area_size(42)
-            .y_label_area_size(62)
+            .x_label_area_size(46)
+            .y_label_area_size(70)
             .build_cartesian_2d(left - margin..right + margin, bottom..top)?;
         chart
             .configure_mesh()
@@ -144,7 +144,7 @@ impl Plot<'_> {
             .light_line_style(TRANSPARENT)
             .bold_line_style(GRID)
             .axis_style(AXIS)
-            .label_style(("sans-serif", 14, &INK))
+            .label_style(("sans-serif", 18, &INK))
             .x_desc(if axes == Axes::TimeAndPercent { "latency" } else { "CPUs" })
             .y_desc(self.y_label)
             .x_labels((right - left).round() as usize + 1)
