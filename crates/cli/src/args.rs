@@ -30,6 +30,16 @@ const EXAMPLES: &str = "Examples:
 
 Exit status: 0 done, 1 failed, 2 bad usage; with one line that says what to do.";
 
+const COMMUTE_EXAMPLES: &str = "\
+Each case is a pair of calls in a small state in which, by a model of the API, their order shows in nothing. Both run
+at once on two simulated CPUs. A case is conflict-free when no line that one writes is touched by the other.
+Exit status 1 when a conflict has no explanation, or an answer is not the model's.
+
+Examples:
+  sluice commute
+  sluice commute --pair open,unlink
+  sluice commute --json pairs.json";
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Take the tour: real programs on a mount, compared with the host's file systems
@@ -116,6 +126,9 @@ pub(crate) enum Command {
     },
     /// Show what is known about locks, on simulated machines and on this one
     Lab(Lab),
+    /// Look for lines that commuting calls share, on the simulated machine
+    #[command(after_help = COMMUTE_EXAMPLES)]
+    Commute(Commute),
     /// Print a completion script
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
@@ -259,6 +272,17 @@ pub(crate) struct Lab {
     /// Which; see the list below
     pub(crate) experiment: String,
     /// Write the results there, one JSON object per line; `-` for standard output instead of the tables
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Commute {
+    /// Only the cases of these two calls
+    #[arg(long, value_name = "A,B")]
+    pub(crate) pair: Option<String>,
+    /// Write the results there, one JSON object for each pair of calls; `-` for standard output instead of the
+    /// tables
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }

@@ -64,7 +64,7 @@ pub(crate) fn json_writer(
 }
 
 /// A bar on standard error when that is a terminal, nothing else.
-fn progress_bar(runs: usize) -> ProgressBar {
+pub(crate) fn progress_bar(runs: usize) -> ProgressBar {
     let bar = ProgressBar::new(runs as u64);
     match ProgressStyle::with_template("{bar:24} {pos}/{len}, {eta} left: {msg}") {
         Ok(style) => bar.with_style(style),

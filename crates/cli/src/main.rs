@@ -6,6 +6,7 @@
 
 mod args;
 mod bench;
+mod commute;
 mod lab;
 mod output;
 mod pages;
@@ -118,6 +119,7 @@ fn perform(command: Command) -> Result<u8> {
         Command::Report { result: Some(result), output, .. } => pages::report(&result, &output)?,
         Command::Report { result: None, output, .. } => pages::sources(&output)?,
         Command::Lab(options) => lab::lab(options)?,
+        Command::Commute(options) => commute::commute(options)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut args::command(), "sluice", &mut script);
