@@ -33,11 +33,14 @@ pub mod hash_table;
 #[allow(unsafe_code)]
 pub mod name_table;
 pub mod percpu;
+#[allow(unsafe_code)]
+pub mod radix;
 pub mod range_lock;
 pub mod rcu;
 #[allow(unsafe_code)]
 pub mod refcache;
 pub mod rwsem;
+pub mod seq_bytes;
 pub mod seqcount;
 pub mod seqlock;
 pub mod spin;
@@ -52,9 +55,11 @@ pub use face::{CACHE_LINE, CachePadded, atomic, cpu, thread};
 pub use hash_table::HashTable;
 pub use mutex::{Mutex, MutexGuard};
 pub use name_table::NameTable;
+pub use radix::RadixTree;
 pub use range_lock::{RangeGuard, RangeLock};
 pub use refcache::Ref;
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use seq_bytes::{LockedBytes, SeqBytes};
 pub use seqcount::SeqCount;
 pub use seqlock::SeqLock;
 

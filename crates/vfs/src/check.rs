@@ -183,7 +183,7 @@ impl Superblock {
                 } else if seen.insert(entry.inode.ino())
                     && let Ok(data) = entry.inode.data()
                 {
-                    pages += data.read().pages();
+                    pages += data.pages();
                 }
             }
         }

@@ -4,7 +4,7 @@ use crate::data::FileData;
 use crate::inode::{Body, InodeInit};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP};
 use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, LINK_MAX, NAME_MAX, PATH_MAX};
-use sluice_sync::{Arc, RwLock};
+use sluice_sync::Arc;
 
 /// What to create.
 #[derive(Clone, Copy, Debug)]
@@ -164,7 +164,7 @@ impl InodeRef {
     fn new_child(&self, cred: &Cred, new: &NewInode<'_>) -> Result<InodeRef, Errno> {
         let file_type = new.kind.file_type();
         let body = match new.kind {
-            NewKind::Regular => Body::Regular(RwLock::new(FileData::new())),
+            NewKind::Regular => Body::Regular(FileData::new()),
             NewKind::Directory => Body::new_directory(Some(self.clone())),
             NewKind::Symlink(target) => Body::Symlink(checked_target(target)?.into()),
             NewKind::Fifo | NewKind::Socket => Body::Special { file_type, rdev: 0 },

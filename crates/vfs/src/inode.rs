@@ -22,7 +22,7 @@ use crate::xattr::Xattrs;
 use crate::{Cred, FileType};
 use sluice_locks::FileLocks;
 use sluice_sync::rcu::RcuCell;
-use sluice_sync::{Arc, Mutex, OnceLock, RwLock, SeqLock};
+use sluice_sync::{Arc, Mutex, OnceLock, SeqLock};
 
 /// One file of a [`Superblock`](crate::Superblock).
 pub struct Inode {
@@ -55,7 +55,7 @@ pub(crate) struct Extra {
 
 /// Type and contents.
 pub(crate) enum Body {
-    Regular(RwLock<FileData>),
+    Regular(FileData),
     Directory(Box<Dir>),
     Symlink(Box<[u8]>),
     Special { file_type: FileType, rdev: u64 },
@@ -125,17 +125,11 @@ impl Inode {
 
     /// All attributes at one moment.
     pub fn stat(&self) -> Stat {
-        // Held until the attributes are read, so that size and times belong together.
-        let data = match &self.body {
-            Body::Regular(data) => Some(data.read()),
-            _ => None,
-        };
-        let (size, blocks, rdev) = match (&self.body, &data) {
-            (_, Some(data)) => (data.size(), data.pages() * (PAGE / 512), 0),
-            (Body::Directory(dir), _) => (dir.names.read().stat_size(), 0, 0),
-            (Body::Symlink(target), _) => (target.len() as u64, 0, 0),
-            (Body::Special { rdev, .. }, _) => (0, 0, *rdev),
-            (Body::Regular(_), None) => (0, 0, 0),
+        let (size, blocks, rdev) = match &self.body {
+            Body::Regular(data) => (data.size(), data.pages() * (PAGE / 512), 0),
+            Body::Directory(dir) => (dir.names.read().stat_size(), 0, 0),
+            Body::Symlink(target) => (target.len() as u64, 0, 0),
+            Body::Special { rdev, .. } => (0, 0, *rdev),
         };
         let attr = self.attr.read();
         Stat {
@@ -228,7 +222,7 @@ impl Drop for Inode {
     fn drop(&mut self) {
         self.shared.uncount_inode();
         match &mut self.body {
-            Body::Regular(data) => data.get_mut().clear(&*self.shared),
+            Body::Regular(data) => data.clear(&*self.shared),
             Body::Directory(dir) => {
                 // A chain of removed directories, each holding its parent, ends here one by one: dropping
                 // them in each other would overflow the stack.

@@ -44,6 +44,19 @@ pub mod cell {
     }
 }
 
+/// Blocks of bytes in atomic words.
+pub mod words {
+    pub use std::sync::atomic::AtomicU64 as Word;
+
+    /// Tells a face that sees single accesses that these words are about to be read, as one piece.
+    #[inline]
+    pub fn will_load(_: &[Word]) {}
+
+    /// The same of writing.
+    #[inline]
+    pub fn will_store(_: &[Word]) {}
+}
+
 /// Waiting without sleeping.
 pub mod hint {
     use super::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -59,6 +59,27 @@ pub mod cell {
     }
 }
 
+/// Blocks of bytes in atomic words: a copy is charged line by line.
+pub mod words {
+    use sluice_machine::cell::{touch_read, touch_write};
+
+    pub use std::sync::atomic::AtomicU64 as Word;
+
+    /// Charges reading these words.
+    #[inline]
+    #[track_caller]
+    pub fn will_load(words: &[Word]) {
+        touch_read(words, size_of_val(words));
+    }
+
+    /// Charges writing these words.
+    #[inline]
+    #[track_caller]
+    pub fn will_store(words: &[Word]) {
+        touch_write(words, size_of_val(words));
+    }
+}
+
 /// Waiting without sleeping. The machine lets a spinner rest until the line that it watches changes.
 pub mod hint {
     use super::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -204,6 +204,17 @@ impl Drop for Guard<'_> {
     }
 }
 
+#[cfg(feature = "loom")]
+::loom::lazy_static! {
+    static ref DOMAIN: crate::face::Arc<Domain> = crate::face::Arc::new(Domain::new());
+}
+
+/// The domain of the execution, for structures that have none of their own.
+#[cfg(feature = "loom")]
+pub fn domain() -> &'static crate::face::Arc<Domain> {
+    &DOMAIN
+}
+
 /// The domain of the process, for structures that have none of their own. (On the simulator each thread of the
 /// host has one: a machine must not wait for another machine's readers.)
 #[cfg(not(feature = "loom"))]
