@@ -23,7 +23,7 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 pub(crate) fn stat(dir: &Path, json: bool) -> Result<()> {
     let answer = ask(dir)?;
     if json {
-        return Output::plain().give(&answer).and_then(|()| Output::plain().give(b"\n"));
+        return Output::plain().give(&answer);
     }
     Output::plain().give(MountStat::parse(&answer)?.text().as_bytes())
 }
