@@ -31,6 +31,9 @@ pub struct Options {
     pub root_gid: u32,
     /// Refuse with `EDEADLK` a blocking POSIX lock that would close a cycle of waiters.
     pub deadlock_detection: bool,
+    /// The most file locks, held and waited for; beyond, requests fail with `ENOLCK`. None for no limit, and then
+    /// nothing is counted.
+    pub lock_limit: Option<u64>,
     /// Let only the owner of a file, or who may read and write it, give it another name, as Linux does with
     /// `fs.protected_hardlinks = 1`. POSIX allows everybody.
     pub protected_hardlinks: bool,
@@ -45,6 +48,7 @@ impl Default for Options {
             root_uid: 0,
             root_gid: 0,
             deadlock_detection: true,
+            lock_limit: None,
             protected_hardlinks: false,
         }
     }
@@ -62,7 +66,7 @@ pub(crate) struct Shared {
     pub(crate) dev: u64,
     /// Limits and policies. *Immutable.*
     pub(crate) options: Options,
-    /// Wait-for graph and list of file locks. *Immutable.*
+    /// Who waits for file locks, and the list of them. *Immutable.*
     pub(crate) lock_domain: Arc<LockDomain>,
     /// Held by a rename that moves a name between directories, so that the tree's shape stands still.
     pub(crate) rename_lock: CachePadded<Mutex<()>>,
@@ -88,14 +92,15 @@ impl Superblock {
         static NEXT_DEV: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let minor = NEXT_DEV.fetch_add(1, Ordering::Relaxed);
-        let deadlock_detection = options.deadlock_detection;
+        let (deadlock_detection, max_locks) = (options.deadlock_detection, options.lock_limit);
+        let locking = DomainOptions { deadlock_detection, max_locks, ..Default::default() };
         let (mode, uid, gid) = (options.root_mode & S_IALLUGO, options.root_uid, options.root_gid);
         let (inodes, pages) = (options.inode_limit, options.size_limit.map(|bytes| bytes / PAGE));
         let shared = Ref::new(Shared {
             // Major number 0: no real device, as the kernel's own memory file systems have it.
             dev: (minor & 0xff) | ((minor & 0xf_ff00) << 12),
             options,
-            lock_domain: LockDomain::new(DomainOptions { deadlock_detection, ..Default::default() }),
+            lock_domain: LockDomain::new(locking),
             rename_lock: CachePadded::new(Mutex::new(())),
             hasher: NameHasher::new(),
             inos: Ida::new(ROOT_INO + 1..u64::MAX),
