@@ -6,10 +6,10 @@
 //! calls, summed over the processes; ours are operations per second, of which a part is computing between the calls.
 //! The wait tree of 2018 for many waiters.
 
-use super::Session;
 use super::curves::Curves;
 use super::native;
-use super::verdict::{self, Verdict};
+use super::verdict::Verdict;
+use super::{Findings, Session};
 use crate::failure::Result;
 use crate::history::file_lock_tasks::{Design, Form, Run, Tasks};
 use crate::history::file_locks_2012::FileLocks2012;
@@ -165,7 +165,7 @@ impl Seen {
     }
 }
 
-pub(super) fn run(session: &mut Session<'_>) -> Result<String> {
+pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
     let mut seen = Seen::default();
     for &(machine, cpu_counts) in PLACES {
         for &(workload, form, one_file) in TESTS {
@@ -195,7 +195,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<String> {
     let mut verdicts = verdicts(&curves);
     verdicts.extend(herd_verdicts(&curves, &seen.wakes));
     verdicts.push(range_verdict(&times));
-    Ok(curves.tables() + &Curves(&ranges).tables() + &verdict::text(&verdicts))
+    Ok(Findings { tables: curves.tables() + &Curves(&ranges).tables(), verdicts })
 }
 
 /// Natively: a lock and unlock of one more range, while another owner holds many. Rows, and ns for each of [`HELD`].
