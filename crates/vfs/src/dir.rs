@@ -16,6 +16,7 @@
 //! - D2: a dead table is empty for ever;
 //! - D3: no mount stands on a buried directory.
 
+use crate::lock_class::DIRECTORY_NAMES;
 use crate::{Errno, Inode, InodeRef};
 use foldhash::quality::FixedState;
 use sluice_sync::NameTable;
@@ -53,7 +54,7 @@ pub(crate) enum Burial {
 impl Dir {
     pub(crate) fn new(parent: Option<InodeRef>) -> Dir {
         Dir {
-            names: NameTable::new(rcu::domain().clone()),
+            names: NameTable::with_class(&DIRECTORY_NAMES, rcu::domain().clone()),
             parent: RcuCell::new(rcu::domain().clone(), parent),
             mounts_here: AtomicU32::new(0),
         }

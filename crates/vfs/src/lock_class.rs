@@ -6,8 +6,12 @@ pub(crate) static PROCESS_MOVING: LockClass = LockClass::new("vfs.process.moving
 pub(crate) static OPEN_FILE_CURSOR: LockClass = LockClass::new("vfs.open_file.cursor");
 pub(crate) static MOUNT_TABLE: LockClass = LockClass::new("vfs.mount_table");
 pub(crate) static SUPERBLOCK_RENAME: LockClass = LockClass::new("vfs.superblock.rename");
+pub(crate) static DIRECTORY_NAMES: LockClass = LockClass::new("vfs.directory.names");
 pub(crate) static FILE_DATA: LockClass = LockClass::new("vfs.file.data");
 pub(crate) static INODE_ATTR: LockClass = LockClass::new("vfs.inode.attr");
 pub(crate) static INODE_XATTRS: LockClass = LockClass::new("vfs.inode.xattrs");
 pub(crate) static BUDGET_NEAR: LockClass = LockClass::new("vfs.budget.near");
 pub(crate) static SUPERBLOCK_OBSERVERS: LockClass = LockClass::new("vfs.superblock.observers");
+
+/// The level of a name in the second of two directories, that of the higher inode number.
+pub(crate) const SECOND_DIRECTORY: u8 = 1;

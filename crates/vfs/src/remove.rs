@@ -68,8 +68,20 @@ impl Inode {
     ///
     /// # Errors
     /// `ENOTDIR`; `ENOENT` when the directory was removed.
+    #[track_caller]
     pub(crate) fn lock_entry<'n>(&'n self, name: &'n [u8]) -> Result<LockedEntry<'n, InodeRef>, Errno> {
-        self.as_dir()?.names.lock(self.shared.hasher.hash(name), name).ok_or(Errno::ENOENT)
+        self.lock_entry_nested(name, 0)
+    }
+
+    /// As [`lock_entry`](Self::lock_entry), by who has names of other directories locked at lower levels.
+    #[track_caller]
+    pub(crate) fn lock_entry_nested<'n>(
+        &'n self,
+        name: &'n [u8],
+        level: u8,
+    ) -> Result<LockedEntry<'n, InodeRef>, Errno> {
+        let hash = self.shared.hasher.hash(name);
+        self.as_dir()?.names.lock_nested(hash, name, level).ok_or(Errno::ENOENT)
     }
 
     /// True for a directory that has lost its name: it takes no new ones.

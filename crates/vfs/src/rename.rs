@@ -16,6 +16,7 @@
 
 use crate::create::check_name;
 use crate::dir::Burial;
+use crate::lock_class::SECOND_DIRECTORY;
 use crate::{Access, Cred, Errno, Inode, InodeRef, RenameFlags};
 use sluice_sync::MutexGuard;
 use sluice_sync::name_table::{Entry, LockedEntry, LockedPair};
@@ -183,10 +184,10 @@ impl<'n> LockedNames<'n> {
         // Lock order: names of two directories by inode number.
         Ok(if old_dir.ino() < new_dir.ino() {
             let old = old_dir.lock_entry(old)?;
-            LockedNames::Between { old, new: new_dir.lock_entry(new)? }
+            LockedNames::Between { old, new: new_dir.lock_entry_nested(new, SECOND_DIRECTORY)? }
         } else {
             let new = new_dir.lock_entry(new)?;
-            LockedNames::Between { old: old_dir.lock_entry(old)?, new }
+            LockedNames::Between { old: old_dir.lock_entry_nested(old, SECOND_DIRECTORY)?, new }
         })
     }
 

@@ -248,6 +248,11 @@ impl<N: Node> Array<N> {
         }
     }
 
+    /// Locks the bucket of `place` if nobody has it locked and it is not moved.
+    pub(super) fn try_lock(&self, place: u64) -> Option<Locked<'_, N>> {
+        self.try_lock_at(self.at(place))
+    }
+
     /// Locks bucket `at` if nobody has it locked and it is not moved.
     pub(super) fn try_lock_at(&self, at: usize) -> Option<Locked<'_, N>> {
         let head = self.buckets[at].head();

@@ -168,15 +168,23 @@ impl<N: Node + Send + Sync> Chains<N> {
         let mut array = self.current(guard)?;
         loop {
             match array.lock(place) {
-                Some(bucket) => {
-                    // SAFETY: the section may end before the bucket is unlocked. But a bucket that is locked is not
-                    // moved, and an array is freed only after all its buckets are, or by `&mut` of this table.
-                    return Some(unsafe { std::mem::transmute::<Locked<'_, N>, Locked<'t, N>>(bucket) });
-                }
+                Some(bucket) => return Some(self.outlive_section(bucket)),
                 // Moved to nowhere: closed.
                 None => array = array.next(guard)?,
             }
         }
+    }
+
+    /// As [`lock`](Self::lock); none also if it is locked, or moved to a newer array.
+    pub(crate) fn try_lock<'t>(&'t self, place: u64, guard: &Guard<'_>) -> Option<Locked<'t, N>> {
+        self.current(guard)?.try_lock(place).map(|bucket| self.outlive_section(bucket))
+    }
+
+    /// `bucket`, one of this table's, for longer than the section in which it was found.
+    fn outlive_section<'t>(&'t self, bucket: Locked<'_, N>) -> Locked<'t, N> {
+        // SAFETY: the section may end before the bucket is unlocked. But a bucket that is locked is not moved, and an
+        // array is freed only after all its buckets are, or by `&mut` of this table.
+        unsafe { std::mem::transmute::<Locked<'_, N>, Locked<'t, N>>(bucket) }
     }
 
     /// Frees a node of this table when its readers are gone. May wait: see [`Domain::defer`].

@@ -44,6 +44,9 @@ impl Ask {
     /// A spin lock.
     pub(crate) const SPIN: Ask = Ask { spins: true, ..Ask::PLAIN };
 
+    /// A bucket of a table, whose taker spins but gives up its CPU when that lasts: its owner may sleep.
+    pub(crate) const BUCKET: Ask = Ask { in_parts: true, ..Ask::PLAIN };
+
     /// A range of a range lock.
     pub(crate) const fn range(exclusive: bool) -> Ask {
         let mode = if exclusive { Mode::Exclusive } else { Mode::Shared };

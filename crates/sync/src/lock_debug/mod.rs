@@ -22,8 +22,8 @@
 //! | any number of one class, by `lock_in_order` | no | they have an order, such as pages of a file |
 //!
 //! A sleeping lock taken under a spin lock is reported too. Reading under RCU is no lock: it waits for nobody,
-//! and here it may sleep. The bit locks of the hash table are leaves within one file and are not watched, nor are
-//! combining locks, whose owner runs other threads' tasks.
+//! and here it may sleep. The bit locks of the hash table are leaves within one file and are not watched (those
+//! of the name table, under which its clients take others, are), nor are combining locks, whose owner runs other threads' tasks.
 //!
 //! # Clients must
 //! Give levels by a rule that orders the locks of a class among themselves (parent before child, lower inode number

@@ -3,6 +3,7 @@
 use super::node::{NAME_MAX, NameNode, first_position, insert_at, last_twin, name_at, place_of, replace_at};
 use super::{BUCKETS_FIRST, NameTable};
 use crate::chains::{Locked, Place, Unlinked};
+use crate::lock_debug::{Ask, Held};
 use crate::rcu::Guard;
 
 /// A group has more entries than this for each of its buckets, and once more, when the array is grown.
@@ -14,6 +15,7 @@ type Bucket<'t, V> = Locked<'t, NameNode<V>>;
 pub struct LockedEntry<'t, V: Clone + Send + Sync + 'static> {
     name: Name<'t>,
     bucket: Bucket<'t, V>,
+    _held: Held,
     /// Dropped after `bucket`.
     aftermath: Aftermath<'t, V>,
 }
@@ -25,6 +27,7 @@ pub struct LockedPair<'t, V: Clone + Send + Sync + 'static> {
     low: Bucket<'t, V>,
     /// The other's, if it is another one.
     high: Option<Bucket<'t, V>>,
+    _held: (Held, Option<Held>),
     /// Dropped after the buckets.
     aftermath: Aftermath<'t, V>,
 }
@@ -66,11 +69,17 @@ impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
     }
 
     /// Locks the bucket of `place`. None if the table was killed.
-    fn lock(&self, place: u64) -> Option<Bucket<'t, V>> {
+    #[track_caller]
+    fn lock(&self, place: u64, ask: Ask) -> Option<(Bucket<'t, V>, Held)> {
         let (chains, section) = (&self.table.chains, self.section.as_ref()?);
         loop {
-            if let Some(bucket) = chains.lock(place, section) {
-                return Some(bucket);
+            let (bucket, held) = self.table.watch.lock(
+                ask,
+                || chains.try_lock(place, section).map(Some),
+                || chains.lock(place, section),
+            );
+            if let Some(bucket) = bucket {
+                return Some((bucket, held));
             }
             if chains.is_closed() {
                 return None;
@@ -100,10 +109,11 @@ impl<V: Clone + Send + Sync + 'static> Drop for Aftermath<'_, V> {
 }
 
 impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
-    pub(super) fn new(table: &'t NameTable<V>, hash: u64, bytes: &'t [u8]) -> Option<Self> {
+    #[track_caller]
+    pub(super) fn new(table: &'t NameTable<V>, hash: u64, bytes: &'t [u8], level: u8) -> Option<Self> {
         let (name, aftermath) = (Name { hash, bytes }, Aftermath::new(table));
-        let bucket = aftermath.lock(name.place())?;
-        Some(LockedEntry { name, bucket, aftermath })
+        let (bucket, _held) = aftermath.lock(name.place(), Ask::BUCKET.at(level))?;
+        Some(LockedEntry { name, bucket, _held, aftermath })
     }
 
     /// The name in its bucket.
@@ -136,6 +146,7 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
 }
 
 impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
+    #[track_caller]
     pub(super) fn new(
         table: &'t NameTable<V>,
         first: (u64, &'t [u8]),
@@ -144,9 +155,13 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
         let names = [first, second].map(|(hash, bytes)| Name { hash, bytes });
         let [a, b] = names.map(|name| name.place());
         let aftermath = Aftermath::new(table);
-        let low = aftermath.lock(a.min(b))?;
-        let high = if low.covers(a.max(b)) { None } else { Some(aftermath.lock(a.max(b))?) };
-        Some(LockedPair { names, low, high, aftermath })
+        let (low, held) = aftermath.lock(a.min(b), Ask::BUCKET)?;
+        if low.covers(a.max(b)) {
+            return Some(LockedPair { names, low, high: None, _held: (held, None), aftermath });
+        }
+        // Buckets of one table are ordered by their numbers.
+        let (high, held_too) = aftermath.lock(a.max(b), Ask::BUCKET.any_number())?;
+        Some(LockedPair { names, low, high: Some(high), _held: (held, Some(held_too)), aftermath })
     }
 
     /// The first name in its bucket.

@@ -58,6 +58,7 @@ use self::node::NameNode;
 use crate::chains::{Array, Chains};
 use crate::face::atomic::Ordering;
 use crate::face::{Arc, SHRUNK, hint};
+use crate::lock_debug::{LockClass, Watch};
 use crate::rcu::{Domain, Guard};
 use std::fmt;
 
@@ -70,6 +71,8 @@ const BUCKETS_MAX: usize = 1 << 40;
 /// The names of a directory and what they stand for.
 pub struct NameTable<V: Clone + Send + Sync + 'static> {
     chains: Chains<NameNode<V>>,
+    /// The class of the buckets' locks. *immutable*
+    watch: Watch,
 }
 
 /// What the entries of a table add up to.
@@ -82,9 +85,15 @@ pub struct Sums {
 }
 
 impl<V: Clone + Send + Sync + 'static> NameTable<V> {
-    /// A table without names whose readers are those of `domain`.
+    /// A table without names whose readers are those of `domain`. The class of its locks is the place of this call.
+    #[track_caller]
     pub fn new(domain: Arc<Domain>) -> Self {
-        NameTable { chains: Chains::new(domain) }
+        NameTable { chains: Chains::new(domain), watch: Watch::here() }
+    }
+
+    /// As [`new`](Self::new); the locks are of `class`.
+    pub fn with_class(class: &'static LockClass, domain: Arc<Domain>) -> Self {
+        NameTable { chains: Chains::new(domain), watch: Watch::class(class) }
     }
 
     /// Begins a read section of the table's domain.
@@ -119,11 +128,20 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
     }
 
     /// Takes the lock of `name`, which need not be there. None if the table was killed.
+    #[track_caller]
     pub fn lock<'t>(&'t self, hash: u64, name: &'t [u8]) -> Option<LockedEntry<'t, V>> {
-        LockedEntry::new(self, hash, name)
+        LockedEntry::new(self, hash, name, 0)
+    }
+
+    /// As [`lock`](Self::lock), by a thread that may hold names of other tables of this class at lower levels: see
+    /// [`lock_debug`](crate::lock_debug).
+    #[track_caller]
+    pub fn lock_nested<'t>(&'t self, hash: u64, name: &'t [u8], level: u8) -> Option<LockedEntry<'t, V>> {
+        LockedEntry::new(self, hash, name, level)
     }
 
     /// Takes the locks of two names, which may be the same. None if the table was killed.
+    #[track_caller]
     pub fn lock_two<'t>(
         &'t self,
         first: (u64, &'t [u8]),

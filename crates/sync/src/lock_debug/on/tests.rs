@@ -3,7 +3,7 @@
 use super::{collect_stats, lock_stats, observed_order, reset_lock_stats};
 use crate::lock_debug::{Ask, ClassStats, Watch};
 use crate::spin::{Queued, SpinLock};
-use crate::{Arc, BrLock, Condvar, LockClass, Mutex, RangeLock, RwLock, thread};
+use crate::{Arc, BrLock, Condvar, LockClass, Mutex, NameTable, RangeLock, RwLock, rcu, thread};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What the order check says of `f`; nothing if it says nothing. Classes of other tests do not matter.
@@ -59,6 +59,18 @@ fn locks_of_one_class_need_levels_and_levels_have_an_order() {
     assert!(finding.contains("of a class and level that this thread holds already"), "{finding}");
     assert_eq!(finding_of(|| drop((dirs[0].write(), dirs[1].write_nested(1)))), None);
     assert!(finding_of(|| drop((dirs[0].write_nested(1), dirs[1].write()))).is_some());
+}
+
+#[test]
+fn names_of_two_tables_need_levels_and_two_of_one_table_are_locked_at_once() {
+    static NAMES: LockClass = LockClass::new("test.names");
+    let tables: Vec<_> =
+        (0..2).map(|_| NameTable::<u32>::with_class(&NAMES, rcu::domain().clone())).collect();
+    assert_eq!(finding_of(|| drop(tables[0].lock_two((1 << 60, b"a"), (2 << 60, b"b")))), None);
+    let pair = || drop((tables[0].lock(0, b"a"), tables[1].lock_nested(0, b"b", 1)));
+    assert_eq!(finding_of(pair), None);
+    let finding = finding_of(|| drop((tables[0].lock(0, b"a"), tables[1].lock(0, b"b")))).expect("found");
+    assert!(finding.contains("test.names") && finding.contains("of a class and level"), "{finding}");
 }
 
 #[test]
