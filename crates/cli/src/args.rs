@@ -30,6 +30,16 @@ const EXAMPLES: &str = "Examples:
 
 Exit status: 0 done, 1 failed, 2 bad usage; with one line that says what to do.";
 
+const COMMUTE_EXAMPLES: &str = "\
+Each case is a pair of calls in a small state in which, by a model of the API, their order shows in nothing. Both run
+at once on two simulated CPUs. A case is conflict-free when no line that one writes is touched by the other.
+Exit status 1 when a conflict has no explanation, or an answer is not the model's.
+
+Examples:
+  sluice commute
+  sluice commute --pair open,unlink
+  sluice commute --json pairs.json";
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Take the tour: real programs on a mount, compared with the host's file systems
@@ -74,6 +84,9 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Show what is known about locks, on simulated machines and on this one
     Lab(Lab),
+    /// Look for lines that commuting calls share, on the simulated machine
+    #[command(after_help = COMMUTE_EXAMPLES)]
+    Commute(Commute),
     /// Print a completion script
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
@@ -164,11 +177,11 @@ pub(crate) struct Mount {
 
 #[derive(clap::Args)]
 pub(crate) struct Bench {
-    /// What to measure; see the list below
+    /// What to measure; see the list below, or `all`
     #[arg(value_name = "WORKLOAD", required = true)]
     pub(crate) workloads: Vec<String>,
-    /// Where: `lib` (in process), `mount` (a mount of ours), `dir:PATH` (any file system); the first is the one
-    /// that ratios refer to
+    /// Where: `lib` (in process), `mount` (a mount of ours), `dir:PATH` (any file system), `sim:MACHINE` (in
+    /// process on a simulated machine); the first is the one that ratios refer to
     #[arg(long, value_name = "TARGET,...", value_delimiter = ',', default_value = "lib")]
     pub(crate) on: Vec<String>,
     /// Numbers of CPUs to pin the load to, each in turn [default: 1 and all]; the daemon of a mount is not pinned
@@ -196,6 +209,17 @@ pub(crate) struct Lab {
     /// Which; see the list below
     pub(crate) experiment: String,
     /// Write the results there, one JSON object per line; `-` for standard output instead of the tables
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Commute {
+    /// Only the cases of these two calls
+    #[arg(long, value_name = "A,B")]
+    pub(crate) pair: Option<String>,
+    /// Write the results there, one JSON object for each pair of calls; `-` for standard output instead of the
+    /// tables
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -237,7 +261,7 @@ fn bench_help() -> String {
     let mut text = String::from("Workloads:\n");
     for workload in WORKLOADS {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {:13} {}", workload.name, workload.about);
+        let _ = writeln!(text, "  {:17} {}", workload.name, workload.about);
     }
     text.push_str(
         "
@@ -248,7 +272,11 @@ Examples:
   sluice bench creat-unlink --on lib,dir:/dev/shm
   sluice bench stat open-close --on mount,dir:/dev/shm,dir:/var/tmp --cpus 1,2 --seconds 1
   sluice bench posix02 --on lib --tasks 16 --json result.json
-  sluice bench footprint --on lib --runs 1",
+  sluice bench open-close-same --on sim:power7-64 --cpus 1,8,64 --runs 3
+  sluice bench footprint --on lib --runs 1
+
+On a simulated machine each CPU does 100 operations, or --ops, and the lines that CPUs waited for most are shown.
+Machines: uma-2, skylake-4, vm-16, opteron-32, power7-64, westmere-160, icelake-2s, milan-2s.",
     );
     text
 }

@@ -27,10 +27,11 @@ pub(crate) fn bench(options: Bench) -> Result<()> {
             _ => return Err(Failure::Usage(format!("--seconds {seconds}: give a positive number"))),
         },
     };
+    let targets = options.on.iter().map(|text| text.parse()).collect::<Result<Vec<_>>>()?;
     let plan = Plan {
-        workloads: options.workloads.iter().map(|name| workload::find(name)).collect::<Result<_>>()?,
-        targets: options.on.iter().map(|text| text.parse()).collect::<Result<_>>()?,
-        cpus: if options.cpus.is_empty() { bench::default_cpus() } else { options.cpus },
+        workloads: workload::select(&options.workloads)?,
+        cpus: if options.cpus.is_empty() { bench::default_cpus(&targets)? } else { options.cpus },
+        targets,
         tasks: options.tasks,
         runs: options.runs,
         limit,
@@ -63,9 +64,9 @@ pub(crate) fn json_writer(
 }
 
 /// A bar on standard error when that is a terminal, nothing else.
-fn progress_bar(runs: usize) -> ProgressBar {
+pub(crate) fn progress_bar(runs: usize) -> ProgressBar {
     let bar = ProgressBar::new(runs as u64);
-    match ProgressStyle::with_template("{bar:24} {pos}/{len} {msg}") {
+    match ProgressStyle::with_template("{bar:24} {pos}/{len}, {eta} left: {msg}") {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     }

@@ -6,6 +6,7 @@
 
 mod args;
 mod bench;
+mod commute;
 mod lab;
 mod output;
 mod ram_options;
@@ -22,6 +23,10 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+/// On simulated machines no two objects share a line by chance; everywhere else this is the system's allocator.
+#[global_allocator]
+static HEAP: sluice_machine::Heap = sluice_machine::Heap;
 
 const INTERRUPTED: u8 = 130;
 
@@ -105,6 +110,7 @@ fn perform(command: Command) -> Result<u8> {
         }
         Command::Bench(options) => bench::bench(options)?,
         Command::Lab(options) => lab::lab(options)?,
+        Command::Commute(options) => commute::commute(options)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut args::command(), "sluice", &mut script);

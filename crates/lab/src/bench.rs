@@ -6,14 +6,17 @@ use crate::footprint::{self, Footprint};
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::row::{Origin, Row};
-use crate::target::{Spec, Target};
+use crate::target::{DEFAULT_OPS, Ready, Spec, Target, simulated_run};
 use crate::timed_run::{Limit, Outcome, Setting, timed_run};
 use crate::workload::{Shape, Workload};
+use sluice_machine::Machine;
 use sluice_sync::{Arc, cpu};
 use std::path::PathBuf;
 
 /// Entries of the source tree that `untar` and `rmtree` work on.
 const TREE_ENTRIES: usize = 2000;
+/// Seed of the first run on a simulated machine; each further run has the next.
+const FIRST_SEED: u64 = 7;
 
 /// What to measure.
 pub struct Plan {
@@ -40,9 +43,14 @@ impl Plan {
     /// [`Failure::Usage`] for a plan that cannot be carried out here.
     pub fn check(&self) -> Result<()> {
         let usage = |text: String| Err(Failure::Usage(text));
-        let there = cpu::allowed().len().max(1);
-        if let Some(many) = self.cpus.iter().find(|&&cpus| cpus == 0 || cpus > there) {
-            return usage(format!("--cpus {many}: this process may use 1 to {there}"));
+        for target in &self.targets {
+            let there = target.cpus_max()?;
+            if let Some(many) = self.cpus.iter().find(|&&cpus| cpus == 0 || cpus > there) {
+                return usage(format!("--cpus {many}: {target} may use 1 to {there}"));
+            }
+            if self.tasks.is_some() && matches!(target, Spec::Simulated(_)) {
+                return usage(format!("--tasks: on {target} there is one task per CPU; leave it out"));
+            }
         }
         if self.tasks == Some(0) || self.runs == 0 || self.limit == Limit::Ops(0) {
             return usage("--tasks, --runs and --ops must be at least 1".into());
@@ -89,7 +97,7 @@ pub trait Listener {
 /// the listener, and the result is [`Failure::Interrupted`].
 pub fn bench(plan: &Plan, listener: &mut dyn Listener, interrupt: &Interrupt) -> Result<Vec<Row>> {
     plan.check()?;
-    let needs_corpus = plan.workloads.iter().any(|workload| workload.shape == Shape::Passes);
+    let needs_corpus = plan.workloads.iter().any(|workload| workload.tree);
     let corpus = Arc::new(if needs_corpus { Corpus::load(TREE_ENTRIES) } else { Corpus::generated(0) });
     let mut session = Session {
         plan,
@@ -144,16 +152,23 @@ impl Session<'_> {
     }
 
     /// All runs of one workload at one number of CPUs: A B A B.
-    fn compare(&mut self, workload: &Workload, cpus: usize, targets: &[Box<dyn Target>]) -> Result<()> {
-        let tasks = self.plan.tasks.or(workload.tasks).unwrap_or(cpus);
+    fn compare(&mut self, workload: &Workload, cpus: usize, targets: &[Ready]) -> Result<()> {
+        let native = self.plan.tasks.or(workload.tasks).unwrap_or(cpus);
+        let tasks = |target: &Ready| if let Ready::Native(_) = target { native } else { cpus };
         let mut outcomes: Vec<Vec<Outcome>> = targets.iter().map(|_| Vec::new()).collect();
         let mut stopped = Ok(());
-        'runs: for _ in 0..self.plan.runs {
+        'runs: for run in 0..self.plan.runs {
             for (index, target) in targets.iter().enumerate() {
                 let spec = &self.plan.targets[index];
                 self.listener.run_begins(&format!("{} on {spec}, {cpus} CPUs", workload.name));
-                stopped =
-                    self.once(workload, &**target, cpus, tasks).map(|outcome| outcomes[index].push(outcome));
+                let outcome = self.interrupt.check().and_then(|()| match target {
+                    Ready::Native(target) => self.once(workload, &**target, cpus, native),
+                    Ready::Simulated(machine) => {
+                        let machine = Machine::clone(machine).seed(FIRST_SEED + run as u64);
+                        simulated_run(&machine, workload, cpus, self.simulated_ops(), &self.corpus)
+                    }
+                });
+                stopped = outcome.map(|outcome| outcomes[index].push(outcome));
                 if let Err(failure) = stopped {
                     stopped = Err(failure.in_context(format!("{} on {spec}", workload.name)));
                     break 'runs;
@@ -161,15 +176,26 @@ impl Session<'_> {
                 self.listener.run_ends();
             }
         }
-        for (spec, outcomes) in self.plan.targets.iter().zip(outcomes) {
+        for ((spec, target), outcomes) in self.plan.targets.iter().zip(targets).zip(outcomes) {
             if outcomes.is_empty() {
                 continue;
             }
-            let mut row = Row::new(&self.origin, workload.name, spec.to_string(), cpus, tasks);
+            let origin = match target {
+                Ready::Native(_) => &self.origin,
+                Ready::Simulated(machine) => &Origin::simulated(machine.spec().title),
+            };
+            let mut row = Row::new(origin, workload.name, spec.to_string(), cpus, tasks(target));
+            row.simulated = matches!(target, Ready::Simulated(_));
             row.set_outcomes(&outcomes);
+            row.file_system = spec.file_system();
             self.give(row)?;
         }
         stopped
+    }
+
+    /// Simulated seconds are too long to wait for: a limit of time means a number of operations there.
+    fn simulated_ops(&self) -> u64 {
+        if let Limit::Ops(ops) = self.plan.limit { ops } else { DEFAULT_OPS }
     }
 
     fn once(
@@ -179,7 +205,6 @@ impl Session<'_> {
         cpus: usize,
         tasks: usize,
     ) -> Result<Outcome> {
-        self.interrupt.check()?;
         self.look_for_others(cpus);
         self.next_dir += 1;
         let dir = format!("run-{}", self.next_dir);
@@ -239,12 +264,16 @@ impl Session<'_> {
     }
 }
 
-/// CPU counts when none are asked for: one, and all of this process.
-pub fn default_cpus() -> Vec<usize> {
-    match cpu::allowed().len() {
-        0 | 1 => vec![1],
-        many => vec![1, many],
-    }
+/// CPU counts when none are asked for: one, and as many as all the targets have.
+///
+/// # Errors
+/// [`Failure::Usage`] for a machine that nobody knows.
+pub fn default_cpus(targets: &[Spec]) -> Result<Vec<usize>> {
+    let counts = targets.iter().map(Spec::cpus_max).collect::<Result<Vec<_>>>()?;
+    Ok(match counts.into_iter().min() {
+        None | Some(1) => vec![1],
+        Some(many) => vec![1, many],
+    })
 }
 
 /// The running program, as the binary that serves mounts.

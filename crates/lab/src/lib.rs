@@ -2,6 +2,7 @@
 //!
 //! # Entry points
 //! - [`bench::bench`]: a plan (workloads, targets, CPU counts) in, one [`row::Row`] per line of the result out.
+//! - [`commute::Plan`]: whether calls that commute share a written line, on the simulated machine.
 //! - [`demo::tour`]: the two-minute tour that `sluice demo` tells.
 //! - [`experiment::Experiment`]: what the sources say about locks, shown on simulated machines and on this one.
 //! - [`target::Target`]: the small POSIX surface that every workload is written against, once.
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod commute;
 pub mod corpus;
 pub mod demo;
 pub mod experiment;
@@ -36,3 +38,8 @@ pub mod table;
 pub mod target;
 pub mod timed_run;
 pub mod workload;
+
+/// As in the `sluice` command: on simulated machines no two objects share a line by chance.
+#[cfg(test)]
+#[global_allocator]
+static HEAP: sluice_machine::Heap = sluice_machine::Heap;

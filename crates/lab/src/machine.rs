@@ -1,6 +1,8 @@
 //! Machine: what the operating system tells about this computer and how busy it is.
 
+use nix::sys::resource::{UsageWho, getrusage};
 use std::fs;
+use std::path::Path;
 
 /// The CPU's model and the number of CPUs, `"Intel(R) Xeon(R) Processor, 2 CPUs"`.
 pub fn name() -> String {
@@ -28,9 +30,37 @@ pub fn running_tasks() -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("procs_running "))?.trim().parse().ok()
 }
 
+/// How often the calling thread has left its CPU since it was started, of itself or not.
+pub fn context_switches() -> Option<u64> {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).ok()?;
+    u64::try_from(usage.voluntary_context_switches() + usage.involuntary_context_switches()).ok()
+}
+
+/// The file system that holds `path`, as its type and its options: `"tmpfs rw,nosuid"`.
+pub fn file_system(path: &Path) -> Option<String> {
+    let path = fs::canonicalize(path).ok()?;
+    mounted_at(&fs::read_to_string("/proc/self/mountinfo").ok()?, &path)
+}
+
+fn mounted_at(mountinfo: &str, path: &Path) -> Option<String> {
+    // id parent device root POINT OPTIONS [tags] - TYPE source super-options; of mounts on one point the last counts.
+    let mounts = mountinfo.lines().filter_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut words = mount.split_ascii_whitespace().skip(4);
+        let (point, options) = (words.next()?, words.next()?);
+        let (kind, inner) = (kind.split_ascii_whitespace().next()?, kind.split_ascii_whitespace().nth(2)?);
+        path.starts_with(point).then(|| (point.len(), format!("{kind} {options},{inner}")))
+    });
+    mounts.max_by_key(|(length, _)| *length).map(|(_, text)| text)
+}
+
 /// Time that some CPUs have spent since boot, in clock ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct CpuTime {
+    /// In programs.
+    pub user: u64,
+    /// In the kernel, interrupts included.
+    pub system: u64,
     /// Idle or waiting for I/O.
     pub idle: u64,
     /// In all.
@@ -54,6 +84,8 @@ impl CpuTime {
             }
             // user nice system idle iowait irq softirq steal (guest time is part of user time already)
             let ticks: Vec<u64> = words.take(8).map_while(|word| word.parse().ok()).collect();
+            sum.user += ticks.first()? + ticks.get(1)?;
+            sum.system += ticks.get(2)? + ticks.get(5)? + ticks.get(6)?;
             sum.idle += ticks.get(3)? + ticks.get(4)?;
             sum.total += ticks.iter().sum::<u64>();
             seen += 1;
@@ -64,6 +96,8 @@ impl CpuTime {
     /// The time spent from `earlier` to `self`.
     pub fn since(self, earlier: CpuTime) -> CpuTime {
         CpuTime {
+            user: self.user.saturating_sub(earlier.user),
+            system: self.system.saturating_sub(earlier.system),
             idle: self.idle.saturating_sub(earlier.idle),
             total: self.total.saturating_sub(earlier.total),
         }
@@ -73,7 +107,12 @@ impl CpuTime {
 impl std::ops::Add for CpuTime {
     type Output = CpuTime;
     fn add(self, other: CpuTime) -> CpuTime {
-        CpuTime { idle: self.idle + other.idle, total: self.total + other.total }
+        CpuTime {
+            user: self.user + other.user,
+            system: self.system + other.system,
+            idle: self.idle + other.idle,
+            total: self.total + other.total,
+        }
     }
 }
 
@@ -86,8 +125,11 @@ mod tests {
 
     #[test]
     fn idle_time_is_summed_over_the_chosen_cpus_only() {
-        assert_eq!(CpuTime::parse(STAT, &[0]), Some(CpuTime { idle: 70, total: 100 }));
-        assert_eq!(CpuTime::parse(STAT, &[0, 1]), Some(CpuTime { idle: 76, total: 110 }));
+        assert_eq!(CpuTime::parse(STAT, &[0]), Some(CpuTime { user: 10, system: 20, idle: 70, total: 100 }));
+        assert_eq!(
+            CpuTime::parse(STAT, &[0, 1]),
+            Some(CpuTime { user: 12, system: 22, idle: 76, total: 110 })
+        );
         assert_eq!(CpuTime::parse(STAT, &[2]), None);
     }
 
@@ -96,6 +138,16 @@ mod tests {
         assert!(name().contains("CPU"));
         assert!(kernel().starts_with("Linux "));
         assert!(running_tasks().is_none_or(|tasks| tasks >= 1));
+    }
+
+    #[test]
+    fn the_file_system_of_a_path_is_the_innermost_mount() {
+        let info = "1 0 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,discard\n\
+                    2 1 0:5 / /dev/shm rw,nosuid - tmpfs tmpfs rw,size=1g\n";
+        let of = |path: &str| mounted_at(info, Path::new(path)).unwrap();
+        assert_eq!(of("/dev/shm/x"), "tmpfs rw,nosuid,rw,size=1g");
+        assert_eq!(of("/dev/shmx"), "ext4 rw,relatime,rw,discard");
+        assert!(context_switches().is_some());
     }
 
     #[test]

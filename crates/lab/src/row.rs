@@ -1,7 +1,7 @@
 //! Row: one line of `bench --json`, and how the runs behind it are summed up.
 
 use crate::machine::CpuTime;
-use crate::stats::{median, standard_deviation};
+use crate::stats::{median, median_interval, standard_deviation};
 use crate::timed_run::{Outcome, latencies};
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +50,48 @@ pub struct Row {
     /// Operations of the CPU with the fewest over those of the CPU with the most, 0 to 1; only for `lab`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub fairness: Option<f64>,
+    /// `ops_per_s` of each run, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub rates: Vec<f64>,
+    /// Lower end of the 95% bootstrap interval of `ops_per_s`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ops_per_s_low: Option<f64>,
+    /// Upper end of it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ops_per_s_high: Option<f64>,
+    /// Share of time that the CPUs in use spent in programs, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub user: Option<f64>,
+    /// Share of time that they spent in the kernel.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub system: Option<f64>,
+    /// Context switches of the tasks per operation.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub switches_per_op: Option<f64>,
+    /// Distribution of the sampled latencies: at most so many nanoseconds, so many operations; each bound is
+    /// twice the one before.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub latency: Vec<(u64, u64)>,
+    /// The lines that CPUs waited for most; only for simulated rows.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub hottest: Vec<HotLine>,
+    /// Type and options of the file system, where it is a mounted one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub file_system: Option<String>,
+    /// The command line.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub command: Option<String>,
+}
+
+/// A cache line of the simulated machine that CPUs waited for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HotLine {
+    /// The type and field that lie in it.
+    pub name: String,
+    /// CPUs that wrote it.
+    pub writers: usize,
+    /// Cycles that CPUs waited for it per operation.
+    pub wait_cycles_per_op: f64,
 }
 
 /// What is the same in all rows of a benchmark.
@@ -59,12 +101,27 @@ pub struct Origin {
     pub machine: String,
     /// Its kernel.
     pub kernel: String,
+    /// The command that asked for the figures.
+    pub command: Option<String>,
 }
 
 impl Origin {
-    /// This computer and its kernel.
+    /// This computer, its kernel, and this program's command line.
     pub fn here() -> Origin {
-        Origin { machine: crate::machine::name(), kernel: crate::machine::kernel() }
+        let mut words: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+        if let Some(name) = words.first_mut() {
+            *name = std::path::Path::new(name).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        }
+        Origin {
+            machine: crate::machine::name(),
+            kernel: crate::machine::kernel(),
+            command: Some(words.join(" ")),
+        }
+    }
+
+    /// A simulated machine, asked for by this program's command line.
+    pub fn simulated(title: &str) -> Origin {
+        Origin { machine: format!("simulated: {title}"), kernel: "simulated".to_owned(), ..Origin::here() }
     }
 }
 
@@ -92,6 +149,16 @@ impl Row {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             bytes_per_file: None,
             fairness: None,
+            rates: Vec::new(),
+            ops_per_s_low: None,
+            ops_per_s_high: None,
+            user: None,
+            system: None,
+            switches_per_op: None,
+            latency: Vec::new(),
+            hottest: Vec::new(),
+            file_system: None,
+            command: origin.command.clone(),
         }
     }
 
@@ -106,6 +173,10 @@ impl Row {
         self.ops = ops;
         self.ops_per_s = median(rates);
         self.ops_per_s_sd = standard_deviation(rates);
+        let interval = median_interval(rates, 0.95);
+        self.ops_per_s_low = interval.map(|interval| interval.low);
+        self.ops_per_s_high = interval.map(|interval| interval.high);
+        self.rates = rates.to_vec();
         self.mean_ns = self.ops_per_s.map(|rate| 1e9 * self.tasks as f64 / rate);
     }
 
@@ -121,10 +192,22 @@ impl Row {
             self.p50_ns = Some(latency.value_at_quantile(0.5));
             self.p99_ns = Some(latency.value_at_quantile(0.99));
             self.max_ns = Some(latency.max());
+            let buckets = latency.iter_log(64, 2.0);
+            self.latency = buckets
+                .map(|bucket| (bucket.value_iterated_to(), bucket.count_since_last_iteration()))
+                .collect();
         }
         let time = outcomes.iter().map(|outcome| outcome.cpu_time).collect::<Option<Vec<_>>>();
         let time = time.map(|times| times.into_iter().fold(CpuTime::default(), |sum, time| sum + time));
-        self.idle = time.filter(|time| time.total > 0).map(|time| time.idle as f64 / time.total as f64);
+        let time = time.filter(|time| time.total > 0);
+        let share = |part: fn(&CpuTime) -> u64| time.map(|time| part(&time) as f64 / time.total as f64);
+        self.user = share(|time| time.user);
+        self.system = share(|time| time.system);
+        let idle: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.idle).collect();
+        self.idle = median(&idle);
+        self.hottest = outcomes.first().map(|outcome| outcome.hottest.clone()).unwrap_or_default();
+        let switches: Option<u64> = outcomes.iter().map(|outcome| outcome.context_switches).sum();
+        self.switches_per_op = switches.filter(|_| self.ops > 0).map(|count| count as f64 / self.ops as f64);
     }
 }
 
@@ -135,14 +218,16 @@ mod tests {
     fn outcome(ops: u64, ops_per_s: f64, cpu_time: Option<CpuTime>) -> Outcome {
         let mut latency_ns = latencies();
         latency_ns.saturating_record(100);
-        Outcome { ops, ops_per_s, latency_ns, cpu_time }
+        let idle = cpu_time.map(|time| time.idle as f64 / time.total as f64);
+        let context_switches = Some(ops / 10);
+        Outcome { latency_ns, idle, cpu_time, context_switches, ..Outcome::new(ops, ops_per_s) }
     }
 
     #[test]
-    fn a_row_has_exactly_the_fields_that_tools_parse() {
-        let origin = Origin { machine: "m".into(), kernel: "k".into() };
+    fn a_row_has_the_fields_that_tools_parse_and_further_ones_after_them() {
+        let origin = Origin { machine: "m".into(), kernel: "k".into(), command: None };
         let mut row = Row::new(&origin, "stat", "lib".into(), 2, 4);
-        let half_idle = Some(CpuTime { idle: 1, total: 2 });
+        let half_idle = Some(CpuTime { user: 1, system: 0, idle: 1, total: 2 });
         row.set_outcomes(&[
             outcome(10, 100.0, half_idle),
             outcome(20, 300.0, half_idle),
@@ -150,8 +235,7 @@ mod tests {
         ]);
         let line = serde_json::to_string(&row).unwrap();
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
-        let mut names: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
-        let mut expected = vec![
+        let expected = [
             "workload",
             "target",
             "variant",
@@ -171,9 +255,12 @@ mod tests {
             "kernel",
             "version",
         ];
-        names.sort_unstable();
-        expected.sort_unstable();
-        assert_eq!(names, expected);
+        let places = expected.map(|name| line.find(&format!("\"{name}\":")).unwrap());
+        assert!(places.is_sorted(), "in the order that is documented, before all others: {line}");
+        assert!(line[places[17]..].starts_with("\"version\""));
+        assert!(line.find("\"rates\"").unwrap() > places[17]);
+        assert_eq!((value["user"].as_f64(), value["switches_per_op"].as_f64()), (Some(0.5), Some(0.1)));
+        assert_eq!(value["rates"].as_array().unwrap().len(), 3);
         assert_eq!((value["ops"].as_u64(), value["runs"].as_u64()), (Some(60), Some(3)));
         assert_eq!((value["ops_per_s"].as_f64(), value["ops_per_s_sd"].as_f64()), (Some(200.0), Some(100.0)));
         assert_eq!((value["mean_ns"].as_f64(), value["idle"].as_f64()), (Some(2e7), Some(0.5)));
@@ -184,7 +271,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_null() {
-        let origin = Origin { machine: "m".into(), kernel: "k".into() };
+        let origin = Origin { machine: "m".into(), kernel: "k".into(), command: None };
         let mut row = Row::new(&origin, "stat", "lib".into(), 1, 1);
         row.set_outcomes(&[outcome(10, 100.0, None)]);
         assert_eq!((row.ops_per_s_sd, row.idle), (None, None));

@@ -80,6 +80,16 @@ pub fn of_rows(rows: &[Row]) -> String {
         ]);
     }
     let mut text = table.render();
+    for row in rows.iter().filter(|row| row.simulated && row.cpus > 1) {
+        for line in &row.hottest {
+            let (wait, writers) = (grouped(line.wait_cycles_per_op), line.writers);
+            let _ = writeln!(
+                text,
+                "{} on {}, {} CPUs (simulated): {wait} cycles an operation wait for {}, written by {writers} CPUs",
+                row.workload, row.target, row.cpus, line.name
+            );
+        }
+    }
     for row in rows {
         if let Some(bytes) = row.bytes_per_file {
             let files = grouped(row.ops as f64 / row.runs.max(1) as f64);
@@ -135,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_ratio_is_to_the_first_target_of_the_same_workload_and_cpus() {
-        let origin = Origin { machine: String::new(), kernel: String::new() };
+        let origin = Origin { machine: String::new(), kernel: String::new(), command: None };
         let row = |target: &str, cpus, rate| {
             let mut row = Row::new(&origin, "stat", target.into(), cpus, cpus);
             row.set_rates(1, &[rate]);

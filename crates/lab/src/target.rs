@@ -8,14 +8,18 @@
 
 mod host_dir;
 mod library;
+mod open_files;
+mod simulated;
 mod spec;
 
 pub use host_dir::HostDir;
 pub use library::Library;
-pub use spec::Spec;
+pub use simulated::{DEFAULT_OPS, simulated_run};
+pub use spec::{Ready, Spec};
 
 use crate::failure::{Failure, Result};
 use sluice_sync::thread;
+use sluice_vfs as vfs;
 use sluice_vfs::Errno;
 
 /// An open file of one task. It means nothing to other tasks.
@@ -31,6 +35,10 @@ pub enum Open {
     ReadWrite,
     /// A new file (`O_CREAT | O_EXCL`) with these permission bits, for reading and writing.
     New(u32),
+    /// A file, made with these permission bits if it is not there (`O_CREAT`), for reading and writing.
+    Create(u32),
+    /// An existing file; each `write` goes to its end (`O_APPEND`).
+    Append,
 }
 
 /// What a lock call asks for: the whole file, exclusively, without waiting (`EAGAIN`), or to let go.
@@ -73,6 +81,16 @@ pub trait Calls {
     fn close(&mut self, file: Handle) -> CallResult<()>;
     fn pread(&mut self, file: Handle, buf: &mut [u8], offset: u64) -> CallResult<usize>;
     fn pwrite(&mut self, file: Handle, data: &[u8], offset: u64) -> CallResult<usize>;
+    /// Reads from the file's position on.
+    fn read(&mut self, file: Handle, buf: &mut [u8]) -> CallResult<usize>;
+    /// Writes from the file's position on, or at its end where it was opened so.
+    fn write(&mut self, file: Handle, data: &[u8]) -> CallResult<usize>;
+    /// Sets the file's position, counted from its start.
+    fn lseek(&mut self, file: Handle, position: u64) -> CallResult<()>;
+    fn ftruncate(&mut self, file: Handle, size: u64) -> CallResult<()>;
+    /// Reserves space; the size grows if need be (mode 0).
+    fn fallocate(&mut self, file: Handle, offset: u64, length: u64) -> CallResult<()>;
+    fn dup(&mut self, file: Handle) -> CallResult<Handle>;
     fn fsync(&mut self, file: Handle) -> CallResult<()>;
     fn stat(&mut self, path: &str) -> CallResult<Meta>;
     fn unlink(&mut self, path: &str) -> CallResult<()>;
@@ -136,19 +154,24 @@ pub fn read_file(calls: &mut dyn Calls, path: &str) -> CallResult<Vec<u8>> {
 /// Those of open, pwrite and close; `EIO` when a write stores nothing.
 pub fn write_new_file(calls: &mut dyn Calls, path: &str, mode: u32, data: &[u8]) -> CallResult<()> {
     let file = calls.open(path, Open::New(mode))?;
-    let mut done = 0;
-    let written = loop {
-        if done == data.len() {
-            break Ok(());
-        }
-        match calls.pwrite(file, &data[done..], done as u64) {
-            Ok(0) => break Err(Errno::EIO),
-            Ok(count) => done += count,
-            Err(errno) => break Err(errno),
-        }
-    };
+    let written = write_all(calls, file, data, 0);
     calls.close(file)?;
     written
+}
+
+/// Writes all of `data` from `offset` on.
+///
+/// # Errors
+/// Those of pwrite; `EIO` when a write stores nothing.
+pub fn write_all(calls: &mut dyn Calls, file: Handle, data: &[u8], offset: u64) -> CallResult<()> {
+    let mut done = 0;
+    while done < data.len() {
+        match calls.pwrite(file, &data[done..], offset + done as u64)? {
+            0 => return Err(Errno::EIO),
+            count => done += count,
+        }
+    }
+    Ok(())
 }
 
 /// Removes the directory `path` and everything below it; one that is not there is fine.
@@ -213,9 +236,25 @@ pub(crate) mod tests {
                 let file = calls.open("d/g", Open::ReadWrite)?;
                 assert_eq!(calls.pwrite(file, b"J", 0)?, 1);
                 calls.fsync(file)?;
+                let same = calls.dup(file)?;
+                calls.lseek(same, 4)?;
+                assert_eq!(calls.write(file, b"y")?, 1, "a duplicate shares the position");
+                calls.lseek(file, 0)?;
+                let mut two = [0; 2];
+                assert_eq!((calls.read(same, &mut two)?, &two), (2, b"Je"));
+                calls.close(same)?;
                 calls.close(file)?;
                 assert_eq!(calls.close(file), Err(Errno::EBADF));
-                assert_eq!(read_file(calls, "d/g")?, b"Jello");
+                assert_eq!(read_file(calls, "d/g")?, b"Jelly");
+                assert_eq!(calls.open("d/new", Open::Append), Err(Errno::ENOENT));
+                let (first, end) =
+                    (calls.open("d/g", Open::Create(0o600))?, calls.open("d/g", Open::Append)?);
+                calls.ftruncate(first, 4)?;
+                assert_eq!(calls.write(end, b"o")?, 1);
+                calls.fallocate(first, 0, 6)?;
+                assert_eq!(read_file(calls, "d/g")?, b"Jello\0");
+                calls.close(first)?;
+                calls.close(end)?;
                 calls.mkdir("d/sub")?;
                 let mut names = Vec::new();
                 calls.read_dir("d", &mut |name, is_dir| names.push((name.to_vec(), is_dir)))?;

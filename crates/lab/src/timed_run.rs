@@ -18,7 +18,8 @@
 use crate::corpus::Corpus;
 use crate::failure::{Context, Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::machine::CpuTime;
+use crate::machine::{self, CpuTime};
+use crate::row::HotLine;
 use crate::target::{Calls, Target};
 use crate::workload::{Seat, Shape, Task, Workload};
 use hdrhistogram::Histogram;
@@ -64,8 +65,29 @@ pub struct Outcome {
     pub ops_per_s: f64,
     /// Latencies of sampled operations, in nanoseconds.
     pub latency_ns: Histogram<u64>,
-    /// Time of the CPUs used.
+    /// Share of time that the CPUs used were idle, 0 to 1.
+    pub idle: Option<f64>,
+    /// Where else their time went, where the system tells.
     pub cpu_time: Option<CpuTime>,
+    /// How often tasks left their CPU while they worked.
+    pub context_switches: Option<u64>,
+    /// The lines waited for most, on a simulated machine.
+    pub hottest: Vec<HotLine>,
+}
+
+impl Outcome {
+    /// An outcome of which nothing else is known.
+    pub fn new(ops: u64, ops_per_s: f64) -> Outcome {
+        Outcome {
+            ops,
+            ops_per_s,
+            latency_ns: latencies(),
+            idle: None,
+            cpu_time: None,
+            context_switches: None,
+            hottest: Vec::new(),
+        }
+    }
 }
 
 /// A histogram of nanoseconds up to a minute, to one percent.
@@ -79,8 +101,11 @@ pub fn latencies() -> Histogram<u64> {
 /// # Errors
 /// Those of the calls, a wrong result, or [`Failure::Interrupted`].
 pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome> {
-    crate::target::with_task(setting.target, |calls| Ok(calls.mkdir(setting.dir)?))
-        .context(|| format!("mkdir {}", setting.dir))?;
+    crate::target::with_task(setting.target, |calls| {
+        calls.mkdir(setting.dir)?;
+        Ok(calls.mkdir(&shared(setting.dir))?)
+    })
+    .context(|| format!("mkdir {}", setting.dir))?;
     let conductor = Conductor {
         // The conductor waits too.
         ready: Barrier::new(setting.tasks + 1),
@@ -148,6 +173,7 @@ struct Part {
     in_passes: Duration,
     end: Instant,
     latency_ns: Histogram<u64>,
+    context_switches: Option<u64>,
 }
 
 /// The life of one task, on its own thread.
@@ -161,14 +187,23 @@ fn perform(setting: &Setting<'_>, index: usize, conductor: &Conductor) -> Result
     conductor.ready.wait();
     conductor.start.wait();
     let (mut calls, mut task, dir) = prepared?;
-    let part = match setting.workload.shape {
+    let before = machine::context_switches();
+    let mut part = match setting.workload.shape {
         Shape::Passes => work_in_passes(&mut *task, &mut *calls, setting.limit, &conductor.stop),
         _ => work_steadily(&mut *task, &mut *calls, setting.limit, &conductor.stop),
     };
+    if let Ok(part) = &mut part {
+        part.context_switches = before.zip(machine::context_switches()).map(|(before, after)| after - before);
+    }
     let verified = part.and_then(|part| task.verify(&mut *calls, setting.target).map(|()| part));
     task.tidy(&mut *calls).context(|| "tidying up")?;
     calls.rmdir(&dir).context(|| "tidying up")?;
     verified
+}
+
+/// The directory of all tasks of a run.
+fn shared(dir: &str) -> String {
+    format!("{dir}/shared")
 }
 
 type Prepared = (Box<dyn Calls>, Box<dyn Task>, String);
@@ -180,7 +215,7 @@ fn set_up(setting: &Setting<'_>, index: usize) -> Result<Prepared> {
     let mut calls = setting.target.task()?;
     let dir = format!("{}/task-{index}", setting.dir);
     calls.mkdir(&dir)?;
-    let seat = Seat { dir: dir.clone(), corpus: setting.corpus.clone() };
+    let seat = Seat { dir: dir.clone(), shared: shared(setting.dir), index, corpus: setting.corpus.clone() };
     let mut task = (setting.workload.task)(seat);
     if setting.workload.shape == Shape::Steady {
         task.prepare(&mut *calls).context(|| "setting up")?;
@@ -218,7 +253,7 @@ fn work_steadily(
         step(task, calls, ops, &mut latency_ns)?;
         ops += 1;
     }
-    Ok(Part { ops, in_passes: Duration::ZERO, end: Instant::now(), latency_ns })
+    Ok(Part { ops, in_passes: Duration::ZERO, end: Instant::now(), latency_ns, context_switches: None })
 }
 
 fn work_in_passes(
@@ -243,7 +278,7 @@ fn work_in_passes(
         in_passes += start.elapsed();
         // Relaxed: as above.
         if ops >= most || stop.load(Ordering::Relaxed) {
-            return Ok(Part { ops, in_passes, end: Instant::now(), latency_ns });
+            return Ok(Part { ops, in_passes, end: Instant::now(), latency_ns, context_switches: None });
         }
     }
 }
@@ -288,7 +323,9 @@ fn sum_up(
             rate(ops, last - start)
         }
     };
-    Outcome { ops, ops_per_s, latency_ns, cpu_time }
+    let context_switches = parts.iter().map(|part| part.context_switches).sum();
+    let idle = cpu_time.filter(|time| time.total > 0).map(|time| time.idle as f64 / time.total as f64);
+    Outcome { latency_ns, idle, cpu_time, context_switches, ..Outcome::new(ops, ops_per_s) }
 }
 
 fn rate(ops: u64, time: Duration) -> f64 {

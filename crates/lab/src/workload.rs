@@ -8,13 +8,21 @@
 //! [`Shape`] says how steps are timed. *Steady* tasks repeat one operation until they are told to stop. *Passes*
 //! work through something finite (a tree) that has to be prepared again, outside the timing, before the next pass.
 
+mod batch;
 mod block_io;
 mod creat_unlink;
+mod descriptor;
 mod file_lock;
+mod length;
 mod open_close;
+mod place;
 mod readdir;
+mod registry;
+mod rename;
 mod stat;
 mod tree;
+
+pub use registry::WORKLOADS;
 
 use crate::corpus::Corpus;
 use crate::failure::{Failure, Result};
@@ -52,6 +60,10 @@ pub trait Task {
 pub struct Seat {
     /// The task's own directory, which exists and is empty.
     pub dir: String,
+    /// The directory of all tasks, which exists and goes with the run.
+    pub shared: String,
+    /// The task's number, from 0.
+    pub index: usize,
     /// Files to unpack.
     pub corpus: Arc<Corpus>,
 }
@@ -77,90 +89,27 @@ pub struct Workload {
     pub shape: Shape,
     /// Tasks when none are asked for; `None`: one per CPU.
     pub tasks: Option<usize>,
+    /// Whether it unpacks or removes the source tree.
+    pub tree: bool,
     /// Makes one task.
     pub task: fn(Seat) -> Box<dyn Task>,
 }
 
-/// Every workload.
-pub static WORKLOADS: &[Workload] = &[
-    Workload {
-        name: "open-close",
-        about: "open and close a file of one's own",
-        shape: Shape::Steady,
-        tasks: None,
-        task: open_close::task,
-    },
-    Workload {
-        name: "creat-unlink",
-        about: "create, close and unlink a file in a directory of one's own",
-        shape: Shape::Steady,
-        tasks: None,
-        task: creat_unlink::task,
-    },
-    Workload {
-        name: "stat",
-        about: "stat a file of one's own",
-        shape: Shape::Steady,
-        tasks: None,
-        task: stat::task,
-    },
-    Workload {
-        name: "readdir",
-        about: "list a directory of 1,000 names of one's own (the whole list is one operation)",
-        shape: Shape::Steady,
-        tasks: None,
-        task: readdir::task,
-    },
-    Workload {
-        name: "posix02",
-        about: "lock and unlock a file of one's own with fcntl (POSIX)",
-        shape: Shape::Steady,
-        tasks: Some(128),
-        task: file_lock::posix,
-    },
-    Workload {
-        name: "flock02",
-        about: "lock and unlock a file of one's own with flock",
-        shape: Shape::Steady,
-        tasks: Some(128),
-        task: file_lock::flock,
-    },
-    Workload {
-        name: "read4k",
-        about: "read 4 KiB, in turn through a file of 1 MiB of one's own",
-        shape: Shape::Steady,
-        tasks: None,
-        task: block_io::read,
-    },
-    Workload {
-        name: "write4k",
-        about: "overwrite 4 KiB, in turn through a file of 1 MiB of one's own",
-        shape: Shape::Steady,
-        tasks: None,
-        task: block_io::write,
-    },
-    Workload {
-        name: "untar",
-        about: "unpack a source tree (one file, directory or link is one operation)",
-        shape: Shape::Passes,
-        tasks: None,
-        task: tree::untar,
-    },
-    Workload {
-        name: "rmtree",
-        about: "remove a source tree (one file, directory or link is one operation)",
-        shape: Shape::Passes,
-        tasks: None,
-        task: tree::rmtree,
-    },
-    Workload {
-        name: "footprint",
-        about: "memory for each of 1,000,000 empty files in one directory, in process (target lib only)",
-        shape: Shape::Footprint,
-        tasks: Some(1),
-        task: creat_unlink::task,
-    },
-];
+/// The workloads called so; `all` stands for every load on a target.
+///
+/// # Errors
+/// Those of [`find`].
+pub fn select(names: &[String]) -> Result<Vec<&'static Workload>> {
+    let mut selected = Vec::new();
+    for name in names {
+        if name == "all" {
+            selected.extend(WORKLOADS.iter().filter(|workload| workload.shape != Shape::Footprint));
+        } else {
+            selected.push(find(name)?);
+        }
+    }
+    Ok(selected)
+}
 
 /// The workload called `name`.
 ///
@@ -169,7 +118,7 @@ pub static WORKLOADS: &[Workload] = &[
 pub fn find(name: &str) -> Result<&'static Workload> {
     WORKLOADS.iter().find(|workload| workload.name == name).ok_or_else(|| {
         let names: Vec<_> = WORKLOADS.iter().map(|workload| workload.name).collect();
-        Failure::Usage(format!("workload {name}: unknown; use one of {}", names.join(", ")))
+        Failure::Usage(format!("workload {name}: unknown; use all, or some of {}", names.join(", ")))
     })
 }
 
@@ -182,85 +131,60 @@ fn wrong<T>(what: impl std::fmt::Display) -> Result<T> {
 mod tests {
     use super::*;
     use crate::target::tests::{on_every_target, on_every_target_with_lock_owners};
-    use crate::target::with_task;
+    use crate::target::{remove_tree, with_task};
 
-    /// Two passes, or 40 steps, of the workload, then its check.
-    fn tiny_run(name: &str) {
-        let workload = find(name).unwrap();
-        let body = |target: &dyn Target| {
-            with_task(target, |calls| {
-                let corpus = Arc::new(Corpus::generated(60));
-                calls.mkdir("seat")?;
-                let mut task = (workload.task)(Seat { dir: "seat".into(), corpus });
-                for _ in 0..2 {
-                    task.prepare(calls)?;
-                    for _ in 0..if workload.shape == Shape::Steady { 40 } else { usize::MAX } {
+    /// Two tasks of the workload in turn, each for two passes or 40 steps, then their checks.
+    fn tiny_run(workload: &Workload, target: &dyn Target) -> Result<()> {
+        with_task(target, |calls| {
+            calls.mkdir("shared")?;
+            let corpus = Arc::new(Corpus::generated(60));
+            let mut tasks = Vec::new();
+            for index in 0..2 {
+                let dir = format!("seat-{index}");
+                calls.mkdir(&dir)?;
+                let seat = Seat { dir, shared: "shared".into(), index, corpus: corpus.clone() };
+                tasks.push((workload.task)(seat));
+            }
+            let (passes, steps) = if workload.shape == Shape::Passes { (2, usize::MAX) } else { (1, 40) };
+            for _ in 0..passes {
+                tasks.iter_mut().try_for_each(|task| task.prepare(calls))?;
+                for task in &mut tasks {
+                    for _ in 0..steps {
                         if !task.step(calls)? {
                             break;
                         }
                     }
                     task.verify(calls, target)?;
-                    if workload.shape == Shape::Steady {
-                        break;
-                    }
                 }
-                task.tidy(calls)?;
-                calls.rmdir("seat")?;
-                Ok(())
-            })
-            .unwrap_or_else(|failure| panic!("{name}: {failure}"));
-        };
-        if name == "posix02" { on_every_target_with_lock_owners(body) } else { on_every_target(body) }
+            }
+            tasks.iter_mut().try_for_each(|task| task.tidy(calls))?;
+            (0..2).try_for_each(|index| calls.rmdir(&format!("seat-{index}")))?;
+            Ok(remove_tree(calls, "shared")?)
+        })
     }
 
     #[test]
-    fn open_close_opens_its_file() {
-        tiny_run("open-close");
+    fn every_workload_does_what_it_says_on_every_target() {
+        for workload in WORKLOADS {
+            let body = |target: &dyn Target| {
+                tiny_run(workload, target).unwrap_or_else(|failure| panic!("{}: {failure}", workload.name));
+            };
+            if ["posix02", "lock1"].contains(&workload.name) {
+                on_every_target_with_lock_owners(body);
+            } else {
+                on_every_target(body);
+            }
+        }
     }
 
     #[test]
-    fn creat_unlink_leaves_nothing() {
-        tiny_run("creat-unlink");
-    }
-
-    #[test]
-    fn stat_sees_the_attributes() {
-        tiny_run("stat");
-    }
-
-    #[test]
-    fn readdir_lists_every_name_once() {
-        tiny_run("readdir");
-    }
-
-    #[test]
-    fn posix02_excludes_others() {
-        tiny_run("posix02");
-    }
-
-    #[test]
-    fn flock02_excludes_others() {
-        tiny_run("flock02");
-    }
-
-    #[test]
-    fn read4k_reads_what_was_written() {
-        tiny_run("read4k");
-    }
-
-    #[test]
-    fn write4k_writes_what_is_read_back() {
-        tiny_run("write4k");
-    }
-
-    #[test]
-    fn untar_unpacks_the_tree_to_the_byte() {
-        tiny_run("untar");
-    }
-
-    #[test]
-    fn rmtree_removes_the_whole_tree() {
-        tiny_run("rmtree");
+    fn every_name_is_there_once() {
+        let mut names: Vec<_> = WORKLOADS.iter().map(|workload| workload.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), WORKLOADS.len());
+        let fxmark = names.iter().filter(|name| name.len() == 4 && **name == name.to_uppercase());
+        assert_eq!(fxmark.count(), 19);
     }
 
     #[test]

@@ -1,135 +1,172 @@
-//! WaitGraph: which process waits for which, over all files of a domain.
+//! Deadlock: finds cycles of processes that wait for each other's locks, and ends them.
 //!
 //! # Theory
-//! Nodes are processes. A wait (one blocked request, named by its ticket) has one edge to each process that
-//! holds a lock in its way; it needs *all* of them to let go, so a cycle through any edge is a deadlock. A
-//! process with several blocked threads has several waits. The graph never has a cycle, because [`wait`]
-//! refuses the edge that would close one; so a new edge need only be searched from its far end for its origin.
+//! Nodes are processes. While a request of process P waits, P has an edge to every process that holds a lock in its
+//! way; it needs *all* of them to let go, so a cycle through any edge is a deadlock. A process with several blocked
+//! threads has the edges of all their requests. OFD locks and flock take no part, as on Linux.
+//!
+//! No graph is kept: edges are read off the files when they are needed. An edge comes into being in two ways, and
+//! each makes a *suspect*, the waiting request whose process may now be on a cycle:
+//! - a request begins to wait. It notes this in the wait table, then looks whether anybody in its way waits too;
+//! - a lock is granted although others wait for it, to a process that waits elsewhere.
+//!
+//! For a suspect, one [`search`] at a time goes from request to process to request, with one file locked at a time.
+//! What it sees of different files is not of one moment, so a cycle found is only a *charge*; it is proved by
+//! locking all its files and looking at every edge again.
+//!
+//! # Why it is exact
+//! No false one: when the proof succeeds all edges are there at one moment. None missed: consider the event that
+//! completed the cycle. It made a suspect of a request on the cycle (the one that began to wait, or one that waits
+//! for the new lock), and the search for that suspect began afterwards. The other edges stay while their owners
+//! wait, so the search finds each when it comes to its file. The suspect is made, too: of several requests that begin
+//! to wait at once, the last to enter the wait table finds all others there.
+//!
+//! # Starving requests
+//! A request may also wait for a starving one, which is an edge like others but none that POSIX knows. A cycle with
+//! such an edge is broken by forgiving: the starving request lets others pass again.
+//!
+//! # Lock order
+//! `WaitTable::searching`, then one file, or the files of one charge in the order of their numbers, then shards of
+//! the wait table. Nobody takes `searching`, or a second file, with a file locked otherwise.
 //!
 //! # Cost
-//! A check visits each process reachable from the blockers once, and each of their waits once.
-//!
-//! [`wait`]: WaitGraph::wait
+//! A request that waits for a process that does not wait: one look into the wait table. Otherwise each process
+//! reachable is visited once, and each of its waiting requests once.
 
-use std::collections::{HashMap, HashSet};
+use crate::LockError;
+use crate::domain::LockDomain;
+use crate::file::FileState;
+use crate::space::{Around, Edge};
+use crate::wait::{Done, Outcomes, Wait};
+use crate::wait_table::WaitTable;
+use sluice_sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
 
-/// The wait-for graph of a domain. *Protected by the domain's graph lock.*
-#[derive(Default)]
-pub(crate) struct WaitGraph {
-    waits: HashMap<u64, Wait>,
-    /// The waits of each process that has any.
-    by_process: HashMap<u64, Vec<u64>>,
-}
-
-struct Wait {
-    process: u64,
-    blockers: Vec<u64>,
-}
-
-/// The wait would close a cycle.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Cycle;
-
-impl WaitGraph {
-    /// Says that the wait `ticket` of `process` is for exactly `blockers`. If that closes a cycle, the wait is
-    /// not (or no longer) in the graph.
-    pub(crate) fn wait(&mut self, ticket: u64, process: u64, blockers: Vec<u64>) -> Result<(), Cycle> {
-        let known = self.waits.get(&ticket).map_or(&[][..], |wait| &wait.blockers);
-        let added = blockers.iter().copied().filter(|blocker| !known.contains(blocker)).collect();
-        if self.reaches(added, process) {
-            self.remove(ticket);
-            return Err(Cycle);
-        }
-        if self.waits.insert(ticket, Wait { process, blockers }).is_none() {
-            self.by_process.entry(process).or_default().push(ticket);
-        }
-        Ok(())
-    }
-
-    /// Drops the edges of the wait `ticket` that do not lead to one of `blockers`.
-    pub(crate) fn retain(&mut self, ticket: u64, blockers: &[u64]) {
-        if let Some(wait) = self.waits.get_mut(&ticket) {
-            wait.blockers.retain(|blocker| blockers.contains(blocker));
-        }
-    }
-
-    /// Forgets the wait `ticket`, if it is there.
-    pub(crate) fn remove(&mut self, ticket: u64) {
-        let Some(wait) = self.waits.remove(&ticket) else { return };
-        if let Some(tickets) = self.by_process.get_mut(&wait.process) {
-            tickets.retain(|&other| other != ticket);
-            if tickets.is_empty() {
-                self.by_process.remove(&wait.process);
+impl Outcomes {
+    /// Calls all completions, oldest first, looks into the suspects, and ends deadlocks. `own` is a request of the
+    /// caller's that is told by the result instead of its completion. No lock of this crate may be held.
+    ///
+    /// # Errors
+    /// [`LockError::Deadlock`]: `own` had to be refused.
+    pub(crate) fn carry_out(mut self, domain: &LockDomain, own: Option<Wait>) -> Result<(), LockError> {
+        let mut result = Ok(());
+        loop {
+            for (done, outcome) in self.completions.drain(..) {
+                done(outcome);
             }
-        }
-    }
-
-    /// True if nobody waits.
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waits.is_empty() && self.by_process.is_empty()
-    }
-
-    /// True if `target` is among `open` or can be reached from there.
-    fn reaches(&self, mut open: Vec<u64>, target: u64) -> bool {
-        let mut seen: HashSet<u64> = open.iter().copied().collect();
-        while let Some(process) = open.pop() {
-            if process == target {
-                return true;
-            }
-            for ticket in self.by_process.get(&process).into_iter().flatten() {
-                for &blocker in self.waits.get(ticket).map_or(&[][..], |wait| &wait.blockers) {
-                    if seen.insert(blocker) {
-                        open.push(blocker);
-                    }
+            let (Some(suspect), Some(waits)) = (self.suspects.pop_front(), &domain.waits) else {
+                return result;
+            };
+            match search(domain, waits, &suspect, &mut self) {
+                // Not called, and dropped here, with everything unlocked.
+                Some(_) if own.as_ref().is_some_and(|own| own.is(&suspect)) => {
+                    result = Err(LockError::Deadlock)
                 }
+                Some(done) => self.add(done, Err(LockError::Deadlock)),
+                None => {}
             }
         }
-        false
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// One step on the way around: the request waits for a lock of process `to`.
+#[derive(Clone)]
+struct Step {
+    wait: Wait,
+    to: u64,
+}
 
-    #[test]
-    fn the_wait_that_closes_a_long_cycle_is_refused() {
-        let mut graph = WaitGraph::default();
-        for process in 0..100 {
-            assert_eq!(graph.wait(process, process, vec![process + 1]), Ok(()));
+/// Searches for cycles through the request `suspect` until there are none, or it had to be withdrawn: then its
+/// completion is returned.
+fn search(domain: &LockDomain, waits: &WaitTable, suspect: &Wait, outcomes: &mut Outcomes) -> Option<Done> {
+    let _searching = waits.searching.lock();
+    loop {
+        // After a charge that was not proved, somebody got on meanwhile, and the next search sees that.
+        let charge = charge(waits, suspect)?;
+        if let Proof::Deadlock(done) = prove(domain, &charge, outcomes) {
+            return done;
         }
-        assert_eq!(graph.wait(100, 100, vec![0]), Err(Cycle));
-        assert_eq!(graph.wait(100, 100, vec![200]), Ok(()));
+    }
+}
+
+/// A way from the request `suspect` back to its own process: the first step is that request.
+fn charge(waits: &WaitTable, suspect: &Wait) -> Option<Vec<Step>> {
+    let origin = suspect.process()?;
+    // By the process that it leads to.
+    let mut steps: BTreeMap<u64, (Step, Option<u64>)> = BTreeMap::new();
+    let mut open = VecDeque::from([(None, vec![suspect.clone()])]);
+    while let Some((from, blocked)) = open.pop_front() {
+        for wait in blocked {
+            let processes = wait.file.spaces.lock().of(wait.ticket).processes_in_the_way(wait.ticket.place);
+            for to in processes {
+                if steps.contains_key(&to) {
+                    continue;
+                }
+                steps.insert(to, (Step { wait: wait.clone(), to }, from));
+                if to == origin {
+                    return Some(way_to(origin, &steps));
+                }
+                open.push_back((Some(to), waits.of(to)));
+            }
+        }
+    }
+    None
+}
+
+/// The steps that lead to `process`, in order.
+fn way_to(process: u64, steps: &BTreeMap<u64, (Step, Option<u64>)>) -> Vec<Step> {
+    let mut way = Vec::new();
+    let mut at = Some(process);
+    while let Some((step, from)) = at.and_then(|process| steps.get(&process)) {
+        way.push(step.clone());
+        at = *from;
+    }
+    way.reverse();
+    way
+}
+
+/// What came of a charge.
+enum Proof {
+    /// A deadlock, and the first request on the way was withdrawn (as it always is).
+    Deadlock(Option<Done>),
+    /// No deadlock, or no more.
+    None,
+}
+
+/// Looks at all steps of `charge` at one moment. If they are there the cycle is broken.
+fn prove(domain: &LockDomain, charge: &[Step], outcomes: &mut Outcomes) -> Proof {
+    let mut files: Vec<&Arc<FileState>> = charge.iter().map(|step| &step.wait.file).collect();
+    // By number; the address only tells apart files that a client gave the same numbers.
+    files.sort_by_key(|file| (file.dev, file.ino, Arc::as_ptr(file)));
+    files.dedup_by(|a, b| Arc::ptr_eq(a, b));
+    let mut locked: Vec<_> = files.iter().map(|file| file.spaces.lock()).collect();
+    let position = |wait: &Wait| files.iter().position(|file| Arc::ptr_eq(file, &wait.file)).unwrap_or(0);
+
+    let mut starving = None;
+    for Step { wait, to } in charge {
+        match locked[position(wait)].of(wait.ticket).edge(wait.ticket.place, *to) {
+            None => return Proof::None,
+            Some(Edge::Starving(place)) => starving = Some((wait, place)),
+            Some(Edge::Lock) => {}
+        }
+    }
+    let (wait, place) = starving.unwrap_or((&charge[0].wait, charge[0].wait.ticket.place));
+    let around = Around { file: &wait.file, domain };
+    let space = locked[position(wait)].of(wait.ticket);
+    if starving.is_some() {
+        space.forgive(around, place, outcomes);
+        return Proof::None;
+    }
+    Proof::Deadlock(space.withdraw(around, place, outcomes))
+}
+
+impl Wait {
+    fn is(&self, other: &Wait) -> bool {
+        self.ticket == other.ticket && Arc::ptr_eq(&self.file, &other.file)
     }
 
-    #[test]
-    fn a_cycle_through_the_second_blocker_or_the_second_thread_is_found() {
-        let mut graph = WaitGraph::default();
-        assert_eq!(graph.wait(1, 1, vec![7, 2]), Ok(()));
-        assert_eq!(graph.wait(2, 2, vec![8]), Ok(()));
-        assert_eq!(graph.wait(3, 2, vec![9]), Ok(()));
-        assert_eq!(graph.wait(4, 9, vec![1]), Err(Cycle));
-    }
-
-    #[test]
-    fn an_edge_that_is_gone_closes_no_cycle() {
-        let mut graph = WaitGraph::default();
-        assert_eq!(graph.wait(1, 1, vec![2, 3]), Ok(()));
-        graph.retain(1, &[3]);
-        assert_eq!(graph.wait(2, 2, vec![1]), Ok(()));
-        assert_eq!(graph.wait(3, 3, vec![1]), Err(Cycle));
-        graph.remove(1);
-        assert_eq!(graph.wait(3, 3, vec![1]), Ok(()));
-    }
-
-    #[test]
-    fn a_wait_whose_new_blocker_closes_a_cycle_leaves_the_graph() {
-        let mut graph = WaitGraph::default();
-        assert_eq!(graph.wait(1, 1, vec![2]), Ok(()));
-        assert_eq!(graph.wait(2, 3, vec![1]), Ok(()));
-        assert_eq!(graph.wait(1, 1, vec![2, 3]), Err(Cycle));
-        graph.remove(2);
-        assert!(graph.is_empty());
+    /// The process whose request it is, while it waits.
+    fn process(&self) -> Option<u64> {
+        self.file.spaces.lock().of(self.ticket).waiting(self.ticket.place)?.owner.process()
     }
 }

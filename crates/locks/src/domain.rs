@@ -1,13 +1,13 @@
 //! LockDomain: what the lock states of all files of one process namespace share.
 
 use crate::LockError;
-use crate::deadlock::WaitGraph;
 use crate::file::FileState;
 use crate::list::{self, LockEntry};
-use crate::wait::Ticket;
+use crate::statistics::FileStatistics;
+use crate::wait_table::WaitTable;
 use sluice_sync::atomic::{AtomicU64, Ordering};
-use sluice_sync::{Arc, Mutex, Weak};
-use std::collections::BTreeMap;
+use sluice_sync::percpu::PerCpuList;
+use sluice_sync::{Arc, Weak};
 use std::fmt;
 
 /// How a [`LockDomain`] behaves.
@@ -18,84 +18,85 @@ pub struct DomainOptions {
     /// At most so many lock records (granted ranges and flocks, and waiting requests) over all files; beyond,
     /// requests fail with [`LockError::NoLocks`]. `None`: no limit.
     pub max_locks: Option<u64>,
+    /// How often a waiting request may be bypassed: a later request that conflicts with it, but with no lock that
+    /// is held, is granted ahead of it. After so many bypasses later requests wait behind it. `None`: no bound, as
+    /// on Linux.
+    pub bypass_max: Option<u32>,
 }
+
+/// The usual bound on bypasses. High enough that a program which nests shared locks, while another waits for an
+/// exclusive one, hardly ever comes to wait for itself.
+pub const BYPASS_MAX: u32 = 128;
 
 impl Default for DomainOptions {
     fn default() -> Self {
-        DomainOptions { deadlock_detection: true, max_locks: None }
+        DomainOptions { deadlock_detection: true, max_locks: None, bypass_max: Some(BYPASS_MAX) }
     }
 }
 
 /// The files whose locks belong together: a deadlock is found across all of them, and they are listed as one.
 /// One for each process namespace.
 pub struct LockDomain {
-    /// `None`: detection is off. *immutable*; the graph is *protected by its own mutex*, the innermost lock
-    pub(crate) graph: Option<Mutex<WaitGraph>>,
-    /// *atomic (no label: a count)*
+    /// Who waits where. `None`: deadlock detection is off. *immutable; looks after itself*
+    pub(crate) waits: Option<WaitTable>,
+    /// *immutable; looks after itself*
     pub(crate) quota: Quota,
-    /// The next ticket or file number. *atomic (no label: only uniqueness matters)*
-    next_id: AtomicU64,
-    /// All files with a lock state, by age. *protected by its own mutex*, a leaf
-    files: Mutex<BTreeMap<u64, Weak<FileState>>>,
+    /// See [`DomainOptions::bypass_max`]. *immutable*
+    pub(crate) bypass_max: Option<u32>,
+    /// All files that ever had a lock and still live. *per CPU*
+    pub(crate) files: PerCpuList<Weak<FileState>>,
 }
 
 impl LockDomain {
     /// A domain without files.
     pub fn new(options: DomainOptions) -> Arc<LockDomain> {
         Arc::new(LockDomain {
-            graph: options.deadlock_detection.then(Mutex::default),
+            waits: options.deadlock_detection.then(WaitTable::default),
             quota: Quota { limit: options.max_locks, used: AtomicU64::new(0) },
-            next_id: AtomicU64::new(1),
-            files: Mutex::default(),
+            bypass_max: options.bypass_max,
+            files: PerCpuList::default(),
         })
     }
 
-    /// All granted locks, each followed by the requests that wait for it. What is told of one file is a state
-    /// that the file had at one moment; different files are looked at one after the other.
+    /// All granted locks, each followed by the requests that wait for it, file by file in the order of inode
+    /// numbers. What is told of one file is a state that the file had at one moment; different files are looked at
+    /// one after the other.
     pub fn list(&self) -> Vec<LockEntry> {
-        let files: Vec<_> = self.files.lock().values().filter_map(Weak::upgrade).collect();
         let mut entries = Vec::new();
-        for file in files {
+        for file in self.live_files() {
             list::append(&file, &mut entries);
         }
         entries
     }
 
-    /// A ticket that was never used.
-    pub(crate) fn new_ticket(&self) -> Ticket {
-        Ticket(self.new_id())
+    /// What happened to the locks of each file since it got its first one, busiest first.
+    pub fn statistics(&self) -> Vec<FileStatistics> {
+        let mut files: Vec<_> = self.live_files().iter().map(|file| FileStatistics::of(file)).collect();
+        files.sort_by_key(|file| std::cmp::Reverse((file.waits, file.grants)));
+        files
     }
 
-    /// Makes `file` known to [`list`](Self::list); returns the number by which to forget it.
-    pub(crate) fn register(&self, file: &Arc<FileState>) -> u64 {
-        let id = self.new_id();
-        self.files.lock().insert(id, Arc::downgrade(file));
-        id
-    }
-
-    /// Forgets a file.
-    pub(crate) fn unregister(&self, id: u64) {
-        self.files.lock().remove(&id);
-    }
-
-    fn new_id(&self) -> u64 {
-        // Relaxed: the number publishes nothing, it must only differ from all others.
-        self.next_id.fetch_add(1, Ordering::Relaxed)
+    fn live_files(&self) -> Vec<Arc<FileState>> {
+        let mut files = Vec::new();
+        self.files.for_each(|file| files.extend(file.upgrade()));
+        files.sort_by_key(|file| (file.dev, file.ino));
+        files
     }
 
     /// True if no wait and no lock record is left. For tests of balance.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
-        self.graph.as_ref().is_none_or(|graph| graph.lock().is_empty())
-            && self.quota.used.load(Ordering::Relaxed) == 0
+        // Relaxed: the test has joined its threads.
+        self.waits.as_ref().is_none_or(WaitTable::is_empty) && self.quota.used.load(Ordering::Relaxed) == 0
     }
 }
 
 impl fmt::Debug for LockDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockDomain")
-            .field("deadlock_detection", &self.graph.is_some())
+            .field("deadlock_detection", &self.waits.is_some())
             .field("max_locks", &self.quota.limit)
+            .field("bypass_max", &self.bypass_max)
             .finish_non_exhaustive()
     }
 }
@@ -103,7 +104,9 @@ impl fmt::Debug for LockDomain {
 /// How many lock records a domain has and may have. Without a limit nothing is counted: the counter would be
 /// one line written by every lock call of every file.
 pub(crate) struct Quota {
+    /// *immutable*
     limit: Option<u64>,
+    /// *atomic (no label: a count)*
     used: AtomicU64,
 }
 

@@ -1,11 +1,9 @@
 //! FileLocks: the lock state of one inode, and the calls on it.
 
-use crate::flock::Flocks;
-use crate::queue::Queue;
-use crate::ranges::Ranges;
-use crate::request::Flock;
-use crate::wait::{Completions, Done, Slot, Submitted, Ticket};
+use crate::space::{Around, Space};
+use crate::wait::{Done, Outcomes, Slot, Submitted, Ticket, Wait};
 use crate::{Cancel, Kind, LockDomain, LockError, Owner, Range, RangeLock, RangeRequest};
+use sluice_sync::percpu::list::Handle;
 use sluice_sync::{Arc, Mutex};
 use std::fmt;
 
@@ -15,26 +13,34 @@ use std::fmt;
 pub struct FileLocks {
     /// *immutable*
     domain: Arc<LockDomain>,
-    /// The number in the domain's registry. *immutable*
-    registration: u64,
+    /// The place in the domain's list of files. *immutable*
+    listed: Handle,
+    /// *immutable; looks after itself*
     state: Arc<FileState>,
 }
 
-/// What the domain's registry sees of a file.
+/// What the domain's list and its wait table see of a file.
 pub(crate) struct FileState {
     /// *immutable*
     pub(crate) dev: u64,
     /// *immutable*
     pub(crate) ino: u64,
-    /// The outer of the two locks of this crate that nest; see the crate's lock order.
+    /// See the crate's lock order.
     pub(crate) spaces: Mutex<Spaces>,
 }
 
 /// The two lock spaces of a file, which know nothing of each other.
-#[derive(Default)]
 pub(crate) struct Spaces {
-    pub(crate) ranges: Queue<Ranges>,
-    pub(crate) flocks: Queue<Flocks>,
+    pub(crate) ranges: Space,
+    /// Whole files only, owned by descriptions.
+    pub(crate) flocks: Space,
+}
+
+impl Spaces {
+    /// The space that `ticket` is of.
+    pub(crate) fn of(&mut self, ticket: Ticket) -> &mut Space {
+        if ticket.is_flock { &mut self.flocks } else { &mut self.ranges }
+    }
 }
 
 /// For requests that do not wait: no way to build a completion.
@@ -43,8 +49,9 @@ const NO_WAIT: Option<fn() -> Done> = None;
 impl FileLocks {
     /// The state of a file without locks. `dev` (a Linux `dev_t`) and `ino` name the file in listings.
     pub fn new(domain: &Arc<LockDomain>, dev: u64, ino: u64) -> Self {
-        let state = Arc::new(FileState { dev, ino, spaces: Mutex::default() });
-        FileLocks { registration: domain.register(&state), domain: domain.clone(), state }
+        let spaces = Spaces { ranges: Space::new(false), flocks: Space::new(true) };
+        let state = Arc::new(FileState { dev, ino, spaces: Mutex::new(spaces) });
+        FileLocks { listed: domain.files.add(Arc::downgrade(&state)), domain: domain.clone(), state }
     }
 
     // Byte ranges: POSIX and OFD.
@@ -52,7 +59,7 @@ impl FileLocks {
     /// F_GETLK: the first lock that keeps `request` from being granted, in the order in which Linux searches:
     /// owners by age of their first lock in this file, ranges ascending within an owner.
     pub fn test_range(&self, request: &RangeRequest) -> Option<RangeLock> {
-        self.state.spaces.lock().ranges.granted.conflicts(request).next()
+        self.state.spaces.lock().ranges.granted.first_conflict(request)
     }
 
     /// F_OFD_GETLK with F_UNLCK: the first lock of `owner` itself that overlaps `range`.
@@ -92,22 +99,13 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::NoLocks`] if this would split a lock and the limit is reached; then nothing is unlocked.
     pub fn unlock_range(&self, owner: Owner, range: Range) -> Result<(), LockError> {
-        self.change(|spaces, domain, finished| {
-            if spaces.ranges.granted.unlock(owner, range, &domain.quota)? {
-                spaces.ranges.settle(domain, finished);
-            }
-            Ok(())
-        })
+        self.change(|spaces, around, outcomes| spaces.ranges.unlock(around, owner, range, outcomes))
     }
 
     /// Unlocks all ranges of `owner`: due at any close of the file by a process, and at the last close of a
     /// description. Its waiting requests stay; [`cancel`](Self::cancel) them when the owner dies.
     pub fn release_owner(&self, owner: Owner) {
-        self.change(|spaces, domain, finished| {
-            if spaces.ranges.granted.release(owner, &domain.quota) {
-                spaces.ranges.settle(domain, finished);
-            }
-        });
+        self.change(|spaces, around, outcomes| spaces.ranges.release(around, owner, outcomes));
     }
 
     // flock.
@@ -119,7 +117,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::WouldBlock`], [`LockError::NoLocks`].
     pub fn set_flock(&self, owner: u64, pid: i32, kind: Kind) -> Result<(), LockError> {
-        self.request_flock(Flock { owner, pid, kind }, NO_WAIT).map(drop)
+        self.request_flock(&whole(owner, pid, kind), NO_WAIT).map(drop)
     }
 
     /// flock: as [`set_flock`](Self::set_flock), but sleeps while others hold conflicting locks.
@@ -127,7 +125,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::NoLocks`], and by `cancel` [`LockError::Interrupted`] and [`LockError::TimedOut`].
     pub fn set_flock_wait(&self, owner: u64, pid: i32, kind: Kind, cancel: &Cancel) -> Result<(), LockError> {
-        self.wait(cancel, |done| self.request_flock(Flock { owner, pid, kind }, Some(done)))
+        self.wait(cancel, |done| self.request_flock(&whole(owner, pid, kind), Some(done)))
     }
 
     /// As [`submit_range`](Self::submit_range), for flock.
@@ -135,16 +133,13 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::NoLocks`]; `done` is then not called.
     pub fn submit_flock(&self, owner: u64, pid: i32, kind: Kind, done: Done) -> Result<Submitted, LockError> {
-        Self::keeping(done, |done| self.request_flock(Flock { owner, pid, kind }, Some(done)))
+        Self::keeping(done, |done| self.request_flock(&whole(owner, pid, kind), Some(done)))
     }
 
     /// flock with `LOCK_UN`: unlocks what the description `owner` holds, if anything.
     pub fn unlock_flock(&self, owner: u64) {
-        self.change(|spaces, domain, finished| {
-            if spaces.flocks.granted.unlock(owner, &domain.quota) {
-                spaces.flocks.settle(domain, finished);
-            }
-        });
+        let owner = Owner::Description(owner);
+        self.change(|spaces, around, outcomes| spaces.flocks.release(around, owner, outcomes));
     }
 
     /// The last close of the description `owner`: the same as [`unlock_flock`](Self::unlock_flock).
@@ -157,13 +152,8 @@ impl FileLocks {
     /// Withdraws a waiting request of this file. True: its completion will never be called. False: it was
     /// decided (or withdrawn) before, and its completion has been or is about to be called.
     pub fn cancel(&self, ticket: &Ticket) -> bool {
-        let withdrawn = {
-            let mut spaces = self.state.spaces.lock();
-            match spaces.ranges.withdraw(*ticket, &self.domain) {
-                None => spaces.flocks.withdraw(*ticket, &self.domain),
-                done => done,
-            }
-        };
+        let withdrawn = self
+            .change(|spaces, around, outcomes| spaces.of(*ticket).withdraw(around, ticket.place, outcomes));
         // The completion is dropped here, with the file unlocked: it may own anything.
         withdrawn.is_some()
     }
@@ -171,10 +161,8 @@ impl FileLocks {
     /// True if anybody holds or waits for a lock of this file.
     pub fn has_locks(&self) -> bool {
         let spaces = self.state.spaces.lock();
-        !spaces.ranges.granted.is_empty()
-            || !spaces.flocks.granted.is_empty()
-            || spaces.ranges.has_waiters()
-            || spaces.flocks.has_waiters()
+        let is_used = |space: &Space| !space.granted.is_empty() || space.waiters().is_some();
+        is_used(&spaces.ranges) || is_used(&spaces.flocks)
     }
 
     fn request_range(
@@ -182,41 +170,55 @@ impl FileLocks {
         request: &RangeRequest,
         done: Option<impl FnOnce() -> Done>,
     ) -> Result<Submitted, LockError> {
-        self.change(|spaces, domain, finished| {
-            let submitted = spaces.ranges.request(*request, domain, done)?;
-            if submitted == Submitted::Granted {
-                spaces.ranges.settle(domain, finished);
-            }
-            Ok(submitted)
-        })
+        self.submit(|spaces, around, outcomes| spaces.ranges.request(around, *request, done, outcomes))
     }
 
     fn request_flock(
         &self,
-        request: Flock,
+        request: &RangeRequest,
         done: Option<impl FnOnce() -> Done>,
     ) -> Result<Submitted, LockError> {
-        self.change(|spaces, domain, finished| {
-            let held = spaces.flocks.granted.of(request.owner);
+        self.submit(|spaces, around, outcomes| {
+            let held = spaces.flocks.granted.first_of(request.owner, request.range);
             if held.is_some_and(|held| held.kind == request.kind) {
                 return Ok(Submitted::Granted);
             }
-            let gave_up = spaces.flocks.granted.unlock(request.owner, &domain.quota);
+            let gave_up = spaces.flocks.granted.release(request.owner, &around.domain.quota);
             // The request comes before the settling: who converts is ahead of those who wait.
-            let submitted = spaces.flocks.request(request, domain, done);
-            if gave_up {
-                spaces.flocks.settle(domain, finished);
+            let submitted = spaces.flocks.request(around, *request, done, outcomes);
+            if let Some(range) = gave_up {
+                spaces.flocks.settle(around, range, outcomes);
             }
             submitted
         })
     }
 
-    /// Runs `body` on the locked file, then, unlocked, the completions it found.
-    fn change<T>(&self, body: impl FnOnce(&mut Spaces, &LockDomain, &mut Completions) -> T) -> T {
-        let mut finished = Completions::default();
-        let result = body(&mut self.state.spaces.lock(), &self.domain, &mut finished);
-        finished.deliver();
+    /// Runs `body` on the locked file, and then, unlocked, whatever it left to be done.
+    fn change<T>(&self, body: impl FnOnce(&mut Spaces, Around<'_>, &mut Outcomes) -> T) -> T {
+        let mut outcomes = Outcomes::default();
+        let around = Around { file: &self.state, domain: &self.domain };
+        let result = body(&mut self.state.spaces.lock(), around, &mut outcomes);
+        // No request of the caller's own, so no error.
+        let _ = outcomes.carry_out(&self.domain, None);
         result
+    }
+
+    /// As [`change`](Self::change), for a request, which may turn out to be a deadlock.
+    fn submit(
+        &self,
+        body: impl FnOnce(&mut Spaces, Around<'_>, &mut Outcomes) -> Result<Submitted, LockError>,
+    ) -> Result<Submitted, LockError> {
+        let mut outcomes = Outcomes::default();
+        let around = Around { file: &self.state, domain: &self.domain };
+        let submitted = body(&mut self.state.spaces.lock(), around, &mut outcomes);
+        let own = match submitted {
+            Ok(Submitted::Waiting(ticket)) if !outcomes.suspects.is_empty() => {
+                Some(Wait { file: self.state.clone(), ticket })
+            }
+            _ => None,
+        };
+        outcomes.carry_out(&self.domain, own)?;
+        submitted
     }
 
     /// Makes a request that takes `done` if it has to wait. If it need not, `done` is dropped here and not
@@ -249,12 +251,17 @@ impl FileLocks {
     }
 }
 
+/// A flock as a lock of all bytes.
+const fn whole(owner: u64, pid: i32, kind: Kind) -> RangeRequest {
+    RangeRequest { owner: Owner::Description(owner), pid, kind, range: Range::WHOLE }
+}
+
 impl Drop for FileLocks {
     fn drop(&mut self) {
-        self.domain.unregister(self.registration);
-        self.change(|spaces, domain, finished| {
-            spaces.ranges.clear(domain, finished);
-            spaces.flocks.clear(domain, finished);
+        self.domain.files.remove(self.listed);
+        self.change(|spaces, around, outcomes| {
+            spaces.ranges.clear(around, outcomes);
+            spaces.flocks.clear(around, outcomes);
         });
     }
 }

@@ -1,8 +1,10 @@
 //! Listing: every lock and every waiting request, as plain data.
 
-use crate::file::{FileState, Spaces};
-use crate::request::Flock;
-use crate::{Kind, Owner, Range};
+use crate::file::FileState;
+use crate::space::Space;
+use crate::waiters::{Place, Waiters};
+use crate::{Kind, Owner, Range, RangeLock, RangeRequest};
+use std::collections::BTreeMap;
 
 /// Which call made a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,61 +40,56 @@ pub struct LockEntry {
 
 /// Appends the entries of `file`: each granted lock, then the requests that wait for it, oldest first.
 pub(crate) fn append(file: &FileState, entries: &mut Vec<LockEntry>) {
-    let entry = |class, kind, pid, range| LockEntry {
-        id: 0,
-        class,
-        kind,
-        pid,
-        dev: file.dev,
-        ino: file.ino,
-        range,
-        waits_for: None,
-    };
-    let range_entry = |owner, kind, pid, range| {
-        let class = match owner {
-            Owner::Process(_) => LockClass::Posix,
-            Owner::Description(_) => LockClass::Ofd,
-        };
-        entry(class, kind, pid, range)
-    };
-    let flock_entry = |flock: &Flock| entry(LockClass::Flock, flock.kind, flock.pid, Range::WHOLE);
-
     let spaces = file.spaces.lock();
-    let Spaces { ranges, flocks } = &*spaces;
-    append_space(
-        ranges.granted.iter().map(|lock| (lock, range_entry(lock.owner, lock.kind, lock.pid, lock.range))),
-        ranges.waiting().map(|request| {
-            let entry = range_entry(request.owner, request.kind, request.pid, request.range);
-            (ranges.granted.conflicts(request).next(), entry)
-        }),
-        entries,
-    );
-    append_space(
-        flocks.granted.iter().map(|flock| (*flock, flock_entry(flock))),
-        flocks
-            .waiting()
-            .map(|request| (flocks.granted.conflicts(request).next().copied(), flock_entry(request))),
-        entries,
-    );
+    for space in [&spaces.ranges, &spaces.flocks] {
+        append_space(file, space, entries);
+    }
 }
 
-/// Appends the granted locks of one space, each followed by those of `waiting` that name it as their blocker.
-fn append_space<L: PartialEq>(
-    granted: impl Iterator<Item = (L, LockEntry)>,
-    waiting: impl Iterator<Item = (Option<L>, LockEntry)>,
-    entries: &mut Vec<LockEntry>,
-) {
-    let waiting: Vec<_> = waiting.collect();
-    for (lock, entry) in granted {
-        let id = next_id(entries);
-        entries.push(LockEntry { id, ..entry });
-        for (_, waiter) in waiting.iter().filter(|(blocker, _)| blocker.as_ref() == Some(&lock)) {
-            let waiter = LockEntry { id: next_id(entries), waits_for: Some(id), ..*waiter };
-            entries.push(waiter);
+/// Appends the granted locks of one space, each followed by those who wait for it: where several locks are in the
+/// way, the first in search order counts; where none is, the starving request that is.
+fn append_space(file: &FileState, space: &Space, entries: &mut Vec<LockEntry>) {
+    let entry = |id: usize, owner, kind, pid, range, waits_for| {
+        let class = match owner {
+            Owner::Description(_) if space.is_flock => LockClass::Flock,
+            Owner::Description(_) => LockClass::Ofd,
+            Owner::Process(_) => LockClass::Posix,
+        };
+        LockEntry { id: id as u64 + 1, class, kind, pid, dev: file.dev, ino: file.ino, range, waits_for }
+    };
+    let mut waiters: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for place in space.waiters().map(Waiters::all).unwrap_or_default() {
+        let Some(request) = space.waiting(place) else { continue };
+        let blocker = match space.granted.first_conflict(&request) {
+            Some(lock) => Blocker::Lock(lock.owner, lock.range.start()),
+            None => Blocker::Starving(space.starving_before(place)),
+        };
+        waiters.entry(blocker).or_default().push((place, request));
+    }
+    for lock in space.granted.all() {
+        let RangeLock { owner, kind, pid, range } = lock;
+        // Depth first: what waits for a waiter stands below it.
+        let mut open: Vec<_> =
+            waiters.remove(&Blocker::Lock(owner, range.start())).into_iter().flatten().rev().collect();
+        let id = entries.len();
+        entries.push(entry(id, owner, kind, pid, range, None));
+        let mut parents = vec![id as u64 + 1; open.len()];
+        while let (Some((place, request)), Some(parent)) = (open.pop(), parents.pop()) {
+            let RangeRequest { owner, kind, pid, range } = request;
+            let id = entries.len();
+            entries.push(entry(id, owner, kind, pid, range, Some(parent)));
+            let below = waiters.remove(&Blocker::Starving(Some(place))).into_iter().flatten().rev();
+            open.extend(below);
+            parents.resize(open.len(), id as u64 + 1);
         }
     }
 }
 
-fn next_id(entries: &[LockEntry]) -> u64 {
-    entries.len() as u64 + 1
+/// What a request is shown to wait for.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Blocker {
+    /// The lock of this owner that begins there.
+    Lock(Owner, u64),
+    /// A starving request.
+    Starving(Option<Place>),
 }

@@ -6,7 +6,7 @@ use std::{error, fmt};
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
 /// The bytes `start..=end` of a file. Never empty, never beyond `i64::MAX`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Range {
     start: u64,
     end: u64,

@@ -1,8 +1,9 @@
-//! Ranges: the granted byte-range locks of one file.
+//! Ranges: the granted locks of one lock space of a file.
 //!
 //! # Theory
-//! Each owner has its own ascending run of ranges (I1), so a change concerns one owner and is local: the
-//! ranges that overlap the request, or touch it with the same kind, are replaced by at most three pieces.
+//! The locks are kept in the order of (owner, first byte): what one owner has is an ascending run (I1), so a
+//! change is local to it. The ranges that overlap the request, or touch it with the same kind, are replaced by at
+//! most three pieces:
 //!
 //! ```text
 //!   held      [---- shared ----][-- excl. --]   [-- shared --]
@@ -10,178 +11,341 @@
 //!   becomes   [shared][------ exclusive -----]  [-- shared --]
 //! ```
 //!
-//! Owners stand in the order in which they got their first lock in the file. This is the order in which Linux
-//! searches, thus the order that decides which of several conflicting locks F_GETLK reports.
+//! What is in the way of a request is found by looking at all locks while there are few, and beyond
+//! [`FEW`] in two interval trees, one for each kind: a shared request never meets the shared locks.
+//!
+//! Every lock has the age of its owner: when the owner got its first lock in the file. (Age, first byte) is the
+//! order in which Linux searches, thus what decides which of several conflicting locks F_GETLK reports.
 
 use crate::domain::Quota;
-use crate::queue::Granted;
+use crate::interval_tree::{Item, Tree};
 use crate::{Kind, LockError, Owner, Range, RangeLock, RangeRequest};
+use std::mem;
+use std::ops::ControlFlow::{self, Break, Continue};
 
-/// All granted byte ranges of a file. *Protected by the file state.*
+/// Up to so many locks are searched one by one.
+const FEW: usize = 8;
+
+/// All granted locks of a space. *Protected by the file state.*
 #[derive(Default)]
 pub(crate) struct Ranges {
-    /// Owners with at least one range, by age of their first.
-    holders: Vec<Holder>,
+    by_owner: Tree<Held>,
+    /// The same locks by first byte, a tree for each [`Kind`], while there are more than a few.
+    by_start: Option<Box<[Tree<Placed>; 2]>>,
+    /// The age of the next owner who comes.
+    next_age: u64,
+    /// Empty. Keeps its memory from one change to the next.
+    spare: Vec<Held>,
 }
 
-struct Holder {
-    owner: Owner,
-    /// Ascending, disjoint, merged (I1). Never empty.
-    held: Vec<Held>,
+/// A granted lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) lock: RangeLock,
+    /// When the owner got its first lock here: less for whoever was earlier.
+    pub(crate) age: u64,
 }
 
-#[derive(Clone, Copy)]
-struct Held {
-    range: Range,
-    kind: Kind,
-    pid: i32,
+/// A granted lock in the order of first bytes.
+struct Placed(Held);
+
+/// Who is in the way of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InTheWay {
+    /// Nobody: it can be granted.
+    Nobody,
+    /// This owner alone.
+    One(Owner),
+    /// Several owners.
+    Several,
+}
+
+impl Item for Held {
+    type Key = (Owner, u64);
+
+    fn key(&self) -> (Owner, u64) {
+        (self.lock.owner, self.lock.range.start())
+    }
+
+    fn range(&self) -> Range {
+        self.lock.range
+    }
+}
+
+impl Item for Placed {
+    type Key = (u64, Owner);
+
+    fn key(&self) -> (u64, Owner) {
+        (self.0.lock.range.start(), self.0.lock.owner)
+    }
+
+    fn range(&self) -> Range {
+        self.0.lock.range
+    }
 }
 
 impl Ranges {
-    /// The locks of other owners that conflict with `request`, in search order.
-    pub(crate) fn conflicts(&self, request: &RangeRequest) -> impl Iterator<Item = RangeLock> {
-        let RangeRequest { owner, kind, range, .. } = *request;
-        self.holders
-            .iter()
-            .filter(move |holder| holder.owner != owner)
-            .flat_map(move |holder| holder.overlapping(range))
-            .filter(move |lock| lock.kind.conflicts(kind))
+    /// True if nobody holds a lock.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_owner.is_empty()
+    }
+
+    /// How many locks there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_owner.len()
+    }
+
+    /// All locks, in search order.
+    pub(crate) fn all(&self) -> Vec<RangeLock> {
+        let mut all = Vec::with_capacity(self.len());
+        let _ = self.by_owner.visit_all(|held| {
+            all.push(*held);
+            Continue::<()>(())
+        });
+        all.sort_unstable_by_key(Self::search_order);
+        all.into_iter().map(|held| held.lock).collect()
+    }
+
+    fn search_order(held: &Held) -> (u64, u64) {
+        (held.age, held.lock.range.start())
+    }
+
+    /// Shows `visit` the locks of other owners that conflict with `request`, in no order, until it breaks.
+    fn conflicts<B>(
+        &self,
+        request: &RangeRequest,
+        mut visit: impl FnMut(&Held) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let mut consider = |held: &Held| {
+            let RangeLock { owner, kind, range, .. } = held.lock;
+            if request.conflicts_with(owner, kind, range) { visit(held) } else { Continue(()) }
+        };
+        let Some([shared, exclusive]) = self.by_start.as_deref() else {
+            return self.by_owner.visit_all(consider);
+        };
+        exclusive.visit_overlapping(request.range, |placed| consider(&placed.0))?;
+        match request.kind {
+            Kind::Shared => Continue(()),
+            Kind::Exclusive => shared.visit_overlapping(request.range, |placed| consider(&placed.0)),
+        }
+    }
+
+    /// Who keeps `request` from being granted.
+    pub(crate) fn in_the_way(&self, request: &RangeRequest) -> InTheWay {
+        let mut first = None;
+        let second = self.conflicts(request, |held| {
+            let owner = held.lock.owner;
+            if *first.get_or_insert(owner) == owner { Continue(()) } else { Break(()) }
+        });
+        match (first, second) {
+            (None, _) => InTheWay::Nobody,
+            (Some(owner), Continue(())) => InTheWay::One(owner),
+            (Some(_), Break(())) => InTheWay::Several,
+        }
+    }
+
+    /// The lock in the way of `request` that comes first in search order.
+    pub(crate) fn first_conflict(&self, request: &RangeRequest) -> Option<RangeLock> {
+        let mut first: Option<Held> = None;
+        let _ = self.conflicts(request, |held| {
+            if first.as_ref().is_none_or(|first| Self::search_order(held) < Self::search_order(first)) {
+                first = Some(*held);
+            }
+            Continue::<()>(())
+        });
+        first.map(|held| held.lock)
+    }
+
+    /// The processes that hold locks in the way of `request`, each once.
+    pub(crate) fn processes_in_the_way(&self, request: &RangeRequest) -> Vec<u64> {
+        let mut processes = Vec::new();
+        let _ = self.conflicts(request, |held| {
+            // Many locks of one process often stand together.
+            if let Some(process) = held.lock.owner.process()
+                && processes.last() != Some(&process)
+            {
+                processes.push(process);
+            }
+            Continue::<()>(())
+        });
+        processes.sort_unstable();
+        processes.dedup();
+        processes
+    }
+
+    /// True if `owner` holds a lock in the way of `request`.
+    pub(crate) fn is_in_the_way(&self, owner: Owner, request: &RangeRequest) -> bool {
+        let found = self.visit_own(owner, request.range, |held| {
+            let RangeLock { kind, range, .. } = held.lock;
+            if request.conflicts_with(owner, kind, range) { Break(()) } else { Continue(()) }
+        });
+        found.is_break()
     }
 
     /// The first lock of `owner` that overlaps `range`.
     pub(crate) fn first_of(&self, owner: Owner, range: Range) -> Option<RangeLock> {
-        self.holders.iter().find(|holder| holder.owner == owner)?.overlapping(range).next()
+        self.visit_own(owner, range, |held| {
+            if held.lock.range.overlaps(range) { Break(held.lock) } else { Continue(()) }
+        })
+        .break_value()
     }
 
-    /// All locks, in search order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = RangeLock> {
-        self.holders.iter().flat_map(|holder| holder.overlapping(Range::WHOLE))
-    }
-
-    /// True if nobody holds a range.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.holders.is_empty()
-    }
-
-    /// Takes `range` away from `owner`. True if there was something to take.
-    pub(crate) fn unlock(&mut self, owner: Owner, range: Range, quota: &Quota) -> Result<bool, LockError> {
-        match self.holders.iter().position(|holder| holder.owner == owner) {
-            Some(at) => self.replace(at, range, None, quota),
-            None => Ok(false),
+    /// Shows `visit` the locks of `owner` in ascending order until it breaks: at most two that end before `range`
+    /// (one touches it, if any does), those that overlap it, and all after.
+    fn visit_own<B>(
+        &self,
+        owner: Owner,
+        range: Range,
+        mut visit: impl FnMut(&Held) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let from = (owner, range.start().saturating_sub(1));
+        let outcome = self.by_owner.visit_from(from, |held| {
+            use std::cmp::Ordering::{Equal, Greater, Less};
+            match held.lock.owner.cmp(&owner) {
+                Less => Continue(()),
+                Equal => visit(held).map_break(Some),
+                Greater => Break(None),
+            }
+        });
+        match outcome {
+            Break(Some(value)) => Break(value),
+            _ => Continue(()),
         }
     }
 
-    /// Takes all ranges away from `owner`. True if there were any.
-    pub(crate) fn release(&mut self, owner: Owner, quota: &Quota) -> bool {
-        let Some(at) = self.holders.iter().position(|holder| holder.owner == owner) else { return false };
-        quota.release(self.holders.remove(at).held.len());
-        true
+    /// Grants `request`, which nobody is in the way of. Returns whether the owner thereby gave up some protection (a
+    /// downgrade), so that others may proceed.
+    ///
+    /// # Errors
+    /// [`LockError::NoLocks`]; then nothing is changed.
+    pub(crate) fn take(&mut self, request: &RangeRequest, quota: &Quota) -> Result<bool, LockError> {
+        let &RangeRequest { owner, pid, kind, range } = request;
+        self.replace(owner, range, Some((kind, pid)), quota)
     }
 
-    /// Gives `range` of the owner at `at` a new lock (kind and pid), or none. Returns whether that gave up
-    /// protection that others may have waited for.
+    /// Takes `range` away from `owner`. True if there was something to take.
+    ///
+    /// # Errors
+    /// [`LockError::NoLocks`] if that would split a lock; then nothing is changed.
+    pub(crate) fn unlock(&mut self, owner: Owner, range: Range, quota: &Quota) -> Result<bool, LockError> {
+        self.replace(owner, range, None, quota)
+    }
+
+    /// Takes everything away from `owner`: the smallest range that holds it all, if there was something.
+    pub(crate) fn release(&mut self, owner: Owner, quota: &Quota) -> Option<Range> {
+        let mut own = mem::take(&mut self.spare);
+        let _ = self.visit_own(owner, Range::WHOLE, |held| {
+            own.push(*held);
+            Continue::<()>(())
+        });
+        own.iter().for_each(|held| self.remove(held));
+        quota.release(own.len());
+        let hull = match (own.first(), own.last()) {
+            (Some(first), Some(last)) => Some(first.lock.range.hull(last.lock.range)),
+            _ => None,
+        };
+        self.keep_spare(own);
+        hull
+    }
+
+    /// Drops all locks and returns how many there were.
+    pub(crate) fn clear(&mut self) -> usize {
+        let count = self.len();
+        self.by_owner.clear();
+        self.by_start = None;
+        count
+    }
+
+    /// Gives `range` of `owner` a new lock (kind and pid), or none. Returns whether that gave up protection that
+    /// others may have waited for.
     fn replace(
         &mut self,
-        at: usize,
+        owner: Owner,
         range: Range,
         new: Option<(Kind, i32)>,
         quota: &Quota,
     ) -> Result<bool, LockError> {
-        let held = &mut self.holders[at].held;
-        let mut first = held.partition_point(|lock| lock.range.end() < range.start());
-        let mut last = held.partition_point(|lock| lock.range.start() <= range.end());
-        let overlapping = first..last;
-
+        let mut old = mem::take(&mut self.spare);
+        let mut age = None;
         // A neighbour of the same kind merges. Offsets are at most i64::MAX: adding 1 cannot overflow.
-        let merges = |lock: &Held| new.is_some_and(|(kind, _)| lock.kind == kind);
-        if first > 0 && merges(&held[first - 1]) && held[first - 1].range.end() + 1 == range.start() {
-            first -= 1;
-        }
-        if last < held.len() && merges(&held[last]) && held[last].range.start() == range.end() + 1 {
-            last += 1;
-        }
+        let merges = |lock: &RangeLock| new.is_some_and(|(kind, _)| lock.kind == kind);
+        let _ = self.visit_own(owner, range, |held| {
+            age = Some(held.age);
+            let lock = &held.lock;
+            let margin = u64::from(merges(lock));
+            if lock.range.start() > range.end() + margin {
+                return Break(());
+            }
+            if lock.range.end() + margin >= range.start() {
+                old.push(*held);
+            }
+            Continue(())
+        });
 
         let (mut left, mut right) = (None, None);
         let mut middle = range;
         let mut inherited = None;
         let mut gave_up = false;
-        for (index, lock) in held.iter().enumerate().take(last).skip(first) {
+        for Held { lock, .. } in &old {
             if merges(lock) {
                 middle = middle.hull(lock.range);
                 inherited.get_or_insert(lock.pid);
                 continue;
             }
-            gave_up |= overlapping.contains(&index)
-                && new.is_none_or(|(kind, _)| (lock.kind, kind) == (Kind::Exclusive, Kind::Shared));
+            gave_up |= new.is_none_or(|(kind, _)| (lock.kind, kind) == (Kind::Exclusive, Kind::Shared));
             let (before, after) = (lock.range.before(range), lock.range.after(range));
             if let (None, None, Some((_, pid))) = (before, after, new) {
                 // The first lock replaced whole gives its place to the new one; a later merge keeps that pid.
                 inherited.get_or_insert(pid);
             }
-            left = left.or(before.map(|range| Held { range, ..*lock }));
-            right = after.map(|range| Held { range, ..*lock });
+            left = left.or(before.map(|range| RangeLock { range, ..*lock }));
+            right = after.map(|range| RangeLock { range, ..*lock });
         }
-        let middle = new.map(|(kind, pid)| Held { range: middle, kind, pid: inherited.unwrap_or(pid) });
+        let middle =
+            new.map(|(kind, pid)| RangeLock { owner, pid: inherited.unwrap_or(pid), kind, range: middle });
 
         let pieces = [left, middle, right].into_iter().flatten();
-        let (before, after) = (last - first, pieces.clone().count());
-        quota.reserve(after.saturating_sub(before))?;
-        held.splice(first..last, pieces);
-        quota.release(before.saturating_sub(after));
-        if held.is_empty() {
-            self.holders.remove(at);
+        let (before, after) = (old.len(), pieces.clone().count());
+        let reserved = quota.reserve(after.saturating_sub(before));
+        if reserved.is_ok() {
+            let age = age.unwrap_or_else(|| {
+                self.next_age += 1;
+                self.next_age
+            });
+            old.iter().for_each(|held| self.remove(held));
+            pieces.for_each(|lock| self.insert(Held { lock, age }));
+            quota.release(before.saturating_sub(after));
         }
-        Ok(gave_up)
-    }
-}
-
-impl Holder {
-    fn overlapping(&self, range: Range) -> impl Iterator<Item = RangeLock> {
-        let first = self.held.partition_point(|lock| lock.range.end() < range.start());
-        self.held[first..]
-            .iter()
-            .take_while(move |lock| lock.range.start() <= range.end())
-            .map(|&Held { range, kind, pid }| RangeLock { owner: self.owner, pid, kind, range })
-    }
-}
-
-impl Granted for Ranges {
-    type Request = RangeRequest;
-
-    fn admits(&self, request: &RangeRequest) -> bool {
-        self.conflicts(request).next().is_none()
+        self.keep_spare(old);
+        reserved.map(|()| gave_up)
     }
 
-    fn take(&mut self, request: &RangeRequest, quota: &Quota) -> Result<bool, LockError> {
-        let &RangeRequest { owner, pid, kind, range } = request;
-        if let Some(at) = self.holders.iter().position(|holder| holder.owner == owner) {
-            return self.replace(at, range, Some((kind, pid)), quota);
-        }
-        quota.reserve(1)?;
-        self.holders.push(Holder { owner, held: vec![Held { range, kind, pid }] });
-        Ok(false)
+    fn keep_spare(&mut self, mut spare: Vec<Held>) {
+        spare.clear();
+        spare.shrink_to(FEW);
+        self.spare = spare;
     }
 
-    fn process(request: &RangeRequest) -> Option<u64> {
-        match request.owner {
-            Owner::Process(process) => Some(process),
-            Owner::Description(_) => None,
+    fn insert(&mut self, held: Held) {
+        self.by_owner.insert(held);
+        if let Some(trees) = &mut self.by_start {
+            trees[held.lock.kind as usize].insert(Placed(held));
+        } else if self.by_owner.len() > FEW {
+            let mut trees = Box::<[Tree<Placed>; 2]>::default();
+            let _ = self.by_owner.visit_all(|held| {
+                trees[held.lock.kind as usize].insert(Placed(*held));
+                Continue::<()>(())
+            });
+            self.by_start = Some(trees);
         }
     }
 
-    fn blockers(&self, request: &RangeRequest) -> Vec<u64> {
-        let mut processes: Vec<u64> = self
-            .conflicts(request)
-            .filter_map(|lock| match lock.owner {
-                Owner::Process(process) => Some(process),
-                Owner::Description(_) => None,
-            })
-            .collect();
-        processes.dedup();
-        processes
-    }
-
-    fn clear(&mut self) -> usize {
-        self.holders.drain(..).map(|holder| holder.held.len()).sum()
+    fn remove(&mut self, held: &Held) {
+        self.by_owner.remove(held.key());
+        if self.by_owner.len() <= FEW / 2 {
+            self.by_start = None;
+        } else if let Some(trees) = &mut self.by_start {
+            trees[held.lock.kind as usize].remove(Placed(*held).key());
+        }
     }
 }

@@ -3,7 +3,7 @@
 use crate::Range;
 
 /// How a lock excludes others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A read lock (`F_RDLCK`, `LOCK_SH`): conflicts with exclusive locks.
     Shared,
@@ -19,12 +19,22 @@ impl Kind {
 }
 
 /// Who holds a byte-range lock. An owner never conflicts with itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// A process, for POSIX locks (`F_SETLK`). Takes part in deadlock detection.
     Process(u64),
-    /// An open file description, for OFD locks (`F_OFD_SETLK`).
+    /// An open file description, for OFD locks (`F_OFD_SETLK`) and flock.
     Description(u64),
+}
+
+impl Owner {
+    /// The process, if it is one.
+    pub(crate) const fn process(self) -> Option<u64> {
+        match self {
+            Owner::Process(process) => Some(process),
+            Owner::Description(_) => None,
+        }
+    }
 }
 
 /// A byte-range lock that somebody wants.
@@ -40,6 +50,13 @@ pub struct RangeRequest {
     pub range: Range,
 }
 
+impl RangeRequest {
+    /// True if it and a lock of `kind` that `owner` has on `range` exclude each other.
+    pub(crate) fn conflicts_with(&self, owner: Owner, kind: Kind, range: Range) -> bool {
+        self.owner != owner && self.kind.conflicts(kind) && self.range.overlaps(range)
+    }
+}
+
 /// A byte-range lock that somebody holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RangeLock {
@@ -51,15 +68,4 @@ pub struct RangeLock {
     pub kind: Kind,
     /// Which bytes.
     pub range: Range,
-}
-
-/// A flock that somebody wants or holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Flock {
-    /// The open file description.
-    pub(crate) owner: u64,
-    /// What listings report.
-    pub(crate) pid: i32,
-    /// Shared or exclusive.
-    pub(crate) kind: Kind,
 }

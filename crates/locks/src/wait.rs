@@ -1,15 +1,29 @@
 //! Waits: tickets, completions, and the slot in which a blocked thread sleeps.
 
+use crate::file::FileState;
+use crate::waiters::Place;
 use crate::{Cancel, LockError};
 use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Condvar, Mutex};
+use std::collections::VecDeque;
 
 /// What is called with the outcome of a request that had to wait.
 pub type Done = Box<dyn FnOnce(Result<(), LockError>) + Send>;
 
-/// Names a waiting request, for [`crate::FileLocks::cancel`]. Never used again within a domain.
+/// Names a waiting request of a file, for [`crate::FileLocks::cancel`]. Never used again for that file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ticket(pub(crate) u64);
+pub struct Ticket {
+    pub(crate) place: Place,
+    /// In which of the file's spaces.
+    pub(crate) is_flock: bool,
+}
+
+/// A waiting request of any file.
+#[derive(Clone)]
+pub(crate) struct Wait {
+    pub(crate) file: Arc<FileState>,
+    pub(crate) ticket: Ticket,
+}
 
 /// What became of a submitted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,21 +34,19 @@ pub enum Submitted {
     Waiting(Ticket),
 }
 
-/// Outcomes found under the file lock, to be delivered after it is released.
+/// What was found out under the file lock, to be acted on after it is released.
 #[derive(Default)]
-pub(crate) struct Completions(Vec<(Done, Result<(), LockError>)>);
+pub(crate) struct Outcomes {
+    /// Completions to be called, oldest first.
+    pub(crate) completions: Vec<(Done, Result<(), LockError>)>,
+    /// Waits that may have closed a cycle, to be looked into in this order.
+    pub(crate) suspects: VecDeque<Wait>,
+}
 
-impl Completions {
+impl Outcomes {
     /// Notes that `done` is to be told `outcome`.
     pub(crate) fn add(&mut self, done: Done, outcome: Result<(), LockError>) {
-        self.0.push((done, outcome));
-    }
-
-    /// Calls all completions, oldest first. No lock of this crate may be held.
-    pub(crate) fn deliver(self) {
-        for (done, outcome) in self.0 {
-            done(outcome);
-        }
+        self.completions.push((done, outcome));
     }
 }
 

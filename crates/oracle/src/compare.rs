@@ -125,7 +125,7 @@ impl fmt::Display for Difference {
 
 /// Runs `steps` on tmpfs and on the subject, step by step, and compares the outcomes and at last the trees.
 ///
-/// A host's clock may stand still between a look at a time and its change, so that it seems not to have
+/// Either clock may stand still between a look at a time and its change, so that it seems not to have
 /// changed. A difference that may come from that is looked at again with pauses.
 ///
 /// # Errors
@@ -142,7 +142,7 @@ pub fn compare(
     }
 }
 
-/// Longer than the clock of any host stands still.
+/// Longer than any clock stands still.
 const CLOCK_TICK: Duration = Duration::from_millis(11);
 
 fn compare_once(

@@ -199,22 +199,8 @@ fn remove_tree(dir: &Path) -> std::io::Result<()> {
 fn start(root: &Path, confined: bool) -> Result<Vec<ProcessThread>, String> {
     std::fs::create_dir(root).map_err(|e| format!("cannot create {}: {e}", root.display()))?;
     let view = Arc::new(Mutex::new(View::default()));
-    if !fine_clock(root) {
-        view.lock().coarse_clock();
-    }
     let users = process_users(confined);
     users.into_iter().map(|user| spawn_process(user, root, confined, &view)).collect()
-}
-
-/// True when a change after a look always changes the change time, tried a few times.
-fn fine_clock(root: &Path) -> bool {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
-    let look = || std::fs::metadata(root).map(|m| (m.ctime(), m.ctime_nsec())).ok();
-    (0..8).all(|_| {
-        let before = look();
-        let _ = std::fs::set_permissions(root, std::fs::Permissions::from_mode(0o755));
-        before != look()
-    })
 }
 
 fn spawn_process(

@@ -7,9 +7,8 @@
 //! - a time that some `utimens` set is compared exactly; any other is only "the clock". A call that should have
 //!   set a time, or should not have, shows as soon as the time before was an explicit one;
 //! - the change time (and the modification time, when it is of the clock) also says whether it changed since
-//!   this run last looked at it. The kernel mostly makes a change after a look visible (multigrain timestamps,
-//!   Linux 6.13; the `compare` module handles the rest); where it never does, [`View::coarse_clock`] turns
-//!   this off;
+//!   this run last looked at it. Where a clock ticks too seldom to show that, the `compare` module looks again
+//!   with pauses;
 //! - holes of files that `copy_file_range` wrote, or whose space was reserved twice, are not compared: whether
 //!   holes are copied or filled is the file system's choice.
 
@@ -150,18 +149,12 @@ pub struct View {
     seen: HashMap<u64, (Timestamp, Timestamp)>,
     holes_free: HashSet<u64>,
     reserved: HashSet<u64>,
-    coarse: bool,
 }
 
 /// Explicit times of the generator are farther from the present than this, in seconds.
 const PRESENT: i64 = 1_000_000;
 
 impl View {
-    /// Gives up comparing whether times of the clock changed: the host's clock ticks too seldom for that.
-    pub fn coarse_clock(&mut self) {
-        self.coarse = true;
-    }
-
     /// The rank of inode `ino`.
     pub fn rank(&mut self, ino: u64) -> usize {
         let next = self.ranks.len();
@@ -193,9 +186,9 @@ impl View {
         let now = Timestamp::now().sec;
         let time = |time: Timestamp, before: Option<Timestamp>| match before {
             _ if (time.sec - now).abs() > PRESENT => TimeView::Explicit(time),
-            Some(before) if !self.coarse && before == time => TimeView::Same,
-            Some(_) if !self.coarse => TimeView::Changed,
-            _ => TimeView::Clock,
+            Some(before) if before == time => TimeView::Same,
+            Some(_) => TimeView::Changed,
+            None => TimeView::Clock,
         };
         let (atime, mtime, ctime) = (
             time(stat.atime, None),

@@ -14,6 +14,8 @@
 #[allow(unsafe_code)]
 mod brlock;
 #[allow(unsafe_code)]
+mod chains;
+#[allow(unsafe_code)]
 mod combining;
 mod condvar;
 #[allow(unsafe_code)]
@@ -28,12 +30,17 @@ mod wait_queue;
 pub mod face;
 #[allow(unsafe_code)]
 pub mod hash_table;
+#[allow(unsafe_code)]
+pub mod name_table;
 pub mod percpu;
+#[allow(unsafe_code)]
+pub mod radix;
 pub mod range_lock;
 pub mod rcu;
 #[allow(unsafe_code)]
 pub mod refcache;
 pub mod rwsem;
+pub mod seq_bytes;
 pub mod seqcount;
 pub mod seqlock;
 pub mod spin;
@@ -47,9 +54,12 @@ pub use face::{Arc, Barrier, LazyLock, OnceLock, Weak};
 pub use face::{CACHE_LINE, CachePadded, atomic, cpu, thread};
 pub use hash_table::HashTable;
 pub use mutex::{Mutex, MutexGuard};
+pub use name_table::NameTable;
+pub use radix::RadixTree;
 pub use range_lock::{RangeGuard, RangeLock};
 pub use refcache::Ref;
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use seq_bytes::{LockedBytes, SeqBytes};
 pub use seqcount::SeqCount;
 pub use seqlock::SeqLock;
 

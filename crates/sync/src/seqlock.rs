@@ -8,7 +8,8 @@
 //! Keep the value small and writes rare: a reader repeats its reading for as long as writers interfere.
 //!
 //! # Cost
-//! Read: the lines of the count and the words, no store. Write: the mutex, the count, the words.
+//! Read: the lines of the count and the words, no store. Write: the mutex and, if the value changes, the count
+//! and the words that differ.
 //!
 //! # Sources
 //! As in `seqcount.rs`.
@@ -85,16 +86,28 @@ impl<T: Words<N>, const N: usize> SeqLock<T, N> {
 
     /// Replaces the value by what `change` makes of it; returns the old one.
     pub fn update(&self, change: impl FnOnce(T) -> T) -> T {
+        self.change(|value| std::mem::replace(value, change(*value)))
+    }
+
+    /// Lets `change` change the value, alone among writers; returns what it returns. Where nothing changes,
+    /// nothing that readers look at is written.
+    pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let _writers = self.writers.lock();
-        let old = T::from_words(self.load());
+        let old = self.load();
+        let mut value = T::from_words(old);
         // Before the count is odd: readers do not wait for `change`, and it may panic.
-        let new = change(old).to_words();
-        let _writing = self.count.write();
-        for (word, new) in self.words.iter().zip(new) {
-            // Relaxed: the count orders them.
-            word.store(new, Ordering::Relaxed);
+        let result = change(&mut value);
+        let new = value.to_words();
+        if new != old {
+            let _writing = self.count.write();
+            for ((word, old), new) in self.words.iter().zip(old).zip(new) {
+                if old != new {
+                    // Relaxed: the count orders them.
+                    word.store(new, Ordering::Relaxed);
+                }
+            }
         }
-        old
+        result
     }
 }
 
@@ -129,6 +142,16 @@ mod tests {
             }
         });
         assert_eq!(lock.read(), [2 * rounds; 4]);
+    }
+
+    #[test]
+    fn a_change_may_look_without_changing_anything() {
+        let lock = SeqLock::new([3u64, 4]);
+        let before = lock.count.begin();
+        assert_eq!(lock.change(|value| value[1]), 4);
+        assert!(!lock.count.retry(before), "readers were disturbed");
+        lock.change(|value| value[1] = 5);
+        assert_eq!((lock.read(), lock.count.retry(before)), ([3, 5], true));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Clocks.
 
-pub use crate::face::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+pub use crate::face::time::{Duration, Instant, SystemTime, UNIX_EPOCH, realtime_coarse};
 
 /// The wall clock as whole seconds since 1970 and nanoseconds below one second.
 pub fn realtime() -> (i64, u32) {

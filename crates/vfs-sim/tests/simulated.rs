@@ -71,5 +71,6 @@ fn times_of_files_are_the_time_of_the_machine() {
     let time = |path: &str| process.stat(path).unwrap().mtime;
     assert!(time("/a").sec == time("/b").sec, "{:?} {:?}", time("/a"), time("/b"));
     let apart = time("/b").nsec - time("/a").nsec;
-    assert!((9_000_000..11_000_000).contains(&apart), "{apart} ns apart after 10 ms of work");
+    // The clock of files ticks every 4 ms.
+    assert!([8_000_000, 12_000_000].contains(&apart), "{apart} ns apart after 10 ms of work");
 }

@@ -1,6 +1,6 @@
 //! SetAttr: changing mode, owner and times of an inode.
 
-use crate::inode::Attr;
+use crate::attributes::{Acls, Attr};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISUID, S_IXGRP, Timestamp};
 use crate::{Access, Caps, Cred, Errno, Inode};
 
@@ -42,9 +42,8 @@ impl Inode {
                 return Err(Errno::EINVAL);
             }
         }
-        {
-            let mut attr = self.attr.lock();
-            let new_mode = self.permitted_mode(&attr, cred, change)?;
+        self.change_acls(|attr, acls| {
+            let new_mode = self.permitted_mode(attr, acls, cred, change)?;
             let now = Timestamp::now();
             let instant = |time: SetTime| match time {
                 SetTime::Now => now,
@@ -57,19 +56,26 @@ impl Inode {
             if let Some(mode) = new_mode {
                 attr.mode = mode;
                 if change.mode.is_some()
-                    && let Some(acl) = attr.acls.as_mut().and_then(|acls| acls.access.as_mut())
+                    && let Some(acl) = &mut acls.access
                 {
                     acl.chmod(mode);
                 }
             }
             attr.ctime = now;
-        }
+            Ok(())
+        })?;
         self.notify_attributes(cred);
         Ok(())
     }
 
     /// Checks that `cred` may make `change`; the mode that results, if it changes.
-    fn permitted_mode(&self, attr: &Attr, cred: &Cred, change: &SetAttr) -> Result<Option<u32>, Errno> {
+    fn permitted_mode(
+        &self,
+        attr: &Attr,
+        acls: &Acls,
+        cred: &Cred,
+        change: &SetAttr,
+    ) -> Result<Option<u32>, Errno> {
         let is_chown = change.chown || change.uid.is_some() || change.gid.is_some();
         let cleared = if is_chown && !self.is_dir() { attr.set_id_bits_to_clear(cred) } else { 0 };
         let owner = attr.uid == cred.uid;
@@ -88,7 +94,7 @@ impl Inode {
         if (change.mode.is_some() || cleared != 0) && !attr.owned_by(cred) {
             return Err(Errno::EPERM);
         }
-        self.permit_times(attr, cred, change)?;
+        self.permit_times(attr, acls, cred, change)?;
         let Some(mode) = change.mode else {
             return Ok((cleared != 0).then_some(attr.mode & !cleared));
         };
@@ -98,32 +104,25 @@ impl Inode {
         Ok(Some(if keeps_setgid { mode } else { mode & !S_ISGID }))
     }
 
-    fn permit_times(&self, attr: &Attr, cred: &Cred, change: &SetAttr) -> Result<(), Errno> {
+    fn permit_times(&self, attr: &Attr, acls: &Acls, cred: &Cred, change: &SetAttr) -> Result<(), Errno> {
         match (change.atime, change.mtime) {
             (None, None) => Ok(()),
             _ if attr.owned_by(cred) => Ok(()),
-            (Some(SetTime::Now), Some(SetTime::Now)) => attr.access(cred, Access::WRITE, self.is_dir()),
+            (Some(SetTime::Now), Some(SetTime::Now)) => {
+                attr.access(acls.access.as_ref(), cred, Access::WRITE, self.is_dir())
+            }
             _ => Err(Errno::EPERM),
         }
     }
 
     /// Clears set-user-ID, and set-group-ID where it means execution, as a write by somebody else does.
     pub fn strip_set_id(&self) {
-        let mut attr = self.attr.lock();
-        attr.mode &= !S_ISUID;
-        if attr.mode & S_IXGRP != 0 {
-            attr.mode &= !S_ISGID;
-        }
-    }
-
-    /// `cred` changes the contents: set-ID bits go unless it may keep them, and the times move.
-    pub(crate) fn contents_changed(&self, cred: &Cred) {
-        let mut attr = self.attr.lock();
-        if !cred.has(Caps::FSETID) {
-            let clear = attr.set_id_bits_to_clear(cred);
-            attr.mode &= !clear;
-        }
-        attr.touch_mtime();
+        self.attr.change(|attr| {
+            attr.mode &= !S_ISUID;
+            if attr.mode & S_IXGRP != 0 {
+                attr.mode &= !S_ISGID;
+            }
+        });
     }
 }
 
@@ -146,6 +145,15 @@ mod tests {
         let change = SetAttr { uid: Some(7), ..SetAttr::default() };
         inode.set_attr(&Cred::root(), &change).expect("root may");
         assert_eq!((inode.stat().permissions(), inode.stat().uid), (0o755, 7));
+    }
+
+    #[test]
+    fn a_time_out_of_range_becomes_the_nearest_in_range() {
+        let (_keep, inode) = file(0o644);
+        let at = |sec| Some(SetTime::At(Timestamp { sec, nsec: 5 }));
+        let change = SetAttr { atime: at(i64::MIN), mtime: at(i64::MAX), ..SetAttr::default() };
+        inode.set_attr(&Cred::root(), &change).expect("root may");
+        assert_eq!((inode.stat().atime, inode.stat().mtime), (Timestamp::MIN, Timestamp::MAX));
     }
 
     #[test]

@@ -144,7 +144,7 @@ impl Superblock {
         report.inodes = met.len() as u64;
         for Met { inode, names, subdirectories } in met.values() {
             let found = if inode.is_dir() { 2 + subdirectories } else { *names };
-            let counted = inode.attr.lock().nlink;
+            let counted = inode.attr.read().nlink;
             if counted != found {
                 report.findings.push(Finding::LinkCount { ino: inode.ino(), counted, found });
             }
@@ -183,7 +183,7 @@ impl Superblock {
                 } else if seen.insert(entry.inode.ino())
                     && let Ok(data) = entry.inode.data()
                 {
-                    pages += data.read().pages();
+                    pages += data.pages();
                 }
             }
         }

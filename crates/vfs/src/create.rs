@@ -1,10 +1,10 @@
 //! Create: new inodes and new names for them.
 
 use crate::data::FileData;
-use crate::inode::{Acls, Body, InodeInit};
+use crate::inode::{Body, InodeInit};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP};
 use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, LINK_MAX, NAME_MAX, PATH_MAX};
-use sluice_sync::{Arc, RwLock};
+use sluice_sync::Arc;
 
 /// What to create.
 #[derive(Clone, Copy, Debug)]
@@ -97,11 +97,10 @@ impl InodeRef {
             self.may_change_names(cred)?;
             let inode = self.new_child(cred, new)?;
             names.insert(name, inode.clone());
-            let mut attr = self.attr.lock();
-            attr.touch_mtime();
             if inode.is_dir() {
-                attr.nlink += 1;
+                self.attr.change(|attr| attr.nlink += 1);
             }
+            self.touch_mtime();
             inode
         };
         self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None));
@@ -117,10 +116,7 @@ impl InodeRef {
         self.as_dir()?;
         self.may_change_names(cred)?;
         let inode = self.new_child(cred, new)?;
-        let mut attr = inode.attr.lock();
-        attr.nlink = 0;
-        attr.linkable = true;
-        drop(attr);
+        inode.attr.change(|attr| (attr.nlink, attr.linkable) = (0, true));
         Ok(inode)
     }
 
@@ -147,17 +143,17 @@ impl InodeRef {
             if target.is_dir() {
                 return Err(Errno::EPERM);
             }
-            {
-                let mut attr = target.attr.lock();
+            target.attr.change(|attr| {
                 if attr.nlink == 0 && !attr.linkable {
                     return Err(Errno::ENOENT);
                 }
                 attr.nlink = attr.nlink.checked_add(1).filter(|n| *n < LINK_MAX).ok_or(Errno::EMLINK)?;
                 attr.linkable = false;
-                attr.ctime = crate::Timestamp::now();
-            }
+                attr.touch_ctime();
+                Ok(())
+            })?;
             names.insert(name, target.clone());
-            self.attr.lock().touch_mtime();
+            self.touch_mtime();
         }
         self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None));
         target.notify_attributes(cred);
@@ -168,7 +164,7 @@ impl InodeRef {
     fn new_child(&self, cred: &Cred, new: &NewInode<'_>) -> Result<InodeRef, Errno> {
         let file_type = new.kind.file_type();
         let body = match new.kind {
-            NewKind::Regular => Body::Regular(RwLock::new(FileData::new())),
+            NewKind::Regular => Body::Regular(FileData::new()),
             NewKind::Directory => Body::new_directory(Some(self.clone())),
             NewKind::Symlink(target) => Body::Symlink(checked_target(target)?.into()),
             NewKind::Fifo | NewKind::Socket => Body::Special { file_type, rdev: 0 },
@@ -179,11 +175,9 @@ impl InodeRef {
                 Body::Special { file_type, rdev }
             }
         };
-        self.shared.room_for_an_inode()?;
-        let (dir_mode, dir_gid, default_acl) = {
-            let attr = self.attr.lock();
-            (attr.mode, attr.gid, attr.default_acl().cloned())
-        };
+        let ino = self.shared.new_ino()?;
+        let (dir_mode, dir_gid, default_acl) =
+            self.with_acls(|attr, acls| (attr.mode, attr.gid, acls.default.clone()));
         let is_dir = file_type == FileType::Directory;
         let gid = if dir_mode & S_ISGID != 0 { dir_gid } else { cred.gid };
         let mut mode = requested_mode(cred, new, dir_mode, dir_gid);
@@ -196,7 +190,7 @@ impl InodeRef {
                 mode = masked;
                 let default = is_dir.then_some(default);
                 if access.is_some() || default.is_some() {
-                    acls = Some(Box::new(Acls { access, default }));
+                    acls = Some((access, default));
                 }
             }
         }
@@ -205,9 +199,12 @@ impl InodeRef {
         }
         let nlink = if is_dir { 2 } else { 1 };
         let init = InodeInit { file_type, mode, uid: cred.uid, gid, nlink };
-        let inode = Inode::allocate(&self.shared, init, body);
-        if acls.is_some() {
-            inode.attr.lock().acls = acls;
+        let inode = Inode::allocate(&self.shared, ino, init, body);
+        if let Some(inherited) = acls {
+            inode.change_acls(|_, acls| {
+                (acls.access, acls.default) = inherited;
+                Ok(())
+            })?;
         }
         Ok(inode)
     }

@@ -13,7 +13,7 @@
 //! - I2: a directory whose names are marked dead has no names and gets none.
 //! - I3: the parent pointer of a live directory leads to the directory that holds its name.
 
-use crate::acl::Acl;
+use crate::attributes::{Acls, Attr};
 use crate::data::{FileData, PAGE, PAGE_SIZE};
 use crate::dir::{Dir, Names};
 use crate::stat::{S_IALLUGO, Stat, Timestamp};
@@ -21,7 +21,8 @@ use crate::superblock::Shared;
 use crate::xattr::Xattrs;
 use crate::{Cred, FileType};
 use sluice_locks::FileLocks;
-use sluice_sync::{Arc, Mutex, OnceLock, RwLock};
+use sluice_sync::rcu::RcuCell;
+use sluice_sync::{Arc, Mutex, OnceLock, SeqLock};
 
 /// One file of a [`Superblock`](crate::Superblock).
 pub struct Inode {
@@ -29,8 +30,10 @@ pub struct Inode {
     ino: u64,
     /// What the inodes of the file system share. *Immutable.*
     pub(crate) shared: Arc<Shared>,
+    /// When the inode was made: a packed [`Timestamp`]. *Immutable.*
+    born: u64,
     /// Owner, mode, times and links. *Protected by itself.*
-    pub(crate) attr: Mutex<Attr>,
+    pub(crate) attr: SeqLock<Attr, 5>,
     /// Type and contents. *The variant is immutable; contents are protected by their own locks.*
     pub(crate) body: Body,
     /// Extended attributes and file locks, once there are any. *Set once.*
@@ -41,41 +44,18 @@ pub struct Inode {
 #[derive(Clone)]
 pub struct InodeRef(Arc<Inode>);
 
-/// The attributes that change.
-pub(crate) struct Attr {
-    /// Permission, set-ID and sticky bits.
-    pub(crate) mode: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) nlink: u32,
-    pub(crate) atime: Timestamp,
-    pub(crate) mtime: Timestamp,
-    pub(crate) ctime: Timestamp,
-    pub(crate) btime: Timestamp,
-    /// An unnamed file that may yet be given a name.
-    pub(crate) linkable: bool,
-    /// POSIX ACLs, when there are any.
-    pub(crate) acls: Option<Box<Acls>>,
-}
-
-/// The POSIX ACLs of an inode.
-#[derive(Default)]
-pub(crate) struct Acls {
-    pub(crate) access: Option<Acl>,
-    /// What new files in this directory inherit.
-    pub(crate) default: Option<Acl>,
-}
-
 /// What only some inodes have.
 #[derive(Default)]
 pub(crate) struct Extra {
     pub(crate) xattrs: Mutex<Xattrs>,
+    /// *Changed only under the writers of `attr`, see there.*
+    pub(crate) acls: OnceLock<RcuCell<Acls>>,
     locks: OnceLock<FileLocks>,
 }
 
 /// Type and contents.
 pub(crate) enum Body {
-    Regular(RwLock<FileData>),
+    Regular(FileData),
     Directory(Box<Dir>),
     Symlink(Box<[u8]>),
     Special { file_type: FileType, rdev: u64 },
@@ -97,26 +77,15 @@ impl Body {
 }
 
 impl Inode {
-    /// A new inode, reachable only by the returned reference.
-    pub(crate) fn allocate(shared: &Arc<Shared>, init: InodeInit, body: Body) -> InodeRef {
+    /// A new inode with the number `ino`, which was counted when it was taken; reachable only by the returned reference.
+    pub(crate) fn allocate(shared: &Arc<Shared>, ino: u64, init: InodeInit, body: Body) -> InodeRef {
         let now = Timestamp::now();
-        shared.count_inode();
-        let attr = Attr {
-            mode: init.mode & S_IALLUGO,
-            uid: init.uid,
-            gid: init.gid,
-            nlink: init.nlink,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: now,
-            linkable: false,
-            acls: None,
-        };
+        let attr = Attr::new(init.mode & S_IALLUGO, init.uid, init.gid, init.nlink, now);
         let inode = Inode {
-            ino: shared.new_ino(),
+            ino,
             shared: shared.clone(),
-            attr: Mutex::new(attr),
+            born: now.pack(),
+            attr: SeqLock::new(attr),
             body,
             extra: OnceLock::new(),
         };
@@ -156,19 +125,13 @@ impl Inode {
 
     /// All attributes at one moment.
     pub fn stat(&self) -> Stat {
-        // Held until the attributes are read, so that size and times belong together.
-        let data = match &self.body {
-            Body::Regular(data) => Some(data.read()),
-            _ => None,
+        let (size, blocks, rdev) = match &self.body {
+            Body::Regular(data) => (data.size(), data.pages() * (PAGE / 512), 0),
+            Body::Directory(dir) => (dir.names.read().stat_size(), 0, 0),
+            Body::Symlink(target) => (target.len() as u64, 0, 0),
+            Body::Special { rdev, .. } => (0, 0, *rdev),
         };
-        let (size, blocks, rdev) = match (&self.body, &data) {
-            (_, Some(data)) => (data.size(), data.pages() * (PAGE / 512), 0),
-            (Body::Directory(dir), _) => (dir.names.read().stat_size(), 0, 0),
-            (Body::Symlink(target), _) => (target.len() as u64, 0, 0),
-            (Body::Special { rdev, .. }, _) => (0, 0, *rdev),
-            (Body::Regular(_), None) => (0, 0, 0),
-        };
-        let attr = self.attr.lock();
+        let attr = self.attr.read();
         Stat {
             dev: self.shared.dev,
             ino: self.ino,
@@ -183,7 +146,7 @@ impl Inode {
             atime: attr.atime,
             mtime: attr.mtime,
             ctime: attr.ctime,
-            btime: attr.btime,
+            btime: Timestamp::unpack(self.born),
         }
     }
 
@@ -194,7 +157,7 @@ impl Inode {
     pub fn read_link(&self) -> Result<Vec<u8>, crate::Errno> {
         match &self.body {
             Body::Symlink(target) => {
-                self.attr.lock().touch_atime();
+                self.touch_atime();
                 Ok(target.to_vec())
             }
             _ => Err(crate::Errno::EINVAL),
@@ -218,12 +181,6 @@ impl Inode {
 
     pub(crate) fn extra_if_any(&self) -> Option<&Extra> {
         self.extra.get().map(|extra| &**extra)
-    }
-
-    /// Sets the change time to now, and tells observers.
-    pub(crate) fn touch_ctime(&self, cred: &Cred) {
-        self.attr.lock().ctime = Timestamp::now();
-        self.notify_attributes(cred);
     }
 
     pub(crate) fn notify_attributes(&self, cred: &Cred) {
@@ -261,38 +218,11 @@ impl InodeRef {
     }
 }
 
-impl Attr {
-    /// Moves the access time as Linux does by default (`relatime`): when it is not past the last change, or
-    /// a day old.
-    pub(crate) fn touch_atime(&mut self) {
-        const DAY: i64 = 24 * 60 * 60;
-        let now = Timestamp::now();
-        if self.atime <= self.mtime || self.atime <= self.ctime || now.sec - self.atime.sec >= DAY {
-            self.atime = now;
-        }
-    }
-
-    /// Contents changed now.
-    pub(crate) fn touch_mtime(&mut self) {
-        let now = Timestamp::now();
-        self.mtime = now;
-        self.ctime = now;
-    }
-
-    pub(crate) fn access_acl(&self) -> Option<&Acl> {
-        self.acls.as_ref().and_then(|acls| acls.access.as_ref())
-    }
-
-    pub(crate) fn default_acl(&self) -> Option<&Acl> {
-        self.acls.as_ref().and_then(|acls| acls.default.as_ref())
-    }
-}
-
 impl Drop for Inode {
     fn drop(&mut self) {
         self.shared.uncount_inode();
         match &mut self.body {
-            Body::Regular(data) => data.get_mut().clear(&*self.shared),
+            Body::Regular(data) => data.clear(&*self.shared),
             Body::Directory(dir) => {
                 // A chain of removed directories, each holding its parent, ends here one by one: dropping
                 // them in each other would overflow the stack.

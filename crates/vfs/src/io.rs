@@ -1,20 +1,19 @@
 //! I/O: reading and changing the contents of a regular file.
 //!
-//! # Theory
-//! One lock per file protects size and pages: a read sees a write whole or not at all, and an append finds
-//! the end and writes there in one step, as POSIX asks of single calls.
+//! A read sees a write whole or not at all, and an append finds the end and writes there in one step, as POSIX
+//! asks of single calls. How that goes without a lock for all is told in `data`.
 
 use crate::data::FileData;
 use crate::inode::Body;
 use crate::{Cred, Errno, FILE_SIZE_MAX, FallocateMode, Inode};
-use sluice_sync::{Arc, RwLock};
+use sluice_sync::Arc;
 
 impl Inode {
     /// The contents, for callers that want a regular file.
     ///
     /// # Errors
     /// `EISDIR` for a directory, `EINVAL` for anything else that is no regular file.
-    pub(crate) fn data(&self) -> Result<&RwLock<FileData>, Errno> {
+    pub(crate) fn data(&self) -> Result<&FileData, Errno> {
         match &self.body {
             Body::Regular(data) => Ok(data),
             Body::Directory(_) => Err(Errno::EISDIR),
@@ -27,9 +26,9 @@ impl Inode {
     /// # Errors
     /// `EISDIR`, `EINVAL` (not a regular file).
     pub fn read_at(&self, offset: u64, buf: &mut [u8], update_atime: bool) -> Result<usize, Errno> {
-        let read = self.data()?.read().read(offset, buf);
+        let read = self.data()?.read(offset, buf);
         if update_atime && !buf.is_empty() {
-            self.attr.lock().touch_atime();
+            self.touch_atime();
         }
         Ok(read)
     }
@@ -39,15 +38,9 @@ impl Inode {
     /// # Errors
     /// `EISDIR`, `EINVAL` (not a regular file), `EFBIG`, `ENOSPC` when nothing at all could be written.
     pub fn write_at(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-        let written = {
-            let mut contents = self.data()?.write();
-            let written = contents.write(&*self.shared, offset, data)?;
-            if written > 0 {
-                self.contents_changed(cred);
-            }
-            written
-        };
+        let written = self.data()?.write(&*self.shared, offset, data)?;
         if written > 0 {
+            self.contents_changed(cred);
             self.notify_data(cred, offset, written as u64);
         }
         Ok(written)
@@ -59,16 +52,9 @@ impl Inode {
     /// # Errors
     /// As [`Inode::write_at`].
     pub fn append(&self, cred: &Cred, data: &[u8]) -> Result<(u64, usize), Errno> {
-        let (offset, written) = {
-            let mut contents = self.data()?.write();
-            let offset = contents.size();
-            let written = contents.write(&*self.shared, offset, data)?;
-            if written > 0 {
-                self.contents_changed(cred);
-            }
-            (offset, written)
-        };
+        let (offset, written) = self.data()?.append(&*self.shared, data)?;
         if written > 0 {
+            self.contents_changed(cred);
             self.notify_data(cred, offset, written as u64);
         }
         Ok((offset, written))
@@ -82,11 +68,8 @@ impl Inode {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG);
         }
-        {
-            let mut contents = self.data()?.write();
-            contents.truncate(&*self.shared, size)?;
-            self.contents_changed(cred);
-        }
+        self.data()?.truncate(&*self.shared, size)?;
+        self.contents_changed(cred);
         self.notify_data(cred, 0, 0);
         Ok(())
     }
@@ -109,18 +92,15 @@ impl Inode {
             return Err(Errno::EFBIG);
         }
         let keep_size = mode.contains(FallocateMode::KEEP_SIZE);
-        {
-            let space = &*self.shared;
-            let mut contents = data.write();
-            match operation {
-                FallocateOperation::Reserve => contents.allocate(space, offset, len, keep_size)?,
-                FallocateOperation::Punch => contents.punch_hole(space, offset, len),
-                FallocateOperation::Zero => contents.zero_range(space, offset, len, keep_size)?,
-                FallocateOperation::Collapse => contents.collapse_range(space, offset, len)?,
-                FallocateOperation::Insert => contents.insert_range(offset, len)?,
-            }
-            self.contents_changed(cred);
+        let space = &*self.shared;
+        match operation {
+            FallocateOperation::Reserve => data.allocate(space, offset, len, keep_size)?,
+            FallocateOperation::Punch => data.punch_hole(space, offset, len),
+            FallocateOperation::Zero => data.zero_range(space, offset, len, keep_size)?,
+            FallocateOperation::Collapse => data.collapse_range(space, offset, len)?,
+            FallocateOperation::Insert => data.insert_range(space, offset, len)?,
         }
+        self.contents_changed(cred);
         self.notify_data(cred, offset, 0);
         Ok(())
     }
@@ -130,7 +110,7 @@ impl Inode {
     /// # Errors
     /// `ENXIO` when there is none; `EINVAL` or `EISDIR` when this is no regular file.
     pub fn seek_data(&self, offset: u64) -> Result<u64, Errno> {
-        self.data()?.read().seek_data(offset).ok_or(Errno::ENXIO)
+        self.data()?.seek_data(offset).ok_or(Errno::ENXIO)
     }
 
     /// The first byte of a hole at or after `offset`; the end of the file counts as one.
@@ -138,7 +118,7 @@ impl Inode {
     /// # Errors
     /// `ENXIO` when `offset` is past the end; `EINVAL` or `EISDIR` when this is no regular file.
     pub fn seek_hole(&self, offset: u64) -> Result<u64, Errno> {
-        self.data()?.read().seek_hole(offset).ok_or(Errno::ENXIO)
+        self.data()?.seek_hole(offset).ok_or(Errno::ENXIO)
     }
 
     /// Copies `len` bytes from `offset` here to `to_offset` in `to`, sharing whole pages where both offsets
@@ -171,30 +151,13 @@ impl Inode {
         if !Arc::ptr_eq(&self.shared, &to.shared) {
             return Err(Errno::EXDEV);
         }
-        let (from_data, to_data) = (self.data()?, to.data()?);
-        let copied = if self.is_same(to) {
-            let mut contents = to_data.write();
-            let len = len.min(contents.size().saturating_sub(offset));
-            if offset.abs_diff(to_offset) < len {
-                return Err(Errno::EINVAL);
-            }
-            let copied = contents.copy_within(&*self.shared, offset, to_offset, len)?;
-            self.note_copy(cred, to, copied, update_atime);
-            copied
-        } else {
-            // Lock order: two files by inode number.
-            let (source, mut target) = if self.ino() < to.ino() {
-                let source = from_data.read();
-                (source, to_data.write())
-            } else {
-                let target = to_data.write();
-                (from_data.read(), target)
-            };
-            let len = len.min(source.size().saturating_sub(offset));
-            let copied = target.copy_from(&*self.shared, to_offset, &source, offset, len)?;
-            self.note_copy(cred, to, copied, update_atime);
-            copied
-        };
+        let (source, target) = (self.data()?, to.data()?);
+        let len = len.min(source.size().saturating_sub(offset));
+        if self.is_same(to) && offset.abs_diff(to_offset) < len {
+            return Err(Errno::EINVAL);
+        }
+        let copied = target.copy_from(&*self.shared, to_offset, source, offset, len)?;
+        self.note_copy(cred, to, copied, update_atime);
         if copied > 0 {
             to.notify_data(cred, to_offset, copied);
         }
@@ -204,7 +167,7 @@ impl Inode {
     /// First read, then written: the order shows when both are one file.
     fn note_copy(&self, cred: &Cred, to: &Inode, copied: u64, update_atime: bool) {
         if copied > 0 && update_atime {
-            self.attr.lock().touch_atime();
+            self.touch_atime();
         }
         if copied > 0 {
             to.contents_changed(cred);

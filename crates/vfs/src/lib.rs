@@ -14,7 +14,7 @@
 //!     Fs mount table                         never held across a call into an inode
 //!       Superblock rename lock               renames that move a name between directories
 //!         directory names                    ancestors first; unrelated ones by inode number
-//!           file data                        two files (copy_range): by inode number
+//!           file data                        one file at a time; then its pages by number
 //!             inode attributes               leaf, one at a time
 //!             inode extended attributes      leaf, one at a time
 //!             parent pointer of a directory  leaf
@@ -26,6 +26,8 @@
 mod acl;
 mod archive;
 mod attr;
+mod attributes;
+mod budget;
 mod check;
 mod create;
 mod cred;

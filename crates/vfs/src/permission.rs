@@ -1,6 +1,7 @@
 //! Permission: who may do what to an inode. The rules are those of Linux's `generic_permission`.
 
-use crate::inode::Attr;
+use crate::acl::Acl;
+use crate::attributes::Attr;
 use crate::stat::{S_ISGID, S_ISUID, S_ISVTX, S_IXGRP};
 use crate::{Access, Caps, Cred, Errno, Inode};
 
@@ -10,7 +11,11 @@ impl Inode {
     /// # Errors
     /// `EACCES` if not.
     pub fn access(&self, cred: &Cred, want: Access) -> Result<(), Errno> {
-        self.attr.lock().access(cred, want, self.is_dir())
+        let attr = self.attr.read();
+        if !attr.has_acls {
+            return attr.access(None, cred, want, self.is_dir());
+        }
+        self.with_acls(|attr, acls| attr.access(acls.access.as_ref(), cred, want, self.is_dir()))
     }
 
     /// May `cred` add names to and remove names from this directory?
@@ -23,13 +28,11 @@ impl Inode {
     /// # Errors
     /// `EPERM` if not.
     pub(crate) fn check_sticky(&self, cred: &Cred, victim: &Inode) -> Result<(), Errno> {
-        {
-            let attr = self.attr.lock();
-            if attr.mode & S_ISVTX == 0 || attr.uid == cred.uid {
-                return Ok(());
-            }
+        let attr = self.attr.read();
+        if attr.mode & S_ISVTX == 0 || attr.uid == cred.uid {
+            return Ok(());
         }
-        if cred.has(Caps::FOWNER) || victim.attr.lock().uid == cred.uid {
+        if cred.has(Caps::FOWNER) || victim.attr.read().uid == cred.uid {
             return Ok(());
         }
         Err(Errno::EPERM)
@@ -37,10 +40,16 @@ impl Inode {
 }
 
 impl Attr {
-    /// As [`Inode::access`].
-    pub(crate) fn access(&self, cred: &Cred, want: Access, is_dir: bool) -> Result<(), Errno> {
+    /// As [`Inode::access`], for an inode with this access ACL.
+    pub(crate) fn access(
+        &self,
+        acl: Option<&Acl>,
+        cred: &Cred,
+        want: Access,
+        is_dir: bool,
+    ) -> Result<(), Errno> {
         let want = want & (Access::READ | Access::WRITE | Access::EXEC);
-        if self.bits_allow(cred, want) {
+        if self.bits_allow(acl, cred, want) {
             return Ok(());
         }
         let override_all = cred.has(Caps::DAC_OVERRIDE)
@@ -53,12 +62,12 @@ impl Attr {
     }
 
     /// What mode bits and ACL say, capabilities aside.
-    fn bits_allow(&self, cred: &Cred, want: Access) -> bool {
+    fn bits_allow(&self, acl: Option<&Acl>, cred: &Cred, want: Access) -> bool {
         let allowed = |bits: u32| Access::from_bits_retain(bits & 7).contains(want);
         if cred.uid == self.uid {
             return allowed(self.mode >> 6);
         }
-        if let Some(acl) = self.access_acl()
+        if let Some(acl) = acl
             && self.mode & 0o070 != 0
         {
             return acl.permits(self.uid, self.gid, cred, want);
@@ -75,6 +84,11 @@ impl Attr {
     /// `FSETID`, set-group-ID goes.
     pub(crate) fn may_keep_setgid(&self, cred: &Cred) -> bool {
         cred.in_group(self.gid) || cred.has(Caps::FSETID)
+    }
+
+    /// The set-ID bits to clear when `cred` writes.
+    pub(crate) fn set_id_bits_lost_by_writing(&self, cred: &Cred) -> u32 {
+        if cred.has(Caps::FSETID) { 0 } else { self.set_id_bits_to_clear(cred) }
     }
 
     /// The set-ID bits to clear when a file changes hands or contents: set-user-ID always, set-group-ID when

@@ -37,7 +37,7 @@ impl InodeRef {
     /// `ENOTDIR`; `ENOENT` when the directory was removed.
     pub fn read_dir(&self, from: u64, visit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Errno> {
         self.visit_entries(from, visit)?;
-        self.attr.lock().touch_atime();
+        self.touch_atime();
         Ok(())
     }
 

@@ -1,7 +1,6 @@
 //! Remove: taking names away.
 
 use crate::create::check_name;
-use crate::stat::Timestamp;
 use crate::{Cred, Errno, Inode};
 use sluice_sync::atomic::Ordering;
 
@@ -21,7 +20,7 @@ impl Inode {
                 return Err(Errno::EISDIR);
             }
             names.remove(name);
-            self.attr.lock().touch_mtime();
+            self.touch_mtime();
             victim.drop_link();
             victim
         };
@@ -43,9 +42,8 @@ impl Inode {
             self.may_delete(cred, &victim)?;
             victim.bury_directory()?;
             names.remove(name);
-            let mut attr = self.attr.lock();
-            attr.nlink -= 1;
-            attr.touch_mtime();
+            self.attr.change(|attr| attr.nlink -= 1);
+            self.touch_mtime();
             victim
         };
         self.notify_removed(cred, name, &victim);
@@ -70,10 +68,11 @@ impl Inode {
 
     /// A file lost one of its names. Called under the lock of the directory that held it.
     pub(crate) fn drop_link(&self) {
-        let mut attr = self.attr.lock();
-        debug_assert!(attr.nlink > 0, "a name that is removed was counted");
-        attr.nlink -= 1;
-        attr.ctime = Timestamp::now();
+        self.attr.change(|attr| {
+            debug_assert!(attr.nlink > 0, "a name that is removed was counted");
+            attr.nlink -= 1;
+            attr.touch_ctime();
+        });
     }
 
     /// Marks this directory, whose name is about to go, as removed. Called under the lock of its parent.
@@ -92,9 +91,10 @@ impl Inode {
             return Err(Errno::ENOTEMPTY);
         }
         names.kill();
-        let mut attr = self.attr.lock();
-        attr.nlink = 0;
-        attr.ctime = Timestamp::now();
+        self.attr.change(|attr| {
+            attr.nlink = 0;
+            attr.touch_ctime();
+        });
         Ok(())
     }
 

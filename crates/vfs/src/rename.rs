@@ -12,7 +12,6 @@
 
 use crate::create::check_name;
 use crate::dir::Names;
-use crate::stat::Timestamp;
 use crate::{Access, Cred, Errno, Inode, InodeRef, RenameFlags};
 use sluice_sync::atomic::Ordering;
 use sluice_sync::{Arc, MutexGuard, RwLockWriteGuard};
@@ -156,7 +155,7 @@ impl Inode {
     fn lose_name_to_rename(&self, dir: &InodeRef) -> Result<(), Errno> {
         if self.is_dir() {
             self.bury_directory()?;
-            dir.attr.lock().nlink -= 1;
+            dir.attr.change(|attr| attr.nlink -= 1);
         } else {
             self.drop_link();
         }
@@ -167,8 +166,8 @@ impl Inode {
     fn move_to_parent(&self, from: &InodeRef, to: &InodeRef) {
         if let Ok(dir) = self.as_dir() {
             *dir.parent.lock() = Some(to.clone());
-            from.attr.lock().nlink -= 1;
-            to.attr.lock().nlink += 1;
+            from.attr.change(|attr| attr.nlink -= 1);
+            to.attr.change(|attr| attr.nlink += 1);
         }
     }
 }
@@ -218,14 +217,13 @@ impl Ends<'_> {
     }
 
     fn touch(&self, flags: RenameFlags) {
-        self.old_dir.attr.lock().touch_mtime();
+        self.old_dir.touch_mtime();
         if !self.old_dir.is_same(self.new_dir) {
-            self.new_dir.attr.lock().touch_mtime();
+            self.new_dir.touch_mtime();
         }
-        let now = Timestamp::now();
-        self.source.attr.lock().ctime = now;
+        self.source.touch_ctime();
         if let Some(target) = self.target.filter(|_| flags.contains(RenameFlags::EXCHANGE)) {
-            target.attr.lock().ctime = now;
+            target.touch_ctime();
         }
     }
 }

@@ -71,10 +71,28 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// The wall clock.
+    /// The earliest time that a file can have, in 1901: the range is that of Linux's ext4.
+    pub const MIN: Timestamp = Timestamp { sec: -(1 << 31), nsec: 0 };
+    /// The latest time that a file can have, in 2446.
+    pub const MAX: Timestamp = Timestamp { sec: (1 << 34) - (1 << 31) - 1, nsec: 999_999_999 };
+
+    /// The wall clock, as of its last tick a few milliseconds ago.
     pub fn now() -> Timestamp {
-        let (sec, nsec) = sluice_sync::time::realtime();
+        let (sec, nsec) = sluice_sync::time::realtime_coarse();
         Timestamp { sec, nsec }
+    }
+
+    /// One word for this time, or for the nearest that a file can have: seconds since [`MIN`](Self::MIN) above
+    /// 30 bits of nanoseconds.
+    pub(crate) fn pack(self) -> u64 {
+        let Timestamp { sec, nsec } = self.clamp(Timestamp::MIN, Timestamp::MAX);
+        (sec - Timestamp::MIN.sec).cast_unsigned() << 30 | u64::from(nsec)
+    }
+
+    /// The time that `word` stands for.
+    pub(crate) fn unpack(word: u64) -> Timestamp {
+        let sec = (word >> 30).cast_signed() + Timestamp::MIN.sec;
+        Timestamp { sec, nsec: word as u32 & ((1 << 30) - 1) }
     }
 }
 

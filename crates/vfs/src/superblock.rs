@@ -1,12 +1,15 @@
 //! Superblock: one file system: its root, its limits and what its inodes share.
 
+use crate::budget::Budget;
 use crate::data::{PAGE, PAGE_SIZE, Space};
 use crate::inode::{Body, InodeInit};
 use crate::stat::S_IALLUGO;
 use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, StatFs};
 use sluice_locks::{DomainOptions, LockDomain};
 use sluice_sync::atomic::{AtomicU64, Ordering};
-use sluice_sync::{Arc, Mutex, RwLock};
+use sluice_sync::percpu::Ida;
+use sluice_sync::rcu::{self, RcuCell};
+use sluice_sync::{Arc, CachePadded, Mutex};
 
 /// The inode number of every root directory.
 const ROOT_INO: u64 = 1;
@@ -60,17 +63,17 @@ pub(crate) struct Shared {
     /// Wait-for graph and list of file locks. *Immutable.*
     pub(crate) lock_domain: Arc<LockDomain>,
     /// Held by a rename that moves a name between directories, so that the tree's shape stands still.
-    pub(crate) rename_lock: Mutex<()>,
-    /// The next inode number. *Atomic (counter).*
-    next_ino: AtomicU64,
-    /// Inodes in memory. *Atomic (counter).*
-    inodes: AtomicU64,
-    /// Pages of file data in use. *Atomic (counter).*
-    pages: AtomicU64,
-    /// Who is told of changes. *Protected by itself.*
-    observers: RwLock<Vec<(ObserverId, Arc<dyn Observer>)>>,
-    /// How many observers there are, so that nobody takes the lock to find none. *Atomic (counter).*
-    observer_count: AtomicU64,
+    pub(crate) rename_lock: CachePadded<Mutex<()>>,
+    /// Inode numbers. *Per CPU.*
+    inos: Ida,
+    /// Inodes in memory. *Per CPU.*
+    inodes: Budget,
+    /// Pages of file data in use. *Per CPU.*
+    pages: Budget,
+    /// Who is told of changes. *RCU; replaced under `observing`.*
+    observers: RcuCell<Vec<(ObserverId, Arc<dyn Observer>)>>,
+    /// Held while the list of observers is replaced.
+    observing: CachePadded<Mutex<()>>,
 }
 
 impl Superblock {
@@ -81,20 +84,22 @@ impl Superblock {
         let minor = NEXT_DEV.fetch_add(1, Ordering::Relaxed);
         let deadlock_detection = options.deadlock_detection;
         let (mode, uid, gid) = (options.root_mode & S_IALLUGO, options.root_uid, options.root_gid);
+        let (inodes, pages) = (options.inode_limit, options.size_limit.map(|bytes| bytes / PAGE));
         let shared = Arc::new(Shared {
             // Major number 0: no real device, as the kernel's own memory file systems have it.
             dev: (minor & 0xff) | ((minor & 0xf_ff00) << 12),
             options,
             lock_domain: LockDomain::new(DomainOptions { deadlock_detection, ..Default::default() }),
-            rename_lock: Mutex::new(()),
-            next_ino: AtomicU64::new(ROOT_INO),
-            inodes: AtomicU64::new(0),
-            pages: AtomicU64::new(0),
-            observers: RwLock::new(Vec::new()),
-            observer_count: AtomicU64::new(0),
+            rename_lock: CachePadded::new(Mutex::new(())),
+            inos: Ida::new(ROOT_INO + 1..u64::MAX),
+            // The root is in use.
+            inodes: Budget::new(inodes, 1),
+            pages: Budget::new(pages, 0),
+            observers: RcuCell::new(rcu::domain().clone(), Vec::new()),
+            observing: CachePadded::new(Mutex::new(())),
         });
         let init = InodeInit { file_type: FileType::Directory, mode, uid, gid, nlink: 2 };
-        let root = Inode::allocate(&shared, init, Body::new_directory(None));
+        let root = Inode::allocate(&shared, ROOT_INO, init, Body::new_directory(None));
         Arc::new(Superblock { shared, root })
     }
 
@@ -110,16 +115,12 @@ impl Superblock {
 
     /// Size and use. Without a limit the totals are 0, as the kernel's tmpfs has it.
     pub fn statfs(&self) -> StatFs {
-        let used_pages = self.shared.pages.load(Ordering::Relaxed);
-        let used_inodes = self.live_inodes();
-        let blocks = self.shared.options.size_limit.map_or(0, |bytes| bytes / PAGE);
-        let files = self.shared.options.inode_limit.unwrap_or(0);
         StatFs {
             block_size: PAGE_SIZE as u32,
-            blocks,
-            blocks_free: blocks.saturating_sub(used_pages),
-            files,
-            files_free: files.saturating_sub(used_inodes),
+            blocks: self.shared.options.size_limit.map_or(0, |bytes| bytes / PAGE),
+            blocks_free: self.shared.pages.free(),
+            files: self.shared.options.inode_limit.unwrap_or(0),
+            files_free: self.shared.inodes.free(),
             name_max: NAME_MAX as u32,
         }
     }
@@ -131,12 +132,12 @@ impl Superblock {
 
     /// Inodes in memory, those without a name that somebody still holds included.
     pub fn live_inodes(&self) -> u64 {
-        self.shared.inodes.load(Ordering::Relaxed)
+        self.shared.inodes.used()
     }
 
     /// Bytes of file data in memory, in whole pages.
     pub fn bytes_used(&self) -> u64 {
-        self.shared.pages.load(Ordering::Relaxed) * PAGE
+        self.shared.pages.used() * PAGE
     }
 
     /// Tells `observer` of each change from now on.
@@ -144,17 +145,13 @@ impl Superblock {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let id = ObserverId(NEXT_ID.fetch_add(1, Ordering::Relaxed));
-        let mut observers = self.shared.observers.write();
-        observers.push((id, observer));
-        self.shared.observer_count.store(observers.len() as u64, Ordering::SeqCst);
+        self.shared.change_observers(|observers| observers.push((id, observer)));
         id
     }
 
     /// Tells the observer `id` nothing more. A call that has begun may still be under way.
     pub fn unobserve(&self, id: ObserverId) {
-        let mut observers = self.shared.observers.write();
-        observers.retain(|(other, _)| *other != id);
-        self.shared.observer_count.store(observers.len() as u64, Ordering::SeqCst);
+        self.shared.change_observers(|observers| observers.retain(|(other, _)| *other != id));
     }
 }
 
@@ -173,39 +170,34 @@ impl Drop for Superblock {
 }
 
 impl Shared {
-    /// A new inode number, never used before.
-    pub(crate) fn new_ino(&self) -> u64 {
-        // Relaxed: only uniqueness matters.
-        self.next_ino.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Counts a new inode without asking the limit.
-    pub(crate) fn count_inode(&self) {
-        self.inodes.fetch_add(1, Ordering::Relaxed);
+    /// A new inode number, never used before; counts the inode.
+    ///
+    /// # Errors
+    /// `ENOSPC` when no inode may be added.
+    pub(crate) fn new_ino(&self) -> Result<u64, Errno> {
+        self.inodes.take(1)?;
+        self.inos.alloc().ok_or(Errno::ENOSPC)
     }
 
     /// Counts an inode that left memory.
     pub(crate) fn uncount_inode(&self) {
-        self.inodes.fetch_sub(1, Ordering::Relaxed);
+        self.inodes.give(1);
     }
 
-    /// Fails when no inode may be added. Racing callers may together exceed the limit by their number.
-    pub(crate) fn room_for_an_inode(&self) -> Result<(), Errno> {
-        match self.options.inode_limit {
-            Some(limit) if self.inodes.load(Ordering::Relaxed) >= limit => Err(Errno::ENOSPC),
-            _ => Ok(()),
-        }
+    fn change_observers(&self, change: impl FnOnce(&mut Vec<(ObserverId, Arc<dyn Observer>)>)) {
+        let _alone = self.observing.lock();
+        let mut observers = self.observers.load(&self.observers.read()).clone();
+        change(&mut observers);
+        self.observers.replace(observers);
     }
 
     /// Calls `tell` for each observer but the one on whose behalf the change was made.
     pub(crate) fn notify(&self, cred: &Cred, tell: impl Fn(&dyn Observer)) {
-        if self.observer_count.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        let told: Vec<_> = (self.observers.read().iter())
-            .filter(|(id, _)| cred.via != Some(*id))
-            .map(|(_, observer)| observer.clone())
-            .collect();
+        let told: Vec<_> = {
+            let section = self.observers.read();
+            let observers = self.observers.load(&section).iter();
+            observers.filter(|(id, _)| cred.via != Some(*id)).map(|(_, observer)| observer.clone()).collect()
+        };
         for observer in told {
             tell(&*observer);
         }
@@ -214,21 +206,10 @@ impl Shared {
 
 impl Space for Shared {
     fn reserve(&self, pages: u64) -> Result<(), Errno> {
-        let Some(limit) = self.options.size_limit else {
-            self.pages.fetch_add(pages, Ordering::Relaxed);
-            return Ok(());
-        };
-        let limit = limit / PAGE;
-        // Relaxed: the count stands alone, nothing is published through it.
-        self.pages
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(pages).filter(|sum| *sum <= limit)
-            })
-            .map(drop)
-            .map_err(|_| Errno::ENOSPC)
+        self.pages.take(pages)
     }
 
     fn release(&self, pages: u64) {
-        self.pages.fetch_sub(pages, Ordering::Relaxed);
+        self.pages.give(pages);
     }
 }

@@ -5,7 +5,7 @@
 //! `SETFCAP`); `system.posix_acl_access` and `system.posix_acl_default` are views of the POSIX ACLs.
 
 use crate::acl::Acl;
-use crate::stat::{S_ISGID, S_ISVTX, Timestamp};
+use crate::stat::{S_ISGID, S_ISVTX};
 use crate::{Access, Caps, Cred, Errno, FileType, Inode, NAME_MAX, XATTR_SIZE_MAX, XattrFlags};
 use std::collections::BTreeMap;
 
@@ -115,7 +115,8 @@ impl Inode {
             }
             xattrs.values.insert(name.into(), value.into());
         }
-        self.touch_ctime(cred);
+        self.touch_ctime();
+        self.notify_attributes(cred);
         Ok(())
     }
 
@@ -135,22 +136,22 @@ impl Inode {
         if extra.xattrs.lock().values.remove(name).is_none() {
             return Err(Errno::ENODATA);
         }
-        self.touch_ctime(cred);
+        self.touch_ctime();
+        self.notify_attributes(cred);
         Ok(())
     }
 
     /// The names of all attributes that `cred` may know of.
     pub fn list_xattr(&self, cred: &Cred) -> Vec<Vec<u8>> {
         let mut names = Vec::new();
-        {
-            let attr = self.attr.lock();
-            if attr.access_acl().is_some() {
+        self.with_acls(|_, acls| {
+            if acls.access.is_some() {
                 names.push(ACL_ACCESS.to_vec());
             }
-            if attr.default_acl().is_some() {
+            if acls.default.is_some() {
                 names.push(ACL_DEFAULT.to_vec());
             }
-        }
+        });
         if let Some(extra) = self.extra_if_any() {
             let visible = |name: &[u8]| !name.starts_with(b"trusted.") || cred.has(Caps::SYS_ADMIN);
             let xattrs = extra.xattrs.lock();
@@ -174,11 +175,11 @@ impl Inode {
                 if !matches!(self.file_type(), FileType::Regular | FileType::Directory) {
                     return Err(if reading { Errno::ENODATA } else { Errno::EPERM });
                 }
-                let attr = self.attr.lock();
+                let attr = self.attr.read();
                 if self.is_dir() && !reading && attr.mode & S_ISVTX != 0 && !attr.owned_by(cred) {
                     return Err(Errno::EPERM);
                 }
-                attr.access(cred, want, self.is_dir())
+                self.access(cred, want)
             }
             Space::AclAccess | Space::AclDefault => Ok(()),
             Space::Unknown if name.starts_with(b"system.") => Ok(()),
@@ -190,9 +191,10 @@ impl Inode {
         if self.file_type() == FileType::Symlink {
             return Err(Errno::EOPNOTSUPP);
         }
-        let attr = self.attr.lock();
-        let acl = if space == Space::AclAccess { attr.access_acl() } else { attr.default_acl() };
-        acl.map(Acl::to_xattr).ok_or(Errno::ENODATA)
+        self.with_acls(|_, acls| {
+            let acl = if space == Space::AclAccess { &acls.access } else { &acls.default };
+            acl.as_ref().map(Acl::to_xattr).ok_or(Errno::ENODATA)
+        })
     }
 
     /// Sets the ACL that `value` spells, or removes it. An access ACL also sets the permission bits that it
@@ -206,8 +208,7 @@ impl Inode {
         if !slot_is_access && !self.is_dir() {
             return if removes { Ok(()) } else { Err(Errno::EACCES) };
         }
-        {
-            let mut attr = self.attr.lock();
+        self.change_acls(|attr, acls| {
             if !attr.owned_by(cred) {
                 return Err(Errno::EPERM);
             }
@@ -223,13 +224,10 @@ impl Inode {
                     attr.mode &= !S_ISGID;
                 }
             }
-            let acls = attr.acls.get_or_insert_default();
             *(if slot_is_access { &mut acls.access } else { &mut acls.default }) = kept;
-            if acls.access.is_none() && acls.default.is_none() {
-                attr.acls = None;
-            }
-            attr.ctime = Timestamp::now();
-        }
+            attr.touch_ctime();
+            Ok(())
+        })?;
         self.notify_attributes(cred);
         Ok(())
     }

@@ -124,7 +124,7 @@ impl Gauge<'_, '_> {
         let report = self.session.step(&what, || run(&machine))?;
         let rate = report.ops_per_s();
         let spec = machine.spec();
-        let origin = Origin { machine: format!("simulated: {}", spec.title), kernel: "simulated".to_owned() };
+        let origin = Origin::simulated(spec.title);
         let mut row = Row::new(&origin, workload, format!("sim:{}", spec.name), cpus, cpus);
         row.variant = Some(variant.to_owned());
         row.simulated = true;

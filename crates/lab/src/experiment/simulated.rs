@@ -99,8 +99,7 @@ pub(crate) fn row(
     run: impl Fn(&Machine) -> Run,
 ) -> Row {
     let plain = Machine::named(machine);
-    let origin =
-        Origin { machine: format!("simulated: {}", plain.spec().title), kernel: "simulated".to_owned() };
+    let origin = Origin::simulated(plain.spec().title);
     let runs: Vec<Run> = seeds.iter().map(|&seed| run(&plain.clone().seed(seed))).collect();
     let mut row = Row::new(&origin, workload, format!("sim:{machine}"), cpus, cpus);
     row.variant = Some(variant.to_owned());

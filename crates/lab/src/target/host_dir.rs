@@ -11,10 +11,11 @@
 //! Use the calls of a task, and drop them, on the thread that made them: a descriptor number means nothing in
 //! another thread's table. [`Calls`] objects here are not `Send`, so the compiler sees to it.
 
+use super::open_files::OpenFiles;
 use super::{CallResult, Calls, Handle, Lock, Meta, Open, Target};
 use crate::failure::{Context, Failure, Result};
 use crate::private_dir::PrivateDir;
-use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RawDir};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RawDir, SeekFrom};
 use sluice_vfs::Errno;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -51,7 +52,7 @@ impl Target for HostDir {
         Ok(Box::new(SystemCalls {
             root,
             own_table,
-            files: Vec::new(),
+            files: OpenFiles::new(),
             entries: vec![MaybeUninit::uninit(); 32 * 1024],
             here: PhantomData,
         }))
@@ -61,15 +62,9 @@ impl Target for HostDir {
 struct SystemCalls {
     root: OwnedFd,                 // owner only
     own_table: bool,               // immutable
-    files: Vec<Option<OwnedFd>>,   // owner only; a handle is an index
+    files: OpenFiles<OwnedFd>,     // owner only
     entries: Vec<MaybeUninit<u8>>, // owner only; room for getdents
     here: PhantomData<Rc<()>>,     // not Send: see the header
-}
-
-impl SystemCalls {
-    fn file(&self, file: Handle) -> CallResult<&OwnedFd> {
-        self.files.get(file.0).and_then(Option::as_ref).ok_or(Errno::EBADF)
-    }
 }
 
 fn errno(error: rustix::io::Errno) -> Errno {
@@ -82,31 +77,53 @@ impl Calls for SystemCalls {
             Open::Read => (OFlags::RDONLY, 0),
             Open::ReadWrite => (OFlags::RDWR, 0),
             Open::New(mode) => (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode),
+            Open::Create(mode) => (OFlags::RDWR | OFlags::CREATE, mode),
+            Open::Append => (OFlags::WRONLY | OFlags::APPEND, 0),
         };
         let mode = Mode::from_raw_mode(mode);
         let file = rustix::fs::openat(&self.root, path, flags | OFlags::CLOEXEC, mode).map_err(errno)?;
-        let free = self.files.iter().position(Option::is_none).unwrap_or(self.files.len());
-        if free == self.files.len() {
-            self.files.push(None);
-        }
-        self.files[free] = Some(file);
-        Ok(Handle(free))
+        Ok(self.files.keep(file))
     }
 
     fn close(&mut self, file: Handle) -> CallResult<()> {
-        self.files.get_mut(file.0).and_then(Option::take).map(drop).ok_or(Errno::EBADF)
+        self.files.take(file).map(drop)
     }
 
     fn pread(&mut self, file: Handle, buf: &mut [u8], offset: u64) -> CallResult<usize> {
-        rustix::io::pread(self.file(file)?, buf, offset).map_err(errno)
+        rustix::io::pread(self.files.get(file)?, buf, offset).map_err(errno)
     }
 
     fn pwrite(&mut self, file: Handle, data: &[u8], offset: u64) -> CallResult<usize> {
-        rustix::io::pwrite(self.file(file)?, data, offset).map_err(errno)
+        rustix::io::pwrite(self.files.get(file)?, data, offset).map_err(errno)
+    }
+
+    fn read(&mut self, file: Handle, buf: &mut [u8]) -> CallResult<usize> {
+        rustix::io::read(self.files.get(file)?, buf).map_err(errno)
+    }
+
+    fn write(&mut self, file: Handle, data: &[u8]) -> CallResult<usize> {
+        rustix::io::write(self.files.get(file)?, data).map_err(errno)
+    }
+
+    fn lseek(&mut self, file: Handle, position: u64) -> CallResult<()> {
+        rustix::fs::seek(self.files.get(file)?, SeekFrom::Start(position)).map(drop).map_err(errno)
+    }
+
+    fn ftruncate(&mut self, file: Handle, size: u64) -> CallResult<()> {
+        rustix::fs::ftruncate(self.files.get(file)?, size).map_err(errno)
+    }
+
+    fn fallocate(&mut self, file: Handle, offset: u64, length: u64) -> CallResult<()> {
+        rustix::fs::fallocate(self.files.get(file)?, FallocateFlags::empty(), offset, length).map_err(errno)
+    }
+
+    fn dup(&mut self, file: Handle) -> CallResult<Handle> {
+        let same = rustix::io::dup(self.files.get(file)?).map_err(errno)?;
+        Ok(self.files.keep(same))
     }
 
     fn fsync(&mut self, file: Handle) -> CallResult<()> {
-        rustix::fs::fsync(self.file(file)?).map_err(errno)
+        rustix::fs::fsync(self.files.get(file)?).map_err(errno)
     }
 
     fn stat(&mut self, path: &str) -> CallResult<Meta> {
@@ -170,7 +187,7 @@ impl Calls for SystemCalls {
         if !self.own_table {
             return Err(Errno::EPERM);
         }
-        rustix::fs::fcntl_lock(self.file(file)?, operation).map_err(errno)
+        rustix::fs::fcntl_lock(self.files.get(file)?, operation).map_err(errno)
     }
 
     fn flock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
@@ -178,6 +195,6 @@ impl Calls for SystemCalls {
             Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
             Lock::Unlock => FlockOperation::Unlock,
         };
-        rustix::fs::flock(self.file(file)?, operation).map_err(errno)
+        rustix::fs::flock(self.files.get(file)?, operation).map_err(errno)
     }
 }

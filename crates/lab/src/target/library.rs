@@ -1,11 +1,16 @@
 //! Library: the target `lib`, this project's file system in this process, without a mount.
+//!
+//! This source is compiled twice: with the library itself, and, for [`simulated`](super::simulated), with its twin
+//! on the simulated machine. `vfs` is whichever of them the module above names.
 
-use super::{CallResult, Calls, Handle, Lock, Meta, Open, Target};
-use crate::failure::Result;
-use sluice_vfs::{
-    Cred, Errno, Fd, FileLock, FileType, FlockOperation, Fs, LockType, OpenFlags, Options, Process,
-    Superblock,
+use super::vfs::{
+    Cred, FallocateMode, Fd, FileLock, FileType, FlockOperation, Fs, LockType, OpenFlags, Options, Process,
+    Superblock, Whence,
 };
+use crate::failure::Result;
+use crate::target::open_files::OpenFiles;
+use crate::target::{CallResult, Calls, Handle, Lock, Meta, Open, Target};
+use sluice_vfs::Errno;
 use std::ffi::OsString;
 use std::marker::PhantomData;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -36,7 +41,7 @@ impl Default for Library {
 impl Target for Library {
     fn task(&self) -> Result<Box<dyn Calls>> {
         let process = self.fs.process(self.cred.clone());
-        Ok(Box::new(ProcessCalls { process, files: Vec::new(), here: PhantomData }))
+        Ok(Box::new(ProcessCalls { process, files: OpenFiles::new(), here: PhantomData }))
     }
 }
 
@@ -45,14 +50,13 @@ const ENTRIES_PER_CALL: usize = 1024;
 
 struct ProcessCalls {
     process: Process,          // owner only
-    files: Vec<Option<Fd>>,    // owner only; a handle is an index
+    files: OpenFiles<Fd>,      // owner only
     here: PhantomData<Rc<()>>, // not Send, as on every target
 }
 
-impl ProcessCalls {
-    fn file(&self, file: Handle) -> CallResult<Fd> {
-        self.files.get(file.0).copied().flatten().ok_or(Errno::EBADF)
-    }
+/// The library's error as the lab's: the twin has a type of its own for the same numbers.
+fn errno(error: super::vfs::Errno) -> Errno {
+    Errno::from_raw(error.raw())
 }
 
 impl Calls for ProcessCalls {
@@ -61,64 +65,89 @@ impl Calls for ProcessCalls {
             Open::Read => (OpenFlags::RDONLY, 0),
             Open::ReadWrite => (OpenFlags::RDWR, 0),
             Open::New(mode) => (OpenFlags::RDWR | OpenFlags::CREAT | OpenFlags::EXCL, mode),
+            Open::Create(mode) => (OpenFlags::RDWR | OpenFlags::CREAT, mode),
+            Open::Append => (OpenFlags::WRONLY | OpenFlags::APPEND, 0),
         };
-        let file = self.process.open(path, flags, mode)?;
-        let free = self.files.iter().position(Option::is_none).unwrap_or(self.files.len());
-        if free == self.files.len() {
-            self.files.push(None);
-        }
-        self.files[free] = Some(file);
-        Ok(Handle(free))
+        let file = self.process.open(path, flags, mode).map_err(errno)?;
+        Ok(self.files.keep(file))
     }
 
     fn close(&mut self, file: Handle) -> CallResult<()> {
-        let file = self.files.get_mut(file.0).and_then(Option::take).ok_or(Errno::EBADF)?;
-        self.process.close(file)
+        self.process.close(self.files.take(file)?).map_err(errno)
     }
 
     fn pread(&mut self, file: Handle, buf: &mut [u8], offset: u64) -> CallResult<usize> {
-        self.process.pread(self.file(file)?, buf, offset.cast_signed())
+        self.process.pread(*self.files.get(file)?, buf, offset.cast_signed()).map_err(errno)
     }
 
     fn pwrite(&mut self, file: Handle, data: &[u8], offset: u64) -> CallResult<usize> {
-        self.process.pwrite(self.file(file)?, data, offset.cast_signed())
+        self.process.pwrite(*self.files.get(file)?, data, offset.cast_signed()).map_err(errno)
+    }
+
+    fn read(&mut self, file: Handle, buf: &mut [u8]) -> CallResult<usize> {
+        self.process.read(*self.files.get(file)?, buf).map_err(errno)
+    }
+
+    fn write(&mut self, file: Handle, data: &[u8]) -> CallResult<usize> {
+        self.process.write(*self.files.get(file)?, data).map_err(errno)
+    }
+
+    fn lseek(&mut self, file: Handle, position: u64) -> CallResult<()> {
+        self.process
+            .lseek(*self.files.get(file)?, position.cast_signed(), Whence::Set)
+            .map(drop)
+            .map_err(errno)
+    }
+
+    fn ftruncate(&mut self, file: Handle, size: u64) -> CallResult<()> {
+        self.process.ftruncate(*self.files.get(file)?, size.cast_signed()).map_err(errno)
+    }
+
+    fn fallocate(&mut self, file: Handle, offset: u64, length: u64) -> CallResult<()> {
+        let (offset, length) = (offset.cast_signed(), length.cast_signed());
+        self.process.fallocate(*self.files.get(file)?, FallocateMode::empty(), offset, length).map_err(errno)
+    }
+
+    fn dup(&mut self, file: Handle) -> CallResult<Handle> {
+        let same = self.process.dup(*self.files.get(file)?).map_err(errno)?;
+        Ok(self.files.keep(same))
     }
 
     fn fsync(&mut self, file: Handle) -> CallResult<()> {
-        self.process.fsync(self.file(file)?)
+        self.process.fsync(*self.files.get(file)?).map_err(errno)
     }
 
     fn stat(&mut self, path: &str) -> CallResult<Meta> {
-        let stat = self.process.lstat(path)?;
+        let stat = self.process.lstat(path).map_err(errno)?;
         Ok(Meta { size: stat.size, nlink: u64::from(stat.nlink), mode: stat.mode })
     }
 
     fn unlink(&mut self, path: &str) -> CallResult<()> {
-        self.process.unlink(path)
+        self.process.unlink(path).map_err(errno)
     }
 
     fn rename(&mut self, from: &str, to: &str) -> CallResult<()> {
-        self.process.rename(from, to)
+        self.process.rename(from, to).map_err(errno)
     }
 
     fn mkdir(&mut self, path: &str) -> CallResult<()> {
-        self.process.mkdir(path, 0o755)
+        self.process.mkdir(path, 0o755).map_err(errno)
     }
 
     fn rmdir(&mut self, path: &str) -> CallResult<()> {
-        self.process.rmdir(path)
+        self.process.rmdir(path).map_err(errno)
     }
 
     fn symlink(&mut self, to: &str, path: &str) -> CallResult<()> {
-        self.process.symlink(to, path)
+        self.process.symlink(to, path).map_err(errno)
     }
 
     fn readlink(&mut self, path: &str) -> CallResult<Vec<u8>> {
-        self.process.readlink(path).map(|to| OsString::from(to).into_vec())
+        self.process.readlink(path).map(|to| OsString::from(to).into_vec()).map_err(errno)
     }
 
     fn read_dir(&mut self, path: &str, visit: &mut dyn FnMut(&[u8], bool)) -> CallResult<()> {
-        let dir = self.process.open(path, OpenFlags::RDONLY | OpenFlags::DIRECTORY, 0)?;
+        let dir = self.process.open(path, OpenFlags::RDONLY | OpenFlags::DIRECTORY, 0).map_err(errno)?;
         let outcome = loop {
             match self.process.getdents(dir, ENTRIES_PER_CALL) {
                 Ok(entries) if entries.is_empty() => break Ok(()),
@@ -127,10 +156,10 @@ impl Calls for ProcessCalls {
                         visit(entry.name.as_bytes(), entry.file_type == FileType::Directory);
                     }
                 }
-                Err(errno) => break Err(errno),
+                Err(error) => break Err(errno(error)),
             }
         };
-        self.process.close(dir)?;
+        self.process.close(dir).map_err(errno)?;
         outcome
     }
 
@@ -139,7 +168,7 @@ impl Calls for ProcessCalls {
             Lock::Exclusive => LockType::Write,
             Lock::Unlock => LockType::Unlock,
         };
-        self.process.fcntl_setlk(self.file(file)?, &FileLock::whole(kind))
+        self.process.fcntl_setlk(*self.files.get(file)?, &FileLock::whole(kind)).map_err(errno)
     }
 
     fn flock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
@@ -147,6 +176,6 @@ impl Calls for ProcessCalls {
             Lock::Exclusive => FlockOperation::Exclusive,
             Lock::Unlock => FlockOperation::Unlock,
         };
-        self.process.flock(self.file(file)?, operation)
+        self.process.flock(*self.files.get(file)?, operation).map_err(errno)
     }
 }

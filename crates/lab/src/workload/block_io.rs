@@ -1,76 +1,144 @@
-//! read4k and write4k: file data, a block at a time, in memory.
+//! Block I/O: file data, a block at a time, in memory.
 
+use super::place::{Place, Spot};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
-use crate::target::{CallResult, Calls, Handle, Open, Target, read_file, write_new_file};
+use crate::target::{CallResult, Calls, Handle, Open, Target, read_file};
 use sluice_vfs::Errno;
 
 const BLOCK: usize = 4096;
-const BLOCKS: usize = 256;
+/// Blocks that a task goes through in turn, where it does not stay at one.
+pub(super) const MANY: usize = 256;
 
-pub(super) fn read(seat: Seat) -> Box<dyn Task> {
-    Box::new(BlockIo::new(&seat, false))
+/// What is done with each block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Direction {
+    Read,
+    Overwrite,
+    /// Overwrite it and wait until it is durable.
+    OverwriteSync,
 }
 
-pub(super) fn write(seat: Seat) -> Box<dyn Task> {
-    Box::new(BlockIo::new(&seat, true))
+/// Which calls say where the block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Position {
+    /// `pread` and `pwrite`.
+    Given,
+    /// `lseek` before each `read` or `write`.
+    Sought,
+    /// Where the last `read` or `write` ended; `lseek` only back to the start.
+    Followed,
+}
+
+/// Whose blocks they are, in a file that is shared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Blocks {
+    /// Those of one task alone.
+    Private,
+    /// The same for all tasks.
+    Common,
+}
+
+/// How a task works on a file.
+pub(super) struct Pattern {
+    pub(super) place: Place,
+    pub(super) direction: Direction,
+    pub(super) position: Position,
+    /// How many blocks there are to go through.
+    pub(super) count: usize,
+    pub(super) blocks: Blocks,
+}
+
+pub(super) fn task(seat: &Seat, pattern: Pattern) -> Box<dyn Task> {
+    let private = pattern.place == Place::Same && pattern.blocks == Blocks::Private;
+    let first = if private { seat.index * pattern.count } else { 0 };
+    let byte = if pattern.direction == Direction::Read { 0 } else { b'w' };
+    Box::new(BlockIo {
+        file: seat.spot(pattern.place),
+        pattern,
+        first,
+        open: None,
+        steps: 0,
+        buf: vec![byte; BLOCK],
+    })
 }
 
 /// Reads or overwrites block 0, 1, 2, ... and again from 0.
 struct BlockIo {
-    path: String,
-    writes: bool,
-    file: Option<Handle>, // open from prepare to tidy
+    file: Spot,
+    pattern: Pattern,
+    first: usize,         // block 0 in the file, counted in blocks
+    open: Option<Handle>, // from prepare to tidy
     steps: usize,
     buf: Vec<u8>,
 }
 
 impl BlockIo {
-    fn new(seat: &Seat, writes: bool) -> BlockIo {
-        let buf = if writes { vec![b'w'; BLOCK] } else { vec![0; BLOCK] };
-        BlockIo { path: format!("{}/file", seat.dir), writes, file: None, steps: 0, buf }
+    /// What a block holds before the first step: a byte that tells its number.
+    fn before(block: usize) -> u8 {
+        (block % 100) as u8 + 1
     }
 
-    /// What the file holds before the first step: each block filled with a byte that tells its number.
-    fn pattern(block: usize) -> u8 {
-        (block % 251) as u8 + 1
+    fn reads(&self) -> bool {
+        self.pattern.direction == Direction::Read
+    }
+
+    /// True when another task may overwrite our blocks.
+    fn contended(&self) -> bool {
+        self.file.shared && self.pattern.blocks == Blocks::Common
+    }
+
+    fn transfer(&mut self, calls: &mut dyn Calls, file: Handle, block: usize) -> CallResult<usize> {
+        let offset = ((self.first + block) * BLOCK) as u64;
+        let wrapped = block == 0 && self.pattern.position == Position::Followed;
+        if wrapped || self.pattern.position == Position::Sought {
+            calls.lseek(file, offset)?;
+        }
+        match (self.reads(), self.pattern.position) {
+            (true, Position::Given) => calls.pread(file, &mut self.buf, offset),
+            (true, _) => calls.read(file, &mut self.buf),
+            (false, Position::Given) => calls.pwrite(file, &self.buf, offset),
+            (false, _) => calls.write(file, &self.buf),
+        }
     }
 }
 
 impl Task for BlockIo {
     fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
-        let contents: Vec<u8> = (0..BLOCKS).flat_map(|block| [BlockIo::pattern(block); BLOCK]).collect();
-        write_new_file(calls, &self.path, 0o600, &contents)?;
-        self.file = Some(calls.open(&self.path, Open::ReadWrite)?);
+        let contents: Vec<u8> =
+            (0..self.pattern.count).flat_map(|block| [BlockIo::before(block); BLOCK]).collect();
+        self.file.make(calls, &contents, (self.first * BLOCK) as u64)?;
+        self.open = Some(calls.open(&self.file.path, Open::ReadWrite)?);
         Ok(())
     }
 
     fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {
-        let file = self.file.ok_or(Errno::EBADF)?;
-        let offset = (self.steps % BLOCKS * BLOCK) as u64;
-        let count = if self.writes {
-            calls.pwrite(file, &self.buf, offset)?
-        } else {
-            calls.pread(file, &mut self.buf, offset)?
-        };
+        let file = self.open.ok_or(Errno::EBADF)?;
+        let count = self.transfer(calls, file, self.steps % self.pattern.count)?;
+        if self.pattern.direction == Direction::OverwriteSync {
+            calls.fsync(file)?;
+        }
         self.steps += 1;
         if count == BLOCK { Ok(true) } else { Err(Errno::EIO) }
     }
 
     fn verify(&mut self, calls: &mut dyn Calls, _: &dyn Target) -> Result<()> {
-        let contents = read_file(calls, &self.path)?;
-        if contents.len() != BLOCK * BLOCKS {
+        let contents = read_file(calls, &self.file.path)?;
+        let Some(ours) = contents.get(self.first * BLOCK..(self.first + self.pattern.count) * BLOCK) else {
             return wrong(format!("the file has {} bytes", contents.len()));
-        }
-        for (number, block) in contents.chunks(BLOCK).enumerate() {
-            let overwritten = self.writes && number < self.steps;
-            let expected = if overwritten { b'w' } else { BlockIo::pattern(number) };
-            if block.iter().any(|&byte| byte != expected) {
+        };
+        for (number, block) in ours.chunks(BLOCK).enumerate() {
+            let (found, before) = (block[0], BlockIo::before(number));
+            let overwritten = !self.reads() && number < self.steps;
+            let expected = if overwritten { b'w' } else { before };
+            // Two writers of one block: one of them was last, and whole.
+            let whole = block.iter().all(|&byte| byte == found);
+            if !whole || (found != expected && !(self.contended() && (found == b'w' || found == before))) {
                 return wrong(format!("block {number} does not hold {expected:#04x} throughout"));
             }
         }
-        if !self.writes && self.steps > 0 {
-            let expected = BlockIo::pattern((self.steps - 1) % BLOCKS);
+        if self.reads() && self.steps > 0 {
+            let expected = BlockIo::before((self.steps - 1) % self.pattern.count);
             if self.buf.iter().any(|&byte| byte != expected) {
                 return wrong("the last read gave another block");
             }
@@ -79,9 +147,9 @@ impl Task for BlockIo {
     }
 
     fn tidy(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
-        if let Some(file) = self.file.take() {
+        if let Some(file) = self.open.take() {
             calls.close(file)?;
         }
-        calls.unlink(&self.path)
+        self.file.remove(calls)
     }
 }

@@ -1,16 +1,23 @@
-//! creat-unlink: how fast a name and its inode come and go.
+//! Create and unlink: how fast a name and its inode come and go.
 
+use super::place::{Place, Spot, check_absent};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
-use crate::target::{CallResult, Calls, Open, Target};
+use crate::target::{CallResult, Calls, Target};
 
-pub(super) fn task(seat: Seat) -> Box<dyn Task> {
-    Box::new(CreatUnlink { path: format!("{}/file", seat.dir), dir: seat.dir })
+pub(super) fn task(seat: &Seat, place: Place) -> Box<dyn Task> {
+    Box::new(CreatUnlink { file: seat.spot(place) })
 }
 
 struct CreatUnlink {
-    dir: String,
-    path: String,
+    file: Spot,
+}
+
+impl CreatUnlink {
+    fn create(&self, calls: &mut dyn Calls) -> CallResult<()> {
+        let file = self.file.open_new(calls)?;
+        calls.close(file)
+    }
 }
 
 impl Task for CreatUnlink {
@@ -19,23 +26,17 @@ impl Task for CreatUnlink {
     }
 
     fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {
-        let file = calls.open(&self.path, Open::New(0o600))?;
-        calls.close(file)?;
-        calls.unlink(&self.path)?;
+        self.create(calls)?;
+        calls.unlink(&self.file.path)?;
         Ok(true)
     }
 
     fn verify(&mut self, calls: &mut dyn Calls, _: &dyn Target) -> Result<()> {
-        let mut names = 0;
-        calls.read_dir(&self.dir, &mut |_, _| names += 1)?;
-        if names > 0 {
-            return wrong(format!("{names} names are left"));
-        }
+        check_absent(calls, &self.file.path)?;
         // The step itself must have had an effect: a file that is made can be seen.
-        let file = calls.open(&self.path, Open::New(0o600))?;
-        calls.close(file)?;
-        let nlink = calls.stat(&self.path)?.nlink;
-        calls.unlink(&self.path)?;
+        self.create(calls)?;
+        let nlink = calls.stat(&self.file.path)?.nlink;
+        calls.unlink(&self.file.path)?;
         if nlink == 1 { Ok(()) } else { wrong(format!("a new file has {nlink} links")) }
     }
 

@@ -1,36 +1,86 @@
-//! open-close: how fast a file is found and a descriptor made and given back.
+//! Open and close: how fast a file is found and a descriptor made and given back.
 
+use super::place::{Place, Spot, make_dir};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
-use crate::target::{CallResult, Calls, Open, Target, read_file, write_new_file};
+use crate::target::{CallResult, Calls, Open, Target, read_file, remove_tree};
 
-pub(super) fn task(seat: Seat) -> Box<dyn Task> {
-    Box::new(OpenClose { path: format!("{}/file", seat.dir) })
+/// Directories above a deep file.
+const DEPTH: usize = 5;
+/// Subdirectories of each directory above the many deep files.
+const FAN_OUT: usize = 2;
+
+pub(super) fn flat(seat: &Seat, place: Place) -> Box<dyn Task> {
+    Box::new(OpenClose { dirs: Vec::new(), files: vec![seat.spot(place)], chance: 1 })
+}
+
+/// A file five directories deep, one's own or the one of all.
+pub(super) fn deep(seat: &Seat, place: Place) -> Box<dyn Task> {
+    let shared = place == Place::Same;
+    let mut dir = if shared { &seat.shared } else { &seat.dir }.clone();
+    let dirs = std::iter::repeat_with(|| {
+        dir.push_str("/d");
+        dir.clone()
+    });
+    let dirs: Vec<String> = dirs.take(DEPTH).collect();
+    let file = Spot { path: format!("{dir}/file"), shared };
+    Box::new(OpenClose { dirs, files: vec![file], chance: 1 })
+}
+
+/// All files of a tree of five levels that is there for all, in a random order of one's own.
+pub(super) fn deep_many(seat: &Seat) -> Box<dyn Task> {
+    let (mut dirs, mut level) = (Vec::new(), vec![seat.shared.clone()]);
+    for _ in 0..DEPTH {
+        level = level.iter().flat_map(|dir| (0..FAN_OUT).map(move |n| format!("{dir}/d{n}"))).collect();
+        dirs.extend(level.iter().cloned());
+    }
+    let files = level.iter().map(|dir| Spot { path: format!("{dir}/file"), shared: true }).collect();
+    Box::new(OpenClose { dirs, files, chance: seat.index as u64 + 1 })
 }
 
 struct OpenClose {
-    path: String,
+    dirs: Vec<String>, // above the files, outermost first
+    files: Vec<Spot>,
+    chance: u64, // state of the generator that picks a file
+}
+
+impl OpenClose {
+    fn pick(&mut self) -> &Spot {
+        // Knuth's linear congruential generator (MMIX); its upper half is good enough to spread.
+        self.chance =
+            self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let number = (self.chance >> 33) as usize % self.files.len();
+        &self.files[number]
+    }
 }
 
 impl Task for OpenClose {
     fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
-        write_new_file(calls, &self.path, 0o600, b"contents")
+        self.dirs.iter().try_for_each(|dir| make_dir(calls, dir))?;
+        self.files.iter().try_for_each(|file| file.make(calls, b"contents", 0))
     }
 
     fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {
-        let file = calls.open(&self.path, Open::ReadWrite)?;
+        let file = calls.open(&self.pick().path, Open::ReadWrite)?;
         calls.close(file)?;
         Ok(true)
     }
 
     fn verify(&mut self, calls: &mut dyn Calls, _: &dyn Target) -> Result<()> {
-        match read_file(calls, &self.path)? {
-            contents if contents == b"contents" => Ok(()),
-            other => wrong(format!("the file opened holds {} bytes of something else", other.len())),
+        for file in &self.files {
+            let contents = read_file(calls, &file.path)?;
+            if contents != b"contents" {
+                return wrong(format!("{} holds {} bytes of something else", file.path, contents.len()));
+            }
         }
+        Ok(())
     }
 
     fn tidy(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
-        calls.unlink(&self.path)
+        self.files.iter().try_for_each(|file| file.remove(calls))?;
+        match self.dirs.first() {
+            Some(top) if !self.files[0].shared => remove_tree(calls, top),
+            _ => Ok(()),
+        }
     }
 }

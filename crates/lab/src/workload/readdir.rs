@@ -1,42 +1,70 @@
-//! readdir: how fast a directory is listed.
+//! Directory reading: how fast a directory is listed, alone or while names in it come and go.
 
+use super::place::Place;
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
-use crate::target::{CallResult, Calls, Target, write_new_file};
+use crate::target::{CallResult, Calls, Open, Target, write_new_file};
 use std::collections::HashSet;
 
+/// Names that stay.
 const NAMES: usize = 1000;
 
-pub(super) fn task(seat: Seat) -> Box<dyn Task> {
-    Box::new(Readdir { dir: seat.dir, last: NAMES })
+/// Lists a directory of one's own, or the one of all.
+pub(super) fn list(seat: &Seat, place: Place) -> Box<dyn Task> {
+    let shared = place == Place::Same;
+    let dir = if shared { &seat.shared } else { &seat.dir }.clone();
+    Box::new(Readdir { dir, shared, last: NAMES, guest: None, steps: 0 })
+}
+
+/// Lists the directory of all and unlinks a name in it, in turn; half of the tasks begin with the one, half with
+/// the other.
+pub(super) fn beside_unlink(seat: &Seat) -> Box<dyn Task> {
+    let guest = Some(format!("{}/guest-{}", seat.shared, seat.index));
+    Box::new(Readdir { dir: seat.shared.clone(), shared: true, last: NAMES, guest, steps: seat.index })
 }
 
 struct Readdir {
     dir: String,
-    last: usize, // names that the last step saw
+    shared: bool,
+    last: usize,           // names that stay, as the last step saw them
+    guest: Option<String>, // a name that is unlinked and created
+    steps: usize,
 }
 
 impl Readdir {
     fn path(&self, number: usize) -> String {
-        format!("{}/name-{number:04}", self.dir)
+        format!("{}/stays-{number:04}", self.dir)
     }
 }
 
 impl Task for Readdir {
     fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
-        (0..NAMES).try_for_each(|number| write_new_file(calls, &self.path(number), 0o600, b""))
+        let how = if self.shared { Open::Create(0o600) } else { Open::New(0o600) };
+        for number in 0..NAMES {
+            let file = calls.open(&self.path(number), how)?;
+            calls.close(file)?;
+        }
+        self.guest.iter().try_for_each(|guest| write_new_file(calls, guest, 0o600, b""))
     }
 
     fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {
-        let mut names = 0;
-        calls.read_dir(&self.dir, &mut |_, _| names += 1)?;
-        self.last = names;
+        self.steps += 1;
+        if let Some(guest) = self.guest.as_ref().filter(|_| self.steps.is_multiple_of(2)) {
+            calls.unlink(guest)?;
+            write_new_file(calls, guest, 0o600, b"")?;
+            return Ok(true);
+        }
+        self.last = 0;
+        calls.read_dir(&self.dir, &mut |name, _| self.last += usize::from(name.starts_with(b"stays-")))?;
         Ok(true)
     }
 
+    /// Names that stay are there once, whatever comes and goes beside them; guests may be met twice.
     fn verify(&mut self, calls: &mut dyn Calls, _: &dyn Target) -> Result<()> {
         let (mut names, mut twice) = (HashSet::new(), 0);
-        calls.read_dir(&self.dir, &mut |name, _| twice += usize::from(!names.insert(name.to_vec())))?;
+        calls.read_dir(&self.dir, &mut |name, _| {
+            twice += usize::from(name.starts_with(b"stays-") && !names.insert(name.to_vec()));
+        })?;
         if (self.last, names.len(), twice) == (NAMES, NAMES, 0) {
             return Ok(());
         }
@@ -48,6 +76,7 @@ impl Task for Readdir {
     }
 
     fn tidy(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
-        (0..NAMES).try_for_each(|number| calls.unlink(&self.path(number)))
+        self.guest.iter().try_for_each(|guest| calls.unlink(guest))?;
+        if self.shared { Ok(()) } else { (0..NAMES).try_for_each(|number| calls.unlink(&self.path(number))) }
     }
 }

@@ -1,25 +1,26 @@
-//! stat: how fast a path is walked and attributes are read.
+//! Stat: how fast a path is walked and attributes are read.
 
+use super::place::{Place, Spot};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
-use crate::target::{CallResult, Calls, Meta, Target, write_new_file};
+use crate::target::{CallResult, Calls, Meta, Target};
 
-pub(super) fn task(seat: Seat) -> Box<dyn Task> {
-    Box::new(Stat { path: format!("{}/file", seat.dir), last: None })
+pub(super) fn task(seat: &Seat, place: Place) -> Box<dyn Task> {
+    Box::new(Stat { file: seat.spot(place), last: None })
 }
 
 struct Stat {
-    path: String,
+    file: Spot,
     last: Option<Meta>, // what the last step saw
 }
 
 impl Task for Stat {
     fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
-        write_new_file(calls, &self.path, 0o600, b"twelve bytes")
+        self.file.make(calls, b"twelve bytes", 0)
     }
 
     fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {
-        self.last = Some(calls.stat(&self.path)?);
+        self.last = Some(calls.stat(&self.file.path)?);
         Ok(true)
     }
 
@@ -31,6 +32,6 @@ impl Task for Stat {
     }
 
     fn tidy(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
-        calls.unlink(&self.path)
+        self.file.remove(calls)
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of the whole crate, with a look inside where the outside cannot tell (nothing left behind).
 
 mod blocking;
+mod fairness;
 mod model;
 mod rules;
 mod threads;
@@ -9,11 +10,11 @@ use crate::{Done, LockError, Owner, Range, RangeRequest};
 use sluice_sync::{Arc, Mutex, time};
 
 /// Splitmix64: small, and good enough to choose test operations.
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     /// Seeded by `SLUICE_SEED`, or else by the clock. Prints the seed, for a failure to be repeated.
-    fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         let (seconds, nanos) = time::realtime();
         let seed = std::env::var("SLUICE_SEED")
             .ok()
@@ -31,7 +32,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
@@ -60,7 +61,7 @@ impl Log {
     }
 }
 
-fn range(start: u64, end: u64) -> Range {
+pub(crate) fn range(start: u64, end: u64) -> Range {
     Range::new(start, end).expect("a range")
 }
 

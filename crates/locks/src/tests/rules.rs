@@ -237,7 +237,7 @@ fn descriptions_and_flocks_take_no_part_in_deadlock_detection() {
 
 #[test]
 fn without_detection_a_cycle_waits_until_cancelled() {
-    let domain = LockDomain::new(DomainOptions { deadlock_detection: false, max_locks: None });
+    let domain = LockDomain::new(DomainOptions { deadlock_detection: false, ..Default::default() });
     let file = FileLocks::new(&domain, 0, 1);
     let log = Log::default();
     file.set_range(&posix(1, Exclusive, 0, 0)).expect("free");
@@ -251,7 +251,7 @@ fn without_detection_a_cycle_waits_until_cancelled() {
 
 #[test]
 fn a_call_refused_for_lack_of_locks_changes_nothing() {
-    let domain = LockDomain::new(DomainOptions { deadlock_detection: true, max_locks: Some(2) });
+    let domain = LockDomain::new(DomainOptions { max_locks: Some(2), ..Default::default() });
     let file = FileLocks::new(&domain, 0, 1);
     let log = Log::default();
     file.set_range(&posix(1, Exclusive, 0, 99)).expect("free");

@@ -113,7 +113,7 @@ impl Counts {
 
 #[test]
 fn locks_exclude_and_every_wait_ends() {
-    let domain = LockDomain::new(DomainOptions { deadlock_detection: true, max_locks: Some(1_000) });
+    let domain = LockDomain::new(DomainOptions { max_locks: Some(1_000), ..Default::default() });
     let files: Vec<_> = (0..FILES as u64)
         .map(|ino| Guarded {
             locks: FileLocks::new(&domain, 0, ino),
@@ -179,7 +179,7 @@ impl Drop for OnDrop<'_> {
 #[test]
 fn a_release_and_a_cancel_at_once_decide_each_wait_exactly_once() {
     const ROUNDS: usize = 5_000;
-    let domain = LockDomain::new(DomainOptions { deadlock_detection: true, max_locks: Some(10) });
+    let domain = LockDomain::new(DomainOptions { max_locks: Some(10), ..Default::default() });
     let file = FileLocks::new(&domain, 0, 1);
     let barrier = Barrier::new(2);
     let mut random = Random::new("release and cancel");

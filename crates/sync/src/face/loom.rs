@@ -29,6 +29,17 @@ pub mod cell {
     pub use loom::cell::UnsafeCell;
 }
 
+/// Blocks of bytes in atomic words.
+pub mod words {
+    pub use loom::sync::atomic::AtomicU64 as Word;
+
+    /// Each access is seen by itself.
+    pub fn will_load(_: &[Word]) {}
+
+    /// The same of writing.
+    pub fn will_store(_: &[Word]) {}
+}
+
 /// Waiting without sleeping: each turn lets another thread run.
 pub mod hint {
     use super::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -231,6 +242,11 @@ pub mod time {
     #[inline]
     pub fn wall() -> SystemTime {
         SystemTime::now()
+    }
+
+    /// A clock that stands.
+    pub fn realtime_coarse() -> (i64, u32) {
+        (0, 0)
     }
 }
 

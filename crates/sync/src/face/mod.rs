@@ -72,6 +72,8 @@ pub enum Mutant {
     KillInTwoSteps,
     /// A hash table is resized again while readers may still walk the chains of the last resize.
     ResizeWithoutGracePeriod,
+    /// A table of chains is closed by who looked at each bucket, but did not keep it locked.
+    ClosedUnlocked,
     /// A scalable reference's cache does not tell that it gives up an object whose uses cancelled out.
     CancelledUsesForgotten,
     /// The ticket lock leaves out the barrier between seeing its turn and using it.

@@ -44,6 +44,19 @@ pub mod cell {
     }
 }
 
+/// Blocks of bytes in atomic words.
+pub mod words {
+    pub use std::sync::atomic::AtomicU64 as Word;
+
+    /// Tells a face that sees single accesses that these words are about to be read, as one piece.
+    #[inline]
+    pub fn will_load(_: &[Word]) {}
+
+    /// The same of writing.
+    #[inline]
+    pub fn will_store(_: &[Word]) {}
+}
+
 /// Waiting without sleeping.
 pub mod hint {
     use super::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -299,6 +312,15 @@ pub mod time {
     #[inline]
     pub fn wall() -> SystemTime {
         SystemTime::now()
+    }
+
+    /// The wall clock as of the last timer tick, 1 to 10 ms ago, as whole seconds since 1970 and nanoseconds below
+    /// one second. All CPUs see the same tick.
+    #[inline]
+    pub fn realtime_coarse() -> (i64, u32) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        // Lossless: nanoseconds are below one second.
+        (now.tv_sec, now.tv_nsec as u32)
     }
 }
 

@@ -59,6 +59,27 @@ pub mod cell {
     }
 }
 
+/// Blocks of bytes in atomic words: a copy is charged line by line.
+pub mod words {
+    use sluice_machine::cell::{touch_read, touch_write};
+
+    pub use std::sync::atomic::AtomicU64 as Word;
+
+    /// Charges reading these words.
+    #[inline]
+    #[track_caller]
+    pub fn will_load(words: &[Word]) {
+        touch_read(words, size_of_val(words));
+    }
+
+    /// Charges writing these words.
+    #[inline]
+    #[track_caller]
+    pub fn will_store(words: &[Word]) {
+        touch_write(words, size_of_val(words));
+    }
+}
+
 /// Waiting without sleeping. The machine lets a spinner rest until the line that it watches changes.
 pub mod hint {
     use super::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -288,6 +309,17 @@ pub mod time {
     pub fn wall() -> SystemTime {
         let since = if sluice_machine::on_machine() { RUN_BEGINS + Instant::now().0 } else { SET_UP };
         UNIX_EPOCH + since
+    }
+
+    /// How often the wall clock ticks for those who read it coarsely.
+    const TICK: Duration = Duration::from_millis(4);
+
+    /// The wall clock as of its last tick, as whole seconds since 1970 and nanoseconds below one second.
+    pub fn realtime_coarse() -> (i64, u32) {
+        let since = wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // Lossless: below one second.
+        let into_tick = u128::from(since.subsec_nanos()) % TICK.as_nanos();
+        (since.as_secs().cast_signed(), since.subsec_nanos() - into_tick as u32)
     }
 
     static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);

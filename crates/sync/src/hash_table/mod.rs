@@ -1,93 +1,68 @@
 //! Hash table: readers take no lock and store nothing shared, writers lock one bucket, and it grows under both.
 //!
 //! # Theory
-//! Buckets are singly linked lists of nodes. A reader follows them inside an RCU read section. A writer locks the
-//! bucket by a bit in its head pointer, and an unlinked node is freed after a grace period.
-//!
-//! A resize makes a second array and moves one bucket after the other; each later insert or remove moves a
-//! few. A node has two links and the arrays use them alternately, so a moved node is in its old chain *and* in
-//! its new one:
-//!
-//! ```text
-//!   old array   [ a ]--.                    [ a|MOVED ]--.  (still walked by readers who
-//!                      v link 0      =>                  v   came before the mark)
-//!                     N1 -> N2 -> N3                    N1 -> N2 -> N3
-//!   new array   [ ] [ ]                     [ N2 -> N1 ] [ N3 ]   link 1
-//! ```
-//!
-//! When all nodes of a bucket are in their new chains, the old head gets the mark *moved* and its chain never
-//! changes again. A reader that finds the mark goes to the new array. One that came before the mark walks the
-//! old chain to its end: whatever was in the bucket when it came is there. So readers neither wait nor repeat.
-//!
-//! When all buckets are moved, the new array becomes the current one, and the old one is freed after a grace
-//! period. The next resize may begin only after that grace period, because it reuses the old chains' links.
-//!
-//! # Lock order
-//! bucket of the old array, then bucket of the new one. Under a bucket's lock no other lock is taken and no
-//! code of the client runs but `Eq` and what `update`-like closures document.
-//!
-//! # Invariants
-//! - H1 a chain changes only under its bucket's lock, and never after its head is marked moved;
-//! - H2 a node is reachable from the array in which its bucket is not moved, for as long as it is in the table;
-//! - H3 an array and a node are freed a grace period after the last pointer to them is gone.
-//!
-//! # Ordering
-//! | label | release side | acquire side | publishes |
-//! |---|---|---|---|
-//! | bucket | unlock: Release store of the head | lock: Acquire exchange; readers' Acquire load | chain and nodes |
-//! | chain | unlink: Release store of a link | readers' Acquire load of a link | the nodes behind it |
-//! | array | Release store of `next`, `current` | Acquire load | the new array |
+//! The nodes are in chains (`chains/`), sorted by the reversed bits of their hashes: so the low bits of a hash
+//! choose the bucket, as is usual.
 //!
 //! # Cost
 //! Find: the section's two stores to the own line, loads of the array pointer, the head and the nodes: nothing
 //! shared is written. Insert, remove: one read-modify-write and one store on the bucket's head, the own CPU's
 //! count; a grace period's share per removed node. Moving: `MOVE_AT_ONCE` buckets per write.
-//!
-//! # Sources
-//! The kernel's rhashtable and its two-link ancestor (Herbert Xu's bridge multicast table, 2010); Triplett,
-//! McKenney and Walpole, "Resizable, Scalable, Concurrent Hash Tables via Relativistic Programming" (2011).
 
-mod bucket;
-mod resize;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-use self::bucket::{Array, Locked, Node};
-use crate::Mutex;
-use crate::face::atomic::{AtomicPtr, Ordering};
+use crate::chains::{Chains, Locked, Node, Place, unlinked};
+use crate::face::atomic::AtomicPtr;
 use crate::face::{Arc, SHRUNK};
 use crate::percpu::Counter;
-use crate::rcu::{Domain, GracePeriod, Guard};
+use crate::rcu::{Domain, Guard};
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
 
-/// How many buckets a writer moves while a resize is under way.
-const MOVE_AT_ONCE: usize = if SHRUNK { 1 } else { 8 };
 /// A chain of this length makes its writer look whether the table is too small.
 const LONG_CHAIN: usize = 4;
 /// The fewest buckets.
 const BUCKETS_MIN: usize = if SHRUNK { 1 } else { 16 };
 
+/// An entry of the table.
+struct Entry<K, V> {
+    /// See [`Node::links`].
+    links: [AtomicPtr<Entry<K, V>>; 2],
+    /// The reversed hash. *immutable*
+    place: u64,
+    /// *immutable*
+    key: K,
+    /// *immutable*
+    value: V,
+}
+
+impl<K: Send + Sync + 'static, V: Send + Sync + 'static> Node for Entry<K, V> {
+    type Bucket = AtomicPtr<Self>;
+
+    fn links(&self) -> &[AtomicPtr<Self>; 2] {
+        &self.links
+    }
+
+    fn place(&self) -> u64 {
+        self.place
+    }
+
+    unsafe fn free(node: *mut Self) {
+        // SAFETY: from `Box::into_raw` in insert(); the rest is the caller's.
+        drop(unsafe { Box::from_raw(node) });
+    }
+}
+
 /// A map from `K` to `V` that is read without locks.
 pub struct HashTable<K: Send + Sync + 'static, V: Send + Sync + 'static, S = RandomState> {
-    /// The array that readers begin at, from `Box::into_raw`. *atomic (array)*
-    current: AtomicPtr<Array<K, V>>,
+    chains: Chains<Entry<K, V>>,
     /// How many nodes there are. *per CPU*
     count: Counter,
-    /// Taken for a moment to begin and to end a resize: when the previous one is surely over.
-    resizing: Mutex<Option<GracePeriod>>,
-    /// *immutable*
-    domain: Arc<Domain>,
     /// *immutable*
     hasher: S,
 }
-
-// SAFETY: the table owns its nodes and arrays; keys and values are `Send + Sync`.
-unsafe impl<K: Send + Sync, V: Send + Sync, S: Send> Send for HashTable<K, V, S> {}
-// SAFETY: nodes are shared by reference inside read sections and freed on other threads, for which keys and
-// values are `Send + Sync`; chains are changed under bucket locks (H1).
-unsafe impl<K: Send + Sync, V: Send + Sync, S: Sync> Sync for HashTable<K, V, S> {}
 
 impl<K: Hash + Eq + Send + Sync, V: Send + Sync> HashTable<K, V> {
     /// An empty table whose readers are those of `domain`.
@@ -99,20 +74,15 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync> HashTable<K, V> {
 impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V, S> {
     /// An empty table with at least `buckets` buckets, rounded up to a power of two.
     pub fn with_buckets_and_hasher(domain: Arc<Domain>, buckets: usize, hasher: S) -> Self {
-        let array = Array::new(buckets.max(BUCKETS_MIN).next_power_of_two(), 0);
-        HashTable {
-            current: AtomicPtr::new(Box::into_raw(Box::new(array))),
-            count: Counter::new(0),
-            resizing: Mutex::new(None),
-            domain,
-            hasher,
-        }
+        let chains = Chains::new(domain);
+        chains.begin(buckets.max(BUCKETS_MIN).next_power_of_two());
+        HashTable { chains, count: Counter::new(0), hasher }
     }
 
     /// Begins a read section of the table's domain, for [`get`](Self::get).
     #[inline]
     pub fn read(&self) -> Guard<'_> {
-        self.domain.read()
+        self.chains.read()
     }
 
     /// The value of `key`, valid for as long as the section is open.
@@ -125,23 +95,27 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hasher.hash_one(key);
-        let mut array = self.current(guard);
+        let place = self.place(key);
+        let (mut node, array) = self.chains.chain(place, guard)?;
         loop {
-            match array.first(hash) {
-                Some(mut node) => loop {
-                    // SAFETY: found in the chain inside the section `guard`: freed a grace period after it was
-                    // unlinked (H3), and nobody makes a `&mut` of it before.
-                    let found = (unsafe { node.as_ref() })?;
-                    if found.hash == hash && found.key.borrow() == key {
-                        return Some(&found.value);
-                    }
-                    // Acquire(chain): the nodes behind; pairs with Release(chain) in Locked::unlink().
-                    node = found.links[array.link].load(Ordering::Acquire);
-                },
-                None => array = array.next(guard).expect("a moved bucket has an array to be moved to"),
+            // SAFETY: found in the chain inside the section `guard`: freed a grace period after it was unlinked
+            // (H3), and nobody makes a `&mut` of it before.
+            let found = (unsafe { node.as_ref() })?;
+            if found.place >= place {
+                if found.place > place {
+                    return None;
+                }
+                if found.key.borrow() == key {
+                    return Some(&found.value);
+                }
             }
+            node = array.following(found);
         }
+    }
+
+    #[inline]
+    fn place<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+        self.hasher.hash_one(key).reverse_bits()
     }
 
     /// Whether the table has `key`.
@@ -158,22 +132,24 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
     /// # Errors
     /// Returns both when the key is there already; the table is unchanged.
     pub fn insert(&self, key: K, value: V) -> Result<(), (K, V)> {
-        let hash = self.hasher.hash_one(&key);
+        let place = self.place(&key);
         let (walked, buckets) = {
             let guard = self.read();
-            let mut bucket = self.lock(hash, &guard);
-            let (found, walked) = bucket.find(hash, &key);
-            if found.is_some() {
+            let mut bucket = self.lock(place, &guard);
+            let (at, found, walked) = find(&bucket, place, &key);
+            if found {
                 return Err((key, value));
             }
-            bucket.push(Box::new(Node::new(hash, key, value)));
-            (walked, bucket.array_len())
+            let node = Box::into_raw(Box::new(Entry { links: unlinked(), place, key, value }));
+            // SAFETY: new, and from a box.
+            unsafe { bucket.insert(at, node) };
+            (walked, bucket.array.len())
         };
         self.count.add(1);
         if walked >= LONG_CHAIN && self.count.at_least(i64::try_from(buckets).unwrap_or(i64::MAX)) {
             self.resize(buckets.saturating_mul(2));
         }
-        self.help();
+        self.chains.help();
         Ok(())
     }
 
@@ -185,20 +161,18 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hasher.hash_one(key);
-        let unlinked = {
+        let place = self.place(key);
+        let removed = {
             let guard = self.read();
-            let mut bucket = self.lock(hash, &guard);
-            let (found, _) = bucket.find(hash, key);
-            found.map(|found| bucket.unlink(found))
+            let mut bucket = self.lock(place, &guard);
+            let (at, found, _) = find(&bucket, place, key);
+            found.then(|| bucket.unlink(at))
         };
-        let Some(node) = unlinked else { return false };
+        let Some(node) = removed else { return false };
         self.count.add(-1);
         // The bucket is unlocked and the section closed: deferring may wait.
-        // SAFETY: the node is out of the chain that readers are led to; older chains are walked only by
-        // sections that began before its bucket was moved (H1, H3).
-        self.domain.defer(move || unsafe { node.free() });
-        self.help();
+        self.chains.free_later(node);
+        self.chains.help();
         true
     }
 
@@ -206,7 +180,7 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
     /// visited at least once; one that is moved by a resize meanwhile may be visited twice.
     pub fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
         let guard = self.read();
-        let mut array = Some(self.current(&guard));
+        let mut array = self.chains.current(&guard);
         while let Some(now) = array {
             now.for_each_unmoved(&guard, |node| visit(&node.key, &node.value));
             array = now.next(&guard);
@@ -223,39 +197,46 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
         self.len() == 0
     }
 
-    /// The bucket of `hash`, locked, in whichever array it is now.
-    fn lock<'g>(&'g self, hash: u64, guard: &'g Guard<'_>) -> Locked<'g, K, V> {
-        let mut array = self.current(guard);
-        loop {
-            match array.lock(hash) {
-                Some(bucket) => return bucket,
-                None => array = array.next(guard).expect("a moved bucket has an array to be moved to"),
-            }
-        }
+    /// How many buckets there are, or will be when the resize that is under way is done.
+    pub fn buckets(&self) -> usize {
+        self.chains.buckets()
+    }
+
+    /// Begins to move to `buckets` buckets, rounded up to a power of two. Does nothing, and says false, if there are
+    /// so many already, or if the previous resize is not over; that includes its grace period.
+    pub fn resize(&self, buckets: usize) -> bool {
+        self.chains.resize(buckets.max(BUCKETS_MIN).next_power_of_two())
+    }
+
+    /// Begins to move to as few buckets as the entries need; as [`resize`](Self::resize).
+    pub fn shrink(&self) -> bool {
+        self.len() < self.buckets() / 4 && self.resize(self.len())
+    }
+
+    /// The bucket of `place`, locked.
+    fn lock(&self, place: u64, guard: &Guard<'_>) -> Locked<'_, Entry<K, V>> {
+        self.chains.lock(place, guard).expect("the first array is made with the table, which is never closed")
     }
 }
 
-impl<K: Send + Sync, V: Send + Sync, S> HashTable<K, V, S> {
-    #[inline]
-    fn current<'g>(&'g self, guard: &'g Guard<'_>) -> &'g Array<K, V> {
-        assert!(guard.is_of(&self.domain), "the read section belongs to another domain");
-        // Acquire(array): the buckets; pairs with Release(array) in finish().
-        // SAFETY: never null; the array was current inside the section, so it is freed after it (H3).
-        unsafe { &*self.current.load(Ordering::Acquire) }
-    }
-}
-
-impl<K: Send + Sync, V: Send + Sync, S> Drop for HashTable<K, V, S> {
-    fn drop(&mut self) {
-        // Relaxed: `&mut self`. Readers and helpers borrow the table, so none is left; a resize may be half done.
-        let mut array = self.current.load(Ordering::Relaxed);
-        while !array.is_null() {
-            // SAFETY: from `Box::into_raw`; only this table points to it.
-            let owned = unsafe { Box::from_raw(array) };
-            // SAFETY: nobody else is left, and a node is freed by the array in which it is not moved (H2).
-            array = unsafe { owned.free_nodes() };
+/// Finds `key` or the end of those with its place; says which, and how many nodes were passed.
+fn find<K, V, Q>(bucket: &Locked<'_, Entry<K, V>>, place: u64, key: &Q) -> (Place<Entry<K, V>>, bool, usize)
+where
+    K: Borrow<Q> + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    Q: Eq + ?Sized,
+{
+    let (mut at, mut walked) = bucket.seek(place);
+    while let Some(found) = bucket.get(at)
+        && found.place == place
+    {
+        if found.key.borrow() == key {
+            return (at, true, walked);
         }
+        at = bucket.step(at);
+        walked += 1;
     }
+    (at, false, walked)
 }
 
 impl<K: Send + Sync, V: Send + Sync, S> fmt::Debug for HashTable<K, V, S> {

@@ -1,6 +1,7 @@
 //! Tests of the hash table: an oracle for one thread, and readers and writers under resizing.
 
 use super::*;
+use crate::atomic::Ordering;
 use crate::thread;
 use std::collections::HashMap;
 
@@ -52,7 +53,7 @@ fn the_table_grows_by_itself_and_shrinks_on_request() {
     assert!(table.buckets() * 8 >= table.len(), "{} buckets", table.buckets());
     (0..count - 1).for_each(|key| assert!(table.remove(&key)));
     let large = table.buckets();
-    table.domain.flush();
+    table.chains.domain.flush();
     // The last growth must end first, and each write moves it on a little.
     for _ in 0..large {
         if table.shrink() {
@@ -107,7 +108,7 @@ fn a_value_is_dropped_once_and_not_before_its_readers_end() {
     assert!(table.remove(&3) && table.get(&3, &guard).is_none());
     assert_eq!(Arc::strong_count(found) as u64, count + 1);
     drop(guard);
-    table.domain.flush();
+    table.chains.domain.flush();
     assert_eq!(Arc::strong_count(&value) as u64, count);
     table.resize(table.buckets() * 2);
     table.remove(&4);

@@ -83,6 +83,18 @@ pub struct Guard<'d> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GracePeriod(u64);
 
+impl GracePeriod {
+    /// A number other than 0 and 1 that stands for the period, to be kept in an atomic.
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
+
+    /// The period that `word` stands for.
+    pub(crate) fn from_word(word: u64) -> Self {
+        GracePeriod(word)
+    }
+}
+
 impl Domain {
     const_new! {
         /// A domain without readers.
@@ -190,6 +202,17 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.line.leave();
     }
+}
+
+#[cfg(feature = "loom")]
+::loom::lazy_static! {
+    static ref DOMAIN: crate::face::Arc<Domain> = crate::face::Arc::new(Domain::new());
+}
+
+/// The domain of the execution, for structures that have none of their own.
+#[cfg(feature = "loom")]
+pub fn domain() -> &'static crate::face::Arc<Domain> {
+    &DOMAIN
 }
 
 /// The domain of the process, for structures that have none of their own. (On the simulator each thread of the

@@ -155,7 +155,8 @@ impl<T: fmt::Debug + Send + Sync + 'static> fmt::Debug for Ref<T> {
 /// Drops every value whose last reference is gone now, and those that then lose theirs. Stops all counting for a
 /// moment: for exact answers (statistics, unmount, looking for leaks), not for every call.
 ///
-/// References that wait for a grace period are not gone yet: flush their RCU domain first.
+/// References that wait for a grace period are not gone yet: flush their RCU domain first. Not to be called by a
+/// destructor of such a value: it waits until no other thread is dropping one.
 pub fn settle() {
     world(Host::here()).settle();
 }

@@ -150,20 +150,35 @@ impl World {
     }
 
     /// Stops all counting for a moment, in which the global counts are exact, and frees what is unreferenced;
-    /// again, until that frees nothing more.
+    /// again, until that frees nothing more and nobody else is freeing.
     pub(super) fn settle(&self) {
+        let slot = thread::slot();
+        let own = self.shards.get(slot);
+        if !own.lock().is_enlisted() {
+            drop(self.enlist(own));
+        }
         loop {
-            let mut dead = Vec::new();
+            let (mut dead, mut others_free) = (Vec::new(), false);
             {
                 let enlisted = self.enlisted.lock();
                 let mut caches: Vec<_> = enlisted.iter().map(|slot| self.shards.get(*slot).lock()).collect();
                 caches.iter_mut().for_each(|cache| cache.flush(&self.epoch));
-                caches.iter_mut().for_each(|cache| cache.review_exact(&mut dead));
+                for (cache, of) in caches.iter_mut().zip(enlisted.iter()) {
+                    cache.review_exact(&mut dead);
+                    others_free |= *of != slot && cache.freeing;
+                }
+                // Another thread that settles must wait for us.
+                let own = enlisted.iter().position(|of| *of == slot);
+                own.into_iter().for_each(|at| caches[at].freeing = !dead.is_empty());
             }
-            if dead.is_empty() {
+            if !dead.is_empty() {
+                free(dead);
+                own.lock().freeing = false;
+            } else if others_free {
+                thread::yield_now();
+            } else {
                 return;
             }
-            free(dead);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Allocating: what `fallocate(2)` does to a file, from reserving storage to moving its contents.
 
-use super::{FileData, PAGE, PAGES_MAX, Space, clip, pages_touched, release, reserve, within};
+use super::change::Change;
+use super::{FileData, PAGE, PAGES_MAX, Space, pages_touched};
 use crate::{Errno, FILE_SIZE_MAX};
 use std::ops::Range;
 
@@ -10,7 +11,7 @@ impl FileData {
     ///
     /// Errors: `EINVAL` when `len` is 0, `EFBIG`, `ENOSPC`; the file is as before then.
     pub(crate) fn allocate(
-        &mut self,
+        &self,
         space: &dyn Space,
         offset: u64,
         len: u64,
@@ -18,25 +19,20 @@ impl FileData {
     ) -> Result<(), Errno> {
         let range = checked(offset, len)?;
         let pages = pages_touched(&range);
-        reserve(space, self.missing(&pages))?;
-        self.fill_with_unwritten(pages);
+        let mut change = self.grow(space);
+        let missing = change.missing(&pages);
+        change.reserve(missing)?;
+        change.fill_with_unwritten(pages);
         if !keep_size {
-            self.size = self.size.max(range.end);
+            change.extend_to(range.end);
         }
         Ok(())
     }
 
     /// Makes `len` bytes at `offset` a hole: whole pages are released, parts of pages become zero. The size
     /// stays.
-    pub(crate) fn punch_hole(&mut self, space: &dyn Space, offset: u64, len: u64) {
-        let range = offset..offset.saturating_add(len).min(PAGES_MAX * PAGE);
-        if range.is_empty() {
-            return;
-        }
-        self.zero_partial_pages(&range);
-        let pages = whole_pages(&range);
-        let freed = self.remove_data(&pages) + self.unwritten.remove(&pages);
-        release(space, freed);
+    pub(crate) fn punch_hole(&self, space: &dyn Space, offset: u64, len: u64) {
+        self.rearrange(space).punch_hole(offset..offset.saturating_add(len));
     }
 
     /// Makes `len` bytes at `offset` zero and keeps, or reserves, their storage: whole pages become
@@ -44,7 +40,7 @@ impl FileData {
     ///
     /// Errors: `EINVAL` when `len` is 0, `EFBIG`, `ENOSPC`; the file is as before then.
     pub(crate) fn zero_range(
-        &mut self,
+        &self,
         space: &dyn Space,
         offset: u64,
         len: u64,
@@ -52,12 +48,14 @@ impl FileData {
     ) -> Result<(), Errno> {
         let range = checked(offset, len)?;
         let pages = pages_touched(&range);
-        reserve(space, self.missing(&pages))?;
-        self.zero_partial_pages(&range);
-        self.remove_data(&whole_pages(&range));
-        self.fill_with_unwritten(pages);
+        let mut change = self.rearrange(space);
+        let missing = change.missing(&pages);
+        change.reserve(missing)?;
+        change.zero_partial_pages(&range);
+        change.remove_data(&whole_pages(&range));
+        change.fill_with_unwritten(pages);
         if !keep_size {
-            self.size = self.size.max(range.end);
+            change.extend_to(range.end);
         }
         Ok(())
     }
@@ -66,14 +64,15 @@ impl FileData {
     ///
     /// Errors: `EINVAL` when `offset` or `len` is not a multiple of the page size, `len` is 0, or the range
     /// reaches the end of the file; `EFBIG`.
-    pub(crate) fn collapse_range(&mut self, space: &dyn Space, offset: u64, len: u64) -> Result<(), Errno> {
+    pub(crate) fn collapse_range(&self, space: &dyn Space, offset: u64, len: u64) -> Result<(), Errno> {
         let pages = checked_aligned(offset, len)?;
-        if pages.end * PAGE >= self.size {
+        let mut change = self.rearrange(space);
+        if pages.end * PAGE >= self.size() {
             return Err(Errno::EINVAL);
         }
-        self.punch_hole(space, offset, len);
-        self.shift(pages.end, |index| index - (pages.end - pages.start));
-        self.size -= len;
+        change.remove(&pages);
+        change.shift(pages.end, |index| index - (pages.end - pages.start));
+        self.set_size(self.size() - len);
         Ok(())
     }
 
@@ -82,31 +81,34 @@ impl FileData {
     /// Errors: `EINVAL` when `offset` or `len` is not a multiple of the page size, `len` is 0, or `offset` is
     /// not before the end of the file; `EFBIG` when the file, or storage reserved after its end, would reach
     /// beyond the size limit.
-    pub(crate) fn insert_range(&mut self, offset: u64, len: u64) -> Result<(), Errno> {
+    pub(crate) fn insert_range(&self, space: &dyn Space, offset: u64, len: u64) -> Result<(), Errno> {
         let pages = checked_aligned(offset, len)?;
         let by = pages.end - pages.start;
-        if len > FILE_SIZE_MAX - self.size {
+        let mut change = self.rearrange(space);
+        let size = self.size();
+        if len > FILE_SIZE_MAX - size {
             return Err(Errno::EFBIG);
         }
-        if offset >= self.size {
+        if offset >= size {
             return Err(Errno::EINVAL);
         }
-        if by > PAGES_MAX - self.unwritten.end() {
+        if by > PAGES_MAX - change.unwritten_end() {
             return Err(Errno::EFBIG);
         }
-        self.shift(pages.start, |index| index + by);
-        self.size += len;
+        change.shift(pages.start, |index| index + by);
+        self.set_size(size + len);
         Ok(())
     }
+}
 
-    /// Makes the holes in `pages` unwritten; the caller has reserved them.
-    fn fill_with_unwritten(&mut self, pages: Range<u64>) {
-        let mut hole = pages.start;
-        for (&index, _) in self.data.range(pages.clone()) {
-            self.unwritten.insert(hole..index);
-            hole = index + 1;
+impl Change<'_> {
+    /// Makes `bytes` a hole, as [`FileData::punch_hole`] says.
+    pub(super) fn punch_hole(&mut self, bytes: Range<u64>) {
+        let range = bytes.start..bytes.end.min(PAGES_MAX * PAGE);
+        if !range.is_empty() {
+            self.zero_partial_pages(&range);
+            self.remove(&whole_pages(&range));
         }
-        self.unwritten.insert(hole..pages.end);
     }
 
     /// Makes zero the bytes of `range` that lie in pages which it covers only in part.
@@ -118,25 +120,6 @@ impl FileData {
                 self.zero_in_page(index, range);
             }
         }
-    }
-
-    /// Makes the bytes of `range` that lie in page `index` zero.
-    fn zero_in_page(&mut self, index: u64, range: &Range<u64>) {
-        let piece = clip(index, range);
-        // Bytes from the end of the file on are zero already (I1): do not copy a shared page for them.
-        let piece = piece.start..piece.end.min(self.size);
-        if !piece.is_empty()
-            && let Some(page) = self.data.get_mut(&index)
-        {
-            page.zero(within(index * PAGE, &piece));
-        }
-    }
-
-    /// Moves every page from `from` on to where `to` says; the pages below `from` that it moves to are holes.
-    fn shift(&mut self, from: u64, to: impl Fn(u64) -> u64) {
-        let moved = self.data.split_off(&from);
-        self.data.extend(moved.into_iter().map(|(index, page)| (to(index), page)));
-        self.unwritten.shift(from, to);
     }
 }
 

@@ -6,16 +6,45 @@
 //!   bytes   0      4096     8192     12288    16384   size
 //!           | data  | hole   | unwritten       | data  | |
 //!           |       |        |                 |       |
-//!   data    { 0: Page,                           4: Page }     ordered map, pages copy-on-write
+//!   data    { 0: Page,                           4: Page }     radix tree, pages copy-on-write
 //!   unwritten         { 2..4 }                                 set of ranges
 //! ```
 //! *Data* holds bytes. *Unwritten* is storage that fallocate reserved: it counts as allocated, reads as
 //! zeros, and SEEK_DATA and SEEK_HOLE take it for a hole. A *hole* is everything else: it reads as zeros and
 //! costs nothing, however long it is.
 //!
+//! Each call takes effect at one moment: a read sees a write whole or not at all, wherever the two overlap. (A
+//! copy takes effect at two: it reads at one moment and writes at a later one.) There are four ways to work:
+//!
+//! | way | who | holds | writes to |
+//! |---|---|---|---|
+//! | read | reads, seeks | nothing | nothing |
+//! | overwrite | writes into data pages below the size | the locks of its pages | its pages |
+//! | grow | appends, writes that fill holes, reservations | the file's mutex, and the locks of its pages | pages, tree, size |
+//! | rearrange | truncation, holes, moves, copies | the mutex; the layout count is odd | everything |
+//!
+//! *Overwriting* is what runs in parallel, and it shares no line with what goes on in other pages. It finds its
+//! pages inside a read section, locks them in the order of their numbers, and looks whether the layout count is
+//! still what it was. *Rearranging* makes the count odd first and locks every data page before touching it:
+//! ```text
+//!   overwrite    lock page | count even? | store | unlock      waits for no mutex while it holds a page
+//!   rearrange    count odd | lock page ...
+//! ```
+//! If the overwriter has the page first, the other waits for it. If it has it last, it came after the odd count
+//! and sees that: it gives up and grows instead, behind the mutex. *Growing* locks like an overwriter, inserts
+//! new pages locked, and raises the size before it unlocks any. A *reader* compares at the end what it relied
+//! on: the layout, the count of each page and that its slot still leads to it, that holes are holes, and the size
+//! if that cut the read. When something changed it reads again, and after [`TRIES`](read) times it takes the
+//! mutex and the pages' locks itself.
+//!
+//! A page that belongs to more than one place is *frozen*: whoever wants to write there puts a copy in its place.
+//!
 //! # Clients must
-//! - hold the inode's data lock, shared for `&self` and exclusive for `&mut self`: there is no lock here;
-//! - pass the same [`Space`] to each call on one file, and call [`FileData::clear`] before dropping it.
+//! - pass the same [`Space`] to each call on one file, and call [`FileData::clear`] before dropping it;
+//! - not call this inside an RCU read section: changes may wait for a grace period.
+//!
+//! # Lock order
+//! the file's mutex, then its pages by number. No two files are locked at once.
 //!
 //! # Invariants
 //! - I1: bytes of a data page at and after `size` are zero. So growing never has to clear anything.
@@ -25,8 +54,14 @@
 //!   size, plus one page, fits in 64 bits.
 //! - I5: the pages reserved from `Space` and not yet released are `pages()`.
 //!
+//! # Ordering
+//! | label | release side | acquire side | publishes |
+//! |---|---|---|---|
+//! | size | [`FileData::set_size`] | [`FileData::size`] | the pages below a new size, locked until all is written |
+//!
 //! # Cost
-//! O(log n) for a call, plus O(log n) for each page that it touches; n is the number of data pages and of
+//! Reading or overwriting a page: one load a level of the tree (none at all in files of one page). Else
+//! O(log n) for a call, plus that for each page that it touches; n is the number of data pages and of
 //! unwritten ranges. Holes and unwritten ranges cost the same at any length. Collapsing and inserting touch
 //! the pages after the range, which move. An empty file is [`FileData`] itself, without memory on the heap.
 //!
@@ -36,20 +71,23 @@
 //! unwritten page turns it into data (zeros) there, and leaves it unwritten here, as on ext4 and XFS.
 
 mod allocate;
+mod change;
 mod copy;
-mod page;
 mod page_set;
+mod read;
 mod write;
 
 #[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod threads;
 
 use crate::{Errno, FILE_SIZE_MAX};
-use page::Page;
 use page_set::PageSet;
-use std::collections::BTreeMap;
+use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::{LockedBytes, RadixTree, SeqBytes, SeqCount};
 use std::ops::Range;
 
 /// Bytes in a page.
@@ -58,6 +96,11 @@ pub(crate) const PAGE_SIZE: usize = 4096;
 pub(crate) const PAGE: u64 = PAGE_SIZE as u64;
 /// The number of pages in the longest file.
 const PAGES_MAX: u64 = FILE_SIZE_MAX.div_ceil(PAGE);
+
+/// A page that holds data.
+type Page = SeqBytes<{ PAGE_SIZE / 8 }>;
+/// A page that its holder alone may change.
+type LockedPage<'a> = LockedBytes<'a, { PAGE_SIZE / 8 }>;
 
 /// The storage that files take their pages from. A page shared copy-on-write counts once for each place that
 /// holds it, since each may need a copy of its own at the next write.
@@ -70,96 +113,50 @@ pub(crate) trait Space {
 
 /// The contents of one regular file. See the module's header for what callers owe it.
 pub(crate) struct FileData {
-    /// Size in bytes. *Protected by the inode's data lock*, as the other fields are.
-    size: u64,
-    /// The pages that hold data, by page number.
-    data: BTreeMap<u64, Page>,
-    /// The pages that are reserved and read as zeros.
-    unwritten: PageSet,
+    /// Size in bytes. *Written under the tree's mutex; atomic (size).*
+    size: AtomicU64,
+    /// Pages allocated, unwritten ones included. *Written under the tree's mutex; atomic, alone.*
+    pages: AtomicU64,
+    /// Odd while a change rearranges what others rely on. *Written under the tree's mutex.*
+    layout: SeqCount,
+    /// The pages that hold data, by page number; and, *protected by its mutex*, those that are reserved and
+    /// read as zeros.
+    tree: RadixTree<Page, PageSet>,
 }
 
 impl FileData {
     /// An empty file.
-    pub(crate) const fn new() -> FileData {
-        FileData { size: 0, data: BTreeMap::new(), unwritten: PageSet::new() }
+    pub(crate) fn new() -> FileData {
+        FileData {
+            size: AtomicU64::new(0),
+            pages: AtomicU64::new(0),
+            layout: SeqCount::new(),
+            tree: RadixTree::new(PageSet::new()),
+        }
     }
 
     /// Size in bytes.
     pub(crate) fn size(&self) -> u64 {
-        self.size
+        // Acquire(size): the pages below it; pairs with Release(size) in set_size().
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// The caller holds the tree's mutex.
+    fn set_size(&self, size: u64) {
+        // Release(size): the pages below it; pairs with Acquire(size) in size().
+        self.size.store(size, Ordering::Release);
     }
 
     /// Number of pages allocated, unwritten ones included.
     pub(crate) fn pages(&self) -> u64 {
-        self.data.len() as u64 + self.unwritten.len()
+        // Relaxed: a number that stands alone.
+        self.pages.load(Ordering::Relaxed)
     }
 
-    /// Reads from `offset` into `buf` and returns the number of bytes read, which is less than asked for only
-    /// at the end of the file. Holes read as zeros.
-    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
-        let len = self.size.saturating_sub(offset).min(buf.len() as u64);
-        if len == 0 {
-            return 0;
-        }
-        let wanted = offset..offset + len;
-        let buf = &mut buf[..len as usize];
-        let mut filled = 0;
-        for (&index, page) in self.data.range(pages_touched(&wanted)) {
-            let piece = clip(index, &wanted);
-            let target = within(offset, &piece);
-            buf[filled..target.start].fill(0);
-            filled = target.end;
-            buf[target].copy_from_slice(&page.bytes()[within(index * PAGE, &piece)]);
-        }
-        buf[filled..].fill(0);
-        len as usize
-    }
-
-    /// The first offset at or after `offset` that holds data, in whole pages; `None` (`ENXIO`) when there is
-    /// none before the end of the file, or `offset` is not before it.
-    pub(crate) fn seek_data(&self, offset: u64) -> Option<u64> {
-        if offset >= self.size {
-            return None;
-        }
-        let (&index, _) = self.data.range(offset / PAGE..).next()?;
-        Some(offset.max(index * PAGE))
-    }
-
-    /// The first offset at or after `offset` that is in a hole or an unwritten page, or the end of the file;
-    /// `None` (`ENXIO`) when `offset` is not before the end.
-    pub(crate) fn seek_hole(&self, offset: u64) -> Option<u64> {
-        if offset >= self.size {
-            return None;
-        }
-        let mut index = offset / PAGE;
-        for (&next, _) in self.data.range(index..) {
-            if next != index {
-                break;
-            }
-            index += 1;
-        }
-        Some(offset.max(index * PAGE).min(self.size))
-    }
-
-    /// Makes the file empty and releases all its pages.
+    /// Releases all pages, before the file is dropped.
     pub(crate) fn clear(&mut self, space: &dyn Space) {
         let old = std::mem::replace(self, FileData::new());
         release(space, old.pages());
-    }
-
-    /// How many of `pages` are holes.
-    fn missing(&self, pages: &Range<u64>) -> u64 {
-        let data = self.data.range(pages.clone()).count() as u64;
-        pages.end - pages.start - data - self.unwritten.count(pages)
-    }
-
-    /// Takes the data pages out of `pages`, which become holes, and tells how many there were.
-    fn remove_data(&mut self, pages: &Range<u64>) -> u64 {
-        let before = self.data.len();
-        while let Some((&index, _)) = self.data.range(pages.clone()).next() {
-            self.data.remove(&index);
-        }
-        (before - self.data.len()) as u64
     }
 }
 

@@ -209,7 +209,7 @@ fn step(
     space: &Meter,
     free: &mut u64,
     which: usize,
-    files: &mut [FileData; 2],
+    files: &[FileData; 2],
     models: &mut [Model; 2],
 ) -> String {
     let [first, second] = files;
@@ -220,7 +220,7 @@ fn step(
     let (at, n) = (offset as usize, len as usize);
     let keep = random.below(2) == 0;
     // Files grow by inserting; keep them within the model's room.
-    let insert_fits = file.size().max(file.unwritten.end() * PAGE) < 2 * SPAN * PAGE;
+    let insert_fits = file.size().max(file.unwritten_end() * PAGE) < 2 * SPAN * PAGE;
     match random.below(14) {
         0..4 => {
             let buf = vec![1 + random.below(255) as u8; n];
@@ -250,7 +250,7 @@ fn step(
             format!("collapse {offset} {len}")
         }
         9 if insert_fits => {
-            assert_eq!(file.insert_range(offset, len), model.insert(at, n));
+            assert_eq!(file.insert_range(space, offset, len), model.insert(at, n));
             format!("insert {offset} {len}")
         }
         9..12 => {
@@ -263,7 +263,7 @@ fn step(
             let from = random.offset(SPAN);
             let len = len.min(from.abs_diff(offset));
             let before = model.clone();
-            let copied = file.copy_within(space, from, offset, len);
+            let copied = file.copy_from(space, offset, file, from, len);
             assert_eq!(copied, model.copy(free, at, &before, from as usize, len as usize));
             format!("copy within {from} {len} to {offset}")
         }
@@ -296,7 +296,7 @@ fn run(seed: u64) {
     let mut models = [Model::new(), Model::new()];
     for number in 0..OPERATIONS {
         let which = random.below(2) as usize;
-        let done = step(&mut random, &space, &mut free, which, &mut files, &mut models);
+        let done = step(&mut random, &space, &mut free, which, &files, &mut models);
         // Shown only when the test fails, so that the last line names the operation.
         println!("seed {seed} operation {number}: file {which} {done}");
         for (file, model) in files.iter().zip(&models) {

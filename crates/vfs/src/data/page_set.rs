@@ -29,6 +29,7 @@ impl PageSet {
     }
 
     /// Number of pages in the set.
+    #[cfg(test)]
     pub(super) fn len(&self) -> u64 {
         self.0.as_ref().map_or(0, |ranges| ranges.pages)
     }

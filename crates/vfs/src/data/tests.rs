@@ -32,15 +32,37 @@ impl Space for Meter {
 impl FileData {
     /// Asserts the invariants of the module's header, but for I5, which needs the space.
     pub(super) fn check(&self) {
-        assert!(self.size <= FILE_SIZE_MAX, "I4");
-        assert!(self.unwritten.end() <= PAGES_MAX, "I4");
-        self.unwritten.check();
-        for (&index, page) in &self.data {
-            assert!(index * PAGE < self.size, "I2: page {index} of a file of {} bytes", self.size);
-            assert_eq!(self.unwritten.count(&(index..index + 1)), 0, "I3: page {index}");
-            let used = (self.size - index * PAGE).min(PAGE) as usize;
-            assert!(page.bytes()[used..].iter().all(|&byte| byte == 0), "I1: page {index}");
+        let size = self.size();
+        assert!(size <= FILE_SIZE_MAX, "I4");
+        let writer = self.tree.write();
+        let mut next = 0;
+        while let Some((index, page)) = writer.slots().first_from(next) {
+            next = index + 1;
+            assert!(index * PAGE < size, "I2: page {index} of a file of {size} bytes");
+            assert_eq!(writer.state().count(&(index..next)), 0, "I3: page {index}");
+            let mut bytes = [0; PAGE_SIZE];
+            page.load(0, &mut bytes);
+            let used = (size - index * PAGE).min(PAGE) as usize;
+            assert!(bytes[used..].iter().all(|&byte| byte == 0), "I1: page {index}");
         }
+        assert!(writer.state().end() <= PAGES_MAX, "I4");
+        writer.state().check();
+    }
+
+    /// The page after the last unwritten one.
+    pub(super) fn unwritten_end(&self) -> u64 {
+        self.tree.state().end()
+    }
+
+    /// The ranges of unwritten pages.
+    fn unwritten(&self) -> Vec<(u64, u64)> {
+        self.tree.state().ranges().map(|range| (range.start, range.end)).collect()
+    }
+
+    /// Whether page `index` is the same memory in both files.
+    fn shares(&self, index: u64, other: &FileData, other_index: u64) -> bool {
+        let page = |file: &FileData, index| file.tree.write().slots().get(index).map(std::ptr::from_ref);
+        page(self, index).is_some() && page(self, index) == page(other, other_index)
     }
 }
 
@@ -52,14 +74,14 @@ fn contents(file: &FileData) -> Vec<u8> {
 
 /// A file with `bytes` at `offset`, and a space without limit worth the name.
 fn written(offset: u64, bytes: &[u8]) -> (FileData, Meter) {
-    let (mut file, space) = (FileData::new(), Meter::new(1 << 60));
+    let (file, space) = (FileData::new(), Meter::new(1 << 60));
     assert_eq!(file.write(&space, offset, bytes), Ok(bytes.len()));
     (file, space)
 }
 
 #[test]
 fn an_empty_file_is_small() {
-    assert!(size_of::<FileData>() <= 48, "{} bytes", size_of::<FileData>());
+    assert!(size_of::<FileData>() <= 64, "{} bytes", size_of::<FileData>());
 }
 
 #[test]
@@ -77,7 +99,7 @@ fn reading_stops_at_the_end_and_sees_zeros_in_holes() {
 
 #[test]
 fn writing_nothing_does_not_grow_the_file() {
-    let (mut file, space) = (FileData::new(), Meter::new(0));
+    let (file, space) = (FileData::new(), Meter::new(0));
     assert_eq!(file.write(&space, 100, b""), Ok(0));
     assert_eq!(file.write(&space, u64::MAX, b""), Ok(0));
     assert_eq!(file.size(), 0);
@@ -85,12 +107,12 @@ fn writing_nothing_does_not_grow_the_file() {
 
 #[test]
 fn writing_is_cut_at_the_size_limit_and_refused_after_it() {
-    let (mut file, space) = (FileData::new(), Meter::new(10));
+    let (file, space) = (FileData::new(), Meter::new(10));
     assert_eq!(file.write(&space, FILE_SIZE_MAX - 3, b"abcdef"), Ok(3));
     assert_eq!(file.size(), FILE_SIZE_MAX);
     for offset in [FILE_SIZE_MAX, FILE_SIZE_MAX + 1, u64::MAX] {
         assert_eq!(file.write(&space, offset, b"x"), Err(Errno::EFBIG));
-        assert_eq!(file.copy_within(&space, 0, offset, 1), Err(Errno::EFBIG));
+        assert_eq!(file.copy_from(&space, offset, &file, 0, 1), Err(Errno::EFBIG));
     }
     let mut tail = [0; 8];
     assert_eq!(file.read(FILE_SIZE_MAX - 4, &mut tail), 4);
@@ -102,7 +124,7 @@ fn writing_is_cut_at_the_size_limit_and_refused_after_it() {
 
 #[test]
 fn a_hole_of_exabytes_costs_nothing() {
-    let (mut file, space) = written(0, b"start");
+    let (file, space) = written(0, b"start");
     assert_eq!(file.truncate(&space, FILE_SIZE_MAX), Ok(()));
     assert_eq!(file.write(&space, FILE_SIZE_MAX - 5, b"end"), Ok(3));
     assert_eq!(file.pages(), 2);
@@ -116,17 +138,17 @@ fn a_hole_of_exabytes_costs_nothing() {
 
 #[test]
 fn reserving_a_terabyte_costs_one_range() {
-    let (mut file, space) = written(5 * P, b"x");
+    let (file, space) = written(5 * P, b"x");
     assert_eq!(file.allocate(&space, 0, 1 << 40, false), Ok(()));
     assert_eq!(file.pages(), (1 << 40) / P);
-    assert_eq!(file.unwritten.ranges().count(), 2);
+    assert_eq!(file.unwritten().len(), 2);
     assert_eq!(file.seek_data(0), Some(5 * P));
     assert_eq!(file.seek_hole(5 * P), Some(6 * P));
 }
 
 #[test]
 fn shrinking_clears_what_a_later_growth_shows() {
-    let (mut file, space) = written(0, &[7; 2 * PAGE_SIZE]);
+    let (file, space) = written(0, &[7; 2 * PAGE_SIZE]);
     assert_eq!(file.truncate(&space, 100), Ok(()));
     assert_eq!(file.pages(), 1);
     assert_eq!(file.truncate(&space, 200), Ok(()));
@@ -138,7 +160,7 @@ fn shrinking_clears_what_a_later_growth_shows() {
 
 #[test]
 fn setting_the_size_it_has_releases_what_was_reserved_beyond() {
-    let (mut file, space) = written(0, b"x");
+    let (file, space) = written(0, b"x");
     assert_eq!(file.allocate(&space, 0, 4 * P, true), Ok(()));
     assert_eq!((file.size(), file.pages()), (1, 4));
     assert_eq!(file.truncate(&space, 1), Ok(()));
@@ -147,7 +169,7 @@ fn setting_the_size_it_has_releases_what_was_reserved_beyond() {
 
 #[test]
 fn a_write_that_runs_out_of_space_is_short_and_then_fails() {
-    let (mut file, space) = (FileData::new(), Meter::new(2));
+    let (file, space) = (FileData::new(), Meter::new(2));
     assert_eq!(file.write(&space, 100, &[1; 4 * PAGE_SIZE]), Ok(2 * PAGE_SIZE - 100));
     assert_eq!(file.size(), 2 * P);
     assert_eq!(file.write(&space, 2 * P, b"x"), Err(Errno::ENOSPC));
@@ -172,7 +194,7 @@ fn an_allocation_without_space_changes_nothing() {
 
 #[test]
 fn unwritten_pages_are_storage_and_a_hole_at_once() {
-    let (mut file, space) = written(P + 1, b"x");
+    let (file, space) = written(P + 1, b"x");
     assert_eq!(file.allocate(&space, 0, 3 * P, false), Ok(()));
     assert_eq!((file.size(), file.pages()), (3 * P, 3));
     assert_eq!((file.seek_data(0), file.seek_hole(0)), (Some(P), Some(0)));
@@ -184,7 +206,7 @@ fn unwritten_pages_are_storage_and_a_hole_at_once() {
 
 #[test]
 fn punching_frees_whole_pages_and_clears_parts() {
-    let (mut file, space) = written(0, &[9; 4 * PAGE_SIZE]);
+    let (file, space) = written(0, &[9; 4 * PAGE_SIZE]);
     file.punch_hole(&space, 10, 0);
     assert_eq!(contents(&file), [9; 4 * PAGE_SIZE]);
     file.punch_hole(&space, 100, 2 * P);
@@ -199,7 +221,7 @@ fn punching_frees_whole_pages_and_clears_parts() {
 
 #[test]
 fn zeroing_keeps_the_storage() {
-    let (mut file, space) = written(0, &[9; 3 * PAGE_SIZE]);
+    let (file, space) = written(0, &[9; 3 * PAGE_SIZE]);
     assert_eq!(file.zero_range(&space, 100, 2 * P, true), Ok(()));
     assert_eq!(file.pages(), 3);
     assert_eq!((file.seek_hole(0), file.seek_data(P)), (Some(P), Some(2 * P)));
@@ -212,34 +234,34 @@ fn zeroing_keeps_the_storage() {
 
 #[test]
 fn collapsing_and_inserting_move_what_follows() {
-    let (mut file, space) = written(0, &[1; PAGE_SIZE]);
+    let (file, space) = written(0, &[1; PAGE_SIZE]);
     file.write(&space, P, &[2; PAGE_SIZE]).unwrap();
     file.write(&space, 2 * P, b"end").unwrap();
     assert_eq!(file.allocate(&space, 3 * P, P, true), Ok(()));
     assert_eq!(file.collapse_range(&space, P, P), Ok(()));
     assert_eq!(contents(&file), [vec![1; PAGE_SIZE], b"end".to_vec()].concat());
-    assert_eq!(file.insert_range(0, 2 * P), Ok(()));
+    assert_eq!(file.insert_range(&space, 0, 2 * P), Ok(()));
     assert_eq!(contents(&file), [vec![0; 2 * PAGE_SIZE], vec![1; PAGE_SIZE], b"end".to_vec()].concat());
     assert_eq!(file.pages(), 3);
-    assert!(file.unwritten.ranges().eq(std::iter::once(4..5)), "reserved storage moves as well");
+    assert!(file.unwritten() == [(4, 5)], "reserved storage moves as well");
     file.check();
 }
 
 #[test]
 fn collapsing_and_inserting_refuse_what_does_not_fit() {
-    let (mut file, space) = written(0, &[1; 2 * PAGE_SIZE]);
+    let (file, space) = written(0, &[1; 2 * PAGE_SIZE]);
     for (offset, len) in [(0, 0), (1, P), (0, P - 1), (P, P), (0, 4 * P)] {
         assert_eq!(file.collapse_range(&space, offset, len), Err(Errno::EINVAL), "{offset} {len}");
     }
     for (offset, len) in [(0, 0), (1, P), (0, P - 1), (2 * P, P), (8 * P, P)] {
-        assert_eq!(file.insert_range(offset, len), Err(Errno::EINVAL), "{offset} {len}");
+        assert_eq!(file.insert_range(&space, offset, len), Err(Errno::EINVAL), "{offset} {len}");
     }
     let huge = (PAGES_MAX - 1) * P;
-    assert_eq!(file.insert_range(0, huge), Err(Errno::EFBIG));
-    assert_eq!(file.insert_range(P, u64::MAX), Err(Errno::EFBIG));
+    assert_eq!(file.insert_range(&space, 0, huge), Err(Errno::EFBIG));
+    assert_eq!(file.insert_range(&space, P, u64::MAX), Err(Errno::EFBIG));
     assert_eq!(file.collapse_range(&space, u64::MAX, u64::MAX), Err(Errno::EFBIG));
     assert_eq!(file.allocate(&space, FILE_SIZE_MAX - 1, 1, true), Ok(()));
-    assert_eq!(file.insert_range(0, P), Err(Errno::EFBIG), "reserved storage would pass the limit");
+    assert_eq!(file.insert_range(&space, 0, P), Err(Errno::EFBIG), "reserved storage would pass the limit");
     assert_eq!(contents(&file), [1; 2 * PAGE_SIZE]);
 }
 
@@ -267,7 +289,7 @@ fn a_copy_shares_pages_until_one_side_writes() {
     let mut dst = FileData::new();
     assert_eq!(dst.copy_from(&space, 0, &src, 0, u64::MAX), Ok(2 * P + 10));
     for index in 0..3 {
-        assert!(dst.data[&index].is_shared_with(&src.data[&index]), "page {index}, the short last one too");
+        assert!(dst.shares(index, &src, index), "page {index}, the short last one too");
     }
     assert_eq!(dst.pages(), 3, "a shared page counts for each file");
     src.write(&space, 3, b"src").unwrap();
@@ -284,18 +306,18 @@ fn a_copy_shares_pages_until_one_side_writes() {
 #[test]
 fn the_short_last_page_is_not_shared_over_bytes_that_must_stay() {
     let (src, space) = written(0, b"short");
-    let (mut dst, _) = written(0, b"longer text that stays");
+    let (dst, _) = written(0, b"longer text that stays");
     assert_eq!(dst.copy_from(&space, 0, &src, 0, 100), Ok(5));
     assert_eq!(contents(&dst), b"shortr text that stays");
 }
 
 #[test]
 fn a_copied_hole_is_a_hole() {
-    let (mut src, space) = written(0, &[1; PAGE_SIZE]);
+    let (src, space) = written(0, &[1; PAGE_SIZE]);
     src.allocate(&space, P, P, false).unwrap();
     src.write(&space, 3 * P, &[4; PAGE_SIZE]).unwrap();
     src.truncate(&space, 9 * P).unwrap();
-    let (mut dst, _) = written(0, &[9; 4 * PAGE_SIZE]);
+    let (dst, _) = written(0, &[9; 4 * PAGE_SIZE]);
     let before = space.free.get();
     assert_eq!(dst.copy_from(&space, 0, &src, 0, 9 * P), Ok(9 * P));
     assert_eq!((dst.size(), dst.pages()), (9 * P, 2));
@@ -311,7 +333,7 @@ fn a_copied_hole_is_a_hole() {
 fn a_copy_that_runs_out_of_space_is_short_and_then_fails() {
     let (src, _) = written(0, &[3; 3 * PAGE_SIZE]);
     for skew in [0, 100] {
-        let (space, mut dst) = (Meter::new(2), FileData::new());
+        let (space, dst) = (Meter::new(2), FileData::new());
         assert_eq!(dst.copy_from(&space, skew, &src, 0, 3 * P), Ok(2 * P - skew));
         assert_eq!(dst.size(), 2 * P);
         assert_eq!(dst.copy_from(&space, 2 * P, &src, 0, 1), Err(Errno::ENOSPC));
@@ -321,13 +343,13 @@ fn a_copy_that_runs_out_of_space_is_short_and_then_fails() {
 
 #[test]
 fn copying_within_a_file_reads_it_as_it_was() {
-    let (mut file, space) = written(0, b"abcdef");
-    assert_eq!(file.copy_within(&space, 0, 6, 6), Ok(6));
+    let (file, space) = written(0, b"abcdef");
+    assert_eq!(file.copy_from(&space, 6, &file, 0, 6), Ok(6));
     assert_eq!(contents(&file), b"abcdefabcdef");
-    assert_eq!(file.copy_within(&space, 0, P, u64::MAX), Ok(12));
-    assert!(file.data[&0].is_shared_with(&file.data[&1]));
+    assert_eq!(file.copy_from(&space, P, &file, 0, u64::MAX), Ok(12));
+    assert!(file.shares(0, &file, 1));
     assert_eq!(file.write(&space, 0, b"X"), Ok(1));
     assert_eq!(contents(&file)[PAGE_SIZE..], *b"abcdefabcdef");
-    assert_eq!(file.copy_within(&space, u64::MAX, 0, u64::MAX), Ok(0));
+    assert_eq!(file.copy_from(&space, 0, &file, u64::MAX, u64::MAX), Ok(0));
     file.check();
 }

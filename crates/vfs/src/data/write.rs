@@ -1,64 +1,83 @@
 //! Writing: changing the bytes of a file, and its size.
 
-use super::{FileData, PAGE, Page, Space, clip, pages_touched, reserve, within};
+use super::{FileData, LockedPage, PAGE, Page, Space, clip, pages_touched, within};
 use crate::{Errno, FILE_SIZE_MAX};
-use std::collections::btree_map::Entry;
+use sluice_sync::rcu::domain;
 
 impl FileData {
     /// Writes `buf` at `offset`, makes the file as long as that needs, and returns the number of bytes
     /// written. That is less than asked for when space ends or the size limit is reached on the way.
     ///
     /// Errors, when not one byte could be written: `EFBIG` at or after the size limit, `ENOSPC`.
-    pub(crate) fn write(&mut self, space: &dyn Space, offset: u64, buf: &[u8]) -> Result<usize, Errno> {
-        if buf.is_empty() {
-            return Ok(0);
+    pub(crate) fn write(&self, space: &dyn Space, offset: u64, buf: &[u8]) -> Result<usize, Errno> {
+        let buf = cut_at_the_limit(offset, buf)?;
+        if buf.is_empty() || self.overwrite(offset, buf) {
+            return Ok(buf.len());
         }
-        let room = FILE_SIZE_MAX.saturating_sub(offset);
-        if room == 0 {
-            return Err(Errno::EFBIG);
+        self.grow(space).write(offset, buf)
+    }
+
+    /// Writes `buf` where the file ends and returns that offset, with the result of [`FileData::write`].
+    pub(crate) fn append(&self, space: &dyn Space, buf: &[u8]) -> Result<(u64, usize), Errno> {
+        let mut change = self.grow(space);
+        let end = self.size();
+        let buf = cut_at_the_limit(end, buf)?;
+        let written = if buf.is_empty() { 0 } else { change.write(end, buf)? };
+        Ok((end, written))
+    }
+
+    /// Writes `buf`, which is not empty, if every byte goes to a data page of this file alone, below the size.
+    fn overwrite(&self, offset: u64, buf: &[u8]) -> bool {
+        let target = offset..offset + buf.len() as u64;
+        let guard = domain().read();
+        let Some(layout) = self.layout.try_begin() else { return false };
+        if target.end > self.size() {
+            return false;
         }
-        let target = offset..offset + room.min(buf.len() as u64);
-        // All pages at once if there is room for all; one by one otherwise, to write as much as fits.
-        let pages = pages_touched(&target);
-        let prepaid = reserve(space, self.missing(&pages)).is_ok();
-        let mut written = 0;
-        for index in pages {
+        let lock = |index| {
+            let page = self.tree.get(&guard, index).map(Page::lock);
+            page.filter(|page| !page.is_frozen())
+        };
+        let mut pages = pages_touched(&target);
+        // Apart from the others, so that a write to one page needs no memory.
+        let Some(mut first) = pages.next().and_then(lock) else { return false };
+        let Some(mut others) = pages.clone().map(lock).collect::<Option<Vec<_>>>() else { return false };
+        if self.layout.retry(layout) {
+            return false;
+        }
+        let store = |(index, page): (u64, &mut LockedPage<'_>)| {
             let piece = clip(index, &target);
-            let bytes = &buf[within(offset, &piece)];
-            let at = (piece.start - index * PAGE) as usize;
-            match self.data.entry(index) {
-                Entry::Occupied(mut page) => page.get_mut().write(at, bytes),
-                Entry::Vacant(hole) => {
-                    let unpaid = self.unwritten.remove(&(index..index + 1)) == 0 && !prepaid;
-                    if unpaid && let Err(error) = space.reserve(1) {
-                        if written == 0 {
-                            return Err(error);
-                        }
-                        break;
-                    }
-                    hole.insert(Page::new(at, bytes));
-                }
-            }
-            written += bytes.len();
-        }
-        self.size = self.size.max(offset + written as u64);
-        Ok(written)
+            page.store((piece.start - index * PAGE) as usize, &buf[within(offset, &piece)]);
+        };
+        store((target.start / PAGE, &mut first));
+        pages.zip(&mut others).for_each(store);
+        true
     }
 
     /// Makes the file `size` bytes long. Shrinking, and setting the size that it has, release all that lies
     /// beyond, storage reserved there included; growing leaves a hole.
     ///
     /// Errors: `EFBIG` above the size limit.
-    pub(crate) fn truncate(&mut self, space: &dyn Space, size: u64) -> Result<(), Errno> {
+    pub(crate) fn truncate(&self, space: &dyn Space, size: u64) -> Result<(), Errno> {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG);
         }
-        if size == 0 {
-            self.clear(space);
-        } else if size <= self.size {
-            self.punch_hole(space, size, u64::MAX);
+        let mut change = self.rearrange(space);
+        if size <= self.size() {
+            change.punch_hole(size..u64::MAX);
         }
-        self.size = size;
+        self.set_size(size);
         Ok(())
     }
+}
+
+/// The part of `buf` that a file can hold at `offset`.
+///
+/// Errors: `EFBIG` when that is nothing of something.
+fn cut_at_the_limit(offset: u64, buf: &[u8]) -> Result<&[u8], Errno> {
+    let room = FILE_SIZE_MAX.saturating_sub(offset);
+    if room == 0 && !buf.is_empty() {
+        return Err(Errno::EFBIG);
+    }
+    Ok(&buf[..room.min(buf.len() as u64) as usize])
 }

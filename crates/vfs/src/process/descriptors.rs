@@ -156,7 +156,7 @@ impl Process {
         let file = self.file(fd)?;
         file.check_opened()?;
         let adds_noatime = flags.contains(OpenFlags::NOATIME) && !file.flags().contains(OpenFlags::NOATIME);
-        if adds_noatime && !file.inode().attr.lock().owned_by(&self.cred) {
+        if adds_noatime && !file.inode().attr.read().owned_by(&self.cred) {
             return Err(Errno::EPERM);
         }
         if flags.contains(OpenFlags::DIRECT) && !is_regular(file.inode()) {

@@ -53,7 +53,7 @@ impl Process {
         })?;
         *position = entries.last().map_or(*position, |entry| entry.position);
         if file.updates_atime() {
-            dir.attr.lock().touch_atime();
+            dir.touch_atime();
         }
         Ok(entries)
     }

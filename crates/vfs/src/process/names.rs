@@ -157,11 +157,11 @@ impl Process {
         if !source.shared.options.protected_hardlinks {
             return Ok(());
         }
-        let attr = source.attr.lock();
+        let attr = source.attr.read();
         let special = source.file_type() != FileType::Regular
             || attr.mode & 0o4000 != 0
             || attr.mode & SETGID_EXECUTABLE == SETGID_EXECUTABLE;
-        let accessible = attr.access(&self.cred, Access::READ | Access::WRITE, false).is_ok();
+        let accessible = source.access(&self.cred, Access::READ | Access::WRITE).is_ok();
         if attr.owned_by(&self.cred) || (accessible && !special) { Ok(()) } else { Err(Errno::EPERM) }
     }
 

@@ -73,7 +73,7 @@ impl Process {
         let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
         let inode = location.inode.create_unnamed(&self.cred, &new)?;
         if flags.contains(OpenFlags::EXCL) {
-            inode.attr.lock().linkable = false;
+            inode.attr.change(|attr| attr.linkable = false);
         }
         Ok(OpenFile::new(Location { inode, ..location }.pin(), flags - OPENING_FLAGS, self.login))
     }
@@ -140,7 +140,7 @@ impl Process {
             _ => {}
         }
         inode.access(&self.cred, wants)?;
-        if flags.contains(OpenFlags::NOATIME) && !inode.attr.lock().owned_by(&self.cred) {
+        if flags.contains(OpenFlags::NOATIME) && !inode.attr.read().owned_by(&self.cred) {
             return Err(Errno::EPERM);
         }
         match inode.file_type() {

@@ -44,6 +44,25 @@ impl<T> Arc<T> {
     }
 }
 
+impl<T> Arc<T> {
+    /// The pointer to the value, which keeps the reference alive until [`from_raw`](Self::from_raw).
+    pub fn into_raw(this: Arc<T>) -> *const T {
+        let raw = Arc::as_ptr(&this);
+        std::mem::forget(this);
+        raw
+    }
+
+    /// The reference that became `raw`.
+    ///
+    /// # Safety
+    /// `raw` came from [`into_raw`](Self::into_raw), and no other `Arc` is made of that reference.
+    #[allow(unsafe_code)]
+    pub unsafe fn from_raw(raw: *const T) -> Arc<T> {
+        // SAFETY: into_raw() forgot a `sync::Arc` of the value; the caller says that it is ours.
+        Arc(unsafe { sync::Arc::from_raw(raw) })
+    }
+}
+
 impl<T: ?Sized> Arc<T> {
     /// Tells the machine what the new object is called.
     fn named(inner: sync::Arc<T>) -> Arc<T> {

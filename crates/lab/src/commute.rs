@@ -1,0 +1,114 @@
+//! Commute: do calls that commute share a written cache line? The file system on the simulated machine.
+//!
+//! # Theory
+//! The one rule of this project is that operations which commute write no shared line. [`cases`] asks a small
+//! [`model`] which pairs of calls commute in which small states; [`run`] lets each pair go on two simulated CPUs and
+//! looks for lines that one wrote and the other touched; [`report`] says what was found. That the answers and the
+//! final state are the model's too is checked on the way.
+
+mod call;
+mod cases;
+mod model;
+mod reasons;
+mod report;
+mod run;
+mod stage;
+mod world;
+
+pub use report::Report;
+
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
+
+/// The cases to run.
+pub struct Plan {
+    worlds: cases::Worlds,
+    cases: Vec<cases::Case>,
+}
+
+impl Plan {
+    /// All cases, or those of one pair of calls.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] for a call that there is not.
+    pub fn new(pair: Option<[&str; 2]>) -> Result<Plan> {
+        let names = cases::names();
+        if let Some(unknown) = pair.iter().flatten().find(|name| !names.contains(name)) {
+            let there = names.join(", ");
+            return Err(Failure::Usage(format!("no call is named {unknown}; there are {there}")));
+        }
+        let worlds = cases::Worlds::new();
+        Ok(Plan { cases: worlds.cases(pair), worlds })
+    }
+
+    /// Only each `step`th case.
+    pub fn sample(mut self, step: usize) -> Plan {
+        self.cases = self.cases.into_iter().step_by(step.max(1)).collect();
+        self
+    }
+
+    /// How many cases there are.
+    pub fn cases(&self) -> usize {
+        self.cases.len()
+    }
+
+    /// Runs them all; `done` is called after each.
+    ///
+    /// # Errors
+    /// [`Failure::Interrupted`].
+    pub fn run(&self, interrupt: &Interrupt, mut done: impl FnMut()) -> Result<Report> {
+        let machine = run::machine();
+        let mut report = Report::default();
+        for case in &self.cases {
+            interrupt.check()?;
+            report.add(case, run::run(&machine, case, &self.worlds.expected(case)));
+            done();
+        }
+        Ok(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of the whole, so that the test ends in seconds.
+    const STEP: usize = 29;
+    /// How many cases of the sample are free of conflict at least. It only ever rises.
+    const FREE_AT_LEAST: usize = 350;
+
+    #[test]
+    fn each_state_is_what_the_model_says() {
+        for state in cases::State::ALL {
+            assert_eq!(run::check_state(state), Vec::<String>::new(), "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_sample_of_the_cases_does_what_the_model_says_with_no_more_conflicts_than_before() {
+        let plan = Plan::new(None).unwrap().sample(STEP);
+        let report = plan.run(&Interrupt::new(), || ()).unwrap();
+        assert_eq!(report.differences(), [] as [String; 0]);
+        let (free, cases) = (report.conflict_free(), report.cases());
+        assert!(free >= FREE_AT_LEAST, "{}\n{free} of {cases}, not {FREE_AT_LEAST}", report.to_text());
+    }
+
+    #[test]
+    fn results_are_one_object_for_each_pair_of_calls() {
+        let plan = Plan::new(Some(["lseek", "dup"])).unwrap().sample(5);
+        let report = plan.run(&Interrupt::new(), || ()).unwrap();
+        let lines: Vec<serde_json::Value> =
+            report.to_json().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 1);
+        assert_eq!(lines[0]["pair"], serde_json::json!(["dup", "lseek"]));
+        assert_eq!(lines[0]["cases"], plan.cases());
+        assert!(lines[0]["conflict_free"].as_u64().unwrap() as usize <= plan.cases());
+        for conflict in lines[0]["conflicts"].as_array().unwrap() {
+            let there = |field: &str| conflict[field].is_string();
+            assert!(there("line") && there("type") && there("field") && conflict["count"].is_u64());
+        }
+        assert!(
+            matches!(Plan::new(Some(["lseek", "frob"])), Err(Failure::Usage(text)) if text.contains("frob"))
+        );
+    }
+}

@@ -1,0 +1,191 @@
+//! Simulated: the target `sim:MACHINE`, the library's twin on a machine of 2 to 256 simulated CPUs.
+//!
+//! # Theory
+//! ```text
+//!  on the machine   every CPU: set up its task            a run of its own, so that its waiting does not count
+//!  on the machine   every CPU: warm up | n operations | go on until the last CPU has done its n
+//!  off the machine  every task: verify
+//! ```
+//! A CPU's rate is its n operations over its own time for them, and the rates are added up; those that are done
+//! go on, uncounted, so that the last ones do not get the machine for themselves. A task that works in passes ends with
+//! its pass. Setting up on the CPU that works later matters: what was made there lies in its per-CPU structures.
+//!
+//! All figures are *simulated*: compare them with other simulated figures of the same machine only.
+
+#[path = "library.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same source with the twin of the library")]
+#[allow(unreachable_pub, reason = "public where it is the target `lib`")]
+mod library;
+
+use crate::corpus::Corpus;
+use crate::failure::{Failure, Result};
+use crate::row::HotLine;
+use crate::target::{Calls, Target};
+use crate::timed_run::{Outcome, latencies};
+use crate::workload::{Seat, Task, Workload};
+use hdrhistogram::Histogram;
+use sluice_machine::{Cpu, Machine, Report};
+use sluice_sync::Arc;
+use sluice_vfs_sim as vfs;
+use std::cell::{Cell, RefCell};
+
+/// Operations of each CPU that are counted, unless a number is asked for.
+pub const DEFAULT_OPS: u64 = 100;
+/// How many of a report's hottest lines a result keeps.
+const HOT_LINES: usize = 5;
+
+/// One run of `workload` on `cpus` CPUs of `machine`, a task for each, `ops` operations of each counted.
+///
+/// # Errors
+/// Those of the calls, a wrong result, and what keeps the machine from ending.
+pub fn simulated_run(
+    machine: &Machine,
+    workload: &Workload,
+    cpus: usize,
+    ops: u64,
+    corpus: &Arc<Corpus>,
+) -> Result<Outcome> {
+    let library = machine.prepare(cpus, library::Library::new);
+    let seats = machine.prepare(cpus, || {
+        let mut calls = library.task()?;
+        calls.mkdir("shared")?;
+        let seats = (0..cpus).map(|index| {
+            let mut calls = library.task()?;
+            let dir = format!("task-{index}");
+            calls.mkdir(&dir)?;
+            let seat = Seat { dir, shared: "shared".into(), index, corpus: corpus.clone() };
+            let worker = Worker { calls, task: (workload.task)(seat), part: Part::default() };
+            Ok(RefCell::new(worker))
+        });
+        seats.collect::<Result<Vec<_>>>()
+    })?;
+    on_every_cpu(machine, &seats, |_, worker| Ok(worker.task.prepare(&mut *worker.calls)?))?;
+    let left = Cell::new(cpus);
+    let report = on_every_cpu(machine, &seats, |cpu, worker| worker.work(cpu, ops, &left))?;
+    machine.prepare(cpus, || {
+        for seat in &seats {
+            let worker = &mut *seat.borrow_mut();
+            worker.task.verify(&mut *worker.calls, &library)?;
+        }
+        Ok(outcome(&seats, &report))
+    })
+}
+
+/// Does `work` on every CPU, with its own worker.
+fn on_every_cpu(
+    machine: &Machine,
+    seats: &[RefCell<Worker>],
+    work: impl Fn(&Cpu, &mut Worker) -> Result<()>,
+) -> Result<Report> {
+    let failed = RefCell::new(None);
+    let report = machine.try_run(seats.len(), |cpu| {
+        if let Err(failure) = work(&cpu, &mut seats[cpu.id()].borrow_mut()) {
+            failed.borrow_mut().get_or_insert(failure);
+        }
+    });
+    match failed.into_inner() {
+        Some(failure) => Err(failure),
+        None => report.map_err(|error| Failure::Failed(error.to_string())),
+    }
+}
+
+/// A task with its calls, on one CPU.
+struct Worker {
+    calls: Box<dyn Calls>,
+    task: Box<dyn Task>,
+    part: Part,
+}
+
+/// What a CPU has counted. Times are in cycles.
+#[derive(Default)]
+struct Part {
+    ops: u64,
+    cycles: u64,
+    each: Vec<u64>,
+}
+
+impl Worker {
+    fn work(&mut self, cpu: &Cpu, ops: u64, left: &Cell<usize>) -> Result<()> {
+        let outcome = self.warm_up_and_count(cpu, ops);
+        // One host thread runs all CPUs, so this needs no atomic, and the machine does not see it.
+        left.set(left.get() - 1);
+        let mut more = outcome?;
+        while more && left.get() > 0 {
+            more = self.task.step(&mut *self.calls)?;
+        }
+        Ok(())
+    }
+
+    /// False when the pass has ended.
+    fn warm_up_and_count(&mut self, cpu: &Cpu, ops: u64) -> Result<bool> {
+        // CPUs that arrive in one nanosecond are a storm that no benchmark on a real machine sees.
+        cpu.work(cpu.random(2000));
+        for _ in 0..ops / 4 + 4 {
+            if !self.task.step(&mut *self.calls)? {
+                return Ok(false);
+            }
+        }
+        let start = cpu.now();
+        let mut more = true;
+        while more && self.part.ops < ops {
+            let before = cpu.now();
+            more = self.task.step(&mut *self.calls)?;
+            cpu.count_op();
+            self.part.ops += 1;
+            self.part.each.push(cpu.now() - before);
+        }
+        self.part.cycles = cpu.now() - start;
+        Ok(more)
+    }
+}
+
+fn outcome(seats: &[RefCell<Worker>], report: &Report) -> Outcome {
+    let mhz = f64::from(report.mhz);
+    let mut latency_ns: Histogram<u64> = latencies();
+    let (mut ops, mut ops_per_s) = (0, 0.0);
+    for seat in seats {
+        let part = &seat.borrow().part;
+        ops += part.ops;
+        ops_per_s += part.ops as f64 * mhz * 1e6 / part.cycles.max(1) as f64;
+        part.each.iter().for_each(|&cycles| latency_ns.saturating_record((cycles as f64 * 1e3 / mhz) as u64));
+    }
+    let hottest = report.hottest.iter().take(HOT_LINES).map(|line| HotLine {
+        name: name_of(line),
+        writers: line.writers.len(),
+        wait_cycles_per_op: (line.stall + line.waited + line.parked) as f64 / ops.max(1) as f64,
+    });
+    let hottest = hottest.filter(|line| line.wait_cycles_per_op >= 1.0).collect();
+    Outcome { latency_ns, idle: Some(report.idle()), hottest, ..Outcome::new(ops, ops_per_s) }
+}
+
+/// What lies in the line, and the costliest place in the source that missed on it.
+fn name_of(line: &sluice_machine::HotLine) -> String {
+    let site = line.sites.first().map(|site| format!("{}:{}", site.site.file(), site.site.line()));
+    let names = line.labels.iter().cloned().chain(site);
+    names.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::{Shape, WORKLOADS, find};
+
+    #[test]
+    fn every_workload_does_what_it_says_on_simulated_cpus() {
+        let corpus = Arc::new(Corpus::generated(20));
+        for workload in WORKLOADS.iter().filter(|workload| workload.shape != Shape::Footprint) {
+            let machine = Machine::named("uma-2").seed(1);
+            let outcome = simulated_run(&machine, workload, 2, 6, &corpus)
+                .unwrap_or_else(|failure| panic!("{}: {failure}", workload.name));
+            assert_eq!(outcome.ops, 12, "{}", workload.name);
+            assert!(outcome.ops_per_s > 0.0 && outcome.latency_ns.len() == 12);
+        }
+    }
+
+    #[test]
+    fn a_failing_call_fails_the_run() {
+        let corpus = Arc::new(Corpus::generated(0));
+        let error = simulated_run(&Machine::named("uma-2"), find("stat").unwrap(), 3, 1, &corpus).err();
+        assert!(error.is_some_and(|error| error.to_string().contains("CPUs")), "uma-2 has two CPUs");
+    }
+}

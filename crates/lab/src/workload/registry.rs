@@ -1,0 +1,235 @@
+//! Registry: every workload under the name that its field gave it.
+//!
+//! # Sources
+//! *FxMark* (Min et al., "Understanding Manycore Scalability of File Systems", ATC 2016): names of four letters, for
+//! data or metadata, read or write, the operation, and how much is shared (low, medium, high). *will-it-scale*:
+//! `open1` and the like; where its counts differ from ours, the entry says so; `read3` and `read4` need direct I/O,
+//! which means nothing in memory. *lockperf*: the names ending in 01 and 02. *`fs_mark`*: here in two halves.
+
+use super::batch::{self, Half};
+use super::block_io::{self, Blocks, Direction, MANY, Pattern, Position};
+use super::length::{self, Change};
+use super::place::Place;
+use super::{Seat, Shape, Task, Workload};
+use super::{creat_unlink, descriptor, file_lock, open_close, readdir, rename, stat, tree};
+
+type Make = fn(Seat) -> Box<dyn Task>;
+
+const fn steady(name: &'static str, about: &'static str, task: Make) -> Workload {
+    Workload { name, about, shape: Shape::Steady, tasks: None, tree: false, task }
+}
+
+const fn passes(name: &'static str, about: &'static str, task: Make) -> Workload {
+    Workload { name, about, shape: Shape::Passes, tasks: None, tree: false, task }
+}
+
+const fn on_the_tree(workload: Workload) -> Workload {
+    Workload { tree: true, ..workload }
+}
+
+const fn with_tasks(tasks: usize, workload: Workload) -> Workload {
+    Workload { tasks: Some(tasks), ..workload }
+}
+
+/// Every workload.
+pub static WORKLOADS: &[Workload] = &[
+    steady("open-close", "open and close a file of one's own", |s| open_close::flat(&s, Place::Own)),
+    steady("open-close-same", "open and close one file of all", |s| open_close::flat(&s, Place::Same)),
+    steady("creat-unlink", "create, close and unlink a file in a directory of one's own", |s| {
+        creat_unlink::task(&s, Place::Own)
+    }),
+    steady(
+        "creat-unlink-same",
+        "create, close and unlink a file of one's own in one directory of all",
+        |s| creat_unlink::task(&s, Place::Beside),
+    ),
+    steady("stat", "stat a file of one's own", |s| stat::task(&s, Place::Own)),
+    steady("stat-same", "stat one file of all", |s| stat::task(&s, Place::Same)),
+    steady("rename-same", "rename a file of one's own within one directory of all", |s| {
+        rename::within(&s, Place::Beside)
+    }),
+    steady(
+        "readdir",
+        "list a directory of 1,000 names of one's own (the whole list is one operation)",
+        |s| readdir::list(&s, Place::Own),
+    ),
+    steady("readdir-unlink", "list one directory of all, unlink and create a name in it, in turn", |s| {
+        readdir::beside_unlink(&s)
+    }),
+    steady("read4k", "read 4 KiB, in turn through a file of 1 MiB of one's own", |s| {
+        pread(&s, Place::Own, MANY, Blocks::Private)
+    }),
+    steady("write4k", "overwrite 4 KiB, in turn through a file of 1 MiB of one's own", |s| {
+        pwrite(&s, Place::Own, MANY, Blocks::Private)
+    }),
+    steady("write4k-same", "overwrite 4 KiB, in turn through 1 MiB of one's own in one file of all", |s| {
+        pwrite(&s, Place::Same, MANY, Blocks::Private)
+    }),
+    steady("append-fsync", "append 4 KiB to a file of one's own, then fsync", |s| {
+        length::task(&s, Change::AppendSync)
+    }),
+    with_tasks(
+        128,
+        steady("posix02", "lock and unlock a file of one's own with fcntl (POSIX)", file_lock::posix),
+    ),
+    with_tasks(128, steady("flock02", "lock and unlock a file of one's own with flock", file_lock::flock)),
+    passes("fsmark", "create empty files in 20 directories of one's own (populate)", |s| {
+        batch::in_many_directories(&s, Half::Create)
+    }),
+    passes("fsmark-reclaim", "unlink the files that fsmark makes (reclaim)", |s| {
+        batch::in_many_directories(&s, Half::Unlink)
+    }),
+    on_the_tree(passes(
+        "untar",
+        "unpack a source tree (one file, directory or link is one operation)",
+        tree::untar,
+    )),
+    on_the_tree(passes(
+        "rmtree",
+        "remove a source tree (one file, directory or link is one operation)",
+        tree::rmtree,
+    )),
+    // FxMark.
+    passes("MWCL", "create empty files in a directory of one's own", |s| {
+        batch::in_one_directory(&s, Place::Own, Half::Create)
+    }),
+    passes("MWCM", "create empty files in one directory of all", |s| {
+        batch::in_one_directory(&s, Place::Beside, Half::Create)
+    }),
+    passes("MWUL", "unlink empty files in a directory of one's own", |s| {
+        batch::in_one_directory(&s, Place::Own, Half::Unlink)
+    }),
+    passes("MWUM", "unlink empty files in one directory of all", |s| {
+        batch::in_one_directory(&s, Place::Beside, Half::Unlink)
+    }),
+    steady("MWRL", "rename a file within a directory of one's own", |s| rename::within(&s, Place::Own)),
+    steady("MWRM", "rename a file from a directory of one's own into one of all, and back", |s| {
+        rename::across(&s)
+    }),
+    steady("MRPL", "open and close a file of one's own, five directories deep", |s| {
+        open_close::deep(&s, Place::Own)
+    }),
+    steady("MRPM", "open and close files of all, five directories deep, in random order", |s| {
+        open_close::deep_many(&s)
+    }),
+    steady("MRPH", "open and close one file of all, five directories deep", |s| {
+        open_close::deep(&s, Place::Same)
+    }),
+    steady("MRDL", "list a directory of one's own (1,000 names, one operation)", |s| {
+        readdir::list(&s, Place::Own)
+    }),
+    steady("MRDM", "list one directory of all (1,000 names, one operation)", |s| {
+        readdir::list(&s, Place::Same)
+    }),
+    steady("DRBL", "read the same block of a file of one's own", |s| {
+        pread(&s, Place::Own, 1, Blocks::Private)
+    }),
+    steady("DRBM", "read a block of one's own in one file of all", |s| {
+        pread(&s, Place::Same, 1, Blocks::Private)
+    }),
+    steady("DRBH", "read the same block of one file of all", |s| pread(&s, Place::Same, 1, Blocks::Common)),
+    steady("DWOL", "overwrite the same block of a file of one's own", |s| {
+        pwrite(&s, Place::Own, 1, Blocks::Private)
+    }),
+    steady("DWOM", "overwrite a block of one's own in one file of all", |s| {
+        pwrite(&s, Place::Same, 1, Blocks::Private)
+    }),
+    steady("DWAL", "append 4 KiB to a file of one's own", |s| length::task(&s, Change::Append)),
+    passes("DWTL", "cut 4 KiB off a file of one's own", |s| length::task(&s, Change::Truncate)),
+    steady("DWSL", "overwrite a block of a file of one's own, then fsync", |s| {
+        io(&s, Place::Own, Direction::OverwriteSync, Position::Given, 1, Blocks::Private)
+    }),
+    // will-it-scale.
+    steady("open1", "open and close a file of one's own in one directory of all", |s| {
+        open_close::flat(&s, Place::Beside)
+    }),
+    steady("open2", "open and close a file of one's own in a directory of one's own", |s| {
+        open_close::flat(&s, Place::Own)
+    }),
+    steady("open3", "open and close one file of all", |s| open_close::flat(&s, Place::Same)),
+    steady("unlink1", "create, close and unlink in one directory of all", |s| {
+        creat_unlink::task(&s, Place::Beside)
+    }),
+    steady("unlink2", "create, close and unlink in a directory of one's own", |s| {
+        creat_unlink::task(&s, Place::Own)
+    }),
+    steady(
+        "lock1",
+        "lock and unlock a file of one's own with fcntl (there counted as two)",
+        file_lock::posix,
+    ),
+    steady("lseek1", "lseek in a file of one's own", |s| descriptor::lseek(&s, Place::Own)),
+    steady("lseek2", "lseek in one file of all, opened by each", |s| descriptor::lseek(&s, Place::Same)),
+    steady("dup1", "duplicate and close a descriptor", |s| descriptor::dup(&s)),
+    steady("fallocate1", "reserve 8 KiB more of a file of one's own, up to 1 MiB", |s| {
+        length::task(&s, Change::Allocate)
+    }),
+    steady("read1", "read 4 KiB on, through 1 MiB of one's own", |s| {
+        io(&s, Place::Own, Direction::Read, Position::Followed, MANY, Blocks::Private)
+    }),
+    steady("read2", "read 4 KiB on, through one file of all of 1 MiB, opened by each", |s| {
+        io(&s, Place::Same, Direction::Read, Position::Followed, MANY, Blocks::Common)
+    }),
+    steady("readseek1", "lseek and read in a file of one's own", |s| {
+        io(&s, Place::Own, Direction::Read, Position::Sought, 1, Blocks::Private)
+    }),
+    steady("readseek2", "lseek and read the same block of one file of all", |s| {
+        io(&s, Place::Same, Direction::Read, Position::Sought, 1, Blocks::Common)
+    }),
+    steady("readseek3", "lseek and read a block of one's own in one file of all", |s| {
+        io(&s, Place::Same, Direction::Read, Position::Sought, 1, Blocks::Private)
+    }),
+    steady("pread1", "pread in a file of one's own", |s| pread(&s, Place::Own, 1, Blocks::Private)),
+    steady("pread2", "pread the same block of one file of all", |s| {
+        pread(&s, Place::Same, 1, Blocks::Common)
+    }),
+    steady("pread3", "pread a block of one's own in one file of all", |s| {
+        pread(&s, Place::Same, 1, Blocks::Private)
+    }),
+    steady("write1", "write 4 KiB on, through 1 MiB of one's own", |s| {
+        io(&s, Place::Own, Direction::Overwrite, Position::Followed, MANY, Blocks::Private)
+    }),
+    steady("writeseek1", "lseek and write in a file of one's own", |s| {
+        io(&s, Place::Own, Direction::Overwrite, Position::Sought, 1, Blocks::Private)
+    }),
+    steady("writeseek2", "lseek and write the same block of one file of all", |s| {
+        io(&s, Place::Same, Direction::Overwrite, Position::Sought, 1, Blocks::Common)
+    }),
+    steady("writeseek3", "lseek and write a block of one's own in one file of all", |s| {
+        io(&s, Place::Same, Direction::Overwrite, Position::Sought, 1, Blocks::Private)
+    }),
+    steady("pwrite1", "pwrite in a file of one's own", |s| pwrite(&s, Place::Own, 1, Blocks::Private)),
+    steady("pwrite2", "pwrite the same block of one file of all", |s| {
+        pwrite(&s, Place::Same, 1, Blocks::Common)
+    }),
+    steady("pwrite3", "pwrite a block of one's own in one file of all", |s| {
+        pwrite(&s, Place::Same, 1, Blocks::Private)
+    }),
+    Workload {
+        name: "footprint",
+        about: "memory for each of 1,000,000 empty files in one directory, in process (target lib only)",
+        shape: Shape::Footprint,
+        tasks: Some(1),
+        tree: false,
+        task: |s| creat_unlink::task(&s, Place::Own),
+    },
+];
+
+fn pread(seat: &Seat, place: Place, count: usize, blocks: Blocks) -> Box<dyn Task> {
+    io(seat, place, Direction::Read, Position::Given, count, blocks)
+}
+
+fn pwrite(seat: &Seat, place: Place, count: usize, blocks: Blocks) -> Box<dyn Task> {
+    io(seat, place, Direction::Overwrite, Position::Given, count, blocks)
+}
+
+fn io(
+    seat: &Seat,
+    place: Place,
+    direction: Direction,
+    position: Position,
+    count: usize,
+    blocks: Blocks,
+) -> Box<dyn Task> {
+    block_io::task(seat, Pattern { place, direction, position, count, blocks })
+}

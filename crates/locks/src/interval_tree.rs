@@ -1,0 +1,404 @@
+//! Interval tree: items in the order of their keys, found by key or by the bytes that they cover.
+//!
+//! # Theory
+//! A B+ tree. Each inner node knows of every child its first key and the largest end below it (Cormen et al.'s
+//! augmentation), so a search for what overlaps a range passes by whole subtrees that end before the range begins:
+//! ```text
+//!   first key   0        70                130
+//!   largest end    99        120               EOF       looking for 100..=110: the first child is left out
+//!              [0-9 5-99] [70-79 80-120]  [130-EOF ...]
+//! ```
+//! A tree of few items is one leaf, that is, one sorted vector, which keeps its memory when it gets empty: who
+//! locks and unlocks the same file again and again allocates nothing.
+//!
+//! # Invariants
+//! - T1 all leaves are at one depth; no node but a root leaf is empty; none has more than [`NODE_MAX`] entries;
+//! - T2 `first` and `max_end` of a child are those of its items.
+//!
+//! # Cost
+//! n items: O(log n) for each change; O(log n + k) for k items found. Nodes are halved when full, and joined with
+//! a neighbour when less than a quarter full, so an item that comes and goes at a boundary moves nothing else.
+//!
+//! # Sources
+//! Bayer and McCreight, "Organization and maintenance of large ordered indexes" (1972); the kernel's interval
+//! trees, in which file locks are not kept.
+
+use crate::Range;
+use std::mem;
+use std::ops::ControlFlow;
+
+/// The most entries of a node.
+const NODE_MAX: usize = 32;
+
+/// What a tree holds.
+pub(crate) trait Item {
+    /// What items are ordered by. No two items of a tree have the same.
+    type Key: Ord + Copy;
+
+    /// The item's key.
+    fn key(&self) -> Self::Key;
+
+    /// The bytes that it covers.
+    fn range(&self) -> Range;
+}
+
+/// A sorted set of items.
+pub(crate) struct Tree<T: Item> {
+    root: Node<T>,
+    len: usize,
+}
+
+enum Node<T: Item> {
+    Leaf(Vec<T>),
+    Inner(Vec<Child<T>>),
+}
+
+struct Child<T: Item> {
+    first: T::Key,
+    max_end: u64,
+    node: Node<T>,
+}
+
+impl<T: Item> Default for Tree<T> {
+    fn default() -> Self {
+        Tree { root: Node::Leaf(Vec::new()), len: 0 }
+    }
+}
+
+impl<T: Item> Tree<T> {
+    /// How many items there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True without items.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds an item, whose key must be new.
+    pub(crate) fn insert(&mut self, item: T) {
+        self.len += 1;
+        if let Some(sibling) = self.root.insert(item) {
+            let left = mem::replace(&mut self.root, Node::Inner(Vec::with_capacity(NODE_MAX + 1)));
+            if let Node::Inner(children) = &mut self.root {
+                children.extend([Child::of(left), sibling]);
+            }
+        }
+    }
+
+    /// Takes an item out.
+    pub(crate) fn remove(&mut self, key: T::Key) -> Option<T> {
+        let item = self.root.remove(key)?;
+        self.len -= 1;
+        if let Node::Inner(children) = &mut self.root
+            && children.len() == 1
+            && let Some(only) = children.pop()
+        {
+            self.root = only.node;
+        }
+        Some(item)
+    }
+
+    /// The item with this key.
+    pub(crate) fn get(&self, key: T::Key) -> Option<&T> {
+        let mut node = &self.root;
+        loop {
+            match node {
+                Node::Leaf(items) => {
+                    return items.binary_search_by_key(&key, T::key).ok().map(|at| &items[at]);
+                }
+                Node::Inner(children) => node = &children[child_at(children, key)].node,
+            }
+        }
+    }
+
+    /// The item with this key, to be changed in what is neither its key nor its range.
+    pub(crate) fn get_mut(&mut self, key: T::Key) -> Option<&mut T> {
+        let mut node = &mut self.root;
+        loop {
+            match node {
+                Node::Leaf(items) => {
+                    return items.binary_search_by_key(&key, T::key).ok().map(|at| &mut items[at]);
+                }
+                Node::Inner(children) => {
+                    let at = child_at(children, key);
+                    node = &mut children[at].node;
+                }
+            }
+        }
+    }
+
+    /// The items, in order, until `visit` breaks.
+    pub(crate) fn visit_all<B>(&self, mut visit: impl FnMut(&T) -> ControlFlow<B>) -> ControlFlow<B> {
+        self.root.visit_all(&mut visit)
+    }
+
+    /// The items in order, beginning with the last whose key is at most `key`, or else with the first of all,
+    /// until `visit` breaks.
+    pub(crate) fn visit_from<B>(
+        &self,
+        key: T::Key,
+        mut visit: impl FnMut(&T) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        self.root.visit_from(key, &mut visit)
+    }
+
+    /// Takes all items out.
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+        match &mut self.root {
+            Node::Leaf(items) => items.clear(),
+            inner => *inner = Node::Leaf(Vec::new()),
+        }
+    }
+}
+
+/// Trees ordered by first byte.
+impl<T: Item<Key = (u64, K)>, K: Ord + Copy> Tree<T> {
+    /// The items that have a byte in common with `range`, in order, until `visit` breaks.
+    pub(crate) fn visit_overlapping<B>(
+        &self,
+        range: Range,
+        mut visit: impl FnMut(&T) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        self.root.visit_overlapping(range, &mut visit)
+    }
+}
+
+/// The child in which `key` is, if anywhere.
+fn child_at<T: Item>(children: &[Child<T>], key: T::Key) -> usize {
+    children.partition_point(|child| child.first <= key).saturating_sub(1)
+}
+
+impl<T: Item> Child<T> {
+    fn of(node: Node<T>) -> Self {
+        // A node that becomes a child has entries (T1).
+        let (first, max_end) = (node.first(), node.max_end());
+        Child { first, max_end, node }
+    }
+
+    /// Restores T2 after entries have left.
+    fn refresh(&mut self) {
+        (self.first, self.max_end) = (self.node.first(), self.node.max_end());
+    }
+}
+
+impl<T: Item> Node<T> {
+    fn entries(&self) -> usize {
+        match self {
+            Node::Leaf(items) => items.len(),
+            Node::Inner(children) => children.len(),
+        }
+    }
+
+    fn first(&self) -> T::Key {
+        match self {
+            Node::Leaf(items) => items[0].key(),
+            Node::Inner(children) => children[0].first,
+        }
+    }
+
+    fn max_end(&self) -> u64 {
+        match self {
+            Node::Leaf(items) => items.iter().map(|item| item.range().end()).max(),
+            Node::Inner(children) => children.iter().map(|child| child.max_end).max(),
+        }
+        .unwrap_or(0)
+    }
+
+    /// Returns the new right neighbour if the node had to be halved.
+    fn insert(&mut self, item: T) -> Option<Child<T>> {
+        let (key, end) = (item.key(), item.range().end());
+        match self {
+            Node::Leaf(items) => {
+                let at = items.partition_point(|other| other.key() < key);
+                debug_assert!(items.get(at).is_none_or(|other| other.key() != key), "a key twice");
+                items.insert(at, item);
+                (items.len() > NODE_MAX).then(|| Child::of(Node::Leaf(items.split_off(NODE_MAX / 2))))
+            }
+            Node::Inner(children) => {
+                let at = child_at(children, key);
+                let child = &mut children[at];
+                child.first = child.first.min(key);
+                child.max_end = child.max_end.max(end);
+                let sibling = child.node.insert(item)?;
+                child.refresh();
+                children.insert(at + 1, sibling);
+                (children.len() > NODE_MAX).then(|| Child::of(Node::Inner(children.split_off(NODE_MAX / 2))))
+            }
+        }
+    }
+
+    fn remove(&mut self, key: T::Key) -> Option<T> {
+        let children = match self {
+            Node::Leaf(items) => {
+                return items.binary_search_by_key(&key, T::key).ok().map(|at| items.remove(at));
+            }
+            Node::Inner(children) => children,
+        };
+        let at = child_at(children, key);
+        let child = &mut children[at];
+        let item = child.node.remove(key)?;
+        match child.node.entries() {
+            0 => drop(children.remove(at)),
+            entries => {
+                // The largest end of many is seldom the one that left.
+                if key == child.first || item.range().end() == child.max_end {
+                    child.refresh();
+                }
+                if entries < NODE_MAX / 4 {
+                    join(children, at);
+                }
+            }
+        }
+        Some(item)
+    }
+
+    fn visit_all<B>(&self, visit: &mut impl FnMut(&T) -> ControlFlow<B>) -> ControlFlow<B> {
+        match self {
+            Node::Leaf(items) => items.iter().try_for_each(visit),
+            Node::Inner(children) => children.iter().try_for_each(|child| child.node.visit_all(visit)),
+        }
+    }
+
+    fn visit_from<B>(&self, key: T::Key, visit: &mut impl FnMut(&T) -> ControlFlow<B>) -> ControlFlow<B> {
+        match self {
+            Node::Leaf(items) => {
+                let at = items.partition_point(|item| item.key() <= key).saturating_sub(1);
+                items[at..].iter().try_for_each(visit)
+            }
+            Node::Inner(children) => {
+                let at = child_at(children, key);
+                children[at].node.visit_from(key, visit)?;
+                children[at + 1..].iter().try_for_each(|child| child.node.visit_all(visit))
+            }
+        }
+    }
+}
+
+impl<T: Item<Key = (u64, K)>, K: Ord + Copy> Node<T> {
+    fn visit_overlapping<B>(
+        &self,
+        range: Range,
+        visit: &mut impl FnMut(&T) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        match self {
+            Node::Leaf(items) => {
+                let begun = items.iter().take_while(|item| item.key().0 <= range.end());
+                begun.filter(|item| item.range().end() >= range.start()).try_for_each(visit)
+            }
+            Node::Inner(children) => {
+                let begun = children.iter().take_while(|child| child.first.0 <= range.end());
+                let mut reaching = begun.filter(|child| child.max_end >= range.start());
+                reaching.try_for_each(|child| child.node.visit_overlapping(range, visit))
+            }
+        }
+    }
+}
+
+/// Joins a nearly empty child with a neighbour, if both fit in one node with room to grow.
+fn join<T: Item>(children: &mut Vec<Child<T>>, at: usize) {
+    let fits = |left: usize| {
+        let pair = children.get(left..left + 2)?;
+        (pair[0].node.entries() + pair[1].node.entries() <= NODE_MAX * 3 / 4).then_some(left)
+    };
+    let Some(left) = fits(at).or_else(|| at.checked_sub(1).and_then(fits)) else { return };
+    let right = children.remove(left + 1);
+    let child = &mut children[left];
+    match (&mut child.node, right.node) {
+        (Node::Leaf(items), Node::Leaf(more)) => items.extend(more),
+        (Node::Inner(items), Node::Inner(more)) => items.extend(more),
+        _ => unreachable!("all leaves are at one depth (T1)"),
+    }
+    child.max_end = child.max_end.max(right.max_end);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{Random, range};
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Span(Range, u32);
+
+    impl Item for Span {
+        type Key = (u64, u32);
+
+        fn key(&self) -> (u64, u32) {
+            (self.0.start(), self.1)
+        }
+
+        fn range(&self) -> Range {
+            self.0
+        }
+    }
+
+    /// T1 and T2. Returns the depth of the leaves.
+    fn check<T: Item>(node: &Node<T>, is_root: bool) -> usize {
+        assert!(is_root || node.entries() > 0);
+        assert!(node.entries() <= NODE_MAX);
+        match node {
+            Node::Leaf(items) => {
+                assert!(items.is_sorted_by(|a, b| a.key() < b.key()));
+                0
+            }
+            Node::Inner(children) => {
+                assert!(children.is_sorted_by(|a, b| a.first < b.first));
+                let depth = check(&children[0].node, false);
+                for child in children {
+                    assert!(child.first == child.node.first() && child.max_end == child.node.max_end());
+                    assert_eq!(check(&child.node, false), depth);
+                }
+                depth + 1
+            }
+        }
+    }
+
+    fn overlapping(tree: &Tree<Span>, range: Range) -> Vec<Span> {
+        let mut found = Vec::new();
+        let _ = tree.visit_overlapping(range, |span| {
+            found.push(*span);
+            ControlFlow::<()>::Continue(())
+        });
+        found
+    }
+
+    #[test]
+    fn random_changes_agree_with_a_sorted_list() {
+        let mut random = Random::new("interval tree");
+        let mut tree = Tree::default();
+        let mut list: Vec<Span> = Vec::new();
+        for step in 0..30_000 {
+            // Waves: the tree grows to a depth of three and shrinks to nothing.
+            let growing = step / 5_000 % 2 == 0;
+            let from = random.below(2_000) as u64;
+            let span = Span(range(from, from + random.below(40) as u64), random.below(4) as u32);
+            let at = list.partition_point(|other| other.key() < span.key());
+            let is_there = list.get(at).is_some_and(|other| other.key() == span.key());
+            if is_there {
+                assert_eq!(tree.get(span.key()), Some(&list[at]));
+            }
+            if growing && !is_there {
+                tree.insert(span);
+                list.insert(at, span);
+            } else if !growing && !list.is_empty() {
+                let gone = list.remove(at.min(list.len() - 1));
+                assert_eq!(tree.remove(gone.key()), Some(gone));
+                assert_eq!(tree.remove(gone.key()), None);
+            }
+            assert_eq!(tree.len(), list.len());
+            if step % 64 == 0 {
+                check(&tree.root, true);
+                let wanted: Vec<_> = list.iter().copied().filter(|span| span.0.overlaps(span.0)).collect();
+                assert_eq!(overlapping(&tree, Range::WHOLE), wanted);
+                let near = range(from, from + 10);
+                let wanted: Vec<_> = list.iter().copied().filter(|other| other.0.overlaps(near)).collect();
+                assert_eq!(overlapping(&tree, near), wanted);
+                let first = tree.visit_from(span.key(), |found| ControlFlow::Break(*found));
+                let at = list.partition_point(|other| other.key() <= span.key()).saturating_sub(1);
+                assert_eq!(first.break_value(), list.get(at).copied());
+            }
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Space: one lock space of one file, that is, its granted locks and those who wait for them.
+//!
+//! # Theory
+//! A request is *admissible* when no lock of another owner is in its way, and no starving request either (see
+//! `waiters`). Whatever sets something free then *settles* the space before it lets go of the file: of those who
+//! wait for the bytes concerned, oldest first, each that is admissible is granted on the spot. The lock is handed
+//! over; nobody is woken to try again.
+//!
+//! Only the first of each queue is looked at. When it is not admissible, the others of its queue, which want the
+//! same, are not either, with two exceptions:
+//! - if one owner alone is in its way, requests of that very owner: who holds a shared lock and wants it exclusive
+//!   stands behind another who wants the same, and waits for all but himself;
+//! - if only a starving request is in its way, those whom that waits for.
+
+use crate::domain::LockDomain;
+use crate::file::FileState;
+use crate::ranges::{InTheWay, Ranges};
+use crate::statistics::SpaceStatistics;
+use crate::wait::{Done, Outcomes, Submitted, Ticket, Wait};
+use crate::wait_table::WaitTable;
+use crate::waiters::{Place, Waiter, Waiters};
+use crate::{LockError, Owner, Range, RangeRequest};
+use sluice_sync::Arc;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Granted locks and their waiters. *Protected by the file state.*
+pub(crate) struct Space {
+    pub(crate) granted: Ranges,
+    /// Made when somebody has to wait.
+    waiters: Option<Box<Waiters>>,
+    /// Which of the file's spaces it is: flock, or byte ranges. *immutable*
+    pub(crate) is_flock: bool,
+    pub(crate) statistics: SpaceStatistics,
+}
+
+/// The file and the domain that a space belongs to.
+#[derive(Clone, Copy)]
+pub(crate) struct Around<'a> {
+    pub(crate) file: &'a Arc<FileState>,
+    pub(crate) domain: &'a LockDomain,
+}
+
+/// What is in the way of a request.
+enum Verdict {
+    Admissible,
+    /// Locks of this owner alone.
+    Owner(Owner),
+    /// Locks of several owners.
+    Owners,
+    /// No lock, but an older request that starves.
+    Starving,
+}
+
+/// Newer than any request that waits.
+const NEWCOMER: u64 = u64::MAX;
+
+impl Space {
+    /// A space without locks.
+    pub(crate) fn new(is_flock: bool) -> Self {
+        let statistics = SpaceStatistics::default();
+        Space { granted: Ranges::default(), waiters: None, is_flock, statistics }
+    }
+
+    /// The waiting requests, if there are any.
+    pub(crate) fn waiters(&self) -> Option<&Waiters> {
+        self.waiters.as_deref().filter(|waiters| !waiters.is_empty())
+    }
+
+    fn ticket(&self, place: Place) -> Ticket {
+        Ticket { place, is_flock: self.is_flock }
+    }
+
+    fn waiter(&self, place: Place) -> Option<&Waiter> {
+        self.waiters.as_ref()?.get(place)
+    }
+
+    /// The request that waits there.
+    pub(crate) fn waiting(&self, place: Place) -> Option<RangeRequest> {
+        self.waiter(place).map(|waiter| waiter.request)
+    }
+
+    fn verdict(&self, request: &RangeRequest, number: u64) -> Verdict {
+        match self.granted.in_the_way(request) {
+            InTheWay::One(owner) => Verdict::Owner(owner),
+            InTheWay::Several => Verdict::Owners,
+            InTheWay::Nobody if self.starving_in_the_way(*request, number).next().is_some() => {
+                Verdict::Starving
+            }
+            InTheWay::Nobody => Verdict::Admissible,
+        }
+    }
+
+    /// The starving requests that are in the way of `request`: not those that wait for its owner themselves.
+    fn starving_in_the_way(&self, request: RangeRequest, number: u64) -> impl Iterator<Item = &Waiter> {
+        let waiters = self.waiters().into_iter();
+        let starving = waiters.flat_map(move |waiters| waiters.starving_against(request, number));
+        starving.filter(move |waiter| !self.granted.is_in_the_way(request.owner, &waiter.request))
+    }
+
+    /// Grants `request`, or makes it wait with the completion that `done` builds. Without `done` it does not wait.
+    ///
+    /// # Errors
+    /// [`LockError::WouldBlock`], [`LockError::NoLocks`]. Deadlock is found out later, see [`Outcomes`].
+    pub(crate) fn request(
+        &mut self,
+        around: Around<'_>,
+        request: RangeRequest,
+        done: Option<impl FnOnce() -> Done>,
+        outcomes: &mut Outcomes,
+    ) -> Result<Submitted, LockError> {
+        if matches!(self.verdict(&request, NEWCOMER), Verdict::Admissible) {
+            if self.grant(around, &request, NEWCOMER, outcomes)? {
+                self.settle(around, request.range, outcomes);
+            }
+            return Ok(Submitted::Granted);
+        }
+        let done = done.ok_or(LockError::WouldBlock)?;
+        around.domain.quota.reserve(1)?;
+        let number = self.statistics.count_wait();
+        let place = self.waiters.get_or_insert_default().push(number, request, done());
+        let ticket = self.ticket(place);
+        if let (Some(waits), Some(process)) = (self.detection(around), request.owner.process()) {
+            waits.add(process, around.file, ticket);
+            // Whoever closes a cycle last sees the others here: each says that it waits before it looks.
+            if self.processes_in_the_way(place).iter().any(|&process| waits.has(process)) {
+                outcomes.suspects.push_back(Wait { file: around.file.clone(), ticket });
+            }
+        }
+        Ok(Submitted::Waiting(ticket))
+    }
+
+    /// Where waits are noted, for requests of this space.
+    fn detection<'a>(&self, around: Around<'a>) -> Option<&'a WaitTable> {
+        around.domain.waits.as_ref().filter(|_| !self.is_flock)
+    }
+
+    /// Grants an admissible request. Returns whether its owner gave up something thereby.
+    fn grant(
+        &mut self,
+        around: Around<'_>,
+        request: &RangeRequest,
+        number: u64,
+        outcomes: &mut Outcomes,
+    ) -> Result<bool, LockError> {
+        let Some(waiters) = self.waiters.as_mut().filter(|waiters| !waiters.is_empty()) else {
+            let gave_up = self.granted.take(request, &around.domain.quota)?;
+            self.statistics.grants += 1;
+            return Ok(gave_up);
+        };
+        let bypassed = around.domain.bypass_max.and_then(|most| {
+            // Who is in its way already does not come between.
+            let excused = |waiter: &RangeRequest| self.granted.is_in_the_way(request.owner, waiter);
+            waiters.oldest_against(request, number, excused).map(|place| (place, most))
+        });
+        let gave_up = self.granted.take(request, &around.domain.quota)?;
+        self.statistics.grants += 1;
+        if let Some((place, most)) = bypassed {
+            waiters.bypass(place, most);
+            self.statistics.bypasses += 1;
+        }
+        // A process that gets a lock while it waits elsewhere may close a cycle: others now wait for it.
+        if let (Some(waits), Some(process)) = (self.detection(around), request.owner.process())
+            && waits.has(process)
+            && let Some(waiters) = self.waiters()
+        {
+            let wait = |place| Wait { file: around.file.clone(), ticket: self.ticket(place) };
+            outcomes.suspects.extend(waiters.against(request).into_iter().map(wait));
+        }
+        Ok(gave_up)
+    }
+
+    /// Takes `range` away from `owner`, and hands it on.
+    ///
+    /// # Errors
+    /// [`LockError::NoLocks`] if that would split a lock and the limit is reached.
+    pub(crate) fn unlock(
+        &mut self,
+        around: Around<'_>,
+        owner: Owner,
+        range: Range,
+        outcomes: &mut Outcomes,
+    ) -> Result<(), LockError> {
+        if self.granted.unlock(owner, range, &around.domain.quota)? {
+            self.settle(around, range, outcomes);
+        }
+        Ok(())
+    }
+
+    /// Takes everything away from `owner`, and hands it on.
+    pub(crate) fn release(&mut self, around: Around<'_>, owner: Owner, outcomes: &mut Outcomes) {
+        if let Some(range) = self.granted.release(owner, &around.domain.quota) {
+            self.settle(around, range, outcomes);
+        }
+    }
+
+    /// Grants what can be granted after something in `freed` was set free, oldest first.
+    pub(crate) fn settle(&mut self, around: Around<'_>, freed: Range, outcomes: &mut Outcomes) {
+        let Some(waiters) = self.waiters() else { return };
+        let heads = waiters.heads(freed).into_iter();
+        // Each with whether the rest of its queue depends on it.
+        let mut candidates: BinaryHeap<_> = heads.map(|place| Reverse((place, true))).collect();
+        while let Some(Reverse((place, leads))) = candidates.pop() {
+            let (Some(waiter), Some(waiters)) = (self.waiter(place), self.waiters()) else { continue };
+            let request = waiter.request;
+            let behind = waiters.behind(place).filter(|_| leads).map(|behind| Reverse((behind, true)));
+            match self.verdict(&request, place.number) {
+                Verdict::Admissible => {
+                    let gave_up = self.grant_waiter(around, place, &request, outcomes);
+                    candidates.extend(behind);
+                    if gave_up && let Some(waiters) = self.waiters() {
+                        candidates.extend(
+                            waiters.heads(request.range).into_iter().map(|place| Reverse((place, true))),
+                        );
+                    }
+                }
+                Verdict::Owner(owner) if leads => {
+                    candidates.extend(waiters.own_in_queue(owner, place).map(|own| Reverse((own, false))));
+                }
+                Verdict::Starving => candidates.extend(behind),
+                Verdict::Owner(_) | Verdict::Owners => {}
+            }
+        }
+    }
+
+    /// Grants the admissible request that waits at `place`.
+    fn grant_waiter(
+        &mut self,
+        around: Around<'_>,
+        place: Place,
+        request: &RangeRequest,
+        outcomes: &mut Outcomes,
+    ) -> bool {
+        let Some(waiter) = self.take_out(around, place) else { return false };
+        self.statistics.note_wait(waiter.since);
+        let outcome = self.grant(around, request, place.number, outcomes);
+        outcomes.add(waiter.done, outcome.map(drop));
+        outcome == Ok(true)
+    }
+
+    /// Takes a waiting request out, and forgets that it waited.
+    fn take_out(&mut self, around: Around<'_>, place: Place) -> Option<Waiter> {
+        let waiter = self.waiters.as_mut()?.remove(place)?;
+        around.domain.quota.release(1);
+        if let (Some(waits), Some(process)) = (self.detection(around), waiter.request.owner.process()) {
+            waits.remove(process, around.file, self.ticket(place));
+        }
+        Some(waiter)
+    }
+
+    /// Takes a waiting request back, and gives back its completion. Those who only waited for it, because it
+    /// starved, go on.
+    pub(crate) fn withdraw(
+        &mut self,
+        around: Around<'_>,
+        place: Place,
+        outcomes: &mut Outcomes,
+    ) -> Option<Done> {
+        let starved = self.waiters.as_ref()?.starves(place);
+        let waiter = self.take_out(around, place)?;
+        if starved {
+            self.settle(around, place.range, outcomes);
+        }
+        Some(waiter.done)
+    }
+
+    /// Drops all locks, and ends all waits with [`LockError::Interrupted`].
+    pub(crate) fn clear(&mut self, around: Around<'_>, outcomes: &mut Outcomes) {
+        let waiting = self.waiters.as_ref().map(|waiters| waiters.all()).unwrap_or_default();
+        for waiter in waiting.into_iter().filter_map(|place| self.take_out(around, place)) {
+            outcomes.add(waiter.done, Err(LockError::Interrupted));
+        }
+        around.domain.quota.release(self.granted.clear());
+    }
+
+    // What the deadlock detector asks.
+
+    /// The processes that the request waiting at `place` waits for, each once.
+    pub(crate) fn processes_in_the_way(&self, place: Place) -> Vec<u64> {
+        let Some(request) = self.waiting(place) else { return Vec::new() };
+        let mut processes = self.granted.processes_in_the_way(&request);
+        let starving = self.starving_in_the_way(request, place.number);
+        processes.extend(starving.filter_map(|waiter| waiter.request.owner.process()));
+        processes
+    }
+
+    /// How the request waiting at `place` waits for `process`, if it does.
+    pub(crate) fn edge(&self, place: Place, process: u64) -> Option<Edge> {
+        let request = self.waiting(place)?;
+        if self.granted.is_in_the_way(Owner::Process(process), &request) {
+            return Some(Edge::Lock);
+        }
+        let mut starving = self.starving_in_the_way(request, place.number);
+        let starving = starving.find(|waiter| waiter.request.owner == Owner::Process(process))?;
+        Some(Edge::Starving(starving.place()))
+    }
+
+    /// A starving request that the one at `place` waits for.
+    pub(crate) fn starving_before(&self, place: Place) -> Option<Place> {
+        let request = self.waiting(place)?;
+        self.starving_in_the_way(request, place.number).next().map(Waiter::place)
+    }
+
+    /// Lets others pass the starving request at `place` again.
+    pub(crate) fn forgive(&mut self, around: Around<'_>, place: Place, outcomes: &mut Outcomes) {
+        if self.waiters.as_mut().is_some_and(|waiters| waiters.forgive(place)) {
+            self.settle(around, place.range, outcomes);
+        }
+    }
+}
+
+/// Why a request waits for a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Edge {
+    /// The process holds a lock that is in the way.
+    Lock,
+    /// A starving request of the process, which waits there, is in the way.
+    Starving(Place),
+}

@@ -1,0 +1,71 @@
+//! Statistics: what happened to the locks of a file: who is asked for most, and where the waiting is long.
+
+use crate::file::FileState;
+use sluice_sync::time::Instant;
+
+/// The counts of one lock space. *Protected by the file state.*
+#[derive(Default)]
+pub(crate) struct SpaceStatistics {
+    pub(crate) grants: u64,
+    waits: u64,
+    pub(crate) bypasses: u64,
+    wait_ns_total: u64,
+    wait_ns_max: u64,
+}
+
+impl SpaceStatistics {
+    /// Counts a request that begins to wait, and numbers it.
+    pub(crate) fn count_wait(&mut self) -> u64 {
+        self.waits += 1;
+        self.waits
+    }
+
+    /// Adds a wait since `since` that ends now with a lock.
+    pub(crate) fn note_wait(&mut self, since: Instant) {
+        let wait_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.wait_ns_total = self.wait_ns_total.saturating_add(wait_ns);
+        self.wait_ns_max = self.wait_ns_max.max(wait_ns);
+    }
+}
+
+/// What happened to the locks of one file since it got its first one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileStatistics {
+    /// The device of the file, a Linux `dev_t`.
+    pub dev: u64,
+    /// The inode number of the file.
+    pub ino: u64,
+    /// Locks held now.
+    pub held: u64,
+    /// Requests that wait now.
+    pub waiting: u64,
+    /// Requests granted so far.
+    pub grants: u64,
+    /// Requests that had to wait so far.
+    pub waits: u64,
+    /// Grants ahead of an older request so far.
+    pub bypasses: u64,
+    /// Time that granted requests had waited for, altogether.
+    pub wait_ns_total: u64,
+    /// The longest of these waits.
+    pub wait_ns_max: u64,
+}
+
+impl FileStatistics {
+    /// Those of `file`, now.
+    pub(crate) fn of(file: &FileState) -> Self {
+        let mut sum = FileStatistics { dev: file.dev, ino: file.ino, ..Self::default() };
+        let spaces = file.spaces.lock();
+        for space in [&spaces.ranges, &spaces.flocks] {
+            let statistics = &space.statistics;
+            sum.held += space.granted.len() as u64;
+            sum.waiting += space.waiters().map_or(0, |waiters| waiters.len() as u64);
+            sum.grants += statistics.grants;
+            sum.waits += statistics.waits;
+            sum.bypasses += statistics.bypasses;
+            sum.wait_ns_total = sum.wait_ns_total.saturating_add(statistics.wait_ns_total);
+            sum.wait_ns_max = sum.wait_ns_max.max(statistics.wait_ns_max);
+        }
+        sum
+    }
+}

@@ -1,0 +1,104 @@
+//! Models of the name table: what stays is found and listed once, and a table dies empty or not at all.
+
+mod model;
+
+use loom::sync::Arc;
+use loom::thread;
+use model::explore;
+use sluice_sync_loom::NameTable;
+use sluice_sync_loom::face::{Mutant, seed_mutant};
+use sluice_sync_loom::rcu::Domain;
+
+/// A table of one bucket, of which the upper half of the hashes is moved to a second one.
+fn table(names: &[(u64, &[u8])]) -> Arc<NameTable<u64>> {
+    let table = Arc::new(NameTable::new(Arc::new(Domain::new())));
+    names.iter().for_each(|(hash, name)| assert!(insert(&table, *hash, name)));
+    table
+}
+
+fn insert(table: &NameTable<u64>, hash: u64, name: &[u8]) -> bool {
+    table.lock(hash, name).is_some_and(|mut entry| entry.insert(hash, 0).is_ok())
+}
+
+fn remove(table: &NameTable<u64>, hash: u64, name: &[u8]) -> bool {
+    table.lock(hash, name).is_some_and(|mut entry| entry.remove().is_some())
+}
+
+const LOW: u64 = 1 << 32;
+const HIGH: u64 = 1 << 63;
+
+#[test]
+fn names_that_stay_are_listed_once_while_the_bucket_is_moved() {
+    seed_mutant(None);
+    explore(2, || {
+        let table = table(&[(LOW, b"low"), (HIGH, b"high")]);
+        let other = table.clone();
+        let reader = thread::spawn(move || {
+            let guard = other.read();
+            let seen = other.after(0, &guard).filter(|(_, name, _)| *name == b"low" || *name == b"high");
+            assert_eq!(seen.count(), 2);
+            assert_eq!(other.get(HIGH, b"high", &guard), Some(&HIGH));
+        });
+        assert!(table.grow());
+        // The write after which the one bucket is moved.
+        assert!(insert(&table, LOW, b"twin"));
+        assert!(remove(&table, LOW, b"twin"));
+        reader.join().expect("the reader ends");
+        assert_eq!(table.len(), 2);
+    });
+}
+
+#[test]
+fn a_name_is_added_once_while_the_table_grows() {
+    seed_mutant(None);
+    explore(2, || {
+        let table = table(&[(LOW, b"low")]);
+        assert!(table.grow());
+        let other = table.clone();
+        let thread = thread::spawn(move || insert(&other, HIGH, b"new"));
+        assert!(remove(&table, LOW, b"low"));
+        let mine = insert(&table, HIGH, b"new");
+        assert!(mine != thread.join().expect("the thread ends"), "one of them was first");
+        assert_eq!(table.len(), 1);
+    });
+}
+
+fn a_table_is_killed_while_a_name_is_added() {
+    explore(2, || {
+        let table = table(&[(LOW, b"low")]);
+        assert!(remove(&table, LOW, b"low"));
+        let other = table.clone();
+        let thread = thread::spawn(move || insert(&other, HIGH, b"new"));
+        let killed = table.kill();
+        let added = thread.join().expect("the thread ends");
+        let listed = table.after(0, &table.read()).count();
+        // A failing assertion must not run destructors outside the execution.
+        drop(table);
+        assert!(added != killed && listed == usize::from(added), "killed with a name, or for nothing");
+    });
+}
+
+#[test]
+fn a_table_is_killed_or_a_name_is_added() {
+    seed_mutant(None);
+    a_table_is_killed_while_a_name_is_added();
+}
+
+#[test]
+#[should_panic(expected = "killed with a name")]
+fn looking_for_names_without_the_locks_is_found() {
+    seed_mutant(Some(Mutant::ClosedUnlocked));
+    a_table_is_killed_while_a_name_is_added();
+}
+
+#[test]
+fn a_new_table_is_killed_or_a_name_is_added() {
+    seed_mutant(None);
+    explore(3, || {
+        let table = table(&[]);
+        let other = table.clone();
+        let thread = thread::spawn(move || insert(&other, HIGH, b"new"));
+        let killed = table.kill();
+        assert!(killed != thread.join().expect("the thread ends"));
+    });
+}

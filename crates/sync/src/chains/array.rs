@@ -1,0 +1,435 @@
+//! Arrays of buckets: heads with a lock bit and a moved bit, and the sorted chains of nodes behind them.
+//!
+//! ```text
+//!   head:  | pointer to the first node ....................... | MOVED | LOCKED |
+//! ```
+//!
+//! Nodes are at least four bytes aligned, so the two low bits of a pointer are free.
+
+use super::{Bucket, Node};
+use crate::face::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use crate::face::hint;
+use crate::rcu::Guard;
+use std::ptr;
+
+/// Somebody changes the chain.
+const LOCKED: usize = 1;
+/// The chain's nodes are in the next array.
+const MOVED: usize = 2;
+/// The address of the array that is no array: there is none and will be none.
+const CLOSED: usize = 1;
+/// Buckets are counted in at most so many groups.
+const GROUPS_MAX: usize = 256;
+/// In `ready`: no chain uses the other link.
+const AT_ONCE: u64 = 1;
+
+/// An array of buckets. Bucket `n` has the places whose top bits are `n`.
+pub(crate) struct Array<N: Node> {
+    /// A power of two of them. *each: atomic (bucket)*
+    buckets: Box<[N::Bucket]>,
+    /// Which of a node's links its chains use. *immutable*
+    pub(super) link: usize,
+    /// The array that this one is moved to; null while there is none. *atomic (array)*
+    next: AtomicPtr<Array<N>>,
+    /// 0 until it is known when this array may be moved; then the grace period to be waited for. *atomic (ready)*
+    ready: AtomicU64,
+    /// The first bucket that nobody has undertaken to move. *atomic*
+    claimed: AtomicUsize,
+    /// How many buckets are moved. *atomic (array)*
+    moved: AtomicUsize,
+}
+
+fn bits<T>(head: *mut T) -> usize {
+    head.addr() & (LOCKED | MOVED)
+}
+
+fn node<T>(head: *mut T) -> *mut T {
+    head.map_addr(|addr| addr & !(LOCKED | MOVED))
+}
+
+fn with_bits<T>(node: *mut T, bits: usize) -> *mut T {
+    node.map_addr(|addr| addr | bits)
+}
+
+/// The pointer that stands for no array, now or later.
+pub(super) fn closed<N: Node>() -> *mut Array<N> {
+    ptr::without_provenance_mut(CLOSED)
+}
+
+/// Whether `array` is neither null nor [`closed`].
+pub(super) fn is_array<N: Node>(array: *mut Array<N>) -> bool {
+    array.addr() > CLOSED
+}
+
+impl<N: Node> Array<N> {
+    /// An array of empty buckets that may be moved at once.
+    pub(super) fn first_of_all(len: usize) -> Self {
+        Self::new(len, 0, AT_ONCE)
+    }
+
+    /// An array of empty buckets for a move from this one.
+    pub(super) fn successor(&self, len: usize) -> Self {
+        Self::new(len, 1 - self.link, 0)
+    }
+
+    fn new(len: usize, link: usize, ready: u64) -> Self {
+        debug_assert!(len.is_power_of_two());
+        const { assert!(align_of::<N>() > LOCKED | MOVED, "no room for the bits") };
+        Array {
+            buckets: (0..len).map(|_| N::Bucket::empty()).collect(),
+            link,
+            next: AtomicPtr::new(ptr::null_mut()),
+            ready: AtomicU64::new(ready),
+            claimed: AtomicUsize::new(0),
+            moved: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// How far a place is shifted to get its bucket, less one: with one bucket it is all of the place.
+    fn shift(&self) -> u32 {
+        u64::BITS - 1 - self.buckets.len().ilog2()
+    }
+
+    #[inline]
+    fn at(&self, place: u64) -> usize {
+        (place >> 1 >> self.shift()) as usize
+    }
+
+    /// The last place of the bucket that `place` is in.
+    pub(crate) fn last_place(&self, place: u64) -> u64 {
+        place | u64::MAX >> self.buckets.len().ilog2()
+    }
+
+    /// How many buckets form a group that is counted together.
+    pub(crate) fn group_len(&self) -> usize {
+        (self.len() / GROUPS_MAX).max(1)
+    }
+
+    /// The bucket that counts for the group of `place`: its first.
+    pub(crate) fn counter(&self, place: u64) -> &N::Bucket {
+        let at = self.at(place);
+        &self.buckets[at - at % self.group_len()]
+    }
+
+    /// The buckets that count.
+    pub(crate) fn counters(&self) -> impl Iterator<Item = &N::Bucket> {
+        self.buckets.iter().step_by(self.group_len())
+    }
+
+    /// The first node of the chain of `place`, or null; `None` if the bucket is moved.
+    #[inline]
+    pub(crate) fn first(&self, place: u64) -> Option<*mut N> {
+        // Acquire(bucket): the chain, or the mark and with it all new chains; pairs with Release(bucket).
+        let head = self.buckets[self.at(place)].head().load(Ordering::Acquire);
+        (head.addr() & MOVED == 0).then(|| node(head))
+    }
+
+    /// The node behind `node` in this array's chain, or null.
+    #[inline]
+    pub(crate) fn following(&self, node: &N) -> *mut N {
+        // Acquire(chain): the nodes behind; pairs with Release(chain) in Locked.
+        node.links()[self.link].load(Ordering::Acquire)
+    }
+
+    /// The array that this one is being moved to.
+    #[inline]
+    pub(crate) fn next<'g>(&self, _guard: &'g Guard<'_>) -> Option<&'g Array<N>> {
+        let next = self.next_ptr();
+        // SAFETY: an array that is freed a grace period after it stopped being the current one, which it has not
+        // been yet when this one could be found inside the section.
+        is_array(next).then(|| unsafe { &*next })
+    }
+
+    /// Begins a move to `next`. False if one has begun already or never will.
+    pub(super) fn set_next(&self, next: Box<Array<N>>) -> bool {
+        let next = Box::into_raw(next);
+        // Release(array): pairs with Acquire(array) in next_ptr().
+        let set = self.next.compare_exchange(ptr::null_mut(), next, Ordering::Release, Ordering::Relaxed);
+        if set.is_err() {
+            // SAFETY: from `Box::into_raw`, and published nowhere.
+            drop(unsafe { Box::from_raw(next) });
+        }
+        set.is_ok()
+    }
+
+    /// Sees to it that no move begins. False if one has, or if this was called before.
+    pub(super) fn forbid_next(&self) -> bool {
+        // Relaxed: nothing is published; moves are kept out by the exchange alone.
+        self.next.compare_exchange(ptr::null_mut(), closed(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Undoes [`forbid_next`](Self::forbid_next).
+    pub(super) fn allow_next(&self) {
+        self.next.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+
+    /// The address of the array that this one is moved to.
+    pub(super) fn next_ptr(&self) -> *mut Array<N> {
+        // Acquire(array): pairs with Release(array) in set_next().
+        self.next.load(Ordering::Acquire)
+    }
+
+    /// Whether this array may be moved, if `over` says of grace periods whether they are.
+    pub(super) fn is_ready(&self, over: impl Fn(u64) -> bool) -> bool {
+        // Acquire(ready): that the array is the current one; pairs with Release(ready) in set_ready().
+        match self.ready.load(Ordering::Acquire) {
+            0 => false,
+            AT_ONCE => true,
+            period => over(period),
+        }
+    }
+
+    /// Says which grace period must be over before this array is moved.
+    pub(super) fn set_ready(&self, period: u64) {
+        // Release(ready): pairs with Acquire(ready) in is_ready().
+        self.ready.store(period, Ordering::Release);
+    }
+
+    /// Undertakes to move up to `count` buckets; says which.
+    pub(super) fn claim(&self, count: usize) -> std::ops::Range<usize> {
+        // Relaxed: only who gets which counts. The first look keeps the number from growing for ever.
+        if self.claimed.load(Ordering::Relaxed) >= self.len() {
+            return 0..0;
+        }
+        let first = self.claimed.fetch_add(count, Ordering::Relaxed).min(self.len());
+        first..(first + count).min(self.len())
+    }
+
+    /// How many buckets are moved, or are being moved.
+    pub(crate) fn claimed(&self) -> usize {
+        // Relaxed: who saw what a move did sees it claimed, by Acquire of what it saw.
+        self.claimed.load(Ordering::Relaxed).min(self.len())
+    }
+
+    /// How many buckets are moved.
+    pub(crate) fn moved(&self) -> usize {
+        // Acquire(array): what the moves did; pairs with AcqRel(array) in note_moved().
+        self.moved.load(Ordering::Acquire)
+    }
+
+    /// Notes that `count` more buckets are moved. True if these were the last.
+    pub(super) fn note_moved(&self, count: usize) -> bool {
+        // AcqRel(array): who completes the number hands on that all chains are in place.
+        count > 0 && self.moved.fetch_add(count, Ordering::AcqRel) + count == self.len()
+    }
+
+    /// Locks the bucket of `place`; `None` if it is moved.
+    pub(super) fn lock(&self, place: u64) -> Option<Locked<'_, N>> {
+        self.lock_at(self.at(place))
+    }
+
+    /// Locks bucket `at`; `None` if it is moved.
+    pub(super) fn lock_at(&self, at: usize) -> Option<Locked<'_, N>> {
+        let head = self.buckets[at].head();
+        let mut turns = 0u32;
+        loop {
+            // Acquire(bucket): a mark is followed to the next array, as in first().
+            let now = head.load(Ordering::Acquire);
+            if now.addr() & MOVED != 0 {
+                return None;
+            }
+            let locked = with_bits(now, LOCKED);
+            // Acquire(bucket): the chain as the last owner left it; pairs with Release(bucket) in Drop.
+            if now.addr() & LOCKED == 0
+                && head.compare_exchange(now, locked, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return Some(Locked { array: self, at, first: now });
+            }
+            hint::spin_loop();
+            turns += 1;
+            // The owner may have lost its CPU in the middle of its few instructions.
+            if turns.is_multiple_of(64) {
+                crate::thread::yield_now();
+            }
+        }
+    }
+
+    /// Calls `visit` for every node of the buckets that are not moved.
+    pub(crate) fn for_each_unmoved(&self, _guard: &Guard<'_>, mut visit: impl FnMut(&N)) {
+        for bucket in &self.buckets {
+            // Acquire(bucket): as in first().
+            let head = bucket.head().load(Ordering::Acquire);
+            let mut at = if head.addr() & MOVED == 0 { node(head) } else { ptr::null_mut() };
+            // SAFETY: found in a chain inside the section: freed a grace period after it was unlinked (H3).
+            while let Some(found) = unsafe { at.as_ref() } {
+                visit(found);
+                at = self.following(found);
+            }
+        }
+    }
+
+    /// Frees the nodes of all buckets that are not moved; returns the next array.
+    ///
+    /// # Safety
+    /// Nobody else may use this array, the next one or their nodes, now or later.
+    pub(super) unsafe fn free_nodes(self) -> *mut Array<N> {
+        for bucket in &self.buckets {
+            // Relaxed throughout: the caller is alone.
+            let head = bucket.head().load(Ordering::Relaxed);
+            let mut at = if head.addr() & MOVED == 0 { node(head) } else { ptr::null_mut() };
+            // SAFETY: in the one chain that is not moved, so it is freed once, below.
+            while let Some(found) = unsafe { at.as_ref() } {
+                let following = found.links()[self.link].load(Ordering::Relaxed);
+                // SAFETY: as above; nobody else is left by the caller's contract.
+                unsafe { N::free(at) };
+                at = following;
+            }
+        }
+        self.next.load(Ordering::Relaxed)
+    }
+}
+
+/// A bucket whose lock the caller holds; unlocks it when dropped.
+pub(crate) struct Locked<'a, N: Node> {
+    pub(crate) array: &'a Array<N>,
+    at: usize,
+    /// What the head becomes when it is unlocked, with [`MOVED`] or without a bit.
+    first: *mut N,
+}
+
+/// A place in a locked chain: a node, or null at the end, and the node before it, null at the beginning.
+pub(crate) struct Place<N> {
+    before: *mut N,
+    node: *mut N,
+}
+
+impl<N> Clone for Place<N> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<N> Copy for Place<N> {}
+
+impl<N: Node> Locked<'_, N> {
+    /// Whether this is also the bucket of `place`.
+    pub(crate) fn covers(&self, place: u64) -> bool {
+        self.array.at(place) == self.at
+    }
+
+    /// Whether the chain has no node.
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_null()
+    }
+
+    /// The first node whose place is not before `place`, and how many are before it.
+    pub(crate) fn seek(&self, place: u64) -> (Place<N>, usize) {
+        let (mut at, mut walked) = (Place { before: ptr::null_mut(), node: self.first }, 0);
+        while self.get(at).is_some_and(|node| node.place() < place) {
+            at = self.step(at);
+            walked += 1;
+        }
+        (at, walked)
+    }
+
+    /// The node at `at`; none at the end.
+    pub(crate) fn get(&self, at: Place<N>) -> Option<&N> {
+        // SAFETY: nodes of a locked chain are not freed.
+        unsafe { at.node.as_ref() }
+    }
+
+    /// As [`get`](Self::get), for what lies behind the node in its allocation too.
+    pub(crate) fn get_raw(&self, at: Place<N>) -> *const N {
+        at.node
+    }
+
+    /// The place behind the node at `at`; at the end `at` itself.
+    pub(crate) fn step(&self, at: Place<N>) -> Place<N> {
+        match self.get(at) {
+            // Relaxed: under the bucket's lock (H1).
+            Some(node) => {
+                Place { before: at.node, node: node.links()[self.array.link].load(Ordering::Relaxed) }
+            }
+            None => at,
+        }
+    }
+
+    /// Makes `node` follow what comes before `at`.
+    fn link(&mut self, at: Place<N>, node: *mut N) {
+        // SAFETY: null, or in the locked chain.
+        match unsafe { at.before.as_ref() } {
+            None => self.first = node,
+            // Release(chain): a reader that gets to `node` this way must see its contents, although it may have been
+            // put in under an earlier owner's lock; pairs with Acquire(chain) in Array::following().
+            Some(before) => before.links()[self.array.link].store(node, Ordering::Release),
+        }
+    }
+
+    /// Puts `node` before the node at `at`, where it belongs by its place.
+    ///
+    /// # Safety
+    /// The node is new and from where [`Node::free`] expects it; or it is in a locked chain of the array before, and
+    /// not yet in this one.
+    pub(crate) unsafe fn insert(&mut self, at: Place<N>, node: *mut N) {
+        // Relaxed: published by link() or with the head. Readers of a moved chain use the other link.
+        // SAFETY: by contract; not freed either way.
+        unsafe { &*node }.links()[self.array.link].store(at.node, Ordering::Relaxed);
+        self.link(at, node);
+    }
+
+    /// Takes the node at `at`, which is not the end, out of the chain.
+    pub(crate) fn unlink(&mut self, at: Place<N>) -> Unlinked<N> {
+        let behind = self.step(at).node;
+        self.link(at, behind);
+        Unlinked(at.node)
+    }
+
+    /// Puts `new` in the place of the node at `at`, which is not the end.
+    ///
+    /// # Safety
+    /// As [`insert`](Self::insert), for a new node.
+    pub(crate) unsafe fn replace(&mut self, at: Place<N>, new: *mut N) -> Unlinked<N> {
+        let behind = Place { before: at.before, node: self.step(at).node };
+        // SAFETY: by contract.
+        unsafe { self.insert(behind, new) };
+        Unlinked(at.node)
+    }
+
+    /// Puts the chain's nodes into the buckets of `new` as well, where they count from now on.
+    pub(super) fn copy_to(&self, new: &Array<N>) {
+        let (mut at, _) = self.seek(0);
+        while let Some(node) = self.get(at) {
+            let place = node.place();
+            let mut target = new.lock(place).expect("an array is not moved before it is complete");
+            let (there, _) = target.seek(place);
+            // SAFETY: it is in this locked chain, and copied once: a bucket is moved once.
+            unsafe { target.insert(there, at.node) };
+            N::Bucket::carry(self.array.counter(place), new.counter(place), node);
+            drop(target);
+            at = self.step(at);
+        }
+    }
+
+    /// Marks the bucket as moved and unlocks it: the chain is final (H1).
+    pub(super) fn mark_moved(mut self) {
+        self.first = with_bits(self.first, MOVED);
+    }
+}
+
+impl<N: Node> Drop for Locked<'_, N> {
+    fn drop(&mut self) {
+        debug_assert_eq!(bits(self.first) & LOCKED, 0);
+        // Release(bucket): the chain, the nodes and, with the mark, the new chains; pairs with Acquire(bucket) in
+        // lock_at() and first().
+        self.array.buckets[self.at].head().store(self.first, Ordering::Release);
+    }
+}
+
+/// A node that is in no chain that a new reader is led to.
+pub(crate) struct Unlinked<N>(*mut N);
+
+// SAFETY: it owns the node, which is `Send`.
+unsafe impl<N: Send> Send for Unlinked<N> {}
+
+impl<N: Node> Unlinked<N> {
+    /// # Safety
+    /// No reader may be left that could have found the node.
+    pub(crate) unsafe fn free(self) {
+        // SAFETY: unlinked once under its bucket's lock; the rest is the caller's.
+        unsafe { N::free(self.0) }
+    }
+}

@@ -1,0 +1,213 @@
+//! Chains: what hash tables are made of. Readers take no lock, writers lock a bucket, and it grows under both.
+//!
+//! # Theory
+//! A node has a *place*, 64 bits made from its hash; a bucket has the places that begin with its number, in a list
+//! sorted by place. So doubling the array splits buckets and changes no order, and a reader can go on behind
+//! any place in an array of any length.
+//!
+//! A reader follows the lists inside an RCU read section. A writer locks the bucket by a bit in its head pointer,
+//! and an unlinked node is freed after a grace period.
+//!
+//! A resize makes a second array and moves one bucket after the other; each later write moves a few. A node
+//! has two links and the arrays use them alternately, so a moved node is in its old chain *and* in its new one:
+//!
+//! ```text
+//!   old array   [ a ]--.                    [ a|MOVED ]--.  (still walked by readers who
+//!                      v link 0      =>                  v   came before the mark)
+//!                     N1 -> N2 -> N3                    N1 -> N2 -> N3
+//!   new array   [ ] [ ]                     [ N1 -> N2 ] [ N3 ]   link 1
+//! ```
+//!
+//! When all nodes of a bucket are in their new chains, the old head gets the mark *moved* and its chain never
+//! changes again. A reader that finds the mark goes to the new array. One that came before the mark walks the
+//! old chain to its end: whatever was in the bucket when it came is there. So readers neither wait nor repeat.
+//!
+//! When all buckets are moved, the new array becomes the current one, and the old one is freed after a grace
+//! period. The next resize may begin only after that grace period, because it reuses the old chains' links.
+//!
+//! A table is *closed* by locking all buckets, finding them empty, and marking them moved to nowhere.
+//!
+//! # Lock order
+//! Buckets of one array by number; bucket of the old array, then bucket of the new one. Who closes holds all of
+//! an array that is not being moved. Under a bucket's lock no other lock of this module is taken.
+//!
+//! # Invariants
+//! - H1 a chain changes only under its bucket's lock, and never after its head is marked moved;
+//! - H2 a node is reachable from the array in which its bucket is not moved, for as long as it is in the table;
+//! - H3 an array and a node are freed a grace period after the last pointer to them is gone;
+//! - H4 a chain is sorted by place.
+//!
+//! # Ordering
+//! | label | release side | acquire side | publishes |
+//! |---|---|---|---|
+//! | bucket | unlock: Release store of the head | lock: Acquire exchange; readers' Acquire load | chain and nodes |
+//! | chain | Release store of a link | readers' Acquire load of a link | the nodes behind it |
+//! | array | Release store of `next`, `current` | Acquire load | the new array |
+//! | ready | Release store of `ready` | Acquire load | that the array is current, and since when |
+//!
+//! # Sources
+//! The kernel's rhashtable and its two-link ancestor (Herbert Xu's bridge multicast table, 2010); Triplett,
+//! McKenney and Walpole, "Resizable, Scalable, Concurrent Hash Tables via Relativistic Programming" (2011).
+
+mod array;
+mod resize;
+
+pub(crate) use self::array::{Array, Locked, Place, Unlinked};
+
+use self::array::{closed, is_array};
+use crate::face::Arc;
+use crate::face::atomic::{AtomicPtr, Ordering};
+use crate::rcu::{Domain, Guard};
+use std::ptr;
+
+/// What chains are made of.
+pub(crate) trait Node: Send + Sync + Sized + 'static {
+    /// What heads the chains.
+    type Bucket: Bucket<Self>;
+
+    /// By array: the next node of the chain. *written under the bucket's lock; atomic (chain)*
+    fn links(&self) -> &[AtomicPtr<Self>; 2];
+
+    /// Never changes.
+    fn place(&self) -> u64;
+
+    /// Frees a node.
+    ///
+    /// # Safety
+    /// The node was given to [`Locked::insert`] or [`Locked::replace`], and nobody will use it again.
+    unsafe fn free(node: *mut Self);
+}
+
+/// The links of a node that is in no chain.
+pub(crate) fn unlinked<N>() -> [AtomicPtr<N>; 2] {
+    [AtomicPtr::new(ptr::null_mut()), AtomicPtr::new(ptr::null_mut())]
+}
+
+/// The head of a chain, and what is counted with it.
+pub(crate) trait Bucket<N>: Send + Sync {
+    /// Without nodes.
+    fn empty() -> Self;
+
+    /// Where the chain begins. *atomic (bucket)*
+    fn head(&self) -> &AtomicPtr<N>;
+
+    /// Counts `node` in the group of bucket `to` and no longer in that of `from`.
+    fn carry(_from: &Self, _to: &Self, _node: &N) {}
+}
+
+impl<N: Node> Bucket<N> for AtomicPtr<N> {
+    fn empty() -> Self {
+        AtomicPtr::new(ptr::null_mut())
+    }
+
+    fn head(&self) -> &AtomicPtr<N> {
+        self
+    }
+}
+
+/// The current array, and the one that it may be moved to.
+pub(crate) struct Chains<N: Node> {
+    /// The array that readers begin at, from `Box::into_raw`; null before the first node, and [`closed`] at the
+    /// end. *atomic (array)*
+    current: AtomicPtr<Array<N>>,
+    /// *immutable*
+    pub(crate) domain: Arc<Domain>,
+}
+
+// SAFETY: it owns its nodes, which are `Send + Sync`, and its arrays.
+unsafe impl<N: Node> Send for Chains<N> {}
+// SAFETY: nodes are shared by reference inside read sections and freed on other threads, for which they are
+// `Send + Sync`; chains are changed under bucket locks (H1).
+unsafe impl<N: Node> Sync for Chains<N> {}
+
+impl<N: Node> Chains<N> {
+    /// No chains, and no memory used, before the first lock.
+    pub(crate) fn new(domain: Arc<Domain>) -> Self {
+        Chains { current: AtomicPtr::new(ptr::null_mut()), domain }
+    }
+
+    #[inline]
+    pub(crate) fn read(&self) -> Guard<'_> {
+        self.domain.read()
+    }
+
+    /// The array that readers begin at, unless there is none.
+    ///
+    /// # Panics
+    /// If `guard` is a section of another domain.
+    #[inline]
+    pub(crate) fn current<'g>(&'g self, guard: &'g Guard<'_>) -> Option<&'g Array<N>> {
+        assert!(guard.is_of(&self.domain), "the read section belongs to another domain");
+        // Acquire(array): the buckets; pairs with Release(array) in finish() and begin().
+        let array = self.current.load(Ordering::Acquire);
+        // SAFETY: the array was current inside the section, so it is freed after it (H3).
+        is_array(array).then(|| unsafe { &*array })
+    }
+
+    /// Makes the first array, of `buckets` buckets, a power of two, unless there is one or the table is closed.
+    #[cold]
+    pub(crate) fn begin(&self, buckets: usize) {
+        let array = Box::into_raw(Box::new(Array::first_of_all(buckets)));
+        // Release(array): pairs with Acquire(array) in current().
+        let begun =
+            self.current.compare_exchange(ptr::null_mut(), array, Ordering::Release, Ordering::Relaxed);
+        if begun.is_err() {
+            // SAFETY: from `Box::into_raw`, and published nowhere.
+            drop(unsafe { Box::from_raw(array) });
+        }
+    }
+
+    /// Whether the table is closed for good.
+    pub(crate) fn is_closed(&self) -> bool {
+        // Relaxed: a closed table has nothing to be seen.
+        self.current.load(Ordering::Relaxed) == closed()
+    }
+
+    /// The bucket of `place`, locked, in whichever array it is now; none if there is no array.
+    pub(crate) fn lock<'t>(&'t self, place: u64, guard: &Guard<'_>) -> Option<Locked<'t, N>> {
+        let mut array = self.current(guard)?;
+        loop {
+            match array.lock(place) {
+                Some(bucket) => {
+                    // SAFETY: the section may end before the bucket is unlocked. But a bucket that is locked is not
+                    // moved, and an array is freed only after all its buckets are, or by `&mut` of this table.
+                    return Some(unsafe { std::mem::transmute::<Locked<'_, N>, Locked<'t, N>>(bucket) });
+                }
+                // Moved to nowhere: closed.
+                None => array = array.next(guard)?,
+            }
+        }
+    }
+
+    /// Frees a node of this table when its readers are gone. May wait: see [`Domain::defer`].
+    pub(crate) fn free_later(&self, node: Unlinked<N>) {
+        // SAFETY: runs a grace period after the node was taken out of the chain that readers are led to; older
+        // chains are walked only by sections that began before its bucket was moved (H1, H3).
+        self.domain.defer(move || unsafe { node.free() });
+    }
+
+    /// The chain of `place`, null if it is empty, and its array; none if there is no array.
+    #[inline]
+    pub(crate) fn chain<'g>(&'g self, place: u64, guard: &'g Guard<'_>) -> Option<(*mut N, &'g Array<N>)> {
+        let mut array = self.current(guard)?;
+        loop {
+            match array.first(place) {
+                Some(first) => return Some((first, array)),
+                None => array = array.next(guard)?,
+            }
+        }
+    }
+}
+
+impl<N: Node> Drop for Chains<N> {
+    fn drop(&mut self) {
+        // Relaxed: `&mut self`. Readers and helpers borrow the table, so none is left; a resize may be half done.
+        let mut array = self.current.load(Ordering::Relaxed);
+        while is_array(array) {
+            // SAFETY: from `Box::into_raw`; only this table points to it.
+            let owned = unsafe { Box::from_raw(array) };
+            // SAFETY: nobody else is left, and a node is freed by the array in which it is not moved (H2).
+            array = unsafe { owned.free_nodes() };
+        }
+    }
+}

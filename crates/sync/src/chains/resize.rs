@@ -1,0 +1,141 @@
+//! Resizing: begins a move to a larger or smaller array, moves a few buckets at a time, and closes for good.
+
+use super::array::{Array, closed, is_array};
+use super::{Chains, Node};
+use crate::face::atomic::Ordering;
+use crate::face::{Mutant, SHRUNK, hint, seeded};
+use crate::rcu::{GracePeriod, Guard};
+
+/// How many buckets a writer moves while a resize is under way.
+const MOVE_AT_ONCE: usize = if SHRUNK { 1 } else { 8 };
+
+/// An array that is no longer current, on its way to be freed.
+pub(super) struct Retired<N: Node>(*mut Array<N>);
+
+// SAFETY: it owns the array and no node: each is in the next array too, or there is none.
+unsafe impl<N: Node> Send for Retired<N> {}
+
+impl<N: Node> Retired<N> {
+    /// # Safety
+    /// No reader may be left that could have found the array.
+    unsafe fn free(self) {
+        // SAFETY: from `Box::into_raw`; one `Retired` is made of each array. Its nodes are not touched.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}
+
+impl<N: Node> Chains<N> {
+    /// How many buckets there are, or will be when the resize that is under way is done.
+    pub(crate) fn buckets(&self) -> usize {
+        let guard = self.read();
+        let array = self.current(&guard);
+        array.and_then(|array| array.next(&guard)).or(array).map_or(0, Array::len)
+    }
+
+    /// Begins to move to `buckets` buckets, a power of two. Does nothing, and says false, if there are so many
+    /// already, or if the previous resize is not over; that includes its grace period.
+    pub(crate) fn resize(&self, buckets: usize) -> bool {
+        let guard = self.read();
+        let Some(array) = self.current(&guard) else { return false };
+        if array.next(&guard).is_some() || array.len() == buckets {
+            return false;
+        }
+        // The chains of the array before this one use the links that the new one needs: its readers must be gone.
+        let over = |period| {
+            seeded(Mutant::ResizeWithoutGracePeriod) || self.domain.poll(GracePeriod::from_word(period))
+        };
+        array.is_ready(over) && array.set_next(Box::new(array.successor(buckets)))
+    }
+
+    /// Moves a few buckets if a resize is under way. Call it without a bucket's lock.
+    #[inline]
+    pub(crate) fn help(&self) {
+        let finished = {
+            let guard = self.read();
+            let Some(array) = self.current(&guard) else { return };
+            match array.next(&guard) {
+                Some(next) => self.help_slow(array, next, &guard),
+                None => return,
+            }
+        };
+        // Outside the section: deferring may wait.
+        if let Some(retired) = finished {
+            self.retire(retired);
+        }
+    }
+
+    #[cold]
+    fn help_slow(&self, old: &Array<N>, new: &Array<N>, guard: &Guard<'_>) -> Option<Retired<N>> {
+        let claimed = old.claim(MOVE_AT_ONCE);
+        let count = claimed.len();
+        for at in claimed {
+            let bucket = old.lock_at(at).expect("a bucket is moved by who claimed it");
+            bucket.copy_to(new);
+            bucket.mark_moved();
+        }
+        old.note_moved(count).then(|| self.finish(old, new, guard))
+    }
+
+    /// Makes `new` the current array.
+    fn finish(&self, old: &Array<N>, new: &Array<N>, _guard: &Guard<'_>) -> Retired<N> {
+        // Release(array): all chains of the new array; pairs with Acquire(array) in current().
+        let retired = self.current.swap(old.next_ptr(), Ordering::AcqRel);
+        debug_assert!(std::ptr::eq(retired, old), "only the current array is moved");
+        // Readers of the old chains: the next resize waits for them.
+        new.set_ready(self.domain.start().word());
+        Retired(retired)
+    }
+
+    fn retire(&self, retired: Retired<N>) {
+        // SAFETY: runs a grace period after the array stopped being current; no other pointer to it is left.
+        self.domain.defer(move || unsafe { retired.free() });
+    }
+
+    /// Closes the table if it is empty: no bucket will ever be locked again. False if a node is left.
+    pub(crate) fn close(&self) -> bool {
+        loop {
+            let guard = self.read();
+            let null = std::ptr::null_mut();
+            let Some(array) = self.current(&guard) else {
+                // Relaxed: nothing is published. A failure means that the first array came, or that it is closed.
+                let _ = self.current.compare_exchange(null, closed(), Ordering::Relaxed, Ordering::Relaxed);
+                if self.is_closed() {
+                    return true;
+                }
+                continue;
+            };
+            if array.forbid_next() {
+                let retired = self.close_array(array);
+                drop(guard);
+                return retired.map(|array| self.retire(array)).is_some();
+            }
+            drop(guard);
+            // A resize must end first, or another thread is closing.
+            self.help();
+            hint::spin_loop();
+        }
+    }
+
+    /// Locks all buckets of the current array, which is not moved, and marks them as moved to nowhere.
+    fn close_array(&self, array: &Array<N>) -> Option<Retired<N>> {
+        let mut locked = Vec::with_capacity(array.len());
+        for at in 0..array.len() {
+            // A bucket is moved only when it is closed, and then the array is not current.
+            let bucket = array.lock_at(at)?;
+            if !bucket.is_empty() {
+                drop(bucket);
+                drop(locked);
+                array.allow_next();
+                return None;
+            }
+            if !seeded(Mutant::ClosedUnlocked) {
+                locked.push(bucket);
+            }
+        }
+        // Release(array): that the table is closed, before any bucket says so.
+        let retired = self.current.swap(closed(), Ordering::AcqRel);
+        debug_assert!(is_array(retired) && std::ptr::eq(retired, array));
+        locked.into_iter().for_each(|bucket| bucket.mark_moved());
+        Some(Retired(retired))
+    }
+}

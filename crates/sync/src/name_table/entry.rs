@@ -1,0 +1,263 @@
+//! Locked entries: what may be done to a name by who holds the lock of its bucket.
+
+use super::node::{NAME_MAX, NameNode, first_position, insert_at, last_twin, name_at, place_of, replace_at};
+use super::{BUCKETS_FIRST, NameTable};
+use crate::chains::{Locked, Place, Unlinked};
+use crate::rcu::Guard;
+
+/// A group has more entries than this for each of its buckets, and once more, when the array is grown.
+const LOAD_MAX: usize = 4;
+
+type Bucket<'t, V> = Locked<'t, NameNode<V>>;
+
+/// A name whose bucket the caller has locked; unlocks it when dropped.
+pub struct LockedEntry<'t, V: Clone + Send + Sync + 'static> {
+    name: Name<'t>,
+    bucket: Bucket<'t, V>,
+    /// Dropped after `bucket`.
+    aftermath: Aftermath<'t, V>,
+}
+
+/// Two names of one table whose buckets the caller has locked; unlocks them when dropped.
+pub struct LockedPair<'t, V: Clone + Send + Sync + 'static> {
+    names: [Name<'t>; 2],
+    /// The bucket of the smaller hash.
+    low: Bucket<'t, V>,
+    /// The other's, if it is another one.
+    high: Option<Bucket<'t, V>>,
+    /// Dropped after the buckets.
+    aftermath: Aftermath<'t, V>,
+}
+
+/// A name in a locked bucket.
+pub struct Entry<'e, 't, V: Clone + Send + Sync + 'static> {
+    name: Name<'t>,
+    bucket: &'e mut Bucket<'t, V>,
+    aftermath: &'e mut Aftermath<'t, V>,
+}
+
+#[derive(Clone, Copy)]
+struct Name<'t> {
+    hash: u64,
+    bytes: &'t [u8],
+}
+
+impl Name<'_> {
+    fn place(&self) -> u64 {
+        place_of(first_position(self.hash))
+    }
+}
+
+/// What is to be done when the buckets are unlocked.
+struct Aftermath<'t, V: Clone + Send + Sync + 'static> {
+    table: &'t NameTable<V>,
+    /// Open while a bucket is locked: nobody may wait for a grace period then, and `defer` does not inside a section.
+    section: Option<Guard<'t>>,
+    /// To be freed.
+    unlinked: Option<Unlinked<NameNode<V>>>,
+    /// There should be more buckets.
+    full: bool,
+    changed: bool,
+}
+
+impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
+    fn new(table: &'t NameTable<V>) -> Self {
+        Aftermath { table, section: Some(table.read()), unlinked: None, full: false, changed: false }
+    }
+
+    /// Locks the bucket of `place`. None if the table was killed.
+    fn lock(&self, place: u64) -> Option<Bucket<'t, V>> {
+        let (chains, section) = (&self.table.chains, self.section.as_ref()?);
+        loop {
+            if let Some(bucket) = chains.lock(place, section) {
+                return Some(bucket);
+            }
+            if chains.is_closed() {
+                return None;
+            }
+            chains.begin(BUCKETS_FIRST);
+        }
+    }
+
+    fn free(&self, node: Unlinked<NameNode<V>>) {
+        self.table.chains.free_later(node);
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static> Drop for Aftermath<'_, V> {
+    fn drop(&mut self) {
+        self.section = None;
+        if let Some(node) = self.unlinked.take() {
+            self.free(node);
+        }
+        if self.full {
+            self.table.grow();
+        }
+        if self.changed {
+            self.table.chains.help();
+        }
+    }
+}
+
+impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
+    pub(super) fn new(table: &'t NameTable<V>, hash: u64, bytes: &'t [u8]) -> Option<Self> {
+        let (name, aftermath) = (Name { hash, bytes }, Aftermath::new(table));
+        let bucket = aftermath.lock(name.place())?;
+        Some(LockedEntry { name, bucket, aftermath })
+    }
+
+    /// The name in its bucket.
+    pub fn entry(&mut self) -> Entry<'_, 't, V> {
+        Entry { name: self.name, bucket: &mut self.bucket, aftermath: &mut self.aftermath }
+    }
+
+    /// What the name stands for, if it is there.
+    pub fn get(&self) -> Option<&V> {
+        get(&self.bucket, self.name)
+    }
+
+    /// See [`Entry::insert`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn insert(&mut self, value: V, weight: u8) -> Result<u64, V> {
+        self.entry().insert(value, weight)
+    }
+
+    /// See [`Entry::remove`].
+    pub fn remove(&mut self) -> Option<V> {
+        self.entry().remove()
+    }
+
+    /// See [`Entry::replace`].
+    pub fn replace(&mut self, value: V, weight: u8) -> Option<V> {
+        self.entry().replace(value, weight)
+    }
+}
+
+impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
+    pub(super) fn new(
+        table: &'t NameTable<V>,
+        first: (u64, &'t [u8]),
+        second: (u64, &'t [u8]),
+    ) -> Option<Self> {
+        let names = [first, second].map(|(hash, bytes)| Name { hash, bytes });
+        let [a, b] = names.map(|name| name.place());
+        let aftermath = Aftermath::new(table);
+        let low = aftermath.lock(a.min(b))?;
+        let high = if low.covers(a.max(b)) { None } else { Some(aftermath.lock(a.max(b))?) };
+        Some(LockedPair { names, low, high, aftermath })
+    }
+
+    /// The first name in its bucket.
+    pub fn first(&mut self) -> Entry<'_, 't, V> {
+        self.entry(0)
+    }
+
+    /// The second name in its bucket.
+    pub fn second(&mut self) -> Entry<'_, 't, V> {
+        self.entry(1)
+    }
+
+    fn entry(&mut self, at: usize) -> Entry<'_, 't, V> {
+        let (name, other) = (self.names[at], self.names[1 - at]);
+        let bucket = match &mut self.high {
+            Some(high) if name.place() > other.place() => high,
+            _ => &mut self.low,
+        };
+        Entry { name, bucket, aftermath: &mut self.aftermath }
+    }
+}
+
+/// Where `name` is in its bucket.
+fn find<V: Send + Sync + 'static>(bucket: &Bucket<'_, V>, name: Name<'_>) -> Option<Place<NameNode<V>>> {
+    let first = first_position(name.hash);
+    let (mut at, _) = bucket.seek(place_of(first));
+    while bucket.get(at).is_some_and(|node| node.position <= last_twin(first)) {
+        if name_at(bucket, at) == Some(name.bytes) {
+            return Some(at);
+        }
+        at = bucket.step(at);
+    }
+    None
+}
+
+/// What `name` stands for in its bucket.
+fn get<'b, V: Send + Sync + 'static>(bucket: &'b Bucket<'_, V>, name: Name<'_>) -> Option<&'b V> {
+    let node = bucket.get(find(bucket, name)?)?;
+    Some(&node.value)
+}
+
+impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
+    /// What the name stands for, if it is there.
+    pub fn get(&self) -> Option<&V> {
+        get(self.bucket, self.name)
+    }
+
+    /// Adds the name, which counts as one entry of `weight`. Returns its position.
+    ///
+    /// # Errors
+    /// Gives `value` back if the name is there, if it is longer than [`NAME_MAX`], or if 65,536 names have its hash.
+    pub fn insert(&mut self, value: V, weight: u8) -> Result<u64, V> {
+        let first = first_position(self.name.hash);
+        let (mut at, _) = self.bucket.seek(place_of(first));
+        // The first position that no name of this hash has, and where it is in the chain.
+        let (mut position, mut gap) = (first, None);
+        while let Some(node) = self.bucket.get(at)
+            && node.position <= last_twin(first)
+        {
+            if name_at(self.bucket, at) == Some(self.name.bytes) {
+                return Err(value);
+            }
+            if gap.is_none() && node.position == position {
+                position += 1;
+            } else {
+                gap = gap.or(Some(at));
+            }
+            at = self.bucket.step(at);
+        }
+        if position > last_twin(first) || self.name.bytes.len() > NAME_MAX {
+            return Err(value);
+        }
+        insert_at(self.bucket, gap.unwrap_or(at), (position, self.name.bytes, value, weight));
+        let array = self.bucket.array;
+        let entries = array.counter(place_of(position)).tally(1, weight);
+        let most = LOAD_MAX * (array.group_len() + 1);
+        if usize::try_from(entries).is_ok_and(|entries| entries > most) {
+            self.aftermath.full = true;
+        }
+        self.aftermath.changed = true;
+        Ok(position)
+    }
+
+    /// Removes the name; returns what it stood for. Readers may see it until their sections end.
+    pub fn remove(&mut self) -> Option<V> {
+        let at = find(self.bucket, self.name)?;
+        let node = self.bucket.get(at)?;
+        let value = node.value.clone();
+        self.bucket.array.counter(place_of(node.position)).tally(-1, node.weight);
+        let unlinked = self.bucket.unlink(at);
+        self.discard(unlinked);
+        Some(value)
+    }
+
+    /// Lets the name, which keeps its position, stand for `value`, and count for `weight`. Returns what it stood
+    /// for; does nothing and returns none if it is not there.
+    pub fn replace(&mut self, value: V, weight: u8) -> Option<V> {
+        let at = find(self.bucket, self.name)?;
+        let node = self.bucket.get(at)?;
+        let (position, before) = (node.position, node.value.clone());
+        let counter = self.bucket.array.counter(place_of(position));
+        counter.reweigh(node.weight, weight);
+        let unlinked = replace_at(self.bucket, at, (position, self.name.bytes, value, weight));
+        self.discard(unlinked);
+        Some(before)
+    }
+
+    fn discard(&mut self, node: Unlinked<NameNode<V>>) {
+        self.aftermath.changed = true;
+        if let Some(earlier) = self.aftermath.unlinked.replace(node) {
+            self.aftermath.free(earlier);
+        }
+    }
+}

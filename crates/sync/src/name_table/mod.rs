@@ -1,0 +1,205 @@
+//! Name table: the names of a directory, read without locks, changed one bucket at a time, listed in a fixed order.
+//!
+//! # Theory
+//! An entry has a *position*, a number that it keeps: the high bits of its name's hash, and then a few bits that
+//! tell names with equal hashes apart, given out under the bucket's lock. The chains (`chains/`) are sorted by
+//! position, and a bucket has the positions that begin with its number:
+//!
+//! ```text
+//!   hash       | 46 bits used .............................. | 18 bits not used |
+//!   position   | 46 bits of the hash ....................... | 16 bits twin |       below 2^62, above 2
+//!   bucket     | as many bits as the array needs |
+//! ```
+//!
+//! So no counter is shared by those who add names, and a listing that stopped at a position goes on behind it,
+//! in an array of any length, whatever came and went meanwhile: an entry that is there from the begin to the end
+//! of the listing is found exactly once. Arrays only grow: a bucket that is merged from two has entries in three
+//! chains for a while, and neither a listing nor [`NameTable::lock_two`] could tell.
+//!
+//! Entries are counted in the buckets: up to 256 buckets each counts its own, on the line that its lock is on; in
+//! larger arrays the first bucket of each 256th counts for all of it. Reading the sum stores nothing.
+//!
+//! # Clients must
+//! - give the same hash for the same name, with a key that strangers do not know;
+//! - keep [`LockedEntry`]s short: others spin for the bucket. Two buckets of one table are locked by
+//!   [`NameTable::lock_two`], tables in an order that the client keeps;
+//! - not wait for a grace period of the table's domain while they have a bucket locked.
+//!
+//! # Then
+//! - who holds the lock of a name is alone with it, in all of the table;
+//! - [`NameTable::kill`] succeeds only if the table is empty, and then no name is ever added again;
+//! - [`NameTable::sums`] is a sum of counts that each stood in the table at some time during the call, and
+//!   exact when nobody writes meanwhile.
+//!
+//! # Ordering
+//! | label | release side | acquire side | publishes |
+//! |---|---|---|---|
+//! | tally | `NameBucket::tally` | `sums` | that the move which counts an entry elsewhere was claimed |
+//!
+//! The rest is in `chains/`.
+//!
+//! # Cost
+//! get: the section and loads. lock, insert or remove, unlock: one exchange and two stores or
+//! read-modify-writes, all on the bucket's line; beyond 256 buckets one more on the group's line. Memory: none
+//! before the first name, then 16 lines; an entry 26 bytes, its value and its name.
+
+mod after;
+mod entry;
+#[allow(unsafe_code)]
+mod node;
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;
+
+pub use self::after::After;
+pub use self::entry::{Entry, LockedEntry, LockedPair};
+pub use self::node::NAME_MAX;
+
+use self::node::NameNode;
+use crate::chains::{Array, Chains};
+use crate::face::atomic::Ordering;
+use crate::face::{Arc, SHRUNK, hint};
+use crate::rcu::{Domain, Guard};
+use std::fmt;
+
+/// The buckets of the first array.
+const BUCKETS_FIRST: usize = if SHRUNK { 1 } else { 16 };
+
+/// The most buckets: a bucket then has 64 hashes.
+const BUCKETS_MAX: usize = 1 << 40;
+
+/// The names of a directory and what they stand for.
+pub struct NameTable<V: Clone + Send + Sync + 'static> {
+    chains: Chains<NameNode<V>>,
+}
+
+/// What the entries of a table add up to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// How many there are.
+    pub entries: u64,
+    /// The sum of their weights.
+    pub weight: u64,
+}
+
+impl<V: Clone + Send + Sync + 'static> NameTable<V> {
+    /// A table without names whose readers are those of `domain`.
+    pub fn new(domain: Arc<Domain>) -> Self {
+        NameTable { chains: Chains::new(domain) }
+    }
+
+    /// Begins a read section of the table's domain.
+    #[inline]
+    pub fn read(&self) -> Guard<'_> {
+        self.chains.read()
+    }
+
+    /// What `name` stands for, valid for as long as the section is open.
+    ///
+    /// # Panics
+    /// If `guard` is a section of another domain.
+    #[inline]
+    pub fn get<'g>(&'g self, hash: u64, name: &[u8], guard: &'g Guard<'_>) -> Option<&'g V> {
+        let (_, value) = self.find(hash, name, guard)?;
+        Some(value)
+    }
+
+    /// The position of `name`, and what it stands for.
+    pub fn find<'g>(&'g self, hash: u64, name: &[u8], guard: &'g Guard<'_>) -> Option<(u64, &'g V)> {
+        After::of_hash(self, hash, guard)
+            .find(|(_, other, _)| *other == name)
+            .map(|(position, _, value)| (position, value))
+    }
+
+    /// The entries behind `position`, 0 for all, in the order of their positions.
+    ///
+    /// # Panics
+    /// If `guard` is a section of another domain.
+    pub fn after<'g>(&'g self, position: u64, guard: &'g Guard<'_>) -> After<'g, V> {
+        After::new(self, position, guard)
+    }
+
+    /// Takes the lock of `name`, which need not be there. None if the table was killed.
+    pub fn lock<'t>(&'t self, hash: u64, name: &'t [u8]) -> Option<LockedEntry<'t, V>> {
+        LockedEntry::new(self, hash, name)
+    }
+
+    /// Takes the locks of two names, which may be the same. None if the table was killed.
+    pub fn lock_two<'t>(
+        &'t self,
+        first: (u64, &'t [u8]),
+        second: (u64, &'t [u8]),
+    ) -> Option<LockedPair<'t, V>> {
+        LockedPair::new(self, first, second)
+    }
+
+    /// How many buckets there are, or will be when the resize that is under way is done.
+    pub fn buckets(&self) -> usize {
+        self.chains.buckets()
+    }
+
+    /// Begins to move to twice as many buckets, as the table does by itself when it fills. False if it cannot be
+    /// begun now, or if there are so many already that it would do no good.
+    pub fn grow(&self) -> bool {
+        let buckets = self.buckets();
+        (1..BUCKETS_MAX).contains(&buckets) && self.chains.resize(2 * buckets)
+    }
+
+    /// Forbids names for ever if there is none now. False if there is one.
+    pub fn kill(&self) -> bool {
+        // Most that are not empty are seen to be so without a lock.
+        self.sums().entries == 0 && self.chains.close()
+    }
+
+    /// Whether the table was killed.
+    pub fn is_dead(&self) -> bool {
+        self.chains.is_closed()
+    }
+
+    /// How many names there are.
+    pub fn len(&self) -> usize {
+        usize::try_from(self.sums().entries).unwrap_or(usize::MAX)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many names there are and what their weights add up to. Stores nothing.
+    pub fn sums(&self) -> Sums {
+        let guard = self.read();
+        loop {
+            let Some(array) = self.chains.current(&guard) else { return Sums::default() };
+            let moved = array.moved();
+            let mut sums = add_up((0, 0), array);
+            if let Some(next) = array.next(&guard) {
+                sums = add_up(sums, next);
+            }
+            // While a bucket is moved its entries may be counted in both arrays or in none. If each move that was
+            // claimed by now had ended before we began to add up, there was no such bucket.
+            if array.claimed() == moved {
+                let (entries, weight) = sums;
+                return Sums {
+                    entries: u64::try_from(entries).unwrap_or(0),
+                    weight: u64::try_from(weight).unwrap_or(0),
+                };
+            }
+            hint::spin_loop();
+        }
+    }
+}
+
+/// `sums` and what the buckets of `array` count, entries and weights.
+fn add_up<V: Send + Sync + 'static>(sums: (i64, i64), array: &Array<NameNode<V>>) -> (i64, i64) {
+    array.counters().fold(sums, |(entries, weight), bucket| {
+        // Acquire(tally): if a move changed it, that the move was claimed; pairs with Release(tally) in tally().
+        let more = bucket.entries.load(Ordering::Acquire);
+        (entries + more, weight + bucket.weight.load(Ordering::Acquire))
+    })
+}
+
+impl<V: Clone + Send + Sync + 'static> fmt::Debug for NameTable<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NameTable").field("sums", &self.sums()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,193 @@
+//! Nodes of a name table: position, value and name in one allocation.
+
+use crate::chains::{Bucket, Locked, Node, Place, Unlinked, unlinked};
+use crate::face::atomic::{AtomicI64, AtomicPtr, Ordering};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr;
+
+/// The longest name, in bytes.
+pub const NAME_MAX: usize = u8::MAX as usize;
+
+/// How many of a position's low bits tell names of one hash apart.
+const TWIN_BITS: u32 = 16;
+/// The first position that an entry may have: 0 is the beginning, 1 and 2 are left to "." and "..".
+pub(super) const FIRST: u64 = 3;
+/// How much of a hash is no part of a position.
+const UNUSED_BITS: u32 = 18;
+
+/// The first position for names with this hash.
+pub(super) fn first_position(hash: u64) -> u64 {
+    (hash >> UNUSED_BITS << TWIN_BITS).max(FIRST)
+}
+
+/// The last position for names whose first is `position`.
+pub(super) fn last_twin(position: u64) -> u64 {
+    position | ((1 << TWIN_BITS) - 1)
+}
+
+/// The place of `position` in the chains.
+pub(super) fn place_of(position: u64) -> u64 {
+    position << (UNUSED_BITS - TWIN_BITS)
+}
+
+/// The position at `place`.
+pub(super) fn position_at(place: u64) -> u64 {
+    place >> (UNUSED_BITS - TWIN_BITS)
+}
+
+/// An entry. The name follows in the same allocation, from the end of `name_len` on.
+#[repr(C)]
+pub(super) struct NameNode<V> {
+    /// See [`Node::links`].
+    links: [AtomicPtr<NameNode<V>>; 2],
+    /// *immutable*
+    pub(super) position: u64,
+    /// *immutable*
+    pub(super) value: V,
+    /// What the entry counts beside 1. *immutable*
+    pub(super) weight: u8,
+    /// *immutable*
+    name_len: u8,
+}
+
+impl<V> NameNode<V> {
+    const NAME_AT: usize = std::mem::offset_of!(NameNode<V>, name_len) + 1;
+
+    /// The layout of a node with a name of `len` bytes.
+    fn layout(len: usize) -> Layout {
+        let size = (Self::NAME_AT + len).max(size_of::<Self>());
+        // Cannot fail: a name has at most 255 bytes.
+        Layout::from_size_align(size, align_of::<Self>()).unwrap_or(Layout::new::<Self>())
+    }
+
+    /// A new node. Of a name that is too long only the beginning is kept.
+    fn allocate(position: u64, name: &[u8], value: V, weight: u8) -> *mut Self {
+        let name = &name[..name.len().min(NAME_MAX)];
+        let (layout, name_len) = (Self::layout(name.len()), name.len() as u8);
+        // SAFETY: the layout is not empty.
+        let node = unsafe { alloc(layout) }.cast::<Self>();
+        if node.is_null() {
+            handle_alloc_error(layout);
+        }
+        // SAFETY: fresh memory of the layout's size and alignment, which has room for the node and then the name.
+        // The name comes second: it may begin in what is padding of the node.
+        unsafe {
+            node.write(NameNode { links: unlinked(), position, value, weight, name_len });
+            let start = node.cast::<u8>().add(Self::NAME_AT);
+            ptr::copy_nonoverlapping(name.as_ptr(), start, name.len());
+        }
+        node
+    }
+
+    /// The name of a node.
+    ///
+    /// # Safety
+    /// `node` is from [`allocate`](Self::allocate) and is not freed during `'a`.
+    pub(super) unsafe fn name<'a>(node: *const Self) -> &'a [u8] {
+        // SAFETY: by contract; the pointer was made from the whole allocation, and the name never changes.
+        unsafe { std::slice::from_raw_parts(node.cast::<u8>().add(Self::NAME_AT), (*node).name_len.into()) }
+    }
+}
+
+/// The name of the node at `at`; none at the end.
+pub(super) fn name_at<'b, V: Send + Sync + 'static>(
+    bucket: &'b Locked<'_, NameNode<V>>,
+    at: Place<NameNode<V>>,
+) -> Option<&'b [u8]> {
+    // SAFETY: nodes of a locked chain are not freed, and are from allocate().
+    bucket.get(at).map(|_| unsafe { NameNode::name(bucket.get_raw(at)) })
+}
+
+/// Puts a new entry before the node at `at`. The name is not too long.
+pub(super) fn insert_at<V: Send + Sync + 'static>(
+    bucket: &mut Locked<'_, NameNode<V>>,
+    at: Place<NameNode<V>>,
+    (position, name, value, weight): (u64, &[u8], V, u8),
+) {
+    let node = NameNode::allocate(position, name, value, weight);
+    // SAFETY: new, and from allocate().
+    unsafe { bucket.insert(at, node) }
+}
+
+/// Puts an entry with another value and weight in the place of the node at `at`.
+pub(super) fn replace_at<V: Send + Sync + 'static>(
+    bucket: &mut Locked<'_, NameNode<V>>,
+    at: Place<NameNode<V>>,
+    (position, name, value, weight): (u64, &[u8], V, u8),
+) -> Unlinked<NameNode<V>> {
+    let node = NameNode::allocate(position, name, value, weight);
+    // SAFETY: new, and from allocate().
+    unsafe { bucket.replace(at, node) }
+}
+
+impl<V: Send + Sync + 'static> Node for NameNode<V> {
+    type Bucket = NameBucket<V>;
+
+    fn links(&self) -> &[AtomicPtr<Self>; 2] {
+        &self.links
+    }
+
+    fn place(&self) -> u64 {
+        place_of(self.position)
+    }
+
+    unsafe fn free(node: *mut Self) {
+        // SAFETY: from allocate(), and nobody else is left.
+        unsafe {
+            let layout = Self::layout((*node).name_len.into());
+            ptr::drop_in_place(node);
+            dealloc(node.cast(), layout);
+        }
+    }
+}
+
+/// A bucket on a line of its own, with what its group counts.
+#[repr(align(64))]
+pub(super) struct NameBucket<V> {
+    /// See [`Bucket::head`].
+    head: AtomicPtr<NameNode<V>>,
+    /// How many entries the group has. *atomic (tally)*
+    pub(super) entries: AtomicI64,
+    /// The sum of their weights. *atomic (tally)*
+    pub(super) weight: AtomicI64,
+}
+
+impl<V> NameBucket<V> {
+    /// Counts `sign`, 1 or -1, entries of `weight`. Returns how many entries the group has then.
+    pub(super) fn tally(&self, sign: i64, weight: u8) -> i64 {
+        self.weigh(sign * i64::from(weight));
+        // Release(tally): pairs with Acquire(tally) in add_up().
+        self.entries.fetch_add(sign, Ordering::Release) + sign
+    }
+
+    /// Counts an entry with weight `to` that had the weight `from`.
+    pub(super) fn reweigh(&self, from: u8, to: u8) {
+        self.weigh(i64::from(to) - i64::from(from));
+    }
+
+    fn weigh(&self, difference: i64) {
+        if difference != 0 {
+            // Release(tally): as in tally().
+            self.weight.fetch_add(difference, Ordering::Release);
+        }
+    }
+}
+
+impl<V: Send + Sync + 'static> Bucket<NameNode<V>> for NameBucket<V> {
+    fn empty() -> Self {
+        NameBucket {
+            head: AtomicPtr::new(ptr::null_mut()),
+            entries: AtomicI64::new(0),
+            weight: AtomicI64::new(0),
+        }
+    }
+
+    fn head(&self) -> &AtomicPtr<NameNode<V>> {
+        &self.head
+    }
+
+    fn carry(from: &Self, to: &Self, node: &NameNode<V>) {
+        to.tally(1, node.weight);
+        from.tally(-1, node.weight);
+    }
+}

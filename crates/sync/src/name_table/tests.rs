@@ -1,0 +1,230 @@
+//! Tests of the name table: an oracle, listings beside writers, twins, and killing beside adding.
+
+use super::*;
+use crate::atomic::AtomicBool;
+use crate::thread;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+
+fn table<V: Clone + Send + Sync>() -> NameTable<V> {
+    NameTable::new(Arc::new(Domain::new()))
+}
+
+fn name(n: u64) -> Vec<u8> {
+    format!("file-{n}").into_bytes()
+}
+
+/// Pseudo-random numbers (xorshift).
+fn numbers(mut state: u64) -> impl FnMut() -> u64 {
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
+
+fn insert<V: Clone + Send + Sync>(table: &NameTable<V>, hash: u64, name: &[u8], value: V) -> Option<u64> {
+    table.lock(hash, name)?.insert(value, 1).ok()
+}
+
+fn list<V: Clone + Send + Sync>(table: &NameTable<V>) -> Vec<(u64, Vec<u8>, V)> {
+    let guard = table.read();
+    table.after(0, &guard).map(|(at, name, value)| (at, name.to_vec(), value.clone())).collect()
+}
+
+/// Hashes under which all names, most names, or few names are twins.
+fn hashes() -> [fn(&RandomState, &[u8]) -> u64; 3] {
+    [|_, _| 7, |hasher, name| hasher.hash_one(name) & (3 << 62), |hasher, name| hasher.hash_one(name)]
+}
+
+#[test]
+fn the_table_agrees_with_a_sorted_map() {
+    let hasher = RandomState::new();
+    for (hash, steps, names) in
+        hashes().map(|hash| (hash, 3_000, 60)).into_iter().chain([(hashes()[2], 60_000, 8_000)])
+    {
+        let (table, mut oracle, mut next) = (table(), BTreeMap::new(), numbers(7));
+        let mut weight = 0;
+        for step in 0..if SHRUNK { 200 } else { steps } {
+            let name = name(next() % names);
+            let mut entry = table.lock(hash(&hasher, &name), &name).expect("alive");
+            assert_eq!(entry.get(), oracle.get(&name).map(|(_, value)| value));
+            match next() % 8 {
+                0..4 => match entry.insert(step, (step % 2) as u8) {
+                    Ok(position) => {
+                        weight += step % 2;
+                        assert!(position > 2 && oracle.insert(name.clone(), (position, step)).is_none());
+                    }
+                    Err(_) => assert!(oracle.contains_key(&name)),
+                },
+                4 => {
+                    let before = oracle.get(&name).map(|(_, value)| *value);
+                    assert_eq!(entry.replace(step, (step % 2) as u8), before);
+                    if let Some(before) = before {
+                        weight = weight + step % 2 - before % 2;
+                        oracle.entry(name.clone()).and_modify(|(_, value)| *value = step);
+                    }
+                }
+                _ => {
+                    let removed = entry.remove();
+                    weight -= removed.unwrap_or(0) % 2;
+                    assert_eq!(removed, oracle.remove(&name).map(|(_, value)| value));
+                }
+            }
+        }
+        let guard = table.read();
+        for (name, (position, value)) in &oracle {
+            assert_eq!(table.find(hash(&hasher, name), name, &guard), Some((*position, value)));
+        }
+        let mut expected: Vec<_> =
+            oracle.iter().map(|(name, (position, value))| (*position, name.clone(), *value)).collect();
+        expected.sort();
+        assert_eq!(list(&table), expected);
+        assert_eq!(table.sums(), Sums { entries: oracle.len() as u64, weight: weight as u64 });
+        // From any position the rest follows.
+        for (at, (position, ..)) in expected.iter().enumerate().step_by(97) {
+            assert_eq!(table.after(*position, &guard).count(), expected.len() - at - 1);
+        }
+    }
+}
+
+#[test]
+fn an_entry_that_stays_is_listed_once_whatever_comes_and_goes() {
+    let (table, hasher) = (table(), RandomState::new());
+    let (stay, rounds) = if SHRUNK { (4, 20) } else { (100, 30_000) };
+    for n in 0..stay {
+        assert!(insert(&table, hasher.hash_one(name(n)), &name(n), n).is_some());
+    }
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let mut seen: Vec<_> = list(&table);
+                assert!(seen.is_sorted_by_key(|(position, ..)| *position));
+                seen.retain(|(.., value)| *value < stay);
+                seen.sort_unstable_by_key(|(.., value)| *value);
+                assert!(seen.iter().map(|(.., value)| *value).eq(0..stay));
+            }
+        });
+        let writers = [1u64, 2].map(|writer| {
+            let (table, hasher) = (&table, &hasher);
+            scope.spawn(move || {
+                let mut next = numbers(writer);
+                for _ in 0..rounds {
+                    let n = writer * 1_000_000 + next() % 2_000;
+                    let name = name(n);
+                    let mut entry = table.lock(hasher.hash_one(&name), &name).expect("alive");
+                    if entry.insert(n, 0).is_err() {
+                        assert_eq!(entry.remove(), Some(n));
+                    }
+                    drop(entry);
+                    if next().is_multiple_of(1_024) {
+                        table.grow();
+                    }
+                }
+            })
+        });
+        writers.into_iter().for_each(|writer| writer.join().expect("a writer ends"));
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(table.len(), list(&table).len());
+}
+
+#[test]
+fn two_names_are_locked_and_exchanged_from_many_threads() {
+    let (table, hasher) = (table(), RandomState::new());
+    let names: Vec<_> = (0..6).map(name).collect();
+    let hash = |name: &Vec<u8>| hasher.hash_one(name);
+    for (n, name) in names.iter().enumerate() {
+        insert(&table, hash(name), name, n);
+    }
+    thread::scope(|scope| {
+        for seed in 1..4 {
+            let (table, names) = (&table, &names);
+            scope.spawn(move || {
+                let mut next = numbers(seed);
+                for round in 0..if SHRUNK { 20 } else { 20_000 } {
+                    let [a, b] = [&names[next() as usize % 6], &names[next() as usize % 6]];
+                    let mut pair = table.lock_two((hash(a), a), (hash(b), b)).expect("alive");
+                    let old = pair.second().get().copied().expect("is there");
+                    let moved = pair.first().replace(old, 1).expect("is there");
+                    pair.second().replace(if a == b { old } else { moved }, 1).expect("is there");
+                    drop(pair);
+                    if round % 1_000 == 0 {
+                        table.grow();
+                    }
+                }
+            });
+        }
+    });
+    let mut values: Vec<_> = list(&table).into_iter().map(|(.., value)| value).collect();
+    values.sort_unstable();
+    assert!(values.into_iter().eq(0..6));
+}
+
+#[test]
+fn a_killed_table_takes_no_name_and_a_table_with_names_is_not_killed() {
+    let table = table();
+    assert!(insert(&table, 5, b"a", ()).is_some());
+    assert!(!table.kill() && !table.is_dead());
+    assert!(table.lock(5, b"a").expect("alive").remove().is_some());
+    assert!(table.kill() && table.is_dead() && table.kill());
+    assert!(table.lock(5, b"a").is_none() && table.lock_two((5, b"a"), (6, b"b")).is_none());
+    assert!(table.get(5, b"a", &table.read()).is_none() && list(&table).is_empty() && table.is_empty());
+    let never_used = self::table::<()>();
+    assert!(never_used.kill() && never_used.lock(1, b"a").is_none());
+}
+
+#[test]
+fn a_table_is_killed_or_a_name_is_added_but_not_both() {
+    for round in 0..if SHRUNK { 5 } else { 2_000 } {
+        let table = table();
+        // Now and then in the middle of a resize.
+        if round % 2 == 0 {
+            let _ = table.lock(0, b"first").map(|mut entry| (entry.insert((), 0).is_ok(), entry.remove()));
+            table.grow();
+        }
+        let (added, killed) = thread::scope(|scope| {
+            let adder = scope.spawn(|| insert(&table, round << 50, b"name", ()).is_some());
+            let killer = scope.spawn(|| table.kill());
+            (adder.join().expect("ends"), killer.join().expect("ends"))
+        });
+        assert!(added != killed, "added {added}, killed {killed}");
+        assert_eq!((list(&table).len(), table.is_dead()), (usize::from(added), killed));
+    }
+}
+
+#[test]
+fn a_removed_value_is_dropped_once_after_its_readers() {
+    let (table, value) = (table(), Arc::new(()));
+    for n in 0..10u64 {
+        assert!(insert(&table, n << 60, &name(n), value.clone()).is_some());
+    }
+    let guard = table.read();
+    let found = table.get(3 << 60, &name(3), &guard).expect("is there");
+    drop(table.lock(3 << 60, &name(3)).and_then(|mut entry| entry.remove()));
+    assert!(table.get(3 << 60, &name(3), &guard).is_none());
+    assert_eq!(Arc::strong_count(found), 11);
+    drop(guard);
+    table.chains.domain.flush();
+    assert_eq!(Arc::strong_count(&value), 10);
+    drop(table);
+    assert_eq!(Arc::strong_count(&value), 1);
+}
+
+#[test]
+fn names_of_every_length_are_kept_and_longer_ones_refused() {
+    let table = table();
+    for len in 0..=NAME_MAX {
+        assert!(insert(&table, 9, &vec![b'x'; len], len).is_some());
+    }
+    assert!(insert(&table, 9, &[b'x'; NAME_MAX + 1], 0).is_none());
+    assert!(list(&table).iter().enumerate().all(|(at, (_, name, len))| name.len() == at && *len == at));
+}
+
+#[test]
+fn an_entry_costs_at_most_forty_bytes_beside_its_name_and_value() {
+    assert!(size_of::<NameNode<u64>>() - size_of::<u64>() <= 40);
+    assert_eq!(size_of::<NameTable<u64>>(), 16);
+}

@@ -1,0 +1,265 @@
+//! Radix tree: shared objects by number, found without a lock and without a store to shared memory.
+//!
+//! # Theory
+//! A number is looked up six bits at a time. A tree is as high as its largest number needs: none but number 0
+//! needs no node at all. Low nodes stay when a higher one is put on top, so a reader that began below does not
+//! notice.
+//!
+//! ```text
+//!   root --> object 0                      height 0: only number 0
+//!
+//!   root --> [ . . . . ]                   height 2: numbers below 4096
+//!              |     |
+//!         [objects] [objects]              height 1: 64 numbers each
+//! ```
+//! Readers follow the slots inside an RCU read section. There is one [`Writer`] at a time; what it takes out is
+//! freed a grace period after the writer is gone. The mutex that says who writes protects a value of the
+//! client's, too: whatever belongs to the tree's shape.
+//!
+//! # Clients must
+//! Not be inside a read section when they wait for the writer: the one before them may be waiting for readers.
+//!
+//! # Invariants
+//! - T1: a slot changes only under the writer's mutex;
+//! - T2: what a slot led to is freed a grace period after the slot was changed, and not before its writer is gone;
+//! - T3: a node that is reachable has a slot that leads somewhere.
+//!
+//! # Ordering
+//! | label | release side | acquire side | publishes |
+//! |---|---|---|---|
+//! | publish | [`Slots::insert_with`]: Release store of a slot | lookups: Acquire load of a slot | node, object |
+//!
+//! # Cost
+//! `get`: one load a level. Insert: the path to the number, at most one new node a level. Remove: the same, and
+//! a share of a grace period; [`GARBAGE_MIN`](write) removals of one writer pay one of their own.
+//!
+//! # Sources
+//! The kernel's lib/radix-tree.c and xarray.c (heights in pointers, RCU readers, one writer).
+
+mod node;
+mod write;
+
+pub use self::write::{Slots, Writer};
+
+use self::node::{ALIGN, Entry, HEIGHT_MAX, SLOTS};
+use crate::face::atomic::{AtomicPtr, Ordering};
+use crate::rcu::{Guard, domain};
+use crate::{Mutex, MutexGuard};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// Objects `T` by number, and what their writers share, `S`.
+pub struct RadixTree<T: Send + Sync + 'static, S> {
+    /// *written by the writer, read by everybody (publish)*
+    root: AtomicPtr<()>,
+    /// Says who writes.
+    state: Mutex<S>,
+    marker: PhantomData<crate::face::Arc<T>>,
+}
+
+// SAFETY: the tree holds counted references to `T`, which may be used and dropped on any thread, and an `S`.
+unsafe impl<T: Send + Sync, S: Send> Send for RadixTree<T, S> {}
+// SAFETY: objects are handed out as `&T` and as `Arc<T>` on any thread, for which `T` is `Send + Sync`; the `S`
+// only under the mutex. Slots are changed by one writer (T1) and followed inside read sections (T2).
+unsafe impl<T: Send + Sync, S: Send> Sync for RadixTree<T, S> {}
+
+impl<T: Send + Sync + 'static, S> RadixTree<T, S> {
+    const ROOM_FOR_HEIGHT: () = assert!(
+        align_of::<T>() >= ALIGN && (HEIGHT_MAX as usize) < ALIGN,
+        "addresses have no room for a height"
+    );
+
+    /// An empty tree.
+    pub fn new(state: S) -> Self {
+        let () = Self::ROOM_FOR_HEIGHT;
+        RadixTree {
+            root: AtomicPtr::new(std::ptr::null_mut()),
+            state: Mutex::new(state),
+            marker: PhantomData,
+        }
+    }
+
+    /// Object number `index`, which stays valid as long as the section is open.
+    ///
+    /// # Panics
+    /// If `guard` is no section of [`domain()`].
+    #[inline]
+    pub fn get<'g>(&'g self, guard: &'g Guard<'_>, index: u64) -> Option<&'g T> {
+        assert!(guard.is_of(domain()), "the read section belongs to another domain");
+        // SAFETY: found inside the section and T2.
+        unsafe { self.find(index).cast::<T>().as_ref() }
+    }
+
+    /// The first object whose number is at least `index`, with its number.
+    ///
+    /// # Panics
+    /// As [`get`](Self::get).
+    pub fn first_from<'g>(&'g self, guard: &'g Guard<'_>, index: u64) -> Option<(u64, &'g T)> {
+        assert!(guard.is_of(domain()), "the read section belongs to another domain");
+        let (index, object) = self.find_from(index)?;
+        // SAFETY: as in get().
+        Some((index, unsafe { &*object.cast::<T>() }))
+    }
+
+    /// Waits for other writers.
+    pub fn write(&self) -> Writer<'_, T, S> {
+        Writer::new(self, self.state.lock())
+    }
+
+    /// The client's value, to look at or to change when no object is to be.
+    pub fn state(&self) -> MutexGuard<'_, S> {
+        self.state.lock()
+    }
+
+    /// The entry of object number `index`, or null. The caller keeps what it leads to from being freed: it is
+    /// inside a read section, or the writer.
+    #[inline]
+    fn find(&self, index: u64) -> Entry {
+        // Acquire(publish): what the entry leads to, also below; pairs with Release(publish) in insert_with().
+        let mut entry = self.root.load(Ordering::Acquire);
+        let mut height = node::height(entry);
+        if !node::reaches(height, index) {
+            return std::ptr::null_mut();
+        }
+        while height > 0 && !entry.is_null() {
+            // SAFETY: the caller keeps nodes that it can reach from being freed.
+            let slots = unsafe { &node::node(entry).slots };
+            entry = slots[node::slot_of(index, height)].load(Ordering::Acquire);
+            height -= 1;
+        }
+        entry
+    }
+
+    /// The first object from number `index` on. The caller's obligation is that of `find`.
+    fn find_from(&self, mut index: u64) -> Option<(u64, Entry)> {
+        loop {
+            // Acquire(publish): as in find().
+            let mut entry = self.root.load(Ordering::Acquire);
+            let mut height = node::height(entry);
+            if entry.is_null() || !node::reaches(height, index) {
+                return None;
+            }
+            while height > 0 && !entry.is_null() {
+                // SAFETY: as in find().
+                let slots = unsafe { &node::node(entry).slots };
+                entry = slots[node::slot_of(index, height)].load(Ordering::Acquire);
+                height -= 1;
+            }
+            if !entry.is_null() {
+                return Some((index, entry));
+            }
+            // Nothing in the whole part of this height: go on behind it.
+            let shift = node::BITS * height;
+            index = ((index >> shift) + 1) << shift;
+        }
+    }
+}
+
+impl<T: Send + Sync, S> Drop for RadixTree<T, S> {
+    fn drop(&mut self) {
+        // Relaxed: `&mut self`.
+        let root = self.root.load(Ordering::Relaxed);
+        // SAFETY: readers and writers borrow the tree, so none is left; the slots hold the tree's references.
+        unsafe { node::free_subtree::<T>(root) };
+    }
+}
+
+impl<T: Send + Sync, S> fmt::Debug for RadixTree<T, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let height = node::height(self.root.load(Ordering::Relaxed));
+        f.debug_struct("RadixTree").field("height", &height).field("slots", &SLOTS).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::Arc;
+    use crate::atomic::AtomicUsize;
+    use std::collections::BTreeMap;
+
+    #[repr(align(16))]
+    struct Object(u64, Option<Arc<AtomicUsize>>);
+
+    impl Drop for Object {
+        fn drop(&mut self) {
+            if let Some(dropped) = &self.1 {
+                dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    type Tree = RadixTree<Object, ()>;
+
+    fn object(value: u64) -> Arc<Object> {
+        Arc::new(Object(value, None))
+    }
+
+    #[test]
+    fn random_changes_agree_with_an_ordered_map() {
+        let (tree, mut map) = (Tree::new(()), BTreeMap::new());
+        let mut random = 1u64;
+        for round in 0..if crate::face::SHRUNK { 200 } else { 20_000 } {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            // Numbers near 0, near the ends of nodes, and far away.
+            let index = (random >> 33) % 7 * [1, 64, 4096, 1 << 50][(random >> 40) as usize % 4];
+            let writer = tree.write();
+            if random >> 60 < 7 {
+                writer.slots().remove(index);
+                map.remove(&index);
+            } else {
+                writer.slots().insert(index, object(round));
+                map.insert(index, round);
+            }
+            assert_eq!(writer.slots().get(index).map(|found| found.0), map.get(&index).copied());
+            drop(writer);
+            let guard = domain().read();
+            for from in [0, index, index + 1, u64::MAX] {
+                assert_eq!(tree.get(&guard, from).map(|found| found.0), map.get(&from).copied());
+                let first = tree.first_from(&guard, from).map(|(index, found)| (index, found.0));
+                assert_eq!(first, map.range(from..).next().map(|(index, value)| (*index, *value)));
+            }
+        }
+        map.keys().for_each(|index| assert!(tree.write().slots().remove(*index)));
+        assert!(tree.root.load(Ordering::Relaxed).is_null(), "an empty tree has no nodes");
+    }
+
+    #[test]
+    fn what_is_removed_lives_as_long_as_a_reader_that_found_it() {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let tree = Tree::new(());
+        let numbers = 0..if crate::face::SHRUNK { 10 } else { 1_000 };
+        for index in numbers.clone() {
+            tree.write().slots().insert(index, Arc::new(Object(index, Some(dropped.clone()))));
+        }
+        let guard = domain().read();
+        let found = tree.get(&guard, 3);
+        let writer = tree.write();
+        numbers.clone().for_each(|index| assert!(writer.slots().remove(index)));
+        drop(writer);
+        assert_eq!((found.map(|object| object.0), dropped.load(Ordering::Relaxed)), (Some(3), 0));
+        drop(guard);
+        domain().flush();
+        assert_eq!(dropped.load(Ordering::Relaxed) as u64, numbers.end);
+    }
+
+    #[test]
+    fn an_object_that_another_tree_has_too_is_not_the_only_one() {
+        let (one, other) = (Tree::new(()), Tree::new(()));
+        let (first, second) = (one.write(), other.write());
+        first.slots().insert(5, object(5));
+        assert!(first.slots().is_sole(5));
+        let shared = first.slots().share(5).expect("it is there");
+        second.slots().insert(7, shared);
+        assert!(!first.slots().is_sole(5) && !second.slots().is_sole(7));
+        drop((first, second));
+        drop(other);
+        assert!(one.write().slots().is_sole(5));
+    }
+
+    #[test]
+    #[should_panic(expected = "no place for number")]
+    fn a_number_beyond_the_largest_is_refused() {
+        Tree::new(()).write().slots().insert(1 << 60, object(0));
+    }
+}

@@ -1,0 +1,116 @@
+//! Node: one level of a radix tree, and the entries by which levels hang together.
+
+use crate::face::Arc;
+use crate::face::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// Bits of a number that one level looks at.
+pub(super) const BITS: u32 = if cfg!(feature = "loom") { 1 } else { 6 };
+/// Entries of a node.
+pub(super) const SLOTS: usize = 1 << BITS;
+/// The most levels. All numbers below `2^(BITS * HEIGHT_MAX)` have a place.
+pub(super) const HEIGHT_MAX: u32 = if cfg!(feature = "loom") { 3 } else { 10 };
+
+/// Nodes and objects lie at multiples of this, so that an address has room for a height.
+pub(super) const ALIGN: usize = 16;
+
+/// Where a slot leads: nowhere (null), to an object (height 0), or to a node. The low bits of the address are
+/// the height of what it leads to, so a reader knows it without another look.
+pub(super) type Entry = *mut ();
+
+/// The height of what `entry` leads to: 0 for an object and for nothing.
+#[inline]
+pub(super) fn height(entry: Entry) -> u32 {
+    (entry.addr() & (ALIGN - 1)) as u32
+}
+
+/// Which of a node's slots leads to `index`, in a node of `height`.
+#[inline]
+pub(super) fn slot_of(index: u64, height: u32) -> usize {
+    (index >> (BITS * (height - 1))) as usize & (SLOTS - 1)
+}
+
+/// Whether a tree of `height` has a place for `index`.
+#[inline]
+pub(super) fn reaches(height: u32, index: u64) -> bool {
+    index >> (BITS * height) == 0
+}
+
+/// One level of one part of a tree.
+#[repr(C, align(64))]
+pub(super) struct Node {
+    /// *written by the writer, read by everybody (publish)*
+    pub(super) slots: [AtomicPtr<()>; SLOTS],
+    /// How many slots lead somewhere. Apart from the slots, since readers have no use for it.
+    /// *protected by the tree's mutex*
+    filled: AtomicU32,
+}
+
+impl Node {
+    pub(super) fn new() -> Box<Node> {
+        Box::new(Node {
+            slots: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
+            filled: AtomicU32::new(0),
+        })
+    }
+
+    /// The entry that leads to this node of `height`.
+    pub(super) fn into_entry(self: Box<Node>, height: u32) -> Entry {
+        Box::into_raw(self).map_addr(|address| address | height as usize).cast()
+    }
+
+    /// Notes that one more slot leads somewhere.
+    pub(super) fn count_up(&self) {
+        // Relaxed: the tree's mutex orders the writers, and nobody else looks.
+        self.filled.store(self.filled.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Notes that one slot less leads somewhere. True when none does any more.
+    pub(super) fn count_down(&self) -> bool {
+        // Relaxed: as in count_up().
+        let left = self.filled.load(Ordering::Relaxed) - 1;
+        self.filled.store(left, Ordering::Relaxed);
+        left == 0
+    }
+}
+
+/// The node that `entry` leads to.
+///
+/// # Safety
+/// It leads to a node, which is not freed for `'a`.
+#[inline]
+pub(super) unsafe fn node<'a>(entry: Entry) -> &'a Node {
+    debug_assert!(height(entry) > 0, "not a node");
+    // SAFETY: without the height the entry is the pointer of `into_entry`; alive by the caller's promise.
+    unsafe { &*entry.map_addr(|address| address & !(ALIGN - 1)).cast::<Node>() }
+}
+
+/// Frees what `entry` leads to, but not what hangs below it.
+///
+/// # Safety
+/// It came from `Node::into_entry` or is null or an object from `Arc::into_raw` of a `T`; the caller holds the
+/// tree's own reference to it, and nobody can find it any more.
+pub(super) unsafe fn free<T>(entry: Entry) {
+    if height(entry) > 0 {
+        // SAFETY: `into_entry` got it from a box, and nobody has another reference.
+        drop(unsafe { Box::from_raw(entry.map_addr(|address| address & !(ALIGN - 1)).cast::<Node>()) });
+    } else if !entry.is_null() {
+        // SAFETY: from `Arc::into_raw`; the tree's count becomes ours.
+        drop(unsafe { Arc::from_raw(entry.cast_const().cast::<T>()) });
+    }
+}
+
+/// Frees what `entry` leads to and all below it.
+///
+/// # Safety
+/// As [`free`], for the whole subtree.
+pub(super) unsafe fn free_subtree<T>(entry: Entry) {
+    if height(entry) > 0 {
+        // SAFETY: the caller's promise; freed only below.
+        for slot in &unsafe { node(entry) }.slots {
+            // SAFETY: the caller's promise covers what hangs below. Relaxed: nobody else is left.
+            unsafe { free_subtree::<T>(slot.load(Ordering::Relaxed)) };
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { free::<T>(entry) };
+}

@@ -1,0 +1,241 @@
+//! Writer: who may change a radix tree, and what becomes of what it takes out.
+
+use super::RadixTree;
+use super::node::{self, Entry, HEIGHT_MAX, Node};
+use crate::MutexGuard;
+use crate::face::atomic::{AtomicPtr, Ordering, fence};
+use crate::face::{Arc, SHRUNK};
+use crate::rcu::domain;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+
+/// How many removals are worth a grace period of their own. Fewer wait for others, which costs memory for as
+/// long as it lasts.
+const GARBAGE_MIN: usize = if SHRUNK { 3 } else { 256 };
+
+/// The one who may change a tree.
+#[must_use = "the next writer comes when this one is dropped"]
+pub struct Writer<'t, T: Send + Sync + 'static, S> {
+    // The mutex is unlocked before the garbage waits for readers: fields are dropped in this order.
+    state: MutexGuard<'t, S>,
+    garbage: RefCell<Garbage<T>>,
+    tree: &'t RadixTree<T, S>,
+}
+
+/// The objects of a tree, in the hands of its writer. What it finds stays valid as long as the writer is there,
+/// even what it removes.
+pub struct Slots<'w, T: Send + Sync + 'static, S> {
+    tree: &'w RadixTree<T, S>,
+    garbage: &'w RefCell<Garbage<T>>,
+}
+
+impl<T: Send + Sync, S> Clone for Slots<'_, T, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: Send + Sync, S> Copy for Slots<'_, T, S> {}
+
+impl<'t, T: Send + Sync, S> Writer<'t, T, S> {
+    pub(super) fn new(tree: &'t RadixTree<T, S>, state: MutexGuard<'t, S>) -> Self {
+        Writer { state, garbage: RefCell::new(Garbage(Vec::new(), PhantomData)), tree }
+    }
+
+    /// The objects.
+    pub fn slots(&self) -> Slots<'_, T, S> {
+        Slots { tree: self.tree, garbage: &self.garbage }
+    }
+
+    /// The client's value.
+    pub fn state(&self) -> &S {
+        &self.state
+    }
+
+    /// The objects and the client's value.
+    pub fn parts(&mut self) -> (Slots<'_, T, S>, &mut S) {
+        (Slots { tree: self.tree, garbage: &self.garbage }, &mut self.state)
+    }
+}
+
+impl<'w, T: Send + Sync, S> Slots<'w, T, S> {
+    /// Object number `index`.
+    pub fn get(self, index: u64) -> Option<&'w T> {
+        // SAFETY: the writer's garbage is freed after its last borrow, which is after 'w; nobody else frees (T1).
+        unsafe { self.tree.find(index).cast::<T>().as_ref() }
+    }
+
+    /// The first object whose number is at least `index`, with its number.
+    pub fn first_from(self, index: u64) -> Option<(u64, &'w T)> {
+        let (index, object) = self.tree.find_from(index)?;
+        // SAFETY: as in get().
+        Some((index, unsafe { &*object.cast::<T>() }))
+    }
+
+    /// Another reference to object number `index`.
+    pub fn share(self, index: u64) -> Option<Arc<T>> {
+        let object = self.tree.find(index).cast_const().cast::<T>();
+        if object.is_null() {
+            return None;
+        }
+        // SAFETY: from `Arc::into_raw`. That reference stays the tree's: this `Arc` of it is not dropped.
+        Some(Arc::clone(&ManuallyDrop::new(unsafe { Arc::from_raw(object) })))
+    }
+
+    /// Whether object number `index` is there and the tree's reference to it is the only one. Whoever had another
+    /// has done with the object.
+    pub fn is_sole(self, index: u64) -> bool {
+        let object = self.tree.find(index).cast_const().cast::<T>();
+        if object.is_null() {
+            return false;
+        }
+        // SAFETY: as in share().
+        let sole = Arc::strong_count(&ManuallyDrop::new(unsafe { Arc::from_raw(object) })) == 1;
+        // Acquire: what others did with it; pairs with the Release decrement of their `Arc`s.
+        fence(Ordering::Acquire);
+        sole
+    }
+
+    /// Makes `object` number `index`, in the place of what was.
+    ///
+    /// # Panics
+    /// If `index` is 2^60 or more.
+    pub fn insert(self, index: u64, object: Arc<T>) {
+        self.insert_with(index, object, |_| ());
+    }
+
+    /// As [`insert`](Self::insert); calls `prepare` before anybody can find the object, and returns its result.
+    ///
+    /// # Panics
+    /// As [`insert`](Self::insert).
+    pub fn insert_with<R>(self, index: u64, object: Arc<T>, prepare: impl FnOnce(&'w T) -> R) -> R {
+        assert!(node::reaches(HEIGHT_MAX, index), "no place for number {index}");
+        let object = Arc::into_raw(object);
+        // SAFETY: its count is the tree's from now on: freed with the garbage, as in get().
+        let prepared = prepare(unsafe { &*object });
+        let (slot, parent) = self.slot(index);
+        // Release(publish): the object; pairs with Acquire(publish) in find(). Nobody else writes the slot (T1).
+        let old = slot.load(Ordering::Relaxed);
+        slot.store(object.cast_mut().cast(), Ordering::Release);
+        if !old.is_null() {
+            self.discard(old);
+        } else if let Some(parent) = parent {
+            parent.count_up();
+        }
+        prepared
+    }
+
+    /// Takes object number `index` out; false if there is none.
+    pub fn remove(self, index: u64) -> bool {
+        if self.tree.find(index).is_null() {
+            return false;
+        }
+        let mut path: [Option<(&Node, &AtomicPtr<()>)>; HEIGHT_MAX as usize] = [None; HEIGHT_MAX as usize];
+        let mut slot = &self.tree.root;
+        // Relaxed: nobody else writes (T1).
+        let mut entry = slot.load(Ordering::Relaxed);
+        for height in (1..=node::height(entry)).rev() {
+            // SAFETY: reachable, so not freed: as in get().
+            let parent: &Node = unsafe { node::node(entry) };
+            path[height as usize - 1] = Some((parent, slot));
+            slot = &parent.slots[node::slot_of(index, height)];
+            entry = slot.load(Ordering::Relaxed);
+        }
+        self.empty(slot);
+        // Upwards as long as that was a node's last (T3).
+        for (node, slot) in path.into_iter().flatten() {
+            if !node.count_down() {
+                break;
+            }
+            self.empty(slot);
+        }
+        true
+    }
+
+    /// Makes `slot` lead nowhere.
+    fn empty(self, slot: &AtomicPtr<()>) {
+        let old = slot.load(Ordering::Relaxed);
+        // Relaxed: there is nothing behind it to publish.
+        slot.store(std::ptr::null_mut(), Ordering::Relaxed);
+        self.discard(old);
+    }
+
+    fn discard(self, entry: Entry) {
+        self.garbage.borrow_mut().0.push(entry);
+    }
+
+    /// The slot for number `index`, and the node that it is in: makes the tree as high as it must be, and the
+    /// nodes on the way.
+    fn slot(self, index: u64) -> (&'w AtomicPtr<()>, Option<&'w Node>) {
+        // Relaxed, as all loads here: nobody else writes (T1).
+        let mut root = self.tree.root.load(Ordering::Relaxed);
+        let mut height = node::height(root);
+        while !node::reaches(height, index) {
+            height += 1;
+            if !root.is_null() {
+                let top = Node::new();
+                top.slots[0].store(root, Ordering::Relaxed);
+                top.count_up();
+                root = top.into_entry(height);
+                // Release(publish): the node; pairs with Acquire(publish) in find().
+                self.tree.root.store(root, Ordering::Release);
+            }
+        }
+        let (mut slot, mut parent): (_, Option<&Node>) = (&self.tree.root, None);
+        for height in (1..=height).rev() {
+            let mut entry = slot.load(Ordering::Relaxed);
+            if entry.is_null() {
+                entry = Node::new().into_entry(height);
+                // Release(publish): as above.
+                slot.store(entry, Ordering::Release);
+                parent.into_iter().for_each(Node::count_up);
+            }
+            // SAFETY: reachable, so not freed: as in get().
+            let child: &'w Node = unsafe { node::node(entry) };
+            (slot, parent) = (&child.slots[node::slot_of(index, height)], Some(child));
+        }
+        (slot, parent)
+    }
+}
+
+/// What a writer took out, to be freed when no reader can have it any more.
+struct Garbage<T: Send + Sync + 'static>(Vec<Entry>, PhantomData<Arc<T>>);
+
+// SAFETY: entries are owned nodes and counted references, which any thread may drop.
+unsafe impl<T: Send + Sync> Send for Garbage<T> {}
+
+impl<T: Send + Sync> Garbage<T> {
+    /// # Safety
+    /// A grace period must have passed since the last entry was taken out.
+    unsafe fn free(self) {
+        let mut entries = ManuallyDrop::new(self);
+        for entry in entries.0.drain(..) {
+            // SAFETY: the writer moved the tree's reference here when it changed the slot; readers are excluded by
+            // the caller. What hung below a node was taken out by itself (T3).
+            unsafe { node::free::<T>(entry) };
+        }
+        drop(std::mem::take(&mut entries.0));
+    }
+}
+
+impl<T: Send + Sync> Drop for Garbage<T> {
+    fn drop(&mut self) {
+        if self.0.is_empty() {
+            return;
+        }
+        let garbage = Garbage(std::mem::take(&mut self.0), PhantomData::<Arc<T>>);
+        if garbage.0.len() >= GARBAGE_MIN && !domain().is_reading() {
+            domain().synchronize();
+            // SAFETY: a grace period has passed.
+            unsafe { garbage.free() };
+        } else {
+            domain().defer(move || {
+                // The closure takes the whole `Garbage`, not its field, so that it is `Send`.
+                let garbage = garbage;
+                // SAFETY: runs after a grace period.
+                unsafe { garbage.free() }
+            });
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Byte block: bytes that are read without a lock while a writer may be changing them, and never seen torn.
+//!
+//! # Theory
+//! A [`SeqLock`](crate::SeqLock) for a page of memory: a mutex orders the writers, a [`SeqCount`] tells readers
+//! that one was at work. Two things differ. The count is odd for as long as the lock is held, so that a writer
+//! of several blocks shuts readers out of all of them at once. And a block can be *frozen*: its bytes then
+//! belong to more than one owner, and whoever finds it so under the lock must write to a copy.
+//!
+//! ```text
+//!   one read of blocks A and B       begin A | copy | begin B | copy | retry A, retry B
+//!   one write of blocks A and B      lock A, lock B | store | unlock
+//! ```
+//! Both blocks were as the reader found them from `begin B` to `retry A`: it read one state of the two.
+//!
+//! # Clients must
+//! - lock several blocks in one order (a file: by page number);
+//! - use what [`load`](SeqBytes::load) gave only after [`retry`](SeqCount::retry) said false, or under the lock.
+//!
+//! # Cost
+//! Read: nothing is stored; the lines of the bytes, and the one that ends the block twice. Write: that line and
+//! the lines of the bytes. A block lies on lines of its own.
+//!
+//! # Sources
+//! As in `seqcount.rs`.
+
+#[allow(unsafe_code)]
+mod copy;
+
+use crate::face::words::Word;
+use crate::seqcount::Writing;
+use crate::{Mutex, MutexGuard, SeqCount};
+use std::fmt;
+use std::ops::Range;
+
+/// Bytes in a word.
+const WORD: usize = 8;
+
+/// A block of `WORDS * 8` bytes.
+#[repr(C, align(64))]
+pub struct SeqBytes<const WORDS: usize> {
+    /// *written under `writers`, read under `count`*
+    words: [Word; WORDS],
+    count: SeqCount,
+    /// Orders the writers; whether the block is frozen.
+    writers: Mutex<bool>,
+}
+
+/// A block that its holder alone may change; readers wait or come back.
+#[must_use = "the block is unlocked at once when the guard is dropped"]
+pub struct LockedBytes<'a, const WORDS: usize> {
+    block: &'a SeqBytes<WORDS>,
+    /// Ends before the lock does: fields are dropped in this order.
+    _writing: Writing<'a>,
+    frozen: MutexGuard<'a, bool>,
+}
+
+impl<const WORDS: usize> SeqBytes<WORDS> {
+    /// How many bytes a block has.
+    pub const LEN: usize = WORDS * WORD;
+
+    /// A block of zeros but for `bytes`, which begin at `at`.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn new(at: usize, bytes: &[u8]) -> Self {
+        let block = SeqBytes {
+            words: std::array::from_fn(|_| Word::new(0)),
+            count: SeqCount::new(),
+            writers: Mutex::new(false),
+        };
+        copy::store(&block.words, at, bytes);
+        block
+    }
+
+    /// A block with the bytes of this one, which must not change meanwhile: it is frozen, or locked.
+    pub fn duplicate(&self) -> Self {
+        SeqBytes {
+            // Relaxed: who froze or locked the block saw its bytes.
+            words: std::array::from_fn(|n| {
+                Word::new(self.words[n].load(std::sync::atomic::Ordering::Relaxed))
+            }),
+            count: SeqCount::new(),
+            writers: Mutex::new(false),
+        }
+    }
+
+    /// Tells a reader whether a writer was at work.
+    #[inline]
+    pub fn count(&self) -> &SeqCount {
+        &self.count
+    }
+
+    /// Copies the bytes from `at` on into `buf`. They may be torn: ask [`count`](Self::count).
+    ///
+    /// # Panics
+    /// If the block has not as many.
+    #[inline]
+    pub fn load(&self, at: usize, buf: &mut [u8]) {
+        copy::load(&self.words, at, buf);
+    }
+
+    /// Waits for other writers and shuts out readers.
+    #[inline]
+    pub fn lock(&self) -> LockedBytes<'_, WORDS> {
+        let frozen = self.writers.lock();
+        LockedBytes { block: self, _writing: self.count.write(), frozen }
+    }
+}
+
+impl<const WORDS: usize> LockedBytes<'_, WORDS> {
+    /// Whether the bytes belong to others too and must not be changed.
+    #[inline]
+    pub fn is_frozen(&self) -> bool {
+        *self.frozen
+    }
+
+    /// From now on nobody changes the bytes.
+    pub fn freeze(&mut self) {
+        *self.frozen = true;
+    }
+
+    /// The bytes have one owner again.
+    pub fn thaw(&mut self) {
+        *self.frozen = false;
+    }
+
+    /// Copies the bytes from `at` on into `buf`.
+    ///
+    /// # Panics
+    /// If the block has not as many.
+    pub fn load(&self, at: usize, buf: &mut [u8]) {
+        self.block.load(at, buf);
+    }
+
+    /// Replaces what is at `at` by `bytes`.
+    ///
+    /// # Panics
+    /// If they do not fit, or the block is frozen.
+    #[inline]
+    pub fn store(&mut self, at: usize, bytes: &[u8]) {
+        assert!(!self.is_frozen(), "the bytes belong to others too");
+        copy::store(&self.block.words, at, bytes);
+    }
+
+    /// Makes `range` zero.
+    ///
+    /// # Panics
+    /// As [`store`](Self::store).
+    pub fn zero(&mut self, range: Range<usize>) {
+        const ZEROS: [u8; 512] = [0; 512];
+        for start in range.clone().step_by(ZEROS.len()) {
+            self.store(start, &ZEROS[..ZEROS.len().min(range.end - start)]);
+        }
+    }
+}
+
+impl<const WORDS: usize> fmt::Debug for SeqBytes<WORDS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SeqBytes").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+impl<const WORDS: usize> fmt::Debug for LockedBytes<'_, WORDS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockedBytes").field("frozen", &self.is_frozen()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::thread;
+
+    type Page = SeqBytes<512>;
+
+    fn bytes(page: &Page) -> Vec<u8> {
+        let mut bytes = vec![0; Page::LEN];
+        page.load(0, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn every_part_of_a_block_is_stored_and_loaded_alone() {
+        let source: Vec<u8> = (0..Page::LEN).map(|n| (n % 251) as u8).collect();
+        for len in [0, 1, 3, 7, 8, 9, 16, 63, 255, 256, 257, 1000] {
+            for at in [0, 1, 5, 8, 100, 1024, Page::LEN - len] {
+                let page = Page::new(0, &[0xAA; Page::LEN]);
+                page.lock().store(at, &source[..len]);
+                let mut expected = vec![0xAA; Page::LEN];
+                expected[at..at + len].copy_from_slice(&source[..len]);
+                assert!(bytes(&page) == expected, "stored {len} at {at}");
+                let mut part = vec![0; len];
+                page.load(at, &mut part);
+                assert!(part == source[..len], "loaded {len} at {at}");
+                page.lock().zero(at..at + len);
+                assert_eq!(bytes(&page).iter().filter(|byte| **byte == 0).count(), len);
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "range end index")]
+    fn bytes_past_the_end_are_refused() {
+        Page::new(Page::LEN - 3, b"four");
+    }
+
+    #[test]
+    #[should_panic(expected = "belong to others")]
+    fn a_frozen_block_is_not_changed() {
+        let page = Page::new(0, b"shared");
+        page.lock().freeze();
+        assert!(page.duplicate().lock().is_frozen() != page.lock().is_frozen());
+        page.lock().store(0, b"x");
+    }
+
+    #[test]
+    fn a_read_of_two_blocks_sees_a_write_of_both_whole_or_not_at_all() {
+        let pages = [Page::new(0, &[0; 300]), Page::new(0, &[0; 300])];
+        let rounds = if crate::face::SHRUNK { 10 } else { 5_000 };
+        thread::scope(|scope| {
+            for step in 1..3 {
+                let [first, second] = &pages;
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        let mut locked = [first.lock(), second.lock()];
+                        locked.iter_mut().for_each(|page| page.store(0, &[(round * step) as u8; 300]));
+                    }
+                });
+                scope.spawn(move || {
+                    let mut accepted = 0;
+                    while accepted < rounds {
+                        let mut read = [[0; 300]; 2];
+                        let one = first.count().begin();
+                        first.load(0, &mut read[0]);
+                        let two = second.count().begin();
+                        second.load(0, &mut read[1]);
+                        if !first.count().retry(one) && !second.count().retry(two) {
+                            assert!(read.as_flattened().iter().all(|byte| *byte == read[0][0]), "torn");
+                            accepted += 1;
+                        }
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,251 @@
+//! Attributes: mode, owner, links and times of an inode, read without a store.
+//!
+//! # Theory
+//! All that `stat` and permission checks ask for is a small value behind a sequence lock: readers store nothing,
+//! and a writer stores only words that differ. Times come from a clock that ticks every few milliseconds, as
+//! Linux's did for decades, and are not written when they would not move. So calls of one tick that change the
+//! contents of one file, or add names to one directory, do not meet here.
+//!
+//! POSIX ACLs are too large for such a lock. They hang behind a pointer of their own, read under RCU, and
+//! [`Attr::has_acls`] says whether there are any; they change only under the lock's writers.
+//!
+//! # Invariants
+//! - I1: `has_acls` says whether the inode's [`Acls`] hold a list; then they have the stamp `acl_stamp`, except
+//!   while a writer changes both;
+//! - I2: an access ACL and the mode say the same of owner, mask and others.
+
+use crate::acl::Acl;
+use crate::stat::Timestamp;
+use crate::{Cred, Errno, Inode};
+use sluice_sync::rcu::{self, RcuCell};
+use sluice_sync::seqlock::Words;
+
+/// The attributes that change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Attr {
+    /// Permission, set-ID and sticky bits.
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) nlink: u32,
+    pub(crate) atime: Timestamp,
+    pub(crate) mtime: Timestamp,
+    pub(crate) ctime: Timestamp,
+    /// An unnamed file that may yet be given a name.
+    pub(crate) linkable: bool,
+    /// There are POSIX ACLs.
+    pub(crate) has_acls: bool,
+    /// The ACLs that belong to these attributes are those with this stamp.
+    acl_stamp: u32,
+}
+
+/// The POSIX ACLs of an inode.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Acls {
+    /// Changes whenever they do.
+    stamp: u32,
+    pub(crate) access: Option<Acl>,
+    /// What new files in this directory inherit.
+    pub(crate) default: Option<Acl>,
+}
+
+/// Bits of the first word above those of the mode.
+const LINKABLE: u64 = 1 << 16;
+const HAS_ACLS: u64 = 1 << 17;
+const STAMP_SHIFT: u32 = 18;
+const STAMP_MASK: u32 = (1 << (32 - STAMP_SHIFT)) - 1;
+
+impl Words<5> for Attr {
+    fn to_words(self) -> [u64; 5] {
+        let flag = |set: bool, bit: u64| if set { bit } else { 0 };
+        let flags = flag(self.linkable, LINKABLE) | flag(self.has_acls, HAS_ACLS);
+        [
+            u64::from(self.mode)
+                | flags
+                | u64::from(self.acl_stamp) << STAMP_SHIFT
+                | u64::from(self.nlink) << 32,
+            u64::from(self.uid) | u64::from(self.gid) << 32,
+            self.atime.pack(),
+            self.mtime.pack(),
+            self.ctime.pack(),
+        ]
+    }
+
+    fn from_words([first, owner, atime, mtime, ctime]: [u64; 5]) -> Attr {
+        Attr {
+            mode: first as u32 & 0xffff,
+            uid: owner as u32,
+            gid: (owner >> 32) as u32,
+            nlink: (first >> 32) as u32,
+            atime: Timestamp::unpack(atime),
+            mtime: Timestamp::unpack(mtime),
+            ctime: Timestamp::unpack(ctime),
+            linkable: first & LINKABLE != 0,
+            has_acls: first & HAS_ACLS != 0,
+            acl_stamp: (first as u32) >> STAMP_SHIFT,
+        }
+    }
+}
+
+impl Attr {
+    /// The attributes of an inode made `now`.
+    pub(crate) fn new(mode: u32, uid: u32, gid: u32, nlink: u32, now: Timestamp) -> Attr {
+        let (atime, mtime, ctime) = (now, now, now);
+        Attr { mode, uid, gid, nlink, atime, mtime, ctime, linkable: false, has_acls: false, acl_stamp: 0 }
+    }
+
+    /// The access time after a reading now, as Linux moves it by default (`relatime`): when it is not past the
+    /// last change, or a day old.
+    fn atime_after_reading(&self) -> Timestamp {
+        const DAY: i64 = 24 * 60 * 60;
+        let now = Timestamp::now();
+        let moves = self.atime <= self.mtime || self.atime <= self.ctime || now.sec - self.atime.sec >= DAY;
+        if moves { now } else { self.atime }
+    }
+
+    /// Contents changed now.
+    pub(crate) fn touch_mtime(&mut self) {
+        let now = Timestamp::now();
+        self.mtime = now;
+        self.ctime = now;
+    }
+
+    pub(crate) fn touch_ctime(&mut self) {
+        self.ctime = Timestamp::now();
+    }
+}
+
+impl Inode {
+    /// Contents, or names in this directory, were read now.
+    pub(crate) fn touch_atime(&self) {
+        let attr = self.attr.read();
+        if attr.atime_after_reading() != attr.atime {
+            self.attr.change(|attr| attr.atime = attr.atime_after_reading());
+        }
+    }
+
+    /// Contents, or names in this directory, changed now.
+    pub(crate) fn touch_mtime(&self) {
+        let (attr, now) = (self.attr.read(), Timestamp::now());
+        if (attr.mtime, attr.ctime) != (now, now) {
+            self.attr.change(Attr::touch_mtime);
+        }
+    }
+
+    /// Attributes or names of this inode changed now.
+    pub(crate) fn touch_ctime(&self) {
+        if self.attr.read().ctime != Timestamp::now() {
+            self.attr.change(Attr::touch_ctime);
+        }
+    }
+
+    /// `cred` changes the contents: set-ID bits go unless it may keep them, and the times move.
+    pub(crate) fn contents_changed(&self, cred: &Cred) {
+        if self.attr.read().set_id_bits_lost_by_writing(cred) == 0 {
+            return self.touch_mtime();
+        }
+        self.attr.change(|attr| {
+            attr.mode &= !attr.set_id_bits_lost_by_writing(cred);
+            attr.touch_mtime();
+        });
+    }
+
+    /// Calls `look` with the attributes and the ACLs that belong to them.
+    pub(crate) fn with_acls<R>(&self, look: impl FnOnce(&Attr, &Acls) -> R) -> R {
+        let attr = self.attr.read();
+        if !attr.has_acls {
+            return look(&attr, &Acls::default());
+        }
+        let section = rcu::domain().read();
+        match self.acls(&section) {
+            Some(acls) if acls.stamp == attr.acl_stamp => look(&attr, acls),
+            // A change is under way: in line behind it.
+            _ => self.attr.change(|attr| look(attr, self.acls(&section).unwrap_or(&Acls::default()))),
+        }
+    }
+
+    /// As [`with_acls`](Self::with_acls), for a change of both. The change is made unless `change` fails.
+    pub(crate) fn change_acls(
+        &self,
+        change: impl FnOnce(&mut Attr, &mut Acls) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        // Inside a section `replace` does not wait for a grace period, as it must not under the writers' lock.
+        let section = rcu::domain().read();
+        self.attr.change(|attr| {
+            let (mut new_attr, mut acls) = (*attr, self.acls(&section).cloned().unwrap_or_default());
+            change(&mut new_attr, &mut acls)?;
+            new_attr.has_acls = acls.access.is_some() || acls.default.is_some();
+            if attr.has_acls || new_attr.has_acls {
+                new_attr.acl_stamp = (attr.acl_stamp + 1) & STAMP_MASK;
+                self.replace_acls(Acls { stamp: new_attr.acl_stamp, ..acls });
+            }
+            *attr = new_attr;
+            Ok(())
+        })
+    }
+
+    fn acls<'g>(&'g self, section: &'g rcu::Guard<'_>) -> Option<&'g Acls> {
+        Some(self.extra_if_any()?.acls.get()?.load(section))
+    }
+
+    fn replace_acls(&self, acls: Acls) {
+        let slot = &self.extra().acls;
+        match slot.get() {
+            Some(cell) => cell.replace(acls),
+            // Only writers of the attributes come here, one at a time.
+            None => drop(slot.set(RcuCell::new(rcu::domain().clone(), acls))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NewInode, NewKind, Options, SetAttr, Superblock};
+    use sluice_sync::thread;
+
+    #[test]
+    fn attributes_survive_their_words() {
+        let time = |sec, nsec| Timestamp { sec, nsec };
+        let attr = Attr {
+            mode: 0o7777,
+            uid: u32::MAX,
+            gid: 7,
+            nlink: u32::MAX,
+            atime: Timestamp::MIN,
+            mtime: Timestamp::MAX,
+            ctime: time(-1, 999_999_999),
+            linkable: true,
+            has_acls: false,
+            acl_stamp: STAMP_MASK,
+        };
+        assert_eq!(Attr::from_words(attr.to_words()), attr);
+        let other = Attr { mode: 0, uid: 0, nlink: 0, linkable: false, has_acls: true, acl_stamp: 1, ..attr };
+        assert_eq!(Attr::from_words(other.to_words()), other);
+    }
+
+    #[test]
+    fn a_reader_never_sees_an_acl_and_the_mode_of_another_change() {
+        let superblock = Superblock::new(Options::default());
+        let new = NewInode { kind: NewKind::Regular, mode: 0o600, umask: 0 };
+        let file = superblock.root().create(&Cred::root(), b"f", &new).expect("a fresh name");
+        file.change_acls(|_, acls| {
+            acls.access = Some(Acl::from_mode(0o600));
+            Ok(())
+        })
+        .expect("nothing forbids it");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for mode in 0..2_000 {
+                    let change = SetAttr { mode: Some(mode & 0o777), ..SetAttr::default() };
+                    file.set_attr(&Cred::root(), &change).expect("root may");
+                }
+            });
+            for _ in 0..10_000 {
+                file.with_acls(|attr, acls| {
+                    assert_eq!(acls.access.as_ref().map(Acl::mode_bits), Some(attr.mode));
+                });
+            }
+        });
+    }
+}

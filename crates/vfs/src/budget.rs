@@ -1,0 +1,136 @@
+//! Budget: how much of something is in use, counted per CPU, and never more than a limit allows.
+//!
+//! # Theory
+//! While the use is farther from the limit than all CPUs' uncommitted counts together, a CPU counts on its own line
+//! and asks nobody. Near the limit takers queue for a mutex and sum up, so that the last unit can be had and the
+//! one after it cannot.
+//!
+//! # Then
+//! - exact near the limit, as long as fewer takers than [`SLACK`] stand between their look at the use and their
+//!   counting;
+//! - without a limit, nobody asks.
+//!
+//! # Cost
+//! Take and give: one read-modify-write on the own CPU's line, one load of a line written once per batch. Near the
+//! limit: a mutex and one load per CPU.
+
+use crate::Errno;
+use sluice_sync::percpu::Counter;
+use sluice_sync::{CachePadded, Mutex, cpu};
+
+/// Room for takers that have looked and not yet counted.
+const SLACK: u64 = 1024;
+/// How much a CPU counts at most before the others can see it.
+const BATCH_MAX: u64 = 1024;
+
+/// A count of units in use.
+pub(crate) struct Budget {
+    used: Counter,
+    /// The most that may be in use. *Immutable.*
+    limit: Option<u64>,
+    /// Farther than this from the limit, nobody needs to be asked. *Immutable.*
+    margin: u64,
+    /// Held by takers near the limit.
+    near: CachePadded<Mutex<()>>,
+}
+
+impl Budget {
+    /// A budget of `limit` units, if that is given, of which `used` are in use.
+    pub(crate) fn new(limit: Option<u64>, used: u64) -> Budget {
+        let cpus = cpu::possible().next_power_of_two() as u64;
+        // A small part of the limit at most, or all takers would always be near it.
+        let batch = limit.map_or(BATCH_MAX, |limit| (limit / cpus / 16).clamp(1, BATCH_MAX));
+        Budget {
+            used: Counter::with_batch(used.cast_signed(), batch.cast_signed()),
+            limit,
+            margin: batch * cpus + SLACK,
+            near: CachePadded::new(Mutex::new(())),
+        }
+    }
+
+    /// Takes `units`, all or none.
+    ///
+    /// # Errors
+    /// `ENOSPC` when there are not that many.
+    pub(crate) fn take(&self, units: u64) -> Result<(), Errno> {
+        if let Some(limit) = self.limit {
+            let wanted = units.checked_add(self.margin).ok_or(Errno::ENOSPC)?;
+            let about = self.used.read().max(0).cast_unsigned();
+            if about.saturating_add(wanted) > limit {
+                return self.take_near(units, limit);
+            }
+        }
+        self.count(units.cast_signed());
+        Ok(())
+    }
+
+    #[cold]
+    fn take_near(&self, units: u64, limit: u64) -> Result<(), Errno> {
+        let _near = self.near.lock();
+        if self.used().checked_add(units).is_none_or(|sum| sum > limit) {
+            return Err(Errno::ENOSPC);
+        }
+        self.count(units.cast_signed());
+        Ok(())
+    }
+
+    /// Gives `units` back.
+    pub(crate) fn give(&self, units: u64) {
+        self.count(-units.cast_signed());
+    }
+
+    fn count(&self, units: i64) {
+        if units != 0 {
+            self.used.add(units);
+        }
+    }
+
+    /// The units in use; exact when nobody takes or gives meanwhile.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.sum().max(0).cast_unsigned()
+    }
+
+    /// The units that can still be taken; 0 without a limit.
+    pub(crate) fn free(&self) -> u64 {
+        self.limit.map_or(0, |limit| limit.saturating_sub(self.used()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_sync::thread;
+
+    #[test]
+    fn the_last_unit_can_be_taken_and_none_after_it() {
+        for limit in [0, 1, 7, 5_000] {
+            let budget = Budget::new(Some(limit), 0);
+            (0..limit).for_each(|_| budget.take(1).expect("below the limit"));
+            assert_eq!(budget.take(1), Err(Errno::ENOSPC));
+            assert_eq!((budget.used(), budget.free()), (limit, 0));
+            if limit > 0 {
+                budget.give(1);
+                assert_eq!((budget.take(2), budget.take(1)), (Err(Errno::ENOSPC), Ok(())));
+            }
+        }
+    }
+
+    #[test]
+    fn absurd_demands_are_refused() {
+        let budget = Budget::new(Some(1 << 40), 0);
+        assert_eq!(budget.take(u64::MAX), Err(Errno::ENOSPC));
+        assert_eq!(budget.take((1 << 40) + 1), Err(Errno::ENOSPC));
+        assert_eq!(budget.take(1 << 40), Ok(()));
+    }
+
+    #[test]
+    fn threads_together_take_exactly_the_limit() {
+        let budget = Budget::new(Some(3_000), 0);
+        let taken: usize = thread::scope(|scope| {
+            let takers =
+                [(); 3].map(|()| scope.spawn(|| (0..2_000).filter(|_| budget.take(1).is_ok()).count()));
+            takers.map(|taker| taker.join().expect("takers do not panic")).iter().sum()
+        });
+        assert_eq!((taken, budget.used()), (3_000, 3_000));
+    }
+}

@@ -1,0 +1,221 @@
+//! Change: one call that changes more than bytes of data pages, from taking the file's mutex to letting it go.
+
+use super::{
+    FileData, LockedPage, PAGE, PAGES_MAX, Page, PageSet, Space, clip, pages_touched, release, reserve,
+    within,
+};
+use crate::Errno;
+use sluice_sync::Arc;
+use sluice_sync::atomic::Ordering;
+use sluice_sync::radix::{Slots, Writer};
+use sluice_sync::seqcount::Writing;
+use std::ops::Range;
+
+/// A change under way. Growing, it only adds pages and replaces frozen ones; rearranging, it may do anything.
+pub(super) struct Change<'f> {
+    pub(super) file: &'f FileData,
+    pub(super) space: &'f dyn Space,
+    // The layout is even again before the mutex is let go: fields are dropped in this order.
+    rearranging: Option<Writing<'f>>,
+    writer: Writer<'f, Page, PageSet>,
+}
+
+impl FileData {
+    /// Begins a change that adds.
+    pub(super) fn grow<'f>(&'f self, space: &'f dyn Space) -> Change<'f> {
+        Change { file: self, space, rearranging: None, writer: self.tree.write() }
+    }
+
+    /// Begins a change that takes away or moves.
+    pub(super) fn rearrange<'f>(&'f self, space: &'f dyn Space) -> Change<'f> {
+        let writer = self.tree.write();
+        Change { file: self, space, rearranging: Some(self.layout.write()), writer }
+    }
+}
+
+impl Change<'_> {
+    /// Raises the size to at least `size`.
+    pub(super) fn extend_to(&self, size: u64) {
+        if size > self.file.size() {
+            self.file.set_size(size);
+        }
+    }
+
+    /// Reserves `pages` pages and counts them as the file's.
+    pub(super) fn reserve(&self, pages: u64) -> Result<(), Errno> {
+        reserve(self.space, pages)?;
+        count_pages(self.file, pages, 0);
+        Ok(())
+    }
+
+    /// Releases `pages` of the file's pages.
+    fn release(&self, pages: u64) {
+        release(self.space, pages);
+        count_pages(self.file, 0, pages);
+    }
+
+    /// The page after the last unwritten one; 0 when there is none.
+    pub(super) fn unwritten_end(&mut self) -> u64 {
+        self.writer.parts().1.end()
+    }
+
+    /// How many of `pages` are holes.
+    pub(super) fn missing(&mut self, pages: &Range<u64>) -> u64 {
+        let (slots, unwritten) = self.writer.parts();
+        let data = data_pages(slots, pages.clone()).count() as u64;
+        pages.end - pages.start - data - unwritten.count(pages)
+    }
+
+    /// Writes `buf`, of which every byte has an offset below the size limit, at `offset`; extends the file. Returns
+    /// how much was written: less than all when space ended on the way.
+    ///
+    /// Errors, when not one byte could be written: `ENOSPC`.
+    pub(super) fn write(&mut self, offset: u64, buf: &[u8]) -> Result<usize, Errno> {
+        let target = offset..offset + buf.len() as u64;
+        let pages = pages_touched(&target);
+        // All pages at once if there is room for all; one by one otherwise, to write as much as fits.
+        let missing = self.missing(&pages);
+        let prepaid = self.reserve(missing).is_ok();
+        let (slots, unwritten) = self.writer.parts();
+        // Until all are written and the size is raised, so that readers see all or nothing.
+        let mut locked = Vec::with_capacity((pages.end - pages.start) as usize);
+        let mut written = 0;
+        for index in pages {
+            let piece = clip(index, &target);
+            let bytes = &buf[within(offset, &piece)];
+            let at = (piece.start - index * PAGE) as usize;
+            if let Some(mut page) = own_page(slots, index) {
+                page.store(at, bytes);
+                locked.push(page);
+            } else {
+                let unpaid = unwritten.remove(&(index..index + 1)) == 0 && !prepaid;
+                if unpaid {
+                    match self.space.reserve(1) {
+                        Ok(()) => count_pages(self.file, 1, 0),
+                        Err(error) if written == 0 => return Err(error),
+                        Err(_) => break,
+                    }
+                }
+                locked.push(slots.insert_with(index, Arc::new(Page::new(at, bytes)), Page::lock));
+            }
+            written += bytes.len();
+        }
+        self.file.set_size(self.file.size().max(offset + written as u64));
+        Ok(written)
+    }
+
+    /// Puts `page`, which is frozen, in place `index`.
+    pub(super) fn share(&mut self, index: u64, page: &Arc<Page>) -> Result<(), Errno> {
+        debug_assert!(self.rearranging.is_some(), "a page that is replaced takes its readers by surprise");
+        let (slots, unwritten) = self.writer.parts();
+        let old = slots.get(index).map(Page::lock);
+        if old.is_none() && unwritten.remove(&(index..index + 1)) == 0 {
+            reserve(self.space, 1)?;
+            count_pages(self.file, 1, 0);
+        }
+        slots.insert(index, page.clone());
+        Ok(())
+    }
+
+    /// Freezes the data pages among `pages`, in order, and shares them.
+    pub(super) fn freeze(&self, pages: Range<u64>) -> Vec<(u64, Arc<Page>)> {
+        let slots = self.writer.slots();
+        let freeze = |(index, page): (u64, &Page)| {
+            page.lock().freeze();
+            slots.share(index).map(|page| (index, page))
+        };
+        data_pages(slots, pages).filter_map(freeze).collect()
+    }
+
+    /// Makes `pages` holes and releases their storage.
+    pub(super) fn remove(&mut self, pages: &Range<u64>) {
+        let data = self.remove_data(pages);
+        let unwritten = self.writer.parts().1.remove(pages);
+        self.release(data + unwritten);
+    }
+
+    /// Takes the data pages out of `pages`, keeping their storage, and tells how many there were.
+    pub(super) fn remove_data(&mut self, pages: &Range<u64>) -> u64 {
+        debug_assert!(self.rearranging.is_some(), "a page that goes takes its readers by surprise");
+        let slots = self.writer.slots();
+        let mut removed = 0;
+        for (index, page) in data_pages(slots, pages.clone()) {
+            // Whoever overwrites the page now does so before us.
+            let _locked = page.lock();
+            slots.remove(index);
+            removed += 1;
+        }
+        removed
+    }
+
+    /// Makes the holes in `pages` unwritten; the caller has reserved them.
+    pub(super) fn fill_with_unwritten(&mut self, pages: Range<u64>) {
+        let (slots, unwritten) = self.writer.parts();
+        let mut hole = pages.start;
+        for (index, _) in data_pages(slots, pages.clone()) {
+            unwritten.insert(hole..index);
+            hole = index + 1;
+        }
+        unwritten.insert(hole..pages.end);
+    }
+
+    /// Makes the bytes of `range` that lie in page `index` zero.
+    pub(super) fn zero_in_page(&mut self, index: u64, range: &Range<u64>) {
+        let piece = clip(index, range);
+        // Bytes from the end of the file on are zero already (I1): do not copy a shared page for them.
+        let piece = piece.start..piece.end.min(self.file.size());
+        if !piece.is_empty()
+            && let Some(mut page) = own_page(self.writer.slots(), index)
+        {
+            page.zero(within(index * PAGE, &piece));
+        }
+    }
+
+    /// Moves every page from `from` on to where `to` says; the pages below `from` that it moves to are holes.
+    pub(super) fn shift(&mut self, from: u64, to: impl Fn(u64) -> u64) {
+        let (slots, unwritten) = self.writer.parts();
+        let moved: Vec<_> = data_pages(slots, from..PAGES_MAX).map(|(index, _)| index).collect();
+        let pages: Vec<_> = moved.iter().map(|index| slots.share(*index)).collect();
+        for index in &moved {
+            // Whoever overwrites the page now does so before us.
+            let _locked = slots.get(*index).map(Page::lock);
+            slots.remove(*index);
+        }
+        for (index, page) in moved.into_iter().zip(pages) {
+            page.into_iter().for_each(|page| slots.insert(to(index), page));
+        }
+        unwritten.shift(from, to);
+    }
+}
+
+/// Counts pages that the file got and lost. The caller holds the file's mutex.
+fn count_pages(file: &FileData, got: u64, lost: u64) {
+    // Relaxed: a number that stands alone.
+    file.pages.store(file.pages.load(Ordering::Relaxed) + got - lost, Ordering::Relaxed);
+}
+
+/// The data pages among `pages`, in order. They may be removed while they are listed.
+fn data_pages<'w>(
+    slots: Slots<'w, Page, PageSet>,
+    pages: Range<u64>,
+) -> impl Iterator<Item = (u64, &'w Page)> {
+    let mut next = pages.start;
+    std::iter::from_fn(move || {
+        let (index, page) = slots.first_from(next)?;
+        next = index + 1;
+        (index < pages.end).then_some((index, page))
+    })
+}
+
+/// Data page `index`, locked, and copied first if it is not this file's alone.
+fn own_page<'w>(slots: Slots<'w, Page, PageSet>, index: u64) -> Option<LockedPage<'w>> {
+    let page = slots.get(index)?;
+    let mut locked = page.lock();
+    if locked.is_frozen() && slots.is_sole(index) {
+        locked.thaw();
+    }
+    if locked.is_frozen() {
+        locked = slots.insert_with(index, Arc::new(page.duplicate()), Page::lock);
+    }
+    Some(locked)
+}
