@@ -80,8 +80,50 @@ pub(crate) enum Command {
         /// Any file or directory of the mount
         dir: PathBuf,
     },
+    /// Print what the server of a mount has counted
+    #[command(after_help = STAT_EXAMPLES)]
+    Stat {
+        /// As one line of JSON
+        #[arg(long)]
+        json: bool,
+        /// Any file or directory of the mount
+        dir: PathBuf,
+    },
+    /// Watch a mount: requests per second by kind, inodes, waiting locks, memory
+    #[command(after_help = TOP_EXAMPLES)]
+    Top {
+        /// Any file or directory of the mount
+        dir: PathBuf,
+    },
     /// Measure workloads on this library, on a mount of it, and on other file systems
     Bench(Bench),
+    /// Compare two results, and say what became faster or slower beyond chance
+    #[command(after_help = COMPARE_EXAMPLES)]
+    Compare {
+        /// What `bench --json` wrote before; lines of one thing from several runs may be appended
+        before: PathBuf,
+        /// What it wrote after
+        after: PathBuf,
+        /// Write a page there, with both in the same plots
+        #[arg(short, long, value_name = "PAGE")]
+        output: Option<PathBuf>,
+        /// Exit status 1 when something became slower by more than this
+        #[arg(long, value_name = "PERCENT")]
+        fail_over: Option<String>,
+    },
+    /// Make a page of a result: one HTML file, for any browser, without a network
+    #[command(after_help = REPORT_EXAMPLES)]
+    Report {
+        /// What `bench --json` or `lab --json` wrote
+        #[arg(required_unless_present = "sources")]
+        result: Option<PathBuf>,
+        /// Run every experiment, and set what it shows beside what its source said
+        #[arg(long, conflicts_with = "result")]
+        sources: bool,
+        /// Where the page goes
+        #[arg(short, long, value_name = "PAGE", required = true)]
+        output: PathBuf,
+    },
     /// Show what is known about locks, on simulated machines and on this one
     Lab(Lab),
     /// Look for lines that commuting calls share, on the simulated machine
@@ -130,6 +172,26 @@ Examples:
   sluice locks ~/scratch
   sluice mount -o locks=sluice ~/scratch      locks served here instead of by the kernel";
 
+const COMPARE_EXAMPLES: &str = "\
+A row is called faster or slower when the 99% bootstrap interval of its ratio excludes 1 and Welch's test agrees at
+one in two thousand; give each side five runs or more. To keep the machine's drift out, measure in turn and append.
+
+Examples:
+  sluice compare before.json after.json
+  sluice compare before.json after.json -o page.html --fail-over 5%";
+
+const REPORT_EXAMPLES: &str = "Examples:
+  sluice bench open-close stat --on lib,dir:/dev/shm --json result.json; sluice report result.json -o page.html
+  sluice report --sources -o sources.html       every experiment; some minutes";
+
+const STAT_EXAMPLES: &str = "Examples:
+  sluice stat ~/scratch
+  sluice stat --json ~/scratch
+  sluice mount -o metrics=127.0.0.1:9180 ~/scratch      the same for Prometheus";
+
+const TOP_EXAMPLES: &str = "Example:
+  sluice top ~/scratch      every second, until Ctrl-C";
+
 const COMPLETIONS_EXAMPLES: &str = "Examples:
   sluice completions bash > ~/.local/share/bash-completion/completions/sluice
   sluice completions fish > ~/.config/fish/completions/sluice.fish";
@@ -139,9 +201,11 @@ Returns when the file system answers, and prints nothing. A process in the backg
 unmounted or gets SIGTERM.
 
 Options for -o: locks=kernel|sluice (who serves file locks; kernel), allow_other, noallow_other, ro, noatime,
-nosuid, nodev, noexec, threads=N, max_write=BYTES, fsname=NAME; for the file system in memory: size=N, with K, M, G,
+nosuid, nodev, noexec, threads=N, max_write=BYTES, fsname=NAME, metrics=ADDRESS:PORT (counts for
+Prometheus, by HTTP); for the file system in memory: size=N, with K, M, G,
 T or % of the machine's memory (at most so many bytes of file data; half of the memory; 0: no limit),
-nr_inodes=N (at most so many files; no limit), mode=OCTAL, uid=N, gid=N (of the root directory; 755 and yours).
+nr_inodes=N (at most so many files; no limit), mode=OCTAL, uid=N, gid=N (of the root directory; 755 and yours),
+nr_locks=N (at most so many file locks, with locks=sluice; 1000000), nodeadlock (do not look for deadlocks).
 
 Examples:
   mkdir ~/scratch && sluice mount ~/scratch

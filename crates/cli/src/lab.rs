@@ -14,7 +14,7 @@ pub(crate) fn lab(options: Lab) -> Result<()> {
     let mut reporter = Reporter::new(experiment.steps(), json);
     let outcome = experiment.run(&mut reporter, &interrupt);
     reporter.bar.finish_and_clear();
-    let text = outcome?;
+    let text = outcome?.text();
     if !to_stdout {
         Output::plain().give(text.as_bytes())?;
     }

@@ -9,8 +9,10 @@ mod bench;
 mod commute;
 mod lab;
 mod output;
+mod pages;
 mod ram_options;
 mod serve;
+mod watch;
 
 use args::{Child, Command};
 use clap::FromArgMatches;
@@ -108,7 +110,14 @@ fn perform(command: Command) -> Result<u8> {
             let locks = sluice_fuse::control::all_locks(&dir).context(|| dir.display().to_string())?;
             Output::plain().give(&locks)?;
         }
+        Command::Stat { json, dir } => watch::stat(&dir, json)?,
+        Command::Top { dir } => watch::top(&dir)?,
         Command::Bench(options) => bench::bench(options)?,
+        Command::Compare { before, after, output, fail_over } => {
+            return pages::compare(&before, &after, output.as_deref(), fail_over.as_deref());
+        }
+        Command::Report { result: Some(result), output, .. } => pages::report(&result, &output)?,
+        Command::Report { result: None, output, .. } => pages::sources(&output)?,
         Command::Lab(options) => lab::lab(options)?,
         Command::Commute(options) => commute::commute(options)?,
         Command::Completions { shell } => {

@@ -10,11 +10,14 @@ use sluice_lab::failure::{Failure, Result};
 use sluice_vfs::Options;
 
 /// Added to the known mount options when somebody asks for one that is not there.
-const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N";
+const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
+                     nr_locks=N[K|M|G|T], nodeadlock";
 /// What file data occupy in memory: whole pages.
 const PAGE: u64 = 4096;
 /// Permission bits, the set-ID and sticky bits among them.
 const MODE_MAX: u32 = 0o7777;
+/// The default of `nr_locks`: a hostile client can make us keep so many records of some 200 bytes, and no more.
+const DEFAULT_LOCKS: u64 = 1_000_000;
 /// The default of `size`, in per cent of the machine's memory, as tmpfs has it.
 const DEFAULT_PERCENT: u64 = 50;
 
@@ -26,6 +29,7 @@ pub(crate) fn parse(list: &str) -> Result<(Options, MountOptions)> {
     let memory = memory_bytes();
     let mut ram = Options {
         size_limit: limit(share_of(memory, DEFAULT_PERCENT)),
+        lock_limit: Some(DEFAULT_LOCKS),
         root_uid: rustix::process::geteuid().as_raw(),
         root_gid: rustix::process::getegid().as_raw(),
         ..Options::default()
@@ -45,6 +49,10 @@ pub(crate) fn parse(list: &str) -> Result<(Options, MountOptions)> {
 
 /// Applies `option` if it is one of the file system in memory, and says whether it is.
 fn apply(ram: &mut Options, option: &str, memory: u64) -> Result<bool> {
+    if option == "nodeadlock" {
+        ram.deadlock_detection = false;
+        return Ok(true);
+    }
     let Some((name, value)) = option.split_once('=') else { return Ok(false) };
     let refuse = |wanted: &str| Failure::Usage(format!("mount option {option}: {wanted}"));
     match name {
@@ -58,6 +66,11 @@ fn apply(ram: &mut Options, option: &str, memory: u64) -> Result<bool> {
             let count =
                 scaled(value).ok_or_else(|| refuse("give a number, such as 100000 or 1M; 0 for no limit"))?;
             ram.inode_limit = limit(count);
+        }
+        "nr_locks" => {
+            let count =
+                scaled(value).ok_or_else(|| refuse("give a number, such as 100000 or 1M; 0 for no limit"))?;
+            ram.lock_limit = limit(count);
         }
         "mode" => {
             ram.root_mode = octal(value).ok_or_else(|| refuse("give octal digits, such as 755 or 1777"))?;
@@ -143,6 +156,17 @@ mod tests {
             Err(Failure::Usage(line)) => line,
             other => panic!("{list}: {:?}", other.map(drop)),
         }
+    }
+
+    #[test]
+    fn locks_are_limited_and_their_deadlocks_found_unless_somebody_wants_otherwise() {
+        let options = ram("");
+        assert_eq!((options.lock_limit, options.deadlock_detection), (Some(DEFAULT_LOCKS), true));
+        let options = ram("nr_locks=2K,nodeadlock");
+        assert_eq!((options.lock_limit, options.deadlock_detection), (Some(2048), false));
+        assert_eq!(ram("nr_locks=0").lock_limit, None);
+        assert!(refusal("nr_locks=many").contains("0 for no limit"));
+        assert!(refusal("nodeadlocks").contains("nodeadlock"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 use crate::args::Mount as MountArgs;
 use crate::ram_options;
+use crate::watch::{serve_metrics, take_metrics};
 use crate::{announce, refuse_store, this_program};
 use rustix::fs::{CWD, Mode, OFlags};
 use sluice_fuse::{Ended, Mount, StopSignals};
@@ -21,7 +22,7 @@ use std::process::{Command, Stdio};
 /// Several `-o` as one list, checked.
 pub(crate) fn option_list(options: &[String]) -> Result<String> {
     let list = options.join(",");
-    ram_options::parse(&list)?;
+    ram_options::parse(&take_metrics(&list)?.0)?;
     Ok(list)
 }
 
@@ -56,11 +57,15 @@ fn daemonize(dir: &Path, list: &str) -> Result<()> {
 
 /// Mounts, serves until unmounted or told to stop by a signal, and unmounts.
 fn serve(dir: &Path, list: &str, attached: bool, detach: bool) -> Result<()> {
-    let (ram, options) = ram_options::parse(list)?;
+    let (list, metrics) = take_metrics(list)?;
+    let (ram, options) = ram_options::parse(&list)?;
     // Before mounting: a signal in between would otherwise leave a mount without a server.
     let signals = StopSignals::catch()?;
     let mount =
         Mount::new(Superblock::new(ram), dir, options).map_err(|error| Failure::Failed(error.to_string()))?;
+    if let Some(address) = metrics {
+        serve_metrics(address, mount.device())?;
+    }
     if detach {
         // Not a directory that somebody may want to unmount, and no controlling terminal.
         std::env::set_current_dir("/")?;

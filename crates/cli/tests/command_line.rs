@@ -8,7 +8,20 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-const COMMANDS: [&str; 8] = ["demo", "mount", "umount", "run", "locks", "bench", "lab", "completions"];
+const COMMANDS: [&str; 12] = [
+    "demo",
+    "mount",
+    "umount",
+    "run",
+    "locks",
+    "stat",
+    "top",
+    "bench",
+    "compare",
+    "report",
+    "lab",
+    "completions",
+];
 
 #[test]
 fn help_shows_every_command_and_each_command_has_an_example() {
@@ -37,8 +50,11 @@ fn bad_usage_ends_with_status_2_and_one_line_that_says_what_to_do() {
         (&["run", "bash"], "COMMAND"),
         (&["locks"], "DIR"),
         (&["bench"], "WORKLOAD"),
-        (&["bench", "flying"], "use one of open-close"),
-        (&["bench", "stat", "--on", "sim:uma-2"], "use lib"),
+        (&["bench", "flying"], "some of open-close"),
+        (&["bench", "stat", "--on", "sim:abacus"], "there are uma-2"),
+        (&["bench", "stat", "--on", "sim:uma-2", "--tasks", "9"], "leave it out"),
+        (&["compare", "/no/such/a", "/b", "--fail-over", "much"], "such as 5%"),
+        (&["report", "-o", "/tmp/page.html"], "RESULT"),
         (&["bench", "stat", "--on", "lib:/store"], "use lib"),
         (&["bench", "stat", "--cpus", "100000"], "--cpus 100000"),
         (&["bench", "stat", "--seconds", "-1"], "--seconds"),
@@ -47,7 +63,7 @@ fn bad_usage_ends_with_status_2_and_one_line_that_says_what_to_do() {
         (&["bench", "stat", "--runs", "0"], "at least 1"),
         (&["bench", "footprint", "--on", "dir:/tmp"], "--on lib"),
         (&["lab"], "EXPERIMENT"),
-        (&["lab", "vfs"], "not there yet"),
+        (&["lab", "journal"], "not there yet"),
         (&["lab", "spinning"], "there are spin"),
         (&["completions", "tcl"], "bash"),
     ];
@@ -162,7 +178,6 @@ fn bench_writes_one_json_object_per_line_with_the_agreed_fields() {
         ] {
             assert!(object.contains_key(field), "{field} is missing in {row}");
         }
-        assert_eq!(object.len(), 18, "{row}");
         assert_eq!(
             (row["cpus"].as_u64(), row["tasks"].as_u64(), row["runs"].as_u64()),
             (Some(1), Some(2), Some(2))
@@ -254,4 +269,35 @@ fn a_million_empty_files_take_less_than_400_bytes_each() {
     assert_eq!(row["ops"].as_u64(), Some(1_000_000));
     let bytes = row["bytes_per_file"].as_f64().expect("a number");
     assert!((100.0..400.0).contains(&bytes), "{bytes} bytes per file");
+}
+
+#[test]
+fn results_are_compared_and_become_pages() {
+    let scratch = Scratch::new();
+    let path = |name: &str| scratch.0.join(name).to_str().unwrap().to_owned();
+    let (before, after, page) = (path("before.json"), path("after.json"), path("page.html"));
+    let bench =
+        ["bench", "stat", "--on", "sim:uma-2", "--cpus", "1,2", "--runs", "2", "--ops", "5", "--json"];
+    sluice(bench.iter().copied().chain([before.as_str()])).well();
+    let half = |line: &str| {
+        let mut row: Value = serde_json::from_str(line).unwrap();
+        for rate in row["rates"].as_array_mut().unwrap() {
+            *rate = Value::from(rate.as_f64().unwrap() / 2.0);
+        }
+        row["ops_per_s"] = Value::from(row["ops_per_s"].as_f64().unwrap() / 2.0);
+        row.to_string() + "\n"
+    };
+    let lines = std::fs::read_to_string(&before).unwrap();
+    std::fs::write(&after, lines.lines().map(half).collect::<String>()).unwrap();
+
+    let same = sluice(["compare", &before, &before, "--fail-over", "5%"]).well();
+    assert_eq!(same.matches("no difference shown").count(), 2, "{same}");
+    let slower = sluice(["compare", &before, &after, "--fail-over", "5%", "-o", &page]);
+    assert!(slower.status == Some(1) && slower.stdout.contains("slower"), "{}", slower.stdout);
+    assert!(std::fs::read_to_string(&page).unwrap().contains("before: sim:uma-2"));
+    sluice(["report", &before, "-o", &page]).well();
+    assert!(std::fs::read_to_string(&page).unwrap().contains("(simulated)"));
+    std::fs::write(&after, "{}\n").unwrap();
+    let line = sluice(["compare", &before, &after]).complaint(1);
+    assert!(line.contains("line 1") && line.contains("bench --json"), "{line}");
 }

@@ -235,3 +235,27 @@ fn the_tour_ends_well_and_leaves_nothing() {
     assert!(told.lines().all(|line| line.chars().count() <= 120), "{told}");
     assert_eq!(scratch.names(), [""; 0]);
 }
+
+#[test]
+fn a_mount_tells_what_it_has_counted_to_people_programs_and_prometheus() {
+    if !can_mount("a_mount_tells_what_it_has_counted_to_people_programs_and_prometheus") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.dir("m");
+    let text = dir.to_str().unwrap();
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    sluice(["mount", "-o", &format!("metrics=127.0.0.1:{port}"), text]).well();
+    std::fs::write(dir.join("file"), "contents").unwrap();
+    let json: serde_json::Value = serde_json::from_str(&sluice(["stat", "--json", text]).well()).unwrap();
+    assert!(json["requests"]["LOOKUP"].as_u64() > Some(0), "{json}");
+    assert!(sluice(["stat", text]).well().contains("LOOKUP"));
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    std::io::Write::write_all(&mut stream, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let answer = std::io::read_to_string(stream).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.contains("kind=\"LOOKUP\""), "{answer}");
+    sluice(["umount", text]).well();
+    let line = sluice(["stat", scratch.0.to_str().unwrap()]).complaint(1);
+    assert!(line.contains("no server of sluicefs"), "{line}");
+}

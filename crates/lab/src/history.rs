@@ -3,7 +3,12 @@
 
 pub mod commit_list;
 pub mod false_sharing;
+pub mod file_lock_tasks;
 pub mod file_lock_waiters;
+pub mod file_locks_2012;
+pub mod file_locks_2013;
 pub mod open_close;
+pub mod readdir_2016;
 pub mod rwsem_2016;
 pub mod small_locks;
+pub mod vfs_2009;

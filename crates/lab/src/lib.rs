@@ -5,6 +5,7 @@
 //! - [`commute::Plan`]: whether calls that commute share a written line, on the simulated machine.
 //! - [`demo::tour`]: the two-minute tour that `sluice demo` tells.
 //! - [`experiment::Experiment`]: what the sources say about locks, shown on simulated machines and on this one.
+//! - [`compare::compare`] and [`report`]: two results and what differs beyond chance; results as a page.
 //! - [`target::Target`]: the small POSIX surface that every workload is written against, once.
 //!
 //! # How a figure is made
@@ -21,6 +22,7 @@
 
 pub mod bench;
 pub mod commute;
+pub mod compare;
 pub mod corpus;
 pub mod demo;
 pub mod experiment;
@@ -29,8 +31,10 @@ pub mod footprint;
 pub mod history;
 pub mod interrupt;
 pub mod machine;
+pub mod mount_stat;
 pub mod mounted;
 pub mod private_dir;
+pub mod report;
 pub mod row;
 pub mod run_in_mount;
 pub mod stats;

@@ -85,8 +85,11 @@ fn middle(mut values: Vec<f64>, confidence: f64) -> Option<Interval> {
 
 /// True when the rates differ beyond what chance explains; see the theory above.
 pub fn differ(before: &[f64], after: &[f64]) -> bool {
-    let excluded = ratio_interval(before, after, 0.99).is_some_and(|interval| interval.excludes(1.0));
-    excluded && welch(before, after)
+    // The quick test first.
+    before.len() > 1
+        && after.len() > 1
+        && welch(before, after)
+        && ratio_interval(before, after, 0.99).is_some_and(|interval| interval.excludes(1.0))
 }
 
 /// Welch's test on the logarithms, two-sided at 0.0005.

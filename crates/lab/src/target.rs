@@ -41,11 +41,13 @@ pub enum Open {
     Append,
 }
 
-/// What a lock call asks for: the whole file, exclusively, without waiting (`EAGAIN`), or to let go.
+/// What a lock call asks for: the whole file, exclusively, or to let go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lock {
-    /// Take the lock.
+    /// Take the lock, or fail with `EAGAIN`.
     Exclusive,
+    /// Take the lock, and wait for it if need be.
+    ExclusiveWait,
     /// Give it back.
     Unlock,
 }
@@ -103,6 +105,8 @@ pub trait Calls {
     fn read_dir(&mut self, path: &str, visit: &mut dyn FnMut(&[u8], bool)) -> CallResult<()>;
     /// A POSIX lock (`fcntl`) on the whole file.
     fn posix_lock(&mut self, file: Handle, lock: Lock) -> CallResult<()>;
+    /// A lock of the open file (`fcntl`, OFD) on the whole file.
+    fn ofd_lock(&mut self, file: Handle, lock: Lock) -> CallResult<()>;
     /// A BSD lock (`flock`).
     fn flock(&mut self, file: Handle, lock: Lock) -> CallResult<()>;
 }

@@ -37,23 +37,21 @@ use crate::LockError;
 use crate::domain::LockDomain;
 use crate::file::FileState;
 use crate::space::{Around, Edge};
-use crate::wait::{Done, Outcomes, Wait};
+use crate::wait::{Outcomes, Then, Wait};
 use crate::wait_table::WaitTable;
 use sluice_sync::Arc;
 use std::collections::{BTreeMap, VecDeque};
 
 impl Outcomes {
-    /// Calls all completions, oldest first, looks into the suspects, and ends deadlocks. `own` is a request of the
-    /// caller's that is told by the result instead of its completion. No lock of this crate may be held.
+    /// Tells and calls, looks into the suspects, and ends deadlocks. `own` is a request of the
+    /// caller's that is told by the result. No lock of this crate may be held.
     ///
     /// # Errors
     /// [`LockError::Deadlock`]: `own` had to be refused.
     pub(crate) fn carry_out(mut self, domain: &LockDomain, own: Option<Wait>) -> Result<(), LockError> {
         let mut result = Ok(());
         loop {
-            for (done, outcome) in self.completions.drain(..) {
-                done(outcome);
-            }
+            self.deliver();
             let (Some(suspect), Some(waits)) = (self.suspects.pop_front(), &domain.waits) else {
                 return result;
             };
@@ -62,7 +60,7 @@ impl Outcomes {
                 Some(_) if own.as_ref().is_some_and(|own| own.is(&suspect)) => {
                     result = Err(LockError::Deadlock)
                 }
-                Some(done) => self.add(done, Err(LockError::Deadlock)),
+                Some(then) => self.tell(then, Err(LockError::Deadlock)),
                 None => {}
             }
         }
@@ -77,14 +75,14 @@ struct Step {
 }
 
 /// Searches for cycles through the request `suspect` until there are none, or it had to be withdrawn: then its
-/// completion is returned.
-fn search(domain: &LockDomain, waits: &WaitTable, suspect: &Wait, outcomes: &mut Outcomes) -> Option<Done> {
+/// way to go on is returned.
+fn search(domain: &LockDomain, waits: &WaitTable, suspect: &Wait, outcomes: &mut Outcomes) -> Option<Then> {
     let _searching = waits.searching.lock();
     loop {
         // After a charge that was not proved, somebody got on meanwhile, and the next search sees that.
         let charge = charge(waits, suspect)?;
-        if let Proof::Deadlock(done) = prove(domain, &charge, outcomes) {
-            return done;
+        if let Proof::Deadlock(then) = prove(domain, &charge, outcomes) {
+            return then;
         }
     }
 }
@@ -128,7 +126,7 @@ fn way_to(process: u64, steps: &BTreeMap<u64, (Step, Option<u64>)>) -> Vec<Step>
 /// What came of a charge.
 enum Proof {
     /// A deadlock, and the first request on the way was withdrawn (as it always is).
-    Deadlock(Option<Done>),
+    Deadlock(Option<Then>),
     /// No deadlock, or no more.
     None,
 }

@@ -1,7 +1,7 @@
 //! FileLocks: the lock state of one inode, and the calls on it.
 
 use crate::space::{Around, Space};
-use crate::wait::{Done, Outcomes, Slot, Submitted, Ticket, Wait};
+use crate::wait::{Done, Outcomes, Slot, Submitted, Then, Ticket, Wait};
 use crate::{Cancel, Kind, LockDomain, LockError, Owner, Range, RangeLock, RangeRequest};
 use sluice_sync::percpu::list::Handle;
 use sluice_sync::{Arc, Mutex};
@@ -43,8 +43,8 @@ impl Spaces {
     }
 }
 
-/// For requests that do not wait: no way to build a completion.
-const NO_WAIT: Option<fn() -> Done> = None;
+/// For requests that do not wait.
+const NO_WAIT: Option<fn() -> Then> = None;
 
 impl FileLocks {
     /// The state of a file without locks. `dev` (a Linux `dev_t`) and `ino` name the file in listings.
@@ -72,7 +72,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::WouldBlock`], [`LockError::NoLocks`].
     pub fn set_range(&self, request: &RangeRequest) -> Result<(), LockError> {
-        self.request_range(request, NO_WAIT).map(drop)
+        self.request(request, false, NO_WAIT).map(drop)
     }
 
     /// F_SETLKW: locks, sleeping while others hold conflicting locks. What the owner holds of the range already
@@ -82,7 +82,7 @@ impl FileLocks {
     /// [`LockError::Deadlock`], [`LockError::NoLocks`], and by `cancel` [`LockError::Interrupted`] and
     /// [`LockError::TimedOut`].
     pub fn set_range_wait(&self, request: &RangeRequest, cancel: &Cancel) -> Result<(), LockError> {
-        self.wait(cancel, |done| self.request_range(request, Some(done)))
+        self.wait(request, false, cancel)
     }
 
     /// F_SETLKW without a thread that sleeps: if the request must wait, `done` is called with the outcome, by
@@ -91,7 +91,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::Deadlock`] and [`LockError::NoLocks`], when known at once; `done` is then not called.
     pub fn submit_range(&self, request: &RangeRequest, done: Done) -> Result<Submitted, LockError> {
-        Self::keeping(done, |done| self.request_range(request, Some(done)))
+        self.keeping(request, false, done)
     }
 
     /// F_UNLCK: unlocks what `owner` holds of `range`, if anything.
@@ -117,7 +117,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::WouldBlock`], [`LockError::NoLocks`].
     pub fn set_flock(&self, owner: u64, pid: i32, kind: Kind) -> Result<(), LockError> {
-        self.request_flock(&whole(owner, pid, kind), NO_WAIT).map(drop)
+        self.request(&whole(owner, pid, kind), true, NO_WAIT).map(drop)
     }
 
     /// flock: as [`set_flock`](Self::set_flock), but sleeps while others hold conflicting locks.
@@ -125,7 +125,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::NoLocks`], and by `cancel` [`LockError::Interrupted`] and [`LockError::TimedOut`].
     pub fn set_flock_wait(&self, owner: u64, pid: i32, kind: Kind, cancel: &Cancel) -> Result<(), LockError> {
-        self.wait(cancel, |done| self.request_flock(&whole(owner, pid, kind), Some(done)))
+        self.wait(&whole(owner, pid, kind), true, cancel)
     }
 
     /// As [`submit_range`](Self::submit_range), for flock.
@@ -133,7 +133,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::NoLocks`]; `done` is then not called.
     pub fn submit_flock(&self, owner: u64, pid: i32, kind: Kind, done: Done) -> Result<Submitted, LockError> {
-        Self::keeping(done, |done| self.request_flock(&whole(owner, pid, kind), Some(done)))
+        self.keeping(&whole(owner, pid, kind), true, done)
     }
 
     /// flock with `LOCK_UN`: unlocks what the description `owner` holds, if anything.
@@ -165,18 +165,23 @@ impl FileLocks {
         is_used(&spaces.ranges) || is_used(&spaces.flocks)
     }
 
-    fn request_range(
+    /// Makes a request in one of the two spaces.
+    pub(crate) fn request(
         &self,
         request: &RangeRequest,
-        done: Option<impl FnOnce() -> Done>,
+        is_flock: bool,
+        then: Option<impl FnOnce() -> Then>,
     ) -> Result<Submitted, LockError> {
-        self.submit(|spaces, around, outcomes| spaces.ranges.request(around, *request, done, outcomes))
+        if is_flock {
+            return self.request_flock(request, then);
+        }
+        self.submit(|spaces, around, outcomes| spaces.ranges.request(around, *request, then, outcomes))
     }
 
     fn request_flock(
         &self,
         request: &RangeRequest,
-        done: Option<impl FnOnce() -> Done>,
+        then: Option<impl FnOnce() -> Then>,
     ) -> Result<Submitted, LockError> {
         self.submit(|spaces, around, outcomes| {
             let held = spaces.flocks.granted.first_of(request.owner, request.range);
@@ -185,7 +190,7 @@ impl FileLocks {
             }
             let gave_up = spaces.flocks.granted.release(request.owner, &around.domain.quota);
             // The request comes before the settling: who converts is ahead of those who wait.
-            let submitted = spaces.flocks.request(around, *request, done, outcomes);
+            let submitted = spaces.flocks.request(around, *request, then, outcomes);
             if let Some(range) = gave_up {
                 spaces.flocks.settle(around, range, outcomes);
             }
@@ -221,38 +226,36 @@ impl FileLocks {
         submitted
     }
 
+    /// The request of `ticket`, which was called, comes for its lock.
+    pub(crate) fn claim(&self, ticket: &Ticket) -> Option<Result<(), LockError>> {
+        self.change(|spaces, around, outcomes| spaces.of(*ticket).claim(around, ticket.place, outcomes))
+    }
+
     /// Makes a request that takes `done` if it has to wait. If it need not, `done` is dropped here and not
     /// under the file lock: it may own anything, such as something that calls this crate when dropped.
-    fn keeping(
-        done: Done,
-        request: impl FnOnce(&mut dyn FnMut() -> Done) -> Result<Submitted, LockError>,
-    ) -> Result<Submitted, LockError> {
+    fn keeping(&self, request: &RangeRequest, is_flock: bool, done: Done) -> Result<Submitted, LockError> {
         let mut kept = Some(done);
         // Asked for at most once; the spare is never built.
-        request(&mut || kept.take().unwrap_or_else(|| Box::new(drop)))
+        let then = || Then::Tell(kept.take().unwrap_or_else(|| Box::new(drop)));
+        self.request(request, is_flock, Some(then))
     }
 
     /// Makes a request, and sleeps if it has to wait.
-    fn wait(
-        &self,
-        cancel: &Cancel,
-        request: impl FnOnce(&mut dyn FnMut() -> Done) -> Result<Submitted, LockError>,
-    ) -> Result<(), LockError> {
+    fn wait(&self, request: &RangeRequest, is_flock: bool, cancel: &Cancel) -> Result<(), LockError> {
         // Built only when the request waits, to keep the allocation off the fast path.
         let mut slot = None;
-        let submitted = request(&mut || {
-            let waker = slot.insert(Arc::<Slot>::default()).clone();
-            Box::new(move |outcome| waker.finish(outcome))
-        })?;
-        match (submitted, slot) {
-            (Submitted::Waiting(ticket), Some(slot)) => Slot::sleep(&slot, cancel, || self.cancel(&ticket)),
+        let then = || Then::Call(slot.insert(Arc::<Slot>::default()).clone());
+        match (self.request(request, is_flock, Some(then))?, slot) {
+            (Submitted::Waiting(ticket), Some(slot)) => {
+                Slot::sleep(&slot, cancel, || self.claim(&ticket), || self.cancel(&ticket))
+            }
             _ => Ok(()),
         }
     }
 }
 
 /// A flock as a lock of all bytes.
-const fn whole(owner: u64, pid: i32, kind: Kind) -> RangeRequest {
+pub(crate) const fn whole(owner: u64, pid: i32, kind: Kind) -> RangeRequest {
     RangeRequest { owner: Owner::Description(owner), pid, kind, range: Range::WHOLE }
 }
 

@@ -16,8 +16,8 @@
 //!
 //! A request that no lock of another owner is in the way of is granted at once, even past waiters, as on
 //! Linux; otherwise it fails, or waits. What sets bytes free *settles* the space before it lets go of the file:
-//! of those who wait for these bytes, oldest first, each that nobody is in the way of any more is granted on the
-//! spot. The lock is handed over; nobody is woken to try again (`space`).
+//! of those who wait for these bytes, oldest first, each that nobody is in the way of any more goes on: if a completion
+//! answers it, it is granted on the spot; if a thread or task waits, it is woken, alone, to take the lock (`space`).
 //!
 //! Nobody starves: a waiting request is bypassed, by owners that were not in its way already, at most
 //! [`BYPASS_MAX`] times while it is the oldest of those in conflict; then later requests wait behind it (`waiters`).
@@ -27,6 +27,10 @@
 //! [`LockError::Deadlock`], be it a new one or an old one that a grant to somebody else made worse. Owners are
 //! processes: as POSIX and Linux have it, a cycle of owners is a deadlock although another thread of one of them
 //! might still unlock. OFD and flock requests take no part, as on Linux (`deadlock`).
+//!
+//! A request waits in one of three ways: a thread sleeps until it is decided, a [`Cancel`] token is used or time is
+//! over ([`FileLocks::set_range_wait`]); a completion is called ([`FileLocks::submit_range`]); a future is polled
+//! ([`FileLocks::lock_range`]).
 //!
 //! # Clients must
 //! - call [`FileLocks::release_owner`] for the process at *every* close of the file by that process (POSIX),
@@ -47,7 +51,8 @@
 //!
 //! # Invariants
 //! - I1 Within one owner, ranges are ascending and disjoint, and neighbours of one kind are merged.
-//! - I2 No waiter could be granted: a lock or a starving request is in the way of each (when the file is unlocked).
+//! - I2 No waiter could be granted (when the file is unlocked): in the way of each is a lock, a starving request, or one
+//!   that was called; those that were called themselves are about to come.
 //! - I3 When all calls have returned, no cycle of processes wait for each other's locks.
 //!
 //! # Cost
@@ -94,6 +99,7 @@ mod deadlock;
 mod domain;
 mod error;
 mod file;
+mod future;
 mod interval_tree;
 mod list;
 mod proc_locks;
@@ -112,6 +118,7 @@ pub use cancel::Cancel;
 pub use domain::{BYPASS_MAX, DomainOptions, LockDomain};
 pub use error::LockError;
 pub use file::FileLocks;
+pub use future::LockFuture;
 pub use list::{LockClass, LockEntry};
 pub use proc_locks::proc_locks;
 pub use range::{Range, RangeError};

@@ -34,7 +34,8 @@ pub struct LockEntry {
     pub ino: u64,
     /// Which bytes; [`Range::WHOLE`] for flock.
     pub range: Range,
-    /// `None` for a granted lock. For a waiting request, the `id` of the first lock that blocks it.
+    /// `None` for a granted lock. For a waiting request, the `id` of the first lock that blocks it; 0 if none does any
+    /// more, and it is about to go on.
     pub waits_for: Option<u64>,
 }
 
@@ -65,6 +66,10 @@ fn append_space(file: &FileState, space: &Space, entries: &mut Vec<LockEntry>) {
             None => Blocker::Starving(space.starving_before(place)),
         };
         waiters.entry(blocker).or_default().push((place, request));
+    }
+    for (_, request) in waiters.remove(&Blocker::Starving(None)).into_iter().flatten() {
+        let RangeRequest { owner, kind, pid, range } = request;
+        entries.push(entry(entries.len(), owner, kind, pid, range, Some(0)));
     }
     for lock in space.granted.all() {
         let RangeLock { owner, kind, pid, range } = lock;

@@ -3,8 +3,12 @@
 //! # Theory
 //! A request is *admissible* when no lock of another owner is in its way, and no starving request either (see
 //! `waiters`). Whatever sets something free then *settles* the space before it lets go of the file: of those who
-//! wait for the bytes concerned, oldest first, each that is admissible is granted on the spot. The lock is handed
-//! over; nobody is woken to try again.
+//! wait for the bytes concerned, oldest first, each that is admissible goes on. What that means is up to whoever
+//! waits ([`Then`]): a request with a completion is *granted* on the spot, and the lock is handed over. A thread or task
+//! is *called*: it is woken, and claims the lock when it runs. Until then newcomers may take the lock and give it back:
+//! waking takes longer than most locks are held, and if the lock were handed over all would wait for it. (Each counts as
+//! a bypass, and who starves is in the newcomers' way.) For other waiters it is as if the called
+//! one had its lock already, so that a release calls no more than can go on together.
 //!
 //! Only the first of each queue is looked at. When it is not admissible, the others of its queue, which want the
 //! same, are not either, with two exceptions:
@@ -16,7 +20,7 @@ use crate::domain::LockDomain;
 use crate::file::FileState;
 use crate::ranges::{InTheWay, Ranges};
 use crate::statistics::SpaceStatistics;
-use crate::wait::{Done, Outcomes, Submitted, Ticket, Wait};
+use crate::wait::{Outcomes, Submitted, Then, Ticket, Wait};
 use crate::wait_table::WaitTable;
 use crate::waiters::{Place, Waiter, Waiters};
 use crate::{LockError, Owner, Range, RangeRequest};
@@ -48,6 +52,8 @@ enum Verdict {
     Owner(Owner),
     /// Locks of several owners.
     Owners,
+    /// No lock, but an older request whose turn it is.
+    Called,
     /// No lock, but an older request that starves.
     Starving,
 }
@@ -84,11 +90,18 @@ impl Space {
         match self.granted.in_the_way(request) {
             InTheWay::One(owner) => Verdict::Owner(owner),
             InTheWay::Several => Verdict::Owners,
+            InTheWay::Nobody if number != NEWCOMER && self.called_in_the_way(request, number) => {
+                Verdict::Called
+            }
             InTheWay::Nobody if self.starving_in_the_way(*request, number).next().is_some() => {
                 Verdict::Starving
             }
             InTheWay::Nobody => Verdict::Admissible,
         }
+    }
+
+    fn called_in_the_way(&self, request: &RangeRequest, number: u64) -> bool {
+        self.waiters().is_some_and(|waiters| waiters.called_against(*request, number))
     }
 
     /// The starving requests that are in the way of `request`: not those that wait for its owner themselves.
@@ -98,7 +111,7 @@ impl Space {
         starving.filter(move |waiter| !self.granted.is_in_the_way(request.owner, &waiter.request))
     }
 
-    /// Grants `request`, or makes it wait with the completion that `done` builds. Without `done` it does not wait.
+    /// Grants `request`, or makes it wait and go on as `then` says. Without `then` it does not wait.
     ///
     /// # Errors
     /// [`LockError::WouldBlock`], [`LockError::NoLocks`]. Deadlock is found out later, see [`Outcomes`].
@@ -106,7 +119,7 @@ impl Space {
         &mut self,
         around: Around<'_>,
         request: RangeRequest,
-        done: Option<impl FnOnce() -> Done>,
+        then: Option<impl FnOnce() -> Then>,
         outcomes: &mut Outcomes,
     ) -> Result<Submitted, LockError> {
         if matches!(self.verdict(&request, NEWCOMER), Verdict::Admissible) {
@@ -115,10 +128,10 @@ impl Space {
             }
             return Ok(Submitted::Granted);
         }
-        let done = done.ok_or(LockError::WouldBlock)?;
+        let then = then.ok_or(LockError::WouldBlock)?;
         around.domain.quota.reserve(1)?;
         let number = self.statistics.count_wait();
-        let place = self.waiters.get_or_insert_default().push(number, request, done());
+        let place = self.waiters.get_or_insert_default().push(number, request, then());
         let ticket = self.ticket(place);
         if let (Some(waits), Some(process)) = (self.detection(around), request.owner.process()) {
             waits.add(process, around.file, ticket);
@@ -205,6 +218,13 @@ impl Space {
             let request = waiter.request;
             let behind = waiters.behind(place).filter(|_| leads).map(|behind| Reverse((behind, true)));
             match self.verdict(&request, place.number) {
+                Verdict::Admissible if let Then::Call(slot) = &waiter.then => {
+                    let slot = slot.clone();
+                    if self.waiters.as_mut().is_some_and(|waiters| waiters.call(place)) {
+                        outcomes.call(&slot);
+                    }
+                    candidates.extend(behind);
+                }
                 Verdict::Admissible => {
                     let gave_up = self.grant_waiter(around, place, &request, outcomes);
                     candidates.extend(behind);
@@ -218,7 +238,7 @@ impl Space {
                     candidates.extend(waiters.own_in_queue(owner, place).map(|own| Reverse((own, false))));
                 }
                 Verdict::Starving => candidates.extend(behind),
-                Verdict::Owner(_) | Verdict::Owners => {}
+                Verdict::Owner(_) | Verdict::Owners | Verdict::Called => {}
             }
         }
     }
@@ -234,7 +254,7 @@ impl Space {
         let Some(waiter) = self.take_out(around, place) else { return false };
         self.statistics.note_wait(waiter.since);
         let outcome = self.grant(around, request, place.number, outcomes);
-        outcomes.add(waiter.done, outcome.map(drop));
+        outcomes.tell(waiter.then, outcome.map(drop));
         outcome == Ok(true)
     }
 
@@ -248,27 +268,50 @@ impl Space {
         Some(waiter)
     }
 
-    /// Takes a waiting request back, and gives back its completion. Those who only waited for it, because it
-    /// starved, go on.
+    /// The request at `place`, which was called, comes for its lock. `None`: in vain, and it goes on waiting, or it
+    /// waits no more.
+    pub(crate) fn claim(
+        &mut self,
+        around: Around<'_>,
+        place: Place,
+        outcomes: &mut Outcomes,
+    ) -> Option<Result<(), LockError>> {
+        let request = self.waiting(place)?;
+        if !matches!(self.verdict(&request, place.number), Verdict::Admissible) {
+            self.waiters.as_mut()?.uncall(place);
+            // Others may have waited for it alone.
+            self.settle(around, place.range, outcomes);
+            return None;
+        }
+        let waiter = self.take_out(around, place)?;
+        self.statistics.note_wait(waiter.since);
+        let granted = self.grant(around, &request, place.number, outcomes);
+        if granted != Ok(false) {
+            self.settle(around, place.range, outcomes);
+        }
+        Some(granted.map(drop))
+    }
+
+    /// Takes a waiting request back. Those who only waited for it, because it starved or was called, go on.
     pub(crate) fn withdraw(
         &mut self,
         around: Around<'_>,
         place: Place,
         outcomes: &mut Outcomes,
-    ) -> Option<Done> {
-        let starved = self.waiters.as_ref()?.starves(place);
+    ) -> Option<Then> {
+        let held_up = self.waiters.as_ref()?.holds_up(place);
         let waiter = self.take_out(around, place)?;
-        if starved {
+        if held_up {
             self.settle(around, place.range, outcomes);
         }
-        Some(waiter.done)
+        Some(waiter.then)
     }
 
     /// Drops all locks, and ends all waits with [`LockError::Interrupted`].
     pub(crate) fn clear(&mut self, around: Around<'_>, outcomes: &mut Outcomes) {
         let waiting = self.waiters.as_ref().map(|waiters| waiters.all()).unwrap_or_default();
         for waiter in waiting.into_iter().filter_map(|place| self.take_out(around, place)) {
-            outcomes.add(waiter.done, Err(LockError::Interrupted));
+            outcomes.tell(waiter.then, Err(LockError::Interrupted));
         }
         around.domain.quota.release(self.granted.clear());
     }

@@ -6,6 +6,8 @@ use crate::{Cancel, LockError};
 use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Condvar, Mutex};
 use std::collections::VecDeque;
+use std::mem;
+use std::task::{Context, Poll, Waker};
 
 /// What is called with the outcome of a request that had to wait.
 pub type Done = Box<dyn FnOnce(Result<(), LockError>) + Send>;
@@ -34,25 +36,61 @@ pub enum Submitted {
     Waiting(Ticket),
 }
 
+/// How a waiting request goes on.
+pub(crate) enum Then {
+    /// It is granted on the spot, and this is called: it answers for somebody who cannot do anything himself.
+    Tell(Done),
+    /// Its thread or task is woken, and takes the lock itself when it runs.
+    Call(Arc<Slot>),
+}
+
+impl Then {
+    /// Delivers the outcome.
+    fn tell(self, outcome: Result<(), LockError>) {
+        match self {
+            Then::Tell(done) => done(outcome),
+            Then::Call(slot) => slot.rouse(|state| state.outcome = Some(outcome)),
+        }
+    }
+}
+
 /// What was found out under the file lock, to be acted on after it is released.
 #[derive(Default)]
 pub(crate) struct Outcomes {
-    /// Completions to be called, oldest first.
-    pub(crate) completions: Vec<(Done, Result<(), LockError>)>,
+    /// Who is to be told what, oldest first.
+    told: Vec<(Then, Result<(), LockError>)>,
+    /// Whose turn it is.
+    called: Vec<Arc<Slot>>,
     /// Waits that may have closed a cycle, to be looked into in this order.
     pub(crate) suspects: VecDeque<Wait>,
 }
 
 impl Outcomes {
-    /// Notes that `done` is to be told `outcome`.
-    pub(crate) fn add(&mut self, done: Done, outcome: Result<(), LockError>) {
-        self.completions.push((done, outcome));
+    /// Notes that a request is decided.
+    pub(crate) fn tell(&mut self, then: Then, outcome: Result<(), LockError>) {
+        self.told.push((then, outcome));
+    }
+
+    /// Notes that a request may be claimed.
+    pub(crate) fn call(&mut self, slot: &Arc<Slot>) {
+        self.called.push(slot.clone());
+    }
+
+    /// Tells and calls them all. No lock of this crate may be held.
+    pub(crate) fn deliver(&mut self) {
+        for (then, outcome) in self.told.drain(..) {
+            then.tell(outcome);
+        }
+        for slot in self.called.drain(..) {
+            slot.rouse(|state| state.is_called = true);
+        }
     }
 }
 
-/// Where one blocked thread sleeps until its request is decided or cancelled.
+/// Where one blocked thread or task waits until its request is called, decided or cancelled.
 #[derive(Default)]
 pub(crate) struct Slot {
+    /// *protected by its own mutex, a leaf*
     state: Mutex<SlotState>,
     changed: Condvar,
 }
@@ -60,27 +98,62 @@ pub(crate) struct Slot {
 #[derive(Default)]
 struct SlotState {
     outcome: Option<Result<(), LockError>>,
-    interrupted: bool,
+    is_called: bool,
+    is_interrupted: bool,
+    /// Of the task that waits, if it is no thread.
+    waker: Option<Waker>,
 }
 
 impl Slot {
-    /// Delivers the outcome.
-    pub(crate) fn finish(&self, outcome: Result<(), LockError>) {
-        self.state.lock().outcome = Some(outcome);
+    /// Changes the state, and wakes whoever waits.
+    fn rouse(&self, change: impl FnOnce(&mut SlotState)) {
+        let waker = {
+            let mut state = self.state.lock();
+            change(&mut state);
+            state.waker.take()
+        };
         self.changed.notify_one();
+        // Unlocked: it may run anything.
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Asks the sleeper to give up.
     pub(crate) fn interrupt(&self) {
-        self.state.lock().interrupted = true;
-        self.changed.notify_one();
+        self.rouse(|state| state.is_interrupted = true);
     }
 
-    /// Sleeps until there is an outcome, or until `cancel` says so and `withdraw` succeeds. If `withdraw` fails
-    /// the request was decided at the same moment: that outcome is on its way, and counts.
+    /// The outcome, which `claim` finds when the request is called. Without one, the task of `context` is woken when
+    /// it is worth asking again.
+    pub(crate) fn poll(
+        &self,
+        context: &Context<'_>,
+        claim: impl Fn() -> Option<Result<(), LockError>>,
+    ) -> Poll<Result<(), LockError>> {
+        loop {
+            let mut state = self.state.lock();
+            if let Some(outcome) = state.outcome.take() {
+                return Poll::Ready(outcome);
+            }
+            if !mem::take(&mut state.is_called) {
+                state.waker = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            drop(state);
+            if let Some(outcome) = claim() {
+                return Poll::Ready(outcome);
+            }
+        }
+    }
+
+    /// Sleeps until there is an outcome, which `claim` finds when the request is called, or until `cancel` says so
+    /// and `withdraw` succeeds. If `withdraw` fails the request was decided at the same moment: that outcome is on
+    /// its way, and counts.
     pub(crate) fn sleep(
         slot: &Arc<Slot>,
         cancel: &Cancel,
+        claim: impl Fn() -> Option<Result<(), LockError>>,
         withdraw: impl FnOnce() -> bool,
     ) -> Result<(), LockError> {
         let _registration = cancel.register(slot);
@@ -90,9 +163,17 @@ impl Slot {
             if let Some(outcome) = state.outcome.take() {
                 return outcome;
             }
+            if mem::take(&mut state.is_called) {
+                drop(state);
+                if let Some(outcome) = claim() {
+                    return outcome;
+                }
+                state = slot.state.lock();
+                continue;
+            }
             let remaining = cancel.deadline().map(|at| at.saturating_duration_since(Instant::now()));
             let reason = match remaining {
-                _ if state.interrupted => Some(LockError::Interrupted),
+                _ if state.is_interrupted => Some(LockError::Interrupted),
                 Some(remaining) if remaining.is_zero() => Some(LockError::TimedOut),
                 _ => None,
             };

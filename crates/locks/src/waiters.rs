@@ -12,7 +12,7 @@
 //! so many bypasses as the domain allows that request *starves*, and is then in the way of all who came later.
 
 use crate::interval_tree::{Item, Tree};
-use crate::wait::Done;
+use crate::wait::Then;
 use crate::{Kind, Owner, Range, RangeRequest};
 use sluice_sync::time::Instant;
 use std::collections::{BTreeSet, VecDeque};
@@ -23,7 +23,7 @@ pub(crate) struct Waiter {
     /// Numbers grow with time.
     pub(crate) number: u64,
     pub(crate) request: RangeRequest,
-    pub(crate) done: Done,
+    pub(crate) then: Then,
     pub(crate) since: Instant,
     /// How often later requests were granted ahead of it.
     bypassed: u32,
@@ -44,6 +44,8 @@ pub(crate) struct Waiters {
     by_owner: BTreeSet<(Owner, Place)>,
     /// Those that were bypassed as often as is allowed.
     starving: Vec<Place>,
+    /// Those whose turn it is, and who have not come yet.
+    called: Vec<Place>,
 }
 
 /// The requests for one range.
@@ -90,8 +92,8 @@ impl Waiters {
     }
 
     /// Adds a request, which is the youngest.
-    pub(crate) fn push(&mut self, number: u64, request: RangeRequest, done: Done) -> Place {
-        let waiter = Waiter { number, request, done, since: Instant::now(), bypassed: 0 };
+    pub(crate) fn push(&mut self, number: u64, request: RangeRequest, then: Then) -> Place {
+        let waiter = Waiter { number, request, then, since: Instant::now(), bypassed: 0 };
         let place = waiter.place();
         self.by_owner.insert((request.owner, place));
         match self.groups.get_mut(place.group()) {
@@ -133,6 +135,7 @@ impl Waiters {
         }
         self.by_owner.remove(&(waiter.request.owner, place));
         self.starving.retain(|starving| *starving != place);
+        self.called.retain(|called| *called != place);
         Some(waiter)
     }
 
@@ -231,15 +234,43 @@ impl Waiters {
         request: RangeRequest,
         number: u64,
     ) -> impl Iterator<Item = &Waiter> {
-        let older = self.starving.iter().filter(move |place| place.number < number);
+        self.among(&self.starving, request, number)
+    }
+
+    /// True if `request` conflicts with one whose turn it is, older than `number`.
+    pub(crate) fn called_against(&self, request: RangeRequest, number: u64) -> bool {
+        self.among(&self.called, request, number).next().is_some()
+    }
+
+    fn among<'a>(
+        &'a self,
+        places: &'a [Place],
+        request: RangeRequest,
+        number: u64,
+    ) -> impl Iterator<Item = &'a Waiter> {
+        let older = places.iter().filter(move |place| place.number < number);
         older.filter_map(|place| self.get(*place)).filter(move |waiter| {
             let RangeRequest { owner, kind, range, .. } = waiter.request;
             request.conflicts_with(owner, kind, range)
         })
     }
 
-    /// True if the request at `place` starves.
-    pub(crate) fn starves(&self, place: Place) -> bool {
-        self.starving.contains(&place)
+    /// Says that it is the turn of the request at `place`. False if that was so already.
+    pub(crate) fn call(&mut self, place: Place) -> bool {
+        let is_new = !self.called.contains(&place);
+        if is_new {
+            self.called.push(place);
+        }
+        is_new
+    }
+
+    /// The request at `place` came in vain.
+    pub(crate) fn uncall(&mut self, place: Place) {
+        self.called.retain(|called| *called != place);
+    }
+
+    /// True if others wait for the request at `place` although it has no lock yet.
+    pub(crate) fn holds_up(&self, place: Place) -> bool {
+        self.starving.contains(&place) || self.called.contains(&place)
     }
 }

@@ -56,7 +56,7 @@ fn what_stays_is_found_while_the_tree_grows_above_it() {
             assert!(find(&other, 0));
             find(&other, 3);
             let guard = domain().read();
-            assert_eq!(other.first_from(&guard, 0).map(|(index, _)| index), Some(0));
+            assert_eq!(other.first_in(&guard, 0..8).map(|(index, _)| index), Some(0));
         });
         tree.write().slots().insert(3, Canary::new(3));
         reader.join().expect("the reader ends");

@@ -8,7 +8,7 @@ use model::explore;
 use sluice_sync_loom::Mutex;
 use sluice_sync_loom::atomic::{AtomicUsize, Ordering};
 use sluice_sync_loom::face::{Mutant, seed_mutant};
-use sluice_sync_loom::refcache::{Ref, settle};
+use sluice_sync_loom::refcache::{Ref, RefSlot, settle};
 
 /// Notes its own end where a late user would see it.
 struct Canary(&'static AtomicUsize);
@@ -139,4 +139,24 @@ fn a_reference_that_hops_is_not_lost() {
 fn forgetting_uses_that_cancel_out_is_found() {
     seed_mutant(Some(Mutant::CancelledUsesForgotten));
     a_reference_hops_ahead_of_the_flushes();
+}
+
+#[test]
+fn what_a_slot_held_lives_as_long_as_who_found_it() {
+    seed_mutant(None);
+    explore(2, || {
+        let (first, alive) = Canary::new();
+        let slot: &'static RefSlot<Canary> = Box::leak(Box::new(RefSlot::new()));
+        assert!(slot.fill(first).is_ok());
+        let finder = thread::spawn(|| {
+            if let Some(found) = slot.load() {
+                assert_eq!(found.0.load(Ordering::Relaxed), 1, "dropped under a reference");
+            }
+        });
+        drop(slot.replace(None));
+        settle();
+        finder.join().expect("the finder ends");
+        settle();
+        assert_eq!(alive.load(Ordering::Relaxed), 0, "dropped after the last");
+    });
 }

@@ -51,13 +51,13 @@ pub use combining::CombiningLock;
 pub use condvar::Condvar;
 #[cfg(not(feature = "loom"))]
 pub use face::{Arc, Barrier, LazyLock, OnceLock, Weak};
-pub use face::{CACHE_LINE, CachePadded, atomic, cpu, thread};
+pub use face::{CACHE_LINE, CachePadded, SlotTable, atomic, cpu, thread};
 pub use hash_table::HashTable;
 pub use mutex::{Mutex, MutexGuard};
 pub use name_table::NameTable;
 pub use radix::RadixTree;
 pub use range_lock::{RangeGuard, RangeLock};
-pub use refcache::Ref;
+pub use refcache::{Ref, RefSlot};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use seq_bytes::{LockedBytes, SeqBytes};
 pub use seqcount::SeqCount;

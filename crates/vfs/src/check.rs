@@ -144,7 +144,7 @@ impl Superblock {
         report.inodes = met.len() as u64;
         for Met { inode, names, subdirectories } in met.values() {
             let found = if inode.is_dir() { 2 + subdirectories } else { *names };
-            let counted = inode.attr.read().nlink;
+            let counted = inode.stat().nlink;
             if counted != found {
                 report.findings.push(Finding::LinkCount { ino: inode.ino(), counted, found });
             }
@@ -176,12 +176,12 @@ impl Superblock {
         let mut directories = vec![self.root().clone()];
         let mut pages = 0;
         while let Some(dir) = directories.pop() {
-            let Some(names) = dir.names_for_check() else { continue };
-            for (_, entry) in names.after(0) {
-                if entry.inode.is_dir() {
-                    directories.push(entry.inode.clone());
-                } else if seen.insert(entry.inode.ino())
-                    && let Ok(data) = entry.inode.data()
+            let Ok(inner) = dir.as_dir() else { continue };
+            for (_, _, inode) in inner.names.after(0, &inner.names.read()) {
+                if inode.is_dir() {
+                    directories.push(inode.clone());
+                } else if seen.insert(inode.ino())
+                    && let Ok(data) = inode.data()
                 {
                     pages += data.pages();
                 }
@@ -197,21 +197,21 @@ fn check_directory(
     directories: &mut Vec<InodeRef>,
     report: &mut CheckReport,
 ) {
-    let Some(names) = dir.names_for_check() else { return };
+    let Ok(inner) = dir.as_dir() else { return };
+    let (names, section) = (&inner.names, inner.names.read());
     if names.is_dead() {
         report.findings.push(Finding::DeadButNamed { ino: dir.ino() });
     }
     let mut seen = std::collections::HashSet::new();
     let mut subdirectories = 0;
-    for (_, entry) in names.after(0) {
+    for (_, name, inode) in names.after(0, &section) {
         report.names += 1;
-        if !seen.insert(&entry.name) {
-            report.findings.push(Finding::DoubleName { dir: dir.ino(), name: entry.name.to_vec() });
+        if !seen.insert(name) {
+            report.findings.push(Finding::DoubleName { dir: dir.ino(), name: name.to_vec() });
         }
-        if !names.get(&entry.name).is_some_and(|inode| inode.is_same(&entry.inode)) {
-            report.findings.push(Finding::LostName { dir: dir.ino(), name: entry.name.to_vec() });
+        if !dir.entry(inner, name, &section).is_some_and(|found| found.is_same(inode)) {
+            report.findings.push(Finding::LostName { dir: dir.ino(), name: name.to_vec() });
         }
-        let inode = &entry.inode;
         let known =
             met.entry(inode.ino()).or_insert(Met { inode: inode.clone(), names: 0, subdirectories: 0 });
         known.names += 1;

@@ -1,10 +1,11 @@
 //! Create: new inodes and new names for them.
 
 use crate::data::FileData;
-use crate::inode::{Body, InodeInit};
+use crate::inode::{Body, InodeInit, settle};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP};
 use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, LINK_MAX, NAME_MAX, PATH_MAX};
-use sluice_sync::Arc;
+use sluice_sync::rcu::{self, Guard};
+use sluice_sync::refcache::Ref;
 
 /// What to create.
 #[derive(Clone, Copy, Debug)]
@@ -70,12 +71,22 @@ impl InodeRef {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `EACCES` (the directory may not be searched), `ENAMETOOLONG`.
     pub fn lookup(&self, cred: &Cred, name: &[u8]) -> Result<InodeRef, Errno> {
+        self.lookup_in(cred, name, &rcu::domain().read()).cloned()
+    }
+
+    /// As [`lookup`](Self::lookup), for as long as the read section lasts.
+    pub(crate) fn lookup_in<'g>(
+        &'g self,
+        cred: &Cred,
+        name: &[u8],
+        section: &'g Guard<'_>,
+    ) -> Result<&'g InodeRef, Errno> {
         let dir = self.as_dir()?;
         self.access(cred, Access::EXEC)?;
         if name.len() > NAME_MAX {
             return Err(self.gone_or(Errno::ENAMETOOLONG));
         }
-        dir.names.read().get(name).cloned().ok_or(Errno::ENOENT)
+        self.entry(dir, name, section).ok_or(Errno::ENOENT)
     }
 
     /// Creates `name` in this directory.
@@ -84,26 +95,29 @@ impl InodeRef {
     /// `EEXIST`, `ENOENT` (the directory was removed), `EACCES`, `EPERM` (device nodes need `MKNOD`),
     /// `ENOSPC` (inode limit), `ENOTDIR`, `ENAMETOOLONG`, `EINVAL` (not a name).
     pub fn create(&self, cred: &Cred, name: &[u8], new: &NewInode<'_>) -> Result<InodeRef, Errno> {
-        let dir = self.as_dir()?;
+        self.as_dir()?;
         check_name(name)?;
-        let inode = {
-            let mut names = dir.names.write();
-            if names.contains(name) {
-                return Err(Errno::EEXIST);
+        let inode = self.create_entry(cred, name, new).or_else(|error| match error {
+            // Inodes that lost their last holder may not have been released yet.
+            Errno::ENOSPC => {
+                settle();
+                self.create_entry(cred, name, new)
             }
-            if names.is_dead() {
-                return Err(Errno::ENOENT);
-            }
-            self.may_change_names(cred)?;
-            let inode = self.new_child(cred, new)?;
-            names.insert(name, inode.clone());
-            if inode.is_dir() {
-                self.attr.change(|attr| attr.nlink += 1);
-            }
-            self.touch_mtime();
-            inode
-        };
+            error => Err(error),
+        })?;
         self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None));
+        Ok(inode)
+    }
+
+    fn create_entry(&self, cred: &Cred, name: &[u8], new: &NewInode<'_>) -> Result<InodeRef, Errno> {
+        let mut entry = self.lock_entry(name)?;
+        if entry.get().is_some() {
+            return Err(Errno::EEXIST);
+        }
+        self.may_change_names(cred)?;
+        let inode = self.new_child(cred, new)?;
+        entry.insert(inode.clone(), inode.weight()).map_err(|_| Errno::ENOSPC)?;
+        self.touch_mtime();
         Ok(inode)
     }
 
@@ -126,18 +140,15 @@ impl InodeRef {
     /// `EEXIST`; `EXDEV` (another file system); `EPERM` (a directory); `ENOENT` (the file lost its last
     /// name, or the directory was removed); `EMLINK`; `EACCES`.
     pub fn link(&self, cred: &Cred, name: &[u8], target: &InodeRef) -> Result<(), Errno> {
-        let dir = self.as_dir()?;
+        self.as_dir()?;
         check_name(name)?;
         {
-            let mut names = dir.names.write();
-            if names.contains(name) {
+            let mut entry = self.lock_entry(name)?;
+            if entry.get().is_some() {
                 return Err(Errno::EEXIST);
             }
-            if names.is_dead() {
-                return Err(Errno::ENOENT);
-            }
             self.may_change_names(cred)?;
-            if !Arc::ptr_eq(&self.shared, &target.shared) {
+            if !Ref::ptr_eq(&self.shared, &target.shared) {
                 return Err(Errno::EXDEV);
             }
             if target.is_dir() {
@@ -152,7 +163,10 @@ impl InodeRef {
                 attr.touch_ctime();
                 Ok(())
             })?;
-            names.insert(name, target.clone());
+            entry.insert(target.clone(), target.weight()).map_err(|_| {
+                target.drop_link();
+                Errno::ENOSPC
+            })?;
             self.touch_mtime();
         }
         self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None));

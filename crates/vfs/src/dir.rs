@@ -1,223 +1,201 @@
 //! Dir: the names in one directory.
 //!
 //! # Theory
-//! Each name gets a position when it enters the directory, larger than all before. Entries are kept in order
-//! of position, so a reader that stopped after position `p` goes on at the first entry past `p`, whatever
-//! came and went in between: an entry present throughout is returned exactly once. A second table finds the
-//! position of a name by its hash.
+//! The names stand in a [`NameTable`]: they are looked up and listed under RCU without a store, and a call that adds,
+//! removes or moves a name locks the bucket of that name alone. So calls about different names of one directory run
+//! side by side. How many names and subdirectories there are is counted in the buckets too and added up by who asks.
 //!
-//! A rename within a directory keeps a position (that of the name it replaces, otherwise its own), so that
-//! a program which renames each file it reads comes to an end.
+//! # Clients must
+//! - lock names of two directories in the order of their inode numbers, and of one directory with `lock_two`;
+//! - not wait, while they have a name locked, for a lock that is held across the locking of a name;
+//! - give up the names that they have locked, and try anew, where [`Dir::bury`] says `Busy`: it is asked for a
+//!   directory below, and never waits.
 //!
-//! # Cost
-//! Lookup O(1) plus the ordered map's O(log n); reading the next entry O(log n).
+//! # Invariants
+//! - D1: a subdirectory weighs 1 in its table, other files 0;
+//! - D2: a dead table is empty for ever;
+//! - D3: no mount stands on a buried directory.
 
-use crate::InodeRef;
-use hashbrown::{DefaultHashBuilder, HashTable};
-use sluice_sync::atomic::AtomicU32;
-use sluice_sync::{Mutex, RwLock};
-use std::collections::BTreeMap;
-use std::hash::BuildHasher;
+use crate::{Errno, Inode, InodeRef};
+use foldhash::quality::FixedState;
+use sluice_sync::NameTable;
+use sluice_sync::atomic::{AtomicU32, Ordering};
+use sluice_sync::rcu::{self, Guard, RcuCell};
+use std::hash::{BuildHasher, RandomState};
 
 /// Positions of "." and "..".
 pub(crate) const POSITION_DOT: u64 = 1;
 pub(crate) const POSITION_DOTDOT: u64 = 2;
 
+/// In place of a count of mounts: the directory is removed, or is being.
+const BURIED: u32 = u32::MAX;
+
 /// What only directories have.
 pub(crate) struct Dir {
-    /// The names. *Protected by itself.*
-    pub(crate) names: RwLock<Names>,
-    /// The directory that holds this one's name; none for the root. *Protected by itself; changed only under
-    /// the superblock's rename lock.*
-    pub(crate) parent: Mutex<Option<InodeRef>>,
-    /// How many mounts stand on this directory, in any namespace. *Atomic (counter).*
-    pub(crate) mounts_here: AtomicU32,
+    /// The names. *RCU; each protected by its bucket's lock.*
+    pub(crate) names: NameTable<InodeRef>,
+    /// The directory that holds this one's name; none for the root. *RCU; replaced under the superblock's rename
+    /// lock.*
+    parent: RcuCell<Option<InodeRef>>,
+    /// How many mounts stand on this directory, in any namespace, or `BURIED`. *Atomic (mounts).*
+    mounts_here: AtomicU32,
+}
+
+/// What came of an attempt to remove a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Burial {
+    /// It has no names and gets none.
+    Done,
+    /// Somebody has one of its names locked: to be tried again with no name locked.
+    Busy,
 }
 
 impl Dir {
     pub(crate) fn new(parent: Option<InodeRef>) -> Dir {
-        Dir { names: RwLock::new(Names::new()), parent: Mutex::new(parent), mounts_here: AtomicU32::new(0) }
-    }
-}
-
-/// A set of names, each with its inode and position.
-pub(crate) struct Names {
-    entries: BTreeMap<u64, Entry>,
-    /// Hash of a name and its position.
-    index: HashTable<Slot>,
-    hasher: DefaultHashBuilder,
-    /// The position that the next name gets.
-    next: u64,
-    /// The directory was removed: no name may be added.
-    dead: bool,
-}
-
-/// One name.
-#[derive(Clone)]
-pub(crate) struct Entry {
-    pub(crate) name: Box<[u8]>,
-    pub(crate) inode: InodeRef,
-}
-
-#[derive(Clone, Copy)]
-struct Slot {
-    hash: u64,
-    position: u64,
-}
-
-impl Names {
-    fn new() -> Names {
-        Names {
-            entries: BTreeMap::new(),
-            index: HashTable::new(),
-            hasher: DefaultHashBuilder::default(),
-            next: POSITION_DOTDOT + 1,
-            dead: false,
+        Dir {
+            names: NameTable::new(rcu::domain().clone()),
+            parent: RcuCell::new(rcu::domain().clone(), parent),
+            mounts_here: AtomicU32::new(0),
         }
     }
 
-    fn position(&self, name: &[u8]) -> Option<u64> {
-        let hash = self.hasher.hash_one(name);
-        let is_it = |slot: &Slot| slot.hash == hash && *self.entries[&slot.position].name == *name;
-        self.index.find(hash, is_it).map(|slot| slot.position)
+    /// The directory that holds this one's name; none for the root.
+    pub(crate) fn parent<'g>(&'g self, section: &'g Guard<'_>) -> Option<&'g InodeRef> {
+        self.parent.load(section).as_ref()
     }
 
-    /// The inode of `name`.
-    pub(crate) fn get(&self, name: &[u8]) -> Option<&InodeRef> {
-        self.position(name).map(|position| &self.entries[&position].inode)
+    pub(crate) fn set_parent(&self, parent: Option<InodeRef>) {
+        self.parent.replace(parent);
     }
 
-    pub(crate) fn contains(&self, name: &[u8]) -> bool {
-        self.position(name).is_some()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// True once the directory was removed.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.dead
+    /// The link count: one for the name, one for ".", one for the ".." of each subdirectory; 0 once removed.
+    pub(crate) fn nlink(&self) -> u32 {
+        if self.names.is_dead() { 0 } else { u32::try_from(self.names.sums().weight + 2).unwrap_or(u32::MAX) }
     }
 
     /// The size that `stat` shows: 20 bytes a name, as tmpfs counts, "." and ".." included.
     pub(crate) fn stat_size(&self) -> u64 {
         const BYTES_A_NAME: u64 = 20;
-        if self.dead { 0 } else { (self.entries.len() as u64 + 2) * BYTES_A_NAME }
+        if self.names.is_dead() { 0 } else { (self.names.len() as u64 + 2) * BYTES_A_NAME }
     }
 
-    /// Adds `name`, which must not be there, at the end.
-    pub(crate) fn insert(&mut self, name: &[u8], inode: InodeRef) {
-        let position = self.next;
-        self.next += 1;
-        self.insert_at(position, name, inode);
+    /// True if a mount stands here. A walk that begins after `attach` returned sees it.
+    pub(crate) fn has_mounts(&self) -> bool {
+        // SeqCst(mounts): pairs with count_mount() and bury().
+        !matches!(self.mounts_here.load(Ordering::SeqCst), 0 | BURIED)
     }
 
-    fn insert_at(&mut self, position: u64, name: &[u8], inode: InodeRef) {
-        debug_assert!(!self.dead && !self.contains(name));
-        let hash = self.hasher.hash_one(name);
-        self.index.insert_unique(hash, Slot { hash, position }, |slot| slot.hash);
-        self.entries.insert(position, Entry { name: name.into(), inode });
-    }
-
-    /// Removes `name` and returns its inode and position.
-    pub(crate) fn remove(&mut self, name: &[u8]) -> Option<(InodeRef, u64)> {
-        let position = self.position(name)?;
-        let hash = self.hasher.hash_one(name);
-        if let Ok(slot) = self.index.find_entry(hash, |slot| slot.position == position) {
-            slot.remove();
+    /// Counts a mount that is about to stand here.
+    ///
+    /// # Errors
+    /// `ENOENT` when the directory was removed.
+    pub(crate) fn count_mount(&self) -> Result<(), Errno> {
+        let one_more = |mounts: u32| (mounts != BURIED).then_some(mounts + 1);
+        // SeqCst(mounts): pairs with bury(): one of the two finds what the other wrote.
+        while self.mounts_here.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_err() {
+            if self.names.is_dead() {
+                return Err(Errno::ENOENT);
+            }
+            // The attempt to remove it may fail.
+            sluice_sync::thread::yield_now();
         }
-        self.entries.remove(&position).map(|entry| (entry.inode, position))
+        Ok(())
     }
 
-    /// Lets `name`, which is there, mean `inode` from now on. Returns what it meant.
-    pub(crate) fn replace(&mut self, name: &[u8], inode: InodeRef) -> Option<InodeRef> {
-        let position = self.position(name)?;
-        let entry = self.entries.get_mut(&position)?;
-        Some(std::mem::replace(&mut entry.inode, inode))
+    pub(crate) fn uncount_mount(&self) {
+        self.mounts_here.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Renames within the directory. Returns the inode that `new` meant before, if any.
-    pub(crate) fn rename(&mut self, old: &[u8], new: &[u8]) -> Option<InodeRef> {
-        let (inode, position) = self.remove(old)?;
-        if self.contains(new) {
-            return self.replace(new, inode);
+    /// Forbids names for ever. The caller has this directory's own name locked.
+    ///
+    /// # Errors
+    /// `EBUSY` (something is mounted here), `ENOTEMPTY`.
+    pub(crate) fn bury(&self) -> Result<Burial, Errno> {
+        // SeqCst(mounts): pairs with count_mount().
+        if self.mounts_here.compare_exchange(0, BURIED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return Err(Errno::EBUSY);
         }
-        self.insert_at(position, new, inode);
-        None
-    }
-
-    /// The entries past `position`, in order.
-    pub(crate) fn after(&self, position: u64) -> impl Iterator<Item = (u64, &Entry)> {
-        let from = position.saturating_add(1);
-        self.entries.range(from..).map(|(position, entry)| (*position, entry))
-    }
-
-    /// The position of the last name that ever entered.
-    pub(crate) fn last_position(&self) -> u64 {
-        self.next - 1
-    }
-
-    /// Forbids further names and returns the inodes of those that are left.
-    pub(crate) fn kill(&mut self) -> Vec<InodeRef> {
-        self.dead = true;
-        self.index = HashTable::new();
-        std::mem::take(&mut self.entries).into_values().map(|entry| entry.inode).collect()
+        let burial = match self.names.try_kill() {
+            Some(true) => return Ok(Burial::Done),
+            Some(false) => Err(Errno::ENOTEMPTY),
+            None => Ok(Burial::Busy),
+        };
+        // SeqCst(mounts): nobody else writes while it is `BURIED`.
+        self.mounts_here.store(0, Ordering::SeqCst);
+        burial
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Options, Superblock};
+/// How names are hashed in one file system.
+pub(crate) struct NameHasher(FixedState);
 
-    fn listing(names: &Names, from: u64) -> Vec<String> {
-        names.after(from).map(|(_, entry)| String::from_utf8_lossy(&entry.name).into_owned()).collect()
+impl NameHasher {
+    /// With a key that nobody can guess.
+    pub(crate) fn new() -> NameHasher {
+        // Runs of a simulated machine must not differ.
+        let key = if sluice_sync::face::DETERMINISTIC { 0 } else { RandomState::new().hash_one(0) };
+        NameHasher(FixedState::with_seed(key))
     }
 
-    #[test]
-    fn a_reader_goes_on_where_it_stopped_whatever_was_removed() {
-        let file = Superblock::new(Options::default()).root().clone();
-        let mut names = Names::new();
-        for name in ["a", "b", "c", "d"] {
-            names.insert(name.as_bytes(), file.clone());
+    pub(crate) fn hash(&self, name: &[u8]) -> u64 {
+        self.0.hash_one(name)
+    }
+}
+
+impl Inode {
+    /// The directory's own state.
+    ///
+    /// # Errors
+    /// `ENOTDIR` when this is no directory.
+    pub(crate) fn as_dir(&self) -> Result<&Dir, Errno> {
+        match &self.body {
+            crate::inode::Body::Directory(dir) => Ok(dir),
+            _ => Err(Errno::ENOTDIR),
         }
-        let (second, _) = names.after(0).nth(1).expect("four entries");
-        names.remove(b"b");
-        names.remove(b"a");
-        names.insert(b"e", file.clone());
-        assert_eq!(listing(&names, second), ["c", "d", "e"]);
     }
 
-    #[test]
-    fn renaming_each_entry_that_is_read_comes_to_an_end() {
-        let file = Superblock::new(Options::default()).root().clone();
-        let mut names = Names::new();
-        for name in ["a", "b", "c"] {
-            names.insert(name.as_bytes(), file.clone());
-        }
-        let (mut at, mut steps) = (0, 0);
-        loop {
-            let Some((position, entry)) = names.after(at).next() else { break };
-            let (old, new) = (entry.name.clone(), [&entry.name[..], b".new"].concat());
-            names.rename(&old, &new);
-            at = position;
-            steps += 1;
-        }
-        assert_eq!(steps, 3);
-        assert_eq!(listing(&names, 0), ["a.new", "b.new", "c.new"]);
+    /// What a name counts for in the directory that holds it (D1).
+    pub(crate) fn weight(&self) -> u8 {
+        u8::from(self.is_dir())
     }
 
-    #[test]
-    fn replacing_a_name_keeps_its_position_and_drops_the_old_one() {
-        let superblock = Superblock::new(Options::default());
-        let file = superblock.root().clone();
-        let mut names = Names::new();
-        for name in ["a", "b", "c"] {
-            names.insert(name.as_bytes(), file.clone());
+    /// What `name` means in this directory, permissions aside.
+    pub(crate) fn entry<'g>(
+        &'g self,
+        dir: &'g Dir,
+        name: &[u8],
+        section: &'g Guard<'_>,
+    ) -> Option<&'g InodeRef> {
+        dir.names.get(self.shared.hasher.hash(name), name, section)
+    }
+
+    /// The directory above, or this one if it is the root. None for other types.
+    pub(crate) fn parent_in<'g>(this: &'g InodeRef, section: &'g Guard<'_>) -> Option<&'g InodeRef> {
+        Some(this.as_dir().ok()?.parent(section).unwrap_or(this))
+    }
+}
+
+impl InodeRef {
+    /// The directory that holds this directory's name; the root's is itself. None for other types.
+    pub fn parent(&self) -> Option<InodeRef> {
+        Inode::parent_in(self, &rcu::domain().read()).cloned()
+    }
+
+    /// Empties a directory of a dying file system of subdirectories, and returns them: parents and children hold
+    /// each other.
+    pub(crate) fn dismantle(&self) -> Vec<InodeRef> {
+        let Ok(dir) = self.as_dir() else { return Vec::new() };
+        dir.set_parent(None);
+        let subdirectories: Vec<_> = {
+            let section = dir.names.read();
+            let entries = dir.names.after(0, &section).filter(|(_, _, inode)| inode.is_dir());
+            entries.map(|(_, name, inode)| (Box::<[u8]>::from(name), inode.clone())).collect()
+        };
+        for (name, _) in &subdirectories {
+            if let Some(mut entry) = dir.names.lock(self.shared.hasher.hash(name), name) {
+                entry.remove();
+            }
         }
-        assert!(names.rename(b"c", b"a").is_some());
-        assert_eq!(listing(&names, 0), ["a", "b"]);
-        assert!(names.get(b"c").is_none());
+        subdirectories.into_iter().map(|(_, inode)| inode).collect()
     }
 }

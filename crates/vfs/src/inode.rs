@@ -3,33 +3,37 @@
 //! # Theory
 //! An inode lives as long as somebody holds an [`InodeRef`]: a directory entry, an open file, a working
 //! directory, a FUSE mount's handle. So a file that lost its last name stays readable until its last user
-//! lets go, and its storage is released by `Drop`.
+//! lets go. References are counted on the lines of who uses them ([`sluice_sync::refcache`]), so opening one file
+//! from every CPU writes no line of it; in return, storage is released by `Drop` some time after the last user
+//! let go, or when somebody asks for exact answers ([`settle`]).
 //!
 //! A directory and its parent hold each other. Removing the name breaks the cycle; a whole file system is
 //! taken apart by [`Superblock`](crate::Superblock)'s `Drop`.
 //!
 //! # Invariants
-//! - I1: `nlink` counts the names of a file; for a directory it is 2 plus its subdirectories, 0 once removed.
+//! - I1: `nlink` counts the names of a file; for a directory it is 2 plus its subdirectories, 0 once removed,
+//!   and not kept but added up.
 //! - I2: a directory whose names are marked dead has no names and gets none.
 //! - I3: the parent pointer of a live directory leads to the directory that holds its name.
 
 use crate::attributes::{Acls, Attr};
 use crate::data::{FileData, PAGE, PAGE_SIZE};
-use crate::dir::{Dir, Names};
+use crate::dir::Dir;
 use crate::stat::{S_IALLUGO, Stat, Timestamp};
 use crate::superblock::Shared;
 use crate::xattr::Xattrs;
 use crate::{Cred, FileType};
 use sluice_locks::FileLocks;
-use sluice_sync::rcu::RcuCell;
-use sluice_sync::{Arc, Mutex, OnceLock, SeqLock};
+use sluice_sync::rcu::{self, RcuCell};
+use sluice_sync::refcache::{self, Ref};
+use sluice_sync::{Mutex, OnceLock, SeqLock};
 
 /// One file of a [`Superblock`](crate::Superblock).
 pub struct Inode {
     /// Inode number. *Immutable.*
     ino: u64,
     /// What the inodes of the file system share. *Immutable.*
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Ref<Shared>,
     /// When the inode was made: a packed [`Timestamp`]. *Immutable.*
     born: u64,
     /// Owner, mode, times and links. *Protected by itself.*
@@ -42,7 +46,16 @@ pub struct Inode {
 
 /// A counted reference to an inode. The inode lives as long as there is one.
 #[derive(Clone)]
-pub struct InodeRef(Arc<Inode>);
+pub struct InodeRef(Ref<Inode>);
+
+/// Releases everything that lost its last holder by now, for exact answers: not for every call. Does nothing inside
+/// a read section or a destructor, since it waits for them.
+pub(crate) fn settle() {
+    if !rcu::domain().is_reading() && !refcache::in_destructor() {
+        rcu::domain().flush();
+        refcache::settle();
+    }
+}
 
 /// What only some inodes have.
 #[derive(Default)]
@@ -78,7 +91,7 @@ impl Body {
 
 impl Inode {
     /// A new inode with the number `ino`, which was counted when it was taken; reachable only by the returned reference.
-    pub(crate) fn allocate(shared: &Arc<Shared>, ino: u64, init: InodeInit, body: Body) -> InodeRef {
+    pub(crate) fn allocate(shared: &Ref<Shared>, ino: u64, init: InodeInit, body: Body) -> InodeRef {
         let now = Timestamp::now();
         let attr = Attr::new(init.mode & S_IALLUGO, init.uid, init.gid, init.nlink, now);
         let inode = Inode {
@@ -90,7 +103,7 @@ impl Inode {
             extra: OnceLock::new(),
         };
         debug_assert_eq!(inode.file_type(), init.file_type);
-        InodeRef(Arc::new(inode))
+        InodeRef(Ref::new(inode))
     }
 
     /// True when `other` is the same inode.
@@ -127,7 +140,7 @@ impl Inode {
     pub fn stat(&self) -> Stat {
         let (size, blocks, rdev) = match &self.body {
             Body::Regular(data) => (data.size(), data.pages() * (PAGE / 512), 0),
-            Body::Directory(dir) => (dir.names.read().stat_size(), 0, 0),
+            Body::Directory(dir) => (dir.stat_size(), 0, 0),
             Body::Symlink(target) => (target.len() as u64, 0, 0),
             Body::Special { rdev, .. } => (0, 0, *rdev),
         };
@@ -136,7 +149,7 @@ impl Inode {
             dev: self.shared.dev,
             ino: self.ino,
             mode: self.file_type().mode_bits() | attr.mode,
-            nlink: attr.nlink,
+            nlink: self.nlink(&attr),
             uid: attr.uid,
             gid: attr.gid,
             rdev,
@@ -147,6 +160,14 @@ impl Inode {
             mtime: attr.mtime,
             ctime: attr.ctime,
             btime: Timestamp::unpack(self.born),
+        }
+    }
+
+    /// The link count of an inode with these attributes.
+    fn nlink(&self, attr: &Attr) -> u32 {
+        match &self.body {
+            Body::Directory(dir) => dir.nlink(),
+            _ => attr.nlink,
         }
     }
 
@@ -190,17 +211,6 @@ impl Inode {
     pub(crate) fn notify_data(&self, cred: &Cred, offset: u64, len: u64) {
         self.shared.notify(cred, |observer| observer.data_changed(self.ino, offset, len));
     }
-
-    /// Empties a directory of a dying file system and returns what it held.
-    pub(crate) fn dismantle(&self) -> Vec<InodeRef> {
-        match &self.body {
-            Body::Directory(dir) => {
-                *dir.parent.lock() = None;
-                dir.names.write().kill()
-            }
-            _ => Vec::new(),
-        }
-    }
 }
 
 impl std::ops::Deref for InodeRef {
@@ -210,50 +220,11 @@ impl std::ops::Deref for InodeRef {
     }
 }
 
-impl InodeRef {
-    /// The directory that holds this directory's name; the root's is itself. None for other types.
-    pub fn parent(&self) -> Option<InodeRef> {
-        let dir = self.as_dir().ok()?;
-        Some(dir.parent.lock().clone().unwrap_or_else(|| self.clone()))
-    }
-}
-
 impl Drop for Inode {
     fn drop(&mut self) {
         self.shared.uncount_inode();
-        match &mut self.body {
-            Body::Regular(data) => data.clear(&*self.shared),
-            Body::Directory(dir) => {
-                // A chain of removed directories, each holding its parent, ends here one by one: dropping
-                // them in each other would overflow the stack.
-                let mut parent = dir.parent.get_mut().take();
-                while let Some(held) = parent {
-                    parent = Arc::into_inner(held.0).and_then(|mut last| match &mut last.body {
-                        Body::Directory(dir) => dir.parent.get_mut().take(),
-                        _ => None,
-                    });
-                }
-            }
-            Body::Symlink(_) | Body::Special { .. } => {}
+        if let Body::Regular(data) = &mut self.body {
+            data.clear(&*self.shared);
         }
-    }
-}
-
-/// A directory's names and parent, for callers that know the inode is one.
-impl Inode {
-    /// The directory's own state.
-    ///
-    /// # Errors
-    /// `ENOTDIR` when this is no directory.
-    pub(crate) fn as_dir(&self) -> Result<&Dir, crate::Errno> {
-        match &self.body {
-            Body::Directory(dir) => Ok(dir),
-            _ => Err(crate::Errno::ENOTDIR),
-        }
-    }
-
-    /// The names, to look at from the invariant checker.
-    pub(crate) fn names_for_check(&self) -> Option<sluice_sync::RwLockReadGuard<'_, Names>> {
-        self.as_dir().ok().map(|dir| dir.names.read())
     }
 }

@@ -6,7 +6,7 @@
 use crate::data::FileData;
 use crate::inode::Body;
 use crate::{Cred, Errno, FILE_SIZE_MAX, FallocateMode, Inode};
-use sluice_sync::Arc;
+use sluice_sync::refcache::Ref;
 
 impl Inode {
     /// The contents, for callers that want a regular file.
@@ -148,7 +148,7 @@ impl Inode {
         len: u64,
         update_atime: bool,
     ) -> Result<u64, Errno> {
-        if !Arc::ptr_eq(&self.shared, &to.shared) {
+        if !Ref::ptr_eq(&self.shared, &to.shared) {
             return Err(Errno::EXDEV);
         }
         let (source, target) = (self.data()?, to.data()?);

@@ -12,12 +12,11 @@
 //! Process: cwd, umask, descriptor table      never held across a call into an inode
 //!   open file position                       one at a time
 //!     Fs mount table                         never held across a call into an inode
-//!       Superblock rename lock               renames that move a name between directories
-//!         directory names                    ancestors first; unrelated ones by inode number
+//!       Superblock rename lock               renames that give a directory another parent
+//!         names (buckets of a directory)     two directories: by inode number
 //!           file data                        one file at a time; then its pages by number
 //!             inode attributes               leaf, one at a time
 //!             inode extended attributes      leaf, one at a time
-//!             parent pointer of a directory  leaf
 //! ```
 //! Observers (see [`Observer`]) are called with none of these held.
 

@@ -5,17 +5,23 @@
 //! pair (mount below, inode of the directory) says where a mount stands. Each directory counts the mounts
 //! that stand on it, in any namespace: a path walk looks at the table only where that count is not zero.
 //!
+//! Nobody who walks a path writes a line that others use: mounts are referred to by [`Ref`], the table is read in a
+//! read section, and the users of a mount are counted by CPU.
+//!
 //! A mount is busy while a descriptor or working directory lies in it, or another mount stands on it. A lazy
 //! unmount takes a busy mount and all that stands on it out of the tree at once; it lives on for its users.
 //!
 //! # Invariants
 //! - I1: `mounts_here` of a directory is the number of attached mounts that stand on it.
-//! - I2: a mount is in the table exactly while its `place` is set (the root mount has neither).
+//! - I2: a mount is in `by_place` exactly while it is in `places` (the root mount is in neither).
 
+use crate::inode::settle;
 use crate::{Errno, InodeRef, Superblock};
 use bitflags::bitflags;
-use sluice_sync::atomic::{AtomicU64, Ordering};
-use sluice_sync::{Arc, Mutex, RwLock};
+use sluice_sync::atomic::{AtomicBool, Ordering};
+use sluice_sync::percpu::Counter;
+use sluice_sync::rcu::{self, RcuCell};
+use sluice_sync::{Arc, BrLock, Ref};
 use std::collections::HashMap;
 
 bitflags! {
@@ -46,36 +52,67 @@ pub(crate) struct Mount {
     pub(crate) root: InodeRef,
     /// *Immutable.*
     flags: MountFlags,
-    /// Descriptors and working directories in this mount. *Atomic (counter).*
-    users: AtomicU64,
-    /// Where it stands; none for the root and for detached mounts. *Protected by itself, changed only under
-    /// the table's write lock.*
-    place: Mutex<Option<Location>>,
+    /// Descriptors and working directories in this mount. *By CPU; added to under `changing`.*
+    users: Counter,
+    /// Taken out of the tree while nobody used it. *Atomic; written under `changing`.*
+    gone: AtomicBool,
 }
 
 /// A file as seen in the tree: which inode, reached through which mount.
 #[derive(Clone)]
 pub(crate) struct Location {
-    pub(crate) mount: Arc<Mount>,
+    pub(crate) mount: Ref<Mount>,
     pub(crate) inode: InodeRef,
 }
-
-/// A location that somebody stays at, so that its mount counts as busy.
-pub(crate) struct Pinned(Location);
 
 /// All mounts of one namespace.
 pub(crate) struct MountTable {
     /// The mount at "/". *Immutable.*
-    root: Arc<Mount>,
-    next_id: AtomicU64,
-    /// Mounts by the mount and inode number that they stand on. *Protected by itself.*
-    by_place: RwLock<HashMap<(u64, u64), Arc<Mount>>>,
+    root: Ref<Mount>,
+    /// Which mount stands where. *Replaced under `changing`.*
+    tree: RcuCell<Tree>,
+    /// Read by who begins to use a mount, written by who changes the tree. Not waited for in a read section.
+    changing: BrLock<()>,
+    /// Releases the mounts, before the file system and not as a part of it.
+    _settle: SettleOnDrop,
+    /// The file system at "/". *Immutable.*
+    root_superblock: Arc<Superblock>,
+}
+
+/// Which mount stands where.
+#[derive(Clone)]
+struct Tree {
+    next_id: u64,
+    /// Mounts by the mount and inode number that they stand on.
+    by_place: HashMap<(u64, u64), Ref<Mount>>,
+    /// Where the mount of each number stands.
+    places: HashMap<u64, Location>,
+}
+
+/// Releases what a namespace held when it goes: else that waits until references are used elsewhere.
+struct SettleOnDrop;
+
+impl Drop for SettleOnDrop {
+    fn drop(&mut self) {
+        settle();
+    }
 }
 
 impl Mount {
-    fn new(id: u64, superblock: Arc<Superblock>, root: InodeRef, flags: MountFlags) -> Arc<Mount> {
-        let (users, place) = (AtomicU64::new(0), Mutex::new(None));
-        Arc::new(Mount { id, superblock, root, flags, users, place })
+    fn new(id: u64, superblock: Arc<Superblock>, root: InodeRef, flags: MountFlags) -> Ref<Mount> {
+        // Differences stay with their CPUs: only the exact sum is ever asked for.
+        let users = Counter::with_batch(0, i64::MAX);
+        Ref::new(Mount { id, superblock, root, flags, users, gone: AtomicBool::new(false) })
+    }
+
+    /// Counts another user while there is one, or of a mount that may go: it lives on as after a lazy unmount.
+    pub(crate) fn join(&self) {
+        self.users.add(1);
+    }
+
+    /// Ends what [`MountTable::enter_service`] or [`join`](Self::join) began.
+    pub(crate) fn leave(&self) {
+        self.users.add(-1);
     }
 
     /// # Errors
@@ -87,14 +124,10 @@ impl Mount {
     pub(crate) fn updates_atime(&self) -> bool {
         !self.flags.intersects(MountFlags::NOATIME | MountFlags::RDONLY)
     }
-
-    fn place(&self) -> Option<Location> {
-        self.place.lock().clone()
-    }
 }
 
 impl Location {
-    pub(crate) fn new(mount: &Arc<Mount>, inode: InodeRef) -> Location {
+    pub(crate) fn new(mount: &Ref<Mount>, inode: InodeRef) -> Location {
         Location { mount: mount.clone(), inode }
     }
 
@@ -105,51 +138,64 @@ impl Location {
     pub(crate) fn is_mount_root(&self) -> bool {
         self.mount.root.is_same(&self.inode)
     }
-
-    pub(crate) fn pin(self) -> Pinned {
-        // Relaxed: the count is a hint for `umount`; the `Arc` keeps the mount alive.
-        self.mount.users.fetch_add(1, Ordering::Relaxed);
-        Pinned(self)
-    }
-}
-
-impl std::ops::Deref for Pinned {
-    type Target = Location;
-    fn deref(&self) -> &Location {
-        &self.0
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        self.0.mount.users.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl MountTable {
     pub(crate) fn new(superblock: Arc<Superblock>) -> MountTable {
         let root_inode = superblock.root().clone();
         MountTable {
-            root: Mount::new(1, superblock, root_inode, MountFlags::empty()),
-            next_id: AtomicU64::new(2),
-            by_place: RwLock::new(HashMap::new()),
+            root: Mount::new(1, superblock.clone(), root_inode, MountFlags::empty()),
+            tree: RcuCell::new(
+                rcu::domain().clone(),
+                Tree { next_id: 2, by_place: HashMap::new(), places: HashMap::new() },
+            ),
+            changing: BrLock::new(()),
+            _settle: SettleOnDrop,
+            root_superblock: superblock,
         }
     }
 
     /// The file system at "/".
     pub(crate) fn root_superblock(&self) -> &Arc<Superblock> {
-        &self.root.superblock
+        &self.root_superblock
+    }
+
+    /// Counts a user of `mount`, who calls [`Mount::leave`] in the end.
+    ///
+    /// # Errors
+    /// `ESTALE` when `mount` was taken away, unused, since it was found.
+    pub(crate) fn enter_service(&self, mount: &Mount) -> Result<(), Errno> {
+        // So that `detach` sees the user, or we see that it has been there.
+        let _steady = self.changing.read();
+        // Relaxed: written under the write lock.
+        if mount.gone.load(Ordering::Relaxed) {
+            return Err(Errno::ESTALE);
+        }
+        mount.users.add(1);
+        Ok(())
+    }
+
+    fn place_of(&self, mount: &Mount) -> Option<Location> {
+        if mount.id == self.root.id {
+            return None;
+        }
+        self.tree.load(&self.tree.read()).places.get(&mount.id).cloned()
     }
 
     /// Each file system in the tree, once.
     pub(crate) fn superblocks(&self) -> Vec<Arc<Superblock>> {
-        let mut all = vec![self.root.superblock.clone()];
-        for mount in self.by_place.read().values() {
+        let mut all = vec![self.root_superblock.clone()];
+        for mount in self.tree.load(&self.tree.read()).by_place.values() {
             if !all.iter().any(|known| known.dev() == mount.superblock.dev()) {
                 all.push(mount.superblock.clone());
             }
         }
         all
+    }
+
+    /// The mount at "/" and its top, whatever may be mounted on it.
+    pub(crate) fn bottom(&self) -> (&Ref<Mount>, &InodeRef) {
+        (&self.root, &self.root.root)
     }
 
     /// "/", under all that may be mounted on it.
@@ -161,12 +207,12 @@ impl MountTable {
     pub(crate) fn enter(&self, mut at: Location) -> Location {
         loop {
             let Ok(dir) = at.inode.as_dir() else { return at };
-            // SeqCst: a walk that begins after `attach` returned sees its count.
-            if dir.mounts_here.load(Ordering::SeqCst) == 0 {
+            if !dir.has_mounts() {
                 return at;
             }
             let key = (at.mount.id, at.inode.ino());
-            let Some(mount) = self.by_place.read().get(&key).cloned() else { return at };
+            let found = self.tree.load(&self.tree.read()).by_place.get(&key).cloned();
+            let Some(mount) = found else { return at };
             at = Location { inode: mount.root.clone(), mount };
         }
     }
@@ -175,7 +221,7 @@ impl MountTable {
     pub(crate) fn parent(&self, at: &Location) -> Location {
         let mut at = at.clone();
         while at.is_mount_root() {
-            match at.mount.place() {
+            match self.place_of(&at.mount) {
                 Some(place) => at = place,
                 None => return self.enter(at),
             }
@@ -188,7 +234,7 @@ impl MountTable {
     pub(crate) fn below_mounts(&self, at: &Location) -> Location {
         let mut at = at.clone();
         while at.is_mount_root() {
-            match at.mount.place() {
+            match self.place_of(&at.mount) {
                 Some(place) => at = place,
                 None => break,
             }
@@ -209,24 +255,20 @@ impl MountTable {
     ) -> Result<(), Errno> {
         let point = on.inode.as_dir()?;
         root.as_dir()?;
-        let mut by_place = self.by_place.write();
+        let _changing = self.changing.write();
+        let mut tree = self.copy_of_tree();
         // Whoever mounted here in the meantime is stood upon, not replaced.
         let mut on = on.clone();
-        while let Some(above) = by_place.get(&(on.mount.id, on.inode.ino())) {
+        while let Some(above) = tree.by_place.get(&(on.mount.id, on.inode.ino())) {
             on = Location { inode: above.root.clone(), mount: above.clone() };
         }
         let counted = on.inode.as_dir().unwrap_or(point);
-        // SeqCst: pairs with the load in `Inode::bury_directory`, which holds the names lock: either it sees
-        // this count, or the look at `is_dead` below comes after it and sees the directory removed.
-        counted.mounts_here.fetch_add(1, Ordering::SeqCst);
-        if counted.names.read().is_dead() {
-            counted.mounts_here.fetch_sub(1, Ordering::SeqCst);
-            return Err(Errno::ENOENT);
-        }
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let mount = Mount::new(id, superblock, root, flags);
-        by_place.insert((on.mount.id, on.inode.ino()), mount.clone());
-        *mount.place.lock() = Some(on);
+        counted.count_mount()?;
+        let id = tree.next_id;
+        tree.next_id += 1;
+        tree.by_place.insert((on.mount.id, on.inode.ino()), Mount::new(id, superblock, root, flags));
+        tree.places.insert(id, on);
+        self.tree.replace(tree);
         Ok(())
     }
 
@@ -239,43 +281,53 @@ impl MountTable {
         if !at.is_mount_root() {
             return Err(Errno::EINVAL);
         }
-        let mut by_place = self.by_place.write();
-        if at.mount.place().is_none() {
+        let _changing = self.changing.write();
+        let mut tree = self.copy_of_tree();
+        if !tree.places.contains_key(&at.mount.id) {
             return Err(if at.mount.id == self.root.id { Errno::EBUSY } else { Errno::EINVAL });
         }
-        let on_it = |mount: &Arc<Mount>| -> Vec<Arc<Mount>> {
-            let stands_on = |other: &&Arc<Mount>| other.place().is_some_and(|p| p.mount.id == mount.id);
-            by_place.values().filter(stands_on).cloned().collect()
-        };
         let lazy = flags.contains(UmountFlags::DETACH);
-        if !lazy && (at.mount.users.load(Ordering::Relaxed) != 0 || !on_it(&at.mount).is_empty()) {
+        // Under the write lock nobody begins to use the mount, so the sum is exact, or too large by who just leaves.
+        if !lazy && (at.mount.users.sum() != 0 || !tree.standing_on(at.mount.id).is_empty()) {
             return Err(Errno::EBUSY);
         }
-        let mut going = vec![at.mount.clone()];
-        let mut next = 0;
-        while next < going.len() {
-            going.extend(on_it(&going[next].clone()));
-            next += 1;
+        // Relaxed: read under the read lock.
+        at.mount.gone.store(!lazy, Ordering::Relaxed);
+        let mut going = vec![at.mount.id];
+        while let Some(id) = going.pop() {
+            going.extend(tree.standing_on(id));
+            tree.remove(id);
         }
-        for mount in going {
-            let Some(place) = mount.place.lock().take() else { continue };
-            by_place.remove(&(place.mount.id, place.inode.ino()));
-            if let Ok(dir) = place.inode.as_dir() {
-                dir.mounts_here.fetch_sub(1, Ordering::SeqCst);
-            }
-        }
+        self.tree.replace(tree);
         Ok(())
+    }
+
+    fn copy_of_tree(&self) -> Tree {
+        self.tree.load(&self.tree.read()).clone()
+    }
+}
+
+impl Tree {
+    /// The numbers of the mounts that stand on the mount `id`.
+    fn standing_on(&self, id: u64) -> Vec<u64> {
+        let on_it = self.places.iter().filter(|(_, place)| place.mount.id == id);
+        on_it.map(|(standing, _)| *standing).collect()
+    }
+
+    fn remove(&mut self, id: u64) {
+        let Some(place) = self.places.remove(&id) else { return };
+        self.by_place.remove(&(place.mount.id, place.inode.ino()));
+        if let Ok(dir) = place.inode.as_dir() {
+            dir.uncount_mount();
+        }
     }
 }
 
 impl Drop for MountTable {
     /// The directories that mounts stood on may live on in file systems that other namespaces use.
     fn drop(&mut self) {
-        for mount in self.by_place.get_mut().values() {
-            if let Some(dir) = mount.place.lock().take().as_ref().and_then(|place| place.inode.as_dir().ok())
-            {
-                dir.mounts_here.fetch_sub(1, Ordering::SeqCst);
-            }
-        }
+        let mut tree = self.copy_of_tree();
+        let ids: Vec<u64> = tree.places.keys().copied().collect();
+        ids.into_iter().for_each(|id| tree.remove(id));
     }
 }

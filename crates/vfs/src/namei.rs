@@ -5,18 +5,24 @@
 //! symbolic link's target takes the place of its component, at most [`SYMLOOP_MAX`] times. Calls that add or
 //! remove a name stop one component early: they need the directory and the name.
 //!
+//! A walk is one RCU read section. On its way it holds inodes by borrowing them from the tables that name them, and
+//! takes references only of what it returns; [`Namei::look`] takes none at all. Only what lies beyond a mount point
+//! is held by references.
+//!
 //! # Cost
-//! One shared directory lock per component. (The scaling walk without stores to shared memory replaces this.)
+//! No store to shared memory and no allocation, symbolic links and mount points aside.
 
-use crate::mount::{Location, MountTable};
-use crate::{Access, Cred, Errno, FileType, PATH_MAX, SYMLOOP_MAX};
+use crate::mount::{Location, Mount, MountTable};
+use crate::{Access, Cred, Errno, FileType, Inode, InodeRef, PATH_MAX, SYMLOOP_MAX};
+use sluice_sync::Ref;
+use sluice_sync::rcu::{self, Guard};
 use std::borrow::Cow;
 
 /// The last component of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Last {
+pub(crate) enum Last<'p> {
     /// A name to look up.
-    Name(Vec<u8>),
+    Name(Cow<'p, [u8]>),
     /// ".".
     Dot,
     /// "..".
@@ -26,11 +32,43 @@ pub(crate) enum Last {
 }
 
 /// A path walked up to its last component.
-pub(crate) struct Parent {
-    pub(crate) dir: Location,
-    pub(crate) last: Last,
+pub(crate) struct Parent<'p, D = Location> {
+    pub(crate) dir: D,
+    pub(crate) last: Last<'p>,
     /// The path ends in a slash: only a directory will do.
     pub(crate) trailing_slash: bool,
+}
+
+/// A file on the way, held for the read section `'g`.
+#[derive(Clone)]
+pub(crate) struct Place<'g> {
+    pub(crate) mount: Cow<'g, Ref<Mount>>,
+    pub(crate) inode: Cow<'g, InodeRef>,
+}
+
+impl<'g> Place<'g> {
+    pub(crate) fn of(location: &'g Location) -> Place<'g> {
+        Place { mount: Cow::Borrowed(&location.mount), inode: Cow::Borrowed(&location.inode) }
+    }
+
+    /// Another file reached through the same mount.
+    fn beside(&self, inode: Cow<'g, InodeRef>) -> Place<'g> {
+        Place { mount: self.mount.clone(), inode }
+    }
+
+    pub(crate) fn is_mount_root(&self) -> bool {
+        self.mount.root.is_same(&self.inode)
+    }
+
+    fn into_location(self) -> Location {
+        Location { mount: self.mount.into_owned(), inode: self.inode.into_owned() }
+    }
+}
+
+impl From<Location> for Place<'_> {
+    fn from(location: Location) -> Self {
+        Place { mount: Cow::Owned(location.mount), inode: Cow::Owned(location.inode) }
+    }
 }
 
 /// One path walk.
@@ -53,7 +91,7 @@ pub(crate) fn check_path(path: &[u8]) -> Result<(), Errno> {
     }
 }
 
-impl Parent {
+impl<D> Parent<'_, D> {
     /// The name to create or remove.
     ///
     /// # Errors
@@ -73,36 +111,79 @@ impl<'a> Namei<'a> {
 
     /// The file that `path` names, from `start` if relative. A symbolic link at the end is followed if
     /// `follow`, or if a slash comes after it.
-    pub(crate) fn resolve(&mut self, start: &Location, path: &[u8], follow: bool) -> Result<Location, Errno> {
-        let mut parent = self.parent_of(start, path)?;
+    pub(crate) fn resolve(
+        &mut self,
+        start: Option<&Location>,
+        path: &[u8],
+        follow: bool,
+    ) -> Result<Location, Errno> {
+        let section = rcu::domain().read();
+        self.find(start, path, follow, &section).map(Place::into_location)
+    }
+
+    /// As [`resolve`](Self::resolve), for callers who only want to look at the file: no reference is taken.
+    pub(crate) fn look<R>(
+        &mut self,
+        start: Option<&Location>,
+        path: &[u8],
+        follow: bool,
+        look: impl FnOnce(&Place<'_>) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let section = rcu::domain().read();
+        look(&self.find(start, path, follow, &section)?)
+    }
+
+    fn find<'g>(
+        &mut self,
+        start: Option<&'g Location>,
+        path: &[u8],
+        follow: bool,
+        section: &'g Guard<'_>,
+    ) -> Result<Place<'g>, Errno>
+    where
+        'a: 'g,
+    {
+        check_path(path)?;
+        let mut parent = self.walk(start.map(Place::of), Cow::Borrowed(path), section)?;
         loop {
-            let found = self.last_of(&parent)?;
+            let found = self.last_in(&parent, section)?;
             if found.inode.file_type() != FileType::Symlink || !(follow || parent.trailing_slash) {
                 if parent.trailing_slash && !found.inode.is_dir() {
                     return Err(Errno::ENOTDIR);
                 }
                 return Ok(found);
             }
-            parent = self.follow(&parent, &found)?;
+            let target = self.target(&found.inode, parent.trailing_slash)?;
+            parent = self.walk(Some(parent.dir), Cow::Owned(target), section)?;
         }
     }
 
     /// The file that a walked path's last component names; a symbolic link is not followed.
-    pub(crate) fn last_of(&self, parent: &Parent) -> Result<Location, Errno> {
+    pub(crate) fn last_of(&self, parent: &Parent<'_>) -> Result<Location, Errno> {
+        let section = rcu::domain().read();
+        let dir = Place::of(&parent.dir);
+        let parent = Parent { dir, last: parent.last.clone(), trailing_slash: parent.trailing_slash };
+        self.last_in(&parent, &section).map(Place::into_location)
+    }
+
+    fn last_in<'g>(
+        &self,
+        parent: &Parent<'_, Place<'g>>,
+        section: &'g Guard<'_>,
+    ) -> Result<Place<'g>, Errno> {
         match &parent.last {
             Last::Root | Last::Dot => Ok(parent.dir.clone()),
-            Last::DotDot => Ok(self.mounts.parent(&parent.dir)),
-            Last::Name(name) => self.child(&parent.dir, name),
+            Last::DotDot => Ok(self.above(&parent.dir, section)),
+            Last::Name(name) => self.child(&parent.dir, name, section),
         }
     }
 
     /// Goes on at the target of `link`, which `parent`'s last component names.
-    pub(crate) fn follow(&mut self, parent: &Parent, link: &Location) -> Result<Parent, Errno> {
-        let mut target = self.read_link(link)?;
-        if parent.trailing_slash {
-            target.push(b'/');
-        }
-        self.walk(parent.dir.clone(), Cow::Owned(target))
+    pub(crate) fn follow(&mut self, parent: &Parent<'_>, link: &Location) -> Result<Parent<'static>, Errno> {
+        let target = self.target(&link.inode, parent.trailing_slash)?;
+        let section = rcu::domain().read();
+        let start = Some(Place::of(&parent.dir));
+        self.walk(start, Cow::Owned(target), &section).map(Parent::into_owned)
     }
 
     /// Walks `path`, from `start` if relative, up to its last component.
@@ -110,17 +191,32 @@ impl<'a> Namei<'a> {
     /// # Errors
     /// `ENOENT` for an empty path, `ENAMETOOLONG`, and those of each step: `ENOENT`, `ENOTDIR`, `EACCES`,
     /// `ELOOP`.
-    pub(crate) fn parent_of(&mut self, start: &Location, path: &[u8]) -> Result<Parent, Errno> {
+    pub(crate) fn parent_of<'p>(
+        &mut self,
+        start: Option<&Location>,
+        path: &'p [u8],
+    ) -> Result<Parent<'p>, Errno> {
         check_path(path)?;
-        self.walk(start.clone(), Cow::Borrowed(path))
+        let section = rcu::domain().read();
+        let parent = self.walk(start.map(Place::of), Cow::Borrowed(path), &section)?;
+        Ok(parent.into_owned())
     }
 
-    fn walk(&mut self, mut at: Location, path: Cow<'_, [u8]>) -> Result<Parent, Errno> {
-        let mut path = path;
+    /// Walks `path`, from `start` if relative, "/" in its absence, up to its last component.
+    fn walk<'g, 'p>(
+        &mut self,
+        start: Option<Place<'g>>,
+        mut path: Cow<'p, [u8]>,
+        section: &'g Guard<'_>,
+    ) -> Result<Parent<'p, Place<'g>>, Errno>
+    where
+        'a: 'g,
+    {
+        let mut at = start.unwrap_or_else(|| self.root());
         let mut rest = 0;
         loop {
             if rest == 0 && path.first() == Some(&b'/') {
-                at = self.mounts.root();
+                at = self.root();
             }
             let is_slash = |b: &u8| *b == b'/';
             rest += path[rest..].iter().take_while(|b| is_slash(b)).count();
@@ -132,27 +228,29 @@ impl<'a> Namei<'a> {
                 return Err(Errno::ENOTDIR);
             }
             at.inode.access(self.cred, Access::EXEC)?;
-            let after = &path[rest + component.len()..];
+            let end = rest + component.len();
+            let after = &path[end..];
             if after.iter().all(is_slash) {
+                let trailing_slash = !after.is_empty();
                 let last = match component {
                     b"." => Last::Dot,
                     b".." => Last::DotDot,
-                    name => Last::Name(name.to_vec()),
+                    _ => Last::Name(part(path, rest, end)),
                 };
-                return Ok(Parent { dir: at, last, trailing_slash: !after.is_empty() });
+                return Ok(Parent { dir: at, last, trailing_slash });
             }
             let next = match component {
                 b"." => at.clone(),
-                b".." => self.mounts.parent(&at),
-                name => self.child(&at, name)?,
+                b".." => self.above(&at, section),
+                name => self.child(&at, name, section)?,
             };
             match next.inode.file_type() {
                 FileType::Directory => {
                     at = next;
-                    rest += component.len();
+                    rest = end;
                 }
                 FileType::Symlink => {
-                    let mut target = self.read_link(&next)?;
+                    let mut target = self.target(&next.inode, false)?;
                     target.extend_from_slice(after);
                     path = Cow::Owned(target);
                     rest = 0;
@@ -162,16 +260,67 @@ impl<'a> Namei<'a> {
         }
     }
 
-    fn child(&self, dir: &Location, name: &[u8]) -> Result<Location, Errno> {
-        let inode = dir.inode.lookup(self.cred, name)?;
-        Ok(self.mounts.enter(Location::new(&dir.mount, inode)))
+    fn root<'g>(&self) -> Place<'g>
+    where
+        'a: 'g,
+    {
+        let (mount, inode) = self.mounts.bottom();
+        self.enter(Place { mount: Cow::Borrowed(mount), inode: Cow::Borrowed(inode) })
     }
 
-    fn read_link(&mut self, link: &Location) -> Result<Vec<u8>, Errno> {
+    /// What `name` means in `dir`, which the caller may search.
+    fn child<'g>(&self, dir: &Place<'g>, name: &[u8], section: &'g Guard<'_>) -> Result<Place<'g>, Errno> {
+        let inode = match &dir.inode {
+            Cow::Borrowed(dir) => Cow::Borrowed(dir.lookup_in(self.cred, name, section)?),
+            Cow::Owned(dir) => Cow::Owned(dir.lookup_in(self.cred, name, section)?.clone()),
+        };
+        Ok(self.enter(dir.beside(inode)))
+    }
+
+    /// The directory above `at`, across mounts; at the top of the tree `at` itself.
+    fn above<'g>(&self, at: &Place<'g>, section: &'g Guard<'_>) -> Place<'g> {
+        if at.is_mount_root() {
+            return self.mounts.parent(&at.clone().into_location()).into();
+        }
+        let parent = match &at.inode {
+            Cow::Borrowed(inode) => Inode::parent_in(inode, section).map(Cow::Borrowed),
+            Cow::Owned(inode) => inode.parent().map(Cow::Owned),
+        };
+        parent.map_or_else(|| at.clone(), |parent| self.enter(at.beside(parent)))
+    }
+
+    /// From a directory to the root of the topmost mount that stands on it, if any does.
+    fn enter<'g>(&self, at: Place<'g>) -> Place<'g> {
+        match at.inode.as_dir() {
+            Ok(dir) if dir.has_mounts() => self.mounts.enter(at.into_location()).into(),
+            _ => at,
+        }
+    }
+
+    /// The target of the symbolic link `link`, which is about to be followed.
+    fn target(&mut self, link: &Inode, trailing_slash: bool) -> Result<Vec<u8>, Errno> {
         if self.links_followed >= SYMLOOP_MAX {
             return Err(Errno::ELOOP);
         }
         self.links_followed += 1;
-        link.inode.read_link()
+        let mut target = link.read_link()?;
+        if trailing_slash {
+            target.push(b'/');
+        }
+        Ok(target)
+    }
+}
+
+impl<'p> Parent<'p, Place<'_>> {
+    fn into_owned(self) -> Parent<'p> {
+        Parent { dir: self.dir.into_location(), last: self.last, trailing_slash: self.trailing_slash }
+    }
+}
+
+/// The bytes of `path` from `from` to `to`.
+fn part(path: Cow<'_, [u8]>, from: usize, to: usize) -> Cow<'_, [u8]> {
+    match path {
+        Cow::Borrowed(path) => Cow::Borrowed(&path[from..to]),
+        Cow::Owned(path) => Cow::Owned(path[from..to].to_vec()),
     }
 }

@@ -1,21 +1,29 @@
 //! OpenFile: an open file description: what descriptors point to and `dup` and `fork` share.
+//!
+//! # Theory
+//! A description has two ends. When the last *descriptor* is closed it gives back what others wait for: its locks,
+//! and its place among the users of its mount. Its memory, and the inode that it holds, go with the last
+//! *reference*, since a call on another thread may be using it still. Calls take references, which write no shared
+//! line; only opening, duplicating and closing count descriptors.
 
-use crate::mount::Pinned;
+use crate::mount::{Location, MountTable};
 use crate::{Errno, InodeRef, OpenFlags};
 use sluice_locks::Owner;
 use sluice_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use sluice_sync::{Arc, Mutex};
+use sluice_sync::{Mutex, Ref};
 
-/// One open file description. It ends when the last descriptor that points to it is closed.
+/// One open file description.
 pub(crate) struct OpenFile {
-    /// Identifies the owner of OFD locks and flocks. *Immutable.*
-    pub(crate) id: u64,
     /// What is open, and through which mount. *Immutable.*
-    pub(crate) location: Pinned,
+    pub(crate) location: Location,
     /// The login of the process that opened it. *Immutable.*
     pub(crate) login: u64,
     /// Access mode and status flags. *Atomic (independent bits).*
     flags: AtomicU32,
+    /// How many descriptors point here; 0 for ever after the last. *Atomic (end).*
+    descriptors: AtomicU32,
+    /// Identifies the owner of OFD locks and flocks; 0 before the first. *Atomic (end), set once.*
+    id: AtomicU64,
     /// Where the next read or write goes. *Protected by itself; held across that read or write.*
     pub(crate) cursor: Mutex<Cursor>,
 }
@@ -25,18 +33,85 @@ pub(crate) struct OpenFile {
 pub(crate) struct Cursor {
     /// Byte offset in a file; position of the last entry read from a directory.
     pub(crate) position: u64,
-    /// The newest entry of a directory when reading began at its start: entries that come later wait for the
-    /// next `rewinddir`, or a program that adds a name for each it reads would never end.
-    pub(crate) last_entry: u64,
 }
 
 impl OpenFile {
-    pub(crate) fn new(location: Pinned, flags: OpenFlags, login: u64) -> Arc<OpenFile> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        // Relaxed: only uniqueness matters.
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let flags = AtomicU32::new(flags.bits());
-        Arc::new(OpenFile { id, location, login, flags, cursor: Mutex::new(Cursor::default()) })
+    /// A description for one descriptor, which need not exist yet: see [`close`](Self::close).
+    ///
+    /// # Errors
+    /// `ESTALE` when the mount was taken away since it was found.
+    pub(crate) fn new(
+        mounts: &MountTable,
+        location: Location,
+        flags: OpenFlags,
+        login: u64,
+    ) -> Result<Ref<OpenFile>, Errno> {
+        mounts.enter_service(&location.mount)?;
+        Ok(Ref::new(OpenFile {
+            location,
+            login,
+            flags: AtomicU32::new(flags.bits()),
+            descriptors: AtomicU32::new(1),
+            id: AtomicU64::new(0),
+            cursor: Mutex::new(Cursor::default()),
+        }))
+    }
+
+    /// Counts another descriptor.
+    ///
+    /// # Errors
+    /// `EBADF` when the last one was closed already.
+    pub(crate) fn share(&self) -> Result<(), Errno> {
+        let one_more = |count: u32| (count != 0).then_some(count + 1);
+        // Relaxed: a descriptor publishes nothing.
+        match self.descriptors.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Errno::EBADF),
+        }
+    }
+
+    /// Counts one descriptor less. The last gives back the locks and leaves the mount.
+    pub(crate) fn close(&self) {
+        // SeqCst(end): either a thread that was given a lock sees 0 in keep_locks_while_open(), or we see its lock.
+        if self.descriptors.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.release_locks();
+            self.location.mount.leave();
+        }
+    }
+
+    /// To be called after a lock was granted to this description: gives it back if the last descriptor was closed
+    /// meanwhile, as the caller's own reference to the file would in a kernel.
+    pub(crate) fn keep_locks_while_open(&self) {
+        // SeqCst(end): pairs with close().
+        if self.descriptors.load(Ordering::SeqCst) == 0 {
+            self.release_locks();
+        }
+    }
+
+    fn release_locks(&self) {
+        // SeqCst(end): pairs with id(): 0 means that a lock, if one is granted later, is given back at once.
+        let id = self.id.load(Ordering::SeqCst);
+        if id != 0
+            && let Some(locks) = self.inode().locks_if_any()
+        {
+            locks.release_owner(Owner::Description(id));
+            locks.release_flock(id);
+        }
+    }
+
+    /// What the description is called as an owner of locks.
+    pub(crate) fn id(&self) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        // SeqCst(end): pairs with release_locks().
+        match self.id.load(Ordering::SeqCst) {
+            0 => {
+                // Relaxed: only uniqueness matters.
+                let new = NEXT.fetch_add(1, Ordering::Relaxed);
+                let set = self.id.compare_exchange(0, new, Ordering::SeqCst, Ordering::SeqCst);
+                set.map_or_else(|theirs| theirs, |_| new)
+            }
+            id => id,
+        }
     }
 
     pub(crate) fn flags(&self) -> OpenFlags {
@@ -77,14 +152,5 @@ impl OpenFile {
 
     pub(crate) fn updates_atime(&self) -> bool {
         self.location.mount.updates_atime() && !self.flags().contains(OpenFlags::NOATIME)
-    }
-}
-
-impl Drop for OpenFile {
-    fn drop(&mut self) {
-        if let Some(locks) = self.inode().locks_if_any() {
-            locks.release_owner(Owner::Description(self.id));
-            locks.release_flock(self.id);
-        }
     }
 }

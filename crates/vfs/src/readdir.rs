@@ -31,7 +31,7 @@ impl InodeRef {
     /// entry counts as not read. An entry that is there from the first call to the last is visited exactly
     /// once.
     ///
-    /// `visit` runs under the directory's lock: it must not call back into the file system.
+    /// `visit` runs in a read section, in which no inode and no name is freed: it must be quick.
     ///
     /// # Errors
     /// `ENOTDIR`; `ENOENT` when the directory was removed.
@@ -48,27 +48,22 @@ impl InodeRef {
         visit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<(), Errno> {
         let dir = self.as_dir()?;
-        let parent = self.parent().ok_or(Errno::ENOTDIR)?;
-        let names = dir.names.read();
-        if names.is_dead() {
+        let section = dir.names.read();
+        if dir.names.is_dead() {
             return Err(Errno::ENOENT);
         }
-        let dots = [(POSITION_DOT, &b"."[..], self), (POSITION_DOTDOT, &b".."[..], &parent)];
+        let parent = dir.parent(&section).unwrap_or(self);
+        let dots = [(POSITION_DOT, &b"."[..], self), (POSITION_DOTDOT, &b".."[..], parent)];
         for (position, name, inode) in dots {
             if position > from && !visit(DirEntry { name, inode, position }) {
                 return Ok(());
             }
         }
-        for (position, entry) in names.after(from.max(POSITION_DOTDOT)) {
-            if !visit(DirEntry { name: &entry.name, inode: &entry.inode, position }) {
+        for (position, name, inode) in dir.names.after(from.max(POSITION_DOTDOT), &section) {
+            if !visit(DirEntry { name, inode, position }) {
                 break;
             }
         }
         Ok(())
-    }
-
-    /// The position of the newest entry: a reader that began when it was this needs to go no further.
-    pub(crate) fn last_position(&self) -> Result<u64, Errno> {
-        Ok(self.as_dir()?.names.read().last_position())
     }
 }

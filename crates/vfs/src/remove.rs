@@ -1,8 +1,10 @@
 //! Remove: taking names away.
 
 use crate::create::check_name;
-use crate::{Cred, Errno, Inode};
-use sluice_sync::atomic::Ordering;
+use crate::dir::Burial;
+use crate::{Cred, Errno, Inode, InodeRef};
+use sluice_sync::name_table::LockedEntry;
+use sluice_sync::thread;
 
 impl Inode {
     /// Removes the name `name` of a file that is no directory. Whoever holds the file keeps it.
@@ -10,21 +12,22 @@ impl Inode {
     /// # Errors
     /// `ENOENT`, `EISDIR`, `EACCES`, `EPERM` (sticky directory), `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
     pub fn unlink(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
-        let dir = self.as_dir()?;
+        self.as_dir()?;
         check_name(name)?;
         let victim = {
-            let mut names = dir.names.write();
-            let victim = names.get(name).cloned().ok_or(Errno::ENOENT)?;
-            self.may_delete(cred, &victim)?;
+            let mut entry = self.lock_entry(name)?;
+            let victim = entry.get().ok_or(Errno::ENOENT)?;
+            self.may_delete(cred, victim)?;
             if victim.is_dir() {
                 return Err(Errno::EISDIR);
             }
-            names.remove(name);
+            let victim = entry.remove().ok_or(Errno::ENOENT)?;
             self.touch_mtime();
             victim.drop_link();
             victim
         };
         self.notify_removed(cred, name, &victim);
+        self.shared.release_soon(victim);
         Ok(())
     }
 
@@ -34,25 +37,44 @@ impl Inode {
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EBUSY` (something is mounted there), `EACCES`, `EPERM` (sticky
     /// directory), `ENAMETOOLONG`, `EINVAL`.
     pub fn rmdir(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
-        let dir = self.as_dir()?;
+        self.as_dir()?;
         check_name(name)?;
-        let victim = {
-            let mut names = dir.names.write();
-            let victim = names.get(name).cloned().ok_or(Errno::ENOENT)?;
-            self.may_delete(cred, &victim)?;
-            victim.bury_directory()?;
-            names.remove(name);
-            self.attr.change(|attr| attr.nlink -= 1);
-            self.touch_mtime();
-            victim
+        let victim = loop {
+            let mut entry = self.lock_entry(name)?;
+            let victim = entry.get().ok_or(Errno::ENOENT)?;
+            self.may_delete(cred, victim)?;
+            if victim.as_dir()?.bury()? == Burial::Done {
+                let victim = entry.remove().ok_or(Errno::ENOENT)?;
+                victim.touch_ctime();
+                self.touch_mtime();
+                break victim;
+            }
+            let victim = victim.clone();
+            drop(entry);
+            victim.await_burial()?;
         };
         self.notify_removed(cred, name, &victim);
         Ok(())
     }
 
+    /// Lets those proceed who kept this directory from being buried. Called with no name locked.
+    pub(crate) fn await_burial(&self) -> Result<(), Errno> {
+        self.as_dir()?.names.help();
+        thread::yield_now();
+        Ok(())
+    }
+
+    /// Locks `name` of this directory.
+    ///
+    /// # Errors
+    /// `ENOTDIR`; `ENOENT` when the directory was removed.
+    pub(crate) fn lock_entry<'n>(&'n self, name: &'n [u8]) -> Result<LockedEntry<'n, InodeRef>, Errno> {
+        self.as_dir()?.names.lock(self.shared.hasher.hash(name), name).ok_or(Errno::ENOENT)
+    }
+
     /// True for a directory that has lost its name: it takes no new ones.
     pub(crate) fn is_removed_dir(&self) -> bool {
-        self.as_dir().is_ok_and(|dir| dir.names.read().is_dead())
+        self.as_dir().is_ok_and(|dir| dir.names.is_dead())
     }
 
     /// What to say of a wrong name in this directory: that the directory was removed comes before `error`.
@@ -66,36 +88,13 @@ impl Inode {
         self.check_sticky(cred, victim)
     }
 
-    /// A file lost one of its names. Called under the lock of the directory that held it.
+    /// A file lost one of its names. Called with that name locked.
     pub(crate) fn drop_link(&self) {
         self.attr.change(|attr| {
             debug_assert!(attr.nlink > 0, "a name that is removed was counted");
             attr.nlink -= 1;
             attr.touch_ctime();
         });
-    }
-
-    /// Marks this directory, whose name is about to go, as removed. Called under the lock of its parent.
-    ///
-    /// # Errors
-    /// `ENOTDIR`, `ENOTEMPTY`, `EBUSY` (something is mounted here).
-    pub(crate) fn bury_directory(&self) -> Result<(), Errno> {
-        let dir = self.as_dir()?;
-        let mut names = dir.names.write();
-        // SeqCst: pairs with the count-up in `MountTable::attach`, which looks at `is_dead` afterwards under
-        // the names lock that is held here.
-        if dir.mounts_here.load(Ordering::SeqCst) != 0 {
-            return Err(Errno::EBUSY);
-        }
-        if !names.is_empty() {
-            return Err(Errno::ENOTEMPTY);
-        }
-        names.kill();
-        self.attr.change(|attr| {
-            attr.nlink = 0;
-            attr.touch_ctime();
-        });
-        Ok(())
     }
 
     pub(crate) fn notify_removed(&self, cred: &Cred, name: &[u8], victim: &Inode) {

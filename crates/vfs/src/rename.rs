@@ -1,20 +1,26 @@
 //! Rename: moving names.
 //!
 //! # Theory
-//! A rename within one directory changes only that directory's names, under its lock. A rename between
-//! directories first takes the superblock's rename lock: under it no directory gets another parent, so
-//! "is one an ancestor of the other?" has an answer that stays true. That question must be asked, or a
-//! directory could become its own descendant.
+//! A rename locks the two names, and nothing else of their directories: renames of different names do not meet.
+//! Only a rename that gives a directory another parent, or puts one in another's place there, first takes the
+//! superblock's rename lock: under it no directory gets another parent, so "is one an ancestor of the other?" has
+//! an answer that stays true. That question must be asked, or a directory could become its own descendant. Whether
+//! it must be, is known only when the names are locked; then the rename begins anew with the lock.
+//!
+//! A file that is given a new name appears under it before it disappears under the old one, so it is never without
+//! a name; a lookup, which takes no lock, may for an instant find both.
 //!
 //! # Lock order
-//! Rename lock; the two directories, the ancestor first or else by inode number; then the directories whose
-//! names move or go, which are children of those two and of neither's descendants, by inode number.
+//! Rename lock; the names, of two directories by inode number. A directory that is replaced is buried without
+//! waiting: if it is in use, all names are unlocked and the rename begins anew.
 
 use crate::create::check_name;
-use crate::dir::Names;
+use crate::dir::Burial;
 use crate::{Access, Cred, Errno, Inode, InodeRef, RenameFlags};
-use sluice_sync::atomic::Ordering;
-use sluice_sync::{Arc, MutexGuard, RwLockWriteGuard};
+use sluice_sync::MutexGuard;
+use sluice_sync::name_table::{Entry, LockedEntry, LockedPair};
+use sluice_sync::rcu;
+use sluice_sync::refcache::Ref;
 
 /// What a finished rename did, for observers.
 struct Moved {
@@ -40,7 +46,7 @@ impl InodeRef {
         flags: RenameFlags,
     ) -> Result<(), Errno> {
         check_flags(flags)?;
-        if !Arc::ptr_eq(&self.shared, &new_dir.shared) {
+        if !Ref::ptr_eq(&self.shared, &new_dir.shared) {
             return Err(Errno::EXDEV);
         }
         check_name(name).map_err(|error| self.gone_or(error))?;
@@ -49,11 +55,15 @@ impl InodeRef {
             self.lookup(cred, name)?;
             return Err(new_dir.gone_or(error));
         }
-        let moved = if self.is_same(new_dir) {
-            self.rename_within(cred, name, new_name, flags)?
-        } else {
-            self.rename_across(cred, name, new_dir, new_name, flags)?
+        let mut tree = None;
+        let moved = loop {
+            match self.try_rename(cred, name, (new_dir, new_name), flags, tree.as_ref())? {
+                Attempt::Done(moved) => break moved,
+                Attempt::NeedsTree => tree = Some(self.shared.rename_lock.lock()),
+                Attempt::Blocked(target) => target.await_burial()?,
+            }
         };
+        drop(tree);
         if let Some(Moved { source, target }) = moved {
             let other = target.as_ref().map(|target| target.ino());
             self.shared.notify(cred, |observer| {
@@ -64,110 +74,133 @@ impl InodeRef {
                     observer.attributes_changed(other);
                 }
             });
+            if let Some(target) = target {
+                self.shared.release_soon(target);
+            }
         }
         Ok(())
     }
 
-    fn rename_within(
+    /// One attempt, with the names locked. Between directories a rename that a directory takes part in needs the
+    /// `tree` lock.
+    fn try_rename(
         &self,
         cred: &Cred,
         name: &[u8],
-        new_name: &[u8],
+        (new_dir, new_name): (&InodeRef, &[u8]),
         flags: RenameFlags,
-    ) -> Result<Option<Moved>, Errno> {
-        let mut names = self.as_dir()?.names.write();
-        let (source, target) = (names.get(name).cloned(), names.get(new_name).cloned());
-        let source = source.ok_or(Errno::ENOENT)?;
-        check_target_exists(target.is_some(), flags)?;
-        let ends = Ends { old_dir: self, new_dir: self, source: &source, target: target.as_ref() };
-        if !ends.permit(cred, flags)? {
-            return Ok(None);
-        }
-        match &target {
-            Some(target) if flags.contains(RenameFlags::EXCHANGE) => {
-                names.replace(name, target.clone());
-                names.replace(new_name, source.clone());
-            }
-            _ => {
-                if let Some(target) = &target {
-                    target.lose_name_to_rename(self)?;
-                }
-                names.rename(name, new_name);
-            }
-        }
-        ends.touch(flags);
-        Ok(Some(Moved { source, target }))
-    }
-
-    fn rename_across(
-        &self,
-        cred: &Cred,
-        name: &[u8],
-        new_dir: &InodeRef,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<Option<Moved>, Errno> {
-        let tree = self.shared.rename_lock.lock();
-        let (mut old_names, mut new_names) = lock_both(&tree, self, new_dir)?;
-        let (source, target) = (old_names.get(name).cloned(), new_names.get(new_name).cloned());
+        tree: Option<&TreeLock<'_>>,
+    ) -> Result<Attempt, Errno> {
+        let mut names = LockedNames::lock((self, name), (new_dir, new_name))?;
+        let (source, target) = (names.old_name().get().cloned(), names.new_name().get().cloned());
         let source = source.ok_or(Errno::ENOENT)?;
         check_target_exists(target.is_some(), flags)?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        if is_ancestor_or_same(&source, new_dir) {
-            return Err(Errno::EINVAL);
-        }
-        if let Some(target) = &target
-            && is_ancestor_or_same(target, self)
-        {
-            return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+        let reshapes = !self.is_same(new_dir)
+            && (source.is_dir() || target.as_ref().is_some_and(|target| target.is_dir()));
+        if reshapes {
+            if tree.is_none() {
+                return Ok(Attempt::NeedsTree);
+            }
+            if is_ancestor_or_same(&source, new_dir) {
+                return Err(Errno::EINVAL);
+            }
+            if target.as_ref().is_some_and(|target| is_ancestor_or_same(target, self)) {
+                return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+            }
         }
         let ends = Ends { old_dir: self, new_dir, source: &source, target: target.as_ref() };
-        if new_names.is_dead() {
-            return Err(Errno::ENOENT);
-        }
         if !ends.permit(cred, flags)? {
-            return Ok(None);
+            return Ok(Attempt::Done(None));
         }
         match &target {
             Some(target) if exchange => {
-                old_names.replace(name, target.clone());
-                new_names.replace(new_name, source.clone());
-                target.move_to_parent(new_dir, self);
+                names.old_name().replace(target.clone(), target.weight());
+                names.new_name().replace(source.clone(), source.weight());
+                if reshapes {
+                    target.set_parent(self);
+                }
             }
             Some(target) => {
-                target.lose_name_to_rename(new_dir)?;
-                old_names.remove(name);
-                new_names.replace(new_name, source.clone());
+                match target.as_dir() {
+                    Ok(dir) if dir.bury()? == Burial::Busy => return Ok(Attempt::Blocked(target.clone())),
+                    Ok(_) => target.touch_ctime(),
+                    Err(_) => target.drop_link(),
+                }
+                names.new_name().replace(source.clone(), source.weight());
+                names.old_name().remove();
             }
             None => {
-                old_names.remove(name);
-                new_names.insert(new_name, source.clone());
+                names.new_name().insert(source.clone(), source.weight()).map_err(|_| Errno::ENOSPC)?;
+                names.old_name().remove();
             }
         }
-        source.move_to_parent(self, new_dir);
+        if reshapes {
+            source.set_parent(new_dir);
+        }
         ends.touch(flags);
-        Ok(Some(Moved { source, target }))
+        Ok(Attempt::Done(Some(Moved { source, target })))
+    }
+
+    /// If this is a directory: its parent is now `parent`. Called under the rename lock.
+    fn set_parent(&self, parent: &InodeRef) {
+        if let Ok(dir) = self.as_dir() {
+            dir.set_parent(Some(parent.clone()));
+        }
     }
 }
 
-impl Inode {
-    /// The name of this inode in `dir` is about to mean another file.
-    fn lose_name_to_rename(&self, dir: &InodeRef) -> Result<(), Errno> {
-        if self.is_dir() {
-            self.bury_directory()?;
-            dir.attr.change(|attr| attr.nlink -= 1);
-        } else {
-            self.drop_link();
+/// What came of an attempt to rename.
+enum Attempt {
+    /// Done, or there was nothing to do.
+    Done(Option<Moved>),
+    /// To be tried again with the rename lock.
+    NeedsTree,
+    /// To be tried again when this directory, which is to be replaced, is left alone.
+    Blocked(InodeRef),
+}
+
+type TreeLock<'a> = MutexGuard<'a, ()>;
+
+/// Both names of a rename, locked.
+enum LockedNames<'n> {
+    Within(LockedPair<'n, InodeRef>),
+    Between { old: LockedEntry<'n, InodeRef>, new: LockedEntry<'n, InodeRef> },
+}
+
+impl<'n> LockedNames<'n> {
+    /// # Errors
+    /// `ENOTDIR`; `ENOENT` when a directory was removed.
+    fn lock(
+        (old_dir, old): (&'n InodeRef, &'n [u8]),
+        (new_dir, new): (&'n InodeRef, &'n [u8]),
+    ) -> Result<Self, Errno> {
+        if old_dir.is_same(new_dir) {
+            let hash = |name: &[u8]| old_dir.shared.hasher.hash(name);
+            let both = old_dir.as_dir()?.names.lock_two((hash(old), old), (hash(new), new));
+            return both.map(LockedNames::Within).ok_or(Errno::ENOENT);
         }
-        Ok(())
+        // Lock order: names of two directories by inode number.
+        Ok(if old_dir.ino() < new_dir.ino() {
+            let old = old_dir.lock_entry(old)?;
+            LockedNames::Between { old, new: new_dir.lock_entry(new)? }
+        } else {
+            let new = new_dir.lock_entry(new)?;
+            LockedNames::Between { old: old_dir.lock_entry(old)?, new }
+        })
     }
 
-    /// If this is a directory: its parent is now `to`. Called under the rename lock.
-    fn move_to_parent(&self, from: &InodeRef, to: &InodeRef) {
-        if let Ok(dir) = self.as_dir() {
-            *dir.parent.lock() = Some(to.clone());
-            from.attr.change(|attr| attr.nlink -= 1);
-            to.attr.change(|attr| attr.nlink += 1);
+    fn old_name(&mut self) -> Entry<'_, 'n, InodeRef> {
+        match self {
+            LockedNames::Within(both) => both.first(),
+            LockedNames::Between { old, .. } => old.entry(),
+        }
+    }
+
+    fn new_name(&mut self) -> Entry<'_, 'n, InodeRef> {
+        match self {
+            LockedNames::Within(both) => both.second(),
+            LockedNames::Between { new, .. } => new.entry(),
         }
     }
 }
@@ -208,7 +241,7 @@ impl Ends<'_> {
         }
         for inode in [Some(self.source), self.target].into_iter().flatten() {
             if let Ok(dir) = inode.as_dir()
-                && dir.mounts_here.load(Ordering::SeqCst) != 0
+                && dir.has_mounts()
             {
                 return Err(Errno::EBUSY);
             }
@@ -242,33 +275,14 @@ fn check_target_exists(exists: bool, flags: RenameFlags) -> Result<(), Errno> {
 }
 
 /// True when `above` is `inode` or a directory on its way to the root. Needs the rename lock to stay true.
-pub(crate) fn is_ancestor_or_same(above: &InodeRef, inode: &InodeRef) -> bool {
-    let mut at = inode.clone();
+fn is_ancestor_or_same(above: &Inode, inode: &InodeRef) -> bool {
+    let section = rcu::domain().read();
+    let mut at = inode;
     loop {
-        if above.is_same(&at) {
+        if above.is_same(at) {
             return true;
         }
-        let Ok(dir) = at.as_dir() else { return false };
-        let Some(parent) = dir.parent.lock().clone() else { return false };
+        let Some(parent) = at.as_dir().ok().and_then(|dir| dir.parent(&section)) else { return false };
         at = parent;
     }
-}
-
-type BothNames<'a> = (RwLockWriteGuard<'a, Names>, RwLockWriteGuard<'a, Names>);
-
-/// Locks the names of two different directories of one file system in the one right order.
-fn lock_both<'a>(
-    _tree: &MutexGuard<'_, ()>,
-    a: &'a InodeRef,
-    b: &'a InodeRef,
-) -> Result<BothNames<'a>, Errno> {
-    let (dir_a, dir_b) = (a.as_dir()?, b.as_dir()?);
-    let a_first = is_ancestor_or_same(a, b) || (!is_ancestor_or_same(b, a) && a.ino() < b.ino());
-    Ok(if a_first {
-        let names_a = dir_a.names.write();
-        (names_a, dir_b.names.write())
-    } else {
-        let names_b = dir_b.names.write();
-        (dir_a.names.write(), names_b)
-    })
 }

@@ -2,13 +2,15 @@
 
 use crate::budget::Budget;
 use crate::data::{PAGE, PAGE_SIZE, Space};
-use crate::inode::{Body, InodeInit};
+use crate::dir::NameHasher;
+use crate::inode::{Body, InodeInit, settle};
 use crate::stat::S_IALLUGO;
 use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, StatFs};
 use sluice_locks::{DomainOptions, LockDomain};
 use sluice_sync::atomic::{AtomicU64, Ordering};
-use sluice_sync::percpu::Ida;
+use sluice_sync::percpu::{Ida, PerCpu};
 use sluice_sync::rcu::{self, RcuCell};
+use sluice_sync::refcache::Ref;
 use sluice_sync::{Arc, CachePadded, Mutex};
 
 /// The inode number of every root directory.
@@ -29,6 +31,9 @@ pub struct Options {
     pub root_gid: u32,
     /// Refuse with `EDEADLK` a blocking POSIX lock that would close a cycle of waiters.
     pub deadlock_detection: bool,
+    /// The most file locks, held and waited for; beyond, requests fail with `ENOLCK`. None for no limit, and then
+    /// nothing is counted.
+    pub lock_limit: Option<u64>,
     /// Let only the owner of a file, or who may read and write it, give it another name, as Linux does with
     /// `fs.protected_hardlinks = 1`. POSIX allows everybody.
     pub protected_hardlinks: bool,
@@ -43,6 +48,7 @@ impl Default for Options {
             root_uid: 0,
             root_gid: 0,
             deadlock_detection: true,
+            lock_limit: None,
             protected_hardlinks: false,
         }
     }
@@ -50,7 +56,7 @@ impl Default for Options {
 
 /// One file system. It lives as long as somebody holds it: a mount, or a caller.
 pub struct Superblock {
-    shared: Arc<Shared>,
+    shared: Ref<Shared>,
     root: InodeRef,
 }
 
@@ -60,14 +66,18 @@ pub(crate) struct Shared {
     pub(crate) dev: u64,
     /// Limits and policies. *Immutable.*
     pub(crate) options: Options,
-    /// Wait-for graph and list of file locks. *Immutable.*
+    /// Who waits for file locks, and the list of them. *Immutable.*
     pub(crate) lock_domain: Arc<LockDomain>,
     /// Held by a rename that moves a name between directories, so that the tree's shape stands still.
     pub(crate) rename_lock: CachePadded<Mutex<()>>,
+    /// *Immutable.*
+    pub(crate) hasher: NameHasher,
     /// Inode numbers. *Per CPU.*
     inos: Ida,
     /// Inodes in memory. *Per CPU.*
     inodes: Budget,
+    /// Pages of files that lost their last name since the last look at what can be released. *Per CPU.*
+    unlinked_pages: PerCpu<AtomicU64>,
     /// Pages of file data in use. *Per CPU.*
     pages: Budget,
     /// Who is told of changes. *RCU; replaced under `observing`.*
@@ -82,18 +92,21 @@ impl Superblock {
         static NEXT_DEV: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let minor = NEXT_DEV.fetch_add(1, Ordering::Relaxed);
-        let deadlock_detection = options.deadlock_detection;
+        let (deadlock_detection, max_locks) = (options.deadlock_detection, options.lock_limit);
+        let locking = DomainOptions { deadlock_detection, max_locks, ..Default::default() };
         let (mode, uid, gid) = (options.root_mode & S_IALLUGO, options.root_uid, options.root_gid);
         let (inodes, pages) = (options.inode_limit, options.size_limit.map(|bytes| bytes / PAGE));
-        let shared = Arc::new(Shared {
+        let shared = Ref::new(Shared {
             // Major number 0: no real device, as the kernel's own memory file systems have it.
             dev: (minor & 0xff) | ((minor & 0xf_ff00) << 12),
             options,
-            lock_domain: LockDomain::new(DomainOptions { deadlock_detection, ..Default::default() }),
+            lock_domain: LockDomain::new(locking),
             rename_lock: CachePadded::new(Mutex::new(())),
+            hasher: NameHasher::new(),
             inos: Ida::new(ROOT_INO + 1..u64::MAX),
             // The root is in use.
             inodes: Budget::new(inodes, 1),
+            unlinked_pages: PerCpu::default(),
             pages: Budget::new(pages, 0),
             observers: RcuCell::new(rcu::domain().clone(), Vec::new()),
             observing: CachePadded::new(Mutex::new(())),
@@ -115,6 +128,7 @@ impl Superblock {
 
     /// Size and use. Without a limit the totals are 0, as the kernel's tmpfs has it.
     pub fn statfs(&self) -> StatFs {
+        settle();
         StatFs {
             block_size: PAGE_SIZE as u32,
             blocks: self.shared.options.size_limit.map_or(0, |bytes| bytes / PAGE),
@@ -132,11 +146,13 @@ impl Superblock {
 
     /// Inodes in memory, those without a name that somebody still holds included.
     pub fn live_inodes(&self) -> u64 {
+        settle();
         self.shared.inodes.used()
     }
 
     /// Bytes of file data in memory, in whole pages.
     pub fn bytes_used(&self) -> u64 {
+        settle();
         self.shared.pages.used() * PAGE
     }
 
@@ -160,12 +176,9 @@ impl Drop for Superblock {
     fn drop(&mut self) {
         let mut directories = vec![self.root.clone()];
         while let Some(dir) = directories.pop() {
-            for child in dir.dismantle() {
-                if child.file_type() == FileType::Directory {
-                    directories.push(child);
-                }
-            }
+            directories.extend(dir.dismantle());
         }
+        settle();
     }
 }
 
@@ -177,6 +190,25 @@ impl Shared {
     pub(crate) fn new_ino(&self) -> Result<u64, Errno> {
         self.inodes.take(1)?;
         self.inos.alloc().ok_or(Errno::ENOSPC)
+    }
+
+    /// `inode` lost a name. If that was the last, what it holds is released when its last user lets go, which is
+    /// noticed late; when that is much, it is looked for at once. Called with no name locked.
+    pub(crate) fn release_soon(&self, inode: InodeRef) {
+        const BLOCKS_A_PAGE: u64 = PAGE / 512;
+        const PAGES_MAX: u64 = (1 << 20) / PAGE;
+        let stat = inode.stat();
+        drop(inode);
+        if stat.nlink != 0 || stat.blocks == 0 {
+            return;
+        }
+        let pages = stat.blocks / BLOCKS_A_PAGE;
+        let waiting = self.unlinked_pages.here();
+        // Relaxed: a hint; the CPU's own line.
+        if waiting.fetch_add(pages, Ordering::Relaxed) + pages >= PAGES_MAX {
+            waiting.store(0, Ordering::Relaxed);
+            settle();
+        }
     }
 
     /// Counts an inode that left memory.
@@ -206,7 +238,10 @@ impl Shared {
 
 impl Space for Shared {
     fn reserve(&self, pages: u64) -> Result<(), Errno> {
-        self.pages.take(pages)
+        self.pages.take(pages).or_else(|_| {
+            settle();
+            self.pages.take(pages)
+        })
     }
 
     fn release(&self, pages: u64) {

@@ -4,6 +4,7 @@ use sluice_vfs::{
     AtFlags, Cancel, Cred, Errno, Fd, FileLock, FlockOperation, Fs, LockType, MountFlags, OpenFlags, Options,
     Process, RenameFlags, Superblock, UmountFlags, Whence,
 };
+use std::path::Path;
 
 fn root() -> Process {
     Fs::new().process(Cred::root())
@@ -155,6 +156,27 @@ fn a_wait_that_would_close_a_cycle_is_refused() {
 }
 
 #[test]
+fn a_program_that_renames_each_file_it_reads_comes_to_an_end() {
+    let p = root();
+    p.mkdir("/d", 0o755).unwrap();
+    for i in 0..50 {
+        p.mknod(format!("/d/{i}"), sluice_vfs::FileType::Regular, 0o644, 0).unwrap();
+    }
+    let fd = p.open("/d", OpenFlags::DIRECTORY, 0).unwrap();
+    let mut renamed = 0;
+    // A new name may lie ahead and be read again, but each time with half the chance.
+    while let Some(entry) = p.getdents(fd, 1).unwrap().pop() {
+        let name = entry.name.to_str().unwrap();
+        if !name.starts_with('.') {
+            p.rename(format!("/d/{name}"), format!("/d/{name}+")).unwrap();
+            renamed += 1;
+        }
+    }
+    assert!(renamed >= 50);
+    assert!(p.fs().read_dir("/d").unwrap().iter().all(|(name, _)| name.as_encoded_bytes().ends_with(b"+")));
+}
+
+#[test]
 fn a_directory_stream_resumes_after_a_seek() {
     let p = root();
     p.mkdir("/d", 0o755).unwrap();
@@ -166,7 +188,7 @@ fn a_directory_stream_resumes_after_a_seek() {
     let rest = p.getdents(fd, 100).unwrap();
     assert_eq!((first.len(), rest.len()), (5, 7));
     p.lseek(fd, first[3].position.cast_signed(), Whence::Set).unwrap();
-    p.unlink("/d/0").unwrap();
+    p.unlink(Path::new("/d").join(&first[2].name)).unwrap();
     let again = p.getdents(fd, 100).unwrap();
     assert_eq!(again.len(), 8);
     assert_eq!(again[0], first[4]);

@@ -15,7 +15,7 @@ const ANSWER_MAX: u64 = 1 << 30;
 /// # Errors
 /// When `dir` cannot be reached, or the server does not answer.
 pub fn locks(dir: &Path) -> io::Result<Option<Vec<u8>>> {
-    match ask(dir, "locks\n")? {
+    match ask(device_of(dir)?, "locks\n")? {
         Some(answer) if answer == LOCKS_IN_KERNEL.as_bytes() => Ok(None),
         Some(answer) => unwrap(answer).map(Some),
         None => Ok(None),
@@ -51,12 +51,20 @@ pub fn all_locks(dir: &Path) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`locks`].
 pub fn stat(dir: &Path) -> io::Result<Option<Vec<u8>>> {
-    ask(dir, "stat\n")?.map(unwrap).transpose()
+    stat_of_device(device_of(dir)?)
 }
 
-/// The whole answer of the server of `dir`'s mount. `None` if nobody listens.
-fn ask(dir: &Path, question: &str) -> io::Result<Option<Vec<u8>>> {
-    let mut stream = match UnixStream::connect_addr(&address(device_of(dir)?)?) {
+/// As [`stat`], for the mount with this device number; its files are not touched, so that a server may ask itself.
+///
+/// # Errors
+/// When the server does not answer.
+pub fn stat_of_device(device: (u32, u32)) -> io::Result<Option<Vec<u8>>> {
+    ask(device, "stat\n")?.map(unwrap).transpose()
+}
+
+/// The whole answer of the server of the mount `device`. `None` if nobody listens.
+fn ask(device: (u32, u32), question: &str) -> io::Result<Option<Vec<u8>>> {
+    let mut stream = match UnixStream::connect_addr(&address(device)?) {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
             return Ok(None);

@@ -14,7 +14,7 @@
 mod client;
 mod server;
 
-pub use client::{all_locks, kernel_locks, locks, stat};
+pub use client::{all_locks, kernel_locks, locks, stat, stat_of_device};
 pub(crate) use server::Server;
 
 use rustix::net::sockopt;

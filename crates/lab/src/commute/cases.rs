@@ -9,7 +9,8 @@
 //! at another, of a file without a name.
 //!
 //! The names are such that no two that a pair of calls uses fall into one bucket of a directory's table: what
-//! shares a bucket shares a lock, by chance and not by meaning.
+//! shares a bucket shares a lock, by chance and not by meaning. Files that are locked have been locked before: a
+//! file's lock state is made once.
 
 use super::call::{CREATE, Call, From, How, Lock, READ, WRITE};
 use super::model::Outcome;
@@ -56,25 +57,31 @@ pub(super) const TREE: &[Call] = &[
     Call::Mkdir("/m"),
     Call::Open("/d/f", CREATE),
     Call::Write(0, 4),
+    Call::Posix(0, Lock::Exclusive, 0, 1),
+    Call::Posix(0, Lock::Unlock, 0, 1),
     Call::Close(0),
     Call::Open("/d/g", CREATE),
     Call::Write(0, 4),
+    Call::Posix(0, Lock::Exclusive, 0, 1),
+    Call::Posix(0, Lock::Unlock, 0, 1),
     Call::Close(0),
-    Call::Open("/d/w", CREATE),
+    Call::Open("/d/b", CREATE),
     Call::Close(0),
-    Call::Link("/d/w", "/e/v"),
+    Call::Link("/d/b", "/e/v"),
     Call::Mkdir("/d/s"),
     Call::Mkdir("/d/t"),
     Call::Open("/d/t/i", CREATE),
     Call::Close(0),
-    Call::Symlink("/d/f", "/d/l"),
+    Call::Symlink("/d/f", "/d/j"),
     Call::Open("/e/o", CREATE),
     Call::Write(0, 2),
+    Call::Posix(0, Lock::Exclusive, 0, 1),
+    Call::Posix(0, Lock::Unlock, 0, 1),
     Call::Close(0),
     Call::Open("/e/p", CREATE),
     Call::Close(0),
     Call::Mkdir("/e/u"),
-    Call::Mkdir("/e/r"),
+    Call::Mkdir("/e/q"),
     Call::Mount("/m"),
     Call::Open("/m/k", CREATE),
     Call::Write(0, 2),
@@ -111,13 +118,13 @@ const CALLS: &[Call] = &[
     Call::Open("/d/f", READ),
     Call::Open("/d/f", How { truncate: true, ..WRITE }),
     Call::Open("/d/g", WRITE),
-    Call::Open("/d/l", READ),
+    Call::Open("/d/j", READ),
     Call::Open("/d/x", READ),
     Call::Open("/d", How { directory: true, ..READ }),
     Call::Open("/e/o", READ),
     Call::Open("/m/k", READ),
     Call::Open("/d/x", CREATE),
-    Call::Open("/d/y", CREATE),
+    Call::Open("/d/a", CREATE),
     Call::Open("/d/f", CREATE),
     Call::Open("/d/f", How { exclusive: false, ..CREATE }),
     Call::Open("/e/x", CREATE),
@@ -132,16 +139,16 @@ const CALLS: &[Call] = &[
     Call::Dup(9),
     Call::Stat("/d/f"),
     Call::Stat("/d/g"),
-    Call::Stat("/d/w"),
+    Call::Stat("/d/b"),
     Call::Stat("/e/v"),
     Call::Stat("/d/x"),
-    Call::Stat("/d/l"),
+    Call::Stat("/d/j"),
     Call::Stat("/d/s"),
     Call::Stat("/d"),
     Call::Stat("/e/o"),
     Call::Stat("/m/k"),
     Call::Lstat("/d/f"),
-    Call::Lstat("/d/l"),
+    Call::Lstat("/d/j"),
     Call::Lstat("/d/t/i"),
     Call::Fstat(0),
     Call::Fstat(1),
@@ -190,37 +197,37 @@ const CALLS: &[Call] = &[
     Call::Ftruncate(6, 0),
     Call::Ftruncate(4, 0),
     Call::Link("/d/f", "/d/x"),
-    Call::Link("/d/f", "/d/y"),
+    Call::Link("/d/f", "/d/a"),
     Call::Link("/d/g", "/d/x"),
     Call::Link("/d/g", "/e/x"),
-    Call::Link("/d/x", "/d/y"),
+    Call::Link("/d/x", "/d/a"),
     Call::Link("/d/f", "/d/g"),
     Call::Link("/d/s", "/d/x"),
     Call::Link("/d/f", "/m/x"),
     Call::Unlink("/d/f"),
     Call::Unlink("/d/g"),
-    Call::Unlink("/d/w"),
+    Call::Unlink("/d/b"),
     Call::Unlink("/e/v"),
     Call::Unlink("/d/x"),
     Call::Unlink("/d/s"),
-    Call::Unlink("/d/l"),
+    Call::Unlink("/d/j"),
     Call::Unlink("/e/o"),
     Call::Unlink("/m/k"),
     Call::Rename("/d/f", "/d/x"),
     Call::Rename("/d/f", "/d/g"),
-    Call::Rename("/d/g", "/d/y"),
+    Call::Rename("/d/g", "/d/a"),
     Call::Rename("/d/g", "/e/x"),
     Call::Rename("/d/f", "/e/o"),
     Call::Rename("/e/o", "/e/x"),
-    Call::Rename("/d/x", "/d/y"),
-    Call::Rename("/d/w", "/e/v"),
+    Call::Rename("/d/x", "/d/a"),
+    Call::Rename("/d/b", "/e/v"),
     Call::Rename("/d/s", "/d/x"),
     Call::Rename("/d/s", "/e/x"),
-    Call::Rename("/e/u", "/e/y"),
-    Call::Rename("/e/u", "/d/y"),
+    Call::Rename("/e/u", "/e/a"),
+    Call::Rename("/e/u", "/d/a"),
     Call::Rename("/d/f", "/m/x"),
     Call::Mkdir("/d/x"),
-    Call::Mkdir("/d/y"),
+    Call::Mkdir("/d/a"),
     Call::Mkdir("/d/f"),
     Call::Mkdir("/e/x"),
     Call::Mkdir("/d/s/x"),
@@ -228,18 +235,18 @@ const CALLS: &[Call] = &[
     Call::Rmdir("/d/t"),
     Call::Rmdir("/d/f"),
     Call::Rmdir("/e/u"),
-    Call::Rmdir("/e/r"),
+    Call::Rmdir("/e/q"),
     Call::Rmdir("/d/x"),
     Call::Symlink("/d/g", "/d/x"),
-    Call::Symlink("/d/g", "/d/y"),
+    Call::Symlink("/d/g", "/d/a"),
     Call::Symlink("/d/g", "/d/f"),
     Call::Symlink("/d/g", "/e/x"),
-    Call::Readlink("/d/l"),
+    Call::Readlink("/d/j"),
     Call::Readlink("/d/f"),
     Call::Readlink("/d/x"),
     Call::Chmod("/d/f", 0o600),
     Call::Chmod("/d/g", 0o600),
-    Call::Chmod("/d/w", 0o600),
+    Call::Chmod("/d/b", 0o600),
     Call::Chmod("/d/x", 0o600),
     Call::Chmod("/d/s", 0o700),
     Call::Chmod("/e/o", 0o600),
@@ -268,7 +275,7 @@ const CALLS: &[Call] = &[
     Call::Mount("/e/u"),
     Call::Umount("/m"),
     Call::Umount("/d"),
-    Call::Bind("/d", "/e/r"),
+    Call::Bind("/d", "/e/q"),
     Call::Bind("/e", "/d/s"),
 ];
 
@@ -399,7 +406,7 @@ mod tests {
 
     #[test]
     fn the_model_knows_what_commutes() {
-        let (x, y) = (Call::Open("/d/x", CREATE), Call::Open("/d/y", CREATE));
+        let (x, y) = (Call::Open("/d/x", CREATE), Call::Open("/d/a", CREATE));
         assert!(commute(State::Apart, x, y), "different names in one directory");
         assert!(!commute(State::OneProcess, x, y), "both want the lowest descriptor");
         assert!(!commute(State::Apart, x, x), "one comes first");
@@ -408,8 +415,8 @@ mod tests {
         assert!(!commute(State::Forked, Call::Read(0, 2), Call::Read(0, 2)), "one offset");
         assert!(commute(State::Apart, Call::Read(0, 2), Call::Read(0, 2)), "two offsets");
         assert!(!commute(State::Apart, Call::Pwrite(0, 2, 0), Call::Pwrite(1, 1, 1)), "the last one shows");
-        assert!(commute(State::Apart, Call::Unlink("/d/w"), Call::Unlink("/e/v")), "two names of one file");
-        assert!(!commute(State::Apart, Call::Unlink("/d/w"), Call::Stat("/e/v")), "the count of links tells");
+        assert!(commute(State::Apart, Call::Unlink("/d/b"), Call::Unlink("/e/v")), "two names of one file");
+        assert!(!commute(State::Apart, Call::Unlink("/d/b"), Call::Stat("/e/v")), "the count of links tells");
         let (low, high) = (Call::Ofd(0, Lock::Exclusive, 0, 1), Call::Ofd(1, Lock::Exclusive, 3, 4));
         assert!(commute(State::Apart, low, high), "different ranges");
         assert!(!commute(State::Apart, Call::Rename("/d/s", "/e/x"), Call::Rename("/e/u", "/e/x")));

@@ -10,7 +10,7 @@
 //! list got a machine of two sockets (the knee was 1.63, the gain 1.28), and the dentry's count unconditional
 //! additions for a compare-and-exchange loop (the gain was 0.99). Their rows are marked.
 
-use super::Session;
+use super::{Findings, Session};
 use crate::failure::Result;
 use crate::history::small_locks::Small;
 use crate::history::{commit_list, false_sharing, file_lock_waiters, open_close, small_locks};
@@ -67,14 +67,14 @@ pub(super) fn steps() -> usize {
     SMALL.len() * SMALL_THREADS.len() + 2 * COMMIT_CPUS.len() + 2 * WAITER_TASKS.len() + 4 + 4
 }
 
-pub(super) fn run(session: &mut Session<'_>) -> Result<String> {
+pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
     let mut gauge = Gauge { session, checks: Vec::new() };
     gauge.small_locks()?;
     gauge.commit_list()?;
     gauge.waiters()?;
     gauge.false_sharing()?;
     gauge.open_close()?;
-    Ok(report(&gauge.checks))
+    Ok(Findings { tables: report(&gauge.checks), verdicts: Vec::new() })
 }
 
 fn report(checks: &[Check]) -> String {

@@ -6,12 +6,12 @@
 //! keeps spinning 671,706. Wanted by the maintainers: nobody notices when a mutex becomes an rwsem in write
 //! mode, and mixes of readers and writers are no worse than the mutex.
 
-use super::Session;
 use super::curves::Curves;
 use super::native;
 use super::simulated::{self, Load, Protected, Run, contend};
 use super::spin::native_row;
-use super::verdict::{self, Verdict};
+use super::verdict::Verdict;
+use super::{Findings, Session};
 use crate::failure::Result;
 use crate::history::rwsem_2016::Rwsem2016;
 use crate::row::Row;
@@ -106,7 +106,7 @@ pub(super) fn steps() -> usize {
     MIXES.len() * points * LOCKS.len() + native::cpu_counts().len() * NATIVE_RUNS * 2
 }
 
-pub(super) fn run(session: &mut Session<'_>) -> Result<String> {
+pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
     let mut rows = Vec::new();
     for &(machine, cpu_counts) in PLACES {
         for &(workload, percent) in MIXES {
@@ -125,7 +125,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<String> {
         }
     }
     let (native, ratios) = run_natively(session)?;
-    let mut text = Curves(&rows).tables() + &Curves(&native).tables();
+    let text = Curves(&rows).tables() + &Curves(&native).tables();
     let mut verdicts = verdicts(&Curves(&rows));
     verdicts.extend(ratios.iter().map(|&(cpus, ratio)| {
         Verdict::new(
@@ -138,8 +138,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<String> {
             ratio >= 0.95,
         )
     }));
-    text.push_str(&verdict::text(&verdicts));
-    Ok(text)
+    Ok(Findings { tables: text, verdicts })
 }
 
 /// A number of CPUs, and rwsem / mutex there.

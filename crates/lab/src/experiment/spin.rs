@@ -5,11 +5,11 @@
 //! second before and 114,144 with the guest's test-and-set fallback. For bare metal: Anderson 1990,
 //! Mellor-Crummey and Scott 1991.
 
-use super::Session;
 use super::curves::Curves;
 use super::native;
 use super::simulated::{self, Load, Protected, Run, contend};
-use super::verdict::{self, Verdict};
+use super::verdict::Verdict;
+use super::{Findings, Session};
 use crate::failure::Result;
 use crate::machine::CpuTime;
 use crate::row::Row;
@@ -84,7 +84,7 @@ pub(super) fn steps() -> usize {
     SECTIONS.len() * LOCKS.len() * (points + native::cpu_counts().len() * NATIVE_RUNS)
 }
 
-pub(super) fn run(session: &mut Session<'_>) -> Result<String> {
+pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
     let mut rows = Vec::new();
     for place in PLACES {
         for &(section, inside, lines, outside) in SECTIONS {
@@ -106,8 +106,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<String> {
     let mut text = Curves(&rows).tables();
     let native = run_natively(session)?;
     text.push_str(&Curves(&native).tables());
-    text.push_str(&verdict::text(&verdicts(&Curves(&rows))));
-    Ok(text)
+    Ok(Findings { tables: text, verdicts: verdicts(&Curves(&rows)) })
 }
 
 /// All locks in turn, again and again: a slow minute of this computer hits them all.

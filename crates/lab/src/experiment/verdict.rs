@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 /// One claim, checked.
-pub(crate) struct Verdict {
+pub struct Verdict {
     /// What the source said, with its figures.
-    pub(crate) source: String,
+    pub source: String,
     /// What is seen here, and of what kind the figures are.
-    pub(crate) seen: String,
+    pub seen: String,
     /// Whether that agrees.
-    pub(crate) met: bool,
+    pub met: bool,
 }
 
 impl Verdict {

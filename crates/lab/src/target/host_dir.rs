@@ -15,6 +15,8 @@ use super::open_files::OpenFiles;
 use super::{CallResult, Calls, Handle, Lock, Meta, Open, Target};
 use crate::failure::{Context, Failure, Result};
 use crate::private_dir::PrivateDir;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RawDir, SeekFrom};
 use sluice_vfs::Errno;
 use std::marker::PhantomData;
@@ -180,21 +182,38 @@ impl Calls for SystemCalls {
     }
 
     fn posix_lock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
-        let operation = match lock {
-            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
-            Lock::Unlock => FlockOperation::Unlock,
-        };
         if !self.own_table {
             return Err(Errno::EPERM);
         }
-        rustix::fs::fcntl_lock(self.files.get(file)?, operation).map_err(errno)
+        rustix::fs::fcntl_lock(self.files.get(file)?, operation_of(lock)).map_err(errno)
     }
 
     fn flock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
-        let operation = match lock {
-            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
-            Lock::Unlock => FlockOperation::Unlock,
+        rustix::fs::flock(self.files.get(file)?, operation_of(lock)).map_err(errno)
+    }
+
+    fn ofd_lock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
+        let kind = if lock == Lock::Unlock { libc::F_UNLCK } else { libc::F_WRLCK };
+        let whole = libc::flock {
+            l_type: kind as i16,
+            l_whence: libc::SEEK_SET as i16,
+            l_start: 0,
+            l_len: 0,
+            l_pid: 0,
         };
-        rustix::fs::flock(self.files.get(file)?, operation).map_err(errno)
+        let operation = match lock {
+            Lock::ExclusiveWait => FcntlArg::F_OFD_SETLKW(&whole),
+            Lock::Exclusive | Lock::Unlock => FcntlArg::F_OFD_SETLK(&whole),
+        };
+        let done = fcntl(self.files.get(file)?, operation);
+        done.map(drop).map_err(|errno| Errno::from_raw(errno as i32))
+    }
+}
+
+fn operation_of(lock: Lock) -> FlockOperation {
+    match lock {
+        Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        Lock::ExclusiveWait => FlockOperation::LockExclusive,
+        Lock::Unlock => FlockOperation::Unlock,
     }
 }

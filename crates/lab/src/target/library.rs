@@ -4,8 +4,8 @@
 //! on the simulated machine. `vfs` is whichever of them the module above names.
 
 use super::vfs::{
-    Cred, FallocateMode, Fd, FileLock, FileType, FlockOperation, Fs, LockType, OpenFlags, Options, Process,
-    Superblock, Whence,
+    Cancel, Cred, FallocateMode, Fd, FileLock, FileType, FlockOperation, Fs, LockType, OpenFlags, Options,
+    Process, Superblock, Whence,
 };
 use crate::failure::Result;
 use crate::target::open_files::OpenFiles;
@@ -164,18 +164,35 @@ impl Calls for ProcessCalls {
     }
 
     fn posix_lock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
-        let kind = match lock {
-            Lock::Exclusive => LockType::Write,
-            Lock::Unlock => LockType::Unlock,
+        let (file, whole) = (*self.files.get(file)?, whole(lock));
+        let done = match lock {
+            Lock::ExclusiveWait => self.process.fcntl_setlkw(file, &whole, &Cancel::never()),
+            Lock::Exclusive | Lock::Unlock => self.process.fcntl_setlk(file, &whole),
         };
-        self.process.fcntl_setlk(*self.files.get(file)?, &FileLock::whole(kind)).map_err(errno)
+        done.map_err(errno)
+    }
+
+    fn ofd_lock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
+        let (file, whole) = (*self.files.get(file)?, whole(lock));
+        let done = match lock {
+            Lock::ExclusiveWait => self.process.ofd_setlkw(file, &whole, &Cancel::never()),
+            Lock::Exclusive | Lock::Unlock => self.process.ofd_setlk(file, &whole),
+        };
+        done.map_err(errno)
     }
 
     fn flock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
-        let operation = match lock {
-            Lock::Exclusive => FlockOperation::Exclusive,
-            Lock::Unlock => FlockOperation::Unlock,
+        let file = *self.files.get(file)?;
+        let done = match lock {
+            Lock::Exclusive => self.process.flock(file, FlockOperation::Exclusive),
+            Lock::ExclusiveWait => self.process.flock_wait(file, FlockOperation::Exclusive, &Cancel::never()),
+            Lock::Unlock => self.process.flock(file, FlockOperation::Unlock),
         };
-        self.process.flock(*self.files.get(file)?, operation).map_err(errno)
+        done.map_err(errno)
     }
+}
+
+/// The lock as `fcntl` describes it.
+fn whole(lock: Lock) -> FileLock {
+    FileLock::whole(if lock == Lock::Unlock { LockType::Unlock } else { LockType::Write })
 }

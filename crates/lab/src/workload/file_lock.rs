@@ -1,47 +1,53 @@
-//! posix02 and flock02: uncontended file locks, each task on a file of its own.
+//! posix01 and 02, flock01 and 02, ofd02: each task locks and unlocks one file of all (01), or a file of its own (02).
 
+use super::place::{Place, Spot};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
-use crate::target::{CallResult, Calls, Handle, Lock, Open, Target, with_task, write_new_file};
+use crate::target::{CallResult, Calls, Handle, Lock, Open, Target, with_task};
 use sluice_vfs::Errno;
 
-pub(super) fn posix(seat: Seat) -> Box<dyn Task> {
-    task(seat, |calls, file, lock| calls.posix_lock(file, lock))
+pub(super) fn posix(seat: &Seat, place: Place) -> Box<dyn Task> {
+    task(seat, place, |calls, file, lock| calls.posix_lock(file, lock))
 }
 
-pub(super) fn flock(seat: Seat) -> Box<dyn Task> {
-    task(seat, |calls, file, lock| calls.flock(file, lock))
+pub(super) fn ofd(seat: &Seat, place: Place) -> Box<dyn Task> {
+    task(seat, place, |calls, file, lock| calls.ofd_lock(file, lock))
+}
+
+pub(super) fn flock(seat: &Seat, place: Place) -> Box<dyn Task> {
+    task(seat, place, |calls, file, lock| calls.flock(file, lock))
 }
 
 type LockCall = fn(&mut dyn Calls, Handle, Lock) -> CallResult<()>;
 
-fn task(seat: Seat, call: LockCall) -> Box<dyn Task> {
-    Box::new(FileLock { path: format!("{}/file", seat.dir), call, file: None })
+fn task(seat: &Seat, place: Place, call: LockCall) -> Box<dyn Task> {
+    Box::new(FileLock { spot: seat.spot(place), call, file: None })
 }
 
 struct FileLock {
-    path: String,
+    spot: Spot,
     call: LockCall,
     file: Option<Handle>, // open from prepare to tidy
 }
 
 impl Task for FileLock {
     fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
-        write_new_file(calls, &self.path, 0o600, b"")?;
-        self.file = Some(calls.open(&self.path, Open::ReadWrite)?);
+        self.file = Some(self.spot.open_new(calls)?);
         Ok(())
     }
 
     fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {
         let file = self.file.ok_or(Errno::EBADF)?;
-        (self.call)(calls, file, Lock::Exclusive)?;
+        // Nobody else wants a file of one's own: whoever had to wait there would show an error.
+        let lock = if self.spot.shared { Lock::ExclusiveWait } else { Lock::Exclusive };
+        (self.call)(calls, file, lock)?;
         (self.call)(calls, file, Lock::Unlock)?;
         Ok(true)
     }
 
     /// Another owner is kept out while the lock is held and let in afterwards.
     fn verify(&mut self, calls: &mut dyn Calls, target: &dyn Target) -> Result<()> {
-        let (path, call, file) = (&self.path, self.call, self.file.ok_or(Errno::EBADF)?);
+        let (path, call, file) = (&self.spot.path, self.call, self.file.ok_or(Errno::EBADF)?);
         let another_owner_tries = || {
             with_task(target, |other| {
                 let file = other.open(path, Open::ReadWrite)?;
@@ -50,10 +56,11 @@ impl Task for FileLock {
                 Ok(outcome)
             })
         };
-        call(calls, file, Lock::Exclusive)?;
+        call(calls, file, Lock::ExclusiveWait)?;
         let while_held = another_owner_tries()?;
         call(calls, file, Lock::Unlock)?;
-        let after = another_owner_tries()?;
+        // In a file of all, yet others may have it.
+        let after = if self.spot.shared { Ok(()) } else { another_owner_tries()? };
         if (while_held, after) == (Err(Errno::EAGAIN), Ok(())) {
             return Ok(());
         }
@@ -64,6 +71,6 @@ impl Task for FileLock {
         if let Some(file) = self.file.take() {
             calls.close(file)?;
         }
-        calls.unlink(&self.path)
+        self.spot.remove(calls)
     }
 }

@@ -31,6 +31,11 @@ const fn with_tasks(tasks: usize, workload: Workload) -> Workload {
     Workload { tasks: Some(tasks), ..workload }
 }
 
+/// A test of lockperf.
+const fn of_128(name: &'static str, about: &'static str, task: Make) -> Workload {
+    with_tasks(128, steady(name, about, task))
+}
+
 /// Every workload.
 pub static WORKLOADS: &[Workload] = &[
     steady("open-close", "open and close a file of one's own", |s| open_close::flat(&s, Place::Own)),
@@ -68,11 +73,19 @@ pub static WORKLOADS: &[Workload] = &[
     steady("append-fsync", "append 4 KiB to a file of one's own, then fsync", |s| {
         length::task(&s, Change::AppendSync)
     }),
-    with_tasks(
-        128,
-        steady("posix02", "lock and unlock a file of one's own with fcntl (POSIX)", file_lock::posix),
-    ),
-    with_tasks(128, steady("flock02", "lock and unlock a file of one's own with flock", file_lock::flock)),
+    of_128("posix01", "lock, waiting, and unlock one file of all with fcntl (POSIX)", |s| {
+        file_lock::posix(&s, Place::Same)
+    }),
+    of_128("posix02", "lock and unlock a file of one's own with fcntl (POSIX)", |s| {
+        file_lock::posix(&s, Place::Own)
+    }),
+    of_128("flock01", "lock, waiting, and unlock one file of all with flock", |s| {
+        file_lock::flock(&s, Place::Same)
+    }),
+    of_128("flock02", "lock and unlock a file of one's own with flock", |s| file_lock::flock(&s, Place::Own)),
+    of_128("ofd02", "lock and unlock a file of one's own with fcntl (OFD)", |s| {
+        file_lock::ofd(&s, Place::Own)
+    }),
     passes("fsmark", "create empty files in 20 directories of one's own (populate)", |s| {
         batch::in_many_directories(&s, Half::Create)
     }),
@@ -153,11 +166,9 @@ pub static WORKLOADS: &[Workload] = &[
     steady("unlink2", "create, close and unlink in a directory of one's own", |s| {
         creat_unlink::task(&s, Place::Own)
     }),
-    steady(
-        "lock1",
-        "lock and unlock a file of one's own with fcntl (there counted as two)",
-        file_lock::posix,
-    ),
+    steady("lock1", "lock and unlock a file of one's own with fcntl (there counted as two)", |s| {
+        file_lock::posix(&s, Place::Own)
+    }),
     steady("lseek1", "lseek in a file of one's own", |s| descriptor::lseek(&s, Place::Own)),
     steady("lseek2", "lseek in one file of all, opened by each", |s| descriptor::lseek(&s, Place::Same)),
     steady("dup1", "duplicate and close a descriptor", |s| descriptor::dup(&s)),

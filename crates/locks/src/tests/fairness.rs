@@ -3,6 +3,8 @@
 use super::{Log, ofd, posix};
 use crate::Kind::{Exclusive, Shared};
 use crate::{BYPASS_MAX, DomainOptions, FileLocks, Kind, LockDomain, LockError, Owner, Submitted};
+use std::future::Future;
+use std::task::{Context, Poll, Waker};
 
 fn file() -> FileLocks {
     FileLocks::new(&LockDomain::new(DomainOptions::default()), 0, 1)
@@ -168,4 +170,44 @@ fn a_hundred_thousand_ranges_conflict_split_and_go() {
     file.set_range(&posix(1, Exclusive, 0, RANGES * 10)).expect("nobody else is left");
     file.release_owner(Owner::Process(1));
     assert!(!file.has_locks());
+}
+
+/// A waiter that is called and not there yet is passed, as often as the bound says, and called once.
+#[test]
+fn who_sleeps_is_called_once_and_passed_at_most_so_often_until_he_comes() {
+    let (domain, file) = with_bound(3);
+    file.set_range(&posix(1, Exclusive, 0, 9)).expect("free");
+    let mut context = Context::from_waker(Waker::noop());
+    let mut futures = [2, 3].map(|process| Box::pin(file.lock_range(posix(process, Exclusive, 0, 9))));
+    for future in &mut futures {
+        assert!(future.as_mut().poll(&mut context).is_pending());
+    }
+    for _ in 0..3 {
+        file.release_owner(Owner::Process(1));
+        file.set_range(&posix(1, Exclusive, 0, 9)).expect("2 is called, and late");
+    }
+    file.release_owner(Owner::Process(1));
+    assert_eq!(file.set_range(&posix(1, Exclusive, 0, 9)), Err(LockError::WouldBlock), "2 starves");
+    assert!(futures[1].as_mut().poll(&mut context).is_pending(), "3 is not called");
+    assert_eq!(futures[0].as_mut().poll(&mut context), Poll::Ready(Ok(())));
+    file.release_owner(Owner::Process(2));
+    // 3 is called, goes away instead, and leaves nothing.
+    drop(futures);
+    file.set_range(&posix(1, Exclusive, 0, 9)).expect("free");
+    assert_eq!(domain.statistics()[0].bypasses, 3);
+}
+
+#[test]
+fn who_is_called_in_vain_calls_those_who_wait_for_him_alone() {
+    let file = file();
+    file.set_range(&posix(1, Exclusive, 0, 9)).expect("free");
+    let mut context = Context::from_waker(Waker::noop());
+    let mut wide = Box::pin(file.lock_range(posix(2, Exclusive, 0, 9)));
+    let mut narrow = Box::pin(file.lock_range(posix(3, Exclusive, 5, 5)));
+    assert!(wide.as_mut().poll(&mut context).is_pending() && narrow.as_mut().poll(&mut context).is_pending());
+    file.release_owner(Owner::Process(1));
+    file.set_range(&posix(1, Exclusive, 0, 0)).expect("2 is called, and late");
+    assert!(narrow.as_mut().poll(&mut context).is_pending());
+    assert!(wide.as_mut().poll(&mut context).is_pending());
+    assert_eq!(narrow.as_mut().poll(&mut context), Poll::Ready(Ok(())));
 }

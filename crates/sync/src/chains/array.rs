@@ -248,6 +248,19 @@ impl<N: Node> Array<N> {
         }
     }
 
+    /// Locks bucket `at` if nobody has it locked and it is not moved.
+    pub(super) fn try_lock_at(&self, at: usize) -> Option<Locked<'_, N>> {
+        let head = self.buckets[at].head();
+        // Relaxed: only to see whether trying is worth it.
+        let now = head.load(Ordering::Relaxed);
+        if now.addr() & (MOVED | LOCKED) != 0 {
+            return None;
+        }
+        // Acquire(bucket): as in lock_at().
+        head.compare_exchange(now, with_bits(now, LOCKED), Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(Locked { array: self, at, first: now })
+    }
+
     /// Calls `visit` for every node of the buckets that are not moved.
     pub(crate) fn for_each_unmoved(&self, _guard: &Guard<'_>, mut visit: impl FnMut(&N)) {
         for bucket in &self.buckets {

@@ -61,7 +61,7 @@ use crate::rcu::{Domain, Guard};
 use std::ptr;
 
 /// What chains are made of.
-pub(crate) trait Node: Send + Sync + Sized + 'static {
+pub(crate) trait Node: Sized + 'static {
     /// What heads the chains.
     type Bucket: Bucket<Self>;
 
@@ -115,12 +115,12 @@ pub(crate) struct Chains<N: Node> {
 }
 
 // SAFETY: it owns its nodes, which are `Send + Sync`, and its arrays.
-unsafe impl<N: Node> Send for Chains<N> {}
+unsafe impl<N: Node + Send + Sync> Send for Chains<N> {}
 // SAFETY: nodes are shared by reference inside read sections and freed on other threads, for which they are
 // `Send + Sync`; chains are changed under bucket locks (H1).
-unsafe impl<N: Node> Sync for Chains<N> {}
+unsafe impl<N: Node + Send + Sync> Sync for Chains<N> {}
 
-impl<N: Node> Chains<N> {
+impl<N: Node + Send + Sync> Chains<N> {
     /// No chains, and no memory used, before the first lock.
     pub(crate) fn new(domain: Arc<Domain>) -> Self {
         Chains { current: AtomicPtr::new(ptr::null_mut()), domain }

@@ -3,7 +3,7 @@
 use super::array::{Array, closed, is_array};
 use super::{Chains, Node};
 use crate::face::atomic::Ordering;
-use crate::face::{Mutant, SHRUNK, hint, seeded};
+use crate::face::{Mutant, SHRUNK, seeded};
 use crate::rcu::{GracePeriod, Guard};
 
 /// How many buckets a writer moves while a resize is under way.
@@ -13,7 +13,7 @@ const MOVE_AT_ONCE: usize = if SHRUNK { 1 } else { 8 };
 pub(super) struct Retired<N: Node>(*mut Array<N>);
 
 // SAFETY: it owns the array and no node: each is in the next array too, or there is none.
-unsafe impl<N: Node> Send for Retired<N> {}
+unsafe impl<N: Node + Send> Send for Retired<N> {}
 
 impl<N: Node> Retired<N> {
     /// # Safety
@@ -24,7 +24,7 @@ impl<N: Node> Retired<N> {
     }
 }
 
-impl<N: Node> Chains<N> {
+impl<N: Node + Send + Sync> Chains<N> {
     /// How many buckets there are, or will be when the resize that is under way is done.
     pub(crate) fn buckets(&self) -> usize {
         let guard = self.read();
@@ -91,51 +91,61 @@ impl<N: Node> Chains<N> {
         self.domain.defer(move || unsafe { retired.free() });
     }
 
-    /// Closes the table if it is empty: no bucket will ever be locked again. False if a node is left.
-    pub(crate) fn close(&self) -> bool {
-        loop {
-            let guard = self.read();
-            let null = std::ptr::null_mut();
-            let Some(array) = self.current(&guard) else {
-                // Relaxed: nothing is published. A failure means that the first array came, or that it is closed.
-                let _ = self.current.compare_exchange(null, closed(), Ordering::Relaxed, Ordering::Relaxed);
-                if self.is_closed() {
-                    return true;
-                }
-                continue;
-            };
-            if array.forbid_next() {
-                let retired = self.close_array(array);
-                drop(guard);
-                return retired.map(|array| self.retire(array)).is_some();
+    /// Closes the table if it is empty: no bucket will ever be locked again. Says whether it is closed; none if that
+    /// cannot be said without waiting, for a bucket's lock or for the end of a resize.
+    pub(crate) fn try_close(&self) -> Option<bool> {
+        let guard = self.read();
+        let null = std::ptr::null_mut();
+        let Some(array) = self.current(&guard) else {
+            // Relaxed: nothing is published. A failure means that the first array came, or that it is closed.
+            let _ = self.current.compare_exchange(null, closed(), Ordering::Relaxed, Ordering::Relaxed);
+            return self.is_closed().then_some(true);
+        };
+        if !array.forbid_next() {
+            return None;
+        }
+        let outcome = self.close_array(array);
+        drop(guard);
+        match outcome {
+            Ok(retired) => {
+                self.retire(retired);
+                Some(true)
             }
-            drop(guard);
-            // A resize must end first, or another thread is closing.
-            self.help();
-            hint::spin_loop();
+            Err(NotClosed::Locked) => None,
+            Err(NotClosed::Occupied) => Some(false),
         }
     }
 
     /// Locks all buckets of the current array, which is not moved, and marks them as moved to nowhere.
-    fn close_array(&self, array: &Array<N>) -> Option<Retired<N>> {
+    fn close_array(&self, array: &Array<N>) -> Result<Retired<N>, NotClosed> {
         let mut locked = Vec::with_capacity(array.len());
         for at in 0..array.len() {
-            // A bucket is moved only when it is closed, and then the array is not current.
-            let bucket = array.lock_at(at)?;
-            if !bucket.is_empty() {
-                drop(bucket);
-                drop(locked);
-                array.allow_next();
-                return None;
-            }
-            if !seeded(Mutant::ClosedUnlocked) {
-                locked.push(bucket);
-            }
+            let obstacle = match array.try_lock_at(at) {
+                None => NotClosed::Locked,
+                Some(bucket) if bucket.is_empty() => {
+                    if !seeded(Mutant::ClosedUnlocked) {
+                        locked.push(bucket);
+                    }
+                    continue;
+                }
+                Some(_) => NotClosed::Occupied,
+            };
+            drop(locked);
+            array.allow_next();
+            return Err(obstacle);
         }
         // Release(array): that the table is closed, before any bucket says so.
         let retired = self.current.swap(closed(), Ordering::AcqRel);
         debug_assert!(is_array(retired) && std::ptr::eq(retired, array));
         locked.into_iter().for_each(|bucket| bucket.mark_moved());
-        Some(Retired(retired))
+        Ok(Retired(retired))
     }
+}
+
+/// Why an array was not closed.
+enum NotClosed {
+    /// Somebody has a bucket locked.
+    Locked,
+    /// There is a node.
+    Occupied,
 }

@@ -38,6 +38,14 @@ impl<T: Default> SlotTable<T> {
         &values[at - (FIRST << chunk)]
     }
 
+    /// The value of `slot` if it was made.
+    #[inline]
+    pub fn peek(&self, slot: u32) -> Option<&T> {
+        let at = slot as usize + FIRST;
+        let chunk = (at.ilog2() - FIRST.ilog2()) as usize;
+        self.chunks.get(chunk)?.get()?.get(at - (FIRST << chunk))
+    }
+
     /// The values made so far: at least those of every slot that was ever looked up.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().filter_map(OnceLock::get).flatten()

@@ -38,7 +38,7 @@ struct Entry<K, V> {
     value: V,
 }
 
-impl<K: Send + Sync + 'static, V: Send + Sync + 'static> Node for Entry<K, V> {
+impl<K: 'static, V: 'static> Node for Entry<K, V> {
     type Bucket = AtomicPtr<Self>;
 
     fn links(&self) -> &[AtomicPtr<Self>; 2] {

@@ -146,8 +146,25 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
 
     /// Forbids names for ever if there is none now. False if there is one.
     pub fn kill(&self) -> bool {
+        loop {
+            if let Some(killed) = self.try_kill() {
+                return killed;
+            }
+            self.help();
+            hint::spin_loop();
+        }
+    }
+
+    /// As [`kill`](Self::kill) for callers who have names of other tables locked and must not wait. None if somebody
+    /// has a name locked or a resize is under way: to be tried again after [`help`](Self::help), with nothing locked.
+    pub fn try_kill(&self) -> Option<bool> {
         // Most that are not empty are seen to be so without a lock.
-        self.sums().entries == 0 && self.chains.close()
+        if self.sums().entries != 0 { Some(false) } else { self.chains.try_close() }
+    }
+
+    /// Does a part of the resize that is under way, if one is.
+    pub fn help(&self) {
+        self.chains.help();
     }
 
     /// Whether the table was killed.

@@ -120,7 +120,7 @@ pub(super) fn replace_at<V: Send + Sync + 'static>(
     unsafe { bucket.replace(at, node) }
 }
 
-impl<V: Send + Sync + 'static> Node for NameNode<V> {
+impl<V: 'static> Node for NameNode<V> {
     type Bucket = NameBucket<V>;
 
     fn links(&self) -> &[AtomicPtr<Self>; 2] {
@@ -173,7 +173,7 @@ impl<V> NameBucket<V> {
     }
 }
 
-impl<V: Send + Sync + 'static> Bucket<NameNode<V>> for NameBucket<V> {
+impl<V: 'static> Bucket<NameNode<V>> for NameBucket<V> {
     fn empty() -> Self {
         NameBucket {
             head: AtomicPtr::new(ptr::null_mut()),

@@ -47,6 +47,7 @@ use crate::rcu::{Guard, domain};
 use crate::{Mutex, MutexGuard};
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// Objects `T` by number, and what their writers share, `S`.
 pub struct RadixTree<T: Send + Sync + 'static, S> {
@@ -90,13 +91,13 @@ impl<T: Send + Sync + 'static, S> RadixTree<T, S> {
         unsafe { self.find(index).cast::<T>().as_ref() }
     }
 
-    /// The first object whose number is at least `index`, with its number.
+    /// The first object whose number is in `range`, with its number.
     ///
     /// # Panics
     /// As [`get`](Self::get).
-    pub fn first_from<'g>(&'g self, guard: &'g Guard<'_>, index: u64) -> Option<(u64, &'g T)> {
+    pub fn first_in<'g>(&'g self, guard: &'g Guard<'_>, range: Range<u64>) -> Option<(u64, &'g T)> {
         assert!(guard.is_of(domain()), "the read section belongs to another domain");
-        let (index, object) = self.find_from(index)?;
+        let (index, object) = self.find_in(range)?;
         // SAFETY: as in get().
         Some((index, unsafe { &*object.cast::<T>() }))
     }
@@ -130,9 +131,10 @@ impl<T: Send + Sync + 'static, S> RadixTree<T, S> {
         entry
     }
 
-    /// The first object from number `index` on. The caller's obligation is that of `find`.
-    fn find_from(&self, mut index: u64) -> Option<(u64, Entry)> {
-        loop {
+    /// The first object with a number in `range`. The caller's obligation is that of `find`.
+    fn find_in(&self, range: Range<u64>) -> Option<(u64, Entry)> {
+        let mut index = range.start;
+        while index < range.end {
             // Acquire(publish): as in find().
             let mut entry = self.root.load(Ordering::Acquire);
             let mut height = node::height(entry);
@@ -152,6 +154,7 @@ impl<T: Send + Sync + 'static, S> RadixTree<T, S> {
             let shift = node::BITS * height;
             index = ((index >> shift) + 1) << shift;
         }
+        None
     }
 }
 
@@ -214,10 +217,11 @@ mod tests {
             assert_eq!(writer.slots().get(index).map(|found| found.0), map.get(&index).copied());
             drop(writer);
             let guard = domain().read();
-            for from in [0, index, index + 1, u64::MAX] {
+            for range in [0..u64::MAX, 0..index, index..index + 64, index + 1..u64::MAX, u64::MAX..u64::MAX] {
+                let from = range.start;
                 assert_eq!(tree.get(&guard, from).map(|found| found.0), map.get(&from).copied());
-                let first = tree.first_from(&guard, from).map(|(index, found)| (index, found.0));
-                assert_eq!(first, map.range(from..).next().map(|(index, value)| (*index, *value)));
+                let first = tree.first_in(&guard, range.clone()).map(|(index, found)| (index, found.0));
+                assert_eq!(first, map.range(range).next().map(|(index, value)| (*index, *value)));
             }
         }
         map.keys().for_each(|index| assert!(tree.write().slots().remove(*index)));

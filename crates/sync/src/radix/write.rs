@@ -9,6 +9,7 @@ use crate::rcu::domain;
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 
 /// How many removals are worth a grace period of their own. Fewer wait for others, which costs memory for as
 /// long as it lasts.
@@ -66,9 +67,9 @@ impl<'w, T: Send + Sync, S> Slots<'w, T, S> {
         unsafe { self.tree.find(index).cast::<T>().as_ref() }
     }
 
-    /// The first object whose number is at least `index`, with its number.
-    pub fn first_from(self, index: u64) -> Option<(u64, &'w T)> {
-        let (index, object) = self.tree.find_from(index)?;
+    /// The first object whose number is in `range`, with its number.
+    pub fn first_in(self, range: Range<u64>) -> Option<(u64, &'w T)> {
+        let (index, object) = self.tree.find_in(range)?;
         // SAFETY: as in get().
         Some((index, unsafe { &*object.cast::<T>() }))
     }

@@ -72,10 +72,13 @@
 mod cache;
 #[allow(unsafe_code)]
 mod object;
+mod slot;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 #[allow(unsafe_code)]
 mod world;
+
+pub use self::slot::RefSlot;
 
 use self::object::{Counted, Object};
 use self::world::world;
@@ -152,11 +155,22 @@ impl<T: fmt::Debug + Send + Sync + 'static> fmt::Debug for Ref<T> {
     }
 }
 
+/// Takes the reference out of `this`, still counted.
+fn into_counted<T: Send + Sync + 'static>(this: Ref<T>) -> *mut Counted<T> {
+    std::mem::ManuallyDrop::new(this).counted.as_ptr()
+}
+
 /// Drops every value whose last reference is gone now, and those that then lose theirs. Stops all counting for a
 /// moment: for exact answers (statistics, unmount, looking for leaks), not for every call.
 ///
-/// References that wait for a grace period are not gone yet: flush their RCU domain first. Not to be called by a
-/// destructor of such a value: it waits until no other thread is dropping one.
+/// References that wait for a grace period are not gone yet: flush their RCU domain first. In a destructor of such a
+/// value this does nothing: it would wait for itself, or for another that waits for this one.
 pub fn settle() {
     world(Host::here()).settle();
+}
+
+/// Whether the caller is in the destructor of a value whose last reference is gone. It may have been called anywhere
+/// that a reference is used, under whatever locks, and must not wait for others.
+pub fn in_destructor() -> bool {
+    world(Host::here()).is_freeing()
 }

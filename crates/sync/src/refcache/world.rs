@@ -59,6 +59,22 @@ impl World {
     /// Counts `delta` references of `object`, one of this world, in the calling thread's cache.
     #[inline]
     pub(super) fn count(&self, object: Object, delta: i64) {
+        self.with_cache(|cache| cache.count(object, delta, &self.epoch));
+    }
+
+    /// Counts a reference of the object that `find` finds, under the lock of the calling thread's cache.
+    #[inline]
+    pub(super) fn count_found(&self, find: impl FnOnce() -> Option<Object>) {
+        self.with_cache(|cache| {
+            if let Some(object) = find() {
+                cache.count(object, 1, &self.epoch);
+            }
+        });
+    }
+
+    /// Calls `count` with the calling thread's cache, and flushes it when that is due.
+    #[inline]
+    fn with_cache(&self, count: impl FnOnce(&mut Cache)) {
         let shard = self.shards.get(thread::slot());
         let mut guard = shard.lock();
         if !guard.is_enlisted() {
@@ -66,7 +82,7 @@ impl World {
             guard = self.enlist(shard);
         }
         let cache = &mut *guard;
-        cache.count(object, delta, &self.epoch);
+        count(cache);
         let due = cache.turns >= TURNS && !cache.freeing;
         drop(guard);
         if due {
@@ -149,11 +165,19 @@ impl World {
         }
     }
 
+    /// Whether the calling thread is freeing objects.
+    pub(super) fn is_freeing(&self) -> bool {
+        self.shards.get(thread::slot()).lock().freeing
+    }
+
     /// Stops all counting for a moment, in which the global counts are exact, and frees what is unreferenced;
     /// again, until that frees nothing more and nobody else is freeing.
     pub(super) fn settle(&self) {
         let slot = thread::slot();
         let own = self.shards.get(slot);
+        if self.is_freeing() {
+            return;
+        }
         if !own.lock().is_enlisted() {
             drop(self.enlist(own));
         }

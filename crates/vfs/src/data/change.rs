@@ -199,11 +199,11 @@ fn data_pages<'w>(
     slots: Slots<'w, Page, PageSet>,
     pages: Range<u64>,
 ) -> impl Iterator<Item = (u64, &'w Page)> {
-    let mut next = pages.start;
+    let mut rest = pages;
     std::iter::from_fn(move || {
-        let (index, page) = slots.first_from(next)?;
-        next = index + 1;
-        (index < pages.end).then_some((index, page))
+        let (index, page) = slots.first_in(rest.clone())?;
+        rest.start = index + 1;
+        Some((index, page))
     })
 }
 

@@ -99,10 +99,11 @@ impl FileData {
     /// none before the end of the file, or `offset` is not before it.
     pub(crate) fn seek_data(&self, offset: u64) -> Option<u64> {
         self.look(|guard| {
-            if offset >= self.size() {
+            let size = self.size();
+            if offset >= size {
                 return None;
             }
-            let (index, _) = self.tree.first_from(guard, offset / PAGE)?;
+            let (index, _) = self.tree.first_in(guard, offset / PAGE..size.div_ceil(PAGE))?;
             Some(offset.max(index * PAGE))
         })
     }

@@ -36,7 +36,7 @@ impl FileData {
         assert!(size <= FILE_SIZE_MAX, "I4");
         let writer = self.tree.write();
         let mut next = 0;
-        while let Some((index, page)) = writer.slots().first_from(next) {
+        while let Some((index, page)) = writer.slots().first_in(next..u64::MAX) {
             next = index + 1;
             assert!(index * PAGE < size, "I2: page {index} of a file of {size} bytes");
             assert_eq!(writer.state().count(&(index..next)), 0, "I3: page {index}");

@@ -13,7 +13,7 @@ impl Process {
     /// # Errors
     /// Those of the path walk.
     pub fn stat(&self, path: impl AsRef<Path>) -> Result<Stat, Errno> {
-        Ok(self.resolve(Fd::CWD, path.as_ref(), true)?.inode.stat())
+        self.look_at(Fd::CWD, path.as_ref(), AtFlags::empty(), |found| Ok(found.inode.stat()))
     }
 
     /// As [`stat`](Self::stat), of a symbolic link itself.
@@ -21,7 +21,7 @@ impl Process {
     /// # Errors
     /// Those of the path walk.
     pub fn lstat(&self, path: impl AsRef<Path>) -> Result<Stat, Errno> {
-        Ok(self.resolve(Fd::CWD, path.as_ref(), false)?.inode.stat())
+        self.look_at(Fd::CWD, path.as_ref(), AtFlags::SYMLINK_NOFOLLOW, |found| Ok(found.inode.stat()))
     }
 
     /// The attributes of an open file.
@@ -58,9 +58,10 @@ impl Process {
         if !(how | ignored).contains(flags) {
             return Err(Errno::EINVAL);
         }
-        let location = self.resolve_at(dir, path, flags)?;
-        let mount_root = location.is_mount_root();
-        Ok(Statx { stat: location.inode.stat(), mount_id: location.mount.id, mount_root })
+        self.look_at(dir, path, flags, |found| {
+            let mount_root = found.is_mount_root();
+            Ok(Statx { stat: found.inode.stat(), mount_id: found.mount.id, mount_root })
+        })
     }
 
     /// Sets the permission bits of the file at `path`.
@@ -204,11 +205,14 @@ impl Process {
         if !(Access::READ | Access::WRITE | Access::EXEC).contains(want) || !known.contains(flags) {
             return Err(Errno::EINVAL);
         }
-        let location = self.resolve_at(dir, path.as_ref(), flags)?;
-        location.inode.access(&self.cred, want)?;
-        let stored =
-            matches!(location.inode.file_type(), FileType::Regular | FileType::Directory | FileType::Symlink);
-        if want.contains(Access::WRITE) && stored { location.mount.check_writable() } else { Ok(()) }
+        self.look_at(dir, path.as_ref(), flags, |found| {
+            found.inode.access(&self.cred, want)?;
+            let stored = matches!(
+                found.inode.file_type(),
+                FileType::Regular | FileType::Directory | FileType::Symlink
+            );
+            if want.contains(Access::WRITE) && stored { found.mount.check_writable() } else { Ok(()) }
+        })
     }
 
     /// The target of the symbolic link at `path`.
@@ -227,11 +231,12 @@ impl Process {
     pub fn readlinkat(&self, dir: Fd, path: impl AsRef<Path>) -> Result<PathBuf, Errno> {
         let path = path.as_ref();
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
-        let location = self.resolve_at(dir, path, flags)?;
-        if path.as_os_str().is_empty() && location.inode.file_type() != FileType::Symlink {
-            return Err(Errno::ENOENT);
-        }
-        location.inode.read_link().map(|target| PathBuf::from(OsString::from_vec(target)))
+        self.look_at(dir, path, flags, |found| {
+            if path.as_os_str().is_empty() && found.inode.file_type() != FileType::Symlink {
+                return Err(Errno::ENOENT);
+            }
+            found.inode.read_link().map(|target| PathBuf::from(OsString::from_vec(target)))
+        })
     }
 
     /// The state of the file system that holds `path`.

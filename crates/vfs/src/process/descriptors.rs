@@ -1,9 +1,19 @@
 //! Descriptors: small numbers for open files; close, dup and status flags.
+//!
+//! # Theory
+//! A descriptor is a slot on a line of its own, and whether it is free is said by the slot alone. So calls on
+//! different descriptors write no common line, closing them included; `open` looks at the slots from the lowest
+//! that may be free up to the one that it takes, as the rule of the lowest number demands.
+//!
+//! Below `lowest` no slot is free. It is only a hint of where to begin, so it is raised rarely: by who passed
+//! [`PASSED_MAX`] slots in use, who then looks at them again; and lowered by who frees a slot below it. Either the
+//! second look finds the free slot, or who freed it finds the hint raised.
 
 use super::{Process, is_regular};
 use crate::open_file::OpenFile;
 use crate::{Errno, OpenFlags};
-use sluice_sync::Arc;
+use sluice_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use sluice_sync::{CachePadded, Ref, RefSlot, SlotTable};
 use std::fmt;
 
 /// A file descriptor of one [`Process`].
@@ -22,69 +32,133 @@ impl fmt::Display for Fd {
 }
 
 /// The most descriptors of one process.
-const FD_LIMIT: usize = 1 << 20;
+const FD_LIMIT: u32 = 1 << 20;
+/// How many slots in use an `open` passes before it raises the hint.
+const PASSED_MAX: u32 = 8;
 
 /// What each descriptor of a process points to.
-#[derive(Clone, Default)]
 pub(super) struct FdTable {
-    slots: Vec<Option<Slot>>,
-    /// No slot below this one is free.
-    lowest_free: usize,
+    slots: SlotTable<CachePadded<Slot>>,
+    /// No slot below this one is free. *Atomic (hint).*
+    lowest: CachePadded<AtomicU32>,
 }
 
-#[derive(Clone)]
+/// One descriptor.
+#[derive(Default)]
 struct Slot {
-    file: Arc<OpenFile>,
-    close_on_exec: bool,
+    /// What it points to; nothing while it is free.
+    file: RefSlot<OpenFile>,
+    /// *Atomic (stands alone).*
+    close_on_exec: AtomicBool,
 }
 
 impl FdTable {
-    pub(super) fn get(&self, fd: Fd) -> Result<Arc<OpenFile>, Errno> {
-        self.slot(fd).map(|slot| slot.file.clone())
+    pub(super) fn new() -> FdTable {
+        FdTable { slots: SlotTable::new(), lowest: CachePadded::new(AtomicU32::new(0)) }
     }
 
+    /// Descriptors of the same numbers for the same files.
+    pub(super) fn fork(&self) -> FdTable {
+        let child = FdTable::new();
+        for (slot, number) in self.slots.iter().zip(0..) {
+            if let Some(file) = slot.file.load()
+                && file.share().is_ok()
+            {
+                let copy = child.slots.get(number);
+                copy.file.replace(Some(file));
+                copy.set_close_on_exec(slot.close_on_exec());
+            }
+        }
+        child
+    }
+
+    pub(super) fn get(&self, fd: Fd) -> Result<Ref<OpenFile>, Errno> {
+        self.slot(fd)?.file.load().ok_or(Errno::EBADF)
+    }
+
+    /// The slot of a number that was in use at some time.
     fn slot(&self, fd: Fd) -> Result<&Slot, Errno> {
-        let index = usize::try_from(fd.0).map_err(|_| Errno::EBADF)?;
-        self.slots.get(index).and_then(Option::as_ref).ok_or(Errno::EBADF)
+        let number = u32::try_from(fd.0).map_err(|_| Errno::EBADF)?;
+        self.slots.peek(number).map(|slot| &**slot).ok_or(Errno::EBADF)
     }
 
-    /// Puts `file` at the lowest free number that is at least `least`.
-    fn insert_from(&mut self, least: usize, file: Arc<OpenFile>, close_on_exec: bool) -> Result<Fd, Errno> {
-        let from = least.max(self.lowest_free);
-        let taken = self.slots.iter().skip(from).take_while(|slot| slot.is_some()).count();
-        let index = from + taken;
-        if index >= FD_LIMIT {
-            return Err(Errno::EMFILE);
+    /// Puts `file` at the lowest free number that is at least `least`. Gives it back if there is none.
+    fn insert_from(&self, least: u32, file: Ref<OpenFile>, close_on_exec: bool) -> Result<Fd, Ref<OpenFile>> {
+        // SeqCst(hint): pairs with remove() and raise().
+        let lowest = self.lowest.load(Ordering::SeqCst);
+        let from = least.max(lowest);
+        let mut file = file;
+        for number in from..FD_LIMIT {
+            let slot = self.slots.get(number);
+            if !slot.file.is_empty() {
+                continue;
+            }
+            match slot.file.fill(file) {
+                Ok(()) => {
+                    slot.set_close_on_exec(close_on_exec);
+                    if from == lowest && number - from > PASSED_MAX {
+                        self.raise(lowest, number);
+                    }
+                    return Ok(Fd(number.cast_signed()));
+                }
+                Err(back) => file = back,
+            }
         }
-        self.put(index, Slot { file, close_on_exec });
-        if least <= self.lowest_free {
-            self.lowest_free = index + 1;
+        Err(file)
+    }
+
+    /// Raises the hint from `from` to `to`, between which no free slot was seen.
+    #[cold]
+    fn raise(&self, from: u32, to: u32) {
+        // SeqCst(hint): who frees a slot from now on sees the new hint; what was freed before, we see.
+        if self.lowest.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            && let Some(free) = (from..to).find(|number| self.slots.get(*number).file.is_empty())
+        {
+            self.lowest.fetch_min(free, Ordering::SeqCst);
         }
-        Ok(Fd(index as i32))
     }
 
-    fn put(&mut self, index: usize, slot: Slot) -> Option<Slot> {
-        if self.slots.len() <= index {
-            self.slots.resize(index + 1, None);
+    fn remove(&self, fd: Fd) -> Result<Ref<OpenFile>, Errno> {
+        let file = self.slot(fd)?.file.replace(None).ok_or(Errno::EBADF)?;
+        let number = fd.0.cast_unsigned();
+        // SeqCst(hint): pairs with raise(); the slot was emptied before.
+        if number < self.lowest.load(Ordering::SeqCst) {
+            self.lowest.fetch_min(number, Ordering::SeqCst);
         }
-        self.slots[index].replace(slot)
+        Ok(file)
     }
 
-    fn remove(&mut self, fd: Fd) -> Result<Arc<OpenFile>, Errno> {
-        let index = usize::try_from(fd.0).map_err(|_| Errno::EBADF)?;
-        let slot = self.slots.get_mut(index).and_then(Option::take).ok_or(Errno::EBADF)?;
-        self.lowest_free = self.lowest_free.min(index);
-        Ok(slot.file)
+    /// Empties all slots.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Ref<OpenFile>> {
+        self.slots.iter().filter_map(|slot| slot.file.replace(None))
+    }
+}
+
+impl Slot {
+    fn close_on_exec(&self) -> bool {
+        // Relaxed: the flag stands alone.
+        self.close_on_exec.load(Ordering::Relaxed)
     }
 
-    pub(super) fn into_files(self) -> impl Iterator<Item = Arc<OpenFile>> {
-        self.slots.into_iter().flatten().map(|slot| slot.file)
+    fn set_close_on_exec(&self, close_on_exec: bool) {
+        // Relaxed: as above. Unlike the file it changes rarely: look first.
+        if self.close_on_exec() != close_on_exec {
+            self.close_on_exec.store(close_on_exec, Ordering::Relaxed);
+        }
     }
 }
 
 impl Process {
-    pub(super) fn install(&self, file: Arc<OpenFile>, close_on_exec: bool) -> Result<Fd, Errno> {
-        self.descriptors.lock().insert_from(0, file, close_on_exec)
+    pub(super) fn install(&self, file: Ref<OpenFile>, close_on_exec: bool) -> Result<Fd, Errno> {
+        self.install_from(0, file, close_on_exec)
+    }
+
+    /// Gives `file`, which counts the descriptor already, a number from `least` on.
+    fn install_from(&self, least: u32, file: Ref<OpenFile>, close_on_exec: bool) -> Result<Fd, Errno> {
+        self.descriptors.insert_from(least, file, close_on_exec).map_err(|file| {
+            file.close();
+            Errno::EMFILE
+        })
     }
 
     /// Closes `fd`. The process's POSIX locks on the file go, whichever descriptor they were taken through.
@@ -92,9 +166,15 @@ impl Process {
     /// # Errors
     /// `EBADF`.
     pub fn close(&self, fd: Fd) -> Result<(), Errno> {
-        let file = self.descriptors.lock().remove(fd)?;
-        self.release_posix_locks(&file);
+        let file = self.descriptors.remove(fd)?;
+        self.let_go(&file);
         Ok(())
+    }
+
+    /// What closing a descriptor means for the file that it pointed to.
+    pub(super) fn let_go(&self, file: &OpenFile) {
+        self.release_posix_locks(file);
+        file.close();
     }
 
     /// Another descriptor, the lowest free one, for what `fd` is open on.
@@ -110,10 +190,10 @@ impl Process {
     /// # Errors
     /// `EBADF`; `EMFILE`; `EINVAL` when `least` is negative or past the limit.
     pub fn dup_from(&self, fd: Fd, least: i32) -> Result<Fd, Errno> {
-        let mut table = self.descriptors.lock();
-        let file = table.get(fd)?;
-        let least = usize::try_from(least).ok().filter(|least| *least < FD_LIMIT).ok_or(Errno::EINVAL)?;
-        table.insert_from(least, file, false)
+        let file = self.file(fd)?;
+        let least = u32::try_from(least).ok().filter(|least| *least < FD_LIMIT).ok_or(Errno::EINVAL)?;
+        file.share()?;
+        self.install_from(least, file, false)
     }
 
     /// Makes `new` a descriptor for what `fd` is open on, closing what it was before.
@@ -121,19 +201,17 @@ impl Process {
     /// # Errors
     /// `EBADF` when `fd` is not open or `new` is out of range.
     pub fn dup2(&self, fd: Fd, new: Fd) -> Result<Fd, Errno> {
-        let mut table = self.descriptors.lock();
-        let file = table.get(fd)?;
+        let file = self.file(fd)?;
         if fd == new {
             return Ok(new);
         }
-        let index = usize::try_from(new.0).ok().filter(|index| *index < FD_LIMIT).ok_or(Errno::EBADF)?;
-        let closed = table.put(index, Slot { file, close_on_exec: false });
-        while table.slots.get(table.lowest_free).is_some_and(Option::is_some) {
-            table.lowest_free += 1;
-        }
-        drop(table);
-        if let Some(slot) = closed {
-            self.release_posix_locks(&slot.file);
+        let number = u32::try_from(new.0).ok().filter(|number| *number < FD_LIMIT).ok_or(Errno::EBADF)?;
+        file.share()?;
+        let slot = self.descriptors.slots.get(number);
+        let closed = slot.file.replace(Some(file));
+        slot.set_close_on_exec(false);
+        if let Some(file) = closed {
+            self.let_go(&file);
         }
         Ok(new)
     }
@@ -171,6 +249,7 @@ impl Process {
     /// # Errors
     /// `EBADF`.
     pub fn fcntl_getfd(&self, fd: Fd) -> Result<bool, Errno> {
-        self.descriptors.lock().slot(fd).map(|slot| slot.close_on_exec)
+        self.file(fd)?;
+        self.descriptors.slot(fd).map(Slot::close_on_exec)
     }
 }

@@ -1,9 +1,7 @@
 //! Reading directories, and the working directory.
 
 use super::{Fd, Process};
-use crate::open_file::Cursor;
 use crate::{Access, Errno, FileType};
-use sluice_sync::Arc;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -25,7 +23,7 @@ impl Process {
     /// Reads up to `most` further entries of the open directory; none mean its end.
     ///
     /// An entry that is there from the first such call (after opening, or after seeking to 0) to the last is
-    /// read exactly once. One that comes meanwhile may wait until reading starts anew.
+    /// read exactly once. One that comes or goes meanwhile may be read or not.
     ///
     /// # Errors
     /// `EBADF`; `ENOTDIR`; `ENOENT` when the directory was removed.
@@ -34,13 +32,9 @@ impl Process {
         file.check_opened()?;
         let dir = file.inode();
         let mut cursor = file.cursor.lock();
-        if cursor.position == 0 || cursor.last_entry == 0 {
-            cursor.last_entry = dir.last_position()?;
-        }
         let mut entries = Vec::new();
-        let Cursor { position, last_entry } = &mut *cursor;
-        dir.visit_entries(*position, &mut |entry| {
-            if entries.len() == most || entry.position > *last_entry {
+        dir.visit_entries(cursor.position, &mut |entry| {
+            if entries.len() == most {
                 return false;
             }
             entries.push(OwnedDirEntry {
@@ -51,7 +45,9 @@ impl Process {
             });
             true
         })?;
-        *position = entries.last().map_or(*position, |entry| entry.position);
+        if let Some(last) = entries.last() {
+            cursor.position = last.position;
+        }
         if file.updates_atime() {
             dir.touch_atime();
         }
@@ -72,7 +68,7 @@ impl Process {
     /// # Errors
     /// `EBADF`, `ENOTDIR`, `EACCES`.
     pub fn fchdir(&self, fd: Fd) -> Result<(), Errno> {
-        let location = (*self.file(fd)?.location).clone();
+        let location = self.file(fd)?.location.clone();
         self.enter_directory(location)
     }
 
@@ -81,9 +77,11 @@ impl Process {
             return Err(Errno::ENOTDIR);
         }
         location.inode.access(&self.cred, Access::EXEC)?;
-        let entered = Arc::new(location.pin());
-        let left = std::mem::replace(&mut *self.cwd.lock(), entered);
-        drop(left);
+        self.fs.mounts().enter_service(&location.mount)?;
+        let _moving = self.moving.lock();
+        let left = self.working_directory();
+        self.cwd.replace(location);
+        left.mount.leave();
         Ok(())
     }
 
@@ -94,7 +92,7 @@ impl Process {
     pub fn getcwd(&self) -> Result<PathBuf, Errno> {
         let mounts = self.fs.mounts();
         let root = mounts.root();
-        let mut at = (**self.cwd.lock()).clone();
+        let mut at = self.working_directory();
         let mut components = Vec::new();
         while !at.is_same(&root) {
             let named = mounts.below_mounts(&at);
@@ -104,9 +102,10 @@ impl Process {
                 return Err(Errno::ENOENT);
             }
             let name = {
-                let names = parent.as_dir()?.names.read();
-                let entry = names.after(0).find(|(_, entry)| entry.inode.is_same(&named.inode));
-                entry.map(|(_, entry)| entry.name.clone()).ok_or(Errno::ENOENT)?
+                let names = &parent.as_dir()?.names;
+                let section = names.read();
+                let entry = names.after(0, &section).find(|(_, _, inode)| inode.is_same(&named.inode));
+                entry.map(|(_, name, _)| name.to_vec()).ok_or(Errno::ENOENT)?
             };
             components.push(name);
             at = crate::mount::Location { mount: named.mount, inode: parent };

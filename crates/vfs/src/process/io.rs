@@ -3,7 +3,6 @@
 use super::{Fd, Process, is_regular};
 use crate::open_file::OpenFile;
 use crate::{Access, Errno, FILE_SIZE_MAX, FallocateMode, FileType, OpenFlags, Whence};
-use sluice_sync::Arc;
 use std::path::Path;
 
 impl Process {
@@ -298,7 +297,7 @@ fn check_span(offset: u64, len: usize) -> Result<(), Errno> {
 }
 
 /// Reads as one operation: several buffers see one state of the file.
-fn read_into(file: &Arc<OpenFile>, offset: u64, bufs: &mut [&mut [u8]]) -> Result<usize, Errno> {
+fn read_into(file: &OpenFile, offset: u64, bufs: &mut [&mut [u8]]) -> Result<usize, Errno> {
     let update_atime = file.updates_atime();
     check_span(offset, bufs.iter().map(|buf| buf.len()).sum())?;
     if let [one] = bufs {

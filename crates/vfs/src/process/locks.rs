@@ -4,7 +4,7 @@ use super::{Fd, Process};
 use crate::open_file::OpenFile;
 use crate::{Errno, Whence};
 use sluice_locks::{Cancel, Kind, Owner, Range, RangeError, RangeRequest};
-use sluice_sync::Arc;
+use sluice_sync::Ref;
 
 /// A byte-range lock as `fcntl` describes it (`struct flock`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,7 +139,7 @@ impl Process {
             FlockOperation::Exclusive => Kind::Exclusive,
             FlockOperation::Unlock => {
                 if let Some(locks) = file.inode().locks_if_any() {
-                    locks.unlock_flock(file.id);
+                    locks.unlock_flock(file.id());
                 }
                 return Ok(());
             }
@@ -149,16 +149,17 @@ impl Process {
         }
         let locks = file.inode().locks();
         match wait {
-            None => locks.set_flock(file.id, self.pid(), kind)?,
-            Some(cancel) => locks.set_flock_wait(file.id, self.pid(), kind, cancel)?,
+            None => locks.set_flock(file.id(), self.pid(), kind)?,
+            Some(cancel) => locks.set_flock_wait(file.id(), self.pid(), kind, cancel)?,
         }
+        file.keep_locks_while_open();
         Ok(())
     }
 
     fn owner(&self, file: &OpenFile, style: Style) -> Owner {
         match style {
             Style::Posix => Owner::Process(self.id),
-            Style::Ofd => Owner::Description(file.id),
+            Style::Ofd => Owner::Description(file.id()),
         }
     }
 
@@ -210,11 +211,12 @@ impl Process {
             None => locks.set_range(&request)?,
             Some(cancel) => locks.set_range_wait(&request, cancel)?,
         }
-        if style == Style::Posix && !self.file(fd).is_ok_and(|now| Arc::ptr_eq(&now, &file)) {
+        if style == Style::Posix && !self.file(fd).is_ok_and(|now| Ref::ptr_eq(&now, &file)) {
             // Another thread closed the descriptor meanwhile and released what was there then.
             locks.release_owner(owner);
             return Err(Errno::EBADF);
         }
+        file.keep_locks_while_open();
         Ok(())
     }
 

@@ -18,13 +18,14 @@ pub use descriptors::Fd;
 pub use directories::OwnedDirEntry;
 pub use locks::{FileLock, FlockOperation, LockType};
 
-use crate::mount::{Location, Pinned};
-use crate::namei::{Namei, check_path};
+use crate::mount::Location;
+use crate::namei::{Namei, Parent, Place, check_path};
 use crate::open_file::OpenFile;
 use crate::{AtFlags, Cred, Errno, FileType, Fs, Inode};
 use descriptors::FdTable;
 use sluice_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use sluice_sync::{Arc, Mutex};
+use sluice_sync::rcu::{self, RcuCell};
+use sluice_sync::{Mutex, Ref};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -38,30 +39,39 @@ pub struct Process {
     login: u64,
     /// Permission bits that new files do not get. *Atomic (stands alone).*
     umask: AtomicU32,
-    /// Where relative paths start. *Protected by itself.*
-    cwd: Mutex<Arc<Pinned>>,
-    descriptors: Mutex<FdTable>,
+    /// Where relative paths start, a place in a mount that counts us as a user. *Replaced under `moving`.*
+    cwd: RcuCell<Location>,
+    /// Who changes the working directory.
+    moving: Mutex<()>,
+    descriptors: FdTable,
 }
 
 impl Process {
     pub(crate) fn new(fs: Fs, cred: Cred) -> Process {
-        let cwd = Arc::new(fs.mounts().root().pin());
-        Process::assemble(fs, cred, 0o022, cwd, FdTable::default())
+        let root = fs.mounts().root();
+        root.mount.join();
+        Process::assemble(fs, cred, 0o022, root, FdTable::new())
     }
 
-    fn assemble(fs: Fs, cred: Cred, umask: u32, cwd: Arc<Pinned>, descriptors: FdTable) -> Process {
+    fn assemble(fs: Fs, cred: Cred, umask: u32, cwd: Location, descriptors: FdTable) -> Process {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let (umask, cwd) = (AtomicU32::new(umask), Mutex::new(cwd));
-        Process { fs, id, cred, login: id, umask, cwd, descriptors: Mutex::new(descriptors) }
+        let (umask, cwd) = (AtomicU32::new(umask), RcuCell::new(rcu::domain().clone(), cwd));
+        Process { fs, id, cred, login: id, umask, cwd, moving: Mutex::new(()), descriptors }
     }
 
     /// A child: same credentials, umask and working directory; its descriptors point to the same open files;
     /// it owns none of the parent's POSIX locks.
     pub fn fork(&self) -> Process {
-        let cwd = self.cwd.lock().clone();
-        let descriptors = self.descriptors.lock().clone();
+        let cwd = {
+            // While we hold this the parent stays where it is, so its mount is not taken away.
+            let _still = self.moving.lock();
+            let cwd = self.working_directory();
+            cwd.mount.join();
+            cwd
+        };
+        let descriptors = self.descriptors.fork();
         let (fs, cred, umask) = (self.fs.clone(), self.cred.clone(), self.current_umask());
         let mut child = Process::assemble(fs, cred, umask, cwd, descriptors);
         child.login = self.login;
@@ -105,27 +115,48 @@ impl Process {
         Namei::new(self.fs.mounts(), &self.cred)
     }
 
-    /// Where a path given with `dir` starts. An absolute path needs no descriptor.
-    fn start(&self, dir: Fd, path: &[u8]) -> Result<Location, Errno> {
+    fn working_directory(&self) -> Location {
+        self.cwd.load(&self.cwd.read()).clone()
+    }
+
+    /// Where a path given with `dir` starts. An absolute path needs no start, and no descriptor.
+    fn start(&self, dir: Fd, path: &[u8]) -> Result<Option<Location>, Errno> {
         check_path(path)?;
         if path.first() == Some(&b'/') {
-            return Ok(self.fs.mounts().root());
+            return Ok(None);
         }
         if dir == Fd::CWD {
-            return Ok((**self.cwd.lock()).clone());
+            return Ok(Some(self.working_directory()));
         }
         let file = self.file(dir)?;
         if !file.inode().is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        Ok((*file.location).clone())
+        Ok(Some(file.location.clone()))
     }
 
     /// The file at `path`, following a symbolic link at the end if `follow`.
     fn resolve(&self, dir: Fd, path: &Path, follow: bool) -> Result<Location, Errno> {
         let path = path_bytes(path);
         let start = self.start(dir, path)?;
-        self.namei().resolve(&start, path, follow)
+        self.namei().resolve(start.as_ref(), path, follow)
+    }
+
+    /// As [`resolve_at`](Self::resolve_at), for a look at the file that takes no reference of it.
+    fn look_at<R>(
+        &self,
+        dir: Fd,
+        path: &Path,
+        flags: AtFlags,
+        look: impl FnOnce(&Place<'_>) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        if path.as_os_str().is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
+            return look(&Place::of(&self.resolve_at(dir, path, flags)?));
+        }
+        let path = path_bytes(path);
+        let start = self.start(dir, path)?;
+        let follow = !flags.contains(AtFlags::SYMLINK_NOFOLLOW);
+        self.namei().look(start.as_ref(), path, follow, look)
     }
 
     /// As [`resolve`](Self::resolve), by the flags of the `*at` calls. An empty path with `EMPTY_PATH` names
@@ -133,23 +164,23 @@ impl Process {
     fn resolve_at(&self, dir: Fd, path: &Path, flags: AtFlags) -> Result<Location, Errno> {
         if path.as_os_str().is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
             if dir == Fd::CWD {
-                return Ok((**self.cwd.lock()).clone());
+                return Ok(self.working_directory());
             }
-            return Ok((*self.file(dir)?.location).clone());
+            return Ok(self.file(dir)?.location.clone());
         }
         self.resolve(dir, path, !flags.contains(AtFlags::SYMLINK_NOFOLLOW))
     }
 
     /// Walks up to the last component of `path`.
-    fn parent_of(&self, dir: Fd, path: &Path) -> Result<crate::namei::Parent, Errno> {
+    fn parent_of<'p>(&self, dir: Fd, path: &'p Path) -> Result<Parent<'p>, Errno> {
         let path = path_bytes(path);
         let start = self.start(dir, path)?;
-        self.namei().parent_of(&start, path)
+        self.namei().parent_of(start.as_ref(), path)
     }
 
     /// The open file of descriptor `fd`.
-    fn file(&self, fd: Fd) -> Result<Arc<OpenFile>, Errno> {
-        self.descriptors.lock().get(fd)
+    fn file(&self, fd: Fd) -> Result<Ref<OpenFile>, Errno> {
+        self.descriptors.get(fd)
     }
 
     /// What descriptor `fd` is open on.
@@ -159,16 +190,15 @@ impl Process {
     fn opened_location(&self, fd: Fd) -> Result<Location, Errno> {
         let file = self.file(fd)?;
         file.check_opened()?;
-        Ok((*file.location).clone())
+        Ok(file.location.clone())
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let open = std::mem::take(&mut *self.descriptors.lock());
-        for file in open.into_files() {
-            self.release_posix_locks(&file);
-        }
+        let open: Vec<_> = self.descriptors.take_all().collect();
+        open.iter().for_each(|file| self.let_go(file));
+        self.working_directory().mount.leave();
     }
 }
 

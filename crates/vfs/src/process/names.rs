@@ -90,7 +90,7 @@ impl Process {
     }
 
     /// The name to create, checked in the order of Linux: what exists counts before what is forbidden.
-    fn new_name<'p>(&self, parent: &'p Parent, is_dir: bool) -> Result<&'p [u8], Errno> {
+    fn new_name<'p>(&self, parent: &'p Parent<'_>, is_dir: bool) -> Result<&'p [u8], Errno> {
         let name = parent.name_or(Errno::EEXIST)?;
         match self.namei().last_of(parent) {
             Ok(_) => return Err(Errno::EEXIST),
@@ -244,12 +244,17 @@ impl Process {
     }
 
     /// A slash after a name demands a directory, in the order in which Linux finds fault.
-    fn check_trailing_slashes(&self, from: &Parent, to: &Parent, flags: RenameFlags) -> Result<(), Errno> {
+    fn check_trailing_slashes(
+        &self,
+        from: &Parent<'_>,
+        to: &Parent<'_>,
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
         if !from.trailing_slash && !to.trailing_slash {
             return Ok(());
         }
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        let lookup = |parent: &Parent| -> Result<Option<Location>, Errno> {
+        let lookup = |parent: &Parent<'_>| -> Result<Option<Location>, Errno> {
             let name = parent.name_or(Errno::EBUSY)?;
             match parent.dir.inode.lookup(&self.cred, name) {
                 Ok(inode) => Ok(Some(Location::new(&parent.dir.mount, inode))),

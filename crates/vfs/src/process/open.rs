@@ -5,7 +5,7 @@ use crate::mount::Location;
 use crate::namei::{Last, Parent};
 use crate::open_file::OpenFile;
 use crate::{Access, Errno, FileType, NewInode, NewKind, OpenFlags};
-use sluice_sync::Arc;
+use sluice_sync::Ref;
 use std::path::Path;
 
 /// What `open` finds at the end of a path.
@@ -29,18 +29,24 @@ impl Process {
     /// # Errors
     /// As [`open`](Self::open); `EBADF`, `ENOTDIR` for a `dir` that is no directory's descriptor.
     pub fn openat(&self, dir: Fd, path: impl AsRef<Path>, flags: OpenFlags, mode: u32) -> Result<Fd, Errno> {
-        let file = self.open_file(dir, path.as_ref(), flags, mode)?;
+        let file = loop {
+            match self.open_file(dir, path.as_ref(), flags, mode) {
+                // The mount in which the file was found has been taken away: what was below it is meant.
+                Err(Errno::ESTALE) => {}
+                opened => break opened?,
+            }
+        };
         self.install(file, flags.contains(OpenFlags::CLOEXEC))
     }
 
-    fn open_file(&self, dir: Fd, path: &Path, flags: OpenFlags, mode: u32) -> Result<Arc<OpenFile>, Errno> {
+    fn open_file(&self, dir: Fd, path: &Path, flags: OpenFlags, mode: u32) -> Result<Ref<OpenFile>, Errno> {
         let flags = checked_flags(flags)?;
         if flags.contains(OpenFlags::PATH) {
             let location = self.resolve(dir, path, !flags.contains(OpenFlags::NOFOLLOW))?;
             if flags.contains(OpenFlags::DIRECTORY) && !location.inode.is_dir() {
                 return Err(Errno::ENOTDIR);
             }
-            return Ok(OpenFile::new(location.pin(), flags, self.login));
+            return self.describe(location, flags);
         }
         if flags.contains(OpenFlags::TMPFILE) {
             return self.open_unnamed(dir, path, flags, mode);
@@ -55,7 +61,11 @@ impl Process {
                 location
             }
         };
-        Ok(OpenFile::new(location.pin(), flags - OPENING_FLAGS, self.login))
+        self.describe(location, flags - OPENING_FLAGS)
+    }
+
+    fn describe(&self, location: Location, flags: OpenFlags) -> Result<Ref<OpenFile>, Errno> {
+        OpenFile::new(self.fs.mounts(), location, flags, self.login)
     }
 
     fn open_unnamed(
@@ -64,7 +74,7 @@ impl Process {
         path: &Path,
         flags: OpenFlags,
         mode: u32,
-    ) -> Result<Arc<OpenFile>, Errno> {
+    ) -> Result<Ref<OpenFile>, Errno> {
         let location = self.resolve(dir, path, !flags.contains(OpenFlags::NOFOLLOW))?;
         if !location.inode.is_dir() {
             return Err(Errno::ENOTDIR);
@@ -75,7 +85,7 @@ impl Process {
         if flags.contains(OpenFlags::EXCL) {
             inode.attr.change(|attr| attr.linkable = false);
         }
-        Ok(OpenFile::new(Location { inode, ..location }.pin(), flags - OPENING_FLAGS, self.login))
+        self.describe(Location { inode, ..location }, flags - OPENING_FLAGS)
     }
 
     fn find_or_create(&self, dir: Fd, path: &Path, flags: OpenFlags, mode: u32) -> Result<Found, Errno> {
@@ -88,7 +98,7 @@ impl Process {
         let path = path_bytes(path);
         let start = self.start(dir, path)?;
         let mut namei = self.namei();
-        let mut parent = namei.parent_of(&start, path)?;
+        let mut parent = namei.parent_of(start.as_ref(), path)?;
         loop {
             let Last::Name(name) = &parent.last else {
                 return Err(if exclusive { Errno::EEXIST } else { Errno::EISDIR });
@@ -115,7 +125,7 @@ impl Process {
         }
     }
 
-    fn create_regular(&self, parent: &Parent, name: &[u8], mode: u32) -> Result<Location, Errno> {
+    fn create_regular(&self, parent: &Parent<'_>, name: &[u8], mode: u32) -> Result<Location, Errno> {
         parent.dir.mount.check_writable()?;
         let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
         let inode = parent.dir.inode.create(&self.cred, name, &new)?;

@@ -144,6 +144,7 @@ pub(crate) fn plant(fs: &Fs, at: &str, can: Abilities) {
     }
     // The directories after what is in them, or their times would change again.
     let mut paths: Vec<PathBuf> = fs.walk(at).map(|entry| entry.unwrap().path).collect();
+    paths.sort();
     paths.reverse();
     for (index, path) in paths.iter().enumerate() {
         let index = u32::try_from(index).unwrap();

@@ -1,0 +1,111 @@
+//! Watch: what a mount has counted, once (`stat`), every second (`top`), or for Prometheus (`-o metrics=ADDRESS`).
+
+use crate::output::Output;
+use sluice_fuse::control;
+use sluice_lab::failure::{Context, Failure, Result};
+use sluice_lab::interrupt::Interrupt;
+use sluice_lab::mount_stat::MountStat;
+use sluice_sync::thread;
+use sluice_sync::time::{Duration, Instant};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+
+/// Between two screens.
+const EVERY: Duration = Duration::from_secs(1);
+/// How long a client of the metrics may take to ask, and to read.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest head of a request that is read.
+const HEAD_MAX: u64 = 8192;
+/// Moves the cursor to the upper left and clears what is below: ECMA-48.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+pub(crate) fn stat(dir: &Path, json: bool) -> Result<()> {
+    let answer = ask(dir)?;
+    if json {
+        return Output::plain().give(&answer);
+    }
+    Output::plain().give(MountStat::parse(&answer)?.text().as_bytes())
+}
+
+pub(crate) fn top(dir: &Path) -> Result<()> {
+    let interrupt = Interrupt::on_signals()?;
+    let mut output = Output::stopping(&interrupt);
+    let (mut before, mut then) = (MountStat::parse(&ask(dir)?)?, Instant::now());
+    while !interrupt.is_raised() {
+        thread::sleep(EVERY);
+        let now = MountStat::parse(&ask(dir)?)?;
+        let screen = now.screen(&before, then.elapsed().as_secs_f64());
+        output.give(format!("{CLEAR}{}   (Ctrl-C ends)\n{screen}", dir.display()).as_bytes())?;
+        (before, then) = (now, Instant::now());
+    }
+    Ok(())
+}
+
+fn ask(dir: &Path) -> Result<Vec<u8>> {
+    let answer = control::stat(dir).context(|| dir.display().to_string())?;
+    answer.ok_or_else(|| Failure::Failed(format!("{}: no server of sluicefs has it mounted", dir.display())))
+}
+
+/// The address in an option `metrics=ADDRESS`, if the list has one, and the list without it.
+pub(crate) fn take_metrics(list: &str) -> Result<(String, Option<SocketAddr>)> {
+    let (ours, others): (Vec<&str>, Vec<&str>) = list.split(',').partition(|one| one.starts_with("metrics="));
+    let address = ours.last().map(|option| {
+        option["metrics=".len()..].parse().map_err(|_| {
+            Failure::Usage(format!(
+                "mount option {option}: give an address and a port, such as 127.0.0.1:9180"
+            ))
+        })
+    });
+    Ok((others.join(","), address.transpose()?))
+}
+
+/// Answers every HTTP request at `address` with the counts of the mount `device`, until the process ends.
+pub(crate) fn serve_metrics(address: SocketAddr, device: (u32, u32)) -> Result<()> {
+    let listener = TcpListener::bind(address).context(|| format!("metrics={address}"))?;
+    thread::spawn(move || {
+        // One after the other: who asks for metrics asks every few seconds.
+        for stream in listener.incoming().flatten() {
+            // A client that goes away is its own loss.
+            let _ = answer(stream, device);
+        }
+    });
+    Ok(())
+}
+
+fn answer(stream: TcpStream, device: (u32, u32)) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    // The whole head must be read, or closing would reset the connection before the answer is.
+    let mut head = BufReader::new((&stream).take(HEAD_MAX));
+    let mut line = String::new();
+    while head.read_line(&mut line)? > 0 && !line.trim_end().is_empty() {
+        line.clear();
+    }
+    let stat = control::stat_of_device(device)?.and_then(|json| MountStat::parse(&json).ok());
+    let (status, body) = match stat {
+        Some(stat) => ("200 OK", stat.prometheus()),
+        None => ("503 Service Unavailable", String::new()),
+    };
+    let kind = "text/plain; version=0.0.4";
+    let length = body.len();
+    (&stream).write_all(
+        format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        )
+        .as_bytes(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_the_metrics_is_taken_out_of_the_options() {
+        let (rest, address) = take_metrics("size=1M,metrics=127.0.0.1:9180,ro").unwrap();
+        assert_eq!((rest.as_str(), address), ("size=1M,ro", Some(SocketAddr::from(([127, 0, 0, 1], 9180)))));
+        assert_eq!(take_metrics("ro").unwrap(), ("ro".into(), None));
+        assert!(matches!(take_metrics("metrics=here"), Err(Failure::Usage(_))));
+    }
+}

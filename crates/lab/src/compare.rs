@@ -1,0 +1,254 @@
+//! Compare: two results side by side, and for each row whether it became faster, slower, or shows no difference.
+//!
+//! # Theory
+//! Rows belong together when workload, target, variant, CPUs and tasks are the same. Rows of one file that are the
+//! same in these are runs of one thing, and are put together: two builds that were measured in turn, A B A B, with
+//! each one's lines appended to a file of its own, are compared with the drift of the machine in the noise and not in the difference.
+//! What counts as a difference is told in [`stats`](crate::stats).
+
+use crate::failure::{Context, Failure, Result};
+use crate::row::Row;
+use crate::stats::{Interval, differ, ratio_interval};
+use crate::table::{Table, grouped};
+use std::fmt;
+use std::path::Path;
+
+/// Confidence of the intervals that are shown.
+const CONFIDENCE: f64 = 0.99;
+
+/// What a pair of rows shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// More operations a second, beyond chance.
+    Faster,
+    /// Fewer.
+    Slower,
+    /// Neither can be told.
+    NoDifference,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Verdict::Faster => "faster",
+            Verdict::Slower => "slower",
+            Verdict::NoDifference => "no difference shown",
+        })
+    }
+}
+
+/// Two rows that belong together.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// The row of the first result.
+    pub before: Row,
+    /// The row of the second.
+    pub after: Row,
+    /// `ops_per_s` after over before.
+    pub ratio: f64,
+    /// Where that ratio lies, with 99% confidence; `None` below two runs a side.
+    pub interval: Option<Interval>,
+    /// What it shows.
+    pub verdict: Verdict,
+}
+
+impl Pair {
+    fn of(before: &Row, after: &Row) -> Option<Pair> {
+        let ratio = after.ops_per_s? / before.ops_per_s?;
+        let verdict = match differ(&before.rates, &after.rates) {
+            true if ratio > 1.0 => Verdict::Faster,
+            true if ratio < 1.0 => Verdict::Slower,
+            _ => Verdict::NoDifference,
+        };
+        let interval = ratio_interval(&before.rates, &after.rates, CONFIDENCE);
+        Some(Pair { before: before.clone(), after: after.clone(), ratio, interval, verdict })
+    }
+
+    /// True when it became slower by more than `share` (0.05: 5%).
+    pub fn is_slower_by(&self, share: f64) -> bool {
+        self.verdict == Verdict::Slower && self.ratio < 1.0 - share
+    }
+}
+
+/// Two results, row by row.
+pub struct Comparison {
+    /// Rows that are in both, in the order of the first.
+    pub pairs: Vec<Pair>,
+    /// Rows that are in one of them only, or have no rate.
+    pub alone: usize,
+}
+
+/// Compares two results.
+///
+/// # Errors
+/// When they have no row in common.
+pub fn compare(before: &[Row], after: &[Row]) -> Result<Comparison> {
+    let (before, after) = (together(before), together(after));
+    let partner = |row: &Row| after.iter().find(|other| key(other) == key(row));
+    let pairs: Vec<Pair> = before.iter().filter_map(|row| Pair::of(row, partner(row)?)).collect();
+    if pairs.is_empty() {
+        let text = "the two results have no workload, target, variant, CPUs and tasks in common";
+        return Err(Failure::Failed(text.into()));
+    }
+    let alone = before.len() + after.len() - 2 * pairs.len();
+    Ok(Comparison { pairs, alone })
+}
+
+impl Comparison {
+    /// The comparison for a person.
+    pub fn text(&self) -> String {
+        let mut table = Table::with_left_columns(3);
+        table.line([
+            "workload",
+            "target",
+            "variant",
+            "cpus",
+            "before",
+            "after",
+            "ratio",
+            "99% interval",
+            "verdict",
+        ]);
+        for pair in &self.pairs {
+            let row = &pair.before;
+            table.line([
+                row.workload.clone(),
+                row.target.clone(),
+                row.variant.clone().unwrap_or_default(),
+                row.cpus.to_string(),
+                row.ops_per_s.map_or_else(String::new, grouped),
+                pair.after.ops_per_s.map_or_else(String::new, grouped),
+                format!("{:.3}", pair.ratio),
+                self::interval(pair.interval),
+                pair.verdict.to_string(),
+            ]);
+        }
+        let mut text = table.render();
+        if self.alone > 0 {
+            text.push_str(&format!("{} rows are in one of the results only.\n", self.alone));
+        }
+        if self.pairs.iter().any(|pair| pair.before.simulated) {
+            text.push_str("Rows on sim:MACHINE are simulated: their ratios hold for that machine.\n");
+        }
+        text
+    }
+}
+
+/// An interval for a person.
+pub(crate) fn interval(interval: Option<Interval>) -> String {
+    interval
+        .map_or_else(|| "one run".into(), |interval| format!("{:.3} - {:.3}", interval.low, interval.high))
+}
+
+/// Reads a result, one JSON object per line.
+///
+/// # Errors
+/// When the file cannot be read, is empty, or a line is no row.
+pub fn read(path: &Path) -> Result<Vec<Row>> {
+    let name = || path.display().to_string();
+    let text = std::fs::read_to_string(path).context(name)?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let rows = lines.map(|(number, line)| {
+        serde_json::from_str(line).map_err(|error| {
+            Failure::Failed(format!("{}, line {}: {error}; give what bench --json wrote", name(), number + 1))
+        })
+    });
+    let rows = rows.collect::<Result<Vec<Row>>>()?;
+    if rows.is_empty() {
+        return Err(Failure::Failed(format!("{}: no results in it", name())));
+    }
+    Ok(rows)
+}
+
+/// A share as it is written on the command line: `5%` or `5`, in percent.
+///
+/// # Errors
+/// [`Failure::Usage`] for anything else.
+pub fn parse_percent(text: &str) -> Result<f64> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>();
+    match number {
+        Ok(percent) if (0.0..100.0).contains(&percent) => Ok(percent / 100.0),
+        _ => Err(Failure::Usage(format!("--fail-over {text}: give a percentage, such as 5%"))),
+    }
+}
+
+fn key(row: &Row) -> (&str, &str, Option<&str>, usize, usize) {
+    (&row.workload, &row.target, row.variant.as_deref(), row.cpus, row.tasks)
+}
+
+/// Puts rows of one key together.
+fn together(rows: &[Row]) -> Vec<Row> {
+    let mut all: Vec<Row> = Vec::new();
+    for row in rows {
+        match all.iter_mut().find(|other| key(other) == key(row)) {
+            None => all.push(row.clone()),
+            Some(first) => {
+                let rates = [&first.rates[..], &row.rates].concat();
+                first.set_rates(first.ops + row.ops, &rates);
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Origin;
+    use crate::stats::Chance;
+
+    fn row(workload: &str, rates: &[f64]) -> Row {
+        let origin = Origin { machine: "m".into(), kernel: "k".into(), command: None };
+        let mut row = Row::new(&origin, workload, "lib".into(), 2, 2);
+        row.set_rates(1, rates);
+        row
+    }
+
+    fn verdicts(before: &[Row], after: &[Row]) -> Vec<Verdict> {
+        compare(before, after).unwrap().pairs.iter().map(|pair| pair.verdict).collect()
+    }
+
+    #[test]
+    fn a_row_is_faster_slower_or_neither() {
+        let before = [100.0, 101.0, 99.0, 100.5, 99.5];
+        let scaled = |by: f64| before.map(|rate| rate * by);
+        let after = [row("a", &scaled(1.3)), row("b", &scaled(0.7)), row("c", &scaled(1.004))];
+        let all = [row("a", &before), row("b", &before), row("c", &before)];
+        assert_eq!(verdicts(&all, &after), [Verdict::Faster, Verdict::Slower, Verdict::NoDifference]);
+        let comparison = compare(&all, &after).unwrap();
+        assert!(comparison.pairs[1].is_slower_by(0.05) && !comparison.pairs[1].is_slower_by(0.35));
+        assert!(!comparison.pairs[0].is_slower_by(0.0));
+        assert!(comparison.text().contains("no difference shown"), "{}", comparison.text());
+    }
+
+    #[test]
+    fn results_without_a_difference_give_no_verdict_in_twenty_of_twenty_repetitions() {
+        for seed in 0..20 {
+            let mut chance = Chance(seed);
+            let mut runs = || {
+                let noise = |chance: &mut Chance| 1.0 + 0.06 * ((chance.next() % 1000) as f64 / 1000.0 - 0.5);
+                (0..5).map(|_| 1e6 * noise(&mut chance)).collect::<Vec<f64>>()
+            };
+            let before: Vec<Row> = ["a", "b", "c", "d", "e"].map(|name| row(name, &runs())).into();
+            let after: Vec<Row> = ["a", "b", "c", "d", "e"].map(|name| row(name, &runs())).into();
+            assert_eq!(verdicts(&before, &after), [Verdict::NoDifference; 5], "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn lines_of_one_thing_are_its_runs() {
+        let before = [row("a", &[1.0, 3.0]), row("a", &[2.0])];
+        let comparison = compare(&before, &[row("a", &[2.0]), row("z", &[1.0])]).unwrap();
+        assert_eq!(
+            (comparison.pairs[0].before.runs, comparison.pairs[0].ratio, comparison.alone),
+            (3, 1.0, 1)
+        );
+        assert!(compare(&before, &[row("z", &[1.0])]).is_err());
+    }
+
+    #[test]
+    fn a_percentage_is_read_with_and_without_its_sign() {
+        assert_eq!((parse_percent("5%"), parse_percent("2.5")), (Ok(0.05), Ok(0.025)));
+        assert!(["", "x", "-1", "100"].into_iter().all(|text| parse_percent(text).is_err()));
+    }
+}

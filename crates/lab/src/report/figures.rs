@@ -1,0 +1,212 @@
+//! Figures: rows of one workload as plots with their tables: throughput and idle side by side, efficiency, latency.
+
+use super::page::{Cell, escape, table};
+use super::plot::{Axes, MARKS, Plot, Point, Series, short};
+use crate::failure::Result;
+use crate::row::Row;
+use crate::table::{duration, grouped};
+use std::fmt::Write as _;
+
+/// Throughputs that differ by more than this are drawn in powers of ten.
+const SPAN: f64 = 60.0;
+
+/// A row, and under which name it is drawn.
+pub(super) struct Named<'a> {
+    pub(super) name: String,
+    pub(super) row: &'a Row,
+}
+
+/// The plots and tables of rows that may be drawn together: of one workload, and of one machine.
+pub(super) fn figures(rows: &[Named<'_>]) -> Result<String> {
+    let mut names: Vec<&str> = Vec::new();
+    for named in rows {
+        if !names.contains(&named.name.as_str()) {
+            names.push(&named.name);
+        }
+    }
+    let curves = Curves { rows, names };
+    let mut html = String::new();
+    if let Some(first) = rows.first() {
+        let kind = if first.row.simulated { "simulated" } else { "native" };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            html,
+            "<p class=\"facts\"><span class=\"badge\">{kind}</span> {}</p>",
+            escape(&first.row.machine)
+        );
+    }
+    html.push_str(&curves.legend());
+    html.push_str("<div class=\"plots\">\n");
+    let rates = || rows.iter().filter_map(|named| named.row.ops_per_s);
+    let (low, high) =
+        rates().fold((f64::INFINITY, 0.0f64), |(low, high), rate| (low.min(rate), high.max(rate)));
+    let axes = if high > SPAN * low { Axes::CpusAndPower } else { Axes::CpusAndAmount };
+    html.push_str(&curves.figure("Throughput, operations per second", axes, "ops/s", |row| {
+        let range = row.ops_per_s_low.zip(row.ops_per_s_high);
+        Some((row.ops_per_s?, range))
+    })?);
+    html.push_str(&curves.figure("Idle time of the CPUs in use", Axes::CpusAndPercent, "idle", |row| {
+        Some((100.0 * row.idle?, None))
+    })?);
+    if rows.iter().any(|named| named.row.cpus > 1) {
+        html.push_str(&curves.figure(
+            "Scaling: rate per CPU against one CPU",
+            Axes::CpusAndPercent,
+            "efficiency",
+            |row| curves.efficiency(row).map(|share| (100.0 * share, None)),
+        )?);
+    }
+    html.push_str(&curves.latency()?);
+    html.push_str("</div>\n");
+    html.push_str(&curves.table());
+    html.push_str(&curves.hottest());
+    Ok(html)
+}
+
+struct Curves<'a> {
+    rows: &'a [Named<'a>],
+    names: Vec<&'a str>,
+}
+
+impl Curves<'_> {
+    fn legend(&self) -> String {
+        let mut html = String::from("<ul class=\"legend\" aria-label=\"Legend\">\n");
+        for (number, name) in self.names.iter().enumerate() {
+            let mark = MARKS[number % MARKS.len()];
+            let _ = writeln!(
+                html,
+                "<li><span class=\"c{}\" aria-hidden=\"true\">{mark}</span> {}</li>",
+                number % super::plot::COLOURS.len(),
+                escape(name)
+            );
+        }
+        html + "</ul>\n"
+    }
+
+    /// A plot of `of` against CPUs; nothing where no row has it.
+    fn figure(
+        &self,
+        caption: &str,
+        axes: Axes,
+        y_label: &str,
+        of: impl Fn(&Row) -> Option<(f64, Option<(f64, f64)>)>,
+    ) -> Result<String> {
+        let series = self.names.iter().enumerate().map(|(number, name)| {
+            let rows = self.rows.iter().filter(|named| named.name == *name);
+            let mut points: Vec<Point> = rows
+                .filter_map(|named| {
+                    of(named.row).map(|(y, range)| Point { x: named.row.cpus as f64, y, range })
+                })
+                .collect();
+            points.sort_by(|a, b| a.x.total_cmp(&b.x));
+            Series { number, points }
+        });
+        drawing(caption, axes, y_label, &series.collect::<Vec<_>>())
+    }
+
+    /// The distributions at the most CPUs.
+    fn latency(&self) -> Result<String> {
+        let Some(cpus) = self.rows.iter().map(|named| named.row.cpus).max() else { return Ok(String::new()) };
+        let series = self.names.iter().enumerate().map(|(number, name)| {
+            let row = self.rows.iter().find(|named| named.name == *name && named.row.cpus == cpus);
+            let buckets = row.map(|named| &named.row.latency[..]).unwrap_or_default();
+            let all: u64 = buckets.iter().map(|(_, count)| count).sum();
+            let mut below = 0;
+            let points = buckets.iter().map(|&(bound, count)| {
+                below += count;
+                Point { x: bound as f64, y: 100.0 * below as f64 / all.max(1) as f64, range: None }
+            });
+            Series { number, points: points.collect() }
+        });
+        let caption = format!("Latency at {cpus} CPUs: share of operations that took at most so long");
+        drawing(&caption, Axes::TimeAndPercent, "share", &series.collect::<Vec<_>>())
+    }
+
+    fn efficiency(&self, row: &Row) -> Option<f64> {
+        let name = &self.rows.iter().find(|named| std::ptr::eq(named.row, row))?.name;
+        let one = self.rows.iter().find(|other| other.name == *name && other.row.cpus == 1)?;
+        Some(row.ops_per_s? / row.cpus as f64 / one.row.ops_per_s?)
+    }
+
+    fn table(&self) -> String {
+        let unknown = || "-".to_owned();
+        let percent =
+            |share: Option<f64>| share.map_or_else(unknown, |share| format!("{:.0}%", 100.0 * share));
+        let time = |ns: Option<u64>| ns.map_or_else(unknown, |ns| duration(ns as f64));
+        let lines = self.rows.iter().map(|Named { name, row }| {
+            let interval = row.ops_per_s_low.zip(row.ops_per_s_high);
+            vec![
+                Cell::from(name.clone()),
+                row.cpus.to_string().into(),
+                row.tasks.to_string().into(),
+                row.runs.to_string().into(),
+                row.ops_per_s.map_or_else(unknown, grouped).into(),
+                interval
+                    .map_or_else(unknown, |(low, high)| format!("{} - {}", short(low), short(high)))
+                    .into(),
+                percent(self.efficiency(row)).into(),
+                time(row.p50_ns).into(),
+                time(row.p99_ns).into(),
+                time(row.max_ns).into(),
+                percent(row.user).into(),
+                percent(row.system).into(),
+                percent(row.idle).into(),
+                row.switches_per_op.map_or_else(unknown, |count| format!("{count:.4}")).into(),
+            ]
+        });
+        let heads = [
+            "",
+            "CPUs",
+            "tasks",
+            "runs",
+            "ops/s",
+            "95% interval",
+            "per CPU",
+            "p50",
+            "p99",
+            "max",
+            "user",
+            "system",
+            "idle",
+            "switches/op",
+        ];
+        let table = table("The figures behind the plots", &heads, &lines.collect::<Vec<_>>());
+        format!("<details><summary>Table</summary>\n{table}</details>\n")
+    }
+
+    /// Which lines CPUs waited for; only the simulated machine knows.
+    fn hottest(&self) -> String {
+        let lines = self.rows.iter().filter(|named| named.row.cpus > 1).flat_map(|Named { name, row }| {
+            row.hottest.iter().map(|line| {
+                vec![
+                    Cell::from(name.clone()),
+                    row.cpus.to_string().into(),
+                    Cell::Words(line.name.clone()),
+                    line.writers.to_string().into(),
+                    grouped(line.wait_cycles_per_op).into(),
+                ]
+            })
+        });
+        let lines: Vec<_> = lines.collect();
+        if lines.is_empty() {
+            return String::new();
+        }
+        let heads = ["", "CPUs", "lock or field", "written by CPUs", "cycles waited per operation"];
+        let table = table("What CPUs waited for (simulated)", &heads, &lines);
+        format!("<details><summary>Locks and lines waited for</summary>\n{table}</details>\n")
+    }
+}
+
+fn drawing(caption: &str, axes: Axes, y_label: &str, series: &[Series]) -> Result<String> {
+    if series.iter().all(|series| series.points.is_empty()) {
+        return Ok(String::new());
+    }
+    let svg = Plot { axes, y_label, series }.svg()?;
+    let caption = escape(caption);
+    let svg = svg.replacen(
+        "<svg ",
+        &format!("<svg role=\"img\" aria-label=\"{caption}; the table below has the figures\" "),
+        1,
+    );
+    Ok(format!("<figure>\n<figcaption>{caption}</figcaption>\n{svg}</figure>\n"))
+}

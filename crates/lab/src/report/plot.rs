@@ -1,0 +1,216 @@
+//! Plot: points against CPUs or time, as inline SVG.
+//!
+//! # Theory
+//! Drawn by `plotters` with fixed colours, so that the SVG stands for itself. The page's style sheet replaces these
+//! colours by selectors on the attributes (`[stroke="#0072B2"]`), which beat the attributes: so one drawing serves
+//! light and dark. The colours of the series are those of Okabe and Ito, which the colour-blind can tell apart, and each
+//! series has a mark of its own besides. The numbers are in the table under each plot.
+
+use crate::failure::{Failure, Result};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+/// One curve.
+pub(super) struct Series {
+    /// Its number in the legend, which gives colour and mark.
+    pub(super) number: usize,
+    pub(super) points: Vec<Point>,
+}
+
+/// A point, with the range that it may lie in.
+pub(super) struct Point {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) range: Option<(f64, f64)>,
+}
+
+/// How the axes are divided.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Axes {
+    /// CPUs, each twice the one before; up from 0.
+    CpusAndAmount,
+    /// CPUs, each twice the one before; amounts, each ten times the one before.
+    CpusAndPower,
+    /// CPUs, each twice the one before; percent from 0 to 100, or more where there is more.
+    CpusAndPercent,
+    /// Nanoseconds, each ten times the one before; percent.
+    TimeAndPercent,
+}
+
+pub(super) struct Plot<'a> {
+    pub(super) axes: Axes,
+    pub(super) y_label: &'a str,
+    pub(super) series: &'a [Series],
+}
+
+const SIZE: (u32, u32) = (480, 300);
+const INK: RGBColor = RGBColor(0x1B, 0x1F, 0x24);
+const AXIS: RGBColor = RGBColor(0x6E, 0x77, 0x81);
+const GRID: RGBColor = RGBColor(0xD8, 0xDE, 0xE4);
+pub(super) const COLOURS: [RGBColor; 6] = [
+    RGBColor(0x00, 0x72, 0xB2),
+    RGBColor(0xD5, 0x5E, 0x00),
+    RGBColor(0x00, 0x9E, 0x73),
+    RGBColor(0xCC, 0x79, 0xA7),
+    RGBColor(0xE6, 0x9F, 0x00),
+    RGBColor(0x56, 0xB4, 0xE9),
+];
+/// The mark of each series, for the legend.
+pub(super) const MARKS: [&str; 4] = ["\u{25cf}", "\u{25b2}", "\u{25a0}", "\u{2715}"];
+
+impl Axes {
+    fn x(self, value: f64) -> f64 {
+        if self == Axes::TimeAndPercent { value.max(1.0).log10() } else { value.max(1.0).log2() }
+    }
+
+    fn y(self, value: f64) -> f64 {
+        if self == Axes::CpusAndPower { value.max(1.0).log10() } else { value }
+    }
+
+    fn x_text(self, x: f64) -> String {
+        match self {
+            _ if (x - x.round()).abs() > 0.01 => String::new(),
+            Axes::TimeAndPercent => crate::table::duration(10f64.powf(x.round())),
+            _ => format!("{:.0}", x.round().exp2()),
+        }
+    }
+
+    fn y_text(self, y: f64) -> String {
+        match self {
+            Axes::CpusAndPower if (y - y.round()).abs() > 0.01 => String::new(),
+            Axes::CpusAndPower => short(10f64.powf(y)),
+            Axes::CpusAndAmount => short(y),
+            _ => format!("{y:.0}%"),
+        }
+    }
+}
+
+/// A number with a unit prefix: `1.5M`.
+pub(super) fn short(number: f64) -> String {
+    let (scaled, unit) = match number.abs() {
+        n if n >= 1e9 => (number / 1e9, "G"),
+        n if n >= 1e6 => (number / 1e6, "M"),
+        n if n >= 1e3 => (number / 1e3, "k"),
+        _ => (number, ""),
+    };
+    if scaled.fract().abs() < 0.05 || scaled >= 100.0 {
+        format!("{scaled:.0}{unit}")
+    } else {
+        format!("{scaled:.1}{unit}")
+    }
+}
+
+impl Plot<'_> {
+    /// The drawing as an `<svg>` element. There must be a point: an axis without end takes for ever to divide.
+    pub(super) fn svg(&self) -> Result<String> {
+        let mut text = String::new();
+        {
+            let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+            self.draw(&area).map_err(|error| Failure::Failed(format!("cannot draw a plot: {error}")))?;
+        }
+        Ok(text)
+    }
+
+    fn draw(
+        &self,
+        area: &DrawingArea<SVGBackend<'_>, Shift>,
+    ) -> std::result::Result<(), Box<dyn std::error::Error>> {
+        let axes = self.axes;
+        let points = || self.series.iter().flat_map(|series| &series.points);
+        let ends = |of: &dyn Fn(&Point) -> f64| {
+            points()
+                .map(of)
+                .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)))
+        };
+        let (left, right) = ends(&|point| axes.x(point.x));
+        let (left, right) = if left < right { (left, right) } else { (left - 0.5, right + 0.5) };
+        let highest = ends(&|point| axes.y(point.range.map_or(point.y, |(_, high)| high.max(point.y)))).1;
+        let lowest = ends(&|point| axes.y(point.y)).0;
+        let (bottom, top) = match axes {
+            Axes::CpusAndPower => (lowest.floor(), highest.ceil().max(lowest.floor() + 1.0)),
+            Axes::CpusAndAmount => (0.0, (highest * 1.08).max(1e-9)),
+            Axes::CpusAndPercent => (0.0, highest.max(100.0) * 1.04),
+            Axes::TimeAndPercent => (0.0, 104.0),
+        };
+        let margin = (right - left) * 0.04;
+        let mut chart = ChartBuilder::on(area)
+            .margin(6)
+            .x_label_area_size(46)
+            .y_label_area_size(70)
+            .build_cartesian_2d(left - margin..right + margin, bottom..top)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(AXIS)
+            .label_style(("sans-serif", 18, &INK))
+            .x_desc(if axes == Axes::TimeAndPercent { "latency" } else { "CPUs" })
+            .y_desc(self.y_label)
+            .x_labels((right - left).round() as usize + 1)
+            .y_labels(5)
+            .x_label_formatter(&|x| axes.x_text(*x))
+            .y_label_formatter(&|y| axes.y_text(*y))
+            .draw()?;
+        for series in self.series {
+            let colour = COLOURS[series.number % COLOURS.len()];
+            let place = |point: &Point| (axes.x(point.x), axes.y(point.y));
+            let curve: Vec<_> = series.points.iter().map(place).collect();
+            chart.draw_series([PathElement::new(curve, colour.stroke_width(2))])?;
+            for point in &series.points {
+                if let Some((low, high)) = point.range {
+                    let (x, low, high) = (axes.x(point.x), axes.y(low), axes.y(high));
+                    chart
+                        .draw_series([PathElement::new(vec![(x, low), (x, high)], colour.stroke_width(1))])?;
+                }
+            }
+            let (at, filled) = (series.points.iter().map(place), colour.filled());
+            match series.number % MARKS.len() {
+                0 => chart.draw_series(at.map(|at| Circle::new(at, 4, filled)))?,
+                1 => chart.draw_series(at.map(|at| TriangleMarker::new(at, 6, filled)))?,
+                2 => chart.draw_series(
+                    at.map(|at| EmptyElement::at(at) + Rectangle::new([(-4, -4), (4, 4)], filled)),
+                )?,
+                _ => chart.draw_series(at.map(|at| Cross::new(at, 4, colour.stroke_width(2))))?,
+            };
+        }
+        area.present()?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plot_has_a_mark_for_each_point_and_fits_any_width() {
+        let points = |scale: f64| {
+            [1.0, 2.0, 64.0].map(|x| Point {
+                x,
+                y: x * scale,
+                range: Some((x * scale * 0.9, x * scale * 1.1)),
+            })
+        };
+        let series = [
+            Series { number: 0, points: points(1e6).into() },
+            Series { number: 1, points: points(2e5).into() },
+        ];
+        for axes in [Axes::CpusAndAmount, Axes::CpusAndPower, Axes::CpusAndPercent, Axes::TimeAndPercent] {
+            let svg = Plot { axes, y_label: "ops/s", series: &series }.svg().unwrap();
+            assert_eq!(svg.matches("<circle").count(), 3, "{svg}");
+            assert!(svg.contains("viewBox") && svg.contains("#0072B2") && svg.contains("#1B1F24"), "{svg}");
+        }
+    }
+
+    #[test]
+    fn a_single_point_can_be_drawn() {
+        let one = [Series { number: 0, points: vec![Point { x: 1.0, y: 0.0, range: None }] }];
+        assert!(Plot { axes: Axes::CpusAndAmount, y_label: "", series: &one }.svg().is_ok());
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!([0.0, 950.0, 1500.0, 2e6, 123.4e6].map(short), ["0", "950", "1.5k", "2M", "123M"]);
+    }
+}

@@ -1,0 +1,120 @@
+//! Descriptors and mounts used by several threads: numbers, ends of descriptions, and who is busy.
+
+use sluice_sync::thread;
+use sluice_vfs::{
+    Cancel, Cred, Errno, Fd, FileLock, FlockOperation, Fs, LockType, MountFlags, OpenFlags, Options, Process,
+    Superblock, UmountFlags,
+};
+
+fn root() -> Process {
+    let process = Fs::new().process(Cred::root());
+    process.mknod("/f", sluice_vfs::FileType::Regular, 0o644, 0).unwrap();
+    process
+}
+
+fn open(process: &Process) -> Fd {
+    process.open("/f", OpenFlags::RDWR, 0).unwrap()
+}
+
+#[test]
+fn numbers_are_the_lowest_again_after_threads_opened_and_closed_at_random() {
+    let process = root();
+    thread::scope(|scope| {
+        for seed in 1u64..4 {
+            let process = &process;
+            scope.spawn(move || {
+                let (mut state, mut mine) = (seed, Vec::new());
+                for _ in 0..3_000 {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let roll = (state >> 33) as usize;
+                    if mine.len() < 40 && !roll.is_multiple_of(3) {
+                        mine.push(open(process));
+                    } else if !mine.is_empty() {
+                        let fd = mine.swap_remove(roll % mine.len());
+                        process.close(fd).unwrap();
+                        assert!(mine.iter().all(|fd| process.fstat(*fd).is_ok()));
+                    }
+                }
+                mine.into_iter().for_each(|fd| process.close(fd).unwrap());
+            });
+        }
+    });
+    assert!((0..50).all(|number| open(&process) == Fd(number)));
+    for number in [30, 7, 41] {
+        process.close(Fd(number)).unwrap();
+    }
+    assert_eq!([(); 4].map(|()| open(&process).0), [7, 30, 41, 50]);
+}
+
+#[test]
+fn a_lock_granted_after_the_last_close_is_given_back() {
+    let process = root();
+    let (holder, waiter) = (open(&process), open(&process));
+    process.flock(holder, FlockOperation::Exclusive).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| process.flock_wait(waiter, FlockOperation::Exclusive, &Cancel::new()));
+        let waits = |entry: &sluice_locks::LockEntry| entry.waits_for.is_some();
+        while !process.fs().superblock().lock_domain().list().iter().any(waits) {
+            thread::yield_now();
+        }
+        process.close(waiter).unwrap();
+        process.close(holder).unwrap();
+        assert_eq!(waiting.join().unwrap(), Ok(()));
+    });
+    let third = open(&process);
+    assert_eq!(process.flock(third, FlockOperation::Exclusive), Ok(()));
+}
+
+#[test]
+fn locks_of_a_description_end_with_its_last_descriptor_at_once() {
+    let process = root();
+    let (first, other) = (open(&process), open(&process));
+    let second = process.dup(first).unwrap();
+    process.ofd_setlk(first, &FileLock::whole(LockType::Write)).unwrap();
+    process.close(first).unwrap();
+    assert_eq!(process.ofd_setlk(other, &FileLock::whole(LockType::Write)), Err(Errno::EAGAIN));
+    process.close(second).unwrap();
+    assert_eq!(process.ofd_setlk(other, &FileLock::whole(LockType::Write)), Ok(()));
+}
+
+#[test]
+fn a_mount_is_free_the_moment_its_last_user_left_it() {
+    let process = root();
+    process.mkdir("/m", 0o755).unwrap();
+    for _ in 0..50 {
+        process.mount(Superblock::new(Options::default()), "/m", MountFlags::empty()).unwrap();
+        process.chdir("/m").unwrap();
+        let fd = process.open("f", OpenFlags::RDWR | OpenFlags::CREAT, 0o644).unwrap();
+        let child = process.fork();
+        let umount = || process.umount("/m", UmountFlags::empty());
+        assert_eq!(umount(), Err(Errno::EBUSY));
+        process.chdir("/").unwrap();
+        process.close(fd).unwrap();
+        assert_eq!(umount(), Err(Errno::EBUSY));
+        drop(child);
+        assert_eq!(umount(), Ok(()));
+    }
+}
+
+#[test]
+fn a_file_is_opened_in_a_mount_or_the_mount_goes_but_not_both() {
+    let process = root();
+    process.mkdir("/m", 0o755).unwrap();
+    for _ in 0..200 {
+        process.mount(Superblock::new(Options::default()), "/m", MountFlags::empty()).unwrap();
+        process.mknod("/m/f", sluice_vfs::FileType::Regular, 0o644, 0).unwrap();
+        let (opened, gone) = thread::scope(|scope| {
+            let opener = scope.spawn(|| process.open("/m/f", OpenFlags::RDONLY, 0));
+            let gone = process.umount("/m", UmountFlags::empty());
+            (opener.join().unwrap(), gone)
+        });
+        match (opened, gone) {
+            (Ok(fd), Err(Errno::EBUSY)) => {
+                process.close(fd).unwrap();
+                process.umount("/m", UmountFlags::empty()).unwrap();
+            }
+            (Err(Errno::ENOENT), Ok(())) => {}
+            both => panic!("{both:?}"),
+        }
+    }
+}
