@@ -119,9 +119,14 @@ pub trait Target: Send + Sync {
     /// # Errors
     /// When the task cannot get a context of its own.
     fn task(&self) -> Result<Box<dyn Calls>>;
+
+    /// Whether a task changes the thread that asks for it, which then can serve nothing else.
+    fn changes_thread(&self) -> bool {
+        true
+    }
 }
 
-/// Runs `work` on a new thread with the calls of a new task of `target`, and waits for it.
+/// Runs `work` with the calls of a new task of `target`, on a new thread if the task changes it.
 ///
 /// # Errors
 /// That of `work`, or of starting the task.
@@ -129,6 +134,9 @@ pub fn with_task<T: Send>(
     target: &dyn Target,
     work: impl FnOnce(&mut dyn Calls) -> Result<T> + Send,
 ) -> Result<T> {
+    if !target.changes_thread() {
+        return work(&mut *target.task()?);
+    }
     thread::scope(|scope| scope.spawn(|| work(&mut *target.task()?)).join())
         .unwrap_or_else(|_| Err(Failure::Failed("the task panicked".into())))
 }

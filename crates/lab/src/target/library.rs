@@ -43,6 +43,11 @@ impl Target for Library {
         let process = self.fs.process(self.cred.clone());
         Ok(Box::new(ProcessCalls { process, files: OpenFiles::new(), here: PhantomData }))
     }
+
+    /// A simulated file system can be used from one host thread only.
+    fn changes_thread(&self) -> bool {
+        false
+    }
 }
 
 /// How many entries of a directory one call may return: about what fits the buffer of a system call.

@@ -48,7 +48,15 @@ impl<T: Default> SlotTable<T> {
 
     /// The values made so far: at least those of every slot that was ever looked up.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.chunks.iter().filter_map(OnceLock::get).flatten()
+        self.numbered().map(|(_, value)| value)
+    }
+
+    /// As [`iter`](Self::iter), each with its slot.
+    pub fn numbered(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.chunks.iter().enumerate().flat_map(|(chunk, values)| {
+            let first = ((FIRST << chunk) - FIRST) as u32;
+            (first..).zip(values.get().into_iter().flatten())
+        })
     }
 }
 
@@ -86,5 +94,9 @@ mod tests {
         for slot in (0..1_000).chain([100_000]) {
             assert_eq!(table.get(slot).load(Ordering::Relaxed), slot + 1);
         }
+        // Chunks that nobody asked for lie between: the numbers go on behind them.
+        assert!(table.numbered().any(|(slot, _)| slot == 100_000));
+        let used = table.numbered().filter(|(_, value)| value.load(Ordering::Relaxed) != 0);
+        assert!(used.into_iter().all(|(slot, value)| value.load(Ordering::Relaxed) == slot + 1));
     }
 }

@@ -27,8 +27,6 @@ pub(super) struct Cache {
     pub(super) flushed: u64,
     /// How often something was counted since.
     pub(super) turns: u32,
-    /// The owner is freeing objects and must not begin to free others inside their destructors.
-    pub(super) freeing: bool,
 }
 
 /// A number for the object at `addr` whose low bits choose its way.
@@ -44,14 +42,7 @@ fn spread(addr: usize) -> usize {
 
 impl Cache {
     fn new() -> Cache {
-        Cache {
-            ways: Box::new([]),
-            used: Vec::new(),
-            reviews: VecDeque::new(),
-            flushed: 0,
-            turns: 0,
-            freeing: false,
-        }
+        Cache { ways: Box::new([]), used: Vec::new(), reviews: VecDeque::new(), flushed: 0, turns: 0 }
     }
 
     pub(super) fn is_enlisted(&self) -> bool {

@@ -3,20 +3,28 @@
 use super::cache::Cache;
 use super::object::Object;
 use crate::Mutex;
-use crate::face::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use crate::face::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::face::{CachePadded, Host, PerHost, SHRUNK, SlotTable, const_new, global, thread};
 use crate::spin::{SpinGuard, SpinLock, Ttas};
 
 /// After so many counts a thread flushes its cache.
 const TURNS: u32 = if SHRUNK { 2 } else { 2048 };
 
-/// One thread's cache. The lock is the owner's but for moments: others take it to flush for an idle thread.
-type Shard = CachePadded<SpinLock<Cache, Ttas>>;
+/// What one thread writes.
+#[derive(Default)]
+struct Shard {
+    /// The lock is the owner's but for moments: others take it to flush for an idle thread.
+    cache: SpinLock<Cache, Ttas>,
+    /// The owner is freeing objects: it must not begin to free others inside their destructors, and who settles
+    /// waits for it. *atomic (freed); set under the lock of `cache`, cleared without, so that who waits for it can
+    /// look without being in its way*
+    freeing: AtomicBool,
+}
 
 /// All caches that may hold counts of an object.
 pub(super) struct World {
     /// By thread slot. *each protected by its lock*
-    shards: SlotTable<Shard>,
+    shards: SlotTable<CachePadded<Shard>>,
     /// The epoch that is now. *atomic (epoch); written under `enlisted`*
     epoch: CachePadded<AtomicU64>,
     /// How many caches have not been flushed in it. *atomic (flushed)*
@@ -24,6 +32,20 @@ pub(super) struct World {
     /// The slots of the caches that are in use. A cache joins under this lock, so who holds it knows them all.
     /// *protected by itself*
     enlisted: Mutex<Vec<u32>>,
+}
+
+impl Shard {
+    /// Whether the owner is freeing objects.
+    fn is_freeing(&self) -> bool {
+        // Acquire(freed): what the destructors did; pairs with Release(freed) in freed().
+        self.freeing.load(Ordering::Acquire)
+    }
+
+    /// The owner has freed what it found dead.
+    fn freed(&self) {
+        // Release(freed): pairs with Acquire(freed) in is_freeing().
+        self.freeing.store(false, Ordering::Release);
+    }
 }
 
 /// Whether a flush was its cache's first in the epoch.
@@ -76,14 +98,15 @@ impl World {
     #[inline]
     fn with_cache(&self, count: impl FnOnce(&mut Cache)) {
         let shard = self.shards.get(thread::slot());
-        let mut guard = shard.lock();
+        let mut guard = shard.cache.lock();
         if !guard.is_enlisted() {
             drop(guard);
             guard = self.enlist(shard);
         }
         let cache = &mut *guard;
         count(cache);
-        let due = cache.turns >= TURNS && !cache.freeing;
+        // Relaxed: our own.
+        let due = cache.turns >= TURNS && !shard.freeing.load(Ordering::Relaxed);
         drop(guard);
         if due {
             self.maintain(shard);
@@ -94,7 +117,7 @@ impl World {
     #[cold]
     fn enlist<'a>(&'a self, shard: &'a Shard) -> SpinGuard<'a, Cache, Ttas> {
         let mut enlisted = self.enlisted.lock();
-        let mut cache = shard.lock();
+        let mut cache = shard.cache.lock();
         // Relaxed: written under this lock.
         cache.enlist(self.epoch.load(Ordering::Relaxed));
         // Relaxed: publishes nothing. If the last flush of this epoch was counted already, who did it waits for
@@ -125,8 +148,9 @@ impl World {
     fn maintain(&self, shard: &Shard) {
         let mut dead = Vec::new();
         let flushed = {
-            let mut cache = shard.lock();
-            cache.freeing = true;
+            let mut cache = shard.cache.lock();
+            // Relaxed: published by the lock, under which settle() looks.
+            shard.freeing.store(true, Ordering::Relaxed);
             self.flush(&mut cache, &mut dead)
         };
         match flushed {
@@ -136,7 +160,7 @@ impl World {
             Flushed::Again => self.flush_laggards(&mut dead),
         }
         free(dead);
-        shard.lock().freeing = false;
+        shard.freed();
     }
 
     /// Begins the next epoch, when every cache has been flushed in this one. The caller holds `enlisted`.
@@ -157,7 +181,7 @@ impl World {
         // Relaxed: written under this lock.
         let now = self.epoch.load(Ordering::Relaxed);
         for slot in enlisted.iter() {
-            let mut cache = self.shards.get(*slot).lock();
+            let mut cache = self.shards.get(*slot).cache.lock();
             if cache.flushed != now && matches!(self.flush(&mut cache, dead), Flushed::Last) {
                 drop(cache);
                 return self.begin_epoch(&enlisted);
@@ -167,7 +191,8 @@ impl World {
 
     /// Whether the calling thread is freeing objects.
     pub(super) fn is_freeing(&self) -> bool {
-        self.shards.get(thread::slot()).lock().freeing
+        // Relaxed: our own.
+        self.shards.get(thread::slot()).freeing.load(Ordering::Relaxed)
     }
 
     /// Stops all counting for a moment, in which the global counts are exact, and frees what is unreferenced;
@@ -178,28 +203,29 @@ impl World {
         if self.is_freeing() {
             return;
         }
-        if !own.lock().is_enlisted() {
+        if !own.cache.lock().is_enlisted() {
             drop(self.enlist(own));
         }
         loop {
-            let (mut dead, mut others_free) = (Vec::new(), false);
-            {
+            let mut dead = Vec::new();
+            let other = {
                 let enlisted = self.enlisted.lock();
-                let mut caches: Vec<_> = enlisted.iter().map(|slot| self.shards.get(*slot).lock()).collect();
+                let mut caches: Vec<_> =
+                    enlisted.iter().map(|slot| self.shards.get(*slot).cache.lock()).collect();
                 caches.iter_mut().for_each(|cache| cache.flush(&self.epoch));
-                for (cache, of) in caches.iter_mut().zip(enlisted.iter()) {
-                    cache.review_exact(&mut dead);
-                    others_free |= *of != slot && cache.freeing;
-                }
-                // Another thread that settles must wait for us.
-                let own = enlisted.iter().position(|of| *of == slot);
-                own.into_iter().for_each(|at| caches[at].freeing = !dead.is_empty());
-            }
+                caches.iter_mut().for_each(|cache| cache.review_exact(&mut dead));
+                let mut others = enlisted.iter().filter(|of| **of != slot).map(|of| self.shards.get(*of));
+                // Another thread that settles must wait for us. Relaxed: published by the locks.
+                own.freeing.store(!dead.is_empty(), Ordering::Relaxed);
+                others.find(|shard| shard.is_freeing())
+            };
             if !dead.is_empty() {
                 free(dead);
-                own.lock().freeing = false;
-            } else if others_free {
-                thread::yield_now();
+                own.freed();
+            } else if let Some(other) = other {
+                while other.is_freeing() {
+                    thread::yield_now();
+                }
             } else {
                 return;
             }

@@ -60,7 +60,7 @@ impl FdTable {
     /// Descriptors of the same numbers for the same files.
     pub(super) fn fork(&self) -> FdTable {
         let child = FdTable::new();
-        for (slot, number) in self.slots.iter().zip(0..) {
+        for (number, slot) in self.slots.numbered() {
             if let Some(file) = slot.file.load()
                 && file.share().is_ok()
             {
