@@ -138,7 +138,7 @@ fn toucher(engine: &Engine, line: u32, touch: &Touch) -> Toucher {
 
 /// The name of what lies at `offset` in a line, or empty.
 pub(crate) fn name_at(engine: &Engine, line: u32, offset: usize) -> String {
-    let tag = engine.lines[line as usize].tag;
+    let tag = engine.statistics[line as usize].tag;
     if let Some(cpu) = Engine::run_state_of(tag) {
         return format!("(run state of cpu {cpu})");
     }

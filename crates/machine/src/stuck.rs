@@ -98,7 +98,7 @@ impl Stuck {
                     Wait::Parked(wait_line(engine, line, Some(word % LINE_BYTES)))
                 }
                 Doing::Halted => Wait::Halted,
-                Doing::Ready | Doing::Finished => continue,
+                Doing::Ready | Doing::Queued | Doing::Finished => continue,
             };
             waiting.push(Waiting { cpu, since: engine.waits_since(cpu), how });
         }

@@ -102,6 +102,8 @@ fn neither_readers_nor_writers_of_an_rwsem_starve_the_other() {
                         drop(lock.write());
                     }
                     cpu.count_op();
+                    // Without a pause the owner takes the lock again before its line is gone.
+                    cpu.work(200 + cpu.random(100));
                 }
             });
             let least = report.cpus.iter().map(|cpu| cpu.ops).min().unwrap_or(0);

@@ -233,9 +233,11 @@ mod tests {
 
     const SHORT: Load = Load { inside: 100, lines: 1, outside: 200, until: 400_000 };
 
+    /// The median of the seeds: each is another history of preemptions.
     fn rate(machine: &str, name: &str, cpus: usize, load: &Load) -> f64 {
         let lock = LOCKS.iter().find(|lock| lock.name == name).expect("a lock of that name");
-        (lock.simulated)(&Machine::named(machine).seed(7), cpus, load).ops_per_s()
+        let rate = |&seed| (lock.simulated)(&Machine::named(machine).seed(seed), cpus, load).ops_per_s();
+        median(&SEEDS.iter().map(rate).collect::<Vec<f64>>()).expect("a run of each seed")
     }
 
     #[test]
@@ -257,9 +259,8 @@ mod tests {
     #[test]
     fn the_fallback_of_a_guest_loses_most_of_what_back_off_has() {
         let load = Load { until: 40_000_000, ..SHORT };
-        let (fallback, ttas) =
-            (rate("vm-16", "queued-tas-fallback", 16, &load), rate("vm-16", "ttas", 16, &load));
-        let (ticket, pv) = (rate("vm-16", "ticket", 16, &load), rate("vm-16", "queued-pv", 16, &load));
+        let [fallback, ttas, ticket, pv] =
+            ["queued-tas-fallback", "ttas", "ticket", "queued-pv"].map(|lock| rate("vm-16", lock, 16, &load));
         assert!(fallback < 0.4 * ttas, "fallback {fallback:.0}, ttas {ttas:.0}");
         assert!(ticket < 0.1 * pv, "ticket {ticket:.0}, queued-pv {pv:.0}");
     }
@@ -270,7 +271,7 @@ mod tests {
             let lock = LOCKS.iter().find(|lock| lock.name == name).expect("a lock of that name");
             (lock.simulated)(&Machine::named("opteron-32").seed(7), 4, &SHORT).report.cycles
         };
-        assert_eq!(["tas", "ticket", "mcs"].map(cycles), [401_956, 401_600, 401_638]);
+        assert_eq!(["tas", "ticket", "mcs"].map(cycles), [401_250, 401_746, 401_379]);
     }
 
     #[test]

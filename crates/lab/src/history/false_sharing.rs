@@ -3,8 +3,8 @@
 //! To stat a file its name is compared and its count is raised and lowered. Where both are in one line, each
 //! comparison brings back a line that somebody has just written.
 //!
-//! The kernel's count is changed by a compare-and-exchange loop; here by unconditional additions, because the
-//! simulated machine overcharges contended retries (`sluice lab calibrate` says so in its cas row).
+//! The kernel's count is changed by a compare-and-exchange loop; here by unconditional additions. With the loop
+//! nothing is gained (1.00): its load brings the name along, which is then compared for nothing.
 
 use sluice_machine::cell::touch_read;
 use sluice_machine::{Machine, Report};

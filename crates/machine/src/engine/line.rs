@@ -12,15 +12,36 @@
 //! ```
 //! Caches are endless: a copy is lost only to another CPU's write, never to capacity.
 //!
-//! A line serves one access at a time: an access that must move it starts no earlier than `busy_until`, and
-//! sets that to its own end. CPUs act in the order of their clocks, so contended accesses queue first in,
-//! first out, and n read-modify-writes of one line take n transfers. Loads of a shared line overlap, a
-//! directory time apart (the serial directory that makes ticket locks collapse: Boyd-Wickizer and others,
-//! "Non-scalable locks are dangerous", 2012).
+//! A transfer takes three messages: the request to the line's directory, its order to whoever has the line,
+//! and the line to the requester. The directory serves one transfer at a time and queues the other requests,
+//! first come, first served: n read-modify-writes of one line take n transfers. Until the order reaches it,
+//! whoever has the line may use it:
+//!
+//! ```text
+//!   alone    C asks ------------> directory ------------> B has the line ------------> C has it
+//!            |<----------- B keeps it: two thirds ------->|
+//!
+//!   queued   B's miss ends; C has asked before            order                        C has it
+//!            |<-- B keeps it: one third ----------------->|
+//! ```
+//! So however many wait, whoever receives a line keeps it for a moment, and its next accesses hit: a
+//! compare-and-swap that failed and is tried again at once succeeds.
+//!
+//! Loads of a shared line take it from nobody: they overlap, a directory time apart (the serial directory that
+//! makes ticket locks collapse: Boyd-Wickizer and others, "Non-scalable locks are dangerous", 2012).
 //!
 //! # Invariants
 //! - I1: with an owner, `sharers` is the owner alone.
 //! - I2: a CPU asleep on the line is in `sharers`.
+//! - I3: of the CPUs in the queue only the first is due; the others have no entry in the clock tree.
+//!
+//! # Sources
+//! Directories that block while a transfer is under way, and the three messages: Nagarajan, Sorin, Hill and
+//! Wood, "A Primer on Memory Consistency and Cache Coherence", 2nd edition, chapter 8 \[R\]; that each takes a
+//! third is assumed \[A\]. That queueing makes a transfer no faster: 32 threads that add to one word took 104 ns
+//! each where a transfer takes 44 or 118 ns (folly's table) \[V\]. How long a line is kept: of two threads that did
+//! nothing but add to one word, on two cores of a server, each did 3 additions a turn most often (56%), or 2
+//! (31%); with computing in between 1 (73% to 93%). A third of a transfer there is 36 cycles, an addition 20.
 
 use super::topology::Topology;
 use crate::cpu_set::CpuSet;
@@ -38,15 +59,30 @@ pub(crate) enum State {
     Memory,
 }
 
+impl State {
+    /// Whether an access of a line in this state takes something from another cache.
+    fn takes(self, kind: Kind) -> bool {
+        match self {
+            State::Modified | State::Exclusive => true,
+            State::Shared => kind.writes(),
+            State::Memory => false,
+        }
+    }
+}
+
 /// One line: 64 bytes, so that a hit touches one line of the host.
 #[repr(align(64))]
 pub(crate) struct Line {
     /// Who has a copy.
     pub(crate) sharers: CpuSet,
-    /// When the line is free for the next access that must move it, in cycles.
+    /// When the line is free for the next transfer, in cycles.
     pub(crate) busy_until: u64,
-    /// Its address / 64. Immutable.
-    pub(crate) tag: u64,
+    /// Who waits at the directory, linked through [`CpuState`](super::CpuState), or `NOBODY`.
+    pub(crate) first: u16,
+    /// Who came last; stale when `first` is `NOBODY`.
+    pub(crate) last: u16,
+    /// Up to when its owner has used it, in cycles; the owner may be ahead of its time.
+    pub(crate) used_until: u64,
     /// Index into the engine's sets of sleepers, plus 1; 0 while nobody has slept on it.
     pub(crate) sleepers: u32,
     /// Who has it alone, or `NOBODY`.
@@ -62,7 +98,7 @@ pub(crate) struct Prices {
     table: [[[u32; super::topology::CLASSES_MAX]; 4]; 3],
     shared_load_busy: u64,
     /// The cheapest transfer that takes something from another cache (a load of a shared line takes nothing):
-    /// no CPU can reach another sooner.
+    /// no CPU can see sooner what another does.
     pub(crate) least: u64,
 }
 
@@ -88,19 +124,18 @@ impl Prices {
     }
 }
 
-/// The outcome of an access that missed.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Move {
-    /// When the CPU goes on, in cycles.
+/// A transfer as planned: when it takes the line, or a copy, from whoever has it, and when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Transfer {
+    pub(crate) reached: u64,
     pub(crate) end: u64,
-    /// In which state the line was found.
-    pub(crate) found: State,
 }
 
 impl Line {
-    pub(crate) fn new(tag: u64, home: usize) -> Line {
+    pub(crate) fn new(home: usize) -> Line {
         let (sharers, home) = (CpuSet::default(), home as u8);
-        Line { sharers, busy_until: 0, tag, sleepers: 0, owner: NOBODY, home, dirty: false }
+        let (owner, first, last) = (NOBODY, NOBODY, NOBODY);
+        Line { sharers, busy_until: 0, used_until: 0, first, last, sleepers: 0, owner, home, dirty: false }
     }
 
     /// Whether `cpu` can do the access with its own copy.
@@ -117,35 +152,46 @@ impl Line {
     #[inline]
     pub(crate) fn use_copy(&mut self, kind: Kind, cpu: usize, end: u64) {
         if usize::from(self.owner) == cpu {
-            self.busy_until = self.busy_until.max(end);
+            self.used_until = self.used_until.max(end);
             self.dirty |= kind.writes();
         }
     }
 
-    /// Moves the line to `cpu`, which asks for it at `now`.
-    pub(crate) fn fetch(
-        &mut self,
+    /// The transfer that `cpu` has asked for at `since`, if it is next.
+    pub(crate) fn plan(
+        &self,
         kind: Kind,
         cpu: usize,
-        now: u64,
+        since: u64,
         topology: &Topology,
         prices: &Prices,
-    ) -> Move {
+    ) -> Transfer {
         debug_assert!(!self.hit(kind, cpu));
         let (found, distance) = self.find(kind, cpu, topology);
         let cost = prices.price(kind, found, distance);
-        let start = now.max(self.busy_until);
-        let shared_load = kind == Kind::Load && found == State::Shared;
-        let busy = if shared_load { cost.min(prices.shared_load_busy) } else { cost };
-        self.busy_until = start + busy;
-        if kind == Kind::Load && found != State::Memory {
+        let end = since.max(self.busy_until) + cost;
+        let reached =
+            if found.takes(kind) { (since + 2 * cost / 3).max(self.busy_until + cost / 3) } else { since };
+        Transfer { reached, end }
+    }
+
+    /// Moves the line to `cpu`, as planned. Gives the time when `cpu` goes on.
+    pub(crate) fn fetch(&mut self, kind: Kind, cpu: usize, planned: Transfer, prices: &Prices) -> u64 {
+        // An owner that ran ahead of its time may hold the transfer up.
+        let end = planned.end.max(self.used_until);
+        self.busy_until = if kind == Kind::Load && self.owner == NOBODY && !self.sharers.is_empty() {
+            (planned.reached.max(self.busy_until) + prices.shared_load_busy).min(end)
+        } else {
+            end
+        };
+        if kind == Kind::Load && (self.owner != NOBODY || !self.sharers.is_empty()) {
             self.sharers.insert(cpu);
             self.owner = NOBODY;
             self.dirty = false;
         } else {
             self.own(cpu, kind.writes());
         }
-        Move { end: start + cost, found }
+        end
     }
 
     /// `cpu` has the line alone.
@@ -181,13 +227,16 @@ mod tests {
     fn ends(accesses: &[(Kind, usize, u64)]) -> (Vec<u64>, Line) {
         let spec = machines::find("opteron-32").expect("a named machine");
         let (topology, prices) = (Topology::new(&spec), Prices::new(&spec));
-        let mut line = Line::new(1, 0);
+        let mut line = Line::new(0);
         let replay = accesses.iter().map(|&(kind, cpu, now)| match line.hit(kind, cpu) {
             true => {
                 line.use_copy(kind, cpu, now + 3);
                 now + 3
             }
-            false => line.fetch(kind, cpu, now, &topology, &prices).end,
+            false => {
+                let planned = line.plan(kind, cpu, now, &topology, &prices);
+                line.fetch(kind, cpu, planned, &prices)
+            }
         });
         (replay.collect(), line)
     }

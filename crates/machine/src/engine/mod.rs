@@ -7,11 +7,11 @@
 //!
 //! **Order.** The CPU with the least clock runs. What concerns others (a miss, a wake-up) it may do only
 //! while its clock is the least: such events happen in the exact order of simulated time. A *hit* concerns
-//! nobody: it may be done up to the *look-ahead* past the least clock. The look-ahead is the cheapest
-//! transfer that takes something from another cache. That is the classical bound of conservative simulation:
-//! whatever a CPU at time t begins, no other can notice before t + look-ahead. So a CPU works on its own
-//! lines without a switch to the others for dozens of accesses, and the result is one that the real order
-//! allows too. A line's owner that writes ahead of time also pushes the line's `busy_until`, so nobody
+//! nobody (unless somebody has asked for the line): it may be done up to the *look-ahead* past the least clock.
+//! The look-ahead is the cheapest transfer that takes something from another cache. That is the classical bound
+//! of conservative simulation: whatever a CPU at time t begins, no other can notice before t + look-ahead. So a
+//! CPU works on its own lines without a switch to the others for dozens of accesses, and the result is one
+//! that the real order allows too. A line notes until when its owner has used it, ahead of time or not, so nobody
 //! receives a value before it was written.
 //!
 //! **Jitter.** On a real machine no two rounds of a loop take the same time. Without that, programs fall into
@@ -24,6 +24,7 @@
 //! replay of the clock tree (log CPUs) and, if another CPU is due, a switch of coroutines.
 
 mod clock_tree;
+mod directory;
 pub(crate) mod line;
 mod line_table;
 mod schedule;
@@ -36,7 +37,8 @@ use std::panic::Location;
 
 use clock_tree::ClockTree;
 pub(crate) use clock_tree::TIME_MAX;
-use line::{Line, Prices};
+use directory::Request;
+use line::{Line, NOBODY, Prices};
 pub(crate) use line_table::LINE_BYTES;
 use line_table::LineTable;
 pub(crate) use schedule::{Ending, Pick};
@@ -65,6 +67,8 @@ pub(crate) enum Step {
 pub(crate) enum Doing {
     /// Running, or due to run.
     Ready,
+    /// Waiting for a line, behind others.
+    Queued,
     /// Spinning on unchanged lines; costs the host nothing until one changes.
     Spinning {
         /// Whether the program said that it waits for a change (and did not merely look as if).
@@ -141,6 +145,10 @@ pub(crate) struct CpuState {
     last_window: Window,
     /// Lines that a spinner waits on; meaningful while `doing` is `Spinning`.
     waits_on: Window,
+    /// What it waits for at a directory.
+    request: Option<Request>,
+    /// Interrupts that came meanwhile, in cycles.
+    interrupted: u64,
     /// When the present wait, or the present stretch without a physical CPU, began.
     since: u64,
     /// When the wait ends by itself; `TIME_MAX`: never.
@@ -201,6 +209,8 @@ impl Engine {
             window: Window::default(),
             last_window: Window::default(),
             waits_on: Window::default(),
+            request: None,
+            interrupted: 0,
             since: 0,
             deadline: TIME_MAX,
             woken: Woken::Change,
@@ -274,7 +284,7 @@ impl Engine {
         }
         let Some(id) = self.table.get((address / LINE_BYTES) as u64) else { return false };
         let line = &mut self.lines[id as usize];
-        if !line.hit(kind, self.current) {
+        if !line.hit(kind, self.current) || line.first != NOBODY {
             return false;
         }
         cpu.clock += cost;
@@ -294,9 +304,12 @@ impl Engine {
     ) -> Step {
         let id = self.line_of(address);
         let (me, now) = (self.current, self.cpus[self.current].clock);
-        let line = &mut self.lines[id as usize];
+        let line = &self.lines[id as usize];
         let hit = line.hit(kind, me);
-        if now > if hit { self.hit_until } else { self.act_until } {
+        // A hit concerns those who wait for the line: it is theirs as soon as their order has reached it.
+        let until = if hit && line.first == NOBODY { self.hit_until } else { self.act_until };
+        // A CPU that has asked for the line comes back when its transfer reaches it.
+        if now > until && self.cpus[me].request.is_none() {
             return Step::Again;
         }
         let end = if hit {
@@ -304,11 +317,13 @@ impl Engine {
             self.lines[id as usize].use_copy(kind, me, end);
             end
         } else {
-            line.fetch(kind, me, now, &self.topology, &self.prices).end
+            let Some(planned) = self.transfer(id, kind) else { return Step::Again };
+            self.lines[id as usize].fetch(kind, me, planned, &self.prices)
         };
-        let hiccup = if hit { 0 } else { self.hiccup() };
+        let began = self.served(now);
+        let delay = if hit { 0 } else { self.hiccup() };
         let cpu = &mut self.cpus[me];
-        cpu.clock = end + hiccup;
+        cpu.clock = end + delay + std::mem::take(&mut cpu.interrupted);
         cpu.accesses += 1;
         cpu.misses += u64::from(!hit);
         // A line that was lost and came back since the last hint may have been looked at before the change and
@@ -321,13 +336,13 @@ impl Engine {
         let access =
             Access { cpu: me, kind, site, offset: (address % LINE_BYTES) as u8, length: length as u8 };
         if !hit {
-            self.statistics[id as usize].miss(&access, end - now);
+            self.statistics[id as usize].miss(&access, end - began);
             if kind.writes() {
                 self.wake_spinners(id, end);
             }
         }
         if let Some(trace) = &mut self.trace {
-            trace.push(now, end, id, address, &access);
+            trace.push(began, end, id, address, &access);
         }
         self.watch.note(id, &access);
         Step::Done
@@ -351,8 +366,8 @@ impl Engine {
         }
         let id = self.lines.len() as u32;
         self.table.insert(tag, id);
-        self.lines.push(Line::new(tag, self.topology.node(self.current)));
-        self.statistics.push(LineStatistics::default());
+        self.lines.push(Line::new(self.topology.node(self.current)));
+        self.statistics.push(LineStatistics::new(tag));
         id
     }
 

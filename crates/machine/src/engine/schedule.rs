@@ -84,14 +84,16 @@ impl Engine {
             if time > self.cycles_max {
                 return Pick::End(Ending::TooLong);
             }
-            if time >= self.cpus[cpu].slice_end && !self.all_wait() {
+            // A fetch that is under way is completed first, or everybody would wait for the line as long.
+            let fetching = self.cpus[cpu].request.is_some();
+            if time >= self.cpus[cpu].slice_end && !fetching && !self.all_wait() {
                 self.expire(cpu, time);
                 continue;
             }
             let doing = self.cpus[cpu].doing;
             match doing {
                 Doing::Parked { .. } => self.end_park_by_deadline(cpu, time),
-                Doing::Halted | Doing::Finished => self.tree.clear(cpu),
+                Doing::Queued | Doing::Halted | Doing::Finished => self.tree.clear(cpu),
                 _ if !self.cpus[cpu].on_cpu => self.steal_over(cpu, time),
                 Doing::Ready => {
                     self.run_now(cpu);
@@ -139,7 +141,7 @@ impl Engine {
     /// Whether every CPU waits for another, without a deadline.
     fn all_wait(&self) -> bool {
         !self.cpus.iter().any(|cpu| match cpu.doing {
-            Doing::Ready => true,
+            Doing::Ready | Doing::Queued => true,
             Doing::Spinning { .. } | Doing::Parked { .. } => cpu.deadline < TIME_MAX,
             Doing::Halted | Doing::Finished => false,
         })

@@ -217,11 +217,17 @@ impl Engine {
     pub(crate) fn interrupt_others(&mut self) {
         let mut reached = 0;
         for cpu in 0..self.cpus.len() {
-            let running = self.cpus[cpu].doing == Doing::Ready && self.cpus[cpu].on_cpu;
-            if running && cpu != self.current {
-                self.cpus[cpu].clock += u64::from(self.costs.interrupt);
+            let state = &mut self.cpus[cpu];
+            if cpu == self.current || !state.on_cpu || !matches!(state.doing, Doing::Ready | Doing::Queued) {
+                continue;
+            }
+            reached += 1;
+            if state.request.is_some() {
+                // The line comes first.
+                state.interrupted += u64::from(self.costs.interrupt);
+            } else {
+                state.clock += u64::from(self.costs.interrupt);
                 self.enqueue(cpu);
-                reached += 1;
             }
         }
         let cycles = u64::from(self.costs.syscall) + reached * u64::from(self.costs.ipi);
@@ -232,7 +238,8 @@ impl Engine {
     /// The address to load for the question whether `cpu` runs, and the answer as of now.
     pub(crate) fn run_state(&self, cpu: usize) -> (usize, bool) {
         let state = &self.cpus[cpu];
-        let running = state.on_cpu && matches!(state.doing, Doing::Ready | Doing::Spinning { .. });
+        let running =
+            state.on_cpu && matches!(state.doing, Doing::Ready | Doing::Queued | Doing::Spinning { .. });
         (Engine::run_state_address(cpu), running)
     }
 

@@ -30,6 +30,8 @@ pub(crate) struct SiteStatistics {
 
 #[derive(Clone, Default)]
 pub(crate) struct LineStatistics {
+    /// The line's address / 64. Immutable.
+    pub(crate) tag: u64,
     pub(crate) misses: u64,
     /// Cycles in which CPUs stood still for this line: queueing for it and fetching it.
     pub(crate) stall: u64,
@@ -43,6 +45,10 @@ pub(crate) struct LineStatistics {
 }
 
 impl LineStatistics {
+    pub(super) fn new(tag: u64) -> LineStatistics {
+        LineStatistics { tag, ..LineStatistics::default() }
+    }
+
     #[inline]
     pub(super) fn miss(&mut self, access: &Access, stall: u64) {
         self.misses += 1;

@@ -104,7 +104,9 @@ impl RawSpinLock for Ttas {
     type Token = ();
 
     fn lock(&self) {
-        if self.try_lock().is_none() {
+        // Relaxed: only to see whether trying is worth it. A try at a lock that is held would take the line away
+        // from its owner, each time that somebody comes.
+        if self.held.load(Ordering::Relaxed) != 0 || self.try_lock().is_none() {
             self.lock_slow();
         }
     }
