@@ -1,9 +1,9 @@
 //! Commute: do calls that commute share a written cache line? The file system on the simulated machine.
 //!
 //! # Theory
-//! The one rule of this project is that operations which commute write no shared line. [`cases`] asks a small
-//! [`model`] which pairs of calls commute in which small states; [`run`] lets each pair go on two simulated CPUs and
-//! looks for lines that one wrote and the other touched; [`report`] says what was found. That the answers and the
+//! The one rule of this project is that operations which commute write no shared line. `cases` asks a small
+//! `model` which pairs of calls commute in which small states; `run` lets each pair go on two simulated CPUs and
+//! looks for lines that one wrote and the other touched; `report` says what was found. That the answers and the
 //! final state are the model's too is checked on the way.
 
 mod call;

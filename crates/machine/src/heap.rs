@@ -52,7 +52,7 @@ struct Arena {
     free: [[usize; SIZES]; CPUS_MAX],
 }
 
-/// See the [module](self).
+/// The allocator that gives every object lines of its own, and the same ones in every process: see above.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heap;
 

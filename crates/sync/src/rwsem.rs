@@ -20,7 +20,7 @@
 //! path, which makes it a holder after all or takes it back. A phantom can hold up a writer for a moment;
 //! taking it back therefore counts as letting go.
 //!
-//! Who finds the lock taken spins, readers and writers in one line ([`SpinnerQueue`]), and sleeps when the
+//! Who finds the lock taken spins, readers and writers in one line (`SpinnerQueue`), and sleeps when the
 //! owner does not run or a bound is reached:
 //! ```text
 //!   who has it:  W1 | R2 R3 | W4 | R5       in line behind them:  R6 R7 W8 R9

@@ -6,7 +6,7 @@
 //! ```
 //! Each step takes the parent's spin lock, and the child's inside it to see whether the name is live, then moves the
 //! cursor behind the child: four writes to the list that every other reader walks. Readers hold the directory's rwsem shared for
-//! a call of [`PER_CALL`] names, unlink holds it exclusively and takes the same two locks to unlist a name.
+//! a call of `PER_CALL` names, unlink holds it exclusively and takes the same two locks to unlist a name.
 //!
 //! # Sources
 //! The end of S2: `dcache_readdir` before cursors were moved once per call.

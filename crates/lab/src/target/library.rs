@@ -1,6 +1,6 @@
 //! Library: the target `lib`, this project's file system in this process, without a mount.
 //!
-//! This source is compiled twice: with the library itself, and, for [`simulated`](super::simulated), with its twin
+//! This source is compiled twice: with the library itself, and, for `target/simulated.rs`, with its twin
 //! on the simulated machine. `vfs` is whichever of them the module above names.
 
 use super::vfs::{

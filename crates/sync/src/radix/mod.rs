@@ -31,7 +31,7 @@
 //!
 //! # Cost
 //! `get`: one load a level. Insert: the path to the number, at most one new node a level. Remove: the same, and
-//! a share of a grace period; [`GARBAGE_MIN`](write) removals of one writer pay one of their own.
+//! a share of a grace period; `GARBAGE_MIN` removals of one writer pay one of their own.
 //!
 //! # Sources
 //! The kernel's lib/radix-tree.c and xarray.c (heights in pointers, RCU readers, one writer).
