@@ -58,6 +58,22 @@ pub(super) static OPTERON_32: Spec = Spec {
     ],
 };
 
+/// SOSP 2013, tables 2 and 3, column Xeon (eight E7-8867L, 2.13 GHz): same die, one hop, two hops \[R\].
+const XEON_2013: Transfer = Transfer {
+    load_modified: &[109, 289, 400],
+    load_exclusive: &[92, 273, 383],
+    load_shared: &[44, 223, 334],
+    load_memory: &[355, 492, 601],
+    store_modified: &[115, 320, 431],
+    store_exclusive: &[115, 320, 431],
+    store_shared: &[116, 318, 428],
+    store_memory: &[355, 492, 601],
+    rmw_modified: &[120, 324, 430],
+    rmw_exclusive: &[120, 324, 430],
+    rmw_shared: &[113, 312, 423],
+    rmw_memory: &[355, 492, 601],
+};
+
 /// No table by coherence state has been found for this machine: the Xeon column of the SOSP 2013 tables
 /// stands in for it \[A\]. Its shape is what counts: 8 chips of 8 cores (64 CPUs in Piggin's runs of 2009 and
 /// 2010), two tiers of distance.
@@ -73,20 +89,7 @@ pub(super) static POWER7_64: Spec = Spec {
         (_, true) => 1,
         _ => 2,
     },
-    transfer: Transfer {
-        load_modified: &[109, 289, 400],
-        load_exclusive: &[92, 273, 383],
-        load_shared: &[44, 223, 334],
-        load_memory: &[355, 492, 601],
-        store_modified: &[115, 320, 431],
-        store_exclusive: &[115, 320, 431],
-        store_shared: &[116, 318, 428],
-        store_memory: &[355, 492, 601],
-        rmw_modified: &[120, 324, 430],
-        rmw_exclusive: &[120, 324, 430],
-        rmw_shared: &[113, 312, 423],
-        rmw_memory: &[355, 492, 601],
-    },
+    transfer: XEON_2013,
     costs: Costs {
         hit: 3,               // [R]
         rmw_hit: 40,          // [A]: load-reserve, store-conditional
@@ -112,8 +115,8 @@ pub(super) static POWER7_64: Spec = Spec {
     ],
 };
 
-/// SOSP 2013, tables 2 and 3, column Xeon (eight E7-8867L, 2.13 GHz): same die, one hop, two hops \[R\]. Each
-/// socket reaches four others directly (a cube with its long diagonals), the other three in two hops \[A\].
+/// The machine of `XEON_2013`. Each socket reaches four others directly (a cube with its long diagonals), the
+/// other three in two hops \[A\].
 pub(super) static WESTMERE_160: Spec = Spec {
     name: "westmere-160",
     title: "8 sockets of 10 cores with 2 threads, Intel Westmere-EX, 2.13 GHz",
@@ -126,20 +129,7 @@ pub(super) static WESTMERE_160: Spec = Spec {
         1 | 2 | 4 | 7 => 1,
         _ => 2,
     },
-    transfer: Transfer {
-        load_modified: &[109, 289, 400],
-        load_exclusive: &[92, 273, 383],
-        load_shared: &[44, 223, 334],
-        load_memory: &[355, 492, 601],
-        store_modified: &[115, 320, 431],
-        store_exclusive: &[115, 320, 431],
-        store_shared: &[116, 318, 428],
-        store_memory: &[355, 492, 601],
-        rmw_modified: &[120, 324, 430],
-        rmw_exclusive: &[120, 324, 430],
-        rmw_shared: &[113, 312, 423],
-        rmw_memory: &[355, 492, 601],
-    },
+    transfer: XEON_2013,
     costs: Costs {
         hit: 5,               // L1, same source [R]
         rmw_hit: 20,          // [A]
