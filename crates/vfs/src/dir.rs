@@ -22,7 +22,7 @@ use foldhash::quality::FixedState;
 use sluice_sync::NameTable;
 use sluice_sync::atomic::{AtomicU32, Ordering};
 use sluice_sync::rcu::{self, Guard, RcuCell};
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 
 /// Positions of "." and "..".
 pub(crate) const POSITION_DOT: u64 = 1;
@@ -139,10 +139,7 @@ impl NameHasher {
     }
 
     pub(crate) fn hash(&self, name: &[u8]) -> u64 {
-        // Without the length, which a hash of names among others would need.
-        let mut hasher = self.0.build_hasher();
-        hasher.write(name);
-        hasher.finish()
+        self.0.hash_one(name)
     }
 }
 
