@@ -12,11 +12,13 @@
 pub mod counter;
 pub mod ida;
 pub mod list;
+pub mod pool;
 pub mod refcount;
 
 pub use counter::Counter;
 pub use ida::Ida;
 pub use list::PerCpuList;
+pub use pool::Pool;
 pub use refcount::PerCpuRef;
 
 use crate::face::{CachePadded, cpu};
