@@ -20,6 +20,8 @@ mod combining;
 mod condvar;
 #[allow(unsafe_code)]
 mod mutex;
+#[allow(unsafe_code)]
+mod owner_lock;
 mod readers;
 #[allow(unsafe_code)]
 mod rwlock;

@@ -29,6 +29,8 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/sync/src/radix/node.rs",
     "crates/sync/src/radix/write.rs",
     "crates/sync/src/rcu/cell.rs",
+    "crates/sync/src/owner_lock.rs",
+    "crates/sync/src/refcache/blocks.rs",
     "crates/sync/src/refcache/mod.rs",
     "crates/sync/src/refcache/object.rs",
     "crates/sync/src/refcache/world.rs",
