@@ -54,8 +54,8 @@ pub(crate) enum Burial {
 impl Dir {
     pub(crate) fn new(parent: Option<InodeRef>) -> Dir {
         Dir {
-            names: NameTable::with_class(&DIRECTORY_NAMES, rcu::domain().clone()),
-            parent: RcuCell::new(rcu::domain().clone(), parent),
+            names: NameTable::with_class(&DIRECTORY_NAMES, rcu::domain()),
+            parent: RcuCell::new(rcu::domain(), parent),
             mounts_here: AtomicU32::new(0),
         }
     }
