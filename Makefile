@@ -13,7 +13,7 @@ CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
 
-.PHONY: help demo build test fmt clippy doc deny unit conformance pjdfstest fsx stress clean prerequisites programs
+.PHONY: help demo build test fmt clippy doc deny unit conformance pjdfstest fsx foreign stress clean prerequisites programs
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo 'make build        target/release/sluice'
 	@echo 'make unit         the Rust tests alone'
 	@echo 'make conformance  pjdfstest and fsx over a mount'
+	@echo 'make foreign      every workload on tmpfs, ext4, xfs and a FUSE file system that is not ours (root)'
 	@echo 'make stress       one minute of threads on shared names, then the invariant checker'
 
 demo: build
@@ -65,6 +66,10 @@ pjdfstest: $(SLUICE) $(TOOLS)/bin/pjdfstest
 
 fsx: $(SLUICE) $(TOOLS)/bin/fsx
 	sh tests/conformance/run fsx
+
+foreign:
+	cargo build --locked -p sluice
+	sh tests/foreign
 
 stress: prerequisites
 	SLUICE_STRESS_SECONDS=60 cargo test --locked --release -p sluice-oracle --test stress

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Ok(status) => ExitCode::from(status),
         Err(Failure::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(Failure::Usage(text)) => complain(&text, 2),
-        Err(Failure::Failed(text)) => complain(&text, 1),
+        Err(Failure::Failed(text) | Failure::Unsupported(text)) => complain(&text, 1),
     }
 }
 

@@ -62,6 +62,11 @@ impl Plan {
         Ok(())
     }
 
+    /// True when a workload that a target does not support leaves others to carry out.
+    fn has_others(&self) -> bool {
+        self.workloads.len() * self.targets.len() > 1
+    }
+
     /// How many runs there will be in all.
     pub fn total_runs(&self) -> usize {
         self.workloads.iter().map(|workload| self.cpu_counts(workload).len()).sum::<usize>()
@@ -108,6 +113,7 @@ pub fn bench(plan: &Plan, listener: &mut dyn Listener, interrupt: &Interrupt) ->
         cpus: cpu::allowed(),
         next_dir: 0,
         foreign_tasks_max: 0,
+        left_out: Vec::new(),
         rows: Vec::new(),
     };
     let outcome = session.all();
@@ -130,6 +136,8 @@ struct Session<'a> {
     next_dir: u64,
     /// The most tasks of others that were running where there was no CPU left for them.
     foreign_tasks_max: u64,
+    /// Workloads that a target, by number, does not support.
+    left_out: Vec<(&'static str, usize)>,
     rows: Vec<Row>,
 }
 
@@ -160,6 +168,10 @@ impl Session<'_> {
         'runs: for run in 0..self.plan.runs {
             for (index, target) in targets.iter().enumerate() {
                 let spec = &self.plan.targets[index];
+                if self.left_out.contains(&(workload.name, index)) {
+                    self.listener.run_ends();
+                    continue;
+                }
                 self.listener.run_begins(&format!("{} on {spec}, {cpus} CPUs", workload.name));
                 let outcome = self.interrupt.check().and_then(|()| match target {
                     Ready::Native(target) => self.once(workload, &**target, cpus, native),
@@ -168,10 +180,16 @@ impl Session<'_> {
                         simulated_run(&machine, workload, cpus, self.simulated_ops(), &self.corpus)
                     }
                 });
-                stopped = outcome.map(|outcome| outcomes[index].push(outcome));
-                if let Err(failure) = stopped {
-                    stopped = Err(failure.in_context(format!("{} on {spec}", workload.name)));
-                    break 'runs;
+                match outcome.context(|| format!("{} on {spec}", workload.name)) {
+                    Ok(outcome) => outcomes[index].push(outcome),
+                    Err(Failure::Unsupported(text)) if self.plan.has_others() => {
+                        self.left_out.push((workload.name, index));
+                        self.listener.note(&format!("{text}; left out"));
+                    }
+                    Err(failure) => {
+                        stopped = Err(failure);
+                        break 'runs;
+                    }
                 }
                 self.listener.run_ends();
             }

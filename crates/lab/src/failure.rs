@@ -10,6 +10,8 @@ pub enum Failure {
     Usage(String),
     /// The request was right and something went wrong.
     Failed(String),
+    /// The file system does not offer what was asked of it.
+    Unsupported(String),
     /// The user asked to stop.
     Interrupted,
 }
@@ -23,6 +25,7 @@ impl Failure {
         match self {
             Failure::Usage(text) => Failure::Usage(format!("{context}: {text}")),
             Failure::Failed(text) => Failure::Failed(format!("{context}: {text}")),
+            Failure::Unsupported(text) => Failure::Unsupported(format!("{context}: {text}")),
             Failure::Interrupted => Failure::Interrupted,
         }
     }
@@ -45,7 +48,10 @@ impl<T, E: Into<Failure>> Context<T> for std::result::Result<T, E> {
 
 impl From<Errno> for Failure {
     fn from(errno: Errno) -> Failure {
-        Failure::Failed(errno.to_string())
+        match errno {
+            Errno::EOPNOTSUPP | Errno::ENOSYS => Failure::Unsupported(errno.to_string()),
+            _ => Failure::Failed(errno.to_string()),
+        }
     }
 }
 
@@ -58,7 +64,7 @@ impl From<std::io::Error> for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Usage(text) | Failure::Failed(text) => f.write_str(text),
+            Failure::Usage(text) | Failure::Failed(text) | Failure::Unsupported(text) => f.write_str(text),
             Failure::Interrupted => f.write_str("interrupted"),
         }
     }
@@ -74,5 +80,11 @@ mod tests {
     fn context_stands_in_front_of_the_reason() {
         let failed: Result<()> = Err(Errno::ENOSPC).context(|| "creat-unlink on dir:/x");
         assert_eq!(failed.unwrap_err().to_string(), "creat-unlink on dir:/x: no space left (ENOSPC)");
+    }
+
+    #[test]
+    fn what_a_file_system_does_not_offer_is_told_apart() {
+        let failed: Result<()> = Err(Errno::EOPNOTSUPP).context(|| "fallocate1");
+        assert_eq!(failed, Err(Failure::Unsupported("fallocate1: not supported (EOPNOTSUPP)".into())));
     }
 }

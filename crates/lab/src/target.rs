@@ -19,6 +19,7 @@ pub use spec::{Ready, Spec};
 
 use crate::failure::{Failure, Result};
 use sluice_sync::thread;
+use sluice_sync::time::{Duration, Instant};
 use sluice_vfs as vfs;
 use sluice_vfs::Errno;
 
@@ -198,9 +199,32 @@ pub fn remove_tree(calls: &mut dyn Calls, path: &str) -> CallResult<()> {
     }
     for (name, is_dir) in names {
         let child = format!("{path}/{}", String::from_utf8_lossy(&name));
-        if is_dir { remove_tree(calls, &child)? } else { calls.unlink(&child)? }
+        match if is_dir { remove_tree(calls, &child) } else { calls.unlink(&child) } {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno),
+        }
     }
-    calls.rmdir(path)
+    remove_emptied(|| calls.rmdir(path))
+}
+
+/// How long a directory may take to become empty, and how long to wait between looks.
+const EMPTY_WITHIN: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Removes a directory by `rmdir`, of which all names have been removed. FUSE servers and NFS clients give an
+/// unlinked file that is open a hidden name instead, and may hear of its close after the program went on: so a
+/// directory that is not empty yet is asked again for a while.
+///
+/// # Errors
+/// Those of `rmdir`.
+pub fn remove_emptied(mut rmdir: impl FnMut() -> CallResult<()>) -> CallResult<()> {
+    let start = Instant::now();
+    loop {
+        match rmdir() {
+            Err(Errno::ENOTEMPTY) if start.elapsed() < EMPTY_WITHIN => thread::sleep(LOOK_EVERY),
+            other => return other,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -279,6 +303,13 @@ pub(crate) mod tests {
             })
             .unwrap();
         });
+    }
+
+    #[test]
+    fn a_directory_that_a_late_close_keeps_full_is_removed_when_it_is_empty() {
+        let mut answers = [Err(Errno::ENOTEMPTY), Err(Errno::ENOTEMPTY), Ok(())].into_iter();
+        assert_eq!(remove_emptied(|| answers.next().unwrap()), Ok(()));
+        assert_eq!(remove_emptied(|| Err(Errno::EBUSY)), Err(Errno::EBUSY));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::machine::{self, CpuTime};
 use crate::row::HotLine;
-use crate::target::{Calls, Target};
+use crate::target::{Calls, Target, remove_emptied, remove_tree, with_task};
 use crate::workload::{Seat, Shape, Task, Workload};
 use hdrhistogram::Histogram;
 use sluice_sync::atomic::{AtomicBool, Ordering};
@@ -101,7 +101,7 @@ pub fn latencies() -> Histogram<u64> {
 /// # Errors
 /// Those of the calls, a wrong result, or [`Failure::Interrupted`].
 pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome> {
-    crate::target::with_task(setting.target, |calls| {
+    with_task(setting.target, |calls| {
         calls.mkdir(setting.dir)?;
         Ok(calls.mkdir(&shared(setting.dir))?)
     })
@@ -150,8 +150,7 @@ pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome
         let cpu_time = before.zip(after).map(|(before, after)| after.since(before));
         Ok(sum_up(setting, &parts, start, end, cpu_time))
     });
-    let cleared =
-        crate::target::with_task(setting.target, |calls| Ok(crate::target::remove_tree(calls, setting.dir)?));
+    let cleared = with_task(setting.target, |calls| Ok(remove_tree(calls, setting.dir)?));
     let outcome = outcome?;
     cleared?;
     interrupt.check()?;
@@ -197,7 +196,7 @@ fn perform(setting: &Setting<'_>, index: usize, conductor: &Conductor) -> Result
     }
     let verified = part.and_then(|part| task.verify(&mut *calls, setting.target).map(|()| part));
     task.tidy(&mut *calls).context(|| "tidying up")?;
-    calls.rmdir(&dir).context(|| "tidying up")?;
+    remove_emptied(|| calls.rmdir(&dir)).context(|| "tidying up")?;
     verified
 }
 
@@ -373,7 +372,7 @@ mod tests {
         let target = HostDir::below(dir.path()).unwrap();
         let outcome = run("open-close", &target, 2, Limit::Time(Duration::from_millis(20))).unwrap();
         assert!(outcome.ops > 0);
-        let left = crate::target::with_task(&target, |calls| Ok(calls.stat("run").is_err())).unwrap();
+        let left = with_task(&target, |calls| Ok(calls.stat("run").is_err())).unwrap();
         assert!(left, "the run's directory is gone");
     }
 

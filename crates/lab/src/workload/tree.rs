@@ -3,7 +3,7 @@
 use super::{Seat, Task, wrong};
 use crate::corpus::{Corpus, Entry, Kind};
 use crate::failure::Result;
-use crate::target::{CallResult, Calls, Target, read_file, remove_tree, write_new_file};
+use crate::target::{CallResult, Calls, Target, read_file, remove_emptied, remove_tree, write_new_file};
 use sluice_sync::Arc;
 use sluice_vfs::Errno;
 
@@ -114,7 +114,7 @@ impl Task for Rmtree {
                     self.todo.append(&mut inside);
                 }
                 Some(Doomed::File(path)) => break calls.unlink(&path)?,
-                Some(Doomed::Emptied(path)) => break calls.rmdir(&path)?,
+                Some(Doomed::Emptied(path)) => break remove_emptied(|| calls.rmdir(&path))?,
                 None => return Ok(false),
             }
         }
