@@ -10,9 +10,9 @@ use crate::face::{DETERMINISTIC, SHRUNK, const_new};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Sizes are rounded up to a multiple of this, which is also the alignment of every block.
-const GRAIN: usize = 16;
-/// How many sizes there are: larger blocks are not kept.
+/// The alignments of blocks: what the allocator gives anyway, and a line. Sizes are rounded up to a multiple of it.
+const ALIGNMENTS: [usize; 2] = [16, 64];
+/// How many sizes there are of each alignment: larger blocks are not kept.
 const SIZES: usize = 32;
 /// How many blocks of one size a thread keeps.
 const KEPT_MAX: usize = 2048;
@@ -25,34 +25,35 @@ unsafe impl Send for Block {}
 
 /// What one thread keeps.
 pub(super) struct Blocks {
-    /// By size.
-    kept: [Vec<Block>; SIZES],
+    /// By alignment and size.
+    kept: [[Vec<Block>; SIZES]; ALIGNMENTS.len()],
 }
 
 /// What kind of block an object of this layout needs.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
-    /// Where blocks of this kind are kept; nowhere if they are not.
-    size: Option<usize>,
+    /// Where blocks of this kind are kept, by alignment and size; nowhere if they are not.
+    place: Option<(usize, usize)>,
     layout: Layout,
 }
 
 impl Kind {
     /// Of objects of `layout`, which is not empty.
     pub(super) const fn of(layout: Layout) -> Kind {
-        let size = (layout.size() - 1) / GRAIN;
-        if DETERMINISTIC || SHRUNK || size >= SIZES || layout.align() > GRAIN {
-            return Kind { size: None, layout };
-        }
-        match Layout::from_size_align((size + 1) * GRAIN, GRAIN) {
-            Ok(layout) => Kind { size: Some(size), layout },
-            Err(_) => Kind { size: None, layout },
+        let at = if layout.align() <= ALIGNMENTS[0] { 0 } else { 1 };
+        let grain = ALIGNMENTS[at];
+        let size = (layout.size() - 1) / grain;
+        match Layout::from_size_align((size + 1) * grain, grain) {
+            Ok(whole) if !DETERMINISTIC && !SHRUNK && size < SIZES && layout.align() <= grain => {
+                Kind { place: Some((at, size)), layout: whole }
+            }
+            _ => Kind { place: None, layout },
         }
     }
 
     /// Whether blocks of this kind are kept at all.
     pub(super) fn is_kept(self) -> bool {
-        self.size.is_some()
+        self.place.is_some()
     }
 
     /// A new block.
@@ -76,14 +77,15 @@ impl Blocks {
     const_new! {
         /// Nothing is kept.
         pub(super) fn new() -> Self {
-            Blocks { kept: [const { Vec::new() }; SIZES] }
+            Blocks { kept: [const { [const { Vec::new() }; SIZES] }; ALIGNMENTS.len()] }
         }
     }
 
     /// A block of `kind` that was kept.
     #[inline]
     pub(super) fn take(&mut self, kind: Kind) -> Option<NonNull<u8>> {
-        self.kept[kind.size?].pop().map(|Block(block)| block)
+        let (at, size) = kind.place?;
+        self.kept[at][size].pop().map(|Block(block)| block)
     }
 
     /// Keeps `block`, or gives it back to the allocator.
@@ -91,7 +93,7 @@ impl Blocks {
     /// # Safety
     /// As [`Kind::free`].
     pub(super) unsafe fn give(&mut self, kind: Kind, block: NonNull<u8>) {
-        match kind.size.map(|size| &mut self.kept[size]) {
+        match kind.place.map(|(at, size)| &mut self.kept[at][size]) {
             Some(kept) if kept.len() < KEPT_MAX => kept.push(Block(block)),
             // SAFETY: by contract.
             _ => unsafe { kind.free(block) },

@@ -75,7 +75,7 @@ impl Cache {
     pub(super) fn count(&mut self, object: Object, delta: i64, epoch: &AtomicU64) {
         let Some(ways) = &mut self.ways else { return };
         self.turns = self.turns.wrapping_add(1);
-        let at = spread(object.addr()) % WAYS;
+        let at = spread(object.addr()) & (ways.len() - 1);
         let way = &mut ways[at];
         if way.object == Some(object) {
             way.delta += delta;
