@@ -9,14 +9,18 @@
 //! [`PerCpu::here`]: the CPU's number (one load where restartable sequences are there) and an index. Memory: at
 //! least one line for each CPU that the machine could have.
 
+pub mod budget;
 pub mod counter;
 pub mod ida;
 pub mod list;
+pub mod pool;
 pub mod refcount;
 
+pub use budget::Budget;
 pub use counter::Counter;
 pub use ida::Ida;
 pub use list::PerCpuList;
+pub use pool::Pool;
 pub use refcount::PerCpuRef;
 
 use crate::face::{CachePadded, cpu};
