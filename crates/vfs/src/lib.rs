@@ -41,6 +41,7 @@ mod lock_class;
 mod mount;
 mod namei;
 mod observer;
+mod open_counts;
 mod open_file;
 mod permission;
 mod process;
