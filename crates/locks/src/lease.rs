@@ -37,6 +37,7 @@ use crate::{Cancel, Kind, LockError};
 use sluice_sync::atomic::{AtomicU32, Ordering};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, Mutex};
+use std::fmt;
 
 /// What a holder is promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,7 +91,28 @@ pub struct LeaseBreak {
 }
 
 /// How a holder is told; called with no lock of this crate held, by the thread of the breaker, which then waits.
-pub type Notice = Arc<dyn Fn(LeaseBreak) + Send + Sync>;
+#[derive(Clone)]
+pub struct Notice(Arc<Tell>);
+
+type Tell = Box<dyn Fn(LeaseBreak) + Send + Sync>;
+
+impl Notice {
+    /// A holder is told by calling `tell`.
+    pub fn new(tell: impl Fn(LeaseBreak) + Send + Sync + 'static) -> Notice {
+        Notice(Arc::new(Box::new(tell)))
+    }
+
+    /// A holder who does not listen, and loses the lease when its time is over.
+    pub fn unheard() -> Notice {
+        Notice::new(|_| {})
+    }
+}
+
+impl fmt::Debug for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Notice")
+    }
+}
 
 /// One lease. *Protected by the leases' state.*
 struct Lease {
@@ -335,7 +357,7 @@ impl Leases {
                 (told, deadline)
             };
             for (notice, lease_break) in told {
-                notice(lease_break);
+                notice.0(lease_break);
             }
             let Some(cancel) = wait else { break Err(LockError::WouldBlock) };
             // Called, it looks again; so it does when a holder's time is over.

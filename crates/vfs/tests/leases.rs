@@ -15,15 +15,11 @@ fn read(process: &Process) -> Fd {
     process.open("/d/f", OpenFlags::RDONLY, 0).unwrap()
 }
 
-fn deaf() -> Notice {
-    Arc::new(|_| {})
-}
-
 #[test]
 fn a_lease_is_given_as_on_linux() {
     let process = root();
     let fd = read(&process);
-    let ask = |process: &Process, fd, lease| process.fcntl_setlease(fd, lease, deaf());
+    let ask = |process: &Process, fd, lease| process.fcntl_setlease(fd, lease, Notice::unheard());
     assert_eq!(ask(&process, fd, LockType::Unlock), Err(Errno::EAGAIN));
     assert_eq!(ask(&process, fd, LockType::Write), Ok(()));
     assert_eq!(process.fcntl_getlease(fd), Ok(LockType::Write));
@@ -51,14 +47,14 @@ fn a_lease_is_given_as_on_linux() {
     assert_eq!(ask(&stranger, fd, LockType::Read), Err(Errno::EACCES));
     let dir = process.open("/d", OpenFlags::DIRECTORY, 0).unwrap();
     assert_eq!(ask(&process, dir, LockType::Read), Err(Errno::EINVAL));
-    assert_eq!(process.fcntl_setdeleg(dir, LockType::Write, deaf()), Err(Errno::EINVAL));
+    assert_eq!(process.fcntl_setdeleg(dir, LockType::Write, Notice::unheard()), Err(Errno::EINVAL));
 }
 
 #[test]
 fn opens_and_truncation_break_a_lease_and_wait_unless_told_not_to() {
     let process = root();
     let fd = read(&process);
-    process.fcntl_setlease(fd, LockType::Write, deaf()).unwrap();
+    process.fcntl_setlease(fd, LockType::Write, Notice::unheard()).unwrap();
     let try_open = |flags| process.open("/d/f", flags | OpenFlags::NONBLOCK, 0);
     assert_eq!(try_open(OpenFlags::RDONLY), Err(Errno::EAGAIN));
     assert_eq!(process.fcntl_getlease(fd), Ok(LockType::Read));
@@ -68,7 +64,7 @@ fn opens_and_truncation_break_a_lease_and_wait_unless_told_not_to() {
     process.chmod("/d/f", 0o600).unwrap();
     process.rename("/d/f", "/d/g").unwrap();
     process.rename("/d/g", "/d/f").unwrap();
-    process.fcntl_setlease(fd, LockType::Unlock, deaf()).unwrap();
+    process.fcntl_setlease(fd, LockType::Unlock, Notice::unheard()).unwrap();
     process.close(try_open(OpenFlags::WRONLY).unwrap()).unwrap();
 
     // Whoever was refused is not counted among those who have the file open.
@@ -77,10 +73,10 @@ fn opens_and_truncation_break_a_lease_and_wait_unless_told_not_to() {
     process.close(fd).unwrap();
     let fd = Fd(fd.0);
     let notes = told.clone();
-    let gives_up: Notice = Arc::new(move |LeaseBreak { keep, .. }| {
+    let gives_up = Notice::new(move |LeaseBreak { keep, .. }| {
         assert_eq!(keep, None::<Kind>);
         *notes.lock() += 1;
-        teller.fcntl_setlease(fd, LockType::Unlock, deaf()).unwrap();
+        teller.fcntl_setlease(fd, LockType::Unlock, Notice::unheard()).unwrap();
     });
     for round in 1..3 {
         holder.fcntl_setlease(fd, LockType::Read, gives_up.clone()).unwrap();
@@ -116,9 +112,9 @@ fn a_delegation_is_broken_by_changes_of_names_and_attributes() {
         for (fd, is_broken) in [(file, of_file), (dir, of_dir)] {
             let (told, teller) = (Arc::new(Mutex::new(false)), holder.clone());
             let notes = told.clone();
-            let gives_up: Notice = Arc::new(move |_| {
+            let gives_up = Notice::new(move |_| {
                 *notes.lock() = true;
-                teller.fcntl_setdeleg(fd, LockType::Unlock, deaf()).unwrap();
+                teller.fcntl_setdeleg(fd, LockType::Unlock, Notice::unheard()).unwrap();
             });
             holder.fcntl_setdeleg(fd, LockType::Read, gives_up).unwrap();
             // The second time around the change may be impossible; it breaks before it knows.
@@ -130,7 +126,7 @@ fn a_delegation_is_broken_by_changes_of_names_and_attributes() {
             } else if done.is_ok() {
                 assert_eq!(*told.lock(), is_broken, "change {number} and the directory");
             }
-            let _ = holder.fcntl_setdeleg(fd, LockType::Unlock, deaf());
+            let _ = holder.fcntl_setdeleg(fd, LockType::Unlock, Notice::unheard());
         }
     }
 }
@@ -156,7 +152,7 @@ fn of_a_lease_and_an_open_at_once_one_sees_the_other() {
         let fd = read(&holder);
         let (leased, opened) = thread::scope(|scope| {
             let opening = scope.spawn(|| process.open("/d/f", OpenFlags::WRONLY | OpenFlags::NONBLOCK, 0));
-            (holder.fcntl_setlease(fd, LockType::Read, deaf()), opening.join().unwrap())
+            (holder.fcntl_setlease(fd, LockType::Read, Notice::unheard()), opening.join().unwrap())
         });
         assert!(leased.is_err() || opened.is_err(), "a lease and a writer");
         if let Ok(fd) = opened {

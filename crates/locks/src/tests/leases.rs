@@ -24,19 +24,15 @@ fn breaker(breaking: Breaking) -> Breaker {
     Breaker { pid: 99, breaking, owner: None }
 }
 
-fn deaf() -> Notice {
-    Arc::new(|_| {})
-}
-
 /// A holder's ear: what it was told, in order.
 fn ear() -> (Notice, Arc<Mutex<Vec<Option<Kind>>>>) {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let notes = heard.clone();
-    (Arc::new(move |told: LeaseBreak| notes.lock().push(told.keep)), heard)
+    (Notice::new(move |told: LeaseBreak| notes.lock().push(told.keep)), heard)
 }
 
 fn lease(file: &FileLocks, request: &LeaseRequest) -> Result<(), LockError> {
-    file.set_lease(request, || false, deaf())
+    file.set_lease(request, || false, Notice::unheard())
 }
 
 #[test]
@@ -60,7 +56,10 @@ fn a_file_in_use_gets_no_lease_though_it_came_into_use_at_the_last_moment() {
         *looks.lock() == 2 && file.has_leases(Breaking::Open(Exclusive))
     };
     let request = by(1, Shared, Promise::Lease);
-    assert_eq!(file.set_lease(&request, in_use_at_the_second_look, deaf()), Err(LockError::WouldBlock));
+    assert_eq!(
+        file.set_lease(&request, in_use_at_the_second_look, Notice::unheard()),
+        Err(LockError::WouldBlock)
+    );
     assert!(!file.has_leases(Breaking::Open(Exclusive)));
 }
 
