@@ -106,18 +106,11 @@ impl<T> OwnerLock<T> {
         }
     }
 
-    /// Takes the lock for somebody else.
-    pub(crate) fn visit(&self) -> Inside<'_, T> {
-        self.announce_visit();
-        // Barrier(announce): pairs with light_barrier() in enter().
-        heavy_barrier();
-        self.await_owner()
-    }
-
-    /// As [`visit`](Self::visit), for all of `locks` at once. Who does this takes them in the order of all others.
+    /// Takes all of `locks` for somebody else, at the price of one barrier. Who does this takes them in the order of all
+    /// others.
     pub(crate) fn visit_all<'a>(locks: impl Iterator<Item = &'a Self> + Clone) -> Vec<Inside<'a, T>> {
         locks.clone().for_each(Self::announce_visit);
-        // Barrier(announce): as in visit().
+        // Barrier(announce): pairs with light_barrier() in enter().
         heavy_barrier();
         locks.map(Self::await_owner).collect()
     }
@@ -187,16 +180,12 @@ mod tests {
             }
             for _ in 0..2 {
                 scope.spawn(|| {
-                    for round in 0..rounds {
-                        if round % 2 == 0 {
-                            OwnerLock::visit_all(locks.iter()).iter_mut().for_each(|value| **value += 1);
-                        } else {
-                            locks.iter().for_each(|lock| *lock.visit() += 1);
-                        }
+                    for _ in 0..rounds {
+                        OwnerLock::visit_all(locks.iter()).iter_mut().for_each(|value| **value += 1);
                     }
                 });
             }
         });
-        locks.iter().for_each(|lock| assert_eq!(*lock.visit(), 52 * rounds));
+        OwnerLock::visit_all(locks.iter()).iter().for_each(|value| assert_eq!(**value, 52 * rounds));
     }
 }

@@ -219,19 +219,23 @@ impl World {
         let Some(enlisted) = self.enlisted.try_lock() else { return };
         // Relaxed: written under this lock.
         let now = self.epoch.load(Ordering::Relaxed);
-        for slot in enlisted.iter() {
-            let shard = self.shards.get(*slot);
-            // Relaxed: a hint; whoever is flushed by now has counted itself down.
-            if shard.flushed.load(Ordering::Relaxed) == now {
-                continue;
+        // Relaxed: a hint; whoever is flushed by now has counted itself down.
+        let lags = |shard: &&CachePadded<Shard>| shard.flushed.load(Ordering::Relaxed) != now;
+        let laggards: Vec<_> = enlisted.iter().map(|slot| self.shards.get(*slot)).filter(lags).collect();
+        if laggards.is_empty() {
+            return;
+        }
+        let mut ended = false;
+        for (shard, mut cache) in
+            laggards.iter().zip(OwnerLock::visit_all(laggards.iter().map(|shard| &shard.cache)))
+        {
+            // Now its owner cannot flush it, which it may have done meanwhile.
+            if lags(shard) {
+                ended |= matches!(self.flush(shard, &mut cache, dead), Flushed::Last);
             }
-            let mut cache = shard.cache.visit();
-            // Relaxed: written under the cache's lock.
-            let lags = shard.flushed.load(Ordering::Relaxed) != now;
-            if lags && matches!(self.flush(shard, &mut cache, dead), Flushed::Last) {
-                drop(cache);
-                return self.begin_epoch(&enlisted);
-            }
+        }
+        if ended {
+            self.begin_epoch(&enlisted);
         }
     }
 
