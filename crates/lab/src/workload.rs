@@ -169,7 +169,7 @@ mod tests {
             let body = |target: &dyn Target| {
                 tiny_run(workload, target).unwrap_or_else(|failure| panic!("{}: {failure}", workload.name));
             };
-            if ["posix01", "posix02", "lock1"].contains(&workload.name) {
+            if ["posix01", "posix02", "lock1", "lock2"].contains(&workload.name) {
                 on_every_target_with_lock_owners(body);
             } else {
                 on_every_target(body);

@@ -169,6 +169,9 @@ pub static WORKLOADS: &[Workload] = &[
     steady("lock1", "lock and unlock a file of one's own with fcntl (there counted as two)", |s| {
         file_lock::posix(&s, Place::Own)
     }),
+    steady("lock2", "lock and unlock one file of all with fcntl (there counted as two)", |s| {
+        file_lock::posix(&s, Place::Same)
+    }),
     steady("lseek1", "lseek in a file of one's own", |s| descriptor::lseek(&s, Place::Own)),
     steady("lseek2", "lseek in one file of all, opened by each", |s| descriptor::lseek(&s, Place::Same)),
     steady("dup1", "duplicate and close a descriptor", |s| descriptor::dup(&s)),
