@@ -5,6 +5,9 @@ use crate::stats::{median, median_interval, standard_deviation};
 use crate::timed_run::{Outcome, latencies};
 use serde::{Deserialize, Serialize};
 
+/// Each bound of [`Row::latency`] over the one before.
+pub(crate) const BUCKET_RATIO: f64 = 1.2;
+
 /// One result: a workload on a target at a number of CPUs. Field names are an interface: tools parse them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
@@ -68,8 +71,8 @@ pub struct Row {
     /// Context switches of the tasks per operation.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub switches_per_op: Option<f64>,
-    /// Distribution of the sampled latencies: at most so many nanoseconds, so many operations; each bound is
-    /// twice the one before.
+    /// Distribution of the sampled latencies: at most so many nanoseconds, and more than the bound before, so many
+    /// operations; bounds are [`BUCKET_RATIO`] apart, and those without operations are left out.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub latency: Vec<(u64, u64)>,
     /// The lines that CPUs waited for most; only for simulated rows.
@@ -192,10 +195,10 @@ impl Row {
             self.p50_ns = Some(latency.value_at_quantile(0.5));
             self.p99_ns = Some(latency.value_at_quantile(0.99));
             self.max_ns = Some(latency.max());
-            let buckets = latency.iter_log(64, 2.0);
-            self.latency = buckets
-                .map(|bucket| (bucket.value_iterated_to(), bucket.count_since_last_iteration()))
-                .collect();
+            let buckets = latency.iter_log(64, BUCKET_RATIO);
+            let buckets =
+                buckets.map(|bucket| (bucket.value_iterated_to(), bucket.count_since_last_iteration()));
+            self.latency = buckets.filter(|(_, count)| *count > 0).collect();
         }
         let time = outcomes.iter().map(|outcome| outcome.cpu_time).collect::<Option<Vec<_>>>();
         let time = time.map(|times| times.into_iter().fold(CpuTime::default(), |sum, time| sum + time));
