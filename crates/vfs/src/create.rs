@@ -71,18 +71,18 @@ impl InodeRef {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `EACCES` (the directory may not be searched), `ENAMETOOLONG`.
     pub fn lookup(&self, cred: &Cred, name: &[u8]) -> Result<InodeRef, Errno> {
-        self.lookup_in(cred, name, &rcu::domain().read()).cloned()
+        self.as_dir()?;
+        self.access(cred, Access::EXEC)?;
+        self.lookup_in(name, &rcu::domain().read()).cloned()
     }
 
-    /// As [`lookup`](Self::lookup), for as long as the read section lasts.
+    /// As [`lookup`](Self::lookup), by one who may search this directory, for as long as the read section lasts.
     pub(crate) fn lookup_in<'g>(
         &'g self,
-        cred: &Cred,
         name: &[u8],
         section: &'g Guard<'_>,
     ) -> Result<&'g InodeRef, Errno> {
         let dir = self.as_dir()?;
-        self.access(cred, Access::EXEC)?;
         if name.len() > NAME_MAX {
             return Err(self.gone_or(Errno::ENAMETOOLONG));
         }

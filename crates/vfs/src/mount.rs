@@ -17,11 +17,11 @@
 
 use crate::inode::settle;
 use crate::lock_class::MOUNT_TABLE;
-use crate::{Errno, InodeRef, Superblock};
+use crate::{Errno, Inode, InodeRef, Superblock};
 use bitflags::bitflags;
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::percpu::Counter;
-use sluice_sync::rcu::{self, RcuCell};
+use sluice_sync::rcu::{self, Guard, RcuCell};
 use sluice_sync::{Arc, BrLock, Ref};
 use std::collections::HashMap;
 
@@ -64,6 +64,13 @@ pub(crate) struct Mount {
 pub(crate) struct Location {
     pub(crate) mount: Ref<Mount>,
     pub(crate) inode: InodeRef,
+}
+
+/// As [`Location`], borrowed: by who walks, for the read section `'g`.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'g> {
+    pub(crate) mount: &'g Ref<Mount>,
+    pub(crate) inode: &'g InodeRef,
 }
 
 /// All mounts of one namespace.
@@ -132,12 +139,24 @@ impl Location {
         Location { mount: mount.clone(), inode }
     }
 
-    pub(crate) fn is_same(&self, other: &Location) -> bool {
-        self.mount.id == other.mount.id && self.inode.is_same(&other.inode)
+    /// The same, borrowed.
+    pub(crate) fn place(&self) -> Place<'_> {
+        Place { mount: &self.mount, inode: &self.inode }
+    }
+}
+
+impl Place<'_> {
+    /// The same, held by references.
+    pub(crate) fn to_location(self) -> Location {
+        Location { mount: self.mount.clone(), inode: self.inode.clone() }
     }
 
-    pub(crate) fn is_mount_root(&self) -> bool {
-        self.mount.root.is_same(&self.inode)
+    pub(crate) fn is_same(self, other: Place<'_>) -> bool {
+        self.mount.id == other.mount.id && self.inode.is_same(other.inode)
+    }
+
+    pub(crate) fn is_mount_root(self) -> bool {
+        self.mount.root.is_same(self.inode)
     }
 }
 
@@ -176,11 +195,12 @@ impl MountTable {
         Ok(())
     }
 
-    fn place_of(&self, mount: &Mount) -> Option<Location> {
+    /// Where `mount` stands; nowhere if it is the root or was taken away.
+    fn place_of<'g>(&'g self, mount: &Mount, section: &'g Guard<'_>) -> Option<Place<'g>> {
         if mount.id == self.root.id {
             return None;
         }
-        self.tree.load(&self.tree.read()).places.get(&mount.id).cloned()
+        self.tree.load(section).places.get(&mount.id).map(Location::place)
     }
 
     /// Each file system in the tree, once.
@@ -194,51 +214,44 @@ impl MountTable {
         all
     }
 
-    /// The mount at "/" and its top, whatever may be mounted on it.
-    pub(crate) fn bottom(&self) -> (&Ref<Mount>, &InodeRef) {
-        (&self.root, &self.root.root)
-    }
-
-    /// "/", under all that may be mounted on it.
-    pub(crate) fn root(&self) -> Location {
-        self.enter(Location::new(&self.root, self.root.root.clone()))
+    /// "/", on top of all that may be mounted on it.
+    pub(crate) fn root<'g>(&'g self, section: &'g Guard<'_>) -> Place<'g> {
+        self.enter(Place { mount: &self.root, inode: &self.root.root }, section)
     }
 
     /// From a directory to the root of the topmost mount that stands on it, if any does.
-    pub(crate) fn enter(&self, mut at: Location) -> Location {
-        loop {
-            let Ok(dir) = at.inode.as_dir() else { return at };
-            if !dir.has_mounts() {
-                return at;
-            }
-            let key = (at.mount.id, at.inode.ino());
-            let found = self.tree.load(&self.tree.read()).by_place.get(&key).cloned();
-            let Some(mount) = found else { return at };
-            at = Location { inode: mount.root.clone(), mount };
+    #[inline]
+    pub(crate) fn enter<'g>(&'g self, at: Place<'g>, section: &'g Guard<'_>) -> Place<'g> {
+        match at.inode.as_dir() {
+            Ok(dir) if dir.has_mounts() => self.enter_mounts(at, section),
+            _ => at,
         }
+    }
+
+    /// As [`enter`](Self::enter), of a directory that somebody has mounted on, in whichever namespace.
+    #[cold]
+    fn enter_mounts<'g>(&'g self, mut at: Place<'g>, section: &'g Guard<'_>) -> Place<'g> {
+        let tree = self.tree.load(section);
+        while let Some(mount) = tree.by_place.get(&(at.mount.id, at.inode.ino())) {
+            at = Place { mount, inode: &mount.root };
+        }
+        at
     }
 
     /// The directory above `at`, across mounts; at the top of the tree `at` itself.
-    pub(crate) fn parent(&self, at: &Location) -> Location {
-        let mut at = at.clone();
-        while at.is_mount_root() {
-            match self.place_of(&at.mount) {
-                Some(place) => at = place,
-                None => return self.enter(at),
-            }
-        }
-        let parent = at.inode.parent().unwrap_or_else(|| at.inode.clone());
-        self.enter(Location { mount: at.mount, inode: parent })
+    pub(crate) fn parent<'g>(&'g self, at: Place<'g>, section: &'g Guard<'_>) -> Place<'g> {
+        let at = self.below_mounts(at, section);
+        let above = if at.is_mount_root() { None } else { Inode::parent_in(at.inode, section) };
+        let inode = above.unwrap_or(at.inode);
+        self.enter(Place { mount: at.mount, inode }, section)
     }
 
     /// Where the directory `at` has its name: steps from a mount's root down to what it stands on.
-    pub(crate) fn below_mounts(&self, at: &Location) -> Location {
-        let mut at = at.clone();
-        while at.is_mount_root() {
-            match self.place_of(&at.mount) {
-                Some(place) => at = place,
-                None => break,
-            }
+    pub(crate) fn below_mounts<'g>(&'g self, mut at: Place<'g>, section: &'g Guard<'_>) -> Place<'g> {
+        while at.is_mount_root()
+            && let Some(place) = self.place_of(at.mount, section)
+        {
+            at = place;
         }
         at
     }
@@ -279,7 +292,7 @@ impl MountTable {
     /// `EINVAL` when `at` is no mount's root; `EBUSY` when it is the root of the tree, in use, or something
     /// stands on it (unless `DETACH`).
     pub(crate) fn detach(&self, at: &Location, flags: UmountFlags) -> Result<(), Errno> {
-        if !at.is_mount_root() {
+        if !at.place().is_mount_root() {
             return Err(Errno::EINVAL);
         }
         let _changing = self.changing.write();

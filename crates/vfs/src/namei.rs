@@ -5,18 +5,20 @@
 //! symbolic link's target takes the place of its component, at most [`SYMLOOP_MAX`] times. Calls that add or
 //! remove a name stop one component early: they need the directory and the name.
 //!
-//! A walk is one RCU read section. On its way it holds inodes by borrowing them from the tables that name them, and
-//! takes references only of what it returns; [`Namei::look`] takes none at all. Only what lies beyond a mount point
-//! is held by references.
+//! A walk is one RCU read section. On its way it borrows inodes from the tables that name them, and mounts from
+//! the mount table; references are taken by who needs the file for longer than the section.
+//!
+//! # Clients must
+//! Pass paths that [`check_path`] accepted.
 //!
 //! # Cost
-//! No store to shared memory and no allocation, symbolic links and mount points aside.
+//! No store to shared memory and no allocation, symbolic links aside.
 
-use crate::mount::{Location, Mount, MountTable};
-use crate::{Access, Cred, Errno, FileType, Inode, InodeRef, PATH_MAX, SYMLOOP_MAX};
-use sluice_sync::Ref;
+use crate::mount::{Location, MountTable, Place};
+use crate::{Access, Cred, Errno, FileType, Inode, PATH_MAX, SYMLOOP_MAX};
 use sluice_sync::rcu::{self, Guard};
 use std::borrow::Cow;
+use std::ops::Range;
 
 /// The last component of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,43 +41,19 @@ pub(crate) struct Parent<'p, D = Location> {
     pub(crate) trailing_slash: bool,
 }
 
-/// A file on the way, held for the read section `'g`.
-#[derive(Clone)]
-pub(crate) struct Place<'g> {
-    pub(crate) mount: Cow<'g, Ref<Mount>>,
-    pub(crate) inode: Cow<'g, InodeRef>,
-}
-
-impl<'g> Place<'g> {
-    pub(crate) fn of(location: &'g Location) -> Place<'g> {
-        Place { mount: Cow::Borrowed(&location.mount), inode: Cow::Borrowed(&location.inode) }
-    }
-
-    /// Another file reached through the same mount.
-    fn beside(&self, inode: Cow<'g, InodeRef>) -> Place<'g> {
-        Place { mount: self.mount.clone(), inode }
-    }
-
-    pub(crate) fn is_mount_root(&self) -> bool {
-        self.mount.root.is_same(&self.inode)
-    }
-
-    fn into_location(self) -> Location {
-        Location { mount: self.mount.into_owned(), inode: self.inode.into_owned() }
-    }
-}
-
-impl From<Location> for Place<'_> {
-    fn from(location: Location) -> Self {
-        Place { mount: Cow::Owned(location.mount), inode: Cow::Owned(location.inode) }
-    }
-}
-
 /// One path walk.
 pub(crate) struct Namei<'a> {
     mounts: &'a MountTable,
     cred: &'a Cred,
     links_followed: usize,
+}
+
+/// How far a walk got along one path.
+enum Walked<'g> {
+    /// To the directory of the last component, which is these bytes of the path.
+    Last { dir: Place<'g>, name: Range<usize>, trailing_slash: bool },
+    /// To a symbolic link in `dir`: the path goes on with its target.
+    Link { dir: Place<'g>, path: Vec<u8> },
 }
 
 /// Checks what can be said of a path before any file is looked at.
@@ -105,37 +83,19 @@ impl<D> Parent<'_, D> {
 }
 
 impl<'a> Namei<'a> {
+    /// A walk of a path that passed [`check_path`].
     pub(crate) fn new(mounts: &'a MountTable, cred: &'a Cred) -> Self {
         Namei { mounts, cred, links_followed: 0 }
     }
 
     /// The file that `path` names, from `start` if relative. A symbolic link at the end is followed if
     /// `follow`, or if a slash comes after it.
-    pub(crate) fn resolve(
+    ///
+    /// # Errors
+    /// Those of each step: `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`.
+    pub(crate) fn find<'g>(
         &mut self,
-        start: Option<&Location>,
-        path: &[u8],
-        follow: bool,
-    ) -> Result<Location, Errno> {
-        let section = rcu::domain().read();
-        self.find(start, path, follow, &section).map(Place::into_location)
-    }
-
-    /// As [`resolve`](Self::resolve), for callers who only want to look at the file: no reference is taken.
-    pub(crate) fn look<R>(
-        &mut self,
-        start: Option<&Location>,
-        path: &[u8],
-        follow: bool,
-        look: impl FnOnce(&Place<'_>) -> Result<R, Errno>,
-    ) -> Result<R, Errno> {
-        let section = rcu::domain().read();
-        look(&self.find(start, path, follow, &section)?)
-    }
-
-    fn find<'g>(
-        &mut self,
-        start: Option<&'g Location>,
+        start: Option<Place<'g>>,
         path: &[u8],
         follow: bool,
         section: &'g Guard<'_>,
@@ -143,17 +103,16 @@ impl<'a> Namei<'a> {
     where
         'a: 'g,
     {
-        check_path(path)?;
-        let mut parent = self.walk(start.map(Place::of), Cow::Borrowed(path), section)?;
+        let mut parent = self.walk(start, Cow::Borrowed(path), section)?;
         loop {
-            let found = self.last_in(&parent, section)?;
+            let found = self.last_in(parent.dir, &parent.last, section)?;
             if found.inode.file_type() != FileType::Symlink || !(follow || parent.trailing_slash) {
                 if parent.trailing_slash && !found.inode.is_dir() {
                     return Err(Errno::ENOTDIR);
                 }
                 return Ok(found);
             }
-            let target = self.target(&found.inode, parent.trailing_slash)?;
+            let target = self.target(found.inode, parent.trailing_slash)?;
             parent = self.walk(Some(parent.dir), Cow::Owned(target), section)?;
         }
     }
@@ -161,20 +120,17 @@ impl<'a> Namei<'a> {
     /// The file that a walked path's last component names; a symbolic link is not followed.
     pub(crate) fn last_of(&self, parent: &Parent<'_>) -> Result<Location, Errno> {
         let section = rcu::domain().read();
-        let dir = Place::of(&parent.dir);
-        let parent = Parent { dir, last: parent.last.clone(), trailing_slash: parent.trailing_slash };
-        self.last_in(&parent, &section).map(Place::into_location)
+        self.last_in(parent.dir.place(), &parent.last, &section).map(Place::to_location)
     }
 
-    fn last_in<'g>(
-        &self,
-        parent: &Parent<'_, Place<'g>>,
-        section: &'g Guard<'_>,
-    ) -> Result<Place<'g>, Errno> {
-        match &parent.last {
-            Last::Root | Last::Dot => Ok(parent.dir.clone()),
-            Last::DotDot => Ok(self.above(&parent.dir, section)),
-            Last::Name(name) => self.child(&parent.dir, name, section),
+    fn last_in<'g>(&self, dir: Place<'g>, last: &Last<'_>, section: &'g Guard<'_>) -> Result<Place<'g>, Errno>
+    where
+        'a: 'g,
+    {
+        match last {
+            Last::Root | Last::Dot => Ok(dir),
+            Last::DotDot => Ok(self.mounts.parent(dir, section)),
+            Last::Name(name) => self.child(dir, name, section),
         }
     }
 
@@ -182,24 +138,21 @@ impl<'a> Namei<'a> {
     pub(crate) fn follow(&mut self, parent: &Parent<'_>, link: &Location) -> Result<Parent<'static>, Errno> {
         let target = self.target(&link.inode, parent.trailing_slash)?;
         let section = rcu::domain().read();
-        let start = Some(Place::of(&parent.dir));
+        let start = Some(parent.dir.place());
         self.walk(start, Cow::Owned(target), &section).map(Parent::into_owned)
     }
 
     /// Walks `path`, from `start` if relative, up to its last component.
     ///
     /// # Errors
-    /// `ENOENT` for an empty path, `ENAMETOOLONG`, and those of each step: `ENOENT`, `ENOTDIR`, `EACCES`,
-    /// `ELOOP`.
+    /// As [`find`](Self::find).
     pub(crate) fn parent_of<'p>(
         &mut self,
-        start: Option<&Location>,
+        start: Option<Place<'_>>,
         path: &'p [u8],
+        section: &Guard<'_>,
     ) -> Result<Parent<'p>, Errno> {
-        check_path(path)?;
-        let section = rcu::domain().read();
-        let parent = self.walk(start.map(Place::of), Cow::Borrowed(path), &section)?;
-        Ok(parent.into_owned())
+        self.walk(start, Cow::Borrowed(path), section).map(Parent::into_owned)
     }
 
     /// Walks `path`, from `start` if relative, "/" in its absence, up to its last component.
@@ -212,89 +165,76 @@ impl<'a> Namei<'a> {
     where
         'a: 'g,
     {
-        let mut at = start.unwrap_or_else(|| self.root());
-        let mut rest = 0;
+        let mut start = start;
         loop {
-            if rest == 0 && path.first() == Some(&b'/') {
-                at = self.root();
+            match self.descend(start, &path, section)? {
+                Walked::Link { dir, path: target } => (start, path) = (Some(dir), Cow::Owned(target)),
+                Walked::Last { dir, name, trailing_slash } => {
+                    let last = match &path[name.clone()] {
+                        b"" => Last::Root,
+                        b"." => Last::Dot,
+                        b".." => Last::DotDot,
+                        _ => Last::Name(part(path, name)),
+                    };
+                    return Ok(Parent { dir, last, trailing_slash });
+                }
             }
-            let is_slash = |b: &u8| *b == b'/';
-            rest += path[rest..].iter().take_while(|b| is_slash(b)).count();
-            let component = path[rest..].split(is_slash).next().unwrap_or_default();
-            if component.is_empty() {
-                return Ok(Parent { dir: at, last: Last::Root, trailing_slash: false });
-            }
-            if !at.inode.is_dir() {
+        }
+    }
+
+    /// As [`walk`](Self::walk), up to the first symbolic link.
+    fn descend<'g>(
+        &mut self,
+        start: Option<Place<'g>>,
+        path: &[u8],
+        section: &'g Guard<'_>,
+    ) -> Result<Walked<'g>, Errno>
+    where
+        'a: 'g,
+    {
+        let absolute = path.first() == Some(&b'/');
+        let mut dir = match start {
+            Some(start) if !absolute => start,
+            _ => self.mounts.root(section),
+        };
+        let mut begin = skip(path, 0, |byte| byte == b'/');
+        if begin == path.len() {
+            return Ok(Walked::Last { dir, name: begin..begin, trailing_slash: false });
+        }
+        loop {
+            if !dir.inode.is_dir() {
                 return Err(Errno::ENOTDIR);
             }
-            at.inode.access(self.cred, Access::EXEC)?;
-            let end = rest + component.len();
-            let after = &path[end..];
-            if after.iter().all(is_slash) {
-                let trailing_slash = !after.is_empty();
-                let last = match component {
-                    b"." => Last::Dot,
-                    b".." => Last::DotDot,
-                    _ => Last::Name(part(path, rest, end)),
-                };
-                return Ok(Parent { dir: at, last, trailing_slash });
+            dir.inode.access(self.cred, Access::EXEC)?;
+            let end = skip(path, begin, |byte| byte != b'/');
+            let after = skip(path, end, |byte| byte == b'/');
+            if after == path.len() {
+                return Ok(Walked::Last { dir, name: begin..end, trailing_slash: after > end });
             }
-            let next = match component {
-                b"." => at.clone(),
-                b".." => self.above(&at, section),
-                name => self.child(&at, name, section)?,
+            let next = match &path[begin..end] {
+                b"." => dir,
+                b".." => self.mounts.parent(dir, section),
+                name => self.child(dir, name, section)?,
             };
             match next.inode.file_type() {
-                FileType::Directory => {
-                    at = next;
-                    rest = end;
-                }
+                FileType::Directory => (dir, begin) = (next, after),
                 FileType::Symlink => {
-                    let mut target = self.target(&next.inode, false)?;
-                    target.extend_from_slice(after);
-                    path = Cow::Owned(target);
-                    rest = 0;
+                    let mut target = self.target(next.inode, false)?;
+                    target.extend_from_slice(&path[end..]);
+                    return Ok(Walked::Link { dir, path: target });
                 }
                 _ => return Err(Errno::ENOTDIR),
             }
         }
     }
 
-    fn root<'g>(&self) -> Place<'g>
+    /// What `name` means in `dir`, which the caller may search.
+    fn child<'g>(&self, dir: Place<'g>, name: &[u8], section: &'g Guard<'_>) -> Result<Place<'g>, Errno>
     where
         'a: 'g,
     {
-        let (mount, inode) = self.mounts.bottom();
-        self.enter(Place { mount: Cow::Borrowed(mount), inode: Cow::Borrowed(inode) })
-    }
-
-    /// What `name` means in `dir`, which the caller may search.
-    fn child<'g>(&self, dir: &Place<'g>, name: &[u8], section: &'g Guard<'_>) -> Result<Place<'g>, Errno> {
-        let inode = match &dir.inode {
-            Cow::Borrowed(dir) => Cow::Borrowed(dir.lookup_in(self.cred, name, section)?),
-            Cow::Owned(dir) => Cow::Owned(dir.lookup_in(self.cred, name, section)?.clone()),
-        };
-        Ok(self.enter(dir.beside(inode)))
-    }
-
-    /// The directory above `at`, across mounts; at the top of the tree `at` itself.
-    fn above<'g>(&self, at: &Place<'g>, section: &'g Guard<'_>) -> Place<'g> {
-        if at.is_mount_root() {
-            return self.mounts.parent(&at.clone().into_location()).into();
-        }
-        let parent = match &at.inode {
-            Cow::Borrowed(inode) => Inode::parent_in(inode, section).map(Cow::Borrowed),
-            Cow::Owned(inode) => inode.parent().map(Cow::Owned),
-        };
-        parent.map_or_else(|| at.clone(), |parent| self.enter(at.beside(parent)))
-    }
-
-    /// From a directory to the root of the topmost mount that stands on it, if any does.
-    fn enter<'g>(&self, at: Place<'g>) -> Place<'g> {
-        match at.inode.as_dir() {
-            Ok(dir) if dir.has_mounts() => self.mounts.enter(at.into_location()).into(),
-            _ => at,
-        }
+        let inode = dir.inode.lookup_in(name, section)?;
+        Ok(self.mounts.enter(Place { mount: dir.mount, inode }, section))
     }
 
     /// The target of the symbolic link `link`, which is about to be followed.
@@ -313,14 +253,19 @@ impl<'a> Namei<'a> {
 
 impl<'p> Parent<'p, Place<'_>> {
     fn into_owned(self) -> Parent<'p> {
-        Parent { dir: self.dir.into_location(), last: self.last, trailing_slash: self.trailing_slash }
+        Parent { dir: self.dir.to_location(), last: self.last, trailing_slash: self.trailing_slash }
     }
 }
 
-/// The bytes of `path` from `from` to `to`.
-fn part(path: Cow<'_, [u8]>, from: usize, to: usize) -> Cow<'_, [u8]> {
+/// The bytes of `path` in `range`.
+fn part(path: Cow<'_, [u8]>, range: Range<usize>) -> Cow<'_, [u8]> {
     match path {
-        Cow::Borrowed(path) => Cow::Borrowed(&path[from..to]),
-        Cow::Owned(path) => Cow::Owned(path[from..to].to_vec()),
+        Cow::Borrowed(path) => Cow::Borrowed(&path[range]),
+        Cow::Owned(path) => Cow::Owned(path[range].to_vec()),
     }
+}
+
+/// Where the bytes of `path` from `from` on, of which `these` holds, end.
+fn skip(path: &[u8], from: usize, these: impl Fn(u8) -> bool) -> usize {
+    path[from..].iter().position(|byte| !these(*byte)).map_or(path.len(), |count| from + count)
 }

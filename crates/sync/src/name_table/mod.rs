@@ -114,9 +114,7 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
 
     /// The position of `name`, and what it stands for.
     pub fn find<'g>(&'g self, hash: u64, name: &[u8], guard: &'g Guard<'_>) -> Option<(u64, &'g V)> {
-        After::of_hash(self, hash, guard)
-            .find(|(_, other, _)| *other == name)
-            .map(|(position, _, value)| (position, value))
+        after::find(self, hash, name, guard)
     }
 
     /// The entries behind `position`, 0 for all, in the order of their positions.

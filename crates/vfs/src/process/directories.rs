@@ -1,7 +1,9 @@
 //! Reading directories, and the working directory.
 
 use super::{Fd, Process};
-use crate::{Access, Errno, FileType};
+use crate::mount::Place;
+use crate::{Access, Errno, FileType, Inode};
+use sluice_sync::rcu;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -91,26 +93,24 @@ impl Process {
     /// `ENOENT` when it was removed.
     pub fn getcwd(&self) -> Result<PathBuf, Errno> {
         let mounts = self.fs.mounts();
-        let root = mounts.root();
-        let mut at = self.working_directory();
-        let mut components = Vec::new();
-        while !at.is_same(&root) {
-            let named = mounts.below_mounts(&at);
-            let parent = named.inode.parent().ok_or(Errno::ENOTDIR)?;
-            if parent.is_same(&named.inode) {
+        let section = rcu::domain().read();
+        let root = mounts.root(&section);
+        let mut at = self.cwd.load(&section).place();
+        let mut components: Vec<&[u8]> = Vec::new();
+        while !at.is_same(root) {
+            let named = mounts.below_mounts(at, &section);
+            let parent = Inode::parent_in(named.inode, &section).ok_or(Errno::ENOTDIR)?;
+            if parent.is_same(named.inode) {
                 // The top of a detached mount: no path leads here.
                 return Err(Errno::ENOENT);
             }
-            let name = {
-                let names = &parent.as_dir()?.names;
-                let section = names.read();
-                let entry = names.after(0, &section).find(|(_, _, inode)| inode.is_same(&named.inode));
-                entry.map(|(_, name, _)| name.to_vec()).ok_or(Errno::ENOENT)?
-            };
+            let mut entries = parent.as_dir()?.names.after(0, &section);
+            let (_, name, _) =
+                entries.find(|(_, _, inode)| inode.is_same(named.inode)).ok_or(Errno::ENOENT)?;
             components.push(name);
-            at = crate::mount::Location { mount: named.mount, inode: parent };
+            at = Place { mount: named.mount, inode: parent };
             if at.is_mount_root() {
-                at = mounts.enter(at);
+                at = mounts.enter(at, &section);
             }
         }
         let mut path = Vec::new();

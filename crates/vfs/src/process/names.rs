@@ -6,6 +6,7 @@ use crate::mount::Location;
 use crate::namei::{Last, Parent, check_path};
 use crate::rename::check_flags;
 use crate::{Access, AtFlags, Caps, Errno, FileType, Inode, NewInode, NewKind, RenameFlags};
+use sluice_sync::rcu;
 use std::path::Path;
 
 impl Process {
@@ -204,7 +205,7 @@ impl Process {
             return Err(if found.inode.is_dir() { Errno::EISDIR } else { Errno::ENOTDIR });
         }
         // A missing name is reported before a read-only mount.
-        dir.inode.lookup(&self.cred, name)?;
+        dir.inode.lookup_in(name, &rcu::domain().read()).map(drop)?;
         dir.mount.check_writable()?;
         if remove_dir { dir.inode.rmdir(&self.cred, name) } else { dir.inode.unlink(&self.cred, name) }
     }
