@@ -193,7 +193,7 @@ impl Inode {
         match slot.get() {
             Some(cell) => cell.replace(acls),
             // Only writers of the attributes come here, one at a time.
-            None => drop(slot.set(RcuCell::new(rcu::domain().clone(), acls))),
+            None => drop(slot.set(RcuCell::new(rcu::domain(), acls))),
         }
     }
 }

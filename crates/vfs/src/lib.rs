@@ -26,7 +26,6 @@ mod acl;
 mod archive;
 mod attr;
 mod attributes;
-mod budget;
 mod check;
 mod create;
 mod cred;

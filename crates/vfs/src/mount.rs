@@ -166,7 +166,7 @@ impl MountTable {
         MountTable {
             root: Mount::new(1, superblock.clone(), root_inode, MountFlags::empty()),
             tree: RcuCell::new(
-                rcu::domain().clone(),
+                rcu::domain(),
                 Tree { next_id: 2, by_place: HashMap::new(), places: HashMap::new() },
             ),
             changing: BrLock::with_class(&MOUNT_TABLE, ()),

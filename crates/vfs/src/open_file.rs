@@ -10,8 +10,9 @@ use crate::lock_class::OPEN_FILE_CURSOR;
 use crate::mount::{Location, MountTable};
 use crate::{Errno, InodeRef, OpenFlags};
 use sluice_locks::Owner;
-use sluice_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use sluice_sync::{Mutex, Ref};
+use sluice_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use sluice_sync::{CachePadded, Mutex, Ref};
+use std::ptr;
 
 /// One open file description.
 pub(crate) struct OpenFile {
@@ -21,12 +22,18 @@ pub(crate) struct OpenFile {
     pub(crate) login: u64,
     /// Access mode and status flags. *Atomic (independent bits).*
     flags: AtomicU32,
-    /// How many descriptors point here; 0 for ever after the last. *Atomic (end).*
-    descriptors: AtomicU32,
-    /// Identifies the owner of OFD locks and flocks; 0 before the first. *Atomic (end), set once.*
-    id: AtomicU64,
+    /// What the calls that only use the description never write.
+    end: CachePadded<End>,
     /// Where the next read or write goes. *Protected by itself; held across that read or write.*
     pub(crate) cursor: Mutex<Cursor>,
+}
+
+/// Whether the description lives, and what it has to give back in the end.
+struct End {
+    /// How many descriptors point here; 0 for ever after the last. *Atomic (end).*
+    descriptors: AtomicU32,
+    /// Whether it has ever asked for an OFD lock or a flock. *Atomic (end), set once.*
+    is_owner: AtomicBool,
 }
 
 /// The position in a file or directory.
@@ -52,8 +59,7 @@ impl OpenFile {
             location,
             login,
             flags: AtomicU32::new(flags.bits()),
-            descriptors: AtomicU32::new(1),
-            id: AtomicU64::new(0),
+            end: CachePadded::new(End { descriptors: AtomicU32::new(1), is_owner: AtomicBool::new(false) }),
             cursor: Mutex::with_class(&OPEN_FILE_CURSOR, Cursor::default()),
         }))
     }
@@ -65,7 +71,7 @@ impl OpenFile {
     pub(crate) fn share(&self) -> Result<(), Errno> {
         let one_more = |count: u32| (count != 0).then_some(count + 1);
         // Relaxed: a descriptor publishes nothing.
-        match self.descriptors.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
+        match self.end.descriptors.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
             Ok(_) => Ok(()),
             Err(_) => Err(Errno::EBADF),
         }
@@ -74,7 +80,7 @@ impl OpenFile {
     /// Counts one descriptor less. The last gives back the locks and leaves the mount.
     pub(crate) fn close(&self) {
         // SeqCst(end): either a thread that was given a lock sees 0 in keep_locks_while_open(), or we see its lock.
-        if self.descriptors.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if self.end.descriptors.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.release_locks();
             self.location.mount.leave();
         }
@@ -84,35 +90,37 @@ impl OpenFile {
     /// meanwhile, as the caller's own reference to the file would in a kernel.
     pub(crate) fn keep_locks_while_open(&self) {
         // SeqCst(end): pairs with close().
-        if self.descriptors.load(Ordering::SeqCst) == 0 {
+        if self.end.descriptors.load(Ordering::SeqCst) == 0 {
             self.release_locks();
         }
     }
 
     fn release_locks(&self) {
-        // SeqCst(end): pairs with id(): 0 means that a lock, if one is granted later, is given back at once.
-        let id = self.id.load(Ordering::SeqCst);
-        if id != 0
-            && let Some(locks) = self.inode().locks_if_any()
-        {
+        if let (Some(id), Some(locks)) = (self.id_if_owner(), self.inode().locks_if_any()) {
             locks.release_owner(Owner::Description(id));
             locks.release_flock(id);
         }
     }
 
-    /// What the description is called as an owner of locks.
+    /// What the description is called as an owner of locks: by its address, which is nobody else's while it may have
+    /// locks. A number from a counter would be a line that all who open or lock write.
     pub(crate) fn id(&self) -> u64 {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        // SeqCst(end): pairs with release_locks().
-        match self.id.load(Ordering::SeqCst) {
-            0 => {
-                // Relaxed: only uniqueness matters.
-                let new = NEXT.fetch_add(1, Ordering::Relaxed);
-                let set = self.id.compare_exchange(0, new, Ordering::SeqCst, Ordering::SeqCst);
-                set.map_or_else(|theirs| theirs, |_| new)
-            }
-            id => id,
+        ptr::from_ref(self).addr() as u64
+    }
+
+    /// To be called before a lock is asked for in the name of the description.
+    pub(crate) fn becomes_owner(&self) {
+        // SeqCst(end): pairs with id_if_owner() in a close: if that sees false, a lock that is granted later is given
+        // back at once. Once set, it is only read.
+        if !self.end.is_owner.load(Ordering::SeqCst) {
+            self.end.is_owner.store(true, Ordering::SeqCst);
         }
+    }
+
+    /// [`id`](Self::id), if the description ever asked for a lock.
+    pub(crate) fn id_if_owner(&self) -> Option<u64> {
+        // SeqCst(end): pairs with becomes_owner().
+        self.end.is_owner.load(Ordering::SeqCst).then(|| self.id())
     }
 
     pub(crate) fn flags(&self) -> OpenFlags {

@@ -55,7 +55,6 @@ mod resize;
 pub(crate) use self::array::{Array, Locked, Place, Unlinked};
 
 use self::array::{closed, is_array};
-use crate::face::Arc;
 use crate::face::atomic::{AtomicPtr, Ordering};
 use crate::rcu::{Domain, Guard};
 use std::ptr;
@@ -111,7 +110,7 @@ pub(crate) struct Chains<N: Node> {
     /// end. *atomic (array)*
     current: AtomicPtr<Array<N>>,
     /// *immutable*
-    pub(crate) domain: Arc<Domain>,
+    pub(crate) domain: &'static Domain,
 }
 
 // SAFETY: it owns its nodes, which are `Send + Sync`, and its arrays.
@@ -122,7 +121,7 @@ unsafe impl<N: Node + Send + Sync> Sync for Chains<N> {}
 
 impl<N: Node + Send + Sync> Chains<N> {
     /// No chains, and no memory used, before the first lock.
-    pub(crate) fn new(domain: Arc<Domain>) -> Self {
+    pub(crate) fn new(domain: &'static Domain) -> Self {
         Chains { current: AtomicPtr::new(ptr::null_mut()), domain }
     }
 
@@ -137,7 +136,7 @@ impl<N: Node + Send + Sync> Chains<N> {
     /// If `guard` is a section of another domain.
     #[inline]
     pub(crate) fn current<'g>(&'g self, guard: &'g Guard<'_>) -> Option<&'g Array<N>> {
-        assert!(guard.is_of(&self.domain), "the read section belongs to another domain");
+        assert!(guard.is_of(self.domain), "the read section belongs to another domain");
         // Acquire(array): the buckets; pairs with Release(array) in finish() and begin().
         let array = self.current.load(Ordering::Acquire);
         // SAFETY: the array was current inside the section, so it is freed after it (H3).

@@ -13,8 +13,8 @@
 mod tests;
 
 use crate::chains::{Chains, Locked, Node, Place, unlinked};
+use crate::face::SHRUNK;
 use crate::face::atomic::AtomicPtr;
-use crate::face::{Arc, SHRUNK};
 use crate::percpu::Counter;
 use crate::rcu::{Domain, Guard};
 use std::borrow::Borrow;
@@ -66,14 +66,14 @@ pub struct HashTable<K: Send + Sync + 'static, V: Send + Sync + 'static, S = Ran
 
 impl<K: Hash + Eq + Send + Sync, V: Send + Sync> HashTable<K, V> {
     /// An empty table whose readers are those of `domain`.
-    pub fn new(domain: Arc<Domain>) -> Self {
+    pub fn new(domain: &'static Domain) -> Self {
         HashTable::with_buckets_and_hasher(domain, 0, RandomState::new())
     }
 }
 
 impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V, S> {
     /// An empty table with at least `buckets` buckets, rounded up to a power of two.
-    pub fn with_buckets_and_hasher(domain: Arc<Domain>, buckets: usize, hasher: S) -> Self {
+    pub fn with_buckets_and_hasher(domain: &'static Domain, buckets: usize, hasher: S) -> Self {
         let chains = Chains::new(domain);
         chains.begin(buckets.max(BUCKETS_MIN).next_power_of_two());
         HashTable { chains, count: Counter::new(0), hasher }

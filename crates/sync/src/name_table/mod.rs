@@ -57,7 +57,7 @@ pub use self::node::NAME_MAX;
 use self::node::NameNode;
 use crate::chains::{Array, Chains};
 use crate::face::atomic::Ordering;
-use crate::face::{Arc, SHRUNK, hint};
+use crate::face::{SHRUNK, hint};
 use crate::lock_debug::{LockClass, Watch};
 use crate::rcu::{Domain, Guard};
 use std::fmt;
@@ -87,12 +87,12 @@ pub struct Sums {
 impl<V: Clone + Send + Sync + 'static> NameTable<V> {
     /// A table without names whose readers are those of `domain`. The class of its locks is the place of this call.
     #[track_caller]
-    pub fn new(domain: Arc<Domain>) -> Self {
+    pub fn new(domain: &'static Domain) -> Self {
         NameTable { chains: Chains::new(domain), watch: Watch::here() }
     }
 
     /// As [`new`](Self::new); the locks are of `class`.
-    pub fn with_class(class: &'static LockClass, domain: Arc<Domain>) -> Self {
+    pub fn with_class(class: &'static LockClass, domain: &'static Domain) -> Self {
         NameTable { chains: Chains::new(domain), watch: Watch::class(class) }
     }
 

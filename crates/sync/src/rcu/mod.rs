@@ -206,21 +206,21 @@ impl Drop for Guard<'_> {
 
 #[cfg(feature = "loom")]
 ::loom::lazy_static! {
-    static ref DOMAIN: crate::face::Arc<Domain> = crate::face::Arc::new(Domain::new());
+    static ref DOMAIN: Domain = Domain::new();
 }
 
 /// The domain of the execution, for structures that have none of their own.
 #[cfg(feature = "loom")]
-pub fn domain() -> &'static crate::face::Arc<Domain> {
+pub fn domain() -> &'static Domain {
     &DOMAIN
 }
 
 /// The domain of the process, for structures that have none of their own. (On the simulator each thread of the
 /// host has one: a machine must not wait for another machine's readers.)
 #[cfg(not(feature = "loom"))]
-pub fn domain() -> &'static crate::Arc<Domain> {
-    static DOMAINS: PerHost<crate::OnceLock<crate::Arc<Domain>>> = PerHost::new(crate::OnceLock::new());
-    DOMAINS.get(Host::here()).get_or_init(|| crate::Arc::new(Domain::new()))
+pub fn domain() -> &'static Domain {
+    static DOMAINS: PerHost<Domain> = PerHost::new(Domain::new());
+    DOMAINS.get(Host::here())
 }
 
 #[cfg(all(test, not(feature = "loom")))]

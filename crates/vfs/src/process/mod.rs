@@ -8,6 +8,7 @@ mod attributes;
 mod descriptors;
 mod directories;
 mod io;
+mod lock_notes;
 mod locks;
 mod mounts;
 mod names;
@@ -24,6 +25,7 @@ use crate::namei::{Namei, Parent, check_path};
 use crate::open_file::OpenFile;
 use crate::{AtFlags, Cred, Errno, FileType, Fs, Inode};
 use descriptors::FdTable;
+use lock_notes::LockNotes;
 use sluice_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_sync::rcu::{self, Guard, RcuCell};
 use sluice_sync::{Mutex, Ref};
@@ -45,6 +47,8 @@ pub struct Process {
     /// Who changes the working directory.
     moving: Mutex<()>,
     descriptors: FdTable,
+    /// Where it may hold POSIX locks.
+    lock_notes: LockNotes,
 }
 
 /// Where a path starts.
@@ -67,9 +71,10 @@ impl Process {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let (umask, cwd) = (AtomicU32::new(umask), RcuCell::new(rcu::domain().clone(), cwd));
+        let (umask, cwd) = (AtomicU32::new(umask), RcuCell::new(rcu::domain(), cwd));
         let moving = Mutex::with_class(&PROCESS_MOVING, ());
-        Process { fs, id, cred, login: id, umask, cwd, moving, descriptors }
+        let lock_notes = LockNotes::default();
+        Process { fs, id, cred, login: id, umask, cwd, moving, descriptors, lock_notes }
     }
 
     /// A child: same credentials, umask and working directory; its descriptors point to the same open files;
