@@ -143,11 +143,11 @@ fn page(chapters: &[Chapter]) -> Result<String> {
         let mut html = summary(source, parts);
         if let Some(seen) = source.headline.as_ref().and_then(|headline| headline.seen(&rows)) {
             // Writing to a String cannot fail.
-            let _ = write!(html, "<p>{}</p>\n", escape(&seen.sentence()));
+            let _ = writeln!(html, "<p>{}</p>", escape(&seen.sentence()));
         }
         let figures = groups(rows.iter().map(|row| Named { name: name(row), row }).collect())?;
         if !figures.is_empty() {
-            let _ = write!(html, "<details><summary>Plots and tables of {} loads</summary>\n", figures.len());
+            let _ = writeln!(html, "<details><summary>Plots and tables of {} loads</summary>", figures.len());
             for (heading, figures) in figures {
                 let _ = write!(html, "<h3>{}</h3>\n{figures}", escape(&heading));
             }
