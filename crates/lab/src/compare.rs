@@ -9,7 +9,7 @@
 
 use crate::failure::{Context, Failure, Result};
 use crate::row::Row;
-use crate::stats::{Interval, differ, ratio_interval};
+use crate::stats::{Interval, differ, ratio, ratio_interval};
 use crate::table::{Table, grouped};
 use std::fmt;
 use std::path::Path;
@@ -45,7 +45,7 @@ pub struct Pair {
     pub before: Row,
     /// The row of the second.
     pub after: Row,
-    /// `ops_per_s` after over before.
+    /// After over before.
     pub ratio: f64,
     /// Where that ratio lies, with 99% confidence; `None` below two runs a side.
     pub interval: Option<Interval>,
@@ -55,7 +55,8 @@ pub struct Pair {
 
 impl Pair {
     fn of(before: &Row, after: &Row) -> Option<Pair> {
-        let ratio = after.ops_per_s? / before.ops_per_s?;
+        let ratio =
+            ratio(&before.rates, &after.rates).or_else(|| Some(after.ops_per_s? / before.ops_per_s?))?;
         let verdict = match differ(&before.rates, &after.rates) {
             true if ratio > 1.0 => Verdict::Faster,
             true if ratio < 1.0 => Verdict::Slower,

@@ -70,25 +70,34 @@ pub fn median_interval(values: &[f64], confidence: f64) -> Option<Interval> {
     middle((0..DRAWS).filter_map(|_| median(&chance.draw(values))).collect(), confidence)
 }
 
-/// The bootstrap interval of the ratio of the medians, `after` over `before`. `None` with fewer than two runs.
+/// What `after` is of `before`: the median of the pairs' ratios, or the ratio of the medians. `None` for no values.
+pub fn ratio(before: &[f64], after: &[f64]) -> Option<f64> {
+    if are_pairs(before, after) {
+        return median(&pair_ratios(before, after));
+    }
+    Some(median(after)? / median(before)?)
+}
+
+/// The bootstrap interval of [`ratio`]. `None` with fewer than two runs.
 pub fn ratio_interval(before: &[f64], after: &[f64], confidence: f64) -> Option<Interval> {
+    if are_pairs(before, after) {
+        return median_interval(&pair_ratios(before, after), confidence);
+    }
     let mut chance = Chance(SEED);
     if before.len() < 2 || after.len() < 2 {
         return None;
     }
-    let paired = are_pairs(before, after);
-    let ratios = (0..DRAWS).filter_map(|_| {
-        let drawn: Vec<usize> = before.iter().map(|_| chance.below(before.len())).collect();
-        let partners =
-            if paired { drawn.iter().map(|&run| after[run]).collect() } else { chance.draw(after) };
-        let drawn: Vec<f64> = drawn.iter().map(|&run| before[run]).collect();
-        Some(median(&partners)? / median(&drawn)?)
-    });
+    let ratios =
+        (0..DRAWS).filter_map(|_| Some(median(&chance.draw(after))? / median(&chance.draw(before))?));
     middle(ratios.filter(|ratio| ratio.is_finite()).collect(), confidence)
 }
 
 /// From how many runs on two sides of equally many are taken as pairs.
 pub const PAIRED_FROM: usize = 10;
+
+fn pair_ratios(before: &[f64], after: &[f64]) -> Vec<f64> {
+    before.iter().zip(after).map(|(before, after)| after / before).collect()
+}
 
 fn are_pairs(before: &[f64], after: &[f64]) -> bool {
     before.len() == after.len() && before.len() >= PAIRED_FROM
@@ -114,9 +123,9 @@ fn means_apart(before: &[f64], after: &[f64]) -> bool {
     let logs = |values: &[f64]| values.iter().map(|value| value.ln()).collect::<Vec<f64>>();
     let (before, after) = (logs(before), logs(after));
     let (difference, variance, freedom) = if are_pairs(&before, &after) {
-        let ratios: Vec<f64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
-        let (mean, variance) = mean_and_variance(&ratios);
-        (mean, variance, ratios.len() as f64 - 1.0)
+        let differences: Vec<f64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
+        let (mean, variance) = mean_and_variance(&differences);
+        (mean, variance, differences.len() as f64 - 1.0)
     } else {
         let ((mean_a, var_a), (mean_b, var_b)) = (mean_and_variance(&before), mean_and_variance(&after));
         let part = |variance: f64, count: usize| variance * variance / (count as f64 - 1.0);
@@ -159,13 +168,9 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
     /// As many of `values` as there are, with replacement.
     fn draw(&mut self, values: &[f64]) -> Vec<f64> {
-        values.iter().map(|_| values[self.below(values.len())]).collect()
+        values.iter().map(|_| values[(self.next() % values.len() as u64) as usize]).collect()
     }
 }
 
