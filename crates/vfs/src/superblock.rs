@@ -227,8 +227,15 @@ impl Shared {
     pub(crate) fn notify(&self, cred: &Cred, tell: impl Fn(&dyn Observer)) {
         let told: Vec<_> = {
             let section = self.observers.read();
-            let observers = self.observers.load(&section).iter();
-            observers.filter(|(id, _)| cred.via != Some(*id)).map(|(_, observer)| observer.clone()).collect()
+            let observers = self.observers.load(&section);
+            if observers.is_empty() {
+                return;
+            }
+            observers
+                .iter()
+                .filter(|(id, _)| cred.via != Some(*id))
+                .map(|(_, observer)| observer.clone())
+                .collect()
         };
         for observer in told {
             tell(&*observer);
