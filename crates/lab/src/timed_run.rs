@@ -34,6 +34,9 @@ pub const SAMPLE_EVERY: u64 = 16;
 /// How often the conductor looks where tasks sleep.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// The kernel brings a running task's time up to date at each tick: what lasted less than some ticks is not known.
+const SETTLED: Duration = Duration::from_millis(40);
+
 /// When a run ends.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Limit {
@@ -217,7 +220,7 @@ fn perform(setting: &Setting<'_>, index: usize, conductor: &Conductor) -> Result
     if let Ok(part) = &mut part {
         part.context_switches = before.zip(machine::context_switches()).map(|(before, after)| after - before);
         let spent = time_before.zip(TaskTime::now()).map(|(before, after)| after.since(before));
-        part.task_time = spent.map(|spent| (spent, start.elapsed()));
+        part.task_time = spent.map(|spent| (spent, start.elapsed())).filter(|(_, all)| *all >= SETTLED);
     }
     let verified = part.and_then(|part| task.verify(&mut *calls, setting.target).map(|()| part));
     task.tidy(&mut *calls).context(|| "tidying up")?;

@@ -14,6 +14,7 @@ mod creat_unlink;
 mod descriptor;
 mod file_lock;
 mod length;
+mod mixes;
 mod open_close;
 mod place;
 mod readdir;
