@@ -168,8 +168,11 @@ mod tests {
     #[test]
     fn every_workload_does_what_it_says_on_every_target() {
         for workload in WORKLOADS {
-            let body = |target: &dyn Target| {
-                tiny_run(workload, target).unwrap_or_else(|failure| panic!("{}: {failure}", workload.name));
+            let body = |target: &dyn Target| match tiny_run(workload, target) {
+                Ok(()) => {}
+                // There are no leases on a host directory.
+                Err(Failure::Unsupported(_)) if workload.name.starts_with("lease") => {}
+                Err(failure) => panic!("{}: {failure}", workload.name),
             };
             if ["posix01", "posix02", "lock1", "lock2"].contains(&workload.name) {
                 on_every_target_with_lock_owners(body);
