@@ -274,6 +274,10 @@ pub(crate) struct Bench {
     /// Length of a run, in operations of each task
     #[arg(long, value_name = "N")]
     pub(crate) ops: Option<u64>,
+    /// Show at the end how often locks of each class were taken and waited for, for how long, and where; on `lib`
+    /// only, in builds with the feature lock-debug or with assertions
+    #[arg(long)]
+    pub(crate) lock_stats: bool,
     /// Write the results there, one JSON object per line; `-` for standard output instead of the table
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
