@@ -74,7 +74,7 @@ fn work(p: &Process, n: usize, round: usize) {
     p.link(at("f"), at("l")).unwrap();
     p.rename(at("l"), at("d/l")).unwrap();
     p.rename(at("d"), at("e/d")).unwrap();
-    p.renameat2(Fd::CWD, &at("e"), Fd::CWD, &at("f"), RenameFlags::EXCHANGE).unwrap();
+    p.renameat2(Fd::CWD, at("e"), Fd::CWD, at("f"), RenameFlags::EXCHANGE).unwrap();
     p.chdir(at("f/d")).unwrap();
     p.getcwd().unwrap();
     p.chdir("/").unwrap();
