@@ -5,12 +5,11 @@
 //! symbolic link's target takes the place of its component, at most [`SYMLOOP_MAX`] times. Calls that add or
 //! remove a name stop one component early: they need the directory and the name.
 //!
-//! A walk is one RCU read section. On its way it holds inodes by borrowing them from the tables that name them, and
-//! takes references only of what it returns; [`Namei::look`] takes none at all. Only what lies beyond a mount point
-//! is held by references.
+//! A walk is one RCU read section. On its way it holds inodes and mounts by borrowing them from the tables that name
+//! them, and takes references only of what it returns; [`Namei::look`] takes none at all.
 //!
 //! # Cost
-//! No store to shared memory and no allocation, symbolic links and mount points aside.
+//! No store to shared memory and no allocation, symbolic links aside.
 
 use crate::mount::{Location, Mount, MountTable};
 use crate::{Access, Cred, Errno, FileType, Inode, InodeRef, PATH_MAX, SYMLOOP_MAX};
@@ -40,34 +39,23 @@ pub(crate) struct Parent<'p, D = Location> {
 }
 
 /// A file on the way, held for the read section `'g`.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub(crate) struct Place<'g> {
-    pub(crate) mount: Cow<'g, Ref<Mount>>,
-    pub(crate) inode: Cow<'g, InodeRef>,
+    pub(crate) mount: &'g Ref<Mount>,
+    pub(crate) inode: &'g InodeRef,
 }
 
 impl<'g> Place<'g> {
     pub(crate) fn of(location: &'g Location) -> Place<'g> {
-        Place { mount: Cow::Borrowed(&location.mount), inode: Cow::Borrowed(&location.inode) }
-    }
-
-    /// Another file reached through the same mount.
-    fn beside(&self, inode: Cow<'g, InodeRef>) -> Place<'g> {
-        Place { mount: self.mount.clone(), inode }
+        Place { mount: &location.mount, inode: &location.inode }
     }
 
     pub(crate) fn is_mount_root(&self) -> bool {
-        self.mount.root.is_same(&self.inode)
+        self.mount.root.is_same(self.inode)
     }
 
-    fn into_location(self) -> Location {
-        Location { mount: self.mount.into_owned(), inode: self.inode.into_owned() }
-    }
-}
-
-impl From<Location> for Place<'_> {
-    fn from(location: Location) -> Self {
-        Place { mount: Cow::Owned(location.mount), inode: Cow::Owned(location.inode) }
+    pub(crate) fn to_location(self) -> Location {
+        Location { mount: self.mount.clone(), inode: self.inode.clone() }
     }
 }
 
@@ -118,7 +106,7 @@ impl<'a> Namei<'a> {
         follow: bool,
     ) -> Result<Location, Errno> {
         let section = rcu::domain().read();
-        self.find(start, path, follow, &section).map(Place::into_location)
+        self.find(start, path, follow, &section).map(Place::to_location)
     }
 
     /// As [`resolve`](Self::resolve), for callers who only want to look at the file: no reference is taken.
@@ -153,7 +141,7 @@ impl<'a> Namei<'a> {
                 }
                 return Ok(found);
             }
-            let target = self.target(&found.inode, parent.trailing_slash)?;
+            let target = self.target(found.inode, parent.trailing_slash)?;
             parent = self.walk(Some(parent.dir), Cow::Owned(target), section)?;
         }
     }
@@ -163,7 +151,7 @@ impl<'a> Namei<'a> {
         let section = rcu::domain().read();
         let dir = Place::of(&parent.dir);
         let parent = Parent { dir, last: parent.last.clone(), trailing_slash: parent.trailing_slash };
-        self.last_in(&parent, &section).map(Place::into_location)
+        self.last_in(&parent, &section).map(Place::to_location)
     }
 
     fn last_in<'g>(
@@ -172,9 +160,9 @@ impl<'a> Namei<'a> {
         section: &'g Guard<'_>,
     ) -> Result<Place<'g>, Errno> {
         match &parent.last {
-            Last::Root | Last::Dot => Ok(parent.dir.clone()),
-            Last::DotDot => Ok(self.above(&parent.dir, section)),
-            Last::Name(name) => self.child(&parent.dir, name, section),
+            Last::Root | Last::Dot => Ok(parent.dir),
+            Last::DotDot => Ok(parent.dir.above(section)),
+            Last::Name(name) => self.child(parent.dir, name, section),
         }
     }
 
@@ -212,11 +200,11 @@ impl<'a> Namei<'a> {
     where
         'a: 'g,
     {
-        let mut at = start.unwrap_or_else(|| self.root());
+        let mut at = start.unwrap_or_else(|| self.root(section));
         let mut rest = 0;
         loop {
             if rest == 0 && path.first() == Some(&b'/') {
-                at = self.root();
+                at = self.root(section);
             }
             let is_slash = |b: &u8| *b == b'/';
             rest += path[rest..].iter().take_while(|b| is_slash(b)).count();
@@ -240,9 +228,9 @@ impl<'a> Namei<'a> {
                 return Ok(Parent { dir: at, last, trailing_slash });
             }
             let next = match component {
-                b"." => at.clone(),
-                b".." => self.above(&at, section),
-                name => self.child(&at, name, section)?,
+                b"." => at,
+                b".." => at.above(section),
+                name => self.child(at, name, section)?,
             };
             match next.inode.file_type() {
                 FileType::Directory => {
@@ -250,7 +238,7 @@ impl<'a> Namei<'a> {
                     rest = end;
                 }
                 FileType::Symlink => {
-                    let mut target = self.target(&next.inode, false)?;
+                    let mut target = self.target(next.inode, false)?;
                     target.extend_from_slice(after);
                     path = Cow::Owned(target);
                     rest = 0;
@@ -260,41 +248,17 @@ impl<'a> Namei<'a> {
         }
     }
 
-    fn root<'g>(&self) -> Place<'g>
+    fn root<'g>(&self, section: &'g Guard<'_>) -> Place<'g>
     where
         'a: 'g,
     {
-        let (mount, inode) = self.mounts.bottom();
-        self.enter(Place { mount: Cow::Borrowed(mount), inode: Cow::Borrowed(inode) })
+        self.mounts.bottom().enter(section)
     }
 
     /// What `name` means in `dir`, which the caller may search.
-    fn child<'g>(&self, dir: &Place<'g>, name: &[u8], section: &'g Guard<'_>) -> Result<Place<'g>, Errno> {
-        let inode = match &dir.inode {
-            Cow::Borrowed(dir) => Cow::Borrowed(dir.lookup_in(self.cred, name, section)?),
-            Cow::Owned(dir) => Cow::Owned(dir.lookup_in(self.cred, name, section)?.clone()),
-        };
-        Ok(self.enter(dir.beside(inode)))
-    }
-
-    /// The directory above `at`, across mounts; at the top of the tree `at` itself.
-    fn above<'g>(&self, at: &Place<'g>, section: &'g Guard<'_>) -> Place<'g> {
-        if at.is_mount_root() {
-            return self.mounts.parent(&at.clone().into_location()).into();
-        }
-        let parent = match &at.inode {
-            Cow::Borrowed(inode) => Inode::parent_in(inode, section).map(Cow::Borrowed),
-            Cow::Owned(inode) => inode.parent().map(Cow::Owned),
-        };
-        parent.map_or_else(|| at.clone(), |parent| self.enter(at.beside(parent)))
-    }
-
-    /// From a directory to the root of the topmost mount that stands on it, if any does.
-    fn enter<'g>(&self, at: Place<'g>) -> Place<'g> {
-        match at.inode.as_dir() {
-            Ok(dir) if dir.has_mounts() => self.mounts.enter(at.into_location()).into(),
-            _ => at,
-        }
+    fn child<'g>(&self, dir: Place<'g>, name: &[u8], section: &'g Guard<'_>) -> Result<Place<'g>, Errno> {
+        let inode = dir.inode.lookup_in(self.cred, name, section)?;
+        Ok(Place { inode, ..dir }.enter(section))
     }
 
     /// The target of the symbolic link `link`, which is about to be followed.
@@ -313,7 +277,7 @@ impl<'a> Namei<'a> {
 
 impl<'p> Parent<'p, Place<'_>> {
     fn into_owned(self) -> Parent<'p> {
-        Parent { dir: self.dir.into_location(), last: self.last, trailing_slash: self.trailing_slash }
+        Parent { dir: self.dir.to_location(), last: self.last, trailing_slash: self.trailing_slash }
     }
 }
 

@@ -6,14 +6,16 @@
 //! *reference*, since a call on another thread may be using it still. Calls take references, which write no shared
 //! line; only opening, duplicating and closing count descriptors.
 
-use crate::lock_class::OPEN_FILE_CURSOR;
+use crate::cursor::Cursor;
 use crate::mount::{Location, MountTable};
 use crate::{Errno, InodeRef, OpenFlags};
 use sluice_locks::Owner;
-use sluice_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use sluice_sync::{Mutex, Ref};
+use sluice_sync::atomic::{AtomicU32, Ordering};
+use sluice_sync::{Gap, Ref};
 
-/// One open file description.
+/// One open file description. What each call looks at, what `dup` and `close` change, and what moves the position lie
+/// apart.
+#[repr(C)]
 pub(crate) struct OpenFile {
     /// What is open, and through which mount. *Immutable.*
     pub(crate) location: Location,
@@ -21,19 +23,12 @@ pub(crate) struct OpenFile {
     pub(crate) login: u64,
     /// Access mode and status flags. *Atomic (independent bits).*
     flags: AtomicU32,
+    _who_uses_it: Gap<16>,
     /// How many descriptors point here; 0 for ever after the last. *Atomic (end).*
     descriptors: AtomicU32,
-    /// Identifies the owner of OFD locks and flocks; 0 before the first. *Atomic (end), set once.*
-    id: AtomicU64,
+    _who_shares_it: Gap<56>,
     /// Where the next read or write goes. *Protected by itself; held across that read or write.*
-    pub(crate) cursor: Mutex<Cursor>,
-}
-
-/// The position in a file or directory.
-#[derive(Default)]
-pub(crate) struct Cursor {
-    /// Byte offset in a file; position of the last entry read from a directory.
-    pub(crate) position: u64,
+    pub(crate) cursor: Cursor,
 }
 
 impl OpenFile {
@@ -52,9 +47,10 @@ impl OpenFile {
             location,
             login,
             flags: AtomicU32::new(flags.bits()),
+            _who_uses_it: Gap::new(),
             descriptors: AtomicU32::new(1),
-            id: AtomicU64::new(0),
-            cursor: Mutex::with_class(&OPEN_FILE_CURSOR, Cursor::default()),
+            _who_shares_it: Gap::new(),
+            cursor: Cursor::new(),
         }))
     }
 
@@ -90,29 +86,16 @@ impl OpenFile {
     }
 
     fn release_locks(&self) {
-        // SeqCst(end): pairs with id(): 0 means that a lock, if one is granted later, is given back at once.
-        let id = self.id.load(Ordering::SeqCst);
-        if id != 0
-            && let Some(locks) = self.inode().locks_if_any()
-        {
-            locks.release_owner(Owner::Description(id));
-            locks.release_flock(id);
+        if let Some(locks) = self.inode().locks_if_any() {
+            locks.release_owner(Owner::Description(self.id()));
+            locks.release_flock(self.id());
         }
     }
 
-    /// What the description is called as an owner of locks.
+    /// What the description is called as an owner of locks: where it is, which nobody needs to give out. It is there
+    /// for as long as it has locks.
     pub(crate) fn id(&self) -> u64 {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        // SeqCst(end): pairs with release_locks().
-        match self.id.load(Ordering::SeqCst) {
-            0 => {
-                // Relaxed: only uniqueness matters.
-                let new = NEXT.fetch_add(1, Ordering::Relaxed);
-                let set = self.id.compare_exchange(0, new, Ordering::SeqCst, Ordering::SeqCst);
-                set.map_or_else(|theirs| theirs, |_| new)
-            }
-            id => id,
-        }
+        std::ptr::from_ref(self).addr() as u64
     }
 
     pub(crate) fn flags(&self) -> OpenFlags {

@@ -109,7 +109,7 @@ impl Superblock {
             inodes: Budget::new(inodes, 1),
             unlinked_pages: PerCpu::default(),
             pages: Budget::new(pages, 0),
-            observers: RcuCell::new(rcu::domain().clone(), Vec::new()),
+            observers: RcuCell::new(rcu::domain(), Vec::new()),
             observing: CachePadded::new(Mutex::with_class(&SUPERBLOCK_OBSERVERS, ())),
         });
         let init = InodeInit { file_type: FileType::Directory, mode, uid, gid, nlink: 2 };

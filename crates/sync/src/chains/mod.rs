@@ -55,9 +55,8 @@ mod resize;
 pub(crate) use self::array::{Array, Locked, Place, Unlinked};
 
 use self::array::{closed, is_array};
-use crate::face::Arc;
 use crate::face::atomic::{AtomicPtr, Ordering};
-use crate::rcu::{Domain, Guard};
+use crate::rcu::{DomainRef, Guard};
 use std::ptr;
 
 /// What chains are made of.
@@ -111,7 +110,7 @@ pub(crate) struct Chains<N: Node> {
     /// end. *atomic (array)*
     current: AtomicPtr<Array<N>>,
     /// *immutable*
-    pub(crate) domain: Arc<Domain>,
+    pub(crate) domain: DomainRef,
 }
 
 // SAFETY: it owns its nodes, which are `Send + Sync`, and its arrays.
@@ -122,7 +121,7 @@ unsafe impl<N: Node + Send + Sync> Sync for Chains<N> {}
 
 impl<N: Node + Send + Sync> Chains<N> {
     /// No chains, and no memory used, before the first lock.
-    pub(crate) fn new(domain: Arc<Domain>) -> Self {
+    pub(crate) fn new(domain: DomainRef) -> Self {
         Chains { current: AtomicPtr::new(ptr::null_mut()), domain }
     }
 
@@ -187,7 +186,7 @@ impl<N: Node + Send + Sync> Chains<N> {
         unsafe { std::mem::transmute::<Locked<'_, N>, Locked<'t, N>>(bucket) }
     }
 
-    /// Frees a node of this table when its readers are gone. May wait: see [`Domain::defer`].
+    /// Frees a node of this table when its readers are gone. May wait: see [`Domain::defer`](crate::rcu::Domain::defer).
     pub(crate) fn free_later(&self, node: Unlinked<N>) {
         // SAFETY: runs a grace period after the node was taken out of the chain that readers are led to; older
         // chains are walked only by sections that began before its bucket was moved (H1, H3).

@@ -57,3 +57,17 @@ impl<T: Default> PerHost<T> {
         self.0.get(host.number)
     }
 }
+
+/// Tells the machine, if there is one, that `value` has found its place: what lies there is then called by its type.
+#[inline]
+pub fn name_value<T>(value: &T) {
+    #[cfg(feature = "sim")]
+    sluice_machine::name_object(
+        std::ptr::from_ref(value).cast(),
+        size_of::<T>(),
+        std::any::type_name::<T>(),
+        "",
+    );
+    #[cfg(not(feature = "sim"))]
+    let _ = value;
+}

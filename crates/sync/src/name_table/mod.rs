@@ -57,9 +57,9 @@ pub use self::node::NAME_MAX;
 use self::node::NameNode;
 use crate::chains::{Array, Chains};
 use crate::face::atomic::Ordering;
-use crate::face::{Arc, SHRUNK, hint};
+use crate::face::{SHRUNK, hint};
 use crate::lock_debug::{LockClass, Watch};
-use crate::rcu::{Domain, Guard};
+use crate::rcu::{DomainRef, Guard};
 use std::fmt;
 
 /// The buckets of the first array.
@@ -87,13 +87,13 @@ pub struct Sums {
 impl<V: Clone + Send + Sync + 'static> NameTable<V> {
     /// A table without names whose readers are those of `domain`. The class of its locks is the place of this call.
     #[track_caller]
-    pub fn new(domain: Arc<Domain>) -> Self {
-        NameTable { chains: Chains::new(domain), watch: Watch::here() }
+    pub fn new(domain: impl Into<DomainRef>) -> Self {
+        NameTable { chains: Chains::new(domain.into()), watch: Watch::here() }
     }
 
     /// As [`new`](Self::new); the locks are of `class`.
-    pub fn with_class(class: &'static LockClass, domain: Arc<Domain>) -> Self {
-        NameTable { chains: Chains::new(domain), watch: Watch::class(class) }
+    pub fn with_class(class: &'static LockClass, domain: impl Into<DomainRef>) -> Self {
+        NameTable { chains: Chains::new(domain.into()), watch: Watch::class(class) }
     }
 
     /// Begins a read section of the table's domain.

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::atomic::AtomicBool;
+use crate::face::Arc;
+use crate::rcu::Domain;
 use crate::thread;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};

@@ -8,8 +8,7 @@
 //! # Cost
 //! `load`: the read section, one load of the pointer's line. `replace`: one read-modify-write, one deferral.
 
-use super::{Domain, Guard};
-use crate::face::Arc;
+use super::{DomainRef, Guard};
 use crate::face::atomic::{AtomicPtr, Ordering};
 use std::fmt;
 
@@ -18,7 +17,7 @@ pub struct RcuCell<T: Send + Sync + 'static> {
     /// From `Box::into_raw`, never null. *atomic (publish)*
     value: AtomicPtr<T>,
     /// *immutable*
-    domain: Arc<Domain>,
+    domain: DomainRef,
 }
 
 /// A pointer to a value that has been unlinked, on its way to be freed.
@@ -39,8 +38,8 @@ impl<T> Unlinked<T> {
 
 impl<T: Send + Sync + 'static> RcuCell<T> {
     /// A cell whose readers are those of `domain`.
-    pub fn new(domain: Arc<Domain>, value: T) -> Self {
-        RcuCell { value: AtomicPtr::new(Box::into_raw(Box::new(value))), domain }
+    pub fn new(domain: impl Into<DomainRef>, value: T) -> Self {
+        RcuCell { value: AtomicPtr::new(Box::into_raw(Box::new(value))), domain: domain.into() }
     }
 
     /// Begins a read section of the cell's domain.
@@ -94,7 +93,9 @@ impl<T: fmt::Debug + Send + Sync> fmt::Debug for RcuCell<T> {
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
+    use super::super::Domain;
     use super::*;
+    use crate::face::Arc;
     use crate::thread;
 
     #[test]

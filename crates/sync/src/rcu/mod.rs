@@ -209,6 +209,39 @@ impl Drop for Guard<'_> {
     static ref DOMAIN: crate::face::Arc<Domain> = crate::face::Arc::new(Domain::new());
 }
 
+/// The domain of a structure. That of the process lives for ever, so nobody counts who uses it: structures are made
+/// and go on all CPUs without a common line.
+#[derive(Clone)]
+pub enum DomainRef {
+    /// That of [`domain()`].
+    Common(&'static Domain),
+    /// One that goes with the last structure that uses it.
+    Own(crate::face::Arc<Domain>),
+}
+
+impl std::ops::Deref for DomainRef {
+    type Target = Domain;
+    #[inline]
+    fn deref(&self) -> &Domain {
+        match self {
+            DomainRef::Common(domain) => domain,
+            DomainRef::Own(domain) => domain,
+        }
+    }
+}
+
+impl From<crate::face::Arc<Domain>> for DomainRef {
+    fn from(domain: crate::face::Arc<Domain>) -> Self {
+        DomainRef::Own(domain)
+    }
+}
+
+impl From<&'static crate::face::Arc<Domain>> for DomainRef {
+    fn from(domain: &'static crate::face::Arc<Domain>) -> Self {
+        DomainRef::Common(domain)
+    }
+}
+
 /// The domain of the execution, for structures that have none of their own.
 #[cfg(feature = "loom")]
 pub fn domain() -> &'static crate::face::Arc<Domain> {

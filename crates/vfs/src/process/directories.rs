@@ -1,7 +1,9 @@
 //! Reading directories, and the working directory.
 
 use super::{Fd, Process};
-use crate::{Access, Errno, FileType};
+use crate::namei::Place;
+use crate::{Access, Errno, FileType, Inode};
+use sluice_sync::{Ref, rcu};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -31,9 +33,10 @@ impl Process {
         let file = self.file(fd)?;
         file.check_opened()?;
         let dir = file.inode();
-        let mut cursor = file.cursor.lock();
+        dir.as_dir()?;
+        let cursor = file.cursor.hold();
         let mut entries = Vec::new();
-        dir.visit_entries(cursor.position, &mut |entry| {
+        dir.visit_entries(cursor.position(), &mut |entry| {
             if entries.len() == most {
                 return false;
             }
@@ -46,7 +49,7 @@ impl Process {
             true
         })?;
         if let Some(last) = entries.last() {
-            cursor.position = last.position;
+            cursor.move_to(last.position);
         }
         if file.updates_atime() {
             dir.touch_atime();
@@ -90,27 +93,24 @@ impl Process {
     /// # Errors
     /// `ENOENT` when it was removed.
     pub fn getcwd(&self) -> Result<PathBuf, Errno> {
-        let mounts = self.fs.mounts();
-        let root = mounts.root();
-        let mut at = self.working_directory();
+        let cwd = self.working_directory();
+        let section = rcu::domain().read();
+        let root = self.fs.mounts().bottom().enter(&section);
+        let mut at = Place::of(&cwd);
         let mut components = Vec::new();
-        while !at.is_same(&root) {
-            let named = mounts.below_mounts(&at);
-            let parent = named.inode.parent().ok_or(Errno::ENOTDIR)?;
-            if parent.is_same(&named.inode) {
+        while !(Ref::ptr_eq(at.mount, root.mount) && at.inode.is_same(root.inode)) {
+            let named = at.below_mounts();
+            let parent = Inode::parent_in(named.inode, &section).ok_or(Errno::ENOTDIR)?;
+            if parent.is_same(named.inode) {
                 // The top of a detached mount: no path leads here.
                 return Err(Errno::ENOENT);
             }
-            let name = {
-                let names = &parent.as_dir()?.names;
-                let section = names.read();
-                let entry = names.after(0, &section).find(|(_, _, inode)| inode.is_same(&named.inode));
-                entry.map(|(_, name, _)| name.to_vec()).ok_or(Errno::ENOENT)?
-            };
-            components.push(name);
-            at = crate::mount::Location { mount: named.mount, inode: parent };
+            let mut entries = parent.as_dir()?.names.after(0, &section);
+            let entry = entries.find(|(_, _, inode)| inode.is_same(named.inode));
+            components.push(entry.map(|(_, name, _)| name).ok_or(Errno::ENOENT)?);
+            at = Place { inode: parent, ..named };
             if at.is_mount_root() {
-                at = mounts.enter(at);
+                at = at.enter(&section);
             }
         }
         let mut path = Vec::new();

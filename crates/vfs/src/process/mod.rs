@@ -58,7 +58,7 @@ impl Process {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let (umask, cwd) = (AtomicU32::new(umask), RcuCell::new(rcu::domain().clone(), cwd));
+        let (umask, cwd) = (AtomicU32::new(umask), RcuCell::new(rcu::domain(), cwd));
         let moving = Mutex::with_class(&PROCESS_MOVING, ());
         Process { fs, id, cred, login: id, umask, cwd, moving, descriptors }
     }

@@ -203,9 +203,14 @@ impl Process {
             let found = self.namei().last_of(&parent)?;
             return Err(if found.inode.is_dir() { Errno::EISDIR } else { Errno::ENOTDIR });
         }
-        // A missing name is reported before a read-only mount.
-        dir.inode.lookup(&self.cred, name)?;
-        dir.mount.check_writable()?;
+        // A missing name is reported before a read-only mount. What cannot be removed is found with nothing locked.
+        dir.inode.look_up(&self.cred, name, |victim| {
+            dir.mount.check_writable()?;
+            victim.check_removable(remove_dir).or_else(|error| {
+                dir.inode.may_delete(&self.cred, victim)?;
+                Err(error)
+            })
+        })?;
         if remove_dir { dir.inode.rmdir(&self.cred, name) } else { dir.inode.unlink(&self.cred, name) }
     }
 
