@@ -34,6 +34,7 @@ use crate::times::Times;
 use crate::xattr::Xattrs;
 use crate::{Cred, FileType};
 use sluice_locks::FileLocks;
+use sluice_sync::name_fields;
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::{self, Ref};
 use sluice_sync::{Gap, Mutex, OnceLock, SeqLock};
@@ -129,7 +130,7 @@ impl Inode {
         debug_assert_eq!(body.file_type(), init.file_type);
         let now = Timestamp::now();
         let attr = Attr::new(init.mode & S_IALLUGO, init.uid, init.gid);
-        InodeRef(Ref::new(Inode {
+        let inode = Ref::new(Inode {
             ino,
             shared: shared.clone(),
             file_type: init.file_type,
@@ -141,7 +142,9 @@ impl Inode {
             attr: SeqLock::with_class(&INODE_ATTR, attr),
             _who_links: Gap::new(),
             body,
-        }))
+        });
+        name_fields!(inode, Inode { ino, shared, file_type, extra, times, born, links, attr, body });
+        InodeRef(inode)
     }
 
     /// True when `other` is the same inode.

@@ -10,8 +10,8 @@ use crate::cursor::Cursor;
 use crate::mount::{Location, MountTable};
 use crate::{Errno, InodeRef, OpenFlags};
 use sluice_locks::Owner;
-use sluice_sync::atomic::{AtomicU32, Ordering};
-use sluice_sync::{Gap, Ref};
+use sluice_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use sluice_sync::{Gap, Ref, name_fields};
 
 /// One open file description. What each call looks at, what `dup` and `close` change, and what moves the position lie
 /// apart.
@@ -23,8 +23,10 @@ pub(crate) struct OpenFile {
     pub(crate) login: u64,
     /// Access mode and status flags. *Atomic (independent bits).*
     flags: AtomicU32,
-    _who_uses_it: Gap<16>,
-    /// How many descriptors point here; 0 for ever after the last. *Atomic (end).*
+    /// The last descriptor was closed. *Atomic (end).*
+    ended: AtomicBool,
+    _who_uses_it: Gap<19>,
+    /// How many descriptors point here; 0 for ever after the last. *Atomic (stands alone).*
     descriptors: AtomicU32,
     _who_shares_it: Gap<56>,
     /// Where the next read or write goes. *Protected by itself; held across that read or write.*
@@ -43,15 +45,18 @@ impl OpenFile {
         login: u64,
     ) -> Result<Ref<OpenFile>, Errno> {
         mounts.enter_service(&location.mount)?;
-        Ok(Ref::new(OpenFile {
+        let file = Ref::new(OpenFile {
             location,
             login,
             flags: AtomicU32::new(flags.bits()),
+            ended: AtomicBool::new(false),
             _who_uses_it: Gap::new(),
             descriptors: AtomicU32::new(1),
             _who_shares_it: Gap::new(),
             cursor: Cursor::new(),
-        }))
+        });
+        name_fields!(file, OpenFile { location, login, flags, ended, descriptors, cursor });
+        Ok(file)
     }
 
     /// Counts another descriptor.
@@ -69,8 +74,10 @@ impl OpenFile {
 
     /// Counts one descriptor less. The last gives back the locks and leaves the mount.
     pub(crate) fn close(&self) {
-        // SeqCst(end): either a thread that was given a lock sees 0 in keep_locks_while_open(), or we see its lock.
-        if self.descriptors.fetch_sub(1, Ordering::SeqCst) == 1 {
+        // Relaxed: a descriptor publishes nothing.
+        if self.descriptors.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // SeqCst(end): either a thread that was given a lock sees this in keep_locks_while_open(), or we see its lock.
+            self.ended.store(true, Ordering::SeqCst);
             self.release_locks();
             self.location.mount.leave();
         }
@@ -80,7 +87,7 @@ impl OpenFile {
     /// meanwhile, as the caller's own reference to the file would in a kernel.
     pub(crate) fn keep_locks_while_open(&self) {
         // SeqCst(end): pairs with close().
-        if self.descriptors.load(Ordering::SeqCst) == 0 {
+        if self.ended.load(Ordering::SeqCst) {
             self.release_locks();
         }
     }

@@ -63,7 +63,13 @@ pub(super) fn run(machine: &Machine, case: &Case, expected: &Expected) -> Findin
     name_objects(false);
     let mut finding = Finding::default();
     match report {
-        Ok(report) => finding.conflicts = report.conflicts.lines.iter().map(name_of).collect(),
+        Ok(report) => {
+            for line in &report.conflicts.lines {
+                let t: Vec<String> = line.touchers.iter().map(|t| format!("    cpu{} {:?} +{} {} {} {}:{}", t.cpu, t.kind, t.offset, t.length, t.label, t.site.file(), t.site.line())).collect();
+                eprintln!("DBG {case} ## {:?}\n{}", name_of(line).line, t.join("\n"));
+            }
+            finding.conflicts = report.conflicts.lines.iter().map(name_of).collect()
+        }
         Err(error) => finding.differences.push(error.to_string()),
     }
     for ((answer, outcome), call) in answers.iter().zip(&expected.outcomes).zip(&case.calls) {

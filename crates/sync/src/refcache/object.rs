@@ -42,7 +42,7 @@ impl<T: Send + Sync + 'static> Counted<T> {
     pub(super) fn allocate(value: T) -> NonNull<Counted<T>> {
         let header = Header { word: AtomicI64::new(ONE), free: free::<T>, home: Host::here() };
         let counted = Box::leak(Box::new(Counted { header, value }));
-        name_value(&counted.value);
+        name_value(&counted.value, std::any::type_name::<T>(), "");
         NonNull::from(counted)
     }
 }

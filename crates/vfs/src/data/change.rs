@@ -150,6 +150,8 @@ impl Change<'_> {
 
     /// Makes the holes in `pages` unwritten; the caller has reserved them.
     pub(super) fn fill_with_unwritten(&mut self, pages: Range<u64>) {
+        // Relaxed: see FileData::ends_at().
+        self.file.reserved.store(true, Ordering::Relaxed);
         let (slots, unwritten) = self.writer.parts();
         let mut hole = pages.start;
         for (index, _) in data_pages(slots, pages.clone()) {

@@ -87,7 +87,7 @@ mod threads;
 use crate::lock_class::FILE_DATA;
 use crate::{Errno, FILE_SIZE_MAX};
 use page_set::PageSet;
-use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::{LockedBytes, RadixTree, SeqBytes, SeqCount};
 use std::ops::Range;
 
@@ -120,6 +120,8 @@ pub(crate) struct FileData {
     pages: AtomicU64,
     /// Odd while a change rearranges what others rely on. *Written under the tree's mutex.*
     layout: SeqCount,
+    /// There is or was an unwritten page. *Set under the tree's mutex; atomic, alone.*
+    reserved: AtomicBool,
     /// The pages that hold data, by page number; and, *protected by its mutex*, those that are reserved and
     /// read as zeros.
     tree: RadixTree<Page, PageSet>,
@@ -132,6 +134,7 @@ impl FileData {
             size: AtomicU64::new(0),
             pages: AtomicU64::new(0),
             layout: SeqCount::new(),
+            reserved: AtomicBool::new(false),
             tree: RadixTree::with_class(&FILE_DATA, PageSet::new()),
         }
     }
@@ -146,6 +149,12 @@ impl FileData {
     fn set_size(&self, size: u64) {
         // Release(size): the pages below it; pairs with Acquire(size) in size().
         self.size.store(size, Ordering::Release);
+    }
+
+    /// Whether the size is `size`, and nothing lies beyond it.
+    fn ends_at(&self, size: u64) -> bool {
+        // Relaxed: looked at second; if it was not set by now, it was not when the size was read (I2).
+        self.size() == size && !self.reserved.load(Ordering::Relaxed)
     }
 
     /// Number of pages allocated, unwritten ones included.

@@ -55,12 +55,15 @@ impl FileData {
     }
 
     /// Makes the file `size` bytes long. Shrinking, and setting the size that it has, release all that lies
-    /// beyond, storage reserved there included; growing leaves a hole.
+    /// beyond, storage reserved there included; growing leaves a hole. Where there is nothing to do nothing is stored.
     ///
     /// Errors: `EFBIG` above the size limit.
     pub(crate) fn truncate(&self, space: &dyn Space, size: u64) -> Result<(), Errno> {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG);
+        }
+        if self.ends_at(size) {
+            return Ok(());
         }
         let mut change = self.rearrange(space);
         if size <= self.size() {

@@ -216,7 +216,9 @@ impl Process {
             locks.release_owner(owner);
             return Err(Errno::EBADF);
         }
-        file.keep_locks_while_open();
+        if style == Style::Ofd {
+            file.keep_locks_while_open();
+        }
         Ok(())
     }
 
