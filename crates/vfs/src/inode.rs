@@ -10,8 +10,8 @@
 //! Fields are in the order of who writes them, with gaps between, so that calls which change different things of one
 //! file do not meet, nor those who only open it:
 //! ```text
-//!   | number, type, times | ... | links, mode and owner | contents ... |
-//!     each tick at most           link     chmod          write, truncate
+//!   | number, type, times | ... | mode and owner, links | contents ... |
+//!     each tick at most           chmod           link    write, truncate
 //! ```
 //!
 //! A directory and its parent hold each other. Removing the name breaks the cycle; a whole file system is
@@ -54,12 +54,12 @@ pub struct Inode {
     pub(crate) times: Times,
     /// When the inode was made: a packed [`Timestamp`]. *Immutable.*
     born: u64,
-    _who_opens: Gap<40>,
-    /// The names of what is no directory. *Protected by itself.*
-    pub(crate) links: Links,
+    _who_opens: Gap<32>,
     /// Owner and mode. *Protected by itself.*
     pub(crate) attr: SeqLock<Attr, 2>,
-    _who_links: Gap<8>,
+    /// The names of what is no directory. *Protected by itself.*
+    pub(crate) links: Links,
+    _who_links: Gap<16>,
     /// Type and contents. *The variant is immutable; contents are protected by their own locks.*
     pub(crate) body: Body,
 }

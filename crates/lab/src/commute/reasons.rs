@@ -36,6 +36,12 @@ const KNOWN: &[Known] = &[
         why: "whose close is the last must be known at once: locks go and an unmount succeeds",
     },
     Known {
+        calls: &["close"],
+        owner: "OpenFile",
+        field: "ended",
+        why: "the last close says so to those who are given a lock meanwhile",
+    },
+    Known {
         calls: &["link", "unlink", "rename"],
         owner: "Inode",
         field: "links",
