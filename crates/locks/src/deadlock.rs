@@ -95,7 +95,7 @@ fn charge(waits: &WaitTable, suspect: &Wait) -> Option<Vec<Step>> {
     let mut open = VecDeque::from([(None, vec![suspect.clone()])]);
     while let Some((from, blocked)) = open.pop_front() {
         for wait in blocked {
-            let processes = wait.file.spaces.lock().of(wait.ticket).processes_in_the_way(wait.ticket.place);
+            let processes = wait.file.of(wait.ticket).lock().processes_in_the_way(wait.ticket.place);
             for to in processes {
                 if steps.contains_key(&to) {
                     continue;
@@ -142,12 +142,13 @@ fn prove(
     // By number; the address only tells apart files that a client gave the same numbers.
     files.sort_by_key(|file| (file.dev, file.ino, Arc::as_ptr(file)));
     files.dedup_by(|a, b| Arc::ptr_eq(a, b));
-    let mut locked: Vec<_> = files.iter().map(|file| file.spaces.lock_under(searching)).collect();
+    // All suspects wait for ranges: flock takes no part.
+    let mut locked: Vec<_> = files.iter().map(|file| file.ranges.lock_under(searching)).collect();
     let position = |wait: &Wait| files.iter().position(|file| Arc::ptr_eq(file, &wait.file)).unwrap_or(0);
 
     let mut starving = None;
     for Step { wait, to } in charge {
-        match locked[position(wait)].of(wait.ticket).edge(wait.ticket.place, *to) {
+        match locked[position(wait)].edge(wait.ticket.place, *to) {
             None => return Proof::None,
             Some(Edge::Starving(place)) => starving = Some((wait, place)),
             Some(Edge::Lock) => {}
@@ -155,7 +156,7 @@ fn prove(
     }
     let (wait, place) = starving.unwrap_or((&charge[0].wait, charge[0].wait.ticket.place));
     let around = Around { file: &wait.file, domain };
-    let space = locked[position(wait)].of(wait.ticket);
+    let space = &mut locked[position(wait)];
     if starving.is_some() {
         space.forgive(around, place, outcomes);
         return Proof::None;
@@ -170,6 +171,6 @@ impl Wait {
 
     /// The process whose request it is, while it waits.
     fn process(&self) -> Option<u64> {
-        self.file.spaces.lock().of(self.ticket).waiting(self.ticket.place)?.owner.process()
+        self.file.of(self.ticket).lock().waiting(self.ticket.place)?.owner.process()
     }
 }

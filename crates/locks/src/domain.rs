@@ -6,8 +6,7 @@ use crate::list::{self, LockEntry};
 use crate::lock_class::DOMAIN_FILES;
 use crate::statistics::FileStatistics;
 use crate::wait_table::WaitTable;
-use sluice_sync::atomic::{AtomicU64, Ordering};
-use sluice_sync::percpu::PerCpuList;
+use sluice_sync::percpu::{Budget, PerCpuList};
 use sluice_sync::{Arc, Weak};
 use std::fmt;
 
@@ -53,15 +52,15 @@ impl LockDomain {
     pub fn new(options: DomainOptions) -> Arc<LockDomain> {
         Arc::new(LockDomain {
             waits: options.deadlock_detection.then(WaitTable::default),
-            quota: Quota { limit: options.max_locks, used: AtomicU64::new(0) },
+            quota: Quota(options.max_locks.map(|limit| Budget::new(Some(limit), 0))),
             bypass_max: options.bypass_max,
             files: PerCpuList::with_class(&DOMAIN_FILES),
         })
     }
 
     /// All granted locks, each followed by the requests that wait for it, file by file in the order of inode
-    /// numbers. What is told of one file is a state that the file had at one moment; different files are looked at
-    /// one after the other.
+    /// numbers. What is told of the ranges of one file, or of its flocks, is a state at one moment; they, and
+    /// different files, are looked at one after the other.
     pub fn list(&self) -> Vec<LockEntry> {
         let mut entries = Vec::new();
         for file in self.live_files() {
@@ -87,8 +86,8 @@ impl LockDomain {
     /// True if no wait and no lock record is left. For tests of balance.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
-        // Relaxed: the test has joined its threads.
-        self.waits.as_ref().is_none_or(WaitTable::is_empty) && self.quota.used.load(Ordering::Relaxed) == 0
+        self.waits.as_ref().is_none_or(WaitTable::is_empty)
+            && self.quota.0.as_ref().is_none_or(|records| records.used() == 0)
     }
 }
 
@@ -96,39 +95,28 @@ impl fmt::Debug for LockDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockDomain")
             .field("deadlock_detection", &self.waits.is_some())
-            .field("max_locks", &self.quota.limit)
+            .field("max_locks", &self.quota.0)
             .field("bypass_max", &self.bypass_max)
             .finish_non_exhaustive()
     }
 }
 
-/// How many lock records a domain has and may have. Without a limit nothing is counted: the counter would be
-/// one line written by every lock call of every file.
-pub(crate) struct Quota {
-    /// *immutable*
-    limit: Option<u64>,
-    /// *atomic (no label: a count)*
-    used: AtomicU64,
-}
+/// How many lock records a domain has and may have. Without a limit nothing is counted.
+pub(crate) struct Quota(Option<Budget>);
 
 impl Quota {
     /// Counts `records` more, or none if that would pass the limit.
     pub(crate) fn reserve(&self, records: usize) -> Result<(), LockError> {
-        let (Some(limit), true) = (self.limit, records > 0) else { return Ok(()) };
-        let add = |used: u64| used.checked_add(records as u64).filter(|&sum| sum <= limit);
-        // Relaxed: a count alone decides, no other data is published by it.
-        match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(LockError::NoLocks),
+        match &self.0 {
+            Some(budget) if records > 0 => budget.take(records as u64).map_err(|_| LockError::NoLocks),
+            _ => Ok(()),
         }
     }
 
     /// Counts `records` less.
     pub(crate) fn release(&self, records: usize) {
-        if self.limit.is_some() && records > 0 {
-            // Relaxed: see `reserve`.
-            let before = self.used.fetch_sub(records as u64, Ordering::Relaxed);
-            debug_assert!(before >= records as u64, "more lock records released than reserved");
+        if let Some(budget) = &self.0 {
+            budget.give(records as u64);
         }
     }
 }

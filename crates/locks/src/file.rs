@@ -1,11 +1,11 @@
 //! FileLocks: the lock state of one inode, and the calls on it.
 
-use crate::lock_class::FILE_SPACES;
+use crate::lock_class::{FILE_FLOCKS, FILE_RANGES};
 use crate::space::{Around, Space};
 use crate::wait::{Done, Outcomes, Slot, Submitted, Then, Ticket, Wait};
 use crate::{Cancel, Kind, LockDomain, LockError, Owner, Range, RangeLock, RangeRequest};
 use sluice_sync::percpu::list::Handle;
-use sluice_sync::{Arc, Mutex};
+use sluice_sync::{Arc, CachePadded, Mutex};
 use std::fmt;
 
 /// The advisory locks of one file: byte ranges (POSIX and OFD) and flock.
@@ -26,21 +26,25 @@ pub(crate) struct FileState {
     pub(crate) dev: u64,
     /// *immutable*
     pub(crate) ino: u64,
-    /// See the crate's lock order.
-    pub(crate) spaces: Mutex<Spaces>,
+    /// Locks of byte ranges. See the crate's lock order.
+    pub(crate) ranges: CachePadded<Mutex<Space>>,
+    /// Locks of the whole file, owned by descriptions. Neither space knows of the other.
+    pub(crate) flocks: CachePadded<Mutex<Space>>,
 }
 
-/// The two lock spaces of a file, which know nothing of each other.
-pub(crate) struct Spaces {
-    pub(crate) ranges: Space,
-    /// Whole files only, owned by descriptions.
-    pub(crate) flocks: Space,
-}
+impl FileState {
+    /// Both spaces, one after the other.
+    pub(crate) fn spaces(&self) -> [&Mutex<Space>; 2] {
+        [&self.ranges, &self.flocks]
+    }
 
-impl Spaces {
     /// The space that `ticket` is of.
-    pub(crate) fn of(&mut self, ticket: Ticket) -> &mut Space {
-        if ticket.is_flock { &mut self.flocks } else { &mut self.ranges }
+    pub(crate) fn of(&self, ticket: Ticket) -> &Mutex<Space> {
+        self.space(ticket.is_flock)
+    }
+
+    fn space(&self, is_flock: bool) -> &Mutex<Space> {
+        if is_flock { &self.flocks } else { &self.ranges }
     }
 }
 
@@ -50,9 +54,9 @@ const NO_WAIT: Option<fn() -> Then> = None;
 impl FileLocks {
     /// The state of a file without locks. `dev` (a Linux `dev_t`) and `ino` name the file in listings.
     pub fn new(domain: &Arc<LockDomain>, dev: u64, ino: u64) -> Self {
-        let spaces = Spaces { ranges: Space::new(false), flocks: Space::new(true) };
-        let spaces = Mutex::with_class(&FILE_SPACES, spaces);
-        let state = Arc::new(FileState { dev, ino, spaces });
+        let space = |class, is_flock| CachePadded::new(Mutex::with_class(class, Space::new(is_flock)));
+        let (ranges, flocks) = (space(&FILE_RANGES, false), space(&FILE_FLOCKS, true));
+        let state = Arc::new(FileState { dev, ino, ranges, flocks });
         FileLocks { listed: domain.files.add(Arc::downgrade(&state)), domain: domain.clone(), state }
     }
 
@@ -61,12 +65,12 @@ impl FileLocks {
     /// F_GETLK: the first lock that keeps `request` from being granted, in the order in which Linux searches:
     /// owners by age of their first lock in this file, ranges ascending within an owner.
     pub fn test_range(&self, request: &RangeRequest) -> Option<RangeLock> {
-        self.state.spaces.lock().ranges.granted.first_conflict(request)
+        self.state.ranges.lock().granted.first_conflict(request)
     }
 
     /// F_OFD_GETLK with F_UNLCK: the first lock of `owner` itself that overlaps `range`.
     pub fn test_own_range(&self, owner: Owner, range: Range) -> Option<RangeLock> {
-        self.state.spaces.lock().ranges.granted.first_of(owner, range)
+        self.state.ranges.lock().granted.first_of(owner, range)
     }
 
     /// F_SETLK: locks now or not at all. What the owner holds of the range already is converted.
@@ -101,13 +105,13 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::NoLocks`] if this would split a lock and the limit is reached; then nothing is unlocked.
     pub fn unlock_range(&self, owner: Owner, range: Range) -> Result<(), LockError> {
-        self.change(|spaces, around, outcomes| spaces.ranges.unlock(around, owner, range, outcomes))
+        self.change(false, |ranges, around, outcomes| ranges.unlock(around, owner, range, outcomes))
     }
 
     /// Unlocks all ranges of `owner`: due at any close of the file by a process, and at the last close of a
     /// description. Its waiting requests stay; [`cancel`](Self::cancel) them when the owner dies.
     pub fn release_owner(&self, owner: Owner) {
-        self.change(|spaces, around, outcomes| spaces.ranges.release(around, owner, outcomes));
+        self.change(false, |ranges, around, outcomes| ranges.release(around, owner, outcomes));
     }
 
     // flock.
@@ -141,7 +145,7 @@ impl FileLocks {
     /// flock with `LOCK_UN`: unlocks what the description `owner` holds, if anything.
     pub fn unlock_flock(&self, owner: u64) {
         let owner = Owner::Description(owner);
-        self.change(|spaces, around, outcomes| spaces.flocks.release(around, owner, outcomes));
+        self.change(true, |flocks, around, outcomes| flocks.release(around, owner, outcomes));
     }
 
     /// The last close of the description `owner`: the same as [`unlock_flock`](Self::unlock_flock).
@@ -154,17 +158,19 @@ impl FileLocks {
     /// Withdraws a waiting request of this file. True: its completion will never be called. False: it was
     /// decided (or withdrawn) before, and its completion has been or is about to be called.
     pub fn cancel(&self, ticket: &Ticket) -> bool {
-        let withdrawn = self
-            .change(|spaces, around, outcomes| spaces.of(*ticket).withdraw(around, ticket.place, outcomes));
+        let withdrawn = self.change(ticket.is_flock, |space, around, outcomes| {
+            space.withdraw(around, ticket.place, outcomes)
+        });
         // The completion is dropped here, with the file unlocked: it may own anything.
         withdrawn.is_some()
     }
 
     /// True if anybody holds or waits for a lock of this file.
     pub fn has_locks(&self) -> bool {
-        let spaces = self.state.spaces.lock();
-        let is_used = |space: &Space| !space.granted.is_empty() || space.waiters().is_some();
-        is_used(&spaces.ranges) || is_used(&spaces.flocks)
+        self.state.spaces().into_iter().any(|space| {
+            let space = space.lock();
+            !space.granted.is_empty() || space.waiters().is_some()
+        })
     }
 
     /// Makes a request in one of the two spaces.
@@ -177,7 +183,7 @@ impl FileLocks {
         if is_flock {
             return self.request_flock(request, then);
         }
-        self.submit(|spaces, around, outcomes| spaces.ranges.request(around, *request, then, outcomes))
+        self.submit(false, |ranges, around, outcomes| ranges.request(around, *request, then, outcomes))
     }
 
     fn request_flock(
@@ -185,26 +191,26 @@ impl FileLocks {
         request: &RangeRequest,
         then: Option<impl FnOnce() -> Then>,
     ) -> Result<Submitted, LockError> {
-        self.submit(|spaces, around, outcomes| {
-            let held = spaces.flocks.granted.first_of(request.owner, request.range);
+        self.submit(true, |flocks, around, outcomes| {
+            let held = flocks.granted.first_of(request.owner, request.range);
             if held.is_some_and(|held| held.kind == request.kind) {
                 return Ok(Submitted::Granted);
             }
-            let gave_up = spaces.flocks.granted.release(request.owner, &around.domain.quota);
+            let gave_up = flocks.granted.release(request.owner, &around.domain.quota);
             // The request comes before the settling: who converts is ahead of those who wait.
-            let submitted = spaces.flocks.request(around, *request, then, outcomes);
+            let submitted = flocks.request(around, *request, then, outcomes);
             if let Some(range) = gave_up {
-                spaces.flocks.settle(around, range, outcomes);
+                flocks.settle(around, range, outcomes);
             }
             submitted
         })
     }
 
-    /// Runs `body` on the locked file, and then, unlocked, whatever it left to be done.
-    fn change<T>(&self, body: impl FnOnce(&mut Spaces, Around<'_>, &mut Outcomes) -> T) -> T {
+    /// Runs `body` on the locked space, and then, unlocked, whatever it left to be done.
+    fn change<T>(&self, is_flock: bool, body: impl FnOnce(&mut Space, Around<'_>, &mut Outcomes) -> T) -> T {
         let mut outcomes = Outcomes::default();
         let around = Around { file: &self.state, domain: &self.domain };
-        let result = body(&mut self.state.spaces.lock(), around, &mut outcomes);
+        let result = body(&mut self.state.space(is_flock).lock(), around, &mut outcomes);
         // No request of the caller's own, so no error.
         let _ = outcomes.carry_out(&self.domain, None);
         result
@@ -213,11 +219,12 @@ impl FileLocks {
     /// As [`change`](Self::change), for a request, which may turn out to be a deadlock.
     fn submit(
         &self,
-        body: impl FnOnce(&mut Spaces, Around<'_>, &mut Outcomes) -> Result<Submitted, LockError>,
+        is_flock: bool,
+        body: impl FnOnce(&mut Space, Around<'_>, &mut Outcomes) -> Result<Submitted, LockError>,
     ) -> Result<Submitted, LockError> {
         let mut outcomes = Outcomes::default();
         let around = Around { file: &self.state, domain: &self.domain };
-        let submitted = body(&mut self.state.spaces.lock(), around, &mut outcomes);
+        let submitted = body(&mut self.state.space(is_flock).lock(), around, &mut outcomes);
         let own = match submitted {
             Ok(Submitted::Waiting(ticket)) if !outcomes.suspects.is_empty() => {
                 Some(Wait { file: self.state.clone(), ticket })
@@ -230,7 +237,7 @@ impl FileLocks {
 
     /// The request of `ticket`, which was called, comes for its lock.
     pub(crate) fn claim(&self, ticket: &Ticket) -> Option<Result<(), LockError>> {
-        self.change(|spaces, around, outcomes| spaces.of(*ticket).claim(around, ticket.place, outcomes))
+        self.change(ticket.is_flock, |space, around, outcomes| space.claim(around, ticket.place, outcomes))
     }
 
     /// Makes a request that takes `done` if it has to wait. If it need not, `done` is dropped here and not
@@ -264,10 +271,9 @@ pub(crate) const fn whole(owner: u64, pid: i32, kind: Kind) -> RangeRequest {
 impl Drop for FileLocks {
     fn drop(&mut self) {
         self.domain.files.remove(self.listed);
-        self.change(|spaces, around, outcomes| {
-            spaces.ranges.clear(around, outcomes);
-            spaces.flocks.clear(around, outcomes);
-        });
+        for is_flock in [false, true] {
+            self.change(is_flock, |space, around, outcomes| space.clear(around, outcomes));
+        }
     }
 }
 

@@ -45,8 +45,8 @@
 //! - an unsuccessful call changes nothing, with flock's one exception: a conversion gives up the old lock first.
 //!
 //! # Lock order
-//! `WaitTable::searching`, then `FileState::spaces`, then a shard of the wait table. Only a search for a deadlock
-//! takes the first, and only it locks several files together. The list of files, a [`Cancel`] token and the slot of a
+//! `WaitTable::searching`, then a space of a file, then a shard of the wait table. Only a search for a deadlock
+//! takes the first, and only it locks several spaces together. The list of files, a [`Cancel`] token and the slot of a
 //! sleeping thread are leaves: nothing is locked under them.
 //!
 //! # Invariants
@@ -56,8 +56,8 @@
 //! - I3 When all calls have returned, no cycle of processes wait for each other's locks.
 //!
 //! # Cost
-//! A request that neither blocks nor meets waiters locks the file's own state, and nothing shared between
-//! files: one line is written (a limit on the number of locks adds one counter). With n locks in the file it takes
+//! A request that neither blocks nor meets waiters locks the file's space of its kind, and nothing shared between
+//! files: no line of another file or of the other space is written; a limit on their number is counted per CPU. With n locks in the file it takes
 //! O(log n) steps, and with few no allocation. A release looks at the first waiter of each queue that wants what was
 //! set free, and at one more for each that it grants.
 //!

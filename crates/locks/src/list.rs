@@ -41,9 +41,8 @@ pub struct LockEntry {
 
 /// Appends the entries of `file`: each granted lock, then the requests that wait for it, oldest first.
 pub(crate) fn append(file: &FileState, entries: &mut Vec<LockEntry>) {
-    let spaces = file.spaces.lock();
-    for space in [&spaces.ranges, &spaces.flocks] {
-        append_space(file, space, entries);
+    for space in file.spaces() {
+        append_space(file, &space.lock(), entries);
     }
 }
 

@@ -55,8 +55,8 @@ impl FileStatistics {
     /// Those of `file`, now.
     pub(crate) fn of(file: &FileState) -> Self {
         let mut sum = FileStatistics { dev: file.dev, ino: file.ino, ..Self::default() };
-        let spaces = file.spaces.lock();
-        for space in [&spaces.ranges, &spaces.flocks] {
+        for space in file.spaces() {
+            let space = space.lock();
             let statistics = &space.statistics;
             sum.held += space.granted.len() as u64;
             sum.waiting += space.waiters().map_or(0, |waiters| waiters.len() as u64);

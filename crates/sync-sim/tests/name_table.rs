@@ -14,7 +14,7 @@ fn hash_of(n: usize) -> u64 {
 
 /// A table of 64 buckets with one name in each of them.
 fn table() -> NameTable<Ref<usize>> {
-    let table = NameTable::new(domain().clone());
+    let table = NameTable::new(domain());
     for n in 0..64 {
         let mut entry = table.lock(hash_of(n), b"stays").expect("alive");
         entry.insert(Ref::new(n), 0).expect("a new name");

@@ -5,8 +5,8 @@
 //! `cargo run --release -p sluice-sync --example readers`.
 
 use sluice_sync::percpu::{Counter, PerCpuRef};
-use sluice_sync::rcu::{Domain, RcuCell};
-use sluice_sync::{Arc, BrLock, HashTable, RangeLock, RwLock, SeqLock};
+use sluice_sync::rcu::{RcuCell, domain};
+use sluice_sync::{BrLock, HashTable, RangeLock, RwLock, SeqLock};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -45,9 +45,8 @@ fn main() {
     let br = BrLock::new(1u64);
     let rw = RwLock::new(1u64);
     let seq = SeqLock::new([1u64; 2]);
-    let domain = Arc::new(Domain::new());
-    let cell = RcuCell::new(domain.clone(), 1u64);
-    let table = HashTable::new(domain.clone());
+    let cell = RcuCell::new(domain(), 1u64);
+    let table = HashTable::new(domain());
     (0..1_000u64).for_each(|key| table.insert(key, key).expect("a new key"));
     let counter = Counter::new(0);
     let count = PerCpuRef::new(|| ());
@@ -69,7 +68,7 @@ fn main() {
             }),
         ),
         ("big-reader lock, read", turns!(drop(br.read()))),
-        ("RCU section", turns!(drop(domain.read()))),
+        ("RCU section", turns!(drop(domain().read()))),
         ("RCU section and load", turns!(*cell.load(&cell.read()))),
         ("sequence lock, read 2 words", turns!(seq.read())),
         ("rwsem, read", turns!(*rw.read())),

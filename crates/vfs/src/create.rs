@@ -71,28 +71,18 @@ impl InodeRef {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `EACCES` (the directory may not be searched), `ENAMETOOLONG`.
     pub fn lookup(&self, cred: &Cred, name: &[u8]) -> Result<InodeRef, Errno> {
-        self.lookup_in(cred, name, &rcu::domain().read()).cloned()
+        self.as_dir()?;
+        self.access(cred, Access::EXEC)?;
+        self.lookup_in(name, &rcu::domain().read()).cloned()
     }
 
-    /// As [`lookup`](Self::lookup), for a look at the file that takes no reference of it.
-    pub(crate) fn look_up<R>(
-        &self,
-        cred: &Cred,
-        name: &[u8],
-        look: impl FnOnce(&InodeRef) -> Result<R, Errno>,
-    ) -> Result<R, Errno> {
-        look(self.lookup_in(cred, name, &rcu::domain().read())?)
-    }
-
-    /// As [`lookup`](Self::lookup), for as long as the read section lasts.
+    /// As [`lookup`](Self::lookup), by one who may search this directory, for as long as the read section lasts.
     pub(crate) fn lookup_in<'g>(
         &'g self,
-        cred: &Cred,
         name: &[u8],
         section: &'g Guard<'_>,
     ) -> Result<&'g InodeRef, Errno> {
         let dir = self.as_dir()?;
-        self.access(cred, Access::EXEC)?;
         if name.len() > NAME_MAX {
             return Err(self.gone_or(Errno::ENAMETOOLONG));
         }
@@ -176,8 +166,8 @@ impl InodeRef {
 
     /// Why `target`, which cannot be linked here, does not get `name`. Nothing is locked for that.
     fn refuse_link(&self, cred: &Cred, name: &[u8], target: &InodeRef) -> Errno {
-        match self.look_up(cred, name, |_| Ok(())) {
-            Ok(()) => return Errno::EEXIST,
+        match self.lookup_in(name, &rcu::domain().read()) {
+            Ok(_) => return Errno::EEXIST,
             Err(Errno::ENOENT) if !self.is_removed_dir() => {}
             Err(error) => return error,
         }

@@ -32,6 +32,9 @@ pub(crate) const POSITION_DOTDOT: u64 = 2;
 /// In place of a count of mounts: the directory is removed, or is being.
 const BURIED: u32 = u32::MAX;
 
+/// The level of names in a file system that nobody can reach: locked after any of a living one.
+const DYING: u8 = 7;
+
 /// What only directories have.
 pub(crate) struct Dir {
     /// The names. *RCU; each protected by its bucket's lock.*
@@ -246,7 +249,8 @@ impl InodeRef {
             entries.map(|(_, name, inode)| (Box::<[u8]>::from(name), inode.clone())).collect()
         };
         for (name, _) in &subdirectories {
-            if let Some(mut entry) = dir.names.lock(self.shared.hasher.hash(name), name) {
+            // Freed by whoever counts references, it may be with a name of a living file system locked.
+            if let Some(mut entry) = dir.names.lock_nested(self.shared.hasher.hash(name), name, DYING) {
                 entry.remove();
             }
         }

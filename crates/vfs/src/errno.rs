@@ -108,6 +108,12 @@ impl From<Errno> for std::io::Error {
     }
 }
 
+impl From<sluice_sync::percpu::budget::Exhausted> for Errno {
+    fn from(_: sluice_sync::percpu::budget::Exhausted) -> Self {
+        Errno::ENOSPC
+    }
+}
+
 impl From<sluice_locks::LockError> for Errno {
     fn from(error: sluice_locks::LockError) -> Self {
         use sluice_locks::LockError::{Deadlock, Interrupted, NoLocks, TimedOut, WouldBlock};

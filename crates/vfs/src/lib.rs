@@ -11,7 +11,7 @@
 //! ```text
 //! Process: cwd, umask, descriptor table      never held across a call into an inode
 //!   open file position                       one at a time
-//!     Fs mount table                         never held across a call into an inode
+//!     Fs mount table, mounts of a directory  never held across a call into an inode
 //!       Superblock rename lock               renames that give a directory another parent
 //!         names (buckets of a directory)     two directories: by inode number
 //!           file data                        one file at a time; then its pages by number
@@ -26,7 +26,6 @@ mod acl;
 mod archive;
 mod attr;
 mod attributes;
-mod budget;
 mod check;
 mod create;
 mod cred;

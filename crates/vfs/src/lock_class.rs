@@ -11,7 +11,6 @@ pub(crate) static DIRECTORY_MOUNTS: LockClass = LockClass::new("vfs.directory.mo
 pub(crate) static FILE_DATA: LockClass = LockClass::new("vfs.file.data");
 pub(crate) static INODE_ATTR: LockClass = LockClass::new("vfs.inode.attr");
 pub(crate) static INODE_XATTRS: LockClass = LockClass::new("vfs.inode.xattrs");
-pub(crate) static BUDGET_NEAR: LockClass = LockClass::new("vfs.budget.near");
 pub(crate) static SUPERBLOCK_OBSERVERS: LockClass = LockClass::new("vfs.superblock.observers");
 
 /// The level of a name in the second of two directories, that of the higher inode number.

@@ -26,7 +26,6 @@
 
 use crate::inode::settle;
 use crate::lock_class::MOUNT_TABLE;
-use crate::namei::Place;
 use crate::{Errno, Inode, InodeRef, Superblock};
 use bitflags::bitflags;
 use sluice_sync::atomic::{AtomicBool, Ordering};
@@ -79,6 +78,13 @@ pub(crate) struct Location {
     pub(crate) inode: InodeRef,
 }
 
+/// As [`Location`], borrowed: by who walks, for the read section `'g`.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'g> {
+    pub(crate) mount: &'g Ref<Mount>,
+    pub(crate) inode: &'g InodeRef,
+}
+
 /// All mounts of one namespace.
 pub(crate) struct MountTable {
     /// The mount at "/". *Immutable.*
@@ -121,9 +127,9 @@ impl Mount {
     }
 
     /// Where it stands in the tree.
-    fn place(&self) -> Option<&Location> {
+    fn place(&self) -> Option<Place<'_>> {
         // Relaxed: a walk that began before it was taken away may still lead there.
-        self.on.as_ref().filter(|_| !self.detached.load(Ordering::Relaxed))
+        if self.detached.load(Ordering::Relaxed) { None } else { self.on.as_ref().map(Location::place) }
     }
 
     /// Whether this stands on a directory of `below`.
@@ -156,11 +162,39 @@ impl Location {
     pub(crate) fn new(mount: &Ref<Mount>, inode: InodeRef) -> Location {
         Location { mount: mount.clone(), inode }
     }
+
+    /// The same, borrowed.
+    pub(crate) fn place(&self) -> Place<'_> {
+        Place { mount: &self.mount, inode: &self.inode }
+    }
 }
 
 impl<'g> Place<'g> {
+    /// The same, held by references.
+    pub(crate) fn to_location(self) -> Location {
+        Location { mount: self.mount.clone(), inode: self.inode.clone() }
+    }
+
+    pub(crate) fn is_same(self, other: Place<'_>) -> bool {
+        Ref::ptr_eq(self.mount, other.mount) && self.inode.is_same(other.inode)
+    }
+
+    pub(crate) fn is_mount_root(self) -> bool {
+        self.mount.root.is_same(self.inode)
+    }
+
     /// From a directory to the root of the topmost mount that stands on it, if any does.
+    #[inline]
     pub(crate) fn enter(self, section: &'g Guard<'_>) -> Place<'g> {
+        match self.inode.as_dir() {
+            Ok(dir) if dir.has_mounts() => self.enter_mounts(section),
+            _ => self,
+        }
+    }
+
+    /// As [`enter`](Self::enter), of a directory that somebody has mounted on, in whichever namespace.
+    #[cold]
+    fn enter_mounts(self, section: &'g Guard<'_>) -> Place<'g> {
         let mut at = self;
         while let Ok(dir) = at.inode.as_dir()
             && let Some(mount) = dir.mount_on(at.mount, section)
@@ -174,23 +208,18 @@ impl<'g> Place<'g> {
     pub(crate) fn below_mounts(self) -> Place<'g> {
         let mut at = self;
         while at.is_mount_root()
-            && let Some(on) = at.mount.place()
+            && let Some(place) = at.mount.place()
         {
-            at = Place::of(on);
+            at = place;
         }
         at
     }
 
     /// The directory above, across mounts; at the top of the tree itself.
     pub(crate) fn above(self, section: &'g Guard<'_>) -> Place<'g> {
-        let named = self.below_mounts();
-        if named.is_mount_root() {
-            return named.enter(section);
-        }
-        match Inode::parent_in(named.inode, section) {
-            Some(inode) => Place { inode, ..named }.enter(section),
-            None => named,
-        }
+        let at = self.below_mounts();
+        let above = if at.is_mount_root() { None } else { Inode::parent_in(at.inode, section) };
+        Place { inode: above.unwrap_or(at.inode), ..at }.enter(section)
     }
 }
 
@@ -242,14 +271,9 @@ impl MountTable {
         all
     }
 
-    /// The mount at "/" and its top, whatever may be mounted on it.
-    pub(crate) fn bottom(&self) -> Place<'_> {
-        Place { mount: &self.root, inode: &self.root.root }
-    }
-
-    /// "/".
-    pub(crate) fn root(&self) -> Location {
-        self.bottom().enter(&rcu::domain().read()).to_location()
+    /// "/", on top of all that may be mounted on it.
+    pub(crate) fn root<'g>(&'g self, section: &'g Guard<'_>) -> Place<'g> {
+        Place { mount: &self.root, inode: &self.root.root }.enter(section)
     }
 
     /// Mounts `root` of `superblock` on the directory `on`.
@@ -267,7 +291,7 @@ impl MountTable {
         root.as_dir()?;
         let mut attached = self.attached.lock();
         // Whoever mounted here in the meantime is stood upon, not replaced.
-        let on = Place::of(on).enter(&rcu::domain().read()).to_location();
+        let on = on.place().enter(&rcu::domain().read()).to_location();
         let point = on.inode.as_dir()?;
         point.count_mount()?;
         on.mount.join();
@@ -285,7 +309,7 @@ impl MountTable {
     /// `EINVAL` when `at` is no mount's root; `EBUSY` when it is the root of the tree, in use, or something
     /// stands on it (unless `DETACH`).
     pub(crate) fn detach(&self, at: &Location, flags: UmountFlags) -> Result<(), Errno> {
-        if !Place::of(at).is_mount_root() {
+        if !at.place().is_mount_root() {
             return Err(Errno::EINVAL);
         }
         let mount = &at.mount;

@@ -5,17 +5,20 @@
 //! symbolic link's target takes the place of its component, at most [`SYMLOOP_MAX`] times. Calls that add or
 //! remove a name stop one component early: they need the directory and the name.
 //!
-//! A walk is one RCU read section. On its way it holds inodes and mounts by borrowing them from the tables that name
-//! them, and takes references only of what it returns; [`Namei::look`] takes none at all.
+//! A walk is one RCU read section. On its way it borrows inodes from the tables that name them, and mounts from
+//! the mount table; references are taken by who needs the file for longer than the section.
+//!
+//! # Clients must
+//! Pass paths that [`check_path`] accepted.
 //!
 //! # Cost
 //! No store to shared memory and no allocation, symbolic links aside.
 
-use crate::mount::{Location, Mount, MountTable};
-use crate::{Access, Cred, Errno, FileType, Inode, InodeRef, PATH_MAX, SYMLOOP_MAX};
-use sluice_sync::Ref;
+use crate::mount::{Location, MountTable, Place};
+use crate::{Access, Cred, Errno, FileType, Inode, PATH_MAX, SYMLOOP_MAX};
 use sluice_sync::rcu::{self, Guard};
 use std::borrow::Cow;
+use std::ops::Range;
 
 /// The last component of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,32 +41,19 @@ pub(crate) struct Parent<'p, D = Location> {
     pub(crate) trailing_slash: bool,
 }
 
-/// A file on the way, held for the read section `'g`.
-#[derive(Clone, Copy)]
-pub(crate) struct Place<'g> {
-    pub(crate) mount: &'g Ref<Mount>,
-    pub(crate) inode: &'g InodeRef,
-}
-
-impl<'g> Place<'g> {
-    pub(crate) fn of(location: &'g Location) -> Place<'g> {
-        Place { mount: &location.mount, inode: &location.inode }
-    }
-
-    pub(crate) fn is_mount_root(&self) -> bool {
-        self.mount.root.is_same(self.inode)
-    }
-
-    pub(crate) fn to_location(self) -> Location {
-        Location { mount: self.mount.clone(), inode: self.inode.clone() }
-    }
-}
-
 /// One path walk.
 pub(crate) struct Namei<'a> {
     mounts: &'a MountTable,
     cred: &'a Cred,
     links_followed: usize,
+}
+
+/// How far a walk got along one path.
+enum Walked<'g> {
+    /// To the directory of the last component, which is these bytes of the path.
+    Last { dir: Place<'g>, name: Range<usize>, trailing_slash: bool },
+    /// To a symbolic link in `dir`: the path goes on with its target.
+    Link { dir: Place<'g>, path: Vec<u8> },
 }
 
 /// Checks what can be said of a path before any file is looked at.
@@ -93,37 +83,19 @@ impl<D> Parent<'_, D> {
 }
 
 impl<'a> Namei<'a> {
+    /// A walk of a path that passed [`check_path`].
     pub(crate) fn new(mounts: &'a MountTable, cred: &'a Cred) -> Self {
         Namei { mounts, cred, links_followed: 0 }
     }
 
     /// The file that `path` names, from `start` if relative. A symbolic link at the end is followed if
     /// `follow`, or if a slash comes after it.
-    pub(crate) fn resolve(
+    ///
+    /// # Errors
+    /// Those of each step: `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`.
+    pub(crate) fn find<'g>(
         &mut self,
-        start: Option<&Location>,
-        path: &[u8],
-        follow: bool,
-    ) -> Result<Location, Errno> {
-        let section = rcu::domain().read();
-        self.find(start, path, follow, &section).map(Place::to_location)
-    }
-
-    /// As [`resolve`](Self::resolve), for callers who only want to look at the file: no reference is taken.
-    pub(crate) fn look<R>(
-        &mut self,
-        start: Option<&Location>,
-        path: &[u8],
-        follow: bool,
-        look: impl FnOnce(&Place<'_>) -> Result<R, Errno>,
-    ) -> Result<R, Errno> {
-        let section = rcu::domain().read();
-        look(&self.find(start, path, follow, &section)?)
-    }
-
-    fn find<'g>(
-        &mut self,
-        start: Option<&'g Location>,
+        start: Option<Place<'g>>,
         path: &[u8],
         follow: bool,
         section: &'g Guard<'_>,
@@ -131,10 +103,9 @@ impl<'a> Namei<'a> {
     where
         'a: 'g,
     {
-        check_path(path)?;
-        let mut parent = self.walk(start.map(Place::of), Cow::Borrowed(path), section)?;
+        let mut parent = self.walk(start, Cow::Borrowed(path), section)?;
         loop {
-            let found = self.last_in(&parent, section)?;
+            let found = self.last_in(parent.dir, &parent.last, section)?;
             if found.inode.file_type() != FileType::Symlink || !(follow || parent.trailing_slash) {
                 if parent.trailing_slash && !found.inode.is_dir() {
                     return Err(Errno::ENOTDIR);
@@ -149,20 +120,17 @@ impl<'a> Namei<'a> {
     /// The file that a walked path's last component names; a symbolic link is not followed.
     pub(crate) fn last_of(&self, parent: &Parent<'_>) -> Result<Location, Errno> {
         let section = rcu::domain().read();
-        let dir = Place::of(&parent.dir);
-        let parent = Parent { dir, last: parent.last.clone(), trailing_slash: parent.trailing_slash };
-        self.last_in(&parent, &section).map(Place::to_location)
+        self.last_in(parent.dir.place(), &parent.last, &section).map(Place::to_location)
     }
 
-    fn last_in<'g>(
-        &self,
-        parent: &Parent<'_, Place<'g>>,
-        section: &'g Guard<'_>,
-    ) -> Result<Place<'g>, Errno> {
-        match &parent.last {
-            Last::Root | Last::Dot => Ok(parent.dir),
-            Last::DotDot => Ok(parent.dir.above(section)),
-            Last::Name(name) => self.child(parent.dir, name, section),
+    fn last_in<'g>(&self, dir: Place<'g>, last: &Last<'_>, section: &'g Guard<'_>) -> Result<Place<'g>, Errno>
+    where
+        'a: 'g,
+    {
+        match last {
+            Last::Root | Last::Dot => Ok(dir),
+            Last::DotDot => Ok(dir.above(section)),
+            Last::Name(name) => self.child(dir, name, section),
         }
     }
 
@@ -170,24 +138,21 @@ impl<'a> Namei<'a> {
     pub(crate) fn follow(&mut self, parent: &Parent<'_>, link: &Location) -> Result<Parent<'static>, Errno> {
         let target = self.target(&link.inode, parent.trailing_slash)?;
         let section = rcu::domain().read();
-        let start = Some(Place::of(&parent.dir));
+        let start = Some(parent.dir.place());
         self.walk(start, Cow::Owned(target), &section).map(Parent::into_owned)
     }
 
     /// Walks `path`, from `start` if relative, up to its last component.
     ///
     /// # Errors
-    /// `ENOENT` for an empty path, `ENAMETOOLONG`, and those of each step: `ENOENT`, `ENOTDIR`, `EACCES`,
-    /// `ELOOP`.
+    /// As [`find`](Self::find).
     pub(crate) fn parent_of<'p>(
         &mut self,
-        start: Option<&Location>,
+        start: Option<Place<'_>>,
         path: &'p [u8],
+        section: &Guard<'_>,
     ) -> Result<Parent<'p>, Errno> {
-        check_path(path)?;
-        let section = rcu::domain().read();
-        let parent = self.walk(start.map(Place::of), Cow::Borrowed(path), &section)?;
-        Ok(parent.into_owned())
+        self.walk(start, Cow::Borrowed(path), section).map(Parent::into_owned)
     }
 
     /// Walks `path`, from `start` if relative, "/" in its absence, up to its last component.
@@ -200,64 +165,75 @@ impl<'a> Namei<'a> {
     where
         'a: 'g,
     {
-        let mut at = start.unwrap_or_else(|| self.root(section));
-        let mut rest = 0;
+        let mut start = start;
         loop {
-            if rest == 0 && path.first() == Some(&b'/') {
-                at = self.root(section);
+            match self.descend(start, &path, section)? {
+                Walked::Link { dir, path: target } => (start, path) = (Some(dir), Cow::Owned(target)),
+                Walked::Last { dir, name, trailing_slash } => {
+                    let last = match &path[name.clone()] {
+                        b"" => Last::Root,
+                        b"." => Last::Dot,
+                        b".." => Last::DotDot,
+                        _ => Last::Name(part(path, name)),
+                    };
+                    return Ok(Parent { dir, last, trailing_slash });
+                }
             }
-            let is_slash = |b: &u8| *b == b'/';
-            rest += path[rest..].iter().take_while(|b| is_slash(b)).count();
-            let component = path[rest..].split(is_slash).next().unwrap_or_default();
-            if component.is_empty() {
-                return Ok(Parent { dir: at, last: Last::Root, trailing_slash: false });
-            }
-            if !at.inode.is_dir() {
+        }
+    }
+
+    /// As [`walk`](Self::walk), up to the first symbolic link.
+    fn descend<'g>(
+        &mut self,
+        start: Option<Place<'g>>,
+        path: &[u8],
+        section: &'g Guard<'_>,
+    ) -> Result<Walked<'g>, Errno>
+    where
+        'a: 'g,
+    {
+        let absolute = path.first() == Some(&b'/');
+        let mut dir = match start {
+            Some(start) if !absolute => start,
+            _ => self.mounts.root(section),
+        };
+        let mut begin = skip(path, 0, |byte| byte == b'/');
+        if begin == path.len() {
+            return Ok(Walked::Last { dir, name: begin..begin, trailing_slash: false });
+        }
+        loop {
+            if !dir.inode.is_dir() {
                 return Err(Errno::ENOTDIR);
             }
-            at.inode.access(self.cred, Access::EXEC)?;
-            let end = rest + component.len();
-            let after = &path[end..];
-            if after.iter().all(is_slash) {
-                let trailing_slash = !after.is_empty();
-                let last = match component {
-                    b"." => Last::Dot,
-                    b".." => Last::DotDot,
-                    _ => Last::Name(part(path, rest, end)),
-                };
-                return Ok(Parent { dir: at, last, trailing_slash });
+            dir.inode.access(self.cred, Access::EXEC)?;
+            let end = skip(path, begin, |byte| byte != b'/');
+            let after = skip(path, end, |byte| byte == b'/');
+            if after == path.len() {
+                return Ok(Walked::Last { dir, name: begin..end, trailing_slash: after > end });
             }
-            let next = match component {
-                b"." => at,
-                b".." => at.above(section),
-                name => self.child(at, name, section)?,
+            let next = match &path[begin..end] {
+                b"." => dir,
+                b".." => dir.above(section),
+                name => self.child(dir, name, section)?,
             };
             match next.inode.file_type() {
-                FileType::Directory => {
-                    at = next;
-                    rest = end;
-                }
+                FileType::Directory => (dir, begin) = (next, after),
                 FileType::Symlink => {
                     let mut target = self.target(next.inode, false)?;
-                    target.extend_from_slice(after);
-                    path = Cow::Owned(target);
-                    rest = 0;
+                    target.extend_from_slice(&path[end..]);
+                    return Ok(Walked::Link { dir, path: target });
                 }
                 _ => return Err(Errno::ENOTDIR),
             }
         }
     }
 
-    fn root<'g>(&self, section: &'g Guard<'_>) -> Place<'g>
+    /// What `name` means in `dir`, which the caller may search.
+    fn child<'g>(&self, dir: Place<'g>, name: &[u8], section: &'g Guard<'_>) -> Result<Place<'g>, Errno>
     where
         'a: 'g,
     {
-        self.mounts.bottom().enter(section)
-    }
-
-    /// What `name` means in `dir`, which the caller may search.
-    fn child<'g>(&self, dir: Place<'g>, name: &[u8], section: &'g Guard<'_>) -> Result<Place<'g>, Errno> {
-        let inode = dir.inode.lookup_in(self.cred, name, section)?;
+        let inode = dir.inode.lookup_in(name, section)?;
         Ok(Place { inode, ..dir }.enter(section))
     }
 
@@ -281,10 +257,15 @@ impl<'p> Parent<'p, Place<'_>> {
     }
 }
 
-/// The bytes of `path` from `from` to `to`.
-fn part(path: Cow<'_, [u8]>, from: usize, to: usize) -> Cow<'_, [u8]> {
+/// The bytes of `path` in `range`.
+fn part(path: Cow<'_, [u8]>, range: Range<usize>) -> Cow<'_, [u8]> {
     match path {
-        Cow::Borrowed(path) => Cow::Borrowed(&path[from..to]),
-        Cow::Owned(path) => Cow::Owned(path[from..to].to_vec()),
+        Cow::Borrowed(path) => Cow::Borrowed(&path[range]),
+        Cow::Owned(path) => Cow::Owned(path[range].to_vec()),
     }
+}
+
+/// Where the bytes of `path` from `from` on, of which `these` holds, end.
+fn skip(path: &[u8], from: usize, these: impl Fn(u8) -> bool) -> usize {
+    path[from..].iter().position(|byte| !these(*byte)).map_or(path.len(), |count| from + count)
 }

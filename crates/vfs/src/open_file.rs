@@ -12,6 +12,7 @@ use crate::{Errno, InodeRef, OpenFlags};
 use sluice_locks::Owner;
 use sluice_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_sync::{Gap, Ref, name_fields};
+use std::ptr;
 
 /// One open file description. What each call looks at, what `dup` and `close` change, and what moves the position lie
 /// apart.
@@ -25,7 +26,9 @@ pub(crate) struct OpenFile {
     flags: AtomicU32,
     /// The last descriptor was closed. *Atomic (end).*
     ended: AtomicBool,
-    _who_uses_it: Gap<19>,
+    /// It has asked for an OFD lock or a flock. *Atomic (end), set once.*
+    is_owner: AtomicBool,
+    _who_uses_it: Gap<18>,
     /// How many descriptors point here; 0 for ever after the last. *Atomic (stands alone).*
     descriptors: AtomicU32,
     _who_shares_it: Gap<56>,
@@ -50,12 +53,13 @@ impl OpenFile {
             login,
             flags: AtomicU32::new(flags.bits()),
             ended: AtomicBool::new(false),
+            is_owner: AtomicBool::new(false),
             _who_uses_it: Gap::new(),
             descriptors: AtomicU32::new(1),
             _who_shares_it: Gap::new(),
             cursor: Cursor::new(),
         });
-        name_fields!(file, OpenFile { location, login, flags, ended, descriptors, cursor });
+        name_fields!(file, OpenFile { location, login, flags, ended, is_owner, descriptors, cursor });
         Ok(file)
     }
 
@@ -93,16 +97,31 @@ impl OpenFile {
     }
 
     fn release_locks(&self) {
-        if let Some(locks) = self.inode().locks_if_any() {
-            locks.release_owner(Owner::Description(self.id()));
-            locks.release_flock(self.id());
+        if let (Some(id), Some(locks)) = (self.id_if_owner(), self.inode().locks_if_any()) {
+            locks.release_owner(Owner::Description(id));
+            locks.release_flock(id);
         }
     }
 
-    /// What the description is called as an owner of locks: where it is, which nobody needs to give out. It is there
-    /// for as long as it has locks.
+    /// What the description is called as an owner of locks: by its address, which is nobody else's while it may have
+    /// locks. A number from a counter would be a line that all who open or lock write.
     pub(crate) fn id(&self) -> u64 {
-        std::ptr::from_ref(self).addr() as u64
+        ptr::from_ref(self).addr() as u64
+    }
+
+    /// To be called before a lock is asked for in the name of the description.
+    pub(crate) fn becomes_owner(&self) {
+        // SeqCst(end): pairs with id_if_owner() in a close: if that sees false, a lock that is granted later is given
+        // back at once. Once set, it is only read.
+        if !self.is_owner.load(Ordering::SeqCst) {
+            self.is_owner.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// [`id`](Self::id), if the description ever asked for a lock.
+    pub(crate) fn id_if_owner(&self) -> Option<u64> {
+        // SeqCst(end): pairs with becomes_owner().
+        self.is_owner.load(Ordering::SeqCst).then(|| self.id())
     }
 
     pub(crate) fn flags(&self) -> OpenFlags {

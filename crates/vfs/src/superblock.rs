@@ -1,6 +1,5 @@
 //! Superblock: one file system: its root, its limits and what its inodes share.
 
-use crate::budget::Budget;
 use crate::data::{PAGE, PAGE_SIZE, Space};
 use crate::dir::NameHasher;
 use crate::inode::{Body, InodeInit, settle};
@@ -9,7 +8,7 @@ use crate::stat::S_IALLUGO;
 use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, StatFs};
 use sluice_locks::{DomainOptions, LockDomain};
 use sluice_sync::atomic::{AtomicU64, Ordering};
-use sluice_sync::percpu::{Ida, PerCpu};
+use sluice_sync::percpu::{Budget, Ida, PerCpu};
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::Ref;
 use sluice_sync::{Arc, CachePadded, Mutex};
@@ -239,10 +238,11 @@ impl Shared {
 
 impl Space for Shared {
     fn reserve(&self, pages: u64) -> Result<(), Errno> {
-        self.pages.take(pages).or_else(|_| {
+        let taken = self.pages.take(pages).or_else(|_| {
             settle();
             self.pages.take(pages)
-        })
+        });
+        Ok(taken?)
     }
 
     fn release(&self, pages: u64) {

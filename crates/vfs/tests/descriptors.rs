@@ -66,6 +66,30 @@ fn a_lock_granted_after_the_last_close_is_given_back() {
 }
 
 #[test]
+fn a_lock_and_the_close_of_its_descriptor_at_once_leave_no_lock() {
+    let lock = FileLock::whole(LockType::Write);
+    type Ask<'a> = &'a (dyn Fn(&Process, Fd) -> Result<(), Errno> + Sync);
+    let asks: [Ask<'_>; 3] = [
+        &|process, fd| process.fcntl_setlk(fd, &lock),
+        &|process, fd| process.ofd_setlk(fd, &lock),
+        &|process, fd| process.flock(fd, FlockOperation::Exclusive),
+    ];
+    let process = root();
+    for round in 0..300 {
+        // A process that never locked anything: its first lock is what the close may miss.
+        let process = process.fork();
+        let fd = open(&process);
+        thread::scope(|scope| {
+            let asking = scope.spawn(|| asks[round % asks.len()](&process, fd));
+            process.close(fd).unwrap();
+            // Granted just before the close, or too late.
+            assert!(matches!(asking.join().unwrap(), Ok(()) | Err(Errno::EBADF)));
+        });
+        assert_eq!(process.fs().superblock().lock_domain().list(), [], "round {round}");
+    }
+}
+
+#[test]
 fn locks_of_a_description_end_with_its_last_descriptor_at_once() {
     let process = root();
     let (first, other) = (open(&process), open(&process));

@@ -1,5 +1,6 @@
 //! The calls of `Process` as a program uses them.
 
+use sluice_sync::thread;
 use sluice_vfs::{
     AtFlags, Cancel, Cred, Errno, Fd, FileLock, FlockOperation, Fs, LockType, MountFlags, OpenFlags, Options,
     Process, RenameFlags, Superblock, UmountFlags, Whence,
@@ -234,4 +235,15 @@ fn a_deep_tree_is_dropped_without_overflowing_the_stack() {
         p.chdir("d").unwrap();
     }
     drop((p, fs));
+}
+
+#[test]
+fn a_dead_file_system_is_taken_apart_by_a_thread_that_holds_a_name_of_a_living_one() {
+    let living = root();
+    thread::scope(|scope| {
+        let dying = || (0..2_000).for_each(|_| root().mkdir("/d", 0o755).unwrap());
+        let dying = scope.spawn(dying);
+        // Whatever counts a reference frees what is dead: also `mkdir`, with the new name locked.
+        (0..).take_while(|_| !dying.is_finished()).for_each(|n| living.mkdir(n.to_string(), 0o755).unwrap());
+    });
 }

@@ -56,7 +56,7 @@ pub(crate) use self::array::{Array, Locked, Place, Unlinked, is_locked};
 
 use self::array::{closed, is_array};
 use crate::face::atomic::{AtomicPtr, Ordering};
-use crate::rcu::{DomainRef, Guard};
+use crate::rcu::{Domain, Guard};
 use std::ptr;
 
 /// What chains are made of.
@@ -110,7 +110,7 @@ pub(crate) struct Chains<N: Node> {
     /// end. *atomic (array)*
     current: AtomicPtr<Array<N>>,
     /// *immutable*
-    pub(crate) domain: DomainRef,
+    pub(crate) domain: &'static Domain,
 }
 
 // SAFETY: it owns its nodes, which are `Send + Sync`, and its arrays.
@@ -121,7 +121,7 @@ unsafe impl<N: Node + Send + Sync> Sync for Chains<N> {}
 
 impl<N: Node + Send + Sync> Chains<N> {
     /// No chains, and no memory used, before the first lock.
-    pub(crate) fn new(domain: DomainRef) -> Self {
+    pub(crate) fn new(domain: &'static Domain) -> Self {
         Chains { current: AtomicPtr::new(ptr::null_mut()), domain }
     }
 
@@ -136,7 +136,7 @@ impl<N: Node + Send + Sync> Chains<N> {
     /// If `guard` is a section of another domain.
     #[inline]
     pub(crate) fn current<'g>(&'g self, guard: &'g Guard<'_>) -> Option<&'g Array<N>> {
-        assert!(guard.is_of(&self.domain), "the read section belongs to another domain");
+        assert!(guard.is_of(self.domain), "the read section belongs to another domain");
         // Acquire(array): the buckets; pairs with Release(array) in finish() and begin().
         let array = self.current.load(Ordering::Acquire);
         // SAFETY: the array was current inside the section, so it is freed after it (H3).
@@ -186,7 +186,7 @@ impl<N: Node + Send + Sync> Chains<N> {
         unsafe { std::mem::transmute::<Locked<'_, N>, Locked<'t, N>>(bucket) }
     }
 
-    /// Frees a node of this table when its readers are gone. May wait: see [`Domain::defer`](crate::rcu::Domain::defer).
+    /// Frees a node of this table when its readers are gone. May wait: see [`Domain::defer`].
     pub(crate) fn free_later(&self, node: Unlinked<N>) {
         // SAFETY: runs a grace period after the node was taken out of the chain that readers are led to; older
         // chains are walked only by sections that began before its bucket was moved (H1, H3).

@@ -16,7 +16,7 @@ use crate::chains::{Chains, Locked, Node, Place, unlinked};
 use crate::face::SHRUNK;
 use crate::face::atomic::AtomicPtr;
 use crate::percpu::Counter;
-use crate::rcu::{DomainRef, Guard};
+use crate::rcu::{Domain, Guard};
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -66,15 +66,15 @@ pub struct HashTable<K: Send + Sync + 'static, V: Send + Sync + 'static, S = Ran
 
 impl<K: Hash + Eq + Send + Sync, V: Send + Sync> HashTable<K, V> {
     /// An empty table whose readers are those of `domain`.
-    pub fn new(domain: impl Into<DomainRef>) -> Self {
+    pub fn new(domain: &'static Domain) -> Self {
         HashTable::with_buckets_and_hasher(domain, 0, RandomState::new())
     }
 }
 
 impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V, S> {
     /// An empty table with at least `buckets` buckets, rounded up to a power of two.
-    pub fn with_buckets_and_hasher(domain: impl Into<DomainRef>, buckets: usize, hasher: S) -> Self {
-        let chains = Chains::new(domain.into());
+    pub fn with_buckets_and_hasher(domain: &'static Domain, buckets: usize, hasher: S) -> Self {
+        let chains = Chains::new(domain);
         chains.begin(buckets.max(BUCKETS_MIN).next_power_of_two());
         HashTable { chains, count: Counter::new(0), hasher }
     }
@@ -155,7 +155,7 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
 
     /// Removes `key`. True if it was there. Readers that found its value keep it until their sections end.
     ///
-    /// May wait for a grace period now and then: see [`Domain::defer`](crate::rcu::Domain::defer).
+    /// May wait for a grace period now and then: see [`Domain::defer`].
     pub fn remove<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,

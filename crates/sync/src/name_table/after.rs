@@ -20,26 +20,37 @@ pub struct After<'g, V: Clone + Send + Sync + 'static> {
     from: u64,
     /// The chain has the entries up to here.
     chain_end: u64,
-    /// Entries behind this one are not asked for.
-    to: u64,
+}
+
+/// The position and value of `name`, which has `hash`.
+#[inline]
+pub(super) fn find<'g, V: Clone + Send + Sync + 'static>(
+    table: &'g NameTable<V>,
+    hash: u64,
+    name: &[u8],
+    guard: &'g Guard<'_>,
+) -> Option<(u64, &'g V)> {
+    let first = first_position(hash);
+    // All names of one hash are in one chain; one that is moved meanwhile keeps those that stay.
+    let (mut at, array) = table.chains.chain(place_of(first), guard)?;
+    // SAFETY: found in a chain inside the section: freed a grace period after it was unlinked.
+    while let Some(node) = unsafe { at.as_ref() }
+        && node.position <= last_twin(first)
+    {
+        // SAFETY: as above.
+        if node.position >= first && unsafe { NameNode::name(at) } == name {
+            return Some((node.position, &node.value));
+        }
+        at = array.following(node);
+    }
+    None
 }
 
 impl<'g, V: Clone + Send + Sync + 'static> After<'g, V> {
     /// The entries behind `position`.
     pub(super) fn new(table: &'g NameTable<V>, position: u64, guard: &'g Guard<'_>) -> Self {
-        Self::range(table, position.saturating_add(1), LAST, guard)
-    }
-
-    /// The entries whose names may have `hash`.
-    #[inline]
-    pub(super) fn of_hash(table: &'g NameTable<V>, hash: u64, guard: &'g Guard<'_>) -> Self {
-        let first = first_position(hash);
-        Self::range(table, first, last_twin(first), guard)
-    }
-
-    #[inline]
-    fn range(table: &'g NameTable<V>, from: u64, to: u64, guard: &'g Guard<'_>) -> Self {
-        After { table, guard, node: ptr::null_mut(), array: None, from, chain_end: 0, to }
+        let from = position.saturating_add(1);
+        After { table, guard, node: ptr::null_mut(), array: None, from, chain_end: 0 }
     }
 
     /// Goes to the chain of `from`. False if there is no array.
@@ -62,9 +73,6 @@ impl<'g, V: Clone + Send + Sync + 'static> Iterator for After<'g, V> {
                 let node = self.node;
                 // SAFETY: found in a chain inside the section: freed a grace period after it was unlinked.
                 let found = unsafe { &*node };
-                if found.position > self.to {
-                    return None;
-                }
                 // A chain that was moved meanwhile never changes again: what stays in the table is in it.
                 self.node = array.following(found);
                 if found.position >= self.from {
@@ -77,7 +85,7 @@ impl<'g, V: Clone + Send + Sync + 'static> Iterator for After<'g, V> {
             if self.array.is_some() {
                 self.from = self.from.max(self.chain_end + 1);
             }
-            if self.from > self.to || !self.enter_chain() {
+            if self.from > LAST || !self.enter_chain() {
                 return None;
             }
         }

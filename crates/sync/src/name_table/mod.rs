@@ -59,7 +59,7 @@ use crate::chains::{Array, Chains, is_locked};
 use crate::face::atomic::Ordering;
 use crate::face::{SHRUNK, hint};
 use crate::lock_debug::{LockClass, Watch};
-use crate::rcu::{DomainRef, Guard};
+use crate::rcu::{Domain, Guard};
 use std::fmt;
 
 /// The buckets of the first array.
@@ -90,13 +90,13 @@ pub struct Sums {
 impl<V: Clone + Send + Sync + 'static> NameTable<V> {
     /// A table without names whose readers are those of `domain`. The class of its locks is the place of this call.
     #[track_caller]
-    pub fn new(domain: impl Into<DomainRef>) -> Self {
-        NameTable { chains: Chains::new(domain.into()), watch: Watch::here() }
+    pub fn new(domain: &'static Domain) -> Self {
+        NameTable { chains: Chains::new(domain), watch: Watch::here() }
     }
 
     /// As [`new`](Self::new); the locks are of `class`.
-    pub fn with_class(class: &'static LockClass, domain: impl Into<DomainRef>) -> Self {
-        NameTable { chains: Chains::new(domain.into()), watch: Watch::class(class) }
+    pub fn with_class(class: &'static LockClass, domain: &'static Domain) -> Self {
+        NameTable { chains: Chains::new(domain), watch: Watch::class(class) }
     }
 
     /// Begins a read section of the table's domain.
@@ -117,9 +117,7 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
 
     /// The position of `name`, and what it stands for.
     pub fn find<'g>(&'g self, hash: u64, name: &[u8], guard: &'g Guard<'_>) -> Option<(u64, &'g V)> {
-        After::of_hash(self, hash, guard)
-            .find(|(_, other, _)| *other == name)
-            .map(|(position, _, value)| (position, value))
+        after::find(self, hash, name, guard)
     }
 
     /// The entries behind `position`, 0 for all, in the order of their positions.

@@ -16,21 +16,25 @@ pub(super) const FIRST: u64 = 3;
 const UNUSED_BITS: u32 = 18;
 
 /// The first position for names with this hash.
+#[inline]
 pub(super) fn first_position(hash: u64) -> u64 {
     (hash >> UNUSED_BITS << TWIN_BITS).max(FIRST)
 }
 
 /// The last position for names whose first is `position`.
+#[inline]
 pub(super) fn last_twin(position: u64) -> u64 {
     position | ((1 << TWIN_BITS) - 1)
 }
 
 /// The place of `position` in the chains.
+#[inline]
 pub(super) fn place_of(position: u64) -> u64 {
     position << (UNUSED_BITS - TWIN_BITS)
 }
 
 /// The position at `place`.
+#[inline]
 pub(super) fn position_at(place: u64) -> u64 {
     place >> (UNUSED_BITS - TWIN_BITS)
 }

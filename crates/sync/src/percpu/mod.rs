@@ -9,11 +9,13 @@
 //! [`PerCpu::here`]: the CPU's number (one load where restartable sequences are there) and an index. Memory: at
 //! least one line for each CPU that the machine could have.
 
+pub mod budget;
 pub mod counter;
 pub mod ida;
 pub mod list;
 pub mod refcount;
 
+pub use budget::Budget;
 pub use counter::Counter;
 pub use ida::Ida;
 pub use list::PerCpuList;

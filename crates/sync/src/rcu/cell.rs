@@ -8,7 +8,7 @@
 //! # Cost
 //! `load`: the read section, one load of the pointer's line. `replace`: one read-modify-write, one deferral.
 
-use super::{DomainRef, Guard};
+use super::{Domain, Guard};
 use crate::face::atomic::{AtomicPtr, Ordering};
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub struct RcuCell<T: Send + Sync + 'static> {
     /// From `Box::into_raw`, never null. *atomic (publish)*
     value: AtomicPtr<T>,
     /// *immutable*
-    domain: DomainRef,
+    domain: &'static Domain,
 }
 
 /// A pointer to a value that has been unlinked, on its way to be freed.
@@ -38,8 +38,8 @@ impl<T> Unlinked<T> {
 
 impl<T: Send + Sync + 'static> RcuCell<T> {
     /// A cell whose readers are those of `domain`.
-    pub fn new(domain: impl Into<DomainRef>, value: T) -> Self {
-        RcuCell { value: AtomicPtr::new(Box::into_raw(Box::new(value))), domain: domain.into() }
+    pub fn new(domain: &'static Domain, value: T) -> Self {
+        RcuCell { value: AtomicPtr::new(Box::into_raw(Box::new(value))), domain }
     }
 
     /// Begins a read section of the cell's domain.
@@ -54,7 +54,7 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
     /// If `guard` is a section of another domain.
     #[inline]
     pub fn load<'g>(&'g self, guard: &'g Guard<'_>) -> &'g T {
-        assert!(guard.is_of(&self.domain), "the read section belongs to another domain");
+        assert!(guard.is_of(self.domain), "the read section belongs to another domain");
         // Acquire(publish): the value's contents; pairs with Release(publish) in replace().
         let value = self.value.load(Ordering::Acquire);
         // SAFETY: the pointer was the cell's during the section, so the value is freed a grace period after
@@ -93,14 +93,13 @@ impl<T: fmt::Debug + Send + Sync> fmt::Debug for RcuCell<T> {
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
-    use super::super::Domain;
     use super::*;
-    use crate::face::Arc;
+    use crate::rcu::domain;
     use crate::thread;
 
     #[test]
     fn a_reader_keeps_the_value_that_it_found() {
-        let cell = RcuCell::new(Arc::new(Domain::new()), String::from("old"));
+        let cell = RcuCell::new(domain(), String::from("old"));
         let guard = cell.read();
         let found = cell.load(&guard);
         cell.replace(String::from("new"));
@@ -110,14 +109,14 @@ mod tests {
     #[test]
     #[should_panic(expected = "another domain")]
     fn a_section_of_another_domain_is_refused() {
-        let cell = RcuCell::new(Arc::new(Domain::new()), 1);
+        let cell = RcuCell::new(domain(), 1);
         let other = Domain::new();
         cell.load(&other.read());
     }
 
     #[test]
     fn readers_never_see_a_freed_value_while_writers_replace_it() {
-        let cell = RcuCell::new(Arc::new(Domain::new()), vec![0u64; 4]);
+        let cell = RcuCell::new(domain(), vec![0u64; 4]);
         let rounds: u64 = if crate::face::SHRUNK { 20 } else { 20_000 };
         thread::scope(|scope| {
             for _ in 0..2 {

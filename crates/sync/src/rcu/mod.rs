@@ -206,54 +206,21 @@ impl Drop for Guard<'_> {
 
 #[cfg(feature = "loom")]
 ::loom::lazy_static! {
-    static ref DOMAIN: crate::face::Arc<Domain> = crate::face::Arc::new(Domain::new());
-}
-
-/// The domain of a structure. That of the process lives for ever, so nobody counts who uses it: structures are made
-/// and go on all CPUs without a common line.
-#[derive(Clone)]
-pub enum DomainRef {
-    /// That of [`domain()`].
-    Common(&'static Domain),
-    /// One that goes with the last structure that uses it.
-    Own(crate::face::Arc<Domain>),
-}
-
-impl std::ops::Deref for DomainRef {
-    type Target = Domain;
-    #[inline]
-    fn deref(&self) -> &Domain {
-        match self {
-            DomainRef::Common(domain) => domain,
-            DomainRef::Own(domain) => domain,
-        }
-    }
-}
-
-impl From<crate::face::Arc<Domain>> for DomainRef {
-    fn from(domain: crate::face::Arc<Domain>) -> Self {
-        DomainRef::Own(domain)
-    }
-}
-
-impl From<&'static crate::face::Arc<Domain>> for DomainRef {
-    fn from(domain: &'static crate::face::Arc<Domain>) -> Self {
-        DomainRef::Common(domain)
-    }
+    static ref DOMAIN: Domain = Domain::new();
 }
 
 /// The domain of the execution, for structures that have none of their own.
 #[cfg(feature = "loom")]
-pub fn domain() -> &'static crate::face::Arc<Domain> {
+pub fn domain() -> &'static Domain {
     &DOMAIN
 }
 
 /// The domain of the process, for structures that have none of their own. (On the simulator each thread of the
 /// host has one: a machine must not wait for another machine's readers.)
 #[cfg(not(feature = "loom"))]
-pub fn domain() -> &'static crate::Arc<Domain> {
-    static DOMAINS: PerHost<crate::OnceLock<crate::Arc<Domain>>> = PerHost::new(crate::OnceLock::new());
-    DOMAINS.get(Host::here()).get_or_init(|| crate::Arc::new(Domain::new()))
+pub fn domain() -> &'static Domain {
+    static DOMAINS: PerHost<Domain> = PerHost::new(Domain::new());
+    DOMAINS.get(Host::here())
 }
 
 #[cfg(all(test, not(feature = "loom")))]

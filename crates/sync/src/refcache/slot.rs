@@ -50,6 +50,12 @@ impl<T: Send + Sync + 'static> RefSlot<T> {
         self.counted.load(Ordering::SeqCst).is_null()
     }
 
+    /// Whether `object` is there.
+    pub fn holds(&self, object: &Ref<T>) -> bool {
+        // SeqCst: as in is_empty().
+        ptr::eq(self.counted.load(Ordering::SeqCst), object.counted.as_ptr())
+    }
+
     /// Puts `new` there, and returns what was there.
     pub fn replace(&self, new: Option<Ref<T>>) -> Option<Ref<T>> {
         let new = new.map_or(ptr::null_mut(), into_counted);

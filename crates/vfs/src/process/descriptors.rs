@@ -76,6 +76,11 @@ impl FdTable {
         self.slot(fd)?.file.load().ok_or(Errno::EBADF)
     }
 
+    /// Whether `fd` is a descriptor for `file`.
+    pub(super) fn holds(&self, fd: Fd, file: &Ref<OpenFile>) -> bool {
+        self.slot(fd).is_ok_and(|slot| slot.file.holds(file))
+    }
+
     /// The slot of a number that was in use at some time.
     fn slot(&self, fd: Fd) -> Result<&Slot, Errno> {
         let number = u32::try_from(fd.0).map_err(|_| Errno::EBADF)?;

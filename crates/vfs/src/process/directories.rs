@@ -1,9 +1,9 @@
 //! Reading directories, and the working directory.
 
 use super::{Fd, Process};
-use crate::namei::Place;
+use crate::mount::Place;
 use crate::{Access, Errno, FileType, Inode};
-use sluice_sync::{Ref, rcu};
+use sluice_sync::rcu;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -93,12 +93,11 @@ impl Process {
     /// # Errors
     /// `ENOENT` when it was removed.
     pub fn getcwd(&self) -> Result<PathBuf, Errno> {
-        let cwd = self.working_directory();
         let section = rcu::domain().read();
-        let root = self.fs.mounts().bottom().enter(&section);
-        let mut at = Place::of(&cwd);
-        let mut components = Vec::new();
-        while !(Ref::ptr_eq(at.mount, root.mount) && at.inode.is_same(root.inode)) {
+        let root = self.fs.mounts().root(&section);
+        let mut at = self.cwd.load(&section).place();
+        let mut components: Vec<&[u8]> = Vec::new();
+        while !at.is_same(root) {
             let named = at.below_mounts();
             let parent = Inode::parent_in(named.inode, &section).ok_or(Errno::ENOTDIR)?;
             if parent.is_same(named.inode) {
@@ -106,9 +105,10 @@ impl Process {
                 return Err(Errno::ENOENT);
             }
             let mut entries = parent.as_dir()?.names.after(0, &section);
-            let entry = entries.find(|(_, _, inode)| inode.is_same(named.inode));
-            components.push(entry.map(|(_, name, _)| name).ok_or(Errno::ENOENT)?);
-            at = Place { inode: parent, ..named };
+            let (_, name, _) =
+                entries.find(|(_, _, inode)| inode.is_same(named.inode)).ok_or(Errno::ENOENT)?;
+            components.push(name);
+            at = Place { mount: named.mount, inode: parent };
             if at.is_mount_root() {
                 at = at.enter(&section);
             }

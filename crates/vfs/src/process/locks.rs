@@ -4,7 +4,6 @@ use super::{Fd, Process};
 use crate::open_file::OpenFile;
 use crate::{Errno, Whence};
 use sluice_locks::{Cancel, Kind, Owner, Range, RangeError, RangeRequest};
-use sluice_sync::Ref;
 
 /// A byte-range lock as `fcntl` describes it (`struct flock`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,8 +137,8 @@ impl Process {
             FlockOperation::Shared => Kind::Shared,
             FlockOperation::Exclusive => Kind::Exclusive,
             FlockOperation::Unlock => {
-                if let Some(locks) = file.inode().locks_if_any() {
-                    locks.unlock_flock(file.id());
+                if let (Some(id), Some(locks)) = (file.id_if_owner(), file.inode().locks_if_any()) {
+                    locks.unlock_flock(id);
                 }
                 return Ok(());
             }
@@ -147,10 +146,11 @@ impl Process {
         if !file.flags().readable() && !file.flags().writable() {
             return Err(Errno::EBADF);
         }
-        let locks = file.inode().locks();
+        file.becomes_owner();
+        let (id, locks) = (file.id(), file.inode().locks());
         match wait {
-            None => locks.set_flock(file.id(), self.pid(), kind)?,
-            Some(cancel) => locks.set_flock_wait(file.id(), self.pid(), kind, cancel)?,
+            None => locks.set_flock(id, self.pid(), kind)?,
+            Some(cancel) => locks.set_flock_wait(id, self.pid(), kind, cancel)?,
         }
         file.keep_locks_while_open();
         Ok(())
@@ -160,6 +160,15 @@ impl Process {
         match style {
             Style::Posix => Owner::Process(self.id),
             Style::Ofd => Owner::Description(file.id()),
+        }
+    }
+
+    /// False if no lock of the file was ever asked for in this style: then there is nothing to give up, and the
+    /// file's locks need not be looked at.
+    fn may_own(&self, file: &OpenFile, style: Style) -> bool {
+        match style {
+            Style::Posix => self.lock_notes.has(file.inode().dev(), file.inode().ino()),
+            Style::Ofd => file.id_if_owner().is_some(),
         }
     }
 
@@ -195,7 +204,9 @@ impl Process {
         check_ofd_pid(lock, style)?;
         let owner = self.owner(&file, style);
         let Some(kind) = kind_of(lock.kind) else {
-            if let Some(locks) = file.inode().locks_if_any() {
+            if self.may_own(&file, style)
+                && let Some(locks) = file.inode().locks_if_any()
+            {
                 locks.unlock_range(owner, range)?;
             }
             return Ok(());
@@ -206,12 +217,17 @@ impl Process {
         }
         let pid = if style == Style::Posix { self.pid() } else { -1 };
         let request = RangeRequest { owner, pid, kind, range };
+        match style {
+            Style::Posix => self.lock_notes.note(file.inode().dev(), file.inode().ino()),
+            Style::Ofd => file.becomes_owner(),
+        }
         let locks = file.inode().locks();
         match wait {
             None => locks.set_range(&request)?,
             Some(cancel) => locks.set_range_wait(&request, cancel)?,
         }
-        if style == Style::Posix && !self.file(fd).is_ok_and(|now| Ref::ptr_eq(&now, &file)) {
+        // SeqCst(note), in holds(): after the grant; pairs with the removal of the descriptor by a close.
+        if style == Style::Posix && !self.descriptors.holds(fd, &file) {
             // Another thread closed the descriptor meanwhile and released what was there then.
             locks.release_owner(owner);
             return Err(Errno::EBADF);
@@ -225,7 +241,8 @@ impl Process {
     /// The POSIX rule: any close of a file by a process releases all its range locks there. A descriptor that
     /// only names a place (`PATH`) never opened the file.
     pub(super) fn release_posix_locks(&self, file: &OpenFile) {
-        if let Some(locks) = file.inode().locks_if_any()
+        if self.may_own(file, Style::Posix)
+            && let Some(locks) = file.inode().locks_if_any()
             && file.check_opened().is_ok()
         {
             locks.release_owner(Owner::Process(self.id));

@@ -8,6 +8,7 @@ mod attributes;
 mod descriptors;
 mod directories;
 mod io;
+mod lock_notes;
 mod locks;
 mod mounts;
 mod names;
@@ -19,13 +20,14 @@ pub use directories::OwnedDirEntry;
 pub use locks::{FileLock, FlockOperation, LockType};
 
 use crate::lock_class::PROCESS_MOVING;
-use crate::mount::Location;
-use crate::namei::{Namei, Parent, Place, check_path};
+use crate::mount::{Location, Place};
+use crate::namei::{Namei, Parent, check_path};
 use crate::open_file::OpenFile;
 use crate::{AtFlags, Cred, Errno, FileType, Fs, Inode};
 use descriptors::FdTable;
+use lock_notes::LockNotes;
 use sluice_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use sluice_sync::rcu::{self, RcuCell};
+use sluice_sync::rcu::{self, Guard, RcuCell};
 use sluice_sync::{Mutex, Ref};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -45,11 +47,22 @@ pub struct Process {
     /// Who changes the working directory.
     moving: Mutex<()>,
     descriptors: FdTable,
+    /// Where it may hold POSIX locks.
+    lock_notes: LockNotes,
+}
+
+/// Where a path starts.
+enum Start {
+    /// At "/", as the path itself says.
+    Root,
+    WorkingDirectory,
+    /// At a directory that is open.
+    Open(Ref<OpenFile>),
 }
 
 impl Process {
     pub(crate) fn new(fs: Fs, cred: Cred) -> Process {
-        let root = fs.mounts().root();
+        let root = fs.mounts().root(&rcu::domain().read()).to_location();
         root.mount.join();
         Process::assemble(fs, cred, 0o022, root, FdTable::new())
     }
@@ -60,7 +73,8 @@ impl Process {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let (umask, cwd) = (AtomicU32::new(umask), RcuCell::new(rcu::domain(), cwd));
         let moving = Mutex::with_class(&PROCESS_MOVING, ());
-        Process { fs, id, cred, login: id, umask, cwd, moving, descriptors }
+        let lock_notes = LockNotes::default();
+        Process { fs, id, cred, login: id, umask, cwd, moving, descriptors, lock_notes }
     }
 
     /// A child: same credentials, umask and working directory; its descriptors point to the same open files;
@@ -121,44 +135,59 @@ impl Process {
         self.cwd.load(&self.cwd.read()).clone()
     }
 
-    /// Where a path given with `dir` starts. An absolute path needs no start, and no descriptor.
-    fn start(&self, dir: Fd, path: &[u8]) -> Result<Option<Location>, Errno> {
+    /// Where a path given with `dir` starts. An absolute path needs no descriptor.
+    fn start(&self, dir: Fd, path: &[u8]) -> Result<Start, Errno> {
         check_path(path)?;
         if path.first() == Some(&b'/') {
-            return Ok(None);
+            return Ok(Start::Root);
         }
         if dir == Fd::CWD {
-            return Ok(Some(self.working_directory()));
+            return Ok(Start::WorkingDirectory);
         }
         let file = self.file(dir)?;
-        if !file.inode().is_dir() {
-            return Err(Errno::ENOTDIR);
+        if file.inode().is_dir() { Ok(Start::Open(file)) } else { Err(Errno::ENOTDIR) }
+    }
+
+    fn place_of<'g>(&'g self, start: &'g Start, section: &'g Guard<'_>) -> Option<Place<'g>> {
+        match start {
+            Start::Root => None,
+            Start::WorkingDirectory => Some(self.cwd.load(section).place()),
+            Start::Open(file) => Some(file.location.place()),
         }
-        Ok(Some(file.location.clone()))
     }
 
     /// The file at `path`, following a symbolic link at the end if `follow`.
     fn resolve(&self, dir: Fd, path: &Path, follow: bool) -> Result<Location, Errno> {
-        let path = path_bytes(path);
-        let start = self.start(dir, path)?;
-        self.namei().resolve(start.as_ref(), path, follow)
+        self.look(dir, path, follow, |found| Ok(found.to_location()))
     }
 
-    /// As [`resolve_at`](Self::resolve_at), for a look at the file that takes no reference of it.
+    /// As [`resolve`](Self::resolve), for a look at the file that takes no reference of it.
+    fn look<R>(
+        &self,
+        dir: Fd,
+        path: &Path,
+        follow: bool,
+        look: impl FnOnce(Place<'_>) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let path = path_bytes(path);
+        let start = self.start(dir, path)?;
+        let section = rcu::domain().read();
+        let start = self.place_of(&start, &section);
+        look(self.namei().find(start, path, follow, &section)?)
+    }
+
+    /// As [`look`](Self::look), by the flags of the `*at` calls.
     fn look_at<R>(
         &self,
         dir: Fd,
         path: &Path,
         flags: AtFlags,
-        look: impl FnOnce(&Place<'_>) -> Result<R, Errno>,
+        look: impl FnOnce(Place<'_>) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         if path.as_os_str().is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
-            return look(&Place::of(&self.resolve_at(dir, path, flags)?));
+            return look(self.resolve_at(dir, path, flags)?.place());
         }
-        let path = path_bytes(path);
-        let start = self.start(dir, path)?;
-        let follow = !flags.contains(AtFlags::SYMLINK_NOFOLLOW);
-        self.namei().look(start.as_ref(), path, follow, look)
+        self.look(dir, path, !flags.contains(AtFlags::SYMLINK_NOFOLLOW), look)
     }
 
     /// As [`resolve`](Self::resolve), by the flags of the `*at` calls. An empty path with `EMPTY_PATH` names
@@ -177,7 +206,8 @@ impl Process {
     fn parent_of<'p>(&self, dir: Fd, path: &'p Path) -> Result<Parent<'p>, Errno> {
         let path = path_bytes(path);
         let start = self.start(dir, path)?;
-        self.namei().parent_of(start.as_ref(), path)
+        let section = rcu::domain().read();
+        self.namei().parent_of(self.place_of(&start, &section), path, &section)
     }
 
     /// The open file of descriptor `fd`.

@@ -6,6 +6,7 @@ use crate::mount::Location;
 use crate::namei::{Last, Parent, check_path};
 use crate::rename::check_flags;
 use crate::{Access, AtFlags, Caps, Errno, FileType, Inode, NewInode, NewKind, RenameFlags};
+use sluice_sync::rcu;
 use std::path::Path;
 
 impl Process {
@@ -203,14 +204,16 @@ impl Process {
             let found = self.namei().last_of(&parent)?;
             return Err(if found.inode.is_dir() { Errno::EISDIR } else { Errno::ENOTDIR });
         }
-        // A missing name is reported before a read-only mount. What cannot be removed is found with nothing locked.
-        dir.inode.look_up(&self.cred, name, |victim| {
+        {
+            // A missing name is reported before a read-only mount. What cannot be removed is found with nothing locked.
+            let section = rcu::domain().read();
+            let victim = dir.inode.lookup_in(name, &section)?;
             dir.mount.check_writable()?;
-            victim.check_removable(remove_dir).or_else(|error| {
+            if let Err(error) = victim.check_removable(remove_dir) {
                 dir.inode.may_delete(&self.cred, victim)?;
-                Err(error)
-            })
-        })?;
+                return Err(error);
+            }
+        }
         if remove_dir { dir.inode.rmdir(&self.cred, name) } else { dir.inode.unlink(&self.cred, name) }
     }
 

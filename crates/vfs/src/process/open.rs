@@ -5,7 +5,7 @@ use crate::mount::Location;
 use crate::namei::{Last, Parent};
 use crate::open_file::OpenFile;
 use crate::{Access, Errno, FileType, NewInode, NewKind, OpenFlags};
-use sluice_sync::Ref;
+use sluice_sync::{Ref, rcu};
 use std::path::Path;
 
 /// What `open` finds at the end of a path.
@@ -98,7 +98,10 @@ impl Process {
         let path = path_bytes(path);
         let start = self.start(dir, path)?;
         let mut namei = self.namei();
-        let mut parent = namei.parent_of(start.as_ref(), path)?;
+        let mut parent = {
+            let section = rcu::domain().read();
+            namei.parent_of(self.place_of(&start, &section), path, &section)?
+        };
         loop {
             let Last::Name(name) = &parent.last else {
                 return Err(if exclusive { Errno::EEXIST } else { Errno::EISDIR });

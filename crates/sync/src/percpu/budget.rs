@@ -14,22 +14,28 @@
 //! Take and give: one read-modify-write on the own CPU's line, one load of a line written once per batch. Near the
 //! limit: a mutex and one load per CPU.
 
-use crate::Errno;
-use crate::lock_class::BUDGET_NEAR;
-use sluice_sync::percpu::Counter;
-use sluice_sync::{CachePadded, Mutex, cpu};
+use super::Counter;
+use crate::Mutex;
+use crate::face::{CachePadded, cpu};
+use std::{error, fmt};
 
 /// Room for takers that have looked and not yet counted.
 const SLACK: u64 = 1024;
 /// How much a CPU counts at most before the others can see it.
 const BATCH_MAX: u64 = 1024;
 
+/// There are not as many units left as were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exhausted;
+
 /// A count of units in use.
-pub(crate) struct Budget {
+#[derive(Debug)]
+pub struct Budget {
+    /// *per CPU*
     used: Counter,
-    /// The most that may be in use. *Immutable.*
+    /// The most that may be in use. *immutable*
     limit: Option<u64>,
-    /// Farther than this from the limit, nobody needs to be asked. *Immutable.*
+    /// Farther than this from the limit, nobody needs to be asked. *immutable*
     margin: u64,
     /// Held by takers near the limit.
     near: CachePadded<Mutex<()>>,
@@ -37,7 +43,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     /// A budget of `limit` units, if that is given, of which `used` are in use.
-    pub(crate) fn new(limit: Option<u64>, used: u64) -> Budget {
+    pub fn new(limit: Option<u64>, used: u64) -> Budget {
         let cpus = cpu::possible().next_power_of_two() as u64;
         // A small part of the limit at most, or all takers would always be near it.
         let batch = limit.map_or(BATCH_MAX, |limit| (limit / cpus / 16).clamp(1, BATCH_MAX));
@@ -45,17 +51,17 @@ impl Budget {
             used: Counter::with_batch(used.cast_signed(), batch.cast_signed()),
             limit,
             margin: batch * cpus + SLACK,
-            near: CachePadded::new(Mutex::with_class(&BUDGET_NEAR, ())),
+            near: CachePadded::new(Mutex::new(())),
         }
     }
 
     /// Takes `units`, all or none.
     ///
     /// # Errors
-    /// `ENOSPC` when there are not that many.
-    pub(crate) fn take(&self, units: u64) -> Result<(), Errno> {
+    /// [`Exhausted`] when there are not that many.
+    pub fn take(&self, units: u64) -> Result<(), Exhausted> {
         if let Some(limit) = self.limit {
-            let wanted = units.checked_add(self.margin).ok_or(Errno::ENOSPC)?;
+            let wanted = units.checked_add(self.margin).ok_or(Exhausted)?;
             let about = self.used.read().max(0).cast_unsigned();
             if about.saturating_add(wanted) > limit {
                 return self.take_near(units, limit);
@@ -66,17 +72,17 @@ impl Budget {
     }
 
     #[cold]
-    fn take_near(&self, units: u64, limit: u64) -> Result<(), Errno> {
+    fn take_near(&self, units: u64, limit: u64) -> Result<(), Exhausted> {
         let _near = self.near.lock();
         if self.used().checked_add(units).is_none_or(|sum| sum > limit) {
-            return Err(Errno::ENOSPC);
+            return Err(Exhausted);
         }
         self.count(units.cast_signed());
         Ok(())
     }
 
     /// Gives `units` back.
-    pub(crate) fn give(&self, units: u64) {
+    pub fn give(&self, units: u64) {
         self.count(-units.cast_signed());
     }
 
@@ -87,31 +93,39 @@ impl Budget {
     }
 
     /// The units in use; exact when nobody takes or gives meanwhile.
-    pub(crate) fn used(&self) -> u64 {
+    pub fn used(&self) -> u64 {
         self.used.sum().max(0).cast_unsigned()
     }
 
     /// The units that can still be taken; 0 without a limit.
-    pub(crate) fn free(&self) -> u64 {
+    pub fn free(&self) -> u64 {
         self.limit.map_or(0, |limit| limit.saturating_sub(self.used()))
     }
 }
 
-#[cfg(test)]
+impl fmt::Display for Exhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the limit is reached")
+    }
+}
+
+impl error::Error for Exhausted {}
+
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
-    use sluice_sync::thread;
+    use crate::thread;
 
     #[test]
     fn the_last_unit_can_be_taken_and_none_after_it() {
         for limit in [0, 1, 7, 5_000] {
             let budget = Budget::new(Some(limit), 0);
             (0..limit).for_each(|_| budget.take(1).expect("below the limit"));
-            assert_eq!(budget.take(1), Err(Errno::ENOSPC));
+            assert_eq!(budget.take(1), Err(Exhausted));
             assert_eq!((budget.used(), budget.free()), (limit, 0));
             if limit > 0 {
                 budget.give(1);
-                assert_eq!((budget.take(2), budget.take(1)), (Err(Errno::ENOSPC), Ok(())));
+                assert_eq!((budget.take(2), budget.take(1)), (Err(Exhausted), Ok(())));
             }
         }
     }
@@ -119,8 +133,8 @@ mod tests {
     #[test]
     fn absurd_demands_are_refused() {
         let budget = Budget::new(Some(1 << 40), 0);
-        assert_eq!(budget.take(u64::MAX), Err(Errno::ENOSPC));
-        assert_eq!(budget.take((1 << 40) + 1), Err(Errno::ENOSPC));
+        assert_eq!(budget.take(u64::MAX), Err(Exhausted));
+        assert_eq!(budget.take((1 << 40) + 1), Err(Exhausted));
         assert_eq!(budget.take(1 << 40), Ok(()));
     }
 
