@@ -14,8 +14,8 @@ use sluice_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_sync::{Gap, Ref, name_fields};
 use std::ptr;
 
-/// One open file description. What each call looks at, what `dup` and `close` change, and what moves the position lie
-/// apart.
+/// One open file description. What each call looks at, what `dup` and `close` change, what a
+/// first lock changes and what moves the position lie apart.
 #[repr(C)]
 pub(crate) struct OpenFile {
     /// What is open, and through which mount. *Immutable.*
@@ -26,12 +26,13 @@ pub(crate) struct OpenFile {
     flags: AtomicU32,
     /// The last descriptor was closed. *Atomic (end).*
     ended: AtomicBool,
-    /// It has asked for an OFD lock or a flock. *Atomic (end), set once.*
-    is_owner: AtomicBool,
-    _who_uses_it: Gap<18>,
+    _who_uses_it: Gap<19>,
     /// How many descriptors point here; 0 for ever after the last. *Atomic (stands alone).*
     descriptors: AtomicU32,
-    _who_shares_it: Gap<56>,
+    _who_shares_it: Gap<60>,
+    /// It has asked for an OFD lock or a flock. *Atomic (end), set once.*
+    is_owner: AtomicBool,
+    _who_locks: Gap<63>,
     /// Where the next read or write goes. *Protected by itself; held across that read or write.*
     pub(crate) cursor: Cursor,
 }
@@ -53,13 +54,14 @@ impl OpenFile {
             login,
             flags: AtomicU32::new(flags.bits()),
             ended: AtomicBool::new(false),
-            is_owner: AtomicBool::new(false),
             _who_uses_it: Gap::new(),
             descriptors: AtomicU32::new(1),
             _who_shares_it: Gap::new(),
+            is_owner: AtomicBool::new(false),
+            _who_locks: Gap::new(),
             cursor: Cursor::new(),
         });
-        name_fields!(file, OpenFile { location, login, flags, ended, is_owner, descriptors, cursor });
+        name_fields!(file, OpenFile { location, login, flags, ended, descriptors, is_owner, cursor });
         Ok(file)
     }
 

@@ -78,6 +78,18 @@ const KNOWN: &[Known] = &[
         why: "two blocks of one page: it is changed as a whole",
     },
     Known {
+        calls: &["posix-lock", "ofd-lock", "flock"],
+        owner: "OpenFile",
+        field: "is_owner",
+        why: "the first lock of an open file says that its last close must look for locks",
+    },
+    Known {
+        calls: &["creat", "mkdir", "symlink", "link", "rename"],
+        owner: "sync/src/chains/mod.rs",
+        field: "",
+        why: "a directory gets the table of its names with the first one, on the line that walks across it read",
+    },
+    Known {
         calls: &["rename"],
         owner: "sync/src/chains",
         field: "",
