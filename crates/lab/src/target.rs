@@ -110,6 +110,8 @@ pub trait Calls {
     fn ofd_lock(&mut self, file: Handle, lock: Lock) -> CallResult<()>;
     /// A BSD lock (`flock`).
     fn flock(&mut self, file: Handle, lock: Lock) -> CallResult<()>;
+    /// Takes a shared lease on the file (`fcntl`, `F_SETLEASE`), or gives it up.
+    fn lease(&mut self, file: Handle, held: bool) -> CallResult<()>;
 }
 
 /// A file system to run workloads on.

@@ -13,6 +13,7 @@ mod block_io;
 mod creat_unlink;
 mod descriptor;
 mod file_lock;
+mod lease;
 mod length;
 mod open_close;
 mod place;

@@ -71,6 +71,11 @@ impl Cancel {
         self.deadline
     }
 
+    /// The same token, with waits that end at `deadline` at the latest.
+    pub(crate) fn until(&self, deadline: Instant) -> Cancel {
+        Cancel { deadline: Some(self.deadline.map_or(deadline, |at| at.min(deadline))), ..self.clone() }
+    }
+
     /// Has `slot` interrupted when the token is cancelled, now if it is already, until the result is dropped.
     pub(crate) fn register<'a>(&'a self, slot: &'a Arc<Slot>) -> Registration<'a> {
         if let Some(token) = &self.token {

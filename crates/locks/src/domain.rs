@@ -7,6 +7,7 @@ use crate::lock_class::DOMAIN_FILES;
 use crate::statistics::FileStatistics;
 use crate::wait_table::WaitTable;
 use sluice_sync::percpu::{Budget, PerCpuList};
+use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Weak};
 use std::fmt;
 
@@ -22,7 +23,12 @@ pub struct DomainOptions {
     /// is held, is granted ahead of it. After so many bypasses later requests wait behind it. `None`: no bound, as
     /// on Linux.
     pub bypass_max: Option<u32>,
+    /// How long the holder of a lease may take to give it up; then it loses it.
+    pub lease_break: Duration,
 }
+
+/// The usual time to give up a lease, as on Linux.
+pub const LEASE_BREAK: Duration = Duration::from_secs(45);
 
 /// The usual bound on bypasses. High enough that a program which nests shared locks, while another waits for an
 /// exclusive one, hardly ever comes to wait for itself.
@@ -30,7 +36,12 @@ pub const BYPASS_MAX: u32 = 128;
 
 impl Default for DomainOptions {
     fn default() -> Self {
-        DomainOptions { deadlock_detection: true, max_locks: None, bypass_max: Some(BYPASS_MAX) }
+        DomainOptions {
+            deadlock_detection: true,
+            max_locks: None,
+            bypass_max: Some(BYPASS_MAX),
+            lease_break: LEASE_BREAK,
+        }
     }
 }
 
@@ -43,6 +54,8 @@ pub struct LockDomain {
     pub(crate) quota: Quota,
     /// See [`DomainOptions::bypass_max`]. *immutable*
     pub(crate) bypass_max: Option<u32>,
+    /// See [`DomainOptions::lease_break`]. *immutable*
+    pub(crate) lease_break: Duration,
     /// All files that ever had a lock and still live. *per CPU*
     pub(crate) files: PerCpuList<Weak<FileState>>,
 }
@@ -54,6 +67,7 @@ impl LockDomain {
             waits: options.deadlock_detection.then(WaitTable::default),
             quota: Quota(options.max_locks.map(|limit| Budget::new(Some(limit), 0))),
             bypass_max: options.bypass_max,
+            lease_break: options.lease_break,
             files: PerCpuList::with_class(&DOMAIN_FILES),
         })
     }

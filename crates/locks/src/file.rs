@@ -1,5 +1,6 @@
 //! FileLocks: the lock state of one inode, and the calls on it.
 
+use crate::lease::{Breaker, Breaking, LeaseRequest, Leases, Notice};
 use crate::lock_class::{FILE_FLOCKS, FILE_RANGES};
 use crate::space::{Around, Space};
 use crate::wait::{Done, Outcomes, Slot, Submitted, Then, Ticket, Wait};
@@ -28,6 +29,8 @@ pub(crate) struct FileState {
     pub(crate) ino: u64,
     /// Locks of byte ranges. See the crate's lock order.
     pub(crate) ranges: CachePadded<Mutex<Space>>,
+    /// Leases and delegations.
+    pub(crate) leases: CachePadded<Leases>,
     /// Locks of the whole file, owned by descriptions. Neither space knows of the other.
     pub(crate) flocks: CachePadded<Mutex<Space>>,
 }
@@ -56,7 +59,8 @@ impl FileLocks {
     pub fn new(domain: &Arc<LockDomain>, dev: u64, ino: u64) -> Self {
         let space = |class, is_flock| CachePadded::new(Mutex::with_class(class, Space::new(is_flock)));
         let (ranges, flocks) = (space(&FILE_RANGES, false), space(&FILE_FLOCKS, true));
-        let state = Arc::new(FileState { dev, ino, ranges, flocks });
+        let leases = CachePadded::new(Leases::new());
+        let state = Arc::new(FileState { dev, ino, ranges, flocks, leases });
         FileLocks { listed: domain.files.add(Arc::downgrade(&state)), domain: domain.clone(), state }
     }
 
@@ -153,7 +157,51 @@ impl FileLocks {
         self.unlock_flock(owner);
     }
 
-    // Both.
+    // Leases and delegations.
+
+    /// F_SETLEASE, F_SETDELEG: takes a lease, or changes the owner's. `is_in_use` tells whether others have the file
+    /// open in a way that the lease excludes; it is asked before and after the lease can be seen. `notice` is called
+    /// when the lease is broken; the holder then answers by taking a lesser one or none.
+    ///
+    /// # Errors
+    /// [`LockError::WouldBlock`]: the file is in use, or a lease of others excludes this one.
+    pub fn set_lease(
+        &self,
+        request: &LeaseRequest,
+        is_in_use: impl Fn() -> bool,
+        notice: Notice,
+    ) -> Result<(), LockError> {
+        self.state.leases.set(request, is_in_use, notice)
+    }
+
+    /// Gives up the lease of the description `owner`; due at its last close. True if it had one.
+    pub fn unset_lease(&self, owner: u64) -> bool {
+        self.state.leases.unset(owner)
+    }
+
+    /// F_GETLEASE: the lease of the description `owner`, or what will be left of it once it was given up as asked.
+    pub fn lease_of(&self, owner: u64) -> Option<Kind> {
+        self.state.leases.of(owner)
+    }
+
+    /// False if no lease or delegation is in the way of whoever is about to do `breaking`. One load.
+    pub fn has_leases(&self, breaking: Breaking) -> bool {
+        self.state.leases.are_concerned(breaking)
+    }
+
+    /// Tells the holders of leases and delegations that are in the way, and sleeps until they gave up or their time is
+    /// over, or until `cancel` says so. Without `wait` they are told, and that is all.
+    ///
+    /// # Errors
+    /// [`LockError::WouldBlock`] without `wait`; by `wait`, [`LockError::Interrupted`] and [`LockError::TimedOut`].
+    pub fn break_leases(&self, breaker: &Breaker, wait: Option<&Cancel>) -> Result<(), LockError> {
+        if !self.has_leases(breaker.breaking) {
+            return Ok(());
+        }
+        self.state.leases.break_for(breaker, self.domain.lease_break, wait)
+    }
+
+    // All.
 
     /// Withdraws a waiting request of this file. True: its completion will never be called. False: it was
     /// decided (or withdrawn) before, and its completion has been or is about to be called.
@@ -165,12 +213,12 @@ impl FileLocks {
         withdrawn.is_some()
     }
 
-    /// True if anybody holds or waits for a lock of this file.
+    /// True if anybody holds or waits for a lock or a lease of this file.
     pub fn has_locks(&self) -> bool {
         self.state.spaces().into_iter().any(|space| {
             let space = space.lock();
             !space.granted.is_empty() || space.waiters().is_some()
-        })
+        }) || self.has_leases(Breaking::Open(Kind::Exclusive))
     }
 
     /// Makes a request in one of the two spaces.

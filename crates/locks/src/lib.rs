@@ -1,4 +1,4 @@
-//! `sluice-locks`: advisory file locks (POSIX byte ranges, OFD locks, flock) with the rules of Linux.
+//! `sluice-locks`: advisory file locks (POSIX byte ranges, OFD locks, flock) and leases with the rules of Linux.
 //!
 //! # Theory
 //! A [`FileLocks`] is the lock state of one inode. It has two independent spaces: byte ranges, in which
@@ -31,6 +31,9 @@
 //! A request waits in one of three ways: a thread sleeps until it is decided, a [`Cancel`] token is used or time is
 //! over ([`FileLocks::set_range_wait`]); a completion is called ([`FileLocks::submit_range`]); a future is polled
 //! ([`FileLocks::lock_range`]).
+//!
+//! Leases stand apart: they make no request wait, but tell their holder that somebody is about to open or change the
+//! file, and let that one wait (`lease`).
 //!
 //! # Clients must
 //! - call [`FileLocks::release_owner`] for the process at *every* close of the file by that process (POSIX),
@@ -101,6 +104,7 @@ mod error;
 mod file;
 mod future;
 mod interval_tree;
+mod lease;
 mod list;
 mod lock_class;
 mod proc_locks;
@@ -116,10 +120,11 @@ mod wait_table;
 mod waiters;
 
 pub use cancel::Cancel;
-pub use domain::{BYPASS_MAX, DomainOptions, LockDomain};
+pub use domain::{BYPASS_MAX, DomainOptions, LEASE_BREAK, LockDomain};
 pub use error::LockError;
 pub use file::FileLocks;
 pub use future::LockFuture;
+pub use lease::{Breaker, Breaking, LeaseBreak, LeaseRequest, LeaseState, Notice, Promise};
 pub use list::{LockClass, LockEntry};
 pub use proc_locks::proc_locks;
 pub use range::{Range, RangeError};

@@ -1,6 +1,7 @@
 //! Listing: every lock and every waiting request, as plain data.
 
 use crate::file::FileState;
+use crate::lease::{LeaseRequest, LeaseState, Promise};
 use crate::space::Space;
 use crate::waiters::{Place, Waiters};
 use crate::{Kind, Owner, Range, RangeLock, RangeRequest};
@@ -15,6 +16,10 @@ pub enum LockClass {
     Ofd,
     /// `flock`.
     Flock,
+    /// `fcntl(F_SETLEASE)`, or somebody who breaks it.
+    Lease(LeaseState),
+    /// `fcntl(F_SETDELEG)`, likewise.
+    Delegation(LeaseState),
 }
 
 /// A granted lock, or a request that waits for one.
@@ -43,6 +48,22 @@ pub struct LockEntry {
 pub(crate) fn append(file: &FileState, entries: &mut Vec<LockEntry>) {
     for space in file.spaces() {
         append_space(file, &space.lock(), entries);
+    }
+    append_leases(file, entries);
+}
+
+/// Appends the leases, then those who wait for them: shown below the first.
+fn append_leases(file: &FileState, entries: &mut Vec<LockEntry>) {
+    let first = entries.len() as u64 + 1;
+    for (request, state) in file.leases.list() {
+        let LeaseRequest { pid, kind, promise, .. } = request;
+        let class = match promise {
+            Promise::Lease => LockClass::Lease(state),
+            Promise::Delegation => LockClass::Delegation(state),
+        };
+        let waits_for = (state == LeaseState::Breaker).then_some(first);
+        let (id, dev, ino) = (entries.len() as u64 + 1, file.dev, file.ino);
+        entries.push(LockEntry { id, class, kind, pid, dev, ino, range: Range::WHOLE, waits_for });
     }
 }
 

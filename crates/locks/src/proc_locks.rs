@@ -1,6 +1,6 @@
 //! The text form of `/proc/locks`.
 
-use crate::{Kind, LockClass, LockEntry};
+use crate::{Kind, LeaseState, LockClass, LockEntry};
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -32,14 +32,23 @@ pub fn proc_locks(entries: &[LockEntry]) -> String {
 
 /// One line. A waiter at depth 1 has an arrow, a waiter for a waiter has it one column further right.
 fn line(text: &mut String, number: usize, depth: usize, entry: &LockEntry) {
-    let class = match entry.class {
-        LockClass::Posix => "POSIX ",
-        LockClass::Ofd => "OFDLCK",
-        LockClass::Flock => "FLOCK ",
+    let (class, state) = match entry.class {
+        LockClass::Posix => ("POSIX ", None),
+        LockClass::Ofd => ("OFDLCK", None),
+        LockClass::Flock => ("FLOCK ", None),
+        LockClass::Lease(state) => ("LEASE ", Some(state)),
+        LockClass::Delegation(state) => ("DELEG ", Some(state)),
     };
-    let kind = match entry.kind {
-        Kind::Shared => "READ",
-        Kind::Exclusive => "WRITE",
+    let manner = match state {
+        None => "ADVISORY ",
+        Some(LeaseState::Active) => "ACTIVE   ",
+        Some(LeaseState::Breaking(_)) => "BREAKING ",
+        Some(LeaseState::Breaker) => "BREAKER  ",
+    };
+    let kind = match (state, entry.kind) {
+        (Some(LeaseState::Breaking(None)), _) => "UNLCK",
+        (Some(LeaseState::Breaking(Some(kept))), _) => word(kept),
+        (_, kind) => word(kind),
     };
     let arrow = if depth > 0 { "-> " } else { "" };
     let width = arrow.len() + depth.saturating_sub(1);
@@ -49,8 +58,15 @@ fn line(text: &mut String, number: usize, depth: usize, entry: &LockEntry) {
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "{number}: {arrow:>width$}{class} ADVISORY  {kind} {pid} {major:02x}:{minor:02x}:{ino} {start} {end}"
+        "{number}: {arrow:>width$}{class} {manner} {kind} {pid} {major:02x}:{minor:02x}:{ino} {start} {end}"
     );
+}
+
+fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Shared => "READ",
+        Kind::Exclusive => "WRITE",
+    }
 }
 
 /// Splits a Linux `dev_t`: the 12 low bits of the major number stand above the 8 low bits of the minor number;
@@ -89,6 +105,24 @@ mod tests {
              1: -> POSIX  ADVISORY  READ 77 08:02:5678 0 EOF\n\
              2: OFDLCK ADVISORY  READ -1 fd:103:5678 128 1151\n\
              3: FLOCK  ADVISORY  WRITE 9 08:02:5678 0 EOF\n"
+        );
+    }
+
+    #[test]
+    fn leases_tell_their_state_in_place_of_advisory() {
+        use LeaseState::{Active, Breaker, Breaking};
+        let entries = [
+            entry(1, LockClass::Delegation(Active), Kind::Shared, 5, None),
+            entry(2, LockClass::Lease(Breaking(None)), Kind::Exclusive, 6, None),
+            entry(3, LockClass::Lease(Breaker), Kind::Exclusive, 7, Some(2)),
+            entry(4, LockClass::Lease(Breaking(Some(Kind::Shared))), Kind::Exclusive, 8, None),
+        ];
+        assert_eq!(
+            proc_locks(&entries),
+            "1: DELEG  ACTIVE    READ 5 08:02:5678 0 EOF\n\
+             2: LEASE  BREAKING  UNLCK 6 08:02:5678 0 EOF\n\
+             2: -> LEASE  BREAKER   WRITE 7 08:02:5678 0 EOF\n\
+             3: LEASE  BREAKING  READ 8 08:02:5678 0 EOF\n"
         );
     }
 

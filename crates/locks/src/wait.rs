@@ -83,7 +83,7 @@ impl Outcomes {
             then.tell(outcome);
         }
         for slot in self.called.drain(..) {
-            slot.rouse(|state| state.is_called = true);
+            slot.call();
         }
     }
 }
@@ -123,6 +123,11 @@ impl Slot {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Has the sleeper look again whether it may go on.
+    pub(crate) fn call(&self) {
+        self.rouse(|state| state.is_called = true);
     }
 
     /// Asks the sleeper to give up.

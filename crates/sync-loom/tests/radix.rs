@@ -7,6 +7,7 @@ use loom::sync::Arc;
 use loom::thread;
 use model::explore;
 use sluice_sync_loom::atomic::{AtomicUsize, Ordering};
+use sluice_sync_loom::radix::Object;
 use sluice_sync_loom::rcu::domain;
 use sluice_sync_loom::{RadixTree, SeqBytes, SeqCount};
 
@@ -19,6 +20,8 @@ impl Canary {
         Arc::new(Canary(index, Box::leak(Box::new(AtomicUsize::new(1)))))
     }
 }
+
+impl Object for Canary {}
 
 impl Drop for Canary {
     fn drop(&mut self) {
@@ -83,18 +86,20 @@ fn what_is_removed_is_freed_after_its_readers() {
 /// makes the layout odd and locks the page before it takes it out.
 #[test]
 fn a_page_is_overwritten_before_it_goes_or_not_at_all() {
+    struct Block(SeqBytes<1>);
+    impl Object for Block {}
     struct File {
         layout: SeqCount,
-        tree: RadixTree<SeqBytes<1>, ()>,
+        tree: RadixTree<Block, ()>,
     }
     explore(2, || {
         let file = Arc::new(File { layout: SeqCount::new(), tree: RadixTree::new(()) });
-        file.tree.write().slots().insert(0, Arc::new(SeqBytes::new(0, &[])));
+        file.tree.write().slots().insert(0, Arc::new(Block(SeqBytes::new())));
         let other = file.clone();
         let overwriter = thread::spawn(move || {
             let guard = domain().read();
             let Some(layout) = other.layout.try_begin() else { return };
-            let Some(mut page) = other.tree.get(&guard, 0).map(SeqBytes::lock) else { return };
+            let Some(mut page) = other.tree.get(&guard, 0).map(|block| block.0.lock()) else { return };
             if !other.layout.retry(layout) {
                 page.store(0, &[1; 8]);
             }
@@ -102,14 +107,14 @@ fn a_page_is_overwritten_before_it_goes_or_not_at_all() {
         let writer = file.tree.write();
         let rearranging = file.layout.write();
         let page = writer.slots().share(0).expect("it is there");
-        drop(page.lock());
+        drop(page.0.lock());
         writer.slots().remove(0);
         let (mut now, mut later) = ([0; 8], [0; 8]);
-        page.load(0, &mut now);
+        page.0.load(0, &mut now);
         drop(rearranging);
         drop(writer);
         overwriter.join().expect("the overwriter ends");
-        page.load(0, &mut later);
+        page.0.load(0, &mut later);
         assert_eq!(now, later, "a page was changed that is in no file");
         drop(page);
         domain().flush();

@@ -32,7 +32,7 @@ fn write(blocks: &[Block; 2], byte: u8) {
 
 fn a_writer_of_both_blocks_beside_a_reader() {
     explore(3, || {
-        let blocks: &'static _ = Box::leak(Box::new([Block::new(0, &[]), Block::new(0, &[])]));
+        let blocks: &'static _ = Box::leak(Box::new([Block::new(), Block::new()]));
         let writer = thread::spawn(|| write(blocks, 1));
         if let Some([one, other]) = read(blocks) {
             assert_eq!(one, other, "torn");
@@ -58,7 +58,7 @@ fn a_second_look_without_its_fence_is_found() {
 #[test]
 fn of_two_writers_of_both_blocks_one_comes_last() {
     explore(2, || {
-        let blocks: &'static _ = Box::leak(Box::new([Block::new(0, &[]), Block::new(0, &[])]));
+        let blocks: &'static _ = Box::leak(Box::new([Block::new(), Block::new()]));
         let writer = thread::spawn(|| write(blocks, 1));
         write(blocks, 2);
         writer.join().expect("the writer ends");
@@ -70,7 +70,7 @@ fn of_two_writers_of_both_blocks_one_comes_last() {
 #[test]
 fn a_frozen_block_is_as_it_was_for_whoever_shares_it() {
     explore(3, || {
-        let block: &'static _ = Box::leak(Box::new(Block::new(0, &[])));
+        let block: &'static _ = Box::leak(Box::new(Block::new()));
         let writer = thread::spawn(|| {
             let mut locked = block.lock();
             if !locked.is_frozen() {

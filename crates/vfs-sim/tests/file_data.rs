@@ -72,16 +72,22 @@ fn reads_of_one_page_are_linear_in_the_cpus() {
 }
 
 #[test]
-fn a_call_on_one_page_meets_no_call_on_another_and_no_two_reads_meet() {
+fn calls_on_different_pages_and_calls_that_change_nothing_meet_nowhere() {
     let machine = Machine::named("milan-2s").seed(3);
     let write = |file: &File, page: usize| file.write(page * PAGE, &[7; PAGE]);
     let read = |file: &File, page: usize| file.read(page * PAGE, &mut [0; PAGE]);
+    let keep_length = |file: &File, _| file.inode.truncate(&file.cred, 3 * PAGE as u64).expect("it may");
+    let append_nothing =
+        |file: &File, _| assert_eq!(file.inode.append(&file.cred, &[]), Ok((3 * PAGE as u64, 0)));
     type Call<'a> = (&'a dyn Fn(&File, usize), usize);
-    let pairs: [(&str, Call<'_>, Call<'_>); 4] = [
+    let pairs: [(&str, Call<'_>, Call<'_>); 7] = [
         ("write 0, write 1", (&write, 0), (&write, 1)),
         ("write 0, read 1", (&write, 0), (&read, 1)),
         ("read 1, write 2", (&read, 1), (&write, 2)),
         ("read 0, read 0", (&read, 0), (&read, 0)),
+        ("keep the length, read 0", (&keep_length, 0), (&read, 0)),
+        ("keep the length, write 1", (&keep_length, 0), (&write, 1)),
+        ("keep the length, append nothing", (&keep_length, 0), (&append_nothing, 0)),
     ];
     for (name, (first, one), (second, other)) in pairs {
         let file = machine.prepare(2, || File::new(3));

@@ -22,6 +22,8 @@ bitflags! {
         const SYS_ADMIN = 1 << 21;
         /// Create device nodes.
         const MKNOD = 1 << 27;
+        /// Take leases on files of others.
+        const LEASE = 1 << 28;
         /// Set file capabilities (`security.capability`).
         const SETFCAP = 1 << 31;
     }

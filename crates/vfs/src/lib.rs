@@ -43,6 +43,7 @@ mod lock_class;
 mod mount;
 mod namei;
 mod observer;
+mod open_counts;
 mod open_file;
 mod permission;
 mod process;
@@ -83,4 +84,4 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// The longest value of an extended attribute, in bytes.
 pub const XATTR_SIZE_MAX: usize = 65536;
 
-pub use sluice_locks::Cancel;
+pub use sluice_locks::{Cancel, LeaseBreak, Notice};

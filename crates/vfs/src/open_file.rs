@@ -49,6 +49,9 @@ impl OpenFile {
         login: u64,
     ) -> Result<Ref<OpenFile>, Errno> {
         mounts.enter_service(&location.mount)?;
+        if is_counted(flags) {
+            location.inode.shared.opens.opened(location.inode.ino(), flags.writable());
+        }
         let file = Ref::new(OpenFile {
             location,
             login,
@@ -85,6 +88,10 @@ impl OpenFile {
             // SeqCst(end): either a thread that was given a lock sees this in keep_locks_while_open(), or we see its lock.
             self.ended.store(true, Ordering::SeqCst);
             self.release_locks();
+            let flags = self.flags();
+            if is_counted(flags) {
+                self.inode().shared.opens.closed(self.inode().ino(), flags.writable());
+            }
             self.location.mount.leave();
         }
     }
@@ -102,6 +109,7 @@ impl OpenFile {
         if let (Some(id), Some(locks)) = (self.id_if_owner(), self.inode().locks_if_any()) {
             locks.release_owner(Owner::Description(id));
             locks.release_flock(id);
+            locks.unset_lease(id);
         }
     }
 
@@ -165,4 +173,9 @@ impl OpenFile {
     pub(crate) fn updates_atime(&self) -> bool {
         self.location.mount.updates_atime() && !self.flags().contains(OpenFlags::NOATIME)
     }
+}
+
+/// Whether a description with these flags has its file open, and does not only name a place.
+fn is_counted(flags: OpenFlags) -> bool {
+    !flags.contains(OpenFlags::PATH)
 }

@@ -4,6 +4,7 @@ use crate::data::{PAGE, PAGE_SIZE, Space};
 use crate::dir::NameHasher;
 use crate::inode::{Body, InodeInit, settle};
 use crate::lock_class::{SUPERBLOCK_OBSERVERS, SUPERBLOCK_RENAME};
+use crate::open_counts::OpenCounts;
 use crate::stat::S_IALLUGO;
 use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, StatFs};
 use sluice_locks::{DomainOptions, LockDomain};
@@ -78,6 +79,8 @@ pub(crate) struct Shared {
     inodes: Budget,
     /// Pages of files that lost their last name since the last look at what can be released. *Per CPU.*
     unlinked_pages: PerCpu<AtomicU64>,
+    /// Who has which files open. *Per CPU.*
+    pub(crate) opens: OpenCounts,
     /// Pages of file data in use. *Per CPU.*
     pages: Budget,
     /// Who is told of changes. *RCU; replaced under `observing`.*
@@ -107,6 +110,7 @@ impl Superblock {
             // The root is in use.
             inodes: Budget::new(inodes, 1),
             unlinked_pages: PerCpu::default(),
+            opens: OpenCounts::new(),
             pages: Budget::new(pages, 0),
             observers: RcuCell::new(rcu::domain(), Vec::new()),
             observing: CachePadded::new(Mutex::with_class(&SUPERBLOCK_OBSERVERS, ())),
@@ -227,8 +231,15 @@ impl Shared {
     pub(crate) fn notify(&self, cred: &Cred, tell: impl Fn(&dyn Observer)) {
         let told: Vec<_> = {
             let section = self.observers.read();
-            let observers = self.observers.load(&section).iter();
-            observers.filter(|(id, _)| cred.via != Some(*id)).map(|(_, observer)| observer.clone()).collect()
+            let observers = self.observers.load(&section);
+            if observers.is_empty() {
+                return;
+            }
+            observers
+                .iter()
+                .filter(|(id, _)| cred.via != Some(*id))
+                .map(|(_, observer)| observer.clone())
+                .collect()
         };
         for observer in told {
             tell(&*observer);

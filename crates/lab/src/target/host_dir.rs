@@ -208,6 +208,11 @@ impl Calls for SystemCalls {
         let done = fcntl(self.files.get(file)?, operation);
         done.map(drop).map_err(|errno| Errno::from_raw(errno as i32))
     }
+
+    /// No library offers `F_SETLEASE` safely.
+    fn lease(&mut self, _: Handle, _: bool) -> CallResult<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
 }
 
 fn operation_of(lock: Lock) -> FlockOperation {

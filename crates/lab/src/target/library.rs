@@ -4,8 +4,8 @@
 //! on the simulated machine. `vfs` is whichever of them the module above names.
 
 use super::vfs::{
-    Cancel, Cred, FallocateMode, Fd, FileLock, FileType, FlockOperation, Fs, LockType, OpenFlags, Options,
-    Process, Superblock, Whence,
+    Cancel, Cred, FallocateMode, Fd, FileLock, FileType, FlockOperation, Fs, LockType, Notice, OpenFlags,
+    Options, Process, Superblock, Whence,
 };
 use crate::failure::Result;
 use crate::target::open_files::OpenFiles;
@@ -41,7 +41,8 @@ impl Default for Library {
 impl Target for Library {
     fn task(&self) -> Result<Box<dyn Calls>> {
         let process = self.fs.process(self.cred.clone());
-        Ok(Box::new(ProcessCalls { process, files: OpenFiles::new(), here: PhantomData }))
+        let unheard = Notice::unheard();
+        Ok(Box::new(ProcessCalls { process, files: OpenFiles::new(), unheard, here: PhantomData }))
     }
 
     /// A simulated file system can be used from one host thread only.
@@ -56,6 +57,7 @@ const ENTRIES_PER_CALL: usize = 1024;
 struct ProcessCalls {
     process: Process,          // owner only
     files: OpenFiles<Fd>,      // owner only
+    unheard: Notice,           // immutable: nobody breaks the leases of a workload
     here: PhantomData<Rc<()>>, // not Send, as on every target
 }
 
@@ -194,6 +196,11 @@ impl Calls for ProcessCalls {
             Lock::Unlock => self.process.flock(file, FlockOperation::Unlock),
         };
         done.map_err(errno)
+    }
+
+    fn lease(&mut self, file: Handle, held: bool) -> CallResult<()> {
+        let lease = if held { LockType::Read } else { LockType::Unlock };
+        self.process.fcntl_setlease(*self.files.get(file)?, lease, self.unheard.clone()).map_err(errno)
     }
 }
 

@@ -11,7 +11,7 @@ use super::block_io::{self, Blocks, Direction, MANY, Pattern, Position};
 use super::length::{self, Change};
 use super::place::Place;
 use super::{Seat, Shape, Task, Workload};
-use super::{creat_unlink, descriptor, file_lock, open_close, readdir, rename, stat, tree};
+use super::{creat_unlink, descriptor, file_lock, lease, open_close, readdir, rename, stat, tree};
 
 type Make = fn(Seat) -> Box<dyn Task>;
 
@@ -85,6 +85,10 @@ pub static WORKLOADS: &[Workload] = &[
     of_128("flock02", "lock and unlock a file of one's own with flock", |s| file_lock::flock(&s, Place::Own)),
     of_128("ofd02", "lock and unlock a file of one's own with fcntl (OFD)", |s| {
         file_lock::ofd(&s, Place::Own)
+    }),
+    of_128("lease01", "take and give up a shared lease on one file of all", |s| lease::task(&s, Place::Same)),
+    of_128("lease02", "take and give up a shared lease on a file of one's own", |s| {
+        lease::task(&s, Place::Own)
     }),
     passes("fsmark", "create empty files in 20 directories of one's own (populate)", |s| {
         batch::in_many_directories(&s, Half::Create)

@@ -2,6 +2,7 @@
 
 mod blocking;
 mod fairness;
+mod leases;
 mod model;
 mod rules;
 mod threads;

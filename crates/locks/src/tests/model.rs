@@ -2,8 +2,8 @@
 
 use super::{Event, Log, Random};
 use crate::{
-    DomainOptions, FileLocks, Kind, LockClass, LockDomain, LockError, Owner, Range, RangeLock, RangeRequest,
-    Submitted, Ticket,
+    DomainOptions, FileLocks, Kind, LEASE_BREAK, LockClass, LockDomain, LockError, Owner, Range, RangeLock,
+    RangeRequest, Submitted, Ticket,
 };
 use sluice_sync::Arc;
 use std::collections::{BTreeMap, BTreeSet};
@@ -435,7 +435,8 @@ fn compare_submitted(
 }
 
 /// Newcomers pass waiters as often as they like; the bound is tested in `fairness`.
-const LINUX: DomainOptions = DomainOptions { deadlock_detection: true, max_locks: None, bypass_max: None };
+const LINUX: DomainOptions =
+    DomainOptions { deadlock_detection: true, max_locks: None, bypass_max: None, lease_break: LEASE_BREAK };
 
 /// `SLUICE_STEPS` if set.
 fn steps(usual: usize) -> usize {

@@ -13,12 +13,14 @@ pub mod budget;
 pub mod counter;
 pub mod ida;
 pub mod list;
+pub mod pool;
 pub mod refcount;
 
 pub use budget::Budget;
 pub use counter::Counter;
 pub use ida::Ida;
 pub use list::PerCpuList;
+pub use pool::Pool;
 pub use refcount::PerCpuRef;
 
 use crate::face::{CachePadded, cpu};

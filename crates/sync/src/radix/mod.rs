@@ -42,6 +42,7 @@ mod write;
 pub use self::write::{Slots, Writer};
 
 use self::node::{ALIGN, Entry, HEIGHT_MAX, SLOTS};
+use crate::face::Arc;
 use crate::face::atomic::{AtomicPtr, Ordering};
 use crate::lock_debug::{LockClass, Watch};
 use crate::rcu::{Guard, domain};
@@ -50,22 +51,33 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
+/// What a tree may hold.
+pub trait Object: Send + Sync + 'static {
+    /// Does away with a tree's reference to an object that nobody can find in the tree any more.
+    fn release(this: Arc<Self>)
+    where
+        Self: Sized,
+    {
+        drop(this);
+    }
+}
+
 /// Objects `T` by number, and what their writers share, `S`.
-pub struct RadixTree<T: Send + Sync + 'static, S> {
+pub struct RadixTree<T: Object, S> {
     /// *written by the writer, read by everybody (publish)*
     root: AtomicPtr<()>,
     /// Says who writes.
     state: Mutex<S>,
-    marker: PhantomData<crate::face::Arc<T>>,
+    marker: PhantomData<Arc<T>>,
 }
 
 // SAFETY: the tree holds counted references to `T`, which may be used and dropped on any thread, and an `S`.
-unsafe impl<T: Send + Sync, S: Send> Send for RadixTree<T, S> {}
+unsafe impl<T: Object, S: Send> Send for RadixTree<T, S> {}
 // SAFETY: objects are handed out as `&T` and as `Arc<T>` on any thread, for which `T` is `Send + Sync`; the `S`
 // only under the mutex. Slots are changed by one writer (T1) and followed inside read sections (T2).
-unsafe impl<T: Send + Sync, S: Send> Sync for RadixTree<T, S> {}
+unsafe impl<T: Object, S: Send> Sync for RadixTree<T, S> {}
 
-impl<T: Send + Sync + 'static, S> RadixTree<T, S> {
+impl<T: Object, S> RadixTree<T, S> {
     const ROOM_FOR_HEIGHT: () = assert!(
         align_of::<T>() >= ALIGN && (HEIGHT_MAX as usize) < ALIGN,
         "addresses have no room for a height"
@@ -152,24 +164,34 @@ impl<T: Send + Sync + 'static, S> RadixTree<T, S> {
             if entry.is_null() || !node::reaches(height, index) {
                 return None;
             }
-            while height > 0 && !entry.is_null() {
+            while height > 0 {
                 // SAFETY: as in find().
                 let slots = unsafe { &node::node(entry).slots };
-                entry = slots[node::slot_of(index, height)].load(Ordering::Acquire);
+                // The next slot of this node that leads somewhere, or else what is behind the node.
+                let from = node::slot_of(index, height);
+                let full =
+                    |slot: &AtomicPtr<()>| Some(slot.load(Ordering::Acquire)).filter(|to| !to.is_null());
+                let found = (from..SLOTS).find_map(|at| full(&slots[at]).map(|entry| (at, entry)));
+                let (at, below) = found.unwrap_or((SLOTS, std::ptr::null_mut()));
+                if at > from {
+                    let shift = node::BITS * (height - 1);
+                    index = ((index >> shift) + (at - from) as u64) << shift;
+                }
+                entry = below;
+                if entry.is_null() {
+                    break;
+                }
                 height -= 1;
             }
             if !entry.is_null() {
-                return Some((index, entry));
+                return (index < range.end).then_some((index, entry));
             }
-            // Nothing in the whole part of this height: go on behind it.
-            let shift = node::BITS * height;
-            index = ((index >> shift) + 1) << shift;
         }
         None
     }
 }
 
-impl<T: Send + Sync, S> Drop for RadixTree<T, S> {
+impl<T: Object, S> Drop for RadixTree<T, S> {
     fn drop(&mut self) {
         // Relaxed: `&mut self`.
         let root = self.root.load(Ordering::Relaxed);
@@ -178,7 +200,7 @@ impl<T: Send + Sync, S> Drop for RadixTree<T, S> {
     }
 }
 
-impl<T: Send + Sync, S> fmt::Debug for RadixTree<T, S> {
+impl<T: Object, S> fmt::Debug for RadixTree<T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let height = node::height(self.root.load(Ordering::Relaxed));
         f.debug_struct("RadixTree").field("height", &height).field("slots", &SLOTS).finish_non_exhaustive()
@@ -188,12 +210,13 @@ impl<T: Send + Sync, S> fmt::Debug for RadixTree<T, S> {
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
-    use crate::Arc;
     use crate::atomic::AtomicUsize;
     use std::collections::BTreeMap;
 
     #[repr(align(16))]
     struct Object(u64, Option<Arc<AtomicUsize>>);
+
+    impl super::Object for Object {}
 
     impl Drop for Object {
         fn drop(&mut self) {

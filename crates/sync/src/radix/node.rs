@@ -1,5 +1,6 @@
 //! Node: one level of a radix tree, and the entries by which levels hang together.
 
+use super::Object;
 use crate::face::Arc;
 use crate::face::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -89,13 +90,13 @@ pub(super) unsafe fn node<'a>(entry: Entry) -> &'a Node {
 /// # Safety
 /// It came from `Node::into_entry` or is null or an object from `Arc::into_raw` of a `T`; the caller holds the
 /// tree's own reference to it, and nobody can find it any more.
-pub(super) unsafe fn free<T>(entry: Entry) {
+pub(super) unsafe fn free<T: Object>(entry: Entry) {
     if height(entry) > 0 {
         // SAFETY: `into_entry` got it from a box, and nobody has another reference.
         drop(unsafe { Box::from_raw(entry.map_addr(|address| address & !(ALIGN - 1)).cast::<Node>()) });
     } else if !entry.is_null() {
         // SAFETY: from `Arc::into_raw`; the tree's count becomes ours.
-        drop(unsafe { Arc::from_raw(entry.cast_const().cast::<T>()) });
+        T::release(unsafe { Arc::from_raw(entry.cast_const().cast::<T>()) });
     }
 }
 
@@ -103,7 +104,7 @@ pub(super) unsafe fn free<T>(entry: Entry) {
 ///
 /// # Safety
 /// As [`free`], for the whole subtree.
-pub(super) unsafe fn free_subtree<T>(entry: Entry) {
+pub(super) unsafe fn free_subtree<T: Object>(entry: Entry) {
     if height(entry) > 0 {
         // SAFETY: the caller's promise; freed only below.
         for slot in &unsafe { node(entry) }.slots {

@@ -1,7 +1,7 @@
 //! Writer: who may change a radix tree, and what becomes of what it takes out.
 
-use super::RadixTree;
 use super::node::{self, Entry, HEIGHT_MAX, Node};
+use super::{Object, RadixTree};
 use crate::MutexGuard;
 use crate::face::atomic::{AtomicPtr, Ordering, fence};
 use crate::face::{Arc, SHRUNK};
@@ -17,7 +17,7 @@ const GARBAGE_MIN: usize = if SHRUNK { 3 } else { 256 };
 
 /// The one who may change a tree.
 #[must_use = "the next writer comes when this one is dropped"]
-pub struct Writer<'t, T: Send + Sync + 'static, S> {
+pub struct Writer<'t, T: Object, S> {
     // The mutex is unlocked before the garbage waits for readers: fields are dropped in this order.
     state: MutexGuard<'t, S>,
     garbage: RefCell<Garbage<T>>,
@@ -26,20 +26,20 @@ pub struct Writer<'t, T: Send + Sync + 'static, S> {
 
 /// The objects of a tree, in the hands of its writer. What it finds stays valid as long as the writer is there,
 /// even what it removes.
-pub struct Slots<'w, T: Send + Sync + 'static, S> {
+pub struct Slots<'w, T: Object, S> {
     tree: &'w RadixTree<T, S>,
     garbage: &'w RefCell<Garbage<T>>,
 }
 
-impl<T: Send + Sync, S> Clone for Slots<'_, T, S> {
+impl<T: Object, S> Clone for Slots<'_, T, S> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T: Send + Sync, S> Copy for Slots<'_, T, S> {}
+impl<T: Object, S> Copy for Slots<'_, T, S> {}
 
-impl<'t, T: Send + Sync, S> Writer<'t, T, S> {
+impl<'t, T: Object, S> Writer<'t, T, S> {
     pub(super) fn new(tree: &'t RadixTree<T, S>, state: MutexGuard<'t, S>) -> Self {
         Writer { state, garbage: RefCell::new(Garbage(Vec::new(), PhantomData)), tree }
     }
@@ -60,7 +60,7 @@ impl<'t, T: Send + Sync, S> Writer<'t, T, S> {
     }
 }
 
-impl<'w, T: Send + Sync, S> Slots<'w, T, S> {
+impl<'w, T: Object, S> Slots<'w, T, S> {
     /// Object number `index`.
     pub fn get(self, index: u64) -> Option<&'w T> {
         // SAFETY: the writer's garbage is freed after its last borrow, which is after 'w; nobody else frees (T1).
@@ -201,12 +201,12 @@ impl<'w, T: Send + Sync, S> Slots<'w, T, S> {
 }
 
 /// What a writer took out, to be freed when no reader can have it any more.
-struct Garbage<T: Send + Sync + 'static>(Vec<Entry>, PhantomData<Arc<T>>);
+struct Garbage<T: Object>(Vec<Entry>, PhantomData<Arc<T>>);
 
 // SAFETY: entries are owned nodes and counted references, which any thread may drop.
-unsafe impl<T: Send + Sync> Send for Garbage<T> {}
+unsafe impl<T: Object> Send for Garbage<T> {}
 
-impl<T: Send + Sync> Garbage<T> {
+impl<T: Object> Garbage<T> {
     /// # Safety
     /// A grace period must have passed since the last entry was taken out.
     unsafe fn free(self) {
@@ -220,7 +220,7 @@ impl<T: Send + Sync> Garbage<T> {
     }
 }
 
-impl<T: Send + Sync> Drop for Garbage<T> {
+impl<T: Object> Drop for Garbage<T> {
     fn drop(&mut self) {
         if self.0.is_empty() {
             return;

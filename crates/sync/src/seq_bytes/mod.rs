@@ -32,11 +32,12 @@ use crate::{LockClass, Mutex, MutexGuard, SeqCount};
 use std::fmt;
 use std::ops::Range;
 
-/// Of new blocks as of duplicates.
 static WRITERS: LockClass = LockClass::new("sync.seq_bytes.writers");
 
 /// Bytes in a word.
 const WORD: usize = 8;
+/// Bytes that are copied at once where a block cannot be.
+const PIECE: usize = 4096;
 
 /// A block of `WORDS * 8` bytes.
 #[repr(C, align(64))]
@@ -61,29 +62,34 @@ impl<const WORDS: usize> SeqBytes<WORDS> {
     /// How many bytes a block has.
     pub const LEN: usize = WORDS * WORD;
 
-    /// A block of zeros but for `bytes`, which begin at `at`.
-    ///
-    /// # Panics
-    /// If they do not fit.
-    pub fn new(at: usize, bytes: &[u8]) -> Self {
-        let block = SeqBytes {
+    /// A block of zeros.
+    pub fn new() -> Self {
+        SeqBytes {
             words: std::array::from_fn(|_| Word::new(0)),
             count: SeqCount::new(),
             writers: Mutex::with_class(&WRITERS, false),
-        };
-        copy::store(&block.words, at, bytes);
-        block
+        }
     }
 
-    /// A block with the bytes of this one, which must not change meanwhile: it is frozen, or locked.
-    pub fn duplicate(&self) -> Self {
-        SeqBytes {
-            // Relaxed: who froze or locked the block saw its bytes.
-            words: std::array::from_fn(|n| {
-                Word::new(self.words[n].load(std::sync::atomic::Ordering::Relaxed))
-            }),
-            count: SeqCount::new(),
-            writers: Mutex::with_class(&WRITERS, false),
+    /// Makes this a block of zeros but for `bytes`, which begin at `at`, and not frozen.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn fill(&mut self, at: usize, bytes: &[u8]) {
+        *self.writers.get_mut() = false;
+        zero(&self.words, 0..at);
+        copy::store(&self.words, at, bytes);
+        zero(&self.words, at + bytes.len()..Self::LEN);
+    }
+
+    /// Makes this a block with the bytes of `other`, which must not change meanwhile: it is frozen, or locked.
+    pub fn fill_from(&mut self, other: &Self) {
+        *self.writers.get_mut() = false;
+        let mut piece = [0; PIECE];
+        for start in (0..Self::LEN).step_by(PIECE) {
+            let piece = &mut piece[..PIECE.min(Self::LEN - start)];
+            copy::load(&other.words, start, piece);
+            copy::store(&self.words, start, piece);
         }
     }
 
@@ -108,6 +114,12 @@ impl<const WORDS: usize> SeqBytes<WORDS> {
     pub fn lock(&self) -> LockedBytes<'_, WORDS> {
         let frozen = self.writers.lock_in_order();
         LockedBytes { block: self, _writing: self.count.write(), frozen }
+    }
+}
+
+impl<const WORDS: usize> Default for SeqBytes<WORDS> {
+    fn default() -> Self {
+        SeqBytes::new()
     }
 }
 
@@ -151,10 +163,16 @@ impl<const WORDS: usize> LockedBytes<'_, WORDS> {
     /// # Panics
     /// As [`store`](Self::store).
     pub fn zero(&mut self, range: Range<usize>) {
-        const ZEROS: [u8; 512] = [0; 512];
-        for start in range.clone().step_by(ZEROS.len()) {
-            self.store(start, &ZEROS[..ZEROS.len().min(range.end - start)]);
-        }
+        assert!(!self.is_frozen(), "the bytes belong to others too");
+        zero(&self.block.words, range);
+    }
+}
+
+/// Makes `range` of the bytes in `words` zero. The caller excludes other writers.
+fn zero(words: &[Word], range: Range<usize>) {
+    static ZEROS: [u8; PIECE] = [0; PIECE];
+    for start in range.clone().step_by(PIECE) {
+        copy::store(words, start, &ZEROS[..PIECE.min(range.end - start)]);
     }
 }
 
@@ -177,6 +195,12 @@ mod tests {
 
     type Page = SeqBytes<512>;
 
+    fn page(at: usize, bytes: &[u8]) -> Page {
+        let mut page = Page::new();
+        page.fill(at, bytes);
+        page
+    }
+
     fn bytes(page: &Page) -> Vec<u8> {
         let mut bytes = vec![0; Page::LEN];
         page.load(0, &mut bytes);
@@ -188,7 +212,7 @@ mod tests {
         let source: Vec<u8> = (0..Page::LEN).map(|n| (n % 251) as u8).collect();
         for len in [0, 1, 3, 7, 8, 9, 16, 63, 255, 256, 257, 1000] {
             for at in [0, 1, 5, 8, 100, 1024, Page::LEN - len] {
-                let page = Page::new(0, &[0xAA; Page::LEN]);
+                let page = page(0, &[0xAA; Page::LEN]);
                 page.lock().store(at, &source[..len]);
                 let mut expected = vec![0xAA; Page::LEN];
                 expected[at..at + len].copy_from_slice(&source[..len]);
@@ -203,23 +227,35 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_left_of_what_a_block_held_before_it_was_filled() {
+        let mut page = page(0, &[0xAA; Page::LEN]);
+        page.lock().freeze();
+        page.fill(700, b"new");
+        assert!(!page.lock().is_frozen());
+        assert_eq!(bytes(&page)[700..703], *b"new");
+        assert_eq!(bytes(&page).iter().filter(|byte| **byte == 0).count(), Page::LEN - 3);
+    }
+
+    #[test]
     #[should_panic(expected = "range end index")]
     fn bytes_past_the_end_are_refused() {
-        Page::new(Page::LEN - 3, b"four");
+        page(Page::LEN - 3, b"four");
     }
 
     #[test]
     #[should_panic(expected = "belong to others")]
     fn a_frozen_block_is_not_changed() {
-        let page = Page::new(0, b"shared");
+        let page = page(0, b"shared");
         page.lock().freeze();
-        assert!(page.duplicate().lock().is_frozen() != page.lock().is_frozen());
+        let mut copy = Page::new();
+        copy.fill_from(&page);
+        assert!(bytes(&copy) == bytes(&page) && !copy.lock().is_frozen());
         page.lock().store(0, b"x");
     }
 
     #[test]
     fn a_read_of_two_blocks_sees_a_write_of_both_whole_or_not_at_all() {
-        let pages = [Page::new(0, &[0; 300]), Page::new(0, &[0; 300])];
+        let pages = [Page::new(), Page::new()];
         let rounds = if crate::face::SHRUNK { 10 } else { 5_000 };
         thread::scope(|scope| {
             for step in 1..3 {

@@ -11,6 +11,22 @@ use sluice_sync::radix::{Slots, Writer};
 use sluice_sync::seqcount::Writing;
 use std::ops::Range;
 
+/// Pages that are locked together. The first stands apart from the others, so that one alone needs no memory.
+#[derive(Default)]
+struct Locked<'p> {
+    first: Option<LockedPage<'p>>,
+    others: Vec<LockedPage<'p>>,
+}
+
+impl<'p> Locked<'p> {
+    fn push(&mut self, page: LockedPage<'p>) {
+        match &self.first {
+            None => self.first = Some(page),
+            Some(_) => self.others.push(page),
+        }
+    }
+}
+
 /// A change under way. Growing, it only adds pages and replaces frozen ones; rearranging, it may do anything.
 pub(super) struct Change<'f> {
     pub(super) file: &'f FileData,
@@ -78,7 +94,7 @@ impl Change<'_> {
         let prepaid = self.reserve(missing).is_ok();
         let (slots, unwritten) = self.writer.parts();
         // Until all are written and the size is raised, so that readers see all or nothing.
-        let mut locked = Vec::with_capacity((pages.end - pages.start) as usize);
+        let mut locked = Locked::default();
         let mut written = 0;
         for index in pages {
             let piece = clip(index, &target);
@@ -96,7 +112,7 @@ impl Change<'_> {
                         Err(_) => break,
                     }
                 }
-                locked.push(slots.insert_with(index, Arc::new(Page::new(at, bytes)), Page::lock));
+                locked.push(slots.insert_with(index, Page::with(at, bytes), |page| page.lock()));
             }
             written += bytes.len();
         }
@@ -108,7 +124,7 @@ impl Change<'_> {
     pub(super) fn share(&mut self, index: u64, page: &Arc<Page>) -> Result<(), Errno> {
         debug_assert!(self.rearranging.is_some(), "a page that is replaced takes its readers by surprise");
         let (slots, unwritten) = self.writer.parts();
-        let old = slots.get(index).map(Page::lock);
+        let old = slots.get(index).map(|page| page.lock());
         if old.is_none() && unwritten.remove(&(index..index + 1)) == 0 {
             reserve(self.space, 1)?;
             count_pages(self.file, 1, 0);
@@ -130,7 +146,9 @@ impl Change<'_> {
     /// Makes `pages` holes and releases their storage.
     pub(super) fn remove(&mut self, pages: &Range<u64>) {
         let data = self.remove_data(pages);
-        let unwritten = self.writer.parts().1.remove(pages);
+        let (_, set) = self.writer.parts();
+        let unwritten = set.remove(pages);
+        self.file.set_reserved(set.end() != 0);
         self.release(data + unwritten);
     }
 
@@ -150,8 +168,7 @@ impl Change<'_> {
 
     /// Makes the holes in `pages` unwritten; the caller has reserved them.
     pub(super) fn fill_with_unwritten(&mut self, pages: Range<u64>) {
-        // Relaxed: see FileData::ends_at().
-        self.file.reserved.store(true, Ordering::Relaxed);
+        self.file.set_reserved(true);
         let (slots, unwritten) = self.writer.parts();
         let mut hole = pages.start;
         for (index, _) in data_pages(slots, pages.clone()) {
@@ -180,7 +197,7 @@ impl Change<'_> {
         let pages: Vec<_> = moved.iter().map(|index| slots.share(*index)).collect();
         for index in &moved {
             // Whoever overwrites the page now does so before us.
-            let _locked = slots.get(*index).map(Page::lock);
+            let _locked = slots.get(*index).map(|page| page.lock());
             slots.remove(*index);
         }
         for (index, page) in moved.into_iter().zip(pages) {
@@ -192,8 +209,10 @@ impl Change<'_> {
 
 /// Counts pages that the file got and lost. The caller holds the file's mutex.
 fn count_pages(file: &FileData, got: u64, lost: u64) {
-    // Relaxed: a number that stands alone.
-    file.pages.store(file.pages.load(Ordering::Relaxed) + got - lost, Ordering::Relaxed);
+    if got != lost {
+        // Relaxed: a number that stands alone.
+        file.pages.store(file.pages.load(Ordering::Relaxed) + got - lost, Ordering::Relaxed);
+    }
 }
 
 /// The data pages among `pages`, in order. They may be removed while they are listed.
@@ -217,7 +236,7 @@ fn own_page<'w>(slots: Slots<'w, Page, PageSet>, index: u64) -> Option<LockedPag
         locked.thaw();
     }
     if locked.is_frozen() {
-        locked = slots.insert_with(index, Arc::new(page.duplicate()), Page::lock);
+        locked = slots.insert_with(index, page.duplicate(), |page| page.lock());
     }
     Some(locked)
 }

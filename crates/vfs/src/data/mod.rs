@@ -58,6 +58,7 @@
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
 //! | size | [`FileData::set_size`] | [`FileData::size`] | the pages below a new size, locked until all is written |
+//! | reserved | [`FileData::set_reserved`] | [`FileData::ends_at`] | that there is no unwritten page |
 //!
 //! # Cost
 //! Reading or overwriting a page: one load a level of the tree (none at all in files of one page). Else
@@ -73,6 +74,7 @@
 mod allocate;
 mod change;
 mod copy;
+mod page;
 mod page_set;
 mod read;
 mod write;
@@ -86,9 +88,10 @@ mod threads;
 
 use crate::lock_class::FILE_DATA;
 use crate::{Errno, FILE_SIZE_MAX};
+use page::{LockedPage, Page};
 use page_set::PageSet;
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sluice_sync::{LockedBytes, RadixTree, SeqBytes, SeqCount};
+use sluice_sync::{RadixTree, SeqCount};
 use std::ops::Range;
 
 /// Bytes in a page.
@@ -97,11 +100,6 @@ pub(crate) const PAGE_SIZE: usize = 4096;
 pub(crate) const PAGE: u64 = PAGE_SIZE as u64;
 /// The number of pages in the longest file.
 const PAGES_MAX: u64 = FILE_SIZE_MAX.div_ceil(PAGE);
-
-/// A page that holds data.
-type Page = SeqBytes<{ PAGE_SIZE / 8 }>;
-/// A page that its holder alone may change.
-type LockedPage<'a> = LockedBytes<'a, { PAGE_SIZE / 8 }>;
 
 /// The storage that files take their pages from. A page shared copy-on-write counts once for each place that
 /// holds it, since each may need a copy of its own at the next write.
@@ -120,7 +118,7 @@ pub(crate) struct FileData {
     pages: AtomicU64,
     /// Odd while a change rearranges what others rely on. *Written under the tree's mutex.*
     layout: SeqCount,
-    /// There is or was an unwritten page. *Set under the tree's mutex; atomic, alone.*
+    /// There may be unwritten pages. *Written under the tree's mutex; atomic (reserved).*
     reserved: AtomicBool,
     /// The pages that hold data, by page number; and, *protected by its mutex*, those that are reserved and
     /// read as zeros.
@@ -151,10 +149,24 @@ impl FileData {
         self.size.store(size, Ordering::Release);
     }
 
-    /// Whether the size is `size`, and nothing lies beyond it.
+    /// The caller holds the tree's mutex. Set before the first unwritten page comes, cleared after the last went.
+    fn set_reserved(&self, reserved: bool) {
+        // Relaxed: our own store.
+        if self.reserved.load(Ordering::Relaxed) != reserved {
+            // Release(reserved): pairs with Acquire(reserved) in ends_at().
+            self.reserved.store(reserved, Ordering::Release);
+        }
+    }
+
+    /// Whether the file is `size` bytes long and has no storage beyond. May say no when it is so.
     fn ends_at(&self, size: u64) -> bool {
-        // Relaxed: looked at second; if it was not set by now, it was not when the size was read (I2).
-        self.size() == size && !self.reserved.load(Ordering::Relaxed)
+        let Some(layout) = self.layout.try_begin() else { return false };
+        // The size only grows while the layout stands still, so it was this one when nothing was reserved.
+        // Acquire(reserved): the second look at the size comes after; pairs with Release(reserved).
+        self.size() == size
+            && !self.reserved.load(Ordering::Acquire)
+            && self.size() == size
+            && !self.layout.retry(layout)
     }
 
     /// Number of pages allocated, unwritten ones included.

@@ -82,7 +82,7 @@ impl FileData {
             return 0;
         }
         let wanted = offset..offset + len;
-        let lock = |index| (index, writer.slots().get(index).map(Page::lock));
+        let lock = |index| (index, writer.slots().get(index).map(|page| page.lock()));
         let locked: Vec<_> = pages_touched(&wanted).map(lock).collect();
         for (index, page) in &locked {
             let piece = clip(*index, &wanted);

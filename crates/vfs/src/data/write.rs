@@ -1,6 +1,6 @@
 //! Writing: changing the bytes of a file, and its size.
 
-use super::{FileData, LockedPage, PAGE, Page, Space, clip, pages_touched, within};
+use super::{FileData, LockedPage, PAGE, Space, clip, pages_touched, within};
 use crate::{Errno, FILE_SIZE_MAX};
 use sluice_sync::rcu::domain;
 
@@ -19,11 +19,12 @@ impl FileData {
 
     /// Writes `buf` where the file ends and returns that offset, with the result of [`FileData::write`].
     pub(crate) fn append(&self, space: &dyn Space, buf: &[u8]) -> Result<(u64, usize), Errno> {
+        if buf.is_empty() {
+            return Ok((self.size(), 0));
+        }
         let mut change = self.grow(space);
         let end = self.size();
-        let buf = cut_at_the_limit(end, buf)?;
-        let written = if buf.is_empty() { 0 } else { change.write(end, buf)? };
-        Ok((end, written))
+        Ok((end, change.write(end, cut_at_the_limit(end, buf)?)?))
     }
 
     /// Writes `buf`, which is not empty, if every byte goes to a data page of this file alone, below the size.
@@ -35,7 +36,7 @@ impl FileData {
             return false;
         }
         let lock = |index| {
-            let page = self.tree.get(&guard, index).map(Page::lock);
+            let page = self.tree.get(&guard, index).map(|page| page.lock());
             page.filter(|page| !page.is_frozen())
         };
         let mut pages = pages_touched(&target);
@@ -55,7 +56,7 @@ impl FileData {
     }
 
     /// Makes the file `size` bytes long. Shrinking, and setting the size that it has, release all that lies
-    /// beyond, storage reserved there included; growing leaves a hole. Where there is nothing to do nothing is stored.
+    /// beyond, storage reserved there included; growing leaves a hole. Stores nothing when there is nothing to do.
     ///
     /// Errors: `EFBIG` above the size limit.
     pub(crate) fn truncate(&self, space: &dyn Space, size: u64) -> Result<(), Errno> {
@@ -64,6 +65,14 @@ impl FileData {
         }
         if self.ends_at(size) {
             return Ok(());
+        }
+        if size > self.size() {
+            let growing = self.grow(space);
+            // Somebody else may have made it longer.
+            if size > self.size() {
+                growing.extend_to(size);
+                return Ok(());
+            }
         }
         let mut change = self.rearrange(space);
         if size <= self.size() {

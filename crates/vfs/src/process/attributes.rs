@@ -179,7 +179,7 @@ impl Process {
 
     fn change(&self, location: &Location, change: &SetAttr) -> Result<(), Errno> {
         location.mount.check_writable()?;
-        location.inode.set_attr(&self.cred, change)
+        self.changing(&[&location.inode], || location.inode.set_attr(&self.cred, change))
     }
 
     /// May this process use the file at `path` as `want` asks? Empty: does it exist?

@@ -3,6 +3,7 @@
 use super::{Fd, Process, is_regular};
 use crate::open_file::OpenFile;
 use crate::{Access, Errno, FILE_SIZE_MAX, FallocateMode, FileType, OpenFlags, Whence};
+use sluice_locks::{Breaking, Kind};
 use std::path::Path;
 
 impl Process {
@@ -168,6 +169,7 @@ impl Process {
         }
         location.mount.check_writable()?;
         location.inode.access(&self.cred, Access::WRITE)?;
+        self.break_leases(&location.inode, Breaking::Open(Kind::Exclusive), true)?;
         location.inode.truncate(&self.cred, size)
     }
 

@@ -8,6 +8,7 @@ mod attributes;
 mod descriptors;
 mod directories;
 mod io;
+mod leases;
 mod lock_notes;
 mod locks;
 mod mounts;

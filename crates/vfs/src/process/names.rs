@@ -87,7 +87,8 @@ impl Process {
         let parent = self.parent_of(dir, path)?;
         let name = self.new_name(&parent, is_dir)?;
         let new = NewInode { kind, mode, umask: self.current_umask() };
-        parent.dir.inode.create(&self.cred, name, &new).map(drop)
+        let dir = &parent.dir.inode;
+        self.changing(&[dir], || dir.create(&self.cred, name, &new)).map(drop)
     }
 
     /// The name to create, checked in the order of Linux: what exists counts before what is forbidden.
@@ -149,7 +150,8 @@ impl Process {
             return Err(Errno::EXDEV);
         }
         self.permit_link(&source.inode)?;
-        parent.dir.inode.link(&self.cred, name, &source.inode)
+        let dir = &parent.dir.inode;
+        self.changing(&[dir, &source.inode], || dir.link(&self.cred, name, &source.inode))
     }
 
     /// The policy `protected_hardlinks`.
@@ -214,7 +216,10 @@ impl Process {
                 return Err(error);
             }
         }
-        if remove_dir { dir.inode.rmdir(&self.cred, name) } else { dir.inode.unlink(&self.cred, name) }
+        let victim = self.maybe_delegated(&dir.inode, name);
+        self.changing(&[&dir.inode, victim.as_deref().unwrap_or(&dir.inode)], || {
+            if remove_dir { dir.inode.rmdir(&self.cred, name) } else { dir.inode.unlink(&self.cred, name) }
+        })
     }
 
     /// Moves the name `old` to `new`, replacing what had that name.
@@ -248,7 +253,16 @@ impl Process {
         let new_name = to.name_or(unnamed)?;
         from.dir.mount.check_writable()?;
         self.check_trailing_slashes(&from, &to, flags)?;
-        from.dir.inode.rename(&self.cred, name, &to.dir.inode, new_name, flags)
+        let (old_dir, new_dir) = (&from.dir.inode, &to.dir.inode);
+        let moved = self.maybe_delegated(old_dir, name);
+        let replaced = self.maybe_delegated(new_dir, new_name);
+        let changed = [
+            &**old_dir,
+            new_dir,
+            moved.as_deref().unwrap_or(old_dir),
+            replaced.as_deref().unwrap_or(new_dir),
+        ];
+        self.changing(&changed, || old_dir.rename(&self.cred, name, new_dir, new_name, flags))
     }
 
     /// A slash after a name demands a directory, in the order in which Linux finds fault.

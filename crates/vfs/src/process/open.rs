@@ -51,17 +51,25 @@ impl Process {
         if flags.contains(OpenFlags::TMPFILE) {
             return self.open_unnamed(dir, path, flags, mode);
         }
-        let location = match self.find_or_create(dir, path, flags, mode)? {
-            Found::Created(location) => location,
+        match self.find_or_create(dir, path, flags, mode)? {
+            Found::Created(location) => self.describe(location, flags - OPENING_FLAGS),
             Found::Existing(location) => {
                 self.permit_open(&location, flags)?;
-                if flags.contains(OpenFlags::TRUNC) && super::is_regular(&location.inode) {
-                    location.inode.truncate(&self.cred, 0)?;
-                }
-                location
+                let file = self.describe(location, flags - OPENING_FLAGS)?;
+                self.make_ready(&file, flags).inspect_err(|_| file.close())?;
+                Ok(file)
             }
-        };
-        self.describe(location, flags - OPENING_FLAGS)
+        }
+    }
+
+    /// What is to be done to an existing file that is being opened.
+    fn make_ready(&self, file: &OpenFile, flags: OpenFlags) -> Result<(), Errno> {
+        let inode = file.inode();
+        self.break_for_open(file, flags)?;
+        if flags.contains(OpenFlags::TRUNC) && super::is_regular(inode) {
+            inode.truncate(&self.cred, 0)?;
+        }
+        Ok(())
     }
 
     fn describe(&self, location: Location, flags: OpenFlags) -> Result<Ref<OpenFile>, Errno> {
@@ -131,7 +139,8 @@ impl Process {
     fn create_regular(&self, parent: &Parent<'_>, name: &[u8], mode: u32) -> Result<Location, Errno> {
         parent.dir.mount.check_writable()?;
         let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
-        let inode = parent.dir.inode.create(&self.cred, name, &new)?;
+        let dir = &parent.dir.inode;
+        let inode = self.changing(&[dir], || dir.create(&self.cred, name, &new))?;
         Ok(Location::new(&parent.dir.mount, inode))
     }
 

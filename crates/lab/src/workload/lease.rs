@@ -1,0 +1,55 @@
+//! lease01 and 02: each task takes and gives up a shared lease on one file of all (01), or on a file of its own (02).
+
+use super::place::{Place, Spot};
+use super::{Seat, Task, wrong};
+use crate::failure::Result;
+use crate::target::{CallResult, Calls, Handle, Open, Target};
+use sluice_vfs::Errno;
+
+pub(super) fn task(seat: &Seat, place: Place) -> Box<dyn Task> {
+    Box::new(Lease { spot: seat.spot(place), file: None })
+}
+
+struct Lease {
+    spot: Spot,
+    file: Option<Handle>, // open from prepare to tidy
+}
+
+impl Lease {
+    fn file(&self) -> CallResult<Handle> {
+        self.file.ok_or(Errno::EBADF)
+    }
+}
+
+impl Task for Lease {
+    fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
+        // Only for reading: nobody has a shared lease on a file that anybody could write.
+        self.spot.make(calls, &[], 0)?;
+        self.file = Some(calls.open(&self.spot.path, Open::Read)?);
+        Ok(())
+    }
+
+    fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {
+        let file = self.file()?;
+        calls.lease(file, true)?;
+        calls.lease(file, false)?;
+        Ok(true)
+    }
+
+    /// What was taken can be given up, once.
+    fn verify(&mut self, calls: &mut dyn Calls, _: &dyn Target) -> Result<()> {
+        let file = self.file()?;
+        calls.lease(file, true)?;
+        match [(); 2].map(|()| calls.lease(file, false)) {
+            [Ok(()), Err(Errno::EAGAIN)] => Ok(()),
+            other => wrong(format!("giving up a lease twice ended with {other:?}")),
+        }
+    }
+
+    fn tidy(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
+        if let Some(file) = self.file.take() {
+            calls.close(file)?;
+        }
+        self.spot.remove(calls)
+    }
+}

@@ -1,0 +1,394 @@
+//! Leases: promises to a holder that it is told before somebody else opens or changes the file.
+//!
+//! # Theory
+//! A *lease* is held by an open file description: a shared one promises that nobody opens the file for writing, an
+//! exclusive one that nobody opens it at all. A *delegation* promises in addition that the file's attributes and
+//! names stay; on a directory, that its names do. Who is about to do what was excluded *breaks* the lease: the holder
+//! is told to give it up, or to keep a shared one, and the breaker waits until it did. A holder that takes longer than
+//! the domain allows loses it.
+//!
+//! ```text
+//!   active --break--> breaking: told what to keep, until when
+//!     ^                  |------ holder gives up, or its time is over ----> gone, or shared
+//!     `------------------'  (the holder may take a lease again)
+//! ```
+//!
+//! # Who breaks what
+//! | the breaker | leases | delegations |
+//! |---|---|---|
+//! | opens for reading | exclusive | exclusive |
+//! | opens for writing, truncates | all | all |
+//! | changes attributes, names, a directory's entries | none | all |
+//!
+//! # Granting and opening at once
+//! Who opens counts itself, then looks for leases; who takes a lease shows it, then looks at the counts again. Both
+//! sides are SeqCst, so one of them sees the other. A change that is no open looks once more when it is done: either
+//! the holder of a new delegation sees the change, or it is told.
+//!
+//! # Cost
+//! Without leases: one load of a line that only lease calls write.
+//!
+//! # Sources
+//! Linux `fcntl(2)` (`F_SETLEASE`) and `fs/locks.c`; RFC 8881, chapter 10 (delegations).
+
+use crate::lock_class::FILE_LEASES;
+use crate::wait::Slot;
+use crate::{Cancel, Kind, LockError};
+use sluice_sync::atomic::{AtomicU32, Ordering};
+use sluice_sync::time::{Duration, Instant};
+use sluice_sync::{Arc, Mutex};
+use std::fmt;
+
+/// What a holder is promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Promise {
+    /// About opens and truncation (`F_SETLEASE`).
+    Lease,
+    /// About attributes and names, too (`F_SETDELEG`).
+    Delegation,
+}
+
+/// A lease that somebody wants or has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeaseRequest {
+    /// The open file description.
+    pub owner: u64,
+    /// What listings report.
+    pub pid: i32,
+    /// Shared (`F_RDLCK`) or exclusive (`F_WRLCK`).
+    pub kind: Kind,
+    /// What is promised.
+    pub promise: Promise,
+}
+
+/// What somebody is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Breaking {
+    /// Open for reading (shared) or for writing (exclusive), or truncate (exclusive).
+    Open(Kind),
+    /// Change attributes, names, or a directory's entries.
+    Change,
+}
+
+/// Who breaks leases, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Breaker {
+    /// The process, for listings.
+    pub pid: i32,
+    /// What it is about to do.
+    pub breaking: Breaking,
+    /// Its own leases are not in its way. Linux knows this for file servers only, which name their client here.
+    pub owner: Option<u64>,
+}
+
+/// What a holder is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseBreak {
+    /// What it may keep. `None`: nothing.
+    pub keep: Option<Kind>,
+    /// How long it may take.
+    pub within: Duration,
+}
+
+/// How a holder is told; called with no lock of this crate held, by the thread of the breaker, which then waits.
+#[derive(Clone)]
+pub struct Notice(Arc<Tell>);
+
+type Tell = Box<dyn Fn(LeaseBreak) + Send + Sync>;
+
+impl Notice {
+    /// A holder is told by calling `tell`.
+    pub fn new(tell: impl Fn(LeaseBreak) + Send + Sync + 'static) -> Notice {
+        Notice(Arc::new(Box::new(tell)))
+    }
+
+    /// A holder who does not listen, and loses the lease when its time is over.
+    pub fn unheard() -> Notice {
+        Notice::new(|_| {})
+    }
+}
+
+impl fmt::Debug for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Notice")
+    }
+}
+
+/// One lease. *Protected by the leases' state.*
+struct Lease {
+    request: LeaseRequest,
+    /// What the holder is to keep, and by when, if it was told to give up.
+    broken: Option<(Option<Kind>, Instant)>,
+    notice: Notice,
+}
+
+/// Somebody who waits for leases to go.
+struct Waiter {
+    breaker: Breaker,
+    slot: Arc<Slot>,
+}
+
+/// What is listed of a lease, or of who waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LeaseState {
+    /// Nobody minds.
+    Active,
+    /// The holder was told to keep this.
+    Breaking(Option<Kind>),
+    /// Waits for leases of others to go.
+    Breaker,
+}
+
+/// The leases of one file.
+pub(crate) struct Leases {
+    /// Which promises anybody has: [`LEASES`], [`DELEGATIONS`]. *atomic (lease)*
+    present: AtomicU32,
+    /// *protected by its own mutex*
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    leases: Vec<Lease>,
+    waiters: Vec<Waiter>,
+}
+
+const LEASES: u32 = 1 << 0;
+const DELEGATIONS: u32 = 1 << 1;
+
+impl Promise {
+    const fn bit(self) -> u32 {
+        match self {
+            Promise::Lease => LEASES,
+            Promise::Delegation => DELEGATIONS,
+        }
+    }
+}
+
+impl Breaker {
+    fn conflicts_with(&self, held: &LeaseRequest) -> bool {
+        let breaks = match self.breaking {
+            Breaking::Open(kind) => held.kind.conflicts(kind),
+            Breaking::Change => held.promise == Promise::Delegation,
+        };
+        breaks && self.owner != Some(held.owner)
+    }
+
+    /// What it leaves to a holder.
+    fn leaves(&self) -> Option<Kind> {
+        (self.breaking == Breaking::Open(Kind::Shared)).then_some(Kind::Shared)
+    }
+}
+
+impl Lease {
+    /// What it will be when the holder has done what it was told (`F_GETLEASE`).
+    fn target(&self) -> Option<Kind> {
+        self.broken.map_or(Some(self.request.kind), |(keep, _)| keep)
+    }
+}
+
+impl State {
+    fn position(&self, owner: u64) -> Option<usize> {
+        self.leases.iter().position(|lease| lease.request.owner == owner)
+    }
+
+    /// Takes from holders that did not answer in time what they were to give up.
+    fn expire(&mut self) -> bool {
+        let now = Instant::now();
+        let before = self.leases.len();
+        let mut changed = false;
+        self.leases.retain_mut(|lease| match lease.broken {
+            Some((keep, until)) if until <= now => {
+                changed = true;
+                lease.broken = None;
+                keep.is_some_and(|kind| {
+                    lease.request.kind = kind;
+                    true
+                })
+            }
+            _ => true,
+        });
+        changed || self.leases.len() != before
+    }
+
+    /// Until when the first conflicting holder may take its time.
+    fn deadline(&self, breaker: &Breaker) -> Option<Instant> {
+        let conflicting = self.leases.iter().filter(|lease| breaker.conflicts_with(&lease.request));
+        conflicting.filter_map(|lease| lease.broken).map(|(_, until)| until).min()
+    }
+
+    /// Tells all holders in the way of `breaker` that were not told as much.
+    fn begin_break(&mut self, breaker: &Breaker, within: Duration) -> Vec<(Notice, LeaseBreak)> {
+        let mut told = Vec::new();
+        let keep = breaker.leaves();
+        // A time too far to express is a very long one.
+        let until = Instant::now().checked_add(within).unwrap_or_else(|| Instant::now() + FAR);
+        for lease in self.leases.iter_mut().filter(|lease| breaker.conflicts_with(&lease.request)) {
+            let is_news = match (lease.broken, keep) {
+                (None, _) => true,
+                (Some((Some(_), _)), None) => true,
+                (Some(_), _) => false,
+            };
+            if is_news {
+                lease.broken = Some((keep, until));
+                told.push((lease.notice.clone(), LeaseBreak { keep, within }));
+            }
+        }
+        told
+    }
+}
+
+/// Longer than any holder takes.
+const FAR: Duration = Duration::from_secs(1 << 30);
+
+impl Leases {
+    pub(crate) fn new() -> Leases {
+        let state = Mutex::with_class(&FILE_LEASES, State::default());
+        Leases { present: AtomicU32::new(0), state }
+    }
+
+    /// False if nothing is in the way of whoever is about to do `breaking`.
+    pub(crate) fn are_concerned(&self, breaking: Breaking) -> bool {
+        let bits = match breaking {
+            Breaking::Open(_) => LEASES | DELEGATIONS,
+            Breaking::Change => DELEGATIONS,
+        };
+        // SeqCst(lease): pairs with show(); see the header.
+        self.present.load(Ordering::SeqCst) & bits != 0
+    }
+
+    /// Lets everybody see which promises there are, and wakes whoever may have waited for a change.
+    fn show(&self, state: &State) -> Vec<Arc<Slot>> {
+        let bits = state.leases.iter().fold(0, |bits, lease| bits | lease.request.promise.bit());
+        // SeqCst(lease): pairs with are_concerned().
+        self.present.store(bits, Ordering::SeqCst);
+        state.waiters.iter().map(|waiter| waiter.slot.clone()).collect()
+    }
+
+    /// See [`FileLocks::set_lease`](crate::FileLocks::set_lease).
+    pub(crate) fn set(
+        &self,
+        request: &LeaseRequest,
+        is_in_use: impl Fn() -> bool,
+        notice: Notice,
+    ) -> Result<(), LockError> {
+        if is_in_use() {
+            return Err(LockError::WouldBlock);
+        }
+        let woken = {
+            let mut state = self.state.lock();
+            state.expire();
+            let own = state.position(request.owner);
+            let refuses = |(at, lease): (usize, &Lease)| {
+                let pending = matches!(lease.broken, Some((None, _)));
+                own != Some(at)
+                    && (request.kind == Kind::Exclusive || lease.request.kind == Kind::Exclusive || pending)
+            };
+            if state.leases.iter().enumerate().any(refuses) {
+                return Err(LockError::WouldBlock);
+            }
+            match own {
+                Some(own) => {
+                    let lease = &mut state.leases[own];
+                    lease.request = LeaseRequest { promise: lease.request.promise, ..*request };
+                    lease.notice = notice;
+                    // Who was told to keep a shared lease and takes one has done it.
+                    lease.broken =
+                        lease.broken.filter(|(keep, _)| keep.is_none() || request.kind == Kind::Exclusive);
+                }
+                None => {
+                    state.leases.push(Lease { request: *request, broken: None, notice });
+                    self.show(&state);
+                    if is_in_use() {
+                        state.leases.pop();
+                    }
+                }
+            }
+            let woken = self.show(&state);
+            if state.position(request.owner).is_none() {
+                return Err(LockError::WouldBlock);
+            }
+            woken
+        };
+        woken.iter().for_each(|slot| slot.call());
+        Ok(())
+    }
+
+    /// See [`FileLocks::unset_lease`](crate::FileLocks::unset_lease). True if there was one.
+    pub(crate) fn unset(&self, owner: u64) -> bool {
+        let woken = {
+            let mut state = self.state.lock();
+            let Some(own) = state.position(owner) else { return false };
+            state.leases.remove(own);
+            self.show(&state)
+        };
+        woken.iter().for_each(|slot| slot.call());
+        true
+    }
+
+    /// See [`FileLocks::lease_of`](crate::FileLocks::lease_of).
+    pub(crate) fn of(&self, owner: u64) -> Option<Kind> {
+        let mut state = self.state.lock();
+        if state.expire() {
+            self.show(&state);
+        }
+        state.position(owner).and_then(|own| state.leases[own].target())
+    }
+
+    /// See [`FileLocks::break_leases`](crate::FileLocks::break_leases).
+    pub(crate) fn break_for(
+        &self,
+        breaker: &Breaker,
+        within: Duration,
+        wait: Option<&Cancel>,
+    ) -> Result<(), LockError> {
+        let slot = Arc::<Slot>::default();
+        let result = loop {
+            let (told, deadline) = {
+                let mut state = self.state.lock();
+                if state.expire() {
+                    self.show(&state);
+                }
+                let told = state.begin_break(breaker, within);
+                let Some(deadline) = state.deadline(breaker) else { break Ok(()) };
+                if wait.is_some() && !state.waiters.iter().any(|waiter| Arc::ptr_eq(&waiter.slot, &slot)) {
+                    state.waiters.push(Waiter { breaker: *breaker, slot: slot.clone() });
+                }
+                (told, deadline)
+            };
+            for (notice, lease_break) in told {
+                notice.0(lease_break);
+            }
+            let Some(cancel) = wait else { break Err(LockError::WouldBlock) };
+            // Called, it looks again; so it does when a holder's time is over.
+            let ends_for = cancel.deadline();
+            match Slot::sleep(&slot, &cancel.until(deadline), || Some(Ok(())), || true) {
+                Ok(()) => {}
+                Err(LockError::TimedOut) if ends_for.is_none_or(|at| Instant::now() < at) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        if wait.is_some() {
+            self.state.lock().waiters.retain(|waiter| !Arc::ptr_eq(&waiter.slot, &slot));
+        }
+        result
+    }
+
+    /// All leases, and who waits for them.
+    pub(crate) fn list(&self) -> Vec<(LeaseRequest, LeaseState)> {
+        let state = self.state.lock();
+        let lease = |lease: &Lease| {
+            let state = lease.broken.map_or(LeaseState::Active, |(keep, _)| LeaseState::Breaking(keep));
+            (lease.request, state)
+        };
+        let waiter = |waiter: &Waiter| {
+            let Breaker { pid, breaking, owner } = waiter.breaker;
+            let (kind, promise) = match breaking {
+                Breaking::Open(kind) => (kind, Promise::Lease),
+                Breaking::Change => (Kind::Exclusive, Promise::Delegation),
+            };
+            (LeaseRequest { owner: owner.unwrap_or(0), pid, kind, promise }, LeaseState::Breaker)
+        };
+        state.leases.iter().map(lease).chain(state.waiters.iter().map(waiter)).collect()
+    }
+}

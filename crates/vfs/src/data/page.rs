@@ -1,0 +1,62 @@
+//! Page: 4 KiB of a file. Those that no file has any more are kept by their CPU for the next that needs one.
+
+use super::PAGE_SIZE;
+use sluice_sync::face::{Host, PerHost};
+use sluice_sync::percpu::Pool;
+use sluice_sync::radix::Object;
+use sluice_sync::{Arc, LockedBytes, OnceLock, SeqBytes};
+use std::ops::Deref;
+
+/// How many pages a CPU keeps: 4 MiB, beside what file systems may use.
+const SPARE_MAX: usize = 1024;
+
+type Bytes = SeqBytes<{ PAGE_SIZE / 8 }>;
+
+/// A page that holds data.
+pub(super) struct Page(Bytes);
+
+/// A page that its holder alone may change.
+pub(super) type LockedPage<'a> = LockedBytes<'a, { PAGE_SIZE / 8 }>;
+
+/// The pages that nobody has.
+fn spare() -> &'static Pool<Arc<Page>> {
+    static SPARE: PerHost<OnceLock<Pool<Arc<Page>>>> = PerHost::new(OnceLock::new());
+    SPARE.get(Host::here()).get_or_init(|| Pool::new(SPARE_MAX))
+}
+
+impl Page {
+    /// A page of zeros but for `bytes`, which begin at `at` and fit.
+    pub(super) fn with(at: usize, bytes: &[u8]) -> Arc<Page> {
+        Page::made(|page| page.fill(at, bytes))
+    }
+
+    /// A page with the bytes of this one, which must not change meanwhile: it is frozen, or locked.
+    pub(super) fn duplicate(&self) -> Arc<Page> {
+        Page::made(|page| page.fill_from(self))
+    }
+
+    /// A page that `fill` fills where it will stay.
+    fn made(fill: impl FnOnce(&mut Bytes)) -> Arc<Page> {
+        let mut page = spare().take().unwrap_or_else(|| Arc::new(Page(Bytes::new())));
+        // Nobody else has it: it is new, or was alone when it was put away.
+        if let Some(Page(bytes)) = Arc::get_mut(&mut page) {
+            fill(bytes);
+        }
+        page
+    }
+}
+
+impl Deref for Page {
+    type Target = Bytes;
+    fn deref(&self) -> &Bytes {
+        &self.0
+    }
+}
+
+impl Object for Page {
+    fn release(mut this: Arc<Page>) {
+        if Arc::get_mut(&mut this).is_some() {
+            spare().put(this);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Leases and delegations: a process is told before somebody else opens or changes a file.
+
+use super::{Fd, LockType, Process, is_regular};
+use crate::open_file::OpenFile;
+use crate::{Caps, Errno, Inode, InodeRef, OpenFlags};
+use sluice_locks::{Breaker, Breaking, Cancel, Kind, LeaseRequest, Notice, Promise};
+use sluice_sync::rcu;
+
+impl Process {
+    /// Takes, changes or gives up a lease on the file (`F_SETLEASE`). `notice` is called when somebody opens or
+    /// truncates the file against it; that call waits until the lease is given up or lessened, or its time is over.
+    /// It ends with the open file.
+    ///
+    /// # Errors
+    /// `EBADF`; `EACCES` when the file is another user's (without `LEASE`); `EINVAL` for anything but a regular file;
+    /// `EAGAIN` when the file is open in a way that the lease excludes (a shared lease: for writing by anybody, by
+    /// the process itself included; an exclusive one: by anybody else), or there is no lease to give up.
+    pub fn fcntl_setlease(&self, fd: Fd, lease: LockType, notice: Notice) -> Result<(), Errno> {
+        self.set_lease(fd, lease, Promise::Lease, notice)
+    }
+
+    /// The lease of the open file (`F_GETLEASE`); while it is being broken, what is to be left of it.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn fcntl_getlease(&self, fd: Fd) -> Result<LockType, Errno> {
+        let file = self.file(fd)?;
+        file.check_opened()?;
+        let lease = file.inode().locks_if_any().and_then(|locks| locks.lease_of(file.id()));
+        Ok(match lease {
+            None => LockType::Unlock,
+            Some(Kind::Shared) => LockType::Read,
+            Some(Kind::Exclusive) => LockType::Write,
+        })
+    }
+
+    /// As [`fcntl_setlease`](Self::fcntl_setlease), a delegation (`F_SETDELEG`): it is broken by changes of the file's
+    /// attributes and names, too, and whether others have the file open does not matter. On a directory it may only
+    /// be shared, and is broken by changes of its names.
+    ///
+    /// # Errors
+    /// As [`fcntl_setlease`](Self::fcntl_setlease); `EINVAL` for an exclusive one on a directory.
+    pub fn fcntl_setdeleg(&self, fd: Fd, lease: LockType, notice: Notice) -> Result<(), Errno> {
+        self.set_lease(fd, lease, Promise::Delegation, notice)
+    }
+
+    fn set_lease(&self, fd: Fd, lease: LockType, promise: Promise, notice: Notice) -> Result<(), Errno> {
+        let file = self.file(fd)?;
+        file.check_opened()?;
+        let inode = file.inode();
+        if !inode.attr.read().owned_by(&self.cred) && !self.cred.has(Caps::LEASE) {
+            return Err(Errno::EACCES);
+        }
+        let is_of_dir = inode.is_dir() && promise == Promise::Delegation && lease != LockType::Write;
+        if !is_regular(inode) && !is_of_dir {
+            return Err(Errno::EINVAL);
+        }
+        let kind = match lease {
+            LockType::Unlock => {
+                let gave_up = inode.locks_if_any().is_some_and(|locks| locks.unset_lease(file.id()));
+                return if gave_up { Ok(()) } else { Err(Errno::EAGAIN) };
+            }
+            LockType::Read => Kind::Shared,
+            LockType::Write => Kind::Exclusive,
+        };
+        let opens = &inode.shared.opens;
+        opens.use_leases();
+        file.becomes_owner();
+        let is_in_use = || {
+            let (readers, writers) = opens.sum(inode.ino());
+            match (promise, kind) {
+                (Promise::Delegation, _) => false,
+                (Promise::Lease, Kind::Shared) => writers > 0,
+                // The one is the holder's own.
+                (Promise::Lease, Kind::Exclusive) => readers + writers > 1,
+            }
+        };
+        let request = LeaseRequest { owner: file.id(), pid: self.pid(), kind, promise };
+        inode.locks().set_lease(&request, is_in_use, notice)?;
+        file.keep_locks_while_open();
+        Ok(())
+    }
+
+    /// To be called when `file` is open and counted, and before it is used: breaks the leases that this is against.
+    ///
+    /// # Errors
+    /// `EAGAIN`, if the file is opened with `NONBLOCK` and a lease is in the way.
+    pub(super) fn break_for_open(&self, file: &OpenFile, flags: OpenFlags) -> Result<(), Errno> {
+        let writes = flags.writable() || flags.contains(OpenFlags::TRUNC);
+        let kind = if writes { Kind::Exclusive } else { Kind::Shared };
+        let may_wait = !flags.contains(OpenFlags::NONBLOCK);
+        self.break_leases(file.inode(), Breaking::Open(kind), may_wait)
+    }
+
+    /// Breaks the leases on `inode` that `breaking` is against.
+    ///
+    /// # Errors
+    /// `EAGAIN`, if there are any and it may not wait.
+    pub(super) fn break_leases(
+        &self,
+        inode: &Inode,
+        breaking: Breaking,
+        may_wait: bool,
+    ) -> Result<(), Errno> {
+        if !inode.shared.opens.are_leases_used() {
+            return Ok(());
+        }
+        let Some(locks) = inode.locks_if_any() else { return Ok(()) };
+        let breaker = Breaker { pid: self.pid(), breaking, owner: None };
+        let patience = Cancel::never();
+        Ok(locks.break_leases(&breaker, may_wait.then_some(&patience))?)
+    }
+
+    /// Does `change` to what was promised to stay in the delegations of `changed`, once they are given up. Who takes
+    /// one meanwhile sees the change, or is told after it.
+    pub(super) fn changing<R>(
+        &self,
+        changed: &[&Inode],
+        change: impl FnOnce() -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let break_all = |may_wait| {
+            let mut inodes = changed.iter();
+            inodes.try_for_each(|inode| self.break_leases(inode, Breaking::Change, may_wait))
+        };
+        break_all(true)?;
+        let result = change();
+        // To tell is enough: the change is done.
+        let _ = break_all(false);
+        result
+    }
+
+    /// The file called `name` in `dir`, if there may be delegations to break.
+    pub(super) fn maybe_delegated(&self, dir: &InodeRef, name: &[u8]) -> Option<InodeRef> {
+        let used = dir.shared.opens.are_leases_used();
+        used.then(|| dir.lookup_in(name, &rcu::domain().read()).ok().cloned()).flatten()
+    }
+}
