@@ -77,6 +77,15 @@ pub(crate) enum Command {
     /// List the file locks of a mount, held and waited for
     #[command(after_help = LOCKS_EXAMPLES)]
     Locks {
+        /// As a table, with the names of the processes; who waits is indented below what it waits for
+        #[arg(long, group = "form")]
+        table: bool,
+        /// As JSON, one object per line
+        #[arg(long, group = "form")]
+        json: bool,
+        /// Instead: what happened to each file's locks, the most waited for first
+        #[arg(long, group = "form")]
+        hot: bool,
         /// Any file or directory of the mount
         dir: PathBuf,
     },
@@ -170,6 +179,8 @@ One line per lock, in the form of /proc/locks; `->` marks one that waits for the
 
 Examples:
   sluice locks ~/scratch
+  sluice locks --table ~/scratch
+  sluice locks --hot ~/scratch                how often and how long each file's locks were waited for
   sluice mount -o locks=sluice ~/scratch      locks served here instead of by the kernel";
 
 const COMPARE_EXAMPLES: &str = "\
@@ -263,6 +274,10 @@ pub(crate) struct Bench {
     /// Length of a run, in operations of each task
     #[arg(long, value_name = "N")]
     pub(crate) ops: Option<u64>,
+    /// Show at the end how often locks of each class were taken and waited for, for how long, and where; on `lib`
+    /// only, in builds with the feature lock-debug or with assertions
+    #[arg(long)]
+    pub(crate) lock_stats: bool,
     /// Write the results there, one JSON object per line; `-` for standard output instead of the table
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,

@@ -8,8 +8,10 @@ use sluice_lab::bench::{self, Listener, Plan};
 use sluice_lab::failure::{Context, Failure, Result};
 use sluice_lab::interrupt::Interrupt;
 use sluice_lab::row::Row;
+use sluice_lab::target::Spec;
 use sluice_lab::timed_run::Limit;
 use sluice_lab::{table, workload};
+use sluice_sync::lock_debug;
 use sluice_sync::time::Duration;
 use std::fs::File;
 use std::io::Write;
@@ -38,6 +40,9 @@ pub(crate) fn bench(options: Bench) -> Result<()> {
         program: this_program()?,
     };
     plan.check()?;
+    if options.lock_stats {
+        collect_lock_stats(&plan)?;
+    }
     let interrupt = Interrupt::on_signals()?;
     let (json, to_stdout) = json_writer(options.json, &interrupt)?;
     let mut reporter = Reporter::new(plan.total_runs(), json);
@@ -46,7 +51,26 @@ pub(crate) fn bench(options: Bench) -> Result<()> {
     if !reporter.rows.is_empty() && !to_stdout {
         Output::plain().give(table::of_rows(&reporter.rows).as_bytes())?;
     }
+    if options.lock_stats {
+        let classes = lock_debug::table(&lock_debug::lock_stats());
+        if to_stdout { reporter.note(&classes) } else { Output::plain().give(classes.as_bytes())? }
+    }
     outcome.map(|_| ())
+}
+
+/// From now on the locks of this process are counted.
+fn collect_lock_stats(plan: &Plan) -> Result<()> {
+    if !lock_debug::COMPILED_IN {
+        let how = "cargo build --release -p sluice --features lock-debug";
+        return Err(Failure::Usage(format!("--lock-stats: not in this build; make one that counts: {how}")));
+    }
+    if plan.targets.iter().any(|target| *target != Spec::Lib) {
+        return Err(Failure::Usage(
+            "--lock-stats: counts locks of this process; use it with --on lib".into(),
+        ));
+    }
+    lock_debug::collect_stats(true);
+    Ok(())
 }
 
 /// Where rows go as JSON, if anywhere, and whether that is standard output.

@@ -18,7 +18,7 @@ use args::{Child, Command};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use output::Output;
-use sluice_lab::failure::{Context, Failure, Result};
+use sluice_lab::failure::{Failure, Result};
 use sluice_lab::interrupt::Interrupt;
 use sluice_lab::{demo, footprint, mounted, run_in_mount};
 use std::ffi::OsStr;
@@ -106,10 +106,7 @@ fn perform(command: Command) -> Result<u8> {
             let options = [OsStr::new("-o"), OsStr::new(&options)];
             return run_in_mount::run_in_mount(&this_program()?, &options, &command);
         }
-        Command::Locks { dir } => {
-            let locks = sluice_fuse::control::all_locks(&dir).context(|| dir.display().to_string())?;
-            Output::plain().give(&locks)?;
-        }
+        Command::Locks { table, json, hot, dir } => watch::locks(&dir, table, json, hot)?,
         Command::Stat { json, dir } => watch::stat(&dir, json)?,
         Command::Top { dir } => watch::top(&dir)?,
         Command::Bench(options) => bench::bench(options)?,

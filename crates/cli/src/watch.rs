@@ -1,9 +1,10 @@
-//! Watch: what a mount has counted, once (`stat`), every second (`top`), or for Prometheus (`-o metrics=ADDRESS`).
+//! Watch: the file locks of a mount (`locks`), and what it has counted, once (`stat`), every second (`top`), or for Prometheus (`-o metrics=ADDRESS`).
 
 use crate::output::Output;
 use sluice_fuse::control;
 use sluice_lab::failure::{Context, Failure, Result};
 use sluice_lab::interrupt::Interrupt;
+use sluice_lab::mount_locks;
 use sluice_lab::mount_stat::MountStat;
 use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant};
@@ -19,6 +20,25 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const HEAD_MAX: u64 = 8192;
 /// Moves the cursor to the upper left and clears what is below: ECMA-48.
 const CLEAR: &str = "\x1b[H\x1b[J";
+
+pub(crate) fn locks(dir: &Path, table: bool, json: bool, hot: bool) -> Result<()> {
+    let place = || dir.display().to_string();
+    if hot {
+        let answer = control::hot_locks(dir).context(place)?;
+        let answer = answer.ok_or_else(|| {
+            let text = "the kernel serves the locks here and counts nothing: mount with -o locks=sluice";
+            Failure::Failed(format!("{}: {text}", place()))
+        })?;
+        return Output::plain().give(mount_locks::hot_files(&answer)?.as_bytes());
+    }
+    let text = control::all_locks(dir).context(place)?;
+    if !table && !json {
+        return Output::plain().give(&text);
+    }
+    let locks = mount_locks::parse(&text, mount_locks::command_of);
+    let text = if json { mount_locks::json(&locks) } else { mount_locks::table(&locks) };
+    Output::plain().give(text.as_bytes())
+}
 
 pub(crate) fn stat(dir: &Path, json: bool) -> Result<()> {
     let answer = ask(dir)?;

@@ -4,6 +4,7 @@ mod harness;
 
 use harness::{SLUICE, Scratch, sluice};
 use serde_json::Value;
+use sluice_sync::lock_debug;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -22,6 +23,32 @@ const COMMANDS: [&str; 12] = [
     "lab",
     "completions",
 ];
+
+/// Why statistics of another process's locks are refused, or any where this build has none.
+const LOCK_STATS_REFUSED: &str = if lock_debug::COMPILED_IN {
+    "--on lib"
+} else {
+    "cargo build --release -p sluice --features lock-debug"
+};
+
+#[test]
+fn bench_shows_the_statistics_of_the_locks_that_it_took() {
+    let bench = ["bench", "creat-unlink", "--ops", "100", "--runs", "1", "--cpus", "1", "--lock-stats"];
+    if !lock_debug::COMPILED_IN {
+        assert!(sluice(bench).complaint(2).contains(LOCK_STATS_REFUSED));
+        return;
+    }
+    // It may say that the machine is busy.
+    let ran = sluice(bench);
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    let table = ran.stdout;
+    let class =
+        |name: &str| table.lines().find(|line| line.starts_with(name)).map(|line| line.split_whitespace());
+    assert!(class("lock").is_some(), "{table}");
+    let mut names = class("vfs.directory.names").unwrap_or_else(|| panic!("{table}"));
+    let taken = names.nth(1).and_then(|taken| taken.parse::<u64>().ok());
+    assert!(taken >= Some(200), "{table}");
+}
 
 #[test]
 fn help_shows_every_command_and_each_command_has_an_example() {
@@ -61,6 +88,7 @@ fn bad_usage_ends_with_status_2_and_one_line_that_says_what_to_do() {
         (&["bench", "stat", "--seconds", "0"], "positive"),
         (&["bench", "stat", "--seconds", "1", "--ops", "1"], "--ops"),
         (&["bench", "stat", "--runs", "0"], "at least 1"),
+        (&["bench", "stat", "--on", "dir:/tmp", "--lock-stats"], LOCK_STATS_REFUSED),
         (&["bench", "footprint", "--on", "dir:/tmp"], "--on lib"),
         (&["lab"], "EXPERIMENT"),
         (&["lab", "journal"], "not there yet"),

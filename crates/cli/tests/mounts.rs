@@ -175,6 +175,16 @@ fn locks_shows_holder_and_waiter_whoever_serves_them() {
             lines[1].contains("->") && lines[1].contains(&format!(" {} ", waiter.id())),
             "{mode}: {listed}"
         );
+        let table = sluice(["locks", "--table", text]).well();
+        assert!(table.contains("\nsluice") && table.contains("\n-> sluice"), "{mode}: {table}");
+        let json = sluice(["locks", "--json", text]).well();
+        assert!(json.lines().count() == 2 && json.contains("\"start\":100,\"end\":199"), "{mode}: {json}");
+        let hot = sluice(["locks", "--hot", text]);
+        if mode == "locks=sluice" {
+            assert_eq!(hot.well().lines().count(), 2, "one file was locked");
+        } else {
+            assert_eq!(hot.status, Some(1), "the kernel counts nothing");
+        }
         drop(holder.stdin.take());
         assert!(holder.wait().unwrap().success());
         drop(waiter.stdin.take());

@@ -133,6 +133,7 @@ mod tests {
     use super::*;
     use crate::target::tests::{on_every_target, on_every_target_with_lock_owners};
     use crate::target::{remove_tree, with_task};
+    use std::cell::Cell;
 
     /// Two tasks of the workload in turn, each for two passes or 40 steps, then their checks.
     fn tiny_run(workload: &Workload, target: &dyn Target) -> Result<()> {
@@ -167,14 +168,21 @@ mod tests {
     #[test]
     fn every_workload_does_what_it_says_on_every_target() {
         for workload in WORKLOADS {
+            let done = Cell::new(0);
             let body = |target: &dyn Target| {
-                tiny_run(workload, target).unwrap_or_else(|failure| panic!("{}: {failure}", workload.name));
+                match tiny_run(workload, target) {
+                    Ok(()) => done.set(done.get() + 1),
+                    // A directory has no leases, for want of a safe call.
+                    Err(Failure::Unsupported(_)) if workload.name.starts_with("lease") => {}
+                    Err(failure) => panic!("{}: {failure}", workload.name),
+                }
             };
             if ["posix01", "posix02", "lock1"].contains(&workload.name) {
                 on_every_target_with_lock_owners(body);
             } else {
                 on_every_target(body);
             }
+            assert!(done.get() > 0, "{} runs nowhere", workload.name);
         }
     }
 

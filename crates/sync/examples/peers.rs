@@ -5,7 +5,7 @@
 //! `cargo run --release -p sluice-sync --example peers`.
 
 use std::hint::black_box;
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// A lock that can be taken in one way (a read-write lock counts as two).
@@ -66,23 +66,27 @@ impl Alone for std::sync::RwLock<u64> {
     }
 }
 
-/// Nanoseconds per turn of `turn`, called `turns` times on each of `threads` threads.
+/// Nanoseconds per turn of `turn`, called `turns` times on each of `threads` threads, from the first one's begin to
+/// the last one's end. They spin for each other before: who is woken from sleep comes when others are done.
 fn time(threads: usize, turns: u32, turn: impl Fn() + Sync) -> f64 {
-    let start = Barrier::new(threads);
-    let longest = std::thread::scope(|scope| {
-        let runs: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    start.wait();
-                    let begin = Instant::now();
-                    (0..turns).for_each(|_| turn());
-                    begin.elapsed()
-                })
-            })
-            .collect();
-        runs.into_iter().map(|run| run.join().expect("a measuring thread ends")).max()
+    let ready = AtomicUsize::new(0);
+    let run = || {
+        ready.fetch_add(1, Ordering::SeqCst);
+        while ready.load(Ordering::SeqCst) < threads {
+            std::hint::spin_loop();
+        }
+        let begin = Instant::now();
+        (0..turns).for_each(|_| turn());
+        (begin, Instant::now())
+    };
+    let times: Vec<_> = std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        runs.into_iter().map(|run| run.join().expect("a measuring thread ends")).collect()
     });
-    longest.unwrap_or_default().as_secs_f64() * 1e9 / f64::from(turns) / threads as f64
+    let begin = times.iter().map(|(begin, _)| *begin).min();
+    let end = times.iter().map(|(_, end)| *end).max();
+    let took = begin.zip(end).map_or(0.0, |(begin, end)| (end - begin).as_secs_f64());
+    took * 1e9 / f64::from(turns) / threads as f64
 }
 
 /// About `n` nanoseconds of work that touches no memory.
@@ -154,7 +158,7 @@ fn main() {
         &[&|| write(&ours.1, 1, n, 0, 0), &|| write(&park.1, 1, n, 0, 0), &|| write(&std.1, 1, n, 0, 0)],
     );
     for (inside, outside) in [(0, 0), (0, 100), (100, 100), (1_000, 1_000)] {
-        let n = 40_000;
+        let n = 200_000;
         let name = format!("mutex, 2 threads, {inside} in {outside} out");
         row(
             &name,

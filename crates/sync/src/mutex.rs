@@ -5,12 +5,12 @@
 //!
 //! | bits | name | meaning |
 //! |---|---|---|
-//! | 3..32 | owner | the owner's slot plus one; 0: nobody has the lock |
+//! | 3..32 | owner | the owner's [`signature`](thread::signature); 0: nobody has the lock |
 //! | 1 | `HANDOFF` | only the first waiter may take the lock |
 //! | 0 | `WAITERS` | whoever unlocks must wake the first waiter |
 //!
-//! Lock: 0 -> owner. Unlock: owner -> 0. Both are one compare-and-exchange. A thread that finds the lock taken
-//! first spins, in line ([`SpinnerQueue`]) so that only one spinner looks at the word; when the owner is known
+//! Lock: 0 -> owner, by one exchange. Unlock: one subtraction, which tells of waiters. A thread that finds the lock
+//! taken first spins, in line ([`SpinnerQueue`]) so that only one spinner looks at the word; when the owner is known
 //! to sleep, or a bound is reached, it goes to sleep in the [`WaitQueue`]. Whoever comes by while the lock is
 //! free takes it, ahead of sleepers: waking one takes longer than most critical sections. A first waiter that
 //! was bypassed [`BYPASS_MAX`](crate::wait_queue::BYPASS_MAX) times sets `HANDOFF`.
@@ -67,25 +67,23 @@ impl RawMutex {
 
     #[inline]
     pub(crate) fn lock(&self) {
-        let owner = own_bits(thread::slot());
         // Acquire(unlock): pairs with Release(unlock) in unlock(). A failure publishes nothing.
-        if self.word.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.lock_slow(thread::slot());
+        if self.word.compare_exchange(0, own_bits(), Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.lock_slow();
         }
     }
 
     #[inline]
     pub(crate) fn try_lock(&self) -> bool {
-        self.take(own_bits(thread::slot()))
+        self.take()
     }
 
     #[inline]
     pub(crate) fn unlock(&self) {
-        let owner = own_bits(thread::slot());
-        // Release(unlock): pairs with Acquire(unlock) in lock() and take(). A failure changes nothing.
+        // Release(unlock): pairs with Acquire(unlock) in lock() and take().
         let order = if seeded(Mutant::UnlockWithoutRelease) { Ordering::Relaxed } else { Ordering::Release };
-        if self.word.compare_exchange(owner, 0, order, Ordering::Relaxed).is_err() {
-            self.unlock_slow();
+        if self.word.fetch_sub(own_bits(), order) & WAITERS != 0 {
+            self.wake_first();
         }
     }
 
@@ -96,12 +94,17 @@ impl RawMutex {
     }
 
     /// Takes the lock if it is free and not promised to a waiter.
-    fn take(&self, owner: u32) -> bool {
+    fn take(&self) -> bool {
         // Relaxed: only to see whether trying is worth it.
         let mut word = self.word.load(Ordering::Relaxed);
         while word & !WAITERS == 0 {
             // Acquire(unlock): pairs with Release(unlock) in unlock().
-            match self.word.compare_exchange_weak(word, word | owner, Ordering::Acquire, Ordering::Relaxed) {
+            match self.word.compare_exchange_weak(
+                word,
+                word | own_bits(),
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return true,
                 Err(now) => word = now,
             }
@@ -110,11 +113,11 @@ impl RawMutex {
     }
 
     #[cold]
-    fn lock_slow(&self, slot: u32) {
+    fn lock_slow(&self) {
+        let slot = thread::slot();
         if self.spin(slot) {
             return;
         }
-        let owner = own_bits(slot);
         let mut queue = self.waiters.lock();
         // Relaxed: looked at again in the exchange.
         let mut word = self.word.load(Ordering::Relaxed);
@@ -122,7 +125,12 @@ impl RawMutex {
         loop {
             if word & !WAITERS == 0 {
                 // Acquire(unlock): pairs with Release(unlock) in unlock().
-                match self.word.compare_exchange(word, word | owner, Ordering::Acquire, Ordering::Relaxed) {
+                match self.word.compare_exchange(
+                    word,
+                    word | own_bits(),
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                ) {
                     Ok(_) => return,
                     Err(now) => word = now,
                 }
@@ -145,7 +153,7 @@ impl RawMutex {
             // Signalled, so first. The owner of the moment may be about to go.
             self.wait_for_owner();
             queue = self.waiters.lock();
-            if self.take_as_first(&mut queue, owner) {
+            if self.take_as_first(&mut queue) {
                 return;
             }
             queue.wait_again(slot);
@@ -153,7 +161,7 @@ impl RawMutex {
     }
 
     /// The first waiter takes the lock, or sets `WAITERS` on the word of whoever has it.
-    fn take_as_first(&self, queue: &mut Locked<'_>, owner: u32) -> bool {
+    fn take_as_first(&self, queue: &mut Locked<'_>) -> bool {
         let mut bypassed = None;
         // Relaxed: looked at again in the exchange.
         let mut word = self.word.load(Ordering::Relaxed);
@@ -162,7 +170,7 @@ impl RawMutex {
             let new = if free {
                 // HANDOFF was for us. WAITERS for those behind us (M1).
                 let waiters = queue.more_than_one() && !seeded(Mutant::WaitersForgotten);
-                owner | if waiters { WAITERS } else { 0 }
+                own_bits() | if waiters { WAITERS } else { 0 }
             } else if *bypassed.get_or_insert_with(|| queue.bypass()) {
                 word | WAITERS | HANDOFF
             } else {
@@ -185,15 +193,15 @@ impl RawMutex {
         if !self.spinners.join(slot) {
             return false;
         }
-        let taken = self.spin_as_first(own_bits(slot));
+        let taken = self.spin_as_first();
         self.spinners.leave(slot);
         taken
     }
 
-    fn spin_as_first(&self, owner: u32) -> bool {
+    fn spin_as_first(&self) -> bool {
         let mut patience = Patience::new();
         loop {
-            if self.take(owner) {
+            if self.take() {
                 return true;
             }
             // Relaxed: a hint.
@@ -215,16 +223,8 @@ impl RawMutex {
         }
     }
 
-    #[cold]
-    fn unlock_slow(&self) {
-        // Release(unlock): pairs with Acquire(unlock) in lock() and take().
-        let word = self.word.fetch_and(FLAGS, Ordering::Release);
-        if word & WAITERS != 0 {
-            self.wake_first();
-        }
-    }
-
     /// Signals the first waiter, unless somebody took the lock meanwhile: then it is his to do (M1).
+    #[cold]
     fn wake_first(&self) {
         let mut queue = self.waiters.lock();
         let mut bypassed = None;
@@ -249,8 +249,8 @@ impl RawMutex {
     }
 }
 
-fn own_bits(slot: u32) -> u32 {
-    (slot + 1) << OWNER_SHIFT
+fn own_bits() -> u32 {
+    thread::signature() << OWNER_SHIFT
 }
 
 fn owner_of(word: u32) -> Option<u32> {

@@ -1,7 +1,7 @@
 //! Rwsem: the sleeping reader-writer lock, made so that as a write lock it is worth a mutex.
 //!
 //! # Theory
-//! One word says who has the lock, as a mutex's does: a writer signs with its thread's slot in the step that
+//! One word says who has the lock, as a mutex's does: a writer signs with its name in the step that
 //! takes the lock. A writer that spins therefore always knows for whom; the lock of 2016, whose owner stood
 //! in a second word and was empty for a moment, ended the spinning there and lost a quarter to the mutex.
 //!
@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 63 | `CROWD` | more readers than there can be threads: guards were leaked |
 //! | 35..63 | readers | how many readers have the lock, or just tried to (see below) |
-//! | 4..35 | writer | the writer's slot plus one, or 0 |
+//! | 4..35 | writer | the writer's [`signature`](thread::signature), or 0 |
 //! | 3 | `WRITER_NEXT` | readers have the lock, and a writer is first of those who spin for it |
 //! | 2 | `NO_SPIN` | readers have the lock, and somebody has already spun for them in vain |
 //! | 1 | `HANDOFF` | nobody new may take the lock: it goes to the first waiter |
@@ -119,8 +119,8 @@ fn held(count: u64) -> bool {
     count & !FLAGS != 0
 }
 
-fn sign(slot: u32) -> u64 {
-    u64::from(slot + 1) << WRITER_SHIFT
+fn sign() -> u64 {
+    u64::from(thread::signature()) << WRITER_SHIFT
 }
 
 fn writer_of(count: u64) -> Option<u32> {
@@ -199,33 +199,23 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     /// Locks for writing.
     #[inline]
     pub fn write(&self) {
-        let own = sign(thread::slot());
         // Acquire(unlock): pairs with Release(unlock) in both unlocks. A failure publishes nothing.
-        if self.count.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.write_slow(thread::slot());
+        if self.count.compare_exchange(0, sign(), Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.write_slow();
         }
     }
 
     /// Locks for writing if the lock is free now.
     #[inline]
     pub fn try_write(&self) -> bool {
-        self.take_write(sign(thread::slot()))
+        self.take_write()
     }
 
     /// Unlocks after [`write`](Self::write).
     #[inline]
     pub fn unlock_write(&self) {
-        let own = sign(thread::slot());
         // Release(unlock): the protected value; pairs with Acquire(unlock) in read() and write().
-        if self.count.compare_exchange(own, 0, Ordering::Release, Ordering::Relaxed).is_err() {
-            self.unlock_write_slow();
-        }
-    }
-
-    #[cold]
-    fn unlock_write_slow(&self) {
-        // Release(unlock): as in unlock_write().
-        if self.count.fetch_and(!WRITER, Ordering::Release) & WAITERS != 0 {
+        if self.count.fetch_sub(sign(), Ordering::Release) & WAITERS != 0 {
             self.wake();
         }
     }
@@ -249,11 +239,11 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     }
 
     /// Takes the lock for writing if it is free and not promised to a waiter.
-    fn take_write(&self, own: u64) -> bool {
+    fn take_write(&self) -> bool {
         // Relaxed: looked at again in the exchange.
         let mut count = self.count.load(Ordering::Relaxed);
         while admits_writer(count) {
-            let new = count & WAITERS | own;
+            let new = count & WAITERS | sign();
             // Acquire(unlock): pairs with Release(unlock) in both unlocks.
             match self.count.compare_exchange_weak(count, new, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return true,
@@ -264,10 +254,10 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     }
 
     /// Takes the lock if that is possible now.
-    fn take(&self, want: Want, slot: u32) -> bool {
+    fn take(&self, want: Want) -> bool {
         match want {
             Want::Read => self.try_read(),
-            Want::Write => self.take_write(sign(slot)),
+            Want::Write => self.take_write(),
         }
     }
 
@@ -295,7 +285,8 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     }
 
     #[cold]
-    fn write_slow(&self, slot: u32) {
+    fn write_slow(&self) {
+        let slot = thread::slot();
         if !self.spin(Want::Write, slot) {
             self.sleep(Want::Write, slot);
         }
@@ -310,7 +301,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         loop {
             let (admitted, taken) = match want {
                 Want::Read => (admits_reader(count), count + READER),
-                Want::Write => (admits_writer(count), count & WAITERS | sign(slot)),
+                Want::Write => (admits_writer(count), count & WAITERS | sign()),
             };
             if !admitted && (queue.first().is_some() || count & WAITERS != 0) {
                 break;
@@ -334,7 +325,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
             // Signalled, so first. The owner of the moment may be about to go.
             self.wait_for_owner();
             queue = self.waiters.lock();
-            if self.take_as_first(&mut queue, sign(slot)) {
+            if self.take_as_first(&mut queue) {
                 return;
             }
             queue.wait_again(slot);
@@ -342,7 +333,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     }
 
     /// The first waiter, a writer, takes the lock, or sets `WAITERS` on the count of whoever has it.
-    fn take_as_first(&self, queue: &mut Locked<'_>, own: u64) -> bool {
+    fn take_as_first(&self, queue: &mut Locked<'_>) -> bool {
         let mut bypassed = None;
         // Relaxed: looked at again in the exchange.
         let mut count = self.count.load(Ordering::Relaxed);
@@ -350,7 +341,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
             let free = !held(count);
             let new = if free {
                 // HANDOFF was for us. WAITERS for those behind us (R1).
-                own | if queue.more_than_one() { WAITERS } else { 0 }
+                sign() | if queue.more_than_one() { WAITERS } else { 0 }
             } else if *bypassed.get_or_insert_with(|| queue.bypass()) {
                 count | WAITERS | HANDOFF
             } else {
@@ -373,7 +364,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         if !self.spinners.join(slot) {
             return false;
         }
-        let taken = self.spin_as_first(want, slot);
+        let taken = self.spin_as_first(want);
         if !taken && want == Want::Write {
             self.renounce();
         }
@@ -381,10 +372,10 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         taken
     }
 
-    fn spin_as_first(&self, want: Want, slot: u32) -> bool {
+    fn spin_as_first(&self, want: Want) -> bool {
         let mut patience = Patience::new();
         loop {
-            if self.take(want, slot) {
+            if self.take(want) {
                 return true;
             }
             // Relaxed: a hint.

@@ -15,7 +15,20 @@ const ANSWER_MAX: u64 = 1 << 30;
 /// # Errors
 /// When `dir` cannot be reached, or the server does not answer.
 pub fn locks(dir: &Path) -> io::Result<Option<Vec<u8>>> {
-    match ask(device_of(dir)?, "locks\n")? {
+    ask_about_locks(dir, "locks\n")
+}
+
+/// What happened to the locks of each file of the sluicefs mount that holds `dir`: a line of JSON each, the most waited
+/// for first. `None` as for [`locks`].
+///
+/// # Errors
+/// As [`locks`].
+pub fn hot_locks(dir: &Path) -> io::Result<Option<Vec<u8>>> {
+    ask_about_locks(dir, "hot\n")
+}
+
+fn ask_about_locks(dir: &Path, question: &str) -> io::Result<Option<Vec<u8>>> {
+    match ask(device_of(dir)?, question)? {
         Some(answer) if answer == LOCKS_IN_KERNEL.as_bytes() => Ok(None),
         Some(answer) => unwrap(answer).map(Some),
         None => Ok(None),

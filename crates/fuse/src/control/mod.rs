@@ -5,7 +5,8 @@
 //! from any path inside the mount. One question per connection:
 //! ```text
 //!   client                        server
-//!   "locks\n" or "stat\n"   ──>
+//!   "locks\n", "hot\n" or
+//!   "stat\n"                ──>
 //!                           <──   "ok\n" and the answer, or one line that says why not; end of stream
 //! ```
 //! Anybody can bind or connect to an abstract name, so both sides look at the other's credentials: the server
@@ -14,7 +15,7 @@
 mod client;
 mod server;
 
-pub use client::{all_locks, kernel_locks, locks, stat, stat_of_device};
+pub use client::{all_locks, hot_locks, kernel_locks, locks, stat, stat_of_device};
 pub(crate) use server::Server;
 
 use rustix::net::sockopt;
@@ -27,7 +28,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// First line of an answer.
 const OK: &str = "ok\n";
-/// The whole answer to `locks` when the kernel serves them.
+/// The whole answer to `locks` and `hot` when the kernel serves them.
 const LOCKS_IN_KERNEL: &str = "locks are served by the kernel\n";
 
 /// Where the server of the mount with device number `device` listens.

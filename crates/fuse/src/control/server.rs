@@ -3,13 +3,15 @@
 use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, is_trusted};
 use crate::connection::Connection;
 use crate::lock_class::SERVING;
-use sluice_locks::{LockEntry, proc_locks};
+use sluice_locks::{FileStatistics, LockEntry, proc_locks};
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Mutex, Weak};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
+/// So many of the hottest files are told of.
+const HOT_MAX: usize = 1000;
 /// The longest question.
 const QUESTION_MAX: usize = 64;
 /// Device numbers are used again at once, so the name may belong to a server that is just ending.
@@ -132,9 +134,10 @@ fn answer(mut stream: UnixStream, dev: u64, connection: &Weak<Connection>) -> io
     let Some(connection) = connection.upgrade() else { return Ok(()) };
     let text = match question.as_slice() {
         b"locks" if connection.serves_locks() => format!("{OK}{}", locks(&connection, dev)),
-        b"locks" => LOCKS_IN_KERNEL.into(),
+        b"hot" if connection.serves_locks() => format!("{OK}{}", hot(&connection)),
+        b"locks" | b"hot" => LOCKS_IN_KERNEL.into(),
         b"stat" => format!("{OK}{}\n", stat(&connection)),
-        _ => "unknown question: ask locks or stat\n".into(),
+        _ => "unknown question: ask locks, hot or stat\n".into(),
     };
     stream.write_all(text.as_bytes())
 }
@@ -154,6 +157,29 @@ fn locks(connection: &Connection, dev: u64) -> String {
     let entries = connection.superblock.lock_domain().list();
     let entries: Vec<_> = entries.into_iter().map(|entry| LockEntry { dev, ..entry }).collect();
     proc_locks(&entries)
+}
+
+/// One line of JSON for each file that was ever locked, the most waited for first.
+fn hot(connection: &Connection) -> String {
+    let line = |file: &FileStatistics| {
+        let FileStatistics {
+            dev: _,
+            ino,
+            held,
+            waiting,
+            grants,
+            waits,
+            bypasses,
+            wait_ns_total,
+            wait_ns_max,
+        } = file;
+        format!(
+            "{{\"inode\":{ino},\"held\":{held},\"waiting\":{waiting},\"grants\":{grants},\"waits\":{waits},\
+             \"bypasses\":{bypasses},\"wait_ns_total\":{wait_ns_total},\"wait_ns_max\":{wait_ns_max}}}\n"
+        )
+    };
+    let files = connection.superblock.lock_domain().statistics();
+    files.iter().filter(|file| file.grants > 0).take(HOT_MAX).map(line).collect()
 }
 
 /// One line of JSON.

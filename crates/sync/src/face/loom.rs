@@ -228,6 +228,11 @@ pub mod thread {
         SLOT.with(|slot| *slot)
     }
 
+    /// By what a lock names the calling thread as its owner: the slot plus one.
+    pub(crate) fn signature() -> u32 {
+        slot() + 1
+    }
+
     /// Nobody can tell.
     pub fn running(_slot: u32) -> Option<bool> {
         None

@@ -297,6 +297,13 @@ pub mod thread {
         super::super::slot::current()
     }
 
+    /// By what a lock names the calling thread as its owner, not 0. The same for all threads: nobody could tell
+    /// whether the owner runs, and the own slot would cost each lock a look into thread-local memory.
+    #[inline]
+    pub(crate) fn signature() -> u32 {
+        1
+    }
+
     /// Which of the threads that the calling one plays it is now: natively it is one.
     #[inline]
     pub(crate) fn lane() -> usize {

@@ -260,6 +260,12 @@ pub mod thread {
         super::super::slot::current() * SLOTS + lane() as u32
     }
 
+    /// By what a lock names the calling thread as its owner: the slot plus one.
+    #[inline]
+    pub(crate) fn signature() -> u32 {
+        slot() + 1
+    }
+
     /// Which of the threads that the calling one plays it is now: itself, or a CPU, counted from 1.
     #[inline]
     pub(crate) fn lane() -> usize {
