@@ -12,7 +12,7 @@
 use super::blocks::Kind;
 use super::world::world;
 use crate::face::atomic::{AtomicI64, Ordering};
-use crate::face::{Host, Mutant, seeded};
+use crate::face::{Host, Mutant, name_value, seeded};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -52,6 +52,8 @@ impl<T: Send + Sync + 'static> Counted<T> {
         let counted = world(home).allocate(Self::KIND).cast::<Counted<T>>();
         // SAFETY: a new block of our kind: large enough, aligned, and nobody else's.
         unsafe { counted.write(Counted { header, value }) };
+        // SAFETY: written above, and only we know it.
+        name_value(unsafe { &counted.as_ref().value }, std::any::type_name::<T>(), "");
         counted
     }
 }

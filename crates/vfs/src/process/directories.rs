@@ -57,8 +57,9 @@ impl Process {
         let file = self.file(fd)?;
         file.check_opened()?;
         let dir = file.inode();
-        let mut cursor = file.cursor.lock();
-        let mut last = cursor.position;
+        dir.as_dir()?;
+        let cursor = file.cursor.hold();
+        let mut last = cursor.position();
         dir.visit_entries(last, &mut |entry| {
             let taken = visit(entry);
             if taken {
@@ -66,8 +67,8 @@ impl Process {
             }
             taken
         })?;
-        if cursor.position != last {
-            cursor.position = last;
+        if cursor.position() != last {
+            cursor.move_to(last);
         }
         if file.updates_atime() {
             dir.touch_atime();
@@ -111,13 +112,12 @@ impl Process {
     /// # Errors
     /// `ENOENT` when it was removed.
     pub fn getcwd(&self) -> Result<PathBuf, Errno> {
-        let mounts = self.fs.mounts();
         let section = rcu::domain().read();
-        let root = mounts.root(&section);
+        let root = self.fs.mounts().root(&section);
         let mut at = self.cwd.load(&section).place();
         let mut components: Vec<&[u8]> = Vec::new();
         while !at.is_same(root) {
-            let named = mounts.below_mounts(at, &section);
+            let named = at.below_mounts();
             let parent = Inode::parent_in(named.inode, &section).ok_or(Errno::ENOTDIR)?;
             if parent.is_same(named.inode) {
                 // The top of a detached mount: no path leads here.
@@ -129,7 +129,7 @@ impl Process {
             components.push(name);
             at = Place { mount: named.mount, inode: parent };
             if at.is_mount_root() {
-                at = mounts.enter(at, &section);
+                at = at.enter(&section);
             }
         }
         let mut path = Vec::new();
