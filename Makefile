@@ -13,7 +13,7 @@ CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
 
-.PHONY: help demo build test fmt clippy doc deny unit conformance pjdfstest fsx foreign stress clean prerequisites programs
+.PHONY: help demo build test fmt clippy doc deny unit conformance pjdfstest fsx foreign pages regression stress clean prerequisites programs
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,8 @@ help:
 	@echo 'make unit         the Rust tests alone'
 	@echo 'make conformance  pjdfstest and fsx over a mount'
 	@echo 'make foreign      every workload on tmpfs, ext4, xfs and a FUSE file system that is not ours (root)'
+	@echo 'make pages        the HTML pages in headless Chromium'
+	@echo 'make regression   does the lab find a shared counter in open, and nothing where nothing changed?'
 	@echo 'make stress       one minute of threads on shared names, then the invariant checker'
 
 demo: build
@@ -70,6 +72,13 @@ fsx: $(SLUICE) $(TOOLS)/bin/fsx
 foreign:
 	cargo build --locked -p sluice
 	sh tests/foreign
+
+pages:
+	cargo build --locked -p sluice
+	sh tests/pages/run
+
+regression: prerequisites
+	tests/regression/run
 
 stress: prerequisites
 	SLUICE_STRESS_SECONDS=60 cargo test --locked --release -p sluice-oracle --test stress

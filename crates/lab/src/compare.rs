@@ -1,14 +1,15 @@
 //! Compare: two results side by side, and for each row whether it became faster, slower, or shows no difference.
 //!
 //! # Theory
-//! Rows belong together when workload, target, variant, CPUs and tasks are the same. Rows of one file that are the
-//! same in these are runs of one thing, and are put together: two builds that were measured in turn, A B A B, with
-//! each one's lines appended to a file of its own, are compared with the drift of the machine in the noise and not in the difference.
+//! Rows belong together when workload, target, variant, CPUs and tasks are the same. Two builds are best measured in
+//! turn, A B A B, each one's lines appended to a file of its own: then the drift of the machine is in the noise and not in
+//! the difference. The runs of one process share where its memory happened to lie, which by itself makes two
+//! processes of one build differ; so of rows that are the same in all these, each counts as one run, its median.
 //! What counts as a difference is told in [`stats`](crate::stats).
 
 use crate::failure::{Context, Failure, Result};
 use crate::row::Row;
-use crate::stats::{Interval, differ, ratio_interval};
+use crate::stats::{Interval, differ, ratio, ratio_interval};
 use crate::table::{Table, grouped};
 use std::fmt;
 use std::path::Path;
@@ -44,7 +45,7 @@ pub struct Pair {
     pub before: Row,
     /// The row of the second.
     pub after: Row,
-    /// `ops_per_s` after over before.
+    /// After over before.
     pub ratio: f64,
     /// Where that ratio lies, with 99% confidence; `None` below two runs a side.
     pub interval: Option<Interval>,
@@ -54,7 +55,8 @@ pub struct Pair {
 
 impl Pair {
     fn of(before: &Row, after: &Row) -> Option<Pair> {
-        let ratio = after.ops_per_s? / before.ops_per_s?;
+        let ratio =
+            ratio(&before.rates, &after.rates).or_else(|| Some(after.ops_per_s? / before.ops_per_s?))?;
         let verdict = match differ(&before.rates, &after.rates) {
             true if ratio > 1.0 => Verdict::Faster,
             true if ratio < 1.0 => Verdict::Slower,
@@ -176,19 +178,24 @@ fn key(row: &Row) -> (&str, &str, Option<&str>, usize, usize) {
     (&row.workload, &row.target, row.variant.as_deref(), row.cpus, row.tasks)
 }
 
-/// Puts rows of one key together.
+/// Puts rows of one key together: each is a run of the whole.
 fn together(rows: &[Row]) -> Vec<Row> {
-    let mut all: Vec<Row> = Vec::new();
+    let mut groups: Vec<Vec<&Row>> = Vec::new();
     for row in rows {
-        match all.iter_mut().find(|other| key(other) == key(row)) {
-            None => all.push(row.clone()),
-            Some(first) => {
-                let rates = [&first.rates[..], &row.rates].concat();
-                first.set_rates(first.ops + row.ops, &rates);
-            }
+        match groups.iter_mut().find(|group| key(group[0]) == key(row)) {
+            None => groups.push(vec![row]),
+            Some(group) => group.push(row),
         }
     }
-    all
+    let one = |group: Vec<&Row>| {
+        let mut all = group[0].clone();
+        if group.len() > 1 {
+            let rates: Vec<f64> = group.iter().filter_map(|row| row.ops_per_s).collect();
+            all.set_rates(group.iter().map(|row| row.ops).sum(), &rates);
+        }
+        all
+    };
+    groups.into_iter().map(one).collect()
 }
 
 #[cfg(test)]
@@ -236,14 +243,31 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_one_thing_are_its_runs() {
-        let before = [row("a", &[1.0, 3.0]), row("a", &[2.0])];
+    fn each_line_of_one_thing_is_a_run_of_it() {
+        let before = [row("a", &[1.0, 3.0, 9.0]), row("a", &[5.0]), row("a", &[4.0])];
         let comparison = compare(&before, &[row("a", &[2.0]), row("z", &[1.0])]).unwrap();
-        assert_eq!(
-            (comparison.pairs[0].before.runs, comparison.pairs[0].ratio, comparison.alone),
-            (3, 1.0, 1)
-        );
+        assert_eq!(comparison.pairs[0].before.rates, [3.0, 5.0, 4.0]);
+        assert_eq!((comparison.pairs[0].ratio, comparison.alone), (0.5, 1));
         assert!(compare(&before, &[row("z", &[1.0])]).is_err());
+    }
+
+    #[test]
+    fn processes_that_differ_by_chance_are_no_difference() {
+        // Each line is a process with a speed of its own, in which five runs hardly differ.
+        for seed in 0..20 {
+            let mut chance = Chance(seed * 77 + 1);
+            let mut uniform = |width: f64| 1.0 + width * ((chance.next() % 1000) as f64 / 1000.0 - 0.5);
+            let mut side = || {
+                let mut lines = Vec::new();
+                for _ in 0..5 {
+                    let process = 1e6 * uniform(0.2);
+                    let runs: Vec<f64> = (0..5).map(|_| process * uniform(0.002)).collect();
+                    lines.push(row("a", &runs));
+                }
+                lines
+            };
+            assert_eq!(verdicts(&side(), &side()), [Verdict::NoDifference], "seed {seed}");
+        }
     }
 
     #[test]

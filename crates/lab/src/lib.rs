@@ -38,6 +38,7 @@ pub mod private_dir;
 pub mod report;
 pub mod row;
 pub mod run_in_mount;
+pub mod sleep_places;
 pub mod stats;
 pub mod table;
 pub mod target;

@@ -36,6 +36,40 @@ pub fn context_switches() -> Option<u64> {
     u64::try_from(usage.voluntary_context_switches() + usage.involuntary_context_switches()).ok()
 }
 
+/// The number by which the kernel knows the calling thread.
+pub fn task_number() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
+}
+
+/// Where a task's time goes, in nanoseconds since it was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TaskTime {
+    /// On a CPU.
+    pub on_cpu: u64,
+    /// Ready to run, while others had the CPU.
+    pub for_cpu: u64,
+}
+
+impl TaskTime {
+    /// That of the calling thread; `None` when the system does not tell.
+    pub fn now() -> Option<TaskTime> {
+        TaskTime::parse(&fs::read_to_string("/proc/thread-self/schedstat").ok()?)
+    }
+
+    fn parse(schedstat: &str) -> Option<TaskTime> {
+        let mut words = schedstat.split_ascii_whitespace().map(str::parse);
+        Some(TaskTime { on_cpu: words.next()?.ok()?, for_cpu: words.next()?.ok()? })
+    }
+
+    /// The time from `earlier` to `self`.
+    pub fn since(self, earlier: TaskTime) -> TaskTime {
+        TaskTime {
+            on_cpu: self.on_cpu.saturating_sub(earlier.on_cpu),
+            for_cpu: self.for_cpu.saturating_sub(earlier.for_cpu),
+        }
+    }
+}
+
 /// The file system that holds `path`, as its type and its options: `"tmpfs rw,nosuid"`.
 pub fn file_system(path: &Path) -> Option<String> {
     let path = fs::canonicalize(path).ok()?;
@@ -148,6 +182,15 @@ mod tests {
         assert_eq!(of("/dev/shm/x"), "tmpfs rw,nosuid,rw,size=1g");
         assert_eq!(of("/dev/shmx"), "ext4 rw,relatime,rw,discard");
         assert!(context_switches().is_some());
+    }
+
+    #[test]
+    fn a_task_knows_where_its_time_went() {
+        let time = |on_cpu, for_cpu| TaskTime { on_cpu, for_cpu };
+        assert_eq!(TaskTime::parse("70 30 2\n"), Some(time(70, 30)));
+        assert_eq!(TaskTime::parse(""), None);
+        assert_eq!(time(70, 30).since(time(20, 40)), time(50, 0));
+        assert!(task_number() > 0);
     }
 
     #[test]

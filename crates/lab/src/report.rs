@@ -63,9 +63,17 @@ pub fn of_comparison(comparison: &Comparison) -> Result<String> {
     Ok(page.finish())
 }
 
-/// A section for each workload on each machine, in the order of the rows.
-fn sections<'a>(page: &mut Page, rows: Vec<Named<'a>>) -> Result<()> {
-    let mut groups: Vec<(String, Vec<Named<'a>>)> = Vec::new();
+/// A section for each workload on each machine.
+fn sections(page: &mut Page, rows: Vec<Named<'_>>) -> Result<()> {
+    for (heading, html) in groups(rows)? {
+        page.section(heading, html);
+    }
+    Ok(())
+}
+
+/// A heading and the figures for each workload on each machine, in the order of the rows.
+fn groups(rows: Vec<Named<'_>>) -> Result<Vec<(String, String)>> {
+    let mut groups: Vec<(String, Vec<Named<'_>>)> = Vec::new();
     for named in rows {
         let row = named.row;
         let place = if row.simulated { format!(" on {} (simulated)", row.target) } else { String::new() };
@@ -75,10 +83,7 @@ fn sections<'a>(page: &mut Page, rows: Vec<Named<'a>>) -> Result<()> {
             None => groups.push((heading, vec![named])),
         }
     }
-    for (heading, group) in groups {
-        page.section(heading, figures(&group)?);
-    }
-    Ok(())
+    groups.into_iter().map(|(heading, group)| Ok((heading, figures(&group)?))).collect()
 }
 
 /// The name of a row among those it is drawn with.
@@ -99,13 +104,14 @@ fn facts(rows: &[Row]) -> String {
             }
         }
     }
-    let simulated = rows.iter().any(|row| row.simulated);
-    if simulated {
-        lines.push(
-            "Simulated figures hold for the simulated machine, and are never set beside native ones.".into(),
-        );
-    }
-    lines.iter().map(|line| format!("<p class=\"facts\">{}</p>\n", escape(line))).collect()
+    let lines: String =
+        lines.iter().map(|line| format!("<p class=\"facts\">{}</p>\n", escape(line))).collect();
+    let simulated = if rows.iter().any(|row| row.simulated) {
+        "<p>Simulated figures hold for the simulated machine, and are never set beside native ones.</p>\n"
+    } else {
+        ""
+    };
+    format!("{simulated}<details><summary>Machines and commands</summary>\n{lines}</details>\n")
 }
 
 #[cfg(test)]

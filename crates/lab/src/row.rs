@@ -1,9 +1,16 @@
 //! Row: one line of `bench --json`, and how the runs behind it are summed up.
 
 use crate::machine::CpuTime;
+use crate::sleep_places::SleepPlaces;
 use crate::stats::{median, median_interval, standard_deviation};
-use crate::timed_run::{Outcome, latencies};
+use crate::timed_run::{Outcome, latencies, total};
 use serde::{Deserialize, Serialize};
+
+/// Each bound of [`Row::latency`] over the one before.
+pub(crate) const BUCKET_RATIO: f64 = 1.2;
+
+/// Places of the kernel that a row names.
+const PLACES_MAX: usize = 5;
 
 /// One result: a workload on a target at a number of CPUs. Field names are an interface: tools parse them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,8 +75,17 @@ pub struct Row {
     /// Context switches of the tasks per operation.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub switches_per_op: Option<f64>,
-    /// Distribution of the sampled latencies: at most so many nanoseconds, so many operations; each bound is
-    /// twice the one before.
+    /// Share of the tasks' time that they were asleep in the kernel, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub asleep: Option<f64>,
+    /// Share of it that they were ready to run while others had the CPU.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub for_cpu: Option<f64>,
+    /// Where in the kernel they slept, and the share of looks at a task that found it there, the most frequent first.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub asleep_in: Vec<(String, f64)>,
+    /// Distribution of the sampled latencies: at most so many nanoseconds, and more than the bound before, so many
+    /// operations; bounds are [`BUCKET_RATIO`] apart, and those without operations are left out.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub latency: Vec<(u64, u64)>,
     /// The lines that CPUs waited for most; only for simulated rows.
@@ -155,6 +171,9 @@ impl Row {
             user: None,
             system: None,
             switches_per_op: None,
+            asleep: None,
+            for_cpu: None,
+            asleep_in: Vec::new(),
             latency: Vec::new(),
             hottest: Vec::new(),
             file_system: None,
@@ -192,10 +211,10 @@ impl Row {
             self.p50_ns = Some(latency.value_at_quantile(0.5));
             self.p99_ns = Some(latency.value_at_quantile(0.99));
             self.max_ns = Some(latency.max());
-            let buckets = latency.iter_log(64, 2.0);
-            self.latency = buckets
-                .map(|bucket| (bucket.value_iterated_to(), bucket.count_since_last_iteration()))
-                .collect();
+            let buckets = latency.iter_log(64, BUCKET_RATIO);
+            let buckets =
+                buckets.map(|bucket| (bucket.value_iterated_to(), bucket.count_since_last_iteration()));
+            self.latency = buckets.filter(|(_, count)| *count > 0).collect();
         }
         let time = outcomes.iter().map(|outcome| outcome.cpu_time).collect::<Option<Vec<_>>>();
         let time = time.map(|times| times.into_iter().fold(CpuTime::default(), |sum, time| sum + time));
@@ -205,9 +224,29 @@ impl Row {
         self.system = share(|time| time.system);
         let idle: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.idle).collect();
         self.idle = median(&idle);
+        self.set_sleep(outcomes);
         self.hottest = outcomes.first().map(|outcome| outcome.hottest.clone()).unwrap_or_default();
         let switches: Option<u64> = outcomes.iter().map(|outcome| outcome.context_switches).sum();
         self.switches_per_op = switches.filter(|_| self.ops > 0).map(|count| count as f64 / self.ops as f64);
+    }
+}
+
+impl Row {
+    /// Sets what is known of the tasks' time.
+    fn set_sleep(&mut self, outcomes: &[Outcome]) {
+        let times = outcomes.iter().map(|outcome| outcome.task_time).collect::<Option<Vec<_>>>();
+        let (spent, all) = times.unwrap_or_default().into_iter().fold(Default::default(), total);
+        if !all.is_zero() {
+            let share = |nanoseconds: u64| (nanoseconds as f64 / all.as_nanos() as f64).min(1.0);
+            self.for_cpu = Some(share(spent.for_cpu));
+            self.asleep = Some(1.0 - share(spent.on_cpu + spent.for_cpu));
+        }
+        let mut places = SleepPlaces::default();
+        outcomes.iter().for_each(|outcome| places.add(&outcome.sleep_places));
+        let share = |count: u64| count as f64 / places.looks.max(1) as f64;
+        self.asleep_in = places.asleep.iter().map(|(place, &count)| (place.clone(), share(count))).collect();
+        self.asleep_in.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        self.asleep_in.truncate(PLACES_MAX);
     }
 }
 

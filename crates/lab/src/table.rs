@@ -52,6 +52,9 @@ impl Table {
     }
 }
 
+/// The share of sleep that is told of.
+const WORTH_A_LINE: f64 = 0.05;
+
 /// The rows of a benchmark; each is compared with the first target's row of the same workload and CPUs.
 pub fn of_rows(rows: &[Row]) -> String {
     let mut table = Table::with_left_columns(2);
@@ -89,6 +92,19 @@ pub fn of_rows(rows: &[Row]) -> String {
                 row.workload, row.target, row.cpus, line.name
             );
         }
+    }
+    for row in rows.iter().filter(|row| row.asleep.is_some_and(|share| share >= WORTH_A_LINE)) {
+        let places = row.asleep_in.iter().map(|(place, share)| format!("{place} {:.0}%", 100.0 * share));
+        let places: Vec<String> = places.collect();
+        let _ = writeln!(
+            text,
+            "{} on {}, {} CPUs: tasks are asleep {:.0}% of their time; seen in {}",
+            row.workload,
+            row.target,
+            row.cpus,
+            100.0 * row.asleep.unwrap_or_default(),
+            if places.is_empty() { "no place that the kernel names".to_owned() } else { places.join(", ") }
+        );
     }
     for row in rows {
         if let Some(bytes) = row.bytes_per_file {

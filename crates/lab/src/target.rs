@@ -42,7 +42,7 @@ pub enum Open {
     Append,
 }
 
-/// What a lock call asks for: the whole file, exclusively, or to let go.
+/// What a lock call asks for: to have the file exclusively, or to let go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lock {
     /// Take the lock, or fail with `EAGAIN`.
@@ -104,8 +104,8 @@ pub trait Calls {
     fn readlink(&mut self, path: &str) -> CallResult<Vec<u8>>;
     /// Reads the whole directory; `visit` gets each name but `.` and `..`, and whether it is a directory.
     fn read_dir(&mut self, path: &str, visit: &mut dyn FnMut(&[u8], bool)) -> CallResult<()>;
-    /// A POSIX lock (`fcntl`) on the whole file.
-    fn posix_lock(&mut self, file: Handle, lock: Lock) -> CallResult<()>;
+    /// A POSIX lock (`fcntl`) on the first `length` bytes; 0: on the whole file, as `l_len` has it.
+    fn posix_lock(&mut self, file: Handle, lock: Lock, length: u64) -> CallResult<()>;
     /// A lock of the open file (`fcntl`, OFD) on the whole file.
     fn ofd_lock(&mut self, file: Handle, lock: Lock) -> CallResult<()>;
     /// A BSD lock (`flock`).
@@ -320,20 +320,20 @@ pub(crate) mod tests {
             with_task(target, |calls| {
                 write_new_file(calls, "locked", 0o600, b"")?;
                 let file = calls.open("locked", Open::ReadWrite)?;
-                calls.posix_lock(file, Lock::Exclusive)?;
+                calls.posix_lock(file, Lock::Exclusive, 0)?;
                 calls.flock(file, Lock::Exclusive)?;
                 with_task(target, |other| {
                     let file = other.open("locked", Open::ReadWrite)?;
-                    assert_eq!(other.posix_lock(file, Lock::Exclusive), Err(Errno::EAGAIN));
+                    assert_eq!(other.posix_lock(file, Lock::Exclusive, 0), Err(Errno::EAGAIN));
                     assert_eq!(other.flock(file, Lock::Exclusive), Err(Errno::EAGAIN));
                     other.close(file)?;
                     Ok(())
                 })?;
-                calls.posix_lock(file, Lock::Unlock)?;
+                calls.posix_lock(file, Lock::Unlock, 0)?;
                 calls.flock(file, Lock::Unlock)?;
                 with_task(target, |other| {
                     let file = other.open("locked", Open::ReadWrite)?;
-                    other.posix_lock(file, Lock::Exclusive)?;
+                    other.posix_lock(file, Lock::Exclusive, 0)?;
                     other.flock(file, Lock::Exclusive)?;
                     other.close(file)?;
                     Ok(())

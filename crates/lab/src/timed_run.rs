@@ -18,17 +18,24 @@
 use crate::corpus::Corpus;
 use crate::failure::{Context, Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::machine::{self, CpuTime};
+use crate::machine::{self, CpuTime, TaskTime};
 use crate::row::HotLine;
+use crate::sleep_places::SleepPlaces;
 use crate::target::{Calls, Target, remove_emptied, remove_tree, with_task};
 use crate::workload::{Seat, Shape, Task, Workload};
 use hdrhistogram::Histogram;
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::time::{Duration, Instant};
-use sluice_sync::{Arc, Barrier, cpu, thread};
+use sluice_sync::{Arc, Barrier, Mutex, cpu, thread};
 
 /// One in how many operations has its latency taken.
 pub const SAMPLE_EVERY: u64 = 16;
+
+/// How often the conductor looks where tasks sleep.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// The kernel brings a running task's time up to date at each tick: what lasted less than some ticks is not known.
+const SETTLED: Duration = Duration::from_millis(40);
 
 /// When a run ends.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -71,6 +78,10 @@ pub struct Outcome {
     pub cpu_time: Option<CpuTime>,
     /// How often tasks left their CPU while they worked.
     pub context_switches: Option<u64>,
+    /// Where the tasks' time went: on a CPU, waiting for one, and the rest asleep; and all of it.
+    pub task_time: Option<(TaskTime, Duration)>,
+    /// Where they slept.
+    pub sleep_places: SleepPlaces,
     /// The lines waited for most, on a simulated machine.
     pub hottest: Vec<HotLine>,
 }
@@ -85,6 +96,8 @@ impl Outcome {
             idle: None,
             cpu_time: None,
             context_switches: None,
+            task_time: None,
+            sleep_places: SleepPlaces::default(),
             hottest: Vec::new(),
         }
     }
@@ -112,6 +125,7 @@ pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome
         start: Barrier::new(setting.tasks + 1),
         stop: AtomicBool::new(false),
         failed: AtomicBool::new(false),
+        tasks: Mutex::new(Vec::new()),
     };
     let outcome: Result<Outcome> = thread::scope(|scope| {
         let tasks: Vec<_> = (0..setting.tasks)
@@ -126,11 +140,12 @@ pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome
         if conductor.failed.load(Ordering::Acquire) {
             conductor.stop.store(true, Ordering::Release);
         }
+        let mut sleep_places = SleepPlaces::of(std::mem::take(&mut *conductor.tasks.lock()));
         let before = CpuTime::now(setting.cpus);
         let start = Instant::now();
         conductor.start.wait();
         if let Limit::Time(time) = setting.limit {
-            nap(time, interrupt);
+            watch(&mut sleep_places, time, interrupt);
             conductor.stop.store(true, Ordering::Release);
         }
         let end = Instant::now();
@@ -148,7 +163,7 @@ pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome
             parts.push(task.join().unwrap_or_else(|_| Err(Failure::Failed("a task panicked".into())))?);
         }
         let cpu_time = before.zip(after).map(|(before, after)| after.since(before));
-        Ok(sum_up(setting, &parts, start, end, cpu_time))
+        Ok(Outcome { sleep_places, ..sum_up(setting, &parts, start, end, cpu_time) })
     });
     let cleared = with_task(setting.target, |calls| Ok(remove_tree(calls, setting.dir)?));
     let outcome = outcome?;
@@ -159,10 +174,11 @@ pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome
 
 /// What the tasks and their conductor share.
 struct Conductor {
-    ready: Barrier,     // immutable
-    start: Barrier,     // immutable
-    stop: AtomicBool,   // atomic (stop): set by the conductor, once
-    failed: AtomicBool, // atomic (failed): set by tasks before `ready`, read after it
+    ready: Barrier,         // immutable
+    start: Barrier,         // immutable
+    stop: AtomicBool,       // atomic (stop): set by the conductor, once
+    failed: AtomicBool,     // atomic (failed): set by tasks before `ready`, read after it
+    tasks: Mutex<Vec<u32>>, // filled by tasks before `ready`, read after it
 }
 
 /// What one task has done.
@@ -173,6 +189,15 @@ struct Part {
     end: Instant,
     latency_ns: Histogram<u64>,
     context_switches: Option<u64>,
+    task_time: Option<(TaskTime, Duration)>,
+}
+
+impl Part {
+    /// What a task has done by now.
+    fn ending(ops: u64, in_passes: Duration, latency_ns: Histogram<u64>) -> Part {
+        let end = Instant::now();
+        Part { ops, in_passes, end, latency_ns, context_switches: None, task_time: None }
+    }
 }
 
 /// The life of one task, on its own thread.
@@ -182,17 +207,20 @@ fn perform(setting: &Setting<'_>, index: usize, conductor: &Conductor) -> Result
         // Release(failed): pairs with the load after the barrier.
         conductor.failed.store(true, Ordering::Release);
     }
+    conductor.tasks.lock().push(machine::task_number());
     // Whatever happened, come to the barriers: the others wait for everybody.
     conductor.ready.wait();
     conductor.start.wait();
     let (mut calls, mut task, dir) = prepared?;
-    let before = machine::context_switches();
+    let (before, time_before, start) = (machine::context_switches(), TaskTime::now(), Instant::now());
     let mut part = match setting.workload.shape {
         Shape::Passes => work_in_passes(&mut *task, &mut *calls, setting.limit, &conductor.stop),
         _ => work_steadily(&mut *task, &mut *calls, setting.limit, &conductor.stop),
     };
     if let Ok(part) = &mut part {
         part.context_switches = before.zip(machine::context_switches()).map(|(before, after)| after - before);
+        let spent = time_before.zip(TaskTime::now()).map(|(before, after)| after.since(before));
+        part.task_time = spent.map(|spent| (spent, start.elapsed())).filter(|(_, all)| *all >= SETTLED);
     }
     let verified = part.and_then(|part| task.verify(&mut *calls, setting.target).map(|()| part));
     task.tidy(&mut *calls).context(|| "tidying up")?;
@@ -252,7 +280,7 @@ fn work_steadily(
         step(task, calls, ops, &mut latency_ns)?;
         ops += 1;
     }
-    Ok(Part { ops, in_passes: Duration::ZERO, end: Instant::now(), latency_ns, context_switches: None })
+    Ok(Part::ending(ops, Duration::ZERO, latency_ns))
 }
 
 fn work_in_passes(
@@ -277,7 +305,7 @@ fn work_in_passes(
         in_passes += start.elapsed();
         // Relaxed: as above.
         if ops >= most || stop.load(Ordering::Relaxed) {
-            return Ok(Part { ops, in_passes, end: Instant::now(), latency_ns, context_switches: None });
+            return Ok(Part::ending(ops, in_passes, latency_ns));
         }
     }
 }
@@ -323,23 +351,31 @@ fn sum_up(
         }
     };
     let context_switches = parts.iter().map(|part| part.context_switches).sum();
+    let task_time = parts.iter().map(|part| part.task_time).collect::<Option<Vec<_>>>();
+    let task_time = task_time.map(|times| times.into_iter().fold(Default::default(), total));
     let idle = cpu_time.filter(|time| time.total > 0).map(|time| time.idle as f64 / time.total as f64);
-    Outcome { latency_ns, idle, cpu_time, context_switches, ..Outcome::new(ops, ops_per_s) }
+    Outcome { latency_ns, idle, cpu_time, context_switches, task_time, ..Outcome::new(ops, ops_per_s) }
 }
 
 fn rate(ops: u64, time: Duration) -> f64 {
     ops as f64 / time.as_secs_f64().max(1e-9)
 }
 
-/// Sleeps for `time`, or until the interrupt.
-fn nap(time: Duration, interrupt: &Interrupt) {
+/// The times of two tasks, or of the runs of several, together.
+pub fn total((a, all_a): (TaskTime, Duration), (b, all_b): (TaskTime, Duration)) -> (TaskTime, Duration) {
+    (TaskTime { on_cpu: a.on_cpu + b.on_cpu, for_cpu: a.for_cpu + b.for_cpu }, all_a + all_b)
+}
+
+/// Looks where tasks sleep for `time`, or until the interrupt.
+fn watch(sleep_places: &mut SleepPlaces, time: Duration, interrupt: &Interrupt) {
     let start = Instant::now();
     while !interrupt.is_raised() {
         let left = time.saturating_sub(start.elapsed());
         if left.is_zero() {
             return;
         }
-        thread::sleep(left.min(Duration::from_millis(100)));
+        thread::sleep(left.min(LOOK_EVERY));
+        sleep_places.look();
     }
 }
 

@@ -15,6 +15,7 @@ mod descriptor;
 mod file_lock;
 mod lease;
 mod length;
+mod mixes;
 mod open_close;
 mod place;
 mod readdir;
@@ -177,7 +178,7 @@ mod tests {
                     Err(failure) => panic!("{}: {failure}", workload.name),
                 }
             };
-            if ["posix01", "posix02", "lock1"].contains(&workload.name) {
+            if ["posix01", "posix02", "lock1", "lock2"].contains(&workload.name) {
                 on_every_target_with_lock_owners(body);
             } else {
                 on_every_target(body);

@@ -3,7 +3,7 @@
 use super::page::{Cell, escape, table};
 use super::plot::{Axes, MARKS, Plot, Point, Series, short};
 use crate::failure::Result;
-use crate::row::Row;
+use crate::row::{BUCKET_RATIO, Row};
 use crate::table::{duration, grouped};
 use std::fmt::Write as _;
 
@@ -111,15 +111,20 @@ impl Curves<'_> {
             let row = self.rows.iter().find(|named| named.name == *name && named.row.cpus == cpus);
             let buckets = row.map(|named| &named.row.latency[..]).unwrap_or_default();
             let all: u64 = buckets.iter().map(|(_, count)| count).sum();
-            let mut below = 0;
-            let points = buckets.iter().map(|&(bound, count)| {
-                below += count;
-                Point { x: bound as f64, y: 100.0 * below as f64 / all.max(1) as f64, range: None }
+            let mut left = all;
+            // Before the first bound there are all; after the last bound none is left, and the curve ends before it.
+            let start = buckets.first().map(|&(bound, _)| (bound as f64 / BUCKET_RATIO, all));
+            let curve = buckets.iter().take(buckets.len().saturating_sub(1)).map(|&(bound, count)| {
+                left -= count;
+                (bound as f64, left)
             });
+            let points = start.into_iter().chain(curve);
+            let points =
+                points.map(|(x, left)| Point { x, y: 100.0 * left as f64 / all as f64, range: None });
             Series { number, points: points.collect() }
         });
-        let caption = format!("Latency at {cpus} CPUs: share of operations that took at most so long");
-        drawing(&caption, Axes::TimeAndPercent, "share", &series.collect::<Vec<_>>())
+        let caption = format!("Latency at {cpus} CPUs: operations that took longer");
+        drawing(&caption, Axes::TimeAndTail, "share", &series.collect::<Vec<_>>())
     }
 
     fn efficiency(&self, row: &Row) -> Option<f64> {

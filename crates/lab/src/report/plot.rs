@@ -33,8 +33,8 @@ pub(super) enum Axes {
     CpusAndPower,
     /// CPUs, each twice the one before; percent from 0 to 100, or more where there is more.
     CpusAndPercent,
-    /// Nanoseconds, each ten times the one before; percent.
-    TimeAndPercent,
+    /// Nanoseconds, and a percentage that falls to next to nothing, each ten times the one before.
+    TimeAndTail,
 }
 
 pub(super) struct Plot<'a> {
@@ -43,6 +43,12 @@ pub(super) struct Plot<'a> {
     pub(super) series: &'a [Series],
 }
 
+/// The smallest percentage that is drawn on an axis of powers.
+const TAIL_MIN: f64 = 1e-4;
+/// Powers of ten of which each has room for a label.
+const LABELS_OF_TIME: usize = 6;
+/// Points of a curve that get a mark.
+const MARKS_MAX: usize = 12;
 const SIZE: (u32, u32) = (480, 300);
 const INK: RGBColor = RGBColor(0x1B, 0x1F, 0x24);
 const AXIS: RGBColor = RGBColor(0x6E, 0x77, 0x81);
@@ -60,29 +66,40 @@ pub(super) const MARKS: [&str; 4] = ["\u{25cf}", "\u{25b2}", "\u{25a0}", "\u{271
 
 impl Axes {
     fn x(self, value: f64) -> f64 {
-        if self == Axes::TimeAndPercent { value.max(1.0).log10() } else { value.max(1.0).log2() }
+        if self == Axes::TimeAndTail { value.max(1.0).log10() } else { value.max(1.0).log2() }
     }
 
     fn y(self, value: f64) -> f64 {
-        if self == Axes::CpusAndPower { value.max(1.0).log10() } else { value }
+        match self {
+            Axes::CpusAndPower => value.max(1.0).log10(),
+            Axes::TimeAndTail => value.max(TAIL_MIN).log10(),
+            _ => value,
+        }
     }
 
     fn x_text(self, x: f64) -> String {
         match self {
             _ if (x - x.round()).abs() > 0.01 => String::new(),
-            Axes::TimeAndPercent => crate::table::duration(10f64.powf(x.round())),
+            Axes::TimeAndTail => time(x.round() as i32),
             _ => format!("{:.0}", x.round().exp2()),
         }
     }
 
     fn y_text(self, y: f64) -> String {
         match self {
-            Axes::CpusAndPower if (y - y.round()).abs() > 0.01 => String::new(),
+            Axes::CpusAndPower | Axes::TimeAndTail if (y - y.round()).abs() > 0.01 => String::new(),
+            Axes::TimeAndTail => format!("{}%", 10f64.powi(y.round() as i32)),
             Axes::CpusAndPower => short(10f64.powf(y)),
             Axes::CpusAndAmount => short(y),
             _ => format!("{y:.0}%"),
         }
     }
+}
+
+/// A power of ten, in nanoseconds, as a time: `10 us`.
+fn time(power: i32) -> String {
+    let unit = ["ns", "us", "ms", "s"][(power / 3).clamp(0, 3) as usize];
+    format!("{} {unit}", 10u64.pow((power - 3 * (power / 3).clamp(0, 3)).max(0) as u32))
 }
 
 /// A number with a unit prefix: `1.5M`.
@@ -123,18 +140,28 @@ impl Plot<'_> {
                 .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)))
         };
         let (left, right) = ends(&|point| axes.x(point.x));
-        let (left, right) = if left < right { (left, right) } else { (left - 0.5, right + 0.5) };
+        let (left, right) = match axes {
+            // Whole powers of ten: each end has its label.
+            Axes::TimeAndTail => (left.floor(), right.ceil().max(left.floor() + 1.0)),
+            _ if left < right => (left, right),
+            _ => (left - 0.5, right + 0.5),
+        };
         let highest = ends(&|point| axes.y(point.range.map_or(point.y, |(_, high)| high.max(point.y)))).1;
         let lowest = ends(&|point| axes.y(point.y)).0;
         let (bottom, top) = match axes {
             Axes::CpusAndPower => (lowest.floor(), highest.ceil().max(lowest.floor() + 1.0)),
             Axes::CpusAndAmount => (0.0, (highest * 1.08).max(1e-9)),
             Axes::CpusAndPercent => (0.0, highest.max(100.0) * 1.04),
-            Axes::TimeAndPercent => (0.0, 104.0),
+            Axes::TimeAndTail => (lowest.floor().min(0.0), 2.1),
         };
         let margin = (right - left) * 0.04;
+        // Labels of time are wide: of many powers every second has one.
+        let powers = (right - left).round() as usize + 1;
+        let labels = if axes == Axes::TimeAndTail && powers > LABELS_OF_TIME { powers / 2 } else { powers };
         let mut chart = ChartBuilder::on(area)
             .margin(6)
+            .margin_top(12)
+            .margin_right(26)
             .x_label_area_size(46)
             .y_label_area_size(70)
             .build_cartesian_2d(left - margin..right + margin, bottom..top)?;
@@ -145,9 +172,9 @@ impl Plot<'_> {
             .bold_line_style(GRID)
             .axis_style(AXIS)
             .label_style(("sans-serif", 18, &INK))
-            .x_desc(if axes == Axes::TimeAndPercent { "latency" } else { "CPUs" })
+            .x_desc(if axes == Axes::TimeAndTail { "latency" } else { "CPUs" })
             .y_desc(self.y_label)
-            .x_labels((right - left).round() as usize + 1)
+            .x_labels(labels)
             .y_labels(5)
             .x_label_formatter(&|x| axes.x_text(*x))
             .y_label_formatter(&|y| axes.y_text(*y))
@@ -164,7 +191,9 @@ impl Plot<'_> {
                         .draw_series([PathElement::new(vec![(x, low), (x, high)], colour.stroke_width(1))])?;
                 }
             }
-            let (at, filled) = (series.points.iter().map(place), colour.filled());
+            // Of a fine curve some points tell it from others.
+            let every = series.points.len().div_ceil(MARKS_MAX).max(1);
+            let (at, filled) = (series.points.iter().step_by(every).map(place), colour.filled());
             match series.number % MARKS.len() {
                 0 => chart.draw_series(at.map(|at| Circle::new(at, 4, filled)))?,
                 1 => chart.draw_series(at.map(|at| TriangleMarker::new(at, 6, filled)))?,
@@ -196,7 +225,7 @@ mod tests {
             Series { number: 0, points: points(1e6).into() },
             Series { number: 1, points: points(2e5).into() },
         ];
-        for axes in [Axes::CpusAndAmount, Axes::CpusAndPower, Axes::CpusAndPercent, Axes::TimeAndPercent] {
+        for axes in [Axes::CpusAndAmount, Axes::CpusAndPower, Axes::CpusAndPercent, Axes::TimeAndTail] {
             let svg = Plot { axes, y_label: "ops/s", series: &series }.svg().unwrap();
             assert_eq!(svg.matches("<circle").count(), 3, "{svg}");
             assert!(svg.contains("viewBox") && svg.contains("#0072B2") && svg.contains("#1B1F24"), "{svg}");
@@ -211,6 +240,7 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
+        assert_eq!([0, 2, 4, 9].map(time), ["1 ns", "100 ns", "10 us", "1 s"]);
         assert_eq!([0.0, 950.0, 1500.0, 2e6, 123.4e6].map(short), ["0", "950", "1.5k", "2M", "123M"]);
     }
 }

@@ -1,18 +1,35 @@
 //! Sources: the page that sets every experiment beside the public discussion it comes from.
 
 use super::page::{Cell, Page, escape, table};
-use super::{Named, facts, name, sections};
+use super::plot::short;
+use super::{Named, facts, groups, name};
 use crate::bench::Listener;
 use crate::experiment::{EXPERIMENTS, Findings};
 use crate::failure::Result;
 use crate::interrupt::Interrupt;
 use crate::row::Row;
+use crate::table::grouped;
+use std::fmt::Write as _;
 
 /// A public discussion, and the experiments that show what it said.
 struct Source {
     title: &'static str,
     about: &'static str,
+    headline: Option<Headline>,
     experiments: &'static [&'static str],
+}
+
+/// The one figure of a discussion that says most.
+struct Headline {
+    /// What it claimed, with its own figures.
+    claim: &'static str,
+    /// What is done, as the beginning of a sentence.
+    doing: &'static str,
+    /// The rows that show it, at the most CPUs there are.
+    workload: &'static str,
+    target: &'static str,
+    before: &'static str,
+    ours: &'static str,
 }
 
 const SOURCES: &[Source] = &[
@@ -20,27 +37,75 @@ const SOURCES: &[Source] = &[
         title: "File locking (2013)",
         about: "One lock around every file lock gave way to a lock per inode, a hash table of blocked requests and a \
                 list per CPU.",
+        headline: Some(Headline {
+            claim: "flock02 on 32 CPUs took 1,348.6 s under one lock, and 8.48 s with a lock per inode",
+            doing: "Locking a file of one's own with flock",
+            workload: "flock02",
+            target: "sim:opteron-32",
+            before: "before",
+            ours: "ours",
+        }),
         experiments: &["file-locks"],
     },
     Source {
-        title: "Sleeping locks and directories (2016)",
-        about: "A mutex that became an rwsem lost throughput and idled, and readers of one directory stood in each \
+        title: "A sleeping lock that stopped spinning (2016)",
+        about: "A mutex that became an rwsem lost throughput and left CPUs idle.",
+        headline: Some(Headline {
+            claim: "unlink1 on 4 CPUs: 689,179 a second with the mutex, 498,325 with the rwsem (-27.7%)",
+            doing: "Creating and unlinking in one directory under its lock",
+            workload: "rwsem-unlink",
+            target: "sim:skylake-4",
+            before: "rwsem-2016",
+            ours: "rwsem",
+        }),
+        experiments: &["rwsem"],
+    },
+    Source {
+        title: "Reading one directory (2016)",
+        about: "A cursor moved for each name, under a lock inside a lock, and readers of one directory stood in each \
                 other's way.",
-        experiments: &["rwsem", "readdir"],
+        headline: Some(Headline {
+            claim: "parallel getdents of one directory collapses",
+            doing: "Listing one directory of 1,000 names",
+            workload: "MRDM",
+            target: "sim:power7-64",
+            before: "before",
+            ours: "ours",
+        }),
+        experiments: &["readdir"],
     },
     Source {
         title: "A cluster's lock manager (2006)",
-        about: "A table of one page made every lookup longer as locks were cached.",
+        about: "A table of one page made every lookup longer as locks were cached. It is shown once there is a cluster \
+                file system here, in a later version.",
+        headline: None,
         experiments: &["dlm-hash"],
     },
     Source {
         title: "Scaling the VFS (2009)",
         about: "Five global locks let 64 CPUs do less than one.",
+        headline: Some(Headline {
+            claim: "close(open(path)) on 64 CPUs: 450 a second on each, where over 300,000 are possible",
+            doing: "Opening and closing a file of one's own",
+            workload: "open-close",
+            target: "sim:power7-64",
+            before: "before",
+            ours: "ours",
+        }),
         experiments: &["vfs"],
     },
     Source {
         title: "Queued spin locks and the journal (2015)",
-        about: "In a guest the queued spin lock fell back to bare test-and-set, and the journal's commit stood still.",
+        about: "In a guest the queued spin lock fell back to bare test-and-set, and the journal's commit stood still. \
+                The lock is shown; the journal comes with a durable store, in a later version.",
+        headline: Some(Headline {
+            claim: "fs_mark in a guest of 16 virtual CPUs: 312,594 files a second, 114,144 with the fallback",
+            doing: "Short critical sections in a guest whose virtual CPUs are preempted",
+            workload: "spin-short",
+            target: "sim:vm-16",
+            before: "queued-tas-fallback",
+            ours: "queued-pv",
+        }),
         experiments: &["spin", "journal"],
     },
 ];
@@ -67,21 +132,94 @@ pub fn of_sources(listener: &mut dyn Listener, interrupt: &Interrupt) -> Result<
 type Chapter = (&'static Source, Vec<(Findings, Vec<Row>)>);
 
 fn page(chapters: &[Chapter]) -> Result<String> {
-    let all: Vec<Row> =
-        chapters.iter().flat_map(|(_, parts)| parts.iter().flat_map(|(_, rows)| rows.clone())).collect();
+    let rows = |parts: &[(Findings, Vec<Row>)]| -> Vec<Row> {
+        parts.iter().flat_map(|(_, rows)| rows.clone()).collect()
+    };
+    let all: Vec<Row> = chapters.iter().flat_map(|(_, parts)| rows(parts)).collect();
     let mut page = Page::new("What five discussions said about locks, and what is seen here", facts(&all));
+    page.section("At a glance", glance(chapters));
     for (source, parts) in chapters {
-        page.section(source.title, summary(source, parts));
-    }
-    for (_, parts) in chapters {
-        for (_, rows) in parts {
-            sections(&mut page, rows.iter().map(|row| Named { name: name(row), row }).collect())?;
+        let rows = rows(parts);
+        let mut html = summary(source, parts);
+        if let Some(seen) = source.headline.as_ref().and_then(|headline| headline.seen(&rows)) {
+            // Writing to a String cannot fail.
+            let _ = writeln!(html, "<p>{}</p>", escape(&seen.sentence()));
         }
+        let figures = groups(rows.iter().map(|row| Named { name: name(row), row }).collect())?;
+        if !figures.is_empty() {
+            let _ = writeln!(html, "<details><summary>Plots and tables of {} loads</summary>", figures.len());
+            for (heading, figures) in figures {
+                let _ = write!(html, "<h3>{}</h3>\n{figures}", escape(&heading));
+            }
+            html.push_str("</details>\n");
+        }
+        page.section(source.title, html);
     }
     Ok(page.finish())
 }
 
-/// The claims of one source: its figures, ours, and a sentence on whether they agree.
+/// What the rows show of a headline.
+struct Seen<'a> {
+    headline: &'a Headline,
+    cpus: usize,
+    before: f64,
+    ours: f64,
+}
+
+impl Headline {
+    fn seen(&self, rows: &[Row]) -> Option<Seen<'_>> {
+        let of = |variant: &str, cpus: Option<usize>| {
+            let rows = rows.iter().filter(|row| row.workload == self.workload && row.target == self.target);
+            let rows = rows.filter(|row| row.variant.as_deref() == Some(variant));
+            rows.filter(|row| cpus.is_none_or(|cpus| row.cpus == cpus)).max_by_key(|row| row.cpus)
+        };
+        let ours = of(self.ours, None)?;
+        let before = of(self.before, Some(ours.cpus))?;
+        Some(Seen { headline: self, cpus: ours.cpus, before: before.ops_per_s?, ours: ours.ops_per_s? })
+    }
+}
+
+impl Seen<'_> {
+    fn sentence(&self) -> String {
+        let Seen { headline: Headline { doing, target, .. }, cpus, before, ours } = self;
+        let machine = target.trim_start_matches("sim:");
+        format!(
+            "{doing}: {cpus} CPUs of {machine} (simulated) do it {} times a second as it was before, and {} times as it \
+             is here: {:.1} times as often.",
+            grouped(*before),
+            grouped(*ours),
+            ours / before
+        )
+    }
+}
+
+/// A line for each discussion: what it claimed, before, after, verdict.
+fn glance(chapters: &[Chapter]) -> String {
+    let lines = chapters.iter().map(|(source, parts)| {
+        let rows: Vec<Row> = parts.iter().flat_map(|(_, rows)| rows.clone()).collect();
+        let seen = source.headline.as_ref().and_then(|headline| headline.seen(&rows));
+        let verdicts: Vec<bool> =
+            parts.iter().flat_map(|(findings, _)| &findings.verdicts).map(|verdict| verdict.met).collect();
+        let met = verdicts.iter().filter(|met| **met).count();
+        let (verdict, class) = match verdicts.len() {
+            0 => ("not shown yet".to_owned(), ""),
+            all if all == met => (format!("all {all} claims met"), "met"),
+            all => (format!("{met} of {all} claims met"), "missed"),
+        };
+        let rate = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| short(rate) + "/s");
+        vec![
+            Cell::Words(source.title.to_owned()),
+            Cell::Words(source.headline.as_ref().map_or("-", |headline| headline.claim).to_owned()),
+            rate(seen.as_ref().map(|seen| seen.before)).into(),
+            rate(seen.as_ref().map(|seen| seen.ours)).into(),
+            Cell::Marked(verdict, class),
+        ]
+    });
+    let heads = ["discussion", "its claim", "before, here", "ours", "verdict"];
+    table("Rates are simulated, at the most CPUs of the machine", &heads, &lines.collect::<Vec<_>>())
+}
+
+/// The claims of one source: its figures, ours, and whether they agree.
 fn summary(source: &Source, parts: &[(Findings, Vec<Row>)]) -> String {
     let verdicts: Vec<_> = parts.iter().flat_map(|(findings, _)| &findings.verdicts).collect();
     let about = format!("<p>{}</p>\n", escape(source.about));
@@ -131,6 +269,7 @@ impl Listener for Keeper<'_> {
 mod tests {
     use super::*;
     use crate::experiment::Verdict;
+    use crate::row::Origin;
 
     #[test]
     fn every_experiment_belongs_to_a_source() {
@@ -144,8 +283,23 @@ mod tests {
     fn a_miss_is_shown_as_a_miss() {
         let verdict = |met| Verdict { source: "said".into(), seen: "seen".into(), met };
         let findings = Findings { verdicts: vec![verdict(true), verdict(false)], ..Findings::default() };
-        let html = page(&[(&SOURCES[0], vec![(findings, Vec::new())]), (&SOURCES[2], Vec::new())]).unwrap();
-        assert!(html.contains("1 of 2 claims") && html.contains("class=\"missed\""));
-        assert!(html.contains("No experiment of this version"));
+        let cluster = SOURCES.iter().find(|source| source.headline.is_none()).unwrap();
+        let html = page(&[(&SOURCES[0], vec![(findings, Vec::new())]), (cluster, Vec::new())]).unwrap();
+        assert!(html.contains("1 of 2 claims met") && html.contains("class=\"missed\""));
+        assert!(html.contains("No experiment of this version") && html.contains("not shown yet"));
+    }
+
+    #[test]
+    fn a_headline_is_taken_from_the_rows_at_the_most_cpus() {
+        let row = |variant: &str, cpus, rate| {
+            let mut row = Row::new(&Origin::simulated("m"), "flock02", "sim:opteron-32".into(), cpus, cpus);
+            row.variant = Some(variant.into());
+            row.set_rates(1, &[rate]);
+            row
+        };
+        let rows = [row("before", 32, 1e3), row("ours", 2, 5e3), row("ours", 32, 2e6), row("before", 2, 3e3)];
+        let sentence = SOURCES[0].headline.as_ref().unwrap().seen(&rows).unwrap().sentence();
+        assert!(sentence.contains("32 CPUs of opteron-32 (simulated)"), "{sentence}");
+        assert!(sentence.contains("1,000 times") && sentence.contains("2000.0 times as often"), "{sentence}");
     }
 }

@@ -181,11 +181,17 @@ impl Calls for SystemCalls {
         Ok(())
     }
 
-    fn posix_lock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
+    fn posix_lock(&mut self, file: Handle, lock: Lock, length: u64) -> CallResult<()> {
         if !self.own_table {
             return Err(Errno::EPERM);
         }
-        rustix::fs::fcntl_lock(self.files.get(file)?, operation_of(lock)).map_err(errno)
+        let range = range_of(lock, length);
+        let operation = match lock {
+            Lock::ExclusiveWait => FcntlArg::F_SETLKW(&range),
+            Lock::Exclusive | Lock::Unlock => FcntlArg::F_SETLK(&range),
+        };
+        let done = fcntl(self.files.get(file)?, operation);
+        done.map(drop).map_err(|errno| Errno::from_raw(errno as i32))
     }
 
     fn flock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
@@ -193,14 +199,7 @@ impl Calls for SystemCalls {
     }
 
     fn ofd_lock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
-        let kind = if lock == Lock::Unlock { libc::F_UNLCK } else { libc::F_WRLCK };
-        let whole = libc::flock {
-            l_type: kind as i16,
-            l_whence: libc::SEEK_SET as i16,
-            l_start: 0,
-            l_len: 0,
-            l_pid: 0,
-        };
+        let whole = range_of(lock, 0);
         let operation = match lock {
             Lock::ExclusiveWait => FcntlArg::F_OFD_SETLKW(&whole),
             Lock::Exclusive | Lock::Unlock => FcntlArg::F_OFD_SETLK(&whole),
@@ -212,6 +211,18 @@ impl Calls for SystemCalls {
     /// No library offers `F_SETLEASE` safely.
     fn lease(&mut self, _: Handle, _: bool) -> CallResult<()> {
         Err(Errno::EOPNOTSUPP)
+    }
+}
+
+/// The first `length` bytes, or all of them for 0.
+fn range_of(lock: Lock, length: u64) -> libc::flock {
+    let kind = if lock == Lock::Unlock { libc::F_UNLCK } else { libc::F_WRLCK };
+    libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: 0,
+        l_len: length as i64,
+        l_pid: 0,
     }
 }
 

@@ -170,11 +170,11 @@ impl Calls for ProcessCalls {
         outcome
     }
 
-    fn posix_lock(&mut self, file: Handle, lock: Lock) -> CallResult<()> {
-        let (file, whole) = (*self.files.get(file)?, whole(lock));
+    fn posix_lock(&mut self, file: Handle, lock: Lock, length: u64) -> CallResult<()> {
+        let (file, range) = (*self.files.get(file)?, FileLock { len: length as i64, ..whole(lock) });
         let done = match lock {
-            Lock::ExclusiveWait => self.process.fcntl_setlkw(file, &whole, &Cancel::never()),
-            Lock::Exclusive | Lock::Unlock => self.process.fcntl_setlk(file, &whole),
+            Lock::ExclusiveWait => self.process.fcntl_setlkw(file, &range, &Cancel::never()),
+            Lock::Exclusive | Lock::Unlock => self.process.fcntl_setlk(file, &range),
         };
         done.map_err(errno)
     }

@@ -27,10 +27,11 @@ pub(super) fn in_one_directory(seat: &Seat, place: Place, half: Half) -> Box<dyn
     Box::new(Batch { half, dirs: Vec::new(), paths, done: 0 })
 }
 
-/// Files in many directories of one's own, in turn.
+/// Files in many directories of one's own, in turn, with names as long as those of the original: 40 bytes, which is
+/// more than Linux keeps inside a dentry.
 pub(super) fn in_many_directories(seat: &Seat, half: Half) -> Box<dyn Task> {
     let dirs: Vec<String> = (0..MANY_DIRECTORIES).map(|n| format!("{}/dir-{n}", seat.dir)).collect();
-    let paths = (0..FILES).map(|n| format!("{}/file-{n}", dirs[n % MANY_DIRECTORIES])).collect();
+    let paths = (0..FILES).map(|n| format!("{}/{n:040}", dirs[n % MANY_DIRECTORIES])).collect();
     Box::new(Batch { half, dirs, paths, done: 0 })
 }
 

@@ -7,7 +7,12 @@ use crate::target::{CallResult, Calls, Handle, Lock, Open, Target, with_task};
 use sluice_vfs::Errno;
 
 pub(super) fn posix(seat: &Seat, place: Place) -> Box<dyn Task> {
-    task(seat, place, |calls, file, lock| calls.posix_lock(file, lock))
+    task(seat, place, |calls, file, lock| calls.posix_lock(file, lock, 0))
+}
+
+/// One byte, as will-it-scale has it: Linux prepares for two more locks when it gives back a part of a file.
+pub(super) fn posix_byte(seat: &Seat, place: Place) -> Box<dyn Task> {
+    task(seat, place, |calls, file, lock| calls.posix_lock(file, lock, 1))
 }
 
 pub(super) fn ofd(seat: &Seat, place: Place) -> Box<dyn Task> {

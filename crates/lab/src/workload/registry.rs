@@ -11,7 +11,7 @@ use super::block_io::{self, Blocks, Direction, MANY, Pattern, Position};
 use super::length::{self, Change};
 use super::place::Place;
 use super::{Seat, Shape, Task, Workload};
-use super::{creat_unlink, descriptor, file_lock, lease, open_close, readdir, rename, stat, tree};
+use super::{creat_unlink, descriptor, file_lock, lease, mixes, open_close, readdir, rename, stat, tree};
 
 type Make = fn(Seat) -> Box<dyn Task>;
 
@@ -106,6 +106,19 @@ pub static WORKLOADS: &[Workload] = &[
         "remove a source tree (one file, directory or link is one operation)",
         tree::rmtree,
     )),
+    on_the_tree(passes(
+        "find",
+        "list and stat a source tree of one's own (one file, directory or link is one operation)",
+        tree::find,
+    )),
+    steady("mail", "a mail server: unlink, create, read, append and fsync in one spool of all", |s| {
+        mixes::mail(&s)
+    }),
+    steady(
+        "build",
+        "a compiler: headers of all looked for and read, a source of one's own, an object renamed",
+        |s| mixes::build(&s),
+    ),
     // FxMark.
     passes("MWCL", "create empty files in a directory of one's own", |s| {
         batch::in_one_directory(&s, Place::Own, Half::Create)
@@ -170,8 +183,11 @@ pub static WORKLOADS: &[Workload] = &[
     steady("unlink2", "create, close and unlink in a directory of one's own", |s| {
         creat_unlink::task(&s, Place::Own)
     }),
-    steady("lock1", "lock and unlock a file of one's own with fcntl (there counted as two)", |s| {
-        file_lock::posix(&s, Place::Own)
+    steady("lock1", "lock and unlock a byte of a file of one's own with fcntl (there counted as two)", |s| {
+        file_lock::posix_byte(&s, Place::Own)
+    }),
+    steady("lock2", "lock and unlock a byte of one file of all with fcntl (there counted as two)", |s| {
+        file_lock::posix_byte(&s, Place::Same)
     }),
     steady("lseek1", "lseek in a file of one's own", |s| descriptor::lseek(&s, Place::Own)),
     steady("lseek2", "lseek in one file of all, opened by each", |s| descriptor::lseek(&s, Place::Same)),

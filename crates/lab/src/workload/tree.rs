@@ -1,4 +1,4 @@
-//! untar and rmtree: a whole source tree comes and goes, as `tar x` and `rm -r` do it.
+//! untar, find and rmtree: a whole source tree comes, is looked at, and goes, as `tar x`, `find` and `rm -r` do it.
 
 use super::{Seat, Task, wrong};
 use crate::corpus::{Corpus, Entry, Kind};
@@ -15,6 +15,10 @@ pub(super) fn rmtree(seat: Seat) -> Box<dyn Task> {
     Box::new(Rmtree { tree: Tree::of(seat), todo: Vec::new() })
 }
 
+pub(super) fn find(seat: Seat) -> Box<dyn Task> {
+    Box::new(Find { tree: Tree::of(seat), todo: Vec::new(), found: 0, unpacked: false })
+}
+
 /// A copy of the corpus at a place.
 struct Tree {
     top: String,
@@ -26,6 +30,13 @@ impl Tree {
         Tree { top: format!("{}/tree", seat.dir), corpus: seat.corpus }
     }
 
+    /// All of it, in place of what there may be.
+    fn unpack(&self, calls: &mut dyn Calls) -> CallResult<()> {
+        remove_tree(calls, &self.top)?;
+        calls.mkdir(&self.top)?;
+        self.corpus.entries.iter().try_for_each(|entry| self.unpack_entry(calls, entry))
+    }
+
     fn unpack_entry(&self, calls: &mut dyn Calls, entry: &Entry) -> CallResult<()> {
         let path = format!("{}/{}", self.top, entry.path);
         match &entry.kind {
@@ -33,6 +44,50 @@ impl Tree {
             Kind::File { mode, data } => write_new_file(calls, &path, *mode, data),
             Kind::Symlink { to } => calls.symlink(to, &path),
         }
+    }
+}
+
+struct Find {
+    tree: Tree,
+    todo: Vec<(String, bool)>, // a stack of paths, and whether they are directories
+    found: usize,              // entries of this pass, the top directory included
+    unpacked: bool,
+}
+
+impl Task for Find {
+    fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
+        if !self.unpacked {
+            self.tree.unpack(calls)?;
+            self.unpacked = true;
+        }
+        self.found = 0;
+        self.todo = vec![(self.tree.top.clone(), true)];
+        Ok(())
+    }
+
+    fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {
+        if let Some((path, is_dir)) = self.todo.pop() {
+            calls.stat(&path)?;
+            self.found += 1;
+            if is_dir {
+                calls.read_dir(&path, &mut |name, is_dir| {
+                    self.todo.push((format!("{path}/{}", String::from_utf8_lossy(name)), is_dir));
+                })?;
+            }
+        }
+        Ok(!self.todo.is_empty())
+    }
+
+    fn verify(&mut self, _: &mut dyn Calls, _: &dyn Target) -> Result<()> {
+        let all = self.tree.corpus.entries.len() + 1;
+        if self.found == all || !self.todo.is_empty() {
+            return Ok(());
+        }
+        wrong(format!("{} entries were found, of {all}", self.found))
+    }
+
+    fn tidy(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
+        remove_tree(calls, &self.tree.top)
     }
 }
 
@@ -92,11 +147,7 @@ enum Doomed {
 
 impl Task for Rmtree {
     fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
-        remove_tree(calls, &self.tree.top)?;
-        calls.mkdir(&self.tree.top)?;
-        for entry in &self.tree.corpus.entries {
-            self.tree.unpack_entry(calls, entry)?;
-        }
+        self.tree.unpack(calls)?;
         self.todo = vec![Doomed::Directory(self.tree.top.clone())];
         Ok(())
     }
