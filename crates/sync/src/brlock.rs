@@ -135,12 +135,10 @@ impl<T: ?Sized> BrLock<T> {
 
     #[inline]
     fn enter(&self) -> &Line {
-        let line = self.readers.own();
-        if line.enter(|| INSIDE) {
-            // Acquire(unlock): what the last writer wrote; pairs with Release(unlock) in Drop.
-            if self.writer.load(Ordering::Acquire) != 0 {
-                self.read_slow(line);
-            }
+        let (line, outermost) = self.readers.enter(|| INSIDE);
+        // Acquire(unlock): what the last writer wrote; pairs with Release(unlock) in Drop.
+        if self.writer.load(Ordering::Acquire) != 0 && outermost {
+            self.read_slow(line);
         }
         line
     }

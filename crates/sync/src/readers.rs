@@ -73,10 +73,9 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Announces the calling thread, whose line this must be. True if it was outside before; false if it only
-    /// went one level deeper and kept its stamp. `stamp` has depth 1.
+    /// As [`Readers::enter`], of the thread whose line this is, where membarrier(2) works.
     #[inline]
-    pub(crate) fn enter(&self, stamp: impl FnOnce() -> u64) -> bool {
+    fn enter(&self, stamp: impl FnOnce() -> u64) -> bool {
         // Relaxed: our own store (L1).
         let word = self.word.load(Ordering::Relaxed);
         if word != 0 {
@@ -89,17 +88,12 @@ impl Line {
             return true;
         }
         // Barrier(announce): pairs with heavy_barrier() before a scan.
-        if membarrier_works() {
-            registered_barrier();
-        } else {
-            self.enter_fenced();
-        }
+        registered_barrier();
         true
     }
 
-    /// Without membarrier(2): a fence here, and a mark that makes leaving take one too.
-    #[cold]
-    fn enter_fenced(&self) {
+    /// What [`enter`](Self::enter) lacks without membarrier(2): a fence, and a mark that makes leaving take one too.
+    fn fence(&self) {
         // Relaxed: only this thread needs to see the mark.
         self.sleeper.fetch_or(FENCED, Ordering::Relaxed);
         light_barrier();
@@ -204,9 +198,29 @@ impl Readers {
         Readers { near: Default::default() }
     }
 
-    /// The calling thread's line.
+    /// Announces the calling thread. Gives its line, to leave by, and true if it was outside before; false if it only
+    /// went one level deeper and kept its stamp. `stamp` has depth 1.
     #[inline]
-    pub(crate) fn own(&self) -> &Line {
+    pub(crate) fn enter(&self, stamp: impl FnOnce() -> u64) -> (&Line, bool) {
+        match self.near.get(thread::ready_slot() as usize) {
+            Some(line) => (line, line.enter(stamp)),
+            None => self.enter_far(stamp),
+        }
+    }
+
+    /// As [`enter`](Self::enter), of a thread with a high slot or none yet, or without membarrier(2).
+    #[cold]
+    fn enter_far(&self, stamp: impl FnOnce() -> u64) -> (&Line, bool) {
+        let line = self.own();
+        let outermost = line.enter(stamp);
+        if outermost && !membarrier_works() {
+            line.fence();
+        }
+        (line, outermost)
+    }
+
+    /// The calling thread's line.
+    fn own(&self) -> &Line {
         let slot = thread::slot();
         match self.near.get(slot as usize) {
             Some(line) => line,
@@ -215,7 +229,6 @@ impl Readers {
     }
 
     #[cfg(not(feature = "loom"))]
-    #[cold]
     fn far(&self, slot: u32) -> &Line {
         self.far.get(slot)
     }

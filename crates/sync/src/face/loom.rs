@@ -228,6 +228,11 @@ pub mod thread {
         SLOT.with(|slot| *slot)
     }
 
+    /// The slot: [`membarrier`](super::membarrier) always works here.
+    pub(crate) fn ready_slot() -> u32 {
+        slot()
+    }
+
     /// By what a lock names the calling thread as its owner: the slot plus one.
     pub(crate) fn signature() -> u32 {
         slot() + 1

@@ -297,6 +297,12 @@ pub mod thread {
         super::super::slot::current()
     }
 
+    /// The slot, if it was asked for before and [`membarrier`](super::membarrier) works; else a number past all slots.
+    #[inline]
+    pub(crate) fn ready_slot() -> u32 {
+        super::super::slot::ready()
+    }
+
     /// By what a lock names the calling thread as its owner, not 0. The same for all threads: nobody could tell
     /// whether the owner runs, and the own slot would cost each lock a look into thread-local memory.
     #[inline]

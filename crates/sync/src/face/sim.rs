@@ -260,6 +260,12 @@ pub mod thread {
         super::super::slot::current() * SLOTS + lane() as u32
     }
 
+    /// The slot: [`membarrier`](super::membarrier) always works here.
+    #[inline]
+    pub(crate) fn ready_slot() -> u32 {
+        slot()
+    }
+
     /// By what a lock names the calling thread as its owner: the slot plus one.
     #[inline]
     pub(crate) fn signature() -> u32 {

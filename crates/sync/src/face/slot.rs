@@ -42,7 +42,22 @@ impl Drop for Lease {
 thread_local! {
     /// The calling thread's slot plus one, 0 while it has none. *owner only*
     static SLOT: Cell<u32> = const { Cell::new(0) };
+    /// The same slot once it is taken, where membarrier(2) works; else [`NONE`]. *owner only*
+    #[cfg(not(feature = "sim"))]
+    static READY: Cell<u32> = const { Cell::new(NONE) };
     static LEASE: Lease = const { Lease };
+}
+
+/// No slot.
+#[cfg(not(feature = "sim"))]
+const NONE: u32 = u32::MAX;
+
+/// The calling thread's slot if it was asked for before and [`membarrier`](super::membarrier) works: one load answers
+/// both. Else a number past all slots.
+#[cfg(not(feature = "sim"))]
+#[inline]
+pub(super) fn ready() -> u32 {
+    READY.get()
 }
 
 /// The calling thread's slot.
@@ -69,6 +84,8 @@ fn take() -> u32 {
         )
     };
     SLOT.set(slot + 1);
+    #[cfg(not(feature = "sim"))]
+    READY.set(if super::membarrier_works() { slot } else { NONE });
     // Touching the lease arms its destructor. That it has run already cannot be: it leaves the slot set.
     LEASE.with(|_| ());
     slot

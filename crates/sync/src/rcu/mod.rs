@@ -111,10 +111,9 @@ impl Domain {
     /// Begins a read section. Sections nest.
     #[inline]
     pub fn read(&self) -> Guard<'_> {
-        let line = self.readers.own();
         // Acquire(epoch): whoever is stamped with an epoch sees the unlinks before it; pairs with Release(epoch)
         // in start().
-        line.enter(|| self.epoch.load(Ordering::Acquire));
+        let (line, _) = self.readers.enter(|| self.epoch.load(Ordering::Acquire));
         Guard { domain: self, line, marker: PhantomData }
     }
 

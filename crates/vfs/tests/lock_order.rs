@@ -1,0 +1,89 @@
+//! The one lock order: what a workload takes while it holds something else is in the order that ARCHITECTURE.md states.
+
+use sluice_sync::lock_debug::{COMPILED_IN, Dependency, check_order, observed_order};
+use sluice_sync::thread;
+use sluice_vfs::{
+    Cancel, Cred, Fd, FileLock, FlockOperation, Fs, LockType, MountFlags, OpenFlags, Options, Process,
+    RenameFlags, Superblock, UmountFlags, Whence, XattrFlags,
+};
+
+/// What `sync` locks within itself comes after everything, and has mostly no name.
+fn is_within_sync(class: &str) -> bool {
+    class.starts_with("crates/sync/") || class.starts_with("sync.")
+}
+
+/// The lines of ARCHITECTURE.md's lock order.
+fn stated_order() -> Vec<&'static str> {
+    let text = include_str!("../../../ARCHITECTURE.md");
+    let chapter = text.split("## The one lock order").nth(1).expect("the chapter is there");
+    chapter.split("```").nth(1).expect("it states the order as a block").lines().collect()
+}
+
+#[test]
+fn locks_are_taken_in_the_order_that_is_stated() {
+    check_order(true);
+    let fs = Fs::new();
+    thread::scope(|scope| {
+        for n in 0..3 {
+            let fs = &fs;
+            scope.spawn(move || (0..20).for_each(|round| work(&fs.process(Cred::root()), n, round)));
+        }
+    });
+    assert!(fs.check().is_clean());
+    let (order, edges) = (stated_order(), observed_order());
+    let place = |class: &str| {
+        let names = |line: &&str| line.split([' ', ',', ':']).any(|word| word == class);
+        order
+            .iter()
+            .position(names)
+            .unwrap_or_else(|| panic!("{class} is not in ARCHITECTURE.md's lock order"))
+    };
+    for edge in edges.iter().filter(|edge| !is_within_sync(&edge.after)) {
+        assert!(!is_within_sync(&edge.before), "out of sync's own locks: {edge:?}");
+        let downwards = place(&edge.before) < place(&edge.after);
+        let by_level = edge.before == edge.after && edge.before_level < edge.after_level;
+        assert!(downwards || by_level, "against the stated order: {edge:?}");
+    }
+    let renames = |edge: &Dependency| edge.before == "vfs.superblock.rename";
+    assert!(!COMPILED_IN || edges.iter().any(renames), "nothing was observed: {edges:?}");
+}
+
+/// A little of everything, beside other threads that do the same.
+fn work(p: &Process, n: usize, round: usize) {
+    let dir = format!("/{n}-{round}");
+    let at = |name: &str| format!("{dir}/{name}");
+    let rw = OpenFlags::RDWR | OpenFlags::CREAT;
+    p.mkdir(&dir, 0o755).unwrap();
+    p.mkdir(at("d"), 0o755).unwrap();
+    p.mkdir(at("e"), 0o755).unwrap();
+    let shared = p.open("/shared", rw, 0o644).unwrap();
+    let fd = p.open(at("f"), rw, 0o644).unwrap();
+    for fd in [shared, fd] {
+        p.write(fd, &[n as u8; 10_000]).unwrap();
+        p.lseek(fd, 0, Whence::Set).unwrap();
+        p.read(fd, &mut [0; 5_000]).unwrap();
+        p.ftruncate(fd, 7_000).unwrap();
+        p.fchmod(fd, 0o600).unwrap();
+        p.fsetxattr(fd, b"user.a", b"1", XattrFlags::empty()).unwrap();
+        let lock = FileLock::range(LockType::Write, 0, 10);
+        p.fcntl_setlkw(fd, &lock, &Cancel::default()).unwrap();
+        p.flock_wait(fd, FlockOperation::Exclusive, &Cancel::default()).unwrap();
+        p.flock(fd, FlockOperation::Unlock).unwrap();
+    }
+    p.copy_file_range(fd, Some(&mut 0), shared, Some(&mut 0), 5_000).unwrap();
+    p.link(at("f"), at("l")).unwrap();
+    p.rename(at("l"), at("d/l")).unwrap();
+    p.rename(at("d"), at("e/d")).unwrap();
+    p.renameat2(Fd::CWD, at("e"), Fd::CWD, at("f"), RenameFlags::EXCHANGE).unwrap();
+    p.chdir(at("f/d")).unwrap();
+    p.getcwd().unwrap();
+    p.chdir("/").unwrap();
+    p.mount(Superblock::new(Options::default()), at("f/d"), MountFlags::empty()).unwrap();
+    p.mkdir(at("f/d/in"), 0o755).unwrap();
+    p.umount(at("f/d"), UmountFlags::empty()).unwrap();
+    p.unlink(at("f/d/l")).unwrap();
+    p.rmdir(at("f/d")).unwrap();
+    p.close(fd).unwrap();
+    p.close(shared).unwrap();
+    p.statfs("/").unwrap();
+}
