@@ -74,8 +74,8 @@ mod tests {
 
     /// Of the whole, so that the test ends in seconds.
     const STEP: usize = 29;
-    /// How many cases of the sample are free of conflict at least. It only ever rises.
-    const FREE_AT_LEAST: usize = 655;
+    /// The conflicts of the sample that are known. It only ever gets shorter.
+    const KNOWN: &str = include_str!("commute/known.txt");
 
     #[test]
     fn each_state_is_what_the_model_says() {
@@ -85,12 +85,17 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_of_the_cases_does_what_the_model_says_with_no_more_conflicts_than_before() {
+    fn a_sample_of_the_cases_does_what_the_model_says_with_no_conflict_that_is_not_known() {
         let plan = Plan::new(None).unwrap().sample(STEP);
         let report = plan.run(&Interrupt::new(), || ()).unwrap();
         assert_eq!(report.differences(), [] as [String; 0]);
-        let (free, cases) = (report.conflict_free(), report.cases());
-        assert!(free >= FREE_AT_LEAST, "{}\n{free} of {cases}, not {FREE_AT_LEAST}", report.to_text());
+        let known: Vec<&str> = KNOWN.lines().collect();
+        // Which objects share a place in a cache of references depends on where the tests beside this one allocate.
+        let by_chance = |found: &str| found.ends_with("sync/src/refcache/object.rs");
+        let is_new = |found: &String| !known.contains(&found.as_str()) && !by_chance(found);
+        let new: Vec<String> = report.found().into_iter().filter(is_new).collect();
+        assert!(new.is_empty(), "{}\nnew conflicts:\n{}", report.to_text(), new.join("\n"));
+        assert_eq!(report.finding(), None, "each has an explanation");
     }
 
     #[test]

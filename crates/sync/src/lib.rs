@@ -18,6 +18,7 @@ mod chains;
 #[allow(unsafe_code)]
 mod combining;
 mod condvar;
+mod gap;
 #[allow(unsafe_code)]
 mod mutex;
 mod readers;
@@ -53,6 +54,7 @@ pub use condvar::Condvar;
 #[cfg(not(feature = "loom"))]
 pub use face::{Arc, Barrier, LazyLock, OnceLock, Weak};
 pub use face::{CACHE_LINE, CachePadded, SlotTable, atomic, cpu, thread};
+pub use gap::Gap;
 pub use hash_table::HashTable;
 pub use lock_debug::LockClass;
 pub use mutex::{Mutex, MutexGuard};

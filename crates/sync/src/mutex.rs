@@ -87,6 +87,12 @@ impl RawMutex {
         }
     }
 
+    #[inline]
+    fn is_locked(&self) -> bool {
+        // Acquire(unlock): what the last owner stored, if it is gone; pairs with Release(unlock) in unlock().
+        owner_of(self.word.load(Ordering::Acquire)).is_some()
+    }
+
     /// Takes the lock if it is free and not promised to a waiter.
     fn take(&self) -> bool {
         // Relaxed: only to see whether trying is worth it.
@@ -364,6 +370,12 @@ impl<T: ?Sized> Mutex<T> {
             return None;
         }
         Some(MutexGuard { mutex: self, held: self.watch.tried(Ask::WRITE), marker: PhantomData })
+    }
+
+    /// Whether somebody held it when we looked. Stores nothing.
+    #[inline]
+    pub fn is_locked(&self) -> bool {
+        self.raw.is_locked()
     }
 
     /// The value, by exclusive reference: no lock is needed.

@@ -40,7 +40,8 @@ impl<const N: usize> Words<N> for [u64; N] {
     }
 }
 
-/// A small value that is read often and written rarely.
+/// A small value that is read often and written rarely. What readers look at comes first.
+#[repr(C)]
 pub struct SeqLock<T: Words<N>, const N: usize> {
     count: SeqCount,
     /// *written under `writers`, read under `count`*

@@ -44,15 +44,8 @@ impl Inode {
         }
         self.change_acls(|attr, acls| {
             let new_mode = self.permitted_mode(attr, acls, cred, change)?;
-            let now = Timestamp::now();
-            let instant = |time: SetTime| match time {
-                SetTime::Now => now,
-                SetTime::At(at) => at,
-            };
             attr.uid = change.uid.unwrap_or(attr.uid);
             attr.gid = change.gid.unwrap_or(attr.gid);
-            attr.atime = change.atime.map_or(attr.atime, instant);
-            attr.mtime = change.mtime.map_or(attr.mtime, instant);
             if let Some(mode) = new_mode {
                 attr.mode = mode;
                 if change.mode.is_some()
@@ -61,9 +54,15 @@ impl Inode {
                     acl.chmod(mode);
                 }
             }
-            attr.ctime = now;
             Ok(())
         })?;
+        let now = Timestamp::now();
+        let instant = |time: SetTime| match time {
+            SetTime::Now => now,
+            SetTime::At(at) => at,
+        };
+        self.times.set(change.atime.map(instant), change.mtime.map(instant));
+        self.touch_ctime();
         self.notify_attributes(cred);
         Ok(())
     }

@@ -1,10 +1,9 @@
-//! Attributes: mode, owner, links and times of an inode, read without a store.
+//! Attributes: mode and owner of an inode, read without a store.
 //!
 //! # Theory
-//! All that `stat` and permission checks ask for is a small value behind a sequence lock: readers store nothing,
-//! and a writer stores only words that differ. Times come from a clock that ticks every few milliseconds, as
-//! Linux's did for decades, and are not written when they would not move. So calls of one tick that change the
-//! contents of one file, or add names to one directory, do not meet here.
+//! What permission checks ask for is a small value behind a sequence lock: readers store nothing. It changes by
+//! `chmod` and its like alone; what other calls change lies elsewhere ([`Times`](crate::times), [`Links`](crate::links)),
+//! so that opening or reading a file does not meet who gives it another name.
 //!
 //! POSIX ACLs are too large for such a lock. They hang behind a pointer of their own, read under RCU, and
 //! [`Attr::has_acls`] says whether there are any; they change only under the lock's writers.
@@ -15,8 +14,7 @@
 //! - I2: an access ACL and the mode say the same of owner, mask and others.
 
 use crate::acl::Acl;
-use crate::stat::Timestamp;
-use crate::{Cred, Errno, Inode};
+use crate::{Caps, Cred, Errno, Inode};
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::seqlock::Words;
 
@@ -27,12 +25,6 @@ pub(crate) struct Attr {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    pub(crate) nlink: u32,
-    pub(crate) atime: Timestamp,
-    pub(crate) mtime: Timestamp,
-    pub(crate) ctime: Timestamp,
-    /// An unnamed file that may yet be given a name.
-    pub(crate) linkable: bool,
     /// There are POSIX ACLs.
     pub(crate) has_acls: bool,
     /// The ACLs that belong to these attributes are those with this stamp.
@@ -49,105 +41,44 @@ pub(crate) struct Acls {
     pub(crate) default: Option<Acl>,
 }
 
-/// Bits of the first word above those of the mode.
-const LINKABLE: u64 = 1 << 16;
-const HAS_ACLS: u64 = 1 << 17;
-const STAMP_SHIFT: u32 = 18;
-const STAMP_MASK: u32 = (1 << (32 - STAMP_SHIFT)) - 1;
+/// A bit of the first word above those of the mode; the stamp is above it.
+const HAS_ACLS: u64 = 1 << 16;
 
-impl Words<5> for Attr {
-    fn to_words(self) -> [u64; 5] {
-        let flag = |set: bool, bit: u64| if set { bit } else { 0 };
-        let flags = flag(self.linkable, LINKABLE) | flag(self.has_acls, HAS_ACLS);
+impl Words<2> for Attr {
+    fn to_words(self) -> [u64; 2] {
+        let has_acls = if self.has_acls { HAS_ACLS } else { 0 };
         [
-            u64::from(self.mode)
-                | flags
-                | u64::from(self.acl_stamp) << STAMP_SHIFT
-                | u64::from(self.nlink) << 32,
+            u64::from(self.mode) | has_acls | u64::from(self.acl_stamp) << 32,
             u64::from(self.uid) | u64::from(self.gid) << 32,
-            self.atime.pack(),
-            self.mtime.pack(),
-            self.ctime.pack(),
         ]
     }
 
-    fn from_words([first, owner, atime, mtime, ctime]: [u64; 5]) -> Attr {
+    fn from_words([first, owner]: [u64; 2]) -> Attr {
         Attr {
             mode: first as u32 & 0xffff,
             uid: owner as u32,
             gid: (owner >> 32) as u32,
-            nlink: (first >> 32) as u32,
-            atime: Timestamp::unpack(atime),
-            mtime: Timestamp::unpack(mtime),
-            ctime: Timestamp::unpack(ctime),
-            linkable: first & LINKABLE != 0,
             has_acls: first & HAS_ACLS != 0,
-            acl_stamp: (first as u32) >> STAMP_SHIFT,
+            acl_stamp: (first >> 32) as u32,
         }
     }
 }
 
 impl Attr {
-    /// The attributes of an inode made `now`.
-    pub(crate) fn new(mode: u32, uid: u32, gid: u32, nlink: u32, now: Timestamp) -> Attr {
-        let (atime, mtime, ctime) = (now, now, now);
-        Attr { mode, uid, gid, nlink, atime, mtime, ctime, linkable: false, has_acls: false, acl_stamp: 0 }
-    }
-
-    /// The access time after a reading now, as Linux moves it by default (`relatime`): when it is not past the
-    /// last change, or a day old.
-    fn atime_after_reading(&self) -> Timestamp {
-        const DAY: i64 = 24 * 60 * 60;
-        let now = Timestamp::now();
-        let moves = self.atime <= self.mtime || self.atime <= self.ctime || now.sec - self.atime.sec >= DAY;
-        if moves { now } else { self.atime }
-    }
-
-    /// Contents changed now.
-    pub(crate) fn touch_mtime(&mut self) {
-        let now = Timestamp::now();
-        self.mtime = now;
-        self.ctime = now;
-    }
-
-    pub(crate) fn touch_ctime(&mut self) {
-        self.ctime = Timestamp::now();
+    /// The attributes of a new inode.
+    pub(crate) fn new(mode: u32, uid: u32, gid: u32) -> Attr {
+        Attr { mode, uid, gid, has_acls: false, acl_stamp: 0 }
     }
 }
 
 impl Inode {
-    /// Contents, or names in this directory, were read now.
-    pub(crate) fn touch_atime(&self) {
-        let attr = self.attr.read();
-        if attr.atime_after_reading() != attr.atime {
-            self.attr.change(|attr| attr.atime = attr.atime_after_reading());
-        }
-    }
-
-    /// Contents, or names in this directory, changed now.
-    pub(crate) fn touch_mtime(&self) {
-        let (attr, now) = (self.attr.read(), Timestamp::now());
-        if (attr.mtime, attr.ctime) != (now, now) {
-            self.attr.change(Attr::touch_mtime);
-        }
-    }
-
-    /// Attributes or names of this inode changed now.
-    pub(crate) fn touch_ctime(&self) {
-        if self.attr.read().ctime != Timestamp::now() {
-            self.attr.change(Attr::touch_ctime);
-        }
-    }
-
     /// `cred` changes the contents: set-ID bits go unless it may keep them, and the times move.
     pub(crate) fn contents_changed(&self, cred: &Cred) {
-        if self.attr.read().set_id_bits_lost_by_writing(cred) == 0 {
-            return self.touch_mtime();
+        // Who may keep them need not look at them.
+        if !cred.has(Caps::FSETID) && self.attr.read().set_id_bits_to_clear(cred) != 0 {
+            self.attr.change(|attr| attr.mode &= !attr.set_id_bits_to_clear(cred));
         }
-        self.attr.change(|attr| {
-            attr.mode &= !attr.set_id_bits_lost_by_writing(cred);
-            attr.touch_mtime();
-        });
+        self.touch_mtime();
     }
 
     /// Calls `look` with the attributes and the ACLs that belong to them.
@@ -176,7 +107,7 @@ impl Inode {
             change(&mut new_attr, &mut acls)?;
             new_attr.has_acls = acls.access.is_some() || acls.default.is_some();
             if attr.has_acls || new_attr.has_acls {
-                new_attr.acl_stamp = (attr.acl_stamp + 1) & STAMP_MASK;
+                new_attr.acl_stamp = attr.acl_stamp.wrapping_add(1);
                 self.replace_acls(Acls { stamp: new_attr.acl_stamp, ..acls });
             }
             *attr = new_attr;
@@ -206,21 +137,9 @@ mod tests {
 
     #[test]
     fn attributes_survive_their_words() {
-        let time = |sec, nsec| Timestamp { sec, nsec };
-        let attr = Attr {
-            mode: 0o7777,
-            uid: u32::MAX,
-            gid: 7,
-            nlink: u32::MAX,
-            atime: Timestamp::MIN,
-            mtime: Timestamp::MAX,
-            ctime: time(-1, 999_999_999),
-            linkable: true,
-            has_acls: false,
-            acl_stamp: STAMP_MASK,
-        };
+        let attr = Attr { mode: 0o7777, uid: u32::MAX, gid: 7, has_acls: false, acl_stamp: u32::MAX };
         assert_eq!(Attr::from_words(attr.to_words()), attr);
-        let other = Attr { mode: 0, uid: 0, nlink: 0, linkable: false, has_acls: true, acl_stamp: 1, ..attr };
+        let other = Attr { mode: 0, uid: 0, has_acls: true, acl_stamp: 1, ..attr };
         assert_eq!(Attr::from_words(other.to_words()), other);
     }
 

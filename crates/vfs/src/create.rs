@@ -3,7 +3,7 @@
 use crate::data::FileData;
 use crate::inode::{Body, InodeInit, settle};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP};
-use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, LINK_MAX, NAME_MAX, PATH_MAX};
+use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, PATH_MAX};
 use sluice_sync::rcu::{self, Guard};
 use sluice_sync::refcache::Ref;
 
@@ -130,7 +130,7 @@ impl InodeRef {
         self.as_dir()?;
         self.may_change_names(cred)?;
         let inode = self.new_child(cred, new)?;
-        inode.attr.change(|attr| (attr.nlink, attr.linkable) = (0, true));
+        inode.links.set_unnamed(true);
         Ok(inode)
     }
 
@@ -143,26 +143,16 @@ impl InodeRef {
         self.as_dir()?;
         check_name(name)?;
         {
+            if !Ref::ptr_eq(&self.shared, &target.shared) || target.is_dir() {
+                return Err(self.refuse_link(cred, name, target));
+            }
             let mut entry = self.lock_entry(name)?;
             if entry.get().is_some() {
                 return Err(Errno::EEXIST);
             }
             self.may_change_names(cred)?;
-            if !Ref::ptr_eq(&self.shared, &target.shared) {
-                return Err(Errno::EXDEV);
-            }
-            if target.is_dir() {
-                return Err(Errno::EPERM);
-            }
-            target.attr.change(|attr| {
-                if attr.nlink == 0 && !attr.linkable {
-                    return Err(Errno::ENOENT);
-                }
-                attr.nlink = attr.nlink.checked_add(1).filter(|n| *n < LINK_MAX).ok_or(Errno::EMLINK)?;
-                attr.linkable = false;
-                attr.touch_ctime();
-                Ok(())
-            })?;
+            target.links.add()?;
+            target.touch_ctime();
             entry.insert(target.clone(), target.weight()).map_err(|_| {
                 target.drop_link();
                 Errno::ENOSPC
@@ -172,6 +162,20 @@ impl InodeRef {
         self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None));
         target.notify_attributes(cred);
         Ok(())
+    }
+
+    /// Why `target`, which cannot be linked here, does not get `name`. Nothing is locked for that.
+    fn refuse_link(&self, cred: &Cred, name: &[u8], target: &InodeRef) -> Errno {
+        match self.lookup_in(name, &rcu::domain().read()) {
+            Ok(_) => return Errno::EEXIST,
+            Err(Errno::ENOENT) if !self.is_removed_dir() => {}
+            Err(error) => return error,
+        }
+        match self.may_change_names(cred) {
+            Err(error) => error,
+            Ok(()) if target.is_dir() && Ref::ptr_eq(&self.shared, &target.shared) => Errno::EPERM,
+            Ok(()) => Errno::EXDEV,
+        }
     }
 
     /// An inode to put into this directory: owner, group, mode and ACL follow from both.

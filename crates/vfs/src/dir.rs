@@ -16,12 +16,13 @@
 //! - D2: a dead table is empty for ever;
 //! - D3: no mount stands on a buried directory.
 
-use crate::lock_class::DIRECTORY_NAMES;
+use crate::lock_class::{DIRECTORY_MOUNTS, DIRECTORY_NAMES};
+use crate::mount::Mount;
 use crate::{Errno, Inode, InodeRef};
 use foldhash::quality::FixedState;
-use sluice_sync::NameTable;
 use sluice_sync::atomic::{AtomicU32, Ordering};
 use sluice_sync::rcu::{self, Guard, RcuCell};
+use sluice_sync::{Mutex, NameTable, OnceLock, Ref};
 use std::hash::{BuildHasher, RandomState};
 
 /// Positions of "." and "..".
@@ -43,6 +44,15 @@ pub(crate) struct Dir {
     parent: RcuCell<Option<InodeRef>>,
     /// How many mounts stand on this directory, in any namespace, or `BURIED`. *Atomic (mounts).*
     mounts_here: AtomicU32,
+    /// Which they are, once there was one. *Set once.*
+    mounts: OnceLock<Box<MountsHere>>,
+}
+
+/// The mounts that stand on one directory.
+struct MountsHere {
+    /// *RCU; replaced under `changing`.*
+    list: RcuCell<Vec<Ref<Mount>>>,
+    changing: Mutex<()>,
 }
 
 /// What came of an attempt to remove a directory.
@@ -60,6 +70,7 @@ impl Dir {
             names: NameTable::with_class(&DIRECTORY_NAMES, rcu::domain()),
             parent: RcuCell::new(rcu::domain(), parent),
             mounts_here: AtomicU32::new(0),
+            mounts: OnceLock::new(),
         }
     }
 
@@ -89,6 +100,32 @@ impl Dir {
         !matches!(self.mounts_here.load(Ordering::SeqCst), 0 | BURIED)
     }
 
+    /// The mount that stands here in the mount `below`.
+    pub(crate) fn mount_on<'g>(
+        &'g self,
+        below: &Ref<Mount>,
+        section: &'g Guard<'_>,
+    ) -> Option<&'g Ref<Mount>> {
+        if !self.has_mounts() {
+            return None;
+        }
+        self.mounts.get()?.list.load(section).iter().find(|mount| mount.stands_on(below))
+    }
+
+    /// Changes the list of mounts that stand here. Whom it gains was counted before, whom it loses is so after.
+    pub(crate) fn change_mounts(&self, change: impl FnOnce(&mut Vec<Ref<Mount>>)) {
+        let mounts = self.mounts.get_or_init(|| {
+            let list = RcuCell::new(rcu::domain(), Vec::new());
+            Box::new(MountsHere { list, changing: Mutex::with_class(&DIRECTORY_MOUNTS, ()) })
+        });
+        let _changing = mounts.changing.lock();
+        // Inside the section `replace` does not wait for a grace period.
+        let section = rcu::domain().read();
+        let mut list = mounts.list.load(&section).clone();
+        change(&mut list);
+        mounts.list.replace(list);
+    }
+
     /// Counts a mount that is about to stand here.
     ///
     /// # Errors
@@ -108,6 +145,18 @@ impl Dir {
 
     pub(crate) fn uncount_mount(&self) {
         self.mounts_here.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether names could be forbidden now. Stores nothing.
+    ///
+    /// # Errors
+    /// `EBUSY` (something is mounted here), `ENOTEMPTY`.
+    pub(crate) fn check_buriable(&self) -> Result<(), Errno> {
+        match self.has_mounts() {
+            true => Err(Errno::EBUSY),
+            false if !self.names.is_empty() => Err(Errno::ENOTEMPTY),
+            false => Ok(()),
+        }
     }
 
     /// Forbids names for ever. The caller has this directory's own name locked.
@@ -152,6 +201,10 @@ impl Inode {
     /// # Errors
     /// `ENOTDIR` when this is no directory.
     pub(crate) fn as_dir(&self) -> Result<&Dir, Errno> {
+        // The type first: where the contents of a file are, somebody may be writing.
+        if !self.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
         match &self.body {
             crate::inode::Body::Directory(dir) => Ok(dir),
             _ => Err(Errno::ENOTDIR),

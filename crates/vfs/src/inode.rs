@@ -7,6 +7,13 @@
 //! from every CPU writes no line of it; in return, storage is released by `Drop` some time after the last user
 //! let go, or when somebody asks for exact answers ([`settle`]).
 //!
+//! Fields are in the order of who writes them, with gaps between, so that calls which change different things of one
+//! file do not meet, nor those who only open it:
+//! ```text
+//!   | number, type, times | ... | mode and owner, links | contents ... |
+//!     each tick at most           chmod           link    write, truncate
+//! ```
+//!
 //! A directory and its parent hold each other. Removing the name breaks the cycle; a whole file system is
 //! taken apart by [`Superblock`](crate::Superblock)'s `Drop`.
 //!
@@ -19,30 +26,42 @@
 use crate::attributes::{Acls, Attr};
 use crate::data::{FileData, PAGE, PAGE_SIZE};
 use crate::dir::Dir;
+use crate::links::Links;
 use crate::lock_class::{INODE_ATTR, INODE_XATTRS};
 use crate::stat::{S_IALLUGO, Stat, Timestamp};
 use crate::superblock::Shared;
+use crate::times::Times;
 use crate::xattr::Xattrs;
 use crate::{Cred, FileType};
 use sluice_locks::FileLocks;
+use sluice_sync::name_fields;
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::{self, Ref};
-use sluice_sync::{Mutex, OnceLock, SeqLock};
+use sluice_sync::{Gap, Mutex, OnceLock, SeqLock};
 
 /// One file of a [`Superblock`](crate::Superblock).
+#[repr(C)]
 pub struct Inode {
     /// Inode number. *Immutable.*
     ino: u64,
     /// What the inodes of the file system share. *Immutable.*
     pub(crate) shared: Ref<Shared>,
-    /// When the inode was made: a packed [`Timestamp`]. *Immutable.*
-    born: u64,
-    /// Owner, mode, times and links. *Protected by itself.*
-    pub(crate) attr: SeqLock<Attr, 5>,
-    /// Type and contents. *The variant is immutable; contents are protected by their own locks.*
-    pub(crate) body: Body,
+    /// That of `body`, for those who only want to know. *Immutable.*
+    file_type: FileType,
     /// Extended attributes and file locks, once there are any. *Set once.*
     extra: OnceLock<Box<Extra>>,
+    /// *Each protected by itself.*
+    pub(crate) times: Times,
+    /// When the inode was made: a packed [`Timestamp`]. *Immutable.*
+    born: u64,
+    _who_opens: Gap<32>,
+    /// Owner and mode. *Protected by itself.*
+    pub(crate) attr: SeqLock<Attr, 2>,
+    /// The names of what is no directory. *Protected by itself.*
+    pub(crate) links: Links,
+    _who_links: Gap<16>,
+    /// Type and contents. *The variant is immutable; contents are protected by their own locks.*
+    pub(crate) body: Body,
 }
 
 /// A counted reference to an inode. The inode lives as long as there is one.
@@ -91,6 +110,15 @@ pub(crate) struct InodeInit {
 }
 
 impl Body {
+    fn file_type(&self) -> FileType {
+        match self {
+            Body::Regular(_) => FileType::Regular,
+            Body::Directory(_) => FileType::Directory,
+            Body::Symlink(_) => FileType::Symlink,
+            Body::Special { file_type, .. } => *file_type,
+        }
+    }
+
     pub(crate) fn new_directory(parent: Option<InodeRef>) -> Body {
         Body::Directory(Box::new(Dir::new(parent)))
     }
@@ -99,18 +127,24 @@ impl Body {
 impl Inode {
     /// A new inode with the number `ino`, which was counted when it was taken; reachable only by the returned reference.
     pub(crate) fn allocate(shared: &Ref<Shared>, ino: u64, init: InodeInit, body: Body) -> InodeRef {
+        debug_assert_eq!(body.file_type(), init.file_type);
         let now = Timestamp::now();
-        let attr = Attr::new(init.mode & S_IALLUGO, init.uid, init.gid, init.nlink, now);
-        let inode = Inode {
+        let attr = Attr::new(init.mode & S_IALLUGO, init.uid, init.gid);
+        let inode = Ref::new(Inode {
             ino,
             shared: shared.clone(),
-            born: now.pack(),
-            attr: SeqLock::with_class(&INODE_ATTR, attr),
-            body,
+            file_type: init.file_type,
             extra: OnceLock::new(),
-        };
-        debug_assert_eq!(inode.file_type(), init.file_type);
-        InodeRef(Ref::new(inode))
+            times: Times::new(now),
+            born: now.pack(),
+            _who_opens: Gap::new(),
+            links: Links::new(init.nlink),
+            attr: SeqLock::with_class(&INODE_ATTR, attr),
+            _who_links: Gap::new(),
+            body,
+        });
+        name_fields!(inode, Inode { ino, shared, file_type, extra, times, born, links, attr, body });
+        InodeRef(inode)
     }
 
     /// True when `other` is the same inode.
@@ -130,51 +164,54 @@ impl Inode {
 
     /// The file's type.
     pub fn file_type(&self) -> FileType {
-        match &self.body {
-            Body::Regular(_) => FileType::Regular,
-            Body::Directory(_) => FileType::Directory,
-            Body::Symlink(_) => FileType::Symlink,
-            Body::Special { file_type, .. } => *file_type,
-        }
+        self.file_type
     }
 
     /// True for a directory.
     pub fn is_dir(&self) -> bool {
-        matches!(self.body, Body::Directory(_))
+        self.file_type == FileType::Directory
     }
 
-    /// All attributes at one moment.
+    /// All attributes. Mode and owner are of one moment, each other of its own.
     pub fn stat(&self) -> Stat {
-        let (size, blocks, rdev) = match &self.body {
-            Body::Regular(data) => (data.size(), data.pages() * (PAGE / 512), 0),
-            Body::Directory(dir) => (dir.stat_size(), 0, 0),
-            Body::Symlink(target) => (target.len() as u64, 0, 0),
-            Body::Special { rdev, .. } => (0, 0, *rdev),
+        let (blocks, rdev) = match &self.body {
+            Body::Regular(data) => (data.pages() * (PAGE / 512), 0),
+            Body::Special { rdev, .. } => (0, *rdev),
+            Body::Directory(_) | Body::Symlink(_) => (0, 0),
         };
         let attr = self.attr.read();
         Stat {
             dev: self.shared.dev,
             ino: self.ino,
             mode: self.file_type().mode_bits() | attr.mode,
-            nlink: self.nlink(&attr),
+            nlink: self.nlink(),
             uid: attr.uid,
             gid: attr.gid,
             rdev,
-            size,
+            size: self.size(),
             blksize: PAGE_SIZE as u32,
             blocks,
-            atime: attr.atime,
-            mtime: attr.mtime,
-            ctime: attr.ctime,
+            atime: self.times.atime(),
+            mtime: self.times.mtime(),
+            ctime: self.times.ctime(),
             btime: Timestamp::unpack(self.born),
         }
     }
 
-    /// The link count of an inode with these attributes.
-    fn nlink(&self, attr: &Attr) -> u32 {
+    /// The size that `stat` shows, in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        match &self.body {
+            Body::Regular(data) => data.size(),
+            Body::Directory(dir) => dir.stat_size(),
+            Body::Symlink(target) => target.len() as u64,
+            Body::Special { .. } => 0,
+        }
+    }
+
+    fn nlink(&self) -> u32 {
         match &self.body {
             Body::Directory(dir) => dir.nlink(),
-            _ => attr.nlink,
+            _ => self.links.count(),
         }
     }
 

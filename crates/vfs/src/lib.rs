@@ -11,7 +11,7 @@
 //! ```text
 //! Process: cwd, umask, descriptor table      never held across a call into an inode
 //!   open file position                       one at a time
-//!     Fs mount table                         never held across a call into an inode
+//!     Fs mount table, mounts of a directory  never held across a call into an inode
 //!       Superblock rename lock               renames that give a directory another parent
 //!         names (buckets of a directory)     two directories: by inode number
 //!           file data                        one file at a time; then its pages by number
@@ -29,6 +29,7 @@ mod attributes;
 mod check;
 mod create;
 mod cred;
+mod cursor;
 mod data;
 mod dir;
 mod errno;
@@ -37,6 +38,7 @@ mod fs;
 mod host;
 mod inode;
 mod io;
+mod links;
 mod lock_class;
 mod mount;
 mod namei;
@@ -50,6 +52,7 @@ mod remove;
 mod rename;
 mod stat;
 mod superblock;
+mod times;
 mod xattr;
 
 pub use attr::{SetAttr, SetTime};

@@ -7,6 +7,7 @@ pub(crate) static OPEN_FILE_CURSOR: LockClass = LockClass::new("vfs.open_file.cu
 pub(crate) static MOUNT_TABLE: LockClass = LockClass::new("vfs.mount_table");
 pub(crate) static SUPERBLOCK_RENAME: LockClass = LockClass::new("vfs.superblock.rename");
 pub(crate) static DIRECTORY_NAMES: LockClass = LockClass::new("vfs.directory.names");
+pub(crate) static DIRECTORY_MOUNTS: LockClass = LockClass::new("vfs.directory.mounts");
 pub(crate) static FILE_DATA: LockClass = LockClass::new("vfs.file.data");
 pub(crate) static INODE_ATTR: LockClass = LockClass::new("vfs.inode.attr");
 pub(crate) static INODE_XATTRS: LockClass = LockClass::new("vfs.inode.xattrs");

@@ -1,19 +1,28 @@
 //! Mount: file systems and bind mounts put together to one tree of names.
 //!
 //! # Theory
-//! A mount stands on a directory of another mount and hides it. Directories have exactly one name, so the
-//! pair (mount below, inode of the directory) says where a mount stands. Each directory counts the mounts
-//! that stand on it, in any namespace: a path walk looks at the table only where that count is not zero.
+//! A mount stands on a directory of another mount and hides it. The directory keeps the list of the mounts that stand
+//! on it, in whichever namespace, so a walk that crosses a mount point looks at that
+//! directory and no other, and mounting elsewhere does not disturb it.
 //!
-//! Nobody who walks a path writes a line that others use: mounts are referred to by [`Ref`], the table is read in a
-//! read section, and the users of a mount are counted by CPU.
+//! Nobody who walks a path writes a line that others use: mounts are referred to by [`Ref`], lists are read in a read
+//! section, and the users of a mount are counted by CPU.
 //!
-//! A mount is busy while a descriptor or working directory lies in it, or another mount stands on it. A lazy
-//! unmount takes a busy mount and all that stands on it out of the tree at once; it lives on for its users.
+//! A mount is busy while a descriptor or working directory lies in it, or another mount stands on it: all these are its
+//! users. A lazy unmount takes a busy mount and all that stands on it out of the tree at once; it lives on for its
+//! users.
+//!
+//! ```text
+//!   begin to use a mount          unmount
+//!   count a user                  gone := true
+//!   gone? then count back         users? then gone := false, EBUSY
+//! ```
+//! All four are SeqCst: one of the two sees the other (*gone*).
 //!
 //! # Invariants
 //! - I1: `mounts_here` of a directory is the number of attached mounts that stand on it.
-//! - I2: a mount is in `by_place` exactly while it is in `places` (the root mount is in neither).
+//! - I2: a mount is in `attached` exactly while it is in the list of the directory that it stands on (the root mount is
+//!   in neither).
 
 use crate::inode::settle;
 use crate::lock_class::MOUNT_TABLE;
@@ -21,9 +30,8 @@ use crate::{Errno, Inode, InodeRef, Superblock};
 use bitflags::bitflags;
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::percpu::Counter;
-use sluice_sync::rcu::{self, Guard, RcuCell};
-use sluice_sync::{Arc, BrLock, Ref};
-use std::collections::HashMap;
+use sluice_sync::rcu::{self, Guard};
+use sluice_sync::{Arc, CachePadded, Mutex, Ref};
 
 bitflags! {
     /// Options of one mount.
@@ -51,12 +59,16 @@ pub(crate) struct Mount {
     pub(crate) superblock: Arc<Superblock>,
     /// Top directory. *Immutable.*
     pub(crate) root: InodeRef,
+    /// Where it stands; nowhere, if it is the bottom of the tree. *Immutable.*
+    on: Option<Location>,
     /// *Immutable.*
     flags: MountFlags,
-    /// Descriptors and working directories in this mount. *By CPU; added to under `changing`.*
+    /// Descriptors, working directories and mounts in this mount. *By CPU (gone).*
     users: Counter,
-    /// Taken out of the tree while nobody used it. *Atomic; written under `changing`.*
+    /// Taken out of the tree while nobody used it, or being so. *Atomic (gone); written under `attached`.*
     gone: AtomicBool,
+    /// Out of the tree for good: nothing is above its root. *Atomic (stands alone).*
+    detached: AtomicBool,
 }
 
 /// A file as seen in the tree: which inode, reached through which mount.
@@ -77,24 +89,18 @@ pub(crate) struct Place<'g> {
 pub(crate) struct MountTable {
     /// The mount at "/". *Immutable.*
     root: Ref<Mount>,
-    /// Which mount stands where. *Replaced under `changing`.*
-    tree: RcuCell<Tree>,
-    /// Read by who begins to use a mount, written by who changes the tree. Not waited for in a read section.
-    changing: BrLock<()>,
+    /// The mounts in the tree. Held by who changes it, not waited for in a read section.
+    attached: CachePadded<Mutex<Attached>>,
     /// Releases the mounts, before the file system and not as a part of it.
     _settle: SettleOnDrop,
     /// The file system at "/". *Immutable.*
     root_superblock: Arc<Superblock>,
 }
 
-/// Which mount stands where.
-#[derive(Clone)]
-struct Tree {
+/// The mounts in the tree but the one at its bottom.
+struct Attached {
     next_id: u64,
-    /// Mounts by the mount and inode number that they stand on.
-    by_place: HashMap<(u64, u64), Ref<Mount>>,
-    /// Where the mount of each number stands.
-    places: HashMap<u64, Location>,
+    mounts: Vec<Ref<Mount>>,
 }
 
 /// Releases what a namespace held when it goes: else that waits until references are used elsewhere.
@@ -107,10 +113,28 @@ impl Drop for SettleOnDrop {
 }
 
 impl Mount {
-    fn new(id: u64, superblock: Arc<Superblock>, root: InodeRef, flags: MountFlags) -> Ref<Mount> {
+    fn new(
+        id: u64,
+        superblock: Arc<Superblock>,
+        root: InodeRef,
+        on: Option<Location>,
+        flags: MountFlags,
+    ) -> Ref<Mount> {
         // Differences stay with their CPUs: only the exact sum is ever asked for.
         let users = Counter::with_batch(0, i64::MAX);
-        Ref::new(Mount { id, superblock, root, flags, users, gone: AtomicBool::new(false) })
+        let (gone, detached) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ref::new(Mount { id, superblock, root, on, flags, users, gone, detached })
+    }
+
+    /// Where it stands in the tree.
+    fn place(&self) -> Option<Place<'_>> {
+        // Relaxed: a walk that began before it was taken away may still lead there.
+        if self.detached.load(Ordering::Relaxed) { None } else { self.on.as_ref().map(Location::place) }
+    }
+
+    /// Whether this stands on a directory of `below`.
+    pub(crate) fn stands_on(&self, below: &Ref<Mount>) -> bool {
+        self.on.as_ref().is_some_and(|on| Ref::ptr_eq(&on.mount, below))
     }
 
     /// Counts another user while there is one, or of a mount that may go: it lives on as after a lazy unmount.
@@ -145,31 +169,67 @@ impl Location {
     }
 }
 
-impl Place<'_> {
+impl<'g> Place<'g> {
     /// The same, held by references.
     pub(crate) fn to_location(self) -> Location {
         Location { mount: self.mount.clone(), inode: self.inode.clone() }
     }
 
     pub(crate) fn is_same(self, other: Place<'_>) -> bool {
-        self.mount.id == other.mount.id && self.inode.is_same(other.inode)
+        Ref::ptr_eq(self.mount, other.mount) && self.inode.is_same(other.inode)
     }
 
     pub(crate) fn is_mount_root(self) -> bool {
         self.mount.root.is_same(self.inode)
+    }
+
+    /// From a directory to the root of the topmost mount that stands on it, if any does.
+    #[inline]
+    pub(crate) fn enter(self, section: &'g Guard<'_>) -> Place<'g> {
+        match self.inode.as_dir() {
+            Ok(dir) if dir.has_mounts() => self.enter_mounts(section),
+            _ => self,
+        }
+    }
+
+    /// As [`enter`](Self::enter), of a directory that somebody has mounted on, in whichever namespace.
+    #[cold]
+    fn enter_mounts(self, section: &'g Guard<'_>) -> Place<'g> {
+        let mut at = self;
+        while let Ok(dir) = at.inode.as_dir()
+            && let Some(mount) = dir.mount_on(at.mount, section)
+        {
+            at = Place { mount, inode: &mount.root };
+        }
+        at
+    }
+
+    /// Where the directory has its name: from a mount's root down to what it stands on.
+    pub(crate) fn below_mounts(self) -> Place<'g> {
+        let mut at = self;
+        while at.is_mount_root()
+            && let Some(place) = at.mount.place()
+        {
+            at = place;
+        }
+        at
+    }
+
+    /// The directory above, across mounts; at the top of the tree itself.
+    pub(crate) fn above(self, section: &'g Guard<'_>) -> Place<'g> {
+        let at = self.below_mounts();
+        let above = if at.is_mount_root() { None } else { Inode::parent_in(at.inode, section) };
+        Place { inode: above.unwrap_or(at.inode), ..at }.enter(section)
     }
 }
 
 impl MountTable {
     pub(crate) fn new(superblock: Arc<Superblock>) -> MountTable {
         let root_inode = superblock.root().clone();
+        let attached = Attached { next_id: 2, mounts: Vec::new() };
         MountTable {
-            root: Mount::new(1, superblock.clone(), root_inode, MountFlags::empty()),
-            tree: RcuCell::new(
-                rcu::domain(),
-                Tree { next_id: 2, by_place: HashMap::new(), places: HashMap::new() },
-            ),
-            changing: BrLock::with_class(&MOUNT_TABLE, ()),
+            root: Mount::new(1, superblock.clone(), root_inode, None, MountFlags::empty()),
+            attached: CachePadded::new(Mutex::with_class(&MOUNT_TABLE, attached)),
             _settle: SettleOnDrop,
             root_superblock: superblock,
         }
@@ -185,28 +245,25 @@ impl MountTable {
     /// # Errors
     /// `ESTALE` when `mount` was taken away, unused, since it was found.
     pub(crate) fn enter_service(&self, mount: &Mount) -> Result<(), Errno> {
-        // So that `detach` sees the user, or we see that it has been there.
-        let _steady = self.changing.read();
-        // Relaxed: written under the write lock.
-        if mount.gone.load(Ordering::Relaxed) {
-            return Err(Errno::ESTALE);
+        loop {
+            // SeqCst(gone), both: see the header.
+            mount.users.add(1);
+            if !mount.gone.load(Ordering::SeqCst) {
+                return Ok(());
+            }
+            mount.leave();
+            // Whether it goes is decided under the lock.
+            let _decided = self.attached.lock();
+            if mount.gone.load(Ordering::SeqCst) {
+                return Err(Errno::ESTALE);
+            }
         }
-        mount.users.add(1);
-        Ok(())
-    }
-
-    /// Where `mount` stands; nowhere if it is the root or was taken away.
-    fn place_of<'g>(&'g self, mount: &Mount, section: &'g Guard<'_>) -> Option<Place<'g>> {
-        if mount.id == self.root.id {
-            return None;
-        }
-        self.tree.load(section).places.get(&mount.id).map(Location::place)
     }
 
     /// Each file system in the tree, once.
     pub(crate) fn superblocks(&self) -> Vec<Arc<Superblock>> {
         let mut all = vec![self.root_superblock.clone()];
-        for mount in self.tree.load(&self.tree.read()).by_place.values() {
+        for mount in &self.attached.lock().mounts {
             if !all.iter().any(|known| known.dev() == mount.superblock.dev()) {
                 all.push(mount.superblock.clone());
             }
@@ -216,44 +273,7 @@ impl MountTable {
 
     /// "/", on top of all that may be mounted on it.
     pub(crate) fn root<'g>(&'g self, section: &'g Guard<'_>) -> Place<'g> {
-        self.enter(Place { mount: &self.root, inode: &self.root.root }, section)
-    }
-
-    /// From a directory to the root of the topmost mount that stands on it, if any does.
-    #[inline]
-    pub(crate) fn enter<'g>(&'g self, at: Place<'g>, section: &'g Guard<'_>) -> Place<'g> {
-        match at.inode.as_dir() {
-            Ok(dir) if dir.has_mounts() => self.enter_mounts(at, section),
-            _ => at,
-        }
-    }
-
-    /// As [`enter`](Self::enter), of a directory that somebody has mounted on, in whichever namespace.
-    #[cold]
-    fn enter_mounts<'g>(&'g self, mut at: Place<'g>, section: &'g Guard<'_>) -> Place<'g> {
-        let tree = self.tree.load(section);
-        while let Some(mount) = tree.by_place.get(&(at.mount.id, at.inode.ino())) {
-            at = Place { mount, inode: &mount.root };
-        }
-        at
-    }
-
-    /// The directory above `at`, across mounts; at the top of the tree `at` itself.
-    pub(crate) fn parent<'g>(&'g self, at: Place<'g>, section: &'g Guard<'_>) -> Place<'g> {
-        let at = self.below_mounts(at, section);
-        let above = if at.is_mount_root() { None } else { Inode::parent_in(at.inode, section) };
-        let inode = above.unwrap_or(at.inode);
-        self.enter(Place { mount: at.mount, inode }, section)
-    }
-
-    /// Where the directory `at` has its name: steps from a mount's root down to what it stands on.
-    pub(crate) fn below_mounts<'g>(&'g self, mut at: Place<'g>, section: &'g Guard<'_>) -> Place<'g> {
-        while at.is_mount_root()
-            && let Some(place) = self.place_of(at.mount, section)
-        {
-            at = place;
-        }
-        at
+        Place { mount: &self.root, inode: &self.root.root }.enter(section)
     }
 
     /// Mounts `root` of `superblock` on the directory `on`.
@@ -267,22 +287,19 @@ impl MountTable {
         on: &Location,
         flags: MountFlags,
     ) -> Result<(), Errno> {
-        let point = on.inode.as_dir()?;
+        on.inode.as_dir()?;
         root.as_dir()?;
-        let _changing = self.changing.write();
-        let mut tree = self.copy_of_tree();
+        let mut attached = self.attached.lock();
         // Whoever mounted here in the meantime is stood upon, not replaced.
-        let mut on = on.clone();
-        while let Some(above) = tree.by_place.get(&(on.mount.id, on.inode.ino())) {
-            on = Location { inode: above.root.clone(), mount: above.clone() };
-        }
-        let counted = on.inode.as_dir().unwrap_or(point);
-        counted.count_mount()?;
-        let id = tree.next_id;
-        tree.next_id += 1;
-        tree.by_place.insert((on.mount.id, on.inode.ino()), Mount::new(id, superblock, root, flags));
-        tree.places.insert(id, on);
-        self.tree.replace(tree);
+        let on = on.place().enter(&rcu::domain().read()).to_location();
+        let point = on.inode.as_dir()?;
+        point.count_mount()?;
+        on.mount.join();
+        let (id, point) = (attached.next_id, on.inode.clone());
+        let mount = Mount::new(id, superblock, root, Some(on), flags);
+        attached.next_id += 1;
+        attached.mounts.push(mount.clone());
+        point.as_dir()?.change_mounts(|here| here.push(mount));
         Ok(())
     }
 
@@ -295,44 +312,39 @@ impl MountTable {
         if !at.place().is_mount_root() {
             return Err(Errno::EINVAL);
         }
-        let _changing = self.changing.write();
-        let mut tree = self.copy_of_tree();
-        if !tree.places.contains_key(&at.mount.id) {
-            return Err(if at.mount.id == self.root.id { Errno::EBUSY } else { Errno::EINVAL });
+        let mount = &at.mount;
+        let mut attached = self.attached.lock();
+        if !attached.mounts.iter().any(|there| Ref::ptr_eq(there, mount)) {
+            return Err(if Ref::ptr_eq(mount, &self.root) { Errno::EBUSY } else { Errno::EINVAL });
         }
-        let lazy = flags.contains(UmountFlags::DETACH);
-        // Under the write lock nobody begins to use the mount, so the sum is exact, or too large by who just leaves.
-        if !lazy && (at.mount.users.sum() != 0 || !tree.standing_on(at.mount.id).is_empty()) {
-            return Err(Errno::EBUSY);
+        if !flags.contains(UmountFlags::DETACH) {
+            // SeqCst(gone), all: see the header. The sum is exact, or too large by who is just leaving.
+            mount.gone.store(true, Ordering::SeqCst);
+            if mount.users.sum() != 0 {
+                mount.gone.store(false, Ordering::SeqCst);
+                return Err(Errno::EBUSY);
+            }
         }
-        // Relaxed: read under the read lock.
-        at.mount.gone.store(!lazy, Ordering::Relaxed);
-        let mut going = vec![at.mount.id];
-        while let Some(id) = going.pop() {
-            going.extend(tree.standing_on(id));
-            tree.remove(id);
-        }
-        self.tree.replace(tree);
+        attached.remove(mount);
         Ok(())
-    }
-
-    fn copy_of_tree(&self) -> Tree {
-        self.tree.load(&self.tree.read()).clone()
     }
 }
 
-impl Tree {
-    /// The numbers of the mounts that stand on the mount `id`.
-    fn standing_on(&self, id: u64) -> Vec<u64> {
-        let on_it = self.places.iter().filter(|(_, place)| place.mount.id == id);
-        on_it.map(|(standing, _)| *standing).collect()
-    }
-
-    fn remove(&mut self, id: u64) {
-        let Some(place) = self.places.remove(&id) else { return };
-        self.by_place.remove(&(place.mount.id, place.inode.ino()));
-        if let Ok(dir) = place.inode.as_dir() {
-            dir.uncount_mount();
+impl Attached {
+    /// Takes `mount` and all that stands on it out of the tree.
+    fn remove(&mut self, mount: &Ref<Mount>) {
+        let mut going = vec![mount.clone()];
+        while let Some(mount) = going.pop() {
+            going.extend(self.mounts.iter().filter(|standing| standing.stands_on(&mount)).cloned());
+            self.mounts.retain(|there| !Ref::ptr_eq(there, &mount));
+            mount.detached.store(true, Ordering::Relaxed);
+            if let Some(on) = &mount.on
+                && let Ok(dir) = on.inode.as_dir()
+            {
+                dir.change_mounts(|here| here.retain(|there| !Ref::ptr_eq(there, &mount)));
+                dir.uncount_mount();
+                on.mount.leave();
+            }
         }
     }
 }
@@ -340,8 +352,9 @@ impl Tree {
 impl Drop for MountTable {
     /// The directories that mounts stood on may live on in file systems that other namespaces use.
     fn drop(&mut self) {
-        let mut tree = self.copy_of_tree();
-        let ids: Vec<u64> = tree.places.keys().copied().collect();
-        ids.into_iter().for_each(|id| tree.remove(id));
+        let attached = self.attached.get_mut();
+        while let Some(mount) = attached.mounts.last().cloned() {
+            attached.remove(&mount);
+        }
     }
 }

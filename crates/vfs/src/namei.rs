@@ -129,7 +129,7 @@ impl<'a> Namei<'a> {
     {
         match last {
             Last::Root | Last::Dot => Ok(dir),
-            Last::DotDot => Ok(self.mounts.parent(dir, section)),
+            Last::DotDot => Ok(dir.above(section)),
             Last::Name(name) => self.child(dir, name, section),
         }
     }
@@ -213,7 +213,7 @@ impl<'a> Namei<'a> {
             }
             let next = match &path[begin..end] {
                 b"." => dir,
-                b".." => self.mounts.parent(dir, section),
+                b".." => dir.above(section),
                 name => self.child(dir, name, section)?,
             };
             match next.inode.file_type() {
@@ -234,7 +234,7 @@ impl<'a> Namei<'a> {
         'a: 'g,
     {
         let inode = dir.inode.lookup_in(name, section)?;
-        Ok(self.mounts.enter(Place { mount: dir.mount, inode }, section))
+        Ok(Place { inode, ..dir }.enter(section))
     }
 
     /// The target of the symbolic link `link`, which is about to be followed.

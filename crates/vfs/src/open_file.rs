@@ -6,15 +6,17 @@
 //! *reference*, since a call on another thread may be using it still. Calls take references, which write no shared
 //! line; only opening, duplicating and closing count descriptors.
 
-use crate::lock_class::OPEN_FILE_CURSOR;
+use crate::cursor::Cursor;
 use crate::mount::{Location, MountTable};
 use crate::{Errno, InodeRef, OpenFlags};
 use sluice_locks::Owner;
 use sluice_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use sluice_sync::{CachePadded, Mutex, Ref};
+use sluice_sync::{Gap, Ref, name_fields};
 use std::ptr;
 
-/// One open file description.
+/// One open file description. What each call looks at, what `dup` and `close` change, what a
+/// first lock changes and what moves the position lie apart.
+#[repr(C)]
 pub(crate) struct OpenFile {
     /// What is open, and through which mount. *Immutable.*
     pub(crate) location: Location,
@@ -22,25 +24,17 @@ pub(crate) struct OpenFile {
     pub(crate) login: u64,
     /// Access mode and status flags. *Atomic (independent bits).*
     flags: AtomicU32,
-    /// What the calls that only use the description never write.
-    end: CachePadded<End>,
-    /// Where the next read or write goes. *Protected by itself; held across that read or write.*
-    pub(crate) cursor: Mutex<Cursor>,
-}
-
-/// Whether the description lives, and what it has to give back in the end.
-struct End {
-    /// How many descriptors point here; 0 for ever after the last. *Atomic (end).*
+    /// The last descriptor was closed. *Atomic (end).*
+    ended: AtomicBool,
+    _who_uses_it: Gap<19>,
+    /// How many descriptors point here; 0 for ever after the last. *Atomic (stands alone).*
     descriptors: AtomicU32,
-    /// Whether it has ever asked for an OFD lock or a flock. *Atomic (end), set once.*
+    _who_shares_it: Gap<60>,
+    /// It has asked for an OFD lock or a flock. *Atomic (end), set once.*
     is_owner: AtomicBool,
-}
-
-/// The position in a file or directory.
-#[derive(Default)]
-pub(crate) struct Cursor {
-    /// Byte offset in a file; position of the last entry read from a directory.
-    pub(crate) position: u64,
+    _who_locks: Gap<63>,
+    /// Where the next read or write goes. *Protected by itself; held across that read or write.*
+    pub(crate) cursor: Cursor,
 }
 
 impl OpenFile {
@@ -58,13 +52,20 @@ impl OpenFile {
         if is_counted(flags) {
             location.inode.shared.opens.opened(location.inode.ino(), flags.writable());
         }
-        Ok(Ref::new(OpenFile {
+        let file = Ref::new(OpenFile {
             location,
             login,
             flags: AtomicU32::new(flags.bits()),
-            end: CachePadded::new(End { descriptors: AtomicU32::new(1), is_owner: AtomicBool::new(false) }),
-            cursor: Mutex::with_class(&OPEN_FILE_CURSOR, Cursor::default()),
-        }))
+            ended: AtomicBool::new(false),
+            _who_uses_it: Gap::new(),
+            descriptors: AtomicU32::new(1),
+            _who_shares_it: Gap::new(),
+            is_owner: AtomicBool::new(false),
+            _who_locks: Gap::new(),
+            cursor: Cursor::new(),
+        });
+        name_fields!(file, OpenFile { location, login, flags, ended, descriptors, is_owner, cursor });
+        Ok(file)
     }
 
     /// Counts another descriptor.
@@ -74,7 +75,7 @@ impl OpenFile {
     pub(crate) fn share(&self) -> Result<(), Errno> {
         let one_more = |count: u32| (count != 0).then_some(count + 1);
         // Relaxed: a descriptor publishes nothing.
-        match self.end.descriptors.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
+        match self.descriptors.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
             Ok(_) => Ok(()),
             Err(_) => Err(Errno::EBADF),
         }
@@ -82,8 +83,10 @@ impl OpenFile {
 
     /// Counts one descriptor less. The last gives back the locks and leaves the mount.
     pub(crate) fn close(&self) {
-        // SeqCst(end): either a thread that was given a lock sees 0 in keep_locks_while_open(), or we see its lock.
-        if self.end.descriptors.fetch_sub(1, Ordering::SeqCst) == 1 {
+        // Relaxed: a descriptor publishes nothing.
+        if self.descriptors.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // SeqCst(end): either a thread that was given a lock sees this in keep_locks_while_open(), or we see its lock.
+            self.ended.store(true, Ordering::SeqCst);
             self.release_locks();
             let flags = self.flags();
             if is_counted(flags) {
@@ -97,7 +100,7 @@ impl OpenFile {
     /// meanwhile, as the caller's own reference to the file would in a kernel.
     pub(crate) fn keep_locks_while_open(&self) {
         // SeqCst(end): pairs with close().
-        if self.end.descriptors.load(Ordering::SeqCst) == 0 {
+        if self.ended.load(Ordering::SeqCst) {
             self.release_locks();
         }
     }
@@ -120,15 +123,15 @@ impl OpenFile {
     pub(crate) fn becomes_owner(&self) {
         // SeqCst(end): pairs with id_if_owner() in a close: if that sees false, a lock that is granted later is given
         // back at once. Once set, it is only read.
-        if !self.end.is_owner.load(Ordering::SeqCst) {
-            self.end.is_owner.store(true, Ordering::SeqCst);
+        if !self.is_owner.load(Ordering::SeqCst) {
+            self.is_owner.store(true, Ordering::SeqCst);
         }
     }
 
     /// [`id`](Self::id), if the description ever asked for a lock.
     pub(crate) fn id_if_owner(&self) -> Option<u64> {
         // SeqCst(end): pairs with becomes_owner().
-        self.end.is_owner.load(Ordering::SeqCst).then(|| self.id())
+        self.is_owner.load(Ordering::SeqCst).then(|| self.id())
     }
 
     pub(crate) fn flags(&self) -> OpenFlags {

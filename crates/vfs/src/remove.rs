@@ -94,6 +94,19 @@ impl Inode {
         if self.is_removed_dir() { Errno::ENOENT } else { error }
     }
 
+    /// Can this lose its name by `rmdir`, if that is so, or else by `unlink`?
+    ///
+    /// # Errors
+    /// `EISDIR`, `ENOTDIR`, `EBUSY` (something is mounted here), `ENOTEMPTY`.
+    pub(crate) fn check_removable(&self, remove_dir: bool) -> Result<(), Errno> {
+        match (self.as_dir(), remove_dir) {
+            (Ok(dir), true) => dir.check_buriable(),
+            (Err(error), true) => Err(error),
+            (Ok(_), false) => Err(Errno::EISDIR),
+            (Err(_), false) => Ok(()),
+        }
+    }
+
     /// May `cred` take the name of `victim` out of this directory?
     pub(crate) fn may_delete(&self, cred: &Cred, victim: &Inode) -> Result<(), Errno> {
         self.may_change_names(cred)?;
@@ -102,11 +115,8 @@ impl Inode {
 
     /// A file lost one of its names. Called with that name locked.
     pub(crate) fn drop_link(&self) {
-        self.attr.change(|attr| {
-            debug_assert!(attr.nlink > 0, "a name that is removed was counted");
-            attr.nlink -= 1;
-            attr.touch_ctime();
-        });
+        self.links.remove();
+        self.touch_ctime();
     }
 
     pub(crate) fn notify_removed(&self, cred: &Cred, name: &[u8], victim: &Inode) {

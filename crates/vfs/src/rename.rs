@@ -56,6 +56,9 @@ impl InodeRef {
             self.lookup(cred, name)?;
             return Err(new_dir.gone_or(error));
         }
+        if self.is_nothing_to_rename(name, (new_dir, new_name), flags)? {
+            return Ok(());
+        }
         let mut tree = None;
         let moved = loop {
             match self.try_rename(cred, name, (new_dir, new_name), flags, tree.as_ref())? {
@@ -80,6 +83,23 @@ impl InodeRef {
             }
         }
         Ok(())
+    }
+
+    /// Whether both names mean one file already, seen with nothing locked.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`; `EEXIST` (`NOREPLACE`).
+    fn is_nothing_to_rename(
+        &self,
+        name: &[u8],
+        (new_dir, new_name): (&InodeRef, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<bool, Errno> {
+        let section = rcu::domain().read();
+        let source = self.entry(self.as_dir()?, name, &section).ok_or(Errno::ENOENT)?;
+        let target = new_dir.entry(new_dir.as_dir()?, new_name, &section);
+        check_target_exists(target.is_some(), flags)?;
+        Ok(target.is_some_and(|target| source.is_same(target)))
     }
 
     /// One attempt, with the names locked. Between directories a rename that a directory takes part in needs the

@@ -225,9 +225,9 @@ impl Inode {
                 }
             }
             *(if slot_is_access { &mut acls.access } else { &mut acls.default }) = kept;
-            attr.touch_ctime();
             Ok(())
         })?;
+        self.touch_ctime();
         self.notify_attributes(cred);
         Ok(())
     }

@@ -75,6 +75,15 @@ impl Report {
         self.differences.extend(finding.differences.iter().map(|what| format!("{case}: {what}")));
     }
 
+    /// The conflicts, a line each: two calls and what they share.
+    #[cfg(test)]
+    pub(super) fn found(&self) -> std::collections::BTreeSet<String> {
+        let of_pair = |([a, b], pair): (&[&str; 2], &Pair)| {
+            pair.lines.keys().map(|line| format!("{a} | {b}: {}", line.in_lists())).collect::<Vec<_>>()
+        };
+        self.pairs.iter().flat_map(of_pair).collect()
+    }
+
     /// How many cases there were.
     pub fn cases(&self) -> usize {
         self.pairs.values().map(|pair| pair.cases).sum()

@@ -51,6 +51,12 @@ fn with_bits<T>(node: *mut T, bits: usize) -> *mut T {
     node.map_addr(|addr| addr | bits)
 }
 
+/// Whether somebody has the bucket locked.
+pub(crate) fn is_locked<N: Node>(bucket: &N::Bucket) -> bool {
+    // Acquire(bucket): what its last owner counted; pairs with Release(bucket) in Drop.
+    bucket.head().load(Ordering::Acquire).addr() & LOCKED != 0
+}
+
 /// The pointer that stands for no array, now or later.
 pub(super) fn closed<N: Node>() -> *mut Array<N> {
     ptr::without_provenance_mut(CLOSED)

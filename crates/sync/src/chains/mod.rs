@@ -52,7 +52,7 @@
 mod array;
 mod resize;
 
-pub(crate) use self::array::{Array, Locked, Place, Unlinked};
+pub(crate) use self::array::{Array, Locked, Place, Unlinked, is_locked};
 
 use self::array::{closed, is_array};
 use crate::face::atomic::{AtomicPtr, Ordering};

@@ -57,3 +57,21 @@ impl<T: Default> PerHost<T> {
         self.0.get(host.number)
     }
 }
+
+/// Tells the machine, if there is one, what lies at `value`, which has found its place: of a type `owner` the field
+/// `field`, or all of it if that is empty. `owner` may be a path.
+#[inline]
+pub fn name_value<T>(value: &T, owner: &'static str, field: &'static str) {
+    #[cfg(feature = "sim")]
+    sluice_machine::name_object(std::ptr::from_ref(value).cast(), size_of::<T>(), owner, field);
+    #[cfg(not(feature = "sim"))]
+    let _ = (value, owner, field);
+}
+
+/// Tells the machine, if there is one, what the fields of an object are called: `name_fields!(inode, Inode { links })`.
+#[macro_export]
+macro_rules! name_fields {
+    ($object:expr, $owner:ident { $($field:ident),+ $(,)? }) => {
+        $($crate::face::name_value(&$object.$field, stringify!($owner), stringify!($field));)+
+    };
+}

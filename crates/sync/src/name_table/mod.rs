@@ -28,8 +28,8 @@
 //! # Then
 //! - who holds the lock of a name is alone with it, in all of the table;
 //! - [`NameTable::kill`] succeeds only if the table is empty, and then no name is ever added again;
-//! - [`NameTable::sums`] is a sum of counts that each stood in the table at some time during the call, and
-//!   exact when nobody writes meanwhile.
+//! - [`NameTable::sums`] is what stood in the table at one moment. Only where many write without pause, or a name is
+//!   moved within a table of more than 256 buckets, may each bucket have a moment of its own.
 //!
 //! # Ordering
 //! | label | release side | acquire side | publishes |
@@ -54,8 +54,8 @@ pub use self::after::After;
 pub use self::entry::{Entry, LockedEntry, LockedPair};
 pub use self::node::NAME_MAX;
 
-use self::node::NameNode;
-use crate::chains::{Array, Chains};
+use self::node::{NameBucket, NameNode};
+use crate::chains::{Array, Chains, is_locked};
 use crate::face::atomic::Ordering;
 use crate::face::{SHRUNK, hint};
 use crate::lock_debug::{LockClass, Watch};
@@ -64,6 +64,9 @@ use std::fmt;
 
 /// The buckets of the first array.
 const BUCKETS_FIRST: usize = if SHRUNK { 1 } else { 16 };
+
+/// How often [`NameTable::sums`] looks for a moment at which all counts stood.
+const TRIES: u32 = 8;
 
 /// The most buckets: a bucket then has 64 hashes.
 const BUCKETS_MAX: usize = 1 << 40;
@@ -201,34 +204,68 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
     /// How many names there are and what their weights add up to. Stores nothing.
     pub fn sums(&self) -> Sums {
         let guard = self.read();
-        loop {
+        let mut before = None;
+        for _ in 0..TRIES {
             let Some(array) = self.chains.current(&guard) else { return Sums::default() };
+            let now = self.add_up(array, &guard);
+            if before == Some(now) && now.is_settled {
+                return now.sums();
+            }
+            before = Some(now);
+        }
+        // So many add and remove that no moment can be caught: then the sum is of several.
+        before.map_or_else(Sums::default, |now| now.sums())
+    }
+
+    /// Looks at the buckets that count, in `array` and the next, once.
+    fn add_up(&self, array: &Array<NameNode<V>>, guard: &Guard<'_>) -> Tally {
+        loop {
             let moved = array.moved();
-            let mut sums = add_up((0, 0), array);
-            if let Some(next) = array.next(&guard) {
-                sums = add_up(sums, next);
+            let mut tally = Tally { is_settled: true, ..Tally::default() };
+            for array in [Some(array), array.next(guard)].into_iter().flatten() {
+                let counts_own = array.group_len() == 1;
+                array.counters().for_each(|bucket| tally.add(bucket, counts_own));
             }
             // While a bucket is moved its entries may be counted in both arrays or in none. If each move that was
             // claimed by now had ended before we began to add up, there was no such bucket.
             if array.claimed() == moved {
-                let (entries, weight) = sums;
-                return Sums {
-                    entries: u64::try_from(entries).unwrap_or(0),
-                    weight: u64::try_from(weight).unwrap_or(0),
-                };
+                return tally;
             }
             hint::spin_loop();
         }
     }
 }
 
-/// `sums` and what the buckets of `array` count, entries and weights.
-fn add_up<V: Send + Sync + 'static>(sums: (i64, i64), array: &Array<NameNode<V>>) -> (i64, i64) {
-    array.counters().fold(sums, |(entries, weight), bucket| {
+/// What buckets count, and whether it may be of one moment.
+#[derive(Clone, Copy, Default, PartialEq)]
+struct Tally {
+    entries: i64,
+    weight: i64,
+    /// A number that tells apart counts which add up to the same.
+    print: u64,
+    /// Nobody was moving an entry from one bucket to another.
+    is_settled: bool,
+}
+
+impl Tally {
+    /// Adds `bucket`, whose lock says, if it counts for itself alone, whether somebody is at work there.
+    fn add<V: Send + Sync + 'static>(&mut self, bucket: &NameBucket<V>, counts_own: bool) {
         // Acquire(tally): if a move changed it, that the move was claimed; pairs with Release(tally) in tally().
-        let more = bucket.entries.load(Ordering::Acquire);
-        (entries + more, weight + bucket.weight.load(Ordering::Acquire))
-    })
+        let entries = bucket.entries.load(Ordering::Acquire);
+        let weight = bucket.weight.load(Ordering::Acquire);
+        self.entries += entries;
+        self.weight += weight;
+        let count = (entries.cast_unsigned() << 32) ^ weight.cast_unsigned();
+        self.print = self.print.rotate_left(5).wrapping_add(count).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.is_settled &= !(counts_own && is_locked::<NameNode<V>>(bucket));
+    }
+
+    fn sums(&self) -> Sums {
+        Sums {
+            entries: u64::try_from(self.entries).unwrap_or(0),
+            weight: u64::try_from(self.weight).unwrap_or(0),
+        }
+    }
 }
 
 impl<V: Clone + Send + Sync + 'static> fmt::Debug for NameTable<V> {

@@ -228,3 +228,30 @@ fn an_entry_costs_at_most_forty_bytes_beside_its_name_and_value() {
     assert!(size_of::<NameNode<u64>>() - size_of::<u64>() <= 40);
     assert_eq!(size_of::<NameTable<u64>>() - crate::lock_debug::BYTES_PER_LOCK, 16);
 }
+
+#[test]
+fn a_name_that_moves_is_never_counted_twice_nor_left_out() {
+    let (table, done) = (table(), AtomicBool::new(false));
+    let names = [(1u64 << 60, name(1)), (9 << 60, name(2))];
+    insert(&table, names[0].0, &names[0].1, ());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..if crate::face::SHRUNK { 10 } else { 20_000 } {
+                let [(from, old), (to, new)] = [&names[round % 2], &names[(round + 1) % 2]];
+                let mut both = table.lock_two((*from, old), (*to, new)).expect("alive");
+                assert!(both.second().insert((), 0).is_ok() && both.first().remove().is_some());
+            }
+            done.store(true, Ordering::SeqCst);
+        });
+        while !done.load(Ordering::SeqCst) {
+            // While it moves without a pause, no moment may be caught.
+            let guard = table.read();
+            let array = table.chains.current(&guard).expect("there is a name");
+            let looks = [(); 2].map(|()| table.add_up(array, &guard));
+            if looks[0] == looks[1] && looks[1].is_settled {
+                assert_eq!(looks[1].entries, 1);
+            }
+        }
+    });
+    assert_eq!(table.len(), 1);
+}

@@ -14,7 +14,9 @@
 //!   meanwhile and one batch for each CPU that passes its difference on at that moment.
 //!
 //! # Ordering
-//! All Relaxed: a counter publishes nothing. A sum that must be exact is ordered by whatever stopped the adders.
+//! A counter publishes nothing. But who adds and then looks at a flag, and who sets that flag and then sums, must not
+//! miss each other: `add` and `sum` are SeqCst, and so is such a flag. The common total is Relaxed: in a counter that
+//! is used so, nothing is passed on.
 //!
 //! # Cost
 //! `add`: one read-modify-write on the CPU's own line. `read`: one load of a line written once per batch and
@@ -60,8 +62,8 @@ impl Counter {
     #[inline]
     pub fn add(&self, n: i64) {
         let own = self.differences.here();
-        // Relaxed: as all here, see the header.
-        let difference = own.fetch_add(n, Ordering::Relaxed).wrapping_add(n);
+        // SeqCst(flag): pairs with sum(), see the header.
+        let difference = own.fetch_add(n, Ordering::SeqCst).wrapping_add(n);
         if difference >= self.batch || difference <= -self.batch {
             self.pass_on(own);
         }
@@ -69,7 +71,7 @@ impl Counter {
 
     #[cold]
     fn pass_on(&self, own: &AtomicI64) {
-        // Another thread may have added to it or passed it on meanwhile: take what is there.
+        // Another thread may have added to it or passed it on meanwhile: take what is there. Relaxed: see the header.
         let difference = own.swap(0, Ordering::Relaxed);
         self.total.fetch_add(difference, Ordering::Relaxed);
     }
@@ -77,12 +79,14 @@ impl Counter {
     /// About the count: less than `batch * CPUs` away from it.
     #[inline]
     pub fn read(&self) -> i64 {
+        // Relaxed: see the header.
         self.total.load(Ordering::Relaxed)
     }
 
     /// The count; exact when nobody adds meanwhile.
     pub fn sum(&self) -> i64 {
-        let add = |sum: i64, own: &AtomicI64| sum.wrapping_add(own.load(Ordering::Relaxed));
+        // SeqCst(flag): pairs with add(), see the header.
+        let add = |sum: i64, own: &AtomicI64| sum.wrapping_add(own.load(Ordering::SeqCst));
         self.differences.iter().fold(self.read(), add)
     }
 

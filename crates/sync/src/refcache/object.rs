@@ -10,7 +10,7 @@
 //! | DIRTY | a CPU gave up the object, whatever it had counted, during the review | when a review begins |
 
 use crate::face::atomic::{AtomicI64, Ordering};
-use crate::face::{Host, Mutant, seeded};
+use crate::face::{Host, Mutant, name_value, seeded};
 use std::ptr::NonNull;
 
 /// The object is in a review queue.
@@ -41,7 +41,9 @@ impl<T: Send + Sync + 'static> Counted<T> {
     /// A new object with one reference.
     pub(super) fn allocate(value: T) -> NonNull<Counted<T>> {
         let header = Header { word: AtomicI64::new(ONE), free: free::<T>, home: Host::here() };
-        NonNull::from(Box::leak(Box::new(Counted { header, value })))
+        let counted = Box::leak(Box::new(Counted { header, value }));
+        name_value(&counted.value, std::any::type_name::<T>(), "");
+        NonNull::from(counted)
     }
 }
 

@@ -124,7 +124,11 @@ impl FdTable {
     }
 
     fn remove(&self, fd: Fd) -> Result<Ref<OpenFile>, Errno> {
-        let file = self.slot(fd)?.file.replace(None).ok_or(Errno::EBADF)?;
+        let slot = self.slot(fd)?;
+        if slot.file.is_empty() {
+            return Err(Errno::EBADF);
+        }
+        let file = slot.file.replace(None).ok_or(Errno::EBADF)?;
         let number = fd.0.cast_unsigned();
         // SeqCst(hint): pairs with raise(); the slot was emptied before.
         if number < self.lowest.load(Ordering::SeqCst) {

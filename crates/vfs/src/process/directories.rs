@@ -33,9 +33,10 @@ impl Process {
         let file = self.file(fd)?;
         file.check_opened()?;
         let dir = file.inode();
-        let mut cursor = file.cursor.lock();
+        dir.as_dir()?;
+        let cursor = file.cursor.hold();
         let mut entries = Vec::new();
-        dir.visit_entries(cursor.position, &mut |entry| {
+        dir.visit_entries(cursor.position(), &mut |entry| {
             if entries.len() == most {
                 return false;
             }
@@ -48,7 +49,7 @@ impl Process {
             true
         })?;
         if let Some(last) = entries.last() {
-            cursor.position = last.position;
+            cursor.move_to(last.position);
         }
         if file.updates_atime() {
             dir.touch_atime();
@@ -92,13 +93,12 @@ impl Process {
     /// # Errors
     /// `ENOENT` when it was removed.
     pub fn getcwd(&self) -> Result<PathBuf, Errno> {
-        let mounts = self.fs.mounts();
         let section = rcu::domain().read();
-        let root = mounts.root(&section);
+        let root = self.fs.mounts().root(&section);
         let mut at = self.cwd.load(&section).place();
         let mut components: Vec<&[u8]> = Vec::new();
         while !at.is_same(root) {
-            let named = mounts.below_mounts(at, &section);
+            let named = at.below_mounts();
             let parent = Inode::parent_in(named.inode, &section).ok_or(Errno::ENOTDIR)?;
             if parent.is_same(named.inode) {
                 // The top of a detached mount: no path leads here.
@@ -110,7 +110,7 @@ impl Process {
             components.push(name);
             at = Place { mount: named.mount, inode: parent };
             if at.is_mount_root() {
-                at = mounts.enter(at, &section);
+                at = at.enter(&section);
             }
         }
         let mut path = Vec::new();

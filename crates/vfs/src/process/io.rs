@@ -29,9 +29,12 @@ impl Process {
     fn read_moving(&self, fd: Fd, bufs: &mut [&mut [u8]]) -> Result<usize, Errno> {
         let file = self.file(fd)?;
         file.check_readable()?;
-        let mut cursor = file.cursor.lock();
-        let read = read_into(&file, cursor.position, bufs)?;
-        cursor.position += read as u64;
+        if at_end(&file, bufs)? {
+            return Ok(0);
+        }
+        let cursor = file.cursor.hold();
+        let read = read_into(&file, cursor.position(), bufs)?;
+        cursor.move_to(cursor.position() + read as u64);
         Ok(read)
     }
 
@@ -65,17 +68,18 @@ impl Process {
     pub fn write(&self, fd: Fd, data: &[u8]) -> Result<usize, Errno> {
         let file = self.file(fd)?;
         file.check_writable()?;
-        let mut cursor = file.cursor.lock();
-        check_span(cursor.position, data.len())?;
+        let cursor = file.cursor.hold();
+        let position = cursor.position();
+        check_span(position, data.len())?;
         if file.flags().contains(OpenFlags::APPEND) {
             let (offset, written) = file.inode().append(&self.cred, data)?;
             if written > 0 {
-                cursor.position = offset + written as u64;
+                cursor.move_to(offset + written as u64);
             }
             return Ok(written);
         }
-        let written = file.inode().write_at(&self.cred, cursor.position, data)?;
-        cursor.position += written as u64;
+        let written = file.inode().write_at(&self.cred, position, data)?;
+        cursor.move_to(position + written as u64);
         Ok(written)
     }
 
@@ -126,26 +130,29 @@ impl Process {
     pub fn lseek(&self, fd: Fd, offset: i64, whence: Whence) -> Result<u64, Errno> {
         let file = self.file(fd)?;
         file.check_opened()?;
-        let mut cursor = file.cursor.lock();
         let inode = file.inode();
-        let base = match whence {
-            Whence::Set => 0,
-            Whence::Cur => cursor.position,
-            Whence::End if inode.is_dir() => return Err(Errno::EINVAL),
-            Whence::End => inode.stat().size,
-            Whence::Data | Whence::Hole if inode.is_dir() => return Err(Errno::EINVAL),
-            Whence::Data | Whence::Hole => {
-                let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-                let found =
-                    if whence == Whence::Data { inode.seek_data(offset) } else { inode.seek_hole(offset) };
-                cursor.position = found?;
-                return Ok(cursor.position);
-            }
+        let target = |position: u64| {
+            let base = match whence {
+                Whence::Set => 0,
+                Whence::Cur => position,
+                _ if inode.is_dir() => return Err(Errno::EINVAL),
+                Whence::End => inode.size(),
+                Whence::Data => return inode.seek_data(u64::try_from(offset).map_err(|_| Errno::ENXIO)?),
+                Whence::Hole => return inode.seek_hole(u64::try_from(offset).map_err(|_| Errno::ENXIO)?),
+            };
+            base.checked_add_signed(offset).filter(|p| *p <= FILE_SIZE_MAX).ok_or(Errno::EINVAL)
         };
-        let position =
-            base.checked_add_signed(offset).filter(|p| *p <= FILE_SIZE_MAX).ok_or(Errno::EINVAL)?;
-        cursor.position = position;
-        Ok(position)
+        if let Some(position) = file.cursor.at_rest() {
+            let target = target(position);
+            // Nothing moves.
+            if target.is_err() || target == Ok(position) {
+                return target;
+            }
+        }
+        let cursor = file.cursor.hold();
+        let target = target(cursor.position())?;
+        cursor.move_to(target);
+        Ok(target)
     }
 
     /// Makes the file at `path` `size` bytes long.
@@ -273,13 +280,13 @@ fn check_copy(source: &OpenFile, target: &OpenFile) -> Result<(), Errno> {
 }
 
 fn offset_or_position(file: &OpenFile, offset: Option<&i64>) -> i64 {
-    offset.copied().unwrap_or_else(|| file.cursor.lock().position.cast_signed())
+    offset.copied().unwrap_or_else(|| file.cursor.hold().position().cast_signed())
 }
 
 fn advance(file: &OpenFile, offset: Option<&mut i64>, to: u64) {
     match offset {
         Some(offset) => *offset = to.cast_signed(),
-        None => file.cursor.lock().position = to,
+        None => file.cursor.hold().move_to(to),
     }
 }
 
@@ -296,6 +303,24 @@ fn nothing_asked(bufs: &[&mut [u8]]) -> bool {
 fn check_span(offset: u64, len: usize) -> Result<(), Errno> {
     let end = offset.checked_add(len as u64);
     if end.is_some_and(|end| end <= FILE_SIZE_MAX) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// Whether a read at the position, which nobody is moving, finds the end of the file: then it moves nothing either.
+///
+/// # Errors
+/// As [`Process::read`].
+fn at_end(file: &OpenFile, bufs: &[&mut [u8]]) -> Result<bool, Errno> {
+    let data = file.inode().data()?;
+    let Some(position) = file.cursor.at_rest() else { return Ok(false) };
+    // It is still there when the size is known: both hold at one moment.
+    if data.size() > position || file.cursor.at_rest() != Some(position) {
+        return Ok(false);
+    }
+    check_span(position, bufs.iter().map(|buf| buf.len()).sum())?;
+    if file.updates_atime() && !nothing_asked(bufs) {
+        file.inode().touch_atime();
+    }
+    Ok(true)
 }
 
 /// Reads as one operation: several buffers see one state of the file.

@@ -232,7 +232,9 @@ impl Process {
             locks.release_owner(owner);
             return Err(Errno::EBADF);
         }
-        file.keep_locks_while_open();
+        if style == Style::Ofd {
+            file.keep_locks_while_open();
+        }
         Ok(())
     }
 
@@ -263,8 +265,8 @@ fn check_ofd_pid(lock: &FileLock, style: Style) -> Result<(), Errno> {
 fn range_of(file: &OpenFile, lock: &FileLock) -> Result<Range, Errno> {
     let base = match lock.whence {
         Whence::Set => 0,
-        Whence::Cur => file.cursor.lock().position.cast_signed(),
-        Whence::End => file.inode().stat().size.cast_signed(),
+        Whence::Cur => file.cursor.hold().position().cast_signed(),
+        Whence::End => file.inode().size().cast_signed(),
         Whence::Data | Whence::Hole => return Err(Errno::EINVAL),
     };
     Range::from_flock(base, lock.start, lock.len).map_err(|error| match error {

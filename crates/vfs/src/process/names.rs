@@ -206,9 +206,16 @@ impl Process {
             let found = self.namei().last_of(&parent)?;
             return Err(if found.inode.is_dir() { Errno::EISDIR } else { Errno::ENOTDIR });
         }
-        // A missing name is reported before a read-only mount.
-        dir.inode.lookup_in(name, &rcu::domain().read()).map(drop)?;
-        dir.mount.check_writable()?;
+        {
+            // A missing name is reported before a read-only mount. What cannot be removed is found with nothing locked.
+            let section = rcu::domain().read();
+            let victim = dir.inode.lookup_in(name, &section)?;
+            dir.mount.check_writable()?;
+            if let Err(error) = victim.check_removable(remove_dir) {
+                dir.inode.may_delete(&self.cred, victim)?;
+                return Err(error);
+            }
+        }
         let victim = self.maybe_delegated(&dir.inode, name);
         self.changing(&[&dir.inode, victim.as_deref().unwrap_or(&dir.inode)], || {
             if remove_dir { dir.inode.rmdir(&self.cred, name) } else { dir.inode.unlink(&self.cred, name) }

@@ -91,7 +91,7 @@ impl Process {
         let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
         let inode = location.inode.create_unnamed(&self.cred, &new)?;
         if flags.contains(OpenFlags::EXCL) {
-            inode.attr.change(|attr| attr.linkable = false);
+            inode.links.set_unnamed(false);
         }
         self.describe(Location { inode, ..location }, flags - OPENING_FLAGS)
     }

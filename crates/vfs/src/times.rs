@@ -1,0 +1,136 @@
+//! Times: when a file was read, written and changed.
+//!
+//! # Theory
+//! Three words, each stored alone. The clock ticks every few milliseconds, as Linux's did for decades, and a word that
+//! would not move is not written: so calls of one tick that change the contents of one file, or add names to one
+//! directory, do not meet here. A reader may see the new time of one kind with the old one of another.
+//!
+//! # Invariants
+//! - a time does not go back, unless the clock was set back or somebody asked for it.
+
+use crate::Inode;
+use crate::stat::Timestamp;
+use sluice_sync::atomic::{AtomicU64, Ordering};
+
+/// The times that change. Each is a packed [`Timestamp`]. *Atomic (stands alone).*
+pub(crate) struct Times {
+    atime: AtomicU64,
+    mtime: AtomicU64,
+    ctime: AtomicU64,
+}
+
+impl Times {
+    /// Of an inode made `now`.
+    pub(crate) fn new(now: Timestamp) -> Times {
+        let word = || AtomicU64::new(now.pack());
+        Times { atime: word(), mtime: word(), ctime: word() }
+    }
+
+    /// When contents, or names in a directory, were last read.
+    pub(crate) fn atime(&self) -> Timestamp {
+        load(&self.atime)
+    }
+
+    /// When contents, or names in a directory, last changed.
+    pub(crate) fn mtime(&self) -> Timestamp {
+        load(&self.mtime)
+    }
+
+    /// When anything last changed.
+    pub(crate) fn ctime(&self) -> Timestamp {
+        load(&self.ctime)
+    }
+
+    /// Sets what is given, whatever it was.
+    pub(crate) fn set(&self, atime: Option<Timestamp>, mtime: Option<Timestamp>) {
+        for (word, time) in [(&self.atime, atime), (&self.mtime, mtime)] {
+            if let Some(time) = time {
+                // Relaxed: a time publishes nothing.
+                word.store(time.pack(), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+fn load(word: &AtomicU64) -> Timestamp {
+    // Relaxed: a time publishes nothing.
+    Timestamp::unpack(word.load(Ordering::Relaxed))
+}
+
+/// Moves `words` to the time of the clock.
+fn advance<const WORDS: usize>(words: [&AtomicU64; WORDS]) {
+    // Relaxed: a time publishes nothing. Before the clock is read: what we replace is then no later than that.
+    let seen = words.map(|word| word.load(Ordering::Relaxed));
+    let now = Timestamp::now().pack();
+    words.into_iter().zip(seen).for_each(|(word, seen)| advance_from(word, seen, now));
+}
+
+/// Moves `word`, which was `seen` before the clock was at `now`, to `now`, unless somebody else has moved it further.
+fn advance_from(word: &AtomicU64, mut seen: u64, now: u64) {
+    while seen != now {
+        // Relaxed: a time publishes nothing.
+        match word.compare_exchange(seen, now, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(theirs) if theirs > now => return,
+            Err(theirs) => seen = theirs,
+        }
+    }
+}
+
+impl Inode {
+    /// Contents, or names in this directory, were read now: the access time moves as Linux moves it by default
+    /// (`relatime`), when it is not past the last change, or a day old.
+    pub(crate) fn touch_atime(&self) {
+        const DAY: i64 = 24 * 60 * 60;
+        let times = &self.times;
+        let atime = times.atime();
+        let old = |now: Timestamp| now.sec - atime.sec >= DAY;
+        if atime <= times.mtime() || atime <= times.ctime() || old(Timestamp::now()) {
+            advance([&times.atime]);
+        }
+    }
+
+    /// Contents, or names in this directory, changed now.
+    pub(crate) fn touch_mtime(&self) {
+        advance([&self.times.mtime, &self.times.ctime]);
+    }
+
+    /// Attributes or names of this inode changed now.
+    pub(crate) fn touch_ctime(&self) {
+        advance([&self.times.ctime]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_sync::thread;
+
+    #[test]
+    fn a_time_that_many_move_never_goes_back() {
+        let (clock, word) = (AtomicU64::new(1), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        let seen = word.load(Ordering::SeqCst);
+                        advance_from(&word, seen, clock.fetch_add(1, Ordering::SeqCst));
+                    }
+                });
+            }
+            let mut before = 0;
+            for _ in 0..20_000 {
+                let now = word.load(Ordering::SeqCst);
+                assert!(now >= before, "{now} after {before}");
+                before = now;
+            }
+        });
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_is_followed() {
+        let word = AtomicU64::new(9);
+        advance_from(&word, 9, 3);
+        assert_eq!(word.into_inner(), 3);
+    }
+}
