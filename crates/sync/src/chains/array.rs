@@ -376,7 +376,12 @@ impl<N: Node> Locked<'_, N> {
     fn link(&mut self, at: Place<N>, node: *mut N) {
         // SAFETY: null, or in the locked chain.
         match unsafe { at.before.as_ref() } {
-            None => self.first = node,
+            None => {
+                self.first = node;
+                // Release(bucket): at once, so that who changes two chains decides which change is seen first; pairs
+                // with Acquire(bucket) in first().
+                self.array.buckets[self.at].head().store(with_bits(node, LOCKED), Ordering::Release);
+            }
             // Release(chain): a reader that gets to `node` this way must see its contents, although it may have been
             // put in under an earlier owner's lock; pairs with Acquire(chain) in Array::following().
             Some(before) => before.links()[self.array.link].store(node, Ordering::Release),
