@@ -265,7 +265,7 @@ fn poll_for_a_while(mut future: Pin<&mut LockFuture<&FileLocks>>, cpu: &Cpu) -> 
 
 /// `SLUICE_STEPS` schedules, or as many as take a moment.
 fn schedules() -> u64 {
-    std::env::var("SLUICE_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(400)
+    std::env::var("SLUICE_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(4_000)
 }
 
 #[test]
