@@ -10,7 +10,7 @@ export default defineConfig({
   workers: 1,
   reporter: 'list',
   // Fonts differ a little between machines; a plot that is gone or a table that has slipped is more than this.
-  expect: { toHaveScreenshot: { maxDiffPixelRatio: 0.04, threshold: 0.3 } },
+  expect: { toHaveScreenshot: { maxDiffPixelRatio: 0.02, threshold: 0.3 } },
   use: { launchOptions: { executablePath: process.env.CHROMIUM, args: ['--no-sandbox'] } },
   projects: [
     way('desk-light', 1280, 'light'),

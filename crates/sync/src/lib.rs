@@ -21,6 +21,8 @@ mod condvar;
 mod gap;
 #[allow(unsafe_code)]
 mod mutex;
+#[allow(unsafe_code)]
+mod owner_lock;
 mod readers;
 #[allow(unsafe_code)]
 mod rwlock;

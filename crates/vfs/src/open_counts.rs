@@ -16,8 +16,9 @@
 use sluice_sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use sluice_sync::percpu::PerCpu;
 
-/// Inode numbers are told apart modulo this.
-const PARTS: usize = 256;
+/// Inode numbers are told apart modulo this. CPUs take numbers in runs of about as many, so that files made one after
+/// the other have parts of their own.
+const PARTS: usize = 2048;
 
 /// Who has which files of a file system open.
 pub(crate) struct OpenCounts {

@@ -13,7 +13,7 @@ use crate::target::{CallResult, Calls, Handle, Lock, Meta, Open, Target};
 use sluice_vfs::Errno;
 use std::ffi::OsString;
 use std::marker::PhantomData;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::rc::Rc;
 
 /// A fresh file system in memory. Each task is a [`Process`] on it.
@@ -50,9 +50,6 @@ impl Target for Library {
         false
     }
 }
-
-/// How many entries of a directory one call may return: about what fits the buffer of a system call.
-const ENTRIES_PER_CALL: usize = 1024;
 
 struct ProcessCalls {
     process: Process,          // owner only
@@ -155,19 +152,14 @@ impl Calls for ProcessCalls {
 
     fn read_dir(&mut self, path: &str, visit: &mut dyn FnMut(&[u8], bool)) -> CallResult<()> {
         let dir = self.process.open(path, OpenFlags::RDONLY | OpenFlags::DIRECTORY, 0).map_err(errno)?;
-        let outcome = loop {
-            match self.process.getdents(dir, ENTRIES_PER_CALL) {
-                Ok(entries) if entries.is_empty() => break Ok(()),
-                Ok(entries) => {
-                    for entry in entries.iter().filter(|entry| entry.name != "." && entry.name != "..") {
-                        visit(entry.name.as_bytes(), entry.file_type == FileType::Directory);
-                    }
-                }
-                Err(error) => break Err(errno(error)),
+        let outcome = self.process.visit_entries(dir, &mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                visit(entry.name, entry.file_type() == FileType::Directory);
             }
-        };
+            true
+        });
         self.process.close(dir).map_err(errno)?;
-        outcome
+        outcome.map_err(errno)
     }
 
     fn posix_lock(&mut self, file: Handle, lock: Lock, length: u64) -> CallResult<()> {

@@ -4,6 +4,7 @@ use super::place::{Place, Spot};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
 use crate::target::{CallResult, Calls, Handle, Open, Target};
+use sluice_sync::thread;
 use sluice_vfs::Errno;
 
 pub(super) fn task(seat: &Seat, place: Place) -> Box<dyn Task> {
@@ -24,9 +25,20 @@ impl Lease {
 impl Task for Lease {
     fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
         // Only for reading: nobody has a shared lease on a file that anybody could write.
-        self.spot.make(calls, &[], 0)?;
-        self.file = Some(calls.open(&self.spot.path, Open::Read)?);
-        Ok(())
+        match calls.open(&self.spot.path, Open::New(0o600)) {
+            Ok(file) => calls.close(file)?,
+            Err(Errno::EEXIST) if self.spot.shared => {}
+            Err(error) => return Err(error),
+        }
+        let file = calls.open(&self.spot.path, Open::Read)?;
+        self.file = Some(file);
+        // Until whoever made the file of all has closed it.
+        loop {
+            match calls.lease(file, true) {
+                Err(Errno::EAGAIN) => thread::yield_now(),
+                taken => return taken.and_then(|()| calls.lease(file, false)),
+            }
+        }
     }
 
     fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {

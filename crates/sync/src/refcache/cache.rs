@@ -1,8 +1,9 @@
 //! Cache: what one thread has counted and not yet added to the global counts, and its queue of reviews.
 
+use super::blocks::Blocks;
 use super::object::{Object, Verdict};
 use crate::face::atomic::{AtomicU64, Ordering, fence};
-use crate::face::{DETERMINISTIC, SHRUNK};
+use crate::face::{DETERMINISTIC, SHRUNK, const_new};
 use std::collections::VecDeque;
 
 /// How many objects a cache holds counts of: a power of two.
@@ -15,18 +16,23 @@ struct Way {
     delta: i64,
 }
 
+impl Way {
+    const EMPTY: Way = Way { object: None, delta: 0 };
+}
+
 /// The counts and reviews of one thread.
 pub(super) struct Cache {
-    /// By [`spread`]; empty until the cache is enlisted.
-    ways: Box<[Way]>,
+    /// By [`spread`]; none until the cache is enlisted.
+    ways: Option<Box<[Way; WAYS]>>,
     /// Which of them hold an object.
     used: Vec<u16>,
     /// The epoch in which each review began, oldest first.
     reviews: VecDeque<(u64, Object)>,
-    /// The epoch in which the cache was last flushed.
-    pub(super) flushed: u64,
-    /// How often something was counted since.
+    /// How often something was counted since the cache was last flushed.
     pub(super) turns: u32,
+    /// Room for what a flush finds dead, empty between flushes.
+    pub(super) dead: Vec<Object>,
+    pub(super) blocks: Blocks,
 }
 
 /// A number for the object at `addr` whose low bits choose its way.
@@ -41,37 +47,48 @@ fn spread(addr: usize) -> usize {
 }
 
 impl Cache {
-    fn new() -> Cache {
-        Cache { ways: Box::new([]), used: Vec::new(), reviews: VecDeque::new(), flushed: 0, turns: 0 }
+    const_new! {
+        fn new() -> Self {
+            Cache {
+                ways: None,
+                used: Vec::new(),
+                reviews: VecDeque::new(),
+                turns: 0,
+                dead: Vec::new(),
+                blocks: Blocks::new(),
+            }
+        }
     }
 
     pub(super) fn is_enlisted(&self) -> bool {
-        !self.ways.is_empty()
+        self.ways.is_some()
     }
 
-    /// Makes room for counts. The cache has yet to be flushed in epoch `now`.
-    pub(super) fn enlist(&mut self, now: u64) {
-        self.flushed = now.wrapping_sub(1);
-        self.ways = vec![Way { object: None, delta: 0 }; WAYS].into();
+    /// Makes room for counts.
+    pub(super) fn enlist(&mut self) {
+        self.ways = Some(Box::new([Way::EMPTY; WAYS]));
         self.used = Vec::with_capacity(WAYS);
     }
 
     /// Counts `delta` references of `object`. The cache is enlisted.
     #[inline]
     pub(super) fn count(&mut self, object: Object, delta: i64, epoch: &AtomicU64) {
+        let Some(ways) = &mut self.ways else { return };
         self.turns = self.turns.wrapping_add(1);
-        let at = spread(object.addr()) & (self.ways.len() - 1);
-        let way = &mut self.ways[at];
+        let at = spread(object.addr()) & (ways.len() - 1);
+        let way = &mut ways[at];
         if way.object == Some(object) {
             way.delta += delta;
         } else {
-            self.replace(at, Way { object: Some(object), delta }, epoch);
+            let old = std::mem::replace(way, Way { object: Some(object), delta });
+            self.replaced(at, old, epoch);
         }
     }
 
+    /// What was counted in way `at` makes room for something else.
     #[cold]
-    fn replace(&mut self, at: usize, new: Way, epoch: &AtomicU64) {
-        match std::mem::replace(&mut self.ways[at], new) {
+    fn replaced(&mut self, at: usize, old: Way, epoch: &AtomicU64) {
+        match old {
             Way { object: Some(object), delta } => self.give_up(object, delta, epoch),
             // Lossless: there are fewer than 2^16 ways.
             Way { object: None, .. } => self.used.push(at as u16),
@@ -96,12 +113,14 @@ impl Cache {
     /// Gives up all counts.
     pub(super) fn flush(&mut self, epoch: &AtomicU64) {
         self.turns = 0;
+        let Some(mut ways) = self.ways.take() else { return };
         while let Some(at) = self.used.pop() {
-            let way = std::mem::replace(&mut self.ways[usize::from(at)], Way { object: None, delta: 0 });
+            let way = std::mem::replace(&mut ways[usize::from(at)], Way::EMPTY);
             if let Some(object) = way.object {
                 self.give_up(object, way.delta, epoch);
             }
         }
+        self.ways = Some(ways);
     }
 
     /// Moves to `dead` the objects that are dead by the end of epoch `now - 1`.

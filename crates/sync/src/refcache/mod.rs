@@ -61,14 +61,17 @@
 //! or every flush after the epoch's begin sees the object under review.
 //!
 //! # Cost
-//! clone, drop: the own cache's lock (an exchange and a store on the thread's own line) and its way. Nothing of
+//! clone, drop: the own cache's lock (stores to the thread's own line, no read-modify-write) and its way. Nothing of
 //! the object is read or written. A flush: one read-modify-write for each object counted to other than 0, one
-//! load for the others. Memory: 16 bytes for an object, 18 KiB for a thread.
+//! load for the others. An object's memory comes from what its thread freed, and goes there. Memory: 16 bytes for an
+//! object, 18 KiB for a thread, and the blocks that it keeps.
 //!
 //! # Sources
 //! Clements, Kaashoek and Zeldovich, "RadixVM: Scalable address spaces for multithreaded applications" (EuroSys
 //! 2013), section 3.1.
 
+#[allow(unsafe_code)]
+mod blocks;
 mod cache;
 #[allow(unsafe_code)]
 mod object;

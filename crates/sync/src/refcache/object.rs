@@ -9,8 +9,11 @@
 //! | REVIEW | the count came to 0 and the object is in a queue | by review, if the count is not 0 |
 //! | DIRTY | a CPU gave up the object, whatever it had counted, during the review | when a review begins |
 
+use super::blocks::Kind;
+use super::world::world;
 use crate::face::atomic::{AtomicI64, Ordering};
 use crate::face::{Host, Mutant, name_value, seeded};
+use std::alloc::Layout;
 use std::ptr::NonNull;
 
 /// The object is in a review queue.
@@ -37,13 +40,21 @@ pub(super) struct Counted<T> {
     pub(super) value: T,
 }
 
+impl<T> Counted<T> {
+    const KIND: Kind = Kind::of(Layout::new::<Counted<T>>());
+}
+
 impl<T: Send + Sync + 'static> Counted<T> {
     /// A new object with one reference.
     pub(super) fn allocate(value: T) -> NonNull<Counted<T>> {
-        let header = Header { word: AtomicI64::new(ONE), free: free::<T>, home: Host::here() };
-        let counted = Box::leak(Box::new(Counted { header, value }));
-        name_value(&counted.value, std::any::type_name::<T>(), "");
-        NonNull::from(counted)
+        let home = Host::here();
+        let header = Header { word: AtomicI64::new(ONE), free: free::<T>, home };
+        let counted = world(home).allocate(Self::KIND).cast::<Counted<T>>();
+        // SAFETY: a new block of our kind: large enough, aligned, and nobody else's.
+        unsafe { counted.write(Counted { header, value }) };
+        // SAFETY: written above, and only we know it.
+        name_value(unsafe { &counted.as_ref().value }, std::any::type_name::<T>(), "");
+        counted
     }
 }
 
@@ -150,6 +161,10 @@ impl Object {
 /// # Safety
 /// `object` is a `Counted<T>` from [`Counted::allocate`], and nobody will use it again.
 unsafe fn free<T>(object: Object) {
-    // SAFETY: from `Box::leak` of the same type; the pointer was made from the whole box, not from its header.
-    drop(unsafe { Box::from_raw(object.0.cast::<Counted<T>>().as_ptr()) });
+    let home = object.home();
+    // SAFETY: by contract; it is dropped once, and its block is not used any more.
+    unsafe {
+        object.0.cast::<Counted<T>>().drop_in_place();
+        world(home).free(Counted::<T>::KIND, object.0.cast());
+    }
 }

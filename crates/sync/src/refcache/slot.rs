@@ -36,7 +36,7 @@ impl<T: Send + Sync + 'static> RefSlot<T> {
     #[inline]
     pub fn load(&self) -> Option<Ref<T>> {
         let mut found = None;
-        world(self.home).count_found(|| {
+        world(self.home).count_found(1, || {
             // Acquire(slot): the object; pairs with the exchanges below.
             found = NonNull::new(self.counted.load(Ordering::Acquire));
             found.map(Object::of)

@@ -1,11 +1,13 @@
 //! Worlds: the caches that count one set of objects, and the epochs in which all of them are flushed.
 
+use super::blocks::Kind;
 use super::cache::Cache;
 use super::object::Object;
 use crate::Mutex;
 use crate::face::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::face::{CachePadded, Host, PerHost, SHRUNK, SlotTable, const_new, global, thread};
-use crate::spin::{SpinGuard, SpinLock, Ttas};
+use crate::owner_lock::{Inside, OwnerLock};
+use std::ptr::NonNull;
 
 /// After so many counts a thread flushes its cache.
 const TURNS: u32 = if SHRUNK { 2 } else { 2048 };
@@ -13,8 +15,11 @@ const TURNS: u32 = if SHRUNK { 2 } else { 2048 };
 /// What one thread writes.
 #[derive(Default)]
 struct Shard {
-    /// The lock is the owner's but for moments: others take it to flush for an idle thread.
-    cache: SpinLock<Cache, Ttas>,
+    /// Others visit it to flush for an idle thread, or to know all counts. Taken by [`World::own`] only.
+    cache: OwnerLock<Cache>,
+    /// The epoch in which the cache was last flushed. *written under the lock of `cache`; read by those who look for
+    /// laggards (hint)*
+    flushed: AtomicU64,
     /// The owner is freeing objects: it must not begin to free others inside their destructors, and who settles
     /// waits for it. *atomic (freed); set under the lock of `cache`, cleared without, so that who waits for it can
     /// look without being in its way*
@@ -81,45 +86,72 @@ impl World {
     /// Counts `delta` references of `object`, one of this world, in the calling thread's cache.
     #[inline]
     pub(super) fn count(&self, object: Object, delta: i64) {
-        self.with_cache(|cache| cache.count(object, delta, &self.epoch));
+        self.count_found(delta, || Some(object));
     }
 
-    /// Counts a reference of the object that `find` finds, under the lock of the calling thread's cache.
+    /// Counts `delta` references of the object that `find` finds, if it does, under the lock of the calling thread's
+    /// cache.
     #[inline]
-    pub(super) fn count_found(&self, find: impl FnOnce() -> Option<Object>) {
-        self.with_cache(|cache| {
-            if let Some(object) = find() {
-                cache.count(object, 1, &self.epoch);
-            }
-        });
-    }
-
-    /// Calls `count` with the calling thread's cache, and flushes it when that is due.
-    #[inline]
-    fn with_cache(&self, count: impl FnOnce(&mut Cache)) {
-        let shard = self.shards.get(thread::slot());
-        let mut guard = shard.cache.lock();
-        if !guard.is_enlisted() {
-            drop(guard);
-            guard = self.enlist(shard);
+    pub(super) fn count_found(&self, delta: i64, find: impl FnOnce() -> Option<Object>) {
+        let shard = self.shard();
+        let mut cache = self.own(shard);
+        if !cache.is_enlisted() {
+            drop(cache);
+            cache = self.enlist(shard);
         }
-        let cache = &mut *guard;
-        count(cache);
-        // Relaxed: our own.
-        let due = cache.turns >= TURNS && !shard.freeing.load(Ordering::Relaxed);
-        drop(guard);
+        if let Some(object) = find() {
+            cache.count(object, delta, &self.epoch);
+        }
+        let due = cache.turns >= TURNS;
+        drop(cache);
         if due {
             self.maintain(shard);
         }
     }
 
+    /// What the calling thread writes.
+    #[inline]
+    fn shard(&self) -> &Shard {
+        self.shards.get(thread::slot())
+    }
+
+    /// The calling thread's cache, locked; `shard` is its shard. Not to be called by one who has it.
+    #[inline]
+    fn own<'a>(&self, shard: &'a Shard) -> Inside<'a, Cache> {
+        // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. All
+        // calls are in this file, and none is made while an earlier one's guard is there: under it nothing runs but
+        // what `Cache` does.
+        unsafe { shard.cache.lock() }
+    }
+
+    /// A block of `kind`.
+    pub(super) fn allocate(&self, kind: Kind) -> NonNull<u8> {
+        let kept = if kind.is_kept() { self.own(self.shard()).blocks.take(kind) } else { None };
+        kept.unwrap_or_else(|| kind.allocate())
+    }
+
+    /// Does away with `block`.
+    ///
+    /// # Safety
+    /// It came from [`allocate`](Self::allocate) of this kind, and nobody will use it again.
+    pub(super) unsafe fn free(&self, kind: Kind, block: NonNull<u8>) {
+        if kind.is_kept() {
+            // SAFETY: by contract.
+            unsafe { self.own(self.shard()).blocks.give(kind, block) };
+        } else {
+            // SAFETY: by contract.
+            unsafe { kind.free(block) };
+        }
+    }
+
     /// Lets the calling thread's cache take part in flushes from now on; returns it locked.
     #[cold]
-    fn enlist<'a>(&'a self, shard: &'a Shard) -> SpinGuard<'a, Cache, Ttas> {
+    fn enlist<'a>(&self, shard: &'a Shard) -> Inside<'a, Cache> {
         let mut enlisted = self.enlisted.lock();
-        let mut cache = shard.cache.lock();
-        // Relaxed: written under this lock.
-        cache.enlist(self.epoch.load(Ordering::Relaxed));
+        let mut cache = self.own(shard);
+        cache.enlist();
+        // Relaxed, both: written under this lock. The cache has yet to be flushed in this epoch.
+        shard.flushed.store(self.epoch.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
         // Relaxed: publishes nothing. If the last flush of this epoch was counted already, who did it waits for
         // this lock to begin the next epoch, and counts us in that.
         self.pending.fetch_add(1, Ordering::Relaxed);
@@ -127,15 +159,17 @@ impl World {
         cache
     }
 
-    /// Flushes `cache` and judges its objects.
-    fn flush(&self, cache: &mut Cache, dead: &mut Vec<Object>) -> Flushed {
+    /// Flushes the cache of `shard`, which the caller has locked, and judges its objects.
+    fn flush(&self, shard: &Shard, cache: &mut Cache, dead: &mut Vec<Object>) -> Flushed {
         // Acquire(epoch): all flushes of the epochs before; pairs with Release(epoch) in begin_epoch().
         let now = self.epoch.load(Ordering::Acquire);
         cache.flush(&self.epoch);
         cache.review(now, &self.epoch, dead);
-        if std::mem::replace(&mut cache.flushed, now) == now {
+        // Relaxed, both: written under the cache's lock.
+        if shard.flushed.load(Ordering::Relaxed) == now {
             return Flushed::Again;
         }
+        shard.flushed.store(now, Ordering::Relaxed);
         // AcqRel(flushed): the counts that we gave up, handed on to the last; pairs with itself.
         match self.pending.fetch_sub(1, Ordering::AcqRel) {
             1 => Flushed::Last,
@@ -146,12 +180,16 @@ impl World {
     /// Flushes the calling thread's cache, helps the epoch to its end, and frees what is found dead.
     #[cold]
     fn maintain(&self, shard: &Shard) {
-        let mut dead = Vec::new();
-        let flushed = {
-            let mut cache = shard.cache.lock();
+        // Relaxed: our own.
+        if shard.freeing.load(Ordering::Relaxed) {
+            return;
+        }
+        let (flushed, mut dead) = {
+            let mut cache = self.own(shard);
             // Relaxed: published by the lock, under which settle() looks.
             shard.freeing.store(true, Ordering::Relaxed);
-            self.flush(&mut cache, &mut dead)
+            let mut dead = std::mem::take(&mut cache.dead);
+            (self.flush(shard, &mut cache, &mut dead), dead)
         };
         match flushed {
             Flushed::First => {}
@@ -159,7 +197,8 @@ impl World {
             // We have counted `TURNS` times since; whoever has not come by may be idle.
             Flushed::Again => self.flush_laggards(&mut dead),
         }
-        free(dead);
+        free(&mut dead);
+        self.own(shard).dead = dead;
         shard.freed();
     }
 
@@ -180,19 +219,30 @@ impl World {
         let Some(enlisted) = self.enlisted.try_lock() else { return };
         // Relaxed: written under this lock.
         let now = self.epoch.load(Ordering::Relaxed);
-        for slot in enlisted.iter() {
-            let mut cache = self.shards.get(*slot).cache.lock();
-            if cache.flushed != now && matches!(self.flush(&mut cache, dead), Flushed::Last) {
-                drop(cache);
-                return self.begin_epoch(&enlisted);
+        // Relaxed: a hint; whoever is flushed by now has counted itself down.
+        let lags = |shard: &&CachePadded<Shard>| shard.flushed.load(Ordering::Relaxed) != now;
+        let laggards: Vec<_> = enlisted.iter().map(|slot| self.shards.get(*slot)).filter(lags).collect();
+        if laggards.is_empty() {
+            return;
+        }
+        let mut ended = false;
+        for (shard, mut cache) in
+            laggards.iter().zip(OwnerLock::visit_all(laggards.iter().map(|shard| &shard.cache)))
+        {
+            // Now its owner cannot flush it, which it may have done meanwhile.
+            if lags(shard) {
+                ended |= matches!(self.flush(shard, &mut cache, dead), Flushed::Last);
             }
+        }
+        if ended {
+            self.begin_epoch(&enlisted);
         }
     }
 
     /// Whether the calling thread is freeing objects.
     pub(super) fn is_freeing(&self) -> bool {
         // Relaxed: our own.
-        self.shards.get(thread::slot()).freeing.load(Ordering::Relaxed)
+        self.shard().freeing.load(Ordering::Relaxed)
     }
 
     /// Stops all counting for a moment, in which the global counts are exact, and frees what is unreferenced;
@@ -203,15 +253,16 @@ impl World {
         if self.is_freeing() {
             return;
         }
-        if !own.cache.lock().is_enlisted() {
+        let enlisted = self.own(own).is_enlisted();
+        if !enlisted {
             drop(self.enlist(own));
         }
         loop {
             let mut dead = Vec::new();
             let other = {
                 let enlisted = self.enlisted.lock();
-                let lock = |slot: &u32| self.shards.get(*slot).cache.lock_under(&enlisted);
-                let mut caches: Vec<_> = enlisted.iter().map(lock).collect();
+                let mut caches =
+                    OwnerLock::visit_all(enlisted.iter().map(|slot| &self.shards.get(*slot).cache));
                 caches.iter_mut().for_each(|cache| cache.flush(&self.epoch));
                 caches.iter_mut().for_each(|cache| cache.review_exact(&mut dead));
                 let mut others = enlisted.iter().filter(|of| **of != slot).map(|of| self.shards.get(*of));
@@ -220,7 +271,7 @@ impl World {
                 others.find(|shard| shard.is_freeing())
             };
             if !dead.is_empty() {
-                free(dead);
+                free(&mut dead);
                 own.freed();
             } else if let Some(other) = other {
                 while other.is_freeing() {
@@ -239,8 +290,8 @@ impl Default for World {
     }
 }
 
-fn free(dead: Vec<Object>) {
-    for object in dead {
+fn free(dead: &mut Vec<Object>) {
+    for object in dead.drain(..) {
         // SAFETY: moved to `dead` once, out of the one review queue that held it, by a review that found it dead.
         unsafe { object.free() };
     }

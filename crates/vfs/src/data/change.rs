@@ -1,5 +1,6 @@
 //! Change: one call that changes more than bytes of data pages, from taking the file's mutex to letting it go.
 
+use super::page::Locked;
 use super::{
     FileData, LockedPage, PAGE, PAGES_MAX, Page, PageSet, Space, clip, pages_touched, release, reserve,
     within,
@@ -10,22 +11,6 @@ use sluice_sync::atomic::Ordering;
 use sluice_sync::radix::{Slots, Writer};
 use sluice_sync::seqcount::Writing;
 use std::ops::Range;
-
-/// Pages that are locked together. The first stands apart from the others, so that one alone needs no memory.
-#[derive(Default)]
-struct Locked<'p> {
-    first: Option<LockedPage<'p>>,
-    others: Vec<LockedPage<'p>>,
-}
-
-impl<'p> Locked<'p> {
-    fn push(&mut self, page: LockedPage<'p>) {
-        match &self.first {
-            None => self.first = Some(page),
-            Some(_) => self.others.push(page),
-        }
-    }
-}
 
 /// A change under way. Growing, it only adds pages and replaces frozen ones; rearranging, it may do anything.
 pub(super) struct Change<'f> {

@@ -18,6 +18,27 @@ pub(super) struct Page(Bytes);
 /// A page that its holder alone may change.
 pub(super) type LockedPage<'a> = LockedBytes<'a, { PAGE_SIZE / 8 }>;
 
+/// Pages that are locked together. The first stands apart from the others, so that one alone needs no memory.
+#[derive(Default)]
+pub(super) struct Locked<'p> {
+    first: Option<LockedPage<'p>>,
+    others: Vec<LockedPage<'p>>,
+}
+
+impl<'p> Locked<'p> {
+    pub(super) fn push(&mut self, page: LockedPage<'p>) {
+        match &self.first {
+            None => self.first = Some(page),
+            Some(_) => self.others.push(page),
+        }
+    }
+
+    /// In the order in which they were locked.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut LockedPage<'p>> {
+        self.first.iter_mut().chain(&mut self.others)
+    }
+}
+
 /// The pages that nobody has.
 fn spare() -> &'static Pool<Arc<Page>> {
     static SPARE: PerHost<OnceLock<Pool<Arc<Page>>>> = PerHost::new(OnceLock::new());

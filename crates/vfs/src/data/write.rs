@@ -1,6 +1,7 @@
 //! Writing: changing the bytes of a file, and its size.
 
-use super::{FileData, LockedPage, PAGE, Space, clip, pages_touched, within};
+use super::page::Locked;
+use super::{FileData, PAGE, Space, clip, pages_touched, within};
 use crate::{Errno, FILE_SIZE_MAX};
 use sluice_sync::rcu::domain;
 
@@ -39,19 +40,18 @@ impl FileData {
             let page = self.tree.get(&guard, index).map(|page| page.lock());
             page.filter(|page| !page.is_frozen())
         };
-        let mut pages = pages_touched(&target);
-        // Apart from the others, so that a write to one page needs no memory.
-        let Some(mut first) = pages.next().and_then(lock) else { return false };
-        let Some(mut others) = pages.clone().map(lock).collect::<Option<Vec<_>>>() else { return false };
+        let mut locked = Locked::default();
+        for index in pages_touched(&target) {
+            let Some(page) = lock(index) else { return false };
+            locked.push(page);
+        }
         if self.layout.retry(layout) {
             return false;
         }
-        let store = |(index, page): (u64, &mut LockedPage<'_>)| {
+        for (index, page) in pages_touched(&target).zip(locked.iter_mut()) {
             let piece = clip(index, &target);
             page.store((piece.start - index * PAGE) as usize, &buf[within(offset, &piece)]);
-        };
-        store((target.start / PAGE, &mut first));
-        pages.zip(&mut others).for_each(store);
+        }
         true
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Fd, Process};
 use crate::mount::Place;
-use crate::{Access, Errno, FileType, Inode};
+use crate::{Access, DirEntry, Errno, FileType, Inode};
 use sluice_sync::rcu;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -30,31 +30,50 @@ impl Process {
     /// # Errors
     /// `EBADF`; `ENOTDIR`; `ENOENT` when the directory was removed.
     pub fn getdents(&self, fd: Fd, most: usize) -> Result<Vec<OwnedDirEntry>, Errno> {
+        let mut entries = Vec::new();
+        self.visit_entries(fd, &mut |entry| {
+            let room = entries.len() < most;
+            if room {
+                entries.push(OwnedDirEntry {
+                    name: OsString::from_vec(entry.name.to_vec()),
+                    ino: entry.ino(),
+                    file_type: entry.file_type(),
+                    position: entry.position,
+                });
+            }
+            room
+        })?;
+        Ok(entries)
+    }
+
+    /// As [`getdents`](Self::getdents), without a copy: calls `visit` for each entry until it answers false; that entry
+    /// is the next to be read.
+    ///
+    /// `visit` runs in a read section, in which no inode and no name is freed: it must be quick, and make no calls.
+    ///
+    /// # Errors
+    /// As [`getdents`](Self::getdents).
+    pub fn visit_entries(&self, fd: Fd, visit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Errno> {
         let file = self.file(fd)?;
         file.check_opened()?;
         let dir = file.inode();
         dir.as_dir()?;
         let cursor = file.cursor.hold();
-        let mut entries = Vec::new();
-        dir.visit_entries(cursor.position(), &mut |entry| {
-            if entries.len() == most {
-                return false;
+        let mut last = cursor.position();
+        dir.visit_entries(last, &mut |entry| {
+            let taken = visit(entry);
+            if taken {
+                last = entry.position;
             }
-            entries.push(OwnedDirEntry {
-                name: OsString::from_vec(entry.name.to_vec()),
-                ino: entry.ino(),
-                file_type: entry.file_type(),
-                position: entry.position,
-            });
-            true
+            taken
         })?;
-        if let Some(last) = entries.last() {
-            cursor.move_to(last.position);
+        if cursor.position() != last {
+            cursor.move_to(last);
         }
         if file.updates_atime() {
             dir.touch_atime();
         }
-        Ok(entries)
+        Ok(())
     }
 
     /// Makes the directory at `path` the working directory.

@@ -1,0 +1,191 @@
+//! Owner lock: a lock that belongs to one thread, which takes it with two plain stores. Others may, at a price.
+//!
+//! # Theory
+//! For data that one thread uses all the time and others hardly ever. The owner announces itself and looks for a
+//! visitor; a visitor announces itself and looks for the owner. An owner that finds a visitor steps back.
+//!
+//! ```text
+//!   owner                          visitor
+//!   inside := 1                    visited := 1      one visitor at a time
+//!   light barrier        <---->    heavy barrier
+//!   visited = 1: step back         inside = 1: wait
+//! ```
+//!
+//! # Clients must
+//! Keep both visits and stays short: the other side spins.
+//!
+//! # Ordering
+//! | label | release side | acquire side | publishes |
+//! |---|---|---|---|
+//! | announce | light barrier after the store of `inside` | heavy barrier before the load of `inside` | the owner |
+//! | left | owner: Release store of `inside` | visitor: Acquire load of `inside` | what the owner did |
+//! | gone | visitor: Release store of `visited` | owner: Acquire load; visitor: exchange | what the visitor did |
+//!
+//! *announce*, both interleavings: if the heavy barrier takes effect in the owner's thread before its store of
+//! `inside`, its later load finds the visitor; if after, the visitor's load finds the owner.
+//!
+//! # Cost
+//! Owner: two stores and a load of its own line. Visitor: a heavy barrier, for several locks at once.
+//!
+//! # Sources
+//! Kawachiya, Koseki and Onodera, "Lock Reservation" (OOPSLA 2002); the barrier of `readers.rs`.
+
+use crate::face::atomic::{AtomicU32, Ordering};
+use crate::face::cell::UnsafeCell;
+use crate::face::hint::spin_until;
+use crate::face::{const_new, light_barrier};
+use crate::readers::heavy_barrier;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+/// A value that one thread uses, and others at times.
+pub(crate) struct OwnerLock<T> {
+    /// 1 while the owner is there. *owner only; visitors read it (announce, left)*
+    inside: AtomicU32,
+    /// 1 while a visitor is there, or waits. *atomic (gone)*
+    visited: AtomicU32,
+    /// *protected by both*
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value goes to whoever is inside, one thread at a time.
+unsafe impl<T: Send> Send for OwnerLock<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for OwnerLock<T> {}
+
+/// The right to the value, until it is dropped.
+#[must_use = "the lock is free again at once when the guard is dropped"]
+pub(crate) struct Inside<'a, T> {
+    lock: &'a OwnerLock<T>,
+    /// What says that somebody is there.
+    word: &'a AtomicU32,
+    marker: PhantomData<*const ()>,
+}
+
+impl<T> OwnerLock<T> {
+    const_new! {
+        pub(crate) fn new(value: T) -> Self {
+            OwnerLock { inside: AtomicU32::new(0), visited: AtomicU32::new(0), value: UnsafeCell::new(value) }
+        }
+    }
+
+    /// Takes the lock for its owner.
+    ///
+    /// # Safety
+    /// The caller is the owner: no other thread calls this until the caller is gone for good, and then not without
+    /// having synchronized with it; and the caller is not inside.
+    #[inline]
+    pub(crate) unsafe fn lock(&self) -> Inside<'_, T> {
+        if !self.enter() {
+            self.step_back();
+        }
+        Inside { lock: self, word: &self.inside, marker: PhantomData }
+    }
+
+    /// Announces the owner; false if there is a visitor.
+    #[inline]
+    fn enter(&self) -> bool {
+        // Relaxed: the barrier orders it (announce).
+        self.inside.store(1, Ordering::Relaxed);
+        // Barrier(announce): pairs with heavy_barrier() in visit_all().
+        light_barrier();
+        // Acquire(gone): pairs with Release(gone) in Drop.
+        self.visited.load(Ordering::Acquire) == 0
+    }
+
+    #[cold]
+    fn step_back(&self) {
+        loop {
+            // Release(left): pairs with Acquire(left) in visit_all(). It publishes what was done before.
+            self.inside.store(0, Ordering::Release);
+            // Relaxed: enter() looks again.
+            spin_until(&self.visited, Ordering::Relaxed, |visited| visited == 0);
+            if self.enter() {
+                return;
+            }
+        }
+    }
+
+    /// Takes all of `locks` for somebody else, at the price of one barrier. Who does this takes them in the order of all
+    /// others.
+    pub(crate) fn visit_all<'a>(locks: impl Iterator<Item = &'a Self> + Clone) -> Vec<Inside<'a, T>> {
+        locks.clone().for_each(Self::announce_visit);
+        // Barrier(announce): pairs with light_barrier() in enter().
+        heavy_barrier();
+        locks.map(Self::await_owner).collect()
+    }
+
+    fn announce_visit(&self) {
+        // Acquire(gone): what the visitor before did; pairs with Release(gone) in Drop.
+        while self.visited.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            // Relaxed: the exchange looks again.
+            spin_until(&self.visited, Ordering::Relaxed, |visited| visited == 0);
+        }
+    }
+
+    fn await_owner(&self) -> Inside<'_, T> {
+        // Acquire(left): pairs with Release(left) in Drop and step_back().
+        spin_until(&self.inside, Ordering::Acquire, |inside| inside == 0);
+        Inside { lock: self, word: &self.visited, marker: PhantomData }
+    }
+}
+
+impl<T: Default> Default for OwnerLock<T> {
+    fn default() -> Self {
+        OwnerLock::new(T::default())
+    }
+}
+
+impl<T> Deref for Inside<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: a visitor is inside only after it saw the owner outside, and an owner only after it saw no visitor
+        // (announce); visitors exclude each other by exchange, and there is one owner, by the contract of lock(). So
+        // nobody else is inside until this guard is dropped.
+        self.lock.value.with(|value| unsafe { &*value })
+    }
+}
+
+impl<T> DerefMut for Inside<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and the guard is borrowed exclusively.
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T> Drop for Inside<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release(left, gone): what was done to the value; pairs with Acquire(left) in await_owner() and with
+        // Acquire(gone) in enter() and announce_visit().
+        self.word.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::thread;
+
+    #[test]
+    fn an_owner_and_its_visitors_are_never_inside_together() {
+        let rounds = if crate::face::SHRUNK { 50 } else { 20_000 };
+        let locks = [OwnerLock::new(0u64), OwnerLock::new(0)];
+        thread::scope(|scope| {
+            for lock in &locks {
+                // SAFETY: the only thread that calls it for this lock, never twice at once.
+                scope.spawn(move || (0..50 * rounds).for_each(|_| *unsafe { lock.lock() } += 1));
+            }
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..rounds {
+                        OwnerLock::visit_all(locks.iter()).iter_mut().for_each(|value| **value += 1);
+                    }
+                });
+            }
+        });
+        OwnerLock::visit_all(locks.iter()).iter().for_each(|value| assert_eq!(**value, 52 * rounds));
+    }
+}

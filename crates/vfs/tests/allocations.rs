@@ -1,0 +1,67 @@
+//! Allocations: what calls on existing files ask of the heap, which is nothing.
+
+use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_vfs::{Cred, Fd, Fs, OpenFlags, Process, Whence};
+use std::alloc::{GlobalAlloc, Layout, System};
+
+/// The system's allocator, counted.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: all is the system's allocator's, whose promises and demands are these; what else it can do is done with
+// these two.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static HEAP: Counting = Counting;
+
+const FILE: &str = "/a/b/c/file";
+const PAGE: [u8; 4096] = [7; 4096];
+
+/// How often `call` allocates in 20,000 rounds, after as many that fill what threads keep for themselves.
+fn allocations(mut call: impl FnMut()) -> u64 {
+    let mut rounds = || {
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        (0..20_000).for_each(|_| call());
+        ALLOCATIONS.load(Ordering::Relaxed) - before
+    };
+    rounds();
+    rounds()
+}
+
+fn open(process: &Process, flags: OpenFlags) -> Fd {
+    process.open(FILE, flags, 0o644).expect("it may be opened")
+}
+
+// One test, since everything that runs meanwhile is counted too.
+#[test]
+fn calls_on_an_existing_file_at_depth_four_allocate_nothing() {
+    let process = Fs::new().process(Cred::user(0, 0));
+    ["/a", "/a/b", "/a/b/c"].iter().for_each(|dir| process.mkdir(dir, 0o755).expect("a fresh name"));
+    let file = open(&process, OpenFlags::RDWR | OpenFlags::CREAT);
+    process.pwrite(file, &PAGE, 0).expect("there is room");
+
+    let open_close = allocations(|| process.close(open(&process, OpenFlags::RDONLY)).expect("it is open"));
+    let stat = allocations(|| assert_eq!(process.stat(FILE).map(|stat| stat.size), Ok(4096)));
+    let fstat = allocations(|| assert_eq!(process.fstat(file).map(|stat| stat.size), Ok(4096)));
+    let lseek = allocations(|| assert_eq!(process.lseek(file, 9, Whence::Set), Ok(9)));
+    let dup = allocations(|| process.close(process.dup(file).expect("one more")).expect("it is open"));
+    let write = allocations(|| assert_eq!(process.pwrite(file, &PAGE, 0), Ok(PAGE.len())));
+    let mut buf = [0; 4096];
+    let read = allocations(|| assert_eq!(process.pread(file, &mut buf, 0), Ok(PAGE.len())));
+    let names = ["open-close", "stat", "fstat", "lseek", "dup", "write4k", "read4k"];
+    let counts = [open_close, stat, fstat, lseek, dup, write, read];
+    assert!(counts.iter().all(|count| *count == 0), "{:?}", names.iter().zip(counts).collect::<Vec<_>>());
+}
