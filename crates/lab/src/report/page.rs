@@ -72,9 +72,11 @@ pub(super) fn table(caption: &str, heads: &[&str], lines: &[Vec<Cell>]) -> Strin
         "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"{0}\"><table>\n<caption>{0}</caption>\n<thead><tr>",
         escape(caption)
     );
-    for head in heads {
+    for (column, head) in heads.iter().enumerate() {
+        let of_words = lines.first().is_some_and(|line| matches!(line.get(column), Some(Cell::Words(_))));
+        let class = if of_words { " class=\"words\"" } else { "" };
         // Writing to a String cannot fail.
-        let _ = write!(html, "<th scope=\"col\">{}</th>", escape(head));
+        let _ = write!(html, "<th scope=\"col\"{class}>{}</th>", escape(head));
     }
     html.push_str("</tr></thead>\n<tbody>\n");
     for line in lines {

@@ -215,8 +215,8 @@ fn glance(chapters: &[Chapter]) -> String {
             Cell::Marked(verdict, class),
         ]
     });
-    let heads = ["discussion", "its claim", "before, here", "ours", "verdict"];
-    table("Rates are simulated, at the most CPUs of the machine", &heads, &lines.collect::<Vec<_>>())
+    let heads = ["discussion", "its claim", "our before", "ours", "verdict"];
+    table("Simulated rates, at the most CPUs of the machine", &heads, &lines.collect::<Vec<_>>())
 }
 
 /// The claims of one source: its figures, ours, and whether they agree.

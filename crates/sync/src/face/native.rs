@@ -311,6 +311,7 @@ pub mod thread {
     }
 
     /// Which of the threads that the calling one plays it is now: natively it is one.
+    #[cfg(any(feature = "lock-debug", debug_assertions))]
     #[inline]
     pub(crate) fn lane() -> usize {
         0

@@ -10,8 +10,11 @@ use crate::face::{DETERMINISTIC, SHRUNK, const_new};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// The alignments of blocks: what the allocator gives anyway, and a line. Sizes are rounded up to a multiple of it.
+/// The alignments of blocks: what the allocator gives anyway, and a line.
 const ALIGNMENTS: [usize; 2] = [16, 64];
+/// Sizes are rounded up to so much more than a multiple of the alignment: allocators keep 8 bytes of their own before
+/// each block.
+const BEYOND: [usize; 2] = [8, 0];
 /// How many sizes there are of each alignment: larger blocks are not kept.
 const SIZES: usize = 32;
 /// How many blocks of one size a thread keeps.
@@ -42,8 +45,8 @@ impl Kind {
     pub(super) const fn of(layout: Layout) -> Kind {
         let at = if layout.align() <= ALIGNMENTS[0] { 0 } else { 1 };
         let grain = ALIGNMENTS[at];
-        let size = (layout.size() - 1) / grain;
-        match Layout::from_size_align((size + 1) * grain, grain) {
+        let size = layout.size().saturating_sub(BEYOND[at]).div_ceil(grain);
+        match Layout::from_size_align(size * grain + BEYOND[at], grain) {
             Ok(whole) if !DETERMINISTIC && !SHRUNK && size < SIZES && layout.align() <= grain => {
                 Kind { place: Some((at, size)), layout: whole }
             }
