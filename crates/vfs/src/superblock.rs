@@ -12,7 +12,7 @@ use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::percpu::{Budget, Ida, PerCpu};
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::Ref;
-use sluice_sync::{Arc, CachePadded, Mutex};
+use sluice_sync::{Arc, CachePadded, Mutex, name_fields};
 
 /// The inode number of every root directory.
 const ROOT_INO: u64 = 1;
@@ -115,6 +115,10 @@ impl Superblock {
             observers: RcuCell::new(rcu::domain(), Vec::new()),
             observing: CachePadded::new(Mutex::with_class(&SUPERBLOCK_OBSERVERS, ())),
         });
+        name_fields!(
+            shared,
+            Shared { lock_domain, rename_lock, inos, inodes, unlinked_pages, opens, pages, observing }
+        );
         let init = InodeInit { file_type: FileType::Directory, mode, uid, gid, nlink: 2 };
         let root = Inode::allocate(&shared, ROOT_INO, init, Body::new_directory(None));
         Arc::new(Superblock { shared, root })

@@ -98,7 +98,7 @@ const KNOWN: &[Known] = &[
     Known {
         calls: &["rename"],
         owner: "Shared",
-        field: "",
+        field: "rename_lock",
         why: "two directories get other parents: only one at a time, lest one end up below itself",
     },
     Known {
