@@ -8,6 +8,10 @@
 
 mod call;
 mod cases;
+#[cfg(test)]
+mod history;
+#[cfg(test)]
+mod linearize;
 mod model;
 mod reasons;
 mod report;

@@ -5,10 +5,11 @@
 //! way; it needs *all* of them to let go, so a cycle through any edge is a deadlock. A process with several blocked
 //! threads has the edges of all their requests. OFD locks and flock take no part, as on Linux.
 //!
-//! No graph is kept: edges are read off the files when they are needed. An edge comes into being in two ways, and
+//! No graph is kept: edges are read off the files when they are needed. An edge comes into being in three ways, and
 //! each makes a *suspect*, the waiting request whose process may now be on a cycle:
 //! - a request begins to wait. It notes this in the wait table, then looks whether anybody in its way waits too;
-//! - a lock is granted although others wait for it, to a process that waits elsewhere.
+//! - a lock is granted although others wait for it, to a process that waits elsewhere;
+//! - a waiting request begins to starve, and is in the way of others who wait.
 //!
 //! For a suspect, one [`search`] at a time goes from request to process to request, with one file locked at a time.
 //! What it sees of different files is not of one moment, so a cycle found is only a *charge*; it is proved by

@@ -169,8 +169,12 @@ impl Space {
         let gave_up = self.granted.take(request, &around.domain.quota)?;
         self.statistics.grants += 1;
         if let Some((place, most)) = bypassed {
-            waiters.bypass(place, most);
+            let starves = waiters.bypass(place, most);
             self.statistics.bypasses += 1;
+            // From now on it is in the way of those who wait for what it wants, and that may close a cycle.
+            if starves && self.detection(around).is_some() {
+                outcomes.suspects.push_back(Wait { file: around.file.clone(), ticket: self.ticket(place) });
+            }
         }
         // A process that gets a lock while it waits elsewhere may close a cycle: others now wait for it.
         if let (Some(waits), Some(process)) = (self.detection(around), request.owner.process())

@@ -204,15 +204,17 @@ impl Waiters {
 
     // Fairness.
 
-    /// Counts a bypass of the request at `place`, which starves when there have been `most`.
-    pub(crate) fn bypass(&mut self, place: Place, most: u32) {
-        let Some(group) = self.groups.get_mut(place.group()) else { return };
+    /// Counts a bypass of the request at `place`, which starves when there have been `most`: true if from now on.
+    pub(crate) fn bypass(&mut self, place: Place, most: u32) -> bool {
+        let Some(group) = self.groups.get_mut(place.group()) else { return false };
         let queue = &mut group.queues[place.kind as usize];
-        let Ok(at) = queue.binary_search_by_key(&place.number, |waiter| waiter.number) else { return };
+        let Ok(at) = queue.binary_search_by_key(&place.number, |waiter| waiter.number) else { return false };
         queue[at].bypassed += 1;
-        if queue[at].bypassed == most {
+        let starves = queue[at].bypassed == most;
+        if starves {
             self.starving.push(place);
         }
+        starves
     }
 
     /// Lets the request at `place` be bypassed again as often as at first. True if it starved.

@@ -66,3 +66,30 @@ fn a_value_outlives_references_that_hop_between_cpus_and_dies_with_the_last() {
     settle();
     assert_eq!(ENDS.load(Ordering::Relaxed), 1);
 }
+
+#[test]
+fn a_busy_thread_frees_what_it_made_and_others_free_that_of_an_idle_one() {
+    use sluice_machine::cpu;
+    use sluice_sync_sim::atomic::{AtomicUsize, Ordering};
+    static FREED_BY_OTHERS: AtomicUsize = AtomicUsize::new(0);
+    struct MadeOn(usize);
+    impl Drop for MadeOn {
+        fn drop(&mut self) {
+            if cpu() != self.0 {
+                FREED_BY_OTHERS.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    Machine::named("power7-64").seed(1).run(4, |cpu| {
+        let slow = cpu.id() == 0;
+        for _ in 0..if slow { 6_000 } else { 60_000 } {
+            drop(Ref::new(MadeOn(cpu.id())));
+            cpu.work(if slow { 1_500 } else { 500 });
+        }
+        if slow {
+            assert_eq!(FREED_BY_OTHERS.load(Ordering::Relaxed), 0, "while all are busy, if one at a third");
+        }
+    });
+    assert!(FREED_BY_OTHERS.load(Ordering::Relaxed) > 0, "the slow thread has been idle");
+    settle();
+}

@@ -143,13 +143,19 @@ impl InodeRef {
                 }
             }
             Some(target) => {
-                match target.as_dir() {
-                    Ok(dir) if dir.bury()? == Burial::Busy => return Ok(Attempt::Blocked(target.clone())),
-                    Ok(_) => target.touch_ctime(),
-                    Err(_) => target.drop_link(),
+                let dir = target.as_dir();
+                if let Ok(dir) = dir
+                    && dir.bury()? == Burial::Busy
+                {
+                    return Ok(Attempt::Blocked(target.clone()));
                 }
                 names.new_name().replace(source.clone(), source.weight());
                 names.old_name().remove();
+                // Only now: a file has links as long as a walk can find it.
+                match dir {
+                    Ok(_) => target.touch_ctime(),
+                    Err(_) => target.drop_link(),
+                }
             }
             None => {
                 names.new_name().insert(source.clone(), source.weight()).map_err(|_| Errno::ENOSPC)?;

@@ -311,6 +311,11 @@ impl World {
 
     fn link(&mut self, old: &'static str, new: &'static str) -> Outcome {
         let source = self.resolve(old, false)?;
+        self.link_found(source, self.is_dir(source), new)
+    }
+
+    /// As `link`, of a file that was found, it may be some time ago.
+    pub(super) fn link_found(&mut self, source: Place, is_dir: bool, new: &'static str) -> Outcome {
         let last = self.parent_of(new)?;
         if self.names(last.dir)?.contains_key(last.name) {
             return Err(Errno::EEXIST);
@@ -318,10 +323,13 @@ impl World {
         if source.mount != last.dir.mount {
             return Err(Errno::EXDEV);
         }
-        if self.is_dir(source) {
+        if is_dir {
             return Err(Errno::EPERM);
         }
-        self.node_mut(source).links += 1;
+        match self.inodes.get_mut(&source.inode) {
+            Some(node) if node.links > 0 => node.links += 1,
+            _ => return Err(Errno::ENOENT),
+        }
         self.names_mut(last.dir).insert(last.name, source.inode);
         Ok(Value::Done)
     }

@@ -237,6 +237,12 @@ pub(super) struct Told {
 }
 
 impl Told {
+    /// Whether the file had no name any more.
+    #[cfg(test)]
+    pub(super) fn has_no_name(&self) -> bool {
+        self.links == 0
+    }
+
     fn is(&self, expected: &Stat) -> bool {
         let size = match expected.kind {
             Kind::File => Some(expected.size * BLOCK),

@@ -243,7 +243,7 @@ impl<N: Node> Array<N> {
             if now.addr() & LOCKED == 0
                 && head.compare_exchange(now, locked, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
-                return Some(Locked { array: self, at, first: now });
+                return Some(Locked { array: self, at, first: now, waited: turns > 0 });
             }
             hint::spin_loop();
             turns += 1;
@@ -269,7 +269,7 @@ impl<N: Node> Array<N> {
         }
         // Acquire(bucket): as in lock_at().
         head.compare_exchange(now, with_bits(now, LOCKED), Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(Locked { array: self, at, first: now })
+        Some(Locked { array: self, at, first: now, waited: false })
     }
 
     /// Calls `visit` for every node of the buckets that are not moved.
@@ -313,6 +313,8 @@ pub(crate) struct Locked<'a, N: Node> {
     at: usize,
     /// What the head becomes when it is unlocked, with [`MOVED`] or without a bit.
     first: *mut N,
+    /// Somebody else had it locked when it was asked for.
+    waited: bool,
 }
 
 /// A place in a locked chain: a node, or null at the end, and the node before it, null at the beginning.
@@ -333,6 +335,16 @@ impl<N: Node> Locked<'_, N> {
     /// Whether this is also the bucket of `place`.
     pub(crate) fn covers(&self, place: u64) -> bool {
         self.array.at(place) == self.at
+    }
+
+    /// The bucket.
+    pub(crate) fn bucket(&self) -> &N::Bucket {
+        &self.array.buckets[self.at]
+    }
+
+    /// Whether somebody else had it locked when it was asked for.
+    pub(crate) fn waited(&self) -> bool {
+        self.waited
     }
 
     /// Whether the chain has no node.
@@ -376,7 +388,12 @@ impl<N: Node> Locked<'_, N> {
     fn link(&mut self, at: Place<N>, node: *mut N) {
         // SAFETY: null, or in the locked chain.
         match unsafe { at.before.as_ref() } {
-            None => self.first = node,
+            None => {
+                self.first = node;
+                // Release(bucket): at once, so that who changes two chains decides which change is seen first; pairs
+                // with Acquire(bucket) in first().
+                self.array.buckets[self.at].head().store(with_bits(node, LOCKED), Ordering::Release);
+            }
             // Release(chain): a reader that gets to `node` this way must see its contents, although it may have been
             // put in under an earlier owner's lock; pairs with Acquire(chain) in Array::following().
             Some(before) => before.links()[self.array.link].store(node, Ordering::Release),

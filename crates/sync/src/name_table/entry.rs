@@ -3,11 +3,17 @@
 use super::node::{NAME_MAX, NameNode, first_position, insert_at, last_twin, name_at, place_of, replace_at};
 use super::{BUCKETS_FIRST, NameTable};
 use crate::chains::{Locked, Place, Unlinked};
+use crate::face::cpu;
 use crate::lock_debug::{Ask, Held};
 use crate::rcu::Guard;
 
 /// A group has more entries than this for each of its buckets, and once more, when the array is grown.
 const LOAD_MAX: usize = 4;
+
+/// A bucket whose lock was waited for so often is crowded, and the array is grown, ...
+const WAITS_MAX: u32 = 8;
+/// ... but not for that reason beyond so many buckets for each CPU: who lists the directory passes them all.
+const CROWD_BUCKETS: usize = 16;
 
 type Bucket<'t, V> = Locked<'t, NameNode<V>>;
 
@@ -88,6 +94,16 @@ impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
         }
     }
 
+    /// Sees to it that the array is grown if many wait for the locks of its buckets.
+    fn note_wait(&mut self, bucket: &Bucket<'_, V>) {
+        if bucket.waited()
+            && bucket.bucket().note_wait() >= WAITS_MAX
+            && bucket.array.len() < CROWD_BUCKETS * cpu::possible()
+        {
+            (self.full, self.changed) = (true, true);
+        }
+    }
+
     fn free(&self, node: Unlinked<NameNode<V>>) {
         self.table.chains.free_later(node);
     }
@@ -111,8 +127,9 @@ impl<V: Clone + Send + Sync + 'static> Drop for Aftermath<'_, V> {
 impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
     #[track_caller]
     pub(super) fn new(table: &'t NameTable<V>, hash: u64, bytes: &'t [u8], level: u8) -> Option<Self> {
-        let (name, aftermath) = (Name { hash, bytes }, Aftermath::new(table));
+        let (name, mut aftermath) = (Name { hash, bytes }, Aftermath::new(table));
         let (bucket, _held) = aftermath.lock(name.place(), Ask::BUCKET.at(level))?;
+        aftermath.note_wait(&bucket);
         Some(LockedEntry { name, bucket, _held, aftermath })
     }
 
@@ -154,13 +171,15 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
     ) -> Option<Self> {
         let names = [first, second].map(|(hash, bytes)| Name { hash, bytes });
         let [a, b] = names.map(|name| name.place());
-        let aftermath = Aftermath::new(table);
+        let mut aftermath = Aftermath::new(table);
         let (low, held) = aftermath.lock(a.min(b), Ask::BUCKET)?;
+        aftermath.note_wait(&low);
         if low.covers(a.max(b)) {
             return Some(LockedPair { names, low, high: None, _held: (held, None), aftermath });
         }
         // Buckets of one table are ordered by their numbers.
         let (high, held_too) = aftermath.lock(a.max(b), Ask::BUCKET.any_number())?;
+        aftermath.note_wait(&high);
         Some(LockedPair { names, low, high: Some(high), _held: (held, Some(held_too)), aftermath })
     }
 

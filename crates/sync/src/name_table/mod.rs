@@ -16,6 +16,8 @@
 //! of the listing is found exactly once. Arrays only grow: a bucket that is merged from two has entries in three
 //! chains for a while, and neither a listing nor [`NameTable::lock_two`] could tell.
 //!
+//! An array is doubled when its buckets fill, and also when their locks are waited for.
+//!
 //! Entries are counted in the buckets: up to 256 buckets each counts its own, on the line that its lock is on; in
 //! larger arrays the first bucket of each 256th counts for all of it. Reading the sum stores nothing.
 //!

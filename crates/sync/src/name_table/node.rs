@@ -1,7 +1,7 @@
 //! Nodes of a name table: position, value and name in one allocation.
 
 use crate::chains::{Bucket, Locked, Node, Place, Unlinked, unlinked};
-use crate::face::atomic::{AtomicI64, AtomicPtr, Ordering};
+use crate::face::atomic::{AtomicI64, AtomicPtr, AtomicU32, Ordering};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr;
 
@@ -154,9 +154,19 @@ pub(super) struct NameBucket<V> {
     pub(super) entries: AtomicI64,
     /// The sum of their weights. *atomic (tally)*
     pub(super) weight: AtomicI64,
+    /// How often its lock was waited for. *written under the bucket's lock*
+    waits: AtomicU32,
 }
 
 impl<V> NameBucket<V> {
+    /// Notes that its lock, which the caller has, was waited for; says how often by now.
+    pub(super) fn note_wait(&self) -> u32 {
+        // Relaxed, both: under the bucket's lock.
+        let waits = self.waits.load(Ordering::Relaxed).saturating_add(1);
+        self.waits.store(waits, Ordering::Relaxed);
+        waits
+    }
+
     /// Counts `sign`, 1 or -1, entries of `weight`. Returns how many entries the group has then.
     pub(super) fn tally(&self, sign: i64, weight: u8) -> i64 {
         self.weigh(sign * i64::from(weight));
@@ -183,6 +193,7 @@ impl<V: 'static> Bucket<NameNode<V>> for NameBucket<V> {
             head: AtomicPtr::new(ptr::null_mut()),
             entries: AtomicI64::new(0),
             weight: AtomicI64::new(0),
+            waits: AtomicU32::new(0),
         }
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Cache {
     reviews: VecDeque<(u64, Object)>,
     /// How often something was counted since the cache was last flushed.
     pub(super) turns: u32,
+    /// How often the owner has flushed it again in the epoch of its last flush.
+    pub(super) again: u32,
     /// Room for what a flush finds dead, empty between flushes.
     pub(super) dead: Vec<Object>,
     pub(super) blocks: Blocks,
@@ -54,6 +56,7 @@ impl Cache {
                 used: Vec::new(),
                 reviews: VecDeque::new(),
                 turns: 0,
+                again: 0,
                 dead: Vec::new(),
                 blocks: Blocks::new(),
             }

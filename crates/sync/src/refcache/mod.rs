@@ -31,8 +31,9 @@
 //! reference may hop from cache to cache, ahead of the flushes. This is where we differ from the paper.)
 //!
 //! There is no thread in the background: every `TURNS` counts a thread flushes its cache and looks whether it was
-//! the last of the epoch. One that comes by a second time in an epoch flushes the caches of the laggards, which
-//! may be idle. Each thread's garbage is thus bounded by a few times `TURNS` objects.
+//! the last of the epoch. One that comes by a second time in an epoch flushes the caches of the threads that are idle,
+//! and after a few times more those of all laggards. Each thread's garbage is thus bounded by some times `TURNS`
+//! objects.
 //!
 //! # Clients must
 //! - reach a `&Ref` only while it exists: hold another reference, or be in an RCU section inside which the `Ref` was

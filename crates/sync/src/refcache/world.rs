@@ -11,6 +11,10 @@ use std::ptr::NonNull;
 
 /// After so many counts a thread flushes its cache.
 const TURNS: u32 = if SHRUNK { 2 } else { 2048 };
+/// A thread that has flushed its cache so often again in one epoch waits no longer for those who were busy in the epoch
+/// before. It is not done at the first time because whoever flushes for a busy thread frees what that one made, misses
+/// on every line of it, and is late itself meanwhile: in the end one thread frees for all.
+const PATIENCE: u32 = if SHRUNK { 1 } else { 4 };
 
 /// What one thread writes.
 #[derive(Default)]
@@ -20,6 +24,8 @@ struct Shard {
     /// The epoch in which the cache was last flushed. *written under the lock of `cache`; read by those who look for
     /// laggards (hint)*
     flushed: AtomicU64,
+    /// Another thread did it, so the owner is taken for idle. *as `flushed`*
+    idle: AtomicBool,
     /// The owner is freeing objects: it must not begin to free others inside their destructors, and who settles
     /// waits for it. *atomic (freed); set under the lock of `cache`, cleared without, so that who waits for it can
     /// look without being in its way*
@@ -58,7 +64,8 @@ enum Flushed {
     First,
     /// And there is no other cache to be flushed: the caller begins the next epoch.
     Last,
-    Again,
+    /// It was not; how many there were after the first.
+    Again(u32),
 }
 
 global! {
@@ -167,8 +174,10 @@ impl World {
         cache.review(now, &self.epoch, dead);
         // Relaxed, both: written under the cache's lock.
         if shard.flushed.load(Ordering::Relaxed) == now {
-            return Flushed::Again;
+            cache.again += 1;
+            return Flushed::Again(cache.again);
         }
+        cache.again = 0;
         shard.flushed.store(now, Ordering::Relaxed);
         // AcqRel(flushed): the counts that we gave up, handed on to the last; pairs with itself.
         match self.pending.fetch_sub(1, Ordering::AcqRel) {
@@ -186,8 +195,9 @@ impl World {
         }
         let (flushed, mut dead) = {
             let mut cache = self.own(shard);
-            // Relaxed: published by the lock, under which settle() looks.
+            // Relaxed, both: published by the lock, under which settle() looks.
             shard.freeing.store(true, Ordering::Relaxed);
+            shard.idle.store(false, Ordering::Relaxed);
             let mut dead = std::mem::take(&mut cache.dead);
             (self.flush(shard, &mut cache, &mut dead), dead)
         };
@@ -195,7 +205,7 @@ impl World {
             Flushed::First => {}
             Flushed::Last => self.begin_epoch(&self.enlisted.lock()),
             // We have counted `TURNS` times since; whoever has not come by may be idle.
-            Flushed::Again => self.flush_laggards(&mut dead),
+            Flushed::Again(times) => self.flush_laggards(times < PATIENCE, &mut dead),
         }
         free(&mut dead);
         self.own(shard).dead = dead;
@@ -213,15 +223,19 @@ impl World {
         fence(Ordering::SeqCst);
     }
 
-    /// Flushes the caches that have not been flushed in this epoch, for their threads.
-    fn flush_laggards(&self, dead: &mut Vec<Object>) {
+    /// Flushes the caches that have not been flushed in this epoch, for their threads; with `only_idle`, those of idle
+    /// threads.
+    fn flush_laggards(&self, only_idle: bool, dead: &mut Vec<Object>) {
         // Somebody else is at it.
         let Some(enlisted) = self.enlisted.try_lock() else { return };
         // Relaxed: written under this lock.
         let now = self.epoch.load(Ordering::Relaxed);
         // Relaxed: a hint; whoever is flushed by now has counted itself down.
         let lags = |shard: &&CachePadded<Shard>| shard.flushed.load(Ordering::Relaxed) != now;
-        let laggards: Vec<_> = enlisted.iter().map(|slot| self.shards.get(*slot)).filter(lags).collect();
+        // Relaxed: a hint too.
+        let is_due =
+            |shard: &&CachePadded<Shard>| lags(shard) && (!only_idle || shard.idle.load(Ordering::Relaxed));
+        let laggards: Vec<_> = enlisted.iter().map(|slot| self.shards.get(*slot)).filter(is_due).collect();
         if laggards.is_empty() {
             return;
         }
@@ -231,6 +245,8 @@ impl World {
         {
             // Now its owner cannot flush it, which it may have done meanwhile.
             if lags(shard) {
+                // Relaxed: written under the cache's lock.
+                shard.idle.store(true, Ordering::Relaxed);
                 ended |= matches!(self.flush(shard, &mut cache, dead), Flushed::Last);
             }
         }
