@@ -85,7 +85,7 @@ pub struct Row {
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub asleep_in: Vec<(String, f64)>,
     /// Distribution of the sampled latencies: at most so many nanoseconds, and more than the bound before, so many
-    /// operations; bounds are [`BUCKET_RATIO`] apart, and those without operations are left out.
+    /// operations; bounds are a fifth apart, and those without operations are left out.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub latency: Vec<(u64, u64)>,
     /// The lines that CPUs waited for most; only for simulated rows.

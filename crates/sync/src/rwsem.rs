@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 63 | `CROWD` | more readers than there can be threads: guards were leaked |
 //! | 35..63 | readers | how many readers have the lock, or just tried to (see below) |
-//! | 4..35 | writer | the writer's [`signature`](thread::signature), or 0 |
+//! | 4..35 | writer | the writer's signature, or 0 |
 //! | 3 | `WRITER_NEXT` | readers have the lock, and a writer is first of those who spin for it |
 //! | 2 | `NO_SPIN` | readers have the lock, and somebody has already spun for them in vain |
 //! | 1 | `HANDOFF` | nobody new may take the lock: it goes to the first waiter |

@@ -6,7 +6,7 @@
 //! one after it cannot.
 //!
 //! # Then
-//! - exact near the limit, as long as fewer takers than [`SLACK`] stand between their look at the use and their
+//! - exact near the limit, as long as fewer takers than `SLACK` stand between their look at the use and their
 //!   counting;
 //! - without a limit, nobody asks.
 //!
