@@ -156,14 +156,20 @@ fn a_wait_that_would_close_a_cycle_is_refused() {
     });
 }
 
-#[test]
-fn a_program_that_renames_each_file_it_reads_comes_to_an_end() {
+/// A process that has `/d` open, with that many files in it.
+fn directory_of(files: usize) -> (Process, Fd) {
     let p = root();
     p.mkdir("/d", 0o755).unwrap();
-    for i in 0..50 {
+    for i in 0..files {
         p.mknod(format!("/d/{i}"), sluice_vfs::FileType::Regular, 0o644, 0).unwrap();
     }
     let fd = p.open("/d", OpenFlags::DIRECTORY, 0).unwrap();
+    (p, fd)
+}
+
+#[test]
+fn a_program_that_renames_each_file_it_reads_comes_to_an_end() {
+    let (p, fd) = directory_of(50);
     let mut renamed = 0;
     // A new name may lie ahead and be read again, but each time with half the chance.
     while let Some(entry) = p.getdents(fd, 1).unwrap().pop() {
@@ -179,12 +185,7 @@ fn a_program_that_renames_each_file_it_reads_comes_to_an_end() {
 
 #[test]
 fn a_directory_stream_resumes_after_a_seek() {
-    let p = root();
-    p.mkdir("/d", 0o755).unwrap();
-    for i in 0..10 {
-        p.mknod(format!("/d/{i}"), sluice_vfs::FileType::Regular, 0o644, 0).unwrap();
-    }
-    let fd = p.open("/d", OpenFlags::DIRECTORY, 0).unwrap();
+    let (p, fd) = directory_of(10);
     let first = p.getdents(fd, 5).unwrap();
     let rest = p.getdents(fd, 100).unwrap();
     assert_eq!((first.len(), rest.len()), (5, 7));
