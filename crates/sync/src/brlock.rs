@@ -48,7 +48,7 @@ use crate::face::atomic::{AtomicU32, Ordering};
 use crate::face::cell::UnsafeCell;
 use crate::face::{CachePadded, const_new};
 use crate::lock_debug::{Ask, Held, LockClass, Watch};
-use crate::readers::{INSIDE, Line, Readers, heavy_barrier};
+use crate::readers::{INSIDE, Line, Readers, heavy_barrier, is_inside};
 use crate::{RwLock, RwLockWriteGuard};
 use std::fmt;
 use std::marker::PhantomData;
@@ -135,9 +135,9 @@ impl<T: ?Sized> BrLock<T> {
 
     #[inline]
     fn enter(&self) -> &Line {
-        let (line, outermost) = self.readers.enter(|| INSIDE);
+        let line = self.readers.enter(|| INSIDE);
         // Acquire(unlock): what the last writer wrote; pairs with Release(unlock) in Drop.
-        if self.writer.load(Ordering::Acquire) != 0 && outermost {
+        if self.writer.load(Ordering::Acquire) != 0 {
             self.read_slow(line);
         }
         line
@@ -151,6 +151,10 @@ impl<T: ?Sized> BrLock<T> {
 
     #[cold]
     fn read_slow(&self, line: &Line) {
+        if line.own_depth() > 1 {
+            // The writer waits for us, who were inside before.
+            return;
+        }
         // Wakes the writer if it already waits for us.
         line.leave();
         let gate = self.gate.read();
@@ -169,9 +173,9 @@ impl<T: ?Sized> BrLock<T> {
         let (gate, held) = self.watch.lock(Ask::WRITE, || self.gate.try_write(), || self.gate.write());
         // Relaxed: the barrier orders it (announce).
         self.writer.store(1, Ordering::Relaxed);
-        // Barrier(announce): pairs with light_barrier() in Line::enter().
+        // Barrier(announce): pairs with the light barrier in Line::enter().
         heavy_barrier();
-        self.readers.wait_for_all(|word| word == 0);
+        self.readers.wait_for_all(|word| !is_inside(word));
         BrWriteGuard { lock: self, _gate: gate, _held: held }
     }
 

@@ -15,7 +15,9 @@
 //! announcing itself takes its line along, so a plain load and store are enough where a line of the CPU would
 //! need a locked instruction; and no two threads ever write one line.
 //!
-//! `word` is 0 outside, else a stamp whose low 16 bits count how deep the thread is inside.
+//! The low 16 bits of `word` count how deep the thread is inside; the stamp stands above them, and stays when the thread
+//! leaves. So leaving takes one off at every depth. Entering asks first: a CPU that has guessed the answer goes on
+//! while the store that left the section before is still under way, which an addition would wait for.
 //!
 //! # Invariants
 //! - L1 only the thread of a line's slot writes `word`; a guard never leaves its thread;
@@ -49,10 +51,10 @@ use crate::face::{
 
 /// The part of `word` that counts the depth.
 const DEPTH: u64 = 0xffff;
-/// In `sleeper`: membarrier(2) does not work here, so leaving needs a fence.
-const FENCED: u32 = 1 << 31;
 /// A stamp for those who need none.
 pub(crate) const INSIDE: u64 = 1;
+/// In `sleeper`: membarrier(2) does not work here, so leaving needs a fence.
+const FENCED: u32 = 1 << 31;
 /// Turns that a waiter spins on a reader's line before it sleeps.
 const SPIN_BEFORE_SLEEP: u32 = if SHRUNK { 1 } else { 200 };
 
@@ -65,7 +67,7 @@ const NEAR: usize = ::loom::MAX_THREADS;
 /// One thread's line.
 #[derive(Default)]
 pub(crate) struct Line {
-    /// 0 outside, else stamp and depth. *owner only; others read it (announce, leave)*
+    /// Stamp and depth. *owner only; others read it (announce, leave)*
     word: AtomicU64,
     /// Odd while somebody sleeps, or is about to, until this thread leaves; the rest counts the wake-ups, so that
     /// a second waiter cannot make the first one miss the wake-up that was meant for both. *atomic (wake)*
@@ -75,21 +77,22 @@ pub(crate) struct Line {
 impl Line {
     /// As [`Readers::enter`], of the thread whose line this is, where membarrier(2) works.
     #[inline]
-    fn enter(&self, stamp: impl FnOnce() -> u64) -> bool {
+    fn enter(&self, stamp: impl FnOnce() -> u64) {
         // Relaxed: our own store (L1).
         let word = self.word.load(Ordering::Relaxed);
-        if word != 0 {
-            self.deeper(word);
-            return false;
-        }
+        let word = if is_inside(word) { deeper(word) } else { stamp() };
         // Relaxed: the barrier orders it (announce).
-        self.word.store(stamp(), Ordering::Relaxed);
-        if seeded(Mutant::AnnounceWithoutBarrier) {
-            return true;
+        self.word.store(word, Ordering::Relaxed);
+        if !seeded(Mutant::AnnounceWithoutBarrier) {
+            // Barrier(announce): pairs with heavy_barrier() before a scan.
+            registered_barrier();
         }
-        // Barrier(announce): pairs with heavy_barrier() before a scan.
-        registered_barrier();
-        true
+    }
+
+    /// How deep the calling thread, whose line this is, is inside.
+    pub(crate) fn own_depth(&self) -> u64 {
+        // Relaxed: our own store (L1).
+        self.word.load(Ordering::Relaxed) & DEPTH
     }
 
     /// What [`enter`](Self::enter) lacks without membarrier(2): a fence, and a mark that makes leaving take one too.
@@ -99,29 +102,20 @@ impl Line {
         light_barrier();
     }
 
-    /// As [`enter`](Self::enter) where something else than the barrier orders the store before every scan.
+    /// As [`Readers::enter`] where something else than the barrier orders the store before every scan.
     pub(crate) fn enter_ordered(&self) {
         // Relaxed: the caller's lock publishes it.
         self.word.store(INSIDE, Ordering::Relaxed);
     }
 
-    #[cold]
-    fn deeper(&self, word: u64) {
-        assert!(word & DEPTH < DEPTH, "a thread nests 65,535 read sections at most: are guards forgotten?");
-        // Relaxed: already announced.
-        self.word.store(word + 1, Ordering::Relaxed);
-    }
-
-    /// Ends what [`enter`](Self::enter) began.
+    /// Takes back one entrance.
     #[inline]
     pub(crate) fn leave(&self) {
         // Relaxed: our own store (L1).
         let word = self.word.load(Ordering::Relaxed);
-        if word & DEPTH != 1 {
-            return self.shallower(word);
-        }
+        debug_assert!(is_inside(word), "leaving without having entered");
         // Release(leave): our loads are done; pairs with Acquire(leave) in the scan.
-        self.word.store(0, Ordering::Release);
+        self.word.store(word - 1, Ordering::Release);
         // Barrier(wake): pairs with heavy_barrier() in wait_for(). Where it is not enough, `FENCED` says so.
         registered_barrier();
         // Relaxed: a flag that publishes nothing.
@@ -131,18 +125,11 @@ impl Line {
     }
 
     #[cold]
-    fn shallower(&self, word: u64) {
-        debug_assert!(word & DEPTH > 1, "leaving without having entered");
-        // Relaxed: still announced.
-        self.word.store(word - 1, Ordering::Relaxed);
-    }
-
-    #[cold]
     fn leave_slow(&self) {
         // Barrier(wake): as in leave(), with a fence where membarrier(2) does not work.
         light_barrier();
         // Relaxed: a flag that publishes nothing.
-        if self.sleeper.load(Ordering::Relaxed) & 1 != 0 {
+        if self.sleeper.load(Ordering::Relaxed) & 1 != 0 && self.own_depth() == 0 {
             // Relaxed: the sleeper looks at `word` again, with Acquire. It is odd, and only we make it even.
             self.sleeper.fetch_add(1, Ordering::Relaxed);
             futex::wake(&self.sleeper, u32::MAX);
@@ -172,6 +159,18 @@ impl Line {
     }
 }
 
+/// Whether the thread whose line holds `word` is inside.
+#[inline]
+pub(crate) fn is_inside(word: u64) -> bool {
+    word & DEPTH != 0
+}
+
+#[cold]
+fn deeper(word: u64) -> u64 {
+    assert!(word & DEPTH < DEPTH, "a thread nests 65,535 read sections at most: are guards forgotten?");
+    word + 1
+}
+
 /// The lines of all threads.
 pub(crate) struct Readers {
     /// The lines of the lowest slots, which are given out first.
@@ -198,25 +197,28 @@ impl Readers {
         Readers { near: Default::default() }
     }
 
-    /// Announces the calling thread. Gives its line, to leave by, and true if it was outside before; false if it only
-    /// went one level deeper and kept its stamp. `stamp` has depth 1.
+    /// Announces the calling thread and gives its line, to leave by. `stamp` has depth 1; a thread that is inside already
+    /// goes one level deeper and keeps the stamp it has.
     #[inline]
-    pub(crate) fn enter(&self, stamp: impl FnOnce() -> u64) -> (&Line, bool) {
+    pub(crate) fn enter(&self, stamp: impl FnOnce() -> u64) -> &Line {
         match self.near.get(thread::ready_slot() as usize) {
-            Some(line) => (line, line.enter(stamp)),
+            Some(line) => {
+                line.enter(stamp);
+                line
+            }
             None => self.enter_far(stamp),
         }
     }
 
     /// As [`enter`](Self::enter), of a thread with a high slot or none yet, or without membarrier(2).
     #[cold]
-    fn enter_far(&self, stamp: impl FnOnce() -> u64) -> (&Line, bool) {
+    fn enter_far(&self, stamp: impl FnOnce() -> u64) -> &Line {
         let line = self.own();
-        let outermost = line.enter(stamp);
-        if outermost && !membarrier_works() {
+        line.enter(stamp);
+        if !membarrier_works() {
             line.fence();
         }
-        (line, outermost)
+        line
     }
 
     /// The calling thread's line.
@@ -247,8 +249,7 @@ impl Readers {
 
     /// Whether the calling thread is inside.
     pub(crate) fn own_inside(&self) -> bool {
-        // Relaxed: our own store (L1).
-        self.own().word.load(Ordering::Relaxed) != 0
+        self.own().own_depth() != 0
     }
 
     /// Whether `passed` holds of every word now. Call [`heavy_barrier`] before the first look.

@@ -53,7 +53,7 @@ use crate::face::atomic::{AtomicU64, Ordering};
 use crate::face::{CachePadded, SlotTable, const_new};
 #[cfg(not(feature = "loom"))]
 use crate::face::{Host, PerHost};
-use crate::readers::{Line, Readers, heavy_barrier};
+use crate::readers::{Line, Readers, heavy_barrier, is_inside};
 use std::marker::PhantomData;
 
 /// The distance of two epochs; the bits below count the depth of a section.
@@ -113,7 +113,7 @@ impl Domain {
     pub fn read(&self) -> Guard<'_> {
         // Acquire(epoch): whoever is stamped with an epoch sees the unlinks before it; pairs with Release(epoch)
         // in start().
-        let (line, _) = self.readers.enter(|| self.epoch.load(Ordering::Acquire));
+        let line = self.readers.enter(|| self.epoch.load(Ordering::Acquire));
         Guard { domain: self, line, marker: PhantomData }
     }
 
@@ -127,7 +127,7 @@ impl Domain {
         // Release(epoch): what was unlinked before; pairs with Acquire(epoch) in read(). Acquire: hands on the
         // unlinks before older grace periods, so that a newer one that is over stands for them too.
         let target = self.epoch.fetch_add(STEP, Ordering::AcqRel) + STEP;
-        // Barrier(announce): pairs with light_barrier() in Line::enter().
+        // Barrier(announce): pairs with the light barrier in Line::enter().
         heavy_barrier();
         GracePeriod(target)
     }
@@ -179,7 +179,7 @@ impl Domain {
 
 /// Whether the reader whose line holds `word` cannot be in a section older than `target`.
 fn has_passed(word: u64, target: u64) -> bool {
-    word == 0 || word >= target
+    !is_inside(word) || word >= target
 }
 
 impl Default for Domain {
@@ -278,6 +278,6 @@ mod tests {
             inside.wait();
             domain.synchronize();
         });
-        assert!(domain.readers.all(|word| word == 0));
+        assert!(domain.readers.all(|word| !is_inside(word)));
     }
 }
