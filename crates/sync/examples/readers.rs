@@ -5,6 +5,9 @@
 //! Prints nanoseconds per turn, medians over interleaved rounds. Run it on a quiet machine:
 //! `cargo run --release -p sluice-sync --example readers`.
 
+mod measure;
+
+use measure::median;
 use sluice_sync::percpu::{Counter, PerCpuRef};
 use sluice_sync::rcu::{RcuCell, domain};
 use sluice_sync::{BrLock, CachePadded, HashTable, RangeLock, RwLock, SeqLock};
@@ -51,11 +54,6 @@ fn time(turns: u32, turn: &dyn Fn(u32)) -> f64 {
     let begin = Instant::now();
     turn(turns);
     begin.elapsed().as_secs_f64() * 1e9 / f64::from(turns)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// A contestant: its name, and a loop that takes a number of turns.

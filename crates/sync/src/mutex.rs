@@ -13,7 +13,7 @@
 //! taken first spins, in line ([`SpinnerQueue`]) so that only one spinner looks at the word; when the owner is known
 //! to sleep, or a bound is reached, it goes to sleep in the [`WaitQueue`]. Whoever comes by while the lock is
 //! free takes it, ahead of sleepers: waking one takes longer than most critical sections. A first waiter that
-//! was bypassed [`BYPASS_MAX`](crate::wait_queue::BYPASS_MAX) times sets `HANDOFF`.
+//! was bypassed too often ([`Pace`]) sets `HANDOFF`.
 //!
 //! # Invariants
 //! - M1 if the wait queue is not empty, `WAITERS` is set, or the first waiter was signalled and has not yet
@@ -36,7 +36,7 @@ use crate::face::atomic::{AtomicU32, Ordering};
 use crate::face::cell::UnsafeCell;
 use crate::face::{Mutant, const_new, seeded, thread};
 use crate::lock_debug::{Ask, Held, LockClass, Watch};
-use crate::spin_policy::{Patience, Verdict};
+use crate::spin_policy::{Pace, Patience, Verdict};
 use crate::spinner::SpinnerQueue;
 use crate::wait_queue::{Locked, WaitQueue, Want, park};
 use std::fmt;
@@ -48,6 +48,7 @@ const WAITERS: u32 = 1 << 0;
 const HANDOFF: u32 = 1 << 1;
 const FLAGS: u32 = WAITERS | HANDOFF;
 const OWNER_SHIFT: u32 = 3;
+const PACE: Pace = Pace::MEASURED;
 
 /// A mutex that protects nothing by itself.
 pub(crate) struct RawMutex {
@@ -149,7 +150,7 @@ impl RawMutex {
         queue.enqueue(slot, Want::Write);
         loop {
             drop(queue);
-            park(slot);
+            park(slot, PACE.turns_queued);
             // Signalled, so first. The owner of the moment may be about to go.
             self.wait_for_owner();
             queue = self.waiters.lock();
@@ -171,7 +172,7 @@ impl RawMutex {
                 // HANDOFF was for us. WAITERS for those behind us (M1).
                 let waiters = queue.more_than_one() && !seeded(Mutant::WaitersForgotten);
                 own_bits() | if waiters { WAITERS } else { 0 }
-            } else if *bypassed.get_or_insert_with(|| queue.bypass()) {
+            } else if *bypassed.get_or_insert_with(|| queue.bypass(PACE.bypass_max)) {
                 word | WAITERS | HANDOFF
             } else {
                 word | WAITERS
@@ -190,7 +191,7 @@ impl RawMutex {
 
     /// Spins in line for the lock. True if it was taken.
     fn spin(&self, slot: u32) -> bool {
-        if !self.spinners.join(slot) {
+        if !self.spinners.join(slot, PACE.turns_in_line) {
             return false;
         }
         let taken = self.spin_as_first();
@@ -199,7 +200,7 @@ impl RawMutex {
     }
 
     fn spin_as_first(&self) -> bool {
-        let mut patience = Patience::new();
+        let mut patience = Patience::new(PACE);
         loop {
             if self.take() {
                 return true;
@@ -214,7 +215,7 @@ impl RawMutex {
 
     /// Spins, as the first waiter, while the owner looks like it will unlock soon.
     fn wait_for_owner(&self) {
-        let mut patience = Patience::new();
+        let mut patience = Patience::new(PACE);
         // Relaxed: a hint.
         while let Some(owner) = owner_of(self.word.load(Ordering::Relaxed)) {
             if patience.spin(Some(owner)) == Verdict::Sleep {
@@ -234,7 +235,7 @@ impl RawMutex {
             let free = word & !FLAGS == 0;
             let new = if free {
                 word & !WAITERS
-            } else if *bypassed.get_or_insert_with(|| queue.bypass()) {
+            } else if *bypassed.get_or_insert_with(|| queue.bypass(PACE.bypass_max)) {
                 word | HANDOFF
             } else {
                 return;

@@ -66,6 +66,8 @@
 use crate::face::atomic::{AtomicU64, Ordering};
 use crate::face::{Mutant, const_new, seeded, thread};
 use crate::spin_policy::{Patience, Verdict};
+
+pub use crate::spin_policy::Pace;
 use crate::spinner::SpinnerQueue;
 use crate::wait_queue::{Locked, WaitQueue, Want, park, wants};
 use std::marker::PhantomData;
@@ -86,6 +88,8 @@ pub trait RwsemPolicy: Send + Sync + 'static {
     const NAME: &'static str;
     /// Readers spin in the same line as writers. Otherwise they sleep at once.
     const READERS_SPIN: bool;
+    /// For how long threads spin, and are bypassed.
+    const PACE: Pace = Pace::MEASURED;
 }
 
 /// The policy of [`crate::RwLock`].
@@ -317,7 +321,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         queue.enqueue(slot, want);
         loop {
             drop(queue);
-            park(slot);
+            park(slot, P::PACE.turns_queued);
             if want == Want::Read {
                 // Granted: the thread that woke us counted us in while no writer had the lock.
                 return;
@@ -342,7 +346,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
             let new = if free {
                 // HANDOFF was for us. WAITERS for those behind us (R1).
                 sign() | if queue.more_than_one() { WAITERS } else { 0 }
-            } else if *bypassed.get_or_insert_with(|| queue.bypass()) {
+            } else if *bypassed.get_or_insert_with(|| queue.bypass(P::PACE.bypass_max)) {
                 count | WAITERS | HANDOFF
             } else {
                 count | WAITERS
@@ -361,7 +365,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
 
     /// Spins in line for the lock. True if it was taken.
     fn spin(&self, want: Want, slot: u32) -> bool {
-        if !self.spinners.join(slot) {
+        if !self.spinners.join(slot, P::PACE.turns_in_line) {
             return false;
         }
         let taken = self.spin_as_first(want);
@@ -373,7 +377,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     }
 
     fn spin_as_first(&self, want: Want) -> bool {
-        let mut patience = Patience::new();
+        let mut patience = Patience::new(P::PACE);
         loop {
             if self.take(want) {
                 return true;
@@ -415,7 +419,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
 
     /// Spins, as the first waiter, while a writer that has the lock looks like it will unlock soon.
     fn wait_for_owner(&self) {
-        let mut patience = Patience::new();
+        let mut patience = Patience::new(P::PACE);
         // Relaxed: a hint.
         while let Some(owner) = writer_of(self.count.load(Ordering::Relaxed)) {
             if patience.spin(Some(owner)) == Verdict::Sleep {
@@ -442,7 +446,8 @@ impl<P: RwsemPolicy> RawRwsem<P> {
             let readers = if count & WRITER == 0 && wants(first) == Want::Read { queue.readers() } else { 0 };
             let blocked = held(count) && readers == 0;
             let new = if blocked {
-                if !*bypassed.get_or_insert_with(|| queue.bypass()) || count & HANDOFF != 0 {
+                if !*bypassed.get_or_insert_with(|| queue.bypass(P::PACE.bypass_max)) || count & HANDOFF != 0
+                {
                     return;
                 }
                 count | HANDOFF

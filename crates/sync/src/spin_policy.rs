@@ -11,15 +11,41 @@ use crate::face::atomic::AtomicU64;
 use crate::face::time::{Duration, Instant};
 use crate::face::{SHRUNK, hint, thread};
 
-/// Turns of spinning where nobody knows whether the owner runs.
-const TURNS_MAX: u32 = if SHRUNK { 1 } else { 100 };
+/// How patient threads are with a sleeping lock where nobody knows whether its owner runs; in turns of a waiting loop,
+/// where nothing else is said.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// From the first look at the lock to the second.
+    pub pause_first: u32,
+    /// Between two looks at most.
+    pub pause_max: u32,
+    /// Of spinning for the lock, before sleeping.
+    pub turns_max: u32,
+    /// Of waiting to be first of those who spin.
+    pub turns_in_line: u32,
+    /// Of waiting to be woken, once in the queue of the sleepers, before sleeping in earnest.
+    pub turns_queued: u32,
+    /// How often the first sleeper may see the lock go to somebody else before it is handed over to it.
+    pub bypass_max: u32,
+}
 
-/// Turns before the second look at the lock. Measured (DESIGN.md): less, and two threads take the lock's line from
-/// each other all the time; more, and a section of a third of a microsecond is waited for too long.
-const PAUSE_FIRST: u32 = if SHRUNK { 1 } else { 9 };
-
-/// Turns between two looks at the lock, at most.
-const PAUSE_MAX: u32 = 32;
+impl Pace {
+    /// What the locks of this crate use, by measurement (`examples/pace.rs`, the table in DESIGN.md).
+    pub const MEASURED: Pace = if SHRUNK {
+        Pace { pause_first: 1, pause_max: 1, turns_max: 1, turns_in_line: 1, turns_queued: 1, bypass_max: 1 }
+    } else {
+        Pace {
+            // Less, and two threads take the lock's line from each other all the time; more, and a section of a third
+            // of a microsecond is waited for too long.
+            pause_first: 9,
+            pause_max: 32,
+            turns_max: 100,
+            turns_in_line: 400,
+            turns_queued: 40,
+            bypass_max: 64,
+        }
+    };
+}
 
 /// For how long one spins while readers have the lock: twice what sleeping and being woken costs ...
 const READERS_WAIT: Duration = Duration::from_micros(if SHRUNK { 0 } else { 10 });
@@ -39,14 +65,15 @@ pub(crate) enum Verdict {
 
 /// One thread's patience with one lock.
 pub(crate) struct Patience {
+    pace: Pace,
     turns: u32,
     /// When readers will have been waited for long enough.
     readers_until: Option<Instant>,
 }
 
 impl Patience {
-    pub(crate) fn new() -> Self {
-        Patience { turns: 0, readers_until: None }
+    pub(crate) fn new(pace: Pace) -> Self {
+        Patience { pace, turns: 0, readers_until: None }
     }
 
     /// Spins one turn for the lock that `owner` has (none: it is just changing hands).
@@ -56,11 +83,11 @@ impl Patience {
             // Until the lock's line changes, or the owner stops running.
             Some(true) => hint::spin_loop(),
             None => {
-                if self.turns >= TURNS_MAX {
+                if self.turns >= self.pace.turns_max {
                     return Verdict::Sleep;
                 }
                 // Ever rarer looks: each takes the line away from an owner who may be about to lock again.
-                let pause = (self.turns + PAUSE_FIRST).min(PAUSE_MAX);
+                let pause = (self.turns + self.pace.pause_first).min(self.pace.pause_max);
                 self.turns += pause;
                 hint::pause(pause);
             }
@@ -75,7 +102,7 @@ impl Patience {
         if now >= *self.readers_until.get_or_insert(now + wait) {
             return Verdict::Sleep;
         }
-        hint::watch(word, seen, PAUSE_MAX);
+        hint::watch(word, seen, self.pace.pause_max);
         Verdict::Again
     }
 }

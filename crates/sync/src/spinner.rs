@@ -30,10 +30,7 @@
 //! The kernel's cancellable MCS lock, kernel/locking/osq_lock.c, for the three steps of unlinking.
 
 use crate::face::atomic::{AtomicU32, Ordering};
-use crate::face::{CachePadded, SHRUNK, SlotTable, const_new, global, hint, thread};
-
-/// Turns that a thread spins for its place at the head of the line.
-const TURNS_IN_LINE: u32 = if SHRUNK { 1 } else { 400 };
+use crate::face::{CachePadded, SlotTable, const_new, global, hint, thread};
 
 #[derive(Default)]
 struct Node {
@@ -68,8 +65,9 @@ impl SpinnerQueue {
         }
     }
 
-    /// Lines up and waits to be first. False if the wait got too long; otherwise call [`leave`](Self::leave).
-    pub(crate) fn join(&self, slot: u32) -> bool {
+    /// Lines up and waits to be first, for `turns` turns where nobody knows who runs. False if the wait got too long;
+    /// otherwise call [`leave`](Self::leave).
+    pub(crate) fn join(&self, slot: u32, turns: u32) -> bool {
         let name = slot + 1;
         let own = node(name);
         // Relaxed: published by the swap below.
@@ -84,11 +82,11 @@ impl SpinnerQueue {
         own.prev.store(front, Ordering::Relaxed);
         // Release(line): `prev` is set before anybody can find us; pairs with Acquire(line) in wait_next().
         node(front).next.store(name, Ordering::Release);
-        Self::wait_in_line(own) || self.give_up(name)
+        Self::wait_in_line(own, turns) || self.give_up(name)
     }
 
     /// Waits to become first: while the one in front runs, if that can be known, else for a bounded time.
-    fn wait_in_line(own: &Node) -> bool {
+    fn wait_in_line(own: &Node, turns: u32) -> bool {
         loop {
             // Acquire(turn): pairs with Release(turn) in leave().
             if own.turn.load(Ordering::Acquire) == 1 {
@@ -101,8 +99,7 @@ impl SpinnerQueue {
                 // Acquire(turn): as above.
                 None => {
                     let is_first = |turn| turn == 1;
-                    return hint::spin_until_for(&own.turn, TURNS_IN_LINE, Ordering::Acquire, is_first)
-                        .is_some();
+                    return hint::spin_until_for(&own.turn, turns, Ordering::Acquire, is_first).is_some();
                 }
             }
         }

@@ -28,12 +28,8 @@
 use crate::face::atomic::{AtomicU32, Ordering};
 use crate::face::{CachePadded, SHRUNK, SlotTable, const_new, futex, global, hint};
 
-/// Turns that a waiter spins on its own node before it sleeps.
-const SPIN_BEFORE_SLEEP: u32 = if SHRUNK { 1 } else { 40 };
 /// Turns that a thread spins for a queue's own lock before it sleeps.
 const SPIN_FOR_QUEUE: u32 = if SHRUNK { 1 } else { 100 };
-/// How often the first waiter may see the lock go to somebody else before it is handed over to it.
-pub(crate) const BYPASS_MAX: u32 = if SHRUNK { 1 } else { 64 };
 
 const WAITING: u32 = 0;
 const PARKED: u32 = 1;
@@ -164,12 +160,12 @@ impl Locked<'_> {
         self.first().is_some_and(|first| NODES.get(first).next.load(Ordering::Relaxed) != 0)
     }
 
-    /// Notes that the lock went to somebody else. True when that has happened so often that the lock should
-    /// be handed to the first waiter.
-    pub(crate) fn bypass(&mut self) -> bool {
+    /// Notes that the lock went to somebody else. True when that has happened `max` times, so that the lock should be
+    /// handed to the first waiter.
+    pub(crate) fn bypass(&mut self, max: u32) -> bool {
         let bypassed = self.queue.bypassed.load(Ordering::Relaxed).saturating_add(1);
         self.queue.bypassed.store(bypassed, Ordering::Relaxed);
-        bypassed >= BYPASS_MAX
+        bypassed >= max
     }
 
     /// The calling thread, which is first, found the lock taken and will [`park`] again.
@@ -276,11 +272,12 @@ impl Chain {
     }
 }
 
-/// Sleeps until the calling thread, which is in a queue, is signalled or granted.
-pub(crate) fn park(slot: u32) {
+/// Sleeps until the calling thread, which is in a queue, is signalled or granted; after `turns` turns of spinning for
+/// that.
+pub(crate) fn park(slot: u32, turns: u32) {
     let state = &NODES.get(slot).state;
     // Acquire(wake): pairs with Release(wake) in signal() and grant().
-    let woken = hint::spin_until_for(state, SPIN_BEFORE_SLEEP, Ordering::Acquire, |state| state == WOKEN);
+    let woken = hint::spin_until_for(state, turns, Ordering::Acquire, |state| state == WOKEN);
     if woken.is_some() {
         return;
     }
