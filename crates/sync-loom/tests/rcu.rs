@@ -103,6 +103,23 @@ fn a_period_that_is_over_for_a_poller_is_over() {
     });
 }
 
+/// One flush has the work in hand, the other finds none; or each some.
+#[test]
+fn what_was_deferred_before_a_flush_is_done_after_it_whoever_does_it() {
+    explore(2, || {
+        let (domain, done) =
+            (&*Box::leak(Box::new(Domain::new())), &*Box::leak(Box::new(AtomicUsize::new(0))));
+        domain.defer(|| _ = done.fetch_add(1, Ordering::Relaxed));
+        let flush = || {
+            domain.flush();
+            assert_eq!(done.load(Ordering::Relaxed), 1, "the flush came back before the work was done");
+        };
+        let other = thread::spawn(flush);
+        flush();
+        other.join().expect("the other flush ends");
+    });
+}
+
 /// Notes its own end where a late reader would see it.
 struct Canary(&'static AtomicUsize);
 

@@ -1,7 +1,7 @@
 //! Measures the sleeping locks against `parking_lot` and the standard library, side by side in one run.
 //!
 //! Prints nanoseconds for a lock and unlock, uncontended and by two threads on one lock, as medians over
-//! interleaved rounds (A B C A B C ...), and the ratio of ours to the best peer. Run it on a quiet machine:
+//! interleaved rounds (A B C A B C ...), and the ratio of our time to the best peer's: less is better. Run it on a quiet machine:
 //! `cargo run --release -p sluice-sync --example peers`.
 
 mod contest;

@@ -21,8 +21,6 @@ mod condvar;
 mod gap;
 #[allow(unsafe_code)]
 mod mutex;
-#[allow(unsafe_code)]
-mod owner_lock;
 mod readers;
 #[allow(unsafe_code)]
 mod rwlock;
@@ -36,6 +34,8 @@ pub mod hash_table;
 pub mod lock_debug;
 #[allow(unsafe_code)]
 pub mod name_table;
+#[allow(unsafe_code)]
+pub mod owner_lock;
 pub mod percpu;
 #[allow(unsafe_code)]
 pub mod radix;

@@ -33,13 +33,13 @@
 use crate::face::atomic::{AtomicU32, Ordering};
 use crate::face::cell::UnsafeCell;
 use crate::face::hint::spin_until;
-use crate::face::{const_new, light_barrier};
+use crate::face::{Mutant, const_new, light_barrier, seeded};
 use crate::readers::heavy_barrier;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 /// A value that one thread uses, and others at times.
-pub(crate) struct OwnerLock<T> {
+pub struct OwnerLock<T> {
     /// 1 while the owner is there. *owner only; visitors read it (announce, left)*
     inside: AtomicU32,
     /// 1 while a visitor is there, or waits. *atomic (gone)*
@@ -55,7 +55,7 @@ unsafe impl<T: Send> Sync for OwnerLock<T> {}
 
 /// The right to the value, until it is dropped.
 #[must_use = "the lock is free again at once when the guard is dropped"]
-pub(crate) struct Inside<'a, T> {
+pub struct Inside<'a, T> {
     lock: &'a OwnerLock<T>,
     /// What says that somebody is there.
     word: &'a AtomicU32,
@@ -64,7 +64,8 @@ pub(crate) struct Inside<'a, T> {
 
 impl<T> OwnerLock<T> {
     const_new! {
-        pub(crate) fn new(value: T) -> Self {
+        /// A lock with nobody inside.
+        pub fn new(value: T) -> Self {
             OwnerLock { inside: AtomicU32::new(0), visited: AtomicU32::new(0), value: UnsafeCell::new(value) }
         }
     }
@@ -75,7 +76,7 @@ impl<T> OwnerLock<T> {
     /// The caller is the owner: no other thread calls this until the caller is gone for good, and then not without
     /// having synchronized with it; and the caller is not inside.
     #[inline]
-    pub(crate) unsafe fn lock(&self) -> Inside<'_, T> {
+    pub unsafe fn lock(&self) -> Inside<'_, T> {
         if !self.enter() {
             self.step_back();
         }
@@ -87,8 +88,10 @@ impl<T> OwnerLock<T> {
     fn enter(&self) -> bool {
         // Relaxed: the barrier orders it (announce).
         self.inside.store(1, Ordering::Relaxed);
-        // Barrier(announce): pairs with heavy_barrier() in visit_all().
-        light_barrier();
+        if !seeded(Mutant::OwnerWithoutBarrier) {
+            // Barrier(announce): pairs with heavy_barrier() in visit_all().
+            light_barrier();
+        }
         // Acquire(gone): pairs with Release(gone) in Drop.
         self.visited.load(Ordering::Acquire) == 0
     }
@@ -108,7 +111,7 @@ impl<T> OwnerLock<T> {
 
     /// Takes all of `locks` for somebody else, at the price of one barrier. Who does this takes them in the order of all
     /// others.
-    pub(crate) fn visit_all<'a>(locks: impl Iterator<Item = &'a Self> + Clone) -> Vec<Inside<'a, T>> {
+    pub fn visit_all<'a>(locks: impl Iterator<Item = &'a Self> + Clone) -> Vec<Inside<'a, T>> {
         locks.clone().for_each(Self::announce_visit);
         // Barrier(announce): pairs with light_barrier() in enter().
         heavy_barrier();
@@ -127,6 +130,12 @@ impl<T> OwnerLock<T> {
         // Acquire(left): pairs with Release(left) in Drop and step_back().
         spin_until(&self.inside, Ordering::Acquire, |inside| inside == 0);
         Inside { lock: self, word: &self.visited, marker: PhantomData }
+    }
+}
+
+impl<T> std::fmt::Debug for OwnerLock<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OwnerLock(..)")
     }
 }
 

@@ -30,6 +30,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/sync/src/radix/write.rs",
     "crates/sync/src/rcu/cell.rs",
     "crates/sync/src/owner_lock.rs",
+    "crates/sync-loom/tests/owner_lock.rs",
     "crates/sync/src/refcache/blocks.rs",
     "crates/sync/src/refcache/mod.rs",
     "crates/sync/src/refcache/object.rs",

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Nanoseconds per turn of `turn`, called `turns` times on each of `threads` threads, from the first one's begin to
-/// the last one's end. They do not sleep while they wait for each other: who is woken from
-/// sleep comes when others are done.
+/// the last one's end. They wait for each other awake: who is woken from sleep comes when others are done.
 pub(crate) fn time(threads: usize, turns: u32, turn: impl Fn() + Sync) -> f64 {
     let ready = AtomicUsize::new(0);
     let run = || {

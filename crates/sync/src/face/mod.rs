@@ -66,6 +66,8 @@ pub enum Mutant {
     PhantomLeavesQuietly,
     /// A reader announces itself and goes on without the light barrier.
     AnnounceWithoutBarrier,
+    /// The owner of an owner lock announces itself and goes on without the light barrier.
+    OwnerWithoutBarrier,
     /// A sequence lock's reader looks at the sequence again without the fence after its loads.
     RetryWithoutFence,
     /// A reference count that dies reads a CPU's count first and closes it then.

@@ -7,6 +7,10 @@
 //! oldest, which bounds the memory to `threads * BATCH * BATCHES_MAX` objects. (Inside a read section it
 //! cannot wait, and the bound is off for as long as the section lasts.)
 //!
+//! Work that a thread has taken out of a bag and not yet done is in no bag: it is *in hand*. Who must know that all is
+//! done waits for those who have some in hand, until they have none or more has come into their hands since they had
+//! none: so it waits for what was there when it asked, and not for ever.
+//!
 //! # Ordering
 //! The unlink that came before `defer` is ordered before the epoch's move by program order or, when another
 //! thread takes the batch, by the bag's mutex.
@@ -16,6 +20,7 @@
 
 use super::{Domain, GracePeriod};
 use crate::face::{SHRUNK, thread};
+use crate::{LockClass, Mutex, MutexGuard};
 use std::collections::VecDeque;
 
 /// How many pieces of work share a grace period: its barrier interrupts every CPU that runs a thread of the process, so
@@ -33,11 +38,44 @@ struct Batch {
 
 /// What one thread deferred.
 #[derive(Default)]
-pub(super) struct Bag {
+struct Contents {
     /// Not yet part of a grace period.
     open: Vec<Work>,
     /// Oldest first.
     batches: VecDeque<Batch>,
+    /// How many takings of work the thread has in hand, one inside the other.
+    in_hand: u32,
+    /// How often it has had none in hand again.
+    times_done: u64,
+}
+
+impl Contents {
+    fn take_in_hand(&mut self) {
+        self.in_hand += 1;
+    }
+
+    fn let_go(&mut self) {
+        self.in_hand -= 1;
+        self.times_done += u64::from(self.in_hand == 0);
+    }
+}
+
+/// One thread's bag. *protected by its mutex*
+pub(super) struct Bag(Mutex<Contents>);
+
+static BAG: LockClass = LockClass::new("sync.rcu.bag");
+
+impl Default for Bag {
+    fn default() -> Self {
+        Bag(Mutex::with_class(&BAG, Contents::default()))
+    }
+}
+
+impl Bag {
+    #[track_caller]
+    fn lock(&self) -> MutexGuard<'_, Contents> {
+        self.0.lock()
+    }
 }
 
 impl Domain {
@@ -55,52 +93,73 @@ impl Domain {
         let work = std::mem::replace(&mut bag.open, Vec::with_capacity(BATCH));
         let oldest = bag.batches.front().map(|batch| batch.period);
         let full = bag.batches.len() >= BATCHES_MAX;
+        // Under the mutex, though it is a system call: whoever flushes finds each piece of work in the bag or in hand.
+        bag.batches.push_back(Batch { period: self.start(), work });
         drop(bag);
-        // The batch starts its grace period outside the mutex: a system call.
-        let batch = Batch { period: self.start(), work };
         if let Some(oldest) = oldest
             && full
             && !self.is_reading()
         {
             self.wait(oldest);
         }
-        self.bags.get(slot).lock().batches.push_back(batch);
         self.reclaim(slot);
     }
 
     /// Does the work of `slot` whose grace period is over.
     fn reclaim(&self, slot: u32) {
-        loop {
-            let mut bag = self.bags.get(slot).lock();
-            let Some(oldest) = bag.batches.front() else { return };
-            if !self.poll(oldest.period) {
-                return;
-            }
-            let batch = bag.batches.pop_front();
+        let mut bag = self.bags.get(slot).lock();
+        while bag.batches.front().is_some_and(|oldest| self.poll(oldest.period))
+            && let Some(batch) = bag.batches.pop_front()
+        {
+            bag.take_in_hand();
             // Outside the mutex: freeing an object may defer freeing another.
             drop(bag);
-            batch.into_iter().flat_map(|batch| batch.work).for_each(|work| work());
+            batch.work.into_iter().for_each(|work| work());
+            bag = self.bags.get(slot).lock();
+            bag.let_go();
         }
     }
 
-    /// Waits for a grace period and does all that any thread deferred before the call.
+    /// Waits for a grace period and does all that any thread deferred before the call, or waits for who does it. (Work
+    /// that calls this waits for nobody else's work: two such would wait for each other.)
     ///
     /// # Panics
     /// Inside a read section of this domain: it would wait for itself.
     pub fn flush(&self) {
+        let own = self.bags.get(thread::slot());
         let mut work = Vec::new();
+        let mut at_it = Vec::new();
+        let waits = {
+            let mut own = own.lock();
+            own.take_in_hand();
+            own.in_hand == 1
+        };
         for bag in self.bags.iter() {
-            let mut bag = bag.lock();
-            work.extend(bag.batches.drain(..).flat_map(|batch| batch.work));
-            work.append(&mut bag.open);
+            let mut contents = bag.lock();
+            work.extend(contents.batches.drain(..).flat_map(|batch| batch.work));
+            work.append(&mut contents.open);
+            if waits && contents.in_hand > 0 && !std::ptr::eq(&**bag, &**own) {
+                at_it.push((bag, contents.times_done));
+            }
         }
         self.synchronize();
         work.into_iter().for_each(|work| work());
+        own.lock().let_go();
+        for (bag, times_done) in at_it {
+            let is_at_it = || {
+                let contents = bag.lock();
+                contents.in_hand > 0 && contents.times_done == times_done
+            };
+            while is_at_it() {
+                thread::yield_now();
+            }
+        }
     }
 
     /// How many pieces of work wait.
     pub fn deferred(&self) -> usize {
-        let of_bag = |bag: &Bag| bag.open.len() + bag.batches.iter().map(|b| b.work.len()).sum::<usize>();
+        let of_bag =
+            |bag: &Contents| bag.open.len() + bag.batches.iter().map(|b| b.work.len()).sum::<usize>();
         self.bags.iter().map(|bag| of_bag(&bag.lock())).sum()
     }
 }
@@ -148,6 +207,36 @@ mod tests {
         (0..3).for_each(|_| domain.defer(count(&done)));
         drop(domain);
         assert_eq!(done.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn a_flush_waits_for_the_work_that_another_flush_has_in_hand() {
+        let (domain, done) = (Domain::new(), Arc::new(AtomicUsize::new(0)));
+        let begun = Arc::new(crate::Barrier::new(2));
+        let (has_begun, count) = (begun.clone(), count(&done));
+        domain.defer(move || {
+            has_begun.wait();
+            thread::sleep(crate::time::Duration::from_millis(20));
+            count();
+        });
+        thread::scope(|scope| {
+            scope.spawn(|| domain.flush());
+            begun.wait();
+            domain.flush();
+            assert_eq!(done.load(Ordering::Relaxed), 1);
+        });
+    }
+
+    #[test]
+    fn work_may_flush() {
+        let (domain, done) = (Arc::new(Domain::new()), Arc::new(AtomicUsize::new(0)));
+        let (inner, count) = (Arc::downgrade(&domain), count(&done));
+        domain.defer(move || {
+            inner.upgrade().expect("the test has it").flush();
+            count();
+        });
+        domain.flush();
+        assert_eq!(done.load(Ordering::Relaxed), 1);
     }
 
     #[test]

@@ -48,7 +48,7 @@ mod defer;
 pub use cell::RcuCell;
 
 use self::defer::Bag;
-use crate::Mutex;
+
 use crate::face::atomic::{AtomicU64, Ordering};
 use crate::face::{CachePadded, SlotTable, const_new};
 #[cfg(not(feature = "loom"))]
@@ -68,7 +68,7 @@ pub struct Domain {
     /// The newest epoch whose grace period is over. *atomic (completed)*
     completed: CachePadded<AtomicU64>,
     /// What each thread wants done later. *each protected by its mutex*
-    bags: SlotTable<CachePadded<Mutex<Bag>>>,
+    bags: SlotTable<CachePadded<Bag>>,
 }
 
 /// A read section: what was reachable when it began is not freed before it ends. It stays on its thread.

@@ -1,0 +1,64 @@
+//! Models of the owner lock: an owner and its visitors are never inside together, and all get in.
+
+mod model;
+
+use loom::thread;
+use model::explore;
+use sluice_sync_loom::face::{Mutant, seed_mutant};
+use sluice_sync_loom::owner_lock::OwnerLock;
+
+/// Adds one as the owner.
+///
+/// # Safety
+/// As for [`OwnerLock::lock`].
+unsafe fn add_as_owner(lock: &OwnerLock<u32>) {
+    // SAFETY: by contract.
+    *unsafe { lock.lock() } += 1;
+}
+
+fn add_as_visitor<'a>(locks: impl Iterator<Item = &'a OwnerLock<u32>> + Clone) {
+    OwnerLock::visit_all(locks).iter_mut().for_each(|value| **value += 1);
+}
+
+fn an_owner_comes_twice_and_a_visitor_once() {
+    explore(3, || {
+        let lock = &*Box::leak(Box::new(OwnerLock::new(0)));
+        let owner = thread::spawn(|| {
+            for _ in 0..2 {
+                // SAFETY: this thread alone calls it for this lock, never twice at once.
+                unsafe { add_as_owner(lock) };
+            }
+        });
+        add_as_visitor([lock].into_iter());
+        owner.join().expect("the owner ends");
+        OwnerLock::visit_all([lock].into_iter()).iter().for_each(|value| assert_eq!(**value, 3));
+    });
+}
+
+#[test]
+fn an_owner_and_a_visitor_are_never_inside_together() {
+    seed_mutant(None);
+    an_owner_comes_twice_and_a_visitor_once();
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn an_owner_without_its_barrier_is_found() {
+    seed_mutant(Some(Mutant::OwnerWithoutBarrier));
+    an_owner_comes_twice_and_a_visitor_once();
+}
+
+#[test]
+fn two_visitors_of_two_locks_and_an_owner_all_get_in() {
+    explore(2, || {
+        let locks: &'static [OwnerLock<u32>; 2] = Box::leak(Box::default());
+        // SAFETY: this thread alone calls it for this lock, once.
+        let owner = thread::spawn(|| unsafe { add_as_owner(&locks[0]) });
+        let visitor = thread::spawn(|| add_as_visitor(locks.iter()));
+        add_as_visitor(locks.iter());
+        owner.join().expect("the owner ends");
+        visitor.join().expect("the visitor ends");
+        let counts: Vec<_> = OwnerLock::visit_all(locks.iter()).iter().map(|value| **value).collect();
+        assert_eq!(counts, [3, 2]);
+    });
+}
