@@ -203,7 +203,7 @@ pub fn serve(orders: &str) -> Result<()> {
         processes: None,
     };
     let answer = perform(&setting, orders.index, &stop, |prepared| {
-        if prepared && say(READY).is_err() || prepared && !may_begin() {
+        if prepared && (say(READY).is_err() || !may_begin()) {
             stop.raise();
         }
     });
