@@ -66,21 +66,25 @@ fn what_a_process_cannot_do_is_told_by_its_benchmark() {
     assert_eq!(scratch.names(), [""; 0]);
 }
 
-/// A benchmark of two processes that takes its time, in `scratch`, once they work.
-fn long_benchmark(scratch: &Scratch) -> (Child, Vec<u32>) {
+/// A benchmark of two processes that takes its time, in `scratch`.
+fn long_benchmark(scratch: &Scratch) -> Child {
     let on = format!("dir:{}", scratch.0.display());
     let bench = ["bench", "open1", "--on", &on, "--processes", "--tasks", "2", "--cpus", "1", "--runs", "1"];
-    let child = Command::new(SLUICE)
+    Command::new(SLUICE)
         .args(bench.into_iter().chain(["--seconds", "20"]))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("sluice starts");
+        .expect("sluice starts")
+}
+
+/// Its processes, once they work.
+fn workers_of(benchmark: &Child) -> Vec<u32> {
     loop {
-        let workers = children_of(child.id());
+        let workers = children_of(benchmark.id());
         // They use the processor all the time once they have begun: their set-up is over in no time.
         if workers.len() == 2 && workers.iter().all(|&worker| ticks_of(worker) > 5) {
-            return (child, workers);
+            return workers;
         }
         sleep(Duration::from_millis(5));
     }
@@ -117,7 +121,8 @@ fn ended(pids: &[u32]) {
 #[test]
 fn an_interrupt_ends_the_processes_and_leaves_nothing() {
     let scratch = Scratch::new();
-    let (mut child, workers) = long_benchmark(&scratch);
+    let mut child = long_benchmark(&scratch);
+    let workers = workers_of(&child);
     kill("-INT", child.id());
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
     ended(&workers);
@@ -127,7 +132,8 @@ fn an_interrupt_ends_the_processes_and_leaves_nothing() {
 #[test]
 fn a_process_that_is_killed_fails_the_benchmark_which_leaves_nothing() {
     let scratch = Scratch::new();
-    let (child, workers) = long_benchmark(&scratch);
+    let child = long_benchmark(&scratch);
+    let workers = workers_of(&child);
     kill("-KILL", workers[0]);
     let ran = harness::Ran::from(child.wait_with_output().expect("it ends"));
     let line = ran.stderr.lines().last().unwrap_or_default();
@@ -140,7 +146,8 @@ fn a_process_that_is_killed_fails_the_benchmark_which_leaves_nothing() {
 #[test]
 fn processes_end_when_their_benchmark_is_killed() {
     let scratch = Scratch::new();
-    let (mut child, workers) = long_benchmark(&scratch);
+    let mut child = long_benchmark(&scratch);
+    let workers = workers_of(&child);
     kill("-KILL", child.id());
     child.wait().expect("it ends");
     ended(&workers);
