@@ -1,6 +1,6 @@
 //! Timed run: one workload on one target with a number of pinned tasks, once.
 //!
-//! A task is a thread, or, on a directory, a process if one asks for it ([`processes`]).
+//! A task is a thread, or, on a directory, a process if one asks for it.
 //!
 //! # Theory
 //! ```text
@@ -125,7 +125,7 @@ pub fn latencies() -> Histogram<u64> {
 /// Runs once.
 ///
 /// # Errors
-/// Those of the calls, a wrong result, or [`Failure::Interrupted`].
+/// Those of the calls, a wrong result, or [`Failure::Interrupted`](crate::failure::Failure::Interrupted).
 pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome> {
     with_task(setting.target, |calls| {
         calls.mkdir(setting.dir)?;
