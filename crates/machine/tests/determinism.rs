@@ -1,8 +1,7 @@
 //! The same seed gives the same cycle counts: again, in another process, under another address layout.
 
 mod locks;
-
-use std::process::Command;
+mod processes;
 
 use locks::{Mcs, Tas, Ticket, Ttas, contend};
 use sluice_machine::atomic::{AtomicU32, Ordering};
@@ -44,32 +43,9 @@ fn counts(seed: u64) -> Vec<(u64, u64)> {
     reports.iter().map(|report| (report.cycles, report.ops() + report.accesses())).collect()
 }
 
-/// Set for child processes: print the counts and nothing else matters.
-const CHILD: &str = "SLUICE_MACHINE_DETERMINISM_CHILD";
-
 #[test]
 fn the_same_seed_gives_the_same_counts_in_every_process() {
-    if std::env::var_os(CHILD).is_some() {
-        let on_stack = 0u8;
-        println!("layout {:p} {:p}", &raw const on_stack, Box::new(0u8));
-        println!("counts {:?}", counts(7));
-        return;
-    }
-    let test = std::env::current_exe().expect("the test's own path");
-    let run = || {
-        let name = "the_same_seed_gives_the_same_counts_in_every_process";
-        let mut child = Command::new(&test);
-        child.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(CHILD, "1");
-        let text = String::from_utf8(child.output().expect("a child").stdout).expect("text");
-        let after = |word: &str| text.lines().find_map(|line| Some(line.split_once(word)?.1.to_owned()));
-        (after("layout ").expect("a layout"), after("counts ").expect("counts"))
-    };
-    let children = [run(), run(), run()];
-    println!("layouts: {:?}", children.iter().map(|child| &child.0).collect::<Vec<_>>());
-    let here = format!("{:?}", counts(7));
-    for (layout, counts) in &children {
-        assert_eq!(*counts, here, "with layout {layout}");
-    }
+    processes::agree("the_same_seed_gives_the_same_counts_in_every_process", || counts(7));
 }
 
 #[test]

@@ -21,6 +21,38 @@ impl Host {
     }
 }
 
+/// When an object was made, on the simulator: a name that does not depend on where it lies, as addresses differ from
+/// process to process. Elsewhere it is nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Birth {
+    #[cfg(feature = "sim")]
+    number: u32,
+}
+
+impl Birth {
+    /// The next one of this host.
+    #[inline]
+    pub fn now() -> Birth {
+        #[cfg(feature = "sim")]
+        std::thread_local! {
+            static NEXT: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+        }
+        Birth {
+            #[cfg(feature = "sim")]
+            number: NEXT.replace(NEXT.get().wrapping_add(1)),
+        }
+    }
+
+    /// How many objects of this host were made before, on the simulator.
+    #[inline]
+    pub fn number(self) -> Option<usize> {
+        #[cfg(feature = "sim")]
+        return Some(self.number as usize);
+        #[cfg(not(feature = "sim"))]
+        None
+    }
+}
+
 /// A `T` for each [`Host`].
 #[cfg(not(feature = "sim"))]
 pub struct PerHost<T>(T);

@@ -3,7 +3,7 @@
 use super::blocks::Blocks;
 use super::object::{Object, Verdict};
 use crate::face::atomic::{AtomicU64, Ordering, fence};
-use crate::face::{DETERMINISTIC, SHRUNK, const_new};
+use crate::face::{SHRUNK, const_new};
 use std::collections::VecDeque;
 
 /// How many objects a cache holds counts of: a power of two.
@@ -37,15 +37,14 @@ pub(super) struct Cache {
     pub(super) blocks: Blocks,
 }
 
-/// A number for the object at `addr` whose low bits choose its way.
-fn spread(addr: usize) -> usize {
-    if DETERMINISTIC || SHRUNK {
+/// A number for `object` whose low bits choose its way.
+fn spread(object: Object) -> usize {
+    match object.birth().number() {
         // Which objects share a way must not depend on where the heap happens to lie.
-        // Simulated CPUs allocate at like offsets of regions of their own, so higher bits count too.
-        return (addr >> 4) ^ (addr >> 14) ^ (addr >> 24);
+        Some(number) => number,
+        // Fibonacci hashing: the allocator's regular distances spread over all ways.
+        None => ((object.addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize,
     }
-    // Fibonacci hashing: the allocator's regular distances spread over all ways.
-    ((addr as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }
 
 impl Cache {
@@ -78,7 +77,7 @@ impl Cache {
     pub(super) fn count(&mut self, object: Object, delta: i64, epoch: &AtomicU64) {
         let Some(ways) = &mut self.ways else { return };
         self.turns = self.turns.wrapping_add(1);
-        let at = spread(object.addr()) & (ways.len() - 1);
+        let at = spread(object) & (ways.len() - 1);
         let way = &mut ways[at];
         if way.object == Some(object) {
             way.delta += delta;

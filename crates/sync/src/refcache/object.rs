@@ -12,7 +12,7 @@
 use super::blocks::Kind;
 use super::world::world;
 use crate::face::atomic::{AtomicI64, Ordering};
-use crate::face::{Host, Mutant, name_value, seeded};
+use crate::face::{Birth, Host, Mutant, name_value, seeded};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -31,6 +31,8 @@ pub(super) struct Header {
     free: unsafe fn(Object),
     /// *immutable*
     home: Host,
+    /// *immutable*
+    birth: Birth,
 }
 
 /// A value and its count.
@@ -48,7 +50,7 @@ impl<T: Send + Sync + 'static> Counted<T> {
     /// A new object with one reference.
     pub(super) fn allocate(value: T) -> NonNull<Counted<T>> {
         let home = Host::here();
-        let header = Header { word: AtomicI64::new(ONE), free: free::<T>, home };
+        let header = Header { word: AtomicI64::new(ONE), free: free::<T>, home, birth: Birth::now() };
         let counted = world(home).allocate(Self::KIND).cast::<Counted<T>>();
         // SAFETY: a new block of our kind: large enough, aligned, and nobody else's.
         unsafe { counted.write(Counted { header, value }) };
@@ -88,6 +90,10 @@ impl Object {
 
     pub(super) fn home(&self) -> Host {
         self.header().home
+    }
+
+    pub(super) fn birth(&self) -> Birth {
+        self.header().birth
     }
 
     pub(super) fn addr(self) -> usize {

@@ -13,16 +13,16 @@
 //! put back in front of the main one: nobody waits for ever.
 //!
 //! # Ordering
-//! As in [`super::mcs`]; the secondary queue is the owner's alone and travels with label *unlock*.
+//! As in [`super::nodes`]; the secondary queue is the owner's alone and travels with label *unlock*.
 //!
 //! # Sources
 //! D. Dice and A. Kogan, "Compact NUMA-aware locks", EuroSys 2019. There the streak ends by a coin, here by a
 //! counter that travels with the lock, so that bypassing is bounded.
 
 use super::RawSpinLock;
-use super::nodes::{Node, Token, give_back, node, take};
-use crate::face::atomic::{AtomicU32, Ordering};
-use crate::face::{SHRUNK, const_new, cpu, hint};
+use super::nodes::{Node, Queue, Token, give_back, node};
+use crate::face::atomic::Ordering;
+use crate::face::{SHRUNK, const_new, cpu};
 
 /// Hand-overs within one memory node before the others get their turn.
 const STREAK_MAX: u32 = if SHRUNK { 1 } else { 256 };
@@ -33,15 +33,14 @@ const GO: u32 = 1;
 /// Compact NUMA-aware queue lock.
 #[derive(Debug)]
 pub struct Cna {
-    /// The name of the last waiter's or the owner's node, or 0. *atomic (queue, unlock)*
-    tail: AtomicU32,
+    queue: Queue,
 }
 
 impl Cna {
     const_new! {
         /// A free lock.
         pub fn new() -> Self {
-            Cna { tail: AtomicU32::new(0) }
+            Cna { queue: Queue::new() }
         }
     }
 }
@@ -62,56 +61,32 @@ impl RawSpinLock for Cna {
     type Token = Token;
 
     fn lock(&self) -> Token {
-        let token = take();
-        let own = prepare(token.name);
-        // Release(queue): our node; Acquire(queue, unlock): the node in front, or the last owner's data.
-        let front = self.tail.swap(token.name, Ordering::AcqRel);
-        if front == 0 {
-            // Relaxed: read by ourselves alone.
-            own.go.store(GO, Ordering::Relaxed);
-        } else {
-            // Release(queue): pairs with Acquire(queue) in unlock() and local_successor().
-            node(front).next.store(token.name, Ordering::Release);
-            // Acquire(unlock): pairs with Release(unlock) in unlock().
-            hint::spin_until(&own.go, Ordering::Acquire, |go| go != 0);
+        let (token, free) = self.queue.enter(prepare);
+        if free {
+            alone(&token);
         }
         token
     }
 
     fn try_lock(&self) -> Option<Token> {
-        let token = take();
-        // Relaxed: read by ourselves alone.
-        prepare(token.name).go.store(GO, Ordering::Relaxed);
-        // Release(queue), Acquire(unlock): as the swap in lock(). A failure publishes nothing.
-        match self.tail.compare_exchange(0, token.name, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => Some(token),
-            Err(_) => {
-                give_back(token);
-                None
-            }
-        }
+        let token = self.queue.try_enter(prepare)?;
+        alone(&token);
+        Some(token)
     }
 
     fn unlock(&self, token: Token) {
         let own = node(token.name);
-        // Acquire(queue): the waiter's node; pairs with Release(queue) in lock().
-        let mut next = own.next.load(Ordering::Acquire);
         // Relaxed: set before we got the lock, or by ourselves.
-        let go = own.go.load(Ordering::Relaxed);
-        if next == 0 {
-            // Nobody in the main queue: the secondary one, if any, becomes the main one.
-            // Relaxed: the secondary queue is the owner's, ordered by the lock itself.
-            let tail = secondary(go).map_or(0, |head| node(head).last.load(Ordering::Relaxed));
-            // Release(unlock): pairs with Acquire in the swap of tail.
-            if self.tail.compare_exchange(token.name, tail, Ordering::Release, Ordering::Relaxed).is_ok() {
-                if let Some(head) = secondary(go) {
-                    pass(head, GO, 0);
-                }
-                return give_back(token);
+        let head = secondary(own.go.load(Ordering::Relaxed));
+        // If nobody is in the main queue, the secondary one, if any, becomes the main one.
+        // Relaxed: the secondary queue is the owner's, ordered by the lock itself.
+        let rest = || head.map_or(0, |head| node(head).last.load(Ordering::Relaxed));
+        let Some(next) = self.queue.leave(&token, rest) else {
+            if let Some(head) = head {
+                pass(head, GO, 0);
             }
-            // A waiter is between its swap and its store to our `next`. Acquire(queue): as above.
-            next = hint::spin_until(&own.next, Ordering::Acquire, |next| next != 0);
-        }
+            return give_back(token);
+        };
         // Relaxed: as `go`.
         let streak = own.streak.load(Ordering::Relaxed);
         if streak < STREAK_MAX
@@ -119,7 +94,7 @@ impl RawSpinLock for Cna {
         {
             // Relaxed: local_successor() may have changed it, on this thread.
             pass(local, own.go.load(Ordering::Relaxed), streak + 1);
-        } else if let Some(head) = secondary(go) {
+        } else if let Some(head) = head {
             // The secondary queue goes in front of what is left of the main one. Relaxed: owner's alone;
             // published with the lock.
             node(node(head).last.load(Ordering::Relaxed)).next.store(next, Ordering::Release);
@@ -131,14 +106,16 @@ impl RawSpinLock for Cna {
     }
 }
 
-fn prepare(name: u32) -> &'static Node {
-    let own = node(name);
-    // Relaxed: published by the swap or exchange of tail.
-    own.next.store(0, Ordering::Relaxed);
-    own.go.store(0, Ordering::Relaxed);
+fn prepare(own: &Node) {
+    // Relaxed: published with the name.
     own.streak.store(0, Ordering::Relaxed);
     own.socket.store(u32::try_from(cpu::node()).unwrap_or(0), Ordering::Relaxed);
-    own
+}
+
+/// The owner by `token` found the lock free.
+fn alone(token: &Token) {
+    // Relaxed: read by ourselves alone.
+    node(token.name).go.store(GO, Ordering::Relaxed);
 }
 
 /// Gives the lock to the waiter called `name`.

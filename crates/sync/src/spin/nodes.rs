@@ -1,7 +1,13 @@
-//! Queue nodes for locks that need one from acquisition to release: a few per thread, named by number.
+//! Queue nodes for locks that need one from acquisition to release: a few per thread, named by number; and the queue.
+//!
+//! # Ordering
+//! | label | release side | acquire side | publishes |
+//! |---|---|---|---|
+//! | queue | swap of `tail`, store of `next` | swap of `tail`, load of `next` | the node behind the name |
+//! | unlock | store of `go`, exchange of `tail` | load of `go`, swap of `tail` | the protected data |
 
 use crate::face::atomic::{AtomicPtr, AtomicU32, Ordering};
-use crate::face::{CachePadded, SlotTable, global, thread};
+use crate::face::{CachePadded, SlotTable, const_new, global, hint, thread};
 use std::marker::PhantomData;
 
 /// How many queue locks one thread may hold at a time.
@@ -81,4 +87,75 @@ pub(crate) fn give_back(token: Token) {
     let used = &THREADS.get((token.name - 1) / NESTING).used;
     // Relaxed: owner only.
     used.store(used.load(Ordering::Relaxed) & !(1 << ((token.name - 1) % NESTING)), Ordering::Relaxed);
+}
+
+/// Who has a lock and who waits for it, as Mellor-Crummey and Scott line them up: the owner's node, then the waiters'.
+#[derive(Debug)]
+pub(super) struct Queue {
+    /// The name of the last node, or 0. *atomic (queue, unlock)*
+    tail: AtomicU32,
+}
+
+impl Queue {
+    const_new! {
+        /// Nobody has the lock.
+        pub(super) fn new() -> Self {
+            Queue { tail: AtomicU32::new(0) }
+        }
+    }
+
+    /// Lines up behind the others, with a node that `prepare` has prepared, and waits for the lock. True if it was free.
+    pub(super) fn enter(&self, prepare: impl FnOnce(&Node)) -> (Token, bool) {
+        let token = new_node(prepare);
+        // Release(queue): our node; Acquire(queue, unlock): the node in front, or the last owner's data.
+        let front = self.tail.swap(token.name, Ordering::AcqRel);
+        if front != 0 {
+            // Release(queue): pairs with Acquire(queue) in leave() and where a lock walks the queue.
+            node(front).next.store(token.name, Ordering::Release);
+            // Acquire(unlock): pairs with Release(unlock) in the lock's unlock().
+            hint::spin_until(&node(token.name).go, Ordering::Acquire, |go| go != 0);
+        }
+        (token, front == 0)
+    }
+
+    /// As [`enter`](Self::enter), if the lock is free.
+    pub(super) fn try_enter(&self, prepare: impl FnOnce(&Node)) -> Option<Token> {
+        let token = new_node(prepare);
+        // Release(queue), Acquire(unlock): as the swap in enter(). A failure publishes nothing.
+        match self.tail.compare_exchange(0, token.name, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => Some(token),
+            Err(_) => {
+                give_back(token);
+                None
+            }
+        }
+    }
+
+    /// The waiter behind the owner, whose node is `own`. If there is none, the lock has been left to the waiters whose
+    /// last is `rest`, or to nobody if that is 0.
+    pub(super) fn leave(&self, own: &Token, rest: impl FnOnce() -> u32) -> Option<u32> {
+        let next = &node(own.name).next;
+        // Acquire(queue): the waiter's node; pairs with Release(queue) in enter().
+        let behind = next.load(Ordering::Acquire);
+        if behind != 0 {
+            return Some(behind);
+        }
+        // Release(unlock): pairs with Acquire in the swap of tail.
+        if self.tail.compare_exchange(own.name, rest(), Ordering::Release, Ordering::Relaxed).is_ok() {
+            return None;
+        }
+        // A waiter is between its swap and its store to our `next`. Acquire(queue): as above.
+        Some(hint::spin_until(next, Ordering::Acquire, |next| next != 0))
+    }
+}
+
+/// A node of the calling thread, to be published by an exchange of a tail.
+fn new_node(prepare: impl FnOnce(&Node)) -> Token {
+    let token = take();
+    let own = node(token.name);
+    // Relaxed: published with the name.
+    own.next.store(0, Ordering::Relaxed);
+    own.go.store(0, Ordering::Relaxed);
+    prepare(own);
+    token
 }

@@ -16,6 +16,10 @@
 //! The third and later ones queue as in an MCS lock; the head of the queue spins on the word for both bits.
 //! A node is given up as soon as the lock is taken, so one node per thread is enough.
 //!
+//! The tail names threads up to slot [`QUEUED_MAX`]. A thread past that, which takes as many threads alive at once (on the
+//! simulator: as many host threads as make that many CPUs), waits outside the queue, on the word: it excludes as the
+//! others do, but nobody promises it a turn.
+//!
 //! What a virtual machine does to this, and the three [`QueuedMode`]s:
 //! - [`BareMetal`]: as above. Strictly first come, first served after the pending one.
 //! - [`VirtualTestAndSet`]: the fallback that Linux guests without paravirtual support used in 2015: bare
@@ -53,6 +57,9 @@ const PENDING: u16 = 1 << 8;
 const TURNS_BEFORE_HALT: u32 = if SHRUNK { 1 } else { 1 << 15 };
 /// Turns that newcomers may rob the head of a paravirtual queue.
 const TURNS_OF_STEALING: u32 = if SHRUNK { 1 } else { 1 << 8 };
+
+/// The highest slot whose thread can queue: the tail names it by one more, in 16 bits.
+const QUEUED_MAX: u32 = u16::MAX as u32 - 1;
 
 const WAIT: u32 = 0;
 const GO: u32 = 1;
@@ -177,16 +184,18 @@ impl<M: QueuedMode> RawSpinLock for Queued<M> {
 impl<M: QueuedMode> Queued<M> {
     #[cold]
     fn lock_slow(&self) {
-        let slot = thread::slot();
-        match u16::try_from(slot + 1) {
-            Ok(name) if !M::TEST_AND_SET => {
-                let taken = if M::PARAVIRTUAL { self.steal() } else { self.wait_as_pending() };
-                if !taken {
-                    self.wait_in_queue(name);
-                }
-            }
-            // A thread too many for the tail's bits waits outside the queue.
-            _ => self.test_and_set(),
+        self.wait(thread::slot());
+    }
+
+    /// Waits for the lock, as the thread in `slot`.
+    fn wait(&self, slot: u32) {
+        if slot > QUEUED_MAX || M::TEST_AND_SET {
+            return self.test_and_set();
+        }
+        let taken = if M::PARAVIRTUAL { self.steal() } else { self.wait_as_pending() };
+        if !taken {
+            // Lossless: by the bound.
+            self.wait_in_queue(slot as u16 + 1);
         }
     }
 
@@ -343,5 +352,42 @@ fn wait_for_turn<M: QueuedMode>(turn: &AtomicU32) {
     // Acquire(head): as above.
     while turn.load(Ordering::Acquire) != GO {
         vcpu::halt(turn, ASLEEP);
+    }
+}
+
+#[cfg(all(test, not(any(feature = "loom", feature = "sim"))))]
+mod tests {
+    use super::*;
+    use crate::face::SHRUNK;
+    use crate::thread;
+
+    /// Locks as the thread in `slot`, which nobody else is.
+    fn count<M: QueuedMode>(lock: &Queued<M>, counter: &AtomicU32, slot: u32, rounds: u32) {
+        for _ in 0..rounds {
+            if lock.try_lock().is_none() {
+                lock.wait(slot);
+            }
+            // Relaxed: the lock orders it; two steps, so that a second owner would lose one.
+            counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            lock.unlock(());
+        }
+    }
+
+    fn threads_on_both_sides_of_the_bound_exclude_each_other<M: QueuedMode>() {
+        let rounds = if SHRUNK { 5 } else { 2_000 };
+        let (lock, counter) = (Queued::<M>::new(), AtomicU32::new(0));
+        thread::scope(|scope| {
+            for slot in QUEUED_MAX - 1..=QUEUED_MAX + 2 {
+                let (lock, counter) = (&lock, &counter);
+                scope.spawn(move || count(lock, counter, slot, rounds));
+            }
+        });
+        assert_eq!(counter.into_inner(), 4 * rounds);
+    }
+
+    #[test]
+    fn threads_past_the_tail_s_bits_wait_outside_the_queue_and_exclude_all_the_same() {
+        threads_on_both_sides_of_the_bound_exclude_each_other::<BareMetal>();
+        threads_on_both_sides_of_the_bound_exclude_each_other::<Paravirtual>();
     }
 }

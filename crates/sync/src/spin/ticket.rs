@@ -72,3 +72,26 @@ impl RawSpinLock for Ticket {
         self.serving.store(ticket.wrapping_add(1), Ordering::Release);
     }
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::face::SHRUNK;
+    use crate::spin::SpinLock;
+    use crate::thread;
+
+    #[test]
+    fn numbers_wrap_around_and_nobody_is_lost() {
+        let first = u32::MAX - 5;
+        let raw = Ticket { next: AtomicU32::new(first), serving: AtomicU32::new(first) };
+        let lock = SpinLock::with_raw(raw, 0);
+        let rounds = if SHRUNK { 4 } else { 1_000 };
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| (0..rounds).for_each(|_| *lock.lock() += 1));
+            }
+        });
+        assert!(lock.try_lock().is_some());
+        assert_eq!(lock.into_inner(), 3 * rounds);
+    }
+}
