@@ -4,6 +4,8 @@ TOOLS := $(CURDIR)/target/tools
 # What the conformance suites mount with: as the Rust tests built it, with assertions and overflow checks.
 SLUICE := $(CURDIR)/target/debug/sluice
 export SLUICE TOOLS
+# Which locks the Rust tests took while they held which, all programs together.
+LOCK_ORDER := $(CURDIR)/target/lock-order
 # A pipeline fails when any part of it does.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
@@ -45,8 +47,10 @@ programs:
 fmt: prerequisites
 	cargo fmt --all --check
 
+# The second: lock debugging where there are no assertions, and on the simulator.
 clippy: prerequisites
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --release -p sluice-sync -p sluice-sync-sim --features lock-debug -- -D warnings
 
 doc: prerequisites
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
@@ -56,7 +60,10 @@ deny: $(TOOLS)/bin/cargo-deny
 
 unit: prerequisites
 	@mkdir -p target
-	cargo test --locked --workspace 2>&1 | tee target/unit.log
+	@rm -f $(LOCK_ORDER)
+	SLUICE_LOCK_ORDER_RECORD=$(LOCK_ORDER) cargo test --locked --workspace 2>&1 | tee target/unit.log
+	SLUICE_LOCK_ORDER_RECORD=$(LOCK_ORDER) cargo test --locked -p sluice-vfs --test lock_order 2>&1 | tee -a target/unit.log
+	cargo test --locked -p sluice-sync-sim --features lock-debug --test lock_debug 2>&1 | tee -a target/unit.log
 	@echo "tests skipped for want of something (the SKIPPED lines above): $$(grep -c '^SKIPPED' target/unit.log || true)"
 
 $(SLUICE): unit

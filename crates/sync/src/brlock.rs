@@ -145,8 +145,13 @@ impl<T: ?Sized> BrLock<T> {
 
     /// As [`enter`](Self::enter), unless a writer is inside or about to be.
     fn try_enter(&self) -> Option<&Line> {
-        // Relaxed: a writer that comes now is met by enter().
-        (self.writer.load(Ordering::Relaxed) == 0).then(|| self.enter())
+        let line = self.readers.enter(|| INSIDE);
+        // Acquire(unlock): as in enter().
+        if self.writer.load(Ordering::Acquire) == 0 {
+            return Some(line);
+        }
+        line.leave();
+        None
     }
 
     #[cold]

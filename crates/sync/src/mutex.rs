@@ -68,10 +68,16 @@ impl RawMutex {
 
     #[inline]
     pub(crate) fn lock(&self) {
-        // Acquire(unlock): pairs with Release(unlock) in unlock(). A failure publishes nothing.
-        if self.word.compare_exchange(0, own_bits(), Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if !self.lock_uncontended() {
             self.lock_slow();
         }
+    }
+
+    /// Locks if nobody has the lock or waits for it, in one step.
+    #[inline]
+    fn lock_uncontended(&self) -> bool {
+        // Acquire(unlock): pairs with Release(unlock) in unlock(). A failure publishes nothing.
+        self.word.compare_exchange(0, own_bits(), Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     #[inline]
@@ -358,8 +364,8 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     fn lock_as(&self, ask: Ask) -> MutexGuard<'_, T> {
-        let try_lock = || self.raw.try_lock().then_some(());
-        let ((), held) = self.watch.lock(ask, try_lock, || self.raw.lock());
+        let uncontended = || self.raw.lock_uncontended().then_some(());
+        let ((), held) = self.watch.lock(ask, uncontended, || self.raw.lock());
         MutexGuard { mutex: self, held, marker: PhantomData }
     }
 

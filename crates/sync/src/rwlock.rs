@@ -107,8 +107,8 @@ impl<T: ?Sized, P: RwsemPolicy> RwLock<T, P> {
     #[inline]
     #[track_caller]
     pub fn read_nested(&self, level: u8) -> RwLockReadGuard<'_, T, P> {
-        let try_read = || self.raw.try_read().then_some(());
-        let ((), held) = self.watch.lock(Ask::READ.at(level), try_read, || self.raw.read());
+        let uncontended = || self.raw.read_uncontended().then_some(());
+        let ((), held) = self.watch.lock(Ask::READ.at(level), uncontended, || self.raw.read());
         RwLockReadGuard { lock: self, _held: held, marker: PhantomData }
     }
 
@@ -134,8 +134,8 @@ impl<T: ?Sized, P: RwsemPolicy> RwLock<T, P> {
     #[inline]
     #[track_caller]
     pub fn write_nested(&self, level: u8) -> RwLockWriteGuard<'_, T, P> {
-        let try_write = || self.raw.try_write().then_some(());
-        let ((), held) = self.watch.lock(Ask::WRITE.at(level), try_write, || self.raw.write());
+        let uncontended = || self.raw.write_uncontended().then_some(());
+        let ((), held) = self.watch.lock(Ask::WRITE.at(level), uncontended, || self.raw.write());
         RwLockWriteGuard { lock: self, held, marker: PhantomData }
     }
 

@@ -167,11 +167,26 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     /// If a quarter of a thousand million read guards were leaked.
     #[inline]
     pub fn read(&self) {
-        // Acquire(unlock): pairs with Release(unlock) in unlock_write().
-        let before = self.count.fetch_add(READER, Ordering::Acquire);
-        if before & (WRITER | WAITERS | HANDOFF | WRITER_NEXT | CROWD) != 0 {
+        if let Err(before) = self.add_reader() {
             self.read_slow(before);
         }
+    }
+
+    /// Adds a reader. If nobody objects, it is a holder; else what the add met, see [`read_slow`](Self::read_slow).
+    #[inline]
+    fn add_reader(&self) -> Result<(), u64> {
+        // Acquire(unlock): pairs with Release(unlock) in unlock_write().
+        let before = self.count.fetch_add(READER, Ordering::Acquire);
+        if before & (WRITER | WAITERS | HANDOFF | WRITER_NEXT | CROWD) == 0 { Ok(()) } else { Err(before) }
+    }
+
+    /// Locks for reading if nobody has the lock for writing or waits for it, in one step.
+    pub(crate) fn read_uncontended(&self) -> bool {
+        let added = self.add_reader().is_ok();
+        if !added {
+            self.unlock_read();
+        }
+        added
     }
 
     /// Locks for reading if that is possible now.
@@ -203,10 +218,16 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     /// Locks for writing.
     #[inline]
     pub fn write(&self) {
-        // Acquire(unlock): pairs with Release(unlock) in both unlocks. A failure publishes nothing.
-        if self.count.compare_exchange(0, sign(), Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if !self.write_uncontended() {
             self.write_slow();
         }
+    }
+
+    /// Locks for writing if nobody has the lock or waits for it, in one step.
+    #[inline]
+    pub(crate) fn write_uncontended(&self) -> bool {
+        // Acquire(unlock): pairs with Release(unlock) in both unlocks. A failure publishes nothing.
+        self.count.compare_exchange(0, sign(), Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Locks for writing if the lock is free now.

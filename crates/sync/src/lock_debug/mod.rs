@@ -62,8 +62,14 @@ pub use stats::{ClassStats, SiteStats, Times, table};
 /// What a lock takes in memory to know its class: nothing where this is compiled out.
 pub const BYTES_PER_LOCK: usize = size_of::<Watch>();
 
+use std::fmt;
+
 pub(crate) use ask::Ask;
 pub(crate) use services::{Held, Watch};
+
+/// The environment's name for the file to which every process with the order check appends each [`Dependency`] that it
+/// sees for the first time: one a line, four words. So the order of many test programs can be looked at together.
+pub const RECORD: &str = "SLUICE_LOCK_ORDER_RECORD";
 
 /// That a lock was taken while another was held, once or more.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,4 +82,20 @@ pub struct Dependency {
     pub after: String,
     /// Its level.
     pub after_level: u8,
+}
+
+impl fmt::Display for Dependency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {} {}", self.before, self.before_level, self.after, self.after_level)
+    }
+}
+
+impl Dependency {
+    /// What a line of the [`RECORD`] says, if it is one.
+    pub fn from_record(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let mut lock = || Some((words.next()?.to_owned(), words.next()?.parse().ok()?));
+        let ((before, before_level), (after, after_level)) = (lock()?, lock()?);
+        Some(Dependency { before, before_level, after, after_level })
+    }
 }

@@ -23,7 +23,7 @@ pub use order::observed_order;
 pub(super) use registry::ClassId;
 
 use super::ask::Mode;
-use super::{Ask, ClassStats, Dependency, LockClass, SiteStats, Times};
+use super::{Ask, ClassStats, Dependency, LockClass, RECORD, SiteStats, Times};
 use crate::face::time::Instant;
 use held::Entry;
 use std::collections::BTreeSet;

@@ -13,10 +13,12 @@
 
 use super::held::{Entry, Stack};
 use super::registry::{self, CLASSES_MAX};
-use super::{Ask, Dependency, Mode};
+use super::{Ask, Dependency, Mode, RECORD};
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -133,9 +135,31 @@ fn add(stack: &Stack, from: Node, next: &Entry) -> Option<String> {
     if word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
         return None;
     }
+    append_to_record(from, taken.node);
     let finding = path(&graph, taken.node, from).map(|path| cycle(&graph, &path, from, &seen));
     graph.entry(from).or_default().insert(taken.node, seen);
     finding
+}
+
+/// Appends a new edge to the record of all processes, if there is one; one write, so that processes do not mix.
+fn append_to_record(from: Node, to: Node) {
+    let Some(path) = std::env::var_os(RECORD) else { return };
+    let names = registry::names();
+    let edge = format!("{}\n", dependency(&names, from, to));
+    let record = OpenOptions::new().append(true).create(true).open(path);
+    if let Err(error) = record.and_then(|mut record| record.write_all(edge.as_bytes())) {
+        eprintln!("{RECORD}: {error}");
+    }
+}
+
+fn dependency(names: &[String], before: Node, after: Node) -> Dependency {
+    let name = |node: Node| names.get(node as usize / 8).cloned().unwrap_or_default();
+    Dependency {
+        before: name(before),
+        before_level: (before % 8) as u8,
+        after: name(after),
+        after_level: (after % 8) as u8,
+    }
 }
 
 /// The shortest way from one node to another along the edges.
@@ -216,17 +240,9 @@ fn cycle(graph: &HashMap<Node, BTreeMap<Node, Seen>>, path: &[Node], from: Node,
 /// Every order of two classes that was seen so far, sorted.
 pub fn observed_order() -> Vec<Dependency> {
     let names = registry::names();
-    let name = |node: Node| names.get(node as usize / 8).cloned().unwrap_or_default();
     let graph = GRAPH.lock().unwrap_or_else(PoisonError::into_inner);
     let edges = graph.iter().flat_map(|(before, after)| after.keys().map(|after| (*before, *after)));
-    let mut all: Vec<_> = edges
-        .map(|(before, after)| Dependency {
-            before: name(before),
-            before_level: (before % 8) as u8,
-            after: name(after),
-            after_level: (after % 8) as u8,
-        })
-        .collect();
+    let mut all: Vec<_> = edges.map(|(before, after)| dependency(&names, before, after)).collect();
     all.sort();
     all
 }
