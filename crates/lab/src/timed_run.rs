@@ -153,10 +153,7 @@ trait Crew {
     fn ready(&mut self) -> Result<Vec<u32>>;
 
     /// Lets all begin.
-    ///
-    /// # Errors
-    /// When they cannot be told.
-    fn begin(&mut self) -> Result<()>;
+    fn begin(&mut self);
 
     /// Whether one of them, who are looked at in turn, has ended already, which only a failure explains before they are told to stop.
     fn misses_one(&mut self) -> bool;
@@ -179,7 +176,7 @@ fn conduct(setting: &Setting<'_>, mut crew: impl Crew, interrupt: &Interrupt) ->
     let mut sleep_places = SleepPlaces::of(crew.ready()?);
     let (before, stalled) = (CpuTime::now(setting.cpus), Stalled::now());
     let start = machine::monotonic();
-    crew.begin()?;
+    crew.begin();
     if let Limit::Time(time) = setting.limit {
         watch(&mut sleep_places, time, || interrupt.is_raised() || crew.misses_one());
         crew.stop();
