@@ -126,6 +126,8 @@ impl Domain {
     /// # Panics
     /// Inside a read section of this domain: it would wait for itself.
     pub fn flush(&self) {
+        // Before any work is in hand.
+        self.refuse_readers();
         let own = self.bags.get(thread::slot());
         let mut work = Vec::new();
         let mut at_it = Vec::new();

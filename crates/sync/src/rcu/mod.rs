@@ -151,16 +151,20 @@ impl Domain {
     /// # Panics
     /// Inside a read section of this domain: it would wait for itself.
     pub fn wait(&self, period: GracePeriod) {
-        assert!(
-            !self.is_reading(),
-            "a read section cannot wait for a grace period: it would wait for itself"
-        );
+        self.refuse_readers();
         let GracePeriod(target) = period;
         // Acquire(completed): as in poll().
         if self.completed.load(Ordering::Acquire) < target {
             self.readers.wait_for_all(|word| has_passed(word, target));
             self.complete(target);
         }
+    }
+
+    fn refuse_readers(&self) {
+        assert!(
+            !self.is_reading(),
+            "a read section cannot wait for a grace period: it would wait for itself"
+        );
     }
 
     /// Waits until every read section that began before has ended.
