@@ -76,6 +76,18 @@ impl Bag {
     fn lock(&self) -> MutexGuard<'_, Contents> {
         self.0.lock()
     }
+
+    /// Waits until what its thread has in hand now is done.
+    fn wait_for_work_in_hand(&self) {
+        let times_done = self.lock().times_done;
+        let is_at_it = || {
+            let contents = self.lock();
+            contents.in_hand > 0 && contents.times_done == times_done
+        };
+        while is_at_it() {
+            thread::yield_now();
+        }
+    }
 }
 
 impl Domain {
@@ -130,7 +142,6 @@ impl Domain {
         self.refuse_readers();
         let own = self.bags.get(thread::slot());
         let mut work = Vec::new();
-        let mut at_it = Vec::new();
         let waits = {
             let mut own = own.lock();
             own.take_in_hand();
@@ -140,21 +151,13 @@ impl Domain {
             let mut contents = bag.lock();
             work.extend(contents.batches.drain(..).flat_map(|batch| batch.work));
             work.append(&mut contents.open);
-            if waits && contents.in_hand > 0 && !std::ptr::eq(&**bag, &**own) {
-                at_it.push((bag, contents.times_done));
-            }
         }
         self.synchronize();
         work.into_iter().for_each(|work| work());
         own.lock().let_go();
-        for (bag, times_done) in at_it {
-            let is_at_it = || {
-                let contents = bag.lock();
-                contents.in_hand > 0 && contents.times_done == times_done
-            };
-            while is_at_it() {
-                thread::yield_now();
-            }
+        if waits {
+            // Only now: somebody may have taken work out of a bag after we had looked at his own.
+            self.bags.iter().for_each(|bag| bag.wait_for_work_in_hand());
         }
     }
 
