@@ -129,7 +129,7 @@ impl Space {
             return Ok(Submitted::Granted);
         }
         let then = then.ok_or(LockError::WouldBlock)?;
-        around.domain.quota.reserve(1)?;
+        around.domain.quota.reserve(request.owner, 1)?;
         let number = self.statistics.count_wait();
         let place = self.waiters.get_or_insert_default().push(number, request, then());
         let ticket = self.ticket(place);
@@ -265,7 +265,7 @@ impl Space {
     /// Takes a waiting request out, and forgets that it waited.
     fn take_out(&mut self, around: Around<'_>, place: Place) -> Option<Waiter> {
         let waiter = self.waiters.as_mut()?.remove(place)?;
-        around.domain.quota.release(1);
+        around.domain.quota.release(waiter.request.owner, 1);
         if let (Some(waits), Some(process)) = (self.detection(around), waiter.request.owner.process()) {
             waits.remove(process, around.file, self.ticket(place));
         }
@@ -317,7 +317,7 @@ impl Space {
         for waiter in waiting.into_iter().filter_map(|place| self.take_out(around, place)) {
             outcomes.tell(waiter.then, Err(LockError::Interrupted));
         }
-        around.domain.quota.release(self.granted.clear());
+        self.granted.clear(&around.domain.quota);
     }
 
     // What the deadlock detector asks.
