@@ -134,7 +134,9 @@ fn perform(side: &mut dyn Side, steps: &[Step]) -> Vec<Result<LockType, Errno>> 
         Step::Get(file) => side.get(files[file]),
     });
     let outcomes = outcomes.collect();
-    files.into_iter().for_each(|fd| drop(side.close(fd)));
+    for fd in files {
+        let _ = side.close(fd);
+    }
     outcomes
 }
 
