@@ -17,7 +17,7 @@ pub struct DomainOptions {
     /// Refuse POSIX waits that would deadlock. Without it they wait until cancelled.
     pub deadlock_detection: bool,
     /// At most so many lock records (granted ranges and flocks, and waiting requests) over all files; beyond,
-    /// requests fail with [`LockError::NoLocks`]. `None`: no limit.
+    /// requests fail with [`LockError::NoLocks`](crate::LockError::NoLocks). `None`: no limit.
     pub max_locks: Option<u64>,
     /// At most so many of one owner, likewise. `None`: no limit.
     pub max_locks_of_owner: Option<u64>,
