@@ -150,6 +150,18 @@ impl<N: Node> Array<N> {
         is_array(next).then(|| unsafe { &*next })
     }
 
+    /// As [`Chains::chain`](super::Chains::chain), from this array on, which was found inside the section.
+    #[inline]
+    pub(crate) fn chain<'g>(&'g self, place: u64, guard: &'g Guard<'_>) -> Option<(*mut N, &'g Array<N>)> {
+        let mut array = self;
+        loop {
+            match array.first(place) {
+                Some(first) => return Some((first, array)),
+                None => array = array.next(guard)?,
+            }
+        }
+    }
+
     /// Begins a move to `next`. False if one has begun already or never will.
     pub(super) fn set_next(&self, next: Box<Array<N>>) -> bool {
         let next = Box::into_raw(next);

@@ -16,7 +16,8 @@
 //! of the listing is found exactly once. Arrays only grow: a bucket that is merged from two has entries in three
 //! chains for a while, and neither a listing nor [`NameTable::lock_two`] could tell.
 //!
-//! An array is doubled when its buckets fill, and also when their locks are waited for.
+//! An array is doubled when its buckets fill, and grown at once by more when those who change them wait for their locks:
+//! then who waits has found work of another name there, and with more buckets would not have met it.
 //!
 //! Entries are counted in the buckets: up to 256 buckets each counts its own, on the line that its lock is on; in
 //! larger arrays the first bucket of each 256th counts for all of it. Reading the sum stores nothing.
@@ -161,8 +162,14 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
     /// Begins to move to twice as many buckets, as the table does by itself when it fills. False if it cannot be
     /// begun now, or if there are so many already that it would do no good.
     pub fn grow(&self) -> bool {
-        let buckets = self.buckets();
-        (1..BUCKETS_MAX).contains(&buckets) && self.chains.resize(2 * buckets)
+        self.grow_to(2 * self.buckets())
+    }
+
+    /// Begins to move to `buckets` buckets, a power of two, if these are more. False as [`grow`](Self::grow).
+    fn grow_to(&self, buckets: usize) -> bool {
+        // One resize may end inside the section, but none begin after it: so what we look at does not get larger twice.
+        let _section = self.read();
+        buckets <= BUCKETS_MAX && (1..buckets).contains(&self.buckets()) && self.chains.resize(buckets)
     }
 
     /// Forbids names for ever if there is none now. False if there is one.
