@@ -265,6 +265,9 @@ pub(crate) struct Bench {
     /// Tasks at once [default: one per CPU; 128 for the lock workloads]
     #[arg(long, value_name = "N")]
     pub(crate) tasks: Option<usize>,
+    /// Make each task a process of its own, as will-it-scale does, and not a thread; on `dir:PATH` and `mount`
+    #[arg(long)]
+    pub(crate) processes: bool,
     /// Runs of which the median is taken
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) runs: usize,
@@ -308,6 +311,8 @@ pub(crate) struct Commute {
 pub(crate) enum Child {
     /// Measure the memory of many files
     Footprint,
+    /// Be one task of a benchmark
+    Task { orders: String },
     /// Lock some bytes of FILE until standard input ends
     HoldLock { file: PathBuf },
     /// Lock and unlock them ROUNDS times

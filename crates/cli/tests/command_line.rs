@@ -80,6 +80,7 @@ fn bad_usage_ends_with_status_2_and_one_line_that_says_what_to_do() {
         (&["bench", "flying"], "some of open-close"),
         (&["bench", "stat", "--on", "sim:abacus"], "there are uma-2"),
         (&["bench", "stat", "--on", "sim:uma-2", "--tasks", "9"], "leave it out"),
+        (&["bench", "stat", "--processes"], "dir:PATH or mount"),
         (&["compare", "/no/such/a", "/b", "--fail-over", "much"], "such as 5%"),
         (&["report", "-o", "/tmp/page.html"], "RESULT"),
         (&["bench", "stat", "--on", "lib:/store"], "use lib"),

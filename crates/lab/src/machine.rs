@@ -1,6 +1,8 @@
 //! Machine: what the operating system tells about this computer and how busy it is.
 
 use nix::sys::resource::{UsageWho, getrusage};
+use serde::{Deserialize, Serialize};
+use sluice_sync::time::Duration;
 use std::fs;
 use std::path::Path;
 
@@ -41,8 +43,14 @@ pub fn task_number() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
+/// A clock that is the same in all processes, and goes on whatever happens to the wall clock.
+pub fn monotonic() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
 /// Where a task's time goes, in nanoseconds since it was started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TaskTime {
     /// On a CPU.
     pub on_cpu: u64,

@@ -51,6 +51,9 @@ pub struct Row {
     pub kernel: String,
     /// Version of sluicefs.
     pub version: String,
+    /// True where each task was a process of its own; left out where they were threads.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub processes: bool,
     /// Memory per file; only for `footprint`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes_per_file: Option<f64>,
@@ -163,6 +166,7 @@ impl Row {
             machine: origin.machine.clone(),
             kernel: origin.kernel.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            processes: false,
             bytes_per_file: None,
             fairness: None,
             rates: Vec::new(),
@@ -179,6 +183,11 @@ impl Row {
             file_system: None,
             command: origin.command.clone(),
         }
+    }
+
+    /// The number of tasks, for a person: `4`, or `4 processes`.
+    pub(crate) fn tasks_in_words(&self) -> String {
+        format!("{}{}", self.tasks, if self.processes { " processes" } else { "" })
     }
 
     /// The row as a line of JSON, with its newline.

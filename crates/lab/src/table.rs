@@ -71,7 +71,7 @@ pub fn of_rows(rows: &[Row]) -> String {
             row.workload.clone(),
             row.target.clone(),
             row.cpus.to_string(),
-            row.tasks.to_string(),
+            row.tasks_in_words(),
             row.ops_per_s.map_or_else(unknown, grouped),
             deviation.map_or_else(unknown, |percent| format!("{percent:.0}%")),
             ratio.map_or_else(unknown, |ratio| format!("{ratio:.2}")),

@@ -22,6 +22,7 @@ use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant};
 use sluice_vfs as vfs;
 use sluice_vfs::Errno;
+use std::path::Path;
 
 /// An open file of one task. It means nothing to other tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,6 +127,11 @@ pub trait Target: Send + Sync {
     /// Whether a task changes the thread that asks for it, which then can serve nothing else.
     fn changes_thread(&self) -> bool {
         true
+    }
+
+    /// The directory of the host in which other processes can be its tasks, if there is one.
+    fn place(&self) -> Option<&Path> {
+        None
     }
 }
 
