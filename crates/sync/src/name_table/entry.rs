@@ -11,11 +11,10 @@ use crate::rcu::Guard;
 const LOAD_MAX: usize = 4;
 
 /// A bucket whose lock was waited for so often is crowded, ...
-const WAITS_MAX: u32 = 8;
-/// ... and the array is grown by this: who waits now will wait until it has grown, ...
-const CROWD_GROWTH: usize = 8;
-/// ... but not for that reason beyond so many buckets for each CPU: who lists the directory passes them all.
-const CROWD_BUCKETS: usize = 16;
+const WAITS_MAX: u32 = 4;
+/// ... and the array is grown at once to so many buckets for each CPU, since who waits now waits until it has grown: two
+/// that change names side by side then seldom meet. Not beyond: who lists the directory passes all buckets.
+const CROWD_BUCKETS: usize = 32;
 
 type Bucket<'t, V> = Locked<'t, NameNode<V>>;
 
@@ -102,8 +101,7 @@ impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
     fn note_change(&mut self, bucket: &Bucket<'_, V>) {
         self.changed = true;
         if bucket.waited() && bucket.bucket().note_wait() >= WAITS_MAX {
-            let most = CROWD_BUCKETS * cpu::possible().next_power_of_two();
-            self.buckets = self.buckets.max(most.min(CROWD_GROWTH * bucket.array.len()));
+            self.buckets = self.buckets.max((CROWD_BUCKETS * cpu::possible()).next_power_of_two());
         }
     }
 
