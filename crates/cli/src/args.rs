@@ -349,8 +349,8 @@ fn bench_help() -> String {
     }
     text.push_str(
         "
-Each workload checks its own results at the end of each run. Runs alternate between the targets. One operation
-in 16 is timed for p50, p99 and max. Ctrl-C keeps the runs that are finished.
+Each workload checks its own results at the end of each run. Runs alternate between the targets. A pass of its own
+after each run times every operation for p50, p99 and max. Ctrl-C keeps the runs that are finished.
 
 Examples:
   sluice bench creat-unlink --on lib,dir:/dev/shm

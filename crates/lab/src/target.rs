@@ -41,7 +41,17 @@ pub enum Open {
     Create(u32),
     /// An existing file; each `write` goes to its end (`O_APPEND`).
     Append,
+    /// An existing file, for reading and writing past the page cache (`O_DIRECT`), by [`Block`]s; `EOPNOTSUPP` where the
+    /// file system cannot.
+    Direct,
 }
+
+/// Bytes of a block.
+pub const BLOCK: usize = 4096;
+
+/// A buffer of one block that lies in memory as `O_DIRECT` wants it.
+#[repr(C, align(4096))]
+pub struct Block(pub [u8; BLOCK]);
 
 /// What a lock call asks for: to have the file exclusively, or to let go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

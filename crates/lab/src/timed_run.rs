@@ -4,8 +4,8 @@
 //!
 //! # Theory
 //! ```text
-//!  task 1   set up | warm up |##########|          verify | tidy
-//!  task 2   set up | warm up |##########|          verify | tidy
+//!  task 1   set up | warm up |##########| timed pass | verify | tidy
+//!  task 2   set up | warm up |##########| timed pass | verify | tidy
 //!  ...                       |          |
 //!  conductor            barrier      stop = true
 //!                       start         end
@@ -14,8 +14,8 @@
 //! is all operations over the time from start to end. Tasks that work in passes are timed by their own clocks
 //! while a pass lasts and their rates are added up; they look at `stop` only between passes, and work at least one.
 //!
-//! One operation in [`SAMPLE_EVERY`] is timed for the distribution of latencies: reading the clock twice costs as
-//! much as a fast call, and timing all of them would be half of what is measured.
+//! Nothing is timed while operations are counted. Latencies come from a pass of their own after it, which
+//! also shows what timing each operation would have cost the rate ([`Outcome::timed_ops_per_s`]).
 
 mod processes;
 mod task;
@@ -26,7 +26,7 @@ pub use processes::serve;
 use crate::corpus::Corpus;
 use crate::failure::{Context, Result};
 use crate::interrupt::Interrupt;
-use crate::machine::{self, CpuTime, TaskTime};
+use crate::machine::{self, CpuTime, Stalled, TaskTime};
 use crate::row::HotLine;
 use crate::sleep_places::SleepPlaces;
 use crate::target::{Target, remove_tree, with_task};
@@ -38,9 +38,6 @@ use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, thread};
 use std::path::Path;
 use task::Part;
-
-/// One in how many operations has its latency taken.
-pub const SAMPLE_EVERY: u64 = 16;
 
 /// How often the conductor looks where tasks sleep.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -83,8 +80,10 @@ pub struct Outcome {
     pub ops: u64,
     /// Their rate.
     pub ops_per_s: f64,
-    /// Latencies of sampled operations, in nanoseconds.
+    /// Latencies of the operations of the timed pass, in nanoseconds.
     pub latency_ns: Histogram<u64>,
+    /// The rate of that pass, in which reading the clock is a part of each operation.
+    pub timed_ops_per_s: Option<f64>,
     /// Share of time that the CPUs used were idle, 0 to 1.
     pub idle: Option<f64>,
     /// Where else their time went, where the system tells.
@@ -95,6 +94,8 @@ pub struct Outcome {
     pub task_time: Option<(TaskTime, Duration)>,
     /// Where they slept.
     pub sleep_places: SleepPlaces,
+    /// For how much of the time tasks anywhere on the machine stood still for want of something, where the system tells.
+    pub stalled: Option<Stalled>,
     /// The lines waited for most, on a simulated machine.
     pub hottest: Vec<HotLine>,
 }
@@ -106,11 +107,13 @@ impl Outcome {
             ops,
             ops_per_s,
             latency_ns: latencies(),
+            timed_ops_per_s: None,
             idle: None,
             cpu_time: None,
             context_switches: None,
             task_time: None,
             sleep_places: SleepPlaces::default(),
+            stalled: None,
             hottest: Vec::new(),
         }
     }
@@ -150,10 +153,7 @@ trait Crew {
     fn ready(&mut self) -> Result<Vec<u32>>;
 
     /// Lets all begin.
-    ///
-    /// # Errors
-    /// When they cannot be told.
-    fn begin(&mut self) -> Result<()>;
+    fn begin(&mut self);
 
     /// Whether one of them, who are looked at in turn, has ended already, which only a failure explains before they are told to stop.
     fn misses_one(&mut self) -> bool;
@@ -174,15 +174,15 @@ trait Crew {
 /// A run, from the moment when its tasks set up.
 fn conduct(setting: &Setting<'_>, mut crew: impl Crew, interrupt: &Interrupt) -> Result<Outcome> {
     let mut sleep_places = SleepPlaces::of(crew.ready()?);
-    let before = CpuTime::now(setting.cpus);
+    let (before, stalled) = (CpuTime::now(setting.cpus), Stalled::now());
     let start = machine::monotonic();
-    crew.begin()?;
+    crew.begin();
     if let Limit::Time(time) = setting.limit {
         watch(&mut sleep_places, time, || interrupt.is_raised() || crew.misses_one());
         crew.stop();
     }
     let end = machine::monotonic();
-    let after_time = CpuTime::now(setting.cpus);
+    let (after_time, after_stalled) = (CpuTime::now(setting.cpus), Stalled::now());
     while !crew.has_ended() {
         if interrupt.is_raised() {
             crew.stop();
@@ -190,10 +190,15 @@ fn conduct(setting: &Setting<'_>, mut crew: impl Crew, interrupt: &Interrupt) ->
         thread::sleep(Duration::from_millis(1));
     }
     let steady_time = matches!(setting.limit, Limit::Time(_)) && setting.workload.shape == Shape::Steady;
-    let after = if steady_time { after_time } else { CpuTime::now(setting.cpus) };
+    let (after, after_stalled, length) = if steady_time {
+        (after_time, after_stalled, end - start)
+    } else {
+        (CpuTime::now(setting.cpus), Stalled::now(), machine::monotonic() - start)
+    };
     let parts = crew.parts()?;
     let cpu_time = before.zip(after).map(|(before, after)| after.since(before));
-    Ok(Outcome { sleep_places, ..sum_up(setting, &parts, start, end, cpu_time) })
+    let stalled = stalled.zip(after_stalled).map(|(before, after)| after.share_since(before, length));
+    Ok(Outcome { sleep_places, stalled, ..sum_up(setting, &parts, start, end, cpu_time) })
 }
 
 /// The directory of all tasks of a run.
@@ -225,7 +230,16 @@ fn sum_up(
     let task_time = parts.iter().map(|part| part.task_time).collect::<Option<Vec<_>>>();
     let task_time = task_time.map(|times| times.into_iter().fold(Default::default(), total));
     let idle = cpu_time.filter(|time| time.total > 0).map(|time| time.idle as f64 / time.total as f64);
-    Outcome { latency_ns, idle, cpu_time, context_switches, task_time, ..Outcome::new(ops, ops_per_s) }
+    let timed_ops_per_s = Some(parts.iter().map(|part| part.timed_ops_per_s).sum());
+    Outcome {
+        latency_ns,
+        timed_ops_per_s,
+        idle,
+        cpu_time,
+        context_switches,
+        task_time,
+        ..Outcome::new(ops, ops_per_s)
+    }
 }
 
 fn rate(ops: u64, time: Duration) -> f64 {

@@ -92,10 +92,15 @@ impl Calls for SystemCalls {
             Open::New(mode) => (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode),
             Open::Create(mode) => (OFlags::RDWR | OFlags::CREATE, mode),
             Open::Append => (OFlags::WRONLY | OFlags::APPEND, 0),
+            Open::Direct => (OFlags::RDWR | OFlags::DIRECT, 0),
         };
         let mode = Mode::from_raw_mode(mode);
-        let file = rustix::fs::openat(&self.root, path, flags | OFlags::CLOEXEC, mode).map_err(errno)?;
-        Ok(self.files.keep(file))
+        match rustix::fs::openat(&self.root, path, flags | OFlags::CLOEXEC, mode) {
+            Ok(file) => Ok(self.files.keep(file)),
+            // Linux says so of a file system that has no direct I/O.
+            Err(rustix::io::Errno::INVAL) if how == Open::Direct => Err(Errno::EOPNOTSUPP),
+            Err(error) => Err(errno(error)),
+        }
     }
 
     fn close(&mut self, file: Handle) -> CallResult<()> {

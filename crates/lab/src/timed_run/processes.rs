@@ -134,11 +134,11 @@ impl Crew for Processes {
         Ok(self.workers.iter().map(|worker| worker.child.id()).collect())
     }
 
-    fn begin(&mut self) -> Result<()> {
-        match self.start.take() {
-            // One write for all; closing it tells nothing more to who has read.
-            Some(mut start) => Ok(start.write_all(&vec![b'!'; self.workers.len()])?),
-            None => Ok(()),
+    fn begin(&mut self) {
+        if let Some(mut start) = self.start.take() {
+            // One write for all; closing it tells nothing more to who has read. That nobody is left to read is seen
+            // from what they say.
+            let _ = start.write_all(&vec![b'!'; self.workers.len()]);
         }
     }
 

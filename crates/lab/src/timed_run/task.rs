@@ -1,6 +1,10 @@
 //! Task: the life of one task of a run, the same on a thread and in a process of its own.
+//!
+//! # Theory
+//! To read the clock takes as long as a fast call, so latencies have a pass of their own, after the one that is counted:
+//! there every operation is timed, while the other tasks do the same.
 
-use super::{Limit, SAMPLE_EVERY, SETTLED, Setting, latencies};
+use super::{Limit, SETTLED, Setting, latencies, rate};
 use crate::failure::{Context, Result};
 use crate::interrupt::Interrupt;
 use crate::machine::{self, TaskTime};
@@ -12,6 +16,12 @@ use sluice_sync::cpu;
 use sluice_sync::time::{Duration, Instant};
 use sluice_vfs::Errno;
 
+/// One in how many looks at the clock there are operations while warming up.
+const LOOK_EVERY: u64 = 16;
+/// The timed pass lasts for this part of the counted one, but not longer than the time below it.
+const TIMED_PART: u32 = 16;
+const TIMED_MAX: Duration = Duration::from_millis(100);
+
 /// What one task has done.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Part {
@@ -20,10 +30,12 @@ pub(super) struct Part {
     pub(super) in_passes: Duration,
     /// When it was done, by [`machine::monotonic`].
     pub(super) end: Duration,
-    #[serde(with = "as_counts")]
-    pub(super) latency_ns: Histogram<u64>,
     pub(super) context_switches: Option<u64>,
     pub(super) task_time: Option<(TaskTime, Duration)>,
+    /// Of the timed pass: its latencies, and its operations per second.
+    #[serde(with = "as_counts")]
+    pub(super) latency_ns: Histogram<u64>,
+    pub(super) timed_ops_per_s: f64,
 }
 
 /// A histogram of [`latencies`] as pairs of a value and how often it was met.
@@ -51,11 +63,33 @@ mod as_counts {
     }
 }
 
-impl Part {
-    /// What a task has done by now.
-    fn ending(ops: u64, in_passes: Duration, latency_ns: Histogram<u64>) -> Part {
+/// What the system has counted of a task when it begins to work.
+struct Begun {
+    context_switches: Option<u64>,
+    time: Option<TaskTime>,
+    at: Instant,
+}
+
+impl Begun {
+    fn now() -> Begun {
+        let (context_switches, time) = (machine::context_switches(), TaskTime::now());
+        Begun { context_switches, time, at: Instant::now() }
+    }
+
+    /// What the task has done by now.
+    fn ending(&self, ops: u64, in_passes: Duration) -> Part {
         let end = machine::monotonic();
-        Part { ops, in_passes, end, latency_ns, context_switches: None, task_time: None }
+        let switches = self.context_switches.zip(machine::context_switches());
+        let spent = self.time.zip(TaskTime::now()).map(|(before, after)| after.since(before));
+        Part {
+            ops,
+            in_passes,
+            end,
+            context_switches: switches.map(|(before, after)| after - before),
+            task_time: spent.map(|spent| (spent, self.at.elapsed())).filter(|(_, all)| *all >= SETTLED),
+            latency_ns: latencies(),
+            timed_ops_per_s: 0.0,
+        }
     }
 }
 
@@ -70,15 +104,14 @@ pub(super) fn perform(
     let prepared = set_up(setting, index);
     until_start(prepared.is_ok());
     let (mut calls, mut task, dir) = prepared?;
-    let (before, time_before, start) = (machine::context_switches(), TaskTime::now(), Instant::now());
+    let begun = Begun::now();
     let mut part = match setting.workload.shape {
-        Shape::Passes => work_in_passes(&mut *task, &mut *calls, setting.limit, stop),
-        _ => work_steadily(&mut *task, &mut *calls, setting.limit, stop),
+        Shape::Passes => work_in_passes(&mut *task, &mut *calls, setting.limit, stop, &begun),
+        _ => work_steadily(&mut *task, &mut *calls, setting.limit, stop, &begun),
     };
-    if let Ok(part) = &mut part {
-        part.context_switches = before.zip(machine::context_switches()).map(|(before, after)| after - before);
-        let spent = time_before.zip(TaskTime::now()).map(|(before, after)| after.since(before));
-        part.task_time = spent.map(|spent| (spent, start.elapsed())).filter(|(_, all)| *all >= SETTLED);
+    if let Ok(counted) = &mut part {
+        let timed = time_each(&mut *task, &mut *calls, setting, counted);
+        part = timed.context(|| "timing each operation").and(part);
     }
     let verified = part.and_then(|part| task.verify(&mut *calls, setting.target).map(|()| part));
     task.tidy(&mut *calls).context(|| "tidying up")?;
@@ -112,7 +145,7 @@ fn warm_up(task: &mut dyn Task, calls: &mut dyn Calls, limit: Limit) -> Result<(
     };
     let start = Instant::now();
     for done in 0..ops {
-        if done.is_multiple_of(SAMPLE_EVERY) && start.elapsed() >= time {
+        if done.is_multiple_of(LOOK_EVERY) && start.elapsed() >= time {
             break;
         }
         task.step(calls)?;
@@ -120,19 +153,24 @@ fn warm_up(task: &mut dyn Task, calls: &mut dyn Calls, limit: Limit) -> Result<(
     Ok(())
 }
 
-fn work_steadily(task: &mut dyn Task, calls: &mut dyn Calls, limit: Limit, stop: &Interrupt) -> Result<Part> {
+fn work_steadily(
+    task: &mut dyn Task,
+    calls: &mut dyn Calls,
+    limit: Limit,
+    stop: &Interrupt,
+    begun: &Begun,
+) -> Result<Part> {
     let most = if let Limit::Ops(ops) = limit { ops } else { u64::MAX };
-    let mut latency_ns = latencies();
     let mut ops = 0;
     while ops < most && !stop.is_raised() {
-        match step(task, calls, ops, &mut latency_ns) {
+        match task.step(calls) {
             // Where being told to stop is a signal, it ends a call that waits.
             Err(Errno::EINTR) if stop.is_raised() => break,
             other => other?,
         };
         ops += 1;
     }
-    Ok(Part::ending(ops, Duration::ZERO, latency_ns))
+    Ok(begun.ending(ops, Duration::ZERO))
 }
 
 fn work_in_passes(
@@ -140,15 +178,15 @@ fn work_in_passes(
     calls: &mut dyn Calls,
     limit: Limit,
     stop: &Interrupt,
+    begun: &Begun,
 ) -> Result<Part> {
     let most = if let Limit::Ops(ops) = limit { ops } else { u64::MAX };
-    let mut latency_ns = latencies();
     let (mut ops, mut in_passes) = (0, Duration::ZERO);
     loop {
         task.prepare(calls).context(|| "preparing a pass")?;
         let start = Instant::now();
         loop {
-            let more = step(task, calls, ops, &mut latency_ns)?;
+            let more = task.step(calls)?;
             ops += 1;
             if !more {
                 break;
@@ -156,25 +194,43 @@ fn work_in_passes(
         }
         in_passes += start.elapsed();
         if ops >= most || stop.is_raised() {
-            return Ok(Part::ending(ops, in_passes, latency_ns));
+            return Ok(begun.ending(ops, in_passes));
         }
     }
 }
 
-#[inline]
-fn step(
+/// The pass in which each operation is timed.
+fn time_each(
     task: &mut dyn Task,
     calls: &mut dyn Calls,
-    number: u64,
-    latency_ns: &mut Histogram<u64>,
-) -> CallResult<bool> {
-    if !number.is_multiple_of(SAMPLE_EVERY) {
-        return task.step(calls);
+    setting: &Setting<'_>,
+    part: &mut Part,
+) -> CallResult<()> {
+    let (time, most) = match setting.limit {
+        Limit::Time(time) => ((time / TIMED_PART).min(TIMED_MAX), u64::MAX),
+        Limit::Ops(ops) => (Duration::MAX, ops.div_ceil(u64::from(TIMED_PART))),
+    };
+    if setting.workload.shape == Shape::Passes {
+        task.prepare(calls)?;
     }
-    let start = Instant::now();
-    let more = task.step(calls)?;
-    latency_ns.saturating_record(nanoseconds(start.elapsed()));
-    Ok(more)
+    let (start, mut ops) = (Instant::now(), 0);
+    let mut before = start;
+    loop {
+        let more = task.step(calls)?;
+        let now = Instant::now();
+        part.latency_ns.saturating_record(nanoseconds(now - before));
+        ops += 1;
+        let ended = match setting.workload.shape {
+            Shape::Passes => !more,
+            _ => ops >= most || now - start >= time,
+        };
+        if ended {
+            part.timed_ops_per_s = rate(ops, now - start);
+            return Ok(());
+        }
+        // What recording took is nobody's latency.
+        before = Instant::now();
+    }
 }
 
 fn nanoseconds(time: Duration) -> u64 {

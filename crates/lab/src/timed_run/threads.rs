@@ -67,9 +67,8 @@ impl Crew for Threads<'_, '_> {
         Ok(std::mem::take(&mut *self.shared.numbers.lock()))
     }
 
-    fn begin(&mut self) -> Result<()> {
+    fn begin(&mut self) {
         self.shared.start.wait();
-        Ok(())
     }
 
     fn misses_one(&mut self) -> bool {
