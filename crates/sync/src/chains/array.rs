@@ -23,7 +23,7 @@ const GROUPS_MAX: usize = 256;
 /// ... or so many for each CPU.
 const GROUPS_A_CPU: usize = 32;
 /// Who waits for a bucket looks after 1, 2, 4, ... turns, but not more rarely than after two to the power of this.
-const PAUSE_BITS: u32 = if SHRUNK { 0 } else { 6 };
+const PAUSE_BITS: u32 = if SHRUNK { 1 } else { 6 };
 /// In `ready`: no chain uses the other link.
 const AT_ONCE: u64 = 1;
 

@@ -85,10 +85,9 @@ impl Domain {
         if over && bag.started == started {
             bag.started = None;
         }
-        let filled_since = bag.batches.len().saturating_sub(1);
-        let is_due = bag.batches.front().is_some_and(|oldest| match self.has_started(oldest.from_period) {
-            false => filled_since >= FILLED_BEFORE_START,
-            true => filled_since >= PATIENCE,
+        let is_due = bag.batches.front().is_some_and(|oldest| {
+            let later = bag.batches.len() - 1;
+            later >= if self.has_started(oldest.from_period) { PATIENCE } else { FILLED_BEFORE_START }
         });
         if is_due && bag.started.is_none() {
             drop(bag);
