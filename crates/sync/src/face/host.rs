@@ -34,12 +34,12 @@ impl Birth {
     #[inline]
     pub fn now() -> Birth {
         #[cfg(feature = "sim")]
-        std::thread_local! {
-            static NEXT: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-        }
+        static NEXT: PerHost<std::sync::atomic::AtomicU32> =
+            PerHost::new(std::sync::atomic::AtomicU32::new(0));
         Birth {
+            // Relaxed: only this host counts here.
             #[cfg(feature = "sim")]
-            number: NEXT.replace(NEXT.get().wrapping_add(1)),
+            number: NEXT.get(Host::here()).fetch_add(1, std::sync::atomic::Ordering::Relaxed),
         }
     }
 
