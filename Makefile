@@ -13,7 +13,7 @@ CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
 
-.PHONY: help demo build test fmt clippy doc deny unit conformance pjdfstest fsx foreign pages regression stress clean prerequisites programs
+.PHONY: help demo build test fmt clippy doc deny unit conformance pjdfstest fsx lockers foreign pages regression stress clean prerequisites programs
 .DEFAULT_GOAL := help
 
 help:
@@ -21,7 +21,7 @@ help:
 	@echo 'make test         everything that CI runs'
 	@echo 'make build        target/release/sluice'
 	@echo 'make unit         the Rust tests alone'
-	@echo 'make conformance  pjdfstest and fsx over a mount'
+	@echo 'make conformance  pjdfstest, fsx and testers of file locks over a mount'
 	@echo 'make foreign      every workload on tmpfs, ext4, xfs and a FUSE file system that is not ours (root)'
 	@echo 'make pages        the HTML pages in headless Chromium'
 	@echo 'make regression   does the lab find a shared counter in open, and nothing where nothing changed?'
@@ -61,13 +61,16 @@ unit: prerequisites
 
 $(SLUICE): unit
 
-conformance: pjdfstest fsx
+conformance: pjdfstest fsx lockers
 
 pjdfstest: $(SLUICE) $(TOOLS)/bin/pjdfstest
 	sh tests/conformance/run pjdfstest
 
 fsx: $(SLUICE) $(TOOLS)/bin/fsx
 	sh tests/conformance/run fsx
+
+lockers: $(SLUICE)
+	sh tests/conformance/run locks
 
 foreign:
 	cargo build --locked -p sluice

@@ -265,6 +265,9 @@ pub(crate) struct Bench {
     /// Tasks at once [default: one per CPU; 128 for the lock workloads]
     #[arg(long, value_name = "N")]
     pub(crate) tasks: Option<usize>,
+    /// Make each task a process of its own, as will-it-scale does, and not a thread; on `dir:PATH` and `mount`
+    #[arg(long)]
+    pub(crate) processes: bool,
     /// Runs of which the median is taken
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) runs: usize,
@@ -308,6 +311,8 @@ pub(crate) struct Commute {
 pub(crate) enum Child {
     /// Measure the memory of many files
     Footprint,
+    /// Be one task of a benchmark
+    Task { orders: String },
     /// Lock some bytes of FILE until standard input ends
     HoldLock { file: PathBuf },
     /// Lock and unlock them ROUNDS times
@@ -344,8 +349,8 @@ fn bench_help() -> String {
     }
     text.push_str(
         "
-Each workload checks its own results at the end of each run. Runs alternate between the targets. One operation
-in 16 is timed for p50, p99 and max. Ctrl-C keeps the runs that are finished.
+Each workload checks its own results at the end of each run. Runs alternate between the targets. A pass of its own
+after each run times every operation for p50, p99 and max. Ctrl-C keeps the runs that are finished.
 
 Examples:
   sluice bench creat-unlink --on lib,dir:/dev/shm

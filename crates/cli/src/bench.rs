@@ -35,6 +35,7 @@ pub(crate) fn bench(options: Bench) -> Result<()> {
         cpus: if options.cpus.is_empty() { bench::default_cpus(&targets)? } else { options.cpus },
         targets,
         tasks: options.tasks,
+        processes: options.processes,
         runs: options.runs,
         limit,
         program: this_program()?,

@@ -20,7 +20,7 @@ use clap::error::ErrorKind;
 use output::Output;
 use sluice_lab::failure::{Failure, Result};
 use sluice_lab::interrupt::Interrupt;
-use sluice_lab::{demo, footprint, mounted, run_in_mount};
+use sluice_lab::{demo, footprint, mounted, run_in_mount, timed_run};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::PathBuf;
@@ -133,6 +133,7 @@ fn perform_as_child(child: Child) -> Result<()> {
             let measured = footprint::measure(footprint::FILES)?;
             Output::plain().give(footprint::to_line(&measured).as_bytes())
         }
+        Child::Task { orders } => timed_run::serve(&orders),
         Child::HoldLock { file } => demo::hold_until_told(&file),
         Child::LockRounds { file, rounds } => demo::lock_rounds(&file, rounds),
         Child::SqliteWriter { database } => demo::write_transactions(&database),

@@ -14,7 +14,7 @@ use sluice_sync::{Arc, cpu};
 use std::path::PathBuf;
 
 /// Entries of the source tree that `untar` and `rmtree` work on.
-const TREE_ENTRIES: usize = 2000;
+pub(crate) const TREE_ENTRIES: usize = 2000;
 /// Seed of the first run on a simulated machine; each further run has the next.
 const FIRST_SEED: u64 = 7;
 
@@ -28,6 +28,8 @@ pub struct Plan {
     pub cpus: Vec<usize>,
     /// Tasks at once; `None`: as the workload has it.
     pub tasks: Option<usize>,
+    /// Tasks are processes, not threads; on directories and mounts.
+    pub processes: bool,
     /// Runs per row.
     pub runs: usize,
     /// Length of a run.
@@ -50,6 +52,9 @@ impl Plan {
             }
             if self.tasks.is_some() && matches!(target, Spec::Simulated(_)) {
                 return usage(format!("--tasks: on {target} there is one task per CPU; leave it out"));
+            }
+            if self.processes && !matches!(target, Spec::Dir(_) | Spec::Mount) {
+                return usage(format!("--processes: {target} lives in one; use it on dir:PATH or mount"));
             }
         }
         if self.tasks == Some(0) || self.runs == 0 || self.limit == Limit::Ops(0) {
@@ -204,6 +209,7 @@ impl Session<'_> {
             };
             let mut row = Row::new(origin, workload.name, spec.to_string(), cpus, tasks(target));
             row.simulated = matches!(target, Ready::Simulated(_));
+            row.processes = self.plan.processes;
             row.set_outcomes(&outcomes);
             row.file_system = spec.file_system();
             self.give(row)?;
@@ -235,6 +241,7 @@ impl Session<'_> {
             tasks,
             limit: self.plan.limit,
             corpus: &self.corpus,
+            processes: self.plan.processes.then_some(&*self.plan.program),
         };
         timed_run(&setting, self.interrupt)
     }
@@ -340,6 +347,7 @@ mod tests {
             targets: targets.iter().map(|target| target.parse().unwrap()).collect(),
             cpus: vec![1],
             tasks: None,
+            processes: false,
             runs,
             limit: Limit::Ops(32),
             program: PathBuf::from("/no/such/program"),

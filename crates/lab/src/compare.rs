@@ -174,8 +174,8 @@ pub fn parse_percent(text: &str) -> Result<f64> {
     }
 }
 
-fn key(row: &Row) -> (&str, &str, Option<&str>, usize, usize) {
-    (&row.workload, &row.target, row.variant.as_deref(), row.cpus, row.tasks)
+fn key(row: &Row) -> (&str, &str, Option<&str>, usize, usize, bool) {
+    (&row.workload, &row.target, row.variant.as_deref(), row.cpus, row.tasks, row.processes)
 }
 
 /// Puts rows of one key together: each is a run of the whole.

@@ -1,10 +1,11 @@
 //! Failure: why the lab could not do what it was asked, as one line for a person.
 
+use serde::{Deserialize, Serialize};
 use sluice_vfs::Errno;
 use std::fmt;
 
 /// An error of the lab. Its text is one line and says what to do where that is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Failure {
     /// The request itself is wrong; asking again will not help.
     Usage(String),

@@ -1,6 +1,8 @@
 //! Machine: what the operating system tells about this computer and how busy it is.
 
 use nix::sys::resource::{UsageWho, getrusage};
+use serde::{Deserialize, Serialize};
+use sluice_sync::time::Duration;
 use std::fs;
 use std::path::Path;
 
@@ -41,8 +43,14 @@ pub fn task_number() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
+/// A clock that is the same in all processes, and goes on whatever happens to the wall clock.
+pub fn monotonic() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
 /// Where a task's time goes, in nanoseconds since it was started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TaskTime {
     /// On a CPU.
     pub on_cpu: u64,
@@ -86,6 +94,44 @@ fn mounted_at(mountinfo: &str, path: &Path) -> Option<String> {
         path.starts_with(point).then(|| (point.len(), format!("{kind} {options},{inner}")))
     });
     mounts.max_by_key(|(length, _)| *length).map(|(_, text)| text)
+}
+
+/// For how much time tasks anywhere on the machine stood still because something was short: what the kernel calls
+/// pressure stall information.
+#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
+pub struct Stalled {
+    /// Ready to run, without a CPU.
+    pub cpu: f64,
+    /// Waiting for memory to be freed.
+    pub memory: f64,
+    /// Waiting for a device.
+    pub io: f64,
+}
+
+impl Stalled {
+    /// Seconds since boot; `None` when the system does not tell.
+    pub fn now() -> Option<Stalled> {
+        let of =
+            |what: &str| stalled_seconds(&fs::read_to_string(Path::new("/proc/pressure").join(what)).ok()?);
+        Some(Stalled { cpu: of("cpu")?, memory: of("memory")?, io: of("io")? })
+    }
+
+    /// Shares, 0 to 1, of a `length` of time that began with `earlier` and ended with `self`.
+    pub fn share_since(self, earlier: Stalled, length: Duration) -> Stalled {
+        let share = |now: f64, then: f64| ((now - then) / length.as_secs_f64().max(1e-9)).clamp(0.0, 1.0);
+        Stalled {
+            cpu: share(self.cpu, earlier.cpu),
+            memory: share(self.memory, earlier.memory),
+            io: share(self.io, earlier.io),
+        }
+    }
+}
+
+/// From the lines of one resource, `some avg10=0.00 ... total=MICROSECONDS`: when some task, not all, stood still.
+fn stalled_seconds(pressure: &str) -> Option<f64> {
+    let line = pressure.lines().find(|line| line.starts_with("some "))?;
+    let micros: u64 = line.rsplit_once("total=")?.1.trim().parse().ok()?;
+    Some(micros as f64 / 1e6)
 }
 
 /// Time that some CPUs have spent since boot, in clock ticks.
@@ -191,6 +237,18 @@ mod tests {
         assert_eq!(TaskTime::parse(""), None);
         assert_eq!(time(70, 30).since(time(20, 40)), time(50, 0));
         assert!(task_number() > 0);
+    }
+
+    #[test]
+    fn what_stood_still_is_a_share_of_the_time() {
+        let io = "some avg10=1.30 avg60=1.00 avg300=0.75 total=2500000\nfull avg10=0 total=7\n";
+        assert_eq!(stalled_seconds(io), Some(2.5));
+        assert_eq!(stalled_seconds(""), None);
+        let (before, after) =
+            (Stalled { io: 2.5, ..Stalled::default() }, Stalled { io: 3.0, cpu: 9.0, memory: 0.0 });
+        let share = after.share_since(before, Duration::from_secs(2));
+        assert_eq!(share, Stalled { io: 0.25, cpu: 1.0, memory: 0.0 });
+        assert!(Stalled::now().is_none_or(|stalled| stalled.cpu >= 0.0));
     }
 
     #[test]

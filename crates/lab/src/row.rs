@@ -1,6 +1,6 @@
 //! Row: one line of `bench --json`, and how the runs behind it are summed up.
 
-use crate::machine::CpuTime;
+use crate::machine::{CpuTime, Stalled};
 use crate::sleep_places::SleepPlaces;
 use crate::stats::{median, median_interval, standard_deviation};
 use crate::timed_run::{Outcome, latencies, total};
@@ -35,11 +35,11 @@ pub struct Row {
     pub ops_per_s_sd: Option<f64>,
     /// Mean time of an operation as its task sees it: tasks / `ops_per_s`.
     pub mean_ns: Option<f64>,
-    /// Median latency of sampled operations.
+    /// Median latency of the operations of the timed pass.
     pub p50_ns: Option<u64>,
     /// 99th percentile of it.
     pub p99_ns: Option<u64>,
-    /// Longest sampled operation.
+    /// Longest operation of it.
     pub max_ns: Option<u64>,
     /// Share of time that the CPUs in use were idle, 0 to 1.
     pub idle: Option<f64>,
@@ -51,6 +51,9 @@ pub struct Row {
     pub kernel: String,
     /// Version of sluicefs.
     pub version: String,
+    /// True where each task was a process of its own; left out where they were threads.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub processes: bool,
     /// Memory per file; only for `footprint`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes_per_file: Option<f64>,
@@ -84,7 +87,14 @@ pub struct Row {
     /// Where in the kernel they slept, and the share of looks at a task that found it there, the most frequent first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub asleep_in: Vec<(String, f64)>,
-    /// Distribution of the sampled latencies: at most so many nanoseconds, and more than the bound before, so many
+    /// Shares of the time in which tasks anywhere on the machine stood still for want of a CPU, of memory, of a device: the
+    /// median over the runs; left out where the system does not tell.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stalled: Option<Stalled>,
+    /// The rate of the timed pass, in which each operation includes the reading of the clock: the median over the runs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub timed_ops_per_s: Option<f64>,
+    /// Distribution of these latencies: at most so many nanoseconds, and more than the bound before, so many
     /// operations; bounds are a fifth apart, and those without operations are left out.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub latency: Vec<(u64, u64)>,
@@ -163,6 +173,7 @@ impl Row {
             machine: origin.machine.clone(),
             kernel: origin.kernel.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            processes: false,
             bytes_per_file: None,
             fairness: None,
             rates: Vec::new(),
@@ -174,11 +185,18 @@ impl Row {
             asleep: None,
             for_cpu: None,
             asleep_in: Vec::new(),
+            stalled: None,
+            timed_ops_per_s: None,
             latency: Vec::new(),
             hottest: Vec::new(),
             file_system: None,
             command: origin.command.clone(),
         }
+    }
+
+    /// The number of tasks, for a person: `4`, or `4 processes`.
+    pub(crate) fn tasks_in_words(&self) -> String {
+        format!("{}{}", self.tasks, if self.processes { " processes" } else { "" })
     }
 
     /// The row as a line of JSON, with its newline.
@@ -225,6 +243,12 @@ impl Row {
         let idle: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.idle).collect();
         self.idle = median(&idle);
         self.set_sleep(outcomes);
+        let timed: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.timed_ops_per_s).collect();
+        self.timed_ops_per_s = median(&timed);
+        let stalled: Vec<Stalled> = outcomes.iter().filter_map(|outcome| outcome.stalled).collect();
+        let median_of = |part: fn(&Stalled) -> f64| median(&stalled.iter().map(part).collect::<Vec<_>>());
+        let (cpu, memory, io) = (median_of(|s| s.cpu), median_of(|s| s.memory), median_of(|s| s.io));
+        self.stalled = cpu.zip(memory).zip(io).map(|((cpu, memory), io)| Stalled { cpu, memory, io });
         self.hottest = outcomes.first().map(|outcome| outcome.hottest.clone()).unwrap_or_default();
         let switches: Option<u64> = outcomes.iter().map(|outcome| outcome.context_switches).sum();
         self.switches_per_op = switches.filter(|_| self.ops > 0).map(|count| count as f64 / self.ops as f64);

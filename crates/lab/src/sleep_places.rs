@@ -1,7 +1,7 @@
 //! Sleep places: where in the kernel tasks sleep while a benchmark runs, on any file system and without privileges.
 //!
 //! # Theory
-//! `/proc/self/task/TID/wchan` names the function of the kernel in which a thread of this process sleeps, past the
+//! `/proc/TID/wchan` names the function of the kernel in which a thread, of this process or another, sleeps, past the
 //! scheduler and the lock's own functions: who called the lock. Looked up every few milliseconds, these names say what a
 //! foreign file system's tasks wait for, as the hottest lines do on a simulated machine. A task that runs, or would if it
 //! had a CPU, is in none. A look costs microseconds, so only a few tasks are looked at each time, in turn.
@@ -24,7 +24,7 @@ pub struct SleepPlaces {
 }
 
 impl SleepPlaces {
-    /// Of the threads of this process with these numbers.
+    /// Of the threads with these numbers.
     pub fn of(tasks: Vec<u32>) -> SleepPlaces {
         SleepPlaces { tasks, ..SleepPlaces::default() }
     }
@@ -34,7 +34,7 @@ impl SleepPlaces {
         for _ in 0..AT_ONCE.min(self.tasks.len()) {
             self.next = (self.next + 1) % self.tasks.len();
             // A task that has ended has no name any more.
-            let path = format!("/proc/self/task/{}/wchan", self.tasks[self.next]);
+            let path = format!("/proc/{}/wchan", self.tasks[self.next]);
             if let Ok(place) = fs::read_to_string(path) {
                 self.count(&place);
             }

@@ -1,6 +1,7 @@
 //! Table: results for a person, in columns.
 
 use crate::row::Row;
+use crate::stats::median;
 use std::fmt::Write as _;
 
 /// Lines of cells, printed in columns as wide as they need: the first to the left, the others to the right.
@@ -71,7 +72,7 @@ pub fn of_rows(rows: &[Row]) -> String {
             row.workload.clone(),
             row.target.clone(),
             row.cpus.to_string(),
-            row.tasks.to_string(),
+            row.tasks_in_words(),
             row.ops_per_s.map_or_else(unknown, grouped),
             deviation.map_or_else(unknown, |percent| format!("{percent:.0}%")),
             ratio.map_or_else(unknown, |ratio| format!("{ratio:.2}")),
@@ -107,6 +108,22 @@ pub fn of_rows(rows: &[Row]) -> String {
         );
     }
     for row in rows {
+        let stalled = row.stalled.unwrap_or_default();
+        for (share, what) in [(stalled.memory, "memory"), (stalled.io, "a device")] {
+            if share >= WORTH_A_LINE {
+                let _ = writeln!(
+                    text,
+                    "{} on {}, {} CPUs: for {:.0}% of the time some task stood still for {what}",
+                    row.workload,
+                    row.target,
+                    row.cpus,
+                    100.0 * share
+                );
+            }
+        }
+    }
+    text.push_str(&of_timing(rows));
+    for row in rows {
         if let Some(bytes) = row.bytes_per_file {
             let files = grouped(row.ops as f64 / row.runs.max(1) as f64);
             let _ = writeln!(
@@ -116,6 +133,20 @@ pub fn of_rows(rows: &[Row]) -> String {
         }
     }
     text
+}
+
+/// What timing each operation would have cost the rates, had it not had a pass of its own.
+fn of_timing(rows: &[Row]) -> String {
+    let slower = |row: &Row| Some(1.0 - row.timed_ops_per_s? / row.ops_per_s?);
+    let costs: Vec<f64> = rows.iter().filter_map(slower).collect();
+    let most = costs.iter().copied().fold(0.0, f64::max);
+    median(&costs).map_or_else(String::new, |median| {
+        format!(
+            "p50, p99 and max are of a pass of their own after the counted one; its rate is {:.0}% lower (at most {:.0}%)\n",
+            100.0 * median.max(0.0),
+            100.0 * most
+        )
+    })
 }
 
 fn unknown() -> String {

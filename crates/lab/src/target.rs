@@ -22,6 +22,7 @@ use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant};
 use sluice_vfs as vfs;
 use sluice_vfs::Errno;
+use std::path::Path;
 
 /// An open file of one task. It means nothing to other tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +41,17 @@ pub enum Open {
     Create(u32),
     /// An existing file; each `write` goes to its end (`O_APPEND`).
     Append,
+    /// An existing file, for reading and writing past the page cache (`O_DIRECT`), by [`Block`]s; `EOPNOTSUPP` where the
+    /// file system cannot.
+    Direct,
 }
+
+/// Bytes of a block.
+pub const BLOCK: usize = 4096;
+
+/// A buffer of one block that lies in memory as `O_DIRECT` wants it.
+#[repr(C, align(4096))]
+pub struct Block(pub [u8; BLOCK]);
 
 /// What a lock call asks for: to have the file exclusively, or to let go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,6 +137,11 @@ pub trait Target: Send + Sync {
     /// Whether a task changes the thread that asks for it, which then can serve nothing else.
     fn changes_thread(&self) -> bool {
         true
+    }
+
+    /// The directory of the host in which other processes can be its tasks, if there is one.
+    fn place(&self) -> Option<&Path> {
+        None
     }
 }
 

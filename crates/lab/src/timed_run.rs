@@ -1,9 +1,11 @@
 //! Timed run: one workload on one target with a number of pinned tasks, once.
 //!
+//! A task is a thread, or, on a directory, a process if one asks for it.
+//!
 //! # Theory
 //! ```text
-//!  task 1   set up | warm up |##########|          verify | tidy
-//!  task 2   set up | warm up |##########|          verify | tidy
+//!  task 1   set up | warm up |##########| timed pass | verify | tidy
+//!  task 2   set up | warm up |##########| timed pass | verify | tidy
 //!  ...                       |          |
 //!  conductor            barrier      stop = true
 //!                       start         end
@@ -12,24 +14,30 @@
 //! is all operations over the time from start to end. Tasks that work in passes are timed by their own clocks
 //! while a pass lasts and their rates are added up; they look at `stop` only between passes, and work at least one.
 //!
-//! One operation in [`SAMPLE_EVERY`] is timed for the distribution of latencies: reading the clock twice costs as
-//! much as a fast call, and timing all of them would be half of what is measured.
+//! Nothing is timed while operations are counted. Latencies come from a pass of their own after it, which
+//! also shows what timing each operation would have cost the rate ([`Outcome::timed_ops_per_s`]).
+
+mod processes;
+mod task;
+mod threads;
+
+pub use processes::serve;
 
 use crate::corpus::Corpus;
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Context, Result};
 use crate::interrupt::Interrupt;
-use crate::machine::{self, CpuTime, TaskTime};
+use crate::machine::{self, CpuTime, Stalled, TaskTime};
 use crate::row::HotLine;
 use crate::sleep_places::SleepPlaces;
-use crate::target::{Calls, Target, remove_emptied, remove_tree, with_task};
-use crate::workload::{Seat, Shape, Task, Workload};
+use crate::target::{Target, remove_tree, with_task};
+use crate::workload::{Shape, Workload};
 use hdrhistogram::Histogram;
-use sluice_sync::atomic::{AtomicBool, Ordering};
+use processes::Processes;
+use serde::{Deserialize, Serialize};
 use sluice_sync::time::{Duration, Instant};
-use sluice_sync::{Arc, Barrier, Mutex, cpu, thread};
-
-/// One in how many operations has its latency taken.
-pub const SAMPLE_EVERY: u64 = 16;
+use sluice_sync::{Arc, thread};
+use std::path::Path;
+use task::Part;
 
 /// How often the conductor looks where tasks sleep.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -38,7 +46,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const SETTLED: Duration = Duration::from_millis(40);
 
 /// When a run ends.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Limit {
     /// After this time.
     Time(Duration),
@@ -62,6 +70,8 @@ pub struct Setting<'a> {
     pub limit: Limit,
     /// Files for the workloads that unpack some.
     pub corpus: &'a Arc<Corpus>,
+    /// Each task is a process of this program, the `sluice` binary; `None`: a thread.
+    pub processes: Option<&'a Path>,
 }
 
 /// What came out of a run.
@@ -70,8 +80,10 @@ pub struct Outcome {
     pub ops: u64,
     /// Their rate.
     pub ops_per_s: f64,
-    /// Latencies of sampled operations, in nanoseconds.
+    /// Latencies of the operations of the timed pass, in nanoseconds.
     pub latency_ns: Histogram<u64>,
+    /// The rate of that pass, in which reading the clock is a part of each operation.
+    pub timed_ops_per_s: Option<f64>,
     /// Share of time that the CPUs used were idle, 0 to 1.
     pub idle: Option<f64>,
     /// Where else their time went, where the system tells.
@@ -82,6 +94,8 @@ pub struct Outcome {
     pub task_time: Option<(TaskTime, Duration)>,
     /// Where they slept.
     pub sleep_places: SleepPlaces,
+    /// For how much of the time tasks anywhere on the machine stood still for want of something, where the system tells.
+    pub stalled: Option<Stalled>,
     /// The lines waited for most, on a simulated machine.
     pub hottest: Vec<HotLine>,
 }
@@ -93,11 +107,13 @@ impl Outcome {
             ops,
             ops_per_s,
             latency_ns: latencies(),
+            timed_ops_per_s: None,
             idle: None,
             cpu_time: None,
             context_switches: None,
             task_time: None,
             sleep_places: SleepPlaces::default(),
+            stalled: None,
             hottest: Vec::new(),
         }
     }
@@ -112,59 +128,17 @@ pub fn latencies() -> Histogram<u64> {
 /// Runs once.
 ///
 /// # Errors
-/// Those of the calls, a wrong result, or [`Failure::Interrupted`].
+/// Those of the calls, a wrong result, or [`Failure::Interrupted`](crate::failure::Failure::Interrupted).
 pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome> {
     with_task(setting.target, |calls| {
         calls.mkdir(setting.dir)?;
         Ok(calls.mkdir(&shared(setting.dir))?)
     })
     .context(|| format!("mkdir {}", setting.dir))?;
-    let conductor = Conductor {
-        // The conductor waits too.
-        ready: Barrier::new(setting.tasks + 1),
-        start: Barrier::new(setting.tasks + 1),
-        stop: AtomicBool::new(false),
-        failed: AtomicBool::new(false),
-        tasks: Mutex::new(Vec::new()),
+    let outcome = match setting.processes {
+        None => threads::with_crew(setting, |crew| conduct(setting, crew, interrupt)),
+        Some(program) => conduct(setting, Processes::start(setting, program)?, interrupt),
     };
-    let outcome: Result<Outcome> = thread::scope(|scope| {
-        let tasks: Vec<_> = (0..setting.tasks)
-            .map(|index| {
-                scope.spawn({
-                    let conductor = &conductor;
-                    move || perform(setting, index, conductor)
-                })
-            })
-            .collect();
-        conductor.ready.wait();
-        if conductor.failed.load(Ordering::Acquire) {
-            conductor.stop.store(true, Ordering::Release);
-        }
-        let mut sleep_places = SleepPlaces::of(std::mem::take(&mut *conductor.tasks.lock()));
-        let before = CpuTime::now(setting.cpus);
-        let start = Instant::now();
-        conductor.start.wait();
-        if let Limit::Time(time) = setting.limit {
-            watch(&mut sleep_places, time, interrupt);
-            conductor.stop.store(true, Ordering::Release);
-        }
-        let end = Instant::now();
-        let after_time = CpuTime::now(setting.cpus);
-        while !tasks.iter().all(thread::ScopedJoinHandle::is_finished) {
-            if interrupt.is_raised() {
-                conductor.stop.store(true, Ordering::Release);
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        let steady_time = matches!(setting.limit, Limit::Time(_)) && setting.workload.shape == Shape::Steady;
-        let after = if steady_time { after_time } else { CpuTime::now(setting.cpus) };
-        let mut parts = Vec::with_capacity(tasks.len());
-        for task in tasks {
-            parts.push(task.join().unwrap_or_else(|_| Err(Failure::Failed("a task panicked".into())))?);
-        }
-        let cpu_time = before.zip(after).map(|(before, after)| after.since(before));
-        Ok(Outcome { sleep_places, ..sum_up(setting, &parts, start, end, cpu_time) })
-    });
     let cleared = with_task(setting.target, |calls| Ok(remove_tree(calls, setting.dir)?));
     let outcome = outcome?;
     cleared?;
@@ -172,60 +146,59 @@ pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome
     Ok(outcome)
 }
 
-/// What the tasks and their conductor share.
-struct Conductor {
-    ready: Barrier,         // immutable
-    start: Barrier,         // immutable
-    stop: AtomicBool,       // atomic (stop): set by the conductor, once
-    failed: AtomicBool,     // atomic (failed): set by tasks before `ready`, read after it
-    tasks: Mutex<Vec<u32>>, // filled by tasks before `ready`, read after it
+/// The tasks of a run, whatever they are.
+trait Crew {
+    /// Waits until all have set up, and says by which numbers the kernel knows them. When one could not, all are told
+    /// to stop.
+    fn ready(&mut self) -> Result<Vec<u32>>;
+
+    /// Lets all begin.
+    fn begin(&mut self);
+
+    /// Whether one of them, who are looked at in turn, has ended already, which only a failure explains before they are told to stop.
+    fn misses_one(&mut self) -> bool;
+
+    /// Tells all to stop; more than once is fine.
+    fn stop(&mut self);
+
+    /// Whether all have ended.
+    fn has_ended(&mut self) -> bool;
+
+    /// What each has done.
+    ///
+    /// # Errors
+    /// That of the first that failed.
+    fn parts(self) -> Result<Vec<Part>>;
 }
 
-/// What one task has done.
-struct Part {
-    ops: u64,
-    /// Time inside passes.
-    in_passes: Duration,
-    end: Instant,
-    latency_ns: Histogram<u64>,
-    context_switches: Option<u64>,
-    task_time: Option<(TaskTime, Duration)>,
-}
-
-impl Part {
-    /// What a task has done by now.
-    fn ending(ops: u64, in_passes: Duration, latency_ns: Histogram<u64>) -> Part {
-        let end = Instant::now();
-        Part { ops, in_passes, end, latency_ns, context_switches: None, task_time: None }
+/// A run, from the moment when its tasks set up.
+fn conduct(setting: &Setting<'_>, mut crew: impl Crew, interrupt: &Interrupt) -> Result<Outcome> {
+    let mut sleep_places = SleepPlaces::of(crew.ready()?);
+    let (before, stalled) = (CpuTime::now(setting.cpus), Stalled::now());
+    let start = machine::monotonic();
+    crew.begin();
+    if let Limit::Time(time) = setting.limit {
+        watch(&mut sleep_places, time, || interrupt.is_raised() || crew.misses_one());
+        crew.stop();
     }
-}
-
-/// The life of one task, on its own thread.
-fn perform(setting: &Setting<'_>, index: usize, conductor: &Conductor) -> Result<Part> {
-    let prepared = set_up(setting, index);
-    if prepared.is_err() {
-        // Release(failed): pairs with the load after the barrier.
-        conductor.failed.store(true, Ordering::Release);
+    let end = machine::monotonic();
+    let (after_time, after_stalled) = (CpuTime::now(setting.cpus), Stalled::now());
+    while !crew.has_ended() {
+        if interrupt.is_raised() {
+            crew.stop();
+        }
+        thread::sleep(Duration::from_millis(1));
     }
-    conductor.tasks.lock().push(machine::task_number());
-    // Whatever happened, come to the barriers: the others wait for everybody.
-    conductor.ready.wait();
-    conductor.start.wait();
-    let (mut calls, mut task, dir) = prepared?;
-    let (before, time_before, start) = (machine::context_switches(), TaskTime::now(), Instant::now());
-    let mut part = match setting.workload.shape {
-        Shape::Passes => work_in_passes(&mut *task, &mut *calls, setting.limit, &conductor.stop),
-        _ => work_steadily(&mut *task, &mut *calls, setting.limit, &conductor.stop),
+    let steady_time = matches!(setting.limit, Limit::Time(_)) && setting.workload.shape == Shape::Steady;
+    let (after, after_stalled, length) = if steady_time {
+        (after_time, after_stalled, end - start)
+    } else {
+        (CpuTime::now(setting.cpus), Stalled::now(), machine::monotonic() - start)
     };
-    if let Ok(part) = &mut part {
-        part.context_switches = before.zip(machine::context_switches()).map(|(before, after)| after - before);
-        let spent = time_before.zip(TaskTime::now()).map(|(before, after)| after.since(before));
-        part.task_time = spent.map(|spent| (spent, start.elapsed())).filter(|(_, all)| *all >= SETTLED);
-    }
-    let verified = part.and_then(|part| task.verify(&mut *calls, setting.target).map(|()| part));
-    task.tidy(&mut *calls).context(|| "tidying up")?;
-    remove_emptied(|| calls.rmdir(&dir)).context(|| "tidying up")?;
-    verified
+    let parts = crew.parts()?;
+    let cpu_time = before.zip(after).map(|(before, after)| after.since(before));
+    let stalled = stalled.zip(after_stalled).map(|(before, after)| after.share_since(before, length));
+    Ok(Outcome { sleep_places, stalled, ..sum_up(setting, &parts, start, end, cpu_time) })
 }
 
 /// The directory of all tasks of a run.
@@ -233,108 +206,11 @@ fn shared(dir: &str) -> String {
     format!("{dir}/shared")
 }
 
-type Prepared = (Box<dyn Calls>, Box<dyn Task>, String);
-
-fn set_up(setting: &Setting<'_>, index: usize) -> Result<Prepared> {
-    if let Some(&number) = setting.cpus.get(index % setting.cpus.len().max(1)) {
-        cpu::pin(number).context(|| format!("cannot use CPU {number}"))?;
-    }
-    let mut calls = setting.target.task()?;
-    let dir = format!("{}/task-{index}", setting.dir);
-    calls.mkdir(&dir)?;
-    let seat = Seat { dir: dir.clone(), shared: shared(setting.dir), index, corpus: setting.corpus.clone() };
-    let mut task = (setting.workload.task)(seat);
-    if setting.workload.shape == Shape::Steady {
-        task.prepare(&mut *calls).context(|| "setting up")?;
-        warm_up(&mut *task, &mut *calls, setting.limit).context(|| "warming up")?;
-    }
-    Ok((calls, task, dir))
-}
-
-fn warm_up(task: &mut dyn Task, calls: &mut dyn Calls, limit: Limit) -> Result<()> {
-    let (time, ops) = match limit {
-        Limit::Time(time) => ((time / 10).min(Duration::from_millis(50)), u64::MAX),
-        Limit::Ops(ops) => (Duration::from_millis(50), ops / 10),
-    };
-    let start = Instant::now();
-    for done in 0..ops {
-        if done.is_multiple_of(SAMPLE_EVERY) && start.elapsed() >= time {
-            break;
-        }
-        task.step(calls)?;
-    }
-    Ok(())
-}
-
-fn work_steadily(
-    task: &mut dyn Task,
-    calls: &mut dyn Calls,
-    limit: Limit,
-    stop: &AtomicBool,
-) -> Result<Part> {
-    let most = if let Limit::Ops(ops) = limit { ops } else { u64::MAX };
-    let mut latency_ns = latencies();
-    let mut ops = 0;
-    // Relaxed: an operation more or less is no harm; the join orders the results.
-    while ops < most && !stop.load(Ordering::Relaxed) {
-        step(task, calls, ops, &mut latency_ns)?;
-        ops += 1;
-    }
-    Ok(Part::ending(ops, Duration::ZERO, latency_ns))
-}
-
-fn work_in_passes(
-    task: &mut dyn Task,
-    calls: &mut dyn Calls,
-    limit: Limit,
-    stop: &AtomicBool,
-) -> Result<Part> {
-    let most = if let Limit::Ops(ops) = limit { ops } else { u64::MAX };
-    let mut latency_ns = latencies();
-    let (mut ops, mut in_passes) = (0, Duration::ZERO);
-    loop {
-        task.prepare(calls).context(|| "preparing a pass")?;
-        let start = Instant::now();
-        loop {
-            let more = step(task, calls, ops, &mut latency_ns)?;
-            ops += 1;
-            if !more {
-                break;
-            }
-        }
-        in_passes += start.elapsed();
-        // Relaxed: as above.
-        if ops >= most || stop.load(Ordering::Relaxed) {
-            return Ok(Part::ending(ops, in_passes, latency_ns));
-        }
-    }
-}
-
-#[inline]
-fn step(
-    task: &mut dyn Task,
-    calls: &mut dyn Calls,
-    number: u64,
-    latency_ns: &mut Histogram<u64>,
-) -> Result<bool> {
-    if !number.is_multiple_of(SAMPLE_EVERY) {
-        return Ok(task.step(calls)?);
-    }
-    let start = Instant::now();
-    let more = task.step(calls)?;
-    latency_ns.saturating_record(nanoseconds(start.elapsed()));
-    Ok(more)
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
 fn sum_up(
     setting: &Setting<'_>,
     parts: &[Part],
-    start: Instant,
-    end: Instant,
+    start: Duration,
+    end: Duration,
     cpu_time: Option<CpuTime>,
 ) -> Outcome {
     let mut latency_ns = latencies();
@@ -354,7 +230,16 @@ fn sum_up(
     let task_time = parts.iter().map(|part| part.task_time).collect::<Option<Vec<_>>>();
     let task_time = task_time.map(|times| times.into_iter().fold(Default::default(), total));
     let idle = cpu_time.filter(|time| time.total > 0).map(|time| time.idle as f64 / time.total as f64);
-    Outcome { latency_ns, idle, cpu_time, context_switches, task_time, ..Outcome::new(ops, ops_per_s) }
+    let timed_ops_per_s = Some(parts.iter().map(|part| part.timed_ops_per_s).sum());
+    Outcome {
+        latency_ns,
+        timed_ops_per_s,
+        idle,
+        cpu_time,
+        context_switches,
+        task_time,
+        ..Outcome::new(ops, ops_per_s)
+    }
 }
 
 fn rate(ops: u64, time: Duration) -> f64 {
@@ -366,10 +251,10 @@ pub fn total((a, all_a): (TaskTime, Duration), (b, all_b): (TaskTime, Duration))
     (TaskTime { on_cpu: a.on_cpu + b.on_cpu, for_cpu: a.for_cpu + b.for_cpu }, all_a + all_b)
 }
 
-/// Looks where tasks sleep for `time`, or until the interrupt.
-fn watch(sleep_places: &mut SleepPlaces, time: Duration, interrupt: &Interrupt) {
+/// Looks where tasks sleep for `time`, or until it is `over`.
+fn watch(sleep_places: &mut SleepPlaces, time: Duration, mut over: impl FnMut() -> bool) {
     let start = Instant::now();
-    while !interrupt.is_raised() {
+    while !over() {
         let left = time.saturating_sub(start.elapsed());
         if left.is_zero() {
             return;
@@ -382,14 +267,17 @@ fn watch(sleep_places: &mut SleepPlaces, time: Duration, interrupt: &Interrupt) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::{HostDir, Library};
+    use crate::failure::Failure;
+    use crate::target::{Calls, HostDir, Library};
     use crate::workload::find;
+    use sluice_sync::cpu;
 
     fn run(name: &str, target: &dyn Target, tasks: usize, limit: Limit) -> Result<Outcome> {
         let corpus = Arc::new(Corpus::generated(50));
         let cpus = cpu::allowed();
         let workload = find(name).unwrap();
-        let setting = Setting { workload, target, dir: "run", cpus: &cpus, tasks, limit, corpus: &corpus };
+        let (dir, corpus, processes) = ("run", &corpus, None);
+        let setting = Setting { workload, target, dir, cpus: &cpus, tasks, limit, corpus, processes };
         timed_run(&setting, &Interrupt::new())
     }
 
@@ -453,6 +341,7 @@ mod tests {
             tasks: 1,
             limit,
             corpus: &corpus,
+            processes: None,
         };
         assert!(matches!(timed_run(&setting, &interrupt), Err(Failure::Interrupted)));
     }

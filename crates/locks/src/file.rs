@@ -82,7 +82,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::WouldBlock`], [`LockError::NoLocks`].
     pub fn set_range(&self, request: &RangeRequest) -> Result<(), LockError> {
-        self.request(request, false, NO_WAIT).map(drop)
+        self.set_range_noting(request, None, || ())
     }
 
     /// F_SETLKW: locks, sleeping while others hold conflicting locks. What the owner holds of the range already
@@ -92,7 +92,25 @@ impl FileLocks {
     /// [`LockError::Deadlock`], [`LockError::NoLocks`], and by `cancel` [`LockError::Interrupted`] and
     /// [`LockError::TimedOut`].
     pub fn set_range_wait(&self, request: &RangeRequest, cancel: &Cancel) -> Result<(), LockError> {
-        self.wait(request, false, cancel)
+        self.set_range_noting(request, Some(cancel), || ())
+    }
+
+    /// [`set_range_wait`](Self::set_range_wait), or without `cancel` [`set_range`](Self::set_range). When the lock is
+    /// granted `note` is called with the ranges locked: it must not call this crate. So what it notes, and what is
+    /// noted by [`release_owner_noting`](Self::release_owner_noting), is in the order of grants and releases.
+    ///
+    /// # Errors
+    /// As those.
+    pub fn set_range_noting(
+        &self,
+        request: &RangeRequest,
+        cancel: Option<&Cancel>,
+        note: impl Fn(),
+    ) -> Result<(), LockError> {
+        match cancel {
+            None => self.request(request, false, NO_WAIT, note).map(drop),
+            Some(cancel) => self.wait(request, false, cancel, note),
+        }
     }
 
     /// F_SETLKW without a thread that sleeps: if the request must wait, `done` is called with the outcome, by
@@ -115,7 +133,16 @@ impl FileLocks {
     /// Unlocks all ranges of `owner`: due at any close of the file by a process, and at the last close of a
     /// description. Its waiting requests stay; [`cancel`](Self::cancel) them when the owner dies.
     pub fn release_owner(&self, owner: Owner) {
-        self.change(false, |ranges, around, outcomes| ranges.release(around, owner, outcomes));
+        self.release_owner_noting(owner, || ());
+    }
+
+    /// As [`release_owner`](Self::release_owner); then `note` is called, see
+    /// [`set_range_noting`](Self::set_range_noting).
+    pub fn release_owner_noting(&self, owner: Owner, note: impl FnOnce()) {
+        self.change(false, |ranges, around, outcomes| {
+            ranges.release(around, owner, outcomes);
+            note();
+        });
     }
 
     // flock.
@@ -127,7 +154,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::WouldBlock`], [`LockError::NoLocks`].
     pub fn set_flock(&self, owner: u64, pid: i32, kind: Kind) -> Result<(), LockError> {
-        self.request(&whole(owner, pid, kind), true, NO_WAIT).map(drop)
+        self.request(&whole(owner, pid, kind), true, NO_WAIT, || ()).map(drop)
     }
 
     /// flock: as [`set_flock`](Self::set_flock), but sleeps while others hold conflicting locks.
@@ -135,7 +162,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::NoLocks`], and by `cancel` [`LockError::Interrupted`] and [`LockError::TimedOut`].
     pub fn set_flock_wait(&self, owner: u64, pid: i32, kind: Kind, cancel: &Cancel) -> Result<(), LockError> {
-        self.wait(&whole(owner, pid, kind), true, cancel)
+        self.wait(&whole(owner, pid, kind), true, cancel, || ())
     }
 
     /// As [`submit_range`](Self::submit_range), for flock.
@@ -221,17 +248,24 @@ impl FileLocks {
         }) || self.has_leases(Breaking::Open(Kind::Exclusive))
     }
 
-    /// Makes a request in one of the two spaces.
+    /// Makes a request in one of the two spaces, and calls `note` with it locked if the request is granted at once.
     pub(crate) fn request(
         &self,
         request: &RangeRequest,
         is_flock: bool,
         then: Option<impl FnOnce() -> Then>,
+        note: impl FnOnce(),
     ) -> Result<Submitted, LockError> {
         if is_flock {
             return self.request_flock(request, then);
         }
-        self.submit(false, |ranges, around, outcomes| ranges.request(around, *request, then, outcomes))
+        self.submit(false, |ranges, around, outcomes| {
+            let submitted = ranges.request(around, *request, then, outcomes)?;
+            if submitted == Submitted::Granted {
+                note();
+            }
+            Ok(submitted)
+        })
     }
 
     fn request_flock(
@@ -283,9 +317,15 @@ impl FileLocks {
         submitted
     }
 
-    /// The request of `ticket`, which was called, comes for its lock.
-    pub(crate) fn claim(&self, ticket: &Ticket) -> Option<Result<(), LockError>> {
-        self.change(ticket.is_flock, |space, around, outcomes| space.claim(around, ticket.place, outcomes))
+    /// The request of `ticket`, which was called, comes for its lock; `note` is called as by `request`.
+    pub(crate) fn claim(&self, ticket: &Ticket, note: impl FnOnce()) -> Option<Result<(), LockError>> {
+        self.change(ticket.is_flock, |space, around, outcomes| {
+            let claimed = space.claim(around, ticket.place, outcomes)?;
+            if claimed.is_ok() {
+                note();
+            }
+            Some(claimed)
+        })
     }
 
     /// Makes a request that takes `done` if it has to wait. If it need not, `done` is dropped here and not
@@ -294,17 +334,23 @@ impl FileLocks {
         let mut kept = Some(done);
         // Asked for at most once; the spare is never built.
         let then = || Then::Tell(kept.take().unwrap_or_else(|| Box::new(drop)));
-        self.request(request, is_flock, Some(then))
+        self.request(request, is_flock, Some(then), || ())
     }
 
     /// Makes a request, and sleeps if it has to wait.
-    fn wait(&self, request: &RangeRequest, is_flock: bool, cancel: &Cancel) -> Result<(), LockError> {
+    fn wait(
+        &self,
+        request: &RangeRequest,
+        is_flock: bool,
+        cancel: &Cancel,
+        note: impl Fn(),
+    ) -> Result<(), LockError> {
         // Built only when the request waits, to keep the allocation off the fast path.
         let mut slot = None;
         let then = || Then::Call(slot.insert(Arc::<Slot>::default()).clone());
-        match (self.request(request, is_flock, Some(then))?, slot) {
+        match (self.request(request, is_flock, Some(then), &note)?, slot) {
             (Submitted::Waiting(ticket), Some(slot)) => {
-                Slot::sleep(&slot, cancel, || self.claim(&ticket), || self.cancel(&ticket))
+                Slot::sleep(&slot, cancel, || self.claim(&ticket, &note), || self.cancel(&ticket))
             }
             _ => Ok(()),
         }

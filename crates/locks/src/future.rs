@@ -71,6 +71,7 @@ impl<L: Deref<Target = FileLocks> + Unpin> Future for LockFuture<L> {
                 &this.request,
                 this.is_flock,
                 Some(|| Then::Call(slot.insert(Arc::<Slot>::default()).clone())),
+                || (),
             );
             this.stage = match (submitted, slot) {
                 (Ok(Submitted::Waiting(ticket)), Some(slot)) => Stage::Waiting(ticket, slot),
@@ -78,7 +79,7 @@ impl<L: Deref<Target = FileLocks> + Unpin> Future for LockFuture<L> {
             };
         }
         if let Stage::Waiting(ticket, slot) = &this.stage {
-            this.stage = Stage::Decided(ready!(slot.poll(context, || this.locks.claim(ticket))));
+            this.stage = Stage::Decided(ready!(slot.poll(context, || this.locks.claim(ticket, || ()))));
         }
         match this.stage {
             Stage::Decided(outcome) => Poll::Ready(outcome),

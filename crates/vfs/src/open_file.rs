@@ -30,9 +30,12 @@ pub(crate) struct OpenFile {
     /// How many descriptors point here; 0 for ever after the last. *Atomic (stands alone).*
     descriptors: AtomicU32,
     _who_shares_it: Gap<60>,
-    /// It has asked for an OFD lock or a flock. *Atomic (end), set once.*
-    is_owner: AtomicBool,
-    _who_locks: Gap<63>,
+    /// It has asked for an OFD lock or a lease. *Atomic (end), set once.*
+    may_own_ranges: AtomicBool,
+    _who_locks_ranges: Gap<63>,
+    /// It has asked for a flock. *Atomic (end), set once.*
+    may_own_flock: AtomicBool,
+    _who_locks_all: Gap<63>,
     /// Where the next read or write goes. *Protected by itself; held across that read or write.*
     pub(crate) cursor: Cursor,
 }
@@ -60,11 +63,16 @@ impl OpenFile {
             _who_uses_it: Gap::new(),
             descriptors: AtomicU32::new(1),
             _who_shares_it: Gap::new(),
-            is_owner: AtomicBool::new(false),
-            _who_locks: Gap::new(),
+            may_own_ranges: AtomicBool::new(false),
+            _who_locks_ranges: Gap::new(),
+            may_own_flock: AtomicBool::new(false),
+            _who_locks_all: Gap::new(),
             cursor: Cursor::new(),
         });
-        name_fields!(file, OpenFile { location, login, flags, ended, descriptors, is_owner, cursor });
+        name_fields!(
+            file,
+            OpenFile { location, login, flags, ended, descriptors, may_own_ranges, may_own_flock, cursor }
+        );
         Ok(file)
     }
 
@@ -106,10 +114,14 @@ impl OpenFile {
     }
 
     fn release_locks(&self) {
-        if let (Some(id), Some(locks)) = (self.id_if_owner(), self.inode().locks_if_any()) {
+        let Some(locks) = self.inode().locks_if_any() else { return };
+        let id = self.id();
+        if self.may_own(Owned::Ranges) {
             locks.release_owner(Owner::Description(id));
-            locks.release_flock(id);
             locks.unset_lease(id);
+        }
+        if self.may_own(Owned::Flock) {
+            locks.release_flock(id);
         }
     }
 
@@ -120,18 +132,25 @@ impl OpenFile {
     }
 
     /// To be called before a lock is asked for in the name of the description.
-    pub(crate) fn becomes_owner(&self) {
-        // SeqCst(end): pairs with id_if_owner() in a close: if that sees false, a lock that is granted later is given
+    pub(crate) fn becomes_owner(&self, of: Owned) {
+        // SeqCst(end): pairs with may_own() in a close: if that sees false, a lock that is granted later is given
         // back at once. Once set, it is only read.
-        if !self.is_owner.load(Ordering::SeqCst) {
-            self.is_owner.store(true, Ordering::SeqCst);
+        if !self.may_own(of) {
+            self.owned(of).store(true, Ordering::SeqCst);
         }
     }
 
-    /// [`id`](Self::id), if the description ever asked for a lock.
-    pub(crate) fn id_if_owner(&self) -> Option<u64> {
+    /// False if the description never asked for a lock of that kind.
+    pub(crate) fn may_own(&self, of: Owned) -> bool {
         // SeqCst(end): pairs with becomes_owner().
-        self.is_owner.load(Ordering::SeqCst).then(|| self.id())
+        self.owned(of).load(Ordering::SeqCst)
+    }
+
+    fn owned(&self, of: Owned) -> &AtomicBool {
+        match of {
+            Owned::Ranges => &self.may_own_ranges,
+            Owned::Flock => &self.may_own_flock,
+        }
     }
 
     pub(crate) fn flags(&self) -> OpenFlags {
@@ -173,6 +192,14 @@ impl OpenFile {
     pub(crate) fn updates_atime(&self) -> bool {
         self.location.mount.updates_atime() && !self.flags().contains(OpenFlags::NOATIME)
     }
+}
+
+/// What an open file description can own of a file. The two know nothing of each other, down to the line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owned {
+    /// OFD locks and leases.
+    Ranges,
+    Flock,
 }
 
 /// Whether a description with these flags has its file open, and does not only name a place.

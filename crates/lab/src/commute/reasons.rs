@@ -78,10 +78,16 @@ const KNOWN: &[Known] = &[
         why: "two blocks of one page: it is changed as a whole",
     },
     Known {
-        calls: &["posix-lock", "ofd-lock", "flock"],
+        calls: &["ofd-lock", "flock"],
         owner: "OpenFile",
-        field: "is_owner",
+        field: "may_own",
         why: "the first lock of an open file says that its last close must look for locks",
+    },
+    Known {
+        calls: &["posix-lock"],
+        owner: "vfs/src/process/lock_notes.rs",
+        field: "",
+        why: "the first lock of a file by a process says that a close must look for locks",
     },
     Known {
         calls: &["creat", "mkdir", "symlink", "link", "rename"],

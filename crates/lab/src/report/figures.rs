@@ -143,7 +143,7 @@ impl Curves<'_> {
             vec![
                 Cell::from(name.clone()),
                 row.cpus.to_string().into(),
-                row.tasks.to_string().into(),
+                row.tasks_in_words().into(),
                 row.runs.to_string().into(),
                 row.ops_per_s.map_or_else(unknown, grouped).into(),
                 interval

@@ -1,7 +1,7 @@
 //! Host directory: the target `dir:PATH`, any mounted file system, by system calls.
 //!
 //! # Theory
-//! Tasks are threads, but each takes a table of descriptors of its own (`unshare(CLONE_FILES)`), because
+//! Tasks are threads (or processes of one thread), and each takes a table of descriptors of its own (`unshare(CLONE_FILES)`), because
 //! Linux makes that table the owner of POSIX locks, and because threads that share one contend for it at
 //! every open. To the file system the tasks then look like processes. Where that call is forbidden (a container
 //! without `--cap-add SYS_ADMIN`) tasks share one table: everything but POSIX locks still works, and those fail
@@ -22,21 +22,28 @@ use sluice_vfs::Errno;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// A private directory of a mounted file system; removed with its contents when dropped.
+/// A directory of a mounted file system.
 pub struct HostDir {
-    dir: PrivateDir, // immutable
+    path: PathBuf,                // immutable
+    _private: Option<PrivateDir>, // removed with its contents when dropped
 }
 
 impl HostDir {
-    /// A fresh private directory below `parent`.
+    /// A fresh private directory below `parent`, gone with its contents when this value is dropped.
     ///
     /// # Errors
     /// When it cannot be created.
     pub fn below(parent: &Path) -> Result<HostDir> {
-        Ok(HostDir { dir: PrivateDir::below(parent)? })
+        let dir = PrivateDir::below(parent)?;
+        Ok(HostDir { path: dir.path().to_owned(), _private: Some(dir) })
+    }
+
+    /// The current directory, which somebody else looks after.
+    pub fn here() -> HostDir {
+        HostDir { path: PathBuf::from("."), _private: None }
     }
 }
 
@@ -48,9 +55,9 @@ impl Target for HostDir {
             Err(errno) => return Err(Failure::Failed(format!("a table of descriptors for a task: {errno}"))),
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::openat(CWD, self.dir.path(), flags, Mode::empty())
+        let root = rustix::fs::openat(CWD, &self.path, flags, Mode::empty())
             .map_err(errno)
-            .context(|| self.dir.path().display().to_string())?;
+            .context(|| self.path.display().to_string())?;
         Ok(Box::new(SystemCalls {
             root,
             own_table,
@@ -58,6 +65,10 @@ impl Target for HostDir {
             entries: vec![MaybeUninit::uninit(); 32 * 1024],
             here: PhantomData,
         }))
+    }
+
+    fn place(&self) -> Option<&Path> {
+        Some(&self.path)
     }
 }
 
@@ -81,10 +92,15 @@ impl Calls for SystemCalls {
             Open::New(mode) => (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode),
             Open::Create(mode) => (OFlags::RDWR | OFlags::CREATE, mode),
             Open::Append => (OFlags::WRONLY | OFlags::APPEND, 0),
+            Open::Direct => (OFlags::RDWR | OFlags::DIRECT, 0),
         };
         let mode = Mode::from_raw_mode(mode);
-        let file = rustix::fs::openat(&self.root, path, flags | OFlags::CLOEXEC, mode).map_err(errno)?;
-        Ok(self.files.keep(file))
+        match rustix::fs::openat(&self.root, path, flags | OFlags::CLOEXEC, mode) {
+            Ok(file) => Ok(self.files.keep(file)),
+            // Linux says so of a file system that has no direct I/O.
+            Err(rustix::io::Errno::INVAL) if how == Open::Direct => Err(Errno::EOPNOTSUPP),
+            Err(error) => Err(errno(error)),
+        }
     }
 
     fn close(&mut self, file: Handle) -> CallResult<()> {

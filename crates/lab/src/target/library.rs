@@ -71,6 +71,7 @@ impl Calls for ProcessCalls {
             Open::New(mode) => (OpenFlags::RDWR | OpenFlags::CREAT | OpenFlags::EXCL, mode),
             Open::Create(mode) => (OpenFlags::RDWR | OpenFlags::CREAT, mode),
             Open::Append => (OpenFlags::WRONLY | OpenFlags::APPEND, 0),
+            Open::Direct => (OpenFlags::RDWR | OpenFlags::DIRECT, 0),
         };
         let file = self.process.open(path, flags, mode).map_err(errno)?;
         Ok(self.files.keep(file))

@@ -118,6 +118,10 @@ impl Target for OwnMount {
     fn task(&self) -> Result<Box<dyn super::Calls>> {
         self.dir.task()
     }
+
+    fn place(&self) -> Option<&Path> {
+        self.dir.place()
+    }
 }
 
 #[cfg(test)]

@@ -3,10 +3,9 @@
 use super::place::{Place, Spot};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
-use crate::target::{CallResult, Calls, Handle, Open, Target, read_file};
+use crate::target::{BLOCK, Block, CallResult, Calls, Handle, Open, Target, read_file};
 use sluice_vfs::Errno;
 
-const BLOCK: usize = 4096;
 /// Blocks that a task goes through in turn, where it does not stay at one.
 pub(super) const MANY: usize = 256;
 
@@ -47,6 +46,21 @@ pub(super) struct Pattern {
     /// How many blocks there are to go through.
     pub(super) count: usize,
     pub(super) blocks: Blocks,
+    /// Past the page cache.
+    pub(super) direct: bool,
+}
+
+impl Pattern {
+    /// Through the page cache.
+    pub(super) fn new(
+        place: Place,
+        direction: Direction,
+        position: Position,
+        count: usize,
+        blocks: Blocks,
+    ) -> Pattern {
+        Pattern { place, direction, position, count, blocks, direct: false }
+    }
 }
 
 pub(super) fn task(seat: &Seat, pattern: Pattern) -> Box<dyn Task> {
@@ -59,7 +73,7 @@ pub(super) fn task(seat: &Seat, pattern: Pattern) -> Box<dyn Task> {
         first,
         open: None,
         steps: 0,
-        buf: vec![byte; BLOCK],
+        buf: Box::new(Block([byte; BLOCK])),
     })
 }
 
@@ -70,7 +84,7 @@ struct BlockIo {
     first: usize,         // block 0 in the file, counted in blocks
     open: Option<Handle>, // from prepare to tidy
     steps: usize,
-    buf: Vec<u8>,
+    buf: Box<Block>,
 }
 
 impl BlockIo {
@@ -95,10 +109,10 @@ impl BlockIo {
             calls.lseek(file, offset)?;
         }
         match (self.reads(), self.pattern.position) {
-            (true, Position::Given) => calls.pread(file, &mut self.buf, offset),
-            (true, _) => calls.read(file, &mut self.buf),
-            (false, Position::Given) => calls.pwrite(file, &self.buf, offset),
-            (false, _) => calls.write(file, &self.buf),
+            (true, Position::Given) => calls.pread(file, &mut self.buf.0, offset),
+            (true, _) => calls.read(file, &mut self.buf.0),
+            (false, Position::Given) => calls.pwrite(file, &self.buf.0, offset),
+            (false, _) => calls.write(file, &self.buf.0),
         }
     }
 }
@@ -108,7 +122,8 @@ impl Task for BlockIo {
         let contents: Vec<u8> =
             (0..self.pattern.count).flat_map(|block| [BlockIo::before(block); BLOCK]).collect();
         self.file.make(calls, &contents, (self.first * BLOCK) as u64)?;
-        self.open = Some(calls.open(&self.file.path, Open::ReadWrite)?);
+        let how = if self.pattern.direct { Open::Direct } else { Open::ReadWrite };
+        self.open = Some(calls.open(&self.file.path, how)?);
         Ok(())
     }
 
@@ -139,7 +154,7 @@ impl Task for BlockIo {
         }
         if self.reads() && self.steps > 0 {
             let expected = BlockIo::before((self.steps - 1) % self.pattern.count);
-            if self.buf.iter().any(|&byte| byte != expected) {
+            if self.buf.0.iter().any(|&byte| byte != expected) {
                 return wrong("the last read gave another block");
             }
         }

@@ -2,9 +2,9 @@
 //!
 //! # Sources
 //! *FxMark* (Min et al., "Understanding Manycore Scalability of File Systems", ATC 2016): names of four letters, for
-//! data or metadata, read or write, the operation, and how much is shared (low, medium, high). *will-it-scale*:
-//! `open1` and the like; where its counts differ from ours, the entry says so; `read3` and `read4` need direct I/O,
-//! which means nothing in memory. *lockperf*: the names ending in 01 and 02. *`fs_mark`*: here in two halves.
+//! data or metadata, read or write, the operation, and how much is shared (low, medium, high); its loads with direct I/O are
+//! those ending in `-direct`. *will-it-scale*:
+//! `open1` and the like; where its counts differ from ours, the entry says so. *lockperf*: the names ending in 01 and 02. *`fs_mark`*: here in two halves.
 
 use super::batch::{self, Half};
 use super::block_io::{self, Blocks, Direction, MANY, Pattern, Position};
@@ -169,6 +169,24 @@ pub static WORKLOADS: &[Workload] = &[
     steady("DWSL", "overwrite a block of a file of one's own, then fsync", |s| {
         io(&s, Place::Own, Direction::OverwriteSync, Position::Given, 1, Blocks::Private)
     }),
+    steady("DRBL-direct", "DRBL past the page cache (O_DIRECT)", |s| {
+        direct(&s, Pattern::new(Place::Own, Direction::Read, Position::Given, 1, Blocks::Private))
+    }),
+    steady("DRBM-direct", "DRBM past the page cache (O_DIRECT)", |s| {
+        direct(&s, Pattern::new(Place::Same, Direction::Read, Position::Given, 1, Blocks::Private))
+    }),
+    steady("DRBH-direct", "DRBH past the page cache (O_DIRECT)", |s| {
+        direct(&s, Pattern::new(Place::Same, Direction::Read, Position::Given, 1, Blocks::Common))
+    }),
+    steady("DWOL-direct", "DWOL past the page cache (O_DIRECT)", |s| {
+        direct(&s, Pattern::new(Place::Own, Direction::Overwrite, Position::Given, 1, Blocks::Private))
+    }),
+    steady("DWOM-direct", "DWOM past the page cache (O_DIRECT)", |s| {
+        direct(&s, Pattern::new(Place::Same, Direction::Overwrite, Position::Given, 1, Blocks::Private))
+    }),
+    steady("DWSL-direct", "DWSL past the page cache (O_DIRECT)", |s| {
+        direct(&s, Pattern::new(Place::Own, Direction::OverwriteSync, Position::Given, 1, Blocks::Private))
+    }),
     // will-it-scale.
     steady("open1", "open and close a file of one's own in one directory of all", |s| {
         open_close::flat(&s, Place::Beside)
@@ -200,6 +218,12 @@ pub static WORKLOADS: &[Workload] = &[
     }),
     steady("read2", "read 4 KiB on, through one file of all of 1 MiB, opened by each", |s| {
         io(&s, Place::Same, Direction::Read, Position::Followed, MANY, Blocks::Common)
+    }),
+    steady("read3", "read1 past the page cache (O_DIRECT)", |s| {
+        direct(&s, Pattern::new(Place::Own, Direction::Read, Position::Followed, MANY, Blocks::Private))
+    }),
+    steady("read4", "read2 past the page cache (O_DIRECT)", |s| {
+        direct(&s, Pattern::new(Place::Same, Direction::Read, Position::Followed, MANY, Blocks::Common))
     }),
     steady("readseek1", "lseek and read in a file of one's own", |s| {
         io(&s, Place::Own, Direction::Read, Position::Sought, 1, Blocks::Private)
@@ -262,5 +286,9 @@ fn io(
     count: usize,
     blocks: Blocks,
 ) -> Box<dyn Task> {
-    block_io::task(seat, Pattern { place, direction, position, count, blocks })
+    block_io::task(seat, Pattern::new(place, direction, position, count, blocks))
+}
+
+fn direct(seat: &Seat, pattern: Pattern) -> Box<dyn Task> {
+    block_io::task(seat, Pattern { direct: true, ..pattern })
 }

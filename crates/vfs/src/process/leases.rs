@@ -1,7 +1,7 @@
 //! Leases and delegations: a process is told before somebody else opens or changes a file.
 
 use super::{Fd, LockType, Process, is_regular};
-use crate::open_file::OpenFile;
+use crate::open_file::{OpenFile, Owned};
 use crate::{Caps, Errno, Inode, InodeRef, OpenFlags};
 use sluice_locks::{Breaker, Breaking, Cancel, Kind, LeaseRequest, Notice, Promise};
 use sluice_sync::rcu;
@@ -65,7 +65,7 @@ impl Process {
         };
         let opens = &inode.shared.opens;
         opens.use_leases();
-        file.becomes_owner();
+        file.becomes_owner(Owned::Ranges);
         let is_in_use = || {
             let (readers, writers) = opens.sum(inode.ino());
             match (promise, kind) {

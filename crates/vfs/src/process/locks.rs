@@ -1,7 +1,7 @@
 //! File locks: POSIX ranges, OFD ranges and flock, with their owners and close rules.
 
 use super::{Fd, Process};
-use crate::open_file::OpenFile;
+use crate::open_file::{OpenFile, Owned};
 use crate::{Errno, Whence};
 use sluice_locks::{Cancel, Kind, Owner, Range, RangeError, RangeRequest};
 
@@ -137,8 +137,10 @@ impl Process {
             FlockOperation::Shared => Kind::Shared,
             FlockOperation::Exclusive => Kind::Exclusive,
             FlockOperation::Unlock => {
-                if let (Some(id), Some(locks)) = (file.id_if_owner(), file.inode().locks_if_any()) {
-                    locks.unlock_flock(id);
+                if file.may_own(Owned::Flock)
+                    && let Some(locks) = file.inode().locks_if_any()
+                {
+                    locks.unlock_flock(file.id());
                 }
                 return Ok(());
             }
@@ -146,7 +148,7 @@ impl Process {
         if !file.flags().readable() && !file.flags().writable() {
             return Err(Errno::EBADF);
         }
-        file.becomes_owner();
+        file.becomes_owner(Owned::Flock);
         let (id, locks) = (file.id(), file.inode().locks());
         match wait {
             None => locks.set_flock(id, self.pid(), kind)?,
@@ -163,12 +165,12 @@ impl Process {
         }
     }
 
-    /// False if no lock of the file was ever asked for in this style: then there is nothing to give up, and the
+    /// False if it has no lock of the file in this style for certain: then there is nothing to give up, and the
     /// file's locks need not be looked at.
     fn may_own(&self, file: &OpenFile, style: Style) -> bool {
         match style {
-            Style::Posix => self.lock_notes.has(file.inode().dev(), file.inode().ino()),
-            Style::Ofd => file.id_if_owner().is_some(),
+            Style::Posix => self.lock_notes.has(file.inode()),
+            Style::Ofd => file.may_own(Owned::Ranges),
         }
     }
 
@@ -217,19 +219,19 @@ impl Process {
         }
         let pid = if style == Style::Posix { self.pid() } else { -1 };
         let request = RangeRequest { owner, pid, kind, range };
-        match style {
-            Style::Posix => self.lock_notes.note(file.inode().dev(), file.inode().ino()),
-            Style::Ofd => file.becomes_owner(),
+        if style == Style::Ofd {
+            file.becomes_owner(Owned::Ranges);
         }
         let locks = file.inode().locks();
-        match wait {
-            None => locks.set_range(&request)?,
-            Some(cancel) => locks.set_range_wait(&request, cancel)?,
-        }
+        locks.set_range_noting(&request, wait, || {
+            if style == Style::Posix {
+                self.lock_notes.note(file.inode());
+            }
+        })?;
         // SeqCst(note), in holds(): after the grant; pairs with the removal of the descriptor by a close.
         if style == Style::Posix && !self.descriptors.holds(fd, &file) {
             // Another thread closed the descriptor meanwhile and released what was there then.
-            locks.release_owner(owner);
+            self.release_posix_locks(&file);
             return Err(Errno::EBADF);
         }
         if style == Style::Ofd {
@@ -245,7 +247,7 @@ impl Process {
             && let Some(locks) = file.inode().locks_if_any()
             && file.check_opened().is_ok()
         {
-            locks.release_owner(Owner::Process(self.id));
+            locks.release_owner_noting(Owner::Process(self.id), || self.lock_notes.forget(file.inode()));
         }
     }
 }
