@@ -170,7 +170,7 @@ impl<T: Object, S> RadixTree<T, S> {
                 let shift = node::BITS * (height - 1);
                 // The next slot of this node that leads somewhere, or else what is behind the node or the range.
                 let from = node::slot_of(index, height);
-                let rest = (range.end - 1 >> shift) - (index >> shift);
+                let rest = ((range.end - 1) >> shift) - (index >> shift);
                 let end = SLOTS.min(from + rest.min(SLOTS as u64) as usize + 1);
                 let full =
                     |slot: &AtomicPtr<()>| Some(slot.load(Ordering::Acquire)).filter(|to| !to.is_null());
