@@ -56,11 +56,7 @@ impl<'g, V: Clone + Send + Sync + 'static> After<'g, V> {
     /// Goes to the chain of `from`. False if there is no array.
     fn enter_chain(&mut self) -> bool {
         let place = place_of(self.from);
-        // Mostly it is in the array of the chain before.
-        let same = self.array.and_then(|array| Some((array.first(place)?, array)));
-        let Some((first, array)) = same.or_else(|| self.table.chains.chain(place, self.guard)) else {
-            return false;
-        };
+        let Some((first, array)) = self.table.chains.chain(place, self.guard) else { return false };
         (self.node, self.array) = (first, Some(array));
         self.chain_end = position_at(array.last_place(place));
         true
