@@ -259,6 +259,9 @@ fn a_mount_tells_what_it_has_counted_to_people_programs_and_prometheus() {
     sluice(["mount", "-o", &format!("metrics=127.0.0.1:{port}"), text]).well();
     std::fs::write(dir.join("file"), "contents").unwrap();
     let json: serde_json::Value = serde_json::from_str(&sluice(["stat", "--json", text]).well()).unwrap();
+    let took = &json["latency"]["LOOKUP"];
+    assert!(took["ns_total"].as_u64() > Some(0) && took["buckets"][0][1].as_u64() > Some(0), "{json}");
+    assert!(json["resident_bytes"].as_u64() > Some(1 << 20) && json["hot_locks"].is_array(), "{json}");
     assert!(json["requests"]["LOOKUP"].as_u64() > Some(0), "{json}");
     assert!(sluice(["stat", text]).well().contains("LOOKUP"));
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -268,4 +271,38 @@ fn a_mount_tells_what_it_has_counted_to_people_programs_and_prometheus() {
     sluice(["umount", text]).well();
     let line = sluice(["stat", scratch.0.to_str().unwrap()]).complaint(1);
     assert!(line.contains("no server of sluicefs"), "{line}");
+}
+
+#[test]
+fn top_shows_latencies_waiters_and_the_hottest_locks_of_a_mount_at_work() {
+    if !can_mount("top_shows_latencies_waiters_and_the_hottest_locks_of_a_mount_at_work") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.dir("m");
+    let text = dir.to_str().unwrap();
+    sluice(["mount", "-o", "locks=sluice", text]).well();
+    let path = dir.join("locked");
+    let holder = std::fs::File::create(&path).unwrap();
+    holder.lock().unwrap();
+    let waiter = std::thread::spawn({
+        let path = path.clone();
+        move || std::fs::File::open(path).and_then(|file| file.lock())
+    });
+    let mut top = Command::new(SLUICE).args(["top", text]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(top.stdout.take().unwrap()).lines().map(Result::unwrap);
+    // The waiter may not have come yet when the first screen is drawn.
+    assert!(lines.any(|line| line.contains("waiting locks 1")), "nobody is seen to wait");
+    let head: Vec<String> = lines.next().into_iter().chain(lines.next()).collect();
+    assert!(head.iter().any(|line| line.ends_with("p99")), "{head:?}");
+    assert!(lines.any(|line| line.starts_with("LOOKUP")), "no requests");
+    assert!(lines.any(|line| line == "hottest locks"), "no locks");
+    let (names, figures) = (lines.next().unwrap(), lines.next().unwrap());
+    let inode = std::os::unix::fs::MetadataExt::ino(&holder.metadata().unwrap());
+    assert!(names.contains("WAITING") && figures.trim_start().starts_with(&inode.to_string()), "{figures}");
+    let kill = Command::new("kill").args(["-INT", &top.id().to_string()]).status().unwrap();
+    assert!(kill.success() && top.wait().unwrap().success(), "Ctrl-C is how it ends");
+    drop(holder);
+    waiter.join().unwrap().unwrap();
+    sluice(["umount", text]).well();
 }

@@ -12,6 +12,7 @@ use crate::request::{Malformed, Request};
 use crate::transport::{Channel, Replier};
 use crate::{LockMode, MountOptions};
 use sluice_sync::atomic::{AtomicBool, Ordering};
+use sluice_sync::time::Instant;
 use sluice_sync::{Arc, OnceLock, mpsc};
 use sluice_vfs::{Errno, InodeRef, ObserverId, Superblock};
 use std::io;
@@ -70,17 +71,21 @@ impl Connection {
             Err(Malformed { unique: Some(unique), errno }) => return self.send(reply.failure(unique, errno)),
             Err(Malformed { unique: None, .. }) => return,
         };
-        self.counters.count(request.header.opcode);
+        let (opcode, arrival) = (request.header.opcode, Instant::now());
+        self.counters.count(opcode);
         let disposition =
             catch_unwind(AssertUnwindSafe(|| self.handle(&request, reply))).unwrap_or_else(|_| {
-                self.report_panic(request.header.opcode);
+                self.report_panic(opcode);
                 Disposition::Done(Err(Errno::EIO))
             });
         match disposition {
             Disposition::Done(Ok(())) => self.send(reply.success(request.header.unique)),
             Disposition::Done(Err(errno)) => self.send(reply.failure(request.header.unique, errno)),
-            Disposition::NoReply | Disposition::Parked => {}
+            Disposition::NoReply => {}
+            // Its wait is counted with the locks.
+            Disposition::Parked => return,
         }
+        self.counters.took(opcode, arrival.elapsed());
     }
 
     /// The means to answer request `unique` later.

@@ -1,52 +1,147 @@
-//! Counters: how many requests of each opcode a mount received.
+//! Counters: how many requests of each opcode a mount received, and how long they took.
+//!
+//! # Theory
+//! Each CPU counts for itself, so that workers share no line that they write. How long a request took, from its arrival
+//! to its answer, is counted in buckets, [`PER_OCTAVE`] of them for each power of two nanoseconds:
+//! ```text
+//!   256 ... 319 | 320 ... 383 | 384 ... 447 | 448 ... 511 | 512 ... 639 | ...        and one for all below 256
+//! ```
+//! The buckets of an opcode are made when its first request ends: most are never asked for.
+//!
+//! # Cost
+//! Two looks at the clock and three additions on the own CPU's lines for each request.
 
 use crate::abi::opcode;
+use sluice_sync::OnceLock;
 use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::percpu::PerCpu;
+use sluice_sync::time::Duration;
 use std::fmt::Write;
+
+/// Buckets for each power of two: bounds are at most a quarter apart.
+const PER_OCTAVE: u32 = 4;
+/// The first power of two that is told from the one below it.
+const FIRST_OCTAVE: u32 = 8;
+/// The last: requests that took longer than 17 seconds are counted as if they had not.
+const LAST_OCTAVE: u32 = 33;
+const BUCKETS: usize = (1 + (LAST_OCTAVE - FIRST_OCTAVE + 1) * PER_OCTAVE) as usize;
 
 /// Counts since the mount began.
 #[derive(Debug)]
-pub(crate) struct Counters([AtomicU64; opcode::COUNT]);
+pub(crate) struct Counters(PerCpu<[Kind; opcode::COUNT]>);
+
+/// What one CPU has counted of one opcode.
+#[derive(Debug, Default)]
+struct Kind {
+    requests: AtomicU64, // atomic: a statistic, read on its own
+    took: OnceLock<Box<Took>>,
+}
+
+/// How long requests took.
+#[derive(Debug)]
+struct Took {
+    ns_total: AtomicU64,           // atomic: as above
+    buckets: [AtomicU64; BUCKETS], // atomic: as above
+}
+
+impl Default for Took {
+    fn default() -> Took {
+        Took { ns_total: AtomicU64::new(0), buckets: [const { AtomicU64::new(0) }; BUCKETS] }
+    }
+}
 
 impl Counters {
     pub(crate) fn new() -> Counters {
-        Counters([const { AtomicU64::new(0) }; opcode::COUNT])
+        Counters(PerCpu::new(|_| std::array::from_fn(|_| Kind::default())))
     }
 
     /// Counts one request. Opcodes that this crate does not know count as 0.
     pub(crate) fn count(&self, opcode: u32) {
-        // Relaxed: a statistic, read on its own.
-        self.slot(opcode).fetch_add(1, Ordering::Relaxed);
+        // Relaxed: a statistic.
+        slot(self.0.here(), opcode).requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts how long one request took.
+    pub(crate) fn took(&self, opcode: u32, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let took = slot(self.0.here(), opcode).took.get_or_init(Box::default);
+        // Relaxed: statistics; who reads them together may miss a request in one of them.
+        took.ns_total.fetch_add(ns, Ordering::Relaxed);
+        took.buckets[bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many requests of `opcode` came.
     pub(crate) fn get(&self, opcode: u32) -> u64 {
-        self.slot(opcode).load(Ordering::Relaxed)
+        self.kinds(opcode).map(|kind| kind.requests.load(Ordering::Relaxed)).sum()
     }
 
     /// How many requests came.
     pub(crate) fn total(&self) -> u64 {
-        self.0.iter().map(|slot| slot.load(Ordering::Relaxed)).sum()
+        // Those that this crate does not know are in slot 0.
+        self.get(0) + opcode::ALL.iter().map(|(number, _)| self.get(*number)).sum::<u64>()
     }
 
     /// The counts that are not 0 as a JSON object.
     pub(crate) fn to_json(&self) -> String {
-        let mut json = String::from("{");
-        for (number, name) in opcode::ALL {
-            let count = self.get(*number);
-            if count > 0 {
-                let comma = if json.len() > 1 { "," } else { "" };
-                // Writing to a String cannot fail.
-                let _ = write!(json, "{comma}\"{name}\":{count}");
-            }
-        }
-        json.push('}');
-        json
+        object(|number| Some(self.get(number)).filter(|count| *count > 0).map(|count| count.to_string()))
     }
 
-    fn slot(&self, opcode: u32) -> &AtomicU64 {
-        self.0.get(opcode as usize).unwrap_or(&self.0[0])
+    /// How long requests took, as a JSON object: by name their sum in nanoseconds, and of each bucket that is not empty
+    /// the largest number of nanoseconds in it and the count.
+    pub(crate) fn latency_json(&self) -> String {
+        object(|number| {
+            let all: Vec<&Took> =
+                self.kinds(number).filter_map(|kind| kind.took.get()).map(|took| &**took).collect();
+            let sum = |of: &dyn Fn(&Took) -> u64| all.iter().map(|took| of(took)).sum::<u64>();
+            let buckets = (0..BUCKETS)
+                .map(|at| (bound_of(at), sum(&|took| took.buckets[at].load(Ordering::Relaxed))))
+                .filter(|(_, count)| *count > 0)
+                .map(|(bound, count)| format!("[{bound},{count}]"));
+            let buckets: Vec<String> = buckets.collect();
+            let ns_total = sum(&|took| took.ns_total.load(Ordering::Relaxed));
+            let text = format!("{{\"ns_total\":{ns_total},\"buckets\":[{}]}}", buckets.join(","));
+            Some(text).filter(|_| !buckets.is_empty())
+        })
     }
+
+    fn kinds(&self, opcode: u32) -> impl Iterator<Item = &Kind> {
+        self.0.iter().map(move |kinds| slot(kinds, opcode))
+    }
+}
+
+fn slot(kinds: &[Kind; opcode::COUNT], opcode: u32) -> &Kind {
+    kinds.get(opcode as usize).unwrap_or(&kinds[0])
+}
+
+/// A JSON object of what `value` has for each opcode, by name.
+fn object(value: impl Fn(u32) -> Option<String>) -> String {
+    let mut json = String::from("{");
+    for (number, name) in opcode::ALL {
+        if let Some(value) = value(*number) {
+            let comma = if json.len() > 1 { "," } else { "" };
+            // Writing to a String cannot fail.
+            let _ = write!(json, "{comma}\"{name}\":{value}");
+        }
+    }
+    json.push('}');
+    json
+}
+
+fn bucket_of(ns: u64) -> usize {
+    let octave = ns.max(1).ilog2();
+    if octave < FIRST_OCTAVE {
+        return 0;
+    }
+    let quarter = (ns >> (octave - PER_OCTAVE.ilog2())) as usize % PER_OCTAVE as usize;
+    (1 + ((octave - FIRST_OCTAVE) * PER_OCTAVE) as usize + quarter).min(BUCKETS - 1)
+}
+
+/// The largest number of nanoseconds in a bucket.
+fn bound_of(bucket: usize) -> u64 {
+    let Some(above) = (bucket as u64).checked_sub(1) else { return (1 << FIRST_OCTAVE) - 1 };
+    let (octave, quarter) = (above / u64::from(PER_OCTAVE), above % u64::from(PER_OCTAVE));
+    let width = 1 << (u64::from(FIRST_OCTAVE) + octave - u64::from(PER_OCTAVE.ilog2()));
+    (u64::from(PER_OCTAVE) + quarter + 1) * width - 1
 }
 
 #[cfg(test)]
@@ -62,5 +157,28 @@ mod tests {
         counters.count(u32::MAX);
         assert_eq!((counters.get(opcode::READ), counters.total()), (2, 4));
         assert_eq!(counters.to_json(), r#"{"LOOKUP":1,"READ":2}"#);
+    }
+
+    #[test]
+    fn every_time_is_in_the_bucket_that_ends_at_or_above_it() {
+        let mut ns: u64 = 1;
+        while ns < 1 << LAST_OCTAVE {
+            let bucket = bucket_of(ns);
+            assert!(bound_of(bucket) >= ns && (bucket == 0 || bound_of(bucket - 1) < ns), "{ns}");
+            ns += 1 + ns / 7;
+        }
+        assert_eq!((bucket_of(0), bucket_of(u64::MAX), bound_of(0)), (0, BUCKETS - 1, 255));
+    }
+
+    #[test]
+    fn how_long_requests_took_is_told_by_opcode() {
+        let counters = Counters::new();
+        for ns in [100, 300, 310, 5000] {
+            counters.took(opcode::READ, Duration::from_nanos(ns));
+        }
+        assert_eq!(
+            counters.latency_json(),
+            r#"{"READ":{"ns_total":5710,"buckets":[[255,1],[319,2],[5119,1]]}}"#
+        );
     }
 }

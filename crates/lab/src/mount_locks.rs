@@ -89,15 +89,23 @@ pub fn json(locks: &[MountLock]) -> String {
 
 /// What happened to the locks of one file, as the server says it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-struct HotFile {
-    inode: u64,
-    held: u64,
-    waiting: u64,
-    grants: u64,
-    waits: u64,
-    bypasses: u64,
-    wait_ns_total: u64,
-    wait_ns_max: u64,
+pub struct HotFile {
+    /// The file's inode number.
+    pub inode: u64,
+    /// Locks that are held now.
+    pub held: u64,
+    /// Requests that wait now.
+    pub waiting: u64,
+    /// Locks that were given.
+    pub grants: u64,
+    /// Requests that had to wait.
+    pub waits: u64,
+    /// How often one was given past another that waited.
+    pub bypasses: u64,
+    /// How long those waited that do no longer.
+    pub wait_ns_total: u64,
+    /// The longest of these.
+    pub wait_ns_max: u64,
 }
 
 /// The files that were waited for most, from what the server answers to `hot`.
@@ -105,6 +113,17 @@ struct HotFile {
 /// # Errors
 /// When the answer is of another version's form.
 pub fn hot_files(answer: &[u8]) -> Result<String> {
+    let lines = answer.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let files = lines.map(|line| {
+        serde_json::from_slice(line)
+            .map_err(|error| Failure::Failed(error.to_string()))
+            .context(|| "the mount's server answers in another form; is it of another version?")
+    });
+    Ok(hot_table(&files.collect::<Result<Vec<_>>>()?))
+}
+
+/// Files and what happened to their locks, as a table.
+pub(crate) fn hot_table(files: &[HotFile]) -> String {
     let mut table = Table::with_left_columns(0);
     table.line([
         "INODE",
@@ -116,10 +135,7 @@ pub fn hot_files(answer: &[u8]) -> Result<String> {
         "MEAN WAIT us",
         "LONGEST WAIT us",
     ]);
-    for line in answer.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        let file: HotFile = serde_json::from_slice(line)
-            .map_err(|error| Failure::Failed(error.to_string()))
-            .context(|| "the mount's server answers in another form; is it of another version?")?;
+    for file in files {
         let micros = |ns: f64| grouped(ns / 1e3);
         // Who waits still is not in the sum.
         let ended = file.waits.saturating_sub(file.waiting).max(1);
@@ -134,7 +150,7 @@ pub fn hot_files(answer: &[u8]) -> Result<String> {
             micros(file.wait_ns_max as f64),
         ]);
     }
-    Ok(table.render())
+    table.render()
 }
 
 #[cfg(test)]

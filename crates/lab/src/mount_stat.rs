@@ -1,7 +1,8 @@
 //! Mount statistics: what the server of a mount has counted, for a person, for Prometheus, and as it changes.
 
 use crate::failure::{Context, Failure, Result};
-use crate::table::{Table, grouped};
+use crate::mount_locks::{HotFile, hot_table};
+use crate::table::{Table, duration, grouped};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,6 +14,10 @@ pub struct MountStat {
     pub requests_total: u64,
     /// The same by kind.
     pub requests: BTreeMap<String, u64>,
+    /// How long they took, by kind.
+    pub latency: BTreeMap<String, Latency>,
+    /// The files whose locks were waited for most, with `-o locks=sluice`.
+    pub hot_locks: Vec<HotFile>,
     /// Inodes that the kernel knows.
     pub known_inodes: u64,
     /// Inodes in memory.
@@ -21,12 +26,48 @@ pub struct MountStat {
     pub open_files: u64,
     /// Lock requests that wait.
     pub waiting_locks: u64,
+    /// Memory of the server, all of it.
+    pub resident_bytes: u64,
     /// Bytes of a block.
     pub block_size: u64,
     /// Blocks there may be; 0: no limit.
     pub blocks: u64,
     /// Blocks of them that are free.
     pub blocks_free: u64,
+}
+
+/// How long requests of one kind took.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Latency {
+    /// All of them together, in nanoseconds.
+    pub ns_total: u64,
+    /// At most so many nanoseconds, and more than the bound before: so many requests.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+impl Latency {
+    /// Those since `earlier`.
+    fn since(&self, earlier: Option<&Latency>) -> Latency {
+        let Some(earlier) = earlier else { return self.clone() };
+        let before = |bound| earlier.buckets.iter().find(|(b, _)| *b == bound).map_or(0, |(_, count)| *count);
+        let buckets = self.buckets.iter().map(|&(bound, count)| (bound, count.saturating_sub(before(bound))));
+        Latency { ns_total: self.ns_total.saturating_sub(earlier.ns_total), buckets: buckets.collect() }
+    }
+
+    fn count(&self) -> u64 {
+        self.buckets.iter().map(|(_, count)| count).sum()
+    }
+
+    /// The bound below or at which `share` of the requests are, for a person.
+    fn quantile(&self, share: f64) -> String {
+        let wanted = (self.count() as f64 * share).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let bucket = self.buckets.iter().find(|(_, count)| {
+            seen += count;
+            seen >= wanted
+        });
+        bucket.map_or_else(|| "-".to_owned(), |(bound, _)| duration(*bound as f64))
+    }
 }
 
 impl MountStat {
@@ -43,13 +84,15 @@ impl MountStat {
     /// For a person.
     pub fn text(&self) -> String {
         let mut table = Table::with_left_columns(1);
+        table.line(["", "", "p50", "p99"]);
         for (name, value) in self.gauges() {
             table.line([name.replace('_', " "), grouped(value as f64)]);
         }
         for (name, count) in self.by_count() {
-            table.line([format!("  {name}"), grouped(count as f64)]);
+            let [p50, p99] = self.quantiles_since(name, None);
+            table.line([format!("  {name}"), grouped(count as f64), p50, p99]);
         }
-        table.render()
+        table.render() + &self.hottest()
     }
 
     /// In the text format of Prometheus, version 0.0.4.
@@ -58,6 +101,29 @@ impl MountStat {
         for (name, count) in &self.requests {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "sluicefs_requests_total{{kind=\"{name}\"}} {count}");
+        }
+        text.push_str("# TYPE sluicefs_request_duration_seconds histogram\n");
+        for (name, latency) in &self.latency {
+            let mut seen = 0;
+            let seconds = |ns: u64| ns as f64 / 1e9;
+            for (bound, count) in &latency.buckets {
+                seen += count;
+                let labels = format!("kind=\"{name}\",le=\"{}\"", seconds(*bound));
+                let _ = writeln!(text, "sluicefs_request_duration_seconds_bucket{{{labels}}} {seen}");
+            }
+            let ends = [("_bucket", ",le=\"+Inf\""), ("_count", "")];
+            for (end, label) in ends {
+                let _ =
+                    writeln!(text, "sluicefs_request_duration_seconds{end}{{kind=\"{name}\"{label}}} {seen}");
+            }
+            let sum = seconds(latency.ns_total);
+            let _ = writeln!(text, "sluicefs_request_duration_seconds_sum{{kind=\"{name}\"}} {sum}");
+        }
+        for (figure, of) in HOT_FIGURES {
+            let _ = writeln!(text, "# TYPE sluicefs_hot_lock_{figure} gauge");
+            for file in &self.hot_locks {
+                let _ = writeln!(text, "sluicefs_hot_lock_{figure}{{inode=\"{}\"}} {}", file.inode, of(file));
+            }
         }
         for (name, value) in self.gauges().into_iter().filter(|(name, _)| *name != "requests") {
             let _ = writeln!(text, "# TYPE sluicefs_{name} gauge\nsluicefs_{name} {value}");
@@ -69,7 +135,7 @@ impl MountStat {
     pub fn screen(&self, earlier: &MountStat, seconds: f64) -> String {
         let rate = |now: u64, then: u64| grouped(now.saturating_sub(then) as f64 / seconds.max(1e-3));
         let mut table = Table::with_left_columns(1);
-        table.line(["request", "per second", "in all"]);
+        table.line(["request", "per second", "in all", "p50", "p99"]);
         table.line([
             "all".to_owned(),
             rate(self.requests_total, earlier.requests_total),
@@ -80,16 +146,30 @@ impl MountStat {
             .collect();
         kinds.sort_by_key(|&(_, now, then)| std::cmp::Reverse(now.saturating_sub(then)));
         for (name, now, then) in kinds {
-            table.line([name.to_owned(), rate(now, then), grouped(now as f64)]);
+            let [p50, p99] = self.quantiles_since(name, Some(earlier));
+            table.line([name.to_owned(), rate(now, then), grouped(now as f64), p50, p99]);
         }
         let gauges = self.gauges().into_iter().filter(|(name, _)| *name != "requests");
         let gauges: Vec<String> = gauges
             .map(|(name, value)| format!("{} {}", name.replace('_', " "), grouped(value as f64)))
             .collect();
-        format!("{}\n\n{}", gauges.join("   "), table.render())
+        format!("{}\n\n{}{}", gauges.join("   "), table.render(), self.hottest())
     }
 
-    fn gauges(&self) -> [(&'static str, u64); 6] {
+    /// p50 and p99 of the requests of a kind since `earlier`, or since the mount began.
+    fn quantiles_since(&self, kind: &str, earlier: Option<&MountStat>) -> [String; 2] {
+        let before = earlier.and_then(|earlier| earlier.latency.get(kind));
+        let latency = self.latency.get(kind).map(|latency| latency.since(before)).unwrap_or_default();
+        [0.5, 0.99].map(|share| latency.quantile(share))
+    }
+
+    /// The files whose locks were waited for most, below an empty line; nothing where nobody waited.
+    fn hottest(&self) -> String {
+        let waited: Vec<HotFile> = self.hot_locks.iter().filter(|file| file.waits > 0).cloned().collect();
+        if waited.is_empty() { String::new() } else { format!("\nhottest locks\n{}", hot_table(&waited)) }
+    }
+
+    fn gauges(&self) -> [(&'static str, u64); 7] {
         let used = self.blocks.saturating_sub(self.blocks_free) * self.block_size;
         [
             ("requests", self.requests_total),
@@ -98,6 +178,7 @@ impl MountStat {
             ("open_files", self.open_files),
             ("waiting_locks", self.waiting_locks),
             ("data_bytes", used),
+            ("resident_bytes", self.resident_bytes),
         ]
     }
 
@@ -109,12 +190,25 @@ impl MountStat {
     }
 }
 
+type HotFigure = (&'static str, fn(&HotFile) -> u64);
+
+/// What Prometheus is told of each of the hottest locks.
+const HOT_FIGURES: [HotFigure; 4] = [
+    ("waiting", |file| file.waiting),
+    ("grants", |file| file.grants),
+    ("waits", |file| file.waits),
+    ("wait_ns", |file| file.wait_ns_total),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LINE: &[u8] = br#"{"requests_total":30,"requests":{"LOOKUP":10,"READ":20},"known_inodes":3,
-        "live_inodes":4,"open_files":0,"waiting_locks":1,"block_size":4096,"blocks":10,"blocks_free":7}"#;
+    const LINE: &[u8] = br#"{"requests_total":30,"requests":{"LOOKUP":10,"READ":20},
+        "latency":{"READ":{"ns_total":40000,"buckets":[[1023,15],[2047,4],[81919,1]]}},
+        "hot_locks":[{"inode":12,"held":1,"waiting":1,"grants":9,"waits":5,"bypasses":0,"wait_ns_total":8000000,
+        "wait_ns_max":4000000}],"known_inodes":3,"live_inodes":4,"open_files":0,"waiting_locks":1,
+        "resident_bytes":7000000,"block_size":4096,"blocks":10,"blocks_free":7}"#;
 
     #[test]
     fn the_answer_of_a_server_reads_as_text_and_as_metrics() {
@@ -125,6 +219,19 @@ mod tests {
         assert!(
             metrics.contains("# TYPE sluicefs_waiting_locks gauge\nsluicefs_waiting_locks 1\n"),
             "{metrics}"
+        );
+        let lines = [
+            "sluicefs_request_duration_seconds_bucket{kind=\"READ\",le=\"0.000002047\"} 19\n",
+            "sluicefs_request_duration_seconds_bucket{kind=\"READ\",le=\"+Inf\"} 20\n",
+            "sluicefs_request_duration_seconds_sum{kind=\"READ\"} 0.00004\n",
+            "sluicefs_hot_lock_waits{inode=\"12\"} 5\n",
+            "sluicefs_resident_bytes 7000000\n",
+        ];
+        assert!(lines.iter().all(|line| metrics.contains(line)), "{metrics}");
+        assert!(
+            stat.text().contains("1.0 us  81.9 us") && stat.text().contains("hottest locks"),
+            "{}",
+            stat.text()
         );
         assert!(MountStat::parse(b"{}").is_err());
     }
@@ -139,5 +246,9 @@ mod tests {
         let lines: Vec<&str> = screen.lines().collect();
         assert!(lines[3].starts_with("all") && lines[3].contains(" 4 "), "{screen}");
         assert!(lines[4].starts_with("LOOKUP"), "{screen}");
+        now.latency.get_mut("READ").unwrap().buckets[1].1 += 7;
+        let screen = now.screen(&earlier, 2.0);
+        let read = screen.lines().find(|line| line.starts_with("READ")).unwrap();
+        assert!(read.ends_with("2.0 us  2.0 us"), "of this second alone: {read}");
     }
 }

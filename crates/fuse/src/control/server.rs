@@ -10,8 +10,9 @@ use sluice_sync::{Arc, Mutex, Weak};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-/// So many of the hottest files are told of.
+/// So many of the hottest files are told of, and so many with the statistics.
 const HOT_MAX: usize = 1000;
+const HOT_IN_STAT: usize = 5;
 /// The longest question.
 const QUESTION_MAX: usize = 64;
 /// Device numbers are used again at once, so the name may belong to a server that is just ending.
@@ -134,7 +135,9 @@ fn answer(mut stream: UnixStream, dev: u64, connection: &Weak<Connection>) -> io
     let Some(connection) = connection.upgrade() else { return Ok(()) };
     let text = match question.as_slice() {
         b"locks" if connection.serves_locks() => format!("{OK}{}", locks(&connection, dev)),
-        b"hot" if connection.serves_locks() => format!("{OK}{}", hot(&connection)),
+        b"hot" if connection.serves_locks() => {
+            format!("{OK}{}", hot(&connection, HOT_MAX).map(|line| line + "\n").collect::<String>())
+        }
         b"locks" | b"hot" => LOCKS_IN_KERNEL.into(),
         b"stat" => format!("{OK}{}\n", stat(&connection)),
         _ => "unknown question: ask locks, hot or stat\n".into(),
@@ -159,9 +162,9 @@ fn locks(connection: &Connection, dev: u64) -> String {
     proc_locks(&entries)
 }
 
-/// One line of JSON for each file that was ever locked, the most waited for first.
-fn hot(connection: &Connection) -> String {
-    let line = |file: &FileStatistics| {
+/// A JSON object for each file that was ever locked, the most waited for first, `most` of them.
+fn hot(connection: &Connection, most: usize) -> impl Iterator<Item = String> {
+    let line = |file: FileStatistics| {
         let FileStatistics {
             dev: _,
             ino,
@@ -175,27 +178,38 @@ fn hot(connection: &Connection) -> String {
         } = file;
         format!(
             "{{\"inode\":{ino},\"held\":{held},\"waiting\":{waiting},\"grants\":{grants},\"waits\":{waits},\
-             \"bypasses\":{bypasses},\"wait_ns_total\":{wait_ns_total},\"wait_ns_max\":{wait_ns_max}}}\n"
+             \"bypasses\":{bypasses},\"wait_ns_total\":{wait_ns_total},\"wait_ns_max\":{wait_ns_max}}}"
         )
     };
     let files = connection.superblock.lock_domain().statistics();
-    files.iter().filter(|file| file.grants > 0).take(HOT_MAX).map(line).collect()
+    files.into_iter().filter(|file| file.grants > 0).take(most).map(line)
 }
 
 /// One line of JSON.
 fn stat(connection: &Connection) -> String {
     let statfs = connection.superblock.statfs();
     format!(
-        "{{\"requests_total\":{},\"requests\":{},\"known_inodes\":{},\"live_inodes\":{},\"open_files\":{},\
-         \"waiting_locks\":{},\"block_size\":{},\"blocks\":{},\"blocks_free\":{}}}",
+        "{{\"requests_total\":{},\"requests\":{},\"latency\":{},\"hot_locks\":[{}],\"known_inodes\":{},\
+         \"live_inodes\":{},\"open_files\":{},\"waiting_locks\":{},\"resident_bytes\":{},\"block_size\":{},\
+         \"blocks\":{},\"blocks_free\":{}}}",
         connection.counters.total(),
         connection.counters.to_json(),
+        connection.counters.latency_json(),
+        hot(connection, HOT_IN_STAT).collect::<Vec<_>>().join(","),
         connection.nodes.len(),
         connection.superblock.live_inodes(),
         connection.handles.len(),
         connection.parked.len(),
+        resident_bytes(),
         statfs.block_size,
         statfs.blocks,
         statfs.blocks_free,
     )
+}
+
+/// Memory of this process, all of it; 0 when the system does not tell.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
 }
