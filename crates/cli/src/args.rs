@@ -216,7 +216,8 @@ nosuid, nodev, noexec, threads=N, max_write=BYTES, fsname=NAME, metrics=ADDRESS:
 Prometheus, by HTTP); for the file system in memory: size=N, with K, M, G,
 T or % of the machine's memory (at most so many bytes of file data; half of the memory; 0: no limit),
 nr_inodes=N (at most so many files; no limit), mode=OCTAL, uid=N, gid=N (of the root directory; 755 and yours),
-nr_locks=N (at most so many file locks, with locks=sluice; 1000000), nodeadlock (do not look for deadlocks).
+nr_locks=N (at most so many file locks, with locks=sluice; 1000000), nr_owner_locks=N (of one process or open file;
+no limit), nodeadlock (do not look for deadlocks).
 
 Examples:
   mkdir ~/scratch && sluice mount ~/scratch

@@ -11,7 +11,7 @@ use sluice_vfs::Options;
 
 /// Added to the known mount options when somebody asks for one that is not there.
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
-                     nr_locks=N[K|M|G|T], nodeadlock";
+                     nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock";
 /// What file data occupy in memory: whole pages.
 const PAGE: u64 = 4096;
 /// Permission bits, the set-ID and sticky bits among them.
@@ -55,6 +55,11 @@ fn apply(ram: &mut Options, option: &str, memory: u64) -> Result<bool> {
     }
     let Some((name, value)) = option.split_once('=') else { return Ok(false) };
     let refuse = |wanted: &str| Failure::Usage(format!("mount option {option}: {wanted}"));
+    let count = || {
+        let count =
+            scaled(value).ok_or_else(|| refuse("give a number, such as 100000 or 1M; 0 for no limit"));
+        count.map(limit)
+    };
     match name {
         "size" => {
             let bytes = size(value, memory).ok_or_else(|| {
@@ -62,16 +67,9 @@ fn apply(ram: &mut Options, option: &str, memory: u64) -> Result<bool> {
             })?;
             ram.size_limit = limit(bytes);
         }
-        "nr_inodes" => {
-            let count =
-                scaled(value).ok_or_else(|| refuse("give a number, such as 100000 or 1M; 0 for no limit"))?;
-            ram.inode_limit = limit(count);
-        }
-        "nr_locks" => {
-            let count =
-                scaled(value).ok_or_else(|| refuse("give a number, such as 100000 or 1M; 0 for no limit"))?;
-            ram.lock_limit = limit(count);
-        }
+        "nr_inodes" => ram.inode_limit = count()?,
+        "nr_locks" => ram.lock_limit = count()?,
+        "nr_owner_locks" => ram.owner_lock_limit = count()?,
         "mode" => {
             ram.root_mode = octal(value).ok_or_else(|| refuse("give octal digits, such as 755 or 1777"))?;
         }
@@ -165,6 +163,7 @@ mod tests {
         let options = ram("nr_locks=2K,nodeadlock");
         assert_eq!((options.lock_limit, options.deadlock_detection), (Some(2048), false));
         assert_eq!(ram("nr_locks=0").lock_limit, None);
+        assert_eq!((ram("").owner_lock_limit, ram("nr_owner_locks=1k").owner_lock_limit), (None, Some(1024)));
         assert!(refusal("nr_locks=many").contains("0 for no limit"));
         assert!(refusal("nodeadlocks").contains("nodeadlock"));
     }

@@ -24,7 +24,9 @@
 //!
 //! # Starving requests
 //! A request may also wait for a starving one, which is an edge like others but none that POSIX knows. A cycle with
-//! such an edge is broken by forgiving: the starving request lets others pass again.
+//! such an edge is broken by forgiving: the starving request lets others pass again. That of an OFD lock is passed
+//! through: who waits for it waits for the processes that it waits for. A cycle that leads on through locks of
+//! descriptions is not followed, as on Linux, where who waits for one waits for nobody that is known.
 //!
 //! # Lock order
 //! `WaitTable::searching`, then one file, or the files of one charge in the order of their numbers, then shards of

@@ -1,12 +1,12 @@
 //! LockDomain: what the lock states of all files of one process namespace share.
 
-use crate::LockError;
 use crate::file::FileState;
 use crate::list::{self, LockEntry};
 use crate::lock_class::DOMAIN_FILES;
+use crate::quota::Quota;
 use crate::statistics::FileStatistics;
 use crate::wait_table::WaitTable;
-use sluice_sync::percpu::{Budget, PerCpuList};
+use sluice_sync::percpu::PerCpuList;
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Weak};
 use std::fmt;
@@ -17,8 +17,10 @@ pub struct DomainOptions {
     /// Refuse POSIX waits that would deadlock. Without it they wait until cancelled.
     pub deadlock_detection: bool,
     /// At most so many lock records (granted ranges and flocks, and waiting requests) over all files; beyond,
-    /// requests fail with [`LockError::NoLocks`]. `None`: no limit.
+    /// requests fail with [`LockError::NoLocks`](crate::LockError::NoLocks). `None`: no limit.
     pub max_locks: Option<u64>,
+    /// At most so many of one owner, likewise. `None`: no limit.
+    pub max_locks_of_owner: Option<u64>,
     /// How often a waiting request may be bypassed: a later request that conflicts with it, but with no lock that
     /// is held, is granted ahead of it. After so many bypasses later requests wait behind it. `None`: no bound, as
     /// on Linux.
@@ -39,6 +41,7 @@ impl Default for DomainOptions {
         DomainOptions {
             deadlock_detection: true,
             max_locks: None,
+            max_locks_of_owner: None,
             bypass_max: Some(BYPASS_MAX),
             lease_break: LEASE_BREAK,
         }
@@ -65,7 +68,7 @@ impl LockDomain {
     pub fn new(options: DomainOptions) -> Arc<LockDomain> {
         Arc::new(LockDomain {
             waits: options.deadlock_detection.then(WaitTable::default),
-            quota: Quota(options.max_locks.map(|limit| Budget::new(Some(limit), 0))),
+            quota: Quota::new(&options),
             bypass_max: options.bypass_max,
             lease_break: options.lease_break,
             files: PerCpuList::with_class(&DOMAIN_FILES),
@@ -100,8 +103,7 @@ impl LockDomain {
     /// True if no wait and no lock record is left. For tests of balance.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
-        self.waits.as_ref().is_none_or(WaitTable::is_empty)
-            && self.quota.0.as_ref().is_none_or(|records| records.used() == 0)
+        self.waits.as_ref().is_none_or(WaitTable::is_empty) && self.quota.is_idle()
     }
 }
 
@@ -109,28 +111,8 @@ impl fmt::Debug for LockDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockDomain")
             .field("deadlock_detection", &self.waits.is_some())
-            .field("max_locks", &self.quota.0)
+            .field("quota", &self.quota)
             .field("bypass_max", &self.bypass_max)
             .finish_non_exhaustive()
-    }
-}
-
-/// How many lock records a domain has and may have. Without a limit nothing is counted.
-pub(crate) struct Quota(Option<Budget>);
-
-impl Quota {
-    /// Counts `records` more, or none if that would pass the limit.
-    pub(crate) fn reserve(&self, records: usize) -> Result<(), LockError> {
-        match &self.0 {
-            Some(budget) if records > 0 => budget.take(records as u64).map_err(|_| LockError::NoLocks),
-            _ => Ok(()),
-        }
-    }
-
-    /// Counts `records` less.
-    pub(crate) fn release(&self, records: usize) {
-        if let Some(budget) = &self.0 {
-            budget.give(records as u64);
-        }
     }
 }

@@ -11,7 +11,7 @@ pub enum LockError {
     Deadlock,
     /// The wait was cancelled, or the file went away (`EINTR`).
     Interrupted,
-    /// The domain holds as many locks as it may (`ENOLCK`).
+    /// The domain, or the owner, has as many locks as it may (`ENOLCK`).
     NoLocks,
     /// The deadline passed before the lock was granted (`ETIMEDOUT`).
     TimedOut,

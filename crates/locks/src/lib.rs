@@ -49,8 +49,8 @@
 //!
 //! # Lock order
 //! `WaitTable::searching`, then a space of a file, then a shard of the wait table. Only a search for a deadlock
-//! takes the first, and only it locks several spaces together. The list of files, a [`Cancel`] token and the slot of a
-//! sleeping thread are leaves: nothing is locked under them.
+//! takes the first, and only it locks several spaces together. The list of files, the counts of owners, a [`Cancel`]
+//! token and the slot of a sleeping thread are leaves: nothing is locked under them.
 //!
 //! # Invariants
 //! - I1 Within one owner, ranges are ascending and disjoint, and neighbours of one kind are merged.
@@ -60,7 +60,8 @@
 //!
 //! # Cost
 //! A request that neither blocks nor meets waiters locks the file's space of its kind, and nothing shared between
-//! files: no line of another file or of the other space is written; a limit on their number is counted per CPU. With n locks in the file it takes
+//! files: no line of another file or of the other space is written; a limit on their number is counted per CPU (one on each
+//! owner's in a shard of owners). With n locks in the file it takes
 //! O(log n) steps, and with few no allocation. A release looks at the first waiter of each queue that wants what was
 //! set free, and at one more for each that it grants.
 //!
@@ -108,9 +109,11 @@ mod lease;
 mod list;
 mod lock_class;
 mod proc_locks;
+mod quota;
 mod range;
 mod ranges;
 mod request;
+mod shards;
 mod space;
 mod statistics;
 #[cfg(test)]

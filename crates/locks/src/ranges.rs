@@ -17,8 +17,8 @@
 //! Every lock has the age of its owner: when the owner got its first lock in the file. (Age, first byte) is the
 //! order in which Linux searches, thus what decides which of several conflicting locks F_GETLK reports.
 
-use crate::domain::Quota;
 use crate::interval_tree::{Item, Tree};
+use crate::quota::Quota;
 use crate::{Kind, LockError, Owner, Range, RangeLock, RangeRequest};
 use std::mem;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -239,7 +239,7 @@ impl Ranges {
             Continue::<()>(())
         });
         own.iter().for_each(|held| self.remove(held));
-        quota.release(own.len());
+        quota.release(owner, own.len());
         let hull = match (own.first(), own.last()) {
             (Some(first), Some(last)) => Some(first.lock.range.hull(last.lock.range)),
             _ => None,
@@ -248,12 +248,14 @@ impl Ranges {
         hull
     }
 
-    /// Drops all locks and returns how many there were.
-    pub(crate) fn clear(&mut self) -> usize {
-        let count = self.len();
+    /// Drops all locks.
+    pub(crate) fn clear(&mut self, quota: &Quota) {
+        let _ = self.by_owner.visit_all(|held| {
+            quota.release(held.lock.owner, 1);
+            Continue::<()>(())
+        });
         self.by_owner.clear();
         self.by_start = None;
-        count
     }
 
     /// Gives `range` of `owner` a new lock (kind and pid), or none. Returns whether that gave up protection that
@@ -306,7 +308,7 @@ impl Ranges {
 
         let pieces = [left, middle, right].into_iter().flatten();
         let (before, after) = (old.len(), pieces.clone().count());
-        let reserved = quota.reserve(after.saturating_sub(before));
+        let reserved = quota.reserve(owner, after.saturating_sub(before));
         if reserved.is_ok() {
             let age = age.unwrap_or_else(|| {
                 self.next_age += 1;
@@ -314,7 +316,7 @@ impl Ranges {
             });
             old.iter().for_each(|held| self.remove(held));
             pieces.for_each(|lock| self.insert(Held { lock, age }));
-            quota.release(before.saturating_sub(after));
+            quota.release(owner, before.saturating_sub(after));
         }
         self.keep_spare(old);
         reserved.map(|()| gave_up)

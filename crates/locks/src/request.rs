@@ -28,6 +28,13 @@ pub enum Owner {
 }
 
 impl Owner {
+    /// The number that tells it from others of its kind.
+    pub(crate) const fn number(self) -> u64 {
+        match self {
+            Owner::Process(number) | Owner::Description(number) => number,
+        }
+    }
+
     /// The process, if it is one.
     pub(crate) const fn process(self) -> Option<u64> {
         match self {

@@ -129,7 +129,7 @@ impl Space {
             return Ok(Submitted::Granted);
         }
         let then = then.ok_or(LockError::WouldBlock)?;
-        around.domain.quota.reserve(1)?;
+        around.domain.quota.reserve(request.owner, 1)?;
         let number = self.statistics.count_wait();
         let place = self.waiters.get_or_insert_default().push(number, request, then());
         let ticket = self.ticket(place);
@@ -172,8 +172,8 @@ impl Space {
             let starves = waiters.bypass(place, most);
             self.statistics.bypasses += 1;
             // From now on it is in the way of those who wait for what it wants, and that may close a cycle.
-            if starves && self.detection(around).is_some() {
-                outcomes.suspects.push_back(Wait { file: around.file.clone(), ticket: self.ticket(place) });
+            if starves {
+                self.suspect(around, vec![place], outcomes);
             }
         }
         // A process that gets a lock while it waits elsewhere may close a cycle: others now wait for it.
@@ -181,10 +181,27 @@ impl Space {
             && waits.has(process)
             && let Some(waiters) = self.waiters()
         {
-            let wait = |place| Wait { file: around.file.clone(), ticket: self.ticket(place) };
-            outcomes.suspects.extend(waiters.against(request).into_iter().map(wait));
+            self.suspect(around, waiters.against(request), outcomes);
         }
         Ok(gave_up)
+    }
+
+    /// Has it looked into whether the requests at `places`, each of which has something new in its way, wait in a
+    /// circle now. Those of descriptions take no part, but who waits for a starving one does.
+    fn suspect(&self, around: Around<'_>, mut places: Vec<Place>, outcomes: &mut Outcomes) {
+        let (Some(_), Some(waiters)) = (self.detection(around), self.waiters()) else { return };
+        let mut at = 0;
+        while let Some(&place) = places.get(at) {
+            at += 1;
+            let Some(request) = self.waiting(place) else { continue };
+            if request.owner.process().is_some() {
+                outcomes.suspects.push_back(Wait { file: around.file.clone(), ticket: self.ticket(place) });
+            } else if waiters.starves(place) {
+                let behind = waiters.against(&request).into_iter().filter(|behind| place < *behind);
+                let new: Vec<_> = behind.filter(|behind| !places.contains(behind)).collect();
+                places.extend(new);
+            }
+        }
     }
 
     /// Takes `range` away from `owner`, and hands it on.
@@ -265,7 +282,7 @@ impl Space {
     /// Takes a waiting request out, and forgets that it waited.
     fn take_out(&mut self, around: Around<'_>, place: Place) -> Option<Waiter> {
         let waiter = self.waiters.as_mut()?.remove(place)?;
-        around.domain.quota.release(1);
+        around.domain.quota.release(waiter.request.owner, 1);
         if let (Some(waits), Some(process)) = (self.detection(around), waiter.request.owner.process()) {
             waits.remove(process, around.file, self.ticket(place));
         }
@@ -317,17 +334,29 @@ impl Space {
         for waiter in waiting.into_iter().filter_map(|place| self.take_out(around, place)) {
             outcomes.tell(waiter.then, Err(LockError::Interrupted));
         }
-        around.domain.quota.release(self.granted.clear());
+        self.granted.clear(&around.domain.quota);
     }
 
     // What the deadlock detector asks.
 
-    /// The processes that the request waiting at `place` waits for, each once.
+    /// The processes that the request waiting at `place` waits for: those that hold locks in its way, or whose
+    /// starving requests are. Who waits for a starving request of a description waits for those whom that waits for.
     pub(crate) fn processes_in_the_way(&self, place: Place) -> Vec<u64> {
-        let Some(request) = self.waiting(place) else { return Vec::new() };
-        let mut processes = self.granted.processes_in_the_way(&request);
-        let starving = self.starving_in_the_way(request, place.number);
-        processes.extend(starving.filter_map(|waiter| waiter.request.owner.process()));
+        let mut processes = Vec::new();
+        let mut places = vec![place];
+        let mut at = 0;
+        while let Some(&place) = places.get(at) {
+            at += 1;
+            let Some(request) = self.waiting(place) else { continue };
+            processes.extend(self.granted.processes_in_the_way(&request));
+            for waiter in self.starving_in_the_way(request, place.number) {
+                match waiter.request.owner.process() {
+                    Some(process) => processes.push(process),
+                    None if places.contains(&waiter.place()) => {}
+                    None => places.push(waiter.place()),
+                }
+            }
+        }
         processes
     }
 
@@ -338,7 +367,10 @@ impl Space {
             return Some(Edge::Lock);
         }
         let mut starving = self.starving_in_the_way(request, place.number);
-        let starving = starving.find(|waiter| waiter.request.owner == Owner::Process(process))?;
+        let starving = starving.find(|waiter| match waiter.request.owner.process() {
+            Some(owner) => owner == process,
+            None => self.processes_in_the_way(waiter.place()).contains(&process),
+        })?;
         Some(Edge::Starving(starving.place()))
     }
 
@@ -361,6 +393,6 @@ impl Space {
 pub(crate) enum Edge {
     /// The process holds a lock that is in the way.
     Lock,
-    /// A starving request of the process, which waits there, is in the way.
+    /// A starving request of the process, or one of a description that waits for it, is in the way, and waits there.
     Starving(Place),
 }

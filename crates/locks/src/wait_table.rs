@@ -3,24 +3,22 @@
 //! # Theory
 //! This is what deadlock detection needs beyond the files themselves: to go from a process that is in somebody's
 //! way to the files where that process waits in turn. Only requests that wait are noted, so locking and unlocking
-//! without waiting does not come here. Processes are spread over [`SHARDS`] shards, each with its own lock: two
-//! processes that block rarely meet.
+//! without waiting does not come here. Processes are spread over shards: two that block rarely meet.
 //!
 //! # Sources
 //! Layton, "locks: scalability improvements for file locking" (2013), whose hash of blocked requests has one lock.
 
 use crate::file::FileState;
 use crate::lock_class::{DEADLOCK_SEARCH, WAIT_TABLE};
+use crate::shards::Shards;
 use crate::wait::{Ticket, Wait};
-use sluice_sync::{Arc, CachePadded, Mutex};
+use sluice_sync::{Arc, Mutex};
 use std::collections::BTreeMap;
-
-const SHARDS: usize = 64;
 
 /// The waiting requests of processes.
 pub(crate) struct WaitTable {
-    /// Chosen by process. *immutable; contents protected by each shard's lock, a leaf*
-    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    /// Chosen by process. *immutable; looks after itself*
+    shards: Shards<Shard>,
     /// Held by whoever searches for a cycle: only after a request that waits for one who waits.
     pub(crate) searching: Mutex<()>,
 }
@@ -29,30 +27,19 @@ type Shard = BTreeMap<u64, Vec<Wait>>;
 
 impl Default for WaitTable {
     fn default() -> Self {
-        WaitTable {
-            shards: (0..SHARDS)
-                .map(|_| CachePadded::new(Mutex::with_class(&WAIT_TABLE, Shard::new())))
-                .collect(),
-            searching: Mutex::with_class(&DEADLOCK_SEARCH, ()),
-        }
+        WaitTable { shards: Shards::new(&WAIT_TABLE), searching: Mutex::with_class(&DEADLOCK_SEARCH, ()) }
     }
 }
 
 impl WaitTable {
-    fn shard(&self, process: u64) -> &Mutex<Shard> {
-        // Fibonacci hashing: numbers in a row, and the scrambled ones of the kernel, go to different shards.
-        let hash = process.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        &self.shards[hash as usize % SHARDS]
-    }
-
     /// Notes that a request of `process` waits.
     pub(crate) fn add(&self, process: u64, file: &Arc<FileState>, ticket: Ticket) {
-        self.shard(process).lock().entry(process).or_default().push(Wait { file: file.clone(), ticket });
+        self.shards.of(process).lock().entry(process).or_default().push(Wait { file: file.clone(), ticket });
     }
 
     /// Forgets it.
     pub(crate) fn remove(&self, process: u64, file: &Arc<FileState>, ticket: Ticket) {
-        let mut shard = self.shard(process).lock();
+        let mut shard = self.shards.of(process).lock();
         if let Some(waits) = shard.get_mut(&process) {
             waits.retain(|wait| wait.ticket != ticket || !Arc::ptr_eq(&wait.file, file));
             if waits.is_empty() {
@@ -63,17 +50,17 @@ impl WaitTable {
 
     /// True if a request of `process` waits anywhere.
     pub(crate) fn has(&self, process: u64) -> bool {
-        self.shard(process).lock().contains_key(&process)
+        self.shards.of(process).lock().contains_key(&process)
     }
 
     /// The waiting requests of `process`.
     pub(crate) fn of(&self, process: u64) -> Vec<Wait> {
-        self.shard(process).lock().get(&process).cloned().unwrap_or_default()
+        self.shards.of(process).lock().get(&process).cloned().unwrap_or_default()
     }
 
     /// True if no request waits.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.shards.iter().all(|shard| shard.lock().is_empty())
+        self.shards.all(Shard::is_empty)
     }
 }

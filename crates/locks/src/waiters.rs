@@ -271,8 +271,13 @@ impl Waiters {
         self.called.retain(|called| *called != place);
     }
 
+    /// True if the request at `place` was bypassed as often as is allowed.
+    pub(crate) fn starves(&self, place: Place) -> bool {
+        self.starving.contains(&place)
+    }
+
     /// True if others wait for the request at `place` although it has no lock yet.
     pub(crate) fn holds_up(&self, place: Place) -> bool {
-        self.starving.contains(&place) || self.called.contains(&place)
+        self.starves(place) || self.called.contains(&place)
     }
 }

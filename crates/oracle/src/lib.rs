@@ -21,6 +21,8 @@ pub mod executor;
 pub mod generate;
 pub mod host;
 mod host_call;
+#[cfg(test)]
+mod leases;
 pub mod lib_exec;
 pub mod op;
 mod pool;

@@ -35,6 +35,8 @@ pub struct Options {
     /// The most file locks, held and waited for; beyond, requests fail with `ENOLCK`. None for no limit, and then
     /// nothing is counted.
     pub lock_limit: Option<u64>,
+    /// The most file locks of one owner, a process or an open file, likewise. None for no limit.
+    pub owner_lock_limit: Option<u64>,
     /// Let only the owner of a file, or who may read and write it, give it another name, as Linux does with
     /// `fs.protected_hardlinks = 1`. POSIX allows everybody.
     pub protected_hardlinks: bool,
@@ -50,6 +52,7 @@ impl Default for Options {
             root_gid: 0,
             deadlock_detection: true,
             lock_limit: None,
+            owner_lock_limit: None,
             protected_hardlinks: false,
         }
     }
@@ -95,8 +98,12 @@ impl Superblock {
         static NEXT_DEV: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let minor = NEXT_DEV.fetch_add(1, Ordering::Relaxed);
-        let (deadlock_detection, max_locks) = (options.deadlock_detection, options.lock_limit);
-        let locking = DomainOptions { deadlock_detection, max_locks, ..Default::default() };
+        let locking = DomainOptions {
+            deadlock_detection: options.deadlock_detection,
+            max_locks: options.lock_limit,
+            max_locks_of_owner: options.owner_lock_limit,
+            ..Default::default()
+        };
         let (mode, uid, gid) = (options.root_mode & S_IALLUGO, options.root_uid, options.root_gid);
         let (inodes, pages) = (options.inode_limit, options.size_limit.map(|bytes| bytes / PAGE));
         let shared = Ref::new(Shared {

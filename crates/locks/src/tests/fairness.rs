@@ -211,3 +211,39 @@ fn who_is_called_in_vain_calls_those_who_wait_for_him_alone() {
     assert!(wide.as_mut().poll(&mut context).is_pending());
     assert_eq!(narrow.as_mut().poll(&mut context), Poll::Ready(Ok(())));
 }
+
+/// Process 2 holds byte 0, for which a description waits that wants all; process 2 waits for process 1 elsewhere. All
+/// this goes on around a request of process 1 that has only the description's in its way once that starves.
+fn around_a_starving_description(
+    process_1: impl FnOnce(&FileLocks, &Log),
+) -> Vec<(usize, Result<(), LockError>)> {
+    let (domain, file) = with_bound(1);
+    let (elsewhere, log) = (FileLocks::new(&domain, 0, 2), Log::default());
+    elsewhere.set_range(&posix(1, Exclusive, 0, 0)).expect("free");
+    file.set_range(&posix(2, Exclusive, 0, 0)).expect("free");
+    wait(&file, &log, 10, &ofd(10, Exclusive, 0, 9));
+    wait(&elsewhere, &log, 2, &posix(2, Exclusive, 0, 0));
+    process_1(&file, &log);
+    log.take()
+}
+
+#[test]
+fn a_request_behind_a_starving_description_is_not_left_in_a_circle() {
+    let events = around_a_starving_description(|file, log| {
+        file.set_range(&posix(3, Exclusive, 5, 5)).expect("bypasses the description, which starves");
+        wait(file, log, 1, &posix(1, Exclusive, 7, 7));
+    });
+    assert_eq!(events, [(1, Ok(()))], "the description lets it pass");
+}
+
+#[test]
+fn a_description_that_begins_to_starve_closes_no_circle() {
+    let events = around_a_starving_description(|file, log| {
+        file.set_range(&posix(4, Exclusive, 7, 7)).expect("bypasses, and that is forgiven");
+        wait(file, log, 1, &posix(1, Exclusive, 7, 7));
+        assert_eq!(log.take(), []);
+        file.set_range(&posix(3, Exclusive, 5, 5)).expect("bypasses again");
+        file.release_owner(Owner::Process(4));
+    });
+    assert_eq!(events, [(1, Ok(()))]);
+}

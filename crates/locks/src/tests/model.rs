@@ -435,8 +435,13 @@ fn compare_submitted(
 }
 
 /// Newcomers pass waiters as often as they like; the bound is tested in `fairness`.
-const LINUX: DomainOptions =
-    DomainOptions { deadlock_detection: true, max_locks: None, bypass_max: None, lease_break: LEASE_BREAK };
+const LINUX: DomainOptions = DomainOptions {
+    deadlock_detection: true,
+    max_locks: None,
+    max_locks_of_owner: None,
+    bypass_max: None,
+    lease_break: LEASE_BREAK,
+};
 
 /// `SLUICE_STEPS` if set.
 fn steps(usual: usize) -> usize {

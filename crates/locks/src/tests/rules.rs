@@ -268,6 +268,27 @@ fn a_call_refused_for_lack_of_locks_changes_nothing() {
 }
 
 #[test]
+fn an_owner_with_as_many_locks_as_it_may_have_gets_no_more_on_any_file_and_the_others_do() {
+    let domain = LockDomain::new(DomainOptions { max_locks_of_owner: Some(2), ..Default::default() });
+    let [one, other] = [1, 2].map(|ino| FileLocks::new(&domain, 0, ino));
+    let log = Log::default();
+    one.set_range(&posix(1, Exclusive, 0, 99)).expect("free");
+    other.set_range(&posix(1, Exclusive, 0, 99)).expect("free");
+    assert_eq!(one.set_range(&posix(1, Shared, 200, 299)), Err(LockError::NoLocks));
+    assert_eq!(one.unlock_range(P1, range(10, 19)), Err(LockError::NoLocks), "it would split a lock");
+    one.set_range(&posix(1, Exclusive, 100, 199)).expect("merged, and one lock as before");
+    one.set_flock(1, 1, Exclusive).expect("description 1 is not process 1");
+    one.set_range(&posix(2, Exclusive, 300, 399)).expect("another owner");
+    ticket(other.submit_range(&posix(2, Shared, 0, 0), log.done(2)));
+    assert_eq!(one.set_range(&posix(2, Shared, 500, 599)), Err(LockError::NoLocks), "who waits counts");
+    other.release_owner(P1);
+    assert_eq!(log.take(), [(2, Ok(()))]);
+    one.set_range(&posix(1, Shared, 400, 499)).expect("one was given back");
+    drop((one, other));
+    assert!(domain.is_idle());
+}
+
+#[test]
 fn a_completion_may_call_back_and_is_dropped_when_cancelled() {
     let file = Arc::new(file());
     let log = Log::default();

@@ -86,8 +86,8 @@ impl Process {
     /// # Errors
     /// `EAGAIN`, if the file is opened with `NONBLOCK` and a lease is in the way.
     pub(super) fn break_for_open(&self, file: &OpenFile, flags: OpenFlags) -> Result<(), Errno> {
-        let writes = flags.writable() || flags.contains(OpenFlags::TRUNC);
-        let kind = if writes { Kind::Exclusive } else { Kind::Shared };
+        // By its access mode alone, as on Linux: `TRUNC` with `RDONLY` counts as reading.
+        let kind = if flags.writable() { Kind::Exclusive } else { Kind::Shared };
         let may_wait = !flags.contains(OpenFlags::NONBLOCK);
         self.break_leases(file.inode(), Breaking::Open(kind), may_wait)
     }

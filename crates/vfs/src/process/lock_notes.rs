@@ -71,11 +71,10 @@ impl LockNotes {
 
     /// Where `file` belongs, and what it is called there.
     fn place(&self, file: &Inode) -> (&AtomicU64, u64) {
-        let address = ptr::from_ref(file).addr() as u64;
-        // Fibonacci hashing: neighbours go to different lines.
-        let hash = address.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // By number, which does not change from run to run. Fibonacci hashing: numbers in a row go to different lines.
+        let hash = (file.ino() ^ file.dev().rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let (line, place) = ((hash >> 32) as usize % LINES, (hash >> 48) as usize % PLACES);
-        (&self.0[line][place], address)
+        (&self.0[line][place], ptr::from_ref(file).addr() as u64)
     }
 }
 

@@ -1,0 +1,97 @@
+//! Quota: how many lock records a domain, and each owner in it, has and may have.
+//!
+//! # Theory
+//! A record is a granted lock or a waiting request. Those of the domain are counted per CPU; those of an owner, which
+//! may lock anywhere, in a shard chosen by owner. What has no limit is not counted.
+//!
+//! # Cost
+//! Without limits: two looks at what never changes. With a limit on the whole: a read-modify-write of the CPU's own
+//! line. With one on each owner: the lock of a shard, which owners share by chance.
+
+use crate::lock_class::OWNER_LOCKS;
+use crate::shards::Shards;
+use crate::{DomainOptions, LockError, Owner};
+use sluice_sync::percpu::Budget;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+
+/// The records that there are, as far as they are limited.
+pub(crate) struct Quota {
+    /// Of the domain. *immutable; looks after itself*
+    all: Option<Budget>,
+    /// Of each owner that has some. *immutable; looks after itself*
+    each: Option<(u64, Shards<HashMap<Owner, u64>>)>,
+}
+
+impl Quota {
+    /// The limits of `options`, of which nothing is used.
+    pub(crate) fn new(options: &DomainOptions) -> Self {
+        Quota {
+            all: options.max_locks.map(|limit| Budget::new(Some(limit), 0)),
+            each: options.max_locks_of_owner.map(|limit| (limit, Shards::new(&OWNER_LOCKS))),
+        }
+    }
+
+    /// Counts `records` more for `owner`, or none if that would pass a limit.
+    ///
+    /// # Errors
+    /// [`LockError::NoLocks`].
+    pub(crate) fn reserve(&self, owner: Owner, records: usize) -> Result<(), LockError> {
+        if records == 0 {
+            return Ok(());
+        }
+        let records = records as u64;
+        if let Some((limit, shards)) = &self.each {
+            let mut shard = shards.of(owner.number()).lock();
+            let used = shard.get(&owner).copied().unwrap_or(0);
+            if records > limit.saturating_sub(used) {
+                return Err(LockError::NoLocks);
+            }
+            shard.insert(owner, used + records);
+        }
+        match &self.all {
+            Some(all) if all.take(records).is_err() => {
+                self.release_of(owner, records);
+                Err(LockError::NoLocks)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts `records` of `owner` less.
+    pub(crate) fn release(&self, owner: Owner, records: usize) {
+        if records == 0 {
+            return;
+        }
+        self.release_of(owner, records as u64);
+        if let Some(all) = &self.all {
+            all.give(records as u64);
+        }
+    }
+
+    fn release_of(&self, owner: Owner, records: u64) {
+        if let Some((_, shards)) = &self.each
+            && let Entry::Occupied(mut used) = shards.of(owner.number()).lock().entry(owner)
+        {
+            *used.get_mut() -= records;
+            if *used.get() == 0 {
+                used.remove();
+            }
+        }
+    }
+
+    /// True if nothing is used. For tests of balance.
+    #[cfg(test)]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.all.as_ref().is_none_or(|all| all.used() == 0)
+            && self.each.as_ref().is_none_or(|(_, shards)| shards.all(HashMap::is_empty))
+    }
+}
+
+impl fmt::Debug for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limit = self.each.as_ref().map(|(limit, _)| limit);
+        f.debug_struct("Quota").field("all", &self.all).field("limit_of_each", &limit).finish_non_exhaustive()
+    }
+}
