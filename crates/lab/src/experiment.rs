@@ -9,7 +9,7 @@ mod calibrate;
 mod curves;
 mod file_locks;
 mod library;
-mod native;
+pub(crate) mod native;
 mod readdir;
 mod rwsem;
 mod simulated;

@@ -1,5 +1,5 @@
 //! History: the *before* side of what the sources report, and what replaced it, as small models written against
-//! `sync`'s simulated face.
+//! `sync`'s simulated face; some of them also against its native one.
 
 pub mod commit_list;
 pub mod false_sharing;
@@ -7,8 +7,10 @@ pub mod file_lock_tasks;
 pub mod file_lock_waiters;
 pub mod file_locks_2012;
 pub mod file_locks_2013;
+pub mod on_host;
+pub mod on_machine;
 pub mod open_close;
-pub mod readdir_2016;
 pub mod rwsem_2016;
 pub mod small_locks;
-pub mod vfs_2009;
+
+pub use on_machine::{readdir_2016, vfs_2009};

@@ -47,6 +47,52 @@ fn names_that_stay_are_listed_once_while_the_bucket_is_moved() {
     });
 }
 
+/// What `names` says in a table of two buckets, one for the hashes from [`HIGH`] on.
+fn grown(names: &[(u64, &[u8])]) -> Arc<NameTable<u64>> {
+    let table = table(names);
+    assert!(table.grow());
+    // The write after which the one bucket is moved.
+    assert!(insert(&table, LOW, b"twin") && remove(&table, LOW, b"twin"));
+    table
+}
+
+#[test]
+fn names_that_stay_are_listed_once_while_one_before_them_comes_and_goes() {
+    seed_mutant(None);
+    explore(2, || {
+        let table = grown(&[(LOW, b"goes"), (LOW + (1 << 40), b"stays"), (HIGH, b"high")]);
+        let other = table.clone();
+        let reader = thread::spawn(move || {
+            let guard = other.read();
+            let seen = other.after(0, &guard).filter(|(_, name, _)| *name != b"goes");
+            assert_eq!(seen.count(), 2);
+        });
+        assert!(remove(&table, LOW, b"goes") && insert(&table, LOW, b"goes"));
+        reader.join().expect("the reader ends");
+    });
+}
+
+#[test]
+fn a_file_that_is_renamed_always_has_one_of_its_names() {
+    seed_mutant(None);
+    let names: [(u64, &[u8]); 2] = [(LOW, b"old"), (HIGH, b"new")];
+    for (from, to) in [(0, 1), (1, 0)] {
+        explore(2, move || {
+            let table = grown(&names[from..=from]);
+            let other = table.clone();
+            let reader = thread::spawn(move || {
+                let guard = other.read();
+                let has = |(hash, name): (u64, &[u8])| other.get(hash, name, &guard).is_some();
+                assert!(has(names[from]) || has(names[to]), "found under neither name");
+            });
+            let mut both = table.lock_two(names[from], names[to]).expect("alive");
+            assert!(both.second().insert(0, 0).is_ok() && both.first().remove().is_some());
+            drop(both);
+            reader.join().expect("the reader ends");
+        });
+    }
+}
+
 #[test]
 fn a_name_is_added_once_while_the_table_grows() {
     seed_mutant(None);

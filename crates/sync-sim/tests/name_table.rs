@@ -73,3 +73,38 @@ fn counting_the_names_stores_nothing() {
     });
     assert!(report.conflicts.is_empty(), "{}", report.conflicts);
 }
+
+#[test]
+fn a_listing_looks_once_at_each_bucket_and_each_name() {
+    let table = table();
+    let report = Machine::named("uma-2").run(1, |_| {
+        let section = table.read();
+        assert_eq!(table.after(0, &section).count(), 64);
+    });
+    let section = Machine::named("uma-2").run(1, |_| drop(table.read()));
+    // Where the buckets are, the buckets, and the links behind the names.
+    assert_eq!(report.accesses() - section.accesses(), 1 + 64 + 64);
+}
+
+/// How many buckets a table has after each of 64 CPUs has locked the name of the hash that `hash` says, 64 times, and
+/// added it if it was not there; `comes_and_goes` if it is then removed.
+fn buckets_after(comes_and_goes: bool, hash: impl Fn(usize, usize) -> u64) -> usize {
+    let table = NameTable::new(domain());
+    Machine::named("power7-64").seed(1).run(64, |cpu| {
+        for n in 0..64 {
+            let mut entry = table.lock(hash(cpu.id(), n), b"name").expect("alive");
+            if entry.insert((), 0).is_ok() && comes_and_goes {
+                entry.remove().expect("added");
+            }
+            drop(entry);
+            cpu.work(100);
+        }
+    });
+    table.buckets()
+}
+
+#[test]
+fn a_table_grows_when_many_wait_to_change_it_but_not_when_all_want_one_name() {
+    assert_eq!(buckets_after(false, |_, n| hash_of(n)), 16);
+    assert!(buckets_after(true, |cpu, _| hash_of(cpu)) >= 64);
+}

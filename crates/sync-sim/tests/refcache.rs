@@ -23,6 +23,17 @@ fn taking_and_dropping_one_reference_on_64_cpus_shares_no_written_line() {
 }
 
 #[test]
+fn taking_and_dropping_one_reference_reaches_for_few_words() {
+    let shared = Ref::new(());
+    let accesses = |times: usize| {
+        let report = Machine::named("uma-2").run(1, |_| (0..times).for_each(|_| drop(shared.clone())));
+        report.accesses()
+    };
+    // Each of the two counts: going in, three looks at a cache that lies in two lines, going out.
+    assert_eq!(accesses(101) - accesses(1), 100 * 2 * (2 + 3 * 2 + 1));
+}
+
+#[test]
 fn counting_one_object_scales_with_its_flushes_included() {
     let per_cpu = |cpus: usize| {
         let (machine, shared) = (Machine::named("power7-64").seed(1), Ref::new(()));

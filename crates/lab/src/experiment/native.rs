@@ -1,7 +1,10 @@
 //! Native runs: pinned threads on this computer, for what 1 and 2 CPUs can show.
 
+use super::Session;
 use crate::failure::{Context, Result};
 use crate::machine::CpuTime;
+use crate::row::Row;
+use crate::stats::median;
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Barrier, CachePadded, cpu, thread};
@@ -86,4 +89,58 @@ pub(crate) fn contend(cpus: usize, time: Duration, round: impl Fn() + Sync) -> R
         let ops = ops.collect::<std::io::Result<Vec<u64>>>().context(|| "cannot pin a thread to its CPU")?;
         Ok(NativeRun { ops, time, cpu_time: before.zip(after).map(|(before, after)| after.since(before)) })
     })
+}
+
+/// Runs of each design, and how long each takes, in [`in_turn`].
+const RUNS: usize = 5;
+pub(super) const TIME: Duration = Duration::from_millis(20);
+
+/// The runs of one design in [`in_turn`].
+pub(super) fn steps_in_turn() -> usize {
+    cpu_counts().len() * RUNS
+}
+
+/// Rows of all designs in turn, again and again: a slow minute of this computer hits them all.
+pub(super) fn in_turn<D>(
+    session: &mut Session<'_>,
+    workload: &str,
+    designs: &[D],
+    name: impl Fn(&D) -> &str,
+    run: impl Fn(&D, usize) -> Result<NativeRun>,
+) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for cpus in cpu_counts() {
+        let mut runs: Vec<Vec<NativeRun>> = designs.iter().map(|_| Vec::new()).collect();
+        for _ in 0..RUNS {
+            for (design, runs) in designs.iter().zip(&mut runs) {
+                let what = format!("{workload} natively, {} with {cpus} CPUs", name(design));
+                runs.push(session.step(&what, || run(design, cpus))??);
+            }
+        }
+        for (design, runs) in designs.iter().zip(&runs) {
+            let row = row(session, workload, name(design), cpus, runs);
+            session.row(&row)?;
+            rows.push(row);
+        }
+    }
+    Ok(rows)
+}
+
+/// A row from native runs.
+pub(super) fn row(
+    session: &Session<'_>,
+    workload: &str,
+    variant: &str,
+    cpus: usize,
+    runs: &[NativeRun],
+) -> Row {
+    let mut row = Row::new(&session.origin, workload, "lib".to_owned(), cpus, cpus);
+    row.variant = Some(variant.to_owned());
+    let all = |of: fn(&NativeRun) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
+    row.set_rates(runs.iter().map(NativeRun::total).sum(), &all(NativeRun::ops_per_s));
+    row.fairness = median(&all(NativeRun::fairness));
+    let times = runs.iter().map(|run| run.cpu_time).collect::<Option<Vec<CpuTime>>>();
+    let time = times.map(|times| times.into_iter().fold(CpuTime::default(), |sum, time| sum + time));
+    row.idle = time.filter(|time| time.total > 0).map(|time| time.idle as f64 / time.total as f64);
+    row
 }

@@ -4,9 +4,11 @@ use super::curves::Curves;
 use super::library::{self, Load};
 use super::simulated::{self, contend};
 use super::verdict::Verdict;
-use super::{Findings, Session};
+use super::{Findings, Session, native};
 use crate::failure::Result;
+use crate::history::on_host;
 use crate::history::readdir_2016::Directory2016;
+use crate::row::Row;
 use sluice_machine::Cpu;
 
 const SEEDS: &[u64] = &[7, 8];
@@ -28,6 +30,29 @@ fn list_or_unlink(directory: &Directory2016, cpu: &Cpu) {
     if cpu.random(2) == 0 { directory.list(cpu) } else { directory.unlink_create(cpu) }
 }
 
+type HostOperation = fn(&on_host::readdir_2016::Directory2016, &on_host::Cpu);
+
+/// The same design on this computer, reading and changing in turn.
+const HOST_MODELS: &[(&str, HostOperation)] = &[
+    ("MRDM", on_host::readdir_2016::Directory2016::list),
+    ("readdir-unlink", |directory, cpu| {
+        directory.list(cpu);
+        directory.unlink_create(cpu);
+    }),
+];
+
+fn run_natively(session: &mut Session<'_>) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for &(workload, operation) in HOST_MODELS {
+        let run = |_: &&str, cpus| {
+            let directory = on_host::readdir_2016::Directory2016::new(NAMES);
+            native::contend(cpus, native::TIME, || operation(&directory, &on_host::Cpu))
+        };
+        rows.extend(native::in_turn(session, workload, &["before"], |name| name, run)?);
+    }
+    Ok(rows)
+}
+
 fn loads() -> impl Iterator<Item = Load> {
     let on = |machine, cpus| {
         move |&(workload, _): &(&'static str, Operation)| Load { workload, machine, cpus, ops: 8 }
@@ -36,7 +61,7 @@ fn loads() -> impl Iterator<Item = Load> {
 }
 
 pub(super) fn steps() -> usize {
-    MODELS.len() * CPUS.len() + loads().map(|load| load.cpus.len()).sum::<usize>()
+    MODELS.len() * (CPUS.len() + native::steps_in_turn()) + loads().map(|load| load.cpus.len()).sum::<usize>()
 }
 
 pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
@@ -56,8 +81,8 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
     for load in loads() {
         rows.extend(library::rows(session, &load, SEEDS)?);
     }
-    let curves = Curves(&rows);
-    Ok(Findings { tables: curves.tables(), verdicts: verdicts(&curves) })
+    let (curves, host) = (Curves(&rows), run_natively(session)?);
+    Ok(Findings { tables: curves.tables() + &Curves(&host).tables(), verdicts: verdicts(&curves) })
 }
 
 fn verdicts(curves: &Curves<'_>) -> Vec<Verdict> {
@@ -93,6 +118,15 @@ fn verdicts(curves: &Curves<'_>) -> Vec<Verdict> {
 mod tests {
     use super::*;
     use sluice_machine::Machine;
+
+    #[test]
+    fn the_model_runs_on_this_computer_too() {
+        let directory = on_host::readdir_2016::Directory2016::new(100);
+        for (workload, operation) in HOST_MODELS {
+            let run = native::contend(2, native::TIME, || operation(&directory, &on_host::Cpu)).unwrap();
+            assert!(run.total() > 0, "{workload}");
+        }
+    }
 
     #[test]
     fn readers_with_cursors_do_less_work_together_than_one_alone() {

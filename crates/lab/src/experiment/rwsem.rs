@@ -9,7 +9,6 @@
 use super::curves::Curves;
 use super::native;
 use super::simulated::{self, Load, Protected, Run, contend};
-use super::spin::native_row;
 use super::verdict::Verdict;
 use super::{Findings, Session};
 use crate::failure::Result;
@@ -175,7 +174,7 @@ fn run_natively(session: &mut Session<'_>) -> Result<(Vec<Row>, Vec<Ratio>)> {
             mutexes.iter().zip(&rwsems).map(|(mutex, rwsem)| rwsem.ops_per_s() / mutex.ops_per_s()).collect();
         ratios.extend(median(&pairs).map(|ratio| (cpus, ratio)));
         for (lock, runs) in [("mutex", &mutexes), ("rwsem", &rwsems)] {
-            let row = native_row(session, "rwsem-unlink", lock, cpus, runs);
+            let row = native::row(session, "rwsem-unlink", lock, cpus, runs);
             session.row(&row)?;
             rows.push(row);
         }

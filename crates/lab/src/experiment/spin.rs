@@ -11,19 +11,13 @@ use super::simulated::{self, Load, Protected, Run, contend};
 use super::verdict::Verdict;
 use super::{Findings, Session};
 use crate::failure::Result;
-use crate::machine::CpuTime;
 use crate::row::Row;
-use crate::stats::median;
 use sluice_machine::Machine;
-use sluice_sync::time::Duration;
 use sluice_sync::{CachePadded, spin as here};
 use sluice_sync_sim::spin as there;
 
 /// Seeds of the simulated runs; the median counts.
 const SEEDS: &[u64] = &[7, 8, 9];
-/// Native runs of each lock; the locks take turns.
-const NATIVE_RUNS: usize = 5;
-const NATIVE_TIME: Duration = Duration::from_millis(20);
 
 struct Place {
     machine: &'static str,
@@ -71,7 +65,7 @@ fn on_machine<R: there::RawSpinLock>(machine: &Machine, cpus: usize, load: &Load
 
 fn on_this_computer<R: here::RawSpinLock>(cpus: usize, load: &Load) -> Result<native::NativeRun> {
     let lock = CachePadded::new(R::default());
-    native::contend(cpus, NATIVE_TIME, || {
+    native::contend(cpus, native::TIME, || {
         let token = lock.lock();
         native::compute(load.inside);
         lock.unlock(token);
@@ -81,7 +75,7 @@ fn on_this_computer<R: here::RawSpinLock>(cpus: usize, load: &Load) -> Result<na
 
 pub(super) fn steps() -> usize {
     let points: usize = PLACES.iter().map(|place| place.cpus.len()).sum();
-    SECTIONS.len() * LOCKS.len() * (points + native::cpu_counts().len() * NATIVE_RUNS)
+    SECTIONS.len() * LOCKS.len() * (points + native::steps_in_turn())
 }
 
 pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
@@ -109,46 +103,14 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
     Ok(Findings { tables: text, verdicts: verdicts(&Curves(&rows)) })
 }
 
-/// All locks in turn, again and again: a slow minute of this computer hits them all.
 fn run_natively(session: &mut Session<'_>) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for &(section, inside, lines, outside) in SECTIONS {
         let load = Load { inside, lines, outside, until: 0 };
-        for cpus in native::cpu_counts() {
-            let mut runs: Vec<Vec<native::NativeRun>> = LOCKS.iter().map(|_| Vec::new()).collect();
-            for _ in 0..NATIVE_RUNS {
-                for (lock, runs) in LOCKS.iter().zip(&mut runs) {
-                    let what = format!("{section} natively, {} with {cpus} CPUs", lock.name);
-                    runs.push(session.step(&what, || (lock.native)(cpus, &load))??);
-                }
-            }
-            for (lock, runs) in LOCKS.iter().zip(&runs) {
-                let row = native_row(session, section, lock.name, cpus, runs);
-                session.row(&row)?;
-                rows.push(row);
-            }
-        }
+        let run = |lock: &Lock, cpus| (lock.native)(cpus, &load);
+        rows.extend(native::in_turn(session, section, LOCKS, |lock| lock.name, run)?);
     }
     Ok(rows)
-}
-
-/// A row from native runs.
-pub(super) fn native_row(
-    session: &Session<'_>,
-    workload: &str,
-    variant: &str,
-    cpus: usize,
-    runs: &[native::NativeRun],
-) -> Row {
-    let mut row = Row::new(&session.origin, workload, "lib".to_owned(), cpus, cpus);
-    row.variant = Some(variant.to_owned());
-    let all = |of: fn(&native::NativeRun) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
-    row.set_rates(runs.iter().map(native::NativeRun::total).sum(), &all(native::NativeRun::ops_per_s));
-    row.fairness = median(&all(native::NativeRun::fairness));
-    let times = runs.iter().map(|run| run.cpu_time).collect::<Option<Vec<CpuTime>>>();
-    let time = times.map(|times| times.into_iter().fold(CpuTime::default(), |sum, time| sum + time));
-    row.idle = time.filter(|time| time.total > 0).map(|time| time.idle as f64 / time.total as f64);
-    row
 }
 
 fn verdicts(curves: &Curves<'_>) -> Vec<Verdict> {
@@ -230,6 +192,7 @@ fn in_the_guest(curves: &Curves<'_>) -> Vec<Verdict> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::median;
 
     const SHORT: Load = Load { inside: 100, lines: 1, outside: 200, until: 400_000 };
 

@@ -2,15 +2,17 @@
 //!
 //! *before* and *source* are models (see [`vfs_2009`](crate::history::vfs_2009)) with the cost of their time; *ours* is
 //! the library itself on the simulated machine, which charges what is shared and not what is computed. So each is compared with
-//! itself at one CPU, and never one with another.
+//! itself at one CPU, and never one with another. The models run on this computer too, from the same source.
 
 use super::curves::Curves;
 use super::library::{self, Load};
 use super::simulated::{self, contend};
 use super::verdict::Verdict;
-use super::{Findings, Session};
+use super::{Findings, Session, native};
 use crate::failure::Result;
+use crate::history::on_host;
 use crate::history::vfs_2009::{Design, Vfs2009};
+use crate::row::Row;
 use sluice_machine::Cpu;
 
 const SEEDS: &[u64] = &[7, 8, 9];
@@ -32,6 +34,17 @@ const MODELS: &[(&str, Operation, bool)] = &[
 ];
 const DESIGNS: &[(&str, Design)] = &[("before", Design::Before), ("source", Design::Source)];
 
+type HostOperation = fn(&on_host::vfs_2009::Vfs2009, &on_host::Cpu);
+
+/// The same on this computer.
+const HOST_MODELS: &[(&str, HostOperation, bool)] = &[
+    ("open-close", on_host::vfs_2009::Vfs2009::open_close, false),
+    ("creat-unlink", on_host::vfs_2009::Vfs2009::create_unlink, false),
+    ("creat-unlink-same", on_host::vfs_2009::Vfs2009::create_unlink, true),
+];
+const HOST_DESIGNS: &[(&str, on_host::vfs_2009::Design)] =
+    &[("before", on_host::vfs_2009::Design::Before), ("source", on_host::vfs_2009::Design::Source)];
+
 /// What the library is asked for on the large machine too.
 const OURS: &[&str] =
     &["open-close", "open-close-same", "stat-same", "creat-unlink", "creat-unlink-same", "rename-same"];
@@ -42,7 +55,20 @@ fn loads() -> impl Iterator<Item = Load> {
 }
 
 pub(super) fn steps() -> usize {
-    MODELS.len() * DESIGNS.len() * OLD_CPUS.len() + loads().map(|load| load.cpus.len()).sum::<usize>()
+    let models = OLD_CPUS.len() + native::steps_in_turn();
+    MODELS.len() * DESIGNS.len() * models + loads().map(|load| load.cpus.len()).sum::<usize>()
+}
+
+fn run_natively(session: &mut Session<'_>) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for &(workload, operation, one_directory) in HOST_MODELS {
+        let run = |&(_, design): &(_, on_host::vfs_2009::Design), cpus| {
+            let vfs = on_host::vfs_2009::Vfs2009::new(design, cpus, one_directory);
+            native::contend(cpus, native::TIME, || operation(&vfs, &on_host::Cpu))
+        };
+        rows.extend(native::in_turn(session, workload, HOST_DESIGNS, |(name, _)| name, run)?);
+    }
+    Ok(rows)
 }
 
 pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
@@ -65,8 +91,8 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
     for load in loads() {
         rows.extend(library::rows(session, &load, SEEDS)?);
     }
-    let curves = Curves(&rows);
-    Ok(Findings { tables: curves.tables(), verdicts: verdicts(&curves) })
+    let (curves, host) = (Curves(&rows), run_natively(session)?);
+    Ok(Findings { tables: curves.tables() + &Curves(&host).tables(), verdicts: verdicts(&curves) })
 }
 
 fn verdicts(curves: &Curves<'_>) -> Vec<Verdict> {
@@ -135,6 +161,17 @@ mod tests {
                 / cpus as f64
         };
         rate(cpus) / rate(1)
+    }
+
+    #[test]
+    fn the_models_run_on_this_computer_too() {
+        for &(workload, operation, one_directory) in HOST_MODELS {
+            for &(_, design) in HOST_DESIGNS {
+                let vfs = on_host::vfs_2009::Vfs2009::new(design, 2, one_directory);
+                let run = native::contend(2, native::TIME, || operation(&vfs, &on_host::Cpu)).unwrap();
+                assert!(run.ops.iter().all(|&ops| ops > 0), "{workload}: {:?}", run.ops);
+            }
+        }
     }
 
     #[test]

@@ -11,10 +11,9 @@
 //! # Sources
 //! The end of S2: `dcache_readdir` before cursors were moved once per call.
 
-use sluice_machine::Cpu;
-use sluice_machine::cell::{touch_read, touch_write};
-use sluice_sync_sim::spin::{Queued, RawSpinLock};
-use sluice_sync_sim::{CachePadded, RwLock};
+use super::sync::spin::{Queued, RawSpinLock};
+use super::sync::{CachePadded, RwLock};
+use super::{Cpu, Line};
 
 /// Names that one call gives out.
 const PER_CALL: usize = 100;
@@ -30,13 +29,13 @@ pub struct Directory2016 {
 
 struct Child {
     lock: CachePadded<Queued>,
-    links: CachePadded<u64>, // protected by the directory's `lock`
+    links: Line, // protected by the directory's `lock`
 }
 
 impl Directory2016 {
     /// A directory of so many names.
     pub fn new(names: usize) -> Directory2016 {
-        let child = || Child { lock: CachePadded::new(Queued::default()), links: CachePadded::new(0) };
+        let child = || Child { lock: CachePadded::new(Queued::default()), links: Line::default() };
         Directory2016 {
             rwsem: CachePadded::new(RwLock::new(())),
             lock: CachePadded::new(Queued::default()),
@@ -51,11 +50,11 @@ impl Directory2016 {
             for pair in call.windows(2) {
                 self.lock.lock();
                 pair[0].lock.lock();
-                touch_read(&raw const *pair[0].links, size_of::<u64>());
+                pair[0].links.read();
                 pair[0].lock.unlock(());
                 // The cursor leaves its place and stands behind the child: its neighbours get new links.
-                touch_write(&raw const *pair[0].links, size_of::<u64>());
-                touch_write(&raw const *pair[1].links, size_of::<u64>());
+                pair[0].links.write();
+                pair[1].links.write();
                 self.lock.unlock(());
                 cpu.work(COPY);
             }
@@ -70,7 +69,7 @@ impl Directory2016 {
             cpu.work(10 * COPY);
             self.lock.lock();
             child.lock.lock();
-            touch_write(&raw const *child.links, size_of::<u64>());
+            child.links.write();
             child.lock.unlock(());
             self.lock.unlock(());
         }

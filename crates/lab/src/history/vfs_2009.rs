@@ -12,12 +12,10 @@
 //! The five cures of S4; single-task costs from the POWER7 table of July 2010: 384,558 opens and closes a second and
 //! 145,891 creates and unlinks, at 3.5 GHz, are 9,100 and 24,000 cycles.
 
-use sluice_machine::Cpu;
-use sluice_machine::cell::touch_write;
-use sluice_sync_sim::CachePadded;
-use sluice_sync_sim::Mutex;
-use sluice_sync_sim::atomic::{AtomicU64, Ordering};
-use sluice_sync_sim::spin::{RawSpinLock, Tas};
+use super::sync::atomic::{AtomicU64, Ordering};
+use super::sync::spin::{RawSpinLock, Tas};
+use super::sync::{CachePadded, Mutex};
+use super::{Cpu, Line};
 
 /// Computing between the locks of an open with its close, in cycles.
 const OPEN_CLOSE_REST: u64 = 8_000;
@@ -30,14 +28,14 @@ const INSIDE: u64 = 60;
 #[derive(Default)]
 struct LockedList {
     lock: CachePadded<Tas>,
-    head: CachePadded<u64>, // protected by `lock`
+    head: Line, // protected by `lock`
 }
 
 impl LockedList {
     /// Adds to the list, or removes from it.
     fn change(&self, cpu: &Cpu) {
         self.lock.lock();
-        touch_write(&raw const *self.head, size_of::<u64>());
+        self.head.write();
         cpu.work(INSIDE);
         self.lock.unlock(());
     }

@@ -8,7 +8,7 @@
 
 use super::{Bucket, Node};
 use crate::face::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use crate::face::hint;
+use crate::face::{CachePadded, SHRUNK, cpu, hint};
 use crate::rcu::Guard;
 use std::ptr;
 
@@ -18,8 +18,12 @@ const LOCKED: usize = 1;
 const MOVED: usize = 2;
 /// The address of the array that is no array: there is none and will be none.
 const CLOSED: usize = 1;
-/// Buckets are counted in at most so many groups.
+/// Buckets are counted in at most so many groups, ...
 const GROUPS_MAX: usize = 256;
+/// ... or so many for each CPU.
+const GROUPS_A_CPU: usize = 32;
+/// Who waits for a bucket looks after 1, 2, 4, ... turns, but not more rarely than after two to the power of this.
+const PAUSE_BITS: u32 = if SHRUNK { 1 } else { 6 };
 /// In `ready`: no chain uses the other link.
 const AT_ONCE: u64 = 1;
 
@@ -29,10 +33,19 @@ pub(crate) struct Array<N: Node> {
     buckets: Box<[N::Bucket]>,
     /// Which of a node's links its chains use. *immutable*
     pub(super) link: usize,
+    /// A power of two. *immutable*
+    groups_max: usize,
     /// The array that this one is moved to; null while there is none. *atomic (array)*
     next: AtomicPtr<Array<N>>,
     /// 0 until it is known when this array may be moved; then the grace period to be waited for. *atomic (ready)*
     ready: AtomicU64,
+    /// How far the move has come. Apart from what every reader looks at.
+    progress: CachePadded<Progress>,
+}
+
+/// How far the move of an array has come.
+#[derive(Default)]
+struct Progress {
     /// The first bucket that nobody has undertaken to move. *atomic*
     claimed: AtomicUsize,
     /// How many buckets are moved. *atomic (array)*
@@ -84,10 +97,10 @@ impl<N: Node> Array<N> {
         Array {
             buckets: (0..len).map(|_| N::Bucket::empty()).collect(),
             link,
+            groups_max: GROUPS_MAX.max((GROUPS_A_CPU * cpu::possible()).next_power_of_two()),
             next: AtomicPtr::new(ptr::null_mut()),
             ready: AtomicU64::new(ready),
-            claimed: AtomicUsize::new(0),
-            moved: AtomicUsize::new(0),
+            progress: CachePadded::default(),
         }
     }
 
@@ -112,7 +125,7 @@ impl<N: Node> Array<N> {
 
     /// How many buckets form a group that is counted together.
     pub(crate) fn group_len(&self) -> usize {
-        (self.len() / GROUPS_MAX).max(1)
+        (self.len() / self.groups_max).max(1)
     }
 
     /// The bucket that counts for the group of `place`: its first.
@@ -148,6 +161,18 @@ impl<N: Node> Array<N> {
         // SAFETY: an array that is freed a grace period after it stopped being the current one, which it has not
         // been yet when this one could be found inside the section.
         is_array(next).then(|| unsafe { &*next })
+    }
+
+    /// As [`Chains::chain`](super::Chains::chain), from this array on, which was found inside the section.
+    #[inline]
+    pub(crate) fn chain<'g>(&'g self, place: u64, guard: &'g Guard<'_>) -> Option<(*mut N, &'g Array<N>)> {
+        let mut array = self;
+        loop {
+            match array.first(place) {
+                Some(first) => return Some((first, array)),
+                None => array = array.next(guard)?,
+            }
+        }
     }
 
     /// Begins a move to `next`. False if one has begun already or never will.
@@ -198,29 +223,29 @@ impl<N: Node> Array<N> {
     /// Undertakes to move up to `count` buckets; says which.
     pub(super) fn claim(&self, count: usize) -> std::ops::Range<usize> {
         // Relaxed: only who gets which counts. The first look keeps the number from growing for ever.
-        if self.claimed.load(Ordering::Relaxed) >= self.len() {
+        if self.progress.claimed.load(Ordering::Relaxed) >= self.len() {
             return 0..0;
         }
-        let first = self.claimed.fetch_add(count, Ordering::Relaxed).min(self.len());
+        let first = self.progress.claimed.fetch_add(count, Ordering::Relaxed).min(self.len());
         first..(first + count).min(self.len())
     }
 
     /// How many buckets are moved, or are being moved.
     pub(crate) fn claimed(&self) -> usize {
         // Relaxed: who saw what a move did sees it claimed, by Acquire of what it saw.
-        self.claimed.load(Ordering::Relaxed).min(self.len())
+        self.progress.claimed.load(Ordering::Relaxed).min(self.len())
     }
 
     /// How many buckets are moved.
     pub(crate) fn moved(&self) -> usize {
         // Acquire(array): what the moves did; pairs with AcqRel(array) in note_moved().
-        self.moved.load(Ordering::Acquire)
+        self.progress.moved.load(Ordering::Acquire)
     }
 
     /// Notes that `count` more buckets are moved. True if these were the last.
     pub(super) fn note_moved(&self, count: usize) -> bool {
         // AcqRel(array): who completes the number hands on that all chains are in place.
-        count > 0 && self.moved.fetch_add(count, Ordering::AcqRel) + count == self.len()
+        count > 0 && self.progress.moved.fetch_add(count, Ordering::AcqRel) + count == self.len()
     }
 
     /// Locks the bucket of `place`; `None` if it is moved.
@@ -245,10 +270,11 @@ impl<N: Node> Array<N> {
             {
                 return Some(Locked { array: self, at, first: now, waited: turns > 0 });
             }
-            hint::spin_loop();
+            // Each look takes the line from the owner, who is about to write it: the longer this takes, the rarer they are.
+            hint::pause(1 << turns.min(PAUSE_BITS));
             turns += 1;
             // The owner may have lost its CPU in the middle of its few instructions.
-            if turns.is_multiple_of(64) {
+            if turns.is_multiple_of(8) {
                 crate::thread::yield_now();
             }
         }

@@ -196,13 +196,7 @@ impl<N: Node + Send + Sync> Chains<N> {
     /// The chain of `place`, null if it is empty, and its array; none if there is no array.
     #[inline]
     pub(crate) fn chain<'g>(&'g self, place: u64, guard: &'g Guard<'_>) -> Option<(*mut N, &'g Array<N>)> {
-        let mut array = self.current(guard)?;
-        loop {
-            match array.first(place) {
-                Some(first) => return Some((first, array)),
-                None => array = array.next(guard)?,
-            }
-        }
+        self.current(guard)?.chain(place, guard)
     }
 }
 

@@ -6,8 +6,12 @@ use crate::face::atomic::Ordering;
 use crate::face::{Mutant, SHRUNK, seeded};
 use crate::rcu::{GracePeriod, Guard};
 
-/// How many buckets a writer moves while a resize is under way.
+/// How many buckets a writer moves at least while a resize is under way, ...
 const MOVE_AT_ONCE: usize = if SHRUNK { 1 } else { 8 };
+/// ... and at most: who makes a name does not want to wait for more.
+const MOVE_AT_ONCE_MAX: usize = 8 * MOVE_AT_ONCE;
+/// Between the two, the parts in which an array is moved: all who help write the line that says how far the move is.
+const PARTS: usize = 64;
 
 /// An array that is no longer current, on its way to be freed.
 pub(super) struct Retired<N: Node>(*mut Array<N>);
@@ -66,7 +70,7 @@ impl<N: Node + Send + Sync> Chains<N> {
 
     #[cold]
     fn help_slow(&self, old: &Array<N>, new: &Array<N>, guard: &Guard<'_>) -> Option<Retired<N>> {
-        let claimed = old.claim(MOVE_AT_ONCE);
+        let claimed = old.claim((old.len() / PARTS).clamp(MOVE_AT_ONCE, MOVE_AT_ONCE_MAX));
         let count = claimed.len();
         for at in claimed {
             let bucket = old.lock_at(at).expect("a bucket is moved by who claimed it");

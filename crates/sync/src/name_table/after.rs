@@ -16,6 +16,9 @@ pub struct After<'g, V: Clone + Send + Sync + 'static> {
     /// Where the next node is in a chain of `array`; null before the chain of `from` is looked up.
     node: *mut NameNode<V>,
     array: Option<&'g Array<NameNode<V>>>,
+    /// The array that was the current one when the first chain was looked up: what it has not moved yet is there, all else
+    /// is reached from it.
+    oldest: Option<&'g Array<NameNode<V>>>,
     /// Entries before this position have been returned, or are not asked for.
     from: u64,
     /// The chain has the entries up to here.
@@ -50,13 +53,15 @@ impl<'g, V: Clone + Send + Sync + 'static> After<'g, V> {
     /// The entries behind `position`.
     pub(super) fn new(table: &'g NameTable<V>, position: u64, guard: &'g Guard<'_>) -> Self {
         let from = position.saturating_add(1);
-        After { table, guard, node: ptr::null_mut(), array: None, from, chain_end: 0 }
+        After { table, guard, node: ptr::null_mut(), array: None, oldest: None, from, chain_end: 0 }
     }
 
     /// Goes to the chain of `from`. False if there is no array.
     fn enter_chain(&mut self) -> bool {
         let place = place_of(self.from);
-        let Some((first, array)) = self.table.chains.chain(place, self.guard) else { return false };
+        self.oldest = self.oldest.or_else(|| self.table.chains.current(self.guard));
+        let found = self.oldest.and_then(|oldest| oldest.chain(place, self.guard));
+        let Some((first, array)) = found else { return false };
         (self.node, self.array) = (first, Some(array));
         self.chain_end = position_at(array.last_place(place));
         true

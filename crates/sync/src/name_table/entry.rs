@@ -10,10 +10,11 @@ use crate::rcu::Guard;
 /// A group has more entries than this for each of its buckets, and once more, when the array is grown.
 const LOAD_MAX: usize = 4;
 
-/// A bucket whose lock was waited for so often is crowded, and the array is grown, ...
-const WAITS_MAX: u32 = 8;
-/// ... but not for that reason beyond so many buckets for each CPU: who lists the directory passes them all.
-const CROWD_BUCKETS: usize = 16;
+/// A bucket whose lock was waited for so often is crowded, ...
+const WAITS_MAX: u32 = 4;
+/// ... and the array is grown at once to so many buckets for each CPU, since who waits now waits until it has grown: two
+/// that change names side by side then seldom meet. Not beyond: who lists the directory passes all buckets.
+const CROWD_BUCKETS: usize = 32;
 
 type Bucket<'t, V> = Locked<'t, NameNode<V>>;
 
@@ -64,14 +65,14 @@ struct Aftermath<'t, V: Clone + Send + Sync + 'static> {
     section: Option<Guard<'t>>,
     /// To be freed.
     unlinked: Option<Unlinked<NameNode<V>>>,
-    /// There should be more buckets.
-    full: bool,
+    /// How many buckets there should be.
+    buckets: usize,
     changed: bool,
 }
 
 impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
     fn new(table: &'t NameTable<V>) -> Self {
-        Aftermath { table, section: Some(table.read()), unlinked: None, full: false, changed: false }
+        Aftermath { table, section: Some(table.read()), unlinked: None, buckets: 0, changed: false }
     }
 
     /// Locks the bucket of `place`. None if the table was killed.
@@ -94,13 +95,13 @@ impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
         }
     }
 
-    /// Sees to it that the array is grown if many wait for the locks of its buckets.
-    fn note_wait(&mut self, bucket: &Bucket<'_, V>) {
-        if bucket.waited()
-            && bucket.bucket().note_wait() >= WAITS_MAX
-            && bucket.array.len() < CROWD_BUCKETS * cpu::possible()
-        {
-            (self.full, self.changed) = (true, true);
+    /// Notes that `bucket` is being changed, and sees to it that the array is grown if many who did so have waited for
+    /// the lock. Those who find that another has done their work do not count: they want the same name, and however
+    /// many buckets there are, that is in one.
+    fn note_change(&mut self, bucket: &Bucket<'_, V>) {
+        self.changed = true;
+        if bucket.waited() && bucket.bucket().note_wait() >= WAITS_MAX {
+            self.buckets = self.buckets.max((CROWD_BUCKETS * cpu::possible()).next_power_of_two());
         }
     }
 
@@ -115,8 +116,8 @@ impl<V: Clone + Send + Sync + 'static> Drop for Aftermath<'_, V> {
         if let Some(node) = self.unlinked.take() {
             self.free(node);
         }
-        if self.full {
-            self.table.grow();
+        if self.buckets > 0 {
+            self.table.grow_to(self.buckets);
         }
         if self.changed {
             self.table.chains.help();
@@ -127,9 +128,8 @@ impl<V: Clone + Send + Sync + 'static> Drop for Aftermath<'_, V> {
 impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
     #[track_caller]
     pub(super) fn new(table: &'t NameTable<V>, hash: u64, bytes: &'t [u8], level: u8) -> Option<Self> {
-        let (name, mut aftermath) = (Name { hash, bytes }, Aftermath::new(table));
+        let (name, aftermath) = (Name { hash, bytes }, Aftermath::new(table));
         let (bucket, _held) = aftermath.lock(name.place(), Ask::BUCKET.at(level))?;
-        aftermath.note_wait(&bucket);
         Some(LockedEntry { name, bucket, _held, aftermath })
     }
 
@@ -171,15 +171,13 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
     ) -> Option<Self> {
         let names = [first, second].map(|(hash, bytes)| Name { hash, bytes });
         let [a, b] = names.map(|name| name.place());
-        let mut aftermath = Aftermath::new(table);
+        let aftermath = Aftermath::new(table);
         let (low, held) = aftermath.lock(a.min(b), Ask::BUCKET)?;
-        aftermath.note_wait(&low);
         if low.covers(a.max(b)) {
             return Some(LockedPair { names, low, high: None, _held: (held, None), aftermath });
         }
         // Buckets of one table are ordered by their numbers.
         let (high, held_too) = aftermath.lock(a.max(b), Ask::BUCKET.any_number())?;
-        aftermath.note_wait(&high);
         Some(LockedPair { names, low, high: Some(high), _held: (held, Some(held_too)), aftermath })
     }
 
@@ -258,9 +256,9 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
         let entries = array.counter(place_of(position)).tally(1, weight);
         let most = LOAD_MAX * (array.group_len() + 1);
         if usize::try_from(entries).is_ok_and(|entries| entries > most) {
-            self.aftermath.full = true;
+            self.aftermath.buckets = 2 * array.len();
         }
-        self.aftermath.changed = true;
+        self.aftermath.note_change(self.bucket);
         Ok(position)
     }
 
@@ -289,7 +287,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
     }
 
     fn discard(&mut self, node: Unlinked<NameNode<V>>) {
-        self.aftermath.changed = true;
+        self.aftermath.note_change(self.bucket);
         if let Some(earlier) = self.aftermath.unlinked.replace(node) {
             self.aftermath.free(earlier);
         }

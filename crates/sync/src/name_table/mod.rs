@@ -16,10 +16,11 @@
 //! of the listing is found exactly once. Arrays only grow: a bucket that is merged from two has entries in three
 //! chains for a while, and neither a listing nor [`NameTable::lock_two`] could tell.
 //!
-//! An array is doubled when its buckets fill, and also when their locks are waited for.
+//! An array is doubled when its buckets fill. When those who change them wait for their locks, so that names meet that
+//! with more buckets would not, it is grown at once to 32 buckets for each CPU.
 //!
-//! Entries are counted in the buckets: up to 256 buckets each counts its own, on the line that its lock is on; in
-//! larger arrays the first bucket of each 256th counts for all of it. Reading the sum stores nothing.
+//! Entries are counted in the buckets: up to 256 buckets, or 32 for each CPU, each counts its own, on the line that its
+//! lock is on; in larger arrays the first bucket of each group, of as many groups, counts for all of it. Reading the sum stores nothing.
 //!
 //! # Clients must
 //! - give the same hash for the same name, with a key that strangers do not know;
@@ -31,7 +32,7 @@
 //! - who holds the lock of a name is alone with it, in all of the table;
 //! - [`NameTable::kill`] succeeds only if the table is empty, and then no name is ever added again;
 //! - [`NameTable::sums`] is what stood in the table at one moment. Only where many write without pause, or a name is
-//!   moved within a table of more than 256 buckets, may each bucket have a moment of its own.
+//!   moved within a table of more buckets than count their own, may each bucket have a moment of its own.
 //!
 //! # Ordering
 //! | label | release side | acquire side | publishes |
@@ -42,7 +43,7 @@
 //!
 //! # Cost
 //! get: the section and loads. lock, insert or remove, unlock: one exchange and two stores or
-//! read-modify-writes, all on the bucket's line; beyond 256 buckets one more on the group's line. Memory: none
+//! read-modify-writes, all on the bucket's line; beyond those that count their own one more on the group's line. Memory: none
 //! before the first name, then 16 lines; an entry 26 bytes, its value and its name.
 
 mod after;
@@ -161,8 +162,14 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
     /// Begins to move to twice as many buckets, as the table does by itself when it fills. False if it cannot be
     /// begun now, or if there are so many already that it would do no good.
     pub fn grow(&self) -> bool {
-        let buckets = self.buckets();
-        (1..BUCKETS_MAX).contains(&buckets) && self.chains.resize(2 * buckets)
+        self.grow_to(2 * self.buckets())
+    }
+
+    /// Begins to move to `buckets` buckets, a power of two, if these are more. False as [`grow`](Self::grow).
+    fn grow_to(&self, buckets: usize) -> bool {
+        // One resize may end inside the section, but none begin after it: so what we look at does not get larger twice.
+        let _section = self.read();
+        buckets <= BUCKETS_MAX && (1..buckets).contains(&self.buckets()) && self.chains.resize(buckets)
     }
 
     /// Forbids names for ever if there is none now. False if there is one.

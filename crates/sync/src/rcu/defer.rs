@@ -1,33 +1,49 @@
 //! Deferred work: what is to be done after a grace period, with a bound on how much may wait.
 //!
 //! # Theory
-//! Each thread gathers its work in a bag of its own. When a batch is full, the batch starts a grace period
-//! and is set aside; batches whose period is over are done by the thread that fills a later one. Nobody waits,
-//! unless as many as [`BATCHES_MAX`] batches of one thread are set aside: then that thread waits for the
+//! Each thread gathers its work in a bag of its own. When a batch is full, it is set aside until a grace period is over
+//! that was started after that, by whichever thread; batches whose time has come are done by the thread that fills a
+//! later one. A thread that fills the next batch, and finds that meanwhile nobody has started a period for the one
+//! before, starts it; one that finds that nobody has come to its end in [`PATIENCE`] batches starts its own. So in the time
+//! in which each thread fills a batch, about one period is started, not one for each thread:
+//!
+//! ```text
+//!   thread 0   [ batch ][ batch: starts ][ batch: sees the end ]     the period frees all four batches that
+//!   thread 1     [ batch ][ batch        ][ batch                    were full before it started
+//! ```
+//!
+//! Nobody waits, unless as many as [`BATCHES_MAX`] batches of one thread are set aside: then that thread waits for the
 //! oldest, which bounds the memory to `threads * BATCH * BATCHES_MAX` objects. (Inside a read section it
 //! cannot wait, and the bound is off for as long as the section lasts.)
 //!
 //! # Ordering
-//! The unlink that came before `defer` is ordered before the epoch's move by program order or, when another
-//! thread takes the batch, by the bag's mutex.
+//! The unlink that came before `defer` is ordered before the period that its batch asks for by program order or, when
+//! another thread takes the batch, by the bag's mutex.
 //!
 //! # Cost
-//! `defer`: one allocation, one uncontended mutex, and one grace period's start per [`BATCH`] calls.
+//! `defer`: one allocation and one uncontended mutex; one read-modify-write of a line of all per [`BATCH`] calls; one grace
+//! period's start per two batches of a thread alone, or per batch of many.
 
 use super::{Domain, GracePeriod};
+use crate::MutexGuard;
 use crate::face::{SHRUNK, thread};
 use std::collections::VecDeque;
 
 /// How many pieces of work share a grace period: its barrier interrupts every CPU that runs a thread of the process, so
 /// a thread that removes a name a microsecond does that 4,000 times a second, not 16,000 times as with 64.
 const BATCH: usize = if SHRUNK { 2 } else { 256 };
+/// How many later batches are filled before a thread starts the period that a batch waits for, if nobody else does.
+const FILLED_BEFORE_START: usize = if SHRUNK { 0 } else { 1 };
+/// How many are filled before it starts one although somebody else did: that one may be idle, and not look for its end.
+const PATIENCE: usize = 3;
 /// How many batches of one thread may wait before that thread waits.
 const BATCHES_MAX: usize = if SHRUNK { 2 } else { 16 };
 
 type Work = Box<dyn FnOnce() + Send>;
 
 struct Batch {
-    period: GracePeriod,
+    /// The number of the first period that frees it.
+    from_period: u64,
     work: Vec<Work>,
 }
 
@@ -38,6 +54,8 @@ pub(super) struct Bag {
     open: Vec<Work>,
     /// Oldest first.
     batches: VecDeque<Batch>,
+    /// The last that this thread started, unless it is known to be over.
+    started: Option<GracePeriod>,
 }
 
 impl Domain {
@@ -53,28 +71,38 @@ impl Domain {
             return;
         }
         let work = std::mem::replace(&mut bag.open, Vec::with_capacity(BATCH));
-        let oldest = bag.batches.front().map(|batch| batch.period);
-        let full = bag.batches.len() >= BATCHES_MAX;
+        bag.batches.push_back(Batch { from_period: self.next_period(), work });
+        let (started, full) = (bag.started, bag.batches.len() > BATCHES_MAX);
         drop(bag);
-        // The batch starts its grace period outside the mutex: a system call.
-        let batch = Batch { period: self.start(), work };
-        if let Some(oldest) = oldest
+        if let Some(period) = started
             && full
             && !self.is_reading()
         {
-            self.wait(oldest);
+            self.wait(period);
         }
-        self.bags.get(slot).lock().batches.push_back(batch);
-        self.reclaim(slot);
+        let over = started.is_some_and(|period| self.poll(period));
+        let mut bag = self.reclaim(slot);
+        if over && bag.started == started {
+            bag.started = None;
+        }
+        let is_due = bag.batches.front().is_some_and(|oldest| {
+            let later = bag.batches.len() - 1;
+            later >= if self.has_started(oldest.from_period) { PATIENCE } else { FILLED_BEFORE_START }
+        });
+        if is_due && bag.started.is_none() {
+            drop(bag);
+            // Outside the mutex: a system call.
+            let period = self.start();
+            self.bags.get(slot).lock().started = Some(period);
+        }
     }
 
-    /// Does the work of `slot` whose grace period is over.
-    fn reclaim(&self, slot: u32) {
+    /// Does the work of `slot` whose time has come; returns its bag.
+    fn reclaim(&self, slot: u32) -> MutexGuard<'_, Bag> {
         loop {
             let mut bag = self.bags.get(slot).lock();
-            let Some(oldest) = bag.batches.front() else { return };
-            if !self.poll(oldest.period) {
-                return;
+            if !bag.batches.front().is_some_and(|oldest| self.is_over(oldest.from_period)) {
+                return bag;
             }
             let batch = bag.batches.pop_front();
             // Outside the mutex: freeing an object may defer freeing another.

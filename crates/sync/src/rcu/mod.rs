@@ -17,6 +17,10 @@
 //! its stamp before the epoch moved and announced it after the scan is harmless: by *announce* its loads come
 //! after the barrier, so it sees the unlink.
 //!
+//! Periods are numbered in `order`, and who has unlinked may ask there for the number of the next. A period with that number
+//! or a later one frees for him, whoever starts it: so threads that defer share periods, and the epoch's line, which every
+//! reader loads, is seldom written.
+//!
 //! A [`Domain`] is an instance: unrelated structures need not wait for each other's readers. [`domain()`] is
 //! one for the whole process.
 //!
@@ -30,12 +34,13 @@
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
 //! | announce, leave | see `readers.rs` | | a section's begin and end |
-//! | epoch | [`Domain::start`] | [`Domain::read`] | unlinks before the epoch moved |
+//! | order | [`Domain::start`], `next_period` | [`Domain::start`] | unlinks before a period was started or asked for |
+//! | epoch | [`Domain::start`] | [`Domain::read`] | these and those before older periods |
 //! | completed | [`Domain::poll`] | [`Domain::poll`] | that all older sections have ended |
 //!
 //! # Cost
 //! A section: two stores to the thread's own line, one load of the epoch (written once per grace period). A
-//! grace period: one membarrier(2), one read-modify-write, one load per thread slot; the length of the longest
+//! grace period: one membarrier(2), two read-modify-writes, one load per thread slot; the length of the longest
 //! section.
 //!
 //! # Sources
@@ -63,6 +68,9 @@ const STEP: u64 = 1 << 16;
 pub struct Domain {
     /// *each line by its thread*
     readers: Readers,
+    /// The number of the newest period, or an older one's while that is started. Apart from the epoch: no reader looks
+    /// here. *atomic (order)*
+    order: CachePadded<AtomicU64>,
     /// The stamp of sections that begin now. *atomic (epoch)*
     epoch: CachePadded<AtomicU64>,
     /// The newest epoch whose grace period is over. *atomic (completed)*
@@ -101,6 +109,7 @@ impl Domain {
         pub fn new() -> Self {
             Domain {
                 readers: Readers::new(),
+                order: CachePadded::new(AtomicU64::new(STEP | 1)),
                 epoch: CachePadded::new(AtomicU64::new(STEP | 1)),
                 completed: CachePadded::new(AtomicU64::new(0)),
                 bags: SlotTable::new(),
@@ -124,19 +133,39 @@ impl Domain {
 
     /// Starts a grace period and does not wait for it: ask [`poll`](Self::poll).
     pub fn start(&self) -> GracePeriod {
-        // Release(epoch): what was unlinked before; pairs with Acquire(epoch) in read(). Acquire: hands on the
-        // unlinks before older grace periods, so that a newer one that is over stands for them too.
-        let target = self.epoch.fetch_add(STEP, Ordering::AcqRel) + STEP;
+        // AcqRel(order): what was unlinked before, handed on with the unlinks before older periods and before they were
+        // asked for, so that this one stands for them too; pairs with itself and with next_period().
+        let target = self.order.fetch_add(STEP, Ordering::AcqRel) + STEP;
+        // Release(epoch): all that; pairs with Acquire(epoch) in read(). A newer period may have moved it further.
+        self.epoch.fetch_max(target, Ordering::Release);
         // Barrier(announce): pairs with light_barrier() in Line::enter().
         heavy_barrier();
         GracePeriod(target)
     }
 
+    /// The number of the first period to be started from now on.
+    fn next_period(&self) -> u64 {
+        // Release(order): what was unlinked before; pairs with AcqRel(order) in start(). A read-modify-write, or that
+        // could not see it. Acquire: older unlinks, as there.
+        self.order.fetch_add(0, Ordering::AcqRel) + STEP
+    }
+
+    /// Whether a period numbered `number` or later was started.
+    fn has_started(&self, number: u64) -> bool {
+        // Relaxed: a hint.
+        self.order.load(Ordering::Relaxed) >= number
+    }
+
+    /// Whether a period numbered `number` or later is known to be over.
+    fn is_over(&self, number: u64) -> bool {
+        // Acquire(completed): pairs with Release(completed) in complete(): another thread saw the readers leave.
+        self.completed.load(Ordering::Acquire) >= number
+    }
+
     /// Whether `period` is over; does not wait.
     pub fn poll(&self, period: GracePeriod) -> bool {
         let GracePeriod(target) = period;
-        // Acquire(completed): pairs with Release(completed) below: another thread saw the readers leave.
-        if self.completed.load(Ordering::Acquire) >= target {
+        if self.is_over(target) {
             return true;
         }
         let over = self.readers.all(|word| has_passed(word, target));
@@ -156,8 +185,7 @@ impl Domain {
             "a read section cannot wait for a grace period: it would wait for itself"
         );
         let GracePeriod(target) = period;
-        // Acquire(completed): as in poll().
-        if self.completed.load(Ordering::Acquire) < target {
+        if !self.is_over(target) {
             self.readers.wait_for_all(|word| has_passed(word, target));
             self.complete(target);
         }
@@ -172,7 +200,7 @@ impl Domain {
     }
 
     fn complete(&self, target: u64) {
-        // Release(completed): pairs with Acquire(completed) in poll(). Acquire: hands on what others saw.
+        // Release(completed): pairs with Acquire(completed) in is_over(). Acquire: hands on what others saw.
         self.completed.fetch_max(target, Ordering::AcqRel);
     }
 }

@@ -76,6 +76,12 @@ impl Kind {
     }
 }
 
+impl Default for Blocks {
+    fn default() -> Self {
+        Blocks::new()
+    }
+}
+
 impl Blocks {
     const_new! {
         /// Nothing is kept.

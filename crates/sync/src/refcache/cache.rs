@@ -1,6 +1,5 @@
 //! Cache: what one thread has counted and not yet added to the global counts, and its queue of reviews.
 
-use super::blocks::Blocks;
 use super::object::{Object, Verdict};
 use crate::face::atomic::{AtomicU64, Ordering, fence};
 use crate::face::{DETERMINISTIC, SHRUNK, const_new};
@@ -34,7 +33,6 @@ pub(super) struct Cache {
     pub(super) again: u32,
     /// Room for what a flush finds dead, empty between flushes.
     pub(super) dead: Vec<Object>,
-    pub(super) blocks: Blocks,
 }
 
 /// A number for the object at `addr` whose low bits choose its way.
@@ -58,7 +56,6 @@ impl Cache {
                 turns: 0,
                 again: 0,
                 dead: Vec::new(),
-                blocks: Blocks::new(),
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Worlds: the caches that count one set of objects, and the epochs in which all of them are flushed.
 
-use super::blocks::Kind;
+use super::blocks::{Blocks, Kind};
 use super::cache::Cache;
 use super::object::Object;
 use crate::Mutex;
@@ -21,6 +21,8 @@ const PATIENCE: u32 = if SHRUNK { 1 } else { 4 };
 struct Shard {
     /// Others visit it to flush for an idle thread, or to know all counts. Taken by [`World::own`] only.
     cache: OwnerLock<Cache>,
+    /// Memory that the owner uses again. Apart from the cache: who counts does not want its lines. Nobody visits it.
+    blocks: OwnerLock<Blocks>,
     /// The epoch in which the cache was last flushed. *written under the lock of `cache`; read by those who look for
     /// laggards (hint)*
     flushed: AtomicU64,
@@ -133,8 +135,15 @@ impl World {
 
     /// A block of `kind`.
     pub(super) fn allocate(&self, kind: Kind) -> NonNull<u8> {
-        let kept = if kind.is_kept() { self.own(self.shard()).blocks.take(kind) } else { None };
+        let kept = if kind.is_kept() { self.own_blocks().take(kind) } else { None };
         kept.unwrap_or_else(|| kind.allocate())
+    }
+
+    /// The memory that the calling thread keeps, locked. Not to be called by one who has it.
+    #[inline]
+    fn own_blocks(&self) -> Inside<'_, Blocks> {
+        // SAFETY: as in own(): both calls are beside this, and under the lock nothing runs but what `Blocks` does.
+        unsafe { self.shard().blocks.lock() }
     }
 
     /// Does away with `block`.
@@ -144,7 +153,7 @@ impl World {
     pub(super) unsafe fn free(&self, kind: Kind, block: NonNull<u8>) {
         if kind.is_kept() {
             // SAFETY: by contract.
-            unsafe { self.own(self.shard()).blocks.give(kind, block) };
+            unsafe { self.own_blocks().give(kind, block) };
         } else {
             // SAFETY: by contract.
             unsafe { kind.free(block) };

@@ -1,0 +1,47 @@
+//! On the host: the same models, from the same source, on this computer's CPUs.
+
+#[path = "readdir_2016.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
+pub mod readdir_2016;
+#[path = "vfs_2009.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
+pub mod vfs_2009;
+
+use crate::experiment::native::compute;
+use sluice_sync as sync;
+use sluice_sync::CachePadded;
+use sluice_sync::atomic::{AtomicU64, Ordering};
+
+/// The CPU that the calling thread is pinned to.
+pub struct Cpu;
+
+impl Cpu {
+    fn id(&self) -> usize {
+        sluice_sync::cpu::current()
+    }
+
+    fn work(&self, cycles: u64) {
+        compute(cycles);
+    }
+
+    /// The mean: what a simulated machine takes chance for, this computer has of its own.
+    fn random(&self, below: u64) -> u64 {
+        below / 2
+    }
+}
+
+/// A line of data, protected by a lock of the model. *atomic (without an order: the lock has it)*
+#[derive(Default)]
+struct Line(CachePadded<AtomicU64>);
+
+impl Line {
+    fn read(&self) {
+        // Relaxed: as above.
+        std::hint::black_box(self.0.load(Ordering::Relaxed));
+    }
+
+    fn write(&self) {
+        // Relaxed: as above.
+        self.0.store(1, Ordering::Relaxed);
+    }
+}
