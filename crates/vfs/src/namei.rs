@@ -48,12 +48,20 @@ pub(crate) struct Namei<'a> {
     links_followed: usize,
 }
 
-/// How far a walk got along one path.
-enum Walked<'g> {
-    /// To the directory of the last component, which is these bytes of the path.
-    Last { dir: Place<'g>, name: Range<usize>, trailing_slash: bool },
-    /// To a symbolic link in `dir`: the path goes on with its target.
-    Link { dir: Place<'g>, path: Vec<u8> },
+/// A walk along one path: where it is, and what is left of the path.
+struct Walk<'g, 'p> {
+    dir: Place<'g>,
+    path: Cow<'p, [u8]>,
+    /// Where the next component begins, or the end of the path.
+    begin: usize,
+}
+
+/// The component of a path that begins where a walk is.
+#[derive(Clone, Copy)]
+struct Component {
+    end: usize,
+    /// Where the next one begins. Unless it is `end`, slashes come between, or at the end of the path.
+    after: usize,
 }
 
 /// Checks what can be said of a path before any file is looked at.
@@ -64,7 +72,7 @@ pub(crate) fn check_path(path: &[u8]) -> Result<(), Errno> {
     match path {
         [] => Err(Errno::ENOENT),
         _ if path.len() >= PATH_MAX => Err(Errno::ENAMETOOLONG),
-        _ if path.contains(&0) => Err(Errno::EINVAL),
+        _ if find_byte(path, 0) < path.len() => Err(Errno::EINVAL),
         _ => Ok(()),
     }
 }
@@ -103,18 +111,16 @@ impl<'a> Namei<'a> {
     where
         'a: 'g,
     {
-        let mut parent = self.walk(start, Cow::Borrowed(path), section)?;
-        loop {
-            let found = self.last_in(parent.dir, &parent.last, section)?;
-            if found.inode.file_type() != FileType::Symlink || !(follow || parent.trailing_slash) {
-                if parent.trailing_slash && !found.inode.is_dir() {
-                    return Err(Errno::ENOTDIR);
-                }
+        let mut walk = self.begin(start, Cow::Borrowed(path), section);
+        while let Some(name) = walk.component(self.cred)? {
+            let found = self.child(walk.dir, &walk.path[walk.begin..name.end], section)?;
+            let goes_on = name.after > name.end || (follow && found.inode.file_type() == FileType::Symlink);
+            if walk.is_last(name) && (found.inode.is_dir() || !goes_on) {
                 return Ok(found);
             }
-            let target = self.target(found.inode, parent.trailing_slash)?;
-            parent = self.walk(Some(parent.dir), Cow::Owned(target), section)?;
+            self.go_on(&mut walk, name, found, section)?;
         }
+        Ok(walk.dir)
     }
 
     /// The file that a walked path's last component names; a symbolic link is not followed.
@@ -136,7 +142,10 @@ impl<'a> Namei<'a> {
 
     /// Goes on at the target of `link`, which `parent`'s last component names.
     pub(crate) fn follow(&mut self, parent: &Parent<'_>, link: &Location) -> Result<Parent<'static>, Errno> {
-        let target = self.target(&link.inode, parent.trailing_slash)?;
+        let mut target = self.target(&link.inode)?;
+        if parent.trailing_slash {
+            target.push(b'/');
+        }
         let section = rcu::domain().read();
         let start = Some(parent.dir.place());
         self.walk(start, Cow::Owned(target), &section).map(Parent::into_owned)
@@ -155,99 +164,121 @@ impl<'a> Namei<'a> {
         self.walk(start, Cow::Borrowed(path), section).map(Parent::into_owned)
     }
 
-    /// Walks `path`, from `start` if relative, "/" in its absence, up to its last component.
+    /// As [`parent_of`](Self::parent_of), without references.
     fn walk<'g, 'p>(
         &mut self,
         start: Option<Place<'g>>,
-        mut path: Cow<'p, [u8]>,
+        path: Cow<'p, [u8]>,
         section: &'g Guard<'_>,
     ) -> Result<Parent<'p, Place<'g>>, Errno>
     where
         'a: 'g,
     {
-        let mut start = start;
-        loop {
-            match self.descend(start, &path, section)? {
-                Walked::Link { dir, path: target } => (start, path) = (Some(dir), Cow::Owned(target)),
-                Walked::Last { dir, name, trailing_slash } => {
-                    let last = match &path[name.clone()] {
-                        b"" => Last::Root,
-                        b"." => Last::Dot,
-                        b".." => Last::DotDot,
-                        _ => Last::Name(part(path, name)),
-                    };
-                    return Ok(Parent { dir, last, trailing_slash });
-                }
+        let mut walk = self.begin(start, path, section);
+        while let Some(name) = walk.component(self.cred)? {
+            if walk.is_last(name) {
+                let Walk { dir, path, begin } = walk;
+                let last = match &path[begin..name.end] {
+                    b"." => Last::Dot,
+                    b".." => Last::DotDot,
+                    _ => Last::Name(part(path, begin..name.end)),
+                };
+                return Ok(Parent { dir, last, trailing_slash: name.after > name.end });
             }
+            let found = self.child(walk.dir, &walk.path[walk.begin..name.end], section)?;
+            self.go_on(&mut walk, name, found, section)?;
         }
+        Ok(Parent { dir: walk.dir, last: Last::Root, trailing_slash: false })
     }
 
-    /// As [`walk`](Self::walk), up to the first symbolic link.
-    fn descend<'g>(
-        &mut self,
+    /// A walk of `path`, from `start` if relative, "/" in its absence.
+    #[inline]
+    fn begin<'g, 'p>(
+        &self,
         start: Option<Place<'g>>,
-        path: &[u8],
+        path: Cow<'p, [u8]>,
         section: &'g Guard<'_>,
-    ) -> Result<Walked<'g>, Errno>
+    ) -> Walk<'g, 'p>
     where
         'a: 'g,
     {
         let absolute = path.first() == Some(&b'/');
-        let mut dir = match start {
+        let dir = match start {
             Some(start) if !absolute => start,
             _ => self.mounts.root(section),
         };
-        let mut begin = skip(path, 0, |byte| byte == b'/');
-        if begin == path.len() {
-            return Ok(Walked::Last { dir, name: begin..begin, trailing_slash: false });
-        }
-        loop {
-            if !dir.inode.is_dir() {
-                return Err(Errno::ENOTDIR);
-            }
-            dir.inode.access(self.cred, Access::EXEC)?;
-            let end = skip(path, begin, |byte| byte != b'/');
-            let after = skip(path, end, |byte| byte == b'/');
-            if after == path.len() {
-                return Ok(Walked::Last { dir, name: begin..end, trailing_slash: after > end });
-            }
-            let next = match &path[begin..end] {
-                b"." => dir,
-                b".." => dir.above(section),
-                name => self.child(dir, name, section)?,
-            };
-            match next.inode.file_type() {
-                FileType::Directory => (dir, begin) = (next, after),
-                FileType::Symlink => {
-                    let mut target = self.target(next.inode, false)?;
-                    target.extend_from_slice(&path[end..]);
-                    return Ok(Walked::Link { dir, path: target });
-                }
-                _ => return Err(Errno::ENOTDIR),
-            }
-        }
+        let begin = skip_slashes(&path, 0);
+        Walk { dir, path, begin }
     }
 
-    /// What `name` means in `dir`, which the caller may search.
+    /// Goes from component `name`, which is `found`, to the next, or to where a symbolic link leads.
+    ///
+    /// # Errors
+    /// `ENOTDIR`, `ELOOP`.
+    #[inline(always)]
+    fn go_on<'g>(
+        &mut self,
+        walk: &mut Walk<'g, '_>,
+        name: Component,
+        found: Place<'g>,
+        section: &'g Guard<'_>,
+    ) -> Result<(), Errno>
+    where
+        'a: 'g,
+    {
+        match found.inode.file_type() {
+            FileType::Directory => (walk.dir, walk.begin) = (found, name.after),
+            FileType::Symlink => {
+                let mut path = self.target(found.inode)?;
+                path.extend_from_slice(&walk.path[name.end..]);
+                *walk = self.begin(Some(walk.dir), Cow::Owned(path), section);
+            }
+            _ => return Err(Errno::ENOTDIR),
+        }
+        Ok(())
+    }
+
+    /// What the component `name` means in `dir`, which the caller may search.
+    #[inline]
     fn child<'g>(&self, dir: Place<'g>, name: &[u8], section: &'g Guard<'_>) -> Result<Place<'g>, Errno>
     where
         'a: 'g,
     {
-        let inode = dir.inode.lookup_in(name, section)?;
-        Ok(Place { inode, ..dir }.enter(section))
+        match name {
+            b"." => Ok(dir),
+            b".." => Ok(dir.above(section)),
+            _ => Ok(Place { inode: dir.inode.lookup_in(name, section)?, ..dir }.enter(section)),
+        }
     }
 
     /// The target of the symbolic link `link`, which is about to be followed.
-    fn target(&mut self, link: &Inode, trailing_slash: bool) -> Result<Vec<u8>, Errno> {
+    #[cold]
+    fn target(&mut self, link: &Inode) -> Result<Vec<u8>, Errno> {
         if self.links_followed >= SYMLOOP_MAX {
             return Err(Errno::ELOOP);
         }
         self.links_followed += 1;
-        let mut target = link.read_link()?;
-        if trailing_slash {
-            target.push(b'/');
+        link.read_link()
+    }
+}
+
+impl Walk<'_, '_> {
+    /// The component that comes next, if there is one, in a directory that `cred` may search.
+    ///
+    /// # Errors
+    /// `EACCES`.
+    #[inline(always)]
+    fn component(&self, cred: &Cred) -> Result<Option<Component>, Errno> {
+        if self.begin == self.path.len() {
+            return Ok(None);
         }
-        Ok(target)
+        self.dir.inode.access(cred, Access::EXEC)?;
+        let end = self.begin + find_byte(&self.path[self.begin..], b'/');
+        Ok(Some(Component { end, after: skip_slashes(&self.path, end) }))
+    }
+
+    fn is_last(&self, name: Component) -> bool {
+        name.after == self.path.len()
     }
 }
 
@@ -265,7 +296,47 @@ fn part(path: Cow<'_, [u8]>, range: Range<usize>) -> Cow<'_, [u8]> {
     }
 }
 
-/// Where the bytes of `path` from `from` on, of which `these` holds, end.
-fn skip(path: &[u8], from: usize, these: impl Fn(u8) -> bool) -> usize {
-    path[from..].iter().position(|byte| !these(*byte)).map_or(path.len(), |count| from + count)
+/// Where the slashes of `path` from `from` on end.
+#[inline]
+fn skip_slashes(path: &[u8], from: usize) -> usize {
+    let mut at = from;
+    while path.get(at) == Some(&b'/') {
+        at += 1;
+    }
+    at
+}
+
+/// Where `byte` is first in `bytes`; their length if it is nowhere. Eight at a time: names are short.
+#[inline]
+fn find_byte(bytes: &[u8], byte: u8) -> usize {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let (words, rest) = bytes.as_chunks();
+    for (number, word) in words.iter().enumerate() {
+        let differing = u64::from_le_bytes(*word) ^ (ONES * u64::from(byte));
+        // The lowest bit that stands here is in the first byte that is 0: a borrow only leaves those.
+        let zeros = differing.wrapping_sub(ONES) & !differing & (ONES << 7);
+        if zeros != 0 {
+            return 8 * number + zeros.trailing_zeros() as usize / 8;
+        }
+    }
+    8 * words.len() + rest.iter().position(|here| *here == byte).unwrap_or(rest.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::find_byte;
+
+    #[test]
+    fn a_byte_is_found_where_it_is_first() {
+        for len in 0..20 {
+            let mut bytes = vec![b'/' + 1; len];
+            assert_eq!(find_byte(&bytes, b'/'), len);
+            for at in (0..len).rev() {
+                bytes[at] = b'/';
+                assert_eq!(find_byte(&bytes, b'/'), at, "{len} bytes");
+            }
+        }
+        assert_eq!(find_byte(b"\x01\x00\x01\x00\xff\x80\x00\x01", 0), 1);
+        assert_eq!(find_byte(b"\xff\x80\x01\x81\x7f\xfe\x02\x03", 0), 8);
+    }
 }

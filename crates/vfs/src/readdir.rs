@@ -41,29 +41,35 @@ impl InodeRef {
         Ok(())
     }
 
-    /// As [`read_dir`](Self::read_dir), leaving the access time alone.
+    /// As [`read_dir`](Self::read_dir), leaving the access time alone. Returns the position of the last entry read, or
+    /// `from`.
     pub(crate) fn visit_entries(
         &self,
         from: u64,
         visit: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<(), Errno> {
+    ) -> Result<u64, Errno> {
         let dir = self.as_dir()?;
         let section = dir.names.read();
         if dir.names.is_dead() {
             return Err(Errno::ENOENT);
         }
         let parent = dir.parent(&section).unwrap_or(self);
+        let mut last = from;
         let dots = [(POSITION_DOT, &b"."[..], self), (POSITION_DOTDOT, &b".."[..], parent)];
         for (position, name, inode) in dots {
-            if position > from && !visit(DirEntry { name, inode, position }) {
-                return Ok(());
+            if position > from {
+                if !visit(DirEntry { name, inode, position }) {
+                    return Ok(last);
+                }
+                last = position;
             }
         }
         for (position, name, inode) in dir.names.after(from.max(POSITION_DOTDOT), &section) {
             if !visit(DirEntry { name, inode, position }) {
                 break;
             }
+            last = position;
         }
-        Ok(())
+        Ok(last)
     }
 }

@@ -32,6 +32,14 @@ impl<T: Default> SlotTable<T> {
     /// The value of `slot`.
     #[inline]
     pub fn get(&self, slot: u32) -> &T {
+        // Most slots are low.
+        let first = self.chunks[0].get().and_then(|values| values.get(slot as usize));
+        first.unwrap_or_else(|| self.get_far(slot))
+    }
+
+    /// As [`get`](Self::get), of any slot.
+    #[inline(never)]
+    fn get_far(&self, slot: u32) -> &T {
         let at = slot as usize + FIRST;
         let chunk = (at.ilog2() - FIRST.ilog2()) as usize;
         let values = self.chunks[chunk].get_or_init(|| (0..FIRST << chunk).map(|_| T::default()).collect());

@@ -167,14 +167,16 @@ impl<T: Object, S> RadixTree<T, S> {
             while height > 0 {
                 // SAFETY: as in find().
                 let slots = unsafe { &node::node(entry).slots };
-                // The next slot of this node that leads somewhere, or else what is behind the node.
+                let shift = node::BITS * (height - 1);
+                // The next slot of this node that leads somewhere, or else what is behind the node or the range.
                 let from = node::slot_of(index, height);
+                let rest = ((range.end - 1) >> shift) - (index >> shift);
+                let end = SLOTS.min(from + rest.min(SLOTS as u64) as usize + 1);
                 let full =
                     |slot: &AtomicPtr<()>| Some(slot.load(Ordering::Acquire)).filter(|to| !to.is_null());
-                let found = (from..SLOTS).find_map(|at| full(&slots[at]).map(|entry| (at, entry)));
-                let (at, below) = found.unwrap_or((SLOTS, std::ptr::null_mut()));
+                let found = (from..end).find_map(|at| full(&slots[at]).map(|entry| (at, entry)));
+                let (at, below) = found.unwrap_or((end, std::ptr::null_mut()));
                 if at > from {
-                    let shift = node::BITS * (height - 1);
                     index = ((index >> shift) + (at - from) as u64) << shift;
                 }
                 entry = below;

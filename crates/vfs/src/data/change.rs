@@ -142,7 +142,9 @@ impl Change<'_> {
         debug_assert!(self.rearranging.is_some(), "a page that goes takes its readers by surprise");
         let slots = self.writer.slots();
         let mut removed = 0;
-        for (index, page) in data_pages(slots, pages.clone()) {
+        // None is further behind (I2).
+        let end = pages.end.min(self.file.size().div_ceil(PAGE));
+        for (index, page) in data_pages(slots, pages.start..end) {
             // Whoever overwrites the page now does so before us.
             let _locked = page.lock();
             slots.remove(index);

@@ -59,14 +59,7 @@ impl Process {
         let dir = file.inode();
         dir.as_dir()?;
         let cursor = file.cursor.hold();
-        let mut last = cursor.position();
-        dir.visit_entries(last, &mut |entry| {
-            let taken = visit(entry);
-            if taken {
-                last = entry.position;
-            }
-            taken
-        })?;
+        let last = dir.visit_entries(cursor.position(), visit)?;
         if cursor.position() != last {
             cursor.move_to(last);
         }

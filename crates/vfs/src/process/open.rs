@@ -4,7 +4,7 @@ use super::{Fd, Process, path_bytes};
 use crate::mount::Location;
 use crate::namei::{Last, Parent};
 use crate::open_file::OpenFile;
-use crate::{Access, Errno, FileType, NewInode, NewKind, OpenFlags};
+use crate::{Access, Errno, FileType, InodeRef, NewInode, NewKind, OpenFlags};
 use sluice_sync::{Ref, rcu};
 use std::path::Path;
 
@@ -122,7 +122,10 @@ impl Process {
                 Err(Errno::ENOENT) => match self.create_regular(&parent, name, mode) {
                     // Somebody else created the name since it was looked up.
                     Err(Errno::EEXIST) if !exclusive => continue,
-                    created => return created.map(Found::Created),
+                    created => {
+                        let mount = parent.dir.mount;
+                        return created.map(|inode| Found::Created(Location { mount, inode }));
+                    }
                 },
                 Err(error) => return Err(error),
             };
@@ -136,12 +139,11 @@ impl Process {
         }
     }
 
-    fn create_regular(&self, parent: &Parent<'_>, name: &[u8], mode: u32) -> Result<Location, Errno> {
+    fn create_regular(&self, parent: &Parent<'_>, name: &[u8], mode: u32) -> Result<InodeRef, Errno> {
         parent.dir.mount.check_writable()?;
         let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
         let dir = &parent.dir.inode;
-        let inode = self.changing(&[dir], || dir.create(&self.cred, name, &new))?;
-        Ok(Location::new(&parent.dir.mount, inode))
+        self.changing(&[dir], || dir.create(&self.cred, name, &new))
     }
 
     /// May this process open the existing file at `location` as `flags` say?
