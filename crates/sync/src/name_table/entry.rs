@@ -7,7 +7,7 @@ use crate::face::cpu;
 use crate::lock_debug::{Ask, Held};
 use crate::rcu::Guard;
 
-/// A group has more entries than this for each of its buckets, and once more, when the array is grown.
+/// A bucket is full when it has so many entries; [`most_in_group`] says when a group is.
 const LOAD_MAX: usize = 4;
 
 /// A bucket whose lock was waited for so often is crowded, ...
@@ -15,6 +15,14 @@ const WAITS_MAX: u32 = 4;
 /// ... and the array is grown at once to so many buckets for each CPU, since who waits now waits until it has grown: two
 /// that change names side by side then seldom meet. Not beyond: who lists the directory passes all buckets.
 const CROWD_BUCKETS: usize = 32;
+
+/// How many entries a group of `buckets` buckets, a power of two, may have before the array is grown: two standard
+/// deviations more than when all are full. Hashes fall by chance, and with less the first of many groups that has luck
+/// would double an array that has room for a tenth more.
+fn most_in_group(buckets: usize) -> usize {
+    let full = LOAD_MAX * buckets;
+    full + 2 * (1 << (full.ilog2() / 2))
+}
 
 type Bucket<'t, V> = Locked<'t, NameNode<V>>;
 
@@ -254,7 +262,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
         insert_at(self.bucket, gap.unwrap_or(at), (position, self.name.bytes, value, weight));
         let array = self.bucket.array;
         let entries = array.counter(place_of(position)).tally(1, weight);
-        let most = LOAD_MAX * (array.group_len() + 1);
+        let most = most_in_group(array.group_len());
         if usize::try_from(entries).is_ok_and(|entries| entries > most) {
             self.aftermath.buckets = 2 * array.len();
         }
