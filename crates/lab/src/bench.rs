@@ -219,7 +219,7 @@ impl Session<'_> {
 
     /// Simulated seconds are too long to wait for: a limit of time means a number of operations there.
     fn simulated_ops(&self) -> u64 {
-        if let Limit::Ops(ops) = self.plan.limit { ops } else { DEFAULT_OPS }
+        self.plan.limit.ops().unwrap_or(DEFAULT_OPS)
     }
 
     fn once(

@@ -2,6 +2,7 @@
 
 use crate::failure::{Context, Failure, Result};
 use crate::table::{Table, grouped};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// One line of the form of `/proc/locks`.
@@ -114,12 +115,17 @@ pub struct HotFile {
 /// When the answer is of another version's form.
 pub fn hot_files(answer: &[u8]) -> Result<String> {
     let lines = answer.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    let files = lines.map(|line| {
-        serde_json::from_slice(line)
-            .map_err(|error| Failure::Failed(error.to_string()))
-            .context(|| "the mount's server answers in another form; is it of another version?")
-    });
-    Ok(hot_table(&files.collect::<Result<Vec<_>>>()?))
+    Ok(hot_table(&lines.map(from_server).collect::<Result<Vec<_>>>()?))
+}
+
+/// What a mount's server says in JSON.
+///
+/// # Errors
+/// When it is of another version's form.
+pub(crate) fn from_server<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
+    serde_json::from_slice(json)
+        .map_err(|error| Failure::Failed(error.to_string()))
+        .context(|| "the mount's server answers in another form; is it of another version?")
 }
 
 /// Files and what happened to their locks, as a table.

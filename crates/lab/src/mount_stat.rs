@@ -1,7 +1,7 @@
 //! Mount statistics: what the server of a mount has counted, for a person, for Prometheus, and as it changes.
 
-use crate::failure::{Context, Failure, Result};
-use crate::mount_locks::{HotFile, hot_table};
+use crate::failure::Result;
+use crate::mount_locks::{HotFile, from_server, hot_table};
 use crate::table::{Table, duration, grouped};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -76,9 +76,7 @@ impl MountStat {
     /// # Errors
     /// When it is of another version's form.
     pub fn parse(json: &[u8]) -> Result<MountStat> {
-        serde_json::from_slice(json)
-            .map_err(|error| Failure::Failed(error.to_string()))
-            .context(|| "the mount's server answers in another form; is it of another version?")
+        from_server(json)
     }
 
     /// For a person.

@@ -54,6 +54,16 @@ pub enum Limit {
     Ops(u64),
 }
 
+impl Limit {
+    /// Of operations, if it is one.
+    pub(crate) fn ops(self) -> Option<u64> {
+        match self {
+            Limit::Time(_) => None,
+            Limit::Ops(ops) => Some(ops),
+        }
+    }
+}
+
 /// What to run.
 pub struct Setting<'a> {
     /// The workload.

@@ -160,7 +160,7 @@ fn work_steadily(
     stop: &Interrupt,
     begun: &Begun,
 ) -> Result<Part> {
-    let most = if let Limit::Ops(ops) = limit { ops } else { u64::MAX };
+    let most = limit.ops().unwrap_or(u64::MAX);
     let mut ops = 0;
     while ops < most && !stop.is_raised() {
         match task.step(calls) {
@@ -180,7 +180,7 @@ fn work_in_passes(
     stop: &Interrupt,
     begun: &Begun,
 ) -> Result<Part> {
-    let most = if let Limit::Ops(ops) = limit { ops } else { u64::MAX };
+    let most = limit.ops().unwrap_or(u64::MAX);
     let (mut ops, mut in_passes) = (0, Duration::ZERO);
     loop {
         task.prepare(calls).context(|| "preparing a pass")?;
