@@ -22,8 +22,22 @@ impl Channel for Recorder {
     }
 }
 
-/// A connection that has seen INIT, to a small tree of nodes 1 to about 10.
-fn connection(locks: LockMode) -> (Arc<Recorder>, Connection) {
+/// A small tree behind a connection that has seen INIT and a lookup of each name.
+struct Looked {
+    recorder: Arc<Recorder>,
+    connection: Connection,
+    /// The nodes of `/`, `/a`, `/a/b`, `/a/f` and `/a/l`: each CPU numbers its files from a range of its own, so
+    /// only the answers tell them.
+    nodes: [u64; 5],
+}
+
+impl Looked {
+    const ROOT: usize = 0;
+    const DIR: usize = 1;
+    const FILE: usize = 3;
+}
+
+fn connection(locks: LockMode) -> Looked {
     let superblock = Superblock::new(Options { size_limit: Some(4 << 20), ..Options::default() });
     let fs = Fs::with_superblock(superblock.clone());
     fs.create_dir_all("/a/b").expect("the tree is empty");
@@ -41,11 +55,16 @@ fn connection(locks: LockMode) -> (Arc<Recorder>, Connection) {
         unused: [0; 11],
     };
     connection.serve(&message(opcode::INIT, 0, &[init.as_bytes()]), &mut Reply::new());
-    for (dir, name) in [(1, &b"a\0"[..]), (2, b"b\0"), (2, b"f\0"), (2, b"l\0")] {
-        connection.serve(&message(opcode::LOOKUP, dir, &[name]), &mut Reply::new());
+    let mut nodes = [1; 5];
+    let names =
+        [(Looked::ROOT, &b"a\0"[..]), (Looked::DIR, b"b\0"), (Looked::DIR, b"f\0"), (Looked::DIR, b"l\0")];
+    for (known, (dir, name)) in names.into_iter().enumerate() {
+        recorder.0.lock().clear();
+        connection.serve(&message(opcode::LOOKUP, nodes[dir], &[name]), &mut Reply::new());
+        let reply = recorder.0.lock().pop().expect("a lookup is answered");
+        nodes[known + 1] = u64::from_ne_bytes(reply[16..24].try_into().expect("eight bytes"));
     }
-    recorder.0.lock().clear();
-    (recorder, connection)
+    Looked { recorder, connection, nodes }
 }
 
 /// A body with small numbers in it, so that they are often nodes, sizes and flags that mean something, and with
@@ -74,12 +93,13 @@ fn plausible_body(random: &mut Random) -> Vec<u8> {
 #[test]
 fn no_message_panics_and_each_is_answered_at_most_once() {
     for locks in [LockMode::Kernel, LockMode::Sluice] {
-        let (recorder, connection) = connection(locks);
+        let Looked { recorder, connection, nodes } = connection(locks);
         let mut random = Random(0xf00d);
         let mut reply = Reply::new();
         for round in 0..60_000 {
             let opcode = (random.next() % (opcode::COUNT as u64 + 2)) as u32;
-            let nodeid = random.next() % 10;
+            let drawn = random.next() % 10;
+            let nodeid = nodes.get(drawn as usize).copied().unwrap_or(drawn);
             if matches!(opcode, opcode::FORGET | opcode::BATCH_FORGET) && !random.next().is_multiple_of(16) {
                 continue;
             }
@@ -106,7 +126,7 @@ fn no_message_panics_and_each_is_answered_at_most_once() {
 
 #[test]
 fn a_cut_off_request_is_refused() {
-    let (recorder, connection) = connection(LockMode::Kernel);
+    let Looked { recorder, connection, .. } = connection(LockMode::Kernel);
     let arg = abi::MkdirIn { mode: 0o755, umask: 0 };
     let whole = message(opcode::MKDIR, 1, &[arg.as_bytes(), b"new\0"]);
     for len in 40..whole.len() {
@@ -136,13 +156,13 @@ fn a_kernel_that_is_too_old_is_refused() {
 
 #[test]
 fn an_interrupt_before_or_during_a_wait_ends_it_once() {
-    let (recorder, connection) = connection(LockMode::Sluice);
-    let file = connection.nodes.get(4).expect("the tree has a file there");
+    let Looked { recorder, connection, nodes } = connection(LockMode::Sluice);
+    let file = connection.nodes.get(nodes[Looked::FILE]).expect("it was looked up");
     assert_eq!(file.file_type(), sluice_vfs::FileType::Regular);
     let lock = |unique: u64, owner: u64| {
         let lk = abi::FileLock { start: 0, end: 9, lock_type: abi::flags::F_WRLCK, pid: 1 };
         let arg = abi::LkIn { fh: 1, owner, lk, lk_flags: 0, padding: 0 };
-        let mut bytes = message(opcode::SETLKW, 4, &[arg.as_bytes()]);
+        let mut bytes = message(opcode::SETLKW, nodes[Looked::FILE], &[arg.as_bytes()]);
         bytes[8..16].copy_from_slice(&unique.to_ne_bytes());
         connection.serve(&bytes, &mut Reply::new());
     };
