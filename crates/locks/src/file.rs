@@ -278,7 +278,7 @@ impl FileLocks {
             if held.is_some_and(|held| held.kind == request.kind) {
                 return Ok(Submitted::Granted);
             }
-            let gave_up = flocks.granted.release(request.owner, &around.domain.quota);
+            let gave_up = held.and_then(|_| flocks.granted.release(request.owner, &around.domain.quota));
             // The request comes before the settling: who converts is ahead of those who wait.
             let submitted = flocks.request(around, *request, then, outcomes);
             if let Some(range) = gave_up {
@@ -308,7 +308,7 @@ impl FileLocks {
         let around = Around { file: &self.state, domain: &self.domain };
         let submitted = body(&mut self.state.space(is_flock).lock(), around, &mut outcomes);
         let own = match submitted {
-            Ok(Submitted::Waiting(ticket)) if !outcomes.suspects.is_empty() => {
+            Ok(Submitted::Waiting(ticket)) if outcomes.has_suspects() => {
                 Some(Wait { file: self.state.clone(), ticket })
             }
             _ => None,
