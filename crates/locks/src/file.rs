@@ -6,7 +6,7 @@ use crate::space::{Around, Space};
 use crate::wait::{Done, Outcomes, Slot, Submitted, Then, Ticket, Wait};
 use crate::{Cancel, Kind, LockDomain, LockError, Owner, Range, RangeLock, RangeRequest};
 use sluice_sync::percpu::list::Handle;
-use sluice_sync::{Arc, CachePadded, Mutex};
+use sluice_sync::{Arc, CachePadded, Mutex, thread};
 use std::fmt;
 
 /// The advisory locks of one file: byte ranges (POSIX and OFD) and flock.
@@ -50,6 +50,10 @@ impl FileState {
         if is_flock { &self.flocks } else { &self.ranges }
     }
 }
+
+/// How often a thread whose request must wait lets others run and asks again before it sleeps. Most locks are held for
+/// less time than sleeping and being woken takes; and whoever lost its CPU while it had the lock gets it back so.
+const YIELDS: u32 = 2;
 
 /// For requests that do not wait.
 const NO_WAIT: Option<fn() -> Then> = None;
@@ -337,7 +341,7 @@ impl FileLocks {
         self.request(request, is_flock, Some(then), || ())
     }
 
-    /// Makes a request, and sleeps if it has to wait.
+    /// Makes a request, and sleeps if it has to wait for long.
     fn wait(
         &self,
         request: &RangeRequest,
@@ -345,6 +349,12 @@ impl FileLocks {
         cancel: &Cancel,
         note: impl Fn(),
     ) -> Result<(), LockError> {
+        for _ in 0..YIELDS {
+            match self.request(request, is_flock, NO_WAIT, &note) {
+                Err(LockError::WouldBlock) => thread::yield_now(),
+                decided => return decided.map(drop),
+            }
+        }
         // Built only when the request waits, to keep the allocation off the fast path.
         let mut slot = None;
         let then = || Then::Call(slot.insert(Arc::<Slot>::default()).clone());
