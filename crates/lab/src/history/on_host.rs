@@ -1,5 +1,11 @@
 //! On the host: the same models, from the same source, on this computer's CPUs.
 
+#[path = "file_locks_2012.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
+pub mod file_locks_2012;
+#[path = "file_locks_2013.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
+pub mod file_locks_2013;
 #[path = "readdir_2016.rs"]
 #[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
 pub mod readdir_2016;
@@ -7,10 +13,14 @@ pub mod readdir_2016;
 #[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
 pub mod vfs_2009;
 
-use crate::experiment::native::compute;
+use super::file_lock_tasks::{Design, Form};
+use super::file_lock_threads::Tasks;
+use crate::experiment::native::{compute, compute as work};
 use sluice_sync as sync;
-use sluice_sync::CachePadded;
 use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::{CachePadded, Mutex as Lock};
+
+// `Lock`: for the kernel's spin locks. Whoever has one of those keeps its CPU; nobody does here, so who waits sleeps.
 
 /// The CPU that the calling thread is pinned to.
 pub struct Cpu;
@@ -43,5 +53,16 @@ impl Line {
     fn write(&self) {
         // Relaxed: as above.
         self.0.store(1, Ordering::Relaxed);
+    }
+}
+
+/// The head of a list, on the line of the lock that protects it.
+#[derive(Default)]
+struct Head(u64);
+
+impl Head {
+    fn write(&mut self) {
+        self.0 += 1;
+        std::hint::black_box(&self.0);
     }
 }
