@@ -75,7 +75,7 @@ fn calls_on_an_existing_file_at_depth_four_and_objects_that_another_thread_frees
 fn allocations_of_what_another_frees() -> u64 {
     const BATCH: usize = 500;
     let (steps, hands) = (Barrier::new(2), Mutex::new(Vec::with_capacity(BATCH)));
-    let mut batches = |count: usize| {
+    let batches = |count: usize| {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         for _ in 0..count {
             hands.lock().extend((0..BATCH).map(|_| Ref::new([0u64; 40])));
