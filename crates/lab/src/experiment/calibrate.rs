@@ -12,11 +12,13 @@
 
 use super::{Findings, Session};
 use crate::failure::Result;
+use crate::history::commit_list::{CommitLists, create_or_remove};
 use crate::history::small_locks::Small;
-use crate::history::{commit_list, false_sharing, file_lock_waiters, open_close, small_locks};
+use crate::history::{false_sharing, file_lock_waiters, open_close, small_locks};
 use crate::row::{Origin, Row};
 use crate::table::Table;
 use sluice_machine::{Machine, Report};
+use sluice_sync_sim::spin::Queued;
 use std::fmt::Write as _;
 
 /// How far simulated and published ratio may be apart.
@@ -206,7 +208,14 @@ impl Gauge<'_, '_> {
             let variant = ["before", "source"][per_cpu];
             for (cpus, rate) in COMMIT_CPUS.into_iter().zip(rates) {
                 *rate = self.measure(("calibrate-commit-list", variant), &machine, cpus, |machine| {
-                    commit_list::commit(machine, cpus, per_cpu == 1)
+                    let lists = CommitLists::<Queued>::new([1, cpus][per_cpu]);
+                    machine.run(cpus, |cpu| {
+                        while cpu.now() < 20_000_000 {
+                            lists.commit(&cpu);
+                            cpu.count_op();
+                            create_or_remove(&cpu);
+                        }
+                    })
                 })?;
             }
         }

@@ -5,10 +5,9 @@
 //!
 //! How many lines and how much computing is a guess, and the share of the lock decides where the knee is.
 
-use sluice_machine::cell::touch_write;
-use sluice_machine::{Machine, Report};
-use sluice_sync_sim::CachePadded;
-use sluice_sync_sim::spin::{Queued, RawSpinLock};
+use super::sync::CachePadded;
+use super::sync::spin::RawSpinLock;
+use super::{Cpu, Line};
 
 /// Lines that a commit writes under the lock: the list's head and tail, the last item, the context's space and
 /// counts, the ticket, the busy-extent list.
@@ -19,20 +18,34 @@ const INSIDE: u64 = 900;
 /// took some 23 us for each, 66,000 cycles at 2.9 GHz.
 const OUTSIDE: u64 = 60_000;
 
-/// Commits on `cpus` CPUs.
-pub fn commit(machine: &Machine, cpus: usize, per_cpu: bool) -> Report {
-    let lists: Vec<CachePadded<Queued>> = (0..cpus).map(|_| CachePadded::new(Queued::new())).collect();
-    let data: Vec<[CachePadded<u64>; LINES]> =
-        (0..cpus).map(|_| std::array::from_fn(|_| CachePadded::new(0))).collect();
-    machine.run(cpus, |cpu| {
-        while cpu.now() < 20_000_000 {
-            let list = if per_cpu { cpu.id() } else { 0 };
-            lists[list].lock();
-            data[list].iter().for_each(|line| touch_write(&raw const **line, size_of::<u64>()));
-            cpu.work(INSIDE);
-            lists[list].unlock(());
-            cpu.count_op();
-            cpu.work(OUTSIDE / 2 + cpu.random(OUTSIDE));
-        }
-    })
+/// One list, or one for each CPU, under locks of kind `R`.
+pub struct CommitLists<R> {
+    lists: Vec<List<R>>,
+}
+
+#[derive(Default)]
+struct List<R> {
+    lock: CachePadded<R>,
+    lines: [Line; LINES], // protected by `lock`
+}
+
+impl<R: RawSpinLock> CommitLists<R> {
+    /// So many empty lists.
+    pub fn new(lists: usize) -> CommitLists<R> {
+        CommitLists { lists: std::iter::repeat_with(List::default).take(lists).collect() }
+    }
+
+    /// One commit.
+    pub fn commit(&self, cpu: &Cpu) {
+        let list = &self.lists[cpu.id() % self.lists.len()];
+        let token = list.lock.lock();
+        list.lines.iter().for_each(Line::write);
+        cpu.work(INSIDE);
+        list.lock.unlock(token);
+    }
+}
+
+/// What a CPU does between two commits.
+pub fn create_or_remove(cpu: &Cpu) {
+    cpu.work(OUTSIDE / 2 + cpu.random(OUTSIDE));
 }

@@ -1,8 +1,14 @@
 //! On the host: the same models, from the same source, on this computer's CPUs.
 
+#[path = "commit_list.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
+pub mod commit_list;
 #[path = "readdir_2016.rs"]
 #[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
 pub mod readdir_2016;
+#[path = "rwsem_2016.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
+pub mod rwsem_2016;
 #[path = "vfs_2009.rs"]
 #[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
 pub mod vfs_2009;

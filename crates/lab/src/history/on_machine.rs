@@ -1,7 +1,11 @@
 //! On the machine: the models of designs that run on both, on simulated CPUs.
 
+#[path = "commit_list.rs"]
+pub mod commit_list;
 #[path = "readdir_2016.rs"]
 pub mod readdir_2016;
+#[path = "rwsem_2016.rs"]
+pub mod rwsem_2016;
 #[path = "vfs_2009.rs"]
 pub mod vfs_2009;
 
