@@ -7,8 +7,9 @@
 //! figures where they give them, and guesses otherwise.
 //!
 //! Not all rows are independent evidence. Two models were corrected after a first run had missed: the commit
-//! list got a machine of two sockets (the knee was 1.63, the gain 1.28), and the dentry's count unconditional
-//! additions for a compare-and-exchange loop (the gain was 0.99). Their rows are marked.
+//! list got a machine of two sockets (the knee was 1.63, the gain 1.28; then 1.24 and 1.76, until its head came to lie
+//! beside its lock), and the dentry's count unconditional additions for a compare-and-exchange loop (the gain was 0.99).
+//! Their rows are marked.
 
 use super::{Findings, Session};
 use crate::failure::Result;

@@ -103,13 +103,15 @@ fn verdicts(curves: &Curves<'_>) -> Vec<Verdict> {
     let loss = 100.0 * (1.0 - in_guest("queued-tas-fallback") / in_guest("ttas"));
     let idle = curves.at(WORKLOAD, GUEST, "queued-tas-fallback", 16).and_then(|row| row.idle);
     let pv = in_guest("queued-pv") / in_guest("ttas");
+    let bare = on_bare("queued-tas-fallback", 32) / on_bare("ttas", 32);
     let (knee, kept) =
         (on_bare("queued", 32) / on_bare("queued", 16), on_bare("source", 128) / on_bare("source", 1));
     vec![
         Verdict::new(
             "fs_mark in a guest of 16 virtual CPUs: 312,594 files/s, 114,144 with the test-and-set fallback (-63%)",
             format!(
-                "simulated, vm-16, 16 CPUs: the fallback loses {loss:.0}% against ttas with back-off (wanted: 40% to 80%)"
+                "simulated, vm-16, 16 CPUs: the fallback loses {loss:.0}% against ttas with back-off (wanted: 40% to \
+                 80%); 16 CPUs keep this list half busy, so few wait for it"
             ),
             (40.0..80.0).contains(&loss),
         ),
@@ -122,7 +124,16 @@ fn verdicts(curves: &Curves<'_>) -> Vec<Verdict> {
             idle.is_some_and(|idle| idle < 0.05),
         ),
         Verdict::new(
-            "with lock debugging, whose delays act as back-off, or a paravirtual lock it is fast",
+            "with lock debugging it is fast: a delay in the loop that spins acts as back-off",
+            format!(
+                "simulated, icelake-2s, 32 CPUs, which keep the list busy: bare test-and-set has {:.0}% of what it has \
+                 with back-off (wanted: half or less)",
+                100.0 * bare
+            ),
+            bare <= 0.5,
+        ),
+        Verdict::new(
+            "a paravirtual queued lock needs no fallback",
             format!("simulated, vm-16, 16 CPUs: queued-pv / ttas with back-off = {pv:.2} (wanted: 0.95)"),
             pv >= 0.95,
         ),

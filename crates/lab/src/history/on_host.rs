@@ -36,11 +36,14 @@ impl Cpu {
     }
 }
 
-/// A line of data, protected by a lock of the model. *atomic (without an order: the lock has it)*
+/// A word of data, protected by a lock of the model. *atomic (without an order: the lock has it)*
 #[derive(Default)]
-struct Line(CachePadded<AtomicU64>);
+struct Word(AtomicU64);
 
-impl Line {
+/// One with a line of its own.
+type Line = CachePadded<Word>;
+
+impl Word {
     fn read(&self) {
         // Relaxed: as above.
         std::hint::black_box(self.0.load(Ordering::Relaxed));

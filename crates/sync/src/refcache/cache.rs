@@ -3,6 +3,7 @@
 use super::object::{Object, Verdict};
 use crate::face::atomic::{AtomicU64, Ordering, fence};
 use crate::face::{SHRUNK, const_new};
+use crate::fibonacci;
 use std::collections::VecDeque;
 
 /// How many objects a cache holds counts of: a power of two.
@@ -40,8 +41,8 @@ fn spread(object: Object) -> usize {
     match object.birth().number() {
         // Which objects share a way must not depend on where the heap happens to lie.
         Some(number) => number,
-        // Fibonacci hashing: the allocator's regular distances spread over all ways.
-        None => ((object.addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize,
+        // The allocator's regular distances spread over all ways.
+        None => (fibonacci(object.addr() as u64) >> 32) as usize,
     }
 }
 
