@@ -7,7 +7,7 @@
 //!  task 1   set up | warm up |##########| timed pass | verify | tidy
 //!  task 2   set up | warm up |##########| timed pass | verify | tidy
 //!  ...                       |          |
-//!  conductor            barrier      stop = true
+//!  conductor            ready        stop = true
 //!                       start         end
 //! ```
 //! Steady tasks look at `stop` before every operation, a line that is written once, so the look is free. The rate
@@ -18,6 +18,7 @@
 //! also shows what timing each operation would have cost the rate ([`Outcome::timed_ops_per_s`]).
 
 mod processes;
+mod start;
 mod task;
 mod threads;
 

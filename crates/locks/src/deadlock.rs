@@ -51,11 +51,16 @@ impl Outcomes {
     ///
     /// # Errors
     /// [`LockError::Deadlock`]: `own` had to be refused.
-    pub(crate) fn carry_out(mut self, domain: &LockDomain, own: Option<Wait>) -> Result<(), LockError> {
+    #[inline]
+    pub(crate) fn carry_out(self, domain: &LockDomain, own: Option<Wait>) -> Result<(), LockError> {
+        if self.is_empty() { Ok(()) } else { self.carry_out_all(domain, own) }
+    }
+
+    fn carry_out_all(mut self, domain: &LockDomain, own: Option<Wait>) -> Result<(), LockError> {
         let mut result = Ok(());
         loop {
             self.deliver();
-            let (Some(suspect), Some(waits)) = (self.suspects.pop_front(), &domain.waits) else {
+            let (Some(suspect), Some(waits)) = (self.next_suspect(), &domain.waits) else {
                 return result;
             };
             match search(domain, waits, &suspect, &mut self) {

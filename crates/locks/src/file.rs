@@ -6,7 +6,7 @@ use crate::space::{Around, Space};
 use crate::wait::{Done, Outcomes, Slot, Submitted, Then, Ticket, Wait};
 use crate::{Cancel, Kind, LockDomain, LockError, Owner, Range, RangeLock, RangeRequest};
 use sluice_sync::percpu::list::Handle;
-use sluice_sync::{Arc, CachePadded, Mutex};
+use sluice_sync::{Arc, CachePadded, Mutex, thread};
 use std::fmt;
 
 /// The advisory locks of one file: byte ranges (POSIX and OFD) and flock.
@@ -50,6 +50,10 @@ impl FileState {
         if is_flock { &self.flocks } else { &self.ranges }
     }
 }
+
+/// How often a thread whose request must wait lets others run and asks again before it sleeps. Most locks are held for
+/// less time than sleeping and being woken takes; and whoever lost its CPU while it had the lock gets it back so.
+const YIELDS: u32 = 2;
 
 /// For requests that do not wait.
 const NO_WAIT: Option<fn() -> Then> = None;
@@ -278,7 +282,7 @@ impl FileLocks {
             if held.is_some_and(|held| held.kind == request.kind) {
                 return Ok(Submitted::Granted);
             }
-            let gave_up = flocks.granted.release(request.owner, &around.domain.quota);
+            let gave_up = held.and_then(|_| flocks.granted.release(request.owner, &around.domain.quota));
             // The request comes before the settling: who converts is ahead of those who wait.
             let submitted = flocks.request(around, *request, then, outcomes);
             if let Some(range) = gave_up {
@@ -308,7 +312,7 @@ impl FileLocks {
         let around = Around { file: &self.state, domain: &self.domain };
         let submitted = body(&mut self.state.space(is_flock).lock(), around, &mut outcomes);
         let own = match submitted {
-            Ok(Submitted::Waiting(ticket)) if !outcomes.suspects.is_empty() => {
+            Ok(Submitted::Waiting(ticket)) if outcomes.has_suspects() => {
                 Some(Wait { file: self.state.clone(), ticket })
             }
             _ => None,
@@ -337,7 +341,7 @@ impl FileLocks {
         self.request(request, is_flock, Some(then), || ())
     }
 
-    /// Makes a request, and sleeps if it has to wait.
+    /// Makes a request, and sleeps if it has to wait for long.
     fn wait(
         &self,
         request: &RangeRequest,
@@ -345,6 +349,12 @@ impl FileLocks {
         cancel: &Cancel,
         note: impl Fn(),
     ) -> Result<(), LockError> {
+        for _ in 0..YIELDS {
+            match self.request(request, is_flock, NO_WAIT, &note) {
+                Err(LockError::WouldBlock) => thread::yield_now(),
+                decided => return decided.map(drop),
+            }
+        }
         // Built only when the request waits, to keep the allocation off the fast path.
         let mut slot = None;
         let then = || Then::Call(slot.insert(Arc::<Slot>::default()).clone());

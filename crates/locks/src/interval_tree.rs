@@ -76,18 +76,34 @@ impl<T: Item> Tree<T> {
         self.len == 0
     }
 
+    /// The item, if there is one alone.
+    pub(crate) fn only(&self) -> Option<&T> {
+        match &self.root {
+            Node::Leaf(items) if items.len() == 1 => items.first(),
+            _ => None,
+        }
+    }
+
     /// Adds an item, whose key must be new.
+    #[inline]
     pub(crate) fn insert(&mut self, item: T) {
         self.len += 1;
         if let Some(sibling) = self.root.insert(item) {
-            let left = mem::replace(&mut self.root, Node::Inner(Vec::with_capacity(NODE_MAX + 1)));
-            if let Node::Inner(children) = &mut self.root {
-                children.extend([Child::of(left), sibling]);
-            }
+            self.grow(sibling);
+        }
+    }
+
+    /// The root was halved: both halves get a new one.
+    #[cold]
+    fn grow(&mut self, sibling: Child<T>) {
+        let left = mem::replace(&mut self.root, Node::Inner(Vec::with_capacity(NODE_MAX + 1)));
+        if let Node::Inner(children) = &mut self.root {
+            children.extend([Child::of(left), sibling]);
         }
     }
 
     /// Takes an item out.
+    #[inline]
     pub(crate) fn remove(&mut self, key: T::Key) -> Option<T> {
         let item = self.root.remove(key)?;
         self.len -= 1;
@@ -130,18 +146,37 @@ impl<T: Item> Tree<T> {
     }
 
     /// The items, in order, until `visit` breaks.
+    #[inline]
     pub(crate) fn visit_all<B>(&self, mut visit: impl FnMut(&T) -> ControlFlow<B>) -> ControlFlow<B> {
         self.root.visit_all(&mut visit)
     }
 
     /// The items in order, beginning with the last whose key is at most `key`, or else with the first of all,
     /// until `visit` breaks.
+    #[inline]
     pub(crate) fn visit_from<B>(
         &self,
         key: T::Key,
         mut visit: impl FnMut(&T) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         self.root.visit_from(key, &mut visit)
+    }
+
+    /// As [`visit_from`](Self::visit_from), up to the first item that is not `near`.
+    #[inline]
+    pub(crate) fn visit_near<B>(
+        &self,
+        key: T::Key,
+        near: impl Fn(&T) -> bool,
+        mut visit: impl FnMut(&T) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let outcome = self.visit_from(key, |item| {
+            if near(item) { visit(item).map_break(Some) } else { ControlFlow::Break(None) }
+        });
+        match outcome {
+            ControlFlow::Break(Some(value)) => ControlFlow::Break(value),
+            _ => ControlFlow::Continue(()),
+        }
     }
 
     /// Takes all items out.
@@ -177,11 +212,6 @@ impl<T: Item> Child<T> {
         let (first, max_end) = (node.first(), node.max_end());
         Child { first, max_end, node }
     }
-
-    /// Restores T2 after entries have left.
-    fn refresh(&mut self) {
-        (self.first, self.max_end) = (self.node.first(), self.node.max_end());
-    }
 }
 
 impl<T: Item> Node<T> {
@@ -207,72 +237,47 @@ impl<T: Item> Node<T> {
         .unwrap_or(0)
     }
 
+    // What follows is inlined for a root that is a leaf, and called for what is below an inner node.
+
     /// Returns the new right neighbour if the node had to be halved.
+    #[inline]
     fn insert(&mut self, item: T) -> Option<Child<T>> {
-        let (key, end) = (item.key(), item.range().end());
         match self {
             Node::Leaf(items) => {
+                let key = item.key();
                 let at = items.partition_point(|other| other.key() < key);
                 debug_assert!(items.get(at).is_none_or(|other| other.key() != key), "a key twice");
                 items.insert(at, item);
                 (items.len() > NODE_MAX).then(|| Child::of(Node::Leaf(items.split_off(NODE_MAX / 2))))
             }
-            Node::Inner(children) => {
-                let at = child_at(children, key);
-                let child = &mut children[at];
-                child.first = child.first.min(key);
-                child.max_end = child.max_end.max(end);
-                let sibling = child.node.insert(item)?;
-                child.refresh();
-                children.insert(at + 1, sibling);
-                (children.len() > NODE_MAX).then(|| Child::of(Node::Inner(children.split_off(NODE_MAX / 2))))
-            }
+            Node::Inner(children) => insert_below(children, item),
         }
     }
 
+    #[inline]
     fn remove(&mut self, key: T::Key) -> Option<T> {
-        let children = match self {
-            Node::Leaf(items) => {
-                return items.binary_search_by_key(&key, T::key).ok().map(|at| items.remove(at));
-            }
-            Node::Inner(children) => children,
-        };
-        let at = child_at(children, key);
-        let child = &mut children[at];
-        let item = child.node.remove(key)?;
-        match child.node.entries() {
-            0 => drop(children.remove(at)),
-            entries => {
-                // The largest end of many is seldom the one that left.
-                if key == child.first || item.range().end() == child.max_end {
-                    child.refresh();
-                }
-                if entries < NODE_MAX / 4 {
-                    join(children, at);
-                }
-            }
+        match self {
+            Node::Leaf(items) => items.binary_search_by_key(&key, T::key).ok().map(|at| items.remove(at)),
+            Node::Inner(children) => remove_below(children, key),
         }
-        Some(item)
     }
 
+    #[inline]
     fn visit_all<B>(&self, visit: &mut impl FnMut(&T) -> ControlFlow<B>) -> ControlFlow<B> {
         match self {
             Node::Leaf(items) => items.iter().try_for_each(visit),
-            Node::Inner(children) => children.iter().try_for_each(|child| child.node.visit_all(visit)),
+            Node::Inner(children) => visit_below(children, visit),
         }
     }
 
+    #[inline]
     fn visit_from<B>(&self, key: T::Key, visit: &mut impl FnMut(&T) -> ControlFlow<B>) -> ControlFlow<B> {
         match self {
             Node::Leaf(items) => {
                 let at = items.partition_point(|item| item.key() <= key).saturating_sub(1);
                 items[at..].iter().try_for_each(visit)
             }
-            Node::Inner(children) => {
-                let at = child_at(children, key);
-                children[at].node.visit_from(key, visit)?;
-                children[at + 1..].iter().try_for_each(|child| child.node.visit_all(visit))
-            }
+            Node::Inner(children) => visit_from_below(children, key, visit),
         }
     }
 }
@@ -295,6 +300,57 @@ impl<T: Item<Key = (u64, K)>, K: Ord + Copy> Node<T> {
             }
         }
     }
+}
+
+fn insert_below<T: Item>(children: &mut Vec<Child<T>>, item: T) -> Option<Child<T>> {
+    let (key, end) = (item.key(), item.range().end());
+    let at = child_at(children, key);
+    let child = &mut children[at];
+    child.first = child.first.min(key);
+    child.max_end = child.max_end.max(end);
+    let sibling = child.node.insert(item)?;
+    child.max_end = child.node.max_end();
+    children.insert(at + 1, sibling);
+    (children.len() > NODE_MAX).then(|| Child::of(Node::Inner(children.split_off(NODE_MAX / 2))))
+}
+
+fn remove_below<T: Item>(children: &mut Vec<Child<T>>, key: T::Key) -> Option<T> {
+    let at = child_at(children, key);
+    let child = &mut children[at];
+    let item = child.node.remove(key)?;
+    match child.node.entries() {
+        0 => drop(children.remove(at)),
+        entries => {
+            if key == child.first {
+                child.first = child.node.first();
+            }
+            // The largest end of many is seldom the one that left.
+            if item.range().end() == child.max_end {
+                child.max_end = child.node.max_end();
+            }
+            if entries < NODE_MAX / 4 {
+                join(children, at);
+            }
+        }
+    }
+    Some(item)
+}
+
+fn visit_below<T: Item, B>(
+    children: &[Child<T>],
+    visit: &mut impl FnMut(&T) -> ControlFlow<B>,
+) -> ControlFlow<B> {
+    children.iter().try_for_each(|child| child.node.visit_all(visit))
+}
+
+fn visit_from_below<T: Item, B>(
+    children: &[Child<T>],
+    key: T::Key,
+    visit: &mut impl FnMut(&T) -> ControlFlow<B>,
+) -> ControlFlow<B> {
+    let at = child_at(children, key);
+    children[at].node.visit_from(key, visit)?;
+    visit_below(&children[at + 1..], visit)
 }
 
 /// Joins a nearly empty child with a neighbour, if both fit in one node with room to grow.

@@ -33,14 +33,22 @@ impl Quota {
         }
     }
 
+    /// Whether anything is limited.
+    #[inline]
+    fn has_limits(&self) -> bool {
+        self.all.is_some() || self.each.is_some()
+    }
+
     /// Counts `records` more for `owner`, or none if that would pass a limit.
     ///
     /// # Errors
     /// [`LockError::NoLocks`].
+    #[inline]
     pub(crate) fn reserve(&self, owner: Owner, records: usize) -> Result<(), LockError> {
-        if records == 0 {
-            return Ok(());
-        }
+        if records == 0 || !self.has_limits() { Ok(()) } else { self.reserve_limited(owner, records) }
+    }
+
+    fn reserve_limited(&self, owner: Owner, records: usize) -> Result<(), LockError> {
         let records = records as u64;
         if let Some((limit, shards)) = &self.each {
             let mut shard = shards.of(owner.number()).lock();
@@ -60,10 +68,14 @@ impl Quota {
     }
 
     /// Counts `records` of `owner` less.
+    #[inline]
     pub(crate) fn release(&self, owner: Owner, records: usize) {
-        if records == 0 {
-            return;
+        if records != 0 && self.has_limits() {
+            self.release_limited(owner, records);
         }
+    }
+
+    fn release_limited(&self, owner: Owner, records: usize) {
         self.release_of(owner, records as u64);
         if let Some(all) = &self.all {
             all.give(records as u64);

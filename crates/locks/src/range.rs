@@ -101,6 +101,11 @@ impl Range {
         self.start <= other.end && other.start <= self.end
     }
 
+    /// True if it has all bytes of `other`.
+    pub(crate) const fn contains(self, other: Range) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+
     /// The part before `other`'s first byte, if any.
     pub(crate) fn before(self, other: Range) -> Option<Range> {
         (self.start < other.start)

@@ -123,7 +123,10 @@ impl Ranges {
         let Some([shared, exclusive]) = self.by_start.as_deref() else {
             return self.by_owner.visit_all(consider);
         };
-        exclusive.visit_overlapping(request.range, |placed| consider(&placed.0))?;
+        // Exclusive locks have no bytes in common: those in the way stand together, the first where the request begins.
+        let (start, end) = (request.range.start(), request.range.end());
+        let begins = |placed: &Placed| placed.0.lock.range.start() <= end;
+        exclusive.visit_near((start, Owner::LAST), begins, |placed| consider(&placed.0))?;
         match request.kind {
             Kind::Shared => Continue(()),
             Kind::Exclusive => shared.visit_overlapping(request.range, |placed| consider(&placed.0)),
@@ -199,18 +202,10 @@ impl Ranges {
         mut visit: impl FnMut(&Held) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         let from = (owner, range.start().saturating_sub(1));
-        let outcome = self.by_owner.visit_from(from, |held| {
-            use std::cmp::Ordering::{Equal, Greater, Less};
-            match held.lock.owner.cmp(&owner) {
-                Less => Continue(()),
-                Equal => visit(held).map_break(Some),
-                Greater => Break(None),
-            }
-        });
-        match outcome {
-            Break(Some(value)) => Break(value),
-            _ => Continue(()),
-        }
+        // The first may be one of the owner before.
+        let near = |held: &Held| held.lock.owner <= owner;
+        self.by_owner
+            .visit_near(from, near, |held| if held.lock.owner == owner { visit(held) } else { Continue(()) })
     }
 
     /// Grants `request`, which nobody is in the way of. Returns whether the owner thereby gave up some protection (a
@@ -233,6 +228,11 @@ impl Ranges {
 
     /// Takes everything away from `owner`: the smallest range that holds it all, if there was something.
     pub(crate) fn release(&mut self, owner: Owner, quota: &Quota) -> Option<Range> {
+        // Mostly it is the one that there is.
+        if let Some(&held) = self.by_owner.only().filter(|held| held.lock.owner == owner) {
+            self.clear(quota);
+            return Some(held.lock.range);
+        }
         let mut own = mem::take(&mut self.spare);
         let _ = self.visit_own(owner, Range::WHOLE, |held| {
             own.push(*held);
@@ -267,20 +267,79 @@ impl Ranges {
         new: Option<(Kind, i32)>,
         quota: &Quota,
     ) -> Result<bool, LockError> {
-        let mut old = mem::take(&mut self.spare);
-        let mut age = None;
-        // A neighbour of the same kind merges. Offsets are at most i64::MAX: adding 1 cannot overflow.
-        let merges = |lock: &RangeLock| new.is_some_and(|(kind, _)| lock.kind == kind);
-        let _ = self.visit_own(owner, range, |held| {
-            age = Some(held.age);
-            let lock = &held.lock;
-            let margin = u64::from(merges(lock));
-            if lock.range.start() > range.end() + margin {
+        let (mut first, mut is_alone, mut age) = (None, true, None);
+        let _ = self.visit_concerned(owner, range, new, &mut age, |held| match first {
+            None => {
+                first = Some(*held);
+                Continue(())
+            }
+            Some(_) => {
+                is_alone = false;
+                Break(())
+            }
+        });
+        // What most changes are: a lock where there is none, one that is there, and the end of one.
+        match (first, new) {
+            (None, None) => Ok(false),
+            (None, Some((kind, pid))) => {
+                quota.reserve(owner, 1)?;
+                let age = self.age_of_owner(age);
+                self.insert(Held { lock: RangeLock { owner, pid, kind, range }, age });
+                Ok(false)
+            }
+            (Some(held), Some((kind, _))) if held.lock.kind == kind && held.lock.range.contains(range) => {
+                Ok(false)
+            }
+            (Some(held), None) if is_alone && range.contains(held.lock.range) => {
+                self.remove(&held);
+                quota.release(owner, 1);
+                Ok(true)
+            }
+            _ => self.rewrite(owner, range, new, quota),
+        }
+    }
+
+    /// Shows `visit` the locks of `owner` that a new one on `range`, or none, replaces or merges with, until it breaks.
+    /// Tells the age of the owner, if it has locks.
+    fn visit_concerned(
+        &self,
+        owner: Owner,
+        range: Range,
+        new: Option<(Kind, i32)>,
+        age: &mut Option<u64>,
+        mut visit: impl FnMut(&Held) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.visit_own(owner, range, |held| {
+            *age = Some(held.age);
+            // A neighbour of the same kind merges. Offsets are at most i64::MAX: adding 1 cannot overflow.
+            let margin = u64::from(new.is_some_and(|(kind, _)| held.lock.kind == kind));
+            if held.lock.range.start() > range.end() + margin {
                 return Break(());
             }
-            if lock.range.end() + margin >= range.start() {
-                old.push(*held);
-            }
+            if held.lock.range.end() + margin >= range.start() { visit(held) } else { Continue(()) }
+        })
+    }
+
+    /// The age of an owner who has locks of this age, or none yet.
+    fn age_of_owner(&mut self, known: Option<u64>) -> u64 {
+        known.unwrap_or_else(|| {
+            self.next_age += 1;
+            self.next_age
+        })
+    }
+
+    /// As [`replace`](Self::replace), when locks are split, merged or converted.
+    fn rewrite(
+        &mut self,
+        owner: Owner,
+        range: Range,
+        new: Option<(Kind, i32)>,
+        quota: &Quota,
+    ) -> Result<bool, LockError> {
+        let mut old = mem::take(&mut self.spare);
+        let mut age = None;
+        let _ = self.visit_concerned(owner, range, new, &mut age, |held| {
+            old.push(*held);
             Continue(())
         });
 
@@ -289,7 +348,7 @@ impl Ranges {
         let mut inherited = None;
         let mut gave_up = false;
         for Held { lock, .. } in &old {
-            if merges(lock) {
+            if new.is_some_and(|(kind, _)| lock.kind == kind) {
                 middle = middle.hull(lock.range);
                 inherited.get_or_insert(lock.pid);
                 continue;
@@ -310,10 +369,7 @@ impl Ranges {
         let (before, after) = (old.len(), pieces.clone().count());
         let reserved = quota.reserve(owner, after.saturating_sub(before));
         if reserved.is_ok() {
-            let age = age.unwrap_or_else(|| {
-                self.next_age += 1;
-                self.next_age
-            });
+            let age = self.age_of_owner(age);
             old.iter().for_each(|held| self.remove(held));
             pieces.for_each(|lock| self.insert(Held { lock, age }));
             quota.release(owner, before.saturating_sub(after));

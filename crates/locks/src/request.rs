@@ -28,6 +28,9 @@ pub enum Owner {
 }
 
 impl Owner {
+    /// None comes after it.
+    pub(crate) const LAST: Owner = Owner::Description(u64::MAX);
+
     /// The number that tells it from others of its kind.
     pub(crate) const fn number(self) -> u64 {
         match self {

@@ -90,6 +90,7 @@ impl Space {
         match self.granted.in_the_way(request) {
             InTheWay::One(owner) => Verdict::Owner(owner),
             InTheWay::Several => Verdict::Owners,
+            InTheWay::Nobody if self.waiters().is_none() => Verdict::Admissible,
             InTheWay::Nobody if number != NEWCOMER && self.called_in_the_way(request, number) => {
                 Verdict::Called
             }
@@ -137,7 +138,7 @@ impl Space {
             waits.add(process, around.file, ticket);
             // Whoever closes a cycle last sees the others here: each says that it waits before it looks.
             if self.processes_in_the_way(place).iter().any(|&process| waits.has(process)) {
-                outcomes.suspects.push_back(Wait { file: around.file.clone(), ticket });
+                outcomes.suspect(Wait { file: around.file.clone(), ticket });
             }
         }
         Ok(Submitted::Waiting(ticket))
@@ -195,7 +196,7 @@ impl Space {
             at += 1;
             let Some(request) = self.waiting(place) else { continue };
             if request.owner.process().is_some() {
-                outcomes.suspects.push_back(Wait { file: around.file.clone(), ticket: self.ticket(place) });
+                outcomes.suspect(Wait { file: around.file.clone(), ticket: self.ticket(place) });
             } else if waiters.starves(place) {
                 let behind = waiters.against(&request).into_iter().filter(|behind| place < *behind);
                 let new: Vec<_> = behind.filter(|behind| !places.contains(behind)).collect();

@@ -55,34 +55,63 @@ impl Then {
     }
 }
 
-/// What was found out under the file lock, to be acted on after it is released.
+/// What was found out under the file lock, to be acted on after it is released. Mostly that is nothing.
 #[derive(Default)]
-pub(crate) struct Outcomes {
+pub(crate) struct Outcomes(Option<Box<Found>>);
+
+#[derive(Default)]
+struct Found {
     /// Who is to be told what, oldest first.
     told: Vec<(Then, Result<(), LockError>)>,
     /// Whose turn it is.
     called: Vec<Arc<Slot>>,
     /// Waits that may have closed a cycle, to be looked into in this order.
-    pub(crate) suspects: VecDeque<Wait>,
+    suspects: VecDeque<Wait>,
 }
 
 impl Outcomes {
+    /// True if there is nothing to be done.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn found(&mut self) -> &mut Found {
+        self.0.get_or_insert_default()
+    }
+
     /// Notes that a request is decided.
     pub(crate) fn tell(&mut self, then: Then, outcome: Result<(), LockError>) {
-        self.told.push((then, outcome));
+        self.found().told.push((then, outcome));
     }
 
     /// Notes that a request may be claimed.
     pub(crate) fn call(&mut self, slot: &Arc<Slot>) {
-        self.called.push(slot.clone());
+        self.found().called.push(slot.clone());
+    }
+
+    /// Notes that `wait` may have closed a cycle.
+    pub(crate) fn suspect(&mut self, wait: Wait) {
+        self.found().suspects.push_back(wait);
+    }
+
+    /// True if a wait may have closed a cycle.
+    pub(crate) fn has_suspects(&self) -> bool {
+        self.0.as_ref().is_some_and(|found| !found.suspects.is_empty())
+    }
+
+    /// The next wait to be looked into.
+    pub(crate) fn next_suspect(&mut self) -> Option<Wait> {
+        self.0.as_mut()?.suspects.pop_front()
     }
 
     /// Tells and calls them all. No lock of this crate may be held.
     pub(crate) fn deliver(&mut self) {
-        for (then, outcome) in self.told.drain(..) {
+        let Some(found) = &mut self.0 else { return };
+        for (then, outcome) in found.told.drain(..) {
             then.tell(outcome);
         }
-        for slot in self.called.drain(..) {
+        for slot in found.called.drain(..) {
             slot.call();
         }
     }

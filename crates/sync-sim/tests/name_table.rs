@@ -7,6 +7,10 @@ use sluice_machine::Machine;
 use sluice_sync_sim::rcu::domain;
 use sluice_sync_sim::{NameTable, Ref};
 
+/// Each name on lines of its own: the host's heap would decide otherwise which of them share one.
+#[global_allocator]
+static HEAP: sluice_machine::Heap = sluice_machine::Heap;
+
 /// A hash whose bucket is `n` in an array of 64.
 fn hash_of(n: usize) -> u64 {
     (n as u64) << 58 | 1 << 40
@@ -35,8 +39,9 @@ fn table() -> NameTable<Ref<usize>> {
 
 #[test]
 fn finding_one_name_on_64_cpus_writes_no_shared_line() {
-    let table = table();
-    let report = Machine::named("power7-64").seed(1).run(64, |cpu| {
+    let machine = Machine::named("power7-64").seed(1);
+    let table = machine.prepare(64, table);
+    let report = machine.run(64, |cpu| {
         let find = || {
             let guard = table.read();
             assert_eq!(table.get(hash_of(7), b"stays", &guard).map(|found| **found), Some(7));
@@ -50,8 +55,9 @@ fn finding_one_name_on_64_cpus_writes_no_shared_line() {
 
 #[test]
 fn adding_and_removing_names_of_different_buckets_writes_no_shared_line() {
-    let table = table();
-    let report = Machine::named("power7-64").seed(1).run(64, |cpu| {
+    let machine = Machine::named("power7-64").seed(1);
+    let table = machine.prepare(64, table);
+    let report = machine.run(64, |cpu| {
         let change = || {
             let hash = hash_of(cpu.id());
             let mut entry = table.lock(hash, b"comes").expect("alive");
@@ -66,8 +72,9 @@ fn adding_and_removing_names_of_different_buckets_writes_no_shared_line() {
 
 #[test]
 fn counting_the_names_stores_nothing() {
-    let table = table();
-    let report = Machine::named("power7-64").seed(1).run(64, |cpu| {
+    let machine = Machine::named("power7-64").seed(1);
+    let table = machine.prepare(64, table);
+    let report = machine.run(64, |cpu| {
         assert_eq!(table.len(), 64);
         cpu.watch(|| assert_eq!(table.len(), 64));
     });
@@ -76,12 +83,13 @@ fn counting_the_names_stores_nothing() {
 
 #[test]
 fn a_listing_looks_once_at_each_bucket_and_each_name() {
-    let table = table();
-    let report = Machine::named("uma-2").run(1, |_| {
+    let machine = Machine::named("uma-2");
+    let table = machine.prepare(1, table);
+    let report = machine.run(1, |_| {
         let section = table.read();
         assert_eq!(table.after(0, &section).count(), 64);
     });
-    let section = Machine::named("uma-2").run(1, |_| drop(table.read()));
+    let section = machine.run(1, |_| drop(table.read()));
     // Where the buckets are, the buckets, and the links behind the names.
     assert_eq!(report.accesses() - section.accesses(), 1 + 64 + 64);
 }

@@ -1,6 +1,7 @@
 //! Allocations: what calls on existing files ask of the heap, which is nothing.
 
 use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::{Barrier, Mutex, Ref, thread};
 use sluice_vfs::{Cred, Fd, Fs, OpenFlags, Process, Whence};
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -47,7 +48,7 @@ fn open(process: &Process, flags: OpenFlags) -> Fd {
 
 // One test, since everything that runs meanwhile is counted too.
 #[test]
-fn calls_on_an_existing_file_at_depth_four_allocate_nothing() {
+fn calls_on_an_existing_file_at_depth_four_and_objects_that_another_thread_frees_allocate_nothing() {
     let process = Fs::new().process(Cred::user(0, 0));
     ["/a", "/a/b", "/a/b/c"].iter().for_each(|dir| process.mkdir(dir, 0o755).expect("a fresh name"));
     let file = open(&process, OpenFlags::RDWR | OpenFlags::CREAT);
@@ -64,4 +65,35 @@ fn calls_on_an_existing_file_at_depth_four_allocate_nothing() {
     let names = ["open-close", "stat", "fstat", "lseek", "dup", "write4k", "read4k"];
     let counts = [open_close, stat, fstat, lseek, dup, write, read];
     assert!(counts.iter().all(|count| *count == 0), "{:?}", names.iter().zip(counts).collect::<Vec<_>>());
+    drop(process);
+    let handed_over = allocations_of_what_another_frees();
+    assert!(handed_over < 1_000, "{handed_over} for 100,000 objects");
+}
+
+/// How often one thread allocates when it makes objects and another drops them, after enough of them to fill what both
+/// keep.
+fn allocations_of_what_another_frees() -> u64 {
+    const BATCH: usize = 500;
+    let (steps, hands) = (Barrier::new(2), Mutex::new(Vec::with_capacity(BATCH)));
+    let batches = |count: usize| {
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..count {
+            hands.lock().extend((0..BATCH).map(|_| Ref::new([0u64; 40])));
+            steps.wait();
+            steps.wait();
+        }
+        ALLOCATIONS.load(Ordering::Relaxed) - before
+    };
+    let (warm, rounds) = (100, 200);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..warm + rounds {
+                steps.wait();
+                hands.lock().clear();
+                steps.wait();
+            }
+        });
+        batches(warm);
+        batches(rounds)
+    })
 }

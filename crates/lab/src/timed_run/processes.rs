@@ -3,8 +3,8 @@
 //! # Theory
 //! ```text
 //!   conductor                         each worker: sluice child task ORDERS, in the target's directory
-//!   reads a line from each    <----   "ready", its number
-//!   one byte for each, at once ---->  reads one byte of the input that all share, and works
+//!   reads a line from each    <----   "ready"
+//!   gives the start           ---->   sees it in the input that all share, and works
 //!   SIGTERM                    ---->  stops
 //!   reads a line from each    <----   what it has done, or why not
 //! ```
@@ -13,6 +13,7 @@
 //! ([`set_parent_process_death_signal`]), and one that waits for the start reads the end of its input: no worker outlives
 //! the run. Workers have a process group each, so that Ctrl-C reaches the conductor alone, which stops them.
 
+use super::start::{Start, start, wait};
 use super::task::{Part, perform};
 use super::{Crew, Limit, Setting};
 use crate::bench::TREE_ENTRIES;
@@ -24,7 +25,7 @@ use crate::workload;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use sluice_sync::Arc;
-use std::io::{self, BufRead, BufReader, PipeWriter, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -46,8 +47,8 @@ const READY: &str = "ready";
 /// The tasks of a run as processes. Dropping it ends them.
 pub(super) struct Processes {
     workers: Vec<Worker>,
-    /// The input that all workers share; `None` once they have begun.
-    start: Option<PipeWriter>,
+    /// `None` once they have begun.
+    start: Option<Start>,
     stopped: bool,
     /// The worker that was looked at last.
     looked_at: usize,
@@ -68,7 +69,7 @@ impl Processes {
     pub(super) fn start(setting: &Setting<'_>, program: &Path) -> Result<Processes> {
         let no_place = || Failure::Usage("processes share no file system in memory".into());
         let place = setting.target.place().ok_or_else(no_place)?;
-        let (input, start) = io::pipe()?;
+        let (start, input) = start()?;
         let mut crew = Processes { workers: Vec::new(), start: Some(start), stopped: false, looked_at: 0 };
         for index in 0..setting.tasks {
             let orders = Orders {
@@ -135,10 +136,8 @@ impl Crew for Processes {
     }
 
     fn begin(&mut self) {
-        if let Some(mut start) = self.start.take() {
-            // One write for all; closing it tells nothing more to who has read. That nobody is left to read is seen
-            // from what they say.
-            let _ = start.write_all(&vec![b'!'; self.workers.len()]);
+        if let Some(start) = self.start.take() {
+            start.give();
         }
     }
 
@@ -203,7 +202,7 @@ pub fn serve(orders: &str) -> Result<()> {
         processes: None,
     };
     let answer = perform(&setting, orders.index, &stop, |prepared| {
-        if prepared && (say(READY).is_err() || !may_begin()) {
+        if prepared && (say(READY).is_err() || !wait(rustix::stdio::stdin())) {
             stop.raise();
         }
     });
@@ -215,11 +214,4 @@ fn say(line: &str) -> Result<()> {
     let mut stdout = io::stdout();
     writeln!(stdout, "{line}")?;
     Ok(stdout.flush()?)
-}
-
-/// Waits for the start. False: there will be none.
-fn may_begin() -> bool {
-    // No buffer: what follows is for the others. A signal that interrupts the waiting is for `stop`.
-    let mut byte = [0];
-    matches!(rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut byte)), Ok(1))
 }

@@ -1,25 +1,20 @@
 //! Threads: the tasks of a run as threads of this process.
 
+use super::start::{Start, start, wait};
 use super::task::{Part, perform};
 use super::{Crew, Setting};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::machine;
-use sluice_sync::atomic::{AtomicBool, Ordering};
-use sluice_sync::{Barrier, Mutex, thread};
-
-/// What the tasks and their conductor share.
-struct Shared {
-    ready: Barrier,           // immutable
-    start: Barrier,           // immutable
-    stop: Interrupt,          // raised by the conductor
-    failed: AtomicBool,       // atomic (failed): set by tasks before `ready`, read after it
-    numbers: Mutex<Vec<u32>>, // filled by tasks before `ready`, read after it
-}
+use sluice_sync::{mpsc, thread};
 
 /// The tasks of a run as threads.
 pub(super) struct Threads<'scope, 'run> {
-    shared: &'run Shared,
+    /// `None` once they have begun.
+    start: Option<Start>,
+    stop: &'run Interrupt,
+    /// From each task once: its number, and whether it has set up.
+    ready: mpsc::Receiver<(u32, bool)>,
     tasks: Vec<thread::ScopedJoinHandle<'scope, Result<Part>>>,
 }
 
@@ -28,47 +23,43 @@ pub(super) fn with_crew<T>(
     setting: &Setting<'_>,
     conduct: impl FnOnce(Threads<'_, '_>) -> Result<T>,
 ) -> Result<T> {
-    let shared = Shared {
-        // The conductor waits too.
-        ready: Barrier::new(setting.tasks + 1),
-        start: Barrier::new(setting.tasks + 1),
-        stop: Interrupt::new(),
-        failed: AtomicBool::new(false),
-        numbers: Mutex::new(Vec::new()),
-    };
+    let (start, gate) = start()?;
+    let (gate, stop) = (&gate, &Interrupt::new());
+    let (say, ready) = mpsc::channel();
     thread::scope(|scope| {
-        let shared = &shared;
-        let tasks = (0..setting.tasks)
-            .map(|index| {
-                scope.spawn(move || {
-                    perform(setting, index, &shared.stop, |prepared| {
-                        if !prepared {
-                            // Release(failed): pairs with the load after the barrier.
-                            shared.failed.store(true, Ordering::Release);
-                        }
-                        shared.numbers.lock().push(machine::task_number());
-                        shared.ready.wait();
-                        shared.start.wait();
-                    })
+        let task = |index| {
+            let say = say.clone();
+            scope.spawn(move || {
+                perform(setting, index, stop, |prepared| {
+                    // The conductor hears all before it does anything else.
+                    let _ = say.send((machine::task_number(), prepared));
+                    drop(say);
+                    if !wait(gate) {
+                        stop.raise();
+                    }
                 })
             })
-            .collect();
-        conduct(Threads { shared, tasks })
+        };
+        let tasks = (0..setting.tasks).map(task).collect();
+        drop(say);
+        conduct(Threads { start: Some(start), stop, ready, tasks })
     })
 }
 
 impl Crew for Threads<'_, '_> {
     fn ready(&mut self) -> Result<Vec<u32>> {
-        self.shared.ready.wait();
-        // Acquire(failed): pairs with the store before the barrier.
-        if self.shared.failed.load(Ordering::Acquire) {
+        // One that panics says nothing.
+        let said: Vec<_> = self.ready.iter().collect();
+        if said.len() < self.tasks.len() || said.iter().any(|&(_, prepared)| !prepared) {
             self.stop();
         }
-        Ok(std::mem::take(&mut *self.shared.numbers.lock()))
+        Ok(said.into_iter().map(|(number, _)| number).collect())
     }
 
     fn begin(&mut self) {
-        self.shared.start.wait();
+        if let Some(start) = self.start.take() {
+            start.give();
+        }
     }
 
     fn misses_one(&mut self) -> bool {
@@ -76,7 +67,7 @@ impl Crew for Threads<'_, '_> {
     }
 
     fn stop(&mut self) {
-        self.shared.stop.raise();
+        self.stop.raise();
     }
 
     fn has_ended(&mut self) -> bool {

@@ -3,10 +3,23 @@
 //! # Theory
 //! Files are opened and closed all the time, and each time an object comes and goes. Objects are found dead in batches,
 //! more than an allocator's own cache of a thread holds; so a thread keeps blocks of each size itself, up to a bound.
+//! What one has too much of is what another lacks: one makes files and another removes them, or finds dead what a thread
+//! made that is idle now. So it goes in loads to a *depot* that all share, and those who have none left take a load there.
+//! Given back to the allocator it would go to the heap of the thread that made it, under a lock that this one needs too.
+//!
 //! On simulated machines, where allocation costs nothing and a run must not depend on the one before it, and under
 //! loom, nothing is kept.
+//!
+//! # Cost
+//! A block that the own thread keeps: lines of that thread. A load of the depot: one mutex for [`LOAD`] blocks. Who finds
+//! the depot empty writes nothing.
+//!
+//! # Sources
+//! Bonwick and Adams, "Magazines and Vmem" (USENIX 2001).
 
-use crate::face::{DETERMINISTIC, SHRUNK, const_new};
+use crate::Mutex;
+use crate::face::atomic::{AtomicUsize, Ordering};
+use crate::face::{CachePadded, DETERMINISTIC, SHRUNK, SlotTable, const_new};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -19,9 +32,13 @@ const BEYOND: [usize; 2] = [8, 0];
 const SIZES: usize = 32;
 /// How many blocks of one size a thread keeps.
 const KEPT_MAX: usize = 2048;
+/// How many of them change hands at once.
+const LOAD: usize = KEPT_MAX / 2;
+/// How many loads of one size the depot keeps.
+const LOADS_MAX: usize = 8;
 
 /// A block of memory that nobody uses.
-struct Block(NonNull<u8>);
+pub(super) struct Block(NonNull<u8>);
 
 // SAFETY: it owns memory of the global allocator, which any thread may use and free.
 unsafe impl Send for Block {}
@@ -57,6 +74,12 @@ impl Kind {
     /// Whether blocks of this kind are kept at all.
     pub(super) fn is_kept(self) -> bool {
         self.place.is_some()
+    }
+
+    /// Where loads of this kind are kept.
+    fn shelf(self) -> Option<u32> {
+        // Lossless: there are few sizes.
+        self.place.map(|(at, size)| (at * SIZES + size) as u32)
     }
 
     /// A new block.
@@ -97,15 +120,80 @@ impl Blocks {
         self.kept[at][size].pop().map(|Block(block)| block)
     }
 
-    /// Keeps `block`, or gives it back to the allocator.
+    /// Keeps `block`, and returns a load if that is too much.
     ///
     /// # Safety
-    /// As [`Kind::free`].
-    pub(super) unsafe fn give(&mut self, kind: Kind, block: NonNull<u8>) {
-        match kind.place.map(|(at, size)| &mut self.kept[at][size]) {
-            Some(kept) if kept.len() < KEPT_MAX => kept.push(Block(block)),
-            // SAFETY: by contract.
-            _ => unsafe { kind.free(block) },
+    /// As [`Kind::free`]; the kind is one that is kept.
+    pub(super) unsafe fn give(&mut self, kind: Kind, block: NonNull<u8>) -> Option<Load> {
+        let (at, size) = kind.place?;
+        let kept = &mut self.kept[at][size];
+        kept.push(Block(block));
+        // The oldest: what was freed last is still in the CPU's cache.
+        (kept.len() > KEPT_MAX).then(|| kept.drain(..LOAD).collect())
+    }
+
+    /// Keeps a load of blocks of `kind`, of which there are none left.
+    pub(super) fn refill(&mut self, kind: Kind, load: Load) {
+        if let Some((at, size)) = kind.place {
+            self.kept[at][size] = load;
+        }
+    }
+}
+
+/// Blocks of one kind that change hands.
+pub(super) type Load = Vec<Block>;
+
+/// What threads keep for each other.
+pub(super) struct Depot {
+    /// By alignment and size.
+    shelves: SlotTable<CachePadded<Shelf>>,
+}
+
+/// The loads of one kind.
+#[derive(Default)]
+struct Shelf {
+    loads: Mutex<Vec<Load>>,
+    /// How many there are. *atomic (hint); written under `loads`*
+    count: AtomicUsize,
+}
+
+impl Depot {
+    const_new! {
+        /// Nothing is kept.
+        pub(super) fn new() -> Self {
+            Depot { shelves: SlotTable::new() }
+        }
+    }
+
+    /// A load of `kind`, if there is one.
+    pub(super) fn take(&self, kind: Kind) -> Option<Load> {
+        let shelf = self.shelves.get(kind.shelf()?);
+        // Relaxed: a hint; the mutex publishes the load.
+        if shelf.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut loads = shelf.loads.lock();
+        let load = loads.pop();
+        // Relaxed: as above.
+        shelf.count.store(loads.len(), Ordering::Relaxed);
+        load
+    }
+
+    /// Keeps `load`, or gives it back to the allocator.
+    pub(super) fn put(&self, kind: Kind, load: Load) {
+        let Some(number) = kind.shelf() else { return };
+        let shelf = self.shelves.get(number);
+        let mut loads = shelf.loads.lock();
+        if loads.len() < LOADS_MAX {
+            loads.push(load);
+            // Relaxed: as in take().
+            shelf.count.store(loads.len(), Ordering::Relaxed);
+            return;
+        }
+        drop(loads);
+        for Block(block) in load {
+            // SAFETY: it was given as one of this kind, and nobody uses it.
+            unsafe { kind.free(block) };
         }
     }
 }

@@ -69,6 +69,23 @@ impl Cache {
         self.used = Vec::with_capacity(WAYS);
     }
 
+    /// Whether nothing was counted since the last flush.
+    pub(super) fn is_idle(&self) -> bool {
+        self.turns == 0
+    }
+
+    /// The opposite of [`enlist`](Self::enlist), after a flush; returns the reviews, which somebody must take over.
+    pub(super) fn retire(&mut self) -> VecDeque<(u64, Object)> {
+        (self.ways, self.used) = (None, Vec::new());
+        std::mem::take(&mut self.reviews)
+    }
+
+    /// Takes over `reviews` of another cache. They may be older than those that are here: these come first, and that
+    /// is soon enough.
+    pub(super) fn adopt(&mut self, reviews: VecDeque<(u64, Object)>) {
+        self.reviews.extend(reviews);
+    }
+
     /// Counts `delta` references of `object`. The cache is enlisted.
     #[inline]
     pub(super) fn count(&mut self, object: Object, delta: i64, epoch: &AtomicU64) {

@@ -31,9 +31,10 @@
 //! reference may hop from cache to cache, ahead of the flushes. This is where we differ from the paper.)
 //!
 //! There is no thread in the background: every `TURNS` counts a thread flushes its cache and looks whether it was
-//! the last of the epoch. One that comes by a second time in an epoch flushes the caches of the threads that are idle,
-//! and after a few times more those of all laggards. Each thread's garbage is thus bounded by some times `TURNS`
-//! objects.
+//! the last of the epoch. One that comes by for the fifth time in an epoch flushes the caches of all laggards. A laggard that
+//! has counted nothing in a whole epoch is *retired*: its cache is no more waited for until its owner counts again, and who
+//! retired it takes over its reviews. Objects are otherwise freed by the thread in whose cache their count came to 0, mostly
+//! the one that made them. Each thread's garbage is thus bounded by some times `TURNS` objects.
 //!
 //! # Clients must
 //! - reach a `&Ref` only while it exists: hold another reference, or be in an RCU section inside which the `Ref` was
@@ -64,8 +65,8 @@
 //! # Cost
 //! clone, drop: the own cache's lock (stores to the thread's own line, no read-modify-write) and its way. Nothing of
 //! the object is read or written. A flush: one read-modify-write for each object counted to other than 0, one
-//! load for the others. An object's memory comes from what its thread freed, and goes there. Memory: 16 bytes for an
-//! object, 18 KiB for a thread, and the blocks that it keeps.
+//! load for the others. A visit to laggards: one membarrier(2). An object's memory comes from what its thread freed, and
+//! goes there. Memory: 16 bytes for an object, 18 KiB for a thread that counts, and the blocks that it keeps.
 //!
 //! # Sources
 //! Clements, Kaashoek and Zeldovich, "RadixVM: Scalable address spaces for multithreaded applications" (EuroSys

@@ -1,19 +1,19 @@
 //! Worlds: the caches that count one set of objects, and the epochs in which all of them are flushed.
 
-use super::blocks::{Blocks, Kind};
+use super::blocks::{Blocks, Depot, Kind};
 use super::cache::Cache;
 use super::object::Object;
 use crate::Mutex;
 use crate::face::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::face::{CachePadded, Host, PerHost, SHRUNK, SlotTable, const_new, global, thread};
 use crate::owner_lock::{Inside, OwnerLock};
+use std::collections::VecDeque;
 use std::ptr::NonNull;
 
 /// After so many counts a thread flushes its cache.
 const TURNS: u32 = if SHRUNK { 2 } else { 2048 };
-/// A thread that has flushed its cache so often again in one epoch waits no longer for those who were busy in the epoch
-/// before. It is not done at the first time because whoever flushes for a busy thread frees what that one made, misses
-/// on every line of it, and is late itself meanwhile: in the end one thread frees for all.
+/// A thread that has flushed its cache so often again in one epoch waits no longer for the others. It is not done at the
+/// first time because the barrier that it takes interrupts every CPU.
 const PATIENCE: u32 = if SHRUNK { 1 } else { 4 };
 
 /// What one thread writes.
@@ -26,8 +26,6 @@ struct Shard {
     /// The epoch in which the cache was last flushed. *written under the lock of `cache`; read by those who look for
     /// laggards (hint)*
     flushed: AtomicU64,
-    /// Another thread did it, so the owner is taken for idle. *as `flushed`*
-    idle: AtomicBool,
     /// The owner is freeing objects: it must not begin to free others inside their destructors, and who settles
     /// waits for it. *atomic (freed); set under the lock of `cache`, cleared without, so that who waits for it can
     /// look without being in its way*
@@ -45,6 +43,8 @@ pub(super) struct World {
     /// The slots of the caches that are in use. A cache joins under this lock, so who holds it knows them all.
     /// *protected by itself*
     enlisted: Mutex<Vec<u32>>,
+    /// What threads have freed and do not need. *each shelf protected by its mutex*
+    depot: Depot,
 }
 
 impl Shard {
@@ -88,6 +88,7 @@ impl World {
                 epoch: CachePadded::new(AtomicU64::new(0)),
                 pending: CachePadded::new(AtomicUsize::new(0)),
                 enlisted: Mutex::new(Vec::new()),
+                depot: Depot::new(),
             }
         }
     }
@@ -136,13 +137,26 @@ impl World {
     /// A block of `kind`.
     pub(super) fn allocate(&self, kind: Kind) -> NonNull<u8> {
         let kept = if kind.is_kept() { self.own_blocks().take(kind) } else { None };
-        kept.unwrap_or_else(|| kind.allocate())
+        kept.unwrap_or_else(|| self.allocate_elsewhere(kind))
+    }
+
+    /// As [`allocate`](Self::allocate), when the calling thread keeps none.
+    #[cold]
+    fn allocate_elsewhere(&self, kind: Kind) -> NonNull<u8> {
+        if let Some(load) = self.depot.take(kind) {
+            let mut own = self.own_blocks();
+            own.refill(kind, load);
+            if let Some(block) = own.take(kind) {
+                return block;
+            }
+        }
+        kind.allocate()
     }
 
     /// The memory that the calling thread keeps, locked. Not to be called by one who has it.
     #[inline]
     fn own_blocks(&self) -> Inside<'_, Blocks> {
-        // SAFETY: as in own(): both calls are beside this, and under the lock nothing runs but what `Blocks` does.
+        // SAFETY: as in own(): all calls are beside this, and under the lock nothing runs but what `Blocks` does.
         unsafe { self.shard().blocks.lock() }
     }
 
@@ -153,7 +167,10 @@ impl World {
     pub(super) unsafe fn free(&self, kind: Kind, block: NonNull<u8>) {
         if kind.is_kept() {
             // SAFETY: by contract.
-            unsafe { self.own_blocks().give(kind, block) };
+            let excess = unsafe { self.own_blocks().give(kind, block) };
+            if let Some(load) = excess {
+                self.depot.put(kind, load);
+            }
         } else {
             // SAFETY: by contract.
             unsafe { kind.free(block) };
@@ -175,12 +192,11 @@ impl World {
         cache
     }
 
-    /// Flushes the cache of `shard`, which the caller has locked, and judges its objects.
-    fn flush(&self, shard: &Shard, cache: &mut Cache, dead: &mut Vec<Object>) -> Flushed {
+    /// Flushes the cache of `shard`, which the caller has locked.
+    fn flush(&self, shard: &Shard, cache: &mut Cache) -> Flushed {
         // Acquire(epoch): all flushes of the epochs before; pairs with Release(epoch) in begin_epoch().
         let now = self.epoch.load(Ordering::Acquire);
         cache.flush(&self.epoch);
-        cache.review(now, &self.epoch, dead);
         // Relaxed, both: written under the cache's lock.
         if shard.flushed.load(Ordering::Relaxed) == now {
             cache.again += 1;
@@ -204,25 +220,33 @@ impl World {
         }
         let (flushed, mut dead) = {
             let mut cache = self.own(shard);
-            // Relaxed, both: published by the lock, under which settle() looks.
+            // Relaxed: published by the lock, under which settle() looks.
             shard.freeing.store(true, Ordering::Relaxed);
-            shard.idle.store(false, Ordering::Relaxed);
+            let flushed = self.flush(shard, &mut cache);
             let mut dead = std::mem::take(&mut cache.dead);
-            (self.flush(shard, &mut cache, &mut dead), dead)
+            // Relaxed: written under the cache's lock. It is the epoch of this flush.
+            cache.review(shard.flushed.load(Ordering::Relaxed), &self.epoch, &mut dead);
+            (flushed, dead)
         };
         match flushed {
             Flushed::First => {}
             Flushed::Last => self.begin_epoch(&self.enlisted.lock()),
-            // We have counted `TURNS` times since; whoever has not come by may be idle.
-            Flushed::Again(times) => self.flush_laggards(times < PATIENCE, &mut dead),
+            Flushed::Again(times) if times < PATIENCE => {}
+            // We have counted many times `TURNS` since; whoever has not come by may be idle.
+            Flushed::Again(_) => self.flush_laggards(shard),
         }
         free(&mut dead);
         self.own(shard).dead = dead;
         shard.freed();
     }
 
-    /// Begins the next epoch, when every cache has been flushed in this one. The caller holds `enlisted`.
+    /// Begins the next epoch if every cache has been flushed in this one. The caller holds `enlisted`.
     fn begin_epoch(&self, enlisted: &[u32]) {
+        // Not if a cache was enlisted, or another thread has begun the epoch, since the caller counted down to 0.
+        // Acquire(flushed): pairs with AcqRel(flushed) in flush().
+        if self.pending.load(Ordering::Acquire) > 0 {
+            return;
+        }
         // Relaxed, both: published by the epoch, and nobody counts down before seeing that.
         self.pending.store(enlisted.len(), Ordering::Relaxed);
         let now = self.epoch.load(Ordering::Relaxed);
@@ -232,33 +256,38 @@ impl World {
         fence(Ordering::SeqCst);
     }
 
-    /// Flushes the caches that have not been flushed in this epoch, for their threads; with `only_idle`, those of idle
-    /// threads.
-    fn flush_laggards(&self, only_idle: bool, dead: &mut Vec<Object>) {
+    /// Flushes the caches that have not been flushed in this epoch, for their threads. What those have to review is left
+    /// to them, so that memory stays with the thread that made it; but the caller, whose shard is `own`, takes over
+    /// from threads that have counted nothing in the whole epoch. These are no more waited for until they count again.
+    fn flush_laggards(&self, own: &Shard) {
         // Somebody else is at it.
-        let Some(enlisted) = self.enlisted.try_lock() else { return };
+        let Some(mut enlisted) = self.enlisted.try_lock() else { return };
         // Relaxed: written under this lock.
         let now = self.epoch.load(Ordering::Relaxed);
         // Relaxed: a hint; whoever is flushed by now has counted itself down.
-        let lags = |shard: &&CachePadded<Shard>| shard.flushed.load(Ordering::Relaxed) != now;
-        // Relaxed: a hint too.
-        let is_due =
-            |shard: &&CachePadded<Shard>| lags(shard) && (!only_idle || shard.idle.load(Ordering::Relaxed));
-        let laggards: Vec<_> = enlisted.iter().map(|slot| self.shards.get(*slot)).filter(is_due).collect();
+        let lags = |shard: &Shard| shard.flushed.load(Ordering::Relaxed) != now;
+        let laggards: Vec<_> = enlisted.iter().copied().filter(|slot| lags(self.shards.get(*slot))).collect();
         if laggards.is_empty() {
             return;
         }
-        let mut ended = false;
-        for (shard, mut cache) in
-            laggards.iter().zip(OwnerLock::visit_all(laggards.iter().map(|shard| &shard.cache)))
-        {
+        let shards = laggards.iter().map(|slot| &**self.shards.get(*slot));
+        let mut caches = OwnerLock::visit_all(shards.clone().map(|shard| &shard.cache));
+        let (mut ended, mut retired, mut reviews) = (false, Vec::new(), VecDeque::new());
+        for ((slot, shard), cache) in laggards.iter().zip(shards).zip(&mut caches) {
             // Now its owner cannot flush it, which it may have done meanwhile.
             if lags(shard) {
-                // Relaxed: written under the cache's lock.
-                shard.idle.store(true, Ordering::Relaxed);
-                ended |= matches!(self.flush(shard, &mut cache, dead), Flushed::Last);
+                let is_idle = cache.is_idle() && !shard.is_freeing();
+                ended |= matches!(self.flush(shard, cache), Flushed::Last);
+                if is_idle {
+                    retired.push(*slot);
+                    reviews.append(&mut cache.retire());
+                }
             }
         }
+        drop(caches);
+        // Still under `enlisted`: whoever settles finds them all.
+        self.own(own).adopt(reviews);
+        enlisted.retain(|slot| !retired.contains(slot));
         if ended {
             self.begin_epoch(&enlisted);
         }
@@ -319,5 +348,48 @@ fn free(dead: &mut Vec<Object>) {
     for object in dead.drain(..) {
         // SAFETY: moved to `dead` once, out of the one review queue that held it, by a review that found it dead.
         unsafe { object.free() };
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::super::Ref;
+    use super::*;
+    use crate::Barrier;
+
+    #[test]
+    fn an_epoch_does_not_begin_before_a_cache_is_flushed_that_was_enlisted_late() {
+        let world = World::new();
+        drop(world.enlist(world.shard()));
+        world.begin_epoch(&world.enlisted.lock());
+        assert_eq!(world.epoch.load(Ordering::Relaxed), 0);
+    }
+
+    fn object(shared: &Ref<()>) -> Object {
+        Object::of(shared.counted)
+    }
+
+    #[test]
+    fn a_thread_that_counts_no_more_is_not_waited_for() {
+        let (world, shared) = (World::new(), Ref::new(()));
+        let count = || world.count(object(&shared), 0);
+        let steps = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                count();
+                steps.wait();
+                steps.wait();
+                count();
+                steps.wait();
+            });
+            steps.wait();
+            // Each of its last two flushes comes after so many of ours.
+            (0..2 * (PATIENCE + 2) * TURNS).for_each(|_| count());
+            let waited_for = || world.enlisted.lock().len();
+            assert_eq!(waited_for(), 1);
+            steps.wait();
+            steps.wait();
+            assert_eq!(waited_for(), 2, "it counts again");
+        });
     }
 }
