@@ -10,8 +10,8 @@
 //! | 0 | `WAITERS` | whoever unlocks must wake the first waiter |
 //!
 //! Lock: 0 -> owner, by one exchange. Unlock: one subtraction, which tells of waiters. A thread that finds the lock
-//! taken first spins, in line ([`SpinnerQueue`]) so that only one spinner looks at the word; when the owner is known
-//! to sleep, or a bound is reached, it goes to sleep in the [`WaitQueue`]. Whoever comes by while the lock is
+//! taken first spins, after a few looks in line ([`SpinnerQueue`]) so that only one spinner looks at the word; when the
+//! owner is known to sleep, or a bound is reached, it goes to sleep in the [`WaitQueue`]. Whoever comes by while the lock is
 //! free takes it, ahead of sleepers: waking one takes longer than most critical sections. A first waiter that
 //! was bypassed too often ([`Pace`]) sets `HANDOFF`.
 //!
@@ -37,7 +37,7 @@ use crate::face::cell::UnsafeCell;
 use crate::face::{Mutant, const_new, seeded, thread};
 use crate::lock_debug::{Ask, Held, LockClass, Watch};
 use crate::spin_policy::{Pace, Patience, Verdict};
-use crate::spinner::SpinnerQueue;
+use crate::spinner::{Look, SpinnerQueue};
 use crate::wait_queue::{Locked, WaitQueue, Want, park};
 use std::fmt;
 use std::marker::PhantomData;
@@ -82,7 +82,7 @@ impl RawMutex {
 
     #[inline]
     pub(crate) fn try_lock(&self) -> bool {
-        self.take()
+        self.take().is_ok()
     }
 
     #[inline]
@@ -100,8 +100,8 @@ impl RawMutex {
         owner_of(self.word.load(Ordering::Acquire)).is_some()
     }
 
-    /// Takes the lock if it is free and not promised to a waiter.
-    fn take(&self) -> bool {
+    /// Takes the lock if it is free and not promised to a waiter; else the word that says so.
+    fn take(&self) -> Result<(), u32> {
         // Relaxed: only to see whether trying is worth it.
         let mut word = self.word.load(Ordering::Relaxed);
         while word & !WAITERS == 0 {
@@ -112,19 +112,19 @@ impl RawMutex {
                 Ordering::Acquire,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return true,
+                Ok(_) => return Ok(()),
                 Err(now) => word = now,
             }
         }
-        false
+        Err(word)
     }
 
     #[cold]
     fn lock_slow(&self) {
-        let slot = thread::slot();
-        if self.spin(slot) {
+        if self.spinners.spin(PACE, |patience, _| self.look(patience)) {
             return;
         }
+        let slot = thread::slot();
         let mut queue = self.waiters.lock();
         // Relaxed: looked at again in the exchange.
         let mut word = self.word.load(Ordering::Relaxed);
@@ -158,7 +158,8 @@ impl RawMutex {
             drop(queue);
             park(slot, PACE.turns_queued);
             // Signalled, so first. The owner of the moment may be about to go.
-            self.wait_for_owner();
+            // Relaxed: a hint.
+            Patience::new(PACE).outlast(|| owner_of(self.word.load(Ordering::Relaxed)));
             queue = self.waiters.lock();
             if self.take_as_first(&mut queue) {
                 return;
@@ -195,38 +196,13 @@ impl RawMutex {
         }
     }
 
-    /// Spins in line for the lock. True if it was taken.
-    fn spin(&self, slot: u32) -> bool {
-        if !self.spinners.join(slot, PACE.turns_in_line) {
-            return false;
-        }
-        let taken = self.spin_as_first();
-        self.spinners.leave(slot);
-        taken
-    }
-
-    fn spin_as_first(&self) -> bool {
-        let mut patience = Patience::new(PACE);
-        loop {
-            if self.take() {
-                return true;
-            }
-            // Relaxed: a hint.
-            let word = self.word.load(Ordering::Relaxed);
-            if word & HANDOFF != 0 || patience.spin(owner_of(word)) == Verdict::Sleep {
-                return false;
-            }
-        }
-    }
-
-    /// Spins, as the first waiter, while the owner looks like it will unlock soon.
-    fn wait_for_owner(&self) {
-        let mut patience = Patience::new(PACE);
-        // Relaxed: a hint.
-        while let Some(owner) = owner_of(self.word.load(Ordering::Relaxed)) {
-            if patience.spin(Some(owner)) == Verdict::Sleep {
-                return;
-            }
+    /// Looks at the lock for one who spins for it.
+    fn look(&self, patience: &mut Patience) -> Look {
+        match self.take() {
+            Ok(()) => Look::Taken,
+            Err(word) if word & HANDOFF != 0 => Look::GiveUp,
+            Err(word) if patience.spin(owner_of(word)) == Verdict::Sleep => Look::GiveUp,
+            Err(_) => Look::Again,
         }
     }
 

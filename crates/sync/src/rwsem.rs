@@ -68,7 +68,7 @@ use crate::face::{Mutant, const_new, seeded, thread};
 use crate::spin_policy::{Patience, Verdict};
 
 pub use crate::spin_policy::Pace;
-use crate::spinner::SpinnerQueue;
+use crate::spinner::{Look, Place, SpinnerQueue};
 use crate::wait_queue::{Locked, WaitQueue, Want, park, wants};
 use std::marker::PhantomData;
 
@@ -303,22 +303,21 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         } else {
             self.unlock_read();
         }
-        let slot = thread::slot();
-        if !(P::READERS_SPIN && self.spin(Want::Read, slot)) {
-            self.sleep(Want::Read, slot);
+        if !(P::READERS_SPIN && self.spin(Want::Read)) {
+            self.sleep(Want::Read);
         }
     }
 
     #[cold]
     fn write_slow(&self) {
-        let slot = thread::slot();
-        if !self.spin(Want::Write, slot) {
-            self.sleep(Want::Write, slot);
+        if !self.spin(Want::Write) {
+            self.sleep(Want::Write);
         }
     }
 
     /// Sleeps until the lock is ours.
-    fn sleep(&self, want: Want, slot: u32) {
+    fn sleep(&self, want: Want) {
+        let slot = thread::slot();
         let mut queue = self.waiters.lock();
         // Relaxed: looked at again in the exchange.
         let mut count = self.count.load(Ordering::Relaxed);
@@ -348,7 +347,8 @@ impl<P: RwsemPolicy> RawRwsem<P> {
                 return;
             }
             // Signalled, so first. The owner of the moment may be about to go.
-            self.wait_for_owner();
+            // Relaxed: a hint.
+            Patience::new(P::PACE).outlast(|| writer_of(self.count.load(Ordering::Relaxed)));
             queue = self.waiters.lock();
             if self.take_as_first(&mut queue) {
                 return;
@@ -384,49 +384,44 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         }
     }
 
-    /// Spins in line for the lock. True if it was taken.
-    fn spin(&self, want: Want, slot: u32) -> bool {
-        if !self.spinners.join(slot, P::PACE.turns_in_line) {
-            return false;
-        }
-        let taken = self.spin_as_first(want);
-        if !taken && want == Want::Write {
-            self.renounce();
-        }
-        self.spinners.leave(slot);
-        taken
+    /// Spins for the lock. True if it was taken.
+    fn spin(&self, want: Want) -> bool {
+        self.spinners.spin(P::PACE, |patience, place| {
+            let look = self.look(want, patience, place);
+            if look == Look::GiveUp && place == Place::First && want == Want::Write {
+                self.renounce();
+            }
+            look
+        })
     }
 
-    fn spin_as_first(&self, want: Want) -> bool {
-        let mut patience = Patience::new(P::PACE);
-        loop {
-            if self.take(want) {
-                return true;
-            }
-            // Relaxed: a hint.
-            let count = self.count.load(Ordering::Relaxed);
-            if count & HANDOFF != 0 {
-                return false;
-            }
-            let readers = if count & WRITER == 0 { count / READER } else { 0 };
-            if readers == 0 {
-                if patience.spin(writer_of(count)) == Verdict::Sleep {
-                    return false;
-                }
-            } else if count & NO_SPIN != 0 {
-                return false;
-            } else if want == Want::Write && count & WRITER_NEXT == 0 {
-                // Relaxed: a flag for other threads, which publishes nothing. Unconditionally: an exchange would
-                // fail for as long as enough readers come and go.
-                self.count.fetch_or(WRITER_NEXT, Ordering::Relaxed);
-            } else if patience.spin_for_readers(&self.count, count, readers) == Verdict::Sleep {
-                // Relaxed: a hint, set only on the word that we gave up on. Readers may stay long; the next
-                // writer need not find out again.
-                let new = count | NO_SPIN;
-                let _ = self.count.compare_exchange(count, new, Ordering::Relaxed, Ordering::Relaxed);
-                return false;
-            }
+    /// Looks at the lock for one who spins for it.
+    fn look(&self, want: Want, patience: &mut Patience, place: Place) -> Look {
+        if self.take(want) {
+            return Look::Taken;
         }
+        // Relaxed: a hint.
+        let count = self.count.load(Ordering::Relaxed);
+        let readers = if count & WRITER == 0 { count / READER } else { 0 };
+        if count & HANDOFF != 0 || readers > 0 && count & NO_SPIN != 0 {
+            return Look::GiveUp;
+        }
+        if readers == 0 {
+            if patience.spin(writer_of(count)) == Verdict::Sleep {
+                return Look::GiveUp;
+            }
+        } else if place == Place::First && want == Want::Write && count & WRITER_NEXT == 0 {
+            // Relaxed: a flag for other threads, which publishes nothing. Unconditionally: an exchange would
+            // fail for as long as enough readers come and go.
+            self.count.fetch_or(WRITER_NEXT, Ordering::Relaxed);
+        } else if patience.spin_for_readers(&self.count, count, readers) == Verdict::Sleep {
+            // Relaxed: a hint, set only on the word that we gave up on. Readers may stay long; the next
+            // writer need not find out again.
+            let new = count | NO_SPIN;
+            let _ = self.count.compare_exchange(count, new, Ordering::Relaxed, Ordering::Relaxed);
+            return Look::GiveUp;
+        }
+        Look::Again
     }
 
     /// The writer that was next has given up spinning (R5).
@@ -435,17 +430,6 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         // Relaxed: as where it is set.
         if self.count.load(Ordering::Relaxed) & WRITER_NEXT != 0 {
             self.count.fetch_and(!WRITER_NEXT, Ordering::Relaxed);
-        }
-    }
-
-    /// Spins, as the first waiter, while a writer that has the lock looks like it will unlock soon.
-    fn wait_for_owner(&self) {
-        let mut patience = Patience::new(P::PACE);
-        // Relaxed: a hint.
-        while let Some(owner) = writer_of(self.count.load(Ordering::Relaxed)) {
-            if patience.spin(Some(owner)) == Verdict::Sleep {
-                return;
-            }
         }
     }
 

@@ -6,6 +6,10 @@
 //! Natively nobody can tell, so a spinner spins a bounded time, about as long as sleeping and being woken
 //! costs: then at worst it wastes as much as it could have won (the ski-rental argument: within twice the best).
 //! Readers are counted, not named, so nobody can tell of them either.
+//!
+//! Lining up behind other spinners ([`SpinnerQueue`](crate::spinner::SpinnerQueue)) takes the lock's line away from the
+//! owner twice, to come and to go, and the second time the lock is already held meanwhile. So where it is not known that
+//! it pays, a spinner looks a few times before. With two threads nearly all locks are got so.
 
 use crate::face::atomic::AtomicU64;
 use crate::face::time::{Duration, Instant};
@@ -19,6 +23,8 @@ pub struct Pace {
     pub pause_first: u32,
     /// Between two looks at most.
     pub pause_max: u32,
+    /// How often one looks at the lock before lining up with others who spin for it.
+    pub looks_alone: u32,
     /// Of spinning for the lock, before sleeping.
     pub turns_max: u32,
     /// Of waiting to be first of those who spin.
@@ -32,13 +38,23 @@ pub struct Pace {
 impl Pace {
     /// What the locks of this crate use, by measurement (`examples/pace.rs`, the table in DESIGN.md).
     pub const MEASURED: Pace = if SHRUNK {
-        Pace { pause_first: 1, pause_max: 1, turns_max: 1, turns_in_line: 1, turns_queued: 1, bypass_max: 1 }
+        Pace {
+            pause_first: 1,
+            pause_max: 1,
+            looks_alone: 0,
+            turns_max: 1,
+            turns_in_line: 1,
+            turns_queued: 1,
+            bypass_max: 1,
+        }
     } else {
         Pace {
             // Less, and two threads take the lock's line from each other all the time; more, and a section of a third
             // of a microsecond is waited for too long.
-            pause_first: 9,
+            pause_first: 3,
             pause_max: 32,
+            // Where it is known who runs, the one who looks does so until the lock is free.
+            looks_alone: if thread::KNOWS_WHO_RUNS { 0 } else { 4 },
             turns_max: 100,
             turns_in_line: 400,
             turns_queued: 40,
@@ -93,6 +109,15 @@ impl Patience {
             }
         }
         Verdict::Again
+    }
+
+    /// Spins while `owner` names somebody who looks like letting go soon.
+    pub(crate) fn outlast(mut self, owner: impl Fn() -> Option<u32>) {
+        while let Some(owner) = owner() {
+            if self.spin(Some(owner)) == Verdict::Sleep {
+                return;
+            }
+        }
     }
 
     /// Spins one turn while `readers` readers have the lock, whose word was `seen`.

@@ -1,4 +1,4 @@
-//! Spinner queue: of the threads that spin for one sleeping lock, only the first looks at the lock.
+//! Spinner queue: of the threads that spin for one sleeping lock for long, only the first looks at the lock.
 //!
 //! # Theory
 //! Optimistic spinning pays when the owner will let go soon; but ten spinners on one word slow the owner
@@ -18,7 +18,7 @@
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
 //! | line | the swap of `tail` | the next swap of `tail` | the node behind the slot number |
-//! | turn | `turn.store` in [`SpinnerQueue::leave`] | `turn.load` in [`SpinnerQueue::join`] | who is first |
+//! | turn | `turn.store` in `SpinnerQueue::leave` | `turn.load` in `SpinnerQueue::join` | who is first |
 //!
 //! The lock's own data is not published here: spinners still take the lock by its own word.
 //!
@@ -31,6 +31,7 @@
 
 use crate::face::atomic::{AtomicU32, Ordering};
 use crate::face::{CachePadded, SlotTable, const_new, global, hint, thread};
+use crate::spin_policy::{Pace, Patience};
 
 #[derive(Default)]
 struct Node {
@@ -51,6 +52,26 @@ fn node(name: u32) -> &'static Node {
     NODES.get(name - 1)
 }
 
+/// What came of a look at the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// It was free, and is now the caller's.
+    Taken,
+    /// Look again.
+    Again,
+    /// Spinning does not pay.
+    GiveUp,
+}
+
+/// Who looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// One of any number.
+    Alone,
+    /// The first in line, of whom there is one.
+    First,
+}
+
 /// The line of spinners of one lock: the slot plus one of the last, or 0.
 pub(crate) struct SpinnerQueue {
     /// *atomic (line)*
@@ -65,9 +86,33 @@ impl SpinnerQueue {
         }
     }
 
+    /// Spins for the lock, at which `look` looks once, takes it if it can, and else is patient for a turn: first alone,
+    /// then in line. True if it was taken.
+    pub(crate) fn spin(&self, pace: Pace, mut look: impl FnMut(&mut Patience, Place) -> Look) -> bool {
+        let mut patience = Patience::new(pace);
+        for _ in 0..pace.looks_alone {
+            match look(&mut patience, Place::Alone) {
+                Look::Again => {}
+                end => return end == Look::Taken,
+            }
+        }
+        let slot = thread::slot();
+        if !self.join(slot, pace.turns_in_line) {
+            return false;
+        }
+        let taken = loop {
+            match look(&mut patience, Place::First) {
+                Look::Again => {}
+                end => break end == Look::Taken,
+            }
+        };
+        self.leave(slot);
+        taken
+    }
+
     /// Lines up and waits to be first, for `turns` turns where nobody knows who runs. False if the wait got too long;
     /// otherwise call [`leave`](Self::leave).
-    pub(crate) fn join(&self, slot: u32, turns: u32) -> bool {
+    fn join(&self, slot: u32, turns: u32) -> bool {
         let name = slot + 1;
         let own = node(name);
         // Relaxed: published by the swap below.
@@ -138,7 +183,7 @@ impl SpinnerQueue {
     }
 
     /// Lets the next in line be first.
-    pub(crate) fn leave(&self, slot: u32) {
+    fn leave(&self, slot: u32) {
         let name = slot + 1;
         // Release(line): hands the empty line on; pairs with Acquire(line) in join().
         if self.tail.compare_exchange(name, 0, Ordering::Release, Ordering::Relaxed).is_ok() {

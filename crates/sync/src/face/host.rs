@@ -2,6 +2,13 @@
 //!
 //! Simulated machines of different host threads run beside each other, each in its own time. A structure that
 //! all of them shared would let one machine wait for another, and its counts would depend on the other's pace.
+//!
+//! # Clients must
+//! not share between threads of the host, on the simulator, what RCU or scalable references protect: the readers of
+//! one host are not those of another ([`HOSTS_SHARE`]). The CPUs of one machine are one host.
+
+/// Whether threads may share what RCU and scalable references protect: everywhere but on the simulator.
+pub const HOSTS_SHARE: bool = !cfg!(feature = "sim");
 
 /// A host thread: natively, and under loom, there is only the one world and this is nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -253,6 +253,9 @@ pub mod thread {
         slot() + 1
     }
 
+    /// Whether [`running`] can tell.
+    pub(crate) const KNOWS_WHO_RUNS: bool = false;
+
     /// Nobody can tell.
     pub fn running(_slot: u32) -> Option<bool> {
         None

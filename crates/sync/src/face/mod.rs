@@ -44,7 +44,7 @@ pub use self::native::*;
 #[cfg(all(feature = "sim", not(feature = "loom")))]
 pub use self::sim::*;
 
-pub use self::host::{Birth, Host, PerHost, name_value};
+pub use self::host::{Birth, HOSTS_SHARE, Host, PerHost, name_value};
 pub use self::table::SlotTable;
 
 use std::ops::{Deref, DerefMut};

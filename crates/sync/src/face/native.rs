@@ -317,6 +317,9 @@ pub mod thread {
         0
     }
 
+    /// Whether [`running`] can tell.
+    pub(crate) const KNOWS_WHO_RUNS: bool = false;
+
     /// Whether the thread in `slot` is running on a CPU now; `None` where nobody can tell.
     #[inline]
     pub fn running(_slot: u32) -> Option<bool> {

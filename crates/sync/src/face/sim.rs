@@ -278,6 +278,9 @@ pub mod thread {
         if sluice_machine::on_machine() { 1 + sluice_machine::cpu() } else { 0 }
     }
 
+    /// Whether [`running`] can tell: on the machine.
+    pub(crate) const KNOWS_WHO_RUNS: bool = true;
+
     /// Whether the CPU in `slot` is running now; `None` off the machine.
     #[inline]
     #[track_caller]

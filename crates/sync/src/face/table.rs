@@ -106,20 +106,22 @@ impl<T: Default> SlotTable<T> {
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
+    use super::super::SHRUNK;
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn every_slot_has_a_value_of_its_own() {
         let table: SlotTable<AtomicU32> = SlotTable::new();
-        for slot in (0..1_000).chain([100_000]) {
+        let (near, far) = if SHRUNK { (20, 1_000) } else { (1_000, 100_000) };
+        for slot in (0..near).chain([far]) {
             assert_eq!(table.get(slot).swap(slot + 1, Ordering::Relaxed), 0);
         }
-        for slot in (0..1_000).chain([100_000]) {
+        for slot in (0..near).chain([far]) {
             assert_eq!(table.get(slot).load(Ordering::Relaxed), slot + 1);
         }
         // Chunks that nobody asked for lie between: the numbers go on behind them.
-        assert!(table.numbered().any(|(slot, _)| slot == 100_000));
+        assert!(table.numbered().any(|(slot, _)| slot == far));
         let used = table.numbered().filter(|(_, value)| value.load(Ordering::Relaxed) != 0);
         assert!(used.into_iter().all(|(slot, value)| value.load(Ordering::Relaxed) == slot + 1));
     }
