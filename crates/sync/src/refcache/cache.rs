@@ -90,7 +90,7 @@ impl Cache {
     #[inline]
     pub(super) fn count(&mut self, object: Object, delta: i64) -> bool {
         let Some(ways) = &mut self.ways else { return false };
-        let way = &mut ways[spread(object) % WAYS];
+        let way = &mut ways[spread(object) & (WAYS - 1)];
         let here = way.object == Some(object);
         if here {
             way.delta += delta;
@@ -103,7 +103,7 @@ impl Cache {
     pub(super) fn count_anew(&mut self, object: Object, delta: i64, epoch: &AtomicU64) {
         let Some(ways) = &mut self.ways else { return };
         self.turns = self.turns.wrapping_add(1);
-        let at = spread(object) % WAYS;
+        let at = spread(object) & (WAYS - 1);
         match std::mem::replace(&mut ways[at], Way { object: Some(object), delta }) {
             Way { object: Some(object), delta } => self.give_up(object, delta, epoch),
             // Lossless: there are fewer than 2^16 ways.
