@@ -13,6 +13,7 @@ use crate::history::on_host::file_locks_2013::FileLocks2013;
 use crate::row::Row;
 use sluice_locks::{Cancel, DomainOptions, FileLocks, Kind, LockDomain, Owner, Range, RangeRequest};
 use sluice_sync::Arc;
+use sluice_sync::time::Duration;
 
 /// The lock manager of sluicefs. A task sleeps in it and not in [`Tasks`].
 struct Ours {
@@ -49,6 +50,9 @@ impl Design for Ours {
     }
 }
 
+/// How long a run is: many of the times that one of many threads has a CPU.
+const TIME: Duration = Duration::from_millis(100);
+
 /// Makes a design for tasks that call so, with so many files.
 type Make = fn(&Arc<Tasks>, Form, usize) -> Box<dyn Design + Sync>;
 
@@ -64,7 +68,7 @@ fn herd(tasks: usize) -> String {
 }
 
 pub(super) fn steps() -> usize {
-    (TESTS.len() + HERDS.len()) * VARIANTS.len() * native::steps_in_turn()
+    (TESTS.len() + HERDS.len()) * VARIANTS.len() * native::steps_in_turn(native::RUNS)
 }
 
 /// Rows, a table and verdicts.
@@ -91,10 +95,10 @@ fn rows_of(
     let files = if one_file { 1 } else { tasks };
     native::in_turn(
         session,
-        workload,
+        (workload, native::RUNS),
         VARIANTS,
         |(name, _)| name,
-        |(_, make), cpus| Tasks::run((cpus, tasks), native::TIME, file_of, |all| make(all, form, files)),
+        |(_, make), cpus| Tasks::run((cpus, tasks), TIME, file_of, |all| make(all, form, files)),
     )
 }
 
@@ -134,7 +138,6 @@ fn verdicts(curves: &Curves<'_>) -> Vec<Verdict> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_sync::time::Duration;
 
     #[test]
     fn in_every_design_each_of_many_tasks_comes_to_its_turn_and_to_its_end() {

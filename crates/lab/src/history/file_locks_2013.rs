@@ -10,7 +10,7 @@
 
 use super::file_locks_2012::inside;
 use super::sync::CachePadded;
-use super::{Design, Form, Head, Lock, Tasks, work};
+use super::{Design, Form, Lock, Tasks, Word, work};
 use sluice_sync::Arc;
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ pub struct FileLocks2013 {
     form: Form,
     files: Vec<CachePadded<Lock<File>>>,
     blocked: CachePadded<Lock<()>>,
-    lists: Vec<CachePadded<Lock<Head>>>,
+    lists: Vec<CachePadded<Lock<Word>>>,
 }
 
 #[derive(Default)]
@@ -44,7 +44,7 @@ impl FileLocks2013 {
             form,
             files: (0..files).map(|_| CachePadded::new(Lock::new(File::default()))).collect(),
             blocked: CachePadded::new(Lock::new(())),
-            lists: (0..tasks.cpus()).map(|_| CachePadded::new(Lock::new(Head::default()))).collect(),
+            lists: (0..tasks.cpus()).map(|_| CachePadded::new(Lock::new(Word::default()))).collect(),
         }
     }
 

@@ -1,5 +1,8 @@
 //! On the host: the same models, from the same source, on this computer's CPUs.
 
+#[path = "commit_list.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
+pub mod commit_list;
 #[path = "file_locks_2012.rs"]
 #[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
 pub mod file_locks_2012;
@@ -9,6 +12,9 @@ pub mod file_locks_2013;
 #[path = "readdir_2016.rs"]
 #[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
 pub mod readdir_2016;
+#[path = "rwsem_2016.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
+pub mod rwsem_2016;
 #[path = "vfs_2009.rs"]
 #[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
 pub mod vfs_2009;
@@ -40,11 +46,14 @@ impl Cpu {
     }
 }
 
-/// A line of data, protected by a lock of the model. *atomic (without an order: the lock has it)*
+/// A word of data, protected by a lock of the model. *atomic (without an order: the lock has it)*
 #[derive(Default)]
-struct Line(CachePadded<AtomicU64>);
+struct Word(AtomicU64);
 
-impl Line {
+/// One with a line of its own.
+type Line = CachePadded<Word>;
+
+impl Word {
     fn read(&self) {
         // Relaxed: as above.
         std::hint::black_box(self.0.load(Ordering::Relaxed));
@@ -53,16 +62,5 @@ impl Line {
     fn write(&self) {
         // Relaxed: as above.
         self.0.store(1, Ordering::Relaxed);
-    }
-}
-
-/// The head of a list, on the line of the lock that protects it.
-#[derive(Default)]
-struct Head(u64);
-
-impl Head {
-    fn write(&mut self) {
-        self.0 += 1;
-        std::hint::black_box(&self.0);
     }
 }

@@ -1,11 +1,15 @@
 //! On the machine: the models of designs that run on both, on simulated CPUs.
 
+#[path = "commit_list.rs"]
+pub mod commit_list;
 #[path = "file_locks_2012.rs"]
 pub mod file_locks_2012;
 #[path = "file_locks_2013.rs"]
 pub mod file_locks_2013;
 #[path = "readdir_2016.rs"]
 pub mod readdir_2016;
+#[path = "rwsem_2016.rs"]
+pub mod rwsem_2016;
 #[path = "vfs_2009.rs"]
 pub mod vfs_2009;
 
@@ -19,26 +23,19 @@ use sluice_sync_sim::spin::{SpinLock, Ticket};
 /// A spin lock of the kernel's.
 type Lock<T> = SpinLock<T, Ticket>;
 
-/// The head of a list, on the line of the lock that protects it.
+/// A word of plain data, protected by a lock of the model.
 #[derive(Default)]
-struct Head(u64);
+struct Word(u64);
 
-impl Head {
+/// One with a line of its own.
+type Line = CachePadded<Word>;
+
+impl Word {
+    fn read(&self) {
+        touch_read(&raw const self.0, size_of::<u64>());
+    }
+
     fn write(&self) {
         touch_write(&raw const self.0, size_of::<u64>());
-    }
-}
-
-/// A line of plain data, protected by a lock of the model.
-#[derive(Default)]
-struct Line(CachePadded<u64>);
-
-impl Line {
-    fn read(&self) {
-        touch_read(&raw const *self.0, size_of::<u64>());
-    }
-
-    fn write(&self) {
-        touch_write(&raw const *self.0, size_of::<u64>());
     }
 }
