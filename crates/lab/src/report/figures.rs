@@ -110,17 +110,16 @@ impl Curves<'_> {
         let series = self.names.iter().enumerate().map(|(number, name)| {
             let row = self.rows.iter().find(|named| named.name == *name && named.row.cpus == cpus);
             let buckets = row.map(|named| &named.row.latency[..]).unwrap_or_default();
-            let all: u64 = buckets.iter().map(|(_, count)| count).sum();
+            let all: f64 = buckets.iter().map(|&(_, count)| count as f64).sum();
             let mut left = all;
             // Before the first bound there are all; after the last bound none is left, and the curve ends before it.
             let start = buckets.first().map(|&(bound, _)| (bound as f64 / BUCKET_RATIO, all));
             let curve = buckets.iter().take(buckets.len().saturating_sub(1)).map(|&(bound, count)| {
-                left -= count;
+                left -= count as f64;
                 (bound as f64, left)
             });
             let points = start.into_iter().chain(curve);
-            let points =
-                points.map(|(x, left)| Point { x, y: 100.0 * left as f64 / all as f64, range: None });
+            let points = points.map(|(x, left)| Point { x, y: 100.0 * left / all, range: None });
             Series { number, points: points.collect() }
         });
         let caption = format!("Latency at {cpus} CPUs: operations that took longer");
