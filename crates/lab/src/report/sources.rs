@@ -1,7 +1,7 @@
 //! Sources: the page that sets every experiment beside the public discussion it comes from.
 
 use super::page::{Cell, Page, escape, table};
-use super::plot::short;
+use super::plot::{Look, short};
 use super::{Named, facts, groups, name};
 use crate::bench::Listener;
 use crate::experiment::{EXPERIMENTS, Findings};
@@ -146,7 +146,7 @@ fn page(chapters: &[Chapter]) -> Result<String> {
             // Writing to a String cannot fail.
             let _ = writeln!(html, "<p>{}</p>", escape(&seen.sentence()));
         }
-        let figures = groups(rows.iter().map(|row| Named { name: name(row), row }).collect())?;
+        let figures = groups(rows.iter().map(|row| Named { name: name(row), row }).collect(), Look::alone)?;
         if !figures.is_empty() {
             let _ = writeln!(html, "<details><summary>Plots and tables of {} loads</summary>", figures.len());
             for (heading, figures) in figures {
