@@ -2,7 +2,7 @@
 //! *simulated*.
 
 use sluice_machine::{Machine, Report};
-use sluice_vfs_sim::{Cred, InodeRef, NewInode, NewKind, Options, Superblock};
+use sluice_vfs_sim::{Cred, FallocateMode, InodeRef, NewInode, NewKind, Options, Superblock};
 
 #[global_allocator]
 static HEAP: sluice_machine::Heap = sluice_machine::Heap;
@@ -39,7 +39,7 @@ impl File {
 
 /// Each of `cpus` CPUs does `op` for a while, on one file with a page for each CPU.
 fn drive(machine: &str, cpus: usize, op: impl Fn(&File, usize)) -> Report {
-    const CYCLES: u64 = 300_000;
+    const CYCLES: u64 = 600_000;
     let machine = Machine::named(machine).seed(11);
     let file = machine.prepare(cpus, || File::new(cpus));
     machine.run(cpus, |cpu| {
@@ -79,8 +79,10 @@ fn calls_on_different_pages_and_calls_that_change_nothing_meet_nowhere() {
     let keep_length = |file: &File, _| file.inode.truncate(&file.cred, 3 * PAGE as u64).expect("it may");
     let append_nothing =
         |file: &File, _| assert_eq!(file.inode.append(&file.cred, &[]), Ok((3 * PAGE as u64, 0)));
+    let append = |file: &File, _| assert_eq!(file.inode.append(&file.cred, &[1]).map(|(_, n)| n), Ok(1));
+    let cut = |file: &File, pages| file.inode.truncate(&file.cred, (pages * PAGE) as u64).expect("it may");
     type Call<'a> = (&'a dyn Fn(&File, usize), usize);
-    let pairs: [(&str, Call<'_>, Call<'_>); 7] = [
+    let pairs: [(&str, Call<'_>, Call<'_>); 11] = [
         ("write 0, write 1", (&write, 0), (&write, 1)),
         ("write 0, read 1", (&write, 0), (&read, 1)),
         ("read 1, write 2", (&read, 1), (&write, 2)),
@@ -88,6 +90,10 @@ fn calls_on_different_pages_and_calls_that_change_nothing_meet_nowhere() {
         ("keep the length, read 0", (&keep_length, 0), (&read, 0)),
         ("keep the length, write 1", (&keep_length, 0), (&write, 1)),
         ("keep the length, append nothing", (&keep_length, 0), (&append_nothing, 0)),
+        ("append, read 2", (&append, 0), (&read, 2)),
+        ("append, write 1", (&append, 0), (&write, 1)),
+        ("cut 2, read 0", (&cut, 1), (&read, 0)),
+        ("cut 2, write 0", (&cut, 1), (&write, 0)),
     ];
     for (name, (first, one), (second, other)) in pairs {
         let file = machine.prepare(2, || File::new(3));
@@ -117,6 +123,74 @@ fn reads_beside_overlapping_writes_are_never_torn_whatever_the_schedule() {
             }
         });
     }
+}
+
+/// What is done to several pages of the file at once, and undone.
+type Rearrangement = fn(&File);
+
+/// How many pages hold letters; the first holds `a`s.
+const LETTERS: usize = 6;
+
+fn write_letters(file: &File) {
+    (0..LETTERS).for_each(|page| file.write(page * PAGE, &[b'a' + page as u8; PAGE]));
+}
+
+fn fallocate(file: &File, mode: FallocateMode, offset: usize, len: usize) {
+    file.inode.fallocate(&file.cred, mode, offset as u64, len as u64).expect("it may");
+}
+
+/// Two readers look at two pages, one after the other. Who saw one page as it is after a change must not see the other as
+/// it was before.
+fn assert_seen_at_once(name: &str, change: Rearrangement, at: [usize; 2], before: [u8; 2], after: [u8; 2]) {
+    for seed in 0..80 {
+        let machine = Machine::named("skylake-4").seed(seed);
+        let file = machine.prepare(4, || {
+            let file = File::new(0);
+            write_letters(&file);
+            file
+        });
+        machine.run(4, |cpu| match cpu.id() {
+            0 => {
+                cpu.work(cpu.random(3_000));
+                change(&file);
+            }
+            // A writer of a page that stays where it is.
+            1 => (0..20).for_each(|_| file.write(0, &[b'a'; PAGE])),
+            reader => (0..30).for_each(|_| {
+                let first = reader % 2;
+                let mut seen = [0; 2];
+                for one in [first, 1 - first] {
+                    let mut byte = [0];
+                    // Past the end there is nothing.
+                    let _ = file.inode.read_at(at[one] as u64, &mut byte, false);
+                    seen[one] = byte[0];
+                }
+                let late = 1 - first;
+                let wrong = seen[first] == after[first] && seen[late] == before[late];
+                assert!(!wrong, "{name}: {seen:?} where {at:?} was looked at from {first}, seed {seed}");
+            }),
+        });
+    }
+}
+
+#[test]
+fn what_changes_several_pages_is_seen_in_all_or_in_none_whatever_the_schedule() {
+    let punch = |file: &File| {
+        fallocate(file, FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE, PAGE + 50, 3 * PAGE - 150);
+    };
+    assert_seen_at_once("punch", punch, [PAGE + 60, 4 * PAGE - 200], *b"bd", [0; 2]);
+    let collapse = |file: &File| fallocate(file, FallocateMode::COLLAPSE_RANGE, PAGE, PAGE);
+    assert_seen_at_once("collapse", collapse, [2 * PAGE - 200, 2 * PAGE + 1], *b"bc", *b"cd");
+    let insert = |file: &File| fallocate(file, FallocateMode::INSERT_RANGE, PAGE, PAGE);
+    assert_seen_at_once("insert", insert, [2 * PAGE, 3 * PAGE], *b"cd", *b"bc");
+    let truncate = |file: &File| file.inode.truncate(&file.cred, PAGE as u64 + 9).expect("it may");
+    assert_seen_at_once("truncate", truncate, [PAGE + 20, 3 * PAGE], *b"bd", [0; 2]);
+    let copy = |file: &File| {
+        let copied =
+            file.inode.copy_range(&file.cred, 4 * PAGE as u64, &file.inode, 2 * PAGE as u64, 2 * PAGE as u64);
+        assert_eq!(copied, Ok(2 * PAGE as u64));
+    };
+    assert_seen_at_once("copy", copy, [2 * PAGE, 3 * PAGE], *b"cd", *b"ef");
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Create: new inodes and new names for them.
 
-use crate::data::FileData;
 use crate::inode::{Body, InodeInit, settle};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP};
 use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, PATH_MAX};
@@ -182,7 +181,7 @@ impl InodeRef {
     fn new_child(&self, cred: &Cred, new: &NewInode<'_>) -> Result<InodeRef, Errno> {
         let file_type = new.kind.file_type();
         let body = match new.kind {
-            NewKind::Regular => Body::Regular(FileData::new()),
+            NewKind::Regular => Body::Regular,
             NewKind::Directory => Body::new_directory(Some(self.clone())),
             NewKind::Symlink(target) => Body::Symlink(checked_target(target)?.into()),
             NewKind::Fifo | NewKind::Socket => Body::Special { file_type, rdev: 0 },

@@ -8,10 +8,10 @@
 //! let go, or when somebody asks for exact answers ([`settle`]).
 //!
 //! Fields are in the order of who writes them, with gaps between, so that calls which change different things of one
-//! file do not meet, nor those who only open it:
+//! file do not meet, nor those who only open it, or read and write what is there:
 //! ```text
-//!   | number, type, times | ... | mode and owner, links | contents ... |
-//!     each tick at most           chmod           link    write, truncate
+//!   | number, type, times | mode and owner, links | size ... | where pages are |
+//!     each tick at most     chmod           link    append     first and last page
 //! ```
 //!
 //! A directory and its parent hold each other. Removing the name breaks the cycle; a whole file system is
@@ -42,26 +42,26 @@ use sluice_sync::{Gap, Mutex, OnceLock, SeqLock};
 /// One file of a [`Superblock`](crate::Superblock).
 #[repr(C)]
 pub struct Inode {
+    /// Extended attributes and file locks, once there are any. *Set once.*
+    extra: OnceLock<Box<Extra>>,
     /// Inode number. *Immutable.*
     ino: u64,
     /// What the inodes of the file system share. *Immutable.*
     pub(crate) shared: Ref<Shared>,
-    /// That of `body`, for those who only want to know. *Immutable.*
-    file_type: FileType,
-    /// Extended attributes and file locks, once there are any. *Set once.*
-    extra: OnceLock<Box<Extra>>,
+    /// Type, and contents of what is no regular file. *Immutable; directories are protected by their own locks.*
+    pub(crate) body: Body,
     /// *Each protected by itself.*
     pub(crate) times: Times,
     /// When the inode was made: a packed [`Timestamp`]. *Immutable.*
     born: u64,
-    _who_opens: Gap<32>,
+    _who_opens: Gap<8>,
     /// Owner and mode. *Protected by itself.*
     pub(crate) attr: SeqLock<Attr, 2>,
     /// The names of what is no directory. *Protected by itself.*
     pub(crate) links: Links,
-    _who_links: Gap<16>,
-    /// Type and contents. *The variant is immutable; contents are protected by their own locks.*
-    pub(crate) body: Body,
+    _who_links: Gap<8>,
+    /// Contents of a regular file. *Protected by their own locks.*
+    pub(crate) data: FileData,
 }
 
 /// A counted reference to an inode. The inode lives as long as there is one.
@@ -92,9 +92,9 @@ impl Default for Extra {
     }
 }
 
-/// Type and contents.
+/// Type, and contents of what is no regular file.
 pub(crate) enum Body {
-    Regular(FileData),
+    Regular,
     Directory(Box<Dir>),
     Symlink(Box<[u8]>),
     Special { file_type: FileType, rdev: u64 },
@@ -112,7 +112,7 @@ pub(crate) struct InodeInit {
 impl Body {
     fn file_type(&self) -> FileType {
         match self {
-            Body::Regular(_) => FileType::Regular,
+            Body::Regular => FileType::Regular,
             Body::Directory(_) => FileType::Directory,
             Body::Symlink(_) => FileType::Symlink,
             Body::Special { file_type, .. } => *file_type,
@@ -131,19 +131,19 @@ impl Inode {
         let now = Timestamp::now();
         let attr = Attr::new(init.mode & S_IALLUGO, init.uid, init.gid);
         let inode = Ref::new(Inode {
+            extra: OnceLock::new(),
             ino,
             shared: shared.clone(),
-            file_type: init.file_type,
-            extra: OnceLock::new(),
+            body,
             times: Times::new(now),
             born: now.pack(),
             _who_opens: Gap::new(),
-            links: Links::new(init.nlink),
             attr: SeqLock::with_class(&INODE_ATTR, attr),
+            links: Links::new(init.nlink),
             _who_links: Gap::new(),
-            body,
+            data: FileData::new(),
         });
-        name_fields!(inode, Inode { ino, shared, file_type, extra, times, born, links, attr, body });
+        name_fields!(inode, Inode { extra, ino, shared, body, times, born, attr, links, data });
         InodeRef(inode)
     }
 
@@ -164,18 +164,18 @@ impl Inode {
 
     /// The file's type.
     pub fn file_type(&self) -> FileType {
-        self.file_type
+        self.body.file_type()
     }
 
     /// True for a directory.
     pub fn is_dir(&self) -> bool {
-        self.file_type == FileType::Directory
+        matches!(self.body, Body::Directory(_))
     }
 
     /// All attributes. Mode and owner are of one moment, each other of its own.
     pub fn stat(&self) -> Stat {
         let (blocks, rdev) = match &self.body {
-            Body::Regular(data) => (data.pages() * (PAGE / 512), 0),
+            Body::Regular => (self.data.pages() * (PAGE / 512), 0),
             Body::Special { rdev, .. } => (0, *rdev),
             Body::Directory(_) | Body::Symlink(_) => (0, 0),
         };
@@ -201,7 +201,7 @@ impl Inode {
     /// The size that `stat` shows, in bytes.
     pub(crate) fn size(&self) -> u64 {
         match &self.body {
-            Body::Regular(data) => data.size(),
+            Body::Regular => self.data.size(),
             Body::Directory(dir) => dir.stat_size(),
             Body::Symlink(target) => target.len() as u64,
             Body::Special { .. } => 0,
@@ -267,8 +267,6 @@ impl std::ops::Deref for InodeRef {
 impl Drop for Inode {
     fn drop(&mut self) {
         self.shared.uncount_inode();
-        if let Body::Regular(data) = &mut self.body {
-            data.clear(&*self.shared);
-        }
+        self.data.clear(&*self.shared);
     }
 }

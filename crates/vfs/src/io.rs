@@ -15,7 +15,7 @@ impl Inode {
     /// `EISDIR` for a directory, `EINVAL` for anything else that is no regular file.
     pub(crate) fn data(&self) -> Result<&FileData, Errno> {
         match &self.body {
-            Body::Regular(data) => Ok(data),
+            Body::Regular => Ok(&self.data),
             Body::Directory(_) => Err(Errno::EISDIR),
             Body::Symlink(_) | Body::Special { .. } => Err(Errno::EINVAL),
         }
@@ -85,8 +85,10 @@ impl Inode {
         if len == 0 {
             return Err(Errno::EINVAL);
         }
-        let Body::Regular(data) = &self.body else {
-            return Err(if self.is_dir() { Errno::EISDIR } else { Errno::ENODEV });
+        let data = match &self.body {
+            Body::Regular => &self.data,
+            Body::Directory(_) => return Err(Errno::EISDIR),
+            Body::Symlink(_) | Body::Special { .. } => return Err(Errno::ENODEV),
         };
         if end.is_none() {
             return Err(Errno::EFBIG);

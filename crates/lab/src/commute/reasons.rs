@@ -56,20 +56,14 @@ const KNOWN: &[Known] = &[
     Known {
         calls: &["open", "truncate", "ftruncate"],
         owner: "Inode",
-        field: "body",
-        why: "the size of one file is set: both leave the same, or what is read lies below both sizes",
+        field: "data",
+        why: "the size of one file is set: both leave the same, or one looks at the size where the other leaves it above",
     },
     Known {
         calls: &["write", "pwrite"],
         owner: "Inode",
-        field: "body",
+        field: "data",
         why: "a write past its end raises the size of the file, at which the other call looks",
-    },
-    Known {
-        calls: &["truncate", "ftruncate", "open", "write", "pwrite"],
-        owner: "sync/src/radix",
-        field: "",
-        why: "a page comes or goes in the tree of pages through which the other call finds its own",
     },
     Known {
         calls: &["read", "write", "pread", "pwrite"],

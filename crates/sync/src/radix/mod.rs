@@ -46,7 +46,7 @@ use crate::face::Arc;
 use crate::face::atomic::{AtomicPtr, Ordering};
 use crate::lock_debug::{LockClass, Watch};
 use crate::rcu::{Guard, domain};
-use crate::{Mutex, MutexGuard};
+use crate::{Gap, Mutex, MutexGuard};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -63,11 +63,13 @@ pub trait Object: Send + Sync + 'static {
 }
 
 /// Objects `T` by number, and what their writers share, `S`.
+#[repr(C)]
 pub struct RadixTree<T: Object, S> {
-    /// *written by the writer, read by everybody (publish)*
-    root: AtomicPtr<()>,
     /// Says who writes.
     state: Mutex<S>,
+    _who_writes: Gap<24>,
+    /// *written by the writer, read by everybody (publish)*
+    root: AtomicPtr<()>,
     marker: PhantomData<Arc<T>>,
 }
 
@@ -97,8 +99,9 @@ impl<T: Object, S> RadixTree<T, S> {
     fn watched(watch: Watch, state: S) -> Self {
         let () = Self::ROOM_FOR_HEIGHT;
         RadixTree {
-            root: AtomicPtr::new(std::ptr::null_mut()),
             state: Mutex::watched(watch, state),
+            _who_writes: Gap::new(),
+            root: AtomicPtr::new(std::ptr::null_mut()),
             marker: PhantomData,
         }
     }
@@ -147,8 +150,8 @@ impl<T: Object, S> RadixTree<T, S> {
         }
         while height > 0 && !entry.is_null() {
             // SAFETY: the caller keeps nodes that it can reach from being freed.
-            let slots = unsafe { &node::node(entry).slots };
-            entry = slots[node::slot_of(index, height)].load(Ordering::Acquire);
+            let node = unsafe { node::node(entry) };
+            entry = node.slot(node::slot_of(index, height)).load(Ordering::Acquire);
             height -= 1;
         }
         entry
@@ -166,7 +169,7 @@ impl<T: Object, S> RadixTree<T, S> {
             }
             while height > 0 {
                 // SAFETY: as in find().
-                let slots = unsafe { &node::node(entry).slots };
+                let node = unsafe { node::node(entry) };
                 let shift = node::BITS * (height - 1);
                 // The next slot of this node that leads somewhere, or else what is behind the node or the range.
                 let from = node::slot_of(index, height);
@@ -174,7 +177,7 @@ impl<T: Object, S> RadixTree<T, S> {
                 let end = SLOTS.min(from + rest.min(SLOTS as u64) as usize + 1);
                 let full =
                     |slot: &AtomicPtr<()>| Some(slot.load(Ordering::Acquire)).filter(|to| !to.is_null());
-                let found = (from..end).find_map(|at| full(&slots[at]).map(|entry| (at, entry)));
+                let found = (from..end).find_map(|at| full(node.slot(at)).map(|entry| (at, entry)));
                 let (at, below) = found.unwrap_or((end, std::ptr::null_mut()));
                 if at > from {
                     index = ((index >> shift) + (at - from) as u64) << shift;

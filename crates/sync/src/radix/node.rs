@@ -30,6 +30,14 @@ pub(super) fn slot_of(index: u64, height: u32) -> usize {
     (index >> (BITS * (height - 1))) as usize & (SLOTS - 1)
 }
 
+/// Where in its node slot number `at` lies: neighbours on different lines, so that who adds an object takes no line
+/// from those who look for the one before it.
+#[inline]
+fn place_of(at: usize) -> usize {
+    const HALF: u32 = BITS / 2;
+    (at & ((1 << HALF) - 1)) << (BITS - HALF) | at >> HALF
+}
+
 /// Whether a tree of `height` has a place for `index`.
 #[inline]
 pub(super) fn reaches(height: u32, index: u64) -> bool {
@@ -39,8 +47,8 @@ pub(super) fn reaches(height: u32, index: u64) -> bool {
 /// One level of one part of a tree.
 #[repr(C, align(64))]
 pub(super) struct Node {
-    /// *written by the writer, read by everybody (publish)*
-    pub(super) slots: [AtomicPtr<()>; SLOTS],
+    /// In the order of [`place_of`]. *written by the writer, read by everybody (publish)*
+    slots: [AtomicPtr<()>; SLOTS],
     /// How many slots lead somewhere. Apart from the slots, since readers have no use for it.
     /// *protected by the tree's mutex*
     filled: AtomicU32,
@@ -52,6 +60,12 @@ impl Node {
             slots: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
             filled: AtomicU32::new(0),
         })
+    }
+
+    /// Slot number `at`.
+    #[inline]
+    pub(super) fn slot(&self, at: usize) -> &AtomicPtr<()> {
+        &self.slots[place_of(at)]
     }
 
     /// The entry that leads to this node of `height`.

@@ -140,7 +140,7 @@ impl<'w, T: Object, S> Slots<'w, T, S> {
             // SAFETY: reachable, so not freed: as in get().
             let parent: &Node = unsafe { node::node(entry) };
             path[height as usize - 1] = Some((parent, slot));
-            slot = &parent.slots[node::slot_of(index, height)];
+            slot = parent.slot(node::slot_of(index, height));
             entry = slot.load(Ordering::Relaxed);
         }
         self.empty(slot);
@@ -176,7 +176,7 @@ impl<'w, T: Object, S> Slots<'w, T, S> {
             height += 1;
             if !root.is_null() {
                 let top = Node::new();
-                top.slots[0].store(root, Ordering::Relaxed);
+                top.slot(0).store(root, Ordering::Relaxed);
                 top.count_up();
                 root = top.into_entry(height);
                 // Release(publish): the node; pairs with Acquire(publish) in find().
@@ -194,7 +194,7 @@ impl<'w, T: Object, S> Slots<'w, T, S> {
             }
             // SAFETY: reachable, so not freed: as in get().
             let child: &'w Node = unsafe { node::node(entry) };
-            (slot, parent) = (&child.slots[node::slot_of(index, height)], Some(child));
+            (slot, parent) = (child.slot(node::slot_of(index, height)), Some(child));
         }
         (slot, parent)
     }

@@ -4,7 +4,8 @@
 //! A [`SeqLock`](crate::SeqLock) for a page of memory: a mutex orders the writers, a [`SeqCount`] tells readers
 //! that one was at work. Two things differ. The count is odd for as long as the lock is held, so that a writer
 //! of several blocks shuts readers out of all of them at once. And a block can be *frozen*: its bytes then
-//! belong to more than one owner, and whoever finds it so under the lock must write to a copy.
+//! belong to more than one owner, and whoever finds it so under the lock must write to a copy. Or it can be *settled*,
+//! which means what its client makes of it, and is read like the bytes.
 //!
 //! ```text
 //!   one read of blocks A and B       begin A | copy | begin B | copy | retry A, retry B
@@ -26,6 +27,7 @@
 #[allow(unsafe_code)]
 mod copy;
 
+use crate::face::atomic::{AtomicBool, Ordering};
 use crate::face::words::Word;
 use crate::seqcount::Writing;
 use crate::{LockClass, Mutex, MutexGuard, SeqCount};
@@ -45,6 +47,8 @@ pub struct SeqBytes<const WORDS: usize> {
     /// *written under `writers`, read under `count`*
     words: [Word; WORDS],
     count: SeqCount,
+    /// *written under `writers`, read under `count`*
+    settled: AtomicBool,
     /// Orders the writers; whether the block is frozen.
     writers: Mutex<bool>,
 }
@@ -67,16 +71,17 @@ impl<const WORDS: usize> SeqBytes<WORDS> {
         SeqBytes {
             words: std::array::from_fn(|_| Word::new(0)),
             count: SeqCount::new(),
+            settled: AtomicBool::new(false),
             writers: Mutex::with_class(&WRITERS, false),
         }
     }
 
-    /// Makes this a block of zeros but for `bytes`, which begin at `at`, and not frozen.
+    /// Makes this a block of zeros but for `bytes`, which begin at `at`, neither frozen nor settled.
     ///
     /// # Panics
     /// If they do not fit.
     pub fn fill(&mut self, at: usize, bytes: &[u8]) {
-        *self.writers.get_mut() = false;
+        self.reset();
         zero(&self.words, 0..at);
         copy::store(&self.words, at, bytes);
         zero(&self.words, at + bytes.len()..Self::LEN);
@@ -84,13 +89,26 @@ impl<const WORDS: usize> SeqBytes<WORDS> {
 
     /// Makes this a block with the bytes of `other`, which must not change meanwhile: it is frozen, or locked.
     pub fn fill_from(&mut self, other: &Self) {
-        *self.writers.get_mut() = false;
+        self.reset();
         let mut piece = [0; PIECE];
         for start in (0..Self::LEN).step_by(PIECE) {
             let piece = &mut piece[..PIECE.min(Self::LEN - start)];
             copy::load(&other.words, start, piece);
             copy::store(&self.words, start, piece);
         }
+    }
+
+    fn reset(&mut self) {
+        *self.writers.get_mut() = false;
+        // Relaxed: `&mut self`.
+        self.settled.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the block is settled; to be used as what [`load`](Self::load) gives.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        // Relaxed: read under the count, like the bytes.
+        self.settled.load(Ordering::Relaxed)
     }
 
     /// Tells a reader whether a writer was at work.
@@ -128,6 +146,27 @@ impl<const WORDS: usize> LockedBytes<'_, WORDS> {
     #[inline]
     pub fn is_frozen(&self) -> bool {
         *self.frozen
+    }
+
+    /// Whether the guard is of `block`.
+    #[inline]
+    pub fn is_of(&self, block: &SeqBytes<WORDS>) -> bool {
+        std::ptr::eq(self.block, block)
+    }
+
+    /// Whether the block is settled.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        self.block.is_settled()
+    }
+
+    /// Says whether the block is settled.
+    #[inline]
+    pub fn settle(&mut self, settled: bool) {
+        if self.is_settled() != settled {
+            // Relaxed: written under the count, like the bytes.
+            self.block.settled.store(settled, Ordering::Relaxed);
+        }
     }
 
     /// From now on nobody changes the bytes.

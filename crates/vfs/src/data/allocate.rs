@@ -32,7 +32,10 @@ impl FileData {
     /// Makes `len` bytes at `offset` a hole: whole pages are released, parts of pages become zero. The size
     /// stays.
     pub(crate) fn punch_hole(&self, space: &dyn Space, offset: u64, len: u64) {
-        self.rearrange(space).punch_hole(offset..offset.saturating_add(len));
+        let bytes = offset..offset.saturating_add(len);
+        if !bytes.is_empty() {
+            self.rearrange(space, pages_touched(&bytes)).punch_hole(bytes);
+        }
     }
 
     /// Makes `len` bytes at `offset` zero and keeps, or reserves, their storage: whole pages become
@@ -48,7 +51,7 @@ impl FileData {
     ) -> Result<(), Errno> {
         let range = checked(offset, len)?;
         let pages = pages_touched(&range);
-        let mut change = self.rearrange(space);
+        let mut change = self.rearrange(space, pages.clone());
         let missing = change.missing(&pages);
         change.reserve(missing)?;
         change.zero_partial_pages(&range);
@@ -66,7 +69,7 @@ impl FileData {
     /// reaches the end of the file; `EFBIG`.
     pub(crate) fn collapse_range(&self, space: &dyn Space, offset: u64, len: u64) -> Result<(), Errno> {
         let pages = checked_aligned(offset, len)?;
-        let mut change = self.rearrange(space);
+        let mut change = self.rearrange(space, pages.start..PAGES_MAX);
         if pages.end * PAGE >= self.size() {
             return Err(Errno::EINVAL);
         }
@@ -84,7 +87,7 @@ impl FileData {
     pub(crate) fn insert_range(&self, space: &dyn Space, offset: u64, len: u64) -> Result<(), Errno> {
         let pages = checked_aligned(offset, len)?;
         let by = pages.end - pages.start;
-        let mut change = self.rearrange(space);
+        let mut change = self.rearrange(space, pages.start..PAGES_MAX);
         let size = self.size();
         if len > FILE_SIZE_MAX - size {
             return Err(Errno::EFBIG);

@@ -16,9 +16,16 @@ use std::ops::Range;
 pub(super) struct Change<'f> {
     pub(super) file: &'f FileData,
     pub(super) space: &'f dyn Space,
-    // The layout is even again before the mutex is let go: fields are dropped in this order.
-    rearranging: Option<Writing<'f>>,
+    rearranging: Option<Rearranging<'f>>,
     writer: Writer<'f, Page, PageSet>,
+}
+
+/// What a rearrangement is at work on.
+struct Rearranging<'f> {
+    /// The layout is even again when this goes.
+    layout: Writing<'f>,
+    /// The pages that are not settled meanwhile.
+    pages: Range<u64>,
 }
 
 impl FileData {
@@ -27,10 +34,28 @@ impl FileData {
         Change { file: self, space, rearranging: None, writer: self.tree.write() }
     }
 
-    /// Begins a change that takes away or moves.
-    pub(super) fn rearrange<'f>(&'f self, space: &'f dyn Space) -> Change<'f> {
+    /// Begins a change that takes away or moves pages, or bytes of pages, among `pages`.
+    pub(super) fn rearrange<'f>(&'f self, space: &'f dyn Space, pages: Range<u64>) -> Change<'f> {
         let writer = self.tree.write();
-        Change { file: self, space, rearranging: Some(self.layout.write()), writer }
+        let rearranging = Rearranging { layout: self.layout.write(), pages: pages.clone() };
+        // None is further behind (I2).
+        let pages = pages.start..pages.end.min(self.size().div_ceil(PAGE));
+        // Whoever overwrites a page now does so before us.
+        data_pages(writer.slots(), pages).for_each(|(_, page)| page.lock().settle(false));
+        Change { file: self, space, rearranging: Some(rearranging), writer }
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        let Some(Rearranging { layout, pages }) = self.rearranging.take() else { return };
+        drop(layout);
+        let whole = pages.start..pages.end.min(self.file.size() / PAGE);
+        for (_, page) in data_pages(self.writer.slots(), whole) {
+            let mut page = page.lock();
+            let frozen = page.is_frozen();
+            page.settle(!frozen);
+        }
     }
 }
 
@@ -81,7 +106,7 @@ impl Change<'_> {
         // Until all are written and the size is raised, so that readers see all or nothing.
         let mut locked = Locked::default();
         let mut written = 0;
-        for index in pages {
+        for index in pages.clone() {
             let piece = clip(index, &target);
             let bytes = &buf[within(offset, &piece)];
             let at = (piece.start - index * PAGE) as usize;
@@ -101,7 +126,11 @@ impl Change<'_> {
             }
             written += bytes.len();
         }
-        self.file.set_size(self.file.size().max(offset + written as u64));
+        let size = self.file.size().max(offset + written as u64);
+        self.file.set_size(size);
+        for (index, page) in pages.zip(locked.iter_mut()) {
+            page.settle(self.rearranging.is_none() && (index + 1) * PAGE <= size);
+        }
         Ok(written)
     }
 
@@ -109,8 +138,7 @@ impl Change<'_> {
     pub(super) fn share(&mut self, index: u64, page: &Arc<Page>) -> Result<(), Errno> {
         debug_assert!(self.rearranging.is_some(), "a page that is replaced takes its readers by surprise");
         let (slots, unwritten) = self.writer.parts();
-        let old = slots.get(index).map(|page| page.lock());
-        if old.is_none() && unwritten.remove(&(index..index + 1)) == 0 {
+        if slots.get(index).is_none() && unwritten.remove(&(index..index + 1)) == 0 {
             reserve(self.space, 1)?;
             count_pages(self.file, 1, 0);
         }
@@ -122,7 +150,9 @@ impl Change<'_> {
     pub(super) fn freeze(&self, pages: Range<u64>) -> Vec<(u64, Arc<Page>)> {
         let slots = self.writer.slots();
         let freeze = |(index, page): (u64, &Page)| {
-            page.lock().freeze();
+            let mut locked = page.lock();
+            locked.settle(false);
+            locked.freeze();
             slots.share(index).map(|page| (index, page))
         };
         data_pages(slots, pages).filter_map(freeze).collect()
@@ -144,9 +174,7 @@ impl Change<'_> {
         let mut removed = 0;
         // None is further behind (I2).
         let end = pages.end.min(self.file.size().div_ceil(PAGE));
-        for (index, page) in data_pages(slots, pages.start..end) {
-            // Whoever overwrites the page now does so before us.
-            let _locked = page.lock();
+        for (index, _) in data_pages(slots, pages.start..end) {
             slots.remove(index);
             removed += 1;
         }
@@ -183,8 +211,6 @@ impl Change<'_> {
         let moved: Vec<_> = data_pages(slots, from..PAGES_MAX).map(|(index, _)| index).collect();
         let pages: Vec<_> = moved.iter().map(|index| slots.share(*index)).collect();
         for index in &moved {
-            // Whoever overwrites the page now does so before us.
-            let _locked = slots.get(*index).map(|page| page.lock());
             slots.remove(*index);
         }
         for (index, page) in moved.into_iter().zip(pages) {

@@ -41,7 +41,11 @@ impl FileData {
             return Err(Errno::EFBIG);
         }
         let source = src.extent(space, src_offset..src_offset.saturating_add(len.min(room)));
-        if source.bytes.is_empty() { Ok(0) } else { self.rearrange(space).copy(dst_offset, &source) }
+        if source.bytes.is_empty() {
+            return Ok(0);
+        }
+        let target = dst_offset..dst_offset + (source.bytes.end - source.bytes.start);
+        self.rearrange(space, pages_touched(&target)).copy(dst_offset, &source)
     }
 
     /// What is in `bytes` now.

@@ -23,19 +23,22 @@
 //! | grow | appends, writes that fill holes, reservations | the file's mutex, and the locks of its pages | pages, tree, size |
 //! | rearrange | truncation, holes, moves, copies | the mutex; the layout count is odd | everything |
 //!
-//! *Overwriting* is what runs in parallel, and it shares no line with what goes on in other pages. It finds its
-//! pages inside a read section, locks them in the order of their numbers, and looks whether the layout count is
-//! still what it was. *Rearranging* makes the count odd first and locks every data page before touching it:
+//! What runs in parallel needs no more than the pages that it is about, and so meets nobody who is at work in others,
+//! nor who makes the file longer: a *settled* page (I6) may be relied on alone.
 //! ```text
-//!   overwrite    lock page | count even? | store | unlock      waits for no mutex while it holds a page
-//!   rearrange    count odd | lock page ...
+//!   read         find pages | begin their counts, settled? | copy | still in their slots, counts as they were?
+//!   overwrite    find and lock pages | settled? | still in their slots? | store | unlock
+//!   rearrange    layout odd | lock, unsettle, unlock each page of the part | change | layout even | settle them
 //! ```
-//! If the overwriter has the page first, the other waits for it. If it has it last, it came after the odd count
-//! and sees that: it gives up and grows instead, behind the mutex. *Growing* locks like an overwriter, inserts
-//! new pages locked, and raises the size before it unlocks any. A *reader* compares at the end what it relied
-//! on: the layout, the count of each page and that its slot still leads to it, that holes are holes, and the size
-//! if that cut the read. When something changed it reads again, and after [`TRIES`](read) times it takes the
-//! mutex and the pages' locks itself.
+//! An overwriter that has a page first is waited for, and one that has it last sees that it is not settled; it waits
+//! for no mutex while it holds a page. A reader of settled pages whose counts stood still read while no rearrangement was at
+//! work on them, and found them where they belong.
+//!
+//! Where a page is not settled, or there is none, more is looked at. An *overwriter* that has its pages locked asks
+//! whether the layout count is even and the size reaches so far, and if not it grows instead, behind the mutex. A
+//! *reader* compares at the end all that it relied on: the layout, too, that holes are holes, and the size if that cut the
+//! read. When something changed it reads again, and after [`TRIES`](read) times it takes the mutex and the pages'
+//! locks itself. *Growing* locks like an overwriter, inserts new pages locked, and raises the size before it unlocks any.
 //!
 //! A page that belongs to more than one place is *frozen*: whoever wants to write there puts a copy in its place.
 //!
@@ -53,6 +56,8 @@
 //! - I4: no page lies beyond `FILE_SIZE_MAX`, and `size` is not above it. So a page number times the page
 //!   size, plus one page, fits in 64 bits.
 //! - I5: the pages reserved from `Space` and not yet released are `pages()`.
+//! - I6: a settled page lies below `size` with all its bytes, is not frozen, and no rearrangement is at work on it. The
+//!   reverse need not hold.
 //!
 //! # Ordering
 //! | label | release side | acquire side | publishes |
@@ -110,7 +115,9 @@ pub(crate) trait Space {
     fn release(&self, pages: u64);
 }
 
-/// The contents of one regular file. See the module's header for what callers owe it.
+/// The contents of one regular file. See the module's header for what callers owe it. Where pages are found comes last,
+/// apart from what changes when a file grows.
+#[repr(C)]
 pub(crate) struct FileData {
     /// Size in bytes. *Written under the tree's mutex; atomic (size).*
     size: AtomicU64,
@@ -167,6 +174,12 @@ impl FileData {
             && !self.reserved.load(Ordering::Acquire)
             && self.size() == size
             && !self.layout.retry(layout)
+    }
+
+    /// Whether the file reached to `end` at a moment when nobody was rearranging it. May say no when it did.
+    fn reaches(&self, end: u64) -> bool {
+        let layout = self.layout.try_begin();
+        layout.is_some_and(|layout| end <= self.size() && !self.layout.retry(layout))
     }
 
     /// Number of pages allocated, unwritten ones included.

@@ -3,6 +3,7 @@
 use super::{FileData, PAGE, Page, clip, pages_touched, within};
 use sluice_sync::face::hint;
 use sluice_sync::rcu::{Guard, domain};
+use std::ops::Range;
 
 /// How often a reader tries before it waits in the writers' line.
 const TRIES: u32 = 8;
@@ -34,43 +35,73 @@ impl FileData {
     /// Reads, unless somebody changes meanwhile what the read relies on.
     fn read_unlocked(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
         let guard = domain().read();
+        if !buf.is_empty()
+            && let Some(end) = offset.checked_add(buf.len() as u64)
+            && self.may_be_settled(&guard, end)
+            && with_seen(&(offset..end), |seen| self.take(&guard, offset, buf, seen, true)).is_some()
+        {
+            return Some(buf.len());
+        }
         let layout = self.layout.try_begin()?;
         let size = self.size();
         let len = size.saturating_sub(offset).min(buf.len() as u64);
         if len == 0 {
             return Some(0);
         }
-        let wanted = offset..offset + len;
-        let pages = pages_touched(&wanted);
-        let (mut few, mut many) = ([Seen::default(); PAGES_INLINE], Vec::new());
-        let count = (pages.end - pages.start) as usize;
-        let seen = if count <= PAGES_INLINE {
-            &mut few[..count]
-        } else {
-            many.resize(count, Seen::default());
-            &mut many
-        };
-        for (index, seen) in pages.clone().zip(&mut *seen) {
+        let cut = len < buf.len() as u64;
+        let piece = &mut buf[..len as usize];
+        with_seen(&(offset..offset + len), |seen| self.take(&guard, offset, piece, seen, false))?;
+        // The layout last: what was compared was so while it stood still.
+        let valid = !self.layout.retry(layout) && (!cut || self.size() == size);
+        valid.then_some(len as usize)
+    }
+
+    /// Whether there is nothing at `offset` and after.
+    pub(crate) fn ends_by(&self, offset: u64) -> bool {
+        // A settled page lies below the size, and has it that the size need not be looked at.
+        !self.may_be_settled(&domain().read(), offset.saturating_add(1)) && self.size() <= offset
+    }
+
+    /// Whether the byte before `end` is in a settled page, as far as a look without its count tells. Most reads that do not
+    /// lie in settled pages end in one that is not.
+    fn may_be_settled(&self, guard: &Guard<'_>, end: u64) -> bool {
+        end.checked_sub(1)
+            .and_then(|last| self.tree.get(guard, last / PAGE))
+            .is_some_and(|page| page.is_settled())
+    }
+
+    /// Copies what is from `offset` on into `buf`, which is not empty. `None` when a page changed, or was moved,
+    /// meanwhile; or, where only `settled` pages will do, was none.
+    fn take<'g>(
+        &'g self,
+        guard: &'g Guard<'_>,
+        offset: u64,
+        buf: &mut [u8],
+        seen: &mut [Seen<'g>],
+        settled: bool,
+    ) -> Option<()> {
+        let wanted = offset..offset + buf.len() as u64;
+        for (index, seen) in pages_touched(&wanted).zip(&mut *seen) {
             let piece = clip(index, &wanted);
             let target = &mut buf[within(offset, &piece)];
-            match self.tree.get(&guard, index) {
+            match self.tree.get(guard, index) {
                 Some(page) => {
                     *seen = Seen { page: Some(page), sequence: page.count().try_begin()? };
+                    if settled && !page.is_settled() {
+                        return None;
+                    }
                     page.load((piece.start - index * PAGE) as usize, target);
                 }
+                None if settled => return None,
                 None => target.fill(0),
             }
         }
+        // The slot first: a page whose count has not moved by then was in it since the count was begun.
         let same = |(index, seen): (u64, &Seen<'_>)| {
-            seen.page.is_none_or(|page| !page.count().retry(seen.sequence))
-                // One place had one moment: when its slot was read.
-                && (count == 1 || same_page(seen.page, self.tree.get(&guard, index)))
+            same_page(seen.page, self.tree.get(guard, index))
+                && seen.page.is_none_or(|page| !page.count().retry(seen.sequence))
         };
-        // The layout first: its fence also orders what is looked at again behind what was copied.
-        let valid = !self.layout.retry(layout)
-            && pages.zip(&*seen).all(same)
-            && (len == buf.len() as u64 || self.size() == size);
-        valid.then_some(len as usize)
+        pages_touched(&wanted).zip(&*seen).all(same).then_some(())
     }
 
     /// Reads behind the mutex and under the locks of the pages.
@@ -134,6 +165,16 @@ impl FileData {
             let _unwritten = self.tree.state();
             look(&domain().read())
         })
+    }
+}
+
+/// Calls `look` with room for each page that has a byte in `bytes`, which is not empty.
+fn with_seen<'g, R>(bytes: &Range<u64>, look: impl FnOnce(&mut [Seen<'g>]) -> R) -> R {
+    let pages = pages_touched(bytes);
+    match (pages.end - pages.start) as usize {
+        1 => look(&mut [Seen::default()]),
+        count @ ..=PAGES_INLINE => look(&mut [Seen::default(); PAGES_INLINE][..count]),
+        count => look(&mut vec![Seen::default(); count]),
     }
 }
 

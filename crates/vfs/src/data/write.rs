@@ -1,7 +1,7 @@
 //! Writing: changing the bytes of a file, and its size.
 
 use super::page::Locked;
-use super::{FileData, PAGE, Space, clip, pages_touched, within};
+use super::{FileData, LockedPage, PAGE, PAGES_MAX, Space, clip, pages_touched, within};
 use crate::{Errno, FILE_SIZE_MAX};
 use sluice_sync::rcu::domain;
 
@@ -32,20 +32,23 @@ impl FileData {
     fn overwrite(&self, offset: u64, buf: &[u8]) -> bool {
         let target = offset..offset + buf.len() as u64;
         let guard = domain().read();
-        let Some(layout) = self.layout.try_begin() else { return false };
-        if target.end > self.size() {
-            return false;
-        }
-        let lock = |index| {
-            let page = self.tree.get(&guard, index).map(|page| page.lock());
-            page.filter(|page| !page.is_frozen())
-        };
-        let mut locked = Locked::default();
+        let (mut locked, mut settled) = (Locked::default(), true);
         for index in pages_touched(&target) {
-            let Some(page) = lock(index) else { return false };
+            let Some(page) = self.tree.get(&guard, index).map(|page| page.lock()) else { return false };
+            if page.is_frozen() {
+                return false;
+            }
+            settled &= page.is_settled();
             locked.push(page);
         }
-        if self.layout.retry(layout) {
+        if !settled && !self.reaches(target.end) {
+            return false;
+        }
+        // Only now: whoever could take a page out of its slot since then waits for our lock.
+        let in_place = |(index, page): (u64, &mut LockedPage<'_>)| {
+            self.tree.get(&guard, index).is_some_and(|found| page.is_of(found))
+        };
+        if !pages_touched(&target).zip(locked.iter_mut()).all(in_place) {
             return false;
         }
         for (index, page) in pages_touched(&target).zip(locked.iter_mut()) {
@@ -74,7 +77,7 @@ impl FileData {
                 return Ok(());
             }
         }
-        let mut change = self.rearrange(space);
+        let mut change = self.rearrange(space, size / PAGE..PAGES_MAX);
         if size <= self.size() {
             change.punch_hole(size..u64::MAX);
         }

@@ -312,8 +312,8 @@ fn check_span(offset: u64, len: usize) -> Result<(), Errno> {
 fn at_end(file: &OpenFile, bufs: &[&mut [u8]]) -> Result<bool, Errno> {
     let data = file.inode().data()?;
     let Some(position) = file.cursor.at_rest() else { return Ok(false) };
-    // It is still there when the size is known: both hold at one moment.
-    if data.size() > position || file.cursor.at_rest() != Some(position) {
+    // It is still there when that is known: both hold at one moment.
+    if !data.ends_by(position) || file.cursor.at_rest() != Some(position) {
         return Ok(false);
     }
     check_span(position, bufs.iter().map(|buf| buf.len()).sum())?;
