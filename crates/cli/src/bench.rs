@@ -26,7 +26,11 @@ pub(crate) fn bench(options: Bench) -> Result<()> {
         (None, None) => Limit::Time(DEFAULT_TIME),
         (Some(seconds), _) => match Duration::try_from_secs_f64(seconds) {
             Ok(time) if !time.is_zero() => Limit::Time(time),
-            _ => return Err(Failure::Usage(format!("--seconds {seconds}: give a positive number"))),
+            _ => {
+                return Err(Failure::Usage(format!(
+                    "--seconds {seconds}: give a number of seconds above 0, such as 0.5"
+                )));
+            }
         },
     };
     let targets = options.on.iter().map(|text| text.parse()).collect::<Result<Vec<_>>>()?;

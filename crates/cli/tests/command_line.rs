@@ -86,13 +86,14 @@ fn bad_usage_ends_with_status_2_and_one_line_that_says_what_to_do() {
         (&["bench", "stat", "--on", "lib:/store"], "use lib"),
         (&["bench", "stat", "--cpus", "100000"], "--cpus 100000"),
         (&["bench", "stat", "--seconds", "-1"], "--seconds"),
-        (&["bench", "stat", "--seconds", "0"], "positive"),
+        (&["bench", "stat", "--seconds", "0"], "above 0"),
         (&["bench", "stat", "--seconds", "1", "--ops", "1"], "--ops"),
         (&["bench", "stat", "--runs", "0"], "at least 1"),
+        (&["bench", "stat", "--tasks", "1000000"], "at most 10000"),
         (&["bench", "stat", "--on", "dir:/tmp", "--lock-stats"], LOCK_STATS_REFUSED),
         (&["bench", "footprint", "--on", "dir:/tmp"], "--on lib"),
         (&["lab"], "EXPERIMENT"),
-        (&["lab", "journal"], "not there yet"),
+        (&["lab", "dlm-hash"], "not there yet"),
         (&["lab", "spinning"], "there are spin"),
         (&["completions", "tcl"], "bash"),
     ];
@@ -239,7 +240,8 @@ fn bench_prints_a_table_with_the_ratio_to_the_first_target() {
     ]);
     assert_eq!(ran.status, Some(0), "{}", ran.stderr);
     let lines: Vec<_> = ran.stdout.lines().collect();
-    assert!(lines.len() == 4 && lines[3].contains("a pass of their own"), "{}", ran.stdout);
+    // A busy machine gets further lines: what its tasks stood still for.
+    assert!(lines.iter().skip(3).any(|line| line.contains("a pass of their own")), "{}", ran.stdout);
     assert!(lines[0].contains("ops/s") && lines[0].contains("ratio"));
     assert!(lines[1].contains(" 1.00 "), "{}", lines[1]);
     assert!(!ran.stdout.contains('\u{1b}'), "no colours in a pipe");

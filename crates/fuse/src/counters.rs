@@ -15,7 +15,7 @@ use crate::abi::opcode;
 use sluice_sync::OnceLock;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::percpu::PerCpu;
-use sluice_sync::time::Duration;
+use sluice_sync::time::{Duration, nanoseconds};
 use std::fmt::Write;
 
 /// Buckets for each power of two: bounds are at most a quarter apart.
@@ -63,7 +63,7 @@ impl Counters {
 
     /// Counts how long one request took.
     pub(crate) fn took(&self, opcode: u32, time: Duration) {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let ns = nanoseconds(time);
         let took = slot(self.0.here(), opcode).took.get_or_init(Box::default);
         // Relaxed: statistics; who reads them together may miss a request in one of them.
         took.ns_total.fetch_add(ns, Ordering::Relaxed);

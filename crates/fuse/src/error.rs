@@ -58,7 +58,7 @@ impl fmt::Display for MountError {
                 "allow_other is not permitted: add the line user_allow_other to /etc/fuse.conf, or leave the option out",
             ),
             MountError::Unreachable(dir, error) => {
-                write!(f, "{}: {error}: give an existing directory to mount on", dir.display())
+                write!(f, "{}: {error}: give an existing directory", dir.display())
             }
             MountError::NotADirectory(dir) => {
                 write!(f, "{} is not a directory: give an existing directory to mount on", dir.display())

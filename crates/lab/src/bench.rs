@@ -15,6 +15,8 @@ use std::path::PathBuf;
 
 /// Entries of the source tree that `untar` and `rmtree` work on.
 pub(crate) const TREE_ENTRIES: usize = 2000;
+/// More tasks than any suite has; a slip of the hand shall not fill the machine's table of tasks.
+const TASKS_MAX: usize = 10_000;
 /// Seed of the first run on a simulated machine; each further run has the next.
 const FIRST_SEED: u64 = 7;
 
@@ -59,6 +61,9 @@ impl Plan {
         }
         if self.tasks == Some(0) || self.runs == 0 || self.limit == Limit::Ops(0) {
             return usage("--tasks, --runs and --ops must be at least 1".into());
+        }
+        if self.tasks.is_some_and(|tasks| tasks > TASKS_MAX) {
+            return usage(format!("--tasks: at most {TASKS_MAX}"));
         }
         let footprint = self.workloads.iter().any(|workload| workload.shape == Shape::Footprint);
         if footprint && self.targets.iter().any(|target| *target != Spec::Lib) {
@@ -396,8 +401,10 @@ mod tests {
         too_many.cpus = vec![1, 100_000];
         let mut none = plan(&["stat"], &["lib"], 1);
         none.tasks = Some(0);
+        let mut slip = plan(&["stat"], &["lib"], 1);
+        slip.tasks = Some(1_000_000);
         let other = tmp_target();
-        for plan in [too_many, none, plan(&["footprint"], &[&other], 1)] {
+        for plan in [too_many, none, slip, plan(&["footprint"], &[&other], 1)] {
             assert!(matches!(plan.check(), Err(Failure::Usage(_))));
         }
     }

@@ -55,8 +55,8 @@ pub struct Pair {
 
 impl Pair {
     fn of(before: &Row, after: &Row) -> Option<Pair> {
-        let ratio =
-            ratio(&before.rates, &after.rates).or_else(|| Some(after.ops_per_s? / before.ops_per_s?))?;
+        let ratio = ratio(&before.rates, &after.rates).or_else(|| Some(after.ops_per_s? / before.ops_per_s?));
+        let ratio = ratio.filter(|ratio| ratio.is_finite())?;
         let verdict = match differ(&before.rates, &after.rates) {
             true if ratio > 1.0 => Verdict::Faster,
             true if ratio < 1.0 => Verdict::Slower,
@@ -76,7 +76,7 @@ impl Pair {
 pub struct Comparison {
     /// Rows that are in both, in the order of the first.
     pub pairs: Vec<Pair>,
-    /// Rows that are in one of them only, or have no rate.
+    /// Rows that are in one of them only, or have no rate, or one of 0.
     pub alone: usize,
 }
 
@@ -127,7 +127,7 @@ impl Comparison {
         }
         let mut text = table.render();
         if self.alone > 0 {
-            text.push_str(&format!("{} rows are in one of the results only.\n", self.alone));
+            text.push_str(&format!("{} rows are in one of the results only, or have no rate.\n", self.alone));
         }
         if self.pairs.iter().any(|pair| pair.before.simulated) {
             text.push_str("Rows on sim:MACHINE are simulated: their ratios hold for that machine.\n");
@@ -145,14 +145,15 @@ pub(crate) fn interval(interval: Option<Interval>) -> String {
 /// Reads a result, one JSON object per line.
 ///
 /// # Errors
-/// When the file cannot be read, is empty, or a line is no row.
+/// When the file cannot be read, is empty, or a line is no row that can have been measured.
 pub fn read(path: &Path) -> Result<Vec<Row>> {
     let name = || path.display().to_string();
     let text = std::fs::read_to_string(path).context(name)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let rows = lines.map(|(number, line)| {
-        serde_json::from_str(line).map_err(|error| {
-            Failure::Failed(format!("{}, line {}: {error}; give what bench --json wrote", name(), number + 1))
+        let row = serde_json::from_str(line).map_err(|error| error.to_string());
+        row.and_then(|row| flaw(&row).map_or(Ok(row), |flaw| Err(flaw.to_owned()))).map_err(|what| {
+            Failure::Failed(format!("{}, line {}: {what}; give what bench --json wrote", name(), number + 1))
         })
     });
     let rows = rows.collect::<Result<Vec<Row>>>()?;
@@ -160,6 +161,19 @@ pub fn read(path: &Path) -> Result<Vec<Row>> {
         return Err(Failure::Failed(format!("{}: no results in it", name())));
     }
     Ok(rows)
+}
+
+/// What shows that nobody measured a row: nothing that is computed or printed from it later would make sense.
+fn flaw(row: &Row) -> Option<&'static str> {
+    let mut rates = row.rates.iter().chain(&row.ops_per_s);
+    let mut names = [&row.workload, &row.target, &row.machine, &row.kernel].into_iter().chain(&row.variant);
+    if rates.any(|&rate| rate < 0.0) {
+        Some("a rate below 0")
+    } else if names.any(|name| name.contains(char::is_control)) {
+        Some("a name with control characters")
+    } else {
+        None
+    }
 }
 
 /// A share as it is written on the command line: `5%` or `5`, in percent.
@@ -191,7 +205,7 @@ fn together(rows: &[Row]) -> Vec<Row> {
         let mut all = group[0].clone();
         if group.len() > 1 {
             let rates: Vec<f64> = group.iter().filter_map(|row| row.ops_per_s).collect();
-            all.set_rates(group.iter().map(|row| row.ops).sum(), &rates);
+            all.set_rates(group.iter().map(|row| row.ops).fold(0, u64::saturating_add), &rates);
         }
         all
     };
@@ -268,6 +282,24 @@ mod tests {
             };
             assert_eq!(verdicts(&side(), &side()), [Verdict::NoDifference], "seed {seed}");
         }
+    }
+
+    #[test]
+    fn what_nobody_measured_is_refused_or_has_no_verdict() {
+        let scratch = crate::private_dir::PrivateDir::below(&std::env::temp_dir()).unwrap();
+        let read_back = |row: &Row| {
+            let path = scratch.path().join("result.json");
+            std::fs::write(&path, row.to_json()).unwrap();
+            read(&path)
+        };
+        assert!(read_back(&row("a", &[1.0])).is_ok());
+        for bad in [row("a", &[-1.0]), row("\u{1b}[31m", &[1.0])] {
+            let Err(Failure::Failed(text)) = read_back(&bad) else { panic!("{bad:?} is taken") };
+            assert!(text.contains("line 1") && !text.contains(char::is_control), "{text}");
+        }
+        assert!(compare(&[row("a", &[0.0])], &[row("a", &[0.0])]).is_err(), "no ratio");
+        let many = Row { ops: u64::MAX, ..row("a", &[1.0]) };
+        assert_eq!(verdicts(&[many.clone(), many.clone()], &[many]), [Verdict::NoDifference]);
     }
 
     #[test]

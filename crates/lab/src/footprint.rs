@@ -4,6 +4,7 @@
 //! taken in a fresh process in which nothing else has happened.
 
 use crate::failure::{Context, Failure, Result};
+use sluice_sync::memory;
 use sluice_sync::time::{Duration, Instant};
 use sluice_vfs::{Cred, Fs, OpenFlags};
 use std::path::Path;
@@ -89,11 +90,8 @@ fn parse(line: &str) -> Option<Footprint> {
 }
 
 fn resident_bytes() -> Result<u64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").context(|| "/proc/self/statm")?;
-    let pages: Option<u64> = statm.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse().ok());
-    let pages =
-        pages.ok_or_else(|| Failure::Failed("/proc/self/statm does not tell the resident memory".into()))?;
-    Ok(pages * rustix::param::page_size() as u64)
+    memory::resident_bytes()
+        .ok_or_else(|| Failure::Failed("/proc/self/statm does not tell the resident memory".into()))
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! History: the *before* side of what the sources report, and what replaced it, as small models written against
 //! `sync`'s simulated face; some of them also against its native one.
 
-pub mod commit_list;
 pub mod false_sharing;
 pub mod file_lock_tasks;
 pub mod file_lock_waiters;
@@ -10,7 +9,6 @@ pub mod file_locks_2013;
 pub mod on_host;
 pub mod on_machine;
 pub mod open_close;
-pub mod rwsem_2016;
 pub mod small_locks;
 
-pub use on_machine::{readdir_2016, vfs_2009};
+pub use on_machine::{commit_list, readdir_2016, rwsem_2016, vfs_2009};

@@ -16,6 +16,7 @@ use crate::row::Row;
 use crate::table::grouped;
 use figures::{Named, figures};
 use page::{Cell, Page, escape, table};
+use plot::Look;
 
 /// The page of one result.
 ///
@@ -24,7 +25,7 @@ use page::{Cell, Page, escape, table};
 pub fn of_result(title: &str, rows: &[Row]) -> Result<String> {
     let mut page = Page::new(title, facts(rows));
     let rows: Vec<Named<'_>> = rows.iter().map(|row| Named { name: name(row), row }).collect();
-    sections(&mut page, rows)?;
+    sections(&mut page, rows, Look::alone)?;
     Ok(page.finish())
 }
 
@@ -59,20 +60,20 @@ pub fn of_comparison(comparison: &Comparison) -> Result<String> {
     let named = |side: &str, row| Named { name: format!("{side}: {}", name(row)), row };
     let rows =
         comparison.pairs.iter().flat_map(|pair| [named("before", &pair.before), named("after", &pair.after)]);
-    sections(&mut page, rows.collect())?;
+    sections(&mut page, rows.collect(), Look::of_a_pair)?;
     Ok(page.finish())
 }
 
 /// A section for each workload on each machine.
-fn sections(page: &mut Page, rows: Vec<Named<'_>>) -> Result<()> {
-    for (heading, html) in groups(rows)? {
+fn sections(page: &mut Page, rows: Vec<Named<'_>>, look: fn(usize) -> Look) -> Result<()> {
+    for (heading, html) in groups(rows, look)? {
         page.section(heading, html);
     }
     Ok(())
 }
 
 /// A heading and the figures for each workload on each machine, in the order of the rows.
-fn groups(rows: Vec<Named<'_>>) -> Result<Vec<(String, String)>> {
+fn groups(rows: Vec<Named<'_>>, look: fn(usize) -> Look) -> Result<Vec<(String, String)>> {
     let mut groups: Vec<(String, Vec<Named<'_>>)> = Vec::new();
     for named in rows {
         let row = named.row;
@@ -83,7 +84,7 @@ fn groups(rows: Vec<Named<'_>>) -> Result<Vec<(String, String)>> {
             None => groups.push((heading, vec![named])),
         }
     }
-    groups.into_iter().map(|(heading, group)| Ok((heading, figures(&group)?))).collect()
+    groups.into_iter().map(|(heading, group)| Ok((heading, figures(&group, look)?))).collect()
 }
 
 /// The name of a row among those it is drawn with.

@@ -151,9 +151,10 @@ pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome
         Some(program) => conduct(setting, Processes::start(setting, program)?, interrupt),
     };
     let cleared = with_task(setting.target, |calls| Ok(remove_tree(calls, setting.dir)?));
+    // Who interrupts a run may have ended its tasks too: that is no failure of theirs.
+    interrupt.check()?;
     let outcome = outcome?;
     cleared?;
-    interrupt.check()?;
     Ok(outcome)
 }
 

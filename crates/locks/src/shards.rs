@@ -1,6 +1,6 @@
 //! Shards: a structure in many parts, chosen by key, each with a lock of its own, so that two keys rarely meet.
 
-use sluice_sync::{CachePadded, LockClass, Mutex};
+use sluice_sync::{CachePadded, LockClass, Mutex, fibonacci};
 
 const SHARDS: usize = 64;
 
@@ -15,9 +15,8 @@ impl<T: Default> Shards<T> {
 
     /// The part that `key` belongs to.
     pub(crate) fn of(&self, key: u64) -> &Mutex<T> {
-        // Fibonacci hashing: numbers in a row, and the scrambled ones of the kernel, go to different shards.
-        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        &self.0[hash as usize % SHARDS]
+        // Numbers in a row, and the scrambled ones of the kernel, go to different shards.
+        &self.0[(fibonacci(key) >> 32) as usize % SHARDS]
     }
 
     /// True if all are as `is` says. For tests.

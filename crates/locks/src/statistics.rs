@@ -1,7 +1,7 @@
 //! Statistics: what happened to the locks of a file: who is asked for most, and where the waiting is long.
 
 use crate::file::FileState;
-use sluice_sync::time::Instant;
+use sluice_sync::time::{Instant, nanoseconds};
 
 /// The counts of one lock space. *Protected by the file state.*
 #[derive(Default)]
@@ -22,7 +22,7 @@ impl SpaceStatistics {
 
     /// Adds a wait since `since` that ends now with a lock.
     pub(crate) fn note_wait(&mut self, since: Instant) {
-        let wait_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let wait_ns = nanoseconds(since.elapsed());
         self.wait_ns_total = self.wait_ns_total.saturating_add(wait_ns);
         self.wait_ns_max = self.wait_ns_max.max(wait_ns);
     }

@@ -6,9 +6,9 @@ mod model;
 use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
 use model::explore;
-use sluice_sync_loom::atomic::{AtomicUsize, Ordering};
+use sluice_sync_loom::atomic::{AtomicBool, AtomicUsize, Ordering};
 use sluice_sync_loom::face::{Mutant, seed_mutant};
-use sluice_sync_loom::percpu::{Counter, Ida, PerCpuList, PerCpuRef};
+use sluice_sync_loom::percpu::{Counter, Ida, PerCpuList, PerCpuRef, Tally};
 
 fn join(threads: Vec<JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().expect("the thread ends"));
@@ -27,6 +27,26 @@ fn no_addition_is_lost_when_differences_are_passed_on() {
         counter.add(-1);
         join(threads);
         assert_eq!(counter.sum(), 5);
+    });
+}
+
+#[test]
+fn who_counts_itself_and_who_adds_up_do_not_miss_each_other() {
+    explore(3, || {
+        let shared = Arc::new((Tally::<1>::new(), AtomicBool::new(false)));
+        let user = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let (users, gone) = &*shared;
+                users.add(0, 1);
+                !gone.load(Ordering::Acquire)
+            })
+        };
+        let (users, gone) = &*shared;
+        gone.store(true, Ordering::Release);
+        users.barrier();
+        let unused = users.sum(0) == 0;
+        assert!(!(user.join().expect("the user ends") && unused), "it goes while it is used");
     });
 }
 

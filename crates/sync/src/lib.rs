@@ -38,6 +38,7 @@ mod chains;
 #[allow(unsafe_code)]
 mod combining;
 mod condvar;
+mod fibonacci;
 mod gap;
 #[allow(unsafe_code)]
 mod mutex;
@@ -52,6 +53,7 @@ pub mod face;
 #[allow(unsafe_code)]
 pub mod hash_table;
 pub mod lock_debug;
+pub mod memory;
 #[allow(unsafe_code)]
 pub mod name_table;
 #[allow(unsafe_code)]
@@ -76,6 +78,7 @@ pub use condvar::Condvar;
 #[cfg(not(feature = "loom"))]
 pub use face::{Arc, Barrier, LazyLock, OnceLock, Weak};
 pub use face::{CACHE_LINE, CachePadded, SlotTable, atomic, cpu, thread};
+pub use fibonacci::fibonacci;
 pub use gap::Gap;
 pub use hash_table::HashTable;
 pub use lock_debug::LockClass;

@@ -33,7 +33,7 @@
 use crate::face::atomic::{AtomicU32, Ordering};
 use crate::face::cell::UnsafeCell;
 use crate::face::hint::spin_until;
-use crate::face::{Mutant, const_new, light_barrier, seeded};
+use crate::face::{Mutant, const_new, light_barrier, registered_barrier, seeded};
 use crate::readers::heavy_barrier;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -77,20 +77,34 @@ impl<T> OwnerLock<T> {
     /// having synchronized with it; and the caller is not inside.
     #[inline]
     pub unsafe fn lock(&self) -> Inside<'_, T> {
-        if !self.enter() {
+        if !self.enter(light_barrier) {
             self.step_back();
         }
         Inside { lock: self, word: &self.inside, marker: PhantomData }
     }
 
+    /// As [`lock`](Self::lock), unless there is a visitor.
+    ///
+    /// # Safety
+    /// As [`lock`](Self::lock); and membarrier(2) works, as who has a ready slot knows.
+    #[inline]
+    pub(crate) unsafe fn try_lock(&self) -> Option<Inside<'_, T>> {
+        if self.enter(registered_barrier) {
+            return Some(Inside { lock: self, word: &self.inside, marker: PhantomData });
+        }
+        // Release(left): pairs with Acquire(left) in visit_all().
+        self.inside.store(0, Ordering::Release);
+        None
+    }
+
     /// Announces the owner; false if there is a visitor.
     #[inline]
-    fn enter(&self) -> bool {
+    fn enter(&self, barrier: impl FnOnce()) -> bool {
         // Relaxed: the barrier orders it (announce).
         self.inside.store(1, Ordering::Relaxed);
         if !seeded(Mutant::OwnerWithoutBarrier) {
             // Barrier(announce): pairs with heavy_barrier() in visit_all().
-            light_barrier();
+            barrier();
         }
         // Acquire(gone): pairs with Release(gone) in Drop.
         self.visited.load(Ordering::Acquire) == 0
@@ -103,7 +117,7 @@ impl<T> OwnerLock<T> {
             self.inside.store(0, Ordering::Release);
             // Relaxed: enter() looks again.
             spin_until(&self.visited, Ordering::Relaxed, |visited| visited == 0);
-            if self.enter() {
+            if self.enter(light_barrier) {
                 return;
             }
         }

@@ -1,6 +1,12 @@
-//! Clocks.
+//! Clocks, and times as numbers.
 
 pub use crate::face::time::{Duration, Instant, SystemTime, UNIX_EPOCH, realtime_coarse};
+
+/// `time` in nanoseconds; more than 64 bits of them are as many as there can be.
+#[inline]
+pub fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// The wall clock as whole seconds since 1970 and nanoseconds below one second.
 pub fn realtime() -> (i64, u32) {

@@ -6,7 +6,7 @@
 //! directory and no other, and mounting elsewhere does not disturb it.
 //!
 //! Nobody who walks a path writes a line that others use: mounts are referred to by [`Ref`], lists are read in a read
-//! section, and the users of a mount are counted by CPU.
+//! section, and each thread counts the users of a mount for itself.
 //!
 //! A mount is busy while a descriptor or working directory lies in it, or another mount stands on it: all these are its
 //! users. A lazy unmount takes a busy mount and all that stands on it out of the tree at once; it lives on for its
@@ -17,7 +17,7 @@
 //!   count a user                  gone := true
 //!   gone? then count back         users? then gone := false, EBUSY
 //! ```
-//! All four are SeqCst: one of the two sees the other (*gone*).
+//! One of the two sees the other (*gone*): by the barrier of [`Tally`], which who unmounts pays for.
 //!
 //! # Invariants
 //! - I1: `mounts_here` of a directory is the number of attached mounts that stand on it.
@@ -29,7 +29,7 @@ use crate::lock_class::MOUNT_TABLE;
 use crate::{Errno, Inode, InodeRef, Superblock};
 use bitflags::bitflags;
 use sluice_sync::atomic::{AtomicBool, Ordering};
-use sluice_sync::percpu::Counter;
+use sluice_sync::percpu::Tally;
 use sluice_sync::rcu::{self, Guard};
 use sluice_sync::{Arc, CachePadded, Mutex, Ref};
 
@@ -63,8 +63,8 @@ pub(crate) struct Mount {
     on: Option<Location>,
     /// *Immutable.*
     flags: MountFlags,
-    /// Descriptors, working directories and mounts in this mount. *By CPU (gone).*
-    users: Counter,
+    /// Descriptors, working directories and mounts in this mount. *Per thread (gone).*
+    users: Tally<1>,
     /// Taken out of the tree while nobody used it, or being so. *Atomic (gone); written under `attached`.*
     gone: AtomicBool,
     /// Out of the tree for good: nothing is above its root. *Atomic (stands alone).*
@@ -120,10 +120,8 @@ impl Mount {
         on: Option<Location>,
         flags: MountFlags,
     ) -> Ref<Mount> {
-        // Differences stay with their CPUs: only the exact sum is ever asked for.
-        let users = Counter::with_batch(0, i64::MAX);
         let (gone, detached) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ref::new(Mount { id, superblock, root, on, flags, users, gone, detached })
+        Ref::new(Mount { id, superblock, root, on, flags, users: Tally::new(), gone, detached })
     }
 
     /// Where it stands in the tree.
@@ -139,12 +137,12 @@ impl Mount {
 
     /// Counts another user while there is one, or of a mount that may go: it lives on as after a lazy unmount.
     pub(crate) fn join(&self) {
-        self.users.add(1);
+        self.users.add(0, 1);
     }
 
     /// Ends what [`MountTable::enter_service`] or [`join`](Self::join) began.
     pub(crate) fn leave(&self) {
-        self.users.add(-1);
+        self.users.add(0, -1);
     }
 
     /// # Errors
@@ -246,15 +244,16 @@ impl MountTable {
     /// `ESTALE` when `mount` was taken away, unused, since it was found.
     pub(crate) fn enter_service(&self, mount: &Mount) -> Result<(), Errno> {
         loop {
-            // SeqCst(gone), both: see the header.
-            mount.users.add(1);
-            if !mount.gone.load(Ordering::SeqCst) {
+            // Acquire(gone): see the header.
+            mount.users.add(0, 1);
+            if !mount.gone.load(Ordering::Acquire) {
                 return Ok(());
             }
             mount.leave();
             // Whether it goes is decided under the lock.
             let _decided = self.attached.lock();
-            if mount.gone.load(Ordering::SeqCst) {
+            // Relaxed: written under the lock.
+            if mount.gone.load(Ordering::Relaxed) {
                 return Err(Errno::ESTALE);
             }
         }
@@ -318,10 +317,11 @@ impl MountTable {
             return Err(if Ref::ptr_eq(mount, &self.root) { Errno::EBUSY } else { Errno::EINVAL });
         }
         if !flags.contains(UmountFlags::DETACH) {
-            // SeqCst(gone), all: see the header. The sum is exact, or too large by who is just leaving.
-            mount.gone.store(true, Ordering::SeqCst);
-            if mount.users.sum() != 0 {
-                mount.gone.store(false, Ordering::SeqCst);
+            // Release(gone), both: see the header. The sum is exact, or too large by who is just leaving.
+            mount.gone.store(true, Ordering::Release);
+            mount.users.barrier();
+            if mount.users.sum(0) != 0 {
+                mount.gone.store(false, Ordering::Release);
                 return Err(Errno::EBUSY);
             }
         }

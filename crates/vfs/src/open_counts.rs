@@ -1,20 +1,20 @@
 //! Open counts: whether anybody has a file open, for leases, without a line that all who open it write.
 //!
 //! # Theory
-//! Each CPU counts the opens and closes that it does, by a part of the inode number. The sum over all CPUs is how
+//! Each thread counts the opens and closes that it does, by a part of the inode number. The sum over all threads is how
 //! many descriptions are open on files of that part: 0 is the truth; more may be another file's, and then a lease is
 //! refused in vain.
 //!
 //! # Ordering
-//! | label | |
-//! |---|---|
-//! | lease | who opens: counts itself, looks whether leases are used and broken by that; who takes a lease: says that they are used, shows the lease, sums up. All SeqCst: one of them sees the other. |
+//! *lease*: who opens counts itself, looks whether leases are used, and is broken by that; who takes a lease says that they
+//! are used, shows the lease, and sums up. One of them sees the other. For the first lease a barrier of all threads sees to
+//! that; once leases are used, and known to be, a fence on both sides is cheaper for programs that take many.
 //!
 //! # Cost
-//! Open and close: one read-modify-write of the CPU's own line. To sum up: one load per CPU.
+//! Open and close: one store to the thread's own line each, until leases are used. To sum up: one load per thread.
 
-use sluice_sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use sluice_sync::percpu::PerCpu;
+use sluice_sync::atomic::{AtomicBool, Ordering, fence};
+use sluice_sync::percpu::Tally;
 
 /// Inode numbers are told apart modulo this. CPUs take numbers in runs of about as many, so that files made one after
 /// the other have parts of their own.
@@ -24,23 +24,21 @@ const PARTS: usize = 2048;
 pub(crate) struct OpenCounts {
     /// Whether a lease was ever asked for. *Atomic (lease), set once.*
     are_leases_used: AtomicBool,
-    /// *Per CPU.*
-    counts: PerCpu<[Part; PARTS]>,
+    /// Everybody who opens knows that. *Atomic (lease), set once, after it.*
+    is_use_known: AtomicBool,
+    /// Of each part those open for reading only, then of each those open for writing. *Per thread (lease).*
+    counts: Tally<{ 2 * PARTS }>,
 }
 
-/// The files of one part.
-#[derive(Default)]
-struct Part {
-    /// Open for reading only. *Atomic (lease).*
-    readers: AtomicI32,
-    /// Open for writing. *Atomic (lease).*
-    writers: AtomicI32,
+/// Which count is meant.
+fn place(ino: u64, writes: bool) -> usize {
+    ino as usize % PARTS + if writes { PARTS } else { 0 }
 }
 
 impl OpenCounts {
     pub(crate) fn new() -> OpenCounts {
-        let counts = PerCpu::new(|_| std::array::from_fn(|_| Part::default()));
-        OpenCounts { are_leases_used: AtomicBool::new(false), counts }
+        let (are_leases_used, is_use_known) = (AtomicBool::new(false), AtomicBool::new(false));
+        OpenCounts { are_leases_used, is_use_known, counts: Tally::new() }
     }
 
     /// Counts one description more.
@@ -54,34 +52,34 @@ impl OpenCounts {
     }
 
     fn count(&self, ino: u64, writes: bool, by: i32) {
-        let part = &self.counts.here()[ino as usize % PARTS];
-        let count = if writes { &part.writers } else { &part.readers };
-        // SeqCst(lease): see the header.
-        count.fetch_add(by, Ordering::SeqCst);
+        self.counts.add(place(ino, writes), by);
+        if self.are_leases_used() {
+            // SeqCst(lease): pairs with the fence in sum(). Who does not come here is seen by the barrier in
+            // use_leases(), which comes before any sum.
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// How many descriptions may be open on the file: for reading only, and for writing.
-    pub(crate) fn sum(&self, ino: u64) -> (i64, i64) {
-        let parts = self.counts.iter().map(|part| &part[ino as usize % PARTS]);
-        // SeqCst(lease): see the header.
-        let seen = |count: &AtomicI32| i64::from(count.load(Ordering::SeqCst));
-        parts.fold((0, 0), |(readers, writers), part| {
-            (readers + seen(&part.readers), writers + seen(&part.writers))
-        })
+    pub(crate) fn sum(&self, ino: u64) -> (i32, i32) {
+        // SeqCst(lease): pairs with the fence in count(): the lease was shown before.
+        fence(Ordering::SeqCst);
+        (self.counts.sum(place(ino, false)), self.counts.sum(place(ino, true)))
     }
 
     /// Says that leases will be asked for from now on.
     pub(crate) fn use_leases(&self) {
-        // SeqCst(lease): see the header.
-        if !self.are_leases_used.load(Ordering::SeqCst) {
-            self.are_leases_used.store(true, Ordering::SeqCst);
+        // Acquire(lease): pairs with Release(lease) below, as do those in are_leases_used() with both.
+        if !self.is_use_known.load(Ordering::Acquire) {
+            self.are_leases_used.store(true, Ordering::Release);
+            self.counts.barrier();
+            self.is_use_known.store(true, Ordering::Release);
         }
     }
 
     /// False if nobody ever asked for a lease in this file system.
     pub(crate) fn are_leases_used(&self) -> bool {
-        // SeqCst(lease): see the header.
-        self.are_leases_used.load(Ordering::SeqCst)
+        self.are_leases_used.load(Ordering::Acquire)
     }
 }
 

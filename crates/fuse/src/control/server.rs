@@ -6,7 +6,7 @@ use crate::lock_class::SERVING;
 use sluice_locks::{FileStatistics, LockEntry, proc_locks};
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::Duration;
-use sluice_sync::{Arc, Mutex, Weak};
+use sluice_sync::{Arc, Mutex, Weak, memory};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -200,16 +200,9 @@ fn stat(connection: &Connection) -> String {
         connection.superblock.live_inodes(),
         connection.handles.len(),
         connection.parked.len(),
-        resident_bytes(),
+        memory::resident_bytes().unwrap_or(0),
         statfs.block_size,
         statfs.blocks,
         statfs.blocks_free,
     )
-}
-
-/// Memory of this process, all of it; 0 when the system does not tell.
-fn resident_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    pages * rustix::param::page_size() as u64
 }

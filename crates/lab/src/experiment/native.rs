@@ -91,19 +91,19 @@ pub(crate) fn contend(cpus: usize, time: Duration, round: impl Fn() + Sync) -> R
     })
 }
 
-/// Runs of each design, and how long each takes, in [`in_turn`].
-const RUNS: usize = 5;
+/// Runs of each design, and how long each takes, where nothing hangs on a few percent.
+pub(super) const RUNS: usize = 5;
 pub(super) const TIME: Duration = Duration::from_millis(20);
 
 /// The runs of one design in [`in_turn`].
-pub(super) fn steps_in_turn() -> usize {
-    cpu_counts().len() * RUNS
+pub(super) fn steps_in_turn(runs: usize) -> usize {
+    cpu_counts().len() * runs
 }
 
-/// Rows of all designs in turn, again and again: a slow minute of this computer hits them all.
+/// Rows of all designs in turn, so many times: a slow minute of this computer hits them all.
 pub(super) fn in_turn<D>(
     session: &mut Session<'_>,
-    workload: &str,
+    (workload, times): (&str, usize),
     designs: &[D],
     name: impl Fn(&D) -> &str,
     run: impl Fn(&D, usize) -> Result<NativeRun>,
@@ -111,7 +111,7 @@ pub(super) fn in_turn<D>(
     let mut rows = Vec::new();
     for cpus in cpu_counts() {
         let mut runs: Vec<Vec<NativeRun>> = designs.iter().map(|_| Vec::new()).collect();
-        for _ in 0..RUNS {
+        for _ in 0..times {
             for (design, runs) in designs.iter().zip(&mut runs) {
                 let what = format!("{workload} natively, {} with {cpus} CPUs", name(design));
                 runs.push(session.step(&what, || run(design, cpus))??);

@@ -48,7 +48,7 @@ fn run_natively(session: &mut Session<'_>) -> Result<Vec<Row>> {
             let directory = on_host::readdir_2016::Directory2016::new(NAMES);
             native::contend(cpus, native::TIME, || operation(&directory, &on_host::Cpu))
         };
-        rows.extend(native::in_turn(session, workload, &["before"], |name| name, run)?);
+        rows.extend(native::in_turn(session, (workload, native::RUNS), &["before"], |name| name, run)?);
     }
     Ok(rows)
 }
@@ -61,7 +61,8 @@ fn loads() -> impl Iterator<Item = Load> {
 }
 
 pub(super) fn steps() -> usize {
-    MODELS.len() * (CPUS.len() + native::steps_in_turn()) + loads().map(|load| load.cpus.len()).sum::<usize>()
+    MODELS.len() * (CPUS.len() + native::steps_in_turn(native::RUNS))
+        + loads().map(|load| load.cpus.len()).sum::<usize>()
 }
 
 pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {

@@ -7,11 +7,12 @@
 //! mode, and mixes of readers and writers are no worse than the mutex.
 
 use super::curves::Curves;
-use super::native;
+use super::native::{self, NativeRun};
 use super::simulated::{self, Load, Protected, Run, contend};
 use super::verdict::Verdict;
 use super::{Findings, Session};
 use crate::failure::Result;
+use crate::history::on_host;
 use crate::history::rwsem_2016::Rwsem2016;
 use crate::row::Row;
 use crate::stats::median;
@@ -102,7 +103,7 @@ fn under_rwsem_2016(machine: &Machine, cpus: usize, percent: u64) -> Run {
 
 pub(super) fn steps() -> usize {
     let points: usize = PLACES.iter().map(|(_, cpus)| cpus.len()).sum();
-    MIXES.len() * points * LOCKS.len() + native::cpu_counts().len() * NATIVE_RUNS * 2
+    MIXES.len() * points * LOCKS.len() + NATIVE_LOCKS.len() * native::steps_in_turn(NATIVE_RUNS)
 }
 
 pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
@@ -123,11 +124,61 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
             }
         }
     }
-    let (native, ratios) = run_natively(session)?;
+    let times = ("rwsem-unlink", NATIVE_RUNS);
+    let run = |(_, run): &(_, RunHere), cpus| run(cpus);
+    let native = native::in_turn(session, times, NATIVE_LOCKS, |(lock, _)| lock, run)?;
     let text = Curves(&rows).tables() + &Curves(&native).tables();
     let mut verdicts = verdicts(&Curves(&rows));
-    verdicts.extend(ratios.iter().map(|&(cpus, ratio)| {
-        Verdict::new(
+    verdicts.extend(native_verdicts(&native));
+    Ok(Findings { tables: text, verdicts })
+}
+
+/// Runs on so many CPUs of this computer.
+type RunHere = fn(usize) -> Result<NativeRun>;
+
+/// The locks that take turns on this computer, for writing alone.
+const NATIVE_LOCKS: &[(&str, RunHere)] = &[
+    ("mutex", |cpus| {
+        let lock = CachePadded::new(Mutex::new(0u64));
+        contend_natively(cpus, |section| {
+            let mut value = lock.lock();
+            *value += 1;
+            section();
+        })
+    }),
+    ("rwsem-2016", |cpus| {
+        let lock = CachePadded::new(on_host::rwsem_2016::Rwsem2016::default());
+        contend_natively(cpus, |section| {
+            lock.write();
+            section();
+            lock.unlock_write();
+        })
+    }),
+    ("rwsem", |cpus| {
+        let lock = CachePadded::new(RwLock::new(0u64));
+        contend_natively(cpus, |section| {
+            let mut value = lock.write();
+            *value += 1;
+            section();
+        })
+    }),
+];
+
+/// Rounds of `write`, which does what it is given under a lock, and of computing outside.
+fn contend_natively(cpus: usize, write: impl Fn(&dyn Fn()) + Sync) -> Result<NativeRun> {
+    native::contend(cpus, NATIVE_TIME, || {
+        write(&|| native::compute(UNLINK.inside));
+        native::compute(UNLINK.outside);
+    })
+}
+
+fn native_verdicts(rows: &[Row]) -> Vec<Verdict> {
+    let curves = Curves(rows);
+    let verdict = |cpus| {
+        let rates = |lock| Some(&curves.at("rwsem-unlink", "lib", lock, cpus)?.rates);
+        let pairs = rates("mutex")?.iter().zip(rates("rwsem")?);
+        let ratio = median(&pairs.map(|(mutex, rwsem)| rwsem / mutex).collect::<Vec<f64>>())?;
+        Some(Verdict::new(
             "an rwsem in write mode is worth a mutex",
             format!(
                 "native, {cpus} CPU{}: rwsem / mutex = {ratio:.3}, the median of {NATIVE_RUNS} interleaved runs \
@@ -135,51 +186,9 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
                 if cpus == 1 { "" } else { "s" }
             ),
             ratio >= 0.95,
-        )
-    }));
-    Ok(Findings { tables: text, verdicts })
-}
-
-/// A number of CPUs, and rwsem / mutex there.
-type Ratio = (usize, f64);
-
-/// Rows, and for each number of CPUs the ratio rwsem / mutex, the median over pairs of runs.
-fn run_natively(session: &mut Session<'_>) -> Result<(Vec<Row>, Vec<Ratio>)> {
-    let (mut rows, mut ratios) = (Vec::new(), Vec::new());
-    for cpus in native::cpu_counts() {
-        let (mut mutexes, mut rwsems) = (Vec::new(), Vec::new());
-        for _ in 0..NATIVE_RUNS {
-            let mutex = CachePadded::new(Mutex::new(0u64));
-            mutexes.push(session.step(&format!("mutex natively with {cpus} CPUs"), || {
-                native::contend(cpus, NATIVE_TIME, || {
-                    let mut value = mutex.lock();
-                    *value += 1;
-                    native::compute(UNLINK.inside);
-                    drop(value);
-                    native::compute(UNLINK.outside);
-                })
-            })??);
-            let rwsem = CachePadded::new(RwLock::new(0u64));
-            rwsems.push(session.step(&format!("rwsem natively with {cpus} CPUs"), || {
-                native::contend(cpus, NATIVE_TIME, || {
-                    let mut value = rwsem.write();
-                    *value += 1;
-                    native::compute(UNLINK.inside);
-                    drop(value);
-                    native::compute(UNLINK.outside);
-                })
-            })??);
-        }
-        let pairs: Vec<f64> =
-            mutexes.iter().zip(&rwsems).map(|(mutex, rwsem)| rwsem.ops_per_s() / mutex.ops_per_s()).collect();
-        ratios.extend(median(&pairs).map(|ratio| (cpus, ratio)));
-        for (lock, runs) in [("mutex", &mutexes), ("rwsem", &rwsems)] {
-            let row = native::row(session, "rwsem-unlink", lock, cpus, runs);
-            session.row(&row)?;
-            rows.push(row);
-        }
-    }
-    Ok((rows, ratios))
+        ))
+    };
+    native::cpu_counts().into_iter().filter_map(verdict).collect()
 }
 
 fn verdicts(curves: &Curves<'_>) -> Vec<Verdict> {
@@ -277,6 +286,14 @@ mod tests {
         let mutex = run("mutex", "skylake-4", 4, 50).ops_per_s();
         let ratio = run(ReadersSleep::NAME, "skylake-4", 4, 50).ops_per_s() / mutex;
         assert!((0.5..0.8).contains(&ratio), "{ratio:.3}");
+    }
+
+    #[test]
+    fn each_lock_lets_all_threads_of_this_computer_write() {
+        for (lock, run) in NATIVE_LOCKS {
+            let run = run(2).unwrap();
+            assert!(run.ops.iter().all(|&ops| ops > 0), "{lock}: {:?}", run.ops);
+        }
     }
 
     #[test]

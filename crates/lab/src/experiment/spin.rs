@@ -75,7 +75,7 @@ fn on_this_computer<R: here::RawSpinLock>(cpus: usize, load: &Load) -> Result<na
 
 pub(super) fn steps() -> usize {
     let points: usize = PLACES.iter().map(|place| place.cpus.len()).sum();
-    SECTIONS.len() * LOCKS.len() * (points + native::steps_in_turn())
+    SECTIONS.len() * LOCKS.len() * (points + native::steps_in_turn(native::RUNS))
 }
 
 pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
@@ -108,7 +108,7 @@ fn run_natively(session: &mut Session<'_>) -> Result<Vec<Row>> {
     for &(section, inside, lines, outside) in SECTIONS {
         let load = Load { inside, lines, outside, until: 0 };
         let run = |lock: &Lock, cpus| (lock.native)(cpus, &load);
-        rows.extend(native::in_turn(session, section, LOCKS, |lock| lock.name, run)?);
+        rows.extend(native::in_turn(session, (section, native::RUNS), LOCKS, |lock| lock.name, run)?);
     }
     Ok(rows)
 }

@@ -55,7 +55,7 @@ fn loads() -> impl Iterator<Item = Load> {
 }
 
 pub(super) fn steps() -> usize {
-    let models = OLD_CPUS.len() + native::steps_in_turn();
+    let models = OLD_CPUS.len() + native::steps_in_turn(native::RUNS);
     MODELS.len() * DESIGNS.len() * models + loads().map(|load| load.cpus.len()).sum::<usize>()
 }
 
@@ -66,7 +66,7 @@ fn run_natively(session: &mut Session<'_>) -> Result<Vec<Row>> {
             let vfs = on_host::vfs_2009::Vfs2009::new(design, cpus, one_directory);
             native::contend(cpus, native::TIME, || operation(&vfs, &on_host::Cpu))
         };
-        rows.extend(native::in_turn(session, workload, HOST_DESIGNS, |(name, _)| name, run)?);
+        rows.extend(native::in_turn(session, (workload, native::RUNS), HOST_DESIGNS, |(name, _)| name, run)?);
     }
     Ok(rows)
 }

@@ -1,8 +1,14 @@
 //! On the host: the same models, from the same source, on this computer's CPUs.
 
+#[path = "commit_list.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
+pub mod commit_list;
 #[path = "readdir_2016.rs"]
 #[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
 pub mod readdir_2016;
+#[path = "rwsem_2016.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
+pub mod rwsem_2016;
 #[path = "vfs_2009.rs"]
 #[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
 pub mod vfs_2009;
@@ -30,11 +36,14 @@ impl Cpu {
     }
 }
 
-/// A line of data, protected by a lock of the model. *atomic (without an order: the lock has it)*
+/// A word of data, protected by a lock of the model. *atomic (without an order: the lock has it)*
 #[derive(Default)]
-struct Line(CachePadded<AtomicU64>);
+struct Word(AtomicU64);
 
-impl Line {
+/// One with a line of its own.
+type Line = CachePadded<Word>;
+
+impl Word {
     fn read(&self) {
         // Relaxed: as above.
         std::hint::black_box(self.0.load(Ordering::Relaxed));

@@ -17,10 +17,10 @@
 //! # Sources
 //! kernel/locking/rwsem-xadd.c of Linux 4.6, and the mails of 2016 on unlink1.
 
-use sluice_sync_sim::CachePadded;
-use sluice_sync_sim::atomic::{AtomicU32, Ordering};
-use sluice_sync_sim::face::{cpu, futex, hint, thread};
-use sluice_sync_sim::spin::{Mcs, RawSpinLock, SpinLock};
+use super::sync::atomic::{AtomicU32, Ordering};
+use super::sync::face::{futex, hint, thread};
+use super::sync::spin::{Mcs, RawSpinLock, SpinLock};
+use super::sync::{CachePadded, SlotTable};
 use std::collections::VecDeque;
 
 const WRITER: u32 = 1 << 0;
@@ -28,18 +28,19 @@ const WAITING: u32 = 1 << 1;
 const READER: u32 = 1 << 2;
 const ACTIVE: u32 = !WAITING;
 
+/// What a state is made as.
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
 // Relaxed below where an owner is read or written: a hint. SeqCst elsewhere: the machine is sequentially
-// consistent, and this model runs nowhere else.
+// consistent, and elsewhere nothing has to be argued that the source does not ask about.
 
 struct Sleeper {
-    cpu: usize,
+    slot: u32,
     reads: bool,
 }
 
-/// The lock, for the simulated machine alone.
+/// The lock.
 pub struct Rwsem2016 {
     /// Who has it and whether anybody sleeps. *atomic*
     count: AtomicU32,
@@ -49,8 +50,8 @@ pub struct Rwsem2016 {
     spinner: Mcs,
     /// First come first.
     sleepers: SpinLock<VecDeque<Sleeper>>,
-    /// For each CPU whether it sleeps. *atomic*
-    states: Vec<CachePadded<AtomicU32>>,
+    /// For each thread whether it sleeps. *atomic*
+    states: SlotTable<CachePadded<AtomicU32>>,
 }
 
 impl Default for Rwsem2016 {
@@ -60,7 +61,7 @@ impl Default for Rwsem2016 {
             owner: AtomicU32::new(0),
             spinner: Mcs::new(),
             sleepers: SpinLock::new(VecDeque::new()),
-            states: (0..sluice_machine::CPUS_MAX).map(|_| CachePadded::new(AtomicU32::new(AWAKE))).collect(),
+            states: SlotTable::new(),
         }
     }
 }
@@ -135,13 +136,13 @@ impl Rwsem2016 {
     }
 
     fn state(&self) -> &AtomicU32 {
-        &self.states[cpu::current()]
+        self.states.get(thread::slot())
     }
 
     #[cold]
     fn sleep_to_write(&self) {
         let mut sleepers = self.sleepers.lock();
-        sleepers.push_back(Sleeper { cpu: cpu::current(), reads: false });
+        sleepers.push_back(Sleeper { slot: thread::slot(), reads: false });
         self.count.fetch_or(WAITING, Ordering::SeqCst);
         let state = self.state();
         state.store(ASLEEP, Ordering::SeqCst);
@@ -149,7 +150,7 @@ impl Rwsem2016 {
             let last = sleepers.len() == 1;
             let new = WRITER | if last { 0 } else { WAITING };
             if self.count.compare_exchange(WAITING, new, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                let me = sleepers.iter().position(|sleeper| sleeper.cpu == cpu::current());
+                let me = sleepers.iter().position(|sleeper| sleeper.slot == thread::slot());
                 me.and_then(|me| sleepers.remove(me));
                 return state.store(AWAKE, Ordering::SeqCst);
             }
@@ -170,7 +171,7 @@ impl Rwsem2016 {
         let mut sleepers = self.sleepers.lock();
         let state = self.state();
         state.store(ASLEEP, Ordering::SeqCst);
-        sleepers.push_back(Sleeper { cpu: cpu::current(), reads: true });
+        sleepers.push_back(Sleeper { slot: thread::slot(), reads: true });
         self.count.fetch_or(WAITING, Ordering::SeqCst);
         let now = self.count.fetch_sub(READER, Ordering::SeqCst) - READER;
         if now & ACTIVE == 0 {
@@ -187,7 +188,7 @@ impl Rwsem2016 {
     fn wake(&self, sleepers: &mut VecDeque<Sleeper>) {
         let Some(first) = sleepers.front() else { return };
         if !first.reads {
-            return self.rouse(first.cpu);
+            return self.rouse(first.slot);
         }
         let readers = sleepers.iter().take_while(|sleeper| sleeper.reads).count();
         // Held off by our count no writer can come between. One may have come before: it wakes them then.
@@ -200,7 +201,7 @@ impl Rwsem2016 {
         if sleepers.is_empty() {
             self.count.fetch_and(!WAITING, Ordering::SeqCst);
         }
-        granted.iter().for_each(|sleeper| self.rouse(sleeper.cpu));
+        granted.iter().for_each(|sleeper| self.rouse(sleeper.slot));
     }
 
     /// Takes a grant back that a writer was faster than; wakes if that writer has gone meanwhile.
@@ -210,8 +211,8 @@ impl Rwsem2016 {
         }
     }
 
-    fn rouse(&self, cpu: usize) {
-        let state = &self.states[cpu];
+    fn rouse(&self, slot: u32) {
+        let state = self.states.get(slot);
         if state.swap(AWAKE, Ordering::SeqCst) == ASLEEP {
             futex::wake(state, 1);
         }

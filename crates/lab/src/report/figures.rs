@@ -1,7 +1,7 @@
 //! Figures: rows of one workload as plots with their tables: throughput and idle side by side, efficiency, latency.
 
 use super::page::{Cell, escape, table};
-use super::plot::{Axes, MARKS, Plot, Point, Series, short};
+use super::plot::{Axes, Look, Plot, Point, Series, short};
 use crate::failure::Result;
 use crate::row::{BUCKET_RATIO, Row};
 use crate::table::{duration, grouped};
@@ -16,15 +16,16 @@ pub(super) struct Named<'a> {
     pub(super) row: &'a Row,
 }
 
-/// The plots and tables of rows that may be drawn together: of one workload, and of one machine.
-pub(super) fn figures(rows: &[Named<'_>]) -> Result<String> {
+/// The plots and tables of rows that may be drawn together: of one workload, and of one machine. `look` says what is
+/// drawn how, by number in the order of first appearance.
+pub(super) fn figures(rows: &[Named<'_>], look: fn(usize) -> Look) -> Result<String> {
     let mut names: Vec<&str> = Vec::new();
     for named in rows {
         if !names.contains(&named.name.as_str()) {
             names.push(&named.name);
         }
     }
-    let curves = Curves { rows, names };
+    let curves = Curves { rows, names, look };
     let mut html = String::new();
     if let Some(first) = rows.first() {
         let kind = if first.row.simulated { "simulated" } else { "native" };
@@ -66,17 +67,19 @@ pub(super) fn figures(rows: &[Named<'_>]) -> Result<String> {
 struct Curves<'a> {
     rows: &'a [Named<'a>],
     names: Vec<&'a str>,
+    look: fn(usize) -> Look,
 }
 
 impl Curves<'_> {
     fn legend(&self) -> String {
         let mut html = String::from("<ul class=\"legend\" aria-label=\"Legend\">\n");
         for (number, name) in self.names.iter().enumerate() {
-            let mark = MARKS[number % MARKS.len()];
+            let look = (self.look)(number);
             let _ = writeln!(
                 html,
-                "<li><span class=\"c{}\" aria-hidden=\"true\">{mark}</span> {}</li>",
-                number % super::plot::COLOURS.len(),
+                "<li><span class=\"c{}\" aria-hidden=\"true\">{}</span> {}</li>",
+                look.colour,
+                look.mark(),
                 escape(name)
             );
         }
@@ -99,7 +102,7 @@ impl Curves<'_> {
                 })
                 .collect();
             points.sort_by(|a, b| a.x.total_cmp(&b.x));
-            Series { number, points }
+            Series { look: (self.look)(number), points }
         });
         drawing(caption, axes, y_label, &series.collect::<Vec<_>>())
     }
@@ -110,18 +113,17 @@ impl Curves<'_> {
         let series = self.names.iter().enumerate().map(|(number, name)| {
             let row = self.rows.iter().find(|named| named.name == *name && named.row.cpus == cpus);
             let buckets = row.map(|named| &named.row.latency[..]).unwrap_or_default();
-            let all: u64 = buckets.iter().map(|(_, count)| count).sum();
+            let all: f64 = buckets.iter().map(|&(_, count)| count as f64).sum();
             let mut left = all;
             // Before the first bound there are all; after the last bound none is left, and the curve ends before it.
             let start = buckets.first().map(|&(bound, _)| (bound as f64 / BUCKET_RATIO, all));
             let curve = buckets.iter().take(buckets.len().saturating_sub(1)).map(|&(bound, count)| {
-                left -= count;
+                left -= count as f64;
                 (bound as f64, left)
             });
             let points = start.into_iter().chain(curve);
-            let points =
-                points.map(|(x, left)| Point { x, y: 100.0 * left as f64 / all as f64, range: None });
-            Series { number, points: points.collect() }
+            let points = points.map(|(x, left)| Point { x, y: 100.0 * left / all, range: None });
+            Series { look: (self.look)(number), points: points.collect() }
         });
         let caption = format!("Latency at {cpus} CPUs: operations that took longer");
         drawing(&caption, Axes::TimeAndTail, "share", &series.collect::<Vec<_>>())

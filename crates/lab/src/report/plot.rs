@@ -4,17 +4,49 @@
 //! Drawn by `plotters` with fixed colours, so that the SVG stands for itself. The page's style sheet replaces these
 //! colours by selectors on the attributes (`[stroke="#0072B2"]`), which beat the attributes: so one drawing serves
 //! light and dark. The colours of the series are those of Okabe and Ito, which the colour-blind can tell apart, and each
-//! series has a mark of its own besides. The numbers are in the table under each plot.
+//! series has a mark of its own besides; of two sides of one thing, one is dashed. The numbers are in the table under each plot.
 
 use crate::failure::{Failure, Result};
 use plotters::coord::Shift;
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 
 /// One curve.
 pub(super) struct Series {
-    /// Its number in the legend, which gives colour and mark.
-    pub(super) number: usize,
+    pub(super) look: Look,
     pub(super) points: Vec<Point>,
+}
+
+/// What tells a curve from others.
+#[derive(Clone, Copy)]
+pub(super) struct Look {
+    /// One of [`COLOURS`], and the class of the style sheet that has it.
+    pub(super) colour: usize,
+    mark: usize,
+    dashed: bool,
+}
+
+impl Look {
+    /// Of the curve of this number in the legend.
+    pub(super) fn alone(number: usize) -> Look {
+        Look { colour: number % COLOURS.len(), mark: number % MARKS.len(), dashed: false }
+    }
+
+    /// Where curves of even and odd numbers are the two sides of one thing: a colour for the thing, dashes and a cross for
+    /// what it was before.
+    pub(super) fn of_a_pair(number: usize) -> Look {
+        let (thing, before) = (number / 2, number.is_multiple_of(2));
+        Look {
+            colour: thing % COLOURS.len(),
+            mark: if before { CROSS } else { thing % CROSS },
+            dashed: before,
+        }
+    }
+
+    /// Its mark, for the legend.
+    pub(super) fn mark(self) -> &'static str {
+        MARKS[self.mark]
+    }
 }
 
 /// A point, with the range that it may lie in.
@@ -53,7 +85,7 @@ const SIZE: (u32, u32) = (480, 300);
 const INK: RGBColor = RGBColor(0x1B, 0x1F, 0x24);
 const AXIS: RGBColor = RGBColor(0x6E, 0x77, 0x81);
 const GRID: RGBColor = RGBColor(0xD8, 0xDE, 0xE4);
-pub(super) const COLOURS: [RGBColor; 6] = [
+const COLOURS: [RGBColor; 6] = [
     RGBColor(0x00, 0x72, 0xB2),
     RGBColor(0xD5, 0x5E, 0x00),
     RGBColor(0x00, 0x9E, 0x73),
@@ -61,8 +93,10 @@ pub(super) const COLOURS: [RGBColor; 6] = [
     RGBColor(0xE6, 0x9F, 0x00),
     RGBColor(0x56, 0xB4, 0xE9),
 ];
-/// The mark of each series, for the legend.
-pub(super) const MARKS: [&str; 4] = ["\u{25cf}", "\u{25b2}", "\u{25a0}", "\u{2715}"];
+const MARKS: [&str; 4] = ["\u{25cf}", "\u{25b2}", "\u{25a0}", "\u{2715}"];
+const CROSS: usize = MARKS.len() - 1;
+/// Pixels drawn and left out of a dashed curve.
+const DASH: (u32, u32) = (7, 5);
 
 impl Axes {
     fn x(self, value: f64) -> f64 {
@@ -180,10 +214,15 @@ impl Plot<'_> {
             .y_label_formatter(&|y| axes.y_text(*y))
             .draw()?;
         for series in self.series {
-            let colour = COLOURS[series.number % COLOURS.len()];
+            let colour = COLOURS[series.look.colour];
             let place = |point: &Point| (axes.x(point.x), axes.y(point.y));
             let curve: Vec<_> = series.points.iter().map(place).collect();
-            chart.draw_series([PathElement::new(curve, colour.stroke_width(2))])?;
+            if series.look.dashed {
+                let dashes = DashedPathElement::new(curve, DASH.0, DASH.1, colour.stroke_width(2));
+                chart.draw_series([dashes])?;
+            } else {
+                chart.draw_series([PathElement::new(curve, colour.stroke_width(2))])?;
+            }
             for point in &series.points {
                 if let Some((low, high)) = point.range {
                     let (x, low, high) = (axes.x(point.x), axes.y(low), axes.y(high));
@@ -194,7 +233,7 @@ impl Plot<'_> {
             // Of a fine curve some points tell it from others.
             let every = series.points.len().div_ceil(MARKS_MAX).max(1);
             let (at, filled) = (series.points.iter().step_by(every).map(place), colour.filled());
-            match series.number % MARKS.len() {
+            match series.look.mark {
                 0 => chart.draw_series(at.map(|at| Circle::new(at, 4, filled)))?,
                 1 => chart.draw_series(at.map(|at| TriangleMarker::new(at, 6, filled)))?,
                 2 => chart.draw_series(
@@ -222,8 +261,8 @@ mod tests {
             })
         };
         let series = [
-            Series { number: 0, points: points(1e6).into() },
-            Series { number: 1, points: points(2e5).into() },
+            Series { look: Look::alone(0), points: points(1e6).into() },
+            Series { look: Look::alone(1), points: points(2e5).into() },
         ];
         for axes in [Axes::CpusAndAmount, Axes::CpusAndPower, Axes::CpusAndPercent, Axes::TimeAndTail] {
             let svg = Plot { axes, y_label: "ops/s", series: &series }.svg().unwrap();
@@ -234,8 +273,21 @@ mod tests {
 
     #[test]
     fn a_single_point_can_be_drawn() {
-        let one = [Series { number: 0, points: vec![Point { x: 1.0, y: 0.0, range: None }] }];
+        let one = [Series { look: Look::alone(0), points: vec![Point { x: 1.0, y: 0.0, range: None }] }];
         assert!(Plot { axes: Axes::CpusAndAmount, y_label: "", series: &one }.svg().is_ok());
+    }
+
+    #[test]
+    fn the_two_sides_of_a_thing_share_its_colour_and_one_is_dashed() {
+        let points = || [1.0, 8.0].map(|x| Point { x, y: x, range: None }).into();
+        let series = [0, 1, 2].map(|number| Series { look: Look::of_a_pair(number), points: points() });
+        let svg = Plot { axes: Axes::CpusAndAmount, y_label: "", series: &series }.svg().unwrap();
+        assert!(svg.matches("#0072B2").count() > 20, "dashes: {svg}");
+        assert!(svg.contains("#D55E00") && !svg.contains("#009E73"), "two things: {svg}");
+        assert_eq!(
+            [0, 1, 2, 3].map(|number| Look::of_a_pair(number).mark()),
+            ["\u{2715}", "\u{25cf}", "\u{2715}", "\u{25b2}"]
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Sources: the page that sets every experiment beside the public discussion it comes from.
 
 use super::page::{Cell, Page, escape, table};
-use super::plot::short;
+use super::plot::{Look, short};
 use super::{Named, facts, groups, name};
 use crate::bench::Listener;
 use crate::experiment::{EXPERIMENTS, Findings};
@@ -97,7 +97,8 @@ const SOURCES: &[Source] = &[
     Source {
         title: "Queued spin locks and the journal (2015)",
         about: "In a guest the queued spin lock fell back to bare test-and-set, and the journal's commit stood still. \
-                The lock is shown; the journal comes with a durable store, in a later version.",
+                The locks are shown, and the list of commits under them; a journal of our own comes with a durable \
+                store, in a later version.",
         headline: Some(Headline {
             claim: "fs_mark in a guest of 16 virtual CPUs: 312,594 files a second, 114,144 with the fallback",
             doing: "Short critical sections in a guest whose virtual CPUs are preempted",
@@ -145,7 +146,7 @@ fn page(chapters: &[Chapter]) -> Result<String> {
             // Writing to a String cannot fail.
             let _ = writeln!(html, "<p>{}</p>", escape(&seen.sentence()));
         }
-        let figures = groups(rows.iter().map(|row| Named { name: name(row), row }).collect())?;
+        let figures = groups(rows.iter().map(|row| Named { name: name(row), row }).collect(), Look::alone)?;
         if !figures.is_empty() {
             let _ = writeln!(html, "<details><summary>Plots and tables of {} loads</summary>", figures.len());
             for (heading, figures) in figures {

@@ -13,7 +13,7 @@ use crate::workload::{Seat, Shape, Task};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use sluice_sync::cpu;
-use sluice_sync::time::{Duration, Instant};
+use sluice_sync::time::{Duration, Instant, nanoseconds};
 use sluice_vfs::Errno;
 
 /// One in how many looks at the clock there are operations while warming up.
@@ -104,15 +104,17 @@ pub(super) fn perform(
     let prepared = set_up(setting, index);
     until_start(prepared.is_ok());
     let (mut calls, mut task, dir) = prepared?;
-    let begun = Begun::now();
-    let mut part = match setting.workload.shape {
-        Shape::Passes => work_in_passes(&mut *task, &mut *calls, setting.limit, stop, &begun),
-        _ => work_steadily(&mut *task, &mut *calls, setting.limit, stop, &begun),
+    let mut worker = Worker {
+        task: &mut *task,
+        calls: &mut *calls,
+        shape: setting.workload.shape,
+        limit: setting.limit,
+        stop,
     };
-    if let Ok(counted) = &mut part {
-        let timed = time_each(&mut *task, &mut *calls, setting, counted);
-        part = timed.context(|| "timing each operation").and(part);
-    }
+    let part = worker.work().and_then(|mut part| {
+        worker.time_each(&mut part).context(|| "timing each operation")?;
+        Ok(part)
+    });
     let verified = part.and_then(|part| task.verify(&mut *calls, setting.target).map(|()| part));
     task.tidy(&mut *calls).context(|| "tidying up")?;
     remove_emptied(|| calls.rmdir(&dir)).context(|| "tidying up")?;
@@ -153,86 +155,88 @@ fn warm_up(task: &mut dyn Task, calls: &mut dyn Calls, limit: Limit) -> Result<(
     Ok(())
 }
 
-fn work_steadily(
-    task: &mut dyn Task,
-    calls: &mut dyn Calls,
+/// A task that has set up, and what tells it when to end.
+struct Worker<'a> {
+    task: &'a mut dyn Task,
+    calls: &'a mut dyn Calls,
+    shape: Shape,
     limit: Limit,
-    stop: &Interrupt,
-    begun: &Begun,
-) -> Result<Part> {
-    let most = limit.ops().unwrap_or(u64::MAX);
-    let mut ops = 0;
-    while ops < most && !stop.is_raised() {
-        match task.step(calls) {
-            // Where being told to stop is a signal, it ends a call that waits.
-            Err(Errno::EINTR) if stop.is_raised() => break,
-            other => other?,
-        };
-        ops += 1;
-    }
-    Ok(begun.ending(ops, Duration::ZERO))
+    stop: &'a Interrupt,
 }
 
-fn work_in_passes(
-    task: &mut dyn Task,
-    calls: &mut dyn Calls,
-    limit: Limit,
-    stop: &Interrupt,
-    begun: &Begun,
-) -> Result<Part> {
-    let most = limit.ops().unwrap_or(u64::MAX);
-    let (mut ops, mut in_passes) = (0, Duration::ZERO);
-    loop {
-        task.prepare(calls).context(|| "preparing a pass")?;
-        let start = Instant::now();
-        loop {
-            let more = task.step(calls)?;
+impl Worker<'_> {
+    /// Works as the workload's shape has it.
+    fn work(&mut self) -> Result<Part> {
+        let begun = Begun::now();
+        let (ops, in_passes) = match self.shape {
+            Shape::Passes => self.in_passes()?,
+            _ => (self.steadily()?, Duration::ZERO),
+        };
+        Ok(begun.ending(ops, in_passes))
+    }
+
+    /// The operations done.
+    fn steadily(&mut self) -> CallResult<u64> {
+        let most = self.limit.ops().unwrap_or(u64::MAX);
+        let mut ops = 0;
+        while ops < most && !self.stop.is_raised() {
+            match self.task.step(self.calls) {
+                // Where being told to stop is a signal, it ends a call that waits.
+                Err(Errno::EINTR) if self.stop.is_raised() => break,
+                other => other?,
+            };
             ops += 1;
-            if !more {
-                break;
+        }
+        Ok(ops)
+    }
+
+    /// The operations done, and the time inside passes.
+    fn in_passes(&mut self) -> Result<(u64, Duration)> {
+        let most = self.limit.ops().unwrap_or(u64::MAX);
+        let (mut ops, mut in_passes) = (0, Duration::ZERO);
+        loop {
+            self.task.prepare(self.calls).context(|| "preparing a pass")?;
+            let start = Instant::now();
+            loop {
+                let more = self.task.step(self.calls)?;
+                ops += 1;
+                if !more {
+                    break;
+                }
+            }
+            in_passes += start.elapsed();
+            if ops >= most || self.stop.is_raised() {
+                return Ok((ops, in_passes));
             }
         }
-        in_passes += start.elapsed();
-        if ops >= most || stop.is_raised() {
-            return Ok(begun.ending(ops, in_passes));
-        }
     }
-}
 
-/// The pass in which each operation is timed.
-fn time_each(
-    task: &mut dyn Task,
-    calls: &mut dyn Calls,
-    setting: &Setting<'_>,
-    part: &mut Part,
-) -> CallResult<()> {
-    let (time, most) = match setting.limit {
-        Limit::Time(time) => ((time / TIMED_PART).min(TIMED_MAX), u64::MAX),
-        Limit::Ops(ops) => (Duration::MAX, ops.div_ceil(u64::from(TIMED_PART))),
-    };
-    if setting.workload.shape == Shape::Passes {
-        task.prepare(calls)?;
-    }
-    let (start, mut ops) = (Instant::now(), 0);
-    let mut before = start;
-    loop {
-        let more = task.step(calls)?;
-        let now = Instant::now();
-        part.latency_ns.saturating_record(nanoseconds(now - before));
-        ops += 1;
-        let ended = match setting.workload.shape {
-            Shape::Passes => !more,
-            _ => ops >= most || now - start >= time,
+    /// The pass in which each operation is timed; what it shows goes into `part`.
+    fn time_each(&mut self, part: &mut Part) -> CallResult<()> {
+        let (time, most) = match self.limit {
+            Limit::Time(time) => ((time / TIMED_PART).min(TIMED_MAX), u64::MAX),
+            Limit::Ops(ops) => (Duration::MAX, ops.div_ceil(u64::from(TIMED_PART))),
         };
-        if ended {
-            part.timed_ops_per_s = rate(ops, now - start);
-            return Ok(());
+        if self.shape == Shape::Passes {
+            self.task.prepare(self.calls)?;
         }
-        // What recording took is nobody's latency.
-        before = Instant::now();
+        let (start, mut ops) = (Instant::now(), 0);
+        let mut before = start;
+        loop {
+            let more = self.task.step(self.calls)?;
+            let now = Instant::now();
+            part.latency_ns.saturating_record(nanoseconds(now - before));
+            ops += 1;
+            let ended = match self.shape {
+                Shape::Passes => !more,
+                _ => ops >= most || now - start >= time,
+            };
+            if ended {
+                part.timed_ops_per_s = rate(ops, now - start);
+                return Ok(());
+            }
+            // What recording took is nobody's latency.
+            before = Instant::now();
+        }
     }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

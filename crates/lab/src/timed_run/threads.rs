@@ -3,10 +3,11 @@
 use super::start::{Start, start, wait};
 use super::task::{Part, perform};
 use super::{Crew, Setting};
-use crate::failure::{Failure, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::machine;
 use sluice_sync::{mpsc, thread};
+use std::io;
 
 /// The tasks of a run as threads.
 pub(super) struct Threads<'scope, 'run> {
@@ -19,6 +20,9 @@ pub(super) struct Threads<'scope, 'run> {
 }
 
 /// Starts a thread for each task of the run, and lets `conduct` lead them.
+///
+/// # Errors
+/// When there cannot be so many threads; those of `conduct`.
 pub(super) fn with_crew<T>(
     setting: &Setting<'_>,
     conduct: impl FnOnce(Threads<'_, '_>) -> Result<T>,
@@ -29,7 +33,8 @@ pub(super) fn with_crew<T>(
     thread::scope(|scope| {
         let task = |index| {
             let say = say.clone();
-            scope.spawn(move || {
+            let thread = thread::Builder::new();
+            thread.spawn_scoped(scope, move || {
                 perform(setting, index, stop, |prepared| {
                     // The conductor hears all before it does anything else.
                     let _ = say.send((machine::task_number(), prepared));
@@ -40,9 +45,16 @@ pub(super) fn with_crew<T>(
                 })
             })
         };
-        let tasks = (0..setting.tasks).map(task).collect();
+        let tasks = (0..setting.tasks).map(task).collect::<io::Result<Vec<_>>>();
         drop(say);
-        conduct(Threads { start: Some(start), stop, ready, tasks })
+        match tasks.context(|| format!("{} threads; give fewer --tasks", setting.tasks)) {
+            Ok(tasks) => conduct(Threads { start: Some(start), stop, ready, tasks }),
+            Err(failure) => {
+                // Those that are there wait for a start.
+                drop(start);
+                Err(failure)
+            }
+        }
     })
 }
 

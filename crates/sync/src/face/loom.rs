@@ -2,6 +2,21 @@
 
 pub use loom::sync::{Arc, Barrier};
 
+/// A place that is filled once. The checker wants to know its objects before other threads do: here it is full when it
+/// is made.
+#[derive(Default)]
+pub(crate) struct OnceLock<T>(T);
+
+impl<T> OnceLock<T> {
+    pub(crate) fn get(&self) -> Option<&T> {
+        Some(&self.0)
+    }
+
+    pub(crate) fn get_or_init(&self, _: impl FnOnce() -> T) -> &T {
+        &self.0
+    }
+}
+
 std::thread_local! {
     static SEEDED: std::cell::Cell<Option<super::Mutant>> = const { std::cell::Cell::new(None) };
 }

@@ -33,8 +33,13 @@ impl<T: Default> SlotTable<T> {
     #[inline]
     pub fn get(&self, slot: u32) -> &T {
         // Most slots are low.
-        let first = self.chunks[0].get().and_then(|values| values.get(slot as usize));
-        first.unwrap_or_else(|| self.get_far(slot))
+        self.near(slot).unwrap_or_else(|| self.get_far(slot))
+    }
+
+    /// As [`get`](Self::get), if `slot` is one of the lowest and there are values of them.
+    #[inline]
+    pub(crate) fn near(&self, slot: u32) -> Option<&T> {
+        self.chunks[0].get()?.get(slot as usize)
     }
 
     /// As [`get`](Self::get), of any slot.
@@ -49,6 +54,12 @@ impl<T: Default> SlotTable<T> {
     /// The value of `slot` if it was made.
     #[inline]
     pub fn peek(&self, slot: u32) -> Option<&T> {
+        self.near(slot).or_else(|| self.peek_far(slot))
+    }
+
+    /// As [`peek`](Self::peek), of any slot.
+    #[inline(never)]
+    fn peek_far(&self, slot: u32) -> Option<&T> {
         let at = slot as usize + FIRST;
         let chunk = (at.ilog2() - FIRST.ilog2()) as usize;
         self.chunks.get(chunk)?.get()?.get(at - (FIRST << chunk))
@@ -80,6 +91,11 @@ impl<T: Default> SlotTable<T> {
     /// The value of `slot`.
     pub fn get(&self, slot: u32) -> &T {
         &self.values[slot as usize]
+    }
+
+    /// As [`get`](Self::get), if there is such a slot.
+    pub(crate) fn near(&self, slot: u32) -> Option<&T> {
+        self.values.get(slot as usize)
     }
 
     /// Every value.

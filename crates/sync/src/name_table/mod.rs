@@ -61,6 +61,7 @@ use self::node::{NameBucket, NameNode};
 use crate::chains::{Array, Chains, is_locked};
 use crate::face::atomic::Ordering;
 use crate::face::{SHRUNK, hint};
+use crate::fibonacci;
 use crate::lock_debug::{LockClass, Watch};
 use crate::rcu::{Domain, Guard};
 use std::fmt;
@@ -265,7 +266,7 @@ impl Tally {
         self.entries += entries;
         self.weight += weight;
         let count = (entries.cast_unsigned() << 32) ^ weight.cast_unsigned();
-        self.print = self.print.rotate_left(5).wrapping_add(count).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.print = fibonacci(self.print.rotate_left(5).wrapping_add(count));
         self.is_settled &= !(counts_own && is_locked::<NameNode<V>>(bucket));
     }
 

@@ -15,6 +15,7 @@ pub mod ida;
 pub mod list;
 pub mod pool;
 pub mod refcount;
+pub mod tally;
 
 pub use budget::Budget;
 pub use counter::Counter;
@@ -22,6 +23,7 @@ pub use ida::Ida;
 pub use list::PerCpuList;
 pub use pool::Pool;
 pub use refcount::PerCpuRef;
+pub use tally::Tally;
 
 use crate::face::{CachePadded, cpu};
 

@@ -3,6 +3,7 @@
 use super::object::{Object, Verdict};
 use crate::face::atomic::{AtomicU64, Ordering, fence};
 use crate::face::{SHRUNK, const_new};
+use crate::fibonacci;
 use std::collections::VecDeque;
 
 /// How many objects a cache holds counts of: a power of two.
@@ -40,8 +41,8 @@ fn spread(object: Object) -> usize {
     match object.birth().number() {
         // Which objects share a way must not depend on where the heap happens to lie.
         Some(number) => number,
-        // Fibonacci hashing: the allocator's regular distances spread over all ways.
-        None => ((object.addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize,
+        // The allocator's regular distances spread over all ways.
+        None => (fibonacci(object.addr() as u64) >> 32) as usize,
     }
 }
 
@@ -86,25 +87,25 @@ impl Cache {
         self.reviews.extend(reviews);
     }
 
-    /// Counts `delta` references of `object`. The cache is enlisted.
+    /// Counts `delta` references of `object`, if it has a way already. False if not.
     #[inline]
-    pub(super) fn count(&mut self, object: Object, delta: i64, epoch: &AtomicU64) {
-        let Some(ways) = &mut self.ways else { return };
-        self.turns = self.turns.wrapping_add(1);
-        let at = spread(object) & (ways.len() - 1);
-        let way = &mut ways[at];
-        if way.object == Some(object) {
+    pub(super) fn count(&mut self, object: Object, delta: i64) -> bool {
+        let Some(ways) = &mut self.ways else { return false };
+        let way = &mut ways[spread(object) & (WAYS - 1)];
+        let here = way.object == Some(object);
+        if here {
             way.delta += delta;
-        } else {
-            let old = std::mem::replace(way, Way { object: Some(object), delta });
-            self.replaced(at, old, epoch);
+            self.turns = self.turns.wrapping_add(1);
         }
+        here
     }
 
-    /// What was counted in way `at` makes room for something else.
-    #[cold]
-    fn replaced(&mut self, at: usize, old: Way, epoch: &AtomicU64) {
-        match old {
+    /// Counts `delta` references of `object`, for which what was counted in its way makes room. The cache is enlisted.
+    pub(super) fn count_anew(&mut self, object: Object, delta: i64, epoch: &AtomicU64) {
+        let Some(ways) = &mut self.ways else { return };
+        self.turns = self.turns.wrapping_add(1);
+        let at = spread(object) & (WAYS - 1);
+        match std::mem::replace(&mut ways[at], Way { object: Some(object), delta }) {
             Way { object: Some(object), delta } => self.give_up(object, delta, epoch),
             // Lossless: there are fewer than 2^16 ways.
             Way { object: None, .. } => self.used.push(at as u16),

@@ -103,15 +103,50 @@ impl World {
     /// cache.
     #[inline]
     pub(super) fn count_found(&self, delta: i64, find: impl FnOnce() -> Option<Object>) {
+        // Whatever is out of the ordinary is left to a call from which nothing comes back here.
+        let Some(shard) = self.shards.near(thread::ready_slot()) else {
+            return self.count_slowly(delta, find);
+        };
+        // SAFETY: as in own(); and the slot is ready.
+        let Some(mut cache) = (unsafe { shard.cache.try_lock() }) else {
+            return self.count_slowly(delta, find);
+        };
+        if !cache.is_enlisted() {
+            drop(cache);
+            return self.count_slowly(delta, find);
+        }
+        match find() {
+            Some(object) if !cache.count(object, delta) => self.count_anew(shard, cache, object, delta),
+            _ => self.finish(shard, cache),
+        }
+    }
+
+    /// As [`count_found`](Self::count_found), when the calling thread's cache is visited, or not enlisted.
+    #[cold]
+    #[inline(never)]
+    fn count_slowly(&self, delta: i64, find: impl FnOnce() -> Option<Object>) {
         let shard = self.shard();
         let mut cache = self.own(shard);
         if !cache.is_enlisted() {
             drop(cache);
             cache = self.enlist(shard);
         }
-        if let Some(object) = find() {
-            cache.count(object, delta, &self.epoch);
+        match find() {
+            Some(object) if !cache.count(object, delta) => self.count_anew(shard, cache, object, delta),
+            _ => self.finish(shard, cache),
         }
+    }
+
+    /// Counts `delta` references of `object`, which `cache`, that of `shard`, holds no count of.
+    #[inline(never)]
+    fn count_anew(&self, shard: &Shard, mut cache: Inside<'_, Cache>, object: Object, delta: i64) {
+        cache.count_anew(object, delta, &self.epoch);
+        self.finish(shard, cache);
+    }
+
+    /// Ends a counting in `cache`, that of `shard`.
+    #[inline]
+    fn finish(&self, shard: &Shard, cache: Inside<'_, Cache>) {
         let due = cache.turns >= TURNS;
         drop(cache);
         if due {

@@ -19,8 +19,8 @@
 //! releases, and no release forgets the note of a later grant.
 
 use crate::Inode;
-use sluice_sync::CachePadded;
 use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::{CachePadded, fibonacci};
 use std::ptr;
 
 /// Lines of the table. Threads that lock different files for the first time rarely meet on one.
@@ -71,8 +71,8 @@ impl LockNotes {
 
     /// Where `file` belongs, and what it is called there.
     fn place(&self, file: &Inode) -> (&AtomicU64, u64) {
-        // By number, which does not change from run to run. Fibonacci hashing: numbers in a row go to different lines.
-        let hash = (file.ino() ^ file.dev().rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // By number, which does not change from run to run. Numbers in a row go to different lines.
+        let hash = fibonacci(file.ino() ^ file.dev().rotate_left(32));
         let (line, place) = ((hash >> 32) as usize % LINES, (hash >> 48) as usize % PLACES);
         (&self.0[line][place], ptr::from_ref(file).addr() as u64)
     }

@@ -12,7 +12,8 @@
 
 use super::registry::{self, CLASSES_MAX};
 use super::{ClassStats, SiteStats, Times};
-use crate::face::{CachePadded, SlotTable, thread, time::Duration};
+use crate::face::{CachePadded, SlotTable, thread};
+use crate::time::{Duration, nanoseconds};
 use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::OnceLock;
@@ -102,7 +103,7 @@ impl Histogram {
     }
 
     fn count(&self, time: Duration) {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let ns = nanoseconds(time);
         add(&self.total_ns, ns);
         set(&self.max_ns, get(&self.max_ns).max(ns));
         add(&self.buckets[bucket_of(ns)], 1);
@@ -170,7 +171,7 @@ pub(super) fn taken(class: u32, place: &'static Location<'static>, waited: Optio
     if let Some(waited) = waited {
         add(&own.contentions, 1);
         add(&site.contentions, 1);
-        add(&site.wait_ns, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
+        add(&site.wait_ns, nanoseconds(waited));
         own.wait.count(waited);
     }
 }
