@@ -8,6 +8,7 @@
 mod calibrate;
 mod curves;
 mod file_locks;
+mod file_locks_on_host;
 mod journal;
 mod library;
 pub(crate) mod native;

@@ -3,12 +3,11 @@
 
 pub mod false_sharing;
 pub mod file_lock_tasks;
+pub mod file_lock_threads;
 pub mod file_lock_waiters;
-pub mod file_locks_2012;
-pub mod file_locks_2013;
 pub mod on_host;
 pub mod on_machine;
 pub mod open_close;
 pub mod small_locks;
 
-pub use on_machine::{commit_list, readdir_2016, rwsem_2016, vfs_2009};
+pub use on_machine::{commit_list, file_locks_2012, file_locks_2013, readdir_2016, rwsem_2016, vfs_2009};

@@ -1,6 +1,6 @@
 //! FileLocks: the lock state of one inode, and the calls on it.
 
-use crate::lease::{Breaker, Breaking, LeaseRequest, Leases, Notice};
+use crate::lease::{Breaker, Breaking, LeaseRequest, Leases, Notice, Promise};
 use crate::lock_class::{FILE_FLOCKS, FILE_RANGES};
 use crate::space::{Around, Space};
 use crate::wait::{Done, Outcomes, Slot, Submitted, Then, Ticket, Wait};
@@ -210,9 +210,10 @@ impl FileLocks {
         self.state.leases.unset(owner)
     }
 
-    /// F_GETLEASE: the lease of the description `owner`, or what will be left of it once it was given up as asked.
-    pub fn lease_of(&self, owner: u64) -> Option<Kind> {
-        self.state.leases.of(owner)
+    /// F_GETLEASE, F_GETDELEG: the lease of the description `owner`, if it holds it by this promise, or what will be left
+    /// of it once it was given up as asked.
+    pub fn lease_of(&self, owner: u64, promise: Promise) -> Option<Kind> {
+        self.state.leases.of(owner, promise)
     }
 
     /// False if no lease or delegation is in the way of whoever is about to do `breaking`. One load.

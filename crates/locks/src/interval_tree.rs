@@ -76,14 +76,6 @@ impl<T: Item> Tree<T> {
         self.len == 0
     }
 
-    /// The item, if there is one alone.
-    pub(crate) fn only(&self) -> Option<&T> {
-        match &self.root {
-            Node::Leaf(items) if items.len() == 1 => items.first(),
-            _ => None,
-        }
-    }
-
     /// Adds an item, whose key must be new.
     #[inline]
     pub(crate) fn insert(&mut self, item: T) {

@@ -327,12 +327,13 @@ impl Leases {
     }
 
     /// See [`FileLocks::lease_of`](crate::FileLocks::lease_of).
-    pub(crate) fn of(&self, owner: u64) -> Option<Kind> {
+    pub(crate) fn of(&self, owner: u64, promise: Promise) -> Option<Kind> {
         let mut state = self.state.lock();
         if state.expire() {
             self.show(&state);
         }
-        state.position(owner).and_then(|own| state.leases[own].target())
+        let own = state.position(owner).map(|own| &state.leases[own])?;
+        if own.request.promise == promise { own.target() } else { None }
     }
 
     /// See [`FileLocks::break_leases`](crate::FileLocks::break_leases).

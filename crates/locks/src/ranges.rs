@@ -1,8 +1,8 @@
 //! Ranges: the granted locks of one lock space of a file.
 //!
 //! # Theory
-//! The locks are kept in the order of (owner, first byte): what one owner has is an ascending run (I1), so a
-//! change is local to it. The ranges that overlap the request, or touch it with the same kind, are replaced by at
+//! The locks of each owner stand together, ascending (I1), in a tree of its own, so a change is local to it, and costs
+//! who has few locks no more where others have many. The ranges that overlap the request, or touch it with the same kind, are replaced by at
 //! most three pieces:
 //!
 //! ```text
@@ -29,13 +29,19 @@ const FEW: usize = 8;
 /// All granted locks of a space. *Protected by the file state.*
 #[derive(Default)]
 pub(crate) struct Ranges {
-    by_owner: Tree<Held>,
+    /// How many locks there are.
+    len: usize,
+    /// The first that came, until another joins it: most files never have two.
+    sole: Option<Held>,
+    /// All others, and it.
+    owners: Tree<Own>,
     /// The same locks by first byte, a tree for each [`Kind`], while there are more than a few.
     by_start: Option<Box<[Tree<Placed>; 2]>>,
     /// The age of the next owner who comes.
     next_age: u64,
-    /// Empty. Keeps its memory from one change to the next.
+    /// Empty, both: for the next rewriting, and for the next owner who comes. They keep their memory.
     spare: Vec<Held>,
+    spare_locks: Tree<Held>,
 }
 
 /// A granted lock.
@@ -44,6 +50,12 @@ pub(crate) struct Held {
     pub(crate) lock: RangeLock,
     /// When the owner got its first lock here: less for whoever was earlier.
     pub(crate) age: u64,
+}
+
+/// What one owner has: one lock at least.
+struct Own {
+    owner: Owner,
+    locks: Tree<Held>,
 }
 
 /// A granted lock in the order of first bytes.
@@ -60,11 +72,24 @@ pub(crate) enum InTheWay {
     Several,
 }
 
-impl Item for Held {
-    type Key = (Owner, u64);
+impl Item for Own {
+    type Key = Owner;
 
-    fn key(&self) -> (Owner, u64) {
-        (self.lock.owner, self.lock.range.start())
+    fn key(&self) -> Owner {
+        self.owner
+    }
+
+    /// Owners are not looked for by bytes.
+    fn range(&self) -> Range {
+        Range::WHOLE
+    }
+}
+
+impl Item for Held {
+    type Key = u64;
+
+    fn key(&self) -> u64 {
+        self.lock.range.start()
     }
 
     fn range(&self) -> Range {
@@ -87,23 +112,31 @@ impl Item for Placed {
 impl Ranges {
     /// True if nobody holds a lock.
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_owner.is_empty()
+        self.len == 0
     }
 
     /// How many locks there are.
     pub(crate) fn len(&self) -> usize {
-        self.by_owner.len()
+        self.len
     }
 
     /// All locks, in search order.
     pub(crate) fn all(&self) -> Vec<RangeLock> {
         let mut all = Vec::with_capacity(self.len());
-        let _ = self.by_owner.visit_all(|held| {
+        let _ = self.visit_all(|held| {
             all.push(*held);
             Continue::<()>(())
         });
         all.sort_unstable_by_key(Self::search_order);
         all.into_iter().map(|held| held.lock).collect()
+    }
+
+    /// Shows `visit` all locks, owner by owner, until it breaks.
+    fn visit_all<B>(&self, mut visit: impl FnMut(&Held) -> ControlFlow<B>) -> ControlFlow<B> {
+        match &self.sole {
+            Some(sole) => visit(sole),
+            None => self.owners.visit_all(|own| own.locks.visit_all(&mut visit)),
+        }
     }
 
     fn search_order(held: &Held) -> (u64, u64) {
@@ -121,7 +154,7 @@ impl Ranges {
             if request.conflicts_with(owner, kind, range) { visit(held) } else { Continue(()) }
         };
         let Some([shared, exclusive]) = self.by_start.as_deref() else {
-            return self.by_owner.visit_all(consider);
+            return self.visit_all(consider);
         };
         // Exclusive locks have no bytes in common: those in the way stand together, the first where the request begins.
         let (start, end) = (request.range.start(), request.range.end());
@@ -201,11 +234,13 @@ impl Ranges {
         range: Range,
         mut visit: impl FnMut(&Held) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        let from = (owner, range.start().saturating_sub(1));
-        // The first may be one of the owner before.
-        let near = |held: &Held| held.lock.owner <= owner;
-        self.by_owner
-            .visit_near(from, near, |held| if held.lock.owner == owner { visit(held) } else { Continue(()) })
+        if let Some(sole) = &self.sole {
+            return if sole.lock.owner == owner { visit(sole) } else { Continue(()) };
+        }
+        match self.owners.get(owner) {
+            Some(own) => own.locks.visit_from(range.start().saturating_sub(1), visit),
+            None => Continue(()),
+        }
     }
 
     /// Grants `request`, which nobody is in the way of. Returns whether the owner thereby gave up some protection (a
@@ -228,34 +263,36 @@ impl Ranges {
 
     /// Takes everything away from `owner`: the smallest range that holds it all, if there was something.
     pub(crate) fn release(&mut self, owner: Owner, quota: &Quota) -> Option<Range> {
-        // Mostly it is the one that there is.
-        if let Some(&held) = self.by_owner.only().filter(|held| held.lock.owner == owner) {
-            self.clear(quota);
-            return Some(held.lock.range);
+        if let Some(sole) = self.sole {
+            return (sole.lock.owner == owner).then(|| {
+                self.clear(quota);
+                sole.lock.range
+            });
         }
-        let mut own = mem::take(&mut self.spare);
-        let _ = self.visit_own(owner, Range::WHOLE, |held| {
-            own.push(*held);
+        let mut own = self.owners.remove(owner)?;
+        let records = own.locks.len();
+        let mut hull: Option<Range> = None;
+        let _ = own.locks.visit_all(|held| {
+            let range = held.lock.range;
+            hull = Some(hull.map_or(range, |hull| hull.hull(range)));
+            remove_placed(&mut self.by_start, held);
             Continue::<()>(())
         });
-        own.iter().for_each(|held| self.remove(held));
-        quota.release(owner, own.len());
-        let hull = match (own.first(), own.last()) {
-            (Some(first), Some(last)) => Some(first.lock.range.hull(last.lock.range)),
-            _ => None,
-        };
-        self.keep_spare(own);
+        own.locks.clear();
+        self.spare_locks = own.locks;
+        self.removed(records);
+        quota.release(owner, records);
         hull
     }
 
     /// Drops all locks.
     pub(crate) fn clear(&mut self, quota: &Quota) {
-        let _ = self.by_owner.visit_all(|held| {
+        let _ = self.visit_all(|held| {
             quota.release(held.lock.owner, 1);
             Continue::<()>(())
         });
-        self.by_owner.clear();
-        self.by_start = None;
+        self.owners.clear();
+        (self.len, self.sole, self.by_start) = (0, None, None);
     }
 
     /// Gives `range` of `owner` a new lock (kind and pid), or none. Returns whether that gave up protection that
@@ -385,12 +422,32 @@ impl Ranges {
     }
 
     fn insert(&mut self, held: Held) {
-        self.by_owner.insert(held);
+        self.len += 1;
+        if self.len == 1 {
+            self.sole = Some(held);
+            return;
+        }
+        if let Some(sole) = self.sole.take() {
+            self.insert_among(sole);
+        }
+        self.insert_among(held);
+    }
+
+    fn insert_among(&mut self, held: Held) {
+        let owner = held.lock.owner;
+        match self.owners.get_mut(owner) {
+            Some(own) => own.locks.insert(held),
+            None => {
+                let mut locks = mem::take(&mut self.spare_locks);
+                locks.insert(held);
+                self.owners.insert(Own { owner, locks });
+            }
+        }
         if let Some(trees) = &mut self.by_start {
             trees[held.lock.kind as usize].insert(Placed(held));
-        } else if self.by_owner.len() > FEW {
+        } else if self.len > FEW {
             let mut trees = Box::<[Tree<Placed>; 2]>::default();
-            let _ = self.by_owner.visit_all(|held| {
+            let _ = self.visit_all(|held| {
                 trees[held.lock.kind as usize].insert(Placed(*held));
                 Continue::<()>(())
             });
@@ -399,11 +456,34 @@ impl Ranges {
     }
 
     fn remove(&mut self, held: &Held) {
-        self.by_owner.remove(held.key());
-        if self.by_owner.len() <= FEW / 2 {
-            self.by_start = None;
-        } else if let Some(trees) = &mut self.by_start {
-            trees[held.lock.kind as usize].remove(Placed(*held).key());
+        if self.sole.take().is_some() {
+            self.len = 0;
+            return;
         }
+        let owner = held.lock.owner;
+        let Some(own) = self.owners.get_mut(owner) else { return };
+        own.locks.remove(held.key());
+        if own.locks.is_empty()
+            && let Some(own) = self.owners.remove(owner)
+        {
+            self.spare_locks = own.locks;
+        }
+        remove_placed(&mut self.by_start, held);
+        self.removed(1);
+    }
+
+    /// Counts `records` locks less.
+    fn removed(&mut self, records: usize) {
+        self.len -= records;
+        if self.len <= FEW / 2 {
+            self.by_start = None;
+        }
+    }
+}
+
+/// Takes `held` out of the tree of its kind.
+fn remove_placed(by_start: &mut Option<Box<[Tree<Placed>; 2]>>, held: &Held) {
+    if let Some(trees) = by_start {
+        trees[held.lock.kind as usize].remove(Placed(*held).key());
     }
 }

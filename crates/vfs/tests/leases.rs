@@ -2,7 +2,7 @@
 
 use sluice_locks::{Kind, LeaseBreak, Notice};
 use sluice_sync::{Arc, Mutex, thread};
-use sluice_vfs::{AtFlags, Caps, Cred, Errno, Fd, Fs, LockType, OpenFlags, Process, RenameFlags};
+use sluice_vfs::{AtFlags, Caps, Cred, Errno, Fd, Fs, LockType, OpenFlags, Process, RenameFlags, XattrFlags};
 
 fn root() -> Process {
     let process = Fs::new().process(Cred::root());
@@ -94,7 +94,7 @@ fn opens_and_truncation_break_a_lease_and_wait_unless_told_not_to() {
 fn a_delegation_is_broken_by_changes_of_names_and_attributes() {
     type Change = fn(&Process) -> Result<(), Errno>;
     // Each with whether it is against a delegation of the file, and of its directory.
-    let changes: [(Change, bool, bool); 8] = [
+    let changes: [(Change, bool, bool); 11] = [
         (|p| p.chmod("/d/f", 0o640), true, false),
         (|p| p.link("/d/f", "/d/h"), true, true),
         (|p| p.unlink("/d/h"), true, true),
@@ -103,6 +103,9 @@ fn a_delegation_is_broken_by_changes_of_names_and_attributes() {
         (|p| p.mkdir("/d/s", 0o755), false, true),
         (|p| p.unlinkat(Fd::CWD, "/d/s", AtFlags::REMOVEDIR), false, true),
         (|p| p.stat("/d/f").map(drop), false, false),
+        (|p| p.setxattr("/d/f", b"user.a", b"1", XattrFlags::empty()), true, false),
+        (|p| p.getxattr("/d/f", b"user.a").map(drop), false, false),
+        (|p| p.removexattr("/d/f", b"user.a"), true, false),
     ];
     let process = root();
     let file = read(&process);
@@ -117,6 +120,8 @@ fn a_delegation_is_broken_by_changes_of_names_and_attributes() {
                 teller.fcntl_setdeleg(fd, LockType::Unlock, Notice::unheard()).unwrap();
             });
             holder.fcntl_setdeleg(fd, LockType::Read, gives_up).unwrap();
+            assert_eq!(holder.fcntl_getdeleg(fd), Ok(LockType::Read));
+            assert_eq!(holder.fcntl_getlease(fd), Ok(LockType::Unlock), "a delegation is no lease");
             // The second time around the change may be impossible; it breaks before it knows.
             let done = change(&process);
             assert!(fd == dir || done.is_ok(), "change {number}: {done:?}");
@@ -140,6 +145,7 @@ fn undo(process: &Process, number: usize) {
         4 => process.rename("/d/f", "/d/g"),
         5 => process.rmdir("/d/s"),
         6 => process.mkdir("/d/s", 0o755),
+        10 => process.setxattr("/d/f", b"user.a", b"1", XattrFlags::empty()),
         _ => Ok(()),
     };
 }

@@ -1,4 +1,4 @@
-//! File locks: one global lock, the design of 2013 and ours, from two CPUs to 256; many waiters; many ranges.
+//! File locks: one global lock, the design of 2013 and ours, from two CPUs to 256 and natively; many waiters; many ranges.
 //!
 //! # Sources
 //! Layton, "locks: scalability improvements for file locking" (2013): 128 processes lock and unlock one file
@@ -7,13 +7,13 @@
 //! The wait tree of 2018 for many waiters.
 
 use super::curves::Curves;
+use super::file_locks_on_host;
 use super::native;
 use super::verdict::Verdict;
 use super::{Findings, Session};
 use crate::failure::Result;
 use crate::history::file_lock_tasks::{Design, Form, Run, Tasks};
-use crate::history::file_locks_2012::FileLocks2012;
-use crate::history::file_locks_2013::FileLocks2013;
+use crate::history::{file_locks_2012::FileLocks2012, file_locks_2013::FileLocks2013};
 use crate::row::{Origin, Row};
 use crate::stats::median;
 use sluice_locks::{FileLocks, Kind, LockDomain, Owner, Range, RangeRequest};
@@ -28,19 +28,19 @@ use std::task::{Context, Wake, Waker};
 
 const SEEDS: &[u64] = &[7, 8, 9];
 /// Tasks of the source's tests.
-const TASKS: usize = 128;
+pub(super) const TASKS: usize = 128;
 /// Ours alone, where the source had no machine.
 const LARGE: (&str, &[usize]) = ("milan-2s", &[1, 64, 128, 256]);
 const PLACES: &[(&str, &[usize])] = &[("uma-2", &[1, 2]), ("opteron-32", &[1, 2, 4, 8, 16, 32])];
 const HERD: (&str, usize) = ("opteron-32", 32);
-const HERDS: &[usize] = &[20, 100, 1_000];
+pub(super) const HERDS: &[usize] = &[20, 100, 1_000];
 /// Ranges held by another while one more is locked and unlocked.
 const HELD: &[u64] = &[10, 1_000, 10_000, 100_000];
 const NATIVE_RUNS: usize = 9;
 const NATIVE_TIME: Duration = Duration::from_millis(30);
 
 /// A test of the source: its name, the call, and whether all tasks use one file.
-const TESTS: &[(&str, Form, bool)] = &[
+pub(super) const TESTS: &[(&str, Form, bool)] = &[
     ("posix01", Form::Posix, true),
     ("posix02", Form::Posix, false),
     ("flock01", Form::Flock, true),
@@ -125,7 +125,11 @@ fn simulate(machine: &Machine, cpus: usize, tasks: usize, (form, one_file): (For
 pub(super) fn steps() -> usize {
     let points: usize = PLACES.iter().map(|(_, cpus)| cpus.len()).sum();
     let large = TESTS.iter().filter(|(.., one_file)| !one_file).count() * LARGE.1.len();
-    TESTS.len() * VARIANTS.len() * points + large + HERDS.len() * VARIANTS.len() + HELD.len() * NATIVE_RUNS
+    TESTS.len() * VARIANTS.len() * points
+        + large
+        + HERDS.len() * VARIANTS.len()
+        + HELD.len() * NATIVE_RUNS
+        + file_locks_on_host::steps()
 }
 
 /// Rows of the simulated runs, and of the herds the wake-ups for each release.
@@ -191,11 +195,13 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
         }
     }
     let (ranges, times) = many_ranges(session)?;
+    let (host_tables, host_verdicts) = file_locks_on_host::run(session)?;
     let curves = Curves(&seen.rows);
     let mut verdicts = verdicts(&curves);
     verdicts.extend(herd_verdicts(&curves, &seen.wakes));
     verdicts.push(range_verdict(&times));
-    Ok(Findings { tables: curves.tables() + &Curves(&ranges).tables(), verdicts })
+    verdicts.extend(host_verdicts);
+    Ok(Findings { tables: curves.tables() + &host_tables + &Curves(&ranges).tables(), verdicts })
 }
 
 /// Natively: a lock and unlock of one more range, while another owner holds many. Rows, and ns for each of [`HELD`].

@@ -11,7 +11,7 @@ use sluice_sync::{Barrier, CachePadded, cpu, thread};
 use std::hint::black_box;
 
 /// What one run has shown.
-pub(crate) struct NativeRun {
+pub struct NativeRun {
     /// Operations of each thread.
     pub(crate) ops: Vec<u64>,
     /// Length of the run.
@@ -54,21 +54,34 @@ pub(crate) fn compute(turns: u64) {
 /// # Errors
 /// When a thread cannot be pinned.
 pub(crate) fn contend(cpus: usize, time: Duration, round: impl Fn() + Sync) -> Result<NativeRun> {
+    contend_as((cpus, cpus), time, |_| round())
+}
+
+/// As [`contend`], on `tasks` threads in turn on these CPUs; `round` is told which thread it is.
+///
+/// # Errors
+/// As [`contend`].
+pub(crate) fn contend_as(
+    (cpus, tasks): (usize, usize),
+    time: Duration,
+    round: impl Fn(usize) + Sync,
+) -> Result<NativeRun> {
     let allowed = cpu::allowed();
     let used = allowed.get(..cpus).unwrap_or(&allowed).to_vec();
     let stop = CachePadded::new(AtomicBool::new(false));
-    let start = Barrier::new(used.len() + 1);
-    let (stop, start, round) = (&stop, &start, &round);
+    let (ready, start) = (Barrier::new(tasks + 1), Barrier::new(tasks + 1));
+    let (stop, ready, start, round) = (&stop, &ready, &start, &round);
     thread::scope(|scope| {
-        let threads: Vec<_> = (used.iter())
-            .map(|&cpu| {
+        let threads: Vec<_> = (used.iter().cycle().take(tasks).enumerate())
+            .map(|(task, &cpu)| {
                 scope.spawn(move || {
                     let pinned = cpu::pin(cpu);
+                    ready.wait();
                     start.wait();
                     let mut ops = 0u64;
                     // Once at least, however late the thread gets to run.
                     loop {
-                        round();
+                        round(task);
                         ops += 1;
                         // Relaxed: a flag that publishes nothing.
                         if stop.load(Ordering::Relaxed) {
@@ -79,8 +92,10 @@ pub(crate) fn contend(cpus: usize, time: Duration, round: impl Fn() + Sync) -> R
                 })
             })
             .collect();
-        start.wait();
+        ready.wait();
+        // Before anybody works: this thread may be late to wake from the barrier.
         let (begin, before) = (Instant::now(), CpuTime::now(&used));
+        start.wait();
         thread::sleep(time);
         // Relaxed: as above.
         stop.store(true, Ordering::Relaxed);
@@ -134,7 +149,8 @@ pub(super) fn row(
     cpus: usize,
     runs: &[NativeRun],
 ) -> Row {
-    let mut row = Row::new(&session.origin, workload, "lib".to_owned(), cpus, cpus);
+    let tasks = runs.first().map_or(cpus, |run| run.ops.len());
+    let mut row = Row::new(&session.origin, workload, "lib".to_owned(), cpus, tasks);
     row.variant = Some(variant.to_owned());
     let all = |of: fn(&NativeRun) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
     row.set_rates(runs.iter().map(NativeRun::total).sum(), &all(NativeRun::ops_per_s));

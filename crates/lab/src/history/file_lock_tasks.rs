@@ -32,7 +32,7 @@ pub trait Design {
 }
 
 /// A system call around each lock and unlock, in cycles: at least half of it.
-const CALL: u64 = 300;
+pub(super) const CALL: u64 = 300;
 /// What it costs a CPU to go on with a task that had waited, in cycles: scheduling, and a cold cache.
 const SWITCH: u64 = 1_500;
 /// How long a run is, in cycles, and how much of it is for warming up.

@@ -4,12 +4,9 @@
 //! for: the lock, the heads of the two lists, and the wake-ups that are made under the lock. Computing inside is that
 //! of Linux's `__posix_lock_file` and `flock_lock_file` (allocation, comparison, linking), of which the first does more.
 
-use super::file_lock_tasks::{Design, Form, Tasks};
-use sluice_machine::cell::touch_write;
-use sluice_machine::work;
+use super::sync::CachePadded;
+use super::{Design, Form, Line, Lock, Tasks, work};
 use sluice_sync::Arc;
-use sluice_sync_sim::CachePadded;
-use sluice_sync_sim::spin::{SpinLock, Ticket};
 use std::collections::VecDeque;
 
 /// Cycles inside the lock for a request or a release.
@@ -27,9 +24,9 @@ const LOOK: u64 = 10;
 pub struct FileLocks2012 {
     tasks: Arc<Tasks>,
     form: Form,
-    global: CachePadded<SpinLock<Global, Ticket>>,
-    /// The head of the list of all locks, and of the list of blocked requests.
-    heads: [CachePadded<u64>; 2],
+    global: CachePadded<Lock<Global>>,
+    /// The head of the list of all locks, and of the list of blocked requests. *protected by `global`*
+    heads: [Line; 2],
 }
 
 struct Global {
@@ -47,17 +44,8 @@ impl FileLocks2012 {
     /// No locks on `files` files.
     pub fn new(tasks: &Arc<Tasks>, form: Form, files: usize) -> Self {
         let files = (0..files).map(|_| File::default()).collect();
-        let global = CachePadded::new(SpinLock::new(Global { files, blocked: 0 }));
-        FileLocks2012 {
-            tasks: tasks.clone(),
-            form,
-            global,
-            heads: [CachePadded::new(0), CachePadded::new(0)],
-        }
-    }
-
-    fn link(&self, list: usize) {
-        touch_write(&raw const *self.heads[list], size_of::<u64>());
+        let global = CachePadded::new(Lock::new(Global { files, blocked: 0 }));
+        FileLocks2012 { tasks: tasks.clone(), form, global, heads: Default::default() }
     }
 }
 
@@ -67,7 +55,7 @@ impl Design for FileLocks2012 {
         work(inside(self.form));
         if !global.files[file].held {
             global.files[file].held = true;
-            self.link(0);
+            self.heads[0].write();
             return true;
         }
         global.files[file].waiters.push_back(task);
@@ -75,19 +63,19 @@ impl Design for FileLocks2012 {
             work(LOOK * global.blocked);
         }
         global.blocked += 1;
-        self.link(1);
+        self.heads[1].write();
         false
     }
 
     fn unlock(&self, _task: usize, file: usize) {
         let mut global = self.global.lock();
         work(inside(self.form));
-        self.link(0);
+        self.heads[0].write();
         global.files[file].held = false;
         let woken = std::mem::take(&mut global.files[file].waiters);
         global.blocked -= woken.len() as u64;
         for task in woken {
-            self.link(1);
+            self.heads[1].write();
             self.tasks.wake(task);
         }
     }

@@ -8,13 +8,10 @@
 //! something global was left in the POSIX path without any waiters. It does not say what; here it is the hash's
 //! lock, taken by each POSIX release to look for waiters (later versions look first whether there are any).
 
-use super::file_lock_tasks::{Design, Form, Tasks};
 use super::file_locks_2012::inside;
-use sluice_machine::cell::touch_write;
-use sluice_machine::work;
+use super::sync::CachePadded;
+use super::{Design, Form, Lock, Tasks, Word, work};
 use sluice_sync::Arc;
-use sluice_sync_sim::CachePadded;
-use sluice_sync_sim::spin::{SpinLock, Ticket};
 use std::collections::VecDeque;
 
 /// Cycles to change the hash, and to walk it.
@@ -26,9 +23,9 @@ const GLANCE: u64 = 100;
 pub struct FileLocks2013 {
     tasks: Arc<Tasks>,
     form: Form,
-    files: Vec<CachePadded<SpinLock<File, Ticket>>>,
-    blocked: CachePadded<SpinLock<(), Ticket>>,
-    lists: Vec<CachePadded<SpinLock<u64, Ticket>>>,
+    files: Vec<CachePadded<Lock<File>>>,
+    blocked: CachePadded<Lock<()>>,
+    lists: Vec<CachePadded<Lock<Word>>>,
 }
 
 #[derive(Default)]
@@ -45,15 +42,14 @@ impl FileLocks2013 {
         FileLocks2013 {
             tasks: tasks.clone(),
             form,
-            files: (0..files).map(|_| CachePadded::new(SpinLock::new(File::default()))).collect(),
-            blocked: CachePadded::new(SpinLock::new(())),
-            lists: (0..tasks.cpus()).map(|_| CachePadded::new(SpinLock::new(0))).collect(),
+            files: (0..files).map(|_| CachePadded::new(Lock::new(File::default()))).collect(),
+            blocked: CachePadded::new(Lock::new(())),
+            lists: (0..tasks.cpus()).map(|_| CachePadded::new(Lock::new(Word::default()))).collect(),
         }
     }
 
     fn list(&self, cpu: usize) {
-        let list = self.lists[cpu].lock();
-        touch_write(&raw const *list, size_of::<u64>());
+        self.lists[cpu].lock().write();
     }
 }
 

@@ -3,6 +3,12 @@
 #[path = "commit_list.rs"]
 #[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
 pub mod commit_list;
+#[path = "file_locks_2012.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
+pub mod file_locks_2012;
+#[path = "file_locks_2013.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
+pub mod file_locks_2013;
 #[path = "readdir_2016.rs"]
 #[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
 pub mod readdir_2016;
@@ -13,10 +19,14 @@ pub mod rwsem_2016;
 #[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
 pub mod vfs_2009;
 
-use crate::experiment::native::compute;
+use super::file_lock_tasks::{Design, Form};
+use super::file_lock_threads::Tasks;
+use crate::experiment::native::{compute, compute as work};
 use sluice_sync as sync;
-use sluice_sync::CachePadded;
 use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::{CachePadded, Mutex as Lock};
+
+// `Lock`: for the kernel's spin locks. Whoever has one of those keeps its CPU; nobody does here, so who waits sleeps.
 
 /// The CPU that the calling thread is pinned to.
 pub struct Cpu;

@@ -2,6 +2,10 @@
 
 #[path = "commit_list.rs"]
 pub mod commit_list;
+#[path = "file_locks_2012.rs"]
+pub mod file_locks_2012;
+#[path = "file_locks_2013.rs"]
+pub mod file_locks_2013;
 #[path = "readdir_2016.rs"]
 pub mod readdir_2016;
 #[path = "rwsem_2016.rs"]
@@ -9,10 +13,15 @@ pub mod rwsem_2016;
 #[path = "vfs_2009.rs"]
 pub mod vfs_2009;
 
-use sluice_machine::Cpu;
+use super::file_lock_tasks::{Design, Form, Tasks};
 use sluice_machine::cell::{touch_read, touch_write};
+use sluice_machine::{Cpu, work};
 use sluice_sync_sim as sync;
 use sluice_sync_sim::CachePadded;
+use sluice_sync_sim::spin::{SpinLock, Ticket};
+
+/// A spin lock of the kernel's.
+type Lock<T> = SpinLock<T, Ticket>;
 
 /// A word of plain data, protected by a lock of the model.
 #[derive(Default)]

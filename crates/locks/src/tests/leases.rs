@@ -43,7 +43,7 @@ fn shared_leases_go_together_and_an_exclusive_one_stands_alone() {
     assert_eq!(ask(2, Exclusive), Err(LockError::WouldBlock));
     assert!(file.unset_lease(1) && !file.unset_lease(1));
     assert_eq!((ask(2, Exclusive), ask(1, Shared)), (Ok(()), Err(LockError::WouldBlock)));
-    assert_eq!((file.lease_of(2), file.lease_of(1)), (Some(Exclusive), None));
+    assert_eq!((file.lease_of(2, Promise::Lease), file.lease_of(1, Promise::Lease)), (Some(Exclusive), None));
 }
 
 #[test]
@@ -98,12 +98,12 @@ fn a_reader_leaves_a_shared_lease_and_a_writer_behind_it_nothing() {
     let (notice, heard) = ear();
     file.set_lease(&by(1, Exclusive, Promise::Lease), || false, notice).expect("alone");
     let _ = file.break_leases(&breaker(Breaking::Open(Shared)), None);
-    assert_eq!(file.lease_of(1), Some(Shared));
+    assert_eq!(file.lease_of(1, Promise::Lease), Some(Shared));
     let _ = file.break_leases(&breaker(Breaking::Open(Exclusive)), None);
-    assert_eq!((file.lease_of(1), &**heard.lock()), (None, &[Some(Shared), None][..]));
+    assert_eq!((file.lease_of(1, Promise::Lease), &**heard.lock()), (None, &[Some(Shared), None][..]));
     // Only a downgrade is not what it was told; new shared leases are not granted meanwhile.
     lease(&file, &by(1, Shared, Promise::Lease)).expect("its own");
-    assert_eq!(file.lease_of(1), None);
+    assert_eq!(file.lease_of(1, Promise::Lease), None);
     assert_eq!(lease(&file, &by(2, Shared, Promise::Lease)), Err(LockError::WouldBlock));
     assert_eq!(file.break_leases(&breaker(Breaking::Open(Shared)), None), Ok(()));
 }
@@ -140,9 +140,9 @@ fn a_holder_that_does_not_answer_loses_the_lease_in_time() {
     lease(&file, &by(1, Exclusive, Promise::Lease)).expect("alone");
     let patience = Cancel::never();
     assert_eq!(file.break_leases(&breaker(Breaking::Open(Shared)), Some(&patience)), Ok(()));
-    assert_eq!(file.lease_of(1), Some(Shared));
+    assert_eq!(file.lease_of(1, Promise::Lease), Some(Shared));
     assert_eq!(file.break_leases(&breaker(Breaking::Open(Exclusive)), Some(&patience)), Ok(()));
-    assert_eq!(file.lease_of(1), None);
+    assert_eq!(file.lease_of(1, Promise::Lease), None);
     // A limit of the breaker's own counts as well.
     let (_, file) = self::file(1_000_000 * SECOND);
     lease(&file, &by(1, Shared, Promise::Delegation)).expect("alone");

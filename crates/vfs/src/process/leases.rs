@@ -19,14 +19,27 @@ impl Process {
         self.set_lease(fd, lease, Promise::Lease, notice)
     }
 
-    /// The lease of the open file (`F_GETLEASE`); while it is being broken, what is to be left of it.
+    /// The lease of the open file (`F_GETLEASE`); while it is being broken, what is to be left of it. A delegation
+    /// is none.
     ///
     /// # Errors
     /// `EBADF`.
     pub fn fcntl_getlease(&self, fd: Fd) -> Result<LockType, Errno> {
+        self.lease_of(fd, Promise::Lease)
+    }
+
+    /// As [`fcntl_getlease`](Self::fcntl_getlease), the delegation (`F_GETDELEG`).
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn fcntl_getdeleg(&self, fd: Fd) -> Result<LockType, Errno> {
+        self.lease_of(fd, Promise::Delegation)
+    }
+
+    fn lease_of(&self, fd: Fd, promise: Promise) -> Result<LockType, Errno> {
         let file = self.file(fd)?;
         file.check_opened()?;
-        let lease = file.inode().locks_if_any().and_then(|locks| locks.lease_of(file.id()));
+        let lease = file.inode().locks_if_any().and_then(|locks| locks.lease_of(file.id(), promise));
         Ok(match lease {
             None => LockType::Unlock,
             Some(Kind::Shared) => LockType::Read,
@@ -35,7 +48,7 @@ impl Process {
     }
 
     /// As [`fcntl_setlease`](Self::fcntl_setlease), a delegation (`F_SETDELEG`): it is broken by changes of the file's
-    /// attributes and names, too, and whether others have the file open does not matter. On a directory it may only
+    /// attributes (extended ones included) and names, too, and whether others have the file open does not matter. On a directory it may only
     /// be shared, and is broken by changes of its names.
     ///
     /// # Errors

@@ -126,11 +126,11 @@ impl Process {
 
     fn set_at(&self, at: &Location, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<(), Errno> {
         at.mount.check_writable()?;
-        at.inode.set_xattr(&self.cred, name, value, flags)
+        self.changing(&[&at.inode], || at.inode.set_xattr(&self.cred, name, value, flags))
     }
 
     fn remove_from(&self, at: &Location, name: &[u8]) -> Result<(), Errno> {
         at.mount.check_writable()?;
-        at.inode.remove_xattr(&self.cred, name)
+        self.changing(&[&at.inode], || at.inode.remove_xattr(&self.cred, name))
     }
 }
