@@ -77,6 +77,8 @@ pub struct Domain {
     completed: CachePadded<AtomicU64>,
     /// What each thread wants done later. *each protected by its mutex*
     bags: SlotTable<CachePadded<Bag>>,
+    /// How many pieces of work share a grace period. *immutable*
+    batch: usize,
 }
 
 /// A read section: what was reachable when it began is not freed before it ends. It stays on its thread.
@@ -107,12 +109,20 @@ impl Domain {
     const_new! {
         /// A domain without readers.
         pub fn new() -> Self {
+            Domain::with_batch(defer::BATCH)
+        }
+    }
+
+    const_new! {
+        /// As [`new`](Self::new), and `batch` pieces of deferred work share a grace period.
+        pub fn with_batch(batch: usize) -> Self {
             Domain {
                 readers: Readers::new(),
                 order: CachePadded::new(AtomicU64::new(STEP | 1)),
                 epoch: CachePadded::new(AtomicU64::new(STEP | 1)),
                 completed: CachePadded::new(AtomicU64::new(0)),
                 bags: SlotTable::new(),
+                batch,
             }
         }
     }
