@@ -15,7 +15,7 @@ CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
 
-.PHONY: help demo build test fmt clippy doc deny unit conformance pjdfstest fsx lockers foreign pages regression stress clean prerequisites programs
+.PHONY: help demo build test fmt clippy doc deny unit conformance pjdfstest fsx lockers foreign pages regression stress miri clean prerequisites programs
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo 'make pages        the HTML pages in headless Chromium'
 	@echo 'make regression   does the lab find a shared counter in open, and nothing where nothing changed?'
 	@echo 'make stress       one minute of threads on shared names, then the invariant checker'
+	@echo 'make miri         the tests of sync under the interpreter Miri (a nightly toolchain with miri and rust-src)'
 
 demo: build
 	@target/release/sluice demo
@@ -92,6 +93,11 @@ regression: prerequisites
 
 stress: prerequisites
 	SLUICE_STRESS_SECONDS=60 cargo test --locked --release -p sluice-oracle --test stress
+
+# Without isolation, for the clock and the CPUs that the system lists. Not lock debugging: it tells places apart by the
+# addresses of their `Location`s, of which the interpreter makes new ones.
+miri: prerequisites
+	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked --target-dir target/miri -p sluice-sync --lib -- --skip lock_debug
 
 $(TOOLS)/bin/cargo-deny: | prerequisites
 	cargo install --locked --quiet --debug --root $(TOOLS) --target-dir target/tools-build cargo-deny@$(CARGO_DENY)

@@ -5,6 +5,26 @@
 //! from here. The same source is compiled against three [`face`]s: native atomics and Linux, the model
 //! checker loom, and the simulated multiprocessor; the switch is made once, at the bottom, by twin packages.
 //!
+//! # Which for what
+//! | you have | take | a use alone costs |
+//! |---|---|---|
+//! | a value that one thread at a time may touch | [`Mutex`] | one line, written twice |
+//! | the same, looked at together by threads that stay for long | [`RwLock`] | the same, for readers too |
+//! | a table that all read and hardly anybody changes | [`BrLock`] | a line of the reader's own; a change: microseconds |
+//! | one value that is replaced as a whole | [`rcu::RcuCell`] | as above; a change: an allocation |
+//! | a few words that are read together | [`SeqLock`]; bytes: [`SeqBytes`] | no store to read |
+//! | a map by key, by name, or by number | [`HashTable`], [`NameTable`], [`RadixTree`] | no shared store to look up; a bucket's line to change |
+//! | parts of one thing, used by different threads | [`RangeLock`] | one line, written twice |
+//! | a sum that is added to everywhere and read seldom | [`percpu::Counter`]; with a limit: [`percpu::Budget`] | a line of the CPU's own |
+//! | a set of objects that come and go on all CPUs; their numbers | [`percpu::PerCpuList`]; [`percpu::Ida`] | the same |
+//! | an object that lives as long as somebody uses it | [`Arc`]; used from all CPUs: [`Ref`]; until it is closed: [`percpu::PerCpuRef`] | the object's line; a line of the thread's own |
+//! | data of one thread that others visit at times | [`owner_lock::OwnerLock`] | a line of its own, no read-modify-write |
+//! | a few instructions that all CPUs fight for | [`CombiningLock`], or a lock of [`spin`] | one line, written twice |
+//!
+//! Doubtful cases are a [`Mutex`]: it spins while that pays and then sleeps, nobody starves, and it costs what the best
+//! known ones cost (`examples/peers.rs`). What the others cost is in the head of each module, with its theory and what its
+//! clients must do.
+//!
 //! # Differences from `std`
 //! Locks do not poison. A panic inside a critical section is a bug that the caller's tests must find; a
 //! file system that answers every later call with a second panic would only spread it.

@@ -9,7 +9,7 @@ use sluice_sync_sim::CachePadded;
 use sluice_sync_sim::CombiningLock;
 use sluice_sync_sim::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_sync_sim::face::futex;
-use sluice_sync_sim::spin::{Mcs, RawSpinLock, Tas};
+use sluice_sync_sim::spin::{Mcs, Queued, RawSpinLock, SpinLock, Tas};
 
 /// Computing between two operations: about what a round of the benchmark takes alone, 0.6 us, in cycles.
 const OUTSIDE: u64 = 1_500;
@@ -45,24 +45,41 @@ pub fn machine() -> Machine {
     })
 }
 
-/// glibc's plain mutex: 0 free, 1 taken, 2 taken and somebody sleeps.
-fn futex_lock(word: &AtomicU32) {
-    if word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        while word.swap(2, Ordering::Acquire) != 0 {
-            futex::wait(word, 2, None);
-        }
-    }
+/// glibc's plain mutex.
+struct FutexMutex {
+    /// 0 free, 1 taken, 2 taken and somebody sleeps.
+    word: CachePadded<AtomicU32>,
+    /// The kernel's lock of the hash bucket in which the sleepers of the word are: who sleeps looks at the word under
+    /// it, who wakes takes the sleeper out under it (kernel/futex/waitwake.c). The machine's parking has none.
+    bucket: CachePadded<SpinLock<(), Queued>>,
 }
 
-fn futex_unlock(word: &AtomicU32) {
-    if word.swap(0, Ordering::Release) == 2 {
-        futex::wake(word, 1);
+impl FutexMutex {
+    fn lock(&self) {
+        if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            while self.word.swap(2, Ordering::Acquire) != 0 {
+                let bucket = self.bucket.lock();
+                let sleeps = self.word.load(Ordering::Relaxed) == 2;
+                drop(bucket);
+                if sleeps {
+                    futex::wait(&self.word, 2, None);
+                }
+            }
+        }
+    }
+
+    fn unlock(&self) {
+        if self.word.swap(0, Ordering::Release) == 2 {
+            drop(self.bucket.lock());
+            futex::wake(&self.word, 1);
+        }
     }
 }
 
 /// A run of `threads` threads, each on its CPU.
 pub fn contend(machine: &Machine, threads: usize, small: Small) -> Report {
-    let word = CachePadded::new(AtomicU32::new(0));
+    let futex =
+        FutexMutex { word: CachePadded::new(AtomicU32::new(0)), bucket: CachePadded::new(SpinLock::new(())) };
     let atomic = CachePadded::new(AtomicU64::new(0));
     let (tas, mcs) = (CachePadded::new(Tas::new()), CachePadded::new(Mcs::new()));
     let combining = CachePadded::new(CombiningLock::new(OwnLine::<u64>(0)));
@@ -81,9 +98,9 @@ pub fn contend(machine: &Machine, threads: usize, small: Small) -> Report {
                     }
                 }
                 Small::Futex => {
-                    futex_lock(&word);
+                    futex.lock();
                     add();
-                    futex_unlock(&word);
+                    futex.unlock();
                 }
                 Small::TestAndSet => {
                     tas.lock();

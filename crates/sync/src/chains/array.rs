@@ -9,7 +9,7 @@
 use super::{Bucket, Node};
 use crate::face::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use crate::face::{CachePadded, SHRUNK, cpu, hint};
-use crate::rcu::Guard;
+use crate::rcu::{GracePeriod, Guard};
 use std::ptr;
 
 /// Somebody changes the chain.
@@ -27,6 +27,17 @@ const PAUSE_BITS: u32 = if SHRUNK { 1 } else { 6 };
 /// In `ready`: no chain uses the other link.
 const AT_ONCE: u64 = 1;
 
+/// When an array may be moved.
+pub(super) enum Ready {
+    /// Nobody knows yet.
+    Unknown,
+    AtOnce,
+    /// After a grace period of this number or a later one, whoever starts it.
+    After(u64),
+    /// When this grace period is over.
+    When(GracePeriod),
+}
+
 /// An array of buckets. Bucket `n` has the places whose top bits are `n`.
 pub(crate) struct Array<N: Node> {
     /// A power of two of them. *each: atomic (bucket)*
@@ -37,7 +48,7 @@ pub(crate) struct Array<N: Node> {
     groups_max: usize,
     /// The array that this one is moved to; null while there is none. *atomic (array)*
     next: AtomicPtr<Array<N>>,
-    /// 0 until it is known when this array may be moved; then the grace period to be waited for. *atomic (ready)*
+    /// A [`Ready`]: 0, [`AT_ONCE`], a period's number less 1, or the word of a period. *atomic (ready)*
     ready: AtomicU64,
     /// How far the move has come. Apart from what every reader looks at.
     progress: CachePadded<Progress>,
@@ -204,20 +215,27 @@ impl<N: Node> Array<N> {
         self.next.load(Ordering::Acquire)
     }
 
-    /// Whether this array may be moved, if `over` says of grace periods whether they are.
-    pub(super) fn is_ready(&self, over: impl Fn(u64) -> bool) -> bool {
-        // Acquire(ready): that the array is the current one; pairs with Release(ready) in set_ready().
+    /// When this array may be moved.
+    pub(super) fn ready(&self) -> Ready {
+        // Acquire(ready): that the array is the current one, and a period started; pairs with Release(ready) in set_ready().
         match self.ready.load(Ordering::Acquire) {
-            0 => false,
-            AT_ONCE => true,
-            period => over(period),
+            0 => Ready::Unknown,
+            AT_ONCE => Ready::AtOnce,
+            number if number.is_multiple_of(2) => Ready::After(number + 1),
+            period => Ready::When(GracePeriod::from_word(period)),
         }
     }
 
-    /// Says which grace period must be over before this array is moved.
-    pub(super) fn set_ready(&self, period: u64) {
-        // Release(ready): pairs with Acquire(ready) in is_ready().
-        self.ready.store(period, Ordering::Release);
+    /// Says when this array may be moved.
+    pub(super) fn set_ready(&self, ready: &Ready) {
+        let word = match *ready {
+            Ready::Unknown => 0,
+            Ready::AtOnce => AT_ONCE,
+            Ready::After(number) => number - 1,
+            Ready::When(period) => period.word(),
+        };
+        // Release(ready): pairs with Acquire(ready) in ready().
+        self.ready.store(word, Ordering::Release);
     }
 
     /// Undertakes to move up to `count` buckets; says which.

@@ -1,10 +1,10 @@
 //! Resizing: begins a move to a larger or smaller array, moves a few buckets at a time, and closes for good.
 
-use super::array::{Array, closed, is_array};
+use super::array::{Array, Ready, closed, is_array};
 use super::{Chains, Node};
 use crate::face::atomic::Ordering;
 use crate::face::{Mutant, SHRUNK, seeded};
-use crate::rcu::{GracePeriod, Guard};
+use crate::rcu::Guard;
 
 /// How many buckets a writer moves at least while a resize is under way, ...
 const MOVE_AT_ONCE: usize = if SHRUNK { 1 } else { 8 };
@@ -39,16 +39,32 @@ impl<N: Node + Send + Sync> Chains<N> {
     /// Begins to move to `buckets` buckets, a power of two. Does nothing, and says false, if there are so many
     /// already, or if the previous resize is not over; that includes its grace period.
     pub(crate) fn resize(&self, buckets: usize) -> bool {
-        let guard = self.read();
-        let Some(array) = self.current(&guard) else { return false };
-        if array.next(&guard).is_some() || array.len() == buckets {
-            return false;
+        loop {
+            let guard = self.read();
+            let Some(array) = self.current(&guard) else { return false };
+            if array.next(&guard).is_some() || array.len() == buckets {
+                return false;
+            }
+            // The chains of the array before this one use the links that the new one needs: its readers must be gone.
+            let over = match array.ready() {
+                Ready::Unknown => false,
+                Ready::AtOnce => true,
+                _ if seeded(Mutant::ResizeWithoutGracePeriod) => true,
+                Ready::When(period) => self.domain.poll(period),
+                Ready::After(number) if self.domain.is_over(number) => true,
+                // Many tables that grow side by side share a period: who started it sees to its end. But nobody waits
+                // for that who has let a resize go by.
+                Ready::After(number) if self.domain.has_started(number) && buckets <= 2 * array.len() => {
+                    false
+                }
+                Ready::After(_) => {
+                    array.set_ready(&Ready::When(self.domain.start()));
+                    // It may be over as soon as our own section is.
+                    continue;
+                }
+            };
+            return over && array.set_next(Box::new(array.successor(buckets)));
         }
-        // The chains of the array before this one use the links that the new one needs: its readers must be gone.
-        let over = |period| {
-            seeded(Mutant::ResizeWithoutGracePeriod) || self.domain.poll(GracePeriod::from_word(period))
-        };
-        array.is_ready(over) && array.set_next(Box::new(array.successor(buckets)))
     }
 
     /// Moves a few buckets if a resize is under way. Call it without a bucket's lock.
@@ -86,7 +102,7 @@ impl<N: Node + Send + Sync> Chains<N> {
         let retired = self.current.swap(old.next_ptr(), Ordering::AcqRel);
         debug_assert!(std::ptr::eq(retired, old), "only the current array is moved");
         // Readers of the old chains: the next resize waits for them.
-        new.set_ready(self.domain.start().word());
+        new.set_ready(&Ready::After(self.domain.next_period()));
         Retired(retired)
     }
 

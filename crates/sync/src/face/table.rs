@@ -4,18 +4,34 @@
 //! Queues link waiting threads by slot number instead of by pointer. A node that lives as long as the
 //! program can be looked at, woken and even written late without any question of lifetime, so queues need
 //! no `unsafe`; the cost is one more load per hop. Chunk `n` holds `64 << n` values and is made when the
-//! first thread of its range appears.
+//! first thread of its range appears; of large chunks only the piece that it is in.
 
 #[cfg(not(feature = "loom"))]
 use std::sync::OnceLock;
 
 const FIRST: usize = 64;
+/// How many values are made at once at most.
+#[cfg(not(feature = "loom"))]
+const PIECE: usize = 1024;
+/// The chunks that are one piece.
+#[cfg(not(feature = "loom"))]
+const WHOLE: usize = 1 + (PIECE / FIRST).ilog2() as usize;
+/// The chunks that are several.
+#[cfg(not(feature = "loom"))]
+const BROKEN: usize = 24 - WHOLE;
+
+/// Values that are made together.
+#[cfg(not(feature = "loom"))]
+type Piece<T> = OnceLock<Box<[T]>>;
 
 /// A value of `T` for every slot, made by `Default` at first use.
 pub struct SlotTable<T> {
     /// Chunk `n` begins at slot `64 * (2^n - 1)`. *each set once*
     #[cfg(not(feature = "loom"))]
-    chunks: [OnceLock<Box<[T]>>; 24],
+    whole: [Piece<T>; WHOLE],
+    /// The chunks behind those. *each set once, with each of its pieces*
+    #[cfg(not(feature = "loom"))]
+    broken: [OnceLock<Box<[Piece<T>]>>; BROKEN],
     /// *immutable*
     #[cfg(feature = "loom")]
     values: Vec<T>,
@@ -26,7 +42,7 @@ impl<T: Default> SlotTable<T> {
     /// An empty table.
     #[allow(clippy::new_without_default)]
     pub const fn new() -> Self {
-        SlotTable { chunks: [const { OnceLock::new() }; 24] }
+        SlotTable { whole: [const { OnceLock::new() }; WHOLE], broken: [const { OnceLock::new() }; BROKEN] }
     }
 
     /// The value of `slot`.
@@ -39,16 +55,22 @@ impl<T: Default> SlotTable<T> {
     /// As [`get`](Self::get), if `slot` is one of the lowest and there are values of them.
     #[inline]
     pub(crate) fn near(&self, slot: u32) -> Option<&T> {
-        self.chunks[0].get()?.get(slot as usize)
+        self.whole[0].get()?.get(slot as usize)
     }
 
     /// As [`get`](Self::get), of any slot.
     #[inline(never)]
     fn get_far(&self, slot: u32) -> &T {
-        let at = slot as usize + FIRST;
-        let chunk = (at.ilog2() - FIRST.ilog2()) as usize;
-        let values = self.chunks[chunk].get_or_init(|| (0..FIRST << chunk).map(|_| T::default()).collect());
-        &values[at - (FIRST << chunk)]
+        let (chunk, at) = place_of(slot);
+        let (piece, len) = match chunk.checked_sub(WHOLE) {
+            None => (&self.whole[chunk], FIRST << chunk),
+            Some(broken) => {
+                let pieces = self.broken[broken]
+                    .get_or_init(|| (0..(FIRST << chunk) / PIECE).map(|_| OnceLock::new()).collect());
+                (&pieces[at / PIECE], PIECE)
+            }
+        };
+        &piece.get_or_init(|| (0..len).map(|_| T::default()).collect())[at % len]
     }
 
     /// The value of `slot` if it was made.
@@ -60,9 +82,11 @@ impl<T: Default> SlotTable<T> {
     /// As [`peek`](Self::peek), of any slot.
     #[inline(never)]
     fn peek_far(&self, slot: u32) -> Option<&T> {
-        let at = slot as usize + FIRST;
-        let chunk = (at.ilog2() - FIRST.ilog2()) as usize;
-        self.chunks.get(chunk)?.get()?.get(at - (FIRST << chunk))
+        let (chunk, at) = place_of(slot);
+        match chunk.checked_sub(WHOLE) {
+            None => self.whole[chunk].get()?.get(at),
+            Some(broken) => self.broken.get(broken)?.get()?[at / PIECE].get()?.get(at % PIECE),
+        }
     }
 
     /// The values made so far: at least those of every slot that was ever looked up.
@@ -72,11 +96,23 @@ impl<T: Default> SlotTable<T> {
 
     /// As [`iter`](Self::iter), each with its slot.
     pub fn numbered(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.chunks.iter().enumerate().flat_map(|(chunk, values)| {
-            let first = ((FIRST << chunk) - FIRST) as u32;
-            (first..).zip(values.get().into_iter().flatten())
-        })
+        let first_of = |chunk: usize| ((FIRST << chunk) - FIRST) as u32;
+        let whole = (0..).map(first_of).zip(&self.whole);
+        let broken = (WHOLE..)
+            .map(first_of)
+            .zip(&self.broken)
+            .flat_map(|(first, pieces)| (first..).step_by(PIECE).zip(pieces.get().into_iter().flatten()));
+        whole.chain(broken).flat_map(|(first, values)| (first..).zip(values.get().into_iter().flatten()))
     }
+}
+
+/// The chunk of `slot`, and where in it that is.
+#[cfg(not(feature = "loom"))]
+#[inline]
+fn place_of(slot: u32) -> (usize, usize) {
+    let at = slot as usize + FIRST;
+    let chunk = (at.ilog2() - FIRST.ilog2()) as usize;
+    (chunk, at - (FIRST << chunk))
 }
 
 #[cfg(feature = "loom")]
@@ -124,5 +160,15 @@ mod tests {
         assert!(table.numbered().any(|(slot, _)| slot == far));
         let used = table.numbered().filter(|(_, value)| value.load(Ordering::Relaxed) != 0);
         assert!(used.into_iter().all(|(slot, value)| value.load(Ordering::Relaxed) == slot + 1));
+    }
+
+    #[test]
+    fn a_far_slot_does_not_make_all_of_its_chunk() {
+        let table: SlotTable<AtomicU32> = SlotTable::new();
+        table.get((1 << 20) - 1).store(7, Ordering::Relaxed);
+        assert_eq!(table.iter().count(), PIECE);
+        let found = table.numbered().find(|(_, value)| value.load(Ordering::Relaxed) == 7);
+        assert_eq!(found.map(|(slot, _)| slot), Some((1 << 20) - 1));
+        assert!(table.peek((1 << 20) - 1 - PIECE as u32).is_none() && table.peek(3).is_none());
     }
 }

@@ -263,8 +263,10 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
         let array = self.bucket.array;
         let entries = array.counter(place_of(position)).tally(1, weight);
         let most = most_in_group(array.group_len());
-        if usize::try_from(entries).is_ok_and(|entries| entries > most) {
-            self.aftermath.buckets = 2 * array.len();
+        if let Ok(entries) = usize::try_from(entries)
+            && entries > most
+        {
+            self.aftermath.buckets = if entries > 2 * most { 4 } else { 2 } * array.len();
         }
         self.aftermath.note_change(self.bucket);
         Ok(position)

@@ -1,8 +1,9 @@
 //! Sharded identifier allocator: each CPU hands out numbers from a range of its own.
 //!
 //! # Theory
-//! A common counter gives a CPU `RANGE` numbers at a time; freed numbers stay with the CPU that freed them and
-//! are given out first. When the common counter has reached its end, a CPU takes from the others.
+//! Each CPU has its first `RANGE` numbers from the start, so that all can begin at once; a common counter gives it as many
+//! more at a time. Freed numbers stay with the CPU that freed them and are given out first. When the common counter
+//! has reached its end, a CPU takes from the others.
 //!
 //! # Then
 //! - a number is given out again only after it was freed;
@@ -22,15 +23,16 @@ const RANGE: u64 = if crate::face::SHRUNK { 2 } else { 1024 };
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// Never given out yet.
-    fresh: Range<u64>,
+    /// Never given out yet; none before anybody asked.
+    fresh: Option<Range<u64>>,
     /// Given out and freed.
     freed: Vec<u64>,
 }
 
 impl Shard {
-    fn take(&mut self) -> Option<u64> {
-        self.freed.pop().or_else(|| self.fresh.next())
+    /// A number of this CPU's, whose first ones are `first`.
+    fn take(&mut self, first: impl FnOnce() -> Range<u64>) -> Option<u64> {
+        self.freed.pop().or_else(|| self.fresh.get_or_insert_with(first).next())
     }
 }
 
@@ -38,16 +40,24 @@ impl Shard {
 #[derive(Debug)]
 pub struct Ida {
     shards: PerCpu<Mutex<Shard>>,
-    /// The first number that no CPU has taken. *atomic*
+    /// The first number. *immutable*
+    start: u64,
+    /// The first number that no CPU has taken, or one behind the last. *atomic*
     next: CachePadded<AtomicU64>,
-    /// One past the last number. *immutable*
+    /// One past the last number, and far from where `next` would wrap. *immutable*
     end: u64,
 }
+
+/// Numbers at the end of all that are not given out: many who find none left may move `next` past the last together.
+const BEYOND: u64 = 1 << 32;
 
 impl Ida {
     /// An allocator of the numbers in `range`.
     pub fn new(range: Range<u64>) -> Self {
-        Ida { shards: PerCpu::default(), next: CachePadded::new(AtomicU64::new(range.start)), end: range.end }
+        let (shards, start) = (PerCpu::default(), range.start);
+        let end = range.end.min(u64::MAX - BEYOND);
+        let next = CachePadded::new(AtomicU64::new(start.saturating_add(shards.len() as u64 * RANGE)));
+        Ida { shards, start, next, end }
     }
 
     /// A number that nobody has; `None` when all are taken.
@@ -56,25 +66,39 @@ impl Ida {
         let own = self.shards.get(here)?;
         {
             let mut own = own.lock();
-            if let Some(id) = own.take() {
+            if let Some(id) = own.take(|| self.first_of(here)) {
                 return Some(id);
             }
             if let Some(range) = self.take_range() {
-                own.fresh = range;
-                return own.take();
+                return own.fresh.insert(range).next();
             }
         }
         // Not under our own lock: two that take from each other would wait for each other.
         let cpus = self.shards.len();
-        let mut others = (0..cpus).filter_map(|n| self.shards.get((here + n) & (cpus - 1)));
-        others.find_map(|shard| shard.lock().take())
+        let mut others = (0..cpus).map(|n| (here + n) & (cpus - 1));
+        others.find_map(|cpu| self.shards.get(cpu)?.lock().take(|| self.first_of(cpu)))
+    }
+
+    /// The `RANGE` numbers from `start` on, as far as there are any.
+    fn range_from(&self, start: u64) -> Range<u64> {
+        start.min(self.end)..start.saturating_add(RANGE).min(self.end)
+    }
+
+    /// The numbers that `cpu` has from the start.
+    fn first_of(&self, cpu: usize) -> Range<u64> {
+        self.range_from(self.start.saturating_add(cpu as u64 * RANGE))
     }
 
     fn take_range(&self) -> Option<Range<u64>> {
-        // Relaxed: a number publishes nothing, and the counter's own order keeps ranges apart.
-        let grow = |next: u64| (next < self.end).then(|| next.saturating_add(RANGE).min(self.end));
-        let start = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).ok()?;
-        Some(start..start.saturating_add(RANGE).min(self.end))
+        // Relaxed: a number publishes nothing, and the counter's own order keeps ranges apart. Added without a look, since
+        // many may come together.
+        let start = self.next.fetch_add(RANGE, Ordering::Relaxed);
+        if start >= self.end {
+            // Lest it move for ever. Whoever adds meanwhile finds it behind the end, too.
+            self.next.store(self.end, Ordering::Relaxed);
+            return None;
+        }
+        Some(self.range_from(start))
     }
 
     /// Gives `id` back. The caller had it from [`alloc`](Self::alloc) and has freed it only once.

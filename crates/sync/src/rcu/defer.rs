@@ -34,8 +34,9 @@ use crate::{LockClass, Mutex, MutexGuard};
 use std::collections::VecDeque;
 
 /// How many pieces of work share a grace period: its barrier interrupts every CPU that runs a thread of the process, so
-/// a thread that removes a name a microsecond does that 4,000 times a second, not 16,000 times as with 64.
-const BATCH: usize = if SHRUNK { 2 } else { 256 };
+/// a thread that removes a name a microsecond does that 4,000 times a second, not 16,000 times as with 64
+/// (`examples/defer.rs`, the table in DESIGN.md).
+pub(super) const BATCH: usize = if SHRUNK { 2 } else { 256 };
 /// How many later batches are filled before a thread starts the period that a batch waits for, if nobody else does.
 const FILLED_BEFORE_START: usize = if SHRUNK { 0 } else { 1 };
 /// How many are filled before it starts one although somebody else did: that one may be idle, and not look for its end.
@@ -116,10 +117,10 @@ impl Domain {
         let slot = thread::slot();
         let mut bag = self.bags.get(slot).lock();
         bag.open.push(Box::new(work));
-        if bag.open.len() < BATCH {
+        if bag.open.len() < self.batch {
             return;
         }
-        let work = std::mem::replace(&mut bag.open, Vec::with_capacity(BATCH));
+        let work = std::mem::replace(&mut bag.open, Vec::with_capacity(self.batch));
         bag.batches.push_back(Batch { from_period: self.next_period(), work });
         let (started, full) = (bag.started, bag.batches.len() > BATCHES_MAX);
         drop(bag);

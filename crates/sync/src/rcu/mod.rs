@@ -77,6 +77,8 @@ pub struct Domain {
     completed: CachePadded<AtomicU64>,
     /// What each thread wants done later. *each protected by its mutex*
     bags: SlotTable<CachePadded<Bag>>,
+    /// How many pieces of work share a grace period. *immutable*
+    batch: usize,
 }
 
 /// A read section: what was reachable when it began is not freed before it ends. It stays on its thread.
@@ -92,7 +94,7 @@ pub struct Guard<'d> {
 pub struct GracePeriod(u64);
 
 impl GracePeriod {
-    /// A number other than 0 and 1 that stands for the period, to be kept in an atomic.
+    /// An odd number other than 1 that stands for the period, to be kept in an atomic.
     pub(crate) fn word(self) -> u64 {
         self.0
     }
@@ -107,12 +109,20 @@ impl Domain {
     const_new! {
         /// A domain without readers.
         pub fn new() -> Self {
+            Domain::with_batch(defer::BATCH)
+        }
+    }
+
+    const_new! {
+        /// As [`new`](Self::new), and `batch` pieces of deferred work share a grace period.
+        pub fn with_batch(batch: usize) -> Self {
             Domain {
                 readers: Readers::new(),
                 order: CachePadded::new(AtomicU64::new(STEP | 1)),
                 epoch: CachePadded::new(AtomicU64::new(STEP | 1)),
                 completed: CachePadded::new(AtomicU64::new(0)),
                 bags: SlotTable::new(),
+                batch,
             }
         }
     }
@@ -143,21 +153,21 @@ impl Domain {
         GracePeriod(target)
     }
 
-    /// The number of the first period to be started from now on.
-    fn next_period(&self) -> u64 {
+    /// The number of the first period to be started from now on: odd, and not 1.
+    pub(crate) fn next_period(&self) -> u64 {
         // Release(order): what was unlinked before; pairs with AcqRel(order) in start(). A read-modify-write, or that
         // could not see it. Acquire: older unlinks, as there.
         self.order.fetch_add(0, Ordering::AcqRel) + STEP
     }
 
     /// Whether a period numbered `number` or later was started.
-    fn has_started(&self, number: u64) -> bool {
+    pub(crate) fn has_started(&self, number: u64) -> bool {
         // Relaxed: a hint.
         self.order.load(Ordering::Relaxed) >= number
     }
 
     /// Whether a period numbered `number` or later is known to be over.
-    fn is_over(&self, number: u64) -> bool {
+    pub(crate) fn is_over(&self, number: u64) -> bool {
         // Acquire(completed): pairs with Release(completed) in complete(): another thread saw the readers leave.
         self.completed.load(Ordering::Acquire) >= number
     }
