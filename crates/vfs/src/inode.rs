@@ -42,14 +42,15 @@ use sluice_sync::{Gap, Mutex, OnceLock, SeqLock};
 /// One file of a [`Superblock`](crate::Superblock).
 #[repr(C)]
 pub struct Inode {
-    /// Extended attributes and file locks, once there are any. *Set once.*
-    extra: OnceLock<Box<Extra>>,
     /// Inode number. *Immutable.*
     ino: u64,
     /// What the inodes of the file system share. *Immutable.*
     pub(crate) shared: Ref<Shared>,
     /// Type, and contents of what is no regular file. *Immutable; directories are protected by their own locks.*
     pub(crate) body: Body,
+    /// Extended attributes and file locks, once there are any. Every close looks at it: not beside the count of
+    /// references. *Set once.*
+    extra: OnceLock<Box<Extra>>,
     /// *Each protected by itself.*
     pub(crate) times: Times,
     /// When the inode was made: a packed [`Timestamp`]. *Immutable.*
@@ -131,10 +132,10 @@ impl Inode {
         let now = Timestamp::now();
         let attr = Attr::new(init.mode & S_IALLUGO, init.uid, init.gid);
         let inode = Ref::new(Inode {
-            extra: OnceLock::new(),
             ino,
             shared: shared.clone(),
             body,
+            extra: OnceLock::new(),
             times: Times::new(now),
             born: now.pack(),
             _who_opens: Gap::new(),
@@ -143,7 +144,7 @@ impl Inode {
             _who_links: Gap::new(),
             data: FileData::new(),
         });
-        name_fields!(inode, Inode { extra, ino, shared, body, times, born, attr, links, data });
+        name_fields!(inode, Inode { ino, shared, body, extra, times, born, attr, links, data });
         InodeRef(inode)
     }
 
