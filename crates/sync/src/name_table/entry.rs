@@ -14,7 +14,7 @@ const LOAD_MAX: usize = 4;
 const WAITS_MAX: u32 = 4;
 /// ... and the array is grown at once to so many buckets for each CPU, since who waits now waits until it has grown: two
 /// that change names side by side then seldom meet. Not beyond: who lists the directory passes all buckets.
-const CROWD_BUCKETS: usize = 32;
+const CROWD_BUCKETS: usize = 64;
 
 /// How many entries a group of `buckets` buckets, a power of two, may have before the array is grown: two standard
 /// deviations more than when all are full. Hashes fall by chance, and with less the first of many groups that has luck
@@ -80,20 +80,20 @@ struct Aftermath<'t, V: Clone + Send + Sync + 'static> {
 
 impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
     fn new(table: &'t NameTable<V>) -> Self {
-        Aftermath { table, section: Some(table.read()), unlinked: None, buckets: 0, changed: false }
+        Aftermath { table, section: None, unlinked: None, buckets: 0, changed: false }
     }
 
     /// Locks the bucket of `place`. None if the table was killed.
     #[track_caller]
-    fn lock(&self, place: u64, ask: Ask) -> Option<(Bucket<'t, V>, Held)> {
-        let (chains, section) = (&self.table.chains, self.section.as_ref()?);
+    fn lock(&mut self, place: u64, ask: Ask) -> Option<(Bucket<'t, V>, Held)> {
+        // A resize waits for sections, and would make this wait shorter.
+        self.section = None;
+        let chains = &self.table.chains;
         loop {
-            let (bucket, held) = self.table.watch.lock(
-                ask,
-                || chains.try_lock(place, section).map(Some),
-                || chains.lock(place, section),
-            );
-            if let Some(bucket) = bucket {
+            let (found, held) =
+                self.table.watch.lock(ask, || chains.try_lock(place).map(Some), || chains.lock(place));
+            if let Some((bucket, section)) = found {
+                self.section = Some(section);
                 return Some((bucket, held));
             }
             if chains.is_closed() {
@@ -136,7 +136,7 @@ impl<V: Clone + Send + Sync + 'static> Drop for Aftermath<'_, V> {
 impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
     #[track_caller]
     pub(super) fn new(table: &'t NameTable<V>, hash: u64, bytes: &'t [u8], level: u8) -> Option<Self> {
-        let (name, aftermath) = (Name { hash, bytes }, Aftermath::new(table));
+        let (name, mut aftermath) = (Name { hash, bytes }, Aftermath::new(table));
         let (bucket, _held) = aftermath.lock(name.place(), Ask::BUCKET.at(level))?;
         Some(LockedEntry { name, bucket, _held, aftermath })
     }
@@ -179,7 +179,7 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
     ) -> Option<Self> {
         let names = [first, second].map(|(hash, bytes)| Name { hash, bytes });
         let [a, b] = names.map(|name| name.place());
-        let aftermath = Aftermath::new(table);
+        let mut aftermath = Aftermath::new(table);
         let (low, held) = aftermath.lock(a.min(b), Ask::BUCKET)?;
         if low.covers(a.max(b)) {
             return Some(LockedPair { names, low, high: None, _held: (held, None), aftermath });
