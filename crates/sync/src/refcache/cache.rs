@@ -9,6 +9,9 @@ use std::collections::VecDeque;
 /// How many objects a cache holds counts of: a power of two.
 const WAYS: usize = if SHRUNK { 1 } else { 1024 };
 
+/// After so many counts a thread flushes its cache.
+pub(super) const TURNS: u32 = if SHRUNK { 2 } else { 2048 };
+
 /// A count of one object.
 #[derive(Clone, Copy)]
 struct Way {
@@ -28,8 +31,8 @@ pub(super) struct Cache {
     used: Vec<u16>,
     /// The epoch in which each review began, oldest first.
     reviews: VecDeque<(u64, Object)>,
-    /// How often something was counted since the cache was last flushed.
-    pub(super) turns: u32,
+    /// How often something may be counted before the owner flushes it; below 0 when that is late.
+    turns_left: i32,
     /// How often the owner has flushed it again in the epoch of its last flush.
     pub(super) again: u32,
     /// Room for what a flush finds dead, empty between flushes.
@@ -53,7 +56,7 @@ impl Cache {
                 ways: None,
                 used: Vec::new(),
                 reviews: VecDeque::new(),
-                turns: 0,
+                turns_left: 0,
                 again: 0,
                 dead: Vec::new(),
             }
@@ -64,15 +67,22 @@ impl Cache {
         self.ways.is_some()
     }
 
-    /// Makes room for counts.
-    pub(super) fn enlist(&mut self) {
+    /// Makes room for counts. The first flush is due `later` turns later than others.
+    pub(super) fn enlist(&mut self, later: u32) {
+        self.turns_left = (TURNS + later).cast_signed();
         self.ways = Some(Box::new([Way::EMPTY; WAYS]));
         self.used = Vec::with_capacity(WAYS);
     }
 
     /// Whether nothing was counted since the last flush.
     pub(super) fn is_idle(&self) -> bool {
-        self.turns == 0
+        self.used.is_empty()
+    }
+
+    /// Whether the owner should flush it.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.turns_left <= 0
     }
 
     /// The opposite of [`enlist`](Self::enlist), after a flush; returns the reviews, which somebody must take over.
@@ -95,7 +105,7 @@ impl Cache {
         let here = way.object == Some(object);
         if here {
             way.delta += delta;
-            self.turns = self.turns.wrapping_add(1);
+            self.turns_left = self.turns_left.wrapping_sub(1);
         }
         here
     }
@@ -103,7 +113,7 @@ impl Cache {
     /// Counts `delta` references of `object`, for which what was counted in its way makes room. The cache is enlisted.
     pub(super) fn count_anew(&mut self, object: Object, delta: i64, epoch: &AtomicU64) {
         let Some(ways) = &mut self.ways else { return };
-        self.turns = self.turns.wrapping_add(1);
+        self.turns_left = self.turns_left.wrapping_sub(1);
         let at = spread(object) & (WAYS - 1);
         match std::mem::replace(&mut ways[at], Way { object: Some(object), delta }) {
             Way { object: Some(object), delta } => self.give_up(object, delta, epoch),
@@ -129,7 +139,7 @@ impl Cache {
 
     /// Gives up all counts.
     pub(super) fn flush(&mut self, epoch: &AtomicU64) {
-        self.turns = 0;
+        self.turns_left = TURNS.cast_signed();
         let Some(mut ways) = self.ways.take() else { return };
         while let Some(at) = self.used.pop() {
             let way = std::mem::replace(&mut ways[usize::from(at)], Way::EMPTY);

@@ -1,7 +1,7 @@
 //! Worlds: the caches that count one set of objects, and the epochs in which all of them are flushed.
 
 use super::blocks::{Blocks, Depot, Kind};
-use super::cache::Cache;
+use super::cache::{Cache, TURNS};
 use super::object::Object;
 use crate::Mutex;
 use crate::face::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -10,8 +10,9 @@ use crate::owner_lock::{Inside, OwnerLock};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 
-/// After so many counts a thread flushes its cache.
-const TURNS: u32 = if SHRUNK { 2 } else { 2048 };
+/// The first flush of a cache comes later by so many counts for each slot: threads that begin together and do the same would
+/// also flush together, and meet at the objects that all of them count.
+const TURNS_APART: u32 = if SHRUNK { 0 } else { 797 };
 /// A thread that has flushed its cache so often again in one epoch waits no longer for the others. It is not done at the
 /// first time because the barrier that it takes interrupts every CPU.
 const PATIENCE: u32 = if SHRUNK { 1 } else { 4 };
@@ -147,7 +148,7 @@ impl World {
     /// Ends a counting in `cache`, that of `shard`.
     #[inline]
     fn finish(&self, shard: &Shard, cache: Inside<'_, Cache>) {
-        let due = cache.turns >= TURNS;
+        let due = cache.is_due();
         drop(cache);
         if due {
             self.maintain(shard);
@@ -217,7 +218,7 @@ impl World {
     fn enlist<'a>(&self, shard: &'a Shard) -> Inside<'a, Cache> {
         let mut enlisted = self.enlisted.lock();
         let mut cache = self.own(shard);
-        cache.enlist();
+        cache.enlist(thread::slot().wrapping_mul(TURNS_APART) % TURNS);
         // Relaxed, both: written under this lock. The cache has yet to be flushed in this epoch.
         shard.flushed.store(self.epoch.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
         // Relaxed: publishes nothing. If the last flush of this epoch was counted already, who did it waits for
