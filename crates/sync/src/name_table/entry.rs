@@ -56,7 +56,7 @@ impl Name<'_> {
 
 /// What is to be done when the buckets are unlocked.
 pub(super) struct Aftermath<'t, V: Clone + Send + Sync + 'static> {
-    table: &'t NameTable<V>,
+    pub(super) table: &'t NameTable<V>,
     /// Open while a bucket is locked: nobody may wait for a grace period then, and `defer` does not inside a section.
     section: Option<Guard<'t>>,
     /// To be freed.

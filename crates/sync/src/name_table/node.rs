@@ -99,35 +99,36 @@ impl<V: 'static> NameNode<V> {
         node
     }
 
-    /// Whether lookups find it, whatever becomes of a move.
     #[inline]
-    pub(super) fn stands(&self) -> bool {
+    fn is(&self, standing: Standing) -> bool {
         // Acquire(standing): of an entry that arrived, that the other left; pairs with Release(standing) in stand().
-        self.standing.load(Ordering::Acquire) == Standing::Stands as u8
+        self.standing.load(Ordering::Acquire) == standing as u8
     }
 
-    /// Whether lookups find the entry, which is in a chain of `array` and is moved or was when [`stands`](Self::stands)
-    /// was asked. If not, they go on to what was behind it before they asked.
+    /// Whether lookups find it, without a look at any other.
+    #[inline]
+    pub(super) fn stands(&self) -> bool {
+        self.is(Standing::Stands)
+    }
+
+    /// Whether lookups find the entry, which is in a chain of `array` and did not [stand](Self::stands) just now. If not,
+    /// they go on to what was behind it before they asked.
     #[cold]
     pub(super) fn stands_by_now(&self, array: &Array<Self>) -> bool {
-        let is = |standing| {
-            // Acquire(standing): as in stands().
-            move |node: &Self| node.standing.load(Ordering::Acquire) == standing as u8
-        };
-        if !is(Standing::Arrives)(self) {
-            return !is(Standing::Left)(self);
+        if !self.is(Standing::Arrives) {
+            return !self.is(Standing::Left);
         }
         // Acquire(leaving): if it is of a later move, that ours is over; pairs with Release(leaving) in set_leaving().
         let leaving = array.bucket(self.place()).leaving.load(Ordering::Acquire);
         // SAFETY: set before this entry came into the chain where the caller's section found it; what leaves, in this
         // move or in a later one, is freed a grace period after it was unlinked.
         let has_left = unsafe { leaving.as_ref() }.is_none_or(|leaving| !leaving.stands());
-        has_left || !is(Standing::Arrives)(self)
+        has_left || !self.is(Standing::Arrives)
     }
 
     /// Says how the entry, whose bucket the caller has locked, stands from now on.
     pub(super) fn stand(&self, standing: Standing) {
-        // Release(standing): what came before in the move; pairs with Acquire(standing) in stands() and stands_by_now().
+        // Release(standing): what came before in the move; pairs with Acquire(standing) in is().
         self.standing.store(standing as u8, Ordering::Release);
     }
 

@@ -24,7 +24,7 @@
 //! # Ordering
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
-//! | standing | `NameNode::stand` | `stands`, `stands_by_now` | that the other name's entry arrived, or has left |
+//! | standing | `NameNode::stand` | `NameNode::is` | that the other name's entry arrived, or has left |
 //! | leaving | `NameBucket::set_leaving` | `stands_by_now` | that the bucket's earlier moves are over |
 //!
 //! # Cost
@@ -36,6 +36,7 @@ use super::node::{NameNode, Standing, insert_at, name_at, place_of};
 use crate::chains::Place;
 use crate::face::{Mutant, seeded};
 use crate::lock_debug::{Ask, Held};
+use std::ptr;
 
 /// Two names whose buckets the caller has locked; unlocks them when dropped.
 pub struct LockedPair<'t, V: Clone + Send + Sync + 'static> {
@@ -55,8 +56,13 @@ enum Second<'t, V: Clone + Send + Sync + 'static> {
 }
 
 impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
-    /// Of names of two tables that have the same readers.
+    /// Of names of two tables.
+    ///
+    /// # Panics
+    /// If these have readers of different domains: what leaves one table is read by way of the other.
     pub fn between(first: LockedEntry<'t, V>, second: LockedEntry<'t, V>) -> Self {
+        let [one, other] = [&first, &second].map(|entry| entry.aftermath.table.chains.domain);
+        assert!(ptr::eq(one, other), "the tables are of two domains");
         LockedPair { second: Second::Elsewhere(second), first }
     }
 
