@@ -11,7 +11,7 @@ const PAGE: usize = 4096;
 
 /// A file and what it lives in.
 struct File {
-    _superblock: sluice_sync::Arc<Superblock>,
+    superblock: sluice_sync::Arc<Superblock>,
     inode: InodeRef,
     cred: Cred,
 }
@@ -23,7 +23,7 @@ impl File {
         let cred = Cred::root();
         let new = NewInode { kind: NewKind::Regular, mode: 0o644, umask: 0 };
         let inode = superblock.root().create(&cred, b"f", &new).expect("a fresh name");
-        let file = File { _superblock: superblock, inode, cred };
+        let file = File { superblock, inode, cred };
         (0..pages).for_each(|page| file.write(page * PAGE, &[0; PAGE]));
         file
     }
@@ -120,6 +120,35 @@ fn reads_beside_overlapping_writes_are_never_torn_whatever_the_schedule() {
                     file.read(PAGE - 100, &mut bytes);
                     assert!(bytes.iter().all(|byte| *byte == bytes[0]), "torn, seed {seed}");
                 }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_snapshot_beside_writes_holds_each_whole_and_none_that_comes_later_whatever_the_schedule() {
+    const LEN: usize = PAGE + 200;
+    for seed in 0..60 {
+        let machine = Machine::named("skylake-4").seed(seed);
+        let file = machine.prepare(4, || File::new(3));
+        machine.run(4, |cpu| {
+            for round in 0..10 {
+                cpu.work(cpu.random(400));
+                if cpu.id() < 2 {
+                    file.write(PAGE - 100, &[(2 * round + cpu.id()) as u8; LEN]);
+                    continue;
+                }
+                let snapshot = file.superblock.root().snapshot().expect("there is room");
+                let copy = snapshot.root().lookup(&file.cred, b"f").expect("it is there throughout");
+                let read = || {
+                    let mut bytes = [0; LEN];
+                    assert_eq!(copy.read_at(PAGE as u64 - 100, &mut bytes, false), Ok(LEN));
+                    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "torn, seed {seed}");
+                    bytes[0]
+                };
+                let first = read();
+                cpu.work(cpu.random(400));
+                assert_eq!(read(), first, "a later write shows in the snapshot, seed {seed}");
             }
         });
     }

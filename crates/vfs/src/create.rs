@@ -1,7 +1,7 @@
 //! Create: new inodes and new names for them.
 
 use crate::inode::{Body, InodeInit, settle};
-use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP};
+use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP, Timestamp};
 use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, PATH_MAX};
 use sluice_sync::rcu::{self, Guard};
 use sluice_sync::refcache::Ref;
@@ -215,7 +215,7 @@ impl InodeRef {
             mode |= S_ISGID;
         }
         let nlink = if is_dir { 2 } else { 1 };
-        let init = InodeInit { file_type, mode, uid: cred.uid, gid, nlink };
+        let init = InodeInit { file_type, mode, uid: cred.uid, gid, nlink, born: Timestamp::now() };
         let inode = Inode::allocate(&self.shared, ino, init, body);
         if let Some(inherited) = acls {
             inode.change_acls(|_, acls| {

@@ -74,6 +74,13 @@ impl Dir {
         }
     }
 
+    /// The names of what is `wanted`, in the order of their positions. One that comes or goes meanwhile may be there.
+    pub(crate) fn list(&self, wanted: impl Fn(&Inode) -> bool) -> Vec<(Box<[u8]>, InodeRef)> {
+        let section = self.names.read();
+        let entries = self.names.after(0, &section).filter(|(_, _, inode)| wanted(inode));
+        entries.map(|(_, name, inode)| (name.into(), inode.clone())).collect()
+    }
+
     /// The directory that holds this one's name; none for the root.
     pub(crate) fn parent<'g>(&'g self, section: &'g Guard<'_>) -> Option<&'g InodeRef> {
         self.parent.load(section).as_ref()
@@ -243,11 +250,7 @@ impl InodeRef {
     pub(crate) fn dismantle(&self) -> Vec<InodeRef> {
         let Ok(dir) = self.as_dir() else { return Vec::new() };
         dir.set_parent(None);
-        let subdirectories: Vec<_> = {
-            let section = dir.names.read();
-            let entries = dir.names.after(0, &section).filter(|(_, _, inode)| inode.is_dir());
-            entries.map(|(_, name, inode)| (Box::<[u8]>::from(name), inode.clone())).collect()
-        };
+        let subdirectories = dir.list(|inode| inode.is_dir());
         for (name, _) in &subdirectories {
             // Freed by whoever counts references, it may be with a name of a living file system locked.
             if let Some(mut entry) = dir.names.lock_nested(self.shared.hasher.hash(name), name, DYING) {

@@ -100,6 +100,25 @@ impl Fs {
         self.root().umount(path, flags)
     }
 
+    /// A new, independent tree with the directory at `path` for its root, as it is now. Contents are shared: a page
+    /// takes memory once until one side writes it, though each file system counts it as used.
+    ///
+    /// ```
+    /// # use sluice_vfs::Fs;
+    /// let fs = Fs::new();
+    /// fs.write("/plan", "first")?;
+    /// let before = fs.snapshot("/")?;
+    /// fs.write("/plan", "second")?;
+    /// assert_eq!(before.read_to_string("/plan")?, "first");
+    /// # Ok::<(), sluice_vfs::Errno>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Process::snapshot`].
+    pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<Fs, Errno> {
+        self.root().snapshot(path).map(Fs::with_superblock)
+    }
+
     /// The whole contents of a file.
     ///
     /// # Errors

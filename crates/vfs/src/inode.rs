@@ -108,6 +108,8 @@ pub(crate) struct InodeInit {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) nlink: u32,
+    /// When the inode was made; all its times begin so.
+    pub(crate) born: Timestamp,
 }
 
 impl Body {
@@ -129,15 +131,14 @@ impl Inode {
     /// A new inode with the number `ino`, which was counted when it was taken; reachable only by the returned reference.
     pub(crate) fn allocate(shared: &Ref<Shared>, ino: u64, init: InodeInit, body: Body) -> InodeRef {
         debug_assert_eq!(body.file_type(), init.file_type);
-        let now = Timestamp::now();
         let attr = Attr::new(init.mode & S_IALLUGO, init.uid, init.gid);
         let inode = Ref::new(Inode {
             ino,
             shared: shared.clone(),
             body,
             extra: OnceLock::new(),
-            times: Times::new(now),
-            born: now.pack(),
+            times: Times::new(init.born),
+            born: init.born.pack(),
             _who_opens: Gap::new(),
             attr: SeqLock::with_class(&INODE_ATTR, attr),
             links: Links::new(init.nlink),
@@ -195,8 +196,13 @@ impl Inode {
             atime: self.times.atime(),
             mtime: self.times.mtime(),
             ctime: self.times.ctime(),
-            btime: Timestamp::unpack(self.born),
+            btime: self.born(),
         }
+    }
+
+    /// When the inode was made.
+    pub(crate) fn born(&self) -> Timestamp {
+        Timestamp::unpack(self.born)
     }
 
     /// The size that `stat` shows, in bytes.

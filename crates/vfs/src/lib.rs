@@ -50,6 +50,7 @@ mod process;
 mod readdir;
 mod remove;
 mod rename;
+mod snapshot;
 mod stat;
 mod superblock;
 mod times;

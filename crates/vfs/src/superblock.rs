@@ -5,7 +5,7 @@ use crate::dir::NameHasher;
 use crate::inode::{Body, InodeInit, settle};
 use crate::lock_class::{SUPERBLOCK_OBSERVERS, SUPERBLOCK_RENAME};
 use crate::open_counts::OpenCounts;
-use crate::stat::S_IALLUGO;
+use crate::stat::{S_IALLUGO, Timestamp};
 use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, StatFs};
 use sluice_locks::{DomainOptions, LockDomain};
 use sluice_sync::atomic::{AtomicU64, Ordering};
@@ -95,6 +95,14 @@ pub(crate) struct Shared {
 impl Superblock {
     /// A new, empty file system in memory.
     pub fn new(options: Options) -> Arc<Superblock> {
+        let (mode, uid, gid) = (options.root_mode & S_IALLUGO, options.root_uid, options.root_gid);
+        let born = Timestamp::now();
+        let root = InodeInit { file_type: FileType::Directory, mode, uid, gid, nlink: 2, born };
+        Superblock::with_root(options, root)
+    }
+
+    /// As [`new`](Self::new), but for the root's attributes, which are those of `root`.
+    pub(crate) fn with_root(options: Options, root: InodeInit) -> Arc<Superblock> {
         static NEXT_DEV: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let minor = NEXT_DEV.fetch_add(1, Ordering::Relaxed);
@@ -104,7 +112,6 @@ impl Superblock {
             max_locks_of_owner: options.owner_lock_limit,
             ..Default::default()
         };
-        let (mode, uid, gid) = (options.root_mode & S_IALLUGO, options.root_uid, options.root_gid);
         let (inodes, pages) = (options.inode_limit, options.size_limit.map(|bytes| bytes / PAGE));
         let shared = Ref::new(Shared {
             // Major number 0: no real device, as the kernel's own memory file systems have it.
@@ -126,8 +133,7 @@ impl Superblock {
             shared,
             Shared { lock_domain, rename_lock, inos, inodes, unlinked_pages, opens, pages, observing }
         );
-        let init = InodeInit { file_type: FileType::Directory, mode, uid, gid, nlink: 2 };
-        let root = Inode::allocate(&shared, ROOT_INO, init, Body::new_directory(None));
+        let root = Inode::allocate(&shared, ROOT_INO, root, Body::new_directory(None));
         Arc::new(Superblock { shared, root })
     }
 

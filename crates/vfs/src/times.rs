@@ -50,6 +50,13 @@ impl Times {
             }
         }
     }
+
+    /// Sets each to what it is in `other`.
+    pub(crate) fn set_as(&self, other: &Times) {
+        self.set(Some(other.atime()), Some(other.mtime()));
+        // Relaxed: a time publishes nothing.
+        self.ctime.store(other.ctime().pack(), Ordering::Relaxed);
+    }
 }
 
 fn load(word: &AtomicU64) -> Timestamp {

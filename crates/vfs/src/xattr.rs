@@ -10,7 +10,7 @@ use crate::{Access, Caps, Cred, Errno, FileType, Inode, NAME_MAX, XATTR_SIZE_MAX
 use std::collections::BTreeMap;
 
 /// The named values of one inode.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Xattrs {
     values: BTreeMap<Box<[u8]>, Box<[u8]>>,
 }

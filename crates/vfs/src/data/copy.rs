@@ -48,6 +48,19 @@ impl FileData {
         self.rearrange(space, pages_touched(&target)).copy(dst_offset, &source)
     }
 
+    /// Makes this file, which is new, hold what `src` holds now; `src` may be of another file system. Storage that is
+    /// reserved there is not reserved here.
+    ///
+    /// Errors: `ENOSPC`.
+    pub(crate) fn copy_whole(&self, space: &dyn Space, src: &FileData) -> Result<(), Errno> {
+        let source = src.extent(space, 0..FILE_SIZE_MAX);
+        if source.size == 0 {
+            return Ok(());
+        }
+        let copied = self.rearrange(space, pages_touched(&source.bytes)).copy(0, &source)?;
+        if copied == source.size { Ok(()) } else { Err(Errno::ENOSPC) }
+    }
+
     /// What is in `bytes` now.
     fn extent(&self, space: &dyn Space, bytes: Range<u64>) -> Extent {
         let change = self.grow(space);

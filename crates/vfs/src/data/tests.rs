@@ -305,6 +305,23 @@ fn a_copy_shares_pages_until_one_side_writes() {
 }
 
 #[test]
+fn a_whole_copy_shares_every_page_keeps_holes_and_fails_without_space() {
+    let (src, _) = written(P, &[5; PAGE_SIZE + 10]);
+    src.write(&Meter::new(1), 5 * P, b"x").unwrap();
+    src.truncate(&Meter::new(0), 9 * P + 1).unwrap();
+    let (dst, space) = (FileData::new(), Meter::new(3));
+    assert_eq!(dst.copy_whole(&space, &src), Ok(()));
+    assert!([1, 2, 5].iter().all(|&index| dst.shares(index, &src, index)));
+    assert_eq!((dst.size(), dst.pages(), space.free.get()), (9 * P + 1, 3, 0));
+    assert!(contents(&dst) == contents(&src));
+    assert_eq!((dst.seek_hole(P), dst.seek_data(3 * P)), (Some(3 * P), Some(5 * P)));
+    dst.check();
+    assert_eq!(FileData::new().copy_whole(&Meter::new(2), &src), Err(Errno::ENOSPC));
+    assert_eq!(FileData::new().copy_whole(&Meter::new(0), &src), Err(Errno::ENOSPC));
+    assert_eq!(FileData::new().copy_whole(&Meter::new(0), &FileData::new()), Ok(()));
+}
+
+#[test]
 fn the_short_last_page_is_not_shared_over_bytes_that_must_stay() {
     let (src, space) = written(0, b"short");
     let (dst, _) = written(0, b"longer text that stays");

@@ -1,4 +1,4 @@
-//! Mounting file systems in the tree. Every call here needs the `SYS_ADMIN` capability.
+//! Mounting file systems in the tree, and making them of it. Every call here needs the `SYS_ADMIN` capability.
 
 use super::{Fd, Process};
 use crate::{Caps, Errno, MountFlags, Superblock, UmountFlags};
@@ -42,6 +42,16 @@ impl Process {
         self.permit_mounting()?;
         let at = self.resolve(Fd::CWD, path.as_ref(), true)?;
         self.fs.mounts().detach(&at, flags)
+    }
+
+    /// A new, independent file system with the directory at `path` and everything below it as it is now, the contents of
+    /// files shared until one side writes them. What is mounted below does not come along. See [`InodeRef::snapshot`](crate::InodeRef::snapshot).
+    ///
+    /// # Errors
+    /// `EPERM`, those of that call and of the path walk.
+    pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<Arc<Superblock>, Errno> {
+        self.permit_mounting()?;
+        self.resolve(Fd::CWD, path.as_ref(), true)?.inode.snapshot()
     }
 
     fn permit_mounting(&self) -> Result<(), Errno> {
