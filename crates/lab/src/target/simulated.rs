@@ -3,7 +3,7 @@
 //! # Theory
 //! ```text
 //!  on the machine   every CPU: set up its task            a run of its own, so that its waiting does not count
-//!  on the machine   every CPU: warm up | n operations | go on until the last CPU has done its n
+//!  on the machine   every CPU: warm up | wait for the last CPU to be warm | n operations | go on until the last has done its n
 //!  off the machine  every task: verify
 //! ```
 //! A CPU's rate is its n operations over its own time for them, and the rates are added up; those that are done
@@ -24,7 +24,8 @@ use crate::target::{Calls, Target};
 use crate::timed_run::{Outcome, latencies};
 use crate::workload::{Seat, Task, Workload};
 use hdrhistogram::Histogram;
-use sluice_machine::{Cpu, Machine, Report};
+use sluice_machine::atomic::AtomicU32;
+use sluice_machine::{Cpu, Machine, Report, spin_until_for};
 use sluice_sync::Arc;
 use sluice_vfs_sim as vfs;
 use std::cell::{Cell, RefCell};
@@ -33,6 +34,8 @@ use std::cell::{Cell, RefCell};
 pub const DEFAULT_OPS: u64 = 100;
 /// For how many times its counted operations a CPU goes on at most: one that starves must not starve for ever.
 const KEEP_ON_FACTOR: u64 = 4;
+/// Over how many cycles the CPUs' starts are spread.
+const SCATTER: u64 = 2000;
 /// How many of a report's hottest lines a result keeps.
 const HOT_LINES: usize = 5;
 
@@ -62,8 +65,8 @@ pub fn simulated_run(
         seats.collect::<Result<Vec<_>>>()
     })?;
     on_every_cpu(machine, &seats, |_, worker| Ok(worker.task.prepare(&mut *worker.calls)?))?;
-    let left = Cell::new(cpus);
-    let report = on_every_cpu(machine, &seats, |cpu, worker| worker.work(cpu, ops, &left))?;
+    let (cold, left) = (Cell::new(cpus), Cell::new(cpus));
+    let report = on_every_cpu(machine, &seats, |cpu, worker| worker.work(cpu, ops, &cold, &left))?;
     machine.prepare(cpus, || {
         for seat in &seats {
             let worker = &mut *seat.borrow_mut();
@@ -107,11 +110,20 @@ struct Part {
 }
 
 impl Worker {
-    fn work(&mut self, cpu: &Cpu, ops: u64, left: &Cell<usize>) -> Result<()> {
-        let outcome = self.warm_up_and_count(cpu, ops);
-        // One host thread runs all CPUs, so this needs no atomic, and the machine does not see it.
+    /// `cold` CPUs have yet to warm up, and `left` to do their operations. One host thread runs all CPUs, so these need no
+    /// atomic, and the machine does not see them.
+    fn work(&mut self, cpu: &Cpu, ops: u64, cold: &Cell<usize>, left: &Cell<usize>) -> Result<()> {
+        let warm = self.warm_up(cpu, ops);
+        cold.set(cold.get() - 1);
+        let counted = match warm {
+            Ok(true) => {
+                start_together(cpu, cold);
+                self.count(cpu, ops)
+            }
+            ended => ended,
+        };
         left.set(left.get() - 1);
-        let mut more = outcome?;
+        let mut more = counted?;
         for _ in 0..ops * KEEP_ON_FACTOR {
             if !more || left.get() == 0 {
                 break;
@@ -122,14 +134,18 @@ impl Worker {
     }
 
     /// False when the pass has ended.
-    fn warm_up_and_count(&mut self, cpu: &Cpu, ops: u64) -> Result<bool> {
-        // CPUs that arrive in one nanosecond are a storm that no benchmark on a real machine sees.
-        cpu.work(cpu.random(2000));
+    fn warm_up(&mut self, cpu: &Cpu, ops: u64) -> Result<bool> {
+        scatter(cpu);
         for _ in 0..ops / 4 + 4 {
             if !self.task.step(&mut *self.calls)? {
                 return Ok(false);
             }
         }
+        Ok(true)
+    }
+
+    /// False when the pass has ended.
+    fn count(&mut self, cpu: &Cpu, ops: u64) -> Result<bool> {
         let start = cpu.now();
         let mut more = true;
         while more && self.part.ops < ops {
@@ -142,6 +158,21 @@ impl Worker {
         self.part.cycles = cpu.now() - start;
         Ok(more)
     }
+}
+
+/// Waits until no CPU is `cold`. It looks from time to time, for the CPUs that run in between are to have no line in common
+/// with those that wait.
+fn start_together(cpu: &Cpu, cold: &Cell<usize>) {
+    let own = AtomicU32::new(0);
+    while cold.get() > 0 {
+        spin_until_for(&own, SCATTER, |_| false);
+    }
+    scatter(cpu);
+}
+
+/// CPUs that arrive in one nanosecond are a storm that no benchmark on a real machine sees.
+fn scatter(cpu: &Cpu) {
+    cpu.work(cpu.random(SCATTER));
 }
 
 fn outcome(seats: &[RefCell<Worker>], report: &Report) -> Outcome {

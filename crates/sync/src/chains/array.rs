@@ -8,7 +8,7 @@
 
 use super::{Bucket, Node};
 use crate::face::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use crate::face::{CachePadded, SHRUNK, cpu, hint};
+use crate::face::{CachePadded, SHRUNK, cpu, hint, thread};
 use crate::rcu::{GracePeriod, Guard};
 use std::ptr;
 
@@ -22,20 +22,34 @@ const CLOSED: usize = 1;
 const GROUPS_MAX: usize = 256;
 /// ... or so many for each CPU.
 const GROUPS_A_CPU: usize = 32;
-/// Who waits for a bucket looks after 1, 2, 4, ... turns, but not more rarely than after two to the power of this.
+/// Who waits for a bucket looks after 1, 2, 4, ... turns, but not more rarely than after two to the power of this, ...
 const PAUSE_BITS: u32 = if SHRUNK { 1 } else { 6 };
+/// ... and after so many looks does something else first.
+const LOOKS: u32 = 8;
+/// Who waits for a bucket that is about to be moved leaves it, for so many looks, to who moves it: one among hundreds would
+/// not get it for a long time, and all of them wait for the larger array.
+const LOOKS_LEFT_TO_MOVER: u32 = if SHRUNK { 2 } else { 64 };
+/// In `ready`: nobody knows yet, or somebody is about to say or to move the array.
+const UNKNOWN: u64 = 0;
 /// In `ready`: no chain uses the other link.
 const AT_ONCE: u64 = 1;
 
 /// When an array may be moved.
 pub(super) enum Ready {
-    /// Nobody knows yet.
-    Unknown,
     AtOnce,
     /// After a grace period of this number or a later one, whoever starts it.
     After(u64),
     /// When this grace period is over.
     When(GracePeriod),
+}
+
+/// What came of trying to lock a bucket.
+pub(super) enum Attempt<'a, N: Node> {
+    Locked(Locked<'a, N>),
+    /// It is moved to the next array.
+    Moved,
+    /// Somebody else still has it locked.
+    Busy,
 }
 
 /// An array of buckets. Bucket `n` has the places whose top bits are `n`.
@@ -48,7 +62,7 @@ pub(crate) struct Array<N: Node> {
     groups_max: usize,
     /// The array that this one is moved to; null while there is none. *atomic (array)*
     next: AtomicPtr<Array<N>>,
-    /// A [`Ready`]: 0, [`AT_ONCE`], a period's number less 1, or the word of a period. *atomic (ready)*
+    /// A [`Ready`]: [`AT_ONCE`], a period's number less 1, or the word of a period; or [`UNKNOWN`]. *atomic (ready)*
     ready: AtomicU64,
     /// How far the move has come. Apart from what every reader looks at.
     progress: CachePadded<Progress>,
@@ -99,7 +113,7 @@ impl<N: Node> Array<N> {
 
     /// An array of empty buckets for a move from this one.
     pub(super) fn successor(&self, len: usize) -> Self {
-        Self::new(len, 1 - self.link, 0)
+        Self::new(len, 1 - self.link, UNKNOWN)
     }
 
     fn new(len: usize, link: usize, ready: u64) -> Self {
@@ -220,26 +234,29 @@ impl<N: Node> Array<N> {
         self.next.load(Ordering::Acquire)
     }
 
-    /// When this array may be moved.
-    pub(super) fn ready(&self) -> Ready {
-        // Acquire(ready): that the array is the current one, and a period started; pairs with Release(ready) in set_ready().
-        match self.ready.load(Ordering::Acquire) {
-            0 => Ready::Unknown,
+    /// When this array may be moved, said to one caller, until that says so again by [`set_ready`](Self::set_ready), or moves it.
+    pub(super) fn take_ready(&self) -> Option<Ready> {
+        // Relaxed: who comes in vain does not write the line.
+        let word = self.ready.load(Ordering::Relaxed);
+        let ready = match word {
+            UNKNOWN => return None,
             AT_ONCE => Ready::AtOnce,
             number if number.is_multiple_of(2) => Ready::After(number + 1),
             period => Ready::When(GracePeriod::from_word(period)),
-        }
+        };
+        // Acquire(ready): that the array is the current one, and a period started; pairs with Release(ready) in set_ready().
+        let taken = self.ready.compare_exchange(word, UNKNOWN, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then_some(ready)
     }
 
     /// Says when this array may be moved.
     pub(super) fn set_ready(&self, ready: &Ready) {
         let word = match *ready {
-            Ready::Unknown => 0,
             Ready::AtOnce => AT_ONCE,
             Ready::After(number) => number - 1,
             Ready::When(period) => period.word(),
         };
-        // Release(ready): pairs with Acquire(ready) in ready().
+        // Release(ready): pairs with Acquire(ready) in take_ready().
         self.ready.store(word, Ordering::Release);
     }
 
@@ -276,29 +293,49 @@ impl<N: Node> Array<N> {
         self.lock_at(self.at(place))
     }
 
-    /// Locks bucket `at`; `None` if it is moved.
+    /// Locks bucket `at`, for who moves it; `None` if it is moved.
     pub(super) fn lock_at(&self, at: usize) -> Option<Locked<'_, N>> {
+        loop {
+            // Always with short pauses: it waits for all others.
+            match self.attempt_at(at, &mut 0, || false) {
+                Attempt::Locked(bucket) => return Some(bucket),
+                Attempt::Moved => return None,
+                Attempt::Busy => thread::yield_now(),
+            }
+        }
+    }
+
+    /// Tries for a while to lock the bucket of `place`; `looks` were made at it before.
+    pub(super) fn attempt(&self, place: u64, looks: &mut u32) -> Attempt<'_, N> {
+        let at = self.at(place);
+        self.attempt_at(at, looks, || self.claimed() > at)
+    }
+
+    /// Tries for a while to lock bucket `at`, which who waits leaves to another while `is_wanted`.
+    #[inline]
+    fn attempt_at(&self, at: usize, looks: &mut u32, is_wanted: impl Fn() -> bool) -> Attempt<'_, N> {
         let head = self.buckets[at].head();
-        let mut turns = 0u32;
         loop {
             // Acquire(bucket): a mark is followed to the next array, as in first().
             let now = head.load(Ordering::Acquire);
             if now.addr() & MOVED != 0 {
-                return None;
+                return Attempt::Moved;
             }
+            let is_left = (1..LOOKS_LEFT_TO_MOVER).contains(looks) && is_wanted();
             let locked = with_bits(now, LOCKED);
             // Acquire(bucket): the chain as the last owner left it; pairs with Release(bucket) in Drop.
             if now.addr() & LOCKED == 0
+                && !is_left
                 && head.compare_exchange(now, locked, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
-                return Some(Locked { array: self, at, first: now, waited: turns > 0 });
+                return Attempt::Locked(Locked { array: self, at, first: now, waited: *looks > 0 });
             }
             // Each look takes the line from the owner, who is about to write it: the longer this takes, the rarer they are.
-            hint::pause(1 << turns.min(PAUSE_BITS));
-            turns += 1;
+            hint::pause(1 << (*looks).min(PAUSE_BITS));
+            *looks += 1;
             // The owner may have lost its CPU in the middle of its few instructions.
-            if turns.is_multiple_of(8) {
-                crate::thread::yield_now();
+            if looks.is_multiple_of(LOOKS) {
+                return Attempt::Busy;
             }
         }
     }

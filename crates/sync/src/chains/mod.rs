@@ -54,8 +54,9 @@ mod resize;
 
 pub(crate) use self::array::{Array, Locked, Place, Unlinked, is_locked};
 
-use self::array::{closed, is_array};
+use self::array::{Attempt, closed, is_array};
 use crate::face::atomic::{AtomicPtr, Ordering};
+use crate::face::thread;
 use crate::rcu::{Domain, Guard};
 use std::ptr;
 
@@ -162,21 +163,34 @@ impl<N: Node + Send + Sync> Chains<N> {
         self.current.load(Ordering::Relaxed) == closed()
     }
 
-    /// The bucket of `place`, locked, in whichever array it is now; none if there is no array.
-    pub(crate) fn lock<'t>(&'t self, place: u64, guard: &Guard<'_>) -> Option<Locked<'t, N>> {
-        let mut array = self.current(guard)?;
+    /// The bucket of `place`, locked, in whichever array it is now, and the section in which it was found; none if there is
+    /// no array. It waits outside sections: a resize waits for those, and would make the wait shorter.
+    pub(crate) fn lock(&self, place: u64) -> Option<(Locked<'_, N>, Guard<'_>)> {
+        let mut looks = 0;
         loop {
-            match array.lock(place) {
-                Some(bucket) => return Some(self.outlive_section(bucket)),
-                // Moved to nowhere: closed.
-                None => array = array.next(guard)?,
+            let section = self.read();
+            let mut array = self.current(&section)?;
+            let bucket = loop {
+                match array.attempt(place, &mut looks) {
+                    Attempt::Locked(bucket) => break Some(self.outlive_section(bucket)),
+                    // Moved to nowhere: closed.
+                    Attempt::Moved => array = array.next(&section)?,
+                    Attempt::Busy => break None,
+                }
+            };
+            if let Some(bucket) = bucket {
+                return Some((bucket, section));
             }
+            drop(section);
+            thread::yield_now();
         }
     }
 
     /// As [`lock`](Self::lock); none also if it is locked, or moved to a newer array.
-    pub(crate) fn try_lock<'t>(&'t self, place: u64, guard: &Guard<'_>) -> Option<Locked<'t, N>> {
-        self.current(guard)?.try_lock(place).map(|bucket| self.outlive_section(bucket))
+    pub(crate) fn try_lock(&self, place: u64) -> Option<(Locked<'_, N>, Guard<'_>)> {
+        let section = self.read();
+        let bucket = self.outlive_section(self.current(&section)?.try_lock(place)?);
+        Some((bucket, section))
     }
 
     /// `bucket`, one of this table's, for longer than the section in which it was found.

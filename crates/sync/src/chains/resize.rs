@@ -45,9 +45,11 @@ impl<N: Node + Send + Sync> Chains<N> {
             if array.next(&guard).is_some() || array.len() == buckets {
                 return false;
             }
+            // One at a time: a crowd that finds the array too small would look at all readers' lines again and again, and
+            // each make a new array.
+            let Some(ready) = array.take_ready() else { return false };
             // The chains of the array before this one use the links that the new one needs: its readers must be gone.
-            let over = match array.ready() {
-                Ready::Unknown => false,
+            let over = match ready {
                 Ready::AtOnce => true,
                 _ if seeded(Mutant::ResizeWithoutGracePeriod) => true,
                 Ready::When(period) => self.domain.poll(period),
@@ -63,7 +65,11 @@ impl<N: Node + Send + Sync> Chains<N> {
                     continue;
                 }
             };
-            return over && array.set_next(Box::new(array.successor(buckets)));
+            let begun = over && array.set_next(Box::new(array.successor(buckets)));
+            if !begun {
+                array.set_ready(&ready);
+            }
+            return begun;
         }
     }
 

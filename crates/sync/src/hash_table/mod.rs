@@ -134,8 +134,7 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
     pub fn insert(&self, key: K, value: V) -> Result<(), (K, V)> {
         let place = self.place(&key);
         let (walked, buckets) = {
-            let guard = self.read();
-            let mut bucket = self.lock(place, &guard);
+            let (mut bucket, _section) = self.lock(place);
             let (at, found, walked) = find(&bucket, place, &key);
             if found {
                 return Err((key, value));
@@ -163,8 +162,7 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
     {
         let place = self.place(key);
         let removed = {
-            let guard = self.read();
-            let mut bucket = self.lock(place, &guard);
+            let (mut bucket, _section) = self.lock(place);
             let (at, found, _) = find(&bucket, place, key);
             found.then(|| bucket.unlink(at))
         };
@@ -214,8 +212,8 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
     }
 
     /// The bucket of `place`, locked.
-    fn lock(&self, place: u64, guard: &Guard<'_>) -> Locked<'_, Entry<K, V>> {
-        self.chains.lock(place, guard).expect("the first array is made with the table, which is never closed")
+    fn lock(&self, place: u64) -> (Locked<'_, Entry<K, V>>, Guard<'_>) {
+        self.chains.lock(place).expect("the first array is made with the table, which is never closed")
     }
 }
 

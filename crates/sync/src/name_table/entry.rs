@@ -14,7 +14,7 @@ const LOAD_MAX: usize = 4;
 const WAITS_MAX: u32 = 4;
 /// ... and the array is grown at once to so many buckets for each CPU, since who waits now waits until it has grown: two
 /// that change names side by side then seldom meet. Not beyond: who lists the directory passes all buckets.
-const CROWD_BUCKETS: usize = 32;
+const CROWD_BUCKETS: usize = 64;
 
 /// How many entries a group of `buckets` buckets, a power of two, may have before the array is grown: two standard
 /// deviations more than when all are full. Hashes fall by chance, and with less the first of many groups that has luck
@@ -68,20 +68,20 @@ pub(super) struct Aftermath<'t, V: Clone + Send + Sync + 'static> {
 
 impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
     pub(super) fn new(table: &'t NameTable<V>) -> Self {
-        Aftermath { table, section: Some(table.read()), unlinked: None, buckets: 0, changed: false }
+        Aftermath { table, section: None, unlinked: None, buckets: 0, changed: false }
     }
 
     /// Locks the bucket of `place`. None if the table was killed.
     #[track_caller]
-    pub(super) fn lock(&self, place: u64, ask: Ask) -> Option<(Bucket<'t, V>, Held)> {
-        let (chains, section) = (&self.table.chains, self.section.as_ref()?);
+    pub(super) fn lock(&mut self, place: u64, ask: Ask) -> Option<(Bucket<'t, V>, Held)> {
+        // A resize waits for sections, and would make this wait shorter.
+        self.section = None;
+        let chains = &self.table.chains;
         loop {
-            let (bucket, held) = self.table.watch.lock(
-                ask,
-                || chains.try_lock(place, section).map(Some),
-                || chains.lock(place, section),
-            );
-            if let Some(bucket) = bucket {
+            let (found, held) =
+                self.table.watch.lock(ask, || chains.try_lock(place).map(Some), || chains.lock(place));
+            if let Some((bucket, section)) = found {
+                self.section = Some(section);
                 return Some((bucket, held));
             }
             if chains.is_closed() {
@@ -124,7 +124,7 @@ impl<V: Clone + Send + Sync + 'static> Drop for Aftermath<'_, V> {
 impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
     #[track_caller]
     pub(super) fn new(table: &'t NameTable<V>, hash: u64, bytes: &'t [u8], level: u8) -> Option<Self> {
-        let (name, aftermath) = (Name { hash, bytes }, Aftermath::new(table));
+        let (name, mut aftermath) = (Name { hash, bytes }, Aftermath::new(table));
         let (bucket, _held) = aftermath.lock(name.place(), Ask::BUCKET.at(level))?;
         Some(LockedEntry { name, bucket, _held, aftermath })
     }

@@ -17,7 +17,7 @@
 //! chains for a while, and neither a listing nor [`NameTable::lock_two`] could tell.
 //!
 //! An array is doubled when its buckets fill. When those who change them wait for their locks, so that names meet that
-//! with more buckets would not, it is grown at once to 32 buckets for each CPU.
+//! with more buckets would not, it is grown at once to 64 buckets for each CPU.
 //!
 //! Entries are counted in the buckets: up to 256 buckets, or 32 for each CPU, each counts its own, on the line that its
 //! lock is on; in larger arrays the first bucket of each group, of as many groups, counts for all of it. Reading the sum stores nothing.

@@ -74,7 +74,7 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
     ) -> Option<Self> {
         let [first, second] = [first, second].map(|(hash, bytes)| Name { hash, bytes });
         let [a, b] = [first, second].map(|name| name.place());
-        let aftermath = Aftermath::new(table);
+        let mut aftermath = Aftermath::new(table);
         let low = aftermath.lock(a.min(b), Ask::BUCKET)?;
         if low.0.covers(a.max(b)) {
             let first = LockedEntry { name: first, bucket: low.0, _held: low.1, aftermath };

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::atomic::AtomicBool;
+use crate::time::Duration;
 use crate::{Arc, thread};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -267,4 +268,27 @@ fn a_name_that_moves_is_never_counted_twice_nor_left_out() {
         }
     });
     assert_eq!(table.len(), 1);
+}
+
+#[test]
+fn who_waits_for_a_name_keeps_no_grace_period_waiting() {
+    let domain: &'static Domain = Box::leak(Box::default());
+    let table = NameTable::new(domain);
+    insert(&table, 7, b"name", ());
+    // As the lock of a name, without the section that its holder is in.
+    let (bucket, section) =
+        table.chains.lock(node::place_of(node::first_position(7))).expect("there is an array");
+    drop(section);
+    thread::scope(|scope| {
+        scope.spawn(|| drop(table.lock(7, b"name")));
+        let ends = |period| {
+            (0..10_000).any(|_| {
+                thread::sleep(Duration::from_millis(1));
+                domain.poll(period)
+            })
+        };
+        let all_end = (0..50).all(|_| ends(domain.start()));
+        drop(bucket);
+        assert!(all_end, "the waiter stays in its section");
+    });
 }

@@ -135,15 +135,17 @@ impl Domain {
         if over && bag.started == started {
             bag.started = None;
         }
-        let is_due = bag.batches.front().is_some_and(|oldest| {
-            let later = bag.batches.len() - 1;
-            later >= if self.has_started(oldest.from_period) { PATIENCE } else { FILLED_BEFORE_START }
-        });
-        if is_due && bag.started.is_none() {
-            drop(bag);
-            // Outside the mutex: a system call.
-            let period = self.start();
-            self.bags.get(slot).lock().started = Some(period);
+        let oldest = bag.batches.front().map(|oldest| (oldest.from_period, bag.batches.len() - 1));
+        let Some((number, later)) = oldest.filter(|_| bag.started.is_none()) else { return };
+        drop(bag);
+        // Outside the mutex: a system call.
+        let period = match self.has_started(number) {
+            false if later >= FILLED_BEFORE_START => self.start_first(number),
+            true if later >= PATIENCE => Some(self.start()),
+            _ => return,
+        };
+        if period.is_some() {
+            self.bags.get(slot).lock().started = period;
         }
     }
 

@@ -145,7 +145,25 @@ impl Domain {
     pub fn start(&self) -> GracePeriod {
         // AcqRel(order): what was unlinked before, handed on with the unlinks before older periods and before they were
         // asked for, so that this one stands for them too; pairs with itself and with next_period().
-        let target = self.order.fetch_add(STEP, Ordering::AcqRel) + STEP;
+        self.announce(self.order.fetch_add(STEP, Ordering::AcqRel) + STEP)
+    }
+
+    /// As [`start`](Self::start), if no period numbered `number` or later was started. Of many that ask together one does it:
+    /// the barrier interrupts every CPU.
+    fn start_first(&self, number: u64) -> Option<GracePeriod> {
+        // Relaxed: if it is old, the exchange fails.
+        let newest = self.order.load(Ordering::Relaxed);
+        // AcqRel(order): as in start().
+        let started = newest < number
+            && self
+                .order
+                .compare_exchange(newest, newest + STEP, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        started.then(|| self.announce(newest + STEP))
+    }
+
+    /// Lets sections that begin from now on belong to the period `target`, the caller's.
+    fn announce(&self, target: u64) -> GracePeriod {
         // Release(epoch): all that; pairs with Acquire(epoch) in read(). A newer period may have moved it further.
         self.epoch.fetch_max(target, Ordering::Release);
         // Barrier(announce): pairs with the light barrier in Line::enter().
