@@ -211,8 +211,9 @@ const MOUNT_EXAMPLES: &str = "\
 Returns when the file system answers, and prints nothing. A process in the background serves it until it is
 unmounted or gets SIGTERM.
 
-Options for -o: locks=kernel|sluice (who serves file locks; kernel), allow_other, noallow_other, ro, noatime,
-nosuid, nodev, noexec, threads=N, max_write=BYTES, fsname=NAME, metrics=ADDRESS:PORT (counts for
+Options for -o: locks=kernel|sluice (who serves file locks; kernel), lockfile=NAME (a file in the root, in no listing,
+that shows all locks as /proc/locks does; with locks=sluice), allow_other, noallow_other, ro, noatime, nosuid, nodev,
+noexec, threads=N, max_write=BYTES, fsname=NAME, metrics=ADDRESS:PORT (counts for
 Prometheus, by HTTP); for the file system in memory: size=N, with K, M, G,
 T or % of the machine's memory (at most so many bytes of file data; half of the memory; 0: no limit),
 nr_inodes=N (at most so many files; no limit), mode=OCTAL, uid=N, gid=N (of the root directory; 755 and yours),

@@ -2,7 +2,7 @@
 
 use crate::abi::opcode;
 use crate::counters::Counters;
-use crate::handler::{Disposition, Negotiated};
+use crate::handler::{Disposition, LockFile, Negotiated};
 use crate::handles::Handles;
 use crate::nodes::Nodes;
 use crate::notify::Event;
@@ -24,12 +24,16 @@ pub(crate) struct Connection {
     pub(crate) superblock: Arc<Superblock>,
     /// *immutable*
     pub(crate) options: MountOptions,
+    /// The device number (`st_dev`) of the mount's files. *immutable*
+    pub(crate) dev: u64,
     /// *immutable*
     channel: Arc<dyn Channel>,
     /// What INIT agreed on. *immutable once set*
     pub(crate) negotiated: OnceLock<Negotiated>,
     /// Under which name the file system knows this mount. *immutable once set*
     pub(crate) observer: OnceLock<ObserverId>,
+    /// All locks as a file. *immutable once set*
+    pub(crate) lock_file: OnceLock<LockFile>,
     pub(crate) nodes: Nodes,
     pub(crate) handles: Handles,
     pub(crate) parked: Arc<Parked>,
@@ -44,6 +48,7 @@ impl Connection {
     pub(crate) fn new(
         superblock: Arc<Superblock>,
         options: MountOptions,
+        dev: u64,
         channel: Arc<dyn Channel>,
         later: mpsc::Sender<Event>,
     ) -> Connection {
@@ -51,9 +56,11 @@ impl Connection {
         Connection {
             superblock,
             options,
+            dev,
             channel,
             negotiated: OnceLock::new(),
             observer: OnceLock::new(),
+            lock_file: OnceLock::new(),
             nodes,
             handles: Handles::default(),
             parked: Arc::default(),

@@ -31,6 +31,8 @@ pub enum MountError {
     Busy(PathBuf),
     /// Another file system is mounted on top.
     Covered(PathBuf),
+    /// The lock file cannot be made, and why.
+    LockFile(String),
     /// The kernel's FUSE is older than this crate needs.
     KernelTooOld,
     /// Anything else, and what was being done.
@@ -81,6 +83,7 @@ impl fmt::Display for MountError {
             MountError::Covered(dir) => {
                 write!(f, "another file system is mounted on top of {0}: unmount that first", dir.display())
             }
+            MountError::LockFile(why) => write!(f, "mount option lockfile: {why}"),
             MountError::KernelTooOld => f.write_str("the kernel's FUSE is too old: Linux 5.12 or newer is needed"),
             MountError::System(action, error) => write!(f, "cannot {action}: {error}"),
         }

@@ -8,8 +8,8 @@
 
 use crate::lock_class::HANDLES;
 use sluice_locks::Owner;
-use sluice_sync::Mutex;
 use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::{Arc, Mutex};
 use sluice_vfs::InodeRef;
 use std::collections::HashMap;
 
@@ -32,13 +32,30 @@ struct Handle {
     owners: Vec<u64>,
     /// The owner that locked the whole file (flock).
     flock: Option<u64>,
+    /// What reads see, if not the data of the inode.
+    text: Option<Arc<Vec<u8>>>,
 }
 
 impl Handles {
     /// A number for a new open file of `inode`.
     pub(crate) fn open(&self, inode: InodeRef) -> u64 {
+        self.add(Handle { inode, owners: Vec::new(), flock: None, text: None })
+    }
+
+    /// As [`open`](Self::open), for a file whose readers see `text`.
+    pub(crate) fn open_text(&self, inode: InodeRef, text: Arc<Vec<u8>>) -> u64 {
+        self.add(Handle { inode, owners: Vec::new(), flock: None, text: Some(text) })
+    }
+
+    /// What readers of `fh` see, if it was opened so.
+    pub(crate) fn text(&self, fh: u64) -> Option<Arc<Vec<u8>>> {
+        self.open.lock().get(&fh)?.text.clone()
+    }
+
+    fn add(&self, handle: Handle) -> u64 {
+        // Relaxed: only uniqueness matters.
         let fh = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        self.open.lock().insert(fh, Handle { inode, owners: Vec::new(), flock: None });
+        self.open.lock().insert(fh, handle);
         fh
     }
 

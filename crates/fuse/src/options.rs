@@ -1,6 +1,7 @@
 //! MountOptions: what may be chosen when mounting, and the `-o` strings that say it.
 
 use sluice_sync::cpu;
+use sluice_vfs::NAME_MAX;
 use std::fmt;
 
 /// The smallest and largest `max_write`, in bytes.
@@ -8,8 +9,8 @@ const MAX_WRITE: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
 /// The most worker threads.
 const THREADS_MAX: usize = 256;
 /// What an unknown option is answered with.
-const KNOWN: &str = "locks=kernel|sluice, allow_other, noallow_other, ro, rw, noatime, nosuid, suid, nodev, dev, \
-                     noexec, exec, threads=N, max_write=N, fsname=NAME";
+const KNOWN: &str = "locks=kernel|sluice, lockfile=NAME, allow_other, noallow_other, ro, rw, noatime, nosuid, suid, \
+                     nodev, dev, noexec, exec, threads=N, max_write=N, fsname=NAME";
 
 /// Who serves the file locks of a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,6 +29,9 @@ pub enum LockMode {
 pub struct MountOptions {
     /// Who serves file locks.
     pub locks: LockMode,
+    /// The name of a file in the root that shows all locks as `/proc/locks` does, and is in no listing. Only where sluicefs
+    /// serves them.
+    pub lock_file: Option<String>,
     /// Whether users other than the mounting one may use the mount. `None`: yes for root, no for others.
     pub allow_other: Option<bool>,
     /// Refuse changes.
@@ -52,6 +56,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         MountOptions {
             locks: LockMode::Kernel,
+            lock_file: None,
             allow_other: None,
             read_only: false,
             noatime: false,
@@ -127,6 +132,13 @@ impl MountOptions {
                     "mount option locks must be locks=kernel or locks=sluice",
                 ));
             }
+            ("lockfile", Some(name)) => {
+                if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) || name.len() > NAME_MAX {
+                    let text = "mount option lockfile: give the name that a file in the root may have";
+                    return Err(OptionError::bad_value(text));
+                }
+                self.lock_file = Some(name.into());
+            }
             ("allow_other", None) => self.allow_other = Some(true),
             ("noallow_other", None) => self.allow_other = Some(false),
             ("ro", None) => self.read_only = true,
@@ -190,7 +202,9 @@ mod tests {
         let error = MountOptions::parse("ro,turbo").expect_err("there is no such option");
         assert!(error.is_unknown());
         let error = error.to_string();
-        assert!(error.starts_with("unknown mount option turbo; known are locks=kernel|sluice, allow_other"));
+        assert!(
+            error.starts_with("unknown mount option turbo; known are locks=kernel|sluice, lockfile=NAME, ")
+        );
         assert!(!error.contains('\n'));
     }
 
@@ -203,6 +217,8 @@ mod tests {
             "max_write=2000000",
             "locks=none",
             "locks",
+            "lockfile=a/b",
+            "lockfile=..",
             "ro=1",
             "fsname=",
         ] {

@@ -86,7 +86,8 @@ impl Mount {
         let device = Arc::new(DevFuse::new(device));
 
         let (later, events) = mpsc::channel();
-        let connection = Arc::new(Connection::new(superblock, options, device.clone(), later));
+        let dev = rustix::fs::makedev(number.0, number.1);
+        let connection = Arc::new(Connection::new(superblock, options, dev, device.clone(), later));
         let progress = Mutex::with_class(&PROGRESS, Progress { workers: 0, detached: false });
         let shared = Arc::new(Shared {
             dir,
@@ -102,6 +103,7 @@ impl Mount {
             mount.connection.superblock.observe(Arc::new(Watcher(Arc::downgrade(&mount.connection))));
         // Nobody else sets it.
         let _ = mount.connection.observer.set(observer);
+        mount.connection.make_lock_file()?;
         negotiate(&mount.connection, &device, buffer_len)?;
         mount
             .start(threads, &device, buffer_len, events)

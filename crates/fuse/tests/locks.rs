@@ -2,12 +2,15 @@
 
 mod harness;
 
-use harness::{Fixture, LOCK_MODES, Peer, eventually};
+use harness::{Fixture, LOCK_MODES, Peer, can_mount, eventually, fresh_dir, fresh_superblock, is_mounted};
 use rustix::process::Signal;
-use sluice_fuse::{control, opcode};
+use sluice_fuse::{Mount, MountOptions, control, opcode};
 use sluice_locks::{Kind, LockError, Owner, Range, RangeRequest};
-use sluice_vfs::Cred;
-use std::fs::File;
+use sluice_vfs::{Cred, Fs};
+use std::fs::{File, Permissions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
 
 /// Runs `body` with a mount that holds the file `f`, in both lock modes.
 fn with_locks(body: impl Fn(&Fixture, &str)) {
@@ -182,6 +185,84 @@ fn in_process_users_and_the_mount_exclude_each_other() {
     peer.finish();
     drop(inode);
     fixture.finish();
+}
+
+#[test]
+fn all_locks_can_be_read_from_a_file_of_the_mount() {
+    let Some(fixture) = Fixture::new("locks=sluice,lockfile=.locks") else { return };
+    let (path, table) = (fixture.path("f"), fixture.path(".locks"));
+    std::fs::write(&path, "x").expect("a fresh mount is writable");
+    let path = path.display().to_string();
+    let Some(holder) = holder(&["posix", &path, "ex", "wait", "3", "4"]) else { return };
+    let waiter = waiter(&fixture, &["posix", &path, "ex", "wait", "0", "10"]).expect("the first peer ran");
+    let mut text = String::new();
+    let mut open = File::open(&table).expect("its name is known");
+    open.read_to_string(&mut text).expect("it is readable");
+    assert_eq!(
+        text.as_bytes(),
+        control::locks(fixture.dir()).expect("the server answers").expect("locks are served")
+    );
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines[0].starts_with("1: POSIX  ADVISORY  WRITE ") && lines[0].ends_with(" 3 6"), "{text}");
+    assert!(lines[1].starts_with("1: -> POSIX  ADVISORY  WRITE ") && lines[1].ends_with(" 0 9"), "{text}");
+    holder.finish();
+    waiter.finish();
+    // What was opened stays as it was; who opens anew sees the locks of now.
+    let mut again = [0; 2];
+    open.read_exact_at(&mut again, text.len() as u64 - 2).expect("it is readable");
+    assert_eq!(&again, b"9\n");
+    eventually("a file without locks has no line", || {
+        std::fs::read(&table).expect("it is readable").is_empty()
+    });
+    drop(open);
+    fixture.finish();
+}
+
+#[test]
+fn the_lock_file_cannot_be_changed_and_is_in_no_listing() {
+    let Some(fixture) = Fixture::new("locks=sluice,lockfile=.locks") else { return };
+    let (other, table) = (fixture.path("f"), fixture.path(".locks"));
+    std::fs::write(&other, "x").expect("a fresh mount is writable");
+    let is_refused =
+        |outcome: std::io::Result<()>| outcome.is_err_and(|error| error.kind() != ErrorKind::NotFound);
+    assert!(is_refused(std::fs::write(&table, "x")));
+    assert!(is_refused(std::fs::remove_file(&table)));
+    assert!(is_refused(std::fs::rename(&table, fixture.path("g"))));
+    assert!(is_refused(std::fs::rename(&other, &table)));
+    // It has no name that the kernel knows of, and such files get none.
+    assert!(std::fs::hard_link(&table, fixture.path("g")).is_err());
+    assert!(is_refused(std::fs::create_dir(&table)));
+    assert!(is_refused(std::fs::set_permissions(&table, Permissions::from_mode(0o666))));
+    let names = |dir: &Path| {
+        std::fs::read_dir(dir).expect("a directory").map(|entry| entry.map(|entry| entry.file_name()))
+    };
+    assert_eq!(names(fixture.dir()).collect::<Result<Vec<_>, _>>().expect("readable"), ["f"]);
+    // One of that name made in process is listed, and hidden by it.
+    fixture.fs.write("/.locks", "not a lock").expect("nobody has the name");
+    assert_eq!(names(fixture.dir()).count(), 2);
+    assert!(std::fs::metadata(&table).is_ok_and(|metadata| metadata.len() == 0));
+    assert!(std::fs::read(&table).expect("it is readable").is_empty());
+    fixture.finish();
+}
+
+#[test]
+fn a_lock_file_needs_locks_of_ours_and_a_free_name() {
+    if !can_mount() {
+        return;
+    }
+    let superblock = fresh_superblock();
+    Fs::with_superblock(superblock.clone()).write("/taken", "").expect("an empty file system");
+    for (options, why) in
+        [("lockfile=x", "add locks=sluice"), ("locks=sluice,lockfile=taken", "choose another")]
+    {
+        let dir = fresh_dir();
+        let options = MountOptions::parse(options).expect("valid on its own");
+        let error = Mount::new(superblock.clone(), &dir, options).map(drop).expect_err(why).to_string();
+        assert!(error.ends_with(why), "{error}");
+        assert!(!is_mounted(&dir));
+        std::fs::remove_dir(&dir).expect("nothing is mounted on it");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::lease::{Breaker, Breaking, LeaseRequest, Leases, Notice, Promise};
 use crate::lock_class::{FILE_FLOCKS, FILE_RANGES};
 use crate::space::{Around, Space};
-use crate::wait::{Done, Outcomes, Slot, Submitted, Then, Ticket, Wait};
+use crate::wait::{Done, Outcomes, Patience, Slot, Submitted, Then, Ticket, Wait};
 use crate::{Cancel, Kind, LockDomain, LockError, Owner, Range, RangeLock, RangeRequest};
 use sluice_sync::percpu::list::Handle;
 use sluice_sync::{Arc, CachePadded, Mutex, thread};
@@ -51,12 +51,10 @@ impl FileState {
     }
 }
 
-/// How often a thread whose request must wait lets others run and asks again before it sleeps. Most locks are held for
-/// less time than sleeping and being woken takes; and whoever lost its CPU while it had the lock gets it back so.
-const YIELDS: u32 = 2;
-
 /// For requests that do not wait.
-const NO_WAIT: Option<fn() -> Then> = None;
+fn no_wait(_grants: u64) -> Option<fn() -> Then> {
+    None
+}
 
 impl FileLocks {
     /// The state of a file without locks. `dev` (a Linux `dev_t`) and `ino` name the file in listings.
@@ -112,7 +110,7 @@ impl FileLocks {
         note: impl Fn(),
     ) -> Result<(), LockError> {
         match cancel {
-            None => self.request(request, false, NO_WAIT, note).map(drop),
+            None => self.request(request, false, no_wait, note).map(drop),
             Some(cancel) => self.wait(request, false, cancel, note),
         }
     }
@@ -158,7 +156,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::WouldBlock`], [`LockError::NoLocks`].
     pub fn set_flock(&self, owner: u64, pid: i32, kind: Kind) -> Result<(), LockError> {
-        self.request(&whole(owner, pid, kind), true, NO_WAIT, || ()).map(drop)
+        self.request(&whole(owner, pid, kind), true, no_wait, || ()).map(drop)
     }
 
     /// flock: as [`set_flock`](Self::set_flock), but sleeps while others hold conflicting locks.
@@ -253,12 +251,13 @@ impl FileLocks {
         }) || self.has_leases(Breaking::Open(Kind::Exclusive))
     }
 
-    /// Makes a request in one of the two spaces, and calls `note` with it locked if the request is granted at once.
-    pub(crate) fn request(
+    /// Makes a request in one of the two spaces, and calls `note` with it locked if the request is granted at once. For
+    /// `then` see [`Space::request`].
+    pub(crate) fn request<F: FnOnce() -> Then>(
         &self,
         request: &RangeRequest,
         is_flock: bool,
-        then: Option<impl FnOnce() -> Then>,
+        then: impl FnOnce(u64) -> Option<F>,
         note: impl FnOnce(),
     ) -> Result<Submitted, LockError> {
         if is_flock {
@@ -273,10 +272,10 @@ impl FileLocks {
         })
     }
 
-    fn request_flock(
+    fn request_flock<F: FnOnce() -> Then>(
         &self,
         request: &RangeRequest,
-        then: Option<impl FnOnce() -> Then>,
+        then: impl FnOnce(u64) -> Option<F>,
     ) -> Result<Submitted, LockError> {
         self.submit(true, |flocks, around, outcomes| {
             let held = flocks.granted.first_of(request.owner, request.range);
@@ -339,7 +338,7 @@ impl FileLocks {
         let mut kept = Some(done);
         // Asked for at most once; the spare is never built.
         let then = || Then::Tell(kept.take().unwrap_or_else(|| Box::new(drop)));
-        self.request(request, is_flock, Some(then), || ())
+        self.request(request, is_flock, |_| Some(then), || ())
     }
 
     /// Makes a request, and sleeps if it has to wait for long.
@@ -350,20 +349,27 @@ impl FileLocks {
         cancel: &Cancel,
         note: impl Fn(),
     ) -> Result<(), LockError> {
-        for _ in 0..YIELDS {
-            match self.request(request, is_flock, NO_WAIT, &note) {
-                Err(LockError::WouldBlock) => thread::yield_now(),
-                decided => return decided.map(drop),
+        let mut patience = Patience::default();
+        loop {
+            // Built only when the request waits, to keep the allocation off the fast path.
+            let mut slot = None;
+            let called = &mut slot;
+            let then = |grants| {
+                let sleeps = patience.is_over(grants);
+                sleeps.then_some(move || Then::Call(called.insert(Arc::<Slot>::default()).clone()))
+            };
+            match (self.request(request, is_flock, then, &note), slot) {
+                (Err(LockError::WouldBlock), _) => thread::yield_now(),
+                (Ok(Submitted::Waiting(ticket)), Some(slot)) => {
+                    return Slot::sleep(
+                        &slot,
+                        cancel,
+                        || self.claim(&ticket, &note),
+                        || self.cancel(&ticket),
+                    );
+                }
+                (decided, _) => return decided.map(drop),
             }
-        }
-        // Built only when the request waits, to keep the allocation off the fast path.
-        let mut slot = None;
-        let then = || Then::Call(slot.insert(Arc::<Slot>::default()).clone());
-        match (self.request(request, is_flock, Some(then), &note)?, slot) {
-            (Submitted::Waiting(ticket), Some(slot)) => {
-                Slot::sleep(&slot, cancel, || self.claim(&ticket, &note), || self.cancel(&ticket))
-            }
-            _ => Ok(()),
         }
     }
 }

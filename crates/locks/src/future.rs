@@ -70,7 +70,7 @@ impl<L: Deref<Target = FileLocks> + Unpin> Future for LockFuture<L> {
             let submitted = this.locks.request(
                 &this.request,
                 this.is_flock,
-                Some(|| Then::Call(slot.insert(Arc::<Slot>::default()).clone())),
+                |_| Some(|| Then::Call(slot.insert(Arc::<Slot>::default()).clone())),
                 || (),
             );
             this.stage = match (submitted, slot) {

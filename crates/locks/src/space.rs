@@ -112,15 +112,16 @@ impl Space {
         starving.filter(move |waiter| !self.granted.is_in_the_way(request.owner, &waiter.request))
     }
 
-    /// Grants `request`, or makes it wait and go on as `then` says. Without `then` it does not wait.
+    /// Grants `request`, or makes it wait and go on as `then` says. That is told how many locks were granted so far; if it
+    /// has nothing to say, the request does not wait.
     ///
     /// # Errors
     /// [`LockError::WouldBlock`], [`LockError::NoLocks`]. Deadlock is found out later, see [`Outcomes`].
-    pub(crate) fn request(
+    pub(crate) fn request<F: FnOnce() -> Then>(
         &mut self,
         around: Around<'_>,
         request: RangeRequest,
-        then: Option<impl FnOnce() -> Then>,
+        then: impl FnOnce(u64) -> Option<F>,
         outcomes: &mut Outcomes,
     ) -> Result<Submitted, LockError> {
         if matches!(self.verdict(&request, NEWCOMER), Verdict::Admissible) {
@@ -129,7 +130,7 @@ impl Space {
             }
             return Ok(Submitted::Granted);
         }
-        let then = then.ok_or(LockError::WouldBlock)?;
+        let then = then(self.statistics.grants).ok_or(LockError::WouldBlock)?;
         around.domain.quota.reserve(request.owner, 1)?;
         let number = self.statistics.count_wait();
         let place = self.waiters.get_or_insert_default().push(number, request, then());

@@ -117,6 +117,31 @@ impl Outcomes {
     }
 }
 
+/// How often a thread whose request must wait lets others run and asks again before it sleeps, while it sees locks being
+/// granted in between: then they are held for less time than sleeping and being woken takes, and once many sleep an
+/// unlock wakes one of them who mostly comes too late ...
+const LOOKS: u32 = 32;
+/// ... and how often while nothing moves. Whoever lost its CPU while it had the lock gets it back so.
+const LOOKS_IN_VAIN: u32 = 2;
+
+/// What a thread has seen since it first asked for a lock.
+#[derive(Default)]
+pub(crate) struct Patience {
+    looks: u32,
+    /// The last of these, between which no lock was granted.
+    in_vain: u32,
+    grants: u64,
+}
+
+impl Patience {
+    /// Looks once more, when `grants` locks of the space were granted: true if it is time to sleep.
+    pub(crate) fn is_over(&mut self, grants: u64) -> bool {
+        self.in_vain = if grants == self.grants { self.in_vain + 1 } else { 0 };
+        (self.looks, self.grants) = (self.looks + 1, grants);
+        self.looks > LOOKS || self.in_vain >= LOOKS_IN_VAIN
+    }
+}
+
 /// Where one blocked thread or task waits until its request is called, decided or cancelled.
 pub(crate) struct Slot {
     /// *protected by its own mutex, a leaf*
@@ -235,5 +260,28 @@ impl Slot {
                 }
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looks(mut patience: Patience, mut grants: impl FnMut() -> u64) -> u32 {
+        while !patience.is_over(grants()) {}
+        patience.looks
+    }
+
+    #[test]
+    fn who_sees_locks_change_hands_stays_awake_and_who_sees_none_sleeps_soon() {
+        assert_eq!(looks(Patience::default(), || 7), 1 + LOOKS_IN_VAIN);
+        let mut grants = 0;
+        let next = || {
+            grants += 1;
+            grants
+        };
+        assert_eq!(looks(Patience::default(), next), 1 + LOOKS);
+        let mut last = [1, 1, 2, 2, 3].into_iter();
+        assert_eq!(looks(Patience::default(), || last.next().unwrap_or(3)), 5 + LOOKS_IN_VAIN);
     }
 }

@@ -51,6 +51,8 @@ bitflags! {
     }
 }
 
+/// OPEN reply: each read is a message, whatever size the file has.
+pub(crate) const FOPEN_DIRECT_IO: u32 = 1 << 0;
 /// OPEN reply: keep the cached pages of the file.
 pub(crate) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// OPENDIR reply: the kernel may cache the directory's entries.

@@ -3,7 +3,7 @@
 use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, is_trusted};
 use crate::connection::Connection;
 use crate::lock_class::SERVING;
-use sluice_locks::{FileStatistics, LockEntry, proc_locks};
+use sluice_locks::FileStatistics;
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Mutex, Weak, memory};
@@ -59,9 +59,7 @@ impl Server {
             serving: Mutex::with_class(&SERVING, Serving::default()),
         });
         let inner = shared.clone();
-        let dev = rustix::fs::makedev(device.0, device.1);
-        let thread =
-            Builder::new().name("sluice-control".into()).spawn(move || inner.serve(dev, &connection))?;
+        let thread = Builder::new().name("sluice-control".into()).spawn(move || inner.serve(&connection))?;
         Ok(Server { shared, thread: Some(thread) })
     }
 }
@@ -87,11 +85,11 @@ impl Drop for Server {
 }
 
 impl Shared {
-    fn serve(&self, dev: u64, connection: &Weak<Connection>) {
+    fn serve(&self, connection: &Weak<Connection>) {
         loop {
             match self.listener.accept() {
                 // What goes wrong with one client is that client's affair.
-                Ok((stream, _)) => drop(self.serve_one(stream, dev, connection)),
+                Ok((stream, _)) => drop(self.serve_one(stream, connection)),
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 // Shut down; or out of descriptors, when answering is hopeless as well.
@@ -100,7 +98,7 @@ impl Shared {
         }
     }
 
-    fn serve_one(&self, stream: UnixStream, dev: u64, connection: &Weak<Connection>) -> io::Result<()> {
+    fn serve_one(&self, stream: UnixStream, connection: &Weak<Connection>) -> io::Result<()> {
         {
             let mut serving = self.serving.lock();
             if serving.stopped {
@@ -108,7 +106,7 @@ impl Shared {
             }
             serving.client = Some(stream.try_clone()?);
         }
-        let outcome = answer(stream, dev, connection);
+        let outcome = answer(stream, connection);
         self.serving.lock().client = None;
         outcome
     }
@@ -125,7 +123,7 @@ fn bind(device: (u32, u32)) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&address)
 }
 
-fn answer(mut stream: UnixStream, dev: u64, connection: &Weak<Connection>) -> io::Result<()> {
+fn answer(mut stream: UnixStream, connection: &Weak<Connection>) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     if !is_trusted(&stream)? {
@@ -134,7 +132,7 @@ fn answer(mut stream: UnixStream, dev: u64, connection: &Weak<Connection>) -> io
     let question = read_line(&mut stream)?;
     let Some(connection) = connection.upgrade() else { return Ok(()) };
     let text = match question.as_slice() {
-        b"locks" if connection.serves_locks() => format!("{OK}{}", locks(&connection, dev)),
+        b"locks" if connection.serves_locks() => format!("{OK}{}", connection.lock_table()),
         b"hot" if connection.serves_locks() => {
             format!("{OK}{}", hot(&connection, HOT_MAX).map(|line| line + "\n").collect::<String>())
         }
@@ -153,13 +151,6 @@ fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
         line.push(byte[0]);
     }
     Ok(line)
-}
-
-/// All locks, under the device number by which users of the mount know its files.
-fn locks(connection: &Connection, dev: u64) -> String {
-    let entries = connection.superblock.lock_domain().list();
-    let entries: Vec<_> = entries.into_iter().map(|entry| LockEntry { dev, ..entry }).collect();
-    proc_locks(&entries)
 }
 
 /// A JSON object for each file that was ever locked, the most waited for first, `most` of them.

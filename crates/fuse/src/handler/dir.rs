@@ -34,7 +34,7 @@ impl Connection {
         refuse_if_nothing_fits(full, reply)
     }
 
-    /// As READDIR, with a lookup of each entry except "." and "..".
+    /// As READDIR, with a lookup of each entry except ".", ".." and one that the lock file hides.
     pub(super) fn readdirplus(
         &self,
         header: &InHeader,
@@ -52,7 +52,7 @@ impl Connection {
                 full = true;
                 return false;
             }
-            if entry.name != b"." && entry.name != b".." {
+            if entry.name != b"." && entry.name != b".." && !self.is_lock_file(header.nodeid, entry.name) {
                 found.push((reply.len(), entry.inode.clone()));
             }
             // Node 0: no lookup is given with this entry.

@@ -17,6 +17,7 @@ mod attr;
 mod data;
 mod dir;
 mod init;
+mod lock_file;
 mod locks;
 mod lookup;
 mod open;
@@ -32,6 +33,7 @@ use sluice_vfs::{Caps, Cred, Errno, Stat, Timestamp};
 use zerocopy::FromZeros;
 
 pub(crate) use init::Negotiated;
+pub(crate) use lock_file::LockFile;
 
 /// How long the kernel may keep names and attributes, in seconds: for ever, as far as it can count.
 const FOREVER: u64 = i64::MAX.cast_unsigned();
@@ -51,6 +53,9 @@ impl Connection {
     /// Serves `request`.
     pub(crate) fn handle(&self, request: &Request<'_>, reply: &mut Reply) -> Disposition {
         let header = &request.header;
+        if let Some(outcome) = self.serve_lock_file(request, reply) {
+            return Disposition::Done(outcome);
+        }
         Disposition::Done(match request.operation {
             Operation::Lookup { name } => self.lookup(header, name, reply),
             Operation::Forget(arg) => {

@@ -45,7 +45,7 @@ fn connection(locks: LockMode) -> Looked {
     fs.symlink("f", "/a/l").expect("the name is free");
     let recorder = Arc::new(Recorder::default());
     let options = MountOptions { locks, ..MountOptions::default() };
-    let connection = Connection::new(superblock, options, recorder.clone(), mpsc::channel().0);
+    let connection = Connection::new(superblock, options, 0, recorder.clone(), mpsc::channel().0);
     let init = abi::InitIn {
         major: 7,
         minor: 45,
@@ -146,7 +146,7 @@ fn a_kernel_that_is_too_old_is_refused() {
     let recorder = Arc::new(Recorder::default());
     let superblock = Superblock::new(Options::default());
     let connection =
-        Connection::new(superblock, MountOptions::default(), recorder.clone(), mpsc::channel().0);
+        Connection::new(superblock, MountOptions::default(), 0, recorder.clone(), mpsc::channel().0);
     let init =
         abi::InitIn { major: 7, minor: 31, max_readahead: 0, flags: u32::MAX, flags2: 0, unused: [0; 11] };
     connection.serve(&message(opcode::INIT, 0, &[init.as_bytes()]), &mut Reply::new());

@@ -24,7 +24,7 @@ impl FileData {
         change.reserve(missing)?;
         change.fill_with_unwritten(pages);
         if !keep_size {
-            change.extend_to(range.end);
+            self.extend_to(range.end);
         }
         Ok(())
     }
@@ -58,7 +58,7 @@ impl FileData {
         change.remove_data(&whole_pages(&range));
         change.fill_with_unwritten(pages);
         if !keep_size {
-            change.extend_to(range.end);
+            self.extend_to(range.end);
         }
         Ok(())
     }

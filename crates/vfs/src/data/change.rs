@@ -1,15 +1,16 @@
 //! Change: one call that changes more than bytes of data pages, from taking the file's mutex to letting it go.
 
-use super::page::Locked;
+use super::page::{Locked, MadePages};
 use super::{
-    FileData, LockedPage, PAGE, PAGES_MAX, Page, PageSet, Space, clip, pages_touched, release, reserve,
-    within,
+    FileData, LockedPage, PAGE, PAGES_MAX, Page, PageSet, Space, clip, pages_touched, part_of, release,
+    reserve, within,
 };
 use crate::Errno;
 use sluice_sync::Arc;
 use sluice_sync::atomic::Ordering;
 use sluice_sync::radix::{Slots, Writer};
 use sluice_sync::seqcount::Writing;
+use std::iter::repeat_with;
 use std::ops::Range;
 
 /// A change under way. Growing, it only adds pages and replaces frozen ones; rearranging, it may do anything.
@@ -60,13 +61,6 @@ impl Drop for Change<'_> {
 }
 
 impl Change<'_> {
-    /// Raises the size to at least `size`.
-    pub(super) fn extend_to(&self, size: u64) {
-        if size > self.file.size() {
-            self.file.set_size(size);
-        }
-    }
-
     /// Reserves `pages` pages and counts them as the file's.
     pub(super) fn reserve(&self, pages: u64) -> Result<(), Errno> {
         reserve(self.space, pages)?;
@@ -93,10 +87,11 @@ impl Change<'_> {
     }
 
     /// Writes `buf`, of which every byte has an offset below the size limit, at `offset`; extends the file. Returns
-    /// how much was written: less than all when space ended on the way.
+    /// how much was written: less than all when space ended on the way. Holes get the pages that were `made` for them,
+    /// the first for the first page of the write, or else new ones.
     ///
     /// Errors, when not one byte could be written: `ENOSPC`.
-    pub(super) fn write(&mut self, offset: u64, buf: &[u8]) -> Result<usize, Errno> {
+    pub(super) fn write(&mut self, offset: u64, buf: &[u8], made: MadePages) -> Result<usize, Errno> {
         let target = offset..offset + buf.len() as u64;
         let pages = pages_touched(&target);
         // All pages at once if there is room for all; one by one otherwise, to write as much as fits.
@@ -104,12 +99,10 @@ impl Change<'_> {
         let prepaid = self.reserve(missing).is_ok();
         let (slots, unwritten) = self.writer.parts();
         // Until all are written and the size is raised, so that readers see all or nothing.
-        let mut locked = Locked::default();
+        let mut locked = Locked::new();
         let mut written = 0;
-        for index in pages.clone() {
-            let piece = clip(index, &target);
-            let bytes = &buf[within(offset, &piece)];
-            let at = (piece.start - index * PAGE) as usize;
+        for (index, made) in pages.clone().zip(made.into_iter().chain(repeat_with(|| None))) {
+            let (at, bytes) = part_of(buf, offset, index);
             if let Some(mut page) = own_page(slots, index) {
                 page.store(at, bytes);
                 locked.push(page);
@@ -122,12 +115,13 @@ impl Change<'_> {
                         Err(_) => break,
                     }
                 }
-                locked.push(slots.insert_with(index, Page::with(at, bytes), |page| page.lock()));
+                let page = made.unwrap_or_else(|| Page::with(at, bytes));
+                locked.push(slots.insert_with(index, page, |page| page.lock()));
             }
             written += bytes.len();
         }
-        let size = self.file.size().max(offset + written as u64);
-        self.file.set_size(size);
+        self.file.extend_to(offset + written as u64);
+        let size = self.file.size();
         for (index, page) in pages.zip(locked.iter_mut()) {
             page.settle(self.rearranging.is_none() && (index + 1) * PAGE <= size);
         }

@@ -7,6 +7,7 @@
 //! locked at once, and may be one.
 
 use super::change::Change;
+use super::page::MadePages;
 use super::{FileData, PAGE, PAGE_SIZE, Page, Space, clip, pages_touched, within};
 use crate::{Errno, FILE_SIZE_MAX};
 use sluice_sync::Arc;
@@ -98,7 +99,7 @@ impl Change<'_> {
     fn copy_hole(&mut self, offset: u64, len: u64) {
         if len > 0 {
             self.punch_hole(offset..offset + len);
-            self.extend_to(offset + len);
+            self.file.extend_to(offset + len);
         }
     }
 
@@ -117,13 +118,13 @@ impl Change<'_> {
         let whole = piece.end - piece.start == PAGE || (piece.end == src_size && end >= self.file.size());
         if aligned && whole {
             self.share(offset / PAGE, page)?;
-            self.extend_to(end);
+            self.file.extend_to(end);
             Ok(end - offset)
         } else {
             let mut buf = [0; PAGE_SIZE];
             let bytes = &mut buf[..(piece.end - piece.start) as usize];
             page.load(within(piece.start - piece.start % PAGE, piece).start, bytes);
-            Ok(self.write(offset, bytes)? as u64)
+            Ok(self.write(offset, bytes, MadePages::new())? as u64)
         }
     }
 }

@@ -39,6 +39,7 @@
 //! *reader* compares at the end all that it relied on: the layout, too, that holes are holes, and the size if that cut the
 //! read. When something changed it reads again, and after [`TRIES`](read) times it takes the mutex and the pages'
 //! locks itself. *Growing* locks like an overwriter, inserts new pages locked, and raises the size before it unlocks any.
+//! The pages that a write needs for holes are made, bytes and all, before it has the mutex: most of its time.
 //!
 //! A page that belongs to more than one place is *frozen*: whoever wants to write there puts a copy in its place.
 //!
@@ -156,6 +157,13 @@ impl FileData {
         self.size.store(size, Ordering::Release);
     }
 
+    /// Raises the size to at least `size`. The caller holds the tree's mutex.
+    fn extend_to(&self, size: u64) {
+        if size > self.size() {
+            self.set_size(size);
+        }
+    }
+
     /// The caller holds the tree's mutex. Set before the first unwritten page comes, cleared after the last went.
     fn set_reserved(&self, reserved: bool) {
         // Relaxed: our own store.
@@ -216,6 +224,12 @@ fn pages_touched(bytes: &Range<u64>) -> Range<u64> {
 fn clip(index: u64, bytes: &Range<u64>) -> Range<u64> {
     let start = index * PAGE;
     bytes.start.max(start)..bytes.end.min(start + PAGE)
+}
+
+/// Of `buf`, which is written at `offset`, what goes to page `index`, and where in the page it begins.
+fn part_of(buf: &[u8], offset: u64, index: u64) -> (usize, &[u8]) {
+    let piece = clip(index, &(offset..offset + buf.len() as u64));
+    ((piece.start - index * PAGE) as usize, &buf[within(offset, &piece)])
 }
 
 /// `bytes`, counted from offset `base` on. The range must be in memory: in a page or in a caller's buffer.

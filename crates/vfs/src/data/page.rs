@@ -18,24 +18,38 @@ pub(super) struct Page(Bytes);
 /// A page that its holder alone may change.
 pub(super) type LockedPage<'a> = LockedBytes<'a, { PAGE_SIZE / 8 }>;
 
-/// Pages that are locked together. The first stands apart from the others, so that one alone needs no memory.
-#[derive(Default)]
-pub(super) struct Locked<'p> {
-    first: Option<LockedPage<'p>>,
-    others: Vec<LockedPage<'p>>,
+/// What a call has of each page that it touches. The first stands apart from the others, so that one alone needs no memory.
+pub(super) struct PerPage<T> {
+    first: Option<T>,
+    others: Vec<T>,
 }
 
-impl<'p> Locked<'p> {
-    pub(super) fn push(&mut self, page: LockedPage<'p>) {
+/// Pages that are locked together.
+pub(super) type Locked<'p> = PerPage<LockedPage<'p>>;
+
+/// New pages, for where there was none.
+pub(super) type MadePages = PerPage<Option<Arc<Page>>>;
+
+impl<T> PerPage<T> {
+    pub(super) const fn new() -> PerPage<T> {
+        PerPage { first: None, others: Vec::new() }
+    }
+
+    pub(super) fn push(&mut self, one: T) {
         match &self.first {
-            None => self.first = Some(page),
-            Some(_) => self.others.push(page),
+            None => self.first = Some(one),
+            Some(_) => self.others.push(one),
         }
     }
 
-    /// In the order in which they were locked.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut LockedPage<'p>> {
+    /// In the order of the pages.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.first.iter_mut().chain(&mut self.others)
+    }
+
+    /// In the order of the pages.
+    pub(super) fn into_iter(self) -> impl Iterator<Item = T> {
+        self.first.into_iter().chain(self.others)
     }
 }
 

@@ -1,9 +1,12 @@
 //! Writing: changing the bytes of a file, and its size.
 
-use super::page::Locked;
-use super::{FileData, LockedPage, PAGE, PAGES_MAX, Space, clip, pages_touched, within};
+use super::page::{Locked, MadePages};
+use super::{FileData, LockedPage, PAGE, PAGE_SIZE, PAGES_MAX, Page, Space, pages_touched, part_of};
 use crate::{Errno, FILE_SIZE_MAX};
-use sluice_sync::rcu::domain;
+use sluice_sync::rcu::{Guard, domain};
+
+/// The most pages that a write makes before it has the file's mutex, and before it knows that there is space for them.
+const MADE_MAX: usize = 64;
 
 impl FileData {
     /// Writes `buf` at `offset`, makes the file as long as that needs, and returns the number of bytes
@@ -15,7 +18,8 @@ impl FileData {
         if buf.is_empty() || self.overwrite(offset, buf) {
             return Ok(buf.len());
         }
-        self.grow(space).write(offset, buf)
+        let made = self.make_pages(offset, buf);
+        self.grow(space).write(offset, buf, made)
     }
 
     /// Writes `buf` where the file ends and returns that offset, with the result of [`FileData::write`].
@@ -25,14 +29,17 @@ impl FileData {
         }
         let mut change = self.grow(space);
         let end = self.size();
-        Ok((end, change.write(end, cut_at_the_limit(end, buf)?)?))
+        Ok((end, change.write(end, cut_at_the_limit(end, buf)?, MadePages::new())?))
     }
 
     /// Writes `buf`, which is not empty, if every byte goes to a data page of this file alone, below the size.
     fn overwrite(&self, offset: u64, buf: &[u8]) -> bool {
-        let target = offset..offset + buf.len() as u64;
         let guard = domain().read();
-        let (mut locked, mut settled) = (Locked::default(), true);
+        if self.overwrite_in_one(&guard, offset, buf) {
+            return true;
+        }
+        let target = offset..offset + buf.len() as u64;
+        let (mut locked, mut settled) = (Locked::new(), true);
         for index in pages_touched(&target) {
             let Some(page) = self.tree.get(&guard, index).map(|page| page.lock()) else { return false };
             if page.is_frozen() {
@@ -52,10 +59,42 @@ impl FileData {
             return false;
         }
         for (index, page) in pages_touched(&target).zip(locked.iter_mut()) {
-            let piece = clip(index, &target);
-            page.store((piece.start - index * PAGE) as usize, &buf[within(offset, &piece)]);
+            let (at, bytes) = part_of(buf, offset, index);
+            page.store(at, bytes);
         }
         true
+    }
+
+    /// As [`overwrite`](Self::overwrite), if the bytes are all in one page and that is settled: most overwrites are such.
+    #[inline]
+    fn overwrite_in_one(&self, guard: &Guard<'_>, offset: u64, buf: &[u8]) -> bool {
+        let (index, at) = (offset / PAGE, (offset % PAGE) as usize);
+        if at + buf.len() > PAGE_SIZE {
+            return false;
+        }
+        let Some(page) = self.tree.get(guard, index) else { return false };
+        // Only a look, so that one that is not is not locked twice.
+        if !page.is_settled() {
+            return false;
+        }
+        let mut page = page.lock();
+        let in_place = self.tree.get(guard, index).is_some_and(|found| page.is_of(found));
+        if !page.is_settled() || !in_place {
+            return false;
+        }
+        page.store(at, buf);
+        true
+    }
+
+    /// The pages with which writing `buf`, which is not empty, at `offset` would fill the holes that are there now.
+    fn make_pages(&self, offset: u64, buf: &[u8]) -> MadePages {
+        let mut made = MadePages::new();
+        for index in pages_touched(&(offset..offset + buf.len() as u64)).take(MADE_MAX) {
+            let hole = self.tree.get(&domain().read(), index).is_none();
+            let (at, bytes) = part_of(buf, offset, index);
+            made.push(hole.then(|| Page::with(at, bytes)));
+        }
+        made
     }
 
     /// Makes the file `size` bytes long. Shrinking, and setting the size that it has, release all that lies
@@ -70,10 +109,10 @@ impl FileData {
             return Ok(());
         }
         if size > self.size() {
-            let growing = self.grow(space);
+            let _growing = self.grow(space);
             // Somebody else may have made it longer.
             if size > self.size() {
-                growing.extend_to(size);
+                self.extend_to(size);
                 return Ok(());
             }
         }
