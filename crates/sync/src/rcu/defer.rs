@@ -37,10 +37,11 @@ use std::collections::VecDeque;
 /// a thread that removes a name a microsecond does that 4,000 times a second, not 16,000 times as with 64
 /// (`examples/defer.rs`, the table in DESIGN.md).
 pub(super) const BATCH: usize = if SHRUNK { 2 } else { 256 };
-/// How many later batches are filled before a thread starts the period that a batch waits for, if nobody else does.
-const FILLED_BEFORE_START: usize = if SHRUNK { 0 } else { 1 };
+/// How many batches, the one that waits included, a thread fills before it starts the period that this waits for, if
+/// nobody else does.
+const FILLED_BEFORE_START: usize = if SHRUNK { 1 } else { 2 };
 /// How many are filled before it starts one although somebody else did: that one may be idle, and not look for its end.
-const PATIENCE: usize = 3;
+const PATIENCE: usize = 4;
 /// How many batches of one thread may wait before that thread waits.
 const BATCHES_MAX: usize = if SHRUNK { 2 } else { 16 };
 
@@ -135,13 +136,13 @@ impl Domain {
         if over && bag.started == started {
             bag.started = None;
         }
-        let oldest = bag.batches.front().map(|oldest| (oldest.from_period, bag.batches.len() - 1));
-        let Some((number, later)) = oldest.filter(|_| bag.started.is_none()) else { return };
+        let oldest = bag.batches.front().map(|oldest| (oldest.from_period, bag.batches.len()));
+        let Some((number, filled)) = oldest.filter(|_| bag.started.is_none()) else { return };
         drop(bag);
         // Outside the mutex: a system call.
         let period = match self.has_started(number) {
-            false if later >= FILLED_BEFORE_START => self.start_first(number),
-            true if later >= PATIENCE => Some(self.start()),
+            false if filled >= FILLED_BEFORE_START => self.start_first(number),
+            true if filled >= PATIENCE => Some(self.start()),
             _ => return,
         };
         if period.is_some() {

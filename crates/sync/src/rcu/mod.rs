@@ -283,9 +283,18 @@ pub fn domain() -> &'static Domain {
 }
 
 #[cfg(all(test, not(feature = "loom")))]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::thread;
+    use std::sync::{Mutex, PoisonError};
+
+    /// A domain for one test, kept where leak checkers see that what waits in it is not lost.
+    pub(crate) fn kept_domain() -> &'static Domain {
+        static KEPT: Mutex<Vec<&Domain>> = Mutex::new(Vec::new());
+        let domain = Box::leak(Box::default());
+        KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(domain);
+        domain
+    }
 
     #[test]
     fn a_grace_period_waits_for_older_sections_only() {

@@ -144,7 +144,7 @@ impl Counters {
 
     /// The counters of `place`, or those of the place that came last when there are too many.
     fn site(&self, place: &'static Location<'static>) -> &Site {
-        let known = |site: &&Site| std::ptr::eq(*site.place.get_or_init(|| place), place);
+        let known = |site: &&Site| registry::same_place(site.place.get_or_init(|| place), place);
         self.sites.iter().find(known).unwrap_or(&self.sites[SITES - 1])
     }
 }

@@ -5,6 +5,7 @@
 //! change once every place has been seen.
 
 use super::{LockClass, Watch};
+use crate::fibonacci;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -27,7 +28,7 @@ impl ClassId {
 /// The classes' names, by number. *protected by itself*
 static NAMES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Which class a place belongs to, found by probing from the place's address on. *each set once*
+/// Which class a place belongs to, found by probing from its line and column on. *each set once*
 static BY_PLACE: [OnceLock<(&'static Location<'static>, u32)>; PLACES] = [const { OnceLock::new() }; PLACES];
 
 /// The number of the class that `watch` names; `None` if it is not watched.
@@ -52,8 +53,7 @@ fn of_class(class: &LockClass) -> Option<u32> {
 }
 
 fn of_place(place: &'static Location<'static>) -> Option<u32> {
-    let address = std::ptr::from_ref(place).addr();
-    let first = (address / align_of::<Location>()).wrapping_mul(0x9e37_79b9) >> 7;
+    let first = (fibonacci(u64::from(place.line()) << 32 | u64::from(place.column())) >> 32) as usize;
     for step in 0..PLACES {
         let cell = &BY_PLACE[(first + step) % PLACES];
         let (known, number) = match cell.get() {
@@ -63,12 +63,17 @@ fn of_place(place: &'static Location<'static>) -> Option<u32> {
                 cell.get_or_init(|| (place, number))
             }
         };
-        // One place may have several addresses; the name makes them one class again.
-        if std::ptr::eq(*known, place) {
+        if same_place(known, place) {
             return Some(*number);
         }
     }
     None
+}
+
+/// Whether `a` and `b` are one place. That may have several addresses: one in each piece of the program that the compiler
+/// made alone, and under the interpreter one for each call. What differs most comes first.
+pub(super) fn same_place(a: &Location<'_>, b: &Location<'_>) -> bool {
+    (a.line(), a.column(), a.file()) == (b.line(), b.column(), b.file())
 }
 
 /// The number of the class called `name`, which may be new; `None` when there are too many.

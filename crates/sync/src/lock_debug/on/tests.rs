@@ -35,7 +35,7 @@ fn two_orders_of_two_classes_are_reported_with_both_stacks() {
     assert!(now.contains("took test.cycle.outer") && now.contains("1. test.cycle.inner"), "{finding}");
     assert!(before.contains("took test.cycle.inner") && before.contains("1. test.cycle.outer"), "{finding}");
     assert_eq!(
-        finding.matches(" at crates/sync/src/lock_debug/").count(),
+        finding.matches(" exclusively at crates/sync/src/lock_debug/").count(),
         4,
         "where each was taken: {finding}"
     );
