@@ -72,25 +72,61 @@ fn names_that_stay_are_listed_once_while_one_before_them_comes_and_goes() {
     });
 }
 
-#[test]
-fn a_file_that_is_renamed_always_has_one_of_its_names() {
-    seed_mutant(None);
-    let names: [(u64, &[u8]); 2] = [(LOW, b"old"), (HIGH, b"new")];
-    for (from, to) in [(0, 1), (1, 0)] {
+/// What a lookup of `name` says.
+fn value(table: &NameTable<u64>, (hash, name): (u64, &[u8])) -> Option<u64> {
+    table.get(hash, name, &table.read()).copied()
+}
+
+const OLD: (u64, &[u8]) = (LOW, b"old");
+const NEW: (u64, &[u8]) = (HIGH, b"new");
+
+/// Two lookups beside a move from `names[0]` to `names[1]`; what they say before and after it.
+fn looked_up_beside_a_move(
+    names: [(u64, &'static [u8]); 2],
+    there: &'static [(u64, &'static [u8])],
+    is_exchange: bool,
+) {
+    for looks in [[0, 1], [1, 0]] {
         explore(2, move || {
-            let table = grown(&names[from..=from]);
+            let table = grown(there);
+            let look = move |table: &NameTable<u64>| looks.map(|at| value(table, names[at]));
+            let before = look(&table);
             let other = table.clone();
-            let reader = thread::spawn(move || {
-                let guard = other.read();
-                let has = |(hash, name): (u64, &[u8])| other.get(hash, name, &guard).is_some();
-                assert!(has(names[from]) || has(names[to]), "found under neither name");
-            });
-            let mut both = table.lock_two(names[from], names[to]).expect("alive");
-            assert!(both.second().insert(0, 0).is_ok() && both.first().remove().is_some());
+            let reader = thread::spawn(move || look(&other));
+            let mut both = table.lock_two(names[0], names[1]).expect("alive");
+            assert!(if is_exchange { both.exchange() } else { both.rename() });
             drop(both);
-            reader.join().expect("the reader ends");
+            let seen = reader.join().expect("the reader ends");
+            let after = look(&table);
+            let one_moment = [before, after, [before[0], after[1]]];
+            assert!(one_moment.contains(&seen), "not of one moment: {before:?}, {seen:?}, {after:?}");
         });
     }
+}
+
+#[test]
+fn a_name_moves_at_one_instant() {
+    seed_mutant(None);
+    for names in [[OLD, NEW], [NEW, OLD]] {
+        let there: &'static [_] = if names[0] == OLD { &[OLD] } else { &[NEW] };
+        looked_up_beside_a_move(names, there, false);
+        looked_up_beside_a_move(names, &[OLD, NEW], false);
+    }
+    looked_up_beside_a_move([OLD, (LOW, b"beside")], &[OLD], false);
+}
+
+#[test]
+#[should_panic(expected = "not of one moment")]
+fn a_move_in_two_steps_is_found() {
+    seed_mutant(Some(Mutant::MovedInTwoSteps));
+    looked_up_beside_a_move([OLD, NEW], &[OLD], false);
+}
+
+#[test]
+fn names_are_exchanged_at_one_instant() {
+    seed_mutant(None);
+    looked_up_beside_a_move([OLD, NEW], &[OLD, NEW], true);
+    looked_up_beside_a_move([OLD, (LOW + (1 << 40), b"beside")], &[OLD, (LOW + (1 << 40), b"beside")], true);
 }
 
 #[test]

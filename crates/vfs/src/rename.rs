@@ -7,8 +7,8 @@
 //! an answer that stays true. That question must be asked, or a directory could become its own descendant. Whether
 //! it must be, is known only when the names are locked; then the rename begins anew with the lock.
 //!
-//! A file that is given a new name appears under it before it disappears under the old one, so it is never without
-//! a name; a lookup, which takes no lock, may for an instant find both.
+//! Lookups, which take no lock, find the file under the old name up to one instant, and under the new one from then on:
+//! see [`LockedPair`].
 //!
 //! # Lock order
 //! Rename lock; the names, of two directories by inode number. A directory that is replaced is buried without
@@ -19,9 +19,10 @@ use crate::dir::Burial;
 use crate::lock_class::SECOND_DIRECTORY;
 use crate::{Access, Cred, Errno, Inode, InodeRef, RenameFlags};
 use sluice_sync::MutexGuard;
-use sluice_sync::name_table::{Entry, LockedEntry, LockedPair};
+use sluice_sync::name_table::LockedPair;
 use sluice_sync::rcu;
 use sluice_sync::refcache::Ref;
+use std::ptr;
 
 /// What a finished rename did, for observers.
 struct Moved {
@@ -96,10 +97,16 @@ impl InodeRef {
         flags: RenameFlags,
     ) -> Result<bool, Errno> {
         let section = rcu::domain().read();
-        let source = self.entry(self.as_dir()?, name, &section).ok_or(Errno::ENOENT)?;
+        let dir = self.as_dir()?;
+        let source = self.entry(dir, name, &section).ok_or(Errno::ENOENT)?;
         let target = new_dir.entry(new_dir.as_dir()?, new_name, &section);
-        check_target_exists(target.is_some(), flags)?;
-        Ok(target.is_some_and(|target| source.is_same(target)))
+        let outcome = check_target_exists(target.is_some(), flags);
+        if outcome.is_ok() && !target.is_some_and(|target| source.is_same(target)) {
+            return Ok(false);
+        }
+        // The same entry, not only the same file: so it was there when the other name was looked at.
+        let was_there = self.entry(dir, name, &section).is_some_and(|again| ptr::eq(source, again));
+        if was_there { outcome.map(|()| true) } else { Ok(false) }
     }
 
     /// One attempt, with the names locked. Between directories a rename that a directory takes part in needs the
@@ -112,8 +119,8 @@ impl InodeRef {
         flags: RenameFlags,
         tree: Option<&TreeLock<'_>>,
     ) -> Result<Attempt, Errno> {
-        let mut names = LockedNames::lock((self, name), (new_dir, new_name))?;
-        let (source, target) = (names.old_name().get().cloned(), names.new_name().get().cloned());
+        let mut names = lock_names((self, name), (new_dir, new_name))?;
+        let (source, target) = (names.first().get().cloned(), names.second().get().cloned());
         let source = source.ok_or(Errno::ENOENT)?;
         check_target_exists(target.is_some(), flags)?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
@@ -136,8 +143,7 @@ impl InodeRef {
         }
         match &target {
             Some(target) if exchange => {
-                names.old_name().replace(target.clone(), target.weight());
-                names.new_name().replace(source.clone(), source.weight());
+                names.exchange();
                 if reshapes {
                     target.set_parent(self);
                 }
@@ -149,18 +155,15 @@ impl InodeRef {
                 {
                     return Ok(Attempt::Blocked(target.clone()));
                 }
-                names.new_name().replace(source.clone(), source.weight());
-                names.old_name().remove();
+                names.rename();
                 // Only now: a file has links as long as a walk can find it.
                 match dir {
                     Ok(_) => target.touch_ctime(),
                     Err(_) => target.drop_link(),
                 }
             }
-            None => {
-                names.new_name().insert(source.clone(), source.weight()).map_err(|_| Errno::ENOSPC)?;
-                names.old_name().remove();
-            }
+            None if names.rename() => {}
+            None => return Err(Errno::ENOSPC),
         }
         if reshapes {
             source.set_parent(new_dir);
@@ -189,47 +192,27 @@ enum Attempt {
 
 type TreeLock<'a> = MutexGuard<'a, ()>;
 
-/// Both names of a rename, locked.
-enum LockedNames<'n> {
-    Within(LockedPair<'n, InodeRef>),
-    Between { old: LockedEntry<'n, InodeRef>, new: LockedEntry<'n, InodeRef> },
-}
-
-impl<'n> LockedNames<'n> {
-    /// # Errors
-    /// `ENOTDIR`; `ENOENT` when a directory was removed.
-    fn lock(
-        (old_dir, old): (&'n InodeRef, &'n [u8]),
-        (new_dir, new): (&'n InodeRef, &'n [u8]),
-    ) -> Result<Self, Errno> {
-        if old_dir.is_same(new_dir) {
-            let hash = |name: &[u8]| old_dir.shared.hasher.hash(name);
-            let both = old_dir.as_dir()?.names.lock_two((hash(old), old), (hash(new), new));
-            return both.map(LockedNames::Within).ok_or(Errno::ENOENT);
-        }
-        // Lock order: names of two directories by inode number.
-        Ok(if old_dir.ino() < new_dir.ino() {
-            let old = old_dir.lock_entry(old)?;
-            LockedNames::Between { old, new: new_dir.lock_entry_nested(new, SECOND_DIRECTORY)? }
-        } else {
-            let new = new_dir.lock_entry(new)?;
-            LockedNames::Between { old: old_dir.lock_entry_nested(old, SECOND_DIRECTORY)?, new }
-        })
+/// Locks both names of a rename.
+///
+/// # Errors
+/// `ENOTDIR`; `ENOENT` when a directory was removed.
+fn lock_names<'n>(
+    (old_dir, old): (&'n InodeRef, &'n [u8]),
+    (new_dir, new): (&'n InodeRef, &'n [u8]),
+) -> Result<LockedPair<'n, InodeRef>, Errno> {
+    if old_dir.is_same(new_dir) {
+        let hash = |name: &[u8]| old_dir.shared.hasher.hash(name);
+        let both = old_dir.as_dir()?.names.lock_two((hash(old), old), (hash(new), new));
+        return both.ok_or(Errno::ENOENT);
     }
-
-    fn old_name(&mut self) -> Entry<'_, 'n, InodeRef> {
-        match self {
-            LockedNames::Within(both) => both.first(),
-            LockedNames::Between { old, .. } => old.entry(),
-        }
-    }
-
-    fn new_name(&mut self) -> Entry<'_, 'n, InodeRef> {
-        match self {
-            LockedNames::Within(both) => both.second(),
-            LockedNames::Between { new, .. } => new.entry(),
-        }
-    }
+    // Lock order: names of two directories by inode number.
+    Ok(if old_dir.ino() < new_dir.ino() {
+        let old = old_dir.lock_entry(old)?;
+        LockedPair::between(old, new_dir.lock_entry_nested(new, SECOND_DIRECTORY)?)
+    } else {
+        let new = new_dir.lock_entry(new)?;
+        LockedPair::between(old_dir.lock_entry_nested(old, SECOND_DIRECTORY)?, new)
+    })
 }
 
 /// The four inodes that a rename touches.

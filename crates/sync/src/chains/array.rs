@@ -153,6 +153,11 @@ impl<N: Node> Array<N> {
         (self.len() / self.groups_max).max(1)
     }
 
+    /// The bucket of `place`.
+    pub(crate) fn bucket(&self, place: u64) -> &N::Bucket {
+        &self.buckets[self.at(place)]
+    }
+
     /// The bucket that counts for the group of `place`: its first.
     pub(crate) fn counter(&self, place: u64) -> &N::Bucket {
         let at = self.at(place);
@@ -497,17 +502,6 @@ impl<N: Node> Locked<'_, N> {
     pub(crate) fn unlink(&mut self, at: Place<N>) -> Unlinked<N> {
         let behind = self.step(at).node;
         self.link(at, behind);
-        Unlinked(at.node)
-    }
-
-    /// Puts `new` in the place of the node at `at`, which is not the end.
-    ///
-    /// # Safety
-    /// As [`insert`](Self::insert), for a new node.
-    pub(crate) unsafe fn replace(&mut self, at: Place<N>, new: *mut N) -> Unlinked<N> {
-        let behind = Place { before: at.before, node: self.step(at).node };
-        // SAFETY: by contract.
-        unsafe { self.insert(behind, new) };
         Unlinked(at.node)
     }
 

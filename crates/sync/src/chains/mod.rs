@@ -74,7 +74,7 @@ pub(crate) trait Node: Sized + 'static {
     /// Frees a node.
     ///
     /// # Safety
-    /// The node was given to [`Locked::insert`] or [`Locked::replace`], and nobody will use it again.
+    /// The node was given to [`Locked::insert`], and nobody will use it again.
     unsafe fn free(node: *mut Self);
 }
 

@@ -76,6 +76,8 @@ pub enum Mutant {
     ResizeWithoutGracePeriod,
     /// A table of chains is closed by who looked at each bucket, but did not keep it locked.
     ClosedUnlocked,
+    /// A name that moves stands under the new name before it has left the old one.
+    MovedInTwoSteps,
     /// A scalable reference's cache does not tell that it gives up an object whose uses cancelled out.
     CancelledUsesForgotten,
     /// The ticket lock leaves out the barrier between seeing its turn and using it.

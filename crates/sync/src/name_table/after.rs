@@ -42,9 +42,17 @@ pub(super) fn find<'g, V: Clone + Send + Sync + 'static>(
     {
         // SAFETY: as above.
         if node.position >= first && unsafe { NameNode::name(at) } == name {
-            return Some((node.position, &node.value));
+            if node.stands() {
+                return Some((node.position, &node.value));
+            }
+            // Loaded before it is asked: once it stands, what it replaces is taken from behind it.
+            at = array.following(node);
+            if node.stands_by_now(array) {
+                return Some((node.position, &node.value));
+            }
+        } else {
+            at = array.following(node);
         }
-        at = array.following(node);
     }
     None
 }
@@ -80,7 +88,7 @@ impl<'g, V: Clone + Send + Sync + 'static> Iterator for After<'g, V> {
                 let found = unsafe { &*node };
                 // A chain that was moved meanwhile never changes again: what stays in the table is in it.
                 self.node = array.following(found);
-                if found.position >= self.from {
+                if found.position >= self.from && (found.stands() || found.stands_by_now(array)) {
                     self.from = found.position + 1;
                     // SAFETY: as above.
                     return Some((found.position, unsafe { NameNode::name(node) }, &found.value));

@@ -1,6 +1,6 @@
 //! Locked entries: what may be done to a name by who holds the lock of its bucket.
 
-use super::node::{NAME_MAX, NameNode, first_position, insert_at, last_twin, name_at, place_of, replace_at};
+use super::node::{NAME_MAX, NameNode, Standing, first_position, insert_at, last_twin, name_at, place_of};
 use super::{BUCKETS_FIRST, NameTable};
 use crate::chains::{Locked, Place, Unlinked};
 use crate::face::cpu;
@@ -24,51 +24,39 @@ fn most_in_group(buckets: usize) -> usize {
     full + 2 * (1 << (full.ilog2() / 2))
 }
 
-type Bucket<'t, V> = Locked<'t, NameNode<V>>;
+pub(super) type Bucket<'t, V> = Locked<'t, NameNode<V>>;
 
 /// A name whose bucket the caller has locked; unlocks it when dropped.
 pub struct LockedEntry<'t, V: Clone + Send + Sync + 'static> {
-    name: Name<'t>,
-    bucket: Bucket<'t, V>,
-    _held: Held,
+    pub(super) name: Name<'t>,
+    pub(super) bucket: Bucket<'t, V>,
+    pub(super) _held: Held,
     /// Dropped after `bucket`.
-    aftermath: Aftermath<'t, V>,
-}
-
-/// Two names of one table whose buckets the caller has locked; unlocks them when dropped.
-pub struct LockedPair<'t, V: Clone + Send + Sync + 'static> {
-    names: [Name<'t>; 2],
-    /// The bucket of the smaller hash.
-    low: Bucket<'t, V>,
-    /// The other's, if it is another one.
-    high: Option<Bucket<'t, V>>,
-    _held: (Held, Option<Held>),
-    /// Dropped after the buckets.
-    aftermath: Aftermath<'t, V>,
+    pub(super) aftermath: Aftermath<'t, V>,
 }
 
 /// A name in a locked bucket.
 pub struct Entry<'e, 't, V: Clone + Send + Sync + 'static> {
-    name: Name<'t>,
-    bucket: &'e mut Bucket<'t, V>,
-    aftermath: &'e mut Aftermath<'t, V>,
+    pub(super) name: Name<'t>,
+    pub(super) bucket: &'e mut Bucket<'t, V>,
+    pub(super) aftermath: &'e mut Aftermath<'t, V>,
 }
 
 #[derive(Clone, Copy)]
-struct Name<'t> {
-    hash: u64,
-    bytes: &'t [u8],
+pub(super) struct Name<'t> {
+    pub(super) hash: u64,
+    pub(super) bytes: &'t [u8],
 }
 
 impl Name<'_> {
-    fn place(&self) -> u64 {
+    pub(super) fn place(&self) -> u64 {
         place_of(first_position(self.hash))
     }
 }
 
 /// What is to be done when the buckets are unlocked.
-struct Aftermath<'t, V: Clone + Send + Sync + 'static> {
-    table: &'t NameTable<V>,
+pub(super) struct Aftermath<'t, V: Clone + Send + Sync + 'static> {
+    pub(super) table: &'t NameTable<V>,
     /// Open while a bucket is locked: nobody may wait for a grace period then, and `defer` does not inside a section.
     section: Option<Guard<'t>>,
     /// To be freed.
@@ -79,13 +67,13 @@ struct Aftermath<'t, V: Clone + Send + Sync + 'static> {
 }
 
 impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
-    fn new(table: &'t NameTable<V>) -> Self {
+    pub(super) fn new(table: &'t NameTable<V>) -> Self {
         Aftermath { table, section: None, unlinked: None, buckets: 0, changed: false }
     }
 
     /// Locks the bucket of `place`. None if the table was killed.
     #[track_caller]
-    fn lock(&mut self, place: u64, ask: Ask) -> Option<(Bucket<'t, V>, Held)> {
+    pub(super) fn lock(&mut self, place: u64, ask: Ask) -> Option<(Bucket<'t, V>, Held)> {
         // A resize waits for sections, and would make this wait shorter.
         self.section = None;
         let chains = &self.table.chains;
@@ -163,54 +151,13 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
     pub fn remove(&mut self) -> Option<V> {
         self.entry().remove()
     }
-
-    /// See [`Entry::replace`].
-    pub fn replace(&mut self, value: V, weight: u8) -> Option<V> {
-        self.entry().replace(value, weight)
-    }
 }
 
-impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
-    #[track_caller]
-    pub(super) fn new(
-        table: &'t NameTable<V>,
-        first: (u64, &'t [u8]),
-        second: (u64, &'t [u8]),
-    ) -> Option<Self> {
-        let names = [first, second].map(|(hash, bytes)| Name { hash, bytes });
-        let [a, b] = names.map(|name| name.place());
-        let mut aftermath = Aftermath::new(table);
-        let (low, held) = aftermath.lock(a.min(b), Ask::BUCKET)?;
-        if low.covers(a.max(b)) {
-            return Some(LockedPair { names, low, high: None, _held: (held, None), aftermath });
-        }
-        // Buckets of one table are ordered by their numbers.
-        let (high, held_too) = aftermath.lock(a.max(b), Ask::BUCKET.any_number())?;
-        Some(LockedPair { names, low, high: Some(high), _held: (held, Some(held_too)), aftermath })
-    }
-
-    /// The first name in its bucket.
-    pub fn first(&mut self) -> Entry<'_, 't, V> {
-        self.entry(0)
-    }
-
-    /// The second name in its bucket.
-    pub fn second(&mut self) -> Entry<'_, 't, V> {
-        self.entry(1)
-    }
-
-    fn entry(&mut self, at: usize) -> Entry<'_, 't, V> {
-        let (name, other) = (self.names[at], self.names[1 - at]);
-        let bucket = match &mut self.high {
-            Some(high) if name.place() > other.place() => high,
-            _ => &mut self.low,
-        };
-        Entry { name, bucket, aftermath: &mut self.aftermath }
-    }
-}
-
-/// Where `name` is in its bucket.
-fn find<V: Send + Sync + 'static>(bucket: &Bucket<'_, V>, name: Name<'_>) -> Option<Place<NameNode<V>>> {
+/// Where `name` is in its bucket: the entry that arrives, if one does.
+pub(super) fn find<V: Send + Sync + 'static>(
+    bucket: &Bucket<'_, V>,
+    name: Name<'_>,
+) -> Option<Place<NameNode<V>>> {
     let first = first_position(name.hash);
     let (mut at, _) = bucket.seek(place_of(first));
     while bucket.get(at).is_some_and(|node| node.position <= last_twin(first)) {
@@ -239,6 +186,10 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
     /// # Errors
     /// Gives `value` back if the name is there, if it is longer than [`NAME_MAX`], or if 65,536 names have its hash.
     pub fn insert(&mut self, value: V, weight: u8) -> Result<u64, V> {
+        self.insert_as(value, weight, Standing::Stands)
+    }
+
+    pub(super) fn insert_as(&mut self, value: V, weight: u8, standing: Standing) -> Result<u64, V> {
         let first = first_position(self.name.hash);
         let (mut at, _) = self.bucket.seek(place_of(first));
         // The first position that no name of this hash has, and where it is in the chain.
@@ -259,7 +210,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
         if position > last_twin(first) || self.name.bytes.len() > NAME_MAX {
             return Err(value);
         }
-        insert_at(self.bucket, gap.unwrap_or(at), (position, self.name.bytes, value, weight));
+        insert_at(self.bucket, gap.unwrap_or(at), (position, self.name.bytes, value, weight), standing);
         let array = self.bucket.array;
         let entries = array.counter(place_of(position)).tally(1, weight);
         let most = most_in_group(array.group_len());
@@ -283,20 +234,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
         Some(value)
     }
 
-    /// Lets the name, which keeps its position, stand for `value`, and count for `weight`. Returns what it stood
-    /// for; does nothing and returns none if it is not there.
-    pub fn replace(&mut self, value: V, weight: u8) -> Option<V> {
-        let at = find(self.bucket, self.name)?;
-        let node = self.bucket.get(at)?;
-        let (position, before) = (node.position, node.value.clone());
-        let counter = self.bucket.array.counter(place_of(position));
-        counter.reweigh(node.weight, weight);
-        let unlinked = replace_at(self.bucket, at, (position, self.name.bytes, value, weight));
-        self.discard(unlinked);
-        Some(before)
-    }
-
-    fn discard(&mut self, node: Unlinked<NameNode<V>>) {
+    pub(super) fn discard(&mut self, node: Unlinked<NameNode<V>>) {
         self.aftermath.note_change(self.bucket);
         if let Some(earlier) = self.aftermath.unlinked.replace(node) {
             self.aftermath.free(earlier);

@@ -30,6 +30,7 @@
 //!
 //! # Then
 //! - who holds the lock of a name is alone with it, in all of the table;
+//! - an entry that moves to another name does so at one instant, for lookups and for listings;
 //! - [`NameTable::kill`] succeeds only if the table is empty, and then no name is ever added again;
 //! - [`NameTable::sums`] is what stood in the table at one moment. Only where many write without pause, or a name is
 //!   moved within a table of more buckets than count their own, may each bucket have a moment of its own.
@@ -39,7 +40,7 @@
 //! |---|---|---|---|
 //! | tally | `NameBucket::tally` | `sums` | that the move which counts an entry elsewhere was claimed |
 //!
-//! The rest is in `chains/`.
+//! The rest is in `chains/`, and for entries that move between names in `pair.rs`.
 //!
 //! # Cost
 //! get: the section and loads. lock, insert or remove, unlock: one exchange and two stores or
@@ -50,12 +51,14 @@ mod after;
 mod entry;
 #[allow(unsafe_code)]
 mod node;
+mod pair;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
 pub use self::after::After;
-pub use self::entry::{Entry, LockedEntry, LockedPair};
+pub use self::entry::{Entry, LockedEntry};
 pub use self::node::NAME_MAX;
+pub use self::pair::LockedPair;
 
 use self::node::{NameBucket, NameNode};
 use crate::chains::{Array, Chains, is_locked};

@@ -1,7 +1,7 @@
 //! Nodes of a name table: position, value and name in one allocation.
 
-use crate::chains::{Bucket, Locked, Node, Place, Unlinked, unlinked};
-use crate::face::atomic::{AtomicI64, AtomicPtr, AtomicU32, Ordering};
+use crate::chains::{Array, Bucket, Locked, Node, Place, unlinked};
+use crate::face::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr;
 
@@ -48,13 +48,28 @@ pub(super) struct NameNode<V> {
     pub(super) position: u64,
     /// *immutable*
     pub(super) value: V,
+    /// A [`Standing`]. *written under the bucket's lock; atomic (standing)*
+    standing: AtomicU8,
     /// What the entry counts beside 1. *immutable*
     pub(super) weight: u8,
     /// *immutable*
     name_len: u8,
 }
 
-impl<V> NameNode<V> {
+/// Whether who looks a name up finds an entry that it comes to. See `pair.rs`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Standing {
+    Stands,
+    /// It stands as soon as the entry that is leaving does not any more.
+    Arrives,
+    /// It has moved to another name.
+    Left,
+    /// One that arrived stands before it: who comes here all the same set out earlier.
+    Replaced,
+}
+
+impl<V: 'static> NameNode<V> {
     const NAME_AT: usize = std::mem::offset_of!(NameNode<V>, name_len) + 1;
 
     /// The layout of a node with a name of `len` bytes.
@@ -65,7 +80,8 @@ impl<V> NameNode<V> {
     }
 
     /// A new node. Of a name that is too long only the beginning is kept.
-    fn allocate(position: u64, name: &[u8], value: V, weight: u8) -> *mut Self {
+    fn allocate(position: u64, name: &[u8], value: V, weight: u8, standing: Standing) -> *mut Self {
+        let standing = AtomicU8::new(standing as u8);
         let name = &name[..name.len().min(NAME_MAX)];
         let (layout, name_len) = (Self::layout(name.len()), name.len() as u8);
         // SAFETY: the layout is not empty.
@@ -76,11 +92,44 @@ impl<V> NameNode<V> {
         // SAFETY: fresh memory of the layout's size and alignment, which has room for the node and then the name.
         // The name comes second: it may begin in what is padding of the node.
         unsafe {
-            node.write(NameNode { links: unlinked(), position, value, weight, name_len });
+            node.write(NameNode { links: unlinked(), position, value, standing, weight, name_len });
             let start = node.cast::<u8>().add(Self::NAME_AT);
             ptr::copy_nonoverlapping(name.as_ptr(), start, name.len());
         }
         node
+    }
+
+    #[inline]
+    fn is(&self, standing: Standing) -> bool {
+        // Acquire(standing): of an entry that arrived, that the other left; pairs with Release(standing) in stand().
+        self.standing.load(Ordering::Acquire) == standing as u8
+    }
+
+    /// Whether lookups find it, without a look at any other.
+    #[inline]
+    pub(super) fn stands(&self) -> bool {
+        self.is(Standing::Stands)
+    }
+
+    /// Whether lookups find the entry, which is in a chain of `array` and did not [stand](Self::stands) just now. If not,
+    /// they go on to what was behind it before they asked.
+    #[cold]
+    pub(super) fn stands_by_now(&self, array: &Array<Self>) -> bool {
+        if !self.is(Standing::Arrives) {
+            return !self.is(Standing::Left);
+        }
+        // Acquire(leaving): if it is of a later move, that ours is over; pairs with Release(leaving) in set_leaving().
+        let leaving = array.bucket(self.place()).leaving.load(Ordering::Acquire);
+        // SAFETY: set before this entry came into the chain where the caller's section found it; what leaves, in this
+        // move or in a later one, is freed a grace period after it was unlinked.
+        let has_left = unsafe { leaving.as_ref() }.is_none_or(|leaving| !leaving.stands());
+        has_left || !self.is(Standing::Arrives)
+    }
+
+    /// Says how the entry, whose bucket the caller has locked, stands from now on.
+    pub(super) fn stand(&self, standing: Standing) {
+        // Release(standing): what came before in the move; pairs with Acquire(standing) in is().
+        self.standing.store(standing as u8, Ordering::Release);
     }
 
     /// The name of a node.
@@ -107,21 +156,11 @@ pub(super) fn insert_at<V: Send + Sync + 'static>(
     bucket: &mut Locked<'_, NameNode<V>>,
     at: Place<NameNode<V>>,
     (position, name, value, weight): (u64, &[u8], V, u8),
+    standing: Standing,
 ) {
-    let node = NameNode::allocate(position, name, value, weight);
+    let node = NameNode::allocate(position, name, value, weight, standing);
     // SAFETY: new, and from allocate().
     unsafe { bucket.insert(at, node) }
-}
-
-/// Puts an entry with another value and weight in the place of the node at `at`.
-pub(super) fn replace_at<V: Send + Sync + 'static>(
-    bucket: &mut Locked<'_, NameNode<V>>,
-    at: Place<NameNode<V>>,
-    (position, name, value, weight): (u64, &[u8], V, u8),
-) -> Unlinked<NameNode<V>> {
-    let node = NameNode::allocate(position, name, value, weight);
-    // SAFETY: new, and from allocate().
-    unsafe { bucket.replace(at, node) }
 }
 
 impl<V: 'static> Node for NameNode<V> {
@@ -154,11 +193,20 @@ pub(super) struct NameBucket<V> {
     pub(super) entries: AtomicI64,
     /// The sum of their weights. *atomic (tally)*
     pub(super) weight: AtomicI64,
+    /// The entry that leaves its name for one here, while one arrives here. *written under the bucket's lock; atomic
+    /// (leaving)*
+    leaving: AtomicPtr<NameNode<V>>,
     /// How often its lock was waited for. *written under the bucket's lock*
     waits: AtomicU32,
 }
 
 impl<V> NameBucket<V> {
+    /// Says which entry, of this bucket or another that the caller has locked too, is about to leave for one here.
+    pub(super) fn set_leaving(&self, node: *const NameNode<V>) {
+        // Release(leaving): that an earlier move is over; pairs with Acquire(leaving) in stands_by_now().
+        self.leaving.store(node.cast_mut(), Ordering::Release);
+    }
+
     /// Notes that its lock, which the caller has, was waited for; says how often by now.
     pub(super) fn note_wait(&self) -> u32 {
         // Relaxed, both: under the bucket's lock.
@@ -193,6 +241,7 @@ impl<V: 'static> Bucket<NameNode<V>> for NameBucket<V> {
             head: AtomicPtr::new(ptr::null_mut()),
             entries: AtomicI64::new(0),
             weight: AtomicI64::new(0),
+            leaving: AtomicPtr::new(ptr::null_mut()),
             waits: AtomicU32::new(0),
         }
     }

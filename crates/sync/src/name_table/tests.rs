@@ -49,25 +49,40 @@ fn the_table_agrees_with_a_sorted_map() {
         let (table, mut oracle, mut next) = (table(), BTreeMap::new(), numbers(7));
         let mut weight = 0;
         for step in 0..if SHRUNK { 200 } else { steps } {
-            let name = name(next() % names);
+            let [name, other] = [name(next() % names), name(next() % names)];
+            if next() % 8 == 0 && name != other {
+                let hashes = [&name, &other].map(|name| hash(&hasher, name));
+                let mut pair = table.lock_two((hashes[0], &name), (hashes[1], &other)).expect("alive");
+                let [from, to] = [&name, &other].map(|name| oracle.get(name).copied());
+                if step % 2 == 0 {
+                    assert_eq!(pair.exchange(), from.is_some() && to.is_some());
+                    if let (Some((at, value)), Some((new_at, replaced))) = (from, to) {
+                        oracle.extend([(name.clone(), (at, replaced)), (other.clone(), (new_at, value))]);
+                    }
+                } else {
+                    assert_eq!(pair.rename(), from.is_some());
+                    if let Some((_, value)) = from {
+                        let new_at = table.find(hashes[1], &other, &table.read()).expect("it is there").0;
+                        assert!(to.is_none_or(|(at, replaced)| {
+                            weight -= replaced % 2;
+                            at == new_at
+                        }));
+                        oracle.remove(&name);
+                        oracle.insert(other.clone(), (new_at, value));
+                    }
+                }
+                continue;
+            }
             let mut entry = table.lock(hash(&hasher, &name), &name).expect("alive");
             assert_eq!(entry.get(), oracle.get(&name).map(|(_, value)| value));
             match next() % 8 {
-                0..4 => match entry.insert(step, (step % 2) as u8) {
+                0..5 => match entry.insert(step, (step % 2) as u8) {
                     Ok(position) => {
                         weight += step % 2;
                         assert!(position > 2 && oracle.insert(name.clone(), (position, step)).is_none());
                     }
                     Err(_) => assert!(oracle.contains_key(&name)),
                 },
-                4 => {
-                    let before = oracle.get(&name).map(|(_, value)| *value);
-                    assert_eq!(entry.replace(step, (step % 2) as u8), before);
-                    if let Some(before) = before {
-                        weight = weight + step % 2 - before % 2;
-                        oracle.entry(name.clone()).and_modify(|(_, value)| *value = step);
-                    }
-                }
                 _ => {
                     let removed = entry.remove();
                     weight -= removed.unwrap_or(0) % 2;
@@ -149,9 +164,7 @@ fn two_names_are_locked_and_exchanged_from_many_threads() {
                 for round in 0..if SHRUNK { 20 } else { 20_000 } {
                     let [a, b] = [&names[next() as usize % 6], &names[next() as usize % 6]];
                     let mut pair = table.lock_two((hash(a), a), (hash(b), b)).expect("alive");
-                    let old = pair.second().get().copied().expect("is there");
-                    let moved = pair.first().replace(old, 1).expect("is there");
-                    pair.second().replace(if a == b { old } else { moved }, 1).expect("is there");
+                    assert!(a == b || pair.exchange(), "both are there");
                     drop(pair);
                     if round % 1_000 == 0 {
                         table.grow();
@@ -240,7 +253,7 @@ fn a_name_that_moves_is_never_counted_twice_nor_left_out() {
             for round in 0..if crate::face::SHRUNK { 10 } else { 20_000 } {
                 let [(from, old), (to, new)] = [&names[round % 2], &names[(round + 1) % 2]];
                 let mut both = table.lock_two((*from, old), (*to, new)).expect("alive");
-                assert!(both.second().insert((), 0).is_ok() && both.first().remove().is_some());
+                assert!(both.rename());
             }
             done.store(true, Ordering::SeqCst);
         });
