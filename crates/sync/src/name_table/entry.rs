@@ -11,7 +11,7 @@ use crate::rcu::Guard;
 const LOAD_MAX: usize = 4;
 
 /// A bucket whose lock was waited for so often is crowded, ...
-const WAITS_MAX: u32 = 4;
+const WAITS_MAX: u32 = 8;
 /// ... and the array is grown at once to so many buckets for each CPU, since who waits now waits until it has grown: two
 /// that change names side by side then seldom meet. Not beyond: who lists the directory passes all buckets.
 const CROWD_BUCKETS: usize = 64;
