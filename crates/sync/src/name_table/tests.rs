@@ -272,7 +272,7 @@ fn a_name_that_moves_is_never_counted_twice_nor_left_out() {
 
 #[test]
 fn who_waits_for_a_name_keeps_no_grace_period_waiting() {
-    let domain: &'static Domain = Box::leak(Box::default());
+    let domain = kept_domain();
     let table = NameTable::new(domain);
     insert(&table, 7, b"name", ());
     // As the lock of a name, without the section that its holder is in.
