@@ -2,6 +2,7 @@
 
 use crate::harness::sluice;
 use crate::stage::{LOCK_MODES, Stage};
+use rustix::net::{Shutdown, shutdown};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::Stdio;
@@ -29,6 +30,9 @@ fn processes_talk_through_a_unix_socket() {
         let mut said = [0; 5];
         stream.read_exact(&mut said).unwrap();
         stream.write_all(&said).unwrap();
+        // Closing is not enough: a process that another test forks holds the sockets too until its exec.
+        shutdown(&stream, Shutdown::Both).unwrap();
+        shutdown(&listener, Shutdown::Both).unwrap();
     });
     let mut client = UnixStream::connect(&path).unwrap();
     client.write_all(b"hello").unwrap();
