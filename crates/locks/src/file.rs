@@ -189,8 +189,9 @@ impl FileLocks {
     // Leases and delegations.
 
     /// F_SETLEASE, F_SETDELEG: takes a lease, or changes the owner's. `is_in_use` tells whether others have the file
-    /// open in a way that the lease excludes; it is asked before and after the lease can be seen. `notice` is called
-    /// when the lease is broken; the holder then answers by taking a lesser one or none.
+    /// open in a way that the lease excludes. It must not call this crate, and is asked when all who open the file see that
+    /// they have leases to break; not for a shared lease on a file that nobody is known to have opened for writing.
+    /// `notice` is called when the lease is broken; the holder then answers by taking a lesser one or none.
     ///
     /// # Errors
     /// [`LockError::WouldBlock`]: the file is in use, or a lease of others excludes this one.
@@ -216,16 +217,17 @@ impl FileLocks {
 
     /// False if no lease or delegation is in the way of whoever is about to do `breaking`. One load.
     pub fn has_leases(&self, breaking: Breaking) -> bool {
-        self.state.leases.are_concerned(breaking)
+        self.state.leases.any_against(breaking)
     }
 
     /// Tells the holders of leases and delegations that are in the way, and sleeps until they gave up or their time is
-    /// over, or until `cancel` says so. Without `wait` they are told, and that is all.
+    /// over, or until `cancel` says so. Without `wait` they are told, and that is all. Due at each open, once it can be
+    /// seen by who takes a lease.
     ///
     /// # Errors
     /// [`LockError::WouldBlock`] without `wait`; by `wait`, [`LockError::Interrupted`] and [`LockError::TimedOut`].
     pub fn break_leases(&self, breaker: &Breaker, wait: Option<&Cancel>) -> Result<(), LockError> {
-        if !self.has_leases(breaker.breaking) {
+        if !self.state.leases.are_concerned(breaker.breaking) {
             return Ok(());
         }
         self.state.leases.break_for(breaker, self.domain.lease_break, wait)

@@ -21,12 +21,17 @@
 //! | changes attributes, names, a directory's entries | none | all |
 //!
 //! # Granting and opening at once
-//! Who opens counts itself, then looks for leases; who takes a lease shows it, then looks at the counts again. Both
-//! sides are SeqCst, so one of them sees the other. A change that is no open looks once more when it is done: either
-//! the holder of a new delegation sees the change, or it is told.
+//! Who opens counts itself, then looks for leases, and if there may be one that matters waits for the mutex. Who takes a
+//! lease shows it, then looks at the counts, and has the mutex all the while. Both sides are SeqCst, so one of them sees
+//! the other. A change that is no open looks once more when it is done: either the holder of a new delegation sees the
+//! change, or it is told.
+//!
+//! To look at the counts costs a load for each thread that there is. So when nobody has the file open for writing this is
+//! noted, as if somebody had a shared lease and asked for no notice: whoever opens the file for writing takes the note
+//! away. Until then shared leases are taken without a look.
 //!
 //! # Cost
-//! Without leases: one load of a line that only lease calls write.
+//! Without leases: one load of a line that only lease calls write. A shared lease on a file that is only read: the mutex.
 //!
 //! # Sources
 //! Linux `fcntl(2)` (`F_SETLEASE`) and `fs/locks.c`; RFC 8881, chapter 10 (delegations).
@@ -37,7 +42,7 @@ use crate::{Cancel, Kind, LockError};
 use sluice_sync::atomic::{AtomicU32, Ordering};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, Mutex};
-use std::fmt;
+use std::{fmt, mem};
 
 /// What a holder is promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,19 +97,25 @@ pub struct LeaseBreak {
 
 /// How a holder is told; called with no lock of this crate held, by the thread of the breaker, which then waits.
 #[derive(Clone)]
-pub struct Notice(Arc<Tell>);
+pub struct Notice(Option<Arc<Tell>>);
 
 type Tell = Box<dyn Fn(LeaseBreak) + Send + Sync>;
 
 impl Notice {
     /// A holder is told by calling `tell`.
     pub fn new(tell: impl Fn(LeaseBreak) + Send + Sync + 'static) -> Notice {
-        Notice(Arc::new(Box::new(tell)))
+        Notice(Some(Arc::new(Box::new(tell))))
     }
 
     /// A holder who does not listen, and loses the lease when its time is over.
-    pub fn unheard() -> Notice {
-        Notice::new(|_| {})
+    pub const fn unheard() -> Notice {
+        Notice(None)
+    }
+
+    fn tell(&self, lease_break: LeaseBreak) {
+        if let Some(tell) = &self.0 {
+            tell(lease_break);
+        }
     }
 }
 
@@ -141,7 +152,8 @@ pub enum LeaseState {
 
 /// The leases of one file.
 pub(crate) struct Leases {
-    /// Which promises anybody has: [`LEASES`], [`DELEGATIONS`]. *atomic (lease)*
+    /// Which promises anybody has, and what is noted: [`LEASES`], [`DELEGATIONS`], [`UNWRITTEN`]. *atomic (lease); written
+    /// under the mutex*
     present: AtomicU32,
     /// *protected by its own mutex*
     state: Mutex<State>,
@@ -151,10 +163,13 @@ pub(crate) struct Leases {
 struct State {
     leases: Vec<Lease>,
     waiters: Vec<Waiter>,
+    /// Nobody has the file open for writing, or who does has not yet come for the mutex; see the header.
+    is_unwritten: bool,
 }
 
 const LEASES: u32 = 1 << 0;
 const DELEGATIONS: u32 = 1 << 1;
+const UNWRITTEN: u32 = 1 << 2;
 
 impl Promise {
     const fn bit(self) -> u32 {
@@ -192,8 +207,25 @@ impl State {
         self.leases.iter().position(|lease| lease.request.owner == owner)
     }
 
+    /// Why `request` cannot be granted, if it cannot: leases of others.
+    fn refuses(&self, request: &LeaseRequest) -> bool {
+        self.leases.iter().any(|lease| {
+            let pending = matches!(lease.broken, Some((None, _)));
+            lease.request.owner != request.owner && (request.kind.conflicts(lease.request.kind) || pending)
+        })
+    }
+
+    /// What everybody is to see.
+    fn bits(&self) -> u32 {
+        let note = if self.is_unwritten { UNWRITTEN } else { 0 };
+        self.leases.iter().fold(note, |bits, lease| bits | lease.request.promise.bit())
+    }
+
     /// Takes from holders that did not answer in time what they were to give up.
     fn expire(&mut self) -> bool {
+        if self.leases.iter().all(|lease| lease.broken.is_none()) {
+            return false;
+        }
         let now = Instant::now();
         let before = self.leases.len();
         let mut changed = false;
@@ -248,20 +280,37 @@ impl Leases {
     }
 
     /// False if nothing is in the way of whoever is about to do `breaking`.
+    pub(crate) fn any_against(&self, breaking: Breaking) -> bool {
+        self.sees(breaking, 0)
+    }
+
+    /// False if it does not matter that somebody is about to do `breaking`.
     pub(crate) fn are_concerned(&self, breaking: Breaking) -> bool {
+        self.sees(breaking, UNWRITTEN)
+    }
+
+    fn sees(&self, breaking: Breaking, note: u32) -> bool {
         let bits = match breaking {
-            Breaking::Open(_) => LEASES | DELEGATIONS,
+            Breaking::Open(Kind::Shared) => LEASES | DELEGATIONS,
+            Breaking::Open(Kind::Exclusive) => LEASES | DELEGATIONS | note,
             Breaking::Change => DELEGATIONS,
         };
-        // SeqCst(lease): pairs with show(); see the header.
+        // SeqCst(lease): pairs with show_bits(); see the header.
         self.present.load(Ordering::SeqCst) & bits != 0
     }
 
-    /// Lets everybody see which promises there are, and wakes whoever may have waited for a change.
+    /// Lets everybody see `bits`, with the mutex held.
+    fn show_bits(&self, bits: u32) {
+        // Relaxed: written under the mutex.
+        if self.present.load(Ordering::Relaxed) != bits {
+            // SeqCst(lease): pairs with sees().
+            self.present.store(bits, Ordering::SeqCst);
+        }
+    }
+
+    /// Lets everybody see which promises there are, and tells who may have waited for a change.
     fn show(&self, state: &State) -> Vec<Arc<Slot>> {
-        let bits = state.leases.iter().fold(0, |bits, lease| bits | lease.request.promise.bit());
-        // SeqCst(lease): pairs with are_concerned().
-        self.present.store(bits, Ordering::SeqCst);
+        self.show_bits(state.bits());
         state.waiters.iter().map(|waiter| waiter.slot.clone()).collect()
     }
 
@@ -272,22 +321,14 @@ impl Leases {
         is_in_use: impl Fn() -> bool,
         notice: Notice,
     ) -> Result<(), LockError> {
-        if is_in_use() {
-            return Err(LockError::WouldBlock);
-        }
         let woken = {
             let mut state = self.state.lock();
             state.expire();
-            let own = state.position(request.owner);
-            let refuses = |(at, lease): (usize, &Lease)| {
-                let pending = matches!(lease.broken, Some((None, _)));
-                own != Some(at)
-                    && (request.kind == Kind::Exclusive || lease.request.kind == Kind::Exclusive || pending)
-            };
-            if state.leases.iter().enumerate().any(refuses) {
+            if state.refuses(request) || self.find_in_use(&mut state, request, is_in_use) {
+                self.show(&state);
                 return Err(LockError::WouldBlock);
             }
-            match own {
+            match state.position(request.owner) {
                 Some(own) => {
                     let lease = &mut state.leases[own];
                     lease.request = LeaseRequest { promise: lease.request.promise, ..*request };
@@ -296,22 +337,25 @@ impl Leases {
                     lease.broken =
                         lease.broken.filter(|(keep, _)| keep.is_none() || request.kind == Kind::Exclusive);
                 }
-                None => {
-                    state.leases.push(Lease { request: *request, broken: None, notice });
-                    self.show(&state);
-                    if is_in_use() {
-                        state.leases.pop();
-                    }
-                }
+                None => state.leases.push(Lease { request: *request, broken: None, notice }),
             }
-            let woken = self.show(&state);
-            if state.position(request.owner).is_none() {
-                return Err(LockError::WouldBlock);
-            }
-            woken
+            self.show(&state)
         };
         woken.iter().for_each(|slot| slot.call());
         Ok(())
+    }
+
+    /// Whether others have the file open in a way that `request` excludes. Whoever comes to have it open now sees the
+    /// request, and waits for the mutex.
+    fn find_in_use(&self, state: &mut State, request: &LeaseRequest, is_in_use: impl Fn() -> bool) -> bool {
+        let is_about_writers = request.kind == Kind::Shared && request.promise == Promise::Lease;
+        if is_about_writers && state.is_unwritten {
+            return false;
+        }
+        self.show_bits(state.bits() | request.promise.bit());
+        let is_in_use = is_in_use();
+        state.is_unwritten |= is_about_writers && !is_in_use;
+        is_in_use
     }
 
     /// See [`FileLocks::unset_lease`](crate::FileLocks::unset_lease). True if there was one.
@@ -347,7 +391,9 @@ impl Leases {
         let result = loop {
             let (told, deadline) = {
                 let mut state = self.state.lock();
-                if state.expire() {
+                let writes = breaker.breaking == Breaking::Open(Kind::Exclusive);
+                let was_unwritten = writes && mem::take(&mut state.is_unwritten);
+                if state.expire() || was_unwritten {
                     self.show(&state);
                 }
                 let told = state.begin_break(breaker, within);
@@ -358,7 +404,7 @@ impl Leases {
                 (told, deadline)
             };
             for (notice, lease_break) in told {
-                notice.0(lease_break);
+                notice.tell(lease_break);
             }
             let Some(cancel) = wait else { break Err(LockError::WouldBlock) };
             // Called, it looks again; so it does when a holder's time is over.

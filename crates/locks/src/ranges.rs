@@ -167,7 +167,14 @@ impl Ranges {
     }
 
     /// Who keeps `request` from being granted.
+    #[inline]
     pub(crate) fn in_the_way(&self, request: &RangeRequest) -> InTheWay {
+        if self.is_empty() { InTheWay::Nobody } else { self.among_in_the_way(request) }
+    }
+
+    /// As [`in_the_way`](Self::in_the_way), when there are locks.
+    #[inline(never)]
+    fn among_in_the_way(&self, request: &RangeRequest) -> InTheWay {
         let mut first = None;
         let second = self.conflicts(request, |held| {
             let owner = held.lock.owner;
@@ -219,7 +226,14 @@ impl Ranges {
     }
 
     /// The first lock of `owner` that overlaps `range`.
+    #[inline]
     pub(crate) fn first_of(&self, owner: Owner, range: Range) -> Option<RangeLock> {
+        if self.is_empty() { None } else { self.first_among(owner, range) }
+    }
+
+    /// As [`first_of`](Self::first_of), when there are locks.
+    #[inline(never)]
+    fn first_among(&self, owner: Owner, range: Range) -> Option<RangeLock> {
         self.visit_own(owner, range, |held| {
             if held.lock.range.overlaps(range) { Break(held.lock) } else { Continue(()) }
         })
@@ -262,13 +276,30 @@ impl Ranges {
     }
 
     /// Takes everything away from `owner`: the smallest range that holds it all, if there was something.
+    #[inline]
     pub(crate) fn release(&mut self, owner: Owner, quota: &Quota) -> Option<Range> {
-        if let Some(sole) = self.sole {
-            return (sole.lock.owner == owner).then(|| {
-                self.clear(quota);
-                sole.lock.range
-            });
+        match &self.sole {
+            Some(sole) if sole.lock.owner == owner => {
+                let range = sole.lock.range;
+                self.remove_sole(owner, quota);
+                Some(range)
+            }
+            Some(_) => None,
+            None if self.is_empty() => None,
+            None => self.release_among(owner, quota),
         }
+    }
+
+    /// Takes the only lock away, which is of `owner`.
+    #[inline]
+    fn remove_sole(&mut self, owner: Owner, quota: &Quota) {
+        (self.len, self.sole) = (0, None);
+        quota.release(owner, 1);
+    }
+
+    /// As [`release`](Self::release), when there are or were several locks.
+    #[inline(never)]
+    fn release_among(&mut self, owner: Owner, quota: &Quota) -> Option<Range> {
         let mut own = self.owners.remove(owner)?;
         let records = own.locks.len();
         let mut hull: Option<Range> = None;
@@ -297,7 +328,34 @@ impl Ranges {
 
     /// Gives `range` of `owner` a new lock (kind and pid), or none. Returns whether that gave up protection that
     /// others may have waited for.
+    #[inline]
     fn replace(
+        &mut self,
+        owner: Owner,
+        range: Range,
+        new: Option<(Kind, i32)>,
+        quota: &Quota,
+    ) -> Result<bool, LockError> {
+        // What most changes are: the only lock of the file comes or goes.
+        match (&self.sole, new) {
+            (None, Some((kind, pid))) if self.is_empty() => {
+                quota.reserve(owner, 1)?;
+                let age = self.age_of_owner(None);
+                self.len = 1;
+                self.sole = Some(Held { lock: RangeLock { owner, pid, kind, range }, age });
+                Ok(false)
+            }
+            (Some(sole), None) if sole.lock.owner == owner && range.contains(sole.lock.range) => {
+                self.remove_sole(owner, quota);
+                Ok(true)
+            }
+            _ => self.replace_among(owner, range, new, quota),
+        }
+    }
+
+    /// As [`replace`](Self::replace), when there are other locks or parts of them stay.
+    #[inline(never)]
+    fn replace_among(
         &mut self,
         owner: Owner,
         range: Range,
@@ -315,7 +373,7 @@ impl Ranges {
                 Break(())
             }
         });
-        // What most changes are: a lock where there is none, one that is there, and the end of one.
+        // What most of these changes are: a lock where there is none, one that is there, and the end of one.
         match (first, new) {
             (None, None) => Ok(false),
             (None, Some((kind, pid))) => {

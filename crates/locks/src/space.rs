@@ -151,6 +151,7 @@ impl Space {
     }
 
     /// Grants an admissible request. Returns whether its owner gave up something thereby.
+    #[inline]
     fn grant(
         &mut self,
         around: Around<'_>,
@@ -158,19 +159,36 @@ impl Space {
         number: u64,
         outcomes: &mut Outcomes,
     ) -> Result<bool, LockError> {
-        let Some(waiters) = self.waiters.as_mut().filter(|waiters| !waiters.is_empty()) else {
-            let gave_up = self.granted.take(request, &around.domain.quota)?;
-            self.statistics.grants += 1;
-            return Ok(gave_up);
-        };
+        if self.waiters().is_some() {
+            return self.grant_past_waiters(around, request, number, outcomes);
+        }
+        self.take(around, request)
+    }
+
+    #[inline]
+    fn take(&mut self, around: Around<'_>, request: &RangeRequest) -> Result<bool, LockError> {
+        let gave_up = self.granted.take(request, &around.domain.quota)?;
+        self.statistics.grants += 1;
+        Ok(gave_up)
+    }
+
+    /// As [`grant`](Self::grant), when others wait.
+    #[inline(never)]
+    fn grant_past_waiters(
+        &mut self,
+        around: Around<'_>,
+        request: &RangeRequest,
+        number: u64,
+        outcomes: &mut Outcomes,
+    ) -> Result<bool, LockError> {
         let bypassed = around.domain.bypass_max.and_then(|most| {
             // Who is in its way already does not come between.
             let excused = |waiter: &RangeRequest| self.granted.is_in_the_way(request.owner, waiter);
-            waiters.oldest_against(request, number, excused).map(|place| (place, most))
+            let oldest = self.waiters()?.oldest_against(request, number, excused);
+            oldest.map(|place| (place, most))
         });
-        let gave_up = self.granted.take(request, &around.domain.quota)?;
-        self.statistics.grants += 1;
-        if let Some((place, most)) = bypassed {
+        let gave_up = self.take(around, request)?;
+        if let (Some((place, most)), Some(waiters)) = (bypassed, &mut self.waiters) {
             let starves = waiters.bypass(place, most);
             self.statistics.bypasses += 1;
             // From now on it is in the way of those who wait for what it wants, and that may close a cycle.
@@ -231,7 +249,15 @@ impl Space {
     }
 
     /// Grants what can be granted after something in `freed` was set free, oldest first.
+    #[inline]
     pub(crate) fn settle(&mut self, around: Around<'_>, freed: Range, outcomes: &mut Outcomes) {
+        if self.waiters().is_some() {
+            self.settle_waiters(around, freed, outcomes);
+        }
+    }
+
+    #[inline(never)]
+    fn settle_waiters(&mut self, around: Around<'_>, freed: Range, outcomes: &mut Outcomes) {
         let Some(waiters) = self.waiters() else { return };
         let heads = waiters.heads(freed).into_iter();
         // Each with whether the rest of its queue depends on it.

@@ -47,20 +47,40 @@ fn shared_leases_go_together_and_an_exclusive_one_stands_alone() {
 }
 
 #[test]
-fn a_file_in_use_gets_no_lease_though_it_came_into_use_at_the_last_moment() {
+fn a_file_in_use_gets_no_lease_and_who_opens_it_at_that_moment_sees_one() {
+    let (_, file) = file(SECOND);
+    let in_use = || file.has_leases(Breaking::Open(Shared));
+    for (kind, promise) in [(Shared, Promise::Lease), (Exclusive, Promise::Lease)] {
+        let outcome = file.set_lease(&by(1, kind, promise), in_use, Notice::unheard());
+        assert_eq!(outcome, Err(LockError::WouldBlock));
+        assert!(!file.has_locks() && !file.has_leases(Breaking::Open(Exclusive)));
+    }
+}
+
+#[test]
+fn a_file_that_nobody_writes_is_looked_at_once_until_somebody_opens_it_for_writing() {
     let (_, file) = file(SECOND);
     let looks = Mutex::new(0);
-    let in_use_at_the_second_look = || {
+    let look = || {
         *looks.lock() += 1;
-        // Whoever opens the file by then sees the lease.
-        *looks.lock() == 2 && file.has_leases(Breaking::Open(Exclusive))
+        false
     };
-    let request = by(1, Shared, Promise::Lease);
-    assert_eq!(
-        file.set_lease(&request, in_use_at_the_second_look, Notice::unheard()),
-        Err(LockError::WouldBlock)
-    );
-    assert!(!file.has_leases(Breaking::Open(Exclusive)));
+    let take_and_give_up = |kind, promise| {
+        file.set_lease(&by(1, kind, promise), look, Notice::unheard()).expect("alone");
+        assert!(file.unset_lease(1));
+        *looks.lock()
+    };
+    assert_eq!([(); 3].map(|()| take_and_give_up(Shared, Promise::Lease)), [1; 3]);
+    assert!(!file.has_locks());
+    assert_eq!(file.break_leases(&breaker(Breaking::Open(Shared)), None), Ok(()));
+    assert_eq!(take_and_give_up(Shared, Promise::Lease), 1);
+    assert_eq!(file.break_leases(&breaker(Breaking::Open(Exclusive)), None), Ok(()));
+    assert_eq!([(); 3].map(|()| take_and_give_up(Shared, Promise::Lease)), [2; 3]);
+    // Others are about who reads, too, or about nobody.
+    assert_eq!([(); 2].map(|()| take_and_give_up(Exclusive, Promise::Lease)), [3, 4]);
+    assert_eq!(file.break_leases(&breaker(Breaking::Open(Exclusive)), None), Ok(()));
+    assert_eq!(take_and_give_up(Shared, Promise::Delegation), 5);
+    assert_eq!(take_and_give_up(Shared, Promise::Lease), 6);
 }
 
 #[test]

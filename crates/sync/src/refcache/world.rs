@@ -105,9 +105,24 @@ impl World {
     #[inline]
     pub(super) fn count_found(&self, delta: i64, find: impl FnOnce() -> Option<Object>) {
         // Whatever is out of the ordinary is left to a call from which nothing comes back here.
-        let Some(shard) = self.shards.near(thread::ready_slot()) else {
-            return self.count_slowly(delta, find);
-        };
+        match self.shards.near(thread::ready_slot()) {
+            Some(shard) => self.count_in(shard, delta, find),
+            None => self.count_far(delta, find),
+        }
+    }
+
+    /// As [`count_found`](Self::count_found), of one of many threads, or of one that has no slot yet.
+    #[inline(never)]
+    fn count_far(&self, delta: i64, find: impl FnOnce() -> Option<Object>) {
+        match self.shards.peek(thread::ready_slot()) {
+            Some(shard) => self.count_in(shard, delta, find),
+            None => self.count_slowly(delta, find),
+        }
+    }
+
+    /// As [`count_found`](Self::count_found); `shard` is that of the calling thread, whose slot is ready.
+    #[inline]
+    fn count_in(&self, shard: &Shard, delta: i64, find: impl FnOnce() -> Option<Object>) {
         // SAFETY: as in own(); and the slot is ready.
         let Some(mut cache) = (unsafe { shard.cache.try_lock() }) else {
             return self.count_slowly(delta, find);

@@ -79,14 +79,12 @@ impl Process {
         let opens = &inode.shared.opens;
         opens.use_leases();
         file.becomes_owner(Owned::Ranges);
-        let is_in_use = || {
-            let (readers, writers) = opens.sum(inode.ino());
-            match (promise, kind) {
-                (Promise::Delegation, _) => false,
-                (Promise::Lease, Kind::Shared) => writers > 0,
-                // The one is the holder's own.
-                (Promise::Lease, Kind::Exclusive) => readers + writers > 1,
-            }
+        let ino = inode.ino();
+        let is_in_use = || match (promise, kind) {
+            (Promise::Delegation, _) => false,
+            (Promise::Lease, Kind::Shared) => opens.writers(ino) > 0,
+            // The one is the holder's own.
+            (Promise::Lease, Kind::Exclusive) => opens.readers(ino) + opens.writers(ino) > 1,
         };
         let request = LeaseRequest { owner: file.id(), pid: self.pid(), kind, promise };
         inode.locks().set_lease(&request, is_in_use, notice)?;

@@ -52,17 +52,22 @@ impl Process {
             return self.open_unnamed(dir, path, flags, mode);
         }
         match self.find_or_create(dir, path, flags, mode)? {
-            Found::Created(location) => self.describe(location, flags - OPENING_FLAGS),
+            Found::Created(location) => self.describe_ready(location, flags - OpenFlags::TRUNC),
             Found::Existing(location) => {
                 self.permit_open(&location, flags)?;
-                let file = self.describe(location, flags - OPENING_FLAGS)?;
-                self.make_ready(&file, flags).inspect_err(|_| file.close())?;
-                Ok(file)
+                self.describe_ready(location, flags)
             }
         }
     }
 
-    /// What is to be done to an existing file that is being opened.
+    /// A description of a file that others may have found by now, after what is to be done to it first.
+    fn describe_ready(&self, location: Location, flags: OpenFlags) -> Result<Ref<OpenFile>, Errno> {
+        let file = self.describe(location, flags - OPENING_FLAGS)?;
+        self.make_ready(&file, flags).inspect_err(|_| file.close())?;
+        Ok(file)
+    }
+
+    /// What is to be done to a file that is being opened.
     fn make_ready(&self, file: &OpenFile, flags: OpenFlags) -> Result<(), Errno> {
         let inode = file.inode();
         self.break_for_open(file, flags)?;
