@@ -29,6 +29,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/sync/src/radix/node.rs",
     "crates/sync/src/radix/write.rs",
     "crates/sync/src/rcu/cell.rs",
+    "crates/sync/src/rcu/work.rs",
     "crates/sync/src/owner_lock.rs",
     "crates/sync-loom/tests/owner_lock.rs",
     "crates/sync/src/refcache/blocks.rs",
