@@ -40,6 +40,17 @@ pub(super) fn position_at(place: u64) -> u64 {
     place >> (UNUSED_BITS - TWIN_BITS)
 }
 
+/// Whether two names are equal. Names are short: most are compared by a load or two, without a call.
+#[inline]
+pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len()
+        && match a.len() {
+            8..=16 => a.first_chunk::<8>() == b.first_chunk() && a.last_chunk::<8>() == b.last_chunk(),
+            4..8 => a.first_chunk::<4>() == b.first_chunk() && a.last_chunk::<4>() == b.last_chunk(),
+            _ => a == b,
+        }
+}
+
 /// An entry. The name follows in the same allocation, from the end of `name_len` on.
 #[repr(C)]
 pub(super) struct NameNode<V> {

@@ -57,8 +57,8 @@ struct Batch {
 struct Contents {
     /// Not yet part of a grace period.
     open: Vec<Work>,
-    /// Room for the next `open`: that of a batch that is done.
-    spare: Vec<Work>,
+    /// Room for the next batches: that of those that are done.
+    spare: Vec<Vec<Work>>,
     /// Oldest first.
     batches: VecDeque<Batch>,
     /// The last that this thread started, unless it is known to be over.
@@ -122,8 +122,8 @@ impl Domain {
         if bag.open.len() < self.batch {
             return;
         }
-        let spare = std::mem::take(&mut bag.spare);
-        let work = std::mem::replace(&mut bag.open, spare);
+        let room = bag.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.batch));
+        let work = std::mem::replace(&mut bag.open, room);
         bag.batches.push_back(Batch { from_period: self.next_period(), work });
         let (started, full) = (bag.started, bag.batches.len() > BATCHES_MAX);
         drop(bag);
@@ -164,7 +164,7 @@ impl Domain {
             work.drain(..).for_each(Work::run);
             bag = self.bags.get(slot).lock();
             bag.let_go();
-            bag.spare = work;
+            bag.spare.push(work);
         }
         bag
     }
