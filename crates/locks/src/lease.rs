@@ -207,7 +207,7 @@ impl State {
         self.leases.iter().position(|lease| lease.request.owner == owner)
     }
 
-    /// Why `request` cannot be granted, if it cannot: leases of others.
+    /// Whether leases of others keep `request` from being granted.
     fn refuses(&self, request: &LeaseRequest) -> bool {
         self.leases.iter().any(|lease| {
             let pending = matches!(lease.broken, Some((None, _)));
