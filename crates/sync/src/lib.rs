@@ -32,6 +32,8 @@
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]
+mod blocks;
+#[allow(unsafe_code)]
 mod brlock;
 #[allow(unsafe_code)]
 mod chains;

@@ -1,4 +1,4 @@
-//! Allocations: what calls on existing files ask of the heap, which is nothing.
+//! Allocations: what calls ask of the heap once files have come and gone, which is nothing.
 
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::{Barrier, Mutex, Ref, thread};
@@ -29,6 +29,7 @@ unsafe impl GlobalAlloc for Counting {
 static HEAP: Counting = Counting;
 
 const FILE: &str = "/a/b/c/file";
+const OTHER: &str = "/a/b/c/another";
 const PAGE: [u8; 4096] = [7; 4096];
 
 /// How often `call` allocates in 20,000 rounds, after as many that fill what threads keep for themselves.
@@ -48,7 +49,7 @@ fn open(process: &Process, flags: OpenFlags) -> Fd {
 
 // One test, since everything that runs meanwhile is counted too.
 #[test]
-fn calls_on_an_existing_file_at_depth_four_and_objects_that_another_thread_frees_allocate_nothing() {
+fn calls_at_depth_four_and_objects_that_another_thread_frees_allocate_nothing() {
     let process = Fs::new().process(Cred::user(0, 0));
     ["/a", "/a/b", "/a/b/c"].iter().for_each(|dir| process.mkdir(dir, 0o755).expect("a fresh name"));
     let file = open(&process, OpenFlags::RDWR | OpenFlags::CREAT);
@@ -62,8 +63,18 @@ fn calls_on_an_existing_file_at_depth_four_and_objects_that_another_thread_frees
     let write = allocations(|| assert_eq!(process.pwrite(file, &PAGE, 0), Ok(PAGE.len())));
     let mut buf = [0; 4096];
     let read = allocations(|| assert_eq!(process.pread(file, &mut buf, 0), Ok(PAGE.len())));
-    let names = ["open-close", "stat", "fstat", "lseek", "dup", "write4k", "read4k"];
-    let counts = [open_close, stat, fstat, lseek, dup, write, read];
+    let create_unlink = allocations(|| {
+        let fresh = process.open(OTHER, OpenFlags::RDWR | OpenFlags::CREAT | OpenFlags::EXCL, 0o644);
+        process.close(fresh.expect("a fresh name")).expect("it is open");
+        process.unlink(OTHER).expect("it is there");
+    });
+    let rename = allocations(|| {
+        process.rename(FILE, OTHER).expect("it is there");
+        process.rename(OTHER, FILE).expect("it went there");
+    });
+    let names =
+        ["open-close", "stat", "fstat", "lseek", "dup", "write4k", "read4k", "creat-unlink", "rename"];
+    let counts = [open_close, stat, fstat, lseek, dup, write, read, create_unlink, rename];
     assert!(counts.iter().all(|count| *count == 0), "{:?}", names.iter().zip(counts).collect::<Vec<_>>());
     drop(process);
     let handed_over = allocations_of_what_another_frees();

@@ -1,7 +1,7 @@
 //! After: the entries of a name table in the order of their positions, across buckets and resizes.
 
 use super::NameTable;
-use super::node::{NameNode, first_position, last_twin, place_of, position_at};
+use super::node::{NameNode, first_position, last_twin, place_of, position_at, same};
 use crate::chains::Array;
 use crate::rcu::Guard;
 use std::ptr;
@@ -41,7 +41,7 @@ pub(super) fn find<'g, V: Clone + Send + Sync + 'static>(
         && node.position <= last_twin(first)
     {
         // SAFETY: as above.
-        if node.position >= first && unsafe { NameNode::name(at) } == name {
+        if node.position >= first && same(unsafe { NameNode::name(at) }, name) {
             if node.stands() {
                 return Some((node.position, &node.value));
             }

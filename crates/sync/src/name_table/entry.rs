@@ -1,6 +1,8 @@
 //! Locked entries: what may be done to a name by who holds the lock of its bucket.
 
-use super::node::{NAME_MAX, NameNode, Standing, first_position, insert_at, last_twin, name_at, place_of};
+use super::node::{
+    NAME_MAX, NameNode, Standing, first_position, insert_at, last_twin, name_at, place_of, same,
+};
 use super::{BUCKETS_FIRST, NameTable};
 use crate::chains::{Locked, Place, Unlinked};
 use crate::face::cpu;
@@ -161,7 +163,7 @@ pub(super) fn find<V: Send + Sync + 'static>(
     let first = first_position(name.hash);
     let (mut at, _) = bucket.seek(place_of(first));
     while bucket.get(at).is_some_and(|node| node.position <= last_twin(first)) {
-        if name_at(bucket, at) == Some(name.bytes) {
+        if name_at(bucket, at).is_some_and(|bytes| same(bytes, name.bytes)) {
             return Some(at);
         }
         at = bucket.step(at);

@@ -1,9 +1,10 @@
 //! Nodes of a name table: position, value and name in one allocation.
 
+use crate::blocks::Kind;
 use crate::chains::{Array, Bucket, Locked, Node, Place, unlinked};
 use crate::face::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, Ordering};
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::ptr;
+use std::alloc::Layout;
+use std::ptr::{self, NonNull};
 
 /// The longest name, in bytes.
 pub const NAME_MAX: usize = u8::MAX as usize;
@@ -39,6 +40,17 @@ pub(super) fn position_at(place: u64) -> u64 {
     place >> (UNUSED_BITS - TWIN_BITS)
 }
 
+/// Whether two names are equal. Names are short: most are compared by a load or two, without a call.
+#[inline]
+pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len()
+        && match a.len() {
+            8..=16 => a.first_chunk::<8>() == b.first_chunk() && a.last_chunk::<8>() == b.last_chunk(),
+            4..8 => a.first_chunk::<4>() == b.first_chunk() && a.last_chunk::<4>() == b.last_chunk(),
+            _ => a == b,
+        }
+}
+
 /// An entry. The name follows in the same allocation, from the end of `name_len` on.
 #[repr(C)]
 pub(super) struct NameNode<V> {
@@ -72,24 +84,20 @@ pub(super) enum Standing {
 impl<V: 'static> NameNode<V> {
     const NAME_AT: usize = std::mem::offset_of!(NameNode<V>, name_len) + 1;
 
-    /// The layout of a node with a name of `len` bytes.
-    fn layout(len: usize) -> Layout {
+    /// The block for a node with a name of `len` bytes.
+    fn kind(len: usize) -> Kind {
         let size = (Self::NAME_AT + len).max(size_of::<Self>());
         // Cannot fail: a name has at most 255 bytes.
-        Layout::from_size_align(size, align_of::<Self>()).unwrap_or(Layout::new::<Self>())
+        Kind::of(Layout::from_size_align(size, align_of::<Self>()).unwrap_or(Layout::new::<Self>()))
     }
 
     /// A new node. Of a name that is too long only the beginning is kept.
     fn allocate(position: u64, name: &[u8], value: V, weight: u8, standing: Standing) -> *mut Self {
         let standing = AtomicU8::new(standing as u8);
         let name = &name[..name.len().min(NAME_MAX)];
-        let (layout, name_len) = (Self::layout(name.len()), name.len() as u8);
-        // SAFETY: the layout is not empty.
-        let node = unsafe { alloc(layout) }.cast::<Self>();
-        if node.is_null() {
-            handle_alloc_error(layout);
-        }
-        // SAFETY: fresh memory of the layout's size and alignment, which has room for the node and then the name.
+        let name_len = name.len() as u8;
+        let node = Self::kind(name.len()).allocate().cast::<Self>().as_ptr();
+        // SAFETY: a new block of the kind, which has room for the node and then the name, and is nobody else's.
         // The name comes second: it may begin in what is padding of the node.
         unsafe {
             node.write(NameNode { links: unlinked(), position, value, standing, weight, name_len });
@@ -177,9 +185,9 @@ impl<V: 'static> Node for NameNode<V> {
     unsafe fn free(node: *mut Self) {
         // SAFETY: from allocate(), and nobody else is left.
         unsafe {
-            let layout = Self::layout((*node).name_len.into());
+            let kind = Self::kind((*node).name_len.into());
             ptr::drop_in_place(node);
-            dealloc(node.cast(), layout);
+            kind.free(NonNull::new_unchecked(node.cast()));
         }
     }
 }

@@ -25,9 +25,10 @@
 //! another thread takes the batch, by the bag's mutex.
 //!
 //! # Cost
-//! `defer`: one allocation and one uncontended mutex; one read-modify-write of a line of all per [`BATCH`] calls; one grace
-//! period's start per two batches of a thread alone, or per batch of many.
+//! `defer`: one uncontended mutex, and an allocation if the work captures more than a word; one read-modify-write of a
+//! line of all per [`BATCH`] calls; one grace period's start per two batches of a thread alone, or per batch of many.
 
+use super::work::Work;
 use super::{Domain, GracePeriod};
 use crate::face::{SHRUNK, thread};
 use crate::{LockClass, Mutex, MutexGuard};
@@ -45,8 +46,6 @@ const PATIENCE: usize = 4;
 /// How many batches of one thread may wait before that thread waits.
 const BATCHES_MAX: usize = if SHRUNK { 2 } else { 16 };
 
-type Work = Box<dyn FnOnce() + Send>;
-
 struct Batch {
     /// The number of the first period that frees it.
     from_period: u64,
@@ -58,6 +57,8 @@ struct Batch {
 struct Contents {
     /// Not yet part of a grace period.
     open: Vec<Work>,
+    /// Room for the next batches: that of those that are done.
+    spare: Vec<Vec<Work>>,
     /// Oldest first.
     batches: VecDeque<Batch>,
     /// The last that this thread started, unless it is known to be over.
@@ -117,11 +118,12 @@ impl Domain {
     pub fn defer(&self, work: impl FnOnce() + Send + 'static) {
         let slot = thread::slot();
         let mut bag = self.bags.get(slot).lock();
-        bag.open.push(Box::new(work));
+        bag.open.push(Work::new(work));
         if bag.open.len() < self.batch {
             return;
         }
-        let work = std::mem::replace(&mut bag.open, Vec::with_capacity(self.batch));
+        let room = bag.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.batch));
+        let work = std::mem::replace(&mut bag.open, room);
         bag.batches.push_back(Batch { from_period: self.next_period(), work });
         let (started, full) = (bag.started, bag.batches.len() > BATCHES_MAX);
         drop(bag);
@@ -154,14 +156,15 @@ impl Domain {
     fn reclaim(&self, slot: u32) -> MutexGuard<'_, Contents> {
         let mut bag = self.bags.get(slot).lock();
         while bag.batches.front().is_some_and(|oldest| self.is_over(oldest.from_period))
-            && let Some(batch) = bag.batches.pop_front()
+            && let Some(Batch { mut work, .. }) = bag.batches.pop_front()
         {
             bag.take_in_hand();
             // Outside the mutex: freeing an object may defer freeing another.
             drop(bag);
-            batch.work.into_iter().for_each(|work| work());
+            work.drain(..).for_each(Work::run);
             bag = self.bags.get(slot).lock();
             bag.let_go();
+            bag.spare.push(work);
         }
         bag
     }
@@ -187,7 +190,7 @@ impl Domain {
             work.append(&mut contents.open);
         }
         self.synchronize();
-        work.into_iter().for_each(|work| work());
+        work.into_iter().for_each(Work::run);
         own.lock().let_go();
         if waits {
             // Only now: somebody may have taken work out of a bag after we had looked at his own.

@@ -49,6 +49,8 @@
 #[allow(unsafe_code)]
 mod cell;
 mod defer;
+#[allow(unsafe_code)]
+mod work;
 
 pub use cell::RcuCell;
 

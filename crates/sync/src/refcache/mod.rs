@@ -65,15 +65,13 @@
 //! # Cost
 //! clone, drop: the own cache's lock (stores to the thread's own line, no read-modify-write) and its way. Nothing of
 //! the object is read or written. A flush: one read-modify-write for each object counted to other than 0, one
-//! load for the others. A visit to laggards: one membarrier(2). An object's memory comes from what its thread freed, and
-//! goes there. Memory: 16 bytes for an object, 18 KiB for a thread that counts, and the blocks that it keeps.
+//! load for the others. A visit to laggards: one membarrier(2). An object's memory is a block (`blocks.rs`).
+//! Memory: 16 bytes for an object, 18 KiB for a thread that counts.
 //!
 //! # Sources
 //! Clements, Kaashoek and Zeldovich, "RadixVM: Scalable address spaces for multithreaded applications" (EuroSys
 //! 2013), section 3.1.
 
-#[allow(unsafe_code)]
-mod blocks;
 mod cache;
 #[allow(unsafe_code)]
 mod object;

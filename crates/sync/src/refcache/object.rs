@@ -9,8 +9,7 @@
 //! | REVIEW | the count came to 0 and the object is in a queue | by review, if the count is not 0 |
 //! | DIRTY | a CPU gave up the object, whatever it had counted, during the review | when a review begins |
 
-use super::blocks::Kind;
-use super::world::world;
+use crate::blocks::Kind;
 use crate::face::atomic::{AtomicI64, Ordering};
 use crate::face::{Birth, Host, Mutant, name_value, seeded};
 use std::alloc::Layout;
@@ -51,7 +50,7 @@ impl<T: Send + Sync + 'static> Counted<T> {
     pub(super) fn allocate(value: T) -> NonNull<Counted<T>> {
         let home = Host::here();
         let header = Header { word: AtomicI64::new(ONE), free: free::<T>, home, birth: Birth::now() };
-        let counted = world(home).allocate(Self::KIND).cast::<Counted<T>>();
+        let counted = Self::KIND.allocate().cast::<Counted<T>>();
         // SAFETY: a new block of our kind: large enough, aligned, and nobody else's.
         unsafe { counted.write(Counted { header, value }) };
         // SAFETY: written above, and only we know it.
@@ -167,10 +166,9 @@ impl Object {
 /// # Safety
 /// `object` is a `Counted<T>` from [`Counted::allocate`], and nobody will use it again.
 unsafe fn free<T>(object: Object) {
-    let home = object.home();
     // SAFETY: by contract; it is dropped once, and its block is not used any more.
     unsafe {
         object.0.cast::<Counted<T>>().drop_in_place();
-        world(home).free(Counted::<T>::KIND, object.0.cast());
+        Counted::<T>::KIND.free(object.0.cast());
     }
 }

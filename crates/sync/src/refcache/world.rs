@@ -1,6 +1,5 @@
 //! Worlds: the caches that count one set of objects, and the epochs in which all of them are flushed.
 
-use super::blocks::{Blocks, Depot, Kind};
 use super::cache::{Cache, TURNS};
 use super::object::Object;
 use crate::Mutex;
@@ -8,7 +7,6 @@ use crate::face::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::face::{CachePadded, Host, PerHost, SHRUNK, SlotTable, const_new, global, thread};
 use crate::owner_lock::{Inside, OwnerLock};
 use std::collections::VecDeque;
-use std::ptr::NonNull;
 
 /// The first flush of a cache comes later by so many counts for each slot: threads that begin together and do the same would
 /// also flush together, and meet at the objects that all of them count.
@@ -22,8 +20,6 @@ const PATIENCE: u32 = if SHRUNK { 1 } else { 4 };
 struct Shard {
     /// Others visit it to flush for an idle thread, or to know all counts. Taken by [`World::own`] only.
     cache: OwnerLock<Cache>,
-    /// Memory that the owner uses again. Apart from the cache: who counts does not want its lines. Nobody visits it.
-    blocks: OwnerLock<Blocks>,
     /// The epoch in which the cache was last flushed. *written under the lock of `cache`; read by those who look for
     /// laggards (hint)*
     flushed: AtomicU64,
@@ -44,8 +40,6 @@ pub(super) struct World {
     /// The slots of the caches that are in use. A cache joins under this lock, so who holds it knows them all.
     /// *protected by itself*
     enlisted: Mutex<Vec<u32>>,
-    /// What threads have freed and do not need. *each shelf protected by its mutex*
-    depot: Depot,
 }
 
 impl Shard {
@@ -89,7 +83,6 @@ impl World {
                 epoch: CachePadded::new(AtomicU64::new(0)),
                 pending: CachePadded::new(AtomicUsize::new(0)),
                 enlisted: Mutex::new(Vec::new()),
-                depot: Depot::new(),
             }
         }
     }
@@ -168,49 +161,6 @@ impl World {
         // calls are in this file, and none is made while an earlier one's guard is there: under it nothing runs but
         // what `Cache` does.
         unsafe { shard.cache.lock() }
-    }
-
-    /// A block of `kind`.
-    pub(super) fn allocate(&self, kind: Kind) -> NonNull<u8> {
-        let kept = if kind.is_kept() { self.own_blocks().take(kind) } else { None };
-        kept.unwrap_or_else(|| self.allocate_elsewhere(kind))
-    }
-
-    /// As [`allocate`](Self::allocate), when the calling thread keeps none.
-    #[cold]
-    fn allocate_elsewhere(&self, kind: Kind) -> NonNull<u8> {
-        if let Some(load) = self.depot.take(kind) {
-            let mut own = self.own_blocks();
-            own.refill(kind, load);
-            if let Some(block) = own.take(kind) {
-                return block;
-            }
-        }
-        kind.allocate()
-    }
-
-    /// The memory that the calling thread keeps, locked. Not to be called by one who has it.
-    #[inline]
-    fn own_blocks(&self) -> Inside<'_, Blocks> {
-        // SAFETY: as in own(): all calls are beside this, and under the lock nothing runs but what `Blocks` does.
-        unsafe { self.shard().blocks.lock() }
-    }
-
-    /// Does away with `block`.
-    ///
-    /// # Safety
-    /// It came from [`allocate`](Self::allocate) of this kind, and nobody will use it again.
-    pub(super) unsafe fn free(&self, kind: Kind, block: NonNull<u8>) {
-        if kind.is_kept() {
-            // SAFETY: by contract.
-            let excess = unsafe { self.own_blocks().give(kind, block) };
-            if let Some(load) = excess {
-                self.depot.put(kind, load);
-            }
-        } else {
-            // SAFETY: by contract.
-            unsafe { kind.free(block) };
-        }
     }
 
     /// Lets the calling thread's cache take part in flushes from now on; returns it locked.

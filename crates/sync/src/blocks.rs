@@ -1,8 +1,9 @@
-//! Blocks: the memory of objects, kept by the thread that freed it for the next that it makes.
+//! Blocks: memory kept by the thread that freed it for the next object of its size that it makes.
 //!
 //! # Theory
-//! Files are opened and closed all the time, and each time an object comes and goes. Objects are found dead in batches,
-//! more than an allocator's own cache of a thread holds; so a thread keeps blocks of each size itself, up to a bound.
+//! Files are made, opened, closed and removed all the time, and each time objects come and go. They are found dead in
+//! batches, of an epoch or of a grace period, more than an allocator's own cache of a thread holds; so a thread keeps blocks
+//! of each size itself, up to a bound.
 //! What one has too much of is what another lacks: one makes files and another removes them, or finds dead what a thread
 //! made that is idle now. So it goes in loads to a *depot* that all share, and those who have none left take a load there.
 //! Given back to the allocator it would go to the heap of the thread that made it, under a lock that this one needs too.
@@ -19,7 +20,8 @@
 
 use crate::Mutex;
 use crate::face::atomic::{AtomicUsize, Ordering};
-use crate::face::{CachePadded, DETERMINISTIC, SHRUNK, SlotTable, const_new};
+use crate::face::{CachePadded, DETERMINISTIC, SHRUNK, SlotTable, const_new, global, thread};
+use crate::owner_lock::{Inside, OwnerLock};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -37,21 +39,33 @@ const LOAD: usize = KEPT_MAX / 2;
 /// How many loads of one size the depot keeps.
 const LOADS_MAX: usize = 8;
 
+global! {
+    static STORE: Store = Store::new();
+}
+
+/// All blocks that are kept.
+struct Store {
+    /// By thread slot. Nobody visits another's. *each protected by its lock*
+    own: SlotTable<CachePadded<OwnerLock<Blocks>>>,
+    /// What threads have freed and do not need. *each shelf protected by its mutex*
+    depot: Depot,
+}
+
 /// A block of memory that nobody uses.
-pub(super) struct Block(NonNull<u8>);
+struct Block(NonNull<u8>);
 
 // SAFETY: it owns memory of the global allocator, which any thread may use and free.
 unsafe impl Send for Block {}
 
 /// What one thread keeps.
-pub(super) struct Blocks {
+struct Blocks {
     /// By alignment and size.
     kept: [[Vec<Block>; SIZES]; ALIGNMENTS.len()],
 }
 
 /// What kind of block an object of this layout needs.
 #[derive(Clone, Copy)]
-pub(super) struct Kind {
+pub(crate) struct Kind {
     /// Where blocks of this kind are kept, by alignment and size; nowhere if they are not.
     place: Option<(usize, usize)>,
     layout: Layout,
@@ -59,7 +73,7 @@ pub(super) struct Kind {
 
 impl Kind {
     /// Of objects of `layout`, which is not empty.
-    pub(super) const fn of(layout: Layout) -> Kind {
+    pub(crate) const fn of(layout: Layout) -> Kind {
         let at = if layout.align() <= ALIGNMENTS[0] { 0 } else { 1 };
         let grain = ALIGNMENTS[at];
         let size = layout.size().saturating_sub(BEYOND[at]).div_ceil(grain);
@@ -72,7 +86,7 @@ impl Kind {
     }
 
     /// Whether blocks of this kind are kept at all.
-    pub(super) fn is_kept(self) -> bool {
+    fn is_kept(self) -> bool {
         self.place.is_some()
     }
 
@@ -82,20 +96,67 @@ impl Kind {
         self.place.map(|(at, size)| (at * SIZES + size) as u32)
     }
 
-    /// A new block.
-    pub(super) fn allocate(self) -> NonNull<u8> {
+    /// A block: the last that the calling thread gave back, one of another thread's, or a new one.
+    pub(crate) fn allocate(self) -> NonNull<u8> {
+        let kept = if self.is_kept() { STORE.own().take(self) } else { None };
+        kept.unwrap_or_else(|| self.allocate_elsewhere())
+    }
+
+    /// As [`allocate`](Self::allocate), when the calling thread keeps none.
+    #[cold]
+    fn allocate_elsewhere(self) -> NonNull<u8> {
+        if let Some(load) = STORE.depot.take(self) {
+            let mut own = STORE.own();
+            own.refill(self, load);
+            if let Some(block) = own.take(self) {
+                return block;
+            }
+        }
         // SAFETY: the layout is not empty.
         let block = unsafe { alloc(self.layout) };
         NonNull::new(block).unwrap_or_else(|| handle_alloc_error(self.layout))
     }
 
-    /// Gives `block` back to the allocator.
+    /// Keeps `block` for whoever needs one next.
     ///
     /// # Safety
     /// It came from [`allocate`](Self::allocate) of an equal kind, and nobody will use it again.
-    pub(super) unsafe fn free(self, block: NonNull<u8>) {
+    pub(crate) unsafe fn free(self, block: NonNull<u8>) {
+        if self.is_kept() {
+            // SAFETY: by contract.
+            let excess = unsafe { STORE.own().give(self, block) };
+            if let Some(load) = excess {
+                STORE.depot.put(self, load);
+            }
+        } else {
+            // SAFETY: by contract.
+            unsafe { self.give_to_allocator(block) };
+        }
+    }
+
+    /// # Safety
+    /// As [`free`](Self::free).
+    unsafe fn give_to_allocator(self, block: NonNull<u8>) {
         // SAFETY: by contract.
         unsafe { dealloc(block.as_ptr(), self.layout) };
+    }
+}
+
+impl Store {
+    const_new! {
+        /// Nothing is kept.
+        fn new() -> Self {
+            Store { own: SlotTable::new(), depot: Depot::new() }
+        }
+    }
+
+    /// What the calling thread keeps, locked. Not to be called by one who has it.
+    #[inline]
+    fn own(&self) -> Inside<'_, Blocks> {
+        // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. All
+        // calls are in this file, and none is made while an earlier one's guard is there: under it nothing runs but
+        // what `Blocks` does.
+        unsafe { self.own.get(thread::slot()).lock() }
     }
 }
 
@@ -108,14 +169,14 @@ impl Default for Blocks {
 impl Blocks {
     const_new! {
         /// Nothing is kept.
-        pub(super) fn new() -> Self {
+        fn new() -> Self {
             Blocks { kept: [const { [const { Vec::new() }; SIZES] }; ALIGNMENTS.len()] }
         }
     }
 
     /// A block of `kind` that was kept.
     #[inline]
-    pub(super) fn take(&mut self, kind: Kind) -> Option<NonNull<u8>> {
+    fn take(&mut self, kind: Kind) -> Option<NonNull<u8>> {
         let (at, size) = kind.place?;
         self.kept[at][size].pop().map(|Block(block)| block)
     }
@@ -124,7 +185,7 @@ impl Blocks {
     ///
     /// # Safety
     /// As [`Kind::free`]; the kind is one that is kept.
-    pub(super) unsafe fn give(&mut self, kind: Kind, block: NonNull<u8>) -> Option<Load> {
+    unsafe fn give(&mut self, kind: Kind, block: NonNull<u8>) -> Option<Load> {
         let (at, size) = kind.place?;
         let kept = &mut self.kept[at][size];
         kept.push(Block(block));
@@ -133,7 +194,7 @@ impl Blocks {
     }
 
     /// Keeps a load of blocks of `kind`, of which there are none left.
-    pub(super) fn refill(&mut self, kind: Kind, load: Load) {
+    fn refill(&mut self, kind: Kind, load: Load) {
         if let Some((at, size)) = kind.place {
             self.kept[at][size] = load;
         }
@@ -141,10 +202,10 @@ impl Blocks {
 }
 
 /// Blocks of one kind that change hands.
-pub(super) type Load = Vec<Block>;
+type Load = Vec<Block>;
 
 /// What threads keep for each other.
-pub(super) struct Depot {
+struct Depot {
     /// By alignment and size.
     shelves: SlotTable<CachePadded<Shelf>>,
 }
@@ -160,13 +221,13 @@ struct Shelf {
 impl Depot {
     const_new! {
         /// Nothing is kept.
-        pub(super) fn new() -> Self {
+        fn new() -> Self {
             Depot { shelves: SlotTable::new() }
         }
     }
 
     /// A load of `kind`, if there is one.
-    pub(super) fn take(&self, kind: Kind) -> Option<Load> {
+    fn take(&self, kind: Kind) -> Option<Load> {
         let shelf = self.shelves.get(kind.shelf()?);
         // Relaxed: a hint; the mutex publishes the load.
         if shelf.count.load(Ordering::Relaxed) == 0 {
@@ -180,7 +241,7 @@ impl Depot {
     }
 
     /// Keeps `load`, or gives it back to the allocator.
-    pub(super) fn put(&self, kind: Kind, load: Load) {
+    fn put(&self, kind: Kind, load: Load) {
         let Some(number) = kind.shelf() else { return };
         let shelf = self.shelves.get(number);
         let mut loads = shelf.loads.lock();
@@ -193,7 +254,7 @@ impl Depot {
         drop(loads);
         for Block(block) in load {
             // SAFETY: it was given as one of this kind, and nobody uses it.
-            unsafe { kind.free(block) };
+            unsafe { kind.give_to_allocator(block) };
         }
     }
 }
