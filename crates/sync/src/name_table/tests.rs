@@ -48,7 +48,7 @@ fn the_table_agrees_with_a_sorted_map() {
     {
         let (table, mut oracle, mut next) = (table(), BTreeMap::new(), numbers(7));
         let mut weight = 0;
-        for step in 0..if SHRUNK { 200 } else { steps } {
+        for step in 0..if SHRUNK { 60 } else { steps } {
             let [name, other] = [name(next() % names), name(next() % names)];
             if next() % 8 == 0 && name != other {
                 let hashes = [&name, &other].map(|name| hash(&hasher, name));
@@ -287,7 +287,7 @@ fn who_waits_for_a_name_keeps_no_grace_period_waiting() {
                 domain.poll(period)
             })
         };
-        let all_end = (0..50).all(|_| ends(domain.start()));
+        let all_end = (0..if SHRUNK { 3 } else { 50 }).all(|_| ends(domain.start()));
         drop(bucket);
         assert!(all_end, "the waiter stays in its section");
     });

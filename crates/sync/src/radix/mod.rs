@@ -241,7 +241,7 @@ mod tests {
     fn random_changes_agree_with_an_ordered_map() {
         let (tree, mut map) = (Tree::new(()), BTreeMap::new());
         let mut random = 1u64;
-        for round in 0..if crate::face::SHRUNK { 200 } else { 20_000 } {
+        for round in 0..if crate::face::SHRUNK { 60 } else { 20_000 } {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             // Numbers near 0, near the ends of nodes, and far away.
             let index = (random >> 33) % 7 * [1, 64, 4096, 1 << 50][(random >> 40) as usize % 4];

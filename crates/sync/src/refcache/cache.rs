@@ -31,6 +31,8 @@ pub(super) struct Cache {
     used: Vec<u16>,
     /// The epoch in which each review began, oldest first.
     reviews: VecDeque<(u64, Object)>,
+    /// Whose reviews begin with the next flush.
+    to_review: Vec<Object>,
     /// How often something may be counted before the owner flushes it; below 0 when that is late.
     turns_left: i32,
     /// How often the owner has flushed it again in the epoch of its last flush.
@@ -56,6 +58,7 @@ impl Cache {
                 ways: None,
                 used: Vec::new(),
                 reviews: VecDeque::new(),
+                to_review: Vec::new(),
                 turns_left: 0,
                 again: 0,
                 dead: Vec::new(),
@@ -111,30 +114,22 @@ impl Cache {
     }
 
     /// Counts `delta` references of `object`, for which what was counted in its way makes room. The cache is enlisted.
-    pub(super) fn count_anew(&mut self, object: Object, delta: i64, epoch: &AtomicU64) {
+    pub(super) fn count_anew(&mut self, object: Object, delta: i64) {
         let Some(ways) = &mut self.ways else { return };
         self.turns_left = self.turns_left.wrapping_sub(1);
         let at = spread(object) & (WAYS - 1);
         match std::mem::replace(&mut ways[at], Way { object: Some(object), delta }) {
-            Way { object: Some(object), delta } => self.give_up(object, delta, epoch),
+            Way { object: Some(object), delta } => self.give_up(object, delta),
             // Lossless: there are fewer than 2^16 ways.
             Way { object: None, .. } => self.used.push(at as u16),
         }
     }
 
     /// Adds `delta` to the object's global count.
-    fn give_up(&mut self, object: Object, delta: i64, epoch: &AtomicU64) {
+    fn give_up(&mut self, object: Object, delta: i64) {
         if object.add(delta) {
-            self.begin_review(object, epoch);
+            self.to_review.push(object);
         }
-    }
-
-    fn begin_review(&mut self, object: Object, epoch: &AtomicU64) {
-        // SeqCst(review): pairs with the fence in World::begin_epoch(). Either our load finds the epoch moved on, or
-        // flushes in the next epoch find the object under review.
-        fence(Ordering::SeqCst);
-        // Relaxed: as above.
-        self.reviews.push_back((epoch.load(Ordering::Relaxed), object));
     }
 
     /// Gives up all counts.
@@ -144,21 +139,30 @@ impl Cache {
         while let Some(at) = self.used.pop() {
             let way = std::mem::replace(&mut ways[usize::from(at)], Way::EMPTY);
             if let Some(object) = way.object {
-                self.give_up(object, way.delta, epoch);
+                self.give_up(object, way.delta);
             }
         }
         self.ways = Some(ways);
+        if !self.to_review.is_empty() {
+            // Once for all of them: for each it would cost more than all else here.
+            // SeqCst(review): pairs with the fence in World::begin_epoch(). Either our load finds the epoch moved on, or
+            // flushes in the next epoch find the objects under review.
+            fence(Ordering::SeqCst);
+            // Relaxed: as above.
+            let now = epoch.load(Ordering::Relaxed);
+            self.reviews.extend(self.to_review.drain(..).map(|object| (now, object)));
+        }
     }
 
     /// Moves to `dead` the objects that are dead by the end of epoch `now - 1`.
-    pub(super) fn review(&mut self, now: u64, epoch: &AtomicU64, dead: &mut Vec<Object>) {
+    pub(super) fn review(&mut self, now: u64, dead: &mut Vec<Object>) {
         while let Some((began, object)) = self.reviews.front().copied()
             && began + 2 <= now
         {
             self.reviews.pop_front();
             match object.review() {
                 Verdict::Dead => dead.push(object),
-                Verdict::Again => self.begin_review(object, epoch),
+                Verdict::Again => self.to_review.push(object),
                 Verdict::Live => {}
             }
         }

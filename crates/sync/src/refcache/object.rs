@@ -137,7 +137,7 @@ impl Object {
                 _ if now & !DIRTY == REVIEW => (REVIEW, Verdict::Again),
                 _ => (now & !(REVIEW | DIRTY), Verdict::Live),
             };
-            // Relaxed: only its own word is said; who begins a review anew has the fence in begin_review().
+            // Relaxed: only its own word is said; a review that begins anew does so with a flush, which has a fence.
             if word.compare_exchange(now, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 return verdict;
             }

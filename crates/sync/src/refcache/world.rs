@@ -149,7 +149,7 @@ impl World {
     /// Counts `delta` references of `object`, which `cache`, that of `shard`, holds no count of.
     #[inline(never)]
     fn count_anew(&self, shard: &Shard, mut cache: Inside<'_, Cache>, object: Object, delta: i64) {
-        cache.count_anew(object, delta, &self.epoch);
+        cache.count_anew(object, delta);
         self.finish(shard, cache);
     }
 
@@ -226,7 +226,7 @@ impl World {
             let flushed = self.flush(shard, &mut cache);
             let mut dead = std::mem::take(&mut cache.dead);
             // Relaxed: written under the cache's lock. It is the epoch of this flush.
-            cache.review(shard.flushed.load(Ordering::Relaxed), &self.epoch, &mut dead);
+            cache.review(shard.flushed.load(Ordering::Relaxed), &mut dead);
             (flushed, dead)
         };
         match flushed {
@@ -253,7 +253,7 @@ impl World {
         let now = self.epoch.load(Ordering::Relaxed);
         // Release(epoch): pairs with Acquire(epoch) in flush().
         self.epoch.store(now + 1, Ordering::Release);
-        // SeqCst(review): pairs with the fence in Cache::begin_review().
+        // SeqCst(review): pairs with the fence in Cache::flush().
         fence(Ordering::SeqCst);
     }
 
