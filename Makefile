@@ -15,7 +15,7 @@ CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
 
-.PHONY: help demo build test fmt clippy doc deny unit conformance pjdfstest fsx lockers foreign pages regression stress miri clean prerequisites programs
+.PHONY: help demo build test fmt clippy doc deny unit conformance pjdfstest fsx lockers foreign pages peers regression stress miri clean prerequisites programs
 .DEFAULT_GOAL := help
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo 'make conformance  pjdfstest, fsx and testers of file locks over a mount'
 	@echo 'make foreign      every workload on tmpfs, ext4, xfs and a FUSE file system that is not ours (root)'
 	@echo 'make pages        the HTML pages in headless Chromium'
+	@echo 'make peers        sluicefs beside the in-memory file systems of other libraries, in one process'
 	@echo 'make regression   does the lab find a shared counter in open, and nothing where nothing changed?'
 	@echo 'make stress       one minute of threads on shared names, then the invariant checker'
 	@echo 'make miri         the tests of sync under the interpreter Miri (a nightly toolchain with miri and rust-src)'
@@ -87,6 +88,9 @@ foreign:
 pages:
 	cargo build --locked -p sluice
 	sh tests/pages/run
+
+peers: prerequisites
+	cd tests/peers && cargo run --locked --release --target-dir $(CURDIR)/target/peers
 
 regression: prerequisites
 	tests/regression/run
