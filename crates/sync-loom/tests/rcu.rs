@@ -150,3 +150,23 @@ fn a_replaced_value_is_dropped_only_after_its_readers() {
         reader.join().expect("the reader ends");
     });
 }
+
+/// The remover asks for the number of the next period, which the reader starts and sees to its end before it reads.
+#[test]
+fn what_was_deferred_is_done_after_a_period_that_another_started() {
+    seed_mutant(None);
+    explore(3, || {
+        let domain = &*Box::leak(Box::new(Domain::new()));
+        let cell = Arc::new(RcuCell::new(domain, Canary::new()));
+        let other = cell.clone();
+        let reader = thread::spawn(move || {
+            domain.synchronize();
+            let guard = domain.read();
+            assert_eq!(other.load(&guard).0.load(Ordering::Relaxed), 1, "freed under a reader");
+        });
+        cell.replace(Canary::new());
+        // A batch is two: the first is full, and the second looks whether that may be done.
+        (0..3).for_each(|_| domain.defer(|| ()));
+        reader.join().expect("the reader ends");
+    });
+}

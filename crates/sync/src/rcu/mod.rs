@@ -34,14 +34,19 @@
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
 //! | announce, leave | see `readers.rs` | | a section's begin and end |
-//! | order | [`Domain::start`], `next_period` | [`Domain::start`] | unlinks before a period was started or asked for |
+//! | order | [`Domain::start`] | [`Domain::start`] | unlinks before a period was started |
 //! | epoch | [`Domain::start`] | [`Domain::read`] | these and those before older periods |
 //! | completed | [`Domain::poll`] | [`Domain::poll`] | that all older sections have ended |
+//!
+//! *next*, both interleavings: who asks for the number of the next period has a fence between his unlink and his load of
+//! `order`, and who starts a period has one between the write of `order` and that of the epoch. Either the load finds the period
+//! started, and he asks for a later one, or his fence comes first: then every section stamped with that period or a later one
+//! sees his unlink.
 //!
 //! # Cost
 //! A section: two stores to the thread's own line, one load of the epoch (written once per grace period). A
 //! grace period: one membarrier(2), two read-modify-writes, one load per thread slot; the length of the longest
-//! section.
+//! section. Asking for a number: a fence and a load of a line that each period writes once.
 //!
 //! # Sources
 //! McKenney and Slingwine, "Read-Copy Update" (1998); Desnoyers et al. (2012); the kernel's RCU API, whose names these are.
@@ -56,7 +61,7 @@ pub use cell::RcuCell;
 
 use self::defer::Bag;
 
-use crate::face::atomic::{AtomicU64, Ordering};
+use crate::face::atomic::{AtomicU64, Ordering, fence};
 use crate::face::{CachePadded, SlotTable, const_new};
 #[cfg(not(feature = "loom"))]
 use crate::face::{Host, PerHost};
@@ -145,8 +150,8 @@ impl Domain {
 
     /// Starts a grace period and does not wait for it: ask [`poll`](Self::poll).
     pub fn start(&self) -> GracePeriod {
-        // AcqRel(order): what was unlinked before, handed on with the unlinks before older periods and before they were
-        // asked for, so that this one stands for them too; pairs with itself and with next_period().
+        // AcqRel(order): what was unlinked before, handed on with the unlinks before older periods, so that this one stands
+        // for them too; pairs with itself.
         self.announce(self.order.fetch_add(STEP, Ordering::AcqRel) + STEP)
     }
 
@@ -166,6 +171,8 @@ impl Domain {
 
     /// Lets sections that begin from now on belong to the period `target`, the caller's.
     fn announce(&self, target: u64) -> GracePeriod {
+        // SeqCst(next): pairs with the fence in next_period().
+        fence(Ordering::SeqCst);
         // Release(epoch): all that; pairs with Acquire(epoch) in read(). A newer period may have moved it further.
         self.epoch.fetch_max(target, Ordering::Release);
         // Barrier(announce): pairs with the light barrier in Line::enter().
@@ -175,9 +182,11 @@ impl Domain {
 
     /// The number of the first period to be started from now on: odd, and not 1.
     pub(crate) fn next_period(&self) -> u64 {
-        // Release(order): what was unlinked before; pairs with AcqRel(order) in start(). A read-modify-write, or that
-        // could not see it. Acquire: older unlinks, as there.
-        self.order.fetch_add(0, Ordering::AcqRel) + STEP
+        // SeqCst(next): pairs with the fence in announce(). A read-modify-write would do too, but hundreds of tables that
+        // grow at once would queue for the line.
+        fence(Ordering::SeqCst);
+        // Relaxed: by the fence.
+        self.order.load(Ordering::Relaxed) + STEP
     }
 
     /// Whether a period numbered `number` or later was started.
