@@ -60,16 +60,20 @@ enum Act {
     /// Takes one from the other thread's.
     Take,
     Drop,
+    /// Takes another one from its own, and drops that.
+    Again,
     /// Counts something else.
     Other,
 }
 
+type Script = &'static [(usize, Act)];
+
 /// Who does what. Each thread's cache is flushed at its every second act. In the first epoch the object's global
 /// count comes to 0, since the first reference's end is flushed before the second one's begin; then a
 /// reference hops to the thread whose cache was just flushed, from the one whose cache is flushed next.
-const SCRIPT: [(usize, Act); 11] = {
+const HOPS: Script = {
     use Act::{Drop, Other, Take};
-    [
+    &[
         (1, Take),
         (0, Drop),
         (0, Other),
@@ -84,7 +88,25 @@ const SCRIPT: [(usize, Act); 11] = {
     ]
 };
 
+/// The second thread takes a reference and keeps it, over flushes. The first one's end brings the global count to 0, and
+/// then the first thread ends two epochs.
+const STAYS: Script = {
+    use Act::{Again, Drop, Other, Take};
+    &[
+        (1, Take),
+        (0, Drop),
+        (0, Other),
+        (1, Again),
+        (0, Other),
+        (0, Other),
+        (1, Again),
+        (0, Other),
+        (0, Other),
+    ]
+};
+
 struct Stage {
+    script: Script,
     step: AtomicUsize,
     own: [Mutex<Option<Ref<Canary>>>; 2],
     other: Ref<()>,
@@ -92,8 +114,8 @@ struct Stage {
 
 impl Stage {
     fn play(&self, me: usize) {
-        for (at, (who, act)) in SCRIPT.into_iter().enumerate() {
-            if who != me {
+        for (at, (who, act)) in self.script.iter().enumerate() {
+            if *who != me {
                 continue;
             }
             while self.step.load(Ordering::Acquire) != at {
@@ -105,6 +127,7 @@ impl Stage {
                     *self.own[me].lock() = theirs.clone();
                 }
                 Act::Drop => drop(self.own[me].lock().take()),
+                Act::Again => drop(self.own[me].lock().clone()),
                 Act::Other => std::mem::forget(self.other.clone()),
             }
             self.step.store(at + 1, Ordering::Release);
@@ -112,12 +135,13 @@ impl Stage {
     }
 }
 
-fn a_reference_hops_ahead_of_the_flushes() {
-    explore(1, || {
+/// The second thread has the last reference in the end.
+fn references_are_counted(script: Script) {
+    explore(1, move || {
         let (first, alive) = Canary::new();
         let own = [Mutex::new(Some(first)), Mutex::new(None)];
         let stage: &'static Stage =
-            Box::leak(Box::new(Stage { step: AtomicUsize::new(0), own, other: Ref::new(()) }));
+            Box::leak(Box::new(Stage { script, step: AtomicUsize::new(0), own, other: Ref::new(()) }));
         let thread = thread::spawn(|| stage.play(1));
         stage.play(0);
         thread.join().expect("the thread ends");
@@ -131,14 +155,27 @@ fn a_reference_hops_ahead_of_the_flushes() {
 #[test]
 fn a_reference_that_hops_is_not_lost() {
     seed_mutant(None);
-    a_reference_hops_ahead_of_the_flushes();
+    references_are_counted(HOPS);
+}
+
+#[test]
+fn a_reference_whose_count_is_kept_is_not_lost() {
+    seed_mutant(None);
+    references_are_counted(STAYS);
+}
+
+#[test]
+#[should_panic(expected = "dropped under a reference")]
+fn keeping_a_count_when_the_global_one_is_0_is_found() {
+    seed_mutant(Some(Mutant::KeptAtZero));
+    references_are_counted(STAYS);
 }
 
 #[test]
 #[should_panic(expected = "dropped under a reference")]
 fn forgetting_uses_that_cancel_out_is_found() {
     seed_mutant(Some(Mutant::CancelledUsesForgotten));
-    a_reference_hops_ahead_of_the_flushes();
+    references_are_counted(HOPS);
 }
 
 #[test]

@@ -80,6 +80,8 @@ pub enum Mutant {
     MovedInTwoSteps,
     /// A scalable reference's cache does not tell that it gives up an object whose uses cancelled out.
     CancelledUsesForgotten,
+    /// A scalable reference's cache keeps what it counted although the global count is 0.
+    KeptAtZero,
     /// The ticket lock leaves out the barrier between seeing its turn and using it.
     TicketWithoutBarrier,
 }

@@ -12,6 +12,24 @@ const WAYS: usize = if SHRUNK { 1 } else { 1024 };
 /// After so many counts a thread flushes its cache.
 pub(super) const TURNS: u32 = if SHRUNK { 2 } else { 2048 };
 
+/// How many caches may keep counts over their flushes.
+#[derive(Clone, Copy)]
+pub(super) struct Keepers(i64);
+
+impl Keepers {
+    /// None: every count is given up.
+    pub(super) const NONE: Keepers = Keepers(0);
+
+    /// Each of `caches`. One alone gains nothing by it.
+    pub(super) fn of(caches: usize) -> Keepers {
+        i64::try_from(caches).ok().filter(|caches| *caches > 1).map_or(Keepers::NONE, Keepers)
+    }
+
+    fn keep(self, object: Object, delta: i64) -> bool {
+        self.0 > 0 && object.spares(delta, self.0)
+    }
+}
+
 /// A count of one object.
 #[derive(Clone, Copy)]
 struct Way {
@@ -77,9 +95,9 @@ impl Cache {
         self.used = Vec::with_capacity(WAYS);
     }
 
-    /// Whether nothing was counted since the last flush.
+    /// Whether nothing was counted since the last flush. (Once in its first turns it may seem so; then it is enlisted again.)
     pub(super) fn is_idle(&self) -> bool {
-        self.used.is_empty()
+        self.turns_left == TURNS.cast_signed()
     }
 
     /// Whether the owner should flush it.
@@ -132,17 +150,22 @@ impl Cache {
         }
     }
 
-    /// Gives up all counts.
-    pub(super) fn flush(&mut self, epoch: &AtomicU64) {
+    /// Gives up all counts, but for those that one of `caches` may keep.
+    pub(super) fn flush(&mut self, caches: Keepers, epoch: &AtomicU64) {
         self.turns_left = TURNS.cast_signed();
         let Some(mut ways) = self.ways.take() else { return };
-        while let Some(at) = self.used.pop() {
-            let way = std::mem::replace(&mut ways[usize::from(at)], Way::EMPTY);
-            if let Some(object) = way.object {
-                self.give_up(object, way.delta);
+        let mut used = std::mem::take(&mut self.used);
+        used.retain(|at| {
+            let way = &mut ways[usize::from(*at)];
+            let Way { object: Some(object), delta } = *way else { return false };
+            let is_kept = caches.keep(object, delta);
+            if !is_kept {
+                *way = Way::EMPTY;
+                self.give_up(object, delta);
             }
-        }
-        self.ways = Some(ways);
+            is_kept
+        });
+        (self.used, self.ways) = (used, Some(ways));
         if !self.to_review.is_empty() {
             // Once for all of them: for each it would cost more than all else here.
             // SeqCst(review): pairs with the fence in World::begin_epoch(). Either our load finds the epoch moved on, or

@@ -30,6 +30,13 @@
 //! a reference can only be made from another one. (That a cache's count is 0 at its flushes is not enough: a
 //! reference may hop from cache to cache, ahead of the flushes. This is where we differ from the paper.)
 //!
+//! *What a cache keeps.* A directory in which all threads make files is counted by all of them in each epoch, and nearly always
+//! much that stays holds it: there is nothing to judge. So where the global count is above 0 a flush keeps the count of
+//! an object in the cache, unless it is negative and as many such as there are caches would take away more than half of the global
+//! count; the object's line is only read. The proof stands, since a cache that finds the global count at 0 gives the object up.
+//! And nothing lives for ever: when no reference is left, all cached counts together are the opposite of the global one,
+//! the negative ones that may be kept are at most half of that, and so each epoch at least halves it.
+//!
 //! There is no thread in the background: every `TURNS` counts a thread flushes its cache and looks whether it was
 //! the last of the epoch. One that comes by for the fifth time in an epoch flushes the caches of all laggards. A laggard that
 //! has counted nothing in a whole epoch is *retired*: its cache is no more waited for until its owner counts again, and who
@@ -64,9 +71,9 @@
 //!
 //! # Cost
 //! clone, drop: the own cache's lock (stores to the thread's own line, no read-modify-write) and its way. Nothing of
-//! the object is read or written. A flush: one read-modify-write for each object counted to other than 0, one
-//! load for the others. A visit to laggards: one membarrier(2). An object's memory is a block (`blocks.rs`).
-//! Memory: 16 bytes for an object, 18 KiB for a thread that counts.
+//! the object is read or written. A flush: one load for each object counted, one read-modify-write for each whose count is
+//! neither 0 nor kept, and one of what all flushes count down. A visit to laggards: one membarrier(2). An object's memory
+//! is a block (`blocks.rs`). Memory: 16 bytes for an object, 18 KiB for a thread that counts.
 //!
 //! # Sources
 //! Clements, Kaashoek and Zeldovich, "RadixVM: Scalable address spaces for multithreaded applications" (EuroSys

@@ -99,6 +99,14 @@ impl Object {
         self.0.addr().get()
     }
 
+    /// Whether a cache may keep the count `delta` over its flush, as one of `caches`: see *what a cache keeps*.
+    pub(super) fn spares(self, delta: i64, caches: i64) -> bool {
+        // Relaxed: a review that began in time is seen, as in add(), and it began with a count of 0.
+        let count = self.header().word.load(Ordering::Relaxed) >> ONE.trailing_zeros();
+        let is_far_from_zero = count > 0 && delta.saturating_mul(-2 * caches) <= count;
+        delta != 0 && (is_far_from_zero || seeded(Mutant::KeptAtZero))
+    }
+
     /// Adds what a CPU counted and now gives up. True if the caller must begin a review.
     pub(super) fn add(self, delta: i64) -> bool {
         let word = &self.header().word;

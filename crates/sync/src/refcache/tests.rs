@@ -98,6 +98,18 @@ fn many_objects_share_few_ways() {
 }
 
 #[test]
+fn caches_keep_of_an_object_no_more_than_half_of_its_global_count() {
+    let shared = Ref::new(());
+    let object = Object::of(shared.counted);
+    assert!(object.spares(1000, 2), "what is added does no harm");
+    assert!(!object.spares(0, 2), "nothing to keep");
+    assert!(!object.spares(-1, 2), "it may be the last");
+    assert!(!object.add(3));
+    assert!(object.spares(-1, 2) && !object.spares(-2, 2) && !object.spares(-1, 3));
+    assert!(!object.add(-3));
+}
+
+#[test]
 fn an_object_costs_sixteen_bytes_beside_its_value() {
     if !cfg!(feature = "sim") {
         assert_eq!(size_of::<Counted<[u64; 8]>>(), 64 + 16);

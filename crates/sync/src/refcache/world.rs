@@ -1,6 +1,6 @@
 //! Worlds: the caches that count one set of objects, and the epochs in which all of them are flushed.
 
-use super::cache::{Cache, TURNS};
+use super::cache::{Cache, Keepers, TURNS};
 use super::object::Object;
 use crate::Mutex;
 use crate::face::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -35,7 +35,9 @@ pub(super) struct World {
     shards: SlotTable<CachePadded<Shard>>,
     /// The epoch that is now. *atomic (epoch); written under `enlisted`*
     epoch: CachePadded<AtomicU64>,
-    /// How many caches have not been flushed in it. *atomic (flushed)*
+    /// How many caches there are. *written under `enlisted`; read by who flushes (hint)*
+    caches: CachePadded<AtomicUsize>,
+    /// How many caches have not been flushed in the epoch. *atomic (flushed)*
     pending: CachePadded<AtomicUsize>,
     /// The slots of the caches that are in use. A cache joins under this lock, so who holds it knows them all.
     /// *protected by itself*
@@ -81,6 +83,7 @@ impl World {
             World {
                 shards: SlotTable::new(),
                 epoch: CachePadded::new(AtomicU64::new(0)),
+                caches: CachePadded::new(AtomicUsize::new(0)),
                 pending: CachePadded::new(AtomicUsize::new(0)),
                 enlisted: Mutex::new(Vec::new()),
             }
@@ -190,14 +193,27 @@ impl World {
         // this lock to begin the next epoch, and counts us in that.
         self.pending.fetch_add(1, Ordering::Relaxed);
         enlisted.push(thread::slot());
+        self.note_caches(&enlisted);
         cache
     }
 
+    /// Notes how many caches are `enlisted`.
+    fn note_caches(&self, enlisted: &[u32]) {
+        // Relaxed: a hint.
+        self.caches.store(enlisted.len(), Ordering::Relaxed);
+    }
+
+    /// The caches that there are, for whom flushes.
+    fn keepers(&self) -> Keepers {
+        // Relaxed: a hint.
+        Keepers::of(self.caches.load(Ordering::Relaxed))
+    }
+
     /// Flushes the cache of `shard`, which the caller has locked.
-    fn flush(&self, shard: &Shard, cache: &mut Cache) -> Flushed {
+    fn flush(&self, shard: &Shard, cache: &mut Cache, keepers: Keepers) -> Flushed {
         // Acquire(epoch): all flushes of the epochs before; pairs with Release(epoch) in begin_epoch().
         let now = self.epoch.load(Ordering::Acquire);
-        cache.flush(&self.epoch);
+        cache.flush(keepers, &self.epoch);
         // Relaxed, both: written under the cache's lock.
         if shard.flushed.load(Ordering::Relaxed) == now {
             cache.again += 1;
@@ -223,7 +239,7 @@ impl World {
             let mut cache = self.own(shard);
             // Relaxed: published by the lock, under which settle() looks.
             shard.freeing.store(true, Ordering::Relaxed);
-            let flushed = self.flush(shard, &mut cache);
+            let flushed = self.flush(shard, &mut cache, self.keepers());
             let mut dead = std::mem::take(&mut cache.dead);
             // Relaxed: written under the cache's lock. It is the epoch of this flush.
             cache.review(shard.flushed.load(Ordering::Relaxed), &mut dead);
@@ -278,7 +294,8 @@ impl World {
             // Now its owner cannot flush it, which it may have done meanwhile.
             if lags(shard) {
                 let is_idle = cache.is_idle() && !shard.is_freeing();
-                ended |= matches!(self.flush(shard, cache), Flushed::Last);
+                let keepers = if is_idle { Keepers::NONE } else { self.keepers() };
+                ended |= matches!(self.flush(shard, cache, keepers), Flushed::Last);
                 if is_idle {
                     retired.push(*slot);
                     reviews.append(&mut cache.retire());
@@ -289,6 +306,7 @@ impl World {
         // Still under `enlisted`: whoever settles finds them all.
         self.own(own).adopt(reviews);
         enlisted.retain(|slot| !retired.contains(slot));
+        self.note_caches(&enlisted);
         if ended {
             self.begin_epoch(&enlisted);
         }
@@ -318,7 +336,7 @@ impl World {
                 let enlisted = self.enlisted.lock();
                 let mut caches =
                     OwnerLock::visit_all(enlisted.iter().map(|slot| &self.shards.get(*slot).cache));
-                caches.iter_mut().for_each(|cache| cache.flush(&self.epoch));
+                caches.iter_mut().for_each(|cache| cache.flush(Keepers::NONE, &self.epoch));
                 caches.iter_mut().for_each(|cache| cache.review_exact(&mut dead));
                 let mut others = enlisted.iter().filter(|of| **of != slot).map(|of| self.shards.get(*of));
                 // Another thread that settles must wait for us. Relaxed: published by the locks.
