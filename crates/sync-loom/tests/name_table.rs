@@ -72,6 +72,23 @@ fn names_that_stay_are_listed_once_while_one_before_them_comes_and_goes() {
     });
 }
 
+#[test]
+fn a_name_that_a_lookup_found_is_listed_although_its_bucket_was_never_used() {
+    seed_mutant(None);
+    explore(3, || {
+        let table = grown(&[(LOW, b"low")]);
+        let other = table.clone();
+        let reader = thread::spawn(move || {
+            let guard = other.read();
+            let expected = if other.get(HIGH, b"high", &guard).is_some() { 2..=2 } else { 1..=2 };
+            let listed = other.after(0, &guard).count();
+            assert!(expected.contains(&listed), "found and not listed");
+        });
+        assert!(insert(&table, HIGH, b"high"));
+        reader.join().expect("the reader ends");
+    });
+}
+
 /// What a lookup of `name` says.
 fn value(table: &NameTable<u64>, (hash, name): (u64, &[u8])) -> Option<u64> {
     table.get(hash, name, &table.read()).copied()

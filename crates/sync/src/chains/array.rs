@@ -6,6 +6,7 @@
 //!
 //! Nodes are at least four bytes aligned, so the two low bits of a pointer are free.
 
+use super::used::{Seen, Used};
 use super::{Bucket, Node};
 use crate::face::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use crate::face::{CachePadded, SHRUNK, cpu, hint, thread};
@@ -21,7 +22,9 @@ const CLOSED: usize = 1;
 /// Buckets are counted in at most so many groups, ...
 const GROUPS_MAX: usize = 256;
 /// ... or so many for each CPU.
-const GROUPS_A_CPU: usize = 32;
+const GROUPS_A_CPU: usize = 64;
+/// An array that has more than so many times the buckets of the one before was not asked for by a number of nodes.
+const DENSE_GROWTH: usize = if SHRUNK { 1 } else { 4 };
 /// Who waits for a bucket looks after 1, 2, 4, ... turns, but not more rarely than after two to the power of this, ...
 const PAUSE_BITS: u32 = if SHRUNK { 1 } else { 6 };
 /// ... and after so many looks does something else first.
@@ -56,6 +59,8 @@ pub(super) enum Attempt<'a, N: Node> {
 pub(crate) struct Array<N: Node> {
     /// A power of two of them. *each: atomic (bucket)*
     buckets: Box<[N::Bucket]>,
+    /// Which buckets may not be passed by who looks at all. *see there*
+    used: Used,
     /// Which of a node's links its chains use. *immutable*
     pub(super) link: usize,
     /// A power of two. *immutable*
@@ -108,19 +113,21 @@ pub(super) fn is_array<N: Node>(array: *mut Array<N>) -> bool {
 impl<N: Node> Array<N> {
     /// An array of empty buckets that may be moved at once.
     pub(super) fn first_of_all(len: usize) -> Self {
-        Self::new(len, 0, AT_ONCE)
+        Self::new(len, Used::all(), 0, AT_ONCE)
     }
 
     /// An array of empty buckets for a move from this one.
     pub(super) fn successor(&self, len: usize) -> Self {
-        Self::new(len, 1 - self.link, UNKNOWN)
+        let used = if len > DENSE_GROWTH * self.len() { Used::none(len) } else { Used::all() };
+        Self::new(len, used, 1 - self.link, UNKNOWN)
     }
 
-    fn new(len: usize, link: usize, ready: u64) -> Self {
+    fn new(len: usize, used: Used, link: usize, ready: u64) -> Self {
         debug_assert!(len.is_power_of_two());
         const { assert!(align_of::<N>() > LOCKED | MOVED, "no room for the bits") };
         Array {
             buckets: (0..len).map(|_| N::Bucket::empty()).collect(),
+            used,
             link,
             groups_max: GROUPS_MAX.max((GROUPS_A_CPU * cpu::possible()).next_power_of_two()),
             next: AtomicPtr::new(ptr::null_mut()),
@@ -148,6 +155,15 @@ impl<N: Node> Array<N> {
         place | u64::MAX >> self.buckets.len().ilog2()
     }
 
+    /// The first place from `place` on whose bucket was ever used: before it there is no node in this array, nor in
+    /// the one that it is moved to, of those that were there when `seen` began. None at the end.
+    #[inline]
+    pub(crate) fn used_from(&self, place: u64, seen: &mut Seen) -> Option<u64> {
+        let at = self.at(place);
+        let used = self.used.first_from(at, seen)?;
+        Some(if used == at { place } else { (used as u64) << self.shift() << 1 })
+    }
+
     /// How many buckets form a group that is counted together.
     pub(crate) fn group_len(&self) -> usize {
         (self.len() / self.groups_max).max(1)
@@ -164,9 +180,17 @@ impl<N: Node> Array<N> {
         &self.buckets[at - at % self.group_len()]
     }
 
-    /// The buckets that count.
+    /// The buckets that count and may have counted something.
     pub(crate) fn counters(&self) -> impl Iterator<Item = &N::Bucket> {
-        self.buckets.iter().step_by(self.group_len())
+        let (group_len, mut at, mut seen) = (self.group_len(), 0, Seen::default());
+        std::iter::from_fn(move || {
+            if group_len == 1 {
+                at = self.used.first_from(at, &mut seen)?;
+            }
+            let bucket = self.buckets.get(at);
+            at += group_len;
+            bucket
+        })
     }
 
     /// The first node of the chain of `place`, or null; `None` if the bucket is moved.
@@ -495,6 +519,9 @@ impl<N: Node> Locked<'_, N> {
         // Relaxed: published by link() or with the head. Readers of a moved chain use the other link.
         // SAFETY: by contract; not freed either way.
         unsafe { &*node }.links()[self.array.link].store(at.node, Ordering::Relaxed);
+        if self.is_empty() {
+            self.array.used.note(self.at);
+        }
         self.link(at, node);
     }
 
@@ -522,6 +549,7 @@ impl<N: Node> Locked<'_, N> {
 
     /// Marks the bucket as moved and unlocks it: the chain is final (H1).
     pub(super) fn mark_moved(mut self) {
+        self.array.used.note(self.at);
         self.first = with_bits(self.first, MOVED);
     }
 }

@@ -25,6 +25,8 @@
 //! When all buckets are moved, the new array becomes the current one, and the old one is freed after a grace
 //! period. The next resize may begin only after that grace period, because it reuses the old chains' links.
 //!
+//! Who looks at all buckets passes by those of a sparse array that were never used (`used.rs`).
+//!
 //! A table is *closed* by locking all buckets, finding them empty, and marking them moved to nowhere.
 //!
 //! # Lock order
@@ -51,8 +53,10 @@
 
 mod array;
 mod resize;
+mod used;
 
 pub(crate) use self::array::{Array, Locked, Place, Unlinked, is_locked};
+pub(crate) use self::used::Seen;
 
 use self::array::{Attempt, closed, is_array};
 use crate::face::atomic::{AtomicPtr, Ordering};

@@ -2,7 +2,7 @@
 
 use super::NameTable;
 use super::node::{NameNode, first_position, last_twin, place_of, position_at, same};
-use crate::chains::Array;
+use crate::chains::{Array, Seen};
 use crate::rcu::Guard;
 use std::ptr;
 
@@ -19,6 +19,8 @@ pub struct After<'g, V: Clone + Send + Sync + 'static> {
     /// The array that was the current one when the first chain was looked up: what it has not moved yet is there, all else
     /// is reached from it.
     oldest: Option<&'g Array<NameNode<V>>>,
+    /// Which buckets of `oldest` come next.
+    seen: Seen,
     /// Entries before this position have been returned, or are not asked for.
     from: u64,
     /// The chain has the entries up to here.
@@ -60,19 +62,41 @@ pub(super) fn find<'g, V: Clone + Send + Sync + 'static>(
 impl<'g, V: Clone + Send + Sync + 'static> After<'g, V> {
     /// The entries behind `position`.
     pub(super) fn new(table: &'g NameTable<V>, position: u64, guard: &'g Guard<'_>) -> Self {
-        let from = position.saturating_add(1);
-        After { table, guard, node: ptr::null_mut(), array: None, oldest: None, from, chain_end: 0 }
+        After {
+            table,
+            guard,
+            node: ptr::null_mut(),
+            array: None,
+            oldest: None,
+            seen: Seen::default(),
+            from: position.saturating_add(1),
+            chain_end: 0,
+        }
     }
 
-    /// Goes to the chain of `from`. False if there is no array.
+    /// Goes to the first chain from `from` on that may have entries. False if there is none.
     fn enter_chain(&mut self) -> bool {
-        let place = place_of(self.from);
         self.oldest = self.oldest.or_else(|| self.table.chains.current(self.guard));
-        let found = self.oldest.and_then(|oldest| oldest.chain(place, self.guard));
-        let Some((first, array)) = found else { return false };
-        (self.node, self.array) = (first, Some(array));
-        self.chain_end = position_at(array.last_place(place));
-        true
+        let Some(oldest) = self.oldest else { return false };
+        // In `array` we look from `place` to `last`.
+        let (mut array, mut place, mut last) = (oldest, place_of(self.from), u64::MAX);
+        loop {
+            let seen = if ptr::eq(array, oldest) { &mut self.seen } else { &mut Seen::default() };
+            let Some(used) = array.used_from(place, seen).filter(|used| *used <= last) else {
+                // Nothing in what a bucket was moved to, or nothing at all.
+                let Some(behind) = last.checked_add(1) else { return false };
+                (array, place, last) = (oldest, behind, u64::MAX);
+                continue;
+            };
+            let end = array.last_place(used);
+            if let Some(first) = array.first(used) {
+                (self.node, self.array) = (first, Some(array));
+                (self.from, self.chain_end) = (self.from.max(position_at(used)), position_at(end));
+                return true;
+            }
+            let Some(next) = array.next(self.guard) else { return false };
+            (array, place, last) = (next, used, last.min(end));
+        }
     }
 }
 

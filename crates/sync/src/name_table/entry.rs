@@ -13,9 +13,10 @@ use crate::rcu::Guard;
 const LOAD_MAX: usize = 4;
 
 /// A bucket whose lock was waited for so often is crowded, ...
-const WAITS_MAX: u32 = 8;
+const WAITS_MAX: u32 = 4;
 /// ... and the array is grown at once to so many buckets for each CPU, since who waits now waits until it has grown: two
-/// that change names side by side then seldom meet. Not beyond: who lists the directory passes all buckets.
+/// that change names side by side then seldom meet. Not beyond: the fewer names a bucket has, the more of them who lists
+/// the directory looks at.
 const CROWD_BUCKETS: usize = 64;
 
 /// How many entries a group of `buckets` buckets, a power of two, may have before the array is grown: two standard

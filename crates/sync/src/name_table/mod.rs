@@ -19,7 +19,7 @@
 //! An array is doubled when its buckets fill. When those who change them wait for their locks, so that names meet that
 //! with more buckets would not, it is grown at once to 64 buckets for each CPU.
 //!
-//! Entries are counted in the buckets: up to 256 buckets, or 32 for each CPU, each counts its own, on the line that its
+//! Entries are counted in the buckets: up to 256 buckets, or 64 for each CPU, each counts its own, on the line that its
 //! lock is on; in larger arrays the first bucket of each group, of as many groups, counts for all of it. Reading the sum stores nothing.
 //!
 //! # Clients must
@@ -234,7 +234,8 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
     fn add_up(&self, array: &Array<NameNode<V>>, guard: &Guard<'_>) -> Tally {
         loop {
             let moved = array.moved();
-            let mut tally = Tally { is_settled: true, ..Tally::default() };
+            // Not 0, or it would not tell how many buckets without entries came first.
+            let mut tally = Tally { is_settled: true, print: 1, ..Tally::default() };
             for array in [Some(array), array.next(guard)].into_iter().flatten() {
                 let counts_own = array.group_len() == 1;
                 array.counters().for_each(|bucket| tally.add(bucket, counts_own));
