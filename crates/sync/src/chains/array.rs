@@ -158,10 +158,16 @@ impl<N: Node> Array<N> {
     /// The first place from `place` on whose bucket was ever used: before it there is no node in this array, nor in
     /// the one that it is moved to, of those that were there when `seen` began. None at the end.
     #[inline]
-    pub(crate) fn used_from(&self, place: u64, seen: &mut Seen) -> Option<u64> {
+    pub(crate) fn used_from(&self, place: u64, seen: Seen) -> Option<(u64, Seen)> {
+        if self.used.are_all() { Some((place, seen)) } else { self.used_from_in_bits(place, seen) }
+    }
+
+    /// As [`used_from`](Self::used_from), of a sparse array.
+    #[inline(never)]
+    fn used_from_in_bits(&self, place: u64, seen: Seen) -> Option<(u64, Seen)> {
         let at = self.at(place);
-        let used = self.used.first_from(at, seen)?;
-        Some(if used == at { place } else { (used as u64) << self.shift() << 1 })
+        let (used, seen) = self.used.first_from(at, seen)?;
+        Some((if used == at { place } else { (used as u64) << self.shift() << 1 }, seen))
     }
 
     /// How many buckets form a group that is counted together.
@@ -185,7 +191,7 @@ impl<N: Node> Array<N> {
         let (group_len, mut at, mut seen) = (self.group_len(), 0, Seen::default());
         std::iter::from_fn(move || {
             if group_len == 1 {
-                at = self.used.first_from(at, &mut seen)?;
+                (at, seen) = self.used.first_from(at, seen)?;
             }
             let bucket = self.buckets.get(at);
             at += group_len;

@@ -24,7 +24,7 @@ const WORD: usize = u64::BITS as usize;
 pub(super) struct Used(Box<[CachePadded<AtomicU64>]>);
 
 /// The word of an array's bits that was looked at last.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Seen {
     number: Option<usize>,
     bits: u64,
@@ -41,6 +41,11 @@ impl Used {
         Used((0..len.div_ceil(WORD)).map(|_| CachePadded::default()).collect())
     }
 
+    #[inline]
+    pub(super) fn are_all(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Notes that bucket `at` is about to be used.
     #[inline]
     pub(super) fn note(&self, at: usize) {
@@ -52,23 +57,23 @@ impl Used {
         }
     }
 
-    /// The first used bucket from `at` on, where `seen` is what the caller saw at the bucket before, if he looks at one
-    /// after the other: what comes into the array meanwhile he may miss.
+    /// The first used bucket from `at` on, and what was seen there, which the caller who looks at one after the other gives
+    /// back for the next: what comes into the array meanwhile he may miss.
     #[inline]
-    pub(super) fn first_from(&self, at: usize, seen: &mut Seen) -> Option<usize> {
-        if self.0.is_empty() {
-            return Some(at);
+    pub(super) fn first_from(&self, at: usize, mut seen: Seen) -> Option<(usize, Seen)> {
+        if self.are_all() {
+            return Some((at, seen));
         }
         let mut wanted = u64::MAX << (at % WORD);
         for (number, word) in self.0.iter().enumerate().skip(at / WORD) {
             if seen.number != Some(number) {
                 // Relaxed: see above.
-                *seen = Seen { number: Some(number), bits: word.load(Ordering::Relaxed) };
+                seen = Seen { number: Some(number), bits: word.load(Ordering::Relaxed) };
             }
             let found = seen.bits & wanted;
             if found != 0 {
                 // Lossless: below 64.
-                return Some(number * WORD + found.trailing_zeros() as usize);
+                return Some((number * WORD + found.trailing_zeros() as usize, seen));
             }
             wanted = u64::MAX;
         }
