@@ -57,7 +57,7 @@ struct Batch {
 struct Contents {
     /// Not yet part of a grace period.
     open: Vec<Work>,
-    /// Room for the next batches: that of those that are done.
+    /// Room for the next batches: that of those that are done, at most [`BATCHES_MAX`].
     spare: Vec<Vec<Work>>,
     /// Oldest first.
     batches: VecDeque<Batch>,
@@ -164,7 +164,9 @@ impl Domain {
             work.drain(..).for_each(Work::run);
             bag = self.bags.get(slot).lock();
             bag.let_go();
-            bag.spare.push(work);
+            if bag.spare.len() < BATCHES_MAX {
+                bag.spare.push(work);
+            }
         }
         bag
     }
