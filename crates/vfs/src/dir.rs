@@ -22,7 +22,7 @@ use crate::{Errno, Inode, InodeRef};
 use foldhash::quality::FixedState;
 use sluice_sync::atomic::{AtomicU32, Ordering};
 use sluice_sync::rcu::{self, Guard, RcuCell};
-use sluice_sync::{Mutex, NameTable, OnceLock, Ref};
+use sluice_sync::{Mutex, NameTable, OnceLock, Ref, refcache};
 use std::hash::{BuildHasher, RandomState};
 
 /// Positions of "." and "..".
@@ -32,8 +32,11 @@ pub(crate) const POSITION_DOTDOT: u64 = 2;
 /// In place of a count of mounts: the directory is removed, or is being.
 const BURIED: u32 = u32::MAX;
 
-/// The level of names in a file system that nobody can reach: locked after any of a living one.
-const DYING: u8 = 7;
+/// The level of names in a file system that nobody can reach: locked after any of a living one, as whoever counts
+/// references may have to free it, with names locked.
+const DYING: u8 = 6;
+/// The same in a destructor, where counting frees nothing more: locked after those of one that dies outside of any.
+const DYING_IN_DESTRUCTOR: u8 = 7;
 
 /// What only directories have.
 pub(crate) struct Dir {
@@ -251,9 +254,9 @@ impl InodeRef {
         let Ok(dir) = self.as_dir() else { return Vec::new() };
         dir.set_parent(None);
         let subdirectories = dir.list(|inode| inode.is_dir());
+        let level = if refcache::in_destructor() { DYING_IN_DESTRUCTOR } else { DYING };
         for (name, _) in &subdirectories {
-            // Freed by whoever counts references, it may be with a name of a living file system locked.
-            if let Some(mut entry) = dir.names.lock_nested(self.shared.hasher.hash(name), name, DYING) {
+            if let Some(mut entry) = dir.names.lock_nested(self.shared.hasher.hash(name), name, level) {
                 entry.remove();
             }
         }

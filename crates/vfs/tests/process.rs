@@ -239,6 +239,18 @@ fn a_deep_tree_is_dropped_without_overflowing_the_stack() {
 }
 
 #[test]
+fn a_dead_file_system_is_taken_apart_by_a_thread_that_takes_another_apart() {
+    let large = root();
+    let superblock = large.fs().superblock().clone();
+    (0..20_000).for_each(|n| large.mkdir(n.to_string(), 0o755).unwrap());
+    drop(large);
+    assert_eq!(superblock.live_inodes(), 20_001, "only we hold it");
+    (0..100).for_each(|_| root().mkdir("/d", 0o755).unwrap());
+    // The references that this drops are counted, and whoever counts frees what is dead.
+    drop(superblock);
+}
+
+#[test]
 fn a_dead_file_system_is_taken_apart_by_a_thread_that_holds_a_name_of_a_living_one() {
     let living = root();
     thread::scope(|scope| {

@@ -49,6 +49,31 @@ fn values_are_dropped_without_being_asked_for_when_enough_is_counted() {
     panic!("{} of 10 dropped", ends.load(Ordering::Relaxed));
 }
 
+/// Panics at its end, in the thread of that number only: not in another test.
+struct Panics(std::thread::ThreadId);
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        assert!(std::thread::current().id() != self.0, "as the test wants it");
+    }
+}
+
+#[test]
+fn a_destructor_that_panics_keeps_nobody_waiting_and_spares_no_other_value() {
+    let (mut ends, me) = (Arc::default(), std::thread::current().id());
+    let mut panics = || {
+        let (after, its_ends) = noted();
+        ends = its_ends;
+        drop((Ref::new(Panics(me)), after));
+        std::panic::catch_unwind(settle).is_err()
+    };
+    // Another test's thread may come first and free it.
+    while !panics() {}
+    assert!(!in_destructor());
+    thread::scope(|scope| _ = scope.spawn(settle));
+    assert_eq!(ended(&ends), 1);
+}
+
 #[test]
 fn references_hop_between_threads_while_epochs_pass() {
     let rounds = if SHRUNK { 50 } else { 200_000 };

@@ -7,6 +7,7 @@ use crate::face::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::face::{CachePadded, Host, PerHost, SHRUNK, SlotTable, const_new, global, thread};
 use crate::owner_lock::{Inside, OwnerLock};
 use std::collections::VecDeque;
+use std::vec::Drain;
 
 /// The first flush of a cache comes later by so many counts for each slot: threads that begin together and do the same would
 /// also flush together, and meet at the objects that all of them count.
@@ -47,14 +48,19 @@ pub(super) struct World {
 impl Shard {
     /// Whether the owner is freeing objects.
     fn is_freeing(&self) -> bool {
-        // Acquire(freed): what the destructors did; pairs with Release(freed) in freed().
+        // Acquire(freed): what the destructors did; pairs with Release(freed) where Freeing ends.
         self.freeing.load(Ordering::Acquire)
     }
+}
 
-    /// The owner has freed what it found dead.
-    fn freed(&self) {
+/// The owner of the shard is freeing objects, until this is dropped: also when a destructor panics, or others would
+/// wait for ever.
+struct Freeing<'a>(&'a Shard);
+
+impl Drop for Freeing<'_> {
+    fn drop(&mut self) {
         // Release(freed): pairs with Acquire(freed) in is_freeing().
-        self.freeing.store(false, Ordering::Release);
+        self.0.freeing.store(false, Ordering::Release);
     }
 }
 
@@ -235,15 +241,16 @@ impl World {
         if shard.freeing.load(Ordering::Relaxed) {
             return;
         }
-        let (flushed, mut dead) = {
+        let (_freeing, flushed, mut dead) = {
             let mut cache = self.own(shard);
             // Relaxed: published by the lock, under which settle() looks.
             shard.freeing.store(true, Ordering::Relaxed);
+            let freeing = Freeing(shard);
             let flushed = self.flush(shard, &mut cache, self.keepers());
             let mut dead = std::mem::take(&mut cache.dead);
             // Relaxed: written under the cache's lock. It is the epoch of this flush.
             cache.review(shard.flushed.load(Ordering::Relaxed), &mut dead);
-            (flushed, dead)
+            (freeing, flushed, dead)
         };
         match flushed {
             Flushed::First => {}
@@ -254,7 +261,6 @@ impl World {
         }
         free(&mut dead);
         self.own(shard).dead = dead;
-        shard.freed();
     }
 
     /// Begins the next epoch if every cache has been flushed in this one. The caller holds `enlisted`.
@@ -344,8 +350,8 @@ impl World {
                 others.find(|shard| shard.is_freeing())
             };
             if !dead.is_empty() {
+                let _freeing = Freeing(own);
                 free(&mut dead);
-                own.freed();
             } else if let Some(other) = other {
                 while other.is_freeing() {
                     thread::yield_now();
@@ -363,11 +369,27 @@ impl Default for World {
     }
 }
 
-fn free(dead: &mut Vec<Object>) {
-    for object in dead.drain(..) {
-        // SAFETY: moved to `dead` once, out of the one review queue that held it, by a review that found it dead.
-        unsafe { object.free() };
+/// What is found dead and not yet freed.
+struct Dead<'a>(Drain<'a, Object>);
+
+impl Dead<'_> {
+    fn free(&mut self) {
+        for object in &mut self.0 {
+            // SAFETY: moved to `dead` once, out of the one review queue that held it, by a review that found it dead.
+            unsafe { object.free() };
+        }
     }
+}
+
+impl Drop for Dead<'_> {
+    /// As with the elements of a `Vec`, one destructor's panic does not spare the others.
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+fn free(dead: &mut Vec<Object>) {
+    Dead(dead.drain(..)).free();
 }
 
 #[cfg(all(test, not(feature = "loom")))]
