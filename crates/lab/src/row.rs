@@ -101,6 +101,9 @@ pub struct Row {
     /// The lines that CPUs waited for most; only for simulated rows.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub hottest: Vec<HotLine>,
+    /// The places in the source where CPUs waited for lines most, whatever the line; only for simulated rows.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub places: Vec<HotPlace>,
     /// Type and options of the file system, where it is a mounted one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub file_system: Option<String>,
@@ -117,6 +120,19 @@ pub struct HotLine {
     /// CPUs that wrote it.
     pub writers: usize,
     /// Cycles that CPUs waited for it per operation.
+    pub wait_cycles_per_op: f64,
+}
+
+/// A place in the source where CPUs of the simulated machine waited for cache lines.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HotPlace {
+    /// File and line.
+    pub name: String,
+    /// How many cache lines they waited for there.
+    pub lines: u64,
+    /// How often a line had to be brought, per operation.
+    pub misses_per_op: f64,
+    /// Cycles that CPUs waited there per operation.
     pub wait_cycles_per_op: f64,
 }
 
@@ -189,6 +205,7 @@ impl Row {
             timed_ops_per_s: None,
             latency: Vec::new(),
             hottest: Vec::new(),
+            places: Vec::new(),
             file_system: None,
             command: origin.command.clone(),
         }
@@ -250,6 +267,7 @@ impl Row {
         let (cpu, memory, io) = (median_of(|s| s.cpu), median_of(|s| s.memory), median_of(|s| s.io));
         self.stalled = cpu.zip(memory).zip(io).map(|((cpu, memory), io)| Stalled { cpu, memory, io });
         self.hottest = outcomes.first().map(|outcome| outcome.hottest.clone()).unwrap_or_default();
+        self.places = outcomes.first().map(|outcome| outcome.places.clone()).unwrap_or_default();
         let switches: Option<u64> = outcomes.iter().map(|outcome| outcome.context_switches).sum();
         self.switches_per_op = switches.filter(|_| self.ops > 0).map(|count| count as f64 / self.ops as f64);
     }

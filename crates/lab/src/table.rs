@@ -93,6 +93,14 @@ pub fn of_rows(rows: &[Row]) -> String {
                 row.workload, row.target, row.cpus, line.name
             );
         }
+        for place in &row.places {
+            let (wait, misses) = (grouped(place.wait_cycles_per_op), place.misses_per_op);
+            let _ = writeln!(
+                text,
+                "{} on {}, {} CPUs (simulated): {wait} cycles an operation in all at {}, {misses:.2} misses on {} lines",
+                row.workload, row.target, row.cpus, place.name, place.lines
+            );
+        }
     }
     for row in rows.iter().filter(|row| row.asleep.is_some_and(|share| share >= WORTH_A_LINE)) {
         let places = row.asleep_in.iter().map(|(place, share)| format!("{place} {:.0}%", 100.0 * share));

@@ -28,7 +28,7 @@ use crate::corpus::Corpus;
 use crate::failure::{Context, Result};
 use crate::interrupt::Interrupt;
 use crate::machine::{self, CpuTime, Stalled, TaskTime};
-use crate::row::HotLine;
+use crate::row::{HotLine, HotPlace};
 use crate::sleep_places::SleepPlaces;
 use crate::target::{Target, remove_tree, with_task};
 use crate::workload::{Shape, Workload};
@@ -109,6 +109,8 @@ pub struct Outcome {
     pub stalled: Option<Stalled>,
     /// The lines waited for most, on a simulated machine.
     pub hottest: Vec<HotLine>,
+    /// The places where lines were waited for most, on a simulated machine.
+    pub places: Vec<HotPlace>,
 }
 
 impl Outcome {
@@ -126,6 +128,7 @@ impl Outcome {
             sleep_places: SleepPlaces::default(),
             stalled: None,
             hottest: Vec::new(),
+            places: Vec::new(),
         }
     }
 }

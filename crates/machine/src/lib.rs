@@ -44,7 +44,7 @@
 //!             now() cycles_per_us() work(cycles) random() membarrier()
 //!             label(&object, "Type", "field") label!(object, Type { field, .. }) clear_labels()
 //!             name_objects(on) name_object(ptr, bytes, "path::Type", "field")
-//! Report      cycles cpus[] hottest[] conflicts trace[]
+//! Report      cycles cpus[] hottest[] places[] conflicts trace[]
 //!             accesses() misses() ops() ops_per_s() fairness() idle() spinning() preempted()
 //! ```
 //!
@@ -127,7 +127,7 @@ pub use heap::Heap;
 pub use label::{Name, clear_labels, label, name_object, name_objects};
 pub use machine::{Machine, UnknownMachine};
 pub use park::{Parked, halt, kick, park, unpark};
-pub use report::{CpuReport, HotLine, HotSite, Report};
+pub use report::{CpuReport, HotLine, HotPlace, HotSite, Report};
 pub use spec::{Costs, Kind, Spec, Transfer, VcpuOptions};
 pub use spin::{pause, spin_loop, spin_until, spin_until_for};
 pub use stuck::{RunError, Stuck, Wait, WaitLine, Waiting};

@@ -1,5 +1,7 @@
 //! What a run has shown.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::Location;
 
@@ -11,9 +13,13 @@ use crate::trace::TraceEntry;
 
 /// How many lines the report lists.
 const HOT_LINES_MAX: usize = 16;
+/// How many places it lists.
+const HOT_PLACES_MAX: usize = 16;
 /// How many of them, and how many places of each, are printed.
 const HOT_LINES_SHOWN: usize = 5;
 const SITES_SHOWN: usize = 6;
+/// How many of the costliest places are printed.
+const HOT_PLACES_SHOWN: usize = 3;
 
 /// The result of a run. Everything in it is *simulated*: compare it with other simulated figures of the same
 /// machine, never with a measured one.
@@ -31,6 +37,9 @@ pub struct Report {
     pub cpus: Vec<CpuReport>,
     /// The lines for which CPUs stood still longest, hottest first; 16 at most.
     pub hottest: Vec<HotLine>,
+    /// The places in the source where CPUs stood still longest, whatever the line, costliest first; 16 at most. They tell
+    /// what many lines cost of which none is hot.
+    pub places: Vec<HotPlace>,
     /// What watched activities had in common; empty when nothing was watched.
     pub conflicts: Conflicts,
     /// The last accesses, if the run was traced.
@@ -98,6 +107,19 @@ pub struct HotSite {
     pub cpus: CpuSet,
 }
 
+/// One place in the source, and what all lines together cost there.
+#[derive(Clone, Debug)]
+pub struct HotPlace {
+    /// The place.
+    pub site: &'static Location<'static>,
+    /// How many lines it missed on.
+    pub lines: u64,
+    /// How often it missed.
+    pub misses: u64,
+    /// Cycles in which CPUs queued for these lines or fetched them.
+    pub stall: u64,
+}
+
 impl Report {
     pub(crate) fn of(engine: Engine, seed: u64) -> Report {
         let cpus: Vec<CpuReport> = (engine.cpus.iter())
@@ -119,6 +141,7 @@ impl Report {
             cycles: cpus.iter().map(|cpu| cpu.cycles).max().unwrap_or(0),
             cpus,
             hottest: hottest(&engine),
+            places: places(&engine),
             conflicts: Conflicts::of(&engine),
             trace: engine.trace.map_or_else(Vec::new, |trace| trace.into_entries()),
         }
@@ -181,9 +204,29 @@ fn hottest(engine: &Engine) -> Vec<HotLine> {
     let mut order: Vec<u32> = (0..engine.statistics.len() as u32).collect();
     let statistics = |line: u32| &engine.statistics[line as usize];
     order.retain(|&line| statistics(line).misses > 1);
-    order.sort_by_key(|&line| (std::cmp::Reverse(statistics(line).stall), line));
+    order.sort_by_key(|&line| (Reverse(statistics(line).stall), line));
     order.truncate(HOT_LINES_MAX);
     order.into_iter().map(|line| hot_line(engine, line)).collect()
+}
+
+fn places(engine: &Engine) -> Vec<HotPlace> {
+    // By name: where a place lies in memory differs from run to run.
+    let mut places: BTreeMap<(&str, u32, u32), HotPlace> = BTreeMap::new();
+    for line in &engine.statistics {
+        let mut seen = BTreeSet::new();
+        for SiteStatistics { site, misses, stall, .. } in &line.sites {
+            let name = (site.file(), site.line(), site.column());
+            let place = places.entry(name).or_insert(HotPlace { site, lines: 0, misses: 0, stall: 0 });
+            place.misses += misses;
+            place.stall += stall;
+            place.lines += u64::from(seen.insert(name));
+        }
+    }
+    let mut places: Vec<HotPlace> = places.into_values().collect();
+    // Stable: places that cost the same stay in the order of their names.
+    places.sort_by_key(|place| Reverse(place.stall));
+    places.truncate(HOT_PLACES_MAX);
+    places
 }
 
 fn hot_line(engine: &Engine, line: u32) -> HotLine {
@@ -207,7 +250,7 @@ fn hot_line(engine: &Engine, line: u32) -> HotLine {
             writers = writers.union(&site.cpus);
         }
     }
-    sites.sort_by_key(|site| (std::cmp::Reverse(site.stall), site.site.line()));
+    sites.sort_by_key(|site| (Reverse(site.stall), site.site.line()));
     HotLine {
         line,
         misses: statistics.misses,
@@ -240,6 +283,9 @@ impl fmt::Display for Report {
         }
         for line in self.hottest.iter().take(HOT_LINES_SHOWN) {
             write!(f, "{line}")?;
+        }
+        for HotPlace { site, lines, misses, stall } in self.places.iter().take(HOT_PLACES_SHOWN) {
+            writeln!(f, "{stall} cycles stalled, {misses} misses on {lines} lines at {site}")?;
         }
         if self.conflicts.lines_touched > 0 {
             write!(f, "{}", self.conflicts)?;

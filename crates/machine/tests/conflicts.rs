@@ -112,3 +112,17 @@ fn the_hottest_line_is_named_by_type_and_field() {
         "{text}"
     );
 }
+
+#[test]
+fn the_costliest_place_is_known_though_none_of_its_lines_is_hot() {
+    let inodes: Vec<_> = (0..100).map(|_| inode()).collect();
+    let report = machine().run(4, |_| {
+        inodes.iter().for_each(|inode| add(&inode.refs));
+    });
+    let [first, ..] = &*report.places else { panic!("no places: {report}") };
+    assert_eq!(first.lines, 100);
+    assert!(first.misses >= 100 && first.stall > 10 * report.hottest[0].stall, "{first:?}");
+    assert!(report.places.is_sorted_by_key(|place| std::cmp::Reverse(place.stall)));
+    let text = report.to_string();
+    assert!(text.contains(&format!("on 100 lines at {}", first.site)), "{text}");
+}

@@ -19,7 +19,7 @@ mod library;
 
 use crate::corpus::Corpus;
 use crate::failure::{Failure, Result};
-use crate::row::HotLine;
+use crate::row::{HotLine, HotPlace};
 use crate::target::{Calls, Target};
 use crate::timed_run::{Outcome, latencies};
 use crate::workload::{Seat, Task, Workload};
@@ -29,6 +29,7 @@ use sluice_machine::{Cpu, Machine, Report, spin_until_for};
 use sluice_sync::Arc;
 use sluice_vfs_sim as vfs;
 use std::cell::{Cell, RefCell};
+use std::panic::Location;
 
 /// Operations of each CPU that are counted, unless a number is asked for.
 pub const DEFAULT_OPS: u64 = 100;
@@ -38,6 +39,8 @@ const KEEP_ON_FACTOR: u64 = 4;
 const SCATTER: u64 = 2000;
 /// How many of a report's hottest lines a result keeps.
 const HOT_LINES: usize = 5;
+/// How many of its places in the source.
+const HOT_PLACES: usize = 3;
 
 /// One run of `workload` on `cpus` CPUs of `machine`, a task for each, `ops` operations of each counted.
 ///
@@ -107,6 +110,8 @@ struct Part {
     ops: u64,
     cycles: u64,
     each: Vec<u64>,
+    /// All operations, also those that are not counted.
+    steps: u64,
 }
 
 impl Worker {
@@ -128,16 +133,22 @@ impl Worker {
             if !more || left.get() == 0 {
                 break;
             }
-            more = self.task.step(&mut *self.calls)?;
+            more = self.step()?;
         }
         Ok(())
+    }
+
+    /// False when the pass has ended.
+    fn step(&mut self) -> Result<bool> {
+        self.part.steps += 1;
+        Ok(self.task.step(&mut *self.calls)?)
     }
 
     /// False when the pass has ended.
     fn warm_up(&mut self, cpu: &Cpu, ops: u64) -> Result<bool> {
         scatter(cpu);
         for _ in 0..ops / 4 + 4 {
-            if !self.task.step(&mut *self.calls)? {
+            if !self.step()? {
                 return Ok(false);
             }
         }
@@ -150,7 +161,7 @@ impl Worker {
         let mut more = true;
         while more && self.part.ops < ops {
             let before = cpu.now();
-            more = self.task.step(&mut *self.calls)?;
+            more = self.step()?;
             cpu.count_op();
             self.part.ops += 1;
             self.part.each.push(cpu.now() - before);
@@ -178,20 +189,30 @@ fn scatter(cpu: &Cpu) {
 fn outcome(seats: &[RefCell<Worker>], report: &Report) -> Outcome {
     let mhz = f64::from(report.mhz);
     let mut latency_ns: Histogram<u64> = latencies();
-    let (mut ops, mut ops_per_s) = (0, 0.0);
+    let (mut ops, mut steps, mut ops_per_s) = (0, 0, 0.0);
     for seat in seats {
         let part = &seat.borrow().part;
         ops += part.ops;
+        steps += part.steps;
         ops_per_s += part.ops as f64 * mhz * 1e6 / part.cycles.max(1) as f64;
         part.each.iter().for_each(|&cycles| latency_ns.saturating_record((cycles as f64 * 1e3 / mhz) as u64));
     }
+    // The report is about all of them.
+    let per_op = |count: u64| count as f64 / steps.max(1) as f64;
     let hottest = report.hottest.iter().take(HOT_LINES).map(|line| HotLine {
         name: name_of(line),
         writers: line.writers.len(),
-        wait_cycles_per_op: (line.stall + line.waited + line.parked) as f64 / ops.max(1) as f64,
+        wait_cycles_per_op: per_op(line.stall + line.waited + line.parked),
     });
     let hottest = hottest.filter(|line| line.wait_cycles_per_op >= 1.0).collect();
-    Outcome { latency_ns, idle: Some(report.idle()), hottest, ..Outcome::new(ops, ops_per_s) }
+    let places = report.places.iter().take(HOT_PLACES).map(|place| HotPlace {
+        name: in_words(place.site),
+        lines: place.lines,
+        misses_per_op: per_op(place.misses),
+        wait_cycles_per_op: per_op(place.stall),
+    });
+    let places = places.filter(|place| place.wait_cycles_per_op >= 1.0).collect();
+    Outcome { latency_ns, idle: Some(report.idle()), hottest, places, ..Outcome::new(ops, ops_per_s) }
 }
 
 /// What lies in the line; where nobody has labelled it, the two costliest places in the source that missed on it.
@@ -199,12 +220,14 @@ fn name_of(line: &sluice_machine::HotLine) -> String {
     if !line.labels.is_empty() {
         return line.labels.join(", ");
     }
-    let places = line.sites.iter().take(2).map(|site| {
-        // A twin's path leads through its own package: crates/vfs-sim/../vfs/src/inode.rs.
-        let file = site.site.file().rsplit("/../").next().unwrap_or_default();
-        format!("{file}:{}", site.site.line())
-    });
-    places.collect::<Vec<_>>().join(", ")
+    line.sites.iter().take(2).map(|site| in_words(site.site)).collect::<Vec<_>>().join(", ")
+}
+
+/// File and line of `site`.
+fn in_words(site: &Location<'_>) -> String {
+    // A twin's path leads through its own package: crates/vfs-sim/../vfs/src/inode.rs.
+    let file = site.file().rsplit("/../").next().unwrap_or_default();
+    format!("{file}:{}", site.line())
 }
 
 #[cfg(test)]
