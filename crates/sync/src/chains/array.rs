@@ -1,15 +1,16 @@
 //! Arrays of buckets: heads with a lock bit and a moved bit, and the sorted chains of nodes behind them.
 //!
 //! ```text
-//!   head:  | pointer to the first node ....................... | MOVED | LOCKED |
+//!   head:  | pointer to the first node ............... | NOTED | MOVED | LOCKED |
 //! ```
 //!
-//! Nodes are at least four bytes aligned, so the two low bits of a pointer are free.
+//! Nodes are at least eight bytes aligned, so the three low bits of a pointer are free.
 
+use super::progress::Progress;
 use super::used::{Seen, Used};
 use super::{Bucket, Node};
-use crate::face::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use crate::face::{CachePadded, SHRUNK, cpu, hint, thread};
+use crate::face::atomic::{AtomicPtr, AtomicU64, Ordering};
+use crate::face::{SHRUNK, cpu, hint, thread};
 use crate::rcu::{GracePeriod, Guard};
 use std::ptr;
 
@@ -17,6 +18,8 @@ use std::ptr;
 const LOCKED: usize = 1;
 /// The chain's nodes are in the next array.
 const MOVED: usize = 2;
+/// It is noted that the bucket was used: who fills it again need not look at [`Used`]'s line.
+const NOTED: usize = 4;
 /// The address of the array that is no array: there is none and will be none.
 const CLOSED: usize = 1;
 /// Buckets are counted in at most so many groups, ...
@@ -69,25 +72,12 @@ pub(crate) struct Array<N: Node> {
     next: AtomicPtr<Array<N>>,
     /// A [`Ready`]: [`AT_ONCE`], a period's number less 1, or the word of a period; or [`UNKNOWN`]. *atomic (ready)*
     ready: AtomicU64,
-    /// How far the move has come. Apart from what every reader looks at.
-    progress: CachePadded<Progress>,
-}
-
-/// How far the move of an array has come.
-#[derive(Default)]
-struct Progress {
-    /// The first bucket that nobody has undertaken to move. *atomic*
-    claimed: AtomicUsize,
-    /// How many buckets are moved. *atomic (array)*
-    moved: AtomicUsize,
-}
-
-fn bits<T>(head: *mut T) -> usize {
-    head.addr() & (LOCKED | MOVED)
+    /// How far the move has come.
+    progress: Progress,
 }
 
 fn node<T>(head: *mut T) -> *mut T {
-    head.map_addr(|addr| addr & !(LOCKED | MOVED))
+    head.map_addr(|addr| addr & !(LOCKED | MOVED | NOTED))
 }
 
 fn with_bits<T>(node: *mut T, bits: usize) -> *mut T {
@@ -124,7 +114,7 @@ impl<N: Node> Array<N> {
 
     fn new(len: usize, used: Used, link: usize, ready: u64) -> Self {
         debug_assert!(len.is_power_of_two());
-        const { assert!(align_of::<N>() > LOCKED | MOVED, "no room for the bits") };
+        const { assert!(align_of::<N>() > LOCKED | MOVED | NOTED, "no room for the bits") };
         Array {
             buckets: (0..len).map(|_| N::Bucket::empty()).collect(),
             used,
@@ -132,7 +122,7 @@ impl<N: Node> Array<N> {
             groups_max: GROUPS_MAX.max((GROUPS_A_CPU * cpu::possible()).next_power_of_two()),
             next: AtomicPtr::new(ptr::null_mut()),
             ready: AtomicU64::new(ready),
-            progress: CachePadded::default(),
+            progress: Progress::of(len),
         }
     }
 
@@ -290,32 +280,9 @@ impl<N: Node> Array<N> {
         self.ready.store(word, Ordering::Release);
     }
 
-    /// Undertakes to move up to `count` buckets; says which.
-    pub(super) fn claim(&self, count: usize) -> std::ops::Range<usize> {
-        // Relaxed: only who gets which counts. The first look keeps the number from growing for ever.
-        if self.progress.claimed.load(Ordering::Relaxed) >= self.len() {
-            return 0..0;
-        }
-        let first = self.progress.claimed.fetch_add(count, Ordering::Relaxed).min(self.len());
-        first..(first + count).min(self.len())
-    }
-
-    /// How many buckets are moved, or are being moved.
-    pub(crate) fn claimed(&self) -> usize {
-        // Relaxed: who saw what a move did sees it claimed, by Acquire of what it saw.
-        self.progress.claimed.load(Ordering::Relaxed).min(self.len())
-    }
-
-    /// How many buckets are moved.
-    pub(crate) fn moved(&self) -> usize {
-        // Acquire(array): what the moves did; pairs with AcqRel(array) in note_moved().
-        self.progress.moved.load(Ordering::Acquire)
-    }
-
-    /// Notes that `count` more buckets are moved. True if these were the last.
-    pub(super) fn note_moved(&self, count: usize) -> bool {
-        // AcqRel(array): who completes the number hands on that all chains are in place.
-        count > 0 && self.progress.moved.fetch_add(count, Ordering::AcqRel) + count == self.len()
+    /// How far the move has come.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// Locks the bucket of `place`; `None` if it is moved.
@@ -338,7 +305,7 @@ impl<N: Node> Array<N> {
     /// Tries for a while to lock the bucket of `place`; `looks` were made at it before.
     pub(super) fn attempt(&self, place: u64, looks: &mut u32) -> Attempt<'_, N> {
         let at = self.at(place);
-        self.attempt_at(at, looks, || self.claimed() > at)
+        self.attempt_at(at, looks, || self.progress.is_claimed(at))
     }
 
     /// Tries for a while to lock bucket `at`, which who waits leaves to another while `is_wanted`.
@@ -358,7 +325,7 @@ impl<N: Node> Array<N> {
                 && !is_left
                 && head.compare_exchange(now, locked, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
-                return Attempt::Locked(Locked { array: self, at, first: now, waited: *looks > 0 });
+                return Attempt::Locked(self.locked(at, now, *looks > 0));
             }
             // Each look takes the line from the owner, who is about to write it: the longer this takes, the rarer they are.
             hint::pause(1 << (*looks).min(PAUSE_BITS));
@@ -385,7 +352,12 @@ impl<N: Node> Array<N> {
         }
         // Acquire(bucket): as in lock_at().
         head.compare_exchange(now, with_bits(now, LOCKED), Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(Locked { array: self, at, first: now, waited: false })
+        Some(self.locked(at, now, false))
+    }
+
+    /// Bucket `at`, which the caller has locked when its head was `head`.
+    fn locked(&self, at: usize, head: *mut N, waited: bool) -> Locked<'_, N> {
+        Locked { array: self, at, first: node(head), marks: head.addr() & NOTED, waited }
     }
 
     /// Calls `visit` for every node of the buckets that are not moved.
@@ -427,8 +399,9 @@ impl<N: Node> Array<N> {
 pub(crate) struct Locked<'a, N: Node> {
     pub(crate) array: &'a Array<N>,
     at: usize,
-    /// What the head becomes when it is unlocked, with [`MOVED`] or without a bit.
     first: *mut N,
+    /// The bits of the head when it is unlocked: [`NOTED`], [`MOVED`].
+    marks: usize,
     /// Somebody else had it locked when it was asked for.
     waited: bool,
 }
@@ -508,7 +481,9 @@ impl<N: Node> Locked<'_, N> {
                 self.first = node;
                 // Release(bucket): at once, so that who changes two chains decides which change is seen first; pairs
                 // with Acquire(bucket) in first().
-                self.array.buckets[self.at].head().store(with_bits(node, LOCKED), Ordering::Release);
+                self.array.buckets[self.at]
+                    .head()
+                    .store(with_bits(node, self.marks | LOCKED), Ordering::Release);
             }
             // Release(chain): a reader that gets to `node` this way must see its contents, although it may have been
             // put in under an earlier owner's lock; pairs with Acquire(chain) in Array::following().
@@ -525,10 +500,15 @@ impl<N: Node> Locked<'_, N> {
         // Relaxed: published by link() or with the head. Readers of a moved chain use the other link.
         // SAFETY: by contract; not freed either way.
         unsafe { &*node }.links()[self.array.link].store(at.node, Ordering::Relaxed);
-        if self.is_empty() {
+        self.note_used();
+        self.link(at, node);
+    }
+
+    fn note_used(&mut self) {
+        if self.marks & NOTED == 0 {
+            self.marks |= NOTED;
             self.array.used.note(self.at);
         }
-        self.link(at, node);
     }
 
     /// Takes the node at `at`, which is not the end, out of the chain.
@@ -555,17 +535,16 @@ impl<N: Node> Locked<'_, N> {
 
     /// Marks the bucket as moved and unlocks it: the chain is final (H1).
     pub(super) fn mark_moved(mut self) {
-        self.array.used.note(self.at);
-        self.first = with_bits(self.first, MOVED);
+        self.note_used();
+        self.marks |= MOVED;
     }
 }
 
 impl<N: Node> Drop for Locked<'_, N> {
     fn drop(&mut self) {
-        debug_assert_eq!(bits(self.first) & LOCKED, 0);
         // Release(bucket): the chain, the nodes and, with the mark, the new chains; pairs with Acquire(bucket) in
         // lock_at() and first().
-        self.array.buckets[self.at].head().store(self.first, Ordering::Release);
+        self.array.buckets[self.at].head().store(with_bits(self.first, self.marks), Ordering::Release);
     }
 }
 

@@ -52,6 +52,7 @@
 //! McKenney and Walpole, "Resizable, Scalable, Concurrent Hash Tables via Relativistic Programming" (2011).
 
 mod array;
+mod progress;
 mod resize;
 mod used;
 

@@ -10,7 +10,7 @@ use crate::rcu::Guard;
 const MOVE_AT_ONCE: usize = if SHRUNK { 1 } else { 8 };
 /// ... and at most: who makes a name does not want to wait for more.
 const MOVE_AT_ONCE_MAX: usize = 8 * MOVE_AT_ONCE;
-/// Between the two, the parts in which an array is moved: all who help write the line that says how far the move is.
+/// Between the two, the parts in which an array is moved: who helps writes a line that says how far the move is.
 const PARTS: usize = 64;
 
 /// An array that is no longer current, on its way to be freed.
@@ -92,14 +92,13 @@ impl<N: Node + Send + Sync> Chains<N> {
 
     #[cold]
     fn help_slow(&self, old: &Array<N>, new: &Array<N>, guard: &Guard<'_>) -> Option<Retired<N>> {
-        let claimed = old.claim((old.len() / PARTS).clamp(MOVE_AT_ONCE, MOVE_AT_ONCE_MAX));
-        let count = claimed.len();
-        for at in claimed {
+        let claimed = old.progress().claim((old.len() / PARTS).clamp(MOVE_AT_ONCE, MOVE_AT_ONCE_MAX));
+        for at in claimed.clone() {
             let bucket = old.lock_at(at).expect("a bucket is moved by who claimed it");
             bucket.copy_to(new);
             bucket.mark_moved();
         }
-        old.note_moved(count).then(|| self.finish(old, new, guard))
+        old.progress().note_moved(&claimed).then(|| self.finish(old, new, guard))
     }
 
     /// Makes `new` the current array.

@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //! An array that is grown because many wait for its buckets has far more of them than nodes. So it has a bit for each
-//! bucket, set before the first node comes into it or it is moved, and never cleared: a writer whose bucket was used before
-//! looks for a node there, finds one or finds the bit, and writes nothing that another bucket's writer reads.
+//! bucket, set before the first node comes into it or it is moved, and never cleared; the bucket's head
+//! has a mark that says so, for later writers.
 //! Where the bit is not set, the bucket is as it was made. An array that grew with its nodes has no bits, and counts as
 //! used all over.
 //!
@@ -46,15 +46,12 @@ impl Used {
         self.0.is_empty()
     }
 
-    /// Notes that bucket `at` is about to be used.
+    /// Notes that bucket `at` is about to be used, for the first time.
     #[inline]
     pub(super) fn note(&self, at: usize) {
         let Some(word) = self.0.get(at / WORD) else { return };
-        let bit = 1 << (at % WORD);
-        // Relaxed, both: see above.
-        if word.load(Ordering::Relaxed) & bit == 0 {
-            word.fetch_or(bit, Ordering::Relaxed);
-        }
+        // Relaxed: see above.
+        word.fetch_or(1 << (at % WORD), Ordering::Relaxed);
     }
 
     /// The first used bucket from `at` on, and what was seen there, which the caller who looks at one after the other gives

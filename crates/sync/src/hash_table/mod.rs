@@ -27,6 +27,7 @@ const LONG_CHAIN: usize = 4;
 const BUCKETS_MIN: usize = if SHRUNK { 1 } else { 16 };
 
 /// An entry of the table.
+#[repr(align(8))]
 struct Entry<K, V> {
     /// See [`Node::links`].
     links: [AtomicPtr<Entry<K, V>>; 2],

@@ -220,7 +220,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
         if let Ok(entries) = usize::try_from(entries)
             && entries > most
         {
-            self.aftermath.buckets = if entries > 2 * most { 4 } else { 2 } * array.len();
+            self.aftermath.buckets = 4 * array.len();
         }
         self.aftermath.note_change(self.bucket);
         Ok(position)

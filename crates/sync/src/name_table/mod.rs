@@ -233,7 +233,7 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
     /// Looks at the buckets that count, in `array` and the next, once.
     fn add_up(&self, array: &Array<NameNode<V>>, guard: &Guard<'_>) -> Tally {
         loop {
-            let moved = array.moved();
+            let moved = array.progress().moved();
             // Not 0, or it would not tell how many buckets without entries came first.
             let mut tally = Tally { is_settled: true, print: 1, ..Tally::default() };
             for array in [Some(array), array.next(guard)].into_iter().flatten() {
@@ -242,7 +242,7 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
             }
             // While a bucket is moved its entries may be counted in both arrays or in none. If each move that was
             // claimed by now had ended before we began to add up, there was no such bucket.
-            if array.claimed() == moved {
+            if array.progress().claimed() == moved {
                 return tally;
             }
             hint::spin_loop();

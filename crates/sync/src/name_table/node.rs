@@ -52,7 +52,7 @@ pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// An entry. The name follows in the same allocation, from the end of `name_len` on.
-#[repr(C)]
+#[repr(C, align(8))]
 pub(super) struct NameNode<V> {
     /// See [`Node::links`].
     links: [AtomicPtr<NameNode<V>>; 2],
