@@ -137,11 +137,13 @@ fn nothing_is_lost_and_no_inode_is_in_memory_twice_while_threads_change_more_of_
         let users: Vec<_> = users.collect();
         users.into_iter().map(|user| user.join().expect("the user ends")).sum()
     });
-    // Whoever comes now lets more go than it brings.
+    // Whoever comes now lets others go for those that were held, too.
     (0..INODES).for_each(|number| drop(cache.get(number)));
     let in_memory = cache.inodes.len();
     assert_eq!(cache.memory.charged(), in_memory as u64 * CHARGE);
-    assert!(cache.memory.charged() <= LIMIT && in_memory * 2 > INODES / 10, "{in_memory} in memory");
+    // About: the last ones, on a CPU where they are the first, may have found nobody to let go.
+    let fit = INODES / 10;
+    assert!((fit / 2..fit + 10).contains(&in_memory), "{in_memory} in memory");
     cache.inodes.for_each(|number, inode| {
         *cache.store.sizes[*number].lock() = inode.size.get().expect("was read").load(Ordering::Relaxed);
     });

@@ -25,7 +25,7 @@ pub(super) struct Queues<H> {
     gone: usize,
     /// The bytes of those who have not gone.
     pub(super) charged: u64,
-    /// How many bytes of the limit this CPU may still use without asking; below 0: what it has used of the others'.
+    /// How many bytes of the limit this CPU may still use without asking; below 0 while it looks for what it lacks.
     pub(super) credit: i64,
     /// Where it asked last among the others.
     pub(super) asked: usize,
