@@ -12,6 +12,9 @@ use crate::rcu::Guard;
 /// A bucket is full when it has so many entries; [`most_in_group`] says when a group is.
 const LOAD_MAX: usize = 4;
 
+/// An array of so many buckets grows fourfold at once: many CPUs pay more for each node that is moved than for buckets.
+const LARGE: usize = 4096;
+
 /// A bucket whose lock was waited for so often is crowded, ...
 const WAITS_MAX: u32 = 4;
 /// ... and the array is grown at once to so many buckets for each CPU, since who waits now waits until it has grown: two
@@ -220,7 +223,8 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
         if let Ok(entries) = usize::try_from(entries)
             && entries > most
         {
-            self.aftermath.buckets = 4 * array.len();
+            let is_far_behind = entries > 2 * most || array.len() >= LARGE;
+            self.aftermath.buckets = if is_far_behind { 4 } else { 2 } * array.len();
         }
         self.aftermath.note_change(self.bucket);
         Ok(position)
