@@ -3,9 +3,10 @@
 //! Every figure here is simulated.
 
 use sluice_machine::{Conflicts, Machine, Toucher};
+use sluice_sync_sim::face::hint;
 use sluice_sync_sim::reclaim::{Reclaim, Reclaimer, Usage};
 use sluice_sync_sim::refcache::settle;
-use sluice_sync_sim::{Arc, Ref, RefSlot};
+use sluice_sync_sim::{Arc, HashTable, Ref, RefSlot, rcu};
 
 /// Each object on lines of its own: the host's heap would decide otherwise which of them share one.
 #[global_allocator]
@@ -169,4 +170,45 @@ fn bringing_in_and_letting_go_scales() {
     println!("simulated: one of 64 CPUs brings in objects {kept:.3} times as often as one alone");
     // What is missing are two moves of lines: a ghost's that is written, and one that is asked for.
     assert!(kept > 0.85, "{kept:.3}");
+}
+
+/// The object of `key`, pinned, from `table` or a new one.
+fn get(table: &HashTable<u64, Arc<Object>>, cache: &Cache, key: u64) -> Arc<Object> {
+    loop {
+        if let Some(found) = table.get(&key, &table.read()) {
+            if found.usage.pin() {
+                found.usage.touch();
+                return found.clone();
+            }
+        } else {
+            let object = Arc::new(Object { key, usage: Usage::new(), pin: RefSlot::new() });
+            cache.enter(object.clone(), |gone| assert!(table.remove(&gone.key), "let go once"));
+            if table.insert(key, object.clone()).is_ok() {
+                return object;
+            }
+            assert!(cache.remove(&object), "nobody else knows it");
+        }
+        hint::spin_loop();
+    }
+}
+
+#[test]
+fn under_random_schedules_nothing_goes_under_a_pin_and_the_bytes_are_those_of_what_is_there() {
+    for seed in 0..50 {
+        let machine = Machine::named("opteron-32").seed(seed);
+        let (table, cache) = machine.prepare(8, || (HashTable::new(rcu::domain()), Cache::new(16 * CHARGE)));
+        machine.run(8, |cpu| {
+            for _ in 0..100 {
+                let object = get(&table, &cache, cpu.random(32));
+                cpu.work(cpu.random(200));
+                assert!(!object.usage.is_gone(), "gone under a pin");
+                if cpu.random(8) == 0 && cache.remove(&object) {
+                    assert!(table.remove(&object.key), "let go once");
+                } else {
+                    object.usage.unpin();
+                }
+            }
+        });
+        assert_eq!(cache.charged(), table.len() as u64 * CHARGE, "seed {seed}");
+    }
 }

@@ -55,8 +55,9 @@
 //! room: the own CPU's mutex, a load of a ghost's place, and a look at an older object of this CPU. To let another go for it:
 //! that mutex three times more, and a store to a ghost's place. At most `LOOKS` looks in the queues of each of `HELPERS` other
 //! CPUs, and twice as many in the own ones. Shared lines: ghosts, by chance; what is undrawn, once a slice; another CPU's mutex,
-//! once a slice for who meets ghosts or has little. Memory: 12 bytes in the object, one or two handles in a queue, and see
-//! `ghosts.rs`.
+//! once a slice for who meets ghosts or has little. Instructions (callgrind): to find 3, to pin and unpin 8, to enter 270, with
+//! another let go for it 540, the table's work and the allocator's not counted. Memory: 12 bytes in the object, one or two
+//! handles in a queue, and see `ghosts.rs`.
 //!
 //! # Example
 //! `tests/inode_cache.rs` has the same with contents that change and are written back.
@@ -195,7 +196,8 @@ impl<H: Deref<Target: Reclaim>> Reclaimer<H> {
     }
 
     /// Takes `object` in, and lets others go until there is room for it, as far as few looks find some. For each
-    /// of those calls `let_go`, which takes it out of the client's table.
+    /// of those calls `let_go`, which takes it out of the client's table; not to be called in a read section, if
+    /// that may wait for a grace period.
     pub fn enter(&self, object: H, let_go: impl Fn(&H)) {
         self.enter_at(self.cpus.here_at(), object, let_go);
     }
