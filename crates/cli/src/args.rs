@@ -95,6 +95,9 @@ pub(crate) enum Command {
         /// As one line of JSON
         #[arg(long)]
         json: bool,
+        /// Instead: the files that are open, and by whom; with --json in a further field
+        #[arg(long)]
+        files: bool,
         /// Any file or directory of the mount
         dir: PathBuf,
     },
@@ -198,6 +201,7 @@ const REPORT_EXAMPLES: &str = "Examples:
 const STAT_EXAMPLES: &str = "Examples:
   sluice stat ~/scratch
   sluice stat --json ~/scratch
+  sluice stat --files ~/scratch                         which files are open, by processes that you may look at
   sluice mount -o metrics=127.0.0.1:9180 ~/scratch      the same for Prometheus";
 
 const TOP_EXAMPLES: &str = "Example:

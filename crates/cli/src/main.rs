@@ -18,12 +18,13 @@ use args::{Child, Command};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use output::Output;
+use sluice_fuse::MountError;
 use sluice_lab::failure::{Failure, Result};
 use sluice_lab::interrupt::Interrupt;
-use sluice_lab::{demo, footprint, mounted, run_in_mount, timed_run};
+use sluice_lab::{demo, footprint, mount_files, mounted, run_in_mount, timed_run};
 use std::ffi::OsStr;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// On simulated machines no two objects share a line by chance; everywhere else this is the system's allocator.
@@ -98,7 +99,10 @@ fn perform(command: Command) -> Result<u8> {
         }
         Command::Mount(mount) => serve::mount(mount)?,
         Command::Umount { lazy, dir } => {
-            sluice_fuse::unmount_at(&dir, lazy).map_err(|error| Failure::Failed(error.to_string()))?;
+            sluice_fuse::unmount_at(&dir, lazy).map_err(|error| match &error {
+                MountError::Busy(dir) => Failure::Failed(format!("{error}{}", first_user(dir))),
+                _ => Failure::Failed(error.to_string()),
+            })?;
         }
         Command::Run { ram: _, store, options, command } => {
             refuse_store(store)?;
@@ -107,7 +111,7 @@ fn perform(command: Command) -> Result<u8> {
             return run_in_mount::run_in_mount(&this_program()?, &options, &command);
         }
         Command::Locks { table, json, hot, dir } => watch::locks(&dir, table, json, hot)?,
-        Command::Stat { json, dir } => watch::stat(&dir, json)?,
+        Command::Stat { json, files, dir } => watch::stat(&dir, json, files)?,
         Command::Top { dir } => watch::top(&dir)?,
         Command::Bench(options) => bench::bench(options)?,
         Command::Compare { before, after, output, fail_over } => {
@@ -125,6 +129,12 @@ fn perform(command: Command) -> Result<u8> {
         Command::Child { child } => perform_as_child(child)?,
     }
     Ok(0)
+}
+
+/// One of those who use the mount on `dir`, as the rest of a message; nothing if none may be looked at.
+fn first_user(dir: &Path) -> String {
+    let files = mount_files::of_programs(dir).unwrap_or_default();
+    files.first().map_or_else(String::new, |file| format!("; {}", file.in_words()))
 }
 
 fn perform_as_child(child: Child) -> Result<()> {

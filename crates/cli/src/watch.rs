@@ -4,8 +4,8 @@ use crate::output::Output;
 use sluice_fuse::control;
 use sluice_lab::failure::{Context, Failure, Result};
 use sluice_lab::interrupt::Interrupt;
-use sluice_lab::mount_locks;
 use sluice_lab::mount_stat::MountStat;
+use sluice_lab::{mount_files, mount_locks};
 use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -40,8 +40,15 @@ pub(crate) fn locks(dir: &Path, table: bool, json: bool, hot: bool) -> Result<()
     Output::plain().give(text.as_bytes())
 }
 
-pub(crate) fn stat(dir: &Path, json: bool) -> Result<()> {
+pub(crate) fn stat(dir: &Path, json: bool, files: bool) -> Result<()> {
     let answer = ask(dir)?;
+    if files {
+        let mut files = mount_files::of_programs(dir)?;
+        let in_server = control::library_files(dir).context(|| dir.display().to_string())?;
+        files.extend(mount_files::of_server(&in_server.unwrap_or_default())?);
+        let text = if json { mount_files::json(&answer, &files)? } else { mount_files::table(&files) };
+        return Output::plain().give(text.as_bytes());
+    }
     if json {
         return Output::plain().give(&answer);
     }

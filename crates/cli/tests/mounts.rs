@@ -38,7 +38,8 @@ fn a_busy_mount_stays_until_it_is_unmounted_lazily() {
     sluice(["mount", "--ram", text]).well();
     let open = std::fs::File::create(dir.join("file")).unwrap();
     let line = sluice(["umount", text]).complaint(1);
-    assert!(line.contains("in use"), "{line}");
+    let who = format!("(process {}) has {} open", std::process::id(), dir.join("file").display());
+    assert!(line.contains("in use") && line.contains(&who), "{line}");
     assert!(is_mounted(&dir));
     sluice(["umount", "--lazy", text]).well();
     assert!(!is_mounted(&dir));
@@ -271,6 +272,45 @@ fn a_mount_tells_what_it_has_counted_to_people_programs_and_prometheus() {
     sluice(["umount", text]).well();
     let line = sluice(["stat", scratch.0.to_str().unwrap()]).complaint(1);
     assert!(line.contains("no server of sluicefs"), "{line}");
+}
+
+#[test]
+fn a_mount_tells_which_of_its_files_are_open_and_by_whom_whoever_serves_the_locks() {
+    if !can_mount("a_mount_tells_which_of_its_files_are_open_and_by_whom_whoever_serves_the_locks") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.dir("m");
+    let text = dir.to_str().unwrap();
+    for options in ["locks=kernel", "locks=sluice"] {
+        sluice(["mount", "-o", options, text]).well();
+        let files = || {
+            let json = sluice(["stat", "--json", "--files", text]).well();
+            let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+            assert!(json["open_files"].is_u64(), "{json}");
+            json["files"].as_array().unwrap().clone()
+        };
+        assert!(files().is_empty(), "{options}");
+        let mut open = std::fs::File::create(dir.join("open")).unwrap();
+        std::io::Write::write_all(&mut open, b"abc").unwrap();
+        let mut sleeper = Command::new("sleep").arg("60").current_dir(&dir).spawn().unwrap();
+        let files = files();
+        let held: Vec<_> =
+            files.iter().map(|file| [&file["path"], &file["pid"], &file["position"]]).collect();
+        let path = dir.join("open").display().to_string();
+        let expected = [
+            [&text.into(), &sleeper.id().into(), &serde_json::Value::Null],
+            [&path.into(), &std::process::id().into(), &3.into()],
+        ];
+        assert_eq!(held, expected, "{options}");
+        assert_eq!((&files[0]["held_as"], &files[1]["kind"]), (&"cwd".into(), &"file".into()));
+        let table = sluice(["stat", "--files", text]).well();
+        assert!(table.lines().count() == 3 && table.contains("  write  "), "{table}");
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        drop(open);
+        sluice(["umount", text]).well();
+    }
 }
 
 #[test]

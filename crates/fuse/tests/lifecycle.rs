@@ -6,7 +6,7 @@ use harness::{Fixture, Peer, can_mount, eventually, fresh_dir, is_mounted, skipp
 use rustix::process::Signal;
 use sluice_fuse::{Ended, Mount, MountError, MountOptions, StopSignals, control};
 use sluice_sync::{Arc, thread};
-use sluice_vfs::{Observer, Options, Superblock};
+use sluice_vfs::{Cred, Observer, OpenFlags, Options, Superblock};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -131,6 +131,30 @@ fn what_cannot_be_mounted_is_said_in_one_line() {
     fs::write(dir.join("file"), "").expect("writable");
     assert!(error(&dir.join("file")).contains("is not a directory"));
     fs::remove_dir_all(dir).expect("it was just made");
+}
+
+#[test]
+fn files_that_the_library_has_open_in_the_server_are_told_of_with_their_paths() {
+    let Some(fixture) = Fixture::new("") else { return };
+    let told = || {
+        let answer = control::library_files(fixture.dir()).expect("the server answers");
+        String::from_utf8(answer.expect("there is a server")).expect("the names are ASCII")
+    };
+    assert_eq!(told(), "");
+    let process = fixture.fs.process(Cred::root());
+    process.mkdir("/d", 0o755).expect("a fresh name");
+    let flags = OpenFlags::RDWR | OpenFlags::CREAT;
+    let named = process.open("/d/two\nlines", flags, 0o644).expect("a fresh name");
+    process.write(named, b"abc").expect("there is room");
+    let ino = process.fstat(named).expect("it is open").ino;
+    let pid = process.pid();
+    assert_eq!(told(), format!("{pid} 0 {named} {ino} 100000 2 3 /d/two\\nlines\n"));
+    process.unlink("/d/two\nlines").expect("it is there");
+    assert_eq!(told(), format!("{pid} 0 {named} {ino} 100000 2 3 (deleted)\n"));
+    process.close(named).expect("it is open");
+    assert_eq!(told(), "");
+    drop(process);
+    fixture.finish();
 }
 
 #[test]

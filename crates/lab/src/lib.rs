@@ -31,6 +31,7 @@ pub mod footprint;
 pub mod history;
 pub mod interrupt;
 pub mod machine;
+pub mod mount_files;
 pub mod mount_locks;
 pub mod mount_stat;
 pub mod mounted;

@@ -41,6 +41,12 @@ impl Cursor {
         (!self.moving.is_locked()).then(|| self.position.load(Ordering::Acquire))
     }
 
+    /// The position, though somebody may be about to move it.
+    pub(crate) fn last(&self) -> u64 {
+        // Relaxed: for who shows it, and draws no conclusion.
+        self.position.load(Ordering::Relaxed)
+    }
+
     /// Waits until nobody else may move it.
     #[inline]
     #[track_caller]

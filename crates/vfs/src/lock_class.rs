@@ -2,6 +2,9 @@
 
 use sluice_sync::LockClass;
 
+pub(crate) static OPEN_FILES_PROCESSES: LockClass = LockClass::new("vfs.open_files.processes");
+pub(crate) static OPEN_FILES_PASSING: LockClass = LockClass::new("vfs.open_files.passing");
+pub(crate) static SUPERBLOCK_TREES: LockClass = LockClass::new("vfs.superblock.trees");
 pub(crate) static PROCESS_MOVING: LockClass = LockClass::new("vfs.process.moving");
 pub(crate) static OPEN_FILE_CURSOR: LockClass = LockClass::new("vfs.open_file.cursor");
 pub(crate) static MOUNT_TABLE: LockClass = LockClass::new("vfs.mount_table");

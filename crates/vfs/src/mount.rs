@@ -26,6 +26,7 @@
 
 use crate::inode::settle;
 use crate::lock_class::MOUNT_TABLE;
+use crate::open_files::Processes;
 use crate::{Errno, Inode, InodeRef, Superblock};
 use bitflags::bitflags;
 use sluice_sync::atomic::{AtomicBool, Ordering};
@@ -91,6 +92,8 @@ pub(crate) struct MountTable {
     root: Ref<Mount>,
     /// The mounts in the tree. Held by who changes it, not waited for in a read section.
     attached: CachePadded<Mutex<Attached>>,
+    /// Who uses this tree. *Immutable.*
+    processes: Arc<Processes>,
     /// Releases the mounts, before the file system and not as a part of it.
     _settle: SettleOnDrop,
     /// The file system at "/". *Immutable.*
@@ -225,9 +228,12 @@ impl MountTable {
     pub(crate) fn new(superblock: Arc<Superblock>) -> MountTable {
         let root_inode = superblock.root().clone();
         let attached = Attached { next_id: 2, mounts: Vec::new() };
+        let processes = Processes::new();
+        superblock.trees().add(&processes);
         MountTable {
             root: Mount::new(1, superblock.clone(), root_inode, None, MountFlags::empty()),
             attached: CachePadded::new(Mutex::with_class(&MOUNT_TABLE, attached)),
+            processes,
             _settle: SettleOnDrop,
             root_superblock: superblock,
         }
@@ -236,6 +242,11 @@ impl MountTable {
     /// The file system at "/".
     pub(crate) fn root_superblock(&self) -> &Arc<Superblock> {
         &self.root_superblock
+    }
+
+    /// Who uses this tree.
+    pub(crate) fn processes(&self) -> &Arc<Processes> {
+        &self.processes
     }
 
     /// Counts a user of `mount`, who calls [`Mount::leave`] in the end.
@@ -288,6 +299,7 @@ impl MountTable {
     ) -> Result<(), Errno> {
         on.inode.as_dir()?;
         root.as_dir()?;
+        superblock.trees().add(&self.processes);
         let mut attached = self.attached.lock();
         // Whoever mounted here in the meantime is stood upon, not replaced.
         let on = on.place().enter(&rcu::domain().read()).to_location();

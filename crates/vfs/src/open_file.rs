@@ -104,6 +104,12 @@ impl OpenFile {
         }
     }
 
+    /// Whether the last descriptor was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        // Relaxed: a descriptor publishes nothing.
+        self.descriptors.load(Ordering::Relaxed) == 0
+    }
+
     /// To be called after a lock was granted to this description: gives it back if the last descriptor was closed
     /// meanwhile, as the caller's own reference to the file would in a kernel.
     pub(crate) fn keep_locks_while_open(&self) {

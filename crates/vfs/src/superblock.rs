@@ -5,6 +5,7 @@ use crate::dir::NameHasher;
 use crate::inode::{Body, InodeInit, settle};
 use crate::lock_class::{SUPERBLOCK_OBSERVERS, SUPERBLOCK_RENAME};
 use crate::open_counts::OpenCounts;
+use crate::open_files::Trees;
 use crate::stat::{S_IALLUGO, Timestamp};
 use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, StatFs};
 use sluice_locks::{DomainOptions, LockDomain};
@@ -62,6 +63,8 @@ impl Default for Options {
 pub struct Superblock {
     shared: Ref<Shared>,
     root: InodeRef,
+    /// Where it is or was mounted. *Protected by itself.*
+    trees: Trees,
 }
 
 /// What every inode of a file system points to.
@@ -134,7 +137,7 @@ impl Superblock {
             Shared { lock_domain, rename_lock, inos, inodes, unlinked_pages, opens, pages, observing }
         );
         let root = Inode::allocate(&shared, ROOT_INO, root, Body::new_directory(None));
-        Arc::new(Superblock { shared, root })
+        Arc::new(Superblock { shared, root, trees: Trees::new() })
     }
 
     /// The root directory.
@@ -175,6 +178,10 @@ impl Superblock {
     pub fn bytes_used(&self) -> u64 {
         settle();
         self.shared.pages.used() * PAGE
+    }
+
+    pub(crate) fn trees(&self) -> &Trees {
+        &self.trees
     }
 
     /// Tells `observer` of each change from now on.

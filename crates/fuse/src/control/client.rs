@@ -67,6 +67,16 @@ pub fn stat(dir: &Path) -> io::Result<Option<Vec<u8>>> {
     stat_of_device(device_of(dir)?)
 }
 
+/// The files of the sluicefs mount that holds `dir` which the server's own process has open as a library: a line for each
+/// descriptor, of process, user, number, inode, mode, flags (both octal), position and path, with blanks between. Those that
+/// programs have open the kernel knows. `None` if there is no server.
+///
+/// # Errors
+/// As [`locks`].
+pub fn library_files(dir: &Path) -> io::Result<Option<Vec<u8>>> {
+    ask(device_of(dir)?, "files\n")?.map(unwrap).transpose()
+}
+
 /// As [`stat`], for the mount with this device number; its files are not touched, so that a server may ask itself.
 ///
 /// # Errors

@@ -5,8 +5,8 @@
 //! from any path inside the mount. One question per connection:
 //! ```text
 //!   client                        server
-//!   "locks\n", "hot\n" or
-//!   "stat\n"                ──>
+//!   "locks\n", "hot\n",
+//!   "stat\n" or "files\n"   ──>
 //!                           <──   "ok\n" and the answer, or one line that says why not; end of stream
 //! ```
 //! Anybody can bind or connect to an abstract name, so both sides look at the other's credentials: the server
@@ -15,7 +15,7 @@
 mod client;
 mod server;
 
-pub use client::{all_locks, hot_locks, kernel_locks, locks, stat, stat_of_device};
+pub use client::{all_locks, hot_locks, kernel_locks, library_files, locks, stat, stat_of_device};
 pub(crate) use server::Server;
 
 use rustix::net::sockopt;

@@ -7,6 +7,8 @@ use sluice_locks::FileStatistics;
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Mutex, Weak, memory};
+use sluice_vfs::{FileInUse, Holder, Superblock};
+use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -138,7 +140,8 @@ fn answer(mut stream: UnixStream, connection: &Weak<Connection>) -> io::Result<(
         }
         b"locks" | b"hot" => LOCKS_IN_KERNEL.into(),
         b"stat" => format!("{OK}{}\n", stat(&connection)),
-        _ => "unknown question: ask locks, hot or stat\n".into(),
+        b"files" => format!("{OK}{}", files(&connection.superblock)),
+        _ => "unknown question: ask locks, hot, stat or files\n".into(),
     };
     stream.write_all(text.as_bytes())
 }
@@ -174,6 +177,24 @@ fn hot(connection: &Connection, most: usize) -> impl Iterator<Item = String> {
     };
     let files = connection.superblock.lock_domain().statistics();
     files.into_iter().filter(|file| file.grants > 0).take(most).map(line)
+}
+
+/// A line for each descriptor of this process, as a user of the library: see [`library_files`](super::library_files).
+fn files(superblock: &Superblock) -> String {
+    let open = superblock.open_files();
+    let paths = superblock.paths(open.iter().map(|file| file.ino));
+    let mut lines = String::new();
+    for FileInUse { dev: _, ino, file_type, flags, position, holders } in open {
+        let (mode, flags) = (file_type.mode_bits(), flags.bits());
+        // A name may be of several lines, an answer not.
+        let path =
+            paths.get(&ino).map_or("(deleted)".into(), |path| path.to_string_lossy().replace('\n', "\\n"));
+        for Holder { pid, uid, gid: _, fd } in holders {
+            // Writing to a String cannot fail.
+            let _ = writeln!(lines, "{pid} {uid} {fd} {ino} {mode:o} {flags:o} {position} {path}");
+        }
+    }
+    lines
 }
 
 /// One line of JSON.

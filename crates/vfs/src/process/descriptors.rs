@@ -37,10 +37,20 @@ const FD_LIMIT: u32 = 1 << 20;
 const PASSED_MAX: u32 = 8;
 
 /// What each descriptor of a process points to.
-pub(super) struct FdTable {
+pub(crate) struct FdTable {
+    /// *Immutable.*
+    owner: Owner,
     slots: SlotTable<CachePadded<Slot>>,
     /// No slot below this one is free. *Atomic (hint).*
     lowest: CachePadded<AtomicU32>,
+}
+
+/// Whose descriptors these are.
+#[derive(Clone, Copy)]
+pub(crate) struct Owner {
+    pub(crate) pid: i32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
 }
 
 /// One descriptor.
@@ -53,13 +63,13 @@ struct Slot {
 }
 
 impl FdTable {
-    pub(super) fn new() -> FdTable {
-        FdTable { slots: SlotTable::new(), lowest: CachePadded::new(AtomicU32::new(0)) }
+    pub(super) fn new(owner: Owner) -> FdTable {
+        FdTable { owner, slots: SlotTable::new(), lowest: CachePadded::new(AtomicU32::new(0)) }
     }
 
     /// Descriptors of the same numbers for the same files.
-    pub(super) fn fork(&self) -> FdTable {
-        let child = FdTable::new();
+    pub(super) fn fork(&self, owner: Owner) -> FdTable {
+        let child = FdTable::new(owner);
         for (number, slot) in self.slots.numbered() {
             if let Some(file) = slot.file.load()
                 && file.share().is_ok()
@@ -70,6 +80,20 @@ impl FdTable {
             }
         }
         child
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// What is open, with its descriptors from the lowest on. One that comes or goes meanwhile may be there.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (Fd, Ref<OpenFile>)> {
+        let file = |(number, slot): (u32, &CachePadded<Slot>)| {
+            // Most slots are empty, and a look costs less than a reference.
+            let file = if slot.file.is_empty() { None } else { slot.file.load() };
+            Some((Fd(number.cast_signed()), file?))
+        };
+        self.slots.numbered().filter_map(file)
     }
 
     pub(super) fn get(&self, fd: Fd) -> Result<Ref<OpenFile>, Errno> {
@@ -138,7 +162,7 @@ impl FdTable {
     }
 
     /// Empties all slots.
-    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Ref<OpenFile>> {
+    pub(super) fn take_all(&self) -> impl Iterator<Item = Ref<OpenFile>> {
         self.slots.iter().filter_map(|slot| slot.file.replace(None))
     }
 }
@@ -202,7 +226,9 @@ impl Process {
         let file = self.file(fd)?;
         let least = u32::try_from(least).ok().filter(|least| *least < FD_LIMIT).ok_or(Errno::EINVAL)?;
         file.share()?;
-        self.install_from(least, file, false)
+        let new = self.install_from(least, file, false)?;
+        self.note_passing(new);
+        Ok(new)
     }
 
     /// Makes `new` a descriptor for what `fd` is open on, closing what it was before.
@@ -222,7 +248,14 @@ impl Process {
         if let Some(file) = closed {
             self.let_go(&file);
         }
+        self.note_passing(new);
         Ok(new)
+    }
+
+    /// Tells who lists the open files what has got the descriptor `fd` besides others. If it is another file's by now, that
+    /// one is listed all the same.
+    fn note_passing(&self, fd: Fd) {
+        self.fs.mounts().processes().passed_on(|| self.file(fd).ok());
     }
 
     /// Access mode and status flags (`F_GETFL`).

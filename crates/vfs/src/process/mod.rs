@@ -17,6 +17,7 @@ mod open;
 mod xattrs;
 
 pub use descriptors::Fd;
+pub(crate) use descriptors::{FdTable, Owner};
 pub use directories::OwnedDirEntry;
 pub use locks::{FileLock, FlockOperation, LockType};
 
@@ -25,11 +26,11 @@ use crate::mount::{Location, Place};
 use crate::namei::{Namei, Parent, check_path};
 use crate::open_file::OpenFile;
 use crate::{AtFlags, Cred, Errno, FileType, Fs, Inode};
-use descriptors::FdTable;
 use lock_notes::LockNotes;
 use sluice_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sluice_sync::percpu::list::Handle;
 use sluice_sync::rcu::{self, Guard, RcuCell};
-use sluice_sync::{Mutex, Ref};
+use sluice_sync::{Arc, Mutex, Ref};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -47,7 +48,9 @@ pub struct Process {
     cwd: RcuCell<Location>,
     /// Who changes the working directory.
     moving: Mutex<()>,
-    descriptors: FdTable,
+    descriptors: Arc<FdTable>,
+    /// Where its descriptors are listed. *Immutable.*
+    listed: Handle,
     /// Where it may hold POSIX locks.
     lock_notes: LockNotes,
 }
@@ -65,22 +68,43 @@ impl Process {
     pub(crate) fn new(fs: Fs, cred: Cred) -> Process {
         let root = fs.mounts().root(&rcu::domain().read()).to_location();
         root.mount.join();
-        Process::assemble(fs, cred, 0o022, root, FdTable::new())
+        Process::assemble(fs, cred, 0o022, root, FdTable::new)
     }
 
-    fn assemble(fs: Fs, cred: Cred, umask: u32, cwd: Location, descriptors: FdTable) -> Process {
+    fn assemble(
+        fs: Fs,
+        cred: Cred,
+        umask: u32,
+        cwd: Location,
+        descriptors: impl FnOnce(Owner) -> FdTable,
+    ) -> Process {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let owner = Owner { pid: pid_of(id), uid: cred.uid, gid: cred.gid };
+        let descriptors = Arc::new(descriptors(owner));
+        let listed = fs.mounts().processes().add(&descriptors);
         let (umask, cwd) = (AtomicU32::new(umask), RcuCell::new(rcu::domain(), cwd));
         let moving = Mutex::with_class(&PROCESS_MOVING, ());
         let lock_notes = LockNotes::default();
-        Process { fs, id, cred, login: id, umask, cwd, moving, descriptors, lock_notes }
+        Process { fs, id, cred, login: id, umask, cwd, moving, descriptors, listed, lock_notes }
     }
 
     /// A child: same credentials, umask and working directory; its descriptors point to the same open files;
     /// it owns none of the parent's POSIX locks.
     pub fn fork(&self) -> Process {
+        let mut child = self.child(self.cred.clone());
+        child.login = self.login;
+        child
+    }
+
+    /// As [`fork`](Self::fork), with other credentials.
+    pub fn fork_as(&self, cred: Cred) -> Process {
+        self.child(cred)
+    }
+
+    /// As [`fork`](Self::fork), as a login of its own.
+    fn child(&self, cred: Cred) -> Process {
         let cwd = {
             // While we hold this the parent stays where it is, so its mount is not taken away.
             let _still = self.moving.lock();
@@ -88,24 +112,13 @@ impl Process {
             cwd.mount.join();
             cwd
         };
-        let descriptors = self.descriptors.fork();
-        let (fs, cred, umask) = (self.fs.clone(), self.cred.clone(), self.current_umask());
-        let mut child = Process::assemble(fs, cred, umask, cwd, descriptors);
-        child.login = self.login;
-        child
-    }
-
-    /// As [`fork`](Self::fork), with other credentials.
-    pub fn fork_as(&self, cred: Cred) -> Process {
-        let mut child = self.fork();
-        child.cred = cred;
-        child.login = child.id;
-        child
+        let descriptors = |owner| self.descriptors.fork(owner);
+        Process::assemble(self.fs.clone(), cred, self.current_umask(), cwd, descriptors)
     }
 
     /// The number that shows as the owner of this process's locks. Positive; not an operating system's pid.
     pub fn pid(&self) -> i32 {
-        i32::try_from(self.id & 0x7fff_ffff).unwrap_or(i32::MAX)
+        pid_of(self.id)
     }
 
     /// On whose behalf calls are made.
@@ -231,8 +244,14 @@ impl Drop for Process {
     fn drop(&mut self) {
         let open: Vec<_> = self.descriptors.take_all().collect();
         open.iter().for_each(|file| self.let_go(file));
+        self.fs.mounts().processes().remove(self.listed);
         self.working_directory().mount.leave();
     }
+}
+
+/// What the process `id` shows as.
+fn pid_of(id: u64) -> i32 {
+    i32::try_from(id & 0x7fff_ffff).unwrap_or(i32::MAX)
 }
 
 /// True when `inode` may be read and written by position.

@@ -1,0 +1,37 @@
+//! Paths: from inode numbers to names, by a walk through the whole tree.
+//!
+//! An inode does not know its names. Who asks for them, a person mostly, pays for that: one walk for all that are asked for.
+
+use crate::Superblock;
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+impl Superblock {
+    /// A path, from the root of this file system on, to each of the inodes `wanted` that has one. What is moved while the
+    /// tree is walked through may be missed.
+    pub fn paths(&self, wanted: impl IntoIterator<Item = u64>) -> HashMap<u64, PathBuf> {
+        let mut wanted: HashSet<u64> = wanted.into_iter().collect();
+        let mut paths = HashMap::new();
+        if wanted.remove(&self.root().ino()) {
+            paths.insert(self.root().ino(), PathBuf::from("/"));
+        }
+        let mut directories = vec![(self.root().clone(), PathBuf::from("/"))];
+        while let Some((inode, at)) = directories.pop()
+            && !wanted.is_empty()
+        {
+            let Ok(dir) = inode.as_dir() else { continue };
+            for (name, child) in dir.list(|child| child.is_dir() || wanted.contains(&child.ino())) {
+                let path = at.join(OsStr::from_bytes(&name));
+                if wanted.remove(&child.ino()) {
+                    paths.insert(child.ino(), path.clone());
+                }
+                if child.is_dir() {
+                    directories.push((child, path));
+                }
+            }
+        }
+        paths
+    }
+}
