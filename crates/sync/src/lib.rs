@@ -18,6 +18,7 @@
 //! | a sum that is added to everywhere and read seldom | [`percpu::Counter`]; with a limit: [`percpu::Budget`] | a line of the CPU's own |
 //! | a set of objects that come and go on all CPUs; their numbers | [`percpu::PerCpuList`]; [`percpu::Ida`] | the same |
 //! | an object that lives as long as somebody uses it | [`Arc`]; used from all CPUs: [`Ref`]; until it is closed: [`percpu::PerCpuRef`] | the object's line; a line of the thread's own |
+//! | objects that can be read again, in a limited memory | [`reclaim::Reclaimer`] | to find: a load; to enter: a line of the CPU's own |
 //! | data of one thread that others visit at times | [`owner_lock::OwnerLock`] | a line of its own, no read-modify-write |
 //! | much that can mostly be said in little | [`Inflatable`] | one line, written twice, one read-modify-write |
 //! | a few instructions that all CPUs fight for | [`CombiningLock`], or a lock of [`spin`] | one line, written twice |
@@ -68,6 +69,7 @@ pub mod percpu;
 pub mod radix;
 pub mod range_lock;
 pub mod rcu;
+pub mod reclaim;
 #[allow(unsafe_code)]
 pub mod refcache;
 pub mod rwsem;
