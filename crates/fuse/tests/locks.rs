@@ -2,11 +2,14 @@
 
 mod harness;
 
-use harness::{Fixture, LOCK_MODES, Peer, can_mount, eventually, fresh_dir, fresh_superblock, is_mounted};
+use harness::{
+    Fixture, LOCK_MODES, Peer, can_mount, eventually, fresh_dir, fresh_superblock, is_mounted,
+    options_of_ours,
+};
 use rustix::process::Signal;
 use sluice_fuse::{Mount, MountOptions, control, opcode};
 use sluice_locks::{Kind, LockError, Owner, Range, RangeRequest};
-use sluice_vfs::{Cred, Fs};
+use sluice_vfs::{Cred, Errno, Fs, Options, Superblock};
 use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -271,6 +274,24 @@ fn of_two_processes_that_wait_for_each_other_one_is_refused() {
         let Some(peer) = Peer::start(&["deadlock", path]) else { return };
         assert_eq!(peer.finish(), "ok");
     });
+}
+
+#[test]
+fn past_the_limit_programs_get_enolck_until_a_lock_goes() {
+    if !can_mount() {
+        return;
+    }
+    let superblock = Superblock::new(Options { lock_limit: Some(1), ..options_of_ours() });
+    let fixture = Fixture::of(&superblock, "locks=sluice");
+    let [one, other] =
+        ["f", "g"].map(|name| File::create(fixture.path(name)).expect("a fresh mount is writable"));
+    one.lock().expect("the first");
+    let refusal = other.lock().expect_err("one is all there may be");
+    assert_eq!(refusal.raw_os_error(), Some(Errno::ENOLCK.raw()));
+    one.unlock().expect("it has it");
+    other.lock().expect("the first is gone");
+    drop((one, other));
+    fixture.finish();
 }
 
 #[test]

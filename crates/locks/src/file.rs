@@ -2,11 +2,12 @@
 
 use crate::lease::{Breaker, Breaking, LeaseRequest, Leases, Notice, Promise};
 use crate::lock_class::{FILE_FLOCKS, FILE_RANGES};
+use crate::sole::Sole;
 use crate::space::{Around, Space};
 use crate::wait::{Done, Outcomes, Patience, Slot, Submitted, Then, Ticket, Wait};
 use crate::{Cancel, Kind, LockDomain, LockError, Owner, Range, RangeLock, RangeRequest};
 use sluice_sync::percpu::list::Handle;
-use sluice_sync::{Arc, CachePadded, Mutex, thread};
+use sluice_sync::{Arc, CachePadded, Inflatable, thread};
 use std::fmt;
 
 /// The advisory locks of one file: byte ranges (POSIX and OFD) and flock.
@@ -18,7 +19,7 @@ pub struct FileLocks {
     /// The place in the domain's list of files. *immutable*
     listed: Handle,
     /// *immutable; looks after itself*
-    state: Arc<FileState>,
+    pub(crate) state: Arc<FileState>,
 }
 
 /// What the domain's list and its wait table see of a file.
@@ -28,25 +29,26 @@ pub(crate) struct FileState {
     /// *immutable*
     pub(crate) ino: u64,
     /// Locks of byte ranges. See the crate's lock order.
-    pub(crate) ranges: CachePadded<Mutex<Space>>,
+    pub(crate) ranges: CachePadded<Inflatable<Space>>,
     /// Leases and delegations.
     pub(crate) leases: CachePadded<Leases>,
     /// Locks of the whole file, owned by descriptions. Neither space knows of the other.
-    pub(crate) flocks: CachePadded<Mutex<Space>>,
+    pub(crate) flocks: CachePadded<Inflatable<Space>>,
 }
 
 impl FileState {
     /// Both spaces, one after the other.
-    pub(crate) fn spaces(&self) -> [&Mutex<Space>; 2] {
+    pub(crate) fn spaces(&self) -> [&Inflatable<Space>; 2] {
         [&self.ranges, &self.flocks]
     }
 
     /// The space that `ticket` is of.
-    pub(crate) fn of(&self, ticket: Ticket) -> &Mutex<Space> {
+    pub(crate) fn of(&self, ticket: Ticket) -> &Inflatable<Space> {
         self.space(ticket.is_flock)
     }
 
-    fn space(&self, is_flock: bool) -> &Mutex<Space> {
+    /// The space of flock, or that of byte ranges.
+    pub(crate) fn space(&self, is_flock: bool) -> &Inflatable<Space> {
         if is_flock { &self.flocks } else { &self.ranges }
     }
 }
@@ -59,7 +61,9 @@ fn no_wait(_grants: u64) -> Option<fn() -> Then> {
 impl FileLocks {
     /// The state of a file without locks. `dev` (a Linux `dev_t`) and `ino` name the file in listings.
     pub fn new(domain: &Arc<LockDomain>, dev: u64, ino: u64) -> Self {
-        let space = |class, is_flock| CachePadded::new(Mutex::with_class(class, Space::new(is_flock)));
+        let space = |class, is_flock| {
+            CachePadded::new(Inflatable::with_class(class, Sole::default(), Space::new(is_flock)))
+        };
         let (ranges, flocks) = (space(&FILE_RANGES, false), space(&FILE_FLOCKS, true));
         let leases = CachePadded::new(Leases::new());
         let state = Arc::new(FileState { dev, ino, ranges, flocks, leases });
@@ -129,6 +133,9 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::NoLocks`] if this would split a lock and the limit is reached; then nothing is unlocked.
     pub fn unlock_range(&self, owner: Owner, range: Range) -> Result<(), LockError> {
+        if self.state.take_sole(owner, range, false, &self.domain.quota, || ()) {
+            return Ok(());
+        }
         self.change(false, |ranges, around, outcomes| ranges.unlock(around, owner, range, outcomes))
     }
 
@@ -140,7 +147,10 @@ impl FileLocks {
 
     /// As [`release_owner`](Self::release_owner); then `note` is called, see
     /// [`set_range_noting`](Self::set_range_noting).
-    pub fn release_owner_noting(&self, owner: Owner, note: impl FnOnce()) {
+    pub fn release_owner_noting(&self, owner: Owner, note: impl Fn()) {
+        if self.state.take_sole(owner, Range::WHOLE, false, &self.domain.quota, &note) {
+            return;
+        }
         self.change(false, |ranges, around, outcomes| {
             ranges.release(around, owner, outcomes);
             note();
@@ -178,6 +188,9 @@ impl FileLocks {
     /// flock with `LOCK_UN`: unlocks what the description `owner` holds, if anything.
     pub fn unlock_flock(&self, owner: u64) {
         let owner = Owner::Description(owner);
+        if self.state.take_sole(owner, Range::WHOLE, true, &self.domain.quota, || ()) {
+            return;
+        }
         self.change(true, |flocks, around, outcomes| flocks.release(around, owner, outcomes));
     }
 
@@ -260,8 +273,11 @@ impl FileLocks {
         request: &RangeRequest,
         is_flock: bool,
         then: impl FnOnce(u64) -> Option<F>,
-        note: impl FnOnce(),
+        note: impl Fn(),
     ) -> Result<Submitted, LockError> {
+        if self.state.grant_sole(request, is_flock, &self.domain.quota, &note) {
+            return Ok(Submitted::Granted);
+        }
         if is_flock {
             return self.request_flock(request, then);
         }

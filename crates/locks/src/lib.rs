@@ -59,7 +59,8 @@
 //! - I3 When all calls have returned, no cycle of processes wait for each other's locks.
 //!
 //! # Cost
-//! A request that neither blocks nor meets waiters locks the file's space of its kind, and nothing shared between
+//! A file's only lock comes by one exchange and goes by one (`sole`). Any other request that neither blocks nor meets
+//! waiters locks the file's space of its kind. Neither touches anything shared between
 //! files: no line of another file or of the other space is written; a limit on their number is counted per CPU (one on each
 //! owner's in a shard of owners). With n locks in the file it takes
 //! O(log n) steps, and with few no allocation. A release looks at the first waiter of each queue that wants what was
@@ -114,6 +115,7 @@ mod range;
 mod ranges;
 mod request;
 mod shards;
+mod sole;
 mod space;
 mod statistics;
 #[cfg(test)]

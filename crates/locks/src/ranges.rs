@@ -290,6 +290,24 @@ impl Ranges {
         }
     }
 
+    /// True if the only lock there is stands alone, outside the trees.
+    pub(crate) fn has_sole(&self) -> bool {
+        self.sole.is_some()
+    }
+
+    /// Adds the only lock, which is counted already.
+    pub(crate) fn put_sole(&mut self, lock: RangeLock) {
+        let age = self.age_of_owner(None);
+        (self.len, self.sole) = (1, Some(Held { lock, age }));
+    }
+
+    /// Takes the lock out that stands alone, which goes on being counted.
+    pub(crate) fn take_sole(&mut self) -> Option<RangeLock> {
+        let sole = self.sole.take()?;
+        self.len = 0;
+        Some(sole.lock)
+    }
+
     /// Takes the only lock away, which is of `owner`.
     #[inline]
     fn remove_sole(&mut self, owner: Owner, quota: &Quota) {
@@ -340,9 +358,7 @@ impl Ranges {
         match (&self.sole, new) {
             (None, Some((kind, pid))) if self.is_empty() => {
                 quota.reserve(owner, 1)?;
-                let age = self.age_of_owner(None);
-                self.len = 1;
-                self.sole = Some(Held { lock: RangeLock { owner, pid, kind, range }, age });
+                self.put_sole(RangeLock { owner, pid, kind, range });
                 Ok(false)
             }
             (Some(sole), None) if sole.lock.owner == owner && range.contains(sole.lock.range) => {

@@ -20,6 +20,7 @@
 //! | an object that lives as long as somebody uses it | [`Arc`]; used from all CPUs: [`Ref`]; until it is closed: [`percpu::PerCpuRef`] | the object's line; a line of the thread's own |
 //! | objects that can be read again, in a limited memory | [`reclaim::Reclaimer`] | to find: a load; to enter: a line of the CPU's own |
 //! | data of one thread that others visit at times | [`owner_lock::OwnerLock`] | a line of its own, no read-modify-write |
+//! | much that can mostly be said in little | [`Inflatable`] | one line, written twice, one read-modify-write |
 //! | a few instructions that all CPUs fight for | [`CombiningLock`], or a lock of [`spin`] | one line, written twice |
 //!
 //! Doubtful cases are a [`Mutex`]: it spins while that pays and then sleeps, nobody starves, and it costs what the best
@@ -43,6 +44,8 @@ mod combining;
 mod condvar;
 mod fibonacci;
 mod gap;
+#[allow(unsafe_code)]
+mod inflatable;
 #[allow(unsafe_code)]
 mod mutex;
 mod readers;
@@ -85,6 +88,7 @@ pub use face::{CACHE_LINE, CachePadded, SlotTable, atomic, cpu, thread};
 pub use fibonacci::fibonacci;
 pub use gap::Gap;
 pub use hash_table::HashTable;
+pub use inflatable::{Inflatable, Inflate, ShortGuard, WholeGuard};
 pub use lock_debug::LockClass;
 pub use mutex::{Mutex, MutexGuard};
 pub use name_table::NameTable;

@@ -15,6 +15,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/sync/src/combining.rs",
     "crates/sync/src/face/rseq.rs",
     "crates/sync/src/face/sim/counted.rs",
+    "crates/sync/src/inflatable.rs",
     "crates/sync/src/mutex.rs",
     "crates/sync/src/rwlock.rs",
     "crates/sync/src/spin/lock.rs",

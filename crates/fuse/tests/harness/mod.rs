@@ -50,8 +50,13 @@ pub fn find_program(name: &str) -> bool {
 
 /// An empty file system that belongs to the user who runs the tests.
 pub fn fresh_superblock() -> Arc<Superblock> {
+    Superblock::new(options_of_ours())
+}
+
+/// How to make it.
+pub fn options_of_ours() -> Options {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    Superblock::new(Options { root_uid: uid.as_raw(), root_gid: gid.as_raw(), ..Options::default() })
+    Options { root_uid: uid.as_raw(), root_gid: gid.as_raw(), ..Options::default() }
 }
 
 /// The user who runs the tests, for calls in process.

@@ -82,6 +82,8 @@ pub enum Mutant {
     CancelledUsesForgotten,
     /// A scalable reference's cache keeps what it counted although the global count is 0.
     KeptAtZero,
+    /// The short form of a value is given back without publishing what was done to it.
+    ShortWithoutRelease,
     /// An object is let go by who looked whether it is held, and then marks it.
     LeaveInTwoSteps,
     /// The ticket lock leaves out the barrier between seeing its turn and using it.

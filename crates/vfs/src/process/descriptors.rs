@@ -70,7 +70,7 @@ impl FdTable {
     /// Descriptors of the same numbers for the same files.
     pub(super) fn fork(&self, owner: Owner) -> FdTable {
         let child = FdTable::new(owner);
-        for (number, slot) in self.slots.numbered() {
+        for (number, slot) in self.in_use() {
             if let Some(file) = slot.file.load()
                 && file.share().is_ok()
             {
@@ -88,12 +88,15 @@ impl FdTable {
 
     /// What is open, with its descriptors from the lowest on. One that comes or goes meanwhile may be there.
     pub(crate) fn files(&self) -> impl Iterator<Item = (Fd, Ref<OpenFile>)> {
-        let file = |(number, slot): (u32, &CachePadded<Slot>)| {
-            // Most slots are empty, and a look costs less than a reference.
-            let file = if slot.file.is_empty() { None } else { slot.file.load() };
-            Some((Fd(number.cast_signed()), file?))
-        };
-        self.slots.numbered().filter_map(file)
+        self.in_use().filter_map(|(number, slot)| Some((Fd(number.cast_signed()), slot.file.load()?)))
+    }
+
+    /// The slots that are not empty. Most are, and a look costs less than a reference or an exchange.
+    fn in_use(&self) -> impl Iterator<Item = (u32, &Slot)> {
+        self.slots
+            .numbered()
+            .map(|(number, slot)| (number, &**slot))
+            .filter(|(_, slot)| !slot.file.is_empty())
     }
 
     pub(super) fn get(&self, fd: Fd) -> Result<Ref<OpenFile>, Errno> {
@@ -163,7 +166,7 @@ impl FdTable {
 
     /// Empties all slots.
     pub(super) fn take_all(&self) -> impl Iterator<Item = Ref<OpenFile>> {
-        self.slots.iter().filter_map(|slot| slot.file.replace(None))
+        self.in_use().filter_map(|(_, slot)| slot.file.replace(None))
     }
 }
 
