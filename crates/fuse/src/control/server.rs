@@ -17,8 +17,9 @@ const HOT_MAX: usize = 1000;
 const HOT_IN_STAT: usize = 5;
 /// The longest question.
 const QUESTION_MAX: usize = 64;
-/// Device numbers are used again at once, so the name may belong to a server that is just ending.
-const BIND_TRIES: u32 = 20;
+/// Device numbers are used again at once, so the name may belong to a server that is just ending: on a busy machine not
+/// within a second.
+const BIND_TRIES: u32 = 300;
 const BIND_AFTER: Duration = Duration::from_millis(10);
 
 /// The thread that answers. Dropping it frees the name.
