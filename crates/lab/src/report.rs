@@ -119,7 +119,7 @@ fn facts(rows: &[Row]) -> String {
 mod tests {
     use super::*;
     use crate::compare::compare;
-    use crate::row::{HotLine, Origin};
+    use crate::row::{HotLine, HotPlace, Origin};
 
     fn rows(scale: f64) -> Vec<Row> {
         let origin =
@@ -134,6 +134,8 @@ mod tests {
                 row.latency = vec![(128, 10), (256, 5)];
                 row.hottest =
                     vec![HotLine { name: "Inode.attr".into(), writers: 2, wait_cycles_per_op: 40.0 }];
+                let (name, lines) = ("vfs/src/inode.rs:7".into(), 1_234);
+                row.places = vec![HotPlace { name, lines, misses_per_op: 0.5, wait_cycles_per_op: 60.0 }];
                 rows.push(row);
             }
         }
@@ -167,6 +169,7 @@ mod tests {
         check(&html);
         assert_eq!(html.matches("<section ").count(), 2);
         assert!(html.contains("on sim:uma-2 (simulated)") && html.contains("Inode.attr"));
+        assert!(html.contains("vfs/src/inode.rs:7") && html.contains("1,234"), "places beside lines");
         assert!(
             html.contains("Throughput") && html.contains("Idle time") && html.contains("Latency at 2 CPUs")
         );

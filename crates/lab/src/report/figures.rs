@@ -181,26 +181,47 @@ impl Curves<'_> {
         format!("<details><summary>Table</summary>\n{table}</details>\n")
     }
 
-    /// Which lines CPUs waited for; only the simulated machine knows.
+    /// Which lines CPUs waited for, and where in the source; only the simulated machine knows.
     fn hottest(&self) -> String {
-        let lines = self.rows.iter().filter(|named| named.row.cpus > 1).flat_map(|Named { name, row }| {
-            row.hottest.iter().map(|line| {
-                vec![
-                    Cell::from(name.clone()),
-                    row.cpus.to_string().into(),
-                    Cell::Words(line.name.clone()),
-                    line.writers.to_string().into(),
-                    grouped(line.wait_cycles_per_op).into(),
-                ]
+        let rows = || self.rows.iter().filter(|named| named.row.cpus > 1);
+        let of_row =
+            |Named { name, row }: &Named<'_>| [Cell::from(name.clone()), row.cpus.to_string().into()];
+        let lines = rows().flat_map(|named| {
+            named.row.hottest.iter().map(|line| {
+                let (name, writers) = (Cell::Words(line.name.clone()), line.writers.to_string().into());
+                of_row(named)
+                    .into_iter()
+                    .chain([name, writers, grouped(line.wait_cycles_per_op).into()])
+                    .collect()
             })
         });
-        let lines: Vec<_> = lines.collect();
-        if lines.is_empty() {
-            return String::new();
+        let places = rows().flat_map(|named| {
+            named.row.places.iter().map(|place| {
+                let (name, lines) = (Cell::Words(place.name.clone()), grouped(place.lines as f64).into());
+                let misses = format!("{:.2}", place.misses_per_op).into();
+                let of_place = [name, lines, misses, grouped(place.wait_cycles_per_op).into()];
+                of_row(named).into_iter().chain(of_place).collect()
+            })
+        });
+        let (lines, places): (Vec<Vec<_>>, Vec<Vec<_>>) = (lines.collect(), places.collect());
+        let table_of = |caption: &str, heads: &[&str], lines: &[Vec<Cell>]| {
+            if lines.is_empty() { String::new() } else { table(caption, heads, lines) }
+        };
+        let of_lines = ["", "CPUs", "lock or field", "written by CPUs", "cycles waited per operation"];
+        let of_places = [
+            "",
+            "CPUs",
+            "place in the source",
+            "lines",
+            "misses per operation",
+            "cycles waited per operation",
+        ];
+        let tables = table_of("What CPUs waited for (simulated)", &of_lines, &lines)
+            + &table_of("Where they waited, whatever the line (simulated)", &of_places, &places);
+        if tables.is_empty() {
+            return tables;
         }
-        let heads = ["", "CPUs", "lock or field", "written by CPUs", "cycles waited per operation"];
-        let table = table("What CPUs waited for (simulated)", &heads, &lines);
-        format!("<details><summary>Locks and lines waited for</summary>\n{table}</details>\n")
+        format!("<details><summary>Locks and lines waited for</summary>\n{tables}</details>\n")
     }
 }
 
