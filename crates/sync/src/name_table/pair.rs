@@ -40,19 +40,20 @@ use std::ptr;
 
 /// Two names whose buckets the caller has locked; unlocks them when dropped.
 pub struct LockedPair<'t, V: Clone + Send + Sync + 'static> {
-    /// Dropped before the aftermath of the first.
+    /// Dropped before any aftermath: who helps to move a table waits for its buckets, and those who have these may wait for
+    /// the other name's.
     second: Second<'t, V>,
     first: LockedEntry<'t, V>,
+    /// Of the second name, if it is in another table.
+    elsewhere: Option<Aftermath<'t, V>>,
 }
 
 /// The second name of a pair.
 enum Second<'t, V: Clone + Send + Sync + 'static> {
     /// In the first one's bucket.
     Beside(Name<'t>),
-    /// In another bucket of the table.
+    /// In another bucket, of that table or of another.
     Apart { name: Name<'t>, bucket: Bucket<'t, V>, _held: Held },
-    /// In another table.
-    Elsewhere(LockedEntry<'t, V>),
 }
 
 impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
@@ -63,7 +64,8 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
     pub fn between(first: LockedEntry<'t, V>, second: LockedEntry<'t, V>) -> Self {
         let [one, other] = [&first, &second].map(|entry| entry.aftermath.table.chains.domain);
         assert!(ptr::eq(one, other), "the tables are of two domains");
-        LockedPair { second: Second::Elsewhere(second), first }
+        let LockedEntry { name, bucket, _held, aftermath } = second;
+        LockedPair { second: Second::Apart { name, bucket, _held }, first, elsewhere: Some(aftermath) }
     }
 
     #[track_caller]
@@ -78,14 +80,14 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
         let low = aftermath.lock(a.min(b), Ask::BUCKET)?;
         if low.0.covers(a.max(b)) {
             let first = LockedEntry { name: first, bucket: low.0, _held: low.1, aftermath };
-            return Some(LockedPair { second: Second::Beside(second), first });
+            return Some(LockedPair { second: Second::Beside(second), first, elsewhere: None });
         }
         // Buckets of one table are ordered by their numbers.
         let high = aftermath.lock(a.max(b), Ask::BUCKET.any_number())?;
         let ((bucket, _held), other) = if a < b { (low, high) } else { (high, low) };
         let first = LockedEntry { name: first, bucket, _held, aftermath };
         let second = Second::Apart { name: second, bucket: other.0, _held: other.1 };
-        Some(LockedPair { second, first })
+        Some(LockedPair { second, first, elsewhere: None })
     }
 
     /// The first name in its bucket.
@@ -96,10 +98,10 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
     /// The second name in its bucket.
     pub fn second(&mut self) -> Entry<'_, 't, V> {
         let LockedEntry { bucket, aftermath, .. } = &mut self.first;
+        let aftermath = self.elsewhere.as_mut().unwrap_or(aftermath);
         match &mut self.second {
             Second::Beside(name) => Entry { name: *name, bucket, aftermath },
             Second::Apart { name, bucket, .. } => Entry { name: *name, bucket, aftermath },
-            Second::Elsewhere(entry) => entry.entry(),
         }
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::atomic::AtomicBool;
 use crate::rcu::tests::kept_domain;
 use crate::time::Duration;
-use crate::{Arc, thread};
+use crate::{Arc, Barrier, thread};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
@@ -290,5 +290,31 @@ fn who_waits_for_a_name_keeps_no_grace_period_waiting() {
         let all_end = (0..if SHRUNK { 3 } else { 50 }).all(|_| ends(domain.start()));
         drop(bucket);
         assert!(all_end, "the waiter stays in its section");
+    });
+}
+
+#[test]
+fn who_helps_to_move_a_table_keeps_no_name_of_another_one_locked() {
+    let domain = kept_domain();
+    let [low, high]: [NameTable<u32>; 2] = [NameTable::new(domain), NameTable::new(domain)];
+    // In the first bucket, which is moved first, and in the last.
+    let (first, last) = (0, u64::MAX);
+    [&low, &high].iter().for_each(|table| _ = insert(table, last, b"last", 0).expect("there is room"));
+    assert!(low.grow());
+    let steps = Barrier::new(2);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _lower = low.lock(first, b"first").expect("nobody kills it");
+            steps.wait();
+            // As two directories are locked: in their order, while the other thread, which has this name, leaves.
+            drop(high.lock_nested(last, b"last", 1));
+        });
+        // That has its names in the same order, but moves the other way.
+        let lower = low.lock(last, b"last").expect("nobody kills it");
+        let higher = high.lock_nested(last, b"last", 1).expect("nobody kills it");
+        let mut pair = LockedPair::between(higher, lower);
+        assert_eq!(pair.second().remove(), Some(0));
+        steps.wait();
+        drop(pair);
     });
 }
