@@ -24,6 +24,12 @@ const KNOWN: &[Known] = &[
     },
     Known { calls: &["bind"], owner: "Superblock", field: "", why: "mounts count the file system they show" },
     Known {
+        calls: &["mount", "bind"],
+        owner: "Processes",
+        field: "",
+        why: "a file system that is mounted knows the tree whose processes may have its files open",
+    },
+    Known {
         calls: &["lseek", "read", "write", "readdir"],
         owner: "OpenFile",
         field: "cursor",
