@@ -9,6 +9,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::table::Table;
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use serde::Serialize;
+use std::cell::LazyCell;
 use std::fs::{read_dir, read_link, read_to_string};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -58,6 +59,8 @@ fn of_program(device: u64, pid: i64, at: &Path) -> Vec<MountFile> {
     let Ok(uid) = at.metadata().map(|of_process| of_process.uid()) else { return Vec::new() };
     let descriptors = read_dir(at.join("fd")).into_iter().flatten().flatten();
     let descriptors = descriptors.map(|link| link.file_name().to_string_lossy().into_owned());
+    // Most have nothing open here, and some have thousands of files.
+    let command = LazyCell::new(|| crate::mount_locks::command_of(pid));
     let held = ["cwd", "root", "exe"].map(str::to_owned).into_iter().chain(descriptors);
     let file = |held_as: String| {
         let is_descriptor = held_as.parse::<u32>().is_ok();
@@ -76,7 +79,7 @@ fn of_program(device: u64, pid: i64, at: &Path) -> Vec<MountFile> {
         Some(MountFile {
             path: read_link(&link).ok()?.to_string_lossy().into_owned(),
             pid,
-            command: crate::mount_locks::command_of(pid),
+            command: command.clone(),
             uid,
             held_as,
             inode: stat.stx_ino,

@@ -223,8 +223,8 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
         if let Ok(entries) = usize::try_from(entries)
             && entries > most
         {
-            let is_far_behind = entries > 2 * most || array.len() >= LARGE;
-            self.aftermath.buckets = if is_far_behind { 4 } else { 2 } * array.len();
+            let by_four = entries > 2 * most || array.len() >= LARGE;
+            self.aftermath.buckets = if by_four { 4 } else { 2 } * array.len();
         }
         self.aftermath.note_change(self.bucket);
         Ok(position)

@@ -163,7 +163,7 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         self.chains.buckets()
     }
 
-    /// Begins to move to twice as many buckets, as the table does by itself when it fills. False if it cannot be
+    /// Begins to move to twice as many buckets, as a small table does by itself when it fills. False if it cannot be
     /// begun now, or if there are so many already that it would do no good.
     pub fn grow(&self) -> bool {
         self.grow_to(2 * self.buckets())
