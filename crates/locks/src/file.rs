@@ -7,7 +7,7 @@ use crate::space::{Around, Space};
 use crate::wait::{Done, Outcomes, Patience, Slot, Submitted, Then, Ticket, Wait};
 use crate::{Cancel, Kind, LockDomain, LockError, Owner, Range, RangeLock, RangeRequest};
 use sluice_sync::percpu::list::Handle;
-use sluice_sync::{Arc, CachePadded, Inflatable, thread};
+use sluice_sync::{Arc, CachePadded, Inflatable};
 use std::fmt;
 
 /// The advisory locks of one file: byte ranges (POSIX and OFD) and flock.
@@ -377,7 +377,7 @@ impl FileLocks {
                 sleeps.then_some(move || Then::Call(called.insert(Arc::<Slot>::default()).clone()))
             };
             match (self.request(request, is_flock, then, &note), slot) {
-                (Err(LockError::WouldBlock), _) => thread::yield_now(),
+                (Err(LockError::WouldBlock), _) => patience.pause(),
                 (Ok(Submitted::Waiting(ticket)), Some(slot)) => {
                     return Slot::sleep(
                         &slot,

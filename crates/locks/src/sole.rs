@@ -51,11 +51,12 @@ impl FileState {
         note: impl FnOnce(),
     ) -> bool {
         let &RangeRequest { owner, pid, kind, range } = request;
-        // Before: the counts have locks of their own.
-        if quota.reserve(owner, 1).is_err() {
+        let space = self.space(is_flock);
+        // Counted before: the counts have locks of their own. What is fought for is not counted in vain.
+        if !space.seems_short() || quota.reserve(owner, 1).is_err() {
             return false;
         }
-        match self.space(is_flock).try_short() {
+        match space.try_short() {
             Some(mut sole) if sole.lock.is_none() => {
                 sole.lock = Some(RangeLock { owner, pid, kind, range });
                 sole.grants += 1;

@@ -5,7 +5,7 @@ use crate::lock_class::WAIT_SLOT;
 use crate::waiters::Place;
 use crate::{Cancel, LockError};
 use sluice_sync::time::Instant;
-use sluice_sync::{Arc, Condvar, Mutex};
+use sluice_sync::{Arc, Condvar, Mutex, thread};
 use std::collections::VecDeque;
 use std::mem;
 use std::task::{Context, Poll, Waker};
@@ -123,6 +123,9 @@ impl Outcomes {
 const LOOKS: u32 = 32;
 /// ... and how often while nothing moves. Whoever lost its CPU while it had the lock gets it back so.
 const LOOKS_IN_VAIN: u32 = 2;
+/// Before each look it lets others run twice as often as before the last, up to so many times: each look takes the lock's
+/// lines away from whoever is locking and unlocking on another CPU.
+const MOST_YIELDS: u32 = 16;
 
 /// What a thread has seen since it first asked for a lock.
 #[derive(Default)]
@@ -139,6 +142,18 @@ impl Patience {
         self.in_vain = if grants == self.grants { self.in_vain + 1 } else { 0 };
         (self.looks, self.grants) = (self.looks + 1, grants);
         self.looks > LOOKS || self.in_vain >= LOOKS_IN_VAIN
+    }
+
+    /// How often to let others run before the next look.
+    fn yields(&self) -> u32 {
+        (1 << self.looks.saturating_sub(1).min(31)).min(MOST_YIELDS)
+    }
+
+    /// Lets others run until it is time for the next look.
+    pub(crate) fn pause(&self) {
+        for _ in 0..self.yields() {
+            thread::yield_now();
+        }
     }
 }
 
@@ -283,5 +298,18 @@ mod tests {
         assert_eq!(looks(Patience::default(), next), 1 + LOOKS);
         let mut last = [1, 1, 2, 2, 3].into_iter();
         assert_eq!(looks(Patience::default(), || last.next().unwrap_or(3)), 5 + LOOKS_IN_VAIN);
+    }
+
+    #[test]
+    fn looks_become_rarer_up_to_a_bound() {
+        let mut patience = Patience::default();
+        let yields: Vec<_> = (1..=u64::from(LOOKS))
+            .map(|grants| {
+                assert!(!patience.is_over(grants));
+                patience.yields()
+            })
+            .collect();
+        assert_eq!(yields[..6], [1, 2, 4, 8, MOST_YIELDS, MOST_YIELDS]);
+        assert_eq!(yields.iter().max(), Some(&MOST_YIELDS));
     }
 }

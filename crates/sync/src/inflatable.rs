@@ -102,11 +102,18 @@ impl<T: Inflate> Inflatable<T> {
         }
     }
 
+    /// True if [`try_short`](Self::try_short) is worth what has to be done before it. It may have changed by then.
+    #[inline]
+    pub fn seems_short(&self) -> bool {
+        // Relaxed: whoever takes the short form looks again.
+        self.word.load(Ordering::Relaxed) == SHORT
+    }
+
     /// The short form, if it counts and nobody uses it now.
     #[inline]
     pub fn try_short(&self) -> Option<ShortGuard<'_, T>> {
-        // Relaxed: only to see whether trying is worth it. What stays whole is not written for nothing.
-        if self.word.load(Ordering::Relaxed) != SHORT {
+        // What stays whole is not written for nothing.
+        if !self.seems_short() {
             return None;
         }
         // Acquire(short): pairs with Release(short) in show_short(). A failure publishes nothing.
