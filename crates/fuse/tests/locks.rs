@@ -277,6 +277,22 @@ fn of_two_processes_that_wait_for_each_other_one_is_refused() {
 }
 
 #[test]
+fn without_detection_they_wait_until_one_is_killed() {
+    if !can_mount() {
+        return;
+    }
+    let superblock = Superblock::new(Options { deadlock_detection: false, ..options_of_ours() });
+    let fixture = Fixture::of(&superblock, "locks=sluice");
+    std::fs::write(fixture.path("f"), "0123456789").expect("a fresh mount is writable");
+    let path = fixture.path("f").display().to_string();
+    let Some(peer) = Peer::start(&["deadlock", &path]) else { return };
+    eventually("both wait", || waiters(&fixture) == 2);
+    peer.kill();
+    eventually("the lock of the dead one goes to the other", || waiters(&fixture) == 0);
+    fixture.finish();
+}
+
+#[test]
 fn past_the_limit_programs_get_enolck_until_a_lock_goes() {
     if !can_mount() {
         return;

@@ -56,7 +56,7 @@ impl FileState {
         if !space.seems_short() || quota.reserve(owner, 1).is_err() {
             return false;
         }
-        match space.try_short() {
+        match space.take_short() {
             Some(mut sole) if sole.lock.is_none() => {
                 sole.lock = Some(RangeLock { owner, pid, kind, range });
                 sole.grants += 1;

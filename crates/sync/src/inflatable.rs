@@ -102,7 +102,7 @@ impl<T: Inflate> Inflatable<T> {
         }
     }
 
-    /// True if [`try_short`](Self::try_short) is worth what has to be done before it. It may have changed by then.
+    /// True if it is worth preparing to [`take_short`](Self::take_short).
     #[inline]
     pub fn seems_short(&self) -> bool {
         // Relaxed: whoever takes the short form looks again.
@@ -113,9 +113,12 @@ impl<T: Inflate> Inflatable<T> {
     #[inline]
     pub fn try_short(&self) -> Option<ShortGuard<'_, T>> {
         // What stays whole is not written for nothing.
-        if !self.seems_short() {
-            return None;
-        }
+        if self.seems_short() { self.take_short() } else { None }
+    }
+
+    /// As [`try_short`](Self::try_short), for who has just seen that it [`seems_short`](Self::seems_short).
+    #[inline]
+    pub fn take_short(&self) -> Option<ShortGuard<'_, T>> {
         // Acquire(short): pairs with Release(short) in show_short(). A failure publishes nothing.
         let taken = self.word.compare_exchange(SHORT, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok();
         taken.then(|| ShortGuard { of: self, marker: PhantomData })
