@@ -52,10 +52,10 @@ impl Pace {
             // Less, and two threads take the lock's line from each other all the time; more, and a section of a third
             // of a microsecond is waited for too long.
             pause_first: 3,
-            pause_max: 32,
+            pause_max: 128,
             // Where it is known who runs, the one who looks does so until the lock is free.
             looks_alone: if thread::KNOWS_WHO_RUNS { 0 } else { 4 },
-            turns_max: 100,
+            turns_max: 400,
             turns_in_line: 400,
             turns_queued: 40,
             bypass_max: 64,
