@@ -309,7 +309,12 @@ fn a_mount_tells_which_of_its_files_are_open_and_by_whom_whoever_serves_the_lock
         assert_eq!(held, expected, "{options}");
         assert_eq!((&files[0]["held_as"], &files[1]["kind"]), (&"cwd".into(), &"file".into()));
         let table = sluice(["stat", "--files", text]).well();
-        assert!(table.lines().count() >= 3 && table.contains("  write  "), "{table}");
+        let rows_of = |pid: u32| {
+            let pid = pid.to_string();
+            table.lines().filter(|row| row.split_whitespace().any(|word| word == pid)).count()
+        };
+        assert_eq!(known.map(rows_of), [1, 1], "{table}");
+        assert!(table.contains("  write  "), "{table}");
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
         drop(open);

@@ -123,8 +123,8 @@ impl Outcomes {
 const LOOKS: u32 = 32;
 /// ... and how often while nothing moves. Whoever lost its CPU while it had the lock gets it back so.
 const LOOKS_IN_VAIN: u32 = 2;
-/// Before each look it lets others run twice as often as before the last, up to so many times: each look takes the lock's
-/// lines away from whoever is locking and unlocking on another CPU.
+/// Before each look it lets others run twice as often as before the last, up to so many times, a power of two: each look
+/// takes the lock's lines away from whoever is locking and unlocking on another CPU.
 const MOST_YIELDS: u32 = 16;
 
 /// What a thread has seen since it first asked for a lock.
@@ -146,7 +146,7 @@ impl Patience {
 
     /// How often to let others run before the next look.
     fn yields(&self) -> u32 {
-        (1 << self.looks.saturating_sub(1).min(31)).min(MOST_YIELDS)
+        1 << self.looks.saturating_sub(1).min(MOST_YIELDS.ilog2())
     }
 
     /// Lets others run until it is time for the next look.
