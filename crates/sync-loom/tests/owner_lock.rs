@@ -11,12 +11,12 @@ use sluice_sync_loom::owner_lock::OwnerLock;
 ///
 /// # Safety
 /// As for [`OwnerLock::lock`].
-unsafe fn add_as_owner(lock: &OwnerLock<u32>) {
+unsafe fn add_as_owner(lock: &OwnerLock<usize>) {
     // SAFETY: by contract.
     *unsafe { lock.lock() } += 1;
 }
 
-fn add_as_visitor<'a>(locks: impl Iterator<Item = &'a OwnerLock<u32>> + Clone) {
+fn add_as_visitor<'a>(locks: impl Iterator<Item = &'a OwnerLock<usize>> + Clone) {
     OwnerLock::visit_all(locks).iter_mut().for_each(|value| **value += 1);
 }
 
@@ -49,9 +49,31 @@ fn an_owner_without_its_barrier_is_found() {
 }
 
 #[test]
+fn a_visitor_who_does_not_wait_is_inside_alone_or_not_at_all() {
+    seed_mutant(None);
+    explore(3, || {
+        let lock = &*Box::leak(Box::new(OwnerLock::new(0)));
+        let owner = thread::spawn(|| {
+            for _ in 0..2 {
+                // SAFETY: this thread alone calls it for this lock, never twice at once.
+                unsafe { add_as_owner(lock) };
+            }
+        });
+        let visits = || {
+            let mut visits = OwnerLock::visit_free([lock].into_iter());
+            visits.iter_mut().flatten().map(|value| **value += 1).count()
+        };
+        let visited = visits();
+        owner.join().expect("the owner ends");
+        assert_eq!(visits(), 1, "nobody is inside");
+        OwnerLock::visit_all([lock].into_iter()).iter().for_each(|value| assert_eq!(**value, 3 + visited));
+    });
+}
+
+#[test]
 fn two_visitors_of_two_locks_and_an_owner_all_get_in() {
     explore(2, || {
-        let locks: &'static [OwnerLock<u32>; 2] = Box::leak(Box::default());
+        let locks: &'static [OwnerLock<usize>; 2] = Box::leak(Box::default());
         // SAFETY: this thread alone calls it for this lock, once.
         let owner = thread::spawn(|| unsafe { add_as_owner(&locks[0]) });
         let visitor = thread::spawn(|| add_as_visitor(locks.iter()));

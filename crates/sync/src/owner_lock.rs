@@ -132,6 +132,14 @@ impl<T> OwnerLock<T> {
         locks.map(Self::await_owner).collect()
     }
 
+    /// As [`visit_all`](Self::visit_all), without waiting for owners: `None` for a lock whose owner is inside.
+    pub fn visit_free<'a>(locks: impl Iterator<Item = &'a Self> + Clone) -> Vec<Option<Inside<'a, T>>> {
+        locks.clone().for_each(Self::announce_visit);
+        // Barrier(announce): pairs with light_barrier() in enter().
+        heavy_barrier();
+        locks.map(Self::unless_owned).collect()
+    }
+
     fn announce_visit(&self) {
         // Acquire(gone): what the visitor before did; pairs with Release(gone) in Drop.
         while self.visited.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -144,6 +152,16 @@ impl<T> OwnerLock<T> {
         // Acquire(left): pairs with Release(left) in Drop and step_back().
         spin_until(&self.inside, Ordering::Acquire, |inside| inside == 0);
         Inside { lock: self, word: &self.visited, marker: PhantomData }
+    }
+
+    fn unless_owned(&self) -> Option<Inside<'_, T>> {
+        // Acquire(left): as in await_owner().
+        if self.inside.load(Ordering::Acquire) == 0 {
+            return Some(Inside { lock: self, word: &self.visited, marker: PhantomData });
+        }
+        // Release(gone): pairs with Acquire(gone) in enter() and announce_visit(). Hands on what the visitors before did.
+        self.visited.store(0, Ordering::Release);
+        None
     }
 }
 

@@ -1,7 +1,8 @@
 //! Cache: what one thread has counted and not yet added to the global counts, and its queue of reviews.
 
 use super::object::{Object, Verdict};
-use crate::face::atomic::{AtomicU64, Ordering, fence};
+use super::rounds::{Epoch, Rounds};
+use crate::face::atomic::{Ordering, fence};
 use crate::face::{SHRUNK, const_new};
 use crate::fibonacci;
 use std::collections::VecDeque;
@@ -12,6 +13,9 @@ const WAYS: usize = if SHRUNK { 1 } else { 1024 };
 /// After so many counts a thread flushes its cache.
 pub(super) const TURNS: u32 = if SHRUNK { 2 } else { 2048 };
 
+/// With more objects under review a thread waits for others that lost their CPU while they counted.
+const REVIEWS_MAX: usize = if SHRUNK { 1 } else { 1024 };
+
 /// How many caches may keep counts over their flushes.
 #[derive(Clone, Copy)]
 pub(super) struct Keepers(i64);
@@ -21,8 +25,8 @@ impl Keepers {
     pub(super) const NONE: Keepers = Keepers(0);
 
     /// Each of `caches`. One alone gains nothing by it.
-    pub(super) fn of(caches: usize) -> Keepers {
-        i64::try_from(caches).ok().filter(|caches| *caches > 1).map_or(Keepers::NONE, Keepers)
+    pub(super) fn of(caches: u32) -> Keepers {
+        if caches > 1 { Keepers(i64::from(caches)) } else { Keepers::NONE }
     }
 
     fn keep(self, object: Object, delta: i64) -> bool {
@@ -48,11 +52,15 @@ pub(super) struct Cache {
     /// Which of them hold an object.
     used: Vec<u16>,
     /// The epoch in which each review began, oldest first.
-    reviews: VecDeque<(u64, Object)>,
+    reviews: VecDeque<(Epoch, Object)>,
     /// Whose reviews begin with the next flush.
     to_review: Vec<Object>,
     /// How often something may be counted before the owner flushes it; below 0 when that is late.
     turns_left: i32,
+    /// How often it was at the last flush by anybody.
+    turns_left_at_flush: i32,
+    /// Its slot is one of those that are known to the world.
+    pub(super) is_known: bool,
     /// How often the owner has flushed it again in the epoch of its last flush.
     pub(super) again: u32,
     /// Room for what a flush finds dead, empty between flushes.
@@ -78,6 +86,8 @@ impl Cache {
                 reviews: VecDeque::new(),
                 to_review: Vec::new(),
                 turns_left: 0,
+                turns_left_at_flush: 0,
+                is_known: false,
                 again: 0,
                 dead: Vec::new(),
             }
@@ -91,13 +101,19 @@ impl Cache {
     /// Makes room for counts. The first flush is due `later` turns later than others.
     pub(super) fn enlist(&mut self, later: u32) {
         self.turns_left = (TURNS + later).cast_signed();
+        self.turns_left_at_flush = self.turns_left;
         self.ways = Some(Box::new([Way::EMPTY; WAYS]));
         self.used = Vec::with_capacity(WAYS);
     }
 
-    /// Whether nothing was counted since the last flush. (Once in its first turns it may seem so; then it is enlisted again.)
+    /// Whether nothing was counted since the last flush.
     pub(super) fn is_idle(&self) -> bool {
-        self.turns_left == TURNS.cast_signed()
+        self.turns_left == self.turns_left_at_flush
+    }
+
+    /// Whether more waits for the end of reviews than a thread should keep.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.reviews.len() > REVIEWS_MAX
     }
 
     /// Whether the owner should flush it.
@@ -107,14 +123,14 @@ impl Cache {
     }
 
     /// The opposite of [`enlist`](Self::enlist), after a flush; returns the reviews, which somebody must take over.
-    pub(super) fn retire(&mut self) -> VecDeque<(u64, Object)> {
+    pub(super) fn retire(&mut self) -> VecDeque<(Epoch, Object)> {
         (self.ways, self.used) = (None, Vec::new());
         std::mem::take(&mut self.reviews)
     }
 
     /// Takes over `reviews` of another cache. They may be older than those that are here: these come first, and that
     /// is soon enough.
-    pub(super) fn adopt(&mut self, reviews: VecDeque<(u64, Object)>) {
+    pub(super) fn adopt(&mut self, reviews: VecDeque<(Epoch, Object)>) {
         self.reviews.extend(reviews);
     }
 
@@ -150,9 +166,15 @@ impl Cache {
         }
     }
 
-    /// Gives up all counts, but for those that one of `caches` may keep.
-    pub(super) fn flush(&mut self, caches: Keepers, epoch: &AtomicU64) {
+    /// The owner is about to flush it: for so many counts it need not again. (If somebody else flushes it, the owner's turn comes
+    /// nonetheless: what is under review here is looked at by him alone.)
+    pub(super) fn begin_turns(&mut self) {
         self.turns_left = TURNS.cast_signed();
+    }
+
+    /// Gives up all counts, but for those that one of `caches` may keep.
+    pub(super) fn flush(&mut self, caches: Keepers, rounds: &Rounds) {
+        self.turns_left_at_flush = self.turns_left;
         let Some(mut ways) = self.ways.take() else { return };
         let mut used = std::mem::take(&mut self.used);
         used.retain(|at| {
@@ -168,19 +190,18 @@ impl Cache {
         (self.used, self.ways) = (used, Some(ways));
         if !self.to_review.is_empty() {
             // Once for all of them: for each it would cost more than all else here.
-            // SeqCst(review): pairs with the fence in World::begin_epoch(). Either our load finds the epoch moved on, or
+            // SeqCst(review): pairs with the fence in Rounds::end_if_all_flushed(). Either our load finds the epoch moved on, or
             // flushes in the next epoch find the objects under review.
             fence(Ordering::SeqCst);
-            // Relaxed: as above.
-            let now = epoch.load(Ordering::Relaxed);
+            let now = rounds.now_after_fence().epoch();
             self.reviews.extend(self.to_review.drain(..).map(|object| (now, object)));
         }
     }
 
-    /// Moves to `dead` the objects that are dead by the end of epoch `now - 1`.
-    pub(super) fn review(&mut self, now: u64, dead: &mut Vec<Object>) {
+    /// Moves to `dead` the objects that are dead by the end of the epoch before `now`.
+    pub(super) fn review(&mut self, now: Epoch, dead: &mut Vec<Object>) {
         while let Some((began, object)) = self.reviews.front().copied()
-            && began + 2 <= now
+            && now.is_two_after(began)
         {
             self.reviews.pop_front();
             match object.review() {

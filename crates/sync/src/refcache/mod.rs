@@ -50,7 +50,7 @@
 //! - expect `T`'s destructor on any thread that uses references, with none of this module's locks held.
 //!
 //! # Lock order
-//! `enlisted`, then caches in the order of enlisting. Under these no other lock is taken and no destructor runs.
+//! `known`, then caches in its order. Under these no other lock is taken and no destructor runs.
 //!
 //! # Invariants
 //! - R1 references = global count + the sum of all cached counts;
@@ -62,8 +62,8 @@
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
 //! | count | a cache gives up an object | the next one; review | uses of the value |
-//! | flushed | flush: `pending` counted down | the last one's count | that the cache's earlier counts are in |
-//! | epoch | `begin_epoch` | flush | all flushes of the epoch before |
+//! | flushed | flush: the pending counted down | the last one's count | that the cache's earlier counts are in |
+//! | epoch | its begin (`rounds.rs`) | flush | all flushes of the epoch before |
 //!
 //! *review*, both interleavings: the queue that begins a review and the thread that ends an epoch have a fence
 //! between their store and what follows. Either the review's begin reads the new epoch, and waits one longer,
@@ -82,6 +82,7 @@
 mod cache;
 #[allow(unsafe_code)]
 mod object;
+mod rounds;
 mod slot;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;

@@ -2,8 +2,9 @@
 
 use super::cache::{Cache, Keepers, TURNS};
 use super::object::Object;
+use super::rounds::{Epoch, Rounds};
 use crate::Mutex;
-use crate::face::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::face::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::face::{CachePadded, Host, PerHost, SHRUNK, SlotTable, const_new, global, thread};
 use crate::owner_lock::{Inside, OwnerLock};
 use std::collections::VecDeque;
@@ -16,36 +17,58 @@ const TURNS_APART: u32 = if SHRUNK { 0 } else { 797 };
 /// first time because the barrier that it takes interrupts every CPU.
 const PATIENCE: u32 = if SHRUNK { 1 } else { 4 };
 
+/// In place of an epoch: the cache does not take part.
+const RETIRED: u32 = u32::MAX;
+
 /// What one thread writes.
-#[derive(Default)]
 struct Shard {
     /// Others visit it to flush for an idle thread, or to know all counts. Taken by [`World::own`] only.
     cache: OwnerLock<Cache>,
-    /// The epoch in which the cache was last flushed. *written under the lock of `cache`; read by those who look for
-    /// laggards (hint)*
-    flushed: AtomicU64,
+    /// The epoch in which the cache was last flushed, or [`RETIRED`]. *written under the lock of `cache`; read by those
+    /// who look for laggards (hint)*
+    flushed: AtomicU32,
     /// The owner is freeing objects: it must not begin to free others inside their destructors, and who settles
     /// waits for it. *atomic (freed); set under the lock of `cache`, cleared without, so that who waits for it can
     /// look without being in its way*
     freeing: AtomicBool,
 }
 
+impl Default for Shard {
+    fn default() -> Self {
+        Shard {
+            cache: OwnerLock::default(),
+            flushed: AtomicU32::new(RETIRED),
+            freeing: AtomicBool::new(false),
+        }
+    }
+}
+
 /// All caches that may hold counts of an object.
 pub(super) struct World {
     /// By thread slot. *each protected by its lock*
     shards: SlotTable<CachePadded<Shard>>,
-    /// The epoch that is now. *atomic (epoch); written under `enlisted`*
-    epoch: CachePadded<AtomicU64>,
-    /// How many caches there are. *written under `enlisted`; read by who flushes (hint)*
-    caches: CachePadded<AtomicUsize>,
-    /// How many caches have not been flushed in the epoch. *atomic (flushed)*
-    pending: CachePadded<AtomicUsize>,
-    /// The slots of the caches that are in use. A cache joins under this lock, so who holds it knows them all.
-    /// *protected by itself*
-    enlisted: Mutex<Vec<u32>>,
+    /// Of the caches that take part.
+    rounds: CachePadded<Rounds>,
+    /// The slots of all caches that ever took part. A cache takes part for the first time after it is noted here, so who
+    /// holds this lock knows them all. *protected by itself*
+    known: Mutex<Vec<u32>>,
+    /// Who holds `known` waits for owners that are counting. *written under `known`; read by who joins (hint)*
+    waiting: CachePadded<AtomicBool>,
 }
 
 impl Shard {
+    /// Whether the cache takes part and was last flushed in `epoch`. Exact under its lock.
+    fn was_flushed_in(&self, epoch: Epoch) -> bool {
+        // Relaxed: written under the lock, or a hint.
+        self.flushed.load(Ordering::Relaxed) == epoch.word()
+    }
+
+    /// Notes in which epoch the cache was flushed, or [`RETIRED`]. The caller has locked it.
+    fn set_flushed(&self, epoch: u32) {
+        // Relaxed: published by the lock.
+        self.flushed.store(epoch, Ordering::Relaxed);
+    }
+
     /// Whether the owner is freeing objects.
     fn is_freeing(&self) -> bool {
         // Acquire(freed): what the destructors did; pairs with Release(freed) where Freeing ends.
@@ -64,15 +87,6 @@ impl Drop for Freeing<'_> {
     }
 }
 
-/// Whether a flush was its cache's first in the epoch.
-enum Flushed {
-    First,
-    /// And there is no other cache to be flushed: the caller begins the next epoch.
-    Last,
-    /// It was not; how many there were after the first.
-    Again(u32),
-}
-
 global! {
     static WORLDS: PerHost<World> = PerHost::new(World::new());
 }
@@ -88,10 +102,9 @@ impl World {
         fn new() -> Self {
             World {
                 shards: SlotTable::new(),
-                epoch: CachePadded::new(AtomicU64::new(0)),
-                caches: CachePadded::new(AtomicUsize::new(0)),
-                pending: CachePadded::new(AtomicUsize::new(0)),
-                enlisted: Mutex::new(Vec::new()),
+                rounds: CachePadded::new(Rounds::new()),
+                known: Mutex::new(Vec::new()),
+                waiting: CachePadded::new(AtomicBool::new(false)),
             }
         }
     }
@@ -190,47 +203,34 @@ impl World {
     /// Lets the calling thread's cache take part in flushes from now on; returns it locked.
     #[cold]
     fn enlist<'a>(&self, shard: &'a Shard) -> Inside<'a, Cache> {
-        let mut enlisted = self.enlisted.lock();
+        // Relaxed: a hint.
+        if self.waiting.load(Ordering::Relaxed) {
+            // Whoever is waited for needs the CPU, and more garbage helps nobody.
+            drop(self.known.lock());
+        }
         let mut cache = self.own(shard);
+        if !cache.is_known {
+            drop(cache);
+            // Without the cache: who settles holds this lock and waits for caches.
+            self.known.lock().push(thread::slot());
+            cache = self.own(shard);
+            cache.is_known = true;
+        }
         cache.enlist(thread::slot().wrapping_mul(TURNS_APART) % TURNS);
-        // Relaxed, both: written under this lock. The cache has yet to be flushed in this epoch.
-        shard.flushed.store(self.epoch.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
-        // Relaxed: publishes nothing. If the last flush of this epoch was counted already, who did it waits for
-        // this lock to begin the next epoch, and counts us in that.
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        enlisted.push(thread::slot());
-        self.note_caches(&enlisted);
+        shard.set_flushed(self.rounds.join().epoch().previous().word());
         cache
     }
 
-    /// Notes how many caches are `enlisted`.
-    fn note_caches(&self, enlisted: &[u32]) {
-        // Relaxed: a hint.
-        self.caches.store(enlisted.len(), Ordering::Relaxed);
-    }
-
-    /// The caches that there are, for whom flushes.
-    fn keepers(&self) -> Keepers {
-        // Relaxed: a hint.
-        Keepers::of(self.caches.load(Ordering::Relaxed))
-    }
-
-    /// Flushes the cache of `shard`, which the caller has locked.
-    fn flush(&self, shard: &Shard, cache: &mut Cache, keepers: Keepers) -> Flushed {
-        // Acquire(epoch): all flushes of the epochs before; pairs with Release(epoch) in begin_epoch().
-        let now = self.epoch.load(Ordering::Acquire);
-        cache.flush(keepers, &self.epoch);
-        // Relaxed, both: written under the cache's lock.
-        if shard.flushed.load(Ordering::Relaxed) == now {
+    /// Flushes the cache of `shard`, which takes part and which the caller has locked.
+    fn flush(&self, shard: &Shard, cache: &mut Cache) {
+        let now = self.rounds.now();
+        cache.flush(Keepers::of(now.members()), &self.rounds);
+        if shard.was_flushed_in(now.epoch()) {
             cache.again += 1;
-            return Flushed::Again(cache.again);
-        }
-        cache.again = 0;
-        shard.flushed.store(now, Ordering::Relaxed);
-        // AcqRel(flushed): the counts that we gave up, handed on to the last; pairs with itself.
-        match self.pending.fetch_sub(1, Ordering::AcqRel) {
-            1 => Flushed::Last,
-            _ => Flushed::First,
+        } else {
+            cache.again = 0;
+            shard.set_flushed(now.epoch().word());
+            self.rounds.flushed();
         }
     }
 
@@ -241,81 +241,67 @@ impl World {
         if shard.freeing.load(Ordering::Relaxed) {
             return;
         }
-        let (_freeing, flushed, mut dead) = {
-            let mut cache = self.own(shard);
-            // Relaxed: published by the lock, under which settle() looks.
-            shard.freeing.store(true, Ordering::Relaxed);
-            let freeing = Freeing(shard);
-            let flushed = self.flush(shard, &mut cache, self.keepers());
-            let mut dead = std::mem::take(&mut cache.dead);
-            // Relaxed: written under the cache's lock. It is the epoch of this flush.
-            cache.review(shard.flushed.load(Ordering::Relaxed), &mut dead);
-            (freeing, flushed, dead)
-        };
-        match flushed {
-            Flushed::First => {}
-            Flushed::Last => self.begin_epoch(&self.enlisted.lock()),
-            Flushed::Again(times) if times < PATIENCE => {}
+        let mut cache = self.own(shard);
+        if !cache.is_enlisted() {
+            // Somebody has retired it since it was due.
+            return;
+        }
+        // Relaxed: published by the lock, under which settle() looks.
+        shard.freeing.store(true, Ordering::Relaxed);
+        let _freeing = Freeing(shard);
+        cache.begin_turns();
+        self.flush(shard, &mut cache);
+        let mut dead = std::mem::take(&mut cache.dead);
+        cache.review(self.rounds.now().epoch(), &mut dead);
+        let (is_out_of_patience, is_crowded) = (cache.again >= PATIENCE, cache.is_crowded());
+        drop(cache);
+        if is_out_of_patience {
             // We have counted many times `TURNS` since; whoever has not come by may be idle.
-            Flushed::Again(_) => self.flush_laggards(shard),
+            self.flush_laggards(shard, is_crowded);
         }
         free(&mut dead);
         self.own(shard).dead = dead;
     }
 
-    /// Begins the next epoch if every cache has been flushed in this one. The caller holds `enlisted`.
-    fn begin_epoch(&self, enlisted: &[u32]) {
-        // Not if a cache was enlisted, or another thread has begun the epoch, since the caller counted down to 0.
-        // Acquire(flushed): pairs with AcqRel(flushed) in flush().
-        if self.pending.load(Ordering::Acquire) > 0 {
-            return;
-        }
-        // Relaxed, both: published by the epoch, and nobody counts down before seeing that.
-        self.pending.store(enlisted.len(), Ordering::Relaxed);
-        let now = self.epoch.load(Ordering::Relaxed);
-        // Release(epoch): pairs with Acquire(epoch) in flush().
-        self.epoch.store(now + 1, Ordering::Release);
-        // SeqCst(review): pairs with the fence in Cache::flush().
-        fence(Ordering::SeqCst);
-    }
-
-    /// Flushes the caches that have not been flushed in this epoch, for their threads. What those have to review is left
-    /// to them, so that memory stays with the thread that made it; but the caller, whose shard is `own`, takes over
-    /// from threads that have counted nothing in the whole epoch. These are no more waited for until they count again.
-    fn flush_laggards(&self, own: &Shard) {
+    /// Flushes the caches that have not been flushed in this epoch, for their threads; those in the middle of counting if
+    /// `waits`. What they have to review is left to them, so that memory stays with the thread that made it; but the
+    /// caller, whose shard is `own`, takes over from threads that have counted nothing in the whole epoch. These are
+    /// no more waited for until they count again.
+    fn flush_laggards(&self, own: &Shard, waits: bool) {
         // Somebody else is at it.
-        let Some(mut enlisted) = self.enlisted.try_lock() else { return };
-        // Relaxed: written under this lock.
-        let now = self.epoch.load(Ordering::Relaxed);
-        // Relaxed: a hint; whoever is flushed by now has counted itself down.
-        let lags = |shard: &Shard| shard.flushed.load(Ordering::Relaxed) != now;
-        let laggards: Vec<_> = enlisted.iter().copied().filter(|slot| lags(self.shards.get(*slot))).collect();
+        let Some(known) = self.known.try_lock() else { return };
+        let before = self.rounds.now().epoch().previous();
+        let shards = known.iter().map(|slot| &**self.shards.get(*slot));
+        let laggards: Vec<_> = shards.filter(|shard| shard.was_flushed_in(before)).collect();
         if laggards.is_empty() {
             return;
         }
-        let shards = laggards.iter().map(|slot| &**self.shards.get(*slot));
-        let mut caches = OwnerLock::visit_all(shards.clone().map(|shard| &shard.cache));
-        let (mut ended, mut retired, mut reviews) = (false, Vec::new(), VecDeque::new());
-        for ((slot, shard), cache) in laggards.iter().zip(shards).zip(&mut caches) {
-            // Now its owner cannot flush it, which it may have done meanwhile.
-            if lags(shard) {
-                let is_idle = cache.is_idle() && !shard.is_freeing();
-                let keepers = if is_idle { Keepers::NONE } else { self.keepers() };
-                ended |= matches!(self.flush(shard, cache, keepers), Flushed::Last);
-                if is_idle {
-                    retired.push(*slot);
-                    reviews.append(&mut cache.retire());
-                }
+        let caches = laggards.iter().map(|shard| &shard.cache);
+        // Relaxed, both: a hint.
+        self.waiting.store(waits, Ordering::Relaxed);
+        let visits = match waits {
+            true => OwnerLock::visit_all(caches).into_iter().map(Some).collect(),
+            false => OwnerLock::visit_free(caches),
+        };
+        self.waiting.store(false, Ordering::Relaxed);
+        let mut reviews = VecDeque::new();
+        for (shard, visit) in laggards.iter().zip(visits) {
+            let Some(mut cache) = visit else { continue };
+            if !shard.was_flushed_in(before) {
+                // By its owner, meanwhile.
+                continue;
+            }
+            if cache.is_idle() && !shard.is_freeing() {
+                cache.flush(Keepers::NONE, &self.rounds);
+                shard.set_flushed(RETIRED);
+                self.rounds.leave();
+                reviews.append(&mut cache.retire());
+            } else {
+                self.flush(shard, &mut cache);
             }
         }
-        drop(caches);
-        // Still under `enlisted`: whoever settles finds them all.
+        // Still under `known`: whoever settles finds them all.
         self.own(own).adopt(reviews);
-        enlisted.retain(|slot| !retired.contains(slot));
-        self.note_caches(&enlisted);
-        if ended {
-            self.begin_epoch(&enlisted);
-        }
     }
 
     /// Whether the calling thread is freeing objects.
@@ -339,12 +325,11 @@ impl World {
         loop {
             let mut dead = Vec::new();
             let other = {
-                let enlisted = self.enlisted.lock();
-                let mut caches =
-                    OwnerLock::visit_all(enlisted.iter().map(|slot| &self.shards.get(*slot).cache));
-                caches.iter_mut().for_each(|cache| cache.flush(Keepers::NONE, &self.epoch));
+                let known = self.known.lock();
+                let mut caches = OwnerLock::visit_all(known.iter().map(|slot| &self.shards.get(*slot).cache));
+                caches.iter_mut().for_each(|cache| cache.flush(Keepers::NONE, &self.rounds));
                 caches.iter_mut().for_each(|cache| cache.review_exact(&mut dead));
-                let mut others = enlisted.iter().filter(|of| **of != slot).map(|of| self.shards.get(*of));
+                let mut others = known.iter().filter(|of| **of != slot).map(|of| self.shards.get(*of));
                 // Another thread that settles must wait for us. Relaxed: published by the locks.
                 own.freeing.store(!dead.is_empty(), Ordering::Relaxed);
                 others.find(|shard| shard.is_freeing())
@@ -398,14 +383,6 @@ mod tests {
     use super::*;
     use crate::Barrier;
 
-    #[test]
-    fn an_epoch_does_not_begin_before_a_cache_is_flushed_that_was_enlisted_late() {
-        let world = World::new();
-        drop(world.enlist(world.shard()));
-        world.begin_epoch(&world.enlisted.lock());
-        assert_eq!(world.epoch.load(Ordering::Relaxed), 0);
-    }
-
     fn object(shared: &Ref<()>) -> Object {
         Object::of(shared.counted)
     }
@@ -426,11 +403,53 @@ mod tests {
             steps.wait();
             // Each of its last two flushes comes after so many of ours.
             (0..2 * (PATIENCE + 2) * TURNS).for_each(|_| count());
-            let waited_for = || world.enlisted.lock().len();
+            let waited_for = || world.rounds.now().members();
             assert_eq!(waited_for(), 1);
             steps.wait();
             steps.wait();
             assert_eq!(waited_for(), 2, "it counts again");
         });
+    }
+
+    #[test]
+    fn a_cache_that_was_retired_since_it_was_due_is_not_flushed() {
+        let world = World::new();
+        let before = world.rounds.now().epoch();
+        world.maintain(world.shard());
+        drop(world.enlist(world.shard()));
+        assert_eq!((world.rounds.now().members(), world.rounds.now().epoch()), (1, before));
+    }
+
+    #[test]
+    fn what_a_slow_thread_drops_is_freed_though_a_busy_one_flushes_it_each_time() {
+        struct Noted<'a>(&'a AtomicU32);
+        impl Drop for Noted<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        static FREED: AtomicU32 = AtomicU32::new(0);
+        let (world, shared, steps) = (World::new(), Ref::new(()), Barrier::new(2));
+        // As much as a cache is not flushed for by its owner, four times, and each time a little.
+        let (at_once, rounds) = ((TURNS / 256).max(1), 4 * TURNS.min(256));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..rounds {
+                    for _ in 0..at_once {
+                        let dropped = std::mem::ManuallyDrop::new(Ref::new(Noted(&FREED)));
+                        world.count(Object::of(dropped.counted), -1);
+                    }
+                    steps.wait();
+                    steps.wait();
+                }
+            });
+            for _ in 0..rounds {
+                steps.wait();
+                (0..(PATIENCE + 1) * TURNS).for_each(|_| world.count(object(&shared), 0));
+                steps.wait();
+            }
+        });
+        let freed = FREED.load(Ordering::Relaxed);
+        assert!(freed >= TURNS, "{freed} of {}", rounds * at_once);
     }
 }

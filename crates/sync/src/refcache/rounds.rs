@@ -1,0 +1,174 @@
+//! Rounds: the epochs, who takes part in them, and who has not been flushed in the one that is now.
+//!
+//! # Theory
+//! All of it is one word:
+//!
+//! ```text
+//!   | epoch: 20 bits | members: 22 | pending: 22 |        a thread has a number below 2^22 in Linux
+//! ```
+//!
+//! So who joins or leaves does that in one epoch and knows in which, and the last member to be flushed begins the next one.
+//! Nobody takes a lock for it: a member that loses its CPU holds up the epoch, but not those who join, leave or are
+//! flushed.
+//!
+//! # Ordering
+//! *flushed*, *epoch*: every change of the word is an acquire and a release, so who sees an epoch sees all flushes of
+//! the epochs before. *review*: see the module above.
+
+use crate::face::atomic::{AtomicU64, Ordering, fence};
+use crate::face::const_new;
+
+const COUNT_BITS: u32 = 22;
+const PENDING: u64 = 1;
+const MEMBER: u64 = 1 << COUNT_BITS;
+const EPOCH: u64 = 1 << (2 * COUNT_BITS);
+const COUNT_MASK: u32 = (1 << COUNT_BITS) - 1;
+
+/// The number of an epoch; small numbers come again after the largest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Epoch(u32);
+
+impl Epoch {
+    const COUNT: u32 = 1 << (u64::BITS - 2 * COUNT_BITS);
+
+    /// The epoch before.
+    pub(super) fn previous(self) -> Epoch {
+        Epoch(self.0.wrapping_sub(1) % Self::COUNT)
+    }
+
+    /// Whether now, in this epoch, the one after `began` is over. Should so many have passed that the numbers have come round,
+    /// it may be said too late, but never too early.
+    pub(super) fn is_two_after(self, began: Epoch) -> bool {
+        self.0.wrapping_sub(began.0) % Self::COUNT >= 2
+    }
+
+    /// A number for the epoch, other than [`u32::MAX`], to be kept in an atomic.
+    pub(super) fn word(self) -> u32 {
+        self.0
+    }
+}
+
+/// An epoch while it lasts.
+#[derive(Clone, Copy)]
+pub(super) struct Round(u64);
+
+impl Round {
+    pub(super) fn epoch(self) -> Epoch {
+        // Lossless: 20 bits are left.
+        Epoch((self.0 / EPOCH) as u32)
+    }
+
+    /// How many caches take part.
+    pub(super) fn members(self) -> u32 {
+        // Lossless: 22 bits are left.
+        (self.0 / MEMBER) as u32 & COUNT_MASK
+    }
+
+    /// How many of them have yet to be flushed.
+    fn pending(self) -> u32 {
+        // The lower bits are meant.
+        self.0 as u32 & COUNT_MASK
+    }
+
+    /// The round after this one: the same members, all of them pending.
+    fn next(self) -> Round {
+        Round(self.0.wrapping_add(EPOCH) + u64::from(self.members()) * PENDING)
+    }
+}
+
+/// The epochs of a world, and its caches that take part.
+pub(super) struct Rounds(AtomicU64);
+
+impl Rounds {
+    const_new! {
+        pub(super) fn new() -> Self {
+            Rounds(AtomicU64::new(0))
+        }
+    }
+
+    pub(super) fn now(&self) -> Round {
+        // Acquire(epoch): all flushes of the epochs before; pairs with AcqRel(epoch) in end_if_all_flushed().
+        Round(self.0.load(Ordering::Acquire))
+    }
+
+    /// As [`now`](Self::now), for who has a fence of his own before.
+    pub(super) fn now_after_fence(&self) -> Round {
+        // Relaxed: by the fence.
+        Round(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Another member, yet to be flushed in the round that is returned.
+    pub(super) fn join(&self) -> Round {
+        // AcqRel(epoch): as in now(), and what end_if_all_flushed() says.
+        Round(self.0.fetch_add(MEMBER + PENDING, Ordering::AcqRel))
+    }
+
+    /// A member was flushed for the first time in the epoch.
+    pub(super) fn flushed(&self) {
+        self.count_down(PENDING);
+    }
+
+    /// As [`flushed`](Self::flushed), and is a member no more.
+    pub(super) fn leave(&self) {
+        self.count_down(MEMBER + PENDING);
+    }
+
+    fn count_down(&self, by: u64) {
+        // AcqRel(flushed): the counts that the member gave up, handed on to the last; pairs with itself.
+        let before = self.0.fetch_sub(by, Ordering::AcqRel);
+        self.end_if_all_flushed(Round(before - by));
+    }
+
+    /// Begins the next epoch if nobody is pending in `round` and it still lasts. If it does not, somebody has joined, who
+    /// does this later, or was flushed after us, and does it now.
+    fn end_if_all_flushed(&self, round: Round) {
+        if round.pending() > 0 {
+            return;
+        }
+        // AcqRel(epoch): all flushes of this epoch; pairs with itself and with Acquire(epoch) in now().
+        let ended = self.0.compare_exchange(round.0, round.next().0, Ordering::AcqRel, Ordering::Relaxed);
+        if ended.is_ok() {
+            // SeqCst(review): pairs with the fence in Cache::flush().
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_ends_with_the_last_flush_and_not_before_who_joined_late_is_flushed() {
+        let rounds = Rounds::new();
+        let now = || (rounds.now().epoch(), rounds.now().members(), rounds.now().pending());
+        let first = rounds.join().epoch();
+        assert_eq!((rounds.join().epoch(), now()), (first, (first, 2, 2)));
+        rounds.flushed();
+        assert_eq!(rounds.join().epoch(), first, "joined after others were flushed");
+        rounds.flushed();
+        assert_eq!(now(), (first, 3, 1));
+        rounds.flushed();
+        let second = rounds.now().epoch();
+        assert_eq!((second.previous(), now()), (first, (second, 3, 3)));
+        rounds.leave();
+        rounds.leave();
+        assert_eq!(now(), (second, 1, 1));
+        rounds.leave();
+        assert!(rounds.now().epoch().is_two_after(first) && rounds.now().members() == 0);
+    }
+
+    #[test]
+    fn numbers_of_epochs_come_round() {
+        let rounds = Rounds::new();
+        let mut before = rounds.join().epoch();
+        for _ in 0..Epoch::COUNT {
+            rounds.flushed();
+            let now = rounds.now().epoch();
+            assert_eq!((now.previous(), rounds.now().members()), (before, 1));
+            assert!(!now.is_two_after(before) && now.is_two_after(before.previous()));
+            before = now;
+        }
+        assert_eq!(before, Epoch(0));
+    }
+}
