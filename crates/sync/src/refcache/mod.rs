@@ -41,7 +41,8 @@
 //! the last of the epoch. One that comes by for the fifth time in an epoch flushes the caches of all laggards. A laggard that
 //! has counted nothing in a whole epoch is *retired*: its cache is no more waited for until its owner counts again, and who
 //! retired it takes over its reviews. Objects are otherwise freed by the thread in whose cache their count came to 0, mostly
-//! the one that made them. Each thread's garbage is thus bounded by some times `TURNS` objects.
+//! the one that made them. Each thread's garbage is thus some times `TURNS` objects, and as much
+//! more as is dropped until one that lost its CPU while it counted has it again.
 //!
 //! # Clients must
 //! - reach a `&Ref` only while it exists: hold another reference, or be in an RCU section inside which the `Ref` was
