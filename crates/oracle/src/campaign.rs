@@ -156,6 +156,11 @@ pub fn prove(name: &str, operations: usize, failures: &Path, subject: &mut dyn S
     /// Kinds of failure that are looked for before giving up.
     const KINDS: usize = 10;
     let campaign = Campaign::from_environment(operations, failures);
+    if subject.is_mounted() && policy("protected_hardlinks") {
+        eprintln!(
+            "ORACLE LIMITED: /proc/sys/fs/protected_hardlinks is set; links that users make on mounts are left out."
+        );
+    }
     let mut tmpfs = Host::new(&Place::Tmpfs).unwrap_or_else(|error| panic!("{error}"));
     let begin = Instant::now();
     match campaign.run(KINDS, &mut tmpfs, subject) {
