@@ -14,7 +14,7 @@ const WAYS: usize = if SHRUNK { 1 } else { 1024 };
 pub(super) const TURNS: u32 = if SHRUNK { 2 } else { 2048 };
 
 /// With more objects under review a thread waits for others that lost their CPU while they counted.
-const REVIEWS_MAX: usize = if SHRUNK { 1 } else { 128 };
+const REVIEWS_MAX: usize = if SHRUNK { 1 } else { 1024 };
 
 /// How many caches may keep counts over their flushes.
 #[derive(Clone, Copy)]

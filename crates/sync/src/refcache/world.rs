@@ -264,12 +264,18 @@ impl World {
     }
 
     /// Flushes the caches that have not been flushed in this epoch, for their threads; those in the middle of counting if
-    /// `waits`. What they have to review is left to them, so that memory stays with the thread that made it; but the
+    /// it `waits`, and then also for others who do this. What they have to review is left to them, so that memory stays with the thread that made it; but the
     /// caller, whose shard is `own`, takes over from threads that have counted nothing in the whole epoch. These are
     /// no more waited for until they count again.
     fn flush_laggards(&self, own: &Shard, waits: bool) {
-        // Somebody else is at it.
-        let Some(known) = self.known.try_lock() else { return };
+        let known = match waits {
+            true => self.known.lock(),
+            false => match self.known.try_lock() {
+                Some(known) => known,
+                // Somebody else is at it.
+                None => return,
+            },
+        };
         let before = self.rounds.now().epoch().previous();
         let shards = known.iter().map(|slot| &**self.shards.get(*slot));
         let laggards: Vec<_> = shards.filter(|shard| shard.was_flushed_in(before)).collect();
