@@ -126,18 +126,24 @@ impl<T> OwnerLock<T> {
     /// Takes all of `locks` for somebody else, at the price of one barrier. Who does this takes them in the order of all
     /// others.
     pub fn visit_all<'a>(locks: impl Iterator<Item = &'a Self> + Clone) -> Vec<Inside<'a, T>> {
-        locks.clone().for_each(Self::announce_visit);
-        // Barrier(announce): pairs with light_barrier() in enter().
-        heavy_barrier();
+        Self::announce_visits(locks.clone());
         locks.map(Self::await_owner).collect()
     }
 
     /// As [`visit_all`](Self::visit_all), without waiting for owners: `None` for a lock whose owner is inside.
     pub fn visit_free<'a>(locks: impl Iterator<Item = &'a Self> + Clone) -> Vec<Option<Inside<'a, T>>> {
-        locks.clone().for_each(Self::announce_visit);
+        Self::announce_visits(locks.clone());
+        locks.map(Self::unless_owned).collect()
+    }
+
+    /// After this an owner who is not inside waits for the visitor.
+    fn announce_visits<'a>(locks: impl Iterator<Item = &'a Self>)
+    where
+        T: 'a,
+    {
+        locks.for_each(Self::announce_visit);
         // Barrier(announce): pairs with light_barrier() in enter().
         heavy_barrier();
-        locks.map(Self::unless_owned).collect()
     }
 
     fn announce_visit(&self) {
@@ -151,17 +157,22 @@ impl<T> OwnerLock<T> {
     fn await_owner(&self) -> Inside<'_, T> {
         // Acquire(left): pairs with Release(left) in Drop and step_back().
         spin_until(&self.inside, Ordering::Acquire, |inside| inside == 0);
-        Inside { lock: self, word: &self.visited, marker: PhantomData }
+        self.visit()
     }
 
     fn unless_owned(&self) -> Option<Inside<'_, T>> {
         // Acquire(left): as in await_owner().
         if self.inside.load(Ordering::Acquire) == 0 {
-            return Some(Inside { lock: self, word: &self.visited, marker: PhantomData });
+            return Some(self.visit());
         }
         // Release(gone): pairs with Acquire(gone) in enter() and announce_visit(). Hands on what the visitors before did.
         self.visited.store(0, Ordering::Release);
         None
+    }
+
+    /// The visitor's right, once the owner was seen outside.
+    fn visit(&self) -> Inside<'_, T> {
+        Inside { lock: self, word: &self.visited, marker: PhantomData }
     }
 }
 

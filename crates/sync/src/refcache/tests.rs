@@ -6,7 +6,7 @@ use crate::face::SHRUNK;
 use crate::{Arc, Mutex, thread};
 
 /// Counts its end.
-struct Noted(Arc<AtomicUsize>);
+pub(super) struct Noted(pub(super) Arc<AtomicUsize>);
 
 impl Drop for Noted {
     fn drop(&mut self) {

@@ -63,10 +63,10 @@ impl Shard {
         self.flushed.load(Ordering::Relaxed) == epoch.word()
     }
 
-    /// Notes in which epoch the cache was flushed, or [`RETIRED`]. The caller has locked it.
-    fn set_flushed(&self, epoch: u32) {
+    /// Notes in which epoch the cache was flushed; in none if it takes part no more. The caller has locked it.
+    fn set_flushed(&self, epoch: Option<Epoch>) {
         // Relaxed: published by the lock.
-        self.flushed.store(epoch, Ordering::Relaxed);
+        self.flushed.store(epoch.map_or(RETIRED, Epoch::word), Ordering::Relaxed);
     }
 
     /// Whether the owner is freeing objects.
@@ -217,7 +217,7 @@ impl World {
             cache.is_known = true;
         }
         cache.enlist(thread::slot().wrapping_mul(TURNS_APART) % TURNS);
-        shard.set_flushed(self.rounds.join().epoch().previous().word());
+        shard.set_flushed(Some(self.rounds.join().epoch().previous()));
         cache
     }
 
@@ -229,7 +229,7 @@ impl World {
             cache.again += 1;
         } else {
             cache.again = 0;
-            shard.set_flushed(now.epoch().word());
+            shard.set_flushed(Some(now.epoch()));
             self.rounds.flushed();
         }
     }
@@ -264,9 +264,9 @@ impl World {
     }
 
     /// Flushes the caches that have not been flushed in this epoch, for their threads; those in the middle of counting if
-    /// it `waits`, and then also for others who do this. What they have to review is left to them, so that memory stays with the thread that made it; but the
-    /// caller, whose shard is `own`, takes over from threads that have counted nothing in the whole epoch. These are
-    /// no more waited for until they count again.
+    /// it `waits`, and then also for others who do this. What they have to review is left to them, so that memory stays
+    /// with the thread that made it; but the caller, whose shard is `own`, takes over from threads that have counted
+    /// nothing in the whole epoch. These are no more waited for until they count again.
     fn flush_laggards(&self, own: &Shard, waits: bool) {
         let known = match waits {
             true => self.known.lock(),
@@ -283,13 +283,10 @@ impl World {
             return;
         }
         let caches = laggards.iter().map(|shard| &shard.cache);
-        // Relaxed, both: a hint.
-        self.waiting.store(waits, Ordering::Relaxed);
         let visits = match waits {
-            true => OwnerLock::visit_all(caches).into_iter().map(Some).collect(),
+            true => self.wait_for_all(caches),
             false => OwnerLock::visit_free(caches),
         };
-        self.waiting.store(false, Ordering::Relaxed);
         let mut reviews = VecDeque::new();
         for (shard, visit) in laggards.iter().zip(visits) {
             let Some(mut cache) = visit else { continue };
@@ -299,7 +296,7 @@ impl World {
             }
             if cache.is_idle() && !shard.is_freeing() {
                 cache.flush(Keepers::NONE, &self.rounds);
-                shard.set_flushed(RETIRED);
+                shard.set_flushed(None);
                 self.rounds.leave();
                 reviews.append(&mut cache.retire());
             } else {
@@ -308,6 +305,18 @@ impl World {
         }
         // Still under `known`: whoever settles finds them all.
         self.own(own).adopt(reviews);
+    }
+
+    /// Visits `caches`, all of them, while who joins waits. The caller holds `known`.
+    fn wait_for_all<'a>(
+        &self,
+        caches: impl Iterator<Item = &'a OwnerLock<Cache>> + Clone,
+    ) -> Vec<Option<Inside<'a, Cache>>> {
+        // Relaxed, both: a hint.
+        self.waiting.store(true, Ordering::Relaxed);
+        let visits = OwnerLock::visit_all(caches).into_iter().map(Some).collect();
+        self.waiting.store(false, Ordering::Relaxed);
+        visits
     }
 
     /// Whether the calling thread is freeing objects.
@@ -386,8 +395,10 @@ fn free(dead: &mut Vec<Object>) {
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::super::Ref;
+    use super::super::tests::Noted;
     use super::*;
-    use crate::Barrier;
+    use crate::atomic::AtomicUsize;
+    use crate::{Arc, Barrier};
 
     fn object(shared: &Ref<()>) -> Object {
         Object::of(shared.counted)
@@ -428,21 +439,15 @@ mod tests {
 
     #[test]
     fn what_a_slow_thread_drops_is_freed_though_a_busy_one_flushes_it_each_time() {
-        struct Noted<'a>(&'a AtomicU32);
-        impl Drop for Noted<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        static FREED: AtomicU32 = AtomicU32::new(0);
         let (world, shared, steps) = (World::new(), Ref::new(()), Barrier::new(2));
+        let ends = Arc::new(AtomicUsize::new(0));
         // As much as a cache is not flushed for by its owner, four times, and each time a little.
         let (at_once, rounds) = ((TURNS / 256).max(1), 4 * TURNS.min(256));
         thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..rounds {
                     for _ in 0..at_once {
-                        let dropped = std::mem::ManuallyDrop::new(Ref::new(Noted(&FREED)));
+                        let dropped = std::mem::ManuallyDrop::new(Ref::new(Noted(ends.clone())));
                         world.count(Object::of(dropped.counted), -1);
                     }
                     steps.wait();
@@ -455,7 +460,7 @@ mod tests {
                 steps.wait();
             }
         });
-        let freed = FREED.load(Ordering::Relaxed);
-        assert!(freed >= TURNS, "{freed} of {}", rounds * at_once);
+        let freed = ends.load(Ordering::Relaxed);
+        assert!(freed >= TURNS as usize, "{freed} of {}", rounds * at_once);
     }
 }
