@@ -221,8 +221,8 @@ impl World {
         cache
     }
 
-    /// Flushes the cache of `shard`, which takes part and which the caller has locked.
-    fn flush(&self, shard: &Shard, cache: &mut Cache) {
+    /// Flushes the cache of `shard`, which takes part and which the caller has locked; returns in which epoch.
+    fn flush(&self, shard: &Shard, cache: &mut Cache) -> Epoch {
         let now = self.rounds.now();
         cache.flush(Keepers::of(now.members()), &self.rounds);
         if shard.was_flushed_in(now.epoch()) {
@@ -232,6 +232,7 @@ impl World {
             shard.set_flushed(Some(now.epoch()));
             self.rounds.flushed();
         }
+        now.epoch()
     }
 
     /// Flushes the calling thread's cache, helps the epoch to its end, and frees what is found dead.
@@ -250,24 +251,24 @@ impl World {
         shard.freeing.store(true, Ordering::Relaxed);
         let _freeing = Freeing(shard);
         cache.begin_turns();
-        self.flush(shard, &mut cache);
+        let epoch = self.flush(shard, &mut cache);
         let mut dead = std::mem::take(&mut cache.dead);
         cache.review(self.rounds.now().epoch(), &mut dead);
         let (is_out_of_patience, is_crowded) = (cache.again >= PATIENCE, cache.is_crowded());
         drop(cache);
         if is_out_of_patience {
             // We have counted many times `TURNS` since; whoever has not come by may be idle.
-            self.flush_laggards(shard, is_crowded);
+            self.flush_laggards(shard, epoch, is_crowded);
         }
         free(&mut dead);
         self.own(shard).dead = dead;
     }
 
-    /// Flushes the caches that have not been flushed in this epoch, for their threads; those in the middle of counting if
+    /// Flushes the caches that have not been flushed in `epoch`, if it is not over, for their threads; those in the middle of counting if
     /// it `waits`, and then also for others who do this. What they have to review is left to them, so that memory stays
     /// with the thread that made it; but the caller, whose shard is `own`, takes over from threads that have counted
     /// nothing in the whole epoch. These are no more waited for until they count again.
-    fn flush_laggards(&self, own: &Shard, waits: bool) {
+    fn flush_laggards(&self, own: &Shard, epoch: Epoch, waits: bool) {
         let known = match waits {
             true => self.known.lock(),
             false => match self.known.try_lock() {
@@ -276,7 +277,11 @@ impl World {
                 None => return,
             },
         };
-        let before = self.rounds.now().epoch().previous();
+        if self.rounds.now().epoch() != epoch {
+            // Who had the lock before us did it for all; in the next epoch everybody is late.
+            return;
+        }
+        let before = epoch.previous();
         let shards = known.iter().map(|slot| &**self.shards.get(*slot));
         let laggards: Vec<_> = shards.filter(|shard| shard.was_flushed_in(before)).collect();
         if laggards.is_empty() {
