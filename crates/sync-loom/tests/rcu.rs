@@ -66,6 +66,50 @@ fn a_reader_without_its_barrier_is_found() {
     one_reader_reads_twice();
 }
 
+/// The first period finds nobody and retires the reader; the second must see that it is back.
+fn a_retired_reader_reads() {
+    explore(4, || {
+        let published = Published::new();
+        assert!(published.domain.poll_retiring(published.domain.start()), "nobody reads yet");
+        let reader = thread::spawn(|| {
+            published.read();
+            published.read();
+        });
+        published.replace();
+        reader.join().expect("the reader ends");
+    });
+}
+
+#[test]
+fn a_reader_that_was_retired_is_waited_for_again() {
+    seed_mutant(None);
+    a_retired_reader_reads();
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_retired_reader_that_does_not_say_that_it_is_back_is_found() {
+    seed_mutant(Some(Mutant::RetiredAndInside));
+    a_retired_reader_reads();
+}
+
+/// The other retires readers while ours goes in and out.
+#[test]
+fn a_reader_that_another_is_about_to_retire_is_waited_for() {
+    seed_mutant(None);
+    explore(3, || {
+        let published = Published::new();
+        let reader = thread::spawn(|| {
+            published.read();
+            published.read();
+        });
+        let other = thread::spawn(|| _ = published.domain.poll_retiring(published.domain.start()));
+        published.replace();
+        reader.join().expect("the reader ends");
+        other.join().expect("the other synchronizer ends");
+    });
+}
+
 #[test]
 fn two_readers_are_both_waited_for() {
     explore(3, || {
@@ -91,16 +135,19 @@ fn two_synchronizers_help_each_other_but_never_too_early() {
 
 #[test]
 fn a_period_that_is_over_for_a_poller_is_over() {
-    explore(4, || {
-        let published = Published::new();
-        let reader = thread::spawn(|| published.read());
-        published.at.store(1, Ordering::Release);
-        let period = published.domain.start();
-        if published.domain.poll(period) {
-            published.objects[0].with_mut(|_| ());
-        }
-        reader.join().expect("the reader ends");
-    });
+    seed_mutant(None);
+    for poll in [Domain::poll, Domain::poll_retiring] {
+        explore(4, move || {
+            let published = Published::new();
+            let reader = thread::spawn(|| published.read());
+            published.at.store(1, Ordering::Release);
+            let period = published.domain.start();
+            if poll(&published.domain, period) {
+                published.objects[0].with_mut(|_| ());
+            }
+            reader.join().expect("the reader ends");
+        });
+    }
 }
 
 /// One flush has the work in hand, the other finds none; or each some.

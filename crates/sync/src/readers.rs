@@ -19,24 +19,41 @@
 //! leaves. So leaving takes one off at every depth. Entering asks first: a CPU that has guessed the answer goes on
 //! while the store that left the section before is still under way, which an addition would wait for.
 //!
+//! *Without a barrier* one thing can be known: who has entered with a young stamp has left what was older. Threads that
+//! work enter all the time, so the other side looks first for young stamps, and there are only those left who idle. To these
+//! it takes a barrier, once: it *retires* them, and they are passed over until they come back.
+//!
+//! ```text
+//!   standing:   PRESENT --- is outside, it seems ---> SUSPECT --- barrier; is outside ---> RETIRED
+//!                  ^                                     |                                    |
+//!                  +---- the thread enters again: store, fence ------------------------------+
+//! ```
+//!
 //! # Invariants
 //! - L1 only the thread of a line's slot writes `word`; a guard never leaves its thread;
-//! - L2 a line lives as long as its table, so it may be looked at whenever.
+//! - L2 a line lives as long as its table, so it may be looked at whenever;
+//! - L3 one thread at a time makes lines SUSPECT and RETIRED; only a line's own thread makes it PRESENT.
 //!
 //! # Ordering
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
 //! | announce | `enter`: light barrier after the store | [`heavy_barrier`] before the scan | that we are inside |
 //! | leave | `leave`: Release store of `word` | Acquire load of `word` in the scan | that our loads are done |
+//! | young | `enter`: Release store of `word` | Acquire load of `word` in the scan | that our loads in older sections are done |
 //! | wake | `leave`: light barrier after the store | heavy barrier after `sleeper` is made odd | that we have left |
+//! | retire | who retires: Release exchange; `come_back`: Release store | Acquire load in the scan | that we had left; that we are back |
 //!
 //! *announce*, both interleavings: if the heavy barrier takes effect in the reader's thread before its store of
 //! `word`, its later loads see everything stored before the barrier; if after, the scan sees the store.
 //! *wake*, likewise: either the waiter sees that the reader left, or the reader sees the sleeper.
+//! *retire*, twice. Before: if the barrier takes effect in the reader's thread before it looks at `standing`, it finds itself
+//! suspected and comes back; if after, the scan sees it inside. After: both `come_back` and a scan have a fence, the one between
+//! its store and what the section loads, the other between what it unlinked and its load of `standing`. Either the scan finds
+//! the reader back, or the section sees what was unlinked.
 //!
 //! # Cost
 //! Entering and leaving: one store each to the thread's own line, which no other CPU writes except to sleep on
-//! it; no read-modify-write. A scan reads one line per thread slot ever used with this table.
+//! it or to retire its thread; no read-modify-write. A scan reads one line per thread slot ever used with this table.
 //!
 //! # Sources
 //! Desnoyers et al., "User-Level Implementations of Read-Copy Update" (2012), the membarrier flavour; membarrier(2).
@@ -72,17 +89,44 @@ pub(crate) struct Line {
     /// Odd while somebody sleeps, or is about to, until this thread leaves; the rest counts the wake-ups, so that
     /// a second waiter cannot make the first one miss the wake-up that was meant for both. *atomic (wake)*
     sleeper: AtomicU32,
+    /// [`PRESENT`], [`SUSPECT`] or [`RETIRED`]. *atomic (retire; L3)*
+    standing: AtomicU32,
+}
+
+/// The thread may be inside whenever it likes.
+const PRESENT: u32 = 0;
+/// As [`PRESENT`], and somebody is about to retire it.
+const SUSPECT: u32 = 1;
+/// The thread is outside until it says that it is back.
+const RETIRED: u32 = 2;
+
+/// What can be known of all threads without a barrier.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Scan {
+    /// All have passed.
+    Passed,
+    /// Somebody is inside.
+    Inside,
+    /// Somebody seemed to be outside, and may have been about to enter.
+    Unknown,
 }
 
 impl Line {
+    /// Nobody is inside.
+    #[cfg(not(feature = "loom"))]
+    const fn new() -> Line {
+        Line { word: AtomicU64::new(0), sleeper: AtomicU32::new(0), standing: AtomicU32::new(PRESENT) }
+    }
+
     /// As [`Readers::enter`], of the thread whose line this is, where membarrier(2) works.
     #[inline]
     fn enter(&self, stamp: impl FnOnce() -> u64) {
         // Relaxed: our own store (L1).
         let word = self.word.load(Ordering::Relaxed);
         let word = if is_inside(word) { deeper(word) } else { stamp() };
-        // Relaxed: the barrier orders it (announce).
-        self.word.store(word, Ordering::Relaxed);
+        // Release(young): our loads in older sections are done; pairs with Acquire(young) in the scan. The barrier orders it
+        // with the loads that follow (announce).
+        self.word.store(word, Ordering::Release);
         if !seeded(Mutant::AnnounceWithoutBarrier) {
             // Barrier(announce): pairs with heavy_barrier() before a scan.
             registered_barrier();
@@ -100,6 +144,41 @@ impl Line {
         // Relaxed: only this thread needs to see the mark.
         self.sleeper.fetch_or(FENCED, Ordering::Relaxed);
         light_barrier();
+    }
+
+    /// To be called after each entering by those who are retired: tells that the thread, whose line this is, is back.
+    #[inline]
+    pub(crate) fn come_back(&self) {
+        // Relaxed: the barrier in enter() orders it (retire).
+        if self.standing.load(Ordering::Relaxed) != PRESENT && !seeded(Mutant::RetiredAndInside) {
+            self.come_back_slowly();
+        }
+    }
+
+    #[cold]
+    fn come_back_slowly(&self) {
+        // Release(retire): who finds us back finds that we are inside; pairs with Acquire(retire) in scan().
+        self.standing.store(PRESENT, Ordering::Release);
+        // SeqCst(retire): pairs with the fence in scan().
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the thread is outside until it says that it is back.
+    fn is_retired(&self) -> bool {
+        // Acquire(retire): pairs with Release(retire) in retire_suspect(), and in come_back().
+        self.standing.load(Ordering::Acquire) == RETIRED
+    }
+
+    /// As far as can be seen, the thread is outside: it is about to be retired.
+    fn suspect(&self) {
+        // Relaxed: the barrier orders it (retire).
+        self.standing.store(SUSPECT, Ordering::Relaxed);
+    }
+
+    /// Retires the thread if it is suspected and has not come back. It was seen outside after the barrier.
+    fn retire_suspect(&self) {
+        // Release(retire): that it had left, as we have seen; pairs with Acquire(retire) in is_retired().
+        _ = self.standing.compare_exchange(SUSPECT, RETIRED, Ordering::Release, Ordering::Relaxed);
     }
 
     /// As [`Readers::enter`] where something else than the barrier orders the store before every scan.
@@ -184,11 +263,7 @@ impl Readers {
     /// Nobody is inside.
     #[cfg(not(feature = "loom"))]
     pub(crate) const fn new() -> Self {
-        Readers {
-            near: [const { CachePadded::new(Line { word: AtomicU64::new(0), sleeper: AtomicU32::new(0) }) };
-                NEAR],
-            far: SlotTable::new(),
-        }
+        Readers { near: [const { CachePadded::new(Line::new()) }; NEAR], far: SlotTable::new() }
     }
 
     /// Nobody is inside.
@@ -256,6 +331,47 @@ impl Readers {
     pub(crate) fn all(&self, passed: impl Fn(u64) -> bool) -> bool {
         // Acquire(leave): pairs with Release(leave) in leave().
         self.lines().all(|line| passed(line.word.load(Ordering::Acquire)))
+    }
+
+    /// Whether all threads have passed that are not retired: those whose words are young, as who began after what the caller
+    /// has changed.
+    pub(crate) fn scan(&self, is_young: impl Fn(u64) -> bool) -> Scan {
+        // SeqCst(retire): pairs with the fence in come_back().
+        fence(Ordering::SeqCst);
+        let mut scan = Scan::Passed;
+        for line in self.lines().filter(|line| !line.is_retired()) {
+            // Acquire(young, leave): pairs with Release in enter() and leave().
+            match line.word.load(Ordering::Acquire) {
+                word if is_young(word) => {}
+                word if is_inside(word) => return Scan::Inside,
+                _ => scan = Scan::Unknown,
+            }
+        }
+        scan
+    }
+
+    /// As [`scan`](Self::scan), at the price of a barrier, so that all who are outside have passed: whether all have. Retires
+    /// those who seem to idle. One thread at a time may call it (L3).
+    pub(crate) fn retire(&self, is_young: impl Fn(u64) -> bool) -> bool {
+        for line in self.lines().filter(|line| !line.is_retired()) {
+            // Relaxed: a hint of whom to retire.
+            let word = line.word.load(Ordering::Relaxed);
+            if !is_young(word) && !is_inside(word) {
+                line.suspect();
+            }
+        }
+        // Barrier(announce, retire): pairs with the light barrier in enter().
+        heavy_barrier();
+        let mut have_passed = true;
+        for line in self.lines().filter(|line| !line.is_retired()) {
+            // Acquire(young, leave): as in scan().
+            match line.word.load(Ordering::Acquire) {
+                word if is_young(word) => {}
+                word if is_inside(word) => have_passed = false,
+                _ => line.retire_suspect(),
+            }
+        }
+        have_passed
     }
 
     /// Waits until `passed` has held of every word. Call [`heavy_barrier`] before.

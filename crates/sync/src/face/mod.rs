@@ -66,6 +66,8 @@ pub enum Mutant {
     PhantomLeavesQuietly,
     /// A reader announces itself and goes on without the light barrier.
     AnnounceWithoutBarrier,
+    /// A reader that was retired enters and does not say that it is back.
+    RetiredAndInside,
     /// The owner of an owner lock announces itself and goes on without the light barrier.
     OwnerWithoutBarrier,
     /// A sequence lock's reader looks at the sequence again without the fence after its loads.

@@ -3,14 +3,16 @@
 //! # Theory
 //! Each thread gathers its work in a bag of its own. When a batch is full, it is set aside until a grace period is over
 //! that was started after that, by whichever thread; batches whose time has come are done by the thread that fills a
-//! later one. A thread that fills the next batch, and finds that meanwhile nobody has started a period for the one
-//! before, starts it; one that finds that nobody has come to its end in [`PATIENCE`] batches starts its own. So in the time
-//! in which each thread fills a batch, about one period is started, not one for each thread:
+//! later one. A thread that fills a batch, and finds that nobody has started a period since its oldest one was full, starts
+//! it; one that finds that nobody has come to its end in [`PATIENCE`] batches starts its own:
 //!
 //! ```text
-//!   thread 0   [ batch ][ batch: starts ][ batch: sees the end ]     the period frees all four batches that
-//!   thread 1     [ batch ][ batch        ][ batch                    were full before it started
+//!   thread 0   [ batch: starts ][ batch: sees the end     the period frees both batches that
+//!   thread 1     [ batch        ][ batch                  were full before it started
 //! ```
+//!
+//! By the time of the next batch all threads that work have begun another section, so that a period costs no barrier unless
+//! some thread has begun to idle ([`Domain::poll_retiring`]).
 //!
 //! Nobody waits, unless as many as [`BATCHES_MAX`] batches of one thread are set aside: then that thread waits for the
 //! oldest, which bounds the memory to `threads * BATCH * BATCHES_MAX` objects. (Inside a read section it
@@ -26,7 +28,7 @@
 //!
 //! # Cost
 //! `defer`: one uncontended mutex, and an allocation if the work captures more than a word; one read-modify-write of a
-//! line of all per [`BATCH`] calls; one grace period's start per two batches of a thread alone, or per batch of many.
+//! line of all per [`BATCH`] calls; at most one grace period's start per batch.
 
 use super::work::Work;
 use super::{Domain, GracePeriod};
@@ -34,14 +36,10 @@ use crate::face::{SHRUNK, thread};
 use crate::{LockClass, Mutex, MutexGuard};
 use std::collections::VecDeque;
 
-/// How many pieces of work share a grace period: its barrier interrupts every CPU that runs a thread of the process, so
-/// a thread that removes a name a microsecond does that 4,000 times a second, not 16,000 times as with 64
-/// (`examples/defer.rs`, the table in DESIGN.md).
-pub(super) const BATCH: usize = if SHRUNK { 2 } else { 256 };
-/// How many batches, the one that waits included, a thread fills before it starts the period that this waits for, if
-/// nobody else does.
-const FILLED_BEFORE_START: usize = if SHRUNK { 1 } else { 2 };
-/// How many are filled before it starts one although somebody else did: that one may be idle, and not look for its end.
+/// How many pieces of work share a grace period (`examples/defer.rs`, the table in DESIGN.md).
+pub(super) const BATCH: usize = if SHRUNK { 2 } else { 128 };
+/// How many batches, the one that waits included, a thread fills before it starts the period that this waits for although
+/// somebody else did: that one may be idle, and not look for its end.
 const PATIENCE: usize = 4;
 /// How many batches of one thread may wait before that thread waits.
 const BATCHES_MAX: usize = if SHRUNK { 2 } else { 16 };
@@ -133,7 +131,7 @@ impl Domain {
         {
             self.wait(period);
         }
-        let over = started.is_some_and(|period| self.poll(period));
+        let over = started.is_some_and(|period| self.poll_retiring(period));
         let mut bag = self.reclaim(slot);
         if over && bag.started == started {
             bag.started = None;
@@ -143,7 +141,7 @@ impl Domain {
         drop(bag);
         // Outside the mutex: a system call.
         let period = match self.has_started(number) {
-            false if filled >= FILLED_BEFORE_START => self.start_first(number),
+            false => self.start_first(number),
             true if filled >= PATIENCE => Some(self.start()),
             _ => return,
         };

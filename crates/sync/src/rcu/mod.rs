@@ -13,9 +13,9 @@
 //! ```
 //!
 //! Every section is stamped with the domain's *epoch*; a grace period moves the epoch on and waits for the
-//! sections with an older stamp. Sections that begin while it waits do not prolong it. A section that took
-//! its stamp before the epoch moved and announced it after the scan is harmless: by *announce* its loads come
-//! after the barrier, so it sees the unlink.
+//! sections with an older stamp. Sections that begin while it waits do not prolong it. A thread whose stamp is that of the
+//! period has passed, and that can be seen without a barrier: so where all threads work none is interrupted. Those who were
+//! last inside before, and idle since, are retired by one barrier (`readers.rs`), and cost no other until they are back.
 //!
 //! Periods are numbered in `order`, and who has unlinked may ask there for the number of the next. A period with that number
 //! or a later one frees for him, whoever starts it: so threads that defer share periods, and the epoch's line, which every
@@ -33,7 +33,7 @@
 //! # Ordering
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
-//! | announce, leave | see `readers.rs` | | a section's begin and end |
+//! | announce, leave, young, retire | see `readers.rs` | | a section's begin and end |
 //! | order | [`Domain::start`] | [`Domain::start`] | unlinks before a period was started |
 //! | epoch | [`Domain::start`] | [`Domain::read`] | these and those before older periods |
 //! | completed | [`Domain::poll`] | [`Domain::poll`] | that all older sections have ended |
@@ -45,8 +45,8 @@
 //!
 //! # Cost
 //! A section: two stores to the thread's own line, one load of the epoch (written once per grace period). A
-//! grace period: one membarrier(2), two read-modify-writes, one load per thread slot; the length of the longest
-//! section. Asking for a number: a fence and a load of a line that each period writes once.
+//! grace period: two read-modify-writes, one load per thread slot, one membarrier(2) where a thread is idle that was not
+//! before; the length of the longest section, and until all who work have begun another. Asking for a number: a fence and a load of a line that each period writes once.
 //!
 //! # Sources
 //! McKenney and Slingwine, "Read-Copy Update" (1998); Desnoyers et al. (2012); the kernel's RCU API, whose names these are.
@@ -61,11 +61,12 @@ pub use cell::RcuCell;
 
 use self::defer::Bag;
 
+use crate::Mutex;
 use crate::face::atomic::{AtomicU64, Ordering, fence};
 use crate::face::{CachePadded, SlotTable, const_new};
 #[cfg(not(feature = "loom"))]
 use crate::face::{Host, PerHost};
-use crate::readers::{Line, Readers, heavy_barrier, is_inside};
+use crate::readers::{Line, Readers, Scan, heavy_barrier, is_inside};
 use std::marker::PhantomData;
 
 /// The distance of two epochs; the bits below count the depth of a section.
@@ -82,6 +83,8 @@ pub struct Domain {
     epoch: CachePadded<AtomicU64>,
     /// The newest epoch whose grace period is over. *atomic (completed)*
     completed: CachePadded<AtomicU64>,
+    /// Held by who retires readers.
+    retiring: Mutex<()>,
     /// What each thread wants done later. *each protected by its mutex*
     bags: SlotTable<CachePadded<Bag>>,
     /// How many pieces of work share a grace period. *immutable*
@@ -128,6 +131,7 @@ impl Domain {
                 order: CachePadded::new(AtomicU64::new(STEP | 1)),
                 epoch: CachePadded::new(AtomicU64::new(STEP | 1)),
                 completed: CachePadded::new(AtomicU64::new(0)),
+                retiring: Mutex::new(()),
                 bags: SlotTable::new(),
                 batch,
             }
@@ -140,6 +144,7 @@ impl Domain {
         // Acquire(epoch): whoever is stamped with an epoch sees the unlinks before it; pairs with Release(epoch)
         // in start().
         let line = self.readers.enter(|| self.epoch.load(Ordering::Acquire));
+        line.come_back();
         Guard { domain: self, line, marker: PhantomData }
     }
 
@@ -175,8 +180,6 @@ impl Domain {
         fence(Ordering::SeqCst);
         // Release(epoch): all that; pairs with Acquire(epoch) in read(). A newer period may have moved it further.
         self.epoch.fetch_max(target, Ordering::Release);
-        // Barrier(announce): pairs with the light barrier in Line::enter().
-        heavy_barrier();
         GracePeriod(target)
     }
 
@@ -201,13 +204,36 @@ impl Domain {
         self.completed.load(Ordering::Acquire) >= number
     }
 
-    /// Whether `period` is over; does not wait.
+    /// Whether `period` is over; does not wait. If that cannot be seen otherwise it takes a barrier, which interrupts every CPU.
     pub fn poll(&self, period: GracePeriod) -> bool {
+        self.poll_with(period, |is_young| {
+            // Barrier(announce): pairs with the light barrier in Line::enter().
+            heavy_barrier();
+            self.readers.all(|word| !is_inside(word) || is_young(word))
+        })
+    }
+
+    /// As [`poll`](Self::poll), for who asks so long after the period was started that all who work have begun another
+    /// section: others are taken to idle, and cost no further barrier until they are back.
+    pub fn poll_retiring(&self, period: GracePeriod) -> bool {
+        self.poll_with(period, |is_young| {
+            // If somebody else is at it, the next to ask may find that it was enough.
+            self.retiring.try_lock().is_some_and(|_alone| self.readers.retire(is_young))
+        })
+    }
+
+    /// As [`poll`](Self::poll); `in_doubt` is asked when it cannot be seen whether somebody is inside.
+    fn poll_with(&self, period: GracePeriod, in_doubt: impl FnOnce(&dyn Fn(u64) -> bool) -> bool) -> bool {
         let GracePeriod(target) = period;
         if self.is_over(target) {
             return true;
         }
-        let over = self.readers.all(|word| has_passed(word, target));
+        let is_young = |word| is_of_period(word, target);
+        let over = match self.readers.scan(is_young) {
+            Scan::Passed => true,
+            Scan::Inside => false,
+            Scan::Unknown => in_doubt(&is_young),
+        };
         if over {
             self.complete(target);
         }
@@ -220,9 +246,11 @@ impl Domain {
     /// Inside a read section of this domain: it would wait for itself.
     pub fn wait(&self, period: GracePeriod) {
         self.refuse_readers();
-        let GracePeriod(target) = period;
-        if !self.is_over(target) {
-            self.readers.wait_for_all(|word| has_passed(word, target));
+        if !self.poll(period) {
+            let GracePeriod(target) = period;
+            // Barrier(announce): as in poll().
+            heavy_barrier();
+            self.readers.wait_for_all(|word| !is_inside(word) || is_of_period(word, target));
             self.complete(target);
         }
     }
@@ -248,9 +276,9 @@ impl Domain {
     }
 }
 
-/// Whether the reader whose line holds `word` cannot be in a section older than `target`.
-fn has_passed(word: u64, target: u64) -> bool {
-    !is_inside(word) || word >= target
+/// Whether the last section of the reader whose line holds `word` is stamped with the period `target` or a younger one.
+fn is_of_period(word: u64, target: u64) -> bool {
+    word / STEP >= target / STEP
 }
 
 impl Default for Domain {
@@ -358,6 +386,6 @@ pub(crate) mod tests {
             inside.wait();
             domain.synchronize();
         });
-        assert!(domain.readers.all(|word| !is_inside(word)));
+        assert_ne!(domain.readers.scan(|_| false), Scan::Inside);
     }
 }
