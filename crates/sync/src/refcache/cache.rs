@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 const WAYS: usize = if SHRUNK { 1 } else { 1024 };
 
 /// After so many counts a thread flushes its cache.
-pub(super) const TURNS: u32 = if SHRUNK { 2 } else { 2048 };
+pub(super) const TURNS: u32 = if SHRUNK { 2 } else { 1024 };
 
 /// With more objects under review a thread waits for others that lost their CPU while they counted.
 const REVIEWS_MAX: usize = if SHRUNK { 1 } else { 1024 };
