@@ -46,7 +46,8 @@
 //! # Cost
 //! A section: two stores to the thread's own line, one load of the epoch (written once per grace period). A
 //! grace period: two read-modify-writes, one load per thread slot, one membarrier(2) where a thread is idle that was not
-//! before; the length of the longest section, and until all who work have begun another. Asking for a number: a fence and a load of a line that each period writes once.
+//! before; the length of the longest section, and until all who work have begun another. Asking for a number: a fence and a
+//! load of a line that each period writes once.
 //!
 //! # Sources
 //! McKenney and Slingwine, "Read-Copy Update" (1998); Desnoyers et al. (2012); the kernel's RCU API, whose names these are.
@@ -246,7 +247,8 @@ impl Domain {
     /// Inside a read section of this domain: it would wait for itself.
     pub fn wait(&self, period: GracePeriod) {
         self.refuse_readers();
-        if !self.poll(period) {
+        // The barrier that is taken here does for those who are in doubt, too.
+        if !self.poll_with(period, |_| false) {
             let GracePeriod(target) = period;
             // Barrier(announce): as in poll().
             heavy_barrier();
