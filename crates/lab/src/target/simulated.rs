@@ -45,7 +45,7 @@ const HOT_PLACES: usize = 3;
 /// One run of `workload` on `cpus` CPUs of `machine`, a task for each, `ops` operations of each counted.
 ///
 /// # Errors
-/// Those of the calls, a wrong result, and what keeps the machine from ending.
+/// Those of the calls, a wrong result, what keeps the machine from ending, and a pass that ends before anything is counted.
 pub fn simulated_run(
     machine: &Machine,
     workload: &Workload,
@@ -70,6 +70,13 @@ pub fn simulated_run(
     on_every_cpu(machine, &seats, |_, worker| Ok(worker.task.prepare(&mut *worker.calls)?))?;
     let (cold, left) = (Cell::new(cpus), Cell::new(cpus));
     let report = on_every_cpu(machine, &seats, |cpu, worker| worker.work(cpu, ops, &cold, &left))?;
+    if seats.iter().any(|seat| seat.borrow().part.ops == 0) {
+        let warm_up = warm_up_ops(ops);
+        return Err(Failure::Failed(format!(
+            "{} has fewer operations in a pass than the {warm_up} that warm up for {ops}: ask for fewer with --ops",
+            workload.name
+        )));
+    }
     machine.prepare(cpus, || {
         for seat in &seats {
             let worker = &mut *seat.borrow_mut();
@@ -147,7 +154,7 @@ impl Worker {
     /// False when the pass has ended.
     fn warm_up(&mut self, cpu: &Cpu, ops: u64) -> Result<bool> {
         scatter(cpu);
-        for _ in 0..ops / 4 + 4 {
+        for _ in 0..warm_up_ops(ops) {
             if !self.step()? {
                 return Ok(false);
             }
@@ -169,6 +176,11 @@ impl Worker {
         self.part.cycles = cpu.now() - start;
         Ok(more)
     }
+}
+
+/// How many operations go before `ops` that are counted.
+fn warm_up_ops(ops: u64) -> u64 {
+    ops / 4 + 4
 }
 
 /// Waits until no CPU is `cold`. It looks from time to time, for the CPUs that run in between are to have no line in common
@@ -245,6 +257,15 @@ mod tests {
             assert_eq!(outcome.ops, 12, "{}", workload.name);
             assert!(outcome.ops_per_s > 0.0 && outcome.latency_ns.len() == 12);
         }
+    }
+
+    #[test]
+    fn a_pass_that_ends_before_anything_is_counted_is_an_error() {
+        let corpus = Arc::new(Corpus::generated(0));
+        let run = |ops| simulated_run(&Machine::named("uma-2"), find("DWTL").unwrap(), 1, ops, &corpus);
+        assert!(run(2_000).is_ok(), "a file of 1,024 blocks is cut 504 times to warm up, and then counted");
+        let error = run(8_000).err().expect("nothing is left to be counted");
+        assert!(error.to_string().contains("DWTL has fewer operations in a pass than the 2004"), "{error}");
     }
 
     #[test]
