@@ -207,33 +207,34 @@ impl Domain {
 
     /// Whether `period` is over; does not wait. If that cannot be seen otherwise it takes a barrier, which interrupts every CPU.
     pub fn poll(&self, period: GracePeriod) -> bool {
-        self.poll_with(period, |is_young| {
+        self.poll_with(period, |target| {
             // Barrier(announce): pairs with the light barrier in Line::enter().
             heavy_barrier();
-            self.readers.all(|word| !is_inside(word) || is_young(word))
+            self.readers.all(|word| has_passed(word, target))
         })
     }
 
     /// As [`poll`](Self::poll), for who asks so long after the period was started that all who work have begun another
     /// section: others are taken to idle, and cost no further barrier until they are back.
     pub fn poll_retiring(&self, period: GracePeriod) -> bool {
-        self.poll_with(period, |is_young| {
+        self.poll_with(period, |target| {
             // If somebody else is at it, the next to ask may find that it was enough.
-            self.retiring.try_lock().is_some_and(|_alone| self.readers.retire(is_young))
+            let alone = self.retiring.try_lock();
+            alone.is_some_and(|_alone| self.readers.retire(|word| is_of_period(word, target)))
         })
     }
 
-    /// As [`poll`](Self::poll); `in_doubt` is asked when it cannot be seen whether somebody is inside.
-    fn poll_with(&self, period: GracePeriod, in_doubt: impl FnOnce(&dyn Fn(u64) -> bool) -> bool) -> bool {
+    /// As [`poll`](Self::poll); `in_doubt` is asked, with the period's number, when it cannot be seen whether somebody is
+    /// inside.
+    fn poll_with(&self, period: GracePeriod, in_doubt: impl FnOnce(u64) -> bool) -> bool {
         let GracePeriod(target) = period;
         if self.is_over(target) {
             return true;
         }
-        let is_young = |word| is_of_period(word, target);
-        let over = match self.readers.scan(is_young) {
+        let over = match self.readers.scan(|word| is_of_period(word, target)) {
             Scan::Passed => true,
             Scan::Inside => false,
-            Scan::Unknown => in_doubt(&is_young),
+            Scan::Unknown => in_doubt(target),
         };
         if over {
             self.complete(target);
@@ -252,7 +253,7 @@ impl Domain {
             let GracePeriod(target) = period;
             // Barrier(announce): as in poll().
             heavy_barrier();
-            self.readers.wait_for_all(|word| !is_inside(word) || is_of_period(word, target));
+            self.readers.wait_for_all(|word| has_passed(word, target));
             self.complete(target);
         }
     }
@@ -276,6 +277,12 @@ impl Domain {
         // Release(completed): pairs with Acquire(completed) in is_over(). Acquire: hands on what others saw.
         self.completed.fetch_max(target, Ordering::AcqRel);
     }
+}
+
+/// Whether the reader whose line holds `word` cannot be in a section older than `target`. That it is outside is known after a
+/// barrier only.
+fn has_passed(word: u64, target: u64) -> bool {
+    !is_inside(word) || is_of_period(word, target)
 }
 
 /// Whether the last section of the reader whose line holds `word` is stamped with the period `target` or a younger one.

@@ -264,10 +264,10 @@ impl World {
         self.own(shard).dead = dead;
     }
 
-    /// Flushes the caches that have not been flushed in `epoch`, if it is not over, for their threads; those in the middle of counting if
-    /// it `waits`, and then also for others who do this. What they have to review is left to them, so that memory stays
-    /// with the thread that made it; but the caller, whose shard is `own`, takes over from threads that have counted
-    /// nothing in the whole epoch. These are no more waited for until they count again.
+    /// Flushes the caches that have not been flushed in `epoch`, if it is not over, for their threads; those in the
+    /// middle of counting if it `waits`, and then also for others who do this. What they have to review is left to them,
+    /// so that memory stays with the thread that made it; but the caller, whose shard is `own`, takes over from threads
+    /// that have counted nothing in the whole epoch. These are no more waited for until they count again.
     fn flush_laggards(&self, own: &Shard, epoch: Epoch, waits: bool) {
         let known = match waits {
             true => self.known.lock(),
