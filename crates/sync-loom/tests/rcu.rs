@@ -183,35 +183,46 @@ impl Drop for Canary {
 #[test]
 fn a_replaced_value_is_dropped_only_after_its_readers() {
     explore(3, || {
-        let cell = Arc::new(RcuCell::new(Box::leak(Box::default()), Canary::new()));
+        let domain = &*Box::leak(Box::new(Domain::new()));
+        let cell = Arc::new(RcuCell::new(domain, Canary::new()));
         let other = cell.clone();
         let reader = thread::spawn(move || {
             let guard = other.read();
             assert_eq!(other.load(&guard).0.load(Ordering::Relaxed), 1, "freed under a reader");
         });
-        // A batch is two, so the second replacement starts a grace period.
-        cell.replace(Canary::new());
-        cell.replace(Canary::new());
+        // A batch is two: the second is full and the first asks for a period, the third and it is over.
+        (0..2).for_each(|_| cell.replace(Canary::new()));
+        (0..4).for_each(|_| domain.defer(|| ()));
         reader.join().expect("the reader ends");
     });
 }
 
-/// The remover asks for the number of the next period, which the reader starts and sees to its end before it reads.
-#[test]
-fn what_was_deferred_is_done_after_a_period_that_another_started() {
+/// The remover asks for the number of the next period, which the reader starts before it reads, as `starts` does it.
+fn done_after_a_period_of_another(starts: fn(&Domain), deferred: usize) {
     seed_mutant(None);
-    explore(3, || {
+    explore(3, move || {
         let domain = &*Box::leak(Box::new(Domain::new()));
         let cell = Arc::new(RcuCell::new(domain, Canary::new()));
         let other = cell.clone();
         let reader = thread::spawn(move || {
-            domain.synchronize();
+            starts(domain);
             let guard = domain.read();
             assert_eq!(other.load(&guard).0.load(Ordering::Relaxed), 1, "freed under a reader");
         });
         cell.replace(Canary::new());
-        // A batch is two: the first is full, and the second looks whether that may be done.
-        (0..3).for_each(|_| domain.defer(|| ()));
+        (0..deferred).for_each(|_| domain.defer(|| ()));
         reader.join().expect("the reader ends");
     });
+}
+
+#[test]
+fn what_was_deferred_is_done_after_a_period_that_another_saw_to_its_end() {
+    // A batch is two: the first is full, and the second looks whether that may be done.
+    done_after_a_period_of_another(Domain::synchronize, 3);
+}
+
+#[test]
+fn what_was_deferred_is_done_after_a_period_that_another_only_started() {
+    // The second batch finds that it was started, the third whether it is over.
+    done_after_a_period_of_another(|domain| _ = domain.start(), 5);
 }

@@ -2,16 +2,21 @@
 //!
 //! # Theory
 //! Each thread gathers its work in a bag of its own. When a batch is full, it is set aside until a grace period is over
-//! that was started after that, by whichever thread; batches whose time has come are done by the thread that fills a
-//! later one. A thread that fills a batch, and finds that nobody has started a period since its oldest one was full, starts
-//! it; one that finds that nobody has come to its end in [`PATIENCE`] batches starts its own:
+//! that was started after that, by whichever thread. Once in each later batch the thread *looks* what has become of those that
+//! are set aside, and does the work whose time has come. If it finds that nobody has started a period since its oldest batch
+//! was full, it starts it, and looks for its end the next time:
 //!
 //! ```text
-//!   thread 0   [ batch: starts ][ batch: sees the end     the period frees both batches that
-//!   thread 1     [ batch        ][ batch                  were full before it started
+//!   thread 0   [ batch ]--look: starts---[ batch ]--look: sees the end     the period frees both batches
+//!   thread 1    [ batch ]------look: has started-[ batch ]---look          that were full before it started
 //! ```
 //!
-//! By the time of the next batch all threads that work have begun another section, so that a period costs no barrier unless
+//! *When it looks.* Each period costs all readers a load of the new epoch, one after the other: the more CPUs, the longer. So
+//! the more CPUs, the more pieces of work after its batch was full does a thread look: for that long all share one period.
+//! Likewise one thread at a time looks at the lines of all readers. If the one that has started a period does not come to see
+//! its end, another that waits for it in vain for [`PATIENCE`] batches looks in its place.
+//!
+//! By the time of the next look all threads that work have begun another section, so that a period costs no barrier unless
 //! some thread has begun to idle ([`Domain::poll_retiring`]).
 //!
 //! Nobody waits, unless as many as [`BATCHES_MAX`] batches of one thread are set aside: then that thread waits for the
@@ -27,20 +32,20 @@
 //! another thread takes the batch, by the bag's mutex.
 //!
 //! # Cost
-//! `defer`: one uncontended mutex, and an allocation if the work captures more than a word; one read-modify-write of a
-//! line of all per [`BATCH`] calls; at most one grace period's start per batch.
+//! `defer`: one uncontended mutex, and an allocation if the work captures more than a word; a look per [`BATCH`] calls, which
+//! loads two lines of all, and starts at most one grace period.
 
 use super::work::Work;
 use super::{Domain, GracePeriod};
-use crate::face::{SHRUNK, thread};
+use crate::face::{SHRUNK, cpu, thread};
 use crate::{LockClass, Mutex, MutexGuard};
 use std::collections::VecDeque;
 
 /// How many pieces of work share a grace period (`examples/defer.rs`, the table in DESIGN.md).
 pub(super) const BATCH: usize = if SHRUNK { 2 } else { 128 };
-/// How many batches, the one that waits included, a thread fills before it starts the period that this waits for although
-/// somebody else did: that one may be idle, and not look for its end.
-const PATIENCE: usize = 4;
+/// How many batches, the one that waits included, a thread fills before it looks for the end of a period that somebody else has
+/// started: that one may be idle.
+const PATIENCE: usize = if SHRUNK { 1 } else { 4 };
 /// How many batches of one thread may wait before that thread waits.
 const BATCHES_MAX: usize = if SHRUNK { 2 } else { 16 };
 
@@ -59,8 +64,10 @@ struct Contents {
     spare: Vec<Vec<Work>>,
     /// Oldest first.
     batches: VecDeque<Batch>,
-    /// The last that this thread started, unless it is known to be over.
-    started: Option<GracePeriod>,
+    /// How many pieces are in the open batch when the thread looks what has become of the others; 0 before there are any.
+    looks_at: usize,
+    /// Whose end this thread looks for, which started it or waits for it.
+    awaited: Option<GracePeriod>,
     /// How many takings of work the thread has in hand, one inside the other.
     in_hand: u32,
     /// How often it has had none in hand again.
@@ -117,36 +124,40 @@ impl Domain {
         let slot = thread::slot();
         let mut bag = self.bags.get(slot).lock();
         bag.open.push(Work::new(work));
-        if bag.open.len() < self.batch {
+        let looks = bag.open.len() == bag.looks_at;
+        if bag.open.len() == self.batch {
+            bag.looks_at = cpu::possible().min(self.batch);
+            let room = bag.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.batch));
+            let work = std::mem::replace(&mut bag.open, room);
+            bag.batches.push_back(Batch { from_period: self.next_period(), work });
+        }
+        if !looks {
             return;
         }
-        let room = bag.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.batch));
-        let work = std::mem::replace(&mut bag.open, room);
-        bag.batches.push_back(Batch { from_period: self.next_period(), work });
-        let (started, full) = (bag.started, bag.batches.len() > BATCHES_MAX);
+        let (awaited, full) = (bag.awaited, bag.batches.len() > BATCHES_MAX);
         drop(bag);
-        if let Some(period) = started
+        if let Some(period) = awaited
             && full
             && !self.is_reading()
         {
             self.wait(period);
         }
-        let over = started.is_some_and(|period| self.poll_retiring(period));
+        let over = awaited.is_some_and(|period| self.poll_retiring(period));
         let mut bag = self.reclaim(slot);
-        if over && bag.started == started {
-            bag.started = None;
+        if over && bag.awaited == awaited {
+            bag.awaited = None;
         }
         let oldest = bag.batches.front().map(|oldest| (oldest.from_period, bag.batches.len()));
-        let Some((number, filled)) = oldest.filter(|_| bag.started.is_none()) else { return };
+        let Some((number, filled)) = oldest.filter(|_| bag.awaited.is_none()) else { return };
         drop(bag);
-        // Outside the mutex: a system call.
+        // Outside the mutex: it may wait for the line of all.
         let period = match self.has_started(number) {
             false => self.start_first(number),
-            true if filled >= PATIENCE => Some(self.start()),
+            true if filled >= PATIENCE => Some(GracePeriod(number)),
             _ => return,
         };
         if period.is_some() {
-            self.bags.get(slot).lock().started = period;
+            self.bags.get(slot).lock().awaited = period;
         }
     }
 

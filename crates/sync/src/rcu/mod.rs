@@ -193,9 +193,11 @@ impl Domain {
         self.order.load(Ordering::Relaxed) + STEP
     }
 
-    /// Whether a period numbered `number` or later was started.
+    /// Whether a period numbered `number` or later was started, or is about to be announced. Who finds that it was may look for
+    /// its end.
     pub(crate) fn has_started(&self, number: u64) -> bool {
-        // Relaxed: a hint.
+        // Relaxed: a hint. For who looks for the end the fence in scan() stands for the one in announce() (next): whoever asks
+        // for a number after it finds this period started, and the sections that are left see what was unlinked before it.
         self.order.load(Ordering::Relaxed) >= number
     }
 
@@ -217,11 +219,13 @@ impl Domain {
     /// As [`poll`](Self::poll), for who asks so long after the period was started that all who work have begun another
     /// section: others are taken to idle, and cost no further barrier until they are back.
     pub fn poll_retiring(&self, period: GracePeriod) -> bool {
-        self.poll_with(period, |target| {
-            // If somebody else is at it, the next to ask may find that it was enough.
-            let alone = self.retiring.try_lock();
-            alone.is_some_and(|_alone| self.readers.retire(|word| is_of_period(word, target)))
-        })
+        if self.is_over(period.0) {
+            return true;
+        }
+        // Hundreds that look at hundreds of lines would take them from each other. If somebody is at it, the next to ask may
+        // find that it was enough.
+        let Some(_alone) = self.retiring.try_lock() else { return false };
+        self.poll_with(period, |target| self.readers.retire(|word| is_of_period(word, target)))
     }
 
     /// As [`poll`](Self::poll); `in_doubt` is asked, with the period's number, when it cannot be seen whether somebody is
