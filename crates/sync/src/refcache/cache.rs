@@ -1,7 +1,7 @@
 //! Cache: what one thread has counted and not yet added to the global counts, and its queue of reviews.
 
 use super::object::{Object, Verdict};
-use super::rounds::{Epoch, Rounds};
+use super::rounds::{Epoch, Round, Rounds};
 use crate::face::atomic::{Ordering, fence};
 use crate::face::{SHRUNK, const_new};
 use crate::fibonacci;
@@ -10,11 +10,13 @@ use std::collections::VecDeque;
 /// How many objects a cache holds counts of: a power of two.
 const WAYS: usize = if SHRUNK { 1 } else { 1024 };
 
-/// After so many counts a thread flushes its cache.
+/// After so many counts a thread flushes its cache, ...
 pub(super) const TURNS: u32 = if SHRUNK { 2 } else { 1024 };
-
-/// With more objects under review a thread waits for others that lost their CPU while they counted.
-const REVIEWS_MAX: usize = if SHRUNK { 1 } else { 1024 };
+/// ... or after so many for each member where that is more: all flushes of an epoch write one line, one after the other.
+const TURNS_A_MEMBER: u32 = if SHRUNK { 0 } else { 8 };
+/// A thread that has counted so often since its first flush in an epoch waits no longer for the others. It is not done at the
+/// second flush because the barrier that it takes interrupts every CPU.
+pub(super) const PATIENCE: u32 = if SHRUNK { TURNS } else { 4 * TURNS };
 
 /// How many caches may keep counts over their flushes.
 #[derive(Clone, Copy)]
@@ -32,6 +34,12 @@ impl Keepers {
     fn keep(self, object: Object, delta: i64) -> bool {
         self.0 > 0 && object.spares(delta, self.0)
     }
+}
+
+/// After how many counts a thread flushes its cache, where there are so many members.
+pub(super) fn turns(members: u32) -> u32 {
+    // There are fewer members than 2^22.
+    TURNS.max(members * TURNS_A_MEMBER)
 }
 
 /// A count of one object.
@@ -98,9 +106,9 @@ impl Cache {
         self.ways.is_some()
     }
 
-    /// Makes room for counts. The first flush is due `later` turns later than others.
-    pub(super) fn enlist(&mut self, later: u32) {
-        self.turns_left = (TURNS + later).cast_signed();
+    /// Makes room for counts. The first flush is due after `turns`.
+    pub(super) fn enlist(&mut self, turns: u32) {
+        self.turns_left = turns.cast_signed();
         self.turns_left_at_flush = self.turns_left;
         self.ways = Some(Box::new([Way::EMPTY; WAYS]));
         self.used = Vec::with_capacity(WAYS);
@@ -111,9 +119,16 @@ impl Cache {
         self.turns_left == self.turns_left_at_flush
     }
 
-    /// Whether more waits for the end of reviews than a thread should keep.
-    pub(super) fn is_crowded(&self) -> bool {
-        self.reviews.len() > REVIEWS_MAX
+    /// Whether the owner, at a flush, has waited for the end of the epoch for as long as it should where there are so many members.
+    pub(super) fn is_out_of_patience(&self, members: u32) -> bool {
+        self.again >= PATIENCE.div_ceil(turns(members))
+    }
+
+    /// Whether more waits for the end of reviews than one of so many members should keep: with more, a thread waits for others
+    /// that lost their CPU while they counted.
+    pub(super) fn is_crowded(&self, members: u32) -> bool {
+        // Hundreds have more at all times, since an epoch takes longer.
+        self.reviews.len() > turns(2 * members) as usize
     }
 
     /// Whether the owner should flush it.
@@ -168,8 +183,8 @@ impl Cache {
 
     /// The owner is about to flush it: for so many counts it need not again. (If somebody else flushes it, the owner's turn comes
     /// nonetheless: what is under review here is looked at by him alone.)
-    pub(super) fn begin_turns(&mut self) {
-        self.turns_left = TURNS.cast_signed();
+    pub(super) fn begin_turns(&mut self, members: u32) {
+        self.turns_left = turns(members).cast_signed();
     }
 
     /// Gives up all counts, but for those that one of `caches` may keep.
@@ -198,10 +213,14 @@ impl Cache {
         }
     }
 
-    /// Moves to `dead` the objects that are dead by the end of the epoch before `now`.
-    pub(super) fn review(&mut self, now: Epoch, dead: &mut Vec<Object>) {
-        while let Some((began, object)) = self.reviews.front().copied()
-            && now.is_two_after(began)
+    /// Moves to `dead` objects that are dead by the end of the epoch before `now`: twice as many as the owner can drop between
+    /// two flushes, for he may have taken over those of hundreds of threads, and who counts a reference cannot be held up until
+    /// all these are freed.
+    pub(super) fn review(&mut self, now: Round, dead: &mut Vec<Object>) {
+        let dead_max = 2 * turns(now.members()) as usize;
+        while dead.len() < dead_max
+            && let Some((began, object)) = self.reviews.front().copied()
+            && now.epoch().is_two_after(began)
         {
             self.reviews.pop_front();
             match object.review() {

@@ -37,10 +37,10 @@
 //! And nothing lives for ever: when no reference is left, all cached counts together are the opposite of the global one,
 //! the negative ones that may be kept are at most half of that, and so each epoch at least halves it.
 //!
-//! There is no thread in the background: every `TURNS` counts a thread flushes its cache and looks whether it was
-//! the last of the epoch. One that comes by for the fifth time in an epoch flushes the caches of all laggards. A laggard that
-//! has counted nothing in a whole epoch is *retired*: its cache is no more waited for until its owner counts again, and who
-//! retired it takes over its reviews. Objects are otherwise freed by the thread in whose cache their count came to 0, mostly
+//! There is no thread in the background: every `TURNS` counts, and more rarely among hundreds, a thread flushes its cache and
+//! looks whether it was the last of the epoch. One that has counted `PATIENCE` times more in an epoch flushes the caches of all
+//! laggards. A laggard that has counted nothing in a whole epoch is *retired*: its cache is no more waited for until its owner
+//! counts again, and who retired it takes over its reviews, to free what is dead in parts. Objects are otherwise freed by the thread in whose cache their count came to 0, mostly
 //! the one that made them. Each thread's garbage is thus some times `TURNS` objects, and as much
 //! more as is dropped until one that lost its CPU while it counted has it again.
 //!

@@ -103,9 +103,9 @@ impl Rounds {
         Round(self.0.fetch_add(MEMBER + PENDING, Ordering::AcqRel))
     }
 
-    /// A member was flushed for the first time in the epoch.
-    pub(super) fn flushed(&self) {
-        self.count_down(PENDING);
+    /// A member was flushed for the first time in the epoch; returns the round as it is then.
+    pub(super) fn flushed(&self) -> Round {
+        self.count_down(PENDING)
     }
 
     /// As [`flushed`](Self::flushed), and is a member no more.
@@ -113,24 +113,26 @@ impl Rounds {
         self.count_down(MEMBER + PENDING);
     }
 
-    fn count_down(&self, by: u64) {
+    fn count_down(&self, by: u64) -> Round {
         // AcqRel(flushed): the counts that the member gave up, handed on to the last; pairs with itself.
         let before = self.0.fetch_sub(by, Ordering::AcqRel);
-        self.end_if_all_flushed(Round(before - by));
+        self.end_if_all_flushed(Round(before - by))
     }
 
-    /// Begins the next epoch if nobody is pending in `round` and it still lasts. If it does not, somebody has joined, who
-    /// does this later, or was flushed after us, and does it now.
-    fn end_if_all_flushed(&self, round: Round) {
+    /// Begins the next epoch if nobody is pending in `round` and it still lasts; returns the round after that. If it does not
+    /// last, somebody has joined, who does this later, or was flushed after us, and does it now.
+    fn end_if_all_flushed(&self, round: Round) -> Round {
         if round.pending() > 0 {
-            return;
+            return round;
         }
+        let next = round.next();
         // AcqRel(epoch): all flushes of this epoch; pairs with itself and with Acquire(epoch) in now().
-        let ended = self.0.compare_exchange(round.0, round.next().0, Ordering::AcqRel, Ordering::Relaxed);
-        if ended.is_ok() {
-            // SeqCst(review): pairs with the fence in Cache::flush().
-            fence(Ordering::SeqCst);
+        if self.0.compare_exchange(round.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return round;
         }
+        // SeqCst(review): pairs with the fence in Cache::flush().
+        fence(Ordering::SeqCst);
+        next
     }
 }
 

@@ -1,8 +1,8 @@
 //! Worlds: the caches that count one set of objects, and the epochs in which all of them are flushed.
 
-use super::cache::{Cache, Keepers, TURNS};
+use super::cache::{Cache, Keepers, turns};
 use super::object::Object;
-use super::rounds::{Epoch, Rounds};
+use super::rounds::{Epoch, Round, Rounds};
 use crate::Mutex;
 use crate::face::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::face::{CachePadded, Host, PerHost, SHRUNK, SlotTable, const_new, global, thread};
@@ -13,9 +13,6 @@ use std::vec::Drain;
 /// The first flush of a cache comes later by so many counts for each slot: threads that begin together and do the same would
 /// also flush together, and meet at the objects that all of them count.
 const TURNS_APART: u32 = if SHRUNK { 0 } else { 797 };
-/// A thread that has flushed its cache so often again in one epoch waits no longer for the others. It is not done at the
-/// first time because the barrier that it takes interrupts every CPU.
-const PATIENCE: u32 = if SHRUNK { 1 } else { 4 };
 
 /// In place of an epoch: the cache does not take part.
 const RETIRED: u32 = u32::MAX;
@@ -216,23 +213,24 @@ impl World {
             cache = self.own(shard);
             cache.is_known = true;
         }
-        cache.enlist(thread::slot().wrapping_mul(TURNS_APART) % TURNS);
-        shard.set_flushed(Some(self.rounds.join().epoch().previous()));
+        let now = self.rounds.join();
+        let turns = turns(now.members());
+        cache.enlist(turns + thread::slot().wrapping_mul(TURNS_APART) % turns);
+        shard.set_flushed(Some(now.epoch().previous()));
         cache
     }
 
-    /// Flushes the cache of `shard`, which takes part and which the caller has locked; returns in which epoch.
-    fn flush(&self, shard: &Shard, cache: &mut Cache) -> Epoch {
-        let now = self.rounds.now();
+    /// Flushes the cache of `shard`, which takes part and which the caller has locked, `now`; returns the round after that.
+    fn flush(&self, shard: &Shard, cache: &mut Cache, now: Round) -> Round {
         cache.flush(Keepers::of(now.members()), &self.rounds);
         if shard.was_flushed_in(now.epoch()) {
             cache.again += 1;
+            now
         } else {
             cache.again = 0;
             shard.set_flushed(Some(now.epoch()));
-            self.rounds.flushed();
+            self.rounds.flushed()
         }
-        now.epoch()
     }
 
     /// Flushes the calling thread's cache, helps the epoch to its end, and frees what is found dead.
@@ -250,15 +248,17 @@ impl World {
         // Relaxed: published by the lock, under which settle() looks.
         shard.freeing.store(true, Ordering::Relaxed);
         let _freeing = Freeing(shard);
-        cache.begin_turns();
-        let epoch = self.flush(shard, &mut cache);
+        let now = self.rounds.now();
+        let members = now.members();
+        cache.begin_turns(members);
+        let now = self.flush(shard, &mut cache, now);
         let mut dead = std::mem::take(&mut cache.dead);
-        cache.review(self.rounds.now().epoch(), &mut dead);
-        let (is_out_of_patience, is_crowded) = (cache.again >= PATIENCE, cache.is_crowded());
+        cache.review(now, &mut dead);
+        let (is_out_of_patience, is_crowded) = (cache.is_out_of_patience(members), cache.is_crowded(members));
         drop(cache);
         if is_out_of_patience {
-            // We have counted many times `TURNS` since; whoever has not come by may be idle.
-            self.flush_laggards(shard, epoch, is_crowded);
+            // Whoever has not come by may be idle.
+            self.flush_laggards(shard, now.epoch(), is_crowded);
         }
         free(&mut dead);
         self.own(shard).dead = dead;
@@ -305,7 +305,7 @@ impl World {
                 self.rounds.leave();
                 reviews.append(&mut cache.retire());
             } else {
-                self.flush(shard, &mut cache);
+                self.flush(shard, &mut cache, self.rounds.now());
             }
         }
         // Still under `known`: whoever settles finds them all.
@@ -400,6 +400,7 @@ fn free(dead: &mut Vec<Object>) {
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::super::Ref;
+    use super::super::cache::{PATIENCE, TURNS};
     use super::super::tests::Noted;
     use super::*;
     use crate::atomic::AtomicUsize;
@@ -424,13 +425,33 @@ mod tests {
             });
             steps.wait();
             // Each of its last two flushes comes after so many of ours.
-            (0..2 * (PATIENCE + 2) * TURNS).for_each(|_| count());
+            (0..2 * (PATIENCE + 2 * TURNS)).for_each(|_| count());
             let waited_for = || world.rounds.now().members();
             assert_eq!(waited_for(), 1);
             steps.wait();
             steps.wait();
             assert_eq!(waited_for(), 2, "it counts again");
         });
+    }
+
+    #[test]
+    fn who_took_over_much_frees_it_in_parts() {
+        let (rounds, mut cache, mut dead) = (Rounds::new(), Cache::default(), Vec::new());
+        let began = rounds.join().epoch();
+        let taken_over = (0..5 * TURNS).map(|_| {
+            let object = object(&std::mem::ManuallyDrop::new(Ref::new(())));
+            assert!(object.add(-1), "the only reference is gone");
+            (began, object)
+        });
+        cache.adopt(taken_over.collect());
+        let mut parts = Vec::new();
+        for _ in 0..5 {
+            cache.review(rounds.flushed(), &mut dead);
+            parts.push(dead.len());
+            free(&mut dead);
+        }
+        let turns = TURNS as usize;
+        assert_eq!(parts, [0, 2 * turns, 2 * turns, turns, 0]);
     }
 
     #[test]
@@ -461,7 +482,7 @@ mod tests {
             });
             for _ in 0..rounds {
                 steps.wait();
-                (0..(PATIENCE + 1) * TURNS).for_each(|_| world.count(object(&shared), 0));
+                (0..PATIENCE + TURNS).for_each(|_| world.count(object(&shared), 0));
                 steps.wait();
             }
         });
