@@ -254,6 +254,13 @@ mod tests {
     }
 
     #[test]
+    fn the_smallest_batch_is_one_piece_of_work() {
+        let (domain, done) = (Domain::with_batch(0), Arc::new(AtomicUsize::new(0)));
+        (0..10).for_each(|_| domain.defer(count(&done)));
+        assert!(done.load(Ordering::Relaxed) > 0, "{} wait", domain.deferred());
+    }
+
+    #[test]
     fn dropping_the_domain_does_all_that_is_left_even_what_that_defers() {
         let done = Arc::new(AtomicUsize::new(0));
         let domain = Domain::new();

@@ -125,7 +125,7 @@ impl Domain {
     }
 
     const_new! {
-        /// As [`new`](Self::new), and `batch` pieces of deferred work share a grace period.
+        /// As [`new`](Self::new), and `batch` pieces of deferred work share a grace period, at least one.
         pub fn with_batch(batch: usize) -> Self {
             Domain {
                 readers: Readers::new(),
@@ -134,7 +134,7 @@ impl Domain {
                 completed: CachePadded::new(AtomicU64::new(0)),
                 retiring: Mutex::new(()),
                 bags: SlotTable::new(),
-                batch,
+                batch: if batch == 0 { 1 } else { batch },
             }
         }
     }
