@@ -190,7 +190,7 @@ fn a_replaced_value_is_dropped_only_after_its_readers() {
             let guard = other.read();
             assert_eq!(other.load(&guard).0.load(Ordering::Relaxed), 1, "freed under a reader");
         });
-        // A batch is two: the second is full and the first asks for a period, the third and it is over.
+        // A batch is two: the second finds that the first, the replaced values, needs a period, the third whether it is over.
         (0..2).for_each(|_| cell.replace(Canary::new()));
         (0..4).for_each(|_| domain.defer(|| ()));
         reader.join().expect("the reader ends");

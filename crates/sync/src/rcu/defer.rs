@@ -131,11 +131,19 @@ impl Domain {
             let work = std::mem::replace(&mut bag.open, room);
             bag.batches.push_back(Batch { from_period: self.next_period(), work });
         }
-        if !looks {
-            return;
-        }
-        let (awaited, full) = (bag.awaited, bag.batches.len() > BATCHES_MAX);
         drop(bag);
+        if looks {
+            self.look(slot);
+        }
+    }
+
+    /// Does the work of the calling thread, whose slot is `slot`, whose time has come, and starts the period that the rest
+    /// waits for if nobody has.
+    fn look(&self, slot: u32) {
+        let (awaited, full) = {
+            let bag = self.bags.get(slot).lock();
+            (bag.awaited, bag.batches.len() > BATCHES_MAX)
+        };
         if let Some(period) = awaited
             && full
             && !self.is_reading()
