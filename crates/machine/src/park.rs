@@ -5,6 +5,7 @@
 
 use crate::atomic::{AtomicU32, Ordering};
 use crate::fiber;
+use std::panic::Location;
 
 /// Why [`park`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +29,8 @@ pub fn park(word: &AtomicU32, expected: u32, timeout: Option<u64>) -> Parked {
     if word.load(Ordering::SeqCst) != expected {
         return Parked::Changed;
     }
-    let address = std::ptr::from_ref(word).addr();
-    if fiber::ask(|engine| engine.park(address, timeout)).is_some() {
+    let (address, site) = (std::ptr::from_ref(word).addr(), Location::caller());
+    if fiber::ask(|engine| engine.park(address, timeout, site)).is_some() {
         fiber::suspend();
         return match fiber::ask(|engine| engine.woken()) {
             Some(crate::engine::Woken::Deadline) => Parked::TimedOut,

@@ -14,7 +14,7 @@ use crate::trace::TraceEntry;
 /// How many lines the report lists.
 const HOT_LINES_MAX: usize = 16;
 /// How many places it lists.
-const HOT_PLACES_MAX: usize = 16;
+const HOT_PLACES_MAX: usize = 64;
 /// How many of them, and how many places of each, are printed.
 const HOT_LINES_SHOWN: usize = 5;
 const SITES_SHOWN: usize = 6;
@@ -37,7 +37,7 @@ pub struct Report {
     pub cpus: Vec<CpuReport>,
     /// The lines for which CPUs stood still longest, hottest first; 16 at most.
     pub hottest: Vec<HotLine>,
-    /// The places in the source where CPUs stood still longest, whatever the line, costliest first; 16 at most. They tell
+    /// The places in the source where CPUs stood still longest, whatever the line, costliest first; 64 at most. They tell
     /// what many lines cost of which none is hot.
     pub places: Vec<HotPlace>,
     /// What watched activities had in common; empty when nothing was watched.
@@ -112,12 +112,21 @@ pub struct HotSite {
 pub struct HotPlace {
     /// The place.
     pub site: &'static Location<'static>,
-    /// How many lines it missed on.
+    /// How many lines it missed on or waited for.
     pub lines: u64,
     /// How often it missed.
     pub misses: u64,
     /// Cycles in which CPUs queued for these lines or fetched them.
     pub stall: u64,
+    /// Cycles in which CPUs spun or were parked there until another CPU changed a line.
+    pub waited: u64,
+}
+
+impl HotPlace {
+    /// Cycles in which CPUs stood still there, for whatever reason.
+    pub fn cost(&self) -> u64 {
+        self.stall + self.waited
+    }
 }
 
 impl Report {
@@ -214,17 +223,21 @@ fn places(engine: &Engine) -> Vec<HotPlace> {
     let mut places: BTreeMap<(&str, u32, u32), HotPlace> = BTreeMap::new();
     for line in &engine.statistics {
         let mut seen = BTreeSet::new();
-        for SiteStatistics { site, misses, stall, .. } in &line.sites {
+        let mut at = |site: &'static Location<'static>, misses: u64, stall: u64, waited: u64| {
             let name = (site.file(), site.line(), site.column());
-            let place = places.entry(name).or_insert(HotPlace { site, lines: 0, misses: 0, stall: 0 });
+            let new = HotPlace { site, lines: 0, misses: 0, stall: 0, waited: 0 };
+            let place = places.entry(name).or_insert(new);
             place.misses += misses;
             place.stall += stall;
+            place.waited += waited;
             place.lines += u64::from(seen.insert(name));
-        }
+        };
+        line.sites.iter().for_each(|of| at(of.site, of.misses, of.stall, 0));
+        line.waits.iter().for_each(|&(site, cycles)| at(site, 0, 0, cycles));
     }
     let mut places: Vec<HotPlace> = places.into_values().collect();
     // Stable: places that cost the same stay in the order of their names.
-    places.sort_by_key(|place| Reverse(place.stall));
+    places.sort_by_key(|place| Reverse(place.cost()));
     places.truncate(HOT_PLACES_MAX);
     places
 }
@@ -284,8 +297,8 @@ impl fmt::Display for Report {
         for line in self.hottest.iter().take(HOT_LINES_SHOWN) {
             write!(f, "{line}")?;
         }
-        for HotPlace { site, lines, misses, stall } in self.places.iter().take(HOT_PLACES_SHOWN) {
-            writeln!(f, "{stall} cycles stalled, {misses} misses on {lines} lines at {site}")?;
+        for HotPlace { site, lines, misses, stall, waited } in self.places.iter().take(HOT_PLACES_SHOWN) {
+            writeln!(f, "{stall} cycles stalled, {waited} waited, {misses} misses on {lines} lines at {site}")?;
         }
         if self.conflicts.lines_touched > 0 {
             write!(f, "{}", self.conflicts)?;

@@ -10,6 +10,7 @@
 use crate::atomic::{Ordering, Watchable};
 use crate::engine::{Step, Woken};
 use crate::fiber;
+use std::panic::Location;
 
 /// Spins until `done` is true of the value, which is loaded with `Acquire`; gives that value. Off the
 /// machine it polls, and lets other threads run.
@@ -48,14 +49,15 @@ pub fn spin_until_for<A: Watchable>(
 }
 
 #[cold]
+#[track_caller]
 fn sleep_on<A>(word: &A, deadline: Option<u64>) -> Option<Woken> {
-    let address = std::ptr::from_ref(word).addr();
+    let (address, site) = (std::ptr::from_ref(word).addr(), Location::caller());
     let slept = fiber::ask(|engine| {
         let deadline = deadline.unwrap_or(crate::engine::TIME_MAX);
         if engine.me().clock >= deadline {
             return Step::Done;
         }
-        engine.sleep_on_address(address, deadline)
+        engine.sleep_on_address(address, deadline, site)
     });
     match slept {
         Some(Step::Again) => {
@@ -79,8 +81,10 @@ fn sleep_on<A>(word: &A, deadline: Option<u64>) -> Option<Woken> {
 /// The hint of a waiting loop, as `std::hint::spin_loop`: costs one pause, and lets the machine skip rounds
 /// that cannot see anything new.
 #[inline]
+#[track_caller]
 pub fn spin_loop() {
-    match fiber::ask(|engine| engine.spin_hint()) {
+    let site = Location::caller();
+    match fiber::ask(|engine| engine.spin_hint(site)) {
         Some(Step::Again) => fiber::suspend(),
         Some(Step::Done) => fiber::ask_until_done(|engine| engine.overdue()),
         None => std::hint::spin_loop(),

@@ -2,7 +2,8 @@
 
 use sluice_machine::atomic::{AtomicU32, Ordering};
 use sluice_machine::cell::{OwnLine, Tracked, touch_write};
-use sluice_machine::{Kind, Machine, label};
+use sluice_machine::{Kind, Machine, label, park, spin_until, unpark};
+use std::cell::Cell;
 
 #[derive(Default)]
 #[repr(C, align(64))]
@@ -122,7 +123,33 @@ fn the_costliest_place_is_known_though_none_of_its_lines_is_hot() {
     let [first, ..] = &*report.places else { panic!("no places: {report}") };
     assert_eq!(first.lines, 100);
     assert!(first.misses >= 100 && first.stall > 10 * report.hottest[0].stall, "{first:?}");
-    assert!(report.places.is_sorted_by_key(|place| std::cmp::Reverse(place.stall)));
+    assert!(report.places.is_sorted_by_key(|place| std::cmp::Reverse(place.cost())));
     let text = report.to_string();
     assert!(text.contains(&format!("on 100 lines at {}", first.site)), "{text}");
+}
+
+#[test]
+fn who_spins_or_parks_is_charged_to_the_place_that_waits() {
+    let (flag, word) = <(OwnLine<AtomicU32>, OwnLine<AtomicU32>)>::default();
+    let (spun_at, parked_at) = (Cell::new(0), Cell::new(0));
+    let report = machine().run(3, |cpu| match cpu.id() {
+        0 => {
+            cpu.work(1_000_000);
+            flag.store(1, Ordering::Release);
+            word.store(1, Ordering::Release);
+            unpark(&word, 1);
+        }
+        1 => {
+            spun_at.set(line!() + 1);
+            spin_until(&*flag, |value| value == 1);
+        }
+        _ => {
+            parked_at.set(line!() + 1);
+            park(&word, 0, None);
+        }
+    });
+    let waited = |line: u32| report.places.iter().find(|place| place.site.line() == line).unwrap().waited;
+    assert!(waited(spun_at.get()) > 900_000 && waited(parked_at.get()) > 900_000, "{:?}", report.places);
+    let lines: u64 = report.hottest.iter().map(|line| line.waited + line.parked).sum();
+    assert_eq!(report.places.iter().map(|place| place.waited).sum::<u64>(), lines);
 }

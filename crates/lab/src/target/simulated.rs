@@ -39,8 +39,6 @@ const KEEP_ON_FACTOR: u64 = 4;
 const SCATTER: u64 = 2000;
 /// How many of a report's hottest lines a result keeps.
 const HOT_LINES: usize = 5;
-/// How many of its places in the source.
-const HOT_PLACES: usize = 3;
 
 /// One run of `workload` on `cpus` CPUs of `machine`, a task for each, `ops` operations of each counted.
 ///
@@ -217,11 +215,11 @@ fn outcome(seats: &[RefCell<Worker>], report: &Report) -> Outcome {
         wait_cycles_per_op: per_op(line.stall + line.waited + line.parked),
     });
     let hottest = hottest.filter(|line| line.wait_cycles_per_op >= 1.0).collect();
-    let places = report.places.iter().take(HOT_PLACES).map(|place| HotPlace {
+    let places = report.places.iter().map(|place| HotPlace {
         name: in_words(place.site),
         lines: place.lines,
         misses_per_op: per_op(place.misses),
-        wait_cycles_per_op: per_op(place.stall),
+        wait_cycles_per_op: per_op(place.cost()),
     });
     let places = places.filter(|place| place.wait_cycles_per_op >= 1.0).collect();
     Outcome { latency_ns, idle: Some(report.idle()), hottest, places, ..Outcome::new(ops, ops_per_s) }

@@ -145,6 +145,8 @@ pub(crate) struct CpuState {
     last_window: Window,
     /// Lines that a spinner waits on; meaningful while `doing` is `Spinning`.
     waits_on: Window,
+    /// Where the program waits or waited last.
+    waits_at: &'static Location<'static>,
     /// What it waits for at a directory.
     request: Option<Request>,
     /// Interrupts that came meanwhile, in cycles.
@@ -209,6 +211,7 @@ impl Engine {
             window: Window::default(),
             last_window: Window::default(),
             waits_on: Window::default(),
+            waits_at: Location::caller(),
             request: None,
             interrupted: 0,
             since: 0,

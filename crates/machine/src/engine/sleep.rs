@@ -10,6 +10,7 @@
 use super::{Doing, Engine, LINE_BYTES, SPIN_LINES_MAX, Step, TIME_MAX, Window};
 use crate::cpu_set::CpuSet;
 use crate::spec::Kind;
+use std::panic::Location;
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,15 +23,15 @@ pub(crate) enum Woken {
 
 impl Engine {
     /// One spin hint: costs a pause. If the loop has now gone round twice over the same unchanged lines, the
-    /// CPU sleeps (`Again`).
-    pub(crate) fn spin_hint(&mut self) -> Step {
+    /// CPU sleeps (`Again`). `site` is where the program waits, here and below.
+    pub(crate) fn spin_hint(&mut self, site: &'static Location<'static>) -> Step {
         self.pause(1);
         let cpu = &mut self.cpus[self.current];
         let (window, last) = (cpu.window, cpu.last_window);
         cpu.last_window = window;
         cpu.window = Window::default();
         match (window.as_spin(), last.as_spin()) {
-            (Some(lines), Some(before)) if lines == before => self.sleep_on(window, TIME_MAX, false),
+            (Some(lines), Some(before)) if lines == before => self.sleep_on(window, TIME_MAX, false, site),
             _ => Step::Done,
         }
     }
@@ -44,14 +45,25 @@ impl Engine {
 
     /// Sleeps until the line at `address`, which this CPU has just loaded, changes, or until `deadline`.
     /// `Done` if it has changed already.
-    pub(crate) fn sleep_on_address(&mut self, address: usize, deadline: u64) -> Step {
+    pub(crate) fn sleep_on_address(
+        &mut self,
+        address: usize,
+        deadline: u64,
+        site: &'static Location<'static>,
+    ) -> Step {
         let mut window = Window::default();
         let line = self.line_of(address);
         window.note(Kind::Load, line);
-        self.sleep_on(window, deadline, true)
+        self.sleep_on(window, deadline, true, site)
     }
 
-    fn sleep_on(&mut self, window: Window, deadline: u64, certain: bool) -> Step {
+    fn sleep_on(
+        &mut self,
+        window: Window,
+        deadline: u64,
+        certain: bool,
+        site: &'static Location<'static>,
+    ) -> Step {
         let me = self.current;
         let lines = &window.lines[..window.loads.min(SPIN_LINES_MAX)];
         if !lines.iter().all(|&line| self.lines[line as usize].sharers.contains(me)) {
@@ -63,6 +75,7 @@ impl Engine {
         let cpu = &mut self.cpus[me];
         cpu.doing = Doing::Spinning { certain };
         cpu.waits_on = window;
+        cpu.waits_at = site;
         cpu.since = cpu.clock;
         cpu.deadline = deadline.max(cpu.clock);
         let time = self.spinner_timer(me, self.cpus[me].clock);
@@ -90,8 +103,7 @@ impl Engine {
         self.rescues = 0;
         for cpu in woken.iter() {
             let waited = time.saturating_sub(self.cpus[cpu].since);
-            self.statistics[line as usize].waited += waited;
-            self.statistics[line as usize].waiters.insert(cpu);
+            self.statistics[line as usize].spun(cpu, self.cpus[cpu].waits_at, waited);
             let phase = if self.jitter { self.random.below(self.costs.pause.into()) } else { 0 };
             self.wake_spinner(cpu, time + phase, Woken::Change);
         }
@@ -131,11 +143,12 @@ impl Engine {
     }
 
     /// Puts the current CPU to sleep on `word` until somebody wakes it, or for `timeout` cycles.
-    pub(crate) fn park(&mut self, word: usize, timeout: Option<u64>) {
+    pub(crate) fn park(&mut self, word: usize, timeout: Option<u64>, site: &'static Location<'static>) {
         self.spend(self.costs.sleep.into());
         let me = self.current;
         let cpu = &mut self.cpus[me];
         cpu.doing = Doing::Parked { word };
+        cpu.waits_at = site;
         cpu.since = cpu.clock;
         cpu.deadline = timeout.map_or(TIME_MAX, |cycles| cpu.clock.saturating_add(cycles).min(TIME_MAX - 1));
         let (clock, deadline) = (cpu.clock, cpu.deadline);
@@ -156,8 +169,7 @@ impl Engine {
             let time = self.cpus[self.current].clock + u64::from(self.costs.wake_latency);
             let waited = time.saturating_sub(self.cpus[cpu].since);
             let line = self.line_of(word) as usize;
-            self.statistics[line].parked += waited;
-            self.statistics[line].waiters.insert(cpu);
+            self.statistics[line].slept(cpu, self.cpus[cpu].waits_at, waited);
             self.end_idle(cpu, time, Woken::Change);
             woken += 1;
         }

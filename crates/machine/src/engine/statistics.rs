@@ -42,11 +42,33 @@ pub(crate) struct LineStatistics {
     /// Who spun or parked.
     pub(crate) waiters: CpuSet,
     pub(crate) sites: Vec<SiteStatistics>,
+    /// Where the program spun or parked, and the cycles of that.
+    pub(crate) waits: Vec<(&'static Location<'static>, u64)>,
 }
 
 impl LineStatistics {
     pub(super) fn new(tag: u64) -> LineStatistics {
         LineStatistics { tag, ..LineStatistics::default() }
+    }
+
+    /// `cpu` has spun at `site` for `cycles` until the line changed.
+    pub(super) fn spun(&mut self, cpu: usize, site: &'static Location<'static>, cycles: u64) {
+        self.waited += cycles;
+        self.wait(cpu, site, cycles);
+    }
+
+    /// `cpu` was parked at `site` for `cycles` on a word of the line.
+    pub(super) fn slept(&mut self, cpu: usize, site: &'static Location<'static>, cycles: u64) {
+        self.parked += cycles;
+        self.wait(cpu, site, cycles);
+    }
+
+    fn wait(&mut self, cpu: usize, site: &'static Location<'static>, cycles: u64) {
+        self.waiters.insert(cpu);
+        match self.waits.iter_mut().find(|(found, _)| std::ptr::eq(*found, site)) {
+            Some((_, total)) => *total += cycles,
+            None => self.waits.push((site, cycles)),
+        }
     }
 
     #[inline]

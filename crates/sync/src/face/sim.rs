@@ -114,6 +114,7 @@ pub mod hint {
 
         /// One turn.
         #[inline]
+        #[track_caller]
         pub fn turn(&mut self) {
             spin_loop();
         }
