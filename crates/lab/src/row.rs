@@ -11,6 +11,8 @@ pub(crate) const BUCKET_RATIO: f64 = 1.2;
 
 /// Places of the kernel that a row names.
 const PLACES_MAX: usize = 5;
+/// How many places of a simulated row are shown.
+const PLACES_SHOWN: usize = 3;
 
 /// One result: a workload on a target at a number of CPUs. Field names are an interface: tools parse them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -101,7 +103,7 @@ pub struct Row {
     /// The lines that CPUs waited for most; only for simulated rows.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub hottest: Vec<HotLine>,
-    /// The places in the source where CPUs waited for lines most, whatever the line; only for simulated rows.
+    /// The places in the source where CPUs waited for lines most, whatever the line, costliest first; only for simulated rows.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub places: Vec<HotPlace>,
     /// Type and options of the file system, where it is a mounted one.
@@ -274,6 +276,11 @@ impl Row {
 }
 
 impl Row {
+    /// The first of its places, to be shown.
+    pub(crate) fn costliest_places(&self) -> &[HotPlace] {
+        &self.places[..self.places.len().min(PLACES_SHOWN)]
+    }
+
     /// Sets what is known of the tasks' time.
     fn set_sleep(&mut self, outcomes: &[Outcome]) {
         let times = outcomes.iter().map(|outcome| outcome.task_time).collect::<Option<Vec<_>>>();

@@ -93,7 +93,7 @@ pub fn of_rows(rows: &[Row]) -> String {
                 row.workload, row.target, row.cpus, line.name
             );
         }
-        for place in &row.places {
+        for place in row.costliest_places() {
             let (wait, misses) = (grouped(place.wait_cycles_per_op), place.misses_per_op);
             let _ = writeln!(
                 text,

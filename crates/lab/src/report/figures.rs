@@ -196,7 +196,7 @@ impl Curves<'_> {
             })
         });
         let places = rows().flat_map(|named| {
-            named.row.places.iter().map(|place| {
+            named.row.costliest_places().iter().map(|place| {
                 let (name, lines) = (Cell::Words(place.name.clone()), grouped(place.lines as f64).into());
                 let misses = format!("{:.2}", place.misses_per_op).into();
                 let of_place = [name, lines, misses, grouped(place.wait_cycles_per_op).into()];
