@@ -11,6 +11,7 @@ mod file_locks;
 mod file_locks_on_host;
 mod journal;
 mod library;
+mod loss;
 pub(crate) mod native;
 mod readdir;
 mod rwsem;

@@ -298,7 +298,10 @@ impl fmt::Display for Report {
             write!(f, "{line}")?;
         }
         for HotPlace { site, lines, misses, stall, waited } in self.places.iter().take(HOT_PLACES_SHOWN) {
-            writeln!(f, "{stall} cycles stalled, {waited} waited, {misses} misses on {lines} lines at {site}")?;
+            writeln!(
+                f,
+                "{stall} cycles stalled, {waited} waited, {misses} misses on {lines} lines at {site}"
+            )?;
         }
         if self.conflicts.lines_touched > 0 {
             write!(f, "{}", self.conflicts)?;
