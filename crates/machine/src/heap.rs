@@ -13,7 +13,8 @@
 //! On a simulated CPU, and while [`Machine::prepare`](crate::Machine::prepare) sets up, memory comes from an
 //! arena in pieces of whole lines, as from an allocator with a cache for each CPU. Everywhere else it comes
 //! from the system, for the price of one look at a thread-local. A piece goes back to where it came from:
-//! that it is the arena's shows in its address.
+//! that it is the arena's shows in its address. What is given back between runs belongs to no CPU, and is the next one's
+//! that has none of its own.
 //!
 //! # Invariants
 //! - I1: chunks are never given back, so an address in a chunk stays the arena's.
@@ -24,7 +25,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::cpu::{cpu, in_simulation};
+use crate::cpu::{cpu, in_simulation, on_machine};
 use crate::cpu_set::CPUS_MAX;
 use crate::engine::LINE_BYTES;
 
@@ -37,7 +38,8 @@ const SIZES: usize = (PIECE_MAX / LINE_BYTES).ilog2() as usize + 1;
 
 /// Where chunks begin; 0: none yet. *atomic (set once)*
 static CHUNKS: [AtomicUsize; CHUNKS_MAX] = [const { AtomicUsize::new(0) }; CHUNKS_MAX];
-static ARENA: Mutex<Arena> = Mutex::new(Arena { chunks: 0, next: 0, end: 0, free: [[0; SIZES]; CPUS_MAX] });
+static ARENA: Mutex<Arena> =
+    Mutex::new(Arena { chunks: 0, next: 0, end: 0, free: [[0; SIZES]; 1 + CPUS_MAX] });
 
 struct Arena {
     /// How many of [`CHUNKS`] there are. *protected by `ARENA`*
@@ -46,10 +48,10 @@ struct Arena {
     next: usize,
     /// To here. *protected by `ARENA`*
     end: usize,
-    /// For each CPU and size the address of the first free piece, which holds that of the next. What a CPU
+    /// For each [`owner`] and size the address of the first free piece, which holds that of the next. What a CPU
     /// gives back it is the next to get: no line moves between CPUs for the allocator's sake.
     /// *protected by `ARENA`*
-    free: [[usize; SIZES]; CPUS_MAX],
+    free: [[usize; SIZES]; 1 + CPUS_MAX],
 }
 
 /// The allocator that gives every object lines of its own, and the same ones in every process: see above.
@@ -76,16 +78,32 @@ fn in_arena(address: usize) -> bool {
     false
 }
 
+/// Whose pieces are given back off the machine.
+const NOBODY: usize = 0;
+
+/// Who gets a piece that the caller gives back.
+fn owner() -> usize {
+    if on_machine() { 1 + cpu() } else { NOBODY }
+}
+
 impl Arena {
-    /// A piece of `LINE_BYTES << size` bytes at a multiple of its size, or null.
-    fn take(&mut self, size: usize) -> *mut u8 {
-        let free = &mut self.free[cpu()][size];
-        let first = *free;
-        if first != 0 {
-            let piece = ptr::with_exposed_provenance_mut::<usize>(first);
+    /// A free piece that the caller may have, or null.
+    fn take_free(&mut self, size: usize) -> *mut u8 {
+        let of = if self.free[owner()][size] != 0 { owner() } else { NOBODY };
+        let free = &mut self.free[of][size];
+        let piece = ptr::with_exposed_provenance_mut::<usize>(*free);
+        if !piece.is_null() {
             // SAFETY: the piece is free (I2) and at least a line long; give_back() wrote the link there.
             *free = unsafe { piece.read() };
-            return piece.cast();
+        }
+        piece.cast()
+    }
+
+    /// A piece of `LINE_BYTES << size` bytes at a multiple of its size, or null.
+    fn take(&mut self, size: usize) -> *mut u8 {
+        let piece = self.take_free(size);
+        if !piece.is_null() {
+            return piece;
         }
         let bytes = LINE_BYTES << size;
         let mut start = self.next.next_multiple_of(bytes);
@@ -115,7 +133,7 @@ impl Arena {
     }
 
     fn give_back(&mut self, piece: *mut u8, size: usize) {
-        let free = &mut self.free[cpu()][size];
+        let free = &mut self.free[owner()][size];
         // SAFETY: the caller had the piece from take() and gives up all use of it; it is a line or more, aligned.
         unsafe { piece.cast::<usize>().write(*free) };
         *free = piece.expose_provenance();
@@ -175,6 +193,8 @@ unsafe impl GlobalAlloc for Heap {
 mod tests {
     use super::*;
     use crate::Machine;
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
 
     #[test]
     fn pieces_of_a_simulation_are_whole_lines_and_go_back_from_anywhere() {
@@ -198,6 +218,26 @@ mod tests {
         assert!(!in_arena(outside.addr()));
         // SAFETY: as above.
         unsafe { Heap.dealloc(outside, layout) };
+    }
+
+    #[test]
+    fn what_a_run_leaves_and_is_dropped_after_it_serves_every_cpu_of_the_next() {
+        // A size that no other test asks for: they share the arena.
+        let layout = Layout::from_size_align(40_000, 8).unwrap();
+        let run = || {
+            let pieces = RefCell::new(BTreeSet::new());
+            Machine::named("uma-2").run(2, |_| {
+                // SAFETY: the layout is not empty.
+                let taken = (0..20).map(|_| unsafe { Heap.alloc(layout) });
+                pieces.borrow_mut().extend(taken);
+            });
+            let pieces = pieces.into_inner();
+            // SAFETY: each was taken with this layout and is given back once.
+            pieces.iter().for_each(|&piece| unsafe { Heap.dealloc(piece, layout) });
+            pieces
+        };
+        let first = run();
+        assert!(first.len() == 40 && first == run());
     }
 
     #[test]
