@@ -87,6 +87,8 @@ impl LineStatistics {
             found.cpus.insert(access.cpu);
             return;
         }
+        // Most of millions of lines are used by one or two places.
+        self.sites.reserve_exact(1);
         self.sites.push(SiteStatistics {
             site: access.site,
             kind: access.kind,
