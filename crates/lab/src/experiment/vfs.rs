@@ -51,7 +51,7 @@ const HOST_DESIGNS: &[(&str, on_host::vfs_2009::Design)] =
 /// What ours should do in proportion to the CPUs: with so many as the last, on each machine, ...
 const LARGE: &[(&str, &[usize])] = &[(OLD, &[1, 16, 64]), (NEW, &[1, 64, 256])];
 /// ... and so many operations of each.
-const OPS: u64 = 2_000;
+const OPS: u64 = 1_000;
 const OPS_ON_NAMES: &[&str] = &[
     "open-close",
     "open-close-same",

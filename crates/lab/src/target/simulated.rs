@@ -33,6 +33,8 @@ use std::panic::Location;
 
 /// Operations of each CPU that are counted, unless a number is asked for.
 pub const DEFAULT_OPS: u64 = 100;
+/// As many go before them, but not more than this and a quarter of them: what is removed is by then freed and used again.
+const WARM_UP_MAX: u64 = 1_000;
 /// For how many times its counted operations a CPU goes on at most: one that starves must not starve for ever.
 const KEEP_ON_FACTOR: u64 = 4;
 /// Over how many cycles the CPUs' starts are spread.
@@ -154,7 +156,7 @@ impl Worker {
 
     fn warm_up(&mut self, cpu: &Cpu, ops: u64) -> Result<()> {
         scatter(cpu);
-        (0..ops / 4 + 4).try_for_each(|_| self.step(cpu).map(drop))
+        (0..ops.min(WARM_UP_MAX).max(ops / 4)).try_for_each(|_| self.step(cpu).map(drop))
     }
 
     fn count(&mut self, cpu: &Cpu, ops: u64) -> Result<()> {
