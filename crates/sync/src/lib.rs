@@ -82,6 +82,8 @@ pub mod time;
 pub use brlock::{BrLock, BrReadGuard, BrWriteGuard};
 pub use combining::CombiningLock;
 pub use condvar::Condvar;
+#[cfg(feature = "sim")]
+pub use face::Host;
 #[cfg(not(feature = "loom"))]
 pub use face::{Arc, Barrier, LazyLock, OnceLock, Weak};
 pub use face::{CACHE_LINE, CachePadded, SlotTable, atomic, cpu, thread};

@@ -1,11 +1,17 @@
 //! Hosts: what the process has once, and on the simulator once for each thread of the host.
 //!
 //! Simulated machines of different host threads run beside each other, each in its own time. A structure that
-//! all of them shared would let one machine wait for another, and its counts would depend on the other's pace.
+//! all of them shared would let one machine wait for another, and its counts would depend on the other's pace. Likewise a
+//! run should not find what an earlier one on the same thread has left: its thread becomes a new host ([`Host::renew`]).
 //!
 //! # Clients must
 //! not share between threads of the host, on the simulator, what RCU or scalable references protect: the readers of
 //! one host are not those of another ([`HOSTS_SHARE`]). The CPUs of one machine are one host.
+
+#[cfg(feature = "sim")]
+use std::cell::Cell;
+#[cfg(feature = "sim")]
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Whether threads may share what RCU and scalable references protect: everywhere but on the simulator.
 pub const HOSTS_SHARE: bool = !cfg!(feature = "sim");
@@ -23,9 +29,33 @@ impl Host {
     pub fn here() -> Host {
         Host {
             #[cfg(feature = "sim")]
-            number: super::slot::current(),
+            number: match NUMBER.get() {
+                0 => Host::renew().number,
+                taken => taken - 1,
+            },
         }
     }
+
+    /// Makes the calling thread a host that no thread was before, and returns it: what readers, counters and deferred work of
+    /// this thread were before is unknown to what it does from now on. What it used before should have been dropped; some
+    /// kilobytes for each CPU stay.
+    #[cfg(feature = "sim")]
+    pub fn renew() -> Host {
+        // Relaxed: only that they differ counts.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        NUMBER.set(number + 1);
+        Host { number }
+    }
+}
+
+/// The number of the next host.
+#[cfg(feature = "sim")]
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+#[cfg(feature = "sim")]
+thread_local! {
+    /// The calling thread's host plus one, 0 while it is none. *owner only*
+    static NUMBER: Cell<u32> = const { Cell::new(0) };
 }
 
 /// When an object was made, on the simulator: a name that does not depend on where it lies, as addresses differ from
@@ -41,12 +71,11 @@ impl Birth {
     #[inline]
     pub fn now() -> Birth {
         #[cfg(feature = "sim")]
-        static NEXT: PerHost<std::sync::atomic::AtomicU32> =
-            PerHost::new(std::sync::atomic::AtomicU32::new(0));
+        static NEXT: PerHost<AtomicU32> = PerHost::new(AtomicU32::new(0));
         Birth {
             // Relaxed: only this host counts here.
             #[cfg(feature = "sim")]
-            number: NEXT.get(Host::here()).fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+            number: NEXT.get(Host::here()).fetch_add(1, Ordering::Relaxed),
         }
     }
 
