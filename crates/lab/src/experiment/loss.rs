@@ -1,4 +1,6 @@
 //! Loss: what an operation takes longer on many CPUs than on one, and at which places in the source.
+//!
+//! The places know all that was done, between passes and before the count too, and so they are given as shares.
 
 use crate::row::Row;
 use crate::table::grouped;
@@ -12,7 +14,7 @@ const NAMED_MAX: usize = 4;
 /// What an operation takes longer. *Simulated*, in cycles.
 pub(super) struct Loss<'a> {
     cycles: f64,
-    /// Where CPUs wait longer for lines than one alone does, and by how much; the most first.
+    /// Where CPUs wait longer for lines than one alone does, and by how many cycles; the most first.
     places: Vec<(&'a str, f64)>,
 }
 
@@ -35,16 +37,18 @@ impl<'a> Loss<'a> {
 
 impl fmt::Display for Loss<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} cycles an operation more than alone", grouped(self.cycles))?;
+        write!(f, "an operation takes {} cycles more than alone", grouped(self.cycles))?;
+        let sum = |places: &[(&str, f64)]| places.iter().map(|(_, cycles)| cycles).sum::<f64>();
         let (named, others) = self.places.split_at(self.places.len().min(NAMED_MAX));
-        for (name, cycles) in named {
-            write!(f, ", {} at {name}", grouped(*cycles))?;
+        let all = sum(&self.places);
+        for (index, (name, cycles)) in named.iter().enumerate() {
+            let what = if index == 0 { "; of what is waited for more" } else { "," };
+            write!(f, "{what} {:.0}% at {name}", 100.0 * cycles / all)?;
         }
-        if !others.is_empty() {
-            let cycles: f64 = others.iter().map(|(_, cycles)| cycles).sum();
-            write!(f, ", {} at {} others", grouped(cycles), others.len())?;
+        match others.len() {
+            0 => Ok(()),
+            count => write!(f, ", {:.0}% at {count} others", 100.0 * sum(others) / all),
         }
-        Ok(())
     }
 }
 
@@ -75,18 +79,22 @@ mod tests {
             &[
                 ("a", 100.0),
                 ("b", 90.0),
-                ("c", 70.0),
+                ("c", 80.0),
                 ("d", 60.0),
                 ("same", 50.0),
-                ("e", 40.0),
+                ("e", 50.0),
                 ("f", 30.0),
                 ("less", 20.0),
             ],
         );
         assert_eq!(
             Loss::between("uma-2", &one, &many).to_string(),
-            "400 cycles an operation more than alone, 100 at a, 80 at b, 70 at c, 60 at d, 70 at 2 others"
+            "an operation takes 400 cycles more than alone; of what is waited for more 25% at a, 20% at b, 20% at c, \
+             15% at d, 20% at 2 others"
         );
-        assert_eq!(Loss::between("uma-2", &one, &one).to_string(), "0 cycles an operation more than alone");
+        assert_eq!(
+            Loss::between("uma-2", &one, &one).to_string(),
+            "an operation takes 0 cycles more than alone"
+        );
     }
 }
