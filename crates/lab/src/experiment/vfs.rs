@@ -85,8 +85,22 @@ const WANTED: f64 = 0.9;
 /// One run tells: the CPUs' operations are many.
 const SEED: &[u64] = &[7];
 
-/// Where less is kept, why it must be.
-const REASONS: &[(&str, &str)] = &[];
+/// Where less is kept, why.
+const REASONS: &[(&str, &str)] = &[
+    ("creat-unlink", COLD),
+    ("creat-unlink-same", COLD),
+    ("rename-same", COLD),
+    ("MWCL", COLD),
+    ("MWUL", COLD),
+    ("MWCM", ONE_TABLE),
+    ("MWUM", ONE_TABLE),
+    ("DWAL", CUT),
+];
+const COLD: &str = "what is removed is free again after an epoch of all CPUs, the later the more they are, and until then memory \
+    is touched that no CPU has had: less in a longer run";
+const ONE_TABLE: &str = "the names of all CPUs are in one table, where each finds its bucket, the names beside its own and the \
+    count of a group of buckets as another CPU wrote them";
+const CUT: &str = "once in 1,024 blocks the file is cut to nothing, which waits for a grace period: each CPU interrupts all others";
 
 fn judged() -> impl Iterator<Item = (&'static str, u64)> {
     let of = |names: &'static [&'static str], ops| names.iter().map(move |&name| (name, ops));

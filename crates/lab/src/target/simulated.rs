@@ -3,7 +3,7 @@
 //! # Theory
 //! ```text
 //!  on the machine   every CPU: set up its task            a run of its own, so that its waiting does not count
-//!  on the machine   every CPU: warm up | wait for the last CPU to be warm | n operations | go on until the last has done its n
+//!  on the machine   every CPU: warm up | go on until the last is warm | n operations | go on until the last has done its n
 //!  off the machine  every task: verify
 //! ```
 //! A CPU's rate is its n operations over its own time for them, and the rates are added up; those that are done
@@ -24,8 +24,7 @@ use crate::target::{Calls, Target};
 use crate::timed_run::{Outcome, latencies};
 use crate::workload::{Seat, Task, Workload};
 use hdrhistogram::Histogram;
-use sluice_machine::atomic::AtomicU32;
-use sluice_machine::{Cpu, Machine, Report, spin_until_for};
+use sluice_machine::{Cpu, Machine, Report};
 use sluice_sync::Arc;
 use sluice_sync_sim::{Host, rcu, refcache};
 use sluice_vfs_sim as vfs;
@@ -129,14 +128,17 @@ impl Worker {
     fn work(&mut self, cpu: &Cpu, ops: u64, cold: &Cell<usize>, left: &Cell<usize>) -> Result<()> {
         let warm = self.warm_up(cpu, ops);
         cold.set(cold.get() - 1);
-        let counted = warm.and_then(|()| {
-            start_together(cpu, cold);
-            self.count(cpu, ops)
-        });
+        let counted = warm
+            .and_then(|()| self.go_on_until(cpu, ops, || cold.get() == 0))
+            .and_then(|()| self.count(cpu, ops));
         left.set(left.get() - 1);
-        counted?;
+        counted.and_then(|()| self.go_on_until(cpu, ops, || left.get() == 0))
+    }
+
+    /// Operations that are not counted, until something `is_over`: who waited idly would be waited for.
+    fn go_on_until(&mut self, cpu: &Cpu, ops: u64, is_over: impl Fn() -> bool) -> Result<()> {
         for _ in 0..ops * KEEP_ON_FACTOR {
-            if left.get() == 0 {
+            if is_over() {
                 break;
             }
             self.step(cpu)?;
@@ -175,16 +177,6 @@ impl Worker {
         }
         Ok(())
     }
-}
-
-/// Waits until no CPU is `cold`. It looks from time to time, for the CPUs that run in between are to have no line in common
-/// with those that wait.
-fn start_together(cpu: &Cpu, cold: &Cell<usize>) {
-    let own = AtomicU32::new(0);
-    while cold.get() > 0 {
-        spin_until_for(&own, SCATTER, |_| false);
-    }
-    scatter(cpu);
 }
 
 /// CPUs that arrive in one nanosecond are a storm that no benchmark on a real machine sees.
