@@ -28,13 +28,18 @@ fn table() -> NameTable<Ref<usize>> {
         entry.insert(Ref::new(0), 0).expect("a new name");
         entry.remove().expect("is there");
     };
-    while table.buckets() < 64 {
+    grow(&table, 64, write);
+    table
+}
+
+/// Makes `buckets` buckets of a table in which `write` changes a name.
+fn grow<V: Clone + Send + Sync>(table: &NameTable<V>, buckets: usize, write: impl Fn()) {
+    while table.buckets() < buckets {
         domain().flush();
         table.grow();
         // Each moves a few buckets.
-        (0..16).for_each(|_| write());
+        (0..buckets / 4).for_each(|_| write());
     }
-    table
 }
 
 #[test]
@@ -68,6 +73,34 @@ fn adding_and_removing_names_of_different_buckets_writes_no_shared_line() {
         cpu.watch(change);
     });
     assert!(report.conflicts.is_empty(), "{}", report.conflicts);
+}
+
+#[test]
+fn where_there_are_too_many_buckets_to_count_each_cpu_counts_for_itself() {
+    let machine = Machine::named("skylake-4").seed(1);
+    let table = machine.prepare(4, || {
+        let table = NameTable::new(domain());
+        let write = || {
+            let mut entry = table.lock(1 << 63, b"mover").expect("alive");
+            entry.insert((), 0).expect("a new name");
+            entry.remove().expect("is there");
+        };
+        write();
+        grow(&table, 1024, write);
+        table
+    });
+    let report = machine.run(4, |cpu| {
+        let change = || {
+            // Buckets side by side.
+            let mut entry = table.lock((cpu.id() as u64) << 54 | 1 << 40, b"comes").expect("alive");
+            entry.insert((), 0).expect("a new name");
+            entry.remove().expect("is there");
+        };
+        change();
+        cpu.watch(change);
+    });
+    assert!(report.conflicts.is_empty(), "{}", report.conflicts);
+    assert_eq!((table.len(), table.buckets()), (0, 1024));
 }
 
 #[test]

@@ -22,10 +22,10 @@ const MOVED: usize = 2;
 const NOTED: usize = 4;
 /// The address of the array that is no array: there is none and will be none.
 const CLOSED: usize = 1;
-/// Buckets are counted in at most so many groups, ...
-const GROUPS_MAX: usize = 256;
-/// ... or so many for each CPU.
-const GROUPS_A_CPU: usize = 64;
+/// Up to so many buckets count what is in them, ...
+const COUNTING_MAX: usize = 256;
+/// ... or so many for each CPU. In a larger array the CPUs count.
+const COUNTING_A_CPU: usize = 64;
 /// An array that has more than so many times the buckets of the one before was not asked for by a number of nodes.
 const DENSE_GROWTH: usize = if SHRUNK { 1 } else { 4 };
 /// Who waits for a bucket looks after 1, 2, 4, ... turns, but not more rarely than after two to the power of this, ...
@@ -66,8 +66,8 @@ pub(crate) struct Array<N: Node> {
     used: Used,
     /// Which of a node's links its chains use. *immutable*
     pub(super) link: usize,
-    /// A power of two. *immutable*
-    groups_max: usize,
+    /// By CPU, what each has counted of all buckets; none where the buckets count. *each: see there*
+    counters: Box<[N::Bucket]>,
     /// The array that this one is moved to; null while there is none. *atomic (array)*
     next: AtomicPtr<Array<N>>,
     /// A [`Ready`]: [`AT_ONCE`], a period's number less 1, or the word of a period; or [`UNKNOWN`]. *atomic (ready)*
@@ -115,11 +115,13 @@ impl<N: Node> Array<N> {
     fn new(len: usize, used: Used, link: usize, ready: u64) -> Self {
         debug_assert!(len.is_power_of_two());
         const { assert!(align_of::<N>() > LOCKED | MOVED | NOTED, "no room for the bits") };
+        let counting_max = COUNTING_MAX.max((COUNTING_A_CPU * cpu::possible()).next_power_of_two());
+        let counters = if len > counting_max { cpu::possible() } else { 0 };
         Array {
             buckets: (0..len).map(|_| N::Bucket::empty()).collect(),
             used,
             link,
-            groups_max: GROUPS_MAX.max((GROUPS_A_CPU * cpu::possible()).next_power_of_two()),
+            counters: (0..counters).map(|_| N::Bucket::empty()).collect(),
             next: AtomicPtr::new(ptr::null_mut()),
             ready: AtomicU64::new(ready),
             progress: Progress::of(len),
@@ -160,9 +162,14 @@ impl<N: Node> Array<N> {
         Some((if used == at { place } else { (used as u64) << self.shift() << 1 }, seen))
     }
 
-    /// How many buckets form a group that is counted together.
-    pub(crate) fn group_len(&self) -> usize {
-        (self.len() / self.groups_max).max(1)
+    /// Whether each bucket counts what is in it; else each CPU counts what it adds to any and takes from any.
+    pub(crate) fn buckets_count(&self) -> bool {
+        self.counters.is_empty()
+    }
+
+    /// How many CPUs count, where they do.
+    pub(crate) fn counting_cpus(&self) -> usize {
+        self.counters.len()
     }
 
     /// The bucket of `place`.
@@ -170,23 +177,26 @@ impl<N: Node> Array<N> {
         &self.buckets[self.at(place)]
     }
 
-    /// The bucket that counts for the group of `place`: its first.
+    /// Where the caller counts what it adds at `place` or takes from there: in the bucket, or for its CPU.
     pub(crate) fn counter(&self, place: u64) -> &N::Bucket {
-        let at = self.at(place);
-        &self.buckets[at - at % self.group_len()]
+        match self.counters.len() {
+            0 => self.bucket(place),
+            // Who is moved to another CPU meanwhile counts for the one it came from.
+            cpus => &self.counters[cpu::current() % cpus],
+        }
     }
 
-    /// The buckets that count and may have counted something.
+    /// All that count and may have counted something.
     pub(crate) fn counters(&self) -> impl Iterator<Item = &N::Bucket> {
-        let (group_len, mut at, mut seen) = (self.group_len(), 0, Seen::default());
-        std::iter::from_fn(move || {
-            if group_len == 1 {
-                (at, seen) = self.used.first_from(at, seen)?;
-            }
+        let (mut at, mut seen) = (0, Seen::default());
+        let used = std::iter::from_fn(move || {
+            let found = if self.buckets_count() { self.used.first_from(at, seen) } else { None };
+            (at, seen) = found?;
             let bucket = self.buckets.get(at);
-            at += group_len;
+            at += 1;
             bucket
-        })
+        });
+        used.chain(&self.counters)
     }
 
     /// The first node of the chain of `place`, or null; `None` if the bucket is moved.

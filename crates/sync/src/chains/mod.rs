@@ -96,7 +96,7 @@ pub(crate) trait Bucket<N>: Send + Sync {
     /// Where the chain begins. *atomic (bucket)*
     fn head(&self) -> &AtomicPtr<N>;
 
-    /// Counts `node` in the group of bucket `to` and no longer in that of `from`.
+    /// Counts `node` in `to` and no longer in `from`.
     fn carry(_from: &Self, _to: &Self, _node: &N) {}
 }
 

@@ -1,15 +1,15 @@
 //! Locked entries: what may be done to a name by who holds the lock of its bucket.
 
 use super::node::{
-    NAME_MAX, NameNode, Standing, first_position, insert_at, last_twin, name_at, place_of, same,
+    NAME_MAX, NameBucket, NameNode, Standing, first_position, insert_at, last_twin, name_at, place_of, same,
 };
 use super::{BUCKETS_FIRST, NameTable};
-use crate::chains::{Locked, Place, Unlinked};
+use crate::chains::{Array, Locked, Place, Unlinked};
 use crate::face::cpu;
 use crate::lock_debug::{Ask, Held};
 use crate::rcu::Guard;
 
-/// A bucket is full when it has so many entries; [`most_in_group`] says when a group is.
+/// A bucket is full when it has so many entries; [`most_in`] says when many are.
 const LOAD_MAX: usize = 4;
 
 /// An array of so many buckets grows fourfold at once: many CPUs pay more for each node that is moved than for buckets.
@@ -22,12 +22,40 @@ const WAITS_MAX: u32 = 4;
 /// the directory looks at.
 const CROWD_BUCKETS: usize = 64;
 
-/// How many entries a group of `buckets` buckets, a power of two, may have before the array is grown: two standard
-/// deviations more than when all are full. Hashes fall by chance, and with less the first of many groups that has luck
-/// would double an array that has room for a tenth more.
-fn most_in_group(buckets: usize) -> usize {
+/// Where CPUs count, they add up so often that, if they all add as many, each part of so many of a full array is noticed.
+const PARTS: usize = 4;
+
+/// Up to so many buckets for each CPU, an array where CPUs count is full with half as many entries: those that share a bucket
+/// are mostly of different CPUs, and who adds one or takes one away writes to its neighbour.
+const ROOMY: usize = 1024;
+
+/// How many entries `buckets` buckets, a power of two, may have before the array is grown: two standard deviations more than
+/// when all are full. Hashes fall by chance, and with less the first of many buckets that has luck would double an array
+/// that has room for a tenth more.
+fn most_in(buckets: usize) -> usize {
     let full = LOAD_MAX * buckets;
     full + 2 * (1 << (full.ilog2() / 2))
+}
+
+/// How many entries are where `counter` of `array` has just counted one more to `entries`, and how many there may be: in the
+/// bucket, or in the whole array. None if it is not time to ask.
+fn fill<V: Send + Sync + 'static>(
+    array: &Array<NameNode<V>>,
+    counter: &NameBucket<V>,
+    entries: i64,
+) -> Option<(usize, usize)> {
+    let (entries, most) = if array.buckets_count() {
+        (entries, most_in(1))
+    } else {
+        let is_roomy = array.len() <= ROOMY * array.counting_cpus();
+        let most = most_in(if is_roomy { array.len() / 2 } else { array.len() });
+        if !counter.note_added(most.div_ceil(PARTS * array.counting_cpus())) {
+            return None;
+        }
+        (array.counters().map(NameBucket::entries).sum(), most)
+    };
+    // Below 0 for a moment, if who removed an entry was faster than who adds up.
+    Some((usize::try_from(entries).unwrap_or(0), most))
 }
 
 pub(super) type Bucket<'t, V> = Locked<'t, NameNode<V>>;
@@ -218,9 +246,9 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
         }
         insert_at(self.bucket, gap.unwrap_or(at), (position, self.name.bytes, value, weight), standing);
         let array = self.bucket.array;
-        let entries = array.counter(place_of(position)).tally(1, weight);
-        let most = most_in_group(array.group_len());
-        if let Ok(entries) = usize::try_from(entries)
+        let counter = array.counter(place_of(position));
+        let entries = counter.tally(1, weight);
+        if let Some((entries, most)) = fill(array, counter, entries)
             && entries > most
         {
             let by_four = entries > 2 * most || array.len() >= LARGE;

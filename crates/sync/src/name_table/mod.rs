@@ -20,7 +20,8 @@
 //! with more buckets would not, it is grown at once to 64 buckets for each CPU.
 //!
 //! Entries are counted in the buckets: up to 256 buckets, or 64 for each CPU, each counts its own, on the line that its
-//! lock is on; in larger arrays the first bucket of each group, of as many groups, counts for all of it. Reading the sum stores nothing.
+//! lock is on; in larger arrays each CPU counts what it adds and removes, on a line of its own. Reading the sum stores nothing.
+//! There nobody knows how full the array is: from time to time who adds an entry adds up.
 //!
 //! # Clients must
 //! - give the same hash for the same name, with a key that strangers do not know;
@@ -44,7 +45,7 @@
 //!
 //! # Cost
 //! get: the section and loads. lock, insert or remove, unlock: one exchange and two stores or
-//! read-modify-writes, all on the bucket's line; beyond those that count their own one more on the group's line. Memory: none
+//! read-modify-writes, all on the bucket's line; beyond those that count their own one more on the CPU's line. Memory: none
 //! before the first name, then 16 lines; an entry 26 bytes, its value and its name.
 
 mod after;
@@ -237,7 +238,7 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
             // Not 0, or it would not tell how many buckets without entries came first.
             let mut tally = Tally { is_settled: true, print: 1, ..Tally::default() };
             for array in [Some(array), array.next(guard)].into_iter().flatten() {
-                let counts_own = array.group_len() == 1;
+                let counts_own = array.buckets_count();
                 array.counters().for_each(|bucket| tally.add(bucket, counts_own));
             }
             // While a bucket is moved its entries may be counted in both arrays or in none. If each move that was
@@ -264,8 +265,8 @@ struct Tally {
 impl Tally {
     /// Adds `bucket`, whose lock says, if it counts for itself alone, whether somebody is at work there.
     fn add<V: Send + Sync + 'static>(&mut self, bucket: &NameBucket<V>, counts_own: bool) {
-        // Acquire(tally): if a move changed it, that the move was claimed; pairs with Release(tally) in tally().
-        let entries = bucket.entries.load(Ordering::Acquire);
+        let entries = bucket.entries();
+        // Acquire(tally): as in entries().
         let weight = bucket.weight.load(Ordering::Acquire);
         self.entries += entries;
         self.weight += weight;

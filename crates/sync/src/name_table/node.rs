@@ -192,13 +192,13 @@ impl<V: 'static> Node for NameNode<V> {
     }
 }
 
-/// A bucket on a line of its own, with what its group counts.
+/// A bucket on a line of its own, with what is counted in it; or what a CPU counts.
 #[repr(align(64))]
 pub(super) struct NameBucket<V> {
     /// See [`Bucket::head`].
     head: AtomicPtr<NameNode<V>>,
-    /// How many entries the group has. *atomic (tally)*
-    pub(super) entries: AtomicI64,
+    /// How many entries the bucket has; or the CPU has added less those that it removed. *atomic (tally)*
+    entries: AtomicI64,
     /// The sum of their weights. *atomic (tally)*
     pub(super) weight: AtomicI64,
     /// The entry that leaves its name for one here, while one arrives here. *written under the bucket's lock; atomic
@@ -206,6 +206,8 @@ pub(super) struct NameBucket<V> {
     leaving: AtomicPtr<NameNode<V>>,
     /// How often its lock was waited for. *written under the bucket's lock*
     waits: AtomicU32,
+    /// How many entries the CPU has added. *atomic*
+    added: AtomicU32,
 }
 
 impl<V> NameBucket<V> {
@@ -223,11 +225,23 @@ impl<V> NameBucket<V> {
         waits
     }
 
-    /// Counts `sign`, 1 or -1, entries of `weight`. Returns how many entries the group has then.
+    /// Notes, of a CPU, that it has added an entry; true once in `every`.
+    pub(super) fn note_added(&self, every: usize) -> bool {
+        // Relaxed: only how often counts.
+        (self.added.fetch_add(1, Ordering::Relaxed) as usize).is_multiple_of(every)
+    }
+
+    /// Counts `sign`, 1 or -1, entries of `weight`. Returns how many entries are counted here then.
     pub(super) fn tally(&self, sign: i64, weight: u8) -> i64 {
         self.weigh(sign * i64::from(weight));
         // Release(tally): pairs with Acquire(tally) in add_up().
         self.entries.fetch_add(sign, Ordering::Release) + sign
+    }
+
+    /// How many entries are counted here.
+    pub(super) fn entries(&self) -> i64 {
+        // Acquire(tally): that a move which changed it was claimed; pairs with Release(tally) in tally().
+        self.entries.load(Ordering::Acquire)
     }
 
     /// Counts an entry with weight `to` that had the weight `from`.
@@ -251,6 +265,7 @@ impl<V: 'static> Bucket<NameNode<V>> for NameBucket<V> {
             weight: AtomicI64::new(0),
             leaving: AtomicPtr::new(ptr::null_mut()),
             waits: AtomicU32::new(0),
+            added: AtomicU32::new(0),
         }
     }
 

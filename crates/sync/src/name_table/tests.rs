@@ -107,6 +107,33 @@ fn the_table_agrees_with_a_sorted_map() {
 }
 
 #[test]
+fn a_large_table_is_counted_exactly_and_grows_whoever_fills_it() {
+    let names = if SHRUNK { 40 } else { 20_000 };
+    let hasher = RandomState::new();
+    for threads in [1, 4] {
+        let table = table();
+        thread::scope(|scope| {
+            for thread in 0..threads {
+                let (table, hasher) = (&table, &hasher);
+                scope.spawn(move || {
+                    for n in (thread..names).step_by(threads as usize) {
+                        let name = name(n);
+                        let mut entry = table.lock(hasher.hash_one(&name), &name).expect("alive");
+                        entry.insert(n, 2).expect("a new name");
+                        if n % 4 == 0 {
+                            assert_eq!(entry.remove(), Some(n));
+                        }
+                    }
+                });
+            }
+        });
+        let left = names - names / 4;
+        assert_eq!(table.sums(), Sums { entries: left, weight: 2 * left });
+        assert!(table.buckets() as u64 * 8 >= left, "{left} names in {} buckets", table.buckets());
+    }
+}
+
+#[test]
 fn an_entry_that_stays_is_listed_once_whatever_comes_and_goes() {
     let (table, hasher) = (table(), RandomState::new());
     let (stay, rounds) = if SHRUNK { (4, 20) } else { (100, 30_000) };
