@@ -98,8 +98,8 @@ const REASONS: &[(&str, &str)] = &[
 ];
 const COLD: &str = "what is removed is free again after an epoch of all CPUs, the later the more they are, and until then memory \
     is touched that no CPU has had: less in a longer run";
-const ONE_TABLE: &str = "the names of all CPUs are in one table, where each finds its bucket, the names beside its own and the \
-    count of a group of buckets as another CPU wrote them";
+const ONE_TABLE: &str = "the names of all CPUs are in one table, where each finds its bucket, and the names beside its own, as \
+    another CPU wrote them";
 const CUT: &str = "once in 1,024 blocks the file is cut to nothing, which waits for a grace period: each CPU interrupts all others";
 
 fn judged() -> impl Iterator<Item = (&'static str, u64)> {
