@@ -5,7 +5,7 @@
 //! the library itself on the simulated machine, which charges what is shared and not what is computed. So each is compared with
 //! itself at one CPU, and never one with another. The models run on this computer too, from the same source.
 //!
-//! Thousands of operations of each CPU are counted: with a hundred, nothing that was removed is freed yet.
+//! A thousand operations of each CPU are counted, after as many: with a hundred, nothing that was removed is freed yet.
 
 use super::curves::Curves;
 use super::library::{self, Load};

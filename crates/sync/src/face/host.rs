@@ -2,7 +2,7 @@
 //!
 //! Simulated machines of different host threads run beside each other, each in its own time. A structure that
 //! all of them shared would let one machine wait for another, and its counts would depend on the other's pace. Likewise a
-//! run should not find what an earlier one on the same thread has left: its thread becomes a new host ([`Host::renew`]).
+//! run should not find what an earlier one on the same thread has left: its thread becomes a new host (`Host::renew`).
 //!
 //! # Clients must
 //! not share between threads of the host, on the simulator, what RCU or scalable references protect: the readers of
