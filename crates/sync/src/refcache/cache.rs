@@ -89,7 +89,7 @@ fn ways_of(object: Object) -> [usize; 2] {
         // The allocator's regular distances spread over all ways.
         None => (fibonacci(object.addr() as u64) >> 32) as usize,
     };
-    [number % WAYS, (number ^ 1) % WAYS]
+    [number, number ^ 1].map(|number| number & (WAYS - 1))
 }
 
 impl Cache {
