@@ -7,10 +7,16 @@ use loom::thread;
 use model::explore;
 use sluice_sync_loom::NameTable;
 use sluice_sync_loom::face::{Mutant, seed_mutant};
+use sluice_sync_loom::rcu::Domain;
 
 /// A table of one bucket, of which the upper half of the hashes is moved to a second one.
 fn table(names: &[(u64, &[u8])]) -> Arc<NameTable<u64>> {
-    let table = Arc::new(NameTable::new(Box::leak(Box::default())));
+    table_in(Box::leak(Box::default()), names)
+}
+
+/// As [`table`], whose readers are those of `domain`.
+fn table_in(domain: &'static Domain, names: &[(u64, &[u8])]) -> Arc<NameTable<u64>> {
+    let table = Arc::new(NameTable::new(domain));
     names.iter().for_each(|(hash, name)| assert!(insert(&table, *hash, name)));
     table
 }
@@ -87,6 +93,68 @@ fn a_name_that_a_lookup_found_is_listed_although_its_bucket_was_never_used() {
         assert!(insert(&table, HIGH, b"high"));
         reader.join().expect("the reader ends");
     });
+}
+
+/// A name stays, another comes on one CPU and goes on another, while a sum is made.
+fn a_sum_beside_a_name_that_comes_and_goes() {
+    explore(2, || {
+        let table = grown(&[(HIGH, b"stays")]);
+        let other = table.clone();
+        let thread = thread::spawn(move || {
+            // The third thread has its slot first: its CPU's count is looked at before this one's.
+            let first = other.clone();
+            let thread = thread::spawn(move || assert!(insert(&first, LOW, b"comes")));
+            thread.join().expect("the name comes");
+            assert!(remove(&other, LOW, b"comes"));
+        });
+        let sum = table.len();
+        thread.join().expect("the name goes");
+        let left = table.len();
+        // A failing assertion must not run destructors outside the execution.
+        drop(table);
+        assert!((1..=2).contains(&sum), "never were there {sum} names");
+        assert_eq!(left, 1);
+    });
+}
+
+#[test]
+fn a_sum_is_of_one_moment_whichever_cpus_count() {
+    seed_mutant(None);
+    a_sum_beside_a_name_that_comes_and_goes();
+}
+
+#[test]
+#[should_panic(expected = "never were there")]
+fn a_sum_of_several_moments_is_found() {
+    seed_mutant(Some(Mutant::SummedInOneLook));
+    a_sum_beside_a_name_that_comes_and_goes();
+}
+
+#[test]
+fn names_are_counted_once_while_they_are_moved() {
+    seed_mutant(None);
+    // From a bucket that counts to CPUs, and from CPUs to CPUs.
+    for is_grown in [false, true] {
+        explore(2, move || {
+            let domain: &Domain = Box::leak(Box::default());
+            let table = table_in(domain, &[(LOW, b"low"), (HIGH, b"high")]);
+            if is_grown {
+                assert!(table.grow());
+                table.help();
+                domain.flush();
+            }
+            assert!(table.grow());
+            let other = table.clone();
+            let reader = thread::spawn(move || other.len());
+            // Each moves a bucket.
+            assert!(remove(&table, LOW, b"low"));
+            table.help();
+            let (sum, left) = (reader.join().expect("the reader ends"), table.len());
+            drop(table);
+            assert!((1..=2).contains(&sum), "never were there {sum} names");
+            assert_eq!(left, 1);
+        });
+    }
 }
 
 /// What a lookup of `name` says.

@@ -23,9 +23,9 @@ const NOTED: usize = 4;
 /// The address of the array that is no array: there is none and will be none.
 const CLOSED: usize = 1;
 /// Up to so many buckets count what is in them, ...
-const COUNTING_MAX: usize = 256;
+const COUNTING_MAX: usize = if SHRUNK { 1 } else { 256 };
 /// ... or so many for each CPU. In a larger array the CPUs count.
-const COUNTING_A_CPU: usize = 64;
+const COUNTING_A_CPU: usize = if SHRUNK { 0 } else { 64 };
 /// An array that has more than so many times the buckets of the one before was not asked for by a number of nodes.
 const DENSE_GROWTH: usize = if SHRUNK { 1 } else { 4 };
 /// Who waits for a bucket looks after 1, 2, 4, ... turns, but not more rarely than after two to the power of this, ...

@@ -80,6 +80,8 @@ pub enum Mutant {
     ClosedUnlocked,
     /// A name that moves stands under the new name before it has left the old one.
     MovedInTwoSteps,
+    /// What the CPUs counted is added up by who looks at it once.
+    SummedInOneLook,
     /// A scalable reference's cache does not tell that it gives up an object whose uses cancelled out.
     CancelledUsesForgotten,
     /// A scalable reference's cache keeps what it counted although the global count is 0.
