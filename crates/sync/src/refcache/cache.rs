@@ -51,16 +51,11 @@ struct Way {
 
 impl Way {
     const EMPTY: Way = Way { object: None, delta: 0 };
-
-    /// The larger, the more it costs to give it up.
-    fn weight(&self) -> u64 {
-        self.object.map_or(0, |_| self.delta.unsigned_abs() + 1)
-    }
 }
 
 /// The counts and reviews of one thread.
 pub(super) struct Cache {
-    /// By [`ways_of`]; none until the cache is enlisted.
+    /// By [`spread`]; none until the cache is enlisted.
     ways: Option<Box<[Way; WAYS]>>,
     /// Which of them hold an object.
     used: Vec<u16>,
@@ -80,16 +75,14 @@ pub(super) struct Cache {
     pub(super) dead: Vec<Object>,
 }
 
-/// The two ways that may hold a count of `object`. With one, what all threads count all the time, as a mount is, would be given
-/// up, and its line written by all, whenever a thread counts one of the objects that happen to share its way.
-fn ways_of(object: Object) -> [usize; 2] {
-    let number = match object.birth().number() {
+/// A number for `object` whose low bits choose its way.
+fn spread(object: Object) -> usize {
+    match object.birth().number() {
         // Which objects share a way must not depend on where the heap happens to lie.
         Some(number) => number,
         // The allocator's regular distances spread over all ways.
         None => (fibonacci(object.addr() as u64) >> 32) as usize,
-    };
-    [number, number ^ 1].map(|number| number & (WAYS - 1))
+    }
 }
 
 impl Cache {
@@ -160,24 +153,20 @@ impl Cache {
     #[inline]
     pub(super) fn count(&mut self, object: Object, delta: i64) -> bool {
         let Some(ways) = &mut self.ways else { return false };
-        for at in ways_of(object) {
-            let way = &mut ways[at];
-            if way.object == Some(object) {
-                way.delta += delta;
-                self.turns_left = self.turns_left.wrapping_sub(1);
-                return true;
-            }
+        let way = &mut ways[spread(object) & (WAYS - 1)];
+        let here = way.object == Some(object);
+        if here {
+            way.delta += delta;
+            self.turns_left = self.turns_left.wrapping_sub(1);
         }
-        false
+        here
     }
 
-    /// Counts `delta` references of `object`, which no way holds, for which what was counted least in its ways makes room. The
-    /// cache is enlisted.
+    /// Counts `delta` references of `object`, for which what was counted in its way makes room. The cache is enlisted.
     pub(super) fn count_anew(&mut self, object: Object, delta: i64) {
         let Some(ways) = &mut self.ways else { return };
         self.turns_left = self.turns_left.wrapping_sub(1);
-        let [first, second] = ways_of(object);
-        let at = if ways[second].weight() < ways[first].weight() { second } else { first };
+        let at = spread(object) & (WAYS - 1);
         match std::mem::replace(&mut ways[at], Way { object: Some(object), delta }) {
             Way { object: Some(object), delta } => self.give_up(object, delta),
             // Lossless: there are fewer than 2^16 ways.
