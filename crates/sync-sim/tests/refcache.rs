@@ -40,6 +40,25 @@ fn taking_and_dropping_one_reference_reaches_for_few_words() {
 }
 
 #[test]
+fn what_stands_is_not_given_up_for_what_passes() {
+    let shared = Ref::standing([7u64; 4]);
+    // So many that every way of a cache has been taken by one of them.
+    let others: Vec<Ref<usize>> = (0..4 * 1024).map(Ref::new).collect();
+    let report = Machine::named("skylake-4").seed(1).run(4, |cpu| {
+        let held = shared.clone();
+        cpu.watch(|| {
+            for other in &others[cpu.id() * 1024..][..1024] {
+                drop((shared.clone(), other.clone()));
+            }
+        });
+        drop(held);
+    });
+    let conflicts = report.conflicts.to_string();
+    // All flush, and count that; but the others' objects are read and written by one CPU each, and the shared one by none.
+    assert!(!conflicts.contains("object.rs"), "{conflicts}");
+}
+
+#[test]
 fn a_value_outlives_references_that_hop_between_cpus_and_dies_with_the_last() {
     use sluice_sync_sim::Mutex;
     use sluice_sync_sim::atomic::{AtomicUsize, Ordering};

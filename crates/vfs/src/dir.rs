@@ -17,12 +17,12 @@
 //! - D3: no mount stands on a buried directory.
 
 use crate::lock_class::{DIRECTORY_MOUNTS, DIRECTORY_NAMES};
-use crate::mount::Mount;
+use crate::mount::MountRef;
 use crate::{Errno, Inode, InodeRef};
 use foldhash::quality::FixedState;
 use sluice_sync::atomic::{AtomicU32, Ordering};
 use sluice_sync::rcu::{self, Guard, RcuCell};
-use sluice_sync::{Mutex, NameTable, OnceLock, Ref, refcache};
+use sluice_sync::{Mutex, NameTable, OnceLock, refcache};
 use std::hash::{BuildHasher, RandomState};
 
 /// Positions of "." and "..".
@@ -54,7 +54,7 @@ pub(crate) struct Dir {
 /// The mounts that stand on one directory.
 struct MountsHere {
     /// *RCU; replaced under `changing`.*
-    list: RcuCell<Vec<Ref<Mount>>>,
+    list: RcuCell<Vec<MountRef>>,
     changing: Mutex<()>,
 }
 
@@ -113,9 +113,9 @@ impl Dir {
     /// The mount that stands here in the mount `below`.
     pub(crate) fn mount_on<'g>(
         &'g self,
-        below: &Ref<Mount>,
+        below: &MountRef,
         section: &'g Guard<'_>,
-    ) -> Option<&'g Ref<Mount>> {
+    ) -> Option<&'g MountRef> {
         if !self.has_mounts() {
             return None;
         }
@@ -123,7 +123,7 @@ impl Dir {
     }
 
     /// Changes the list of mounts that stand here. Whom it gains was counted before, whom it loses is so after.
-    pub(crate) fn change_mounts(&self, change: impl FnOnce(&mut Vec<Ref<Mount>>)) {
+    pub(crate) fn change_mounts(&self, change: impl FnOnce(&mut Vec<MountRef>)) {
         let mounts = self.mounts.get_or_init(|| {
             let list = RcuCell::new(rcu::domain(), Vec::new());
             Box::new(MountsHere { list, changing: Mutex::with_class(&DIRECTORY_MOUNTS, ()) })

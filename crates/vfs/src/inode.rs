@@ -36,7 +36,7 @@ use crate::{Cred, FileType};
 use sluice_locks::FileLocks;
 use sluice_sync::name_fields;
 use sluice_sync::rcu::{self, RcuCell};
-use sluice_sync::refcache::{self, Ref};
+use sluice_sync::refcache::{self, Ref, Standing};
 use sluice_sync::{Gap, Mutex, OnceLock, SeqLock};
 
 /// One file of a [`Superblock`](crate::Superblock).
@@ -45,7 +45,7 @@ pub struct Inode {
     /// Inode number. *Immutable.*
     ino: u64,
     /// What the inodes of the file system share. *Immutable.*
-    pub(crate) shared: Ref<Shared>,
+    pub(crate) shared: Ref<Shared, Standing>,
     /// Type, and contents of what is no regular file. *Immutable; directories are protected by their own locks.*
     pub(crate) body: Body,
     /// Extended attributes and file locks, once there are any. Every close looks at it: not beside the count of
@@ -129,7 +129,7 @@ impl Body {
 
 impl Inode {
     /// A new inode with the number `ino`, which was counted when it was taken; reachable only by the returned reference.
-    pub(crate) fn allocate(shared: &Ref<Shared>, ino: u64, init: InodeInit, body: Body) -> InodeRef {
+    pub(crate) fn allocate(shared: &Ref<Shared, Standing>, ino: u64, init: InodeInit, body: Body) -> InodeRef {
         debug_assert_eq!(body.file_type(), init.file_type);
         let attr = Attr::new(init.mode & S_IALLUGO, init.uid, init.gid);
         let inode = Ref::new(Inode {

@@ -32,7 +32,8 @@ use bitflags::bitflags;
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::percpu::Tally;
 use sluice_sync::rcu::{self, Guard};
-use sluice_sync::{Arc, CachePadded, Mutex, Ref};
+use sluice_sync::refcache::{Ref, Standing};
+use sluice_sync::{Arc, CachePadded, Mutex};
 
 bitflags! {
     /// Options of one mount.
@@ -51,6 +52,9 @@ bitflags! {
         const DETACH = 2;
     }
 }
+
+/// A reference to a mount.
+pub(crate) type MountRef = Ref<Mount, Standing>;
 
 /// One mount: a part of a file system, from `root` down.
 pub(crate) struct Mount {
@@ -75,21 +79,21 @@ pub(crate) struct Mount {
 /// A file as seen in the tree: which inode, reached through which mount.
 #[derive(Clone)]
 pub(crate) struct Location {
-    pub(crate) mount: Ref<Mount>,
+    pub(crate) mount: MountRef,
     pub(crate) inode: InodeRef,
 }
 
 /// As [`Location`], borrowed: by who walks, for the read section `'g`.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'g> {
-    pub(crate) mount: &'g Ref<Mount>,
+    pub(crate) mount: &'g MountRef,
     pub(crate) inode: &'g InodeRef,
 }
 
 /// All mounts of one namespace.
 pub(crate) struct MountTable {
     /// The mount at "/". *Immutable.*
-    root: Ref<Mount>,
+    root: MountRef,
     /// The mounts in the tree. Held by who changes it, not waited for in a read section.
     attached: CachePadded<Mutex<Attached>>,
     /// Who uses this tree. *Immutable.*
@@ -103,7 +107,7 @@ pub(crate) struct MountTable {
 /// The mounts in the tree but the one at its bottom.
 struct Attached {
     next_id: u64,
-    mounts: Vec<Ref<Mount>>,
+    mounts: Vec<MountRef>,
 }
 
 /// Releases what a namespace held when it goes: else that waits until references are used elsewhere.
@@ -122,9 +126,9 @@ impl Mount {
         root: InodeRef,
         on: Option<Location>,
         flags: MountFlags,
-    ) -> Ref<Mount> {
+    ) -> MountRef {
         let (gone, detached) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ref::new(Mount { id, superblock, root, on, flags, users: Tally::new(), gone, detached })
+        Ref::standing(Mount { id, superblock, root, on, flags, users: Tally::new(), gone, detached })
     }
 
     /// Where it stands in the tree.
@@ -134,7 +138,7 @@ impl Mount {
     }
 
     /// Whether this stands on a directory of `below`.
-    pub(crate) fn stands_on(&self, below: &Ref<Mount>) -> bool {
+    pub(crate) fn stands_on(&self, below: &MountRef) -> bool {
         self.on.as_ref().is_some_and(|on| Ref::ptr_eq(&on.mount, below))
     }
 
@@ -160,7 +164,7 @@ impl Mount {
 }
 
 impl Location {
-    pub(crate) fn new(mount: &Ref<Mount>, inode: InodeRef) -> Location {
+    pub(crate) fn new(mount: &MountRef, inode: InodeRef) -> Location {
         Location { mount: mount.clone(), inode }
     }
 
@@ -344,7 +348,7 @@ impl MountTable {
 
 impl Attached {
     /// Takes `mount` and all that stands on it out of the tree.
-    fn remove(&mut self, mount: &Ref<Mount>) {
+    fn remove(&mut self, mount: &MountRef) {
         let mut going = vec![mount.clone()];
         while let Some(mount) = going.pop() {
             going.extend(self.mounts.iter().filter(|standing| standing.stands_on(&mount)).cloned());

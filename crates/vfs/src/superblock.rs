@@ -12,7 +12,7 @@ use sluice_locks::{DomainOptions, LockDomain};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::percpu::{Budget, Ida, PerCpu};
 use sluice_sync::rcu::{self, RcuCell};
-use sluice_sync::refcache::Ref;
+use sluice_sync::refcache::{Ref, Standing};
 use sluice_sync::{Arc, CachePadded, Mutex, name_fields};
 
 /// The inode number of every root directory.
@@ -61,7 +61,7 @@ impl Default for Options {
 
 /// One file system. It lives as long as somebody holds it: a mount, or a caller.
 pub struct Superblock {
-    shared: Ref<Shared>,
+    shared: Ref<Shared, Standing>,
     root: InodeRef,
     /// Where it is or was mounted. *Protected by itself.*
     trees: Trees,
@@ -116,7 +116,7 @@ impl Superblock {
             ..Default::default()
         };
         let (inodes, pages) = (options.inode_limit, options.size_limit.map(|bytes| bytes / PAGE));
-        let shared = Ref::new(Shared {
+        let shared = Ref::standing(Shared {
             // Major number 0: no real device, as the kernel's own memory file systems have it.
             dev: (minor & 0xff) | ((minor & 0xf_ff00) << 12),
             options,

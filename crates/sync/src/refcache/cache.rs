@@ -1,5 +1,6 @@
 //! Cache: what one thread has counted and not yet added to the global counts, and its queue of reviews.
 
+use super::Stay;
 use super::object::{Object, Verdict};
 use super::rounds::{Epoch, Round, Rounds};
 use crate::face::atomic::{Ordering, fence};
@@ -7,8 +8,11 @@ use crate::face::{SHRUNK, const_new};
 use crate::fibonacci;
 use std::collections::VecDeque;
 
-/// How many objects a cache holds counts of: a power of two.
+/// How many objects that come and go a cache holds counts of: a power of two.
 const WAYS: usize = if SHRUNK { 1 } else { 1024 };
+/// How many standing ones, in ways behind those: a power of two.
+const STANDING_WAYS: usize = if SHRUNK { 1 } else { 64 };
+const ALL_WAYS: usize = WAYS + STANDING_WAYS;
 
 /// After so many counts a thread flushes its cache, ...
 pub(super) const TURNS: u32 = if SHRUNK { 2 } else { 1024 };
@@ -55,8 +59,8 @@ impl Way {
 
 /// The counts and reviews of one thread.
 pub(super) struct Cache {
-    /// By [`spread`]; none until the cache is enlisted.
-    ways: Option<Box<[Way; WAYS]>>,
+    /// By [`Placed`]; none until the cache is enlisted.
+    ways: Option<Box<[Way; ALL_WAYS]>>,
     /// Which of them hold an object.
     used: Vec<u16>,
     /// The epoch in which each review began, oldest first.
@@ -75,7 +79,26 @@ pub(super) struct Cache {
     pub(super) dead: Vec<Object>,
 }
 
-/// A number for `object` whose low bits choose its way.
+/// An object, and the one way of each cache that may hold a count of it.
+#[derive(Clone, Copy)]
+pub(super) struct Placed {
+    object: Object,
+    way: usize,
+}
+
+impl Placed {
+    /// See *what has ways of its own*.
+    #[inline]
+    pub(super) fn of<S: Stay>(object: Object) -> Placed {
+        let way = match S::STANDS {
+            false => spread(object) & (WAYS - 1),
+            true => WAYS + (spread(object) & (STANDING_WAYS - 1)),
+        };
+        Placed { object, way }
+    }
+}
+
+/// A number for `object`, to choose its way by.
 fn spread(object: Object) -> usize {
     match object.birth().number() {
         // Which objects share a way must not depend on where the heap happens to lie.
@@ -110,8 +133,8 @@ impl Cache {
     pub(super) fn enlist(&mut self, turns: u32) {
         self.turns_left = turns.cast_signed();
         self.turns_left_at_flush = self.turns_left;
-        self.ways = Some(Box::new([Way::EMPTY; WAYS]));
-        self.used = Vec::with_capacity(WAYS);
+        self.ways = Some(Box::new([Way::EMPTY; ALL_WAYS]));
+        self.used = Vec::with_capacity(ALL_WAYS);
     }
 
     /// Whether nothing was counted since the last flush.
@@ -149,11 +172,11 @@ impl Cache {
         self.reviews.extend(reviews);
     }
 
-    /// Counts `delta` references of `object`, if it has a way already. False if not.
+    /// Counts `delta` references of `object`, if its way is its own already. False if not.
     #[inline]
-    pub(super) fn count(&mut self, object: Object, delta: i64) -> bool {
+    pub(super) fn count(&mut self, Placed { object, way }: Placed, delta: i64) -> bool {
         let Some(ways) = &mut self.ways else { return false };
-        let way = &mut ways[spread(object) & (WAYS - 1)];
+        let way = &mut ways[way];
         let here = way.object == Some(object);
         if here {
             way.delta += delta;
@@ -163,14 +186,13 @@ impl Cache {
     }
 
     /// Counts `delta` references of `object`, for which what was counted in its way makes room. The cache is enlisted.
-    pub(super) fn count_anew(&mut self, object: Object, delta: i64) {
+    pub(super) fn count_anew(&mut self, Placed { object, way }: Placed, delta: i64) {
         let Some(ways) = &mut self.ways else { return };
         self.turns_left = self.turns_left.wrapping_sub(1);
-        let at = spread(object) & (WAYS - 1);
-        match std::mem::replace(&mut ways[at], Way { object: Some(object), delta }) {
+        match std::mem::replace(&mut ways[way], Way { object: Some(object), delta }) {
             Way { object: Some(object), delta } => self.give_up(object, delta),
             // Lossless: there are fewer than 2^16 ways.
-            Way { object: None, .. } => self.used.push(at as u16),
+            Way { object: None, .. } => self.used.push(way as u16),
         }
     }
 

@@ -37,6 +37,10 @@
 //! And nothing lives for ever: when no reference is left, all cached counts together are the opposite of the global one,
 //! the negative ones that may be kept are at most half of that, and so each epoch at least halves it.
 //!
+//! *What has ways of its own.* An object has one way in each cache, and makes room for any other that has the same. Were a mount,
+//! which every open counts, among the files, then each thread that opens the file that shares its way would write the mount's line.
+//! So values that stay, of which there are few, have ways that the others do not take.
+//!
 //! There is no thread in the background: every `TURNS` counts, and more rarely among hundreds, a thread flushes its cache and
 //! looks whether it was the last of the epoch. One that has counted `PATIENCE` times more in an epoch flushes the caches of all
 //! laggards. A laggard that has counted nothing in a whole epoch is *retired*: its cache is no more waited for until its owner
@@ -74,7 +78,7 @@
 //! clone, drop: the own cache's lock (stores to the thread's own line, no read-modify-write) and its way. Nothing of
 //! the object is read or written. A flush: one load for each object counted, one read-modify-write for each whose count is
 //! neither 0 nor kept, and one of what all flushes count down. A visit to laggards: one membarrier(2). An object's memory
-//! is a block (`blocks.rs`). Memory: 16 bytes for an object, 18 KiB for a thread that counts.
+//! is a block (`blocks.rs`). Memory: 16 bytes for an object, 19 KiB for a thread that counts.
 //!
 //! # Sources
 //! Clements, Kaashoek and Zeldovich, "RadixVM: Scalable address spaces for multithreaded applications" (EuroSys
@@ -92,6 +96,7 @@ mod world;
 
 pub use self::slot::RefSlot;
 
+use self::cache::Placed;
 use self::object::{Counted, Object};
 use self::world::world;
 use crate::face::Host;
@@ -101,58 +106,91 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 
 /// A reference to a shared value, as [`Arc`](std::sync::Arc), that costs no shared line. The value is dropped some
-/// time after its last reference.
-pub struct Ref<T: Send + Sync + 'static> {
+/// time after its last reference. `S` says how long such values stay.
+pub struct Ref<T: Send + Sync + 'static, S: Stay = Passing> {
     counted: NonNull<Counted<T>>,
-    marker: PhantomData<Counted<T>>,
+    marker: PhantomData<(Counted<T>, S)>,
+}
+
+/// How long values stay: it decides which ways may count them.
+pub trait Stay: 'static {
+    /// They have ways that those which come and go do not take.
+    const STANDS: bool;
+}
+
+/// Many values, that come and go.
+pub enum Passing {}
+
+/// Few values, that stay, and that most operations count.
+pub enum Standing {}
+
+impl Stay for Passing {
+    const STANDS: bool = false;
+}
+
+impl Stay for Standing {
+    const STANDS: bool = true;
 }
 
 // SAFETY: a reference gives `&T` on any thread and lets any thread drop the value: `T: Send + Sync`.
-unsafe impl<T: Send + Sync + 'static> Send for Ref<T> {}
+unsafe impl<T: Send + Sync + 'static, S: Stay> Send for Ref<T, S> {}
 // SAFETY: as above.
-unsafe impl<T: Send + Sync + 'static> Sync for Ref<T> {}
+unsafe impl<T: Send + Sync + 'static, S: Stay> Sync for Ref<T, S> {}
 
 impl<T: Send + Sync + 'static> Ref<T> {
     /// The first reference to `value`.
     pub fn new(value: T) -> Ref<T> {
+        Ref::first(value)
+    }
+}
+
+impl<T: Send + Sync + 'static> Ref<T, Standing> {
+    /// The first reference to `value`, one of few that stay and that most operations count.
+    pub fn standing(value: T) -> Ref<T, Standing> {
+        Ref::first(value)
+    }
+}
+
+impl<T: Send + Sync + 'static, S: Stay> Ref<T, S> {
+    fn first(value: T) -> Ref<T, S> {
         Ref { counted: Counted::allocate(value), marker: PhantomData }
     }
 
     /// Whether both refer to the same value.
     #[inline]
-    pub fn ptr_eq(a: &Ref<T>, b: &Ref<T>) -> bool {
+    pub fn ptr_eq(a: &Ref<T, S>, b: &Ref<T, S>) -> bool {
         a.counted == b.counted
     }
 
     /// Where the value is.
     #[inline]
-    pub fn as_ptr(this: &Ref<T>) -> *const T {
+    pub fn as_ptr(this: &Ref<T, S>) -> *const T {
         std::ptr::from_ref(&**this)
     }
 
     #[inline]
     fn count(&self, delta: i64) {
         let object = Object::of(self.counted);
-        world(object.home()).count(object, delta);
+        world(object.home()).count(Placed::of::<S>(object), delta);
     }
 }
 
-impl<T: Send + Sync + 'static> Clone for Ref<T> {
+impl<T: Send + Sync + 'static, S: Stay> Clone for Ref<T, S> {
     #[inline]
-    fn clone(&self) -> Ref<T> {
+    fn clone(&self) -> Ref<T, S> {
         self.count(1);
         Ref { counted: self.counted, marker: PhantomData }
     }
 }
 
-impl<T: Send + Sync + 'static> Drop for Ref<T> {
+impl<T: Send + Sync + 'static, S: Stay> Drop for Ref<T, S> {
     #[inline]
     fn drop(&mut self) {
         self.count(-1);
     }
 }
 
-impl<T: Send + Sync + 'static> Deref for Ref<T> {
+impl<T: Send + Sync + 'static, S: Stay> Deref for Ref<T, S> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
@@ -161,7 +199,7 @@ impl<T: Send + Sync + 'static> Deref for Ref<T> {
     }
 }
 
-impl<T: fmt::Debug + Send + Sync + 'static> fmt::Debug for Ref<T> {
+impl<T: fmt::Debug + Send + Sync + 'static, S: Stay> fmt::Debug for Ref<T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }

@@ -9,9 +9,10 @@
 //! # Cost
 //! load: as a clone, and one load of the slot's line.
 
+use super::cache::Placed;
 use super::object::{Counted, Object};
 use super::world::world;
-use super::{Ref, into_counted};
+use super::{Passing, Ref, into_counted};
 use crate::face::Host;
 use crate::face::atomic::{AtomicPtr, Ordering};
 use std::marker::PhantomData;
@@ -39,7 +40,7 @@ impl<T: Send + Sync + 'static> RefSlot<T> {
         world(self.home).count_found(1, || {
             // Acquire(slot): the object; pairs with the exchanges below.
             found = NonNull::new(self.counted.load(Ordering::Acquire));
-            found.map(Object::of)
+            found.map(|counted| Placed::of::<Passing>(Object::of(counted)))
         });
         found.map(|counted| Ref { counted, marker: PhantomData })
     }

@@ -1,6 +1,6 @@
 //! Worlds: the caches that count one set of objects, and the epochs in which all of them are flushed.
 
-use super::cache::{Cache, Keepers, turns};
+use super::cache::{Cache, Keepers, Placed, turns};
 use super::object::Object;
 use super::rounds::{Epoch, Round, Rounds};
 use crate::Mutex;
@@ -108,14 +108,14 @@ impl World {
 
     /// Counts `delta` references of `object`, one of this world, in the calling thread's cache.
     #[inline]
-    pub(super) fn count(&self, object: Object, delta: i64) {
+    pub(super) fn count(&self, object: Placed, delta: i64) {
         self.count_found(delta, || Some(object));
     }
 
     /// Counts `delta` references of the object that `find` finds, if it does, under the lock of the calling thread's
     /// cache.
     #[inline]
-    pub(super) fn count_found(&self, delta: i64, find: impl FnOnce() -> Option<Object>) {
+    pub(super) fn count_found(&self, delta: i64, find: impl FnOnce() -> Option<Placed>) {
         // Whatever is out of the ordinary is left to a call from which nothing comes back here.
         match self.shards.near(thread::ready_slot()) {
             Some(shard) => self.count_in(shard, delta, find),
@@ -125,7 +125,7 @@ impl World {
 
     /// As [`count_found`](Self::count_found), of one of many threads, or of one that has no slot yet.
     #[inline(never)]
-    fn count_far(&self, delta: i64, find: impl FnOnce() -> Option<Object>) {
+    fn count_far(&self, delta: i64, find: impl FnOnce() -> Option<Placed>) {
         match self.shards.peek(thread::ready_slot()) {
             Some(shard) => self.count_in(shard, delta, find),
             None => self.count_slowly(delta, find),
@@ -134,7 +134,7 @@ impl World {
 
     /// As [`count_found`](Self::count_found); `shard` is that of the calling thread, whose slot is ready.
     #[inline]
-    fn count_in(&self, shard: &Shard, delta: i64, find: impl FnOnce() -> Option<Object>) {
+    fn count_in(&self, shard: &Shard, delta: i64, find: impl FnOnce() -> Option<Placed>) {
         // SAFETY: as in own(); and the slot is ready.
         let Some(mut cache) = (unsafe { shard.cache.try_lock() }) else {
             return self.count_slowly(delta, find);
@@ -152,7 +152,7 @@ impl World {
     /// As [`count_found`](Self::count_found), when the calling thread's cache is visited, or not enlisted.
     #[cold]
     #[inline(never)]
-    fn count_slowly(&self, delta: i64, find: impl FnOnce() -> Option<Object>) {
+    fn count_slowly(&self, delta: i64, find: impl FnOnce() -> Option<Placed>) {
         let shard = self.shard();
         let mut cache = self.own(shard);
         if !cache.is_enlisted() {
@@ -167,7 +167,7 @@ impl World {
 
     /// Counts `delta` references of `object`, which `cache`, that of `shard`, holds no count of.
     #[inline(never)]
-    fn count_anew(&self, shard: &Shard, mut cache: Inside<'_, Cache>, object: Object, delta: i64) {
+    fn count_anew(&self, shard: &Shard, mut cache: Inside<'_, Cache>, object: Placed, delta: i64) {
         cache.count_anew(object, delta);
         self.finish(shard, cache);
     }
