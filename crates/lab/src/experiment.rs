@@ -15,6 +15,7 @@ mod loss;
 pub(crate) mod native;
 mod readdir;
 mod rwsem;
+mod scaling;
 mod simulated;
 mod spin;
 mod verdict;

@@ -111,11 +111,7 @@ impl Dir {
     }
 
     /// The mount that stands here in the mount `below`.
-    pub(crate) fn mount_on<'g>(
-        &'g self,
-        below: &MountRef,
-        section: &'g Guard<'_>,
-    ) -> Option<&'g MountRef> {
+    pub(crate) fn mount_on<'g>(&'g self, below: &MountRef, section: &'g Guard<'_>) -> Option<&'g MountRef> {
         if !self.has_mounts() {
             return None;
         }

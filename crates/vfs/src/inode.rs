@@ -129,7 +129,12 @@ impl Body {
 
 impl Inode {
     /// A new inode with the number `ino`, which was counted when it was taken; reachable only by the returned reference.
-    pub(crate) fn allocate(shared: &Ref<Shared, Standing>, ino: u64, init: InodeInit, body: Body) -> InodeRef {
+    pub(crate) fn allocate(
+        shared: &Ref<Shared, Standing>,
+        ino: u64,
+        init: InodeInit,
+        body: Body,
+    ) -> InodeRef {
         debug_assert_eq!(body.file_type(), init.file_type);
         let attr = Attr::new(init.mode & S_IALLUGO, init.uid, init.gid);
         let inode = Ref::new(Inode {

@@ -21,6 +21,12 @@ impl Curves<'_> {
         self.at(workload, target, variant, cpus).and_then(|row| row.ops_per_s).unwrap_or(0.0)
     }
 
+    /// Which share of its throughput a CPU keeps where there are `many` instead of `few`; no number when one was not measured.
+    pub(crate) fn share(&self, workload: &str, target: &str, variant: &str, few: usize, many: usize) -> f64 {
+        let per_cpu = |cpus| self.rate(workload, target, variant, cpus) / cpus as f64;
+        per_cpu(many) / per_cpu(few)
+    }
+
     /// Throughput, fairness and idle share, a table each, for every workload and target in order.
     pub(crate) fn tables(&self) -> String {
         let mut text = String::new();

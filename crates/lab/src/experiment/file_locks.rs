@@ -287,8 +287,8 @@ fn verdicts(curves: &Curves<'_>) -> Vec<Verdict> {
         }
     }
     for &(workload, ..) in TESTS.iter().filter(|(.., one_file)| !one_file) {
-        let rate = |cpus| curves.rate(workload, &format!("sim:{}", LARGE.0), "ours", cpus);
-        let share = |cpus: usize| (rate(cpus) / rate(1) / cpus as f64, cpus);
+        let target = format!("sim:{}", LARGE.0);
+        let share = |cpus: usize| (curves.share(workload, &target, "ours", 1, cpus), cpus);
         let worst = LARGE.1.iter().map(|&cpus| share(cpus)).min_by(|a, b| a.0.total_cmp(&b.0));
         let (share, cpus) = worst.unwrap_or((0.0, 0));
         verdicts.push(Verdict::new(
