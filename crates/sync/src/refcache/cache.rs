@@ -18,9 +18,9 @@ const ALL_WAYS: usize = WAYS + STANDING_WAYS;
 pub(super) const TURNS: u32 = if SHRUNK { 2 } else { 1024 };
 /// ... or after so many for each member where that is more: all flushes of an epoch write one line, one after the other.
 const TURNS_A_MEMBER: u32 = if SHRUNK { 0 } else { 8 };
-/// A thread that has counted so often since its first flush in an epoch waits no longer for the others. It is not done at the
+/// A thread that has flushed so often since its first flush in an epoch waits no longer for the others. It is not done at the
 /// second flush because the barrier that it takes interrupts every CPU.
-pub(super) const PATIENCE: u32 = if SHRUNK { TURNS } else { 4 * TURNS };
+pub(super) const PATIENCE: u32 = if SHRUNK { 1 } else { 4 };
 
 /// How many caches may keep counts over their flushes.
 #[derive(Clone, Copy)]
@@ -143,8 +143,8 @@ impl Cache {
     }
 
     /// Whether the owner, at a flush, has waited for the end of the epoch for as long as it should where there are so many members.
-    pub(super) fn is_out_of_patience(&self, members: u32) -> bool {
-        self.again >= PATIENCE.div_ceil(turns(members))
+    pub(super) fn is_out_of_patience(&self) -> bool {
+        self.again >= PATIENCE
     }
 
     /// Whether more waits for the end of reviews than one of so many members should keep: with more, a thread waits for others

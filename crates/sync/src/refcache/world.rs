@@ -254,7 +254,7 @@ impl World {
         let now = self.flush(shard, &mut cache, now);
         let mut dead = std::mem::take(&mut cache.dead);
         cache.review(now, &mut dead);
-        let (is_out_of_patience, is_crowded) = (cache.is_out_of_patience(members), cache.is_crowded(members));
+        let (is_out_of_patience, is_crowded) = (cache.is_out_of_patience(), cache.is_crowded(members));
         drop(cache);
         if is_out_of_patience {
             // Whoever has not come by may be idle.
@@ -425,7 +425,7 @@ mod tests {
             });
             steps.wait();
             // Each of its last two flushes comes after so many of ours.
-            (0..2 * (PATIENCE + 2 * TURNS)).for_each(|_| count());
+            (0..2 * (PATIENCE + 2) * TURNS).for_each(|_| count());
             let waited_for = || world.rounds.now().members();
             assert_eq!(waited_for(), 1);
             steps.wait();
@@ -482,7 +482,7 @@ mod tests {
             });
             for _ in 0..rounds {
                 steps.wait();
-                (0..PATIENCE + TURNS).for_each(|_| world.count(object(&shared), 0));
+                (0..(PATIENCE + 1) * TURNS).for_each(|_| world.count(object(&shared), 0));
                 steps.wait();
             }
         });
