@@ -4,8 +4,9 @@
 //! Every figure here is simulated.
 
 use sluice_machine::Machine;
-use sluice_sync_sim::rcu::domain;
+use sluice_sync_sim::rcu::{Domain, domain};
 use sluice_sync_sim::{NameTable, Ref};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Each name on lines of its own: the host's heap would decide otherwise which of them share one.
 #[global_allocator]
@@ -16,30 +17,27 @@ fn hash_of(n: usize) -> u64 {
     (n as u64) << 58 | 1 << 40
 }
 
-/// A table of 64 buckets with one name in each of them.
+/// A table of 64 buckets with one name in each 64th of the hashes.
 fn table() -> NameTable<Ref<usize>> {
-    let table = NameTable::new(domain());
+    table_of(64)
+}
+
+/// As [`table`], of `buckets` buckets.
+fn table_of(buckets: usize) -> NameTable<Ref<usize>> {
+    // Of its own: tests that run beside this one have sections too.
+    let domain: &Domain = Box::leak(Box::default());
+    let table = NameTable::new(domain);
     for n in 0..64 {
         let mut entry = table.lock(hash_of(n), b"stays").expect("alive");
         entry.insert(Ref::new(n), 0).expect("a new name");
     }
-    let write = || {
-        let mut entry = table.lock(0, b"mover").expect("alive");
-        entry.insert(Ref::new(0), 0).expect("a new name");
-        entry.remove().expect("is there");
-    };
-    grow(&table, 64, write);
-    table
-}
-
-/// Makes `buckets` buckets of a table in which `write` changes a name.
-fn grow<V: Clone + Send + Sync>(table: &NameTable<V>, buckets: usize, write: impl Fn()) {
     while table.buckets() < buckets {
-        domain().flush();
+        domain.flush();
         table.grow();
         // Each moves a few buckets.
-        (0..buckets / 4).for_each(|_| write());
+        (0..table.buckets()).for_each(|_| table.help());
     }
+    table
 }
 
 #[test]
@@ -75,43 +73,92 @@ fn adding_and_removing_names_of_different_buckets_writes_no_shared_line() {
     assert!(report.conflicts.is_empty(), "{}", report.conflicts);
 }
 
+/// More buckets than count on their own for 64 CPUs.
+const LARGE: usize = 16_384;
+
+/// A hash whose bucket is `n` in an array of [`LARGE`].
+fn hash_in_large(n: usize) -> u64 {
+    (n as u64) << (64 - LARGE.ilog2()) | 1 << 40
+}
+
 #[test]
-fn where_there_are_too_many_buckets_to_count_each_cpu_counts_for_itself() {
-    let machine = Machine::named("skylake-4").seed(1);
-    let table = machine.prepare(4, || {
-        let table = NameTable::new(domain());
-        let write = || {
-            let mut entry = table.lock(1 << 63, b"mover").expect("alive");
-            entry.insert((), 0).expect("a new name");
-            entry.remove().expect("is there");
+fn adding_and_removing_names_of_neighbouring_buckets_of_a_large_table_writes_no_shared_line() {
+    let machine = Machine::named("power7-64").seed(1);
+    let table = machine.prepare(64, || table_of(LARGE));
+    let report = machine.run(64, |cpu| {
+        let change = |n: usize| {
+            let hash = hash_in_large(64 * n + cpu.id());
+            let mut entry = table.lock(hash, b"comes").expect("alive");
+            entry.insert(Ref::new(0), 1).expect("a new name");
+            assert!(n % 3 == 1 || entry.remove().is_some());
         };
-        write();
-        grow(&table, 1024, write);
-        table
-    });
-    let report = machine.run(4, |cpu| {
-        let change = || {
-            // Buckets side by side.
-            let mut entry = table.lock((cpu.id() as u64) << 54 | 1 << 40, b"comes").expect("alive");
-            entry.insert((), 0).expect("a new name");
-            entry.remove().expect("is there");
-        };
-        change();
-        cpu.watch(change);
+        // The first reference that is dropped is the one for which a CPU joins the others that count.
+        (0..2).for_each(change);
+        cpu.watch(|| (2..20).for_each(change));
     });
     assert!(report.conflicts.is_empty(), "{}", report.conflicts);
-    assert_eq!((table.len(), table.buckets()), (0, 1024));
+    machine.run(64, |_| {
+        let sums = table.sums();
+        assert_eq!((sums.entries, sums.weight), (64 + 7 * 64, 7 * 64));
+    });
+}
+
+#[test]
+fn who_makes_and_removes_one_name_seldom_looks_at_the_counts_of_others() {
+    let machine = Machine::named("power7-64").seed(1);
+    let accesses = |buckets| {
+        let table = machine.prepare(64, || table_of(buckets));
+        let report = machine.run(64, |cpu| {
+            for _ in 0..if cpu.id() == 0 { 1_024 } else { 0 } {
+                let mut entry = table.lock(hash_of(0), b"comes").expect("alive");
+                entry.insert(Ref::new(0), 0).expect("a new name");
+                entry.remove().expect("is there");
+            }
+        });
+        report.accesses()
+    };
+    // For one of 512 names, at two counts of each of 64 CPUs: one for each fourth name.
+    let (small, large) = (accesses(64), accesses(LARGE));
+    assert!(large < small + small / 16, "{small} in a small table, {large} in a large one");
 }
 
 #[test]
 fn counting_the_names_stores_nothing() {
     let machine = Machine::named("power7-64").seed(1);
-    let table = machine.prepare(64, table);
-    let report = machine.run(64, |cpu| {
-        assert_eq!(table.len(), 64);
-        cpu.watch(|| assert_eq!(table.len(), 64));
-    });
-    assert!(report.conflicts.is_empty(), "{}", report.conflicts);
+    for buckets in [64, LARGE] {
+        let table = machine.prepare(64, || table_of(buckets));
+        let report = machine.run(64, |cpu| {
+            assert_eq!(table.len(), 64);
+            cpu.watch(|| assert_eq!(table.len(), 64));
+        });
+        assert!(report.conflicts.is_empty(), "{}", report.conflicts);
+        // Two looks at each bucket, or at what each CPU counted, and how far a move has come.
+        let report = machine.run(1, |_| assert_eq!(table.len(), 64));
+        assert!(report.accesses() < 800, "{} accesses", report.accesses());
+    }
+}
+
+#[test]
+fn one_cpu_alone_and_all_together_make_a_large_table_grow_in_time() {
+    for cpus in [1, 64] {
+        let machine = Machine::named("power7-64").seed(1);
+        let table = machine.prepare(64, || table_of(LARGE));
+        let names = AtomicUsize::new(64);
+        machine.run(64, |cpu| {
+            while cpu.id() < cpus && table.buckets() == LARGE {
+                let n = names.fetch_add(1, Ordering::Relaxed);
+                assert!(n <= 4 * LARGE, "full");
+                let hash = (n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                let mut entry = table.lock(hash, b"new").expect("alive");
+                entry.insert(Ref::new(0), 0).expect("a new name");
+                drop(entry);
+                // Or thousands come before a grace period is over.
+                cpu.work(10_000);
+            }
+        });
+        assert_eq!(table.buckets(), 4 * LARGE);
+        assert!(names.into_inner() > 2 * LARGE, "half empty");
+    }
 }
 
 #[test]

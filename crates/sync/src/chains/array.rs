@@ -11,6 +11,7 @@ use super::used::{Seen, Used};
 use super::{Bucket, Node};
 use crate::face::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::face::{SHRUNK, cpu, hint, thread};
+use crate::percpu::PerCpu;
 use crate::rcu::{GracePeriod, Guard};
 use std::ptr;
 
@@ -22,10 +23,10 @@ const MOVED: usize = 2;
 const NOTED: usize = 4;
 /// The address of the array that is no array: there is none and will be none.
 const CLOSED: usize = 1;
-/// Up to so many buckets count what is in them, ...
-const COUNTING_MAX: usize = if SHRUNK { 1 } else { 256 };
-/// ... or so many for each CPU. In a larger array the CPUs count.
-const COUNTING_A_CPU: usize = if SHRUNK { 0 } else { 64 };
+/// An array of at most so many buckets, ...
+const COUNTING_BUCKETS: usize = if SHRUNK { 1 } else { 256 };
+/// ... or so many for each CPU, counts in each of them; a larger one has a count for each CPU.
+const COUNTING_BUCKETS_A_CPU: usize = if SHRUNK { 0 } else { 64 };
 /// An array that has more than so many times the buckets of the one before was not asked for by a number of nodes.
 const DENSE_GROWTH: usize = if SHRUNK { 1 } else { 4 };
 /// Who waits for a bucket looks after 1, 2, 4, ... turns, but not more rarely than after two to the power of this, ...
@@ -66,8 +67,8 @@ pub(crate) struct Array<N: Node> {
     used: Used,
     /// Which of a node's links its chains use. *immutable*
     pub(super) link: usize,
-    /// By CPU, what each has counted of all buckets; none where the buckets count. *each: see there*
-    counters: Box<[N::Bucket]>,
+    /// What each CPU counted, if the buckets are too many to count in each. *immutable; each looks after itself*
+    cpus: Option<PerCpu<N::Count>>,
     /// The array that this one is moved to; null while there is none. *atomic (array)*
     next: AtomicPtr<Array<N>>,
     /// A [`Ready`]: [`AT_ONCE`], a period's number less 1, or the word of a period; or [`UNKNOWN`]. *atomic (ready)*
@@ -115,13 +116,12 @@ impl<N: Node> Array<N> {
     fn new(len: usize, used: Used, link: usize, ready: u64) -> Self {
         debug_assert!(len.is_power_of_two());
         const { assert!(align_of::<N>() > LOCKED | MOVED | NOTED, "no room for the bits") };
-        let counting_max = COUNTING_MAX.max((COUNTING_A_CPU * cpu::possible()).next_power_of_two());
-        let counters = if len > counting_max { cpu::possible() } else { 0 };
         Array {
             buckets: (0..len).map(|_| N::Bucket::empty()).collect(),
             used,
             link,
-            counters: (0..counters).map(|_| N::Bucket::empty()).collect(),
+            cpus: (len > COUNTING_BUCKETS.max(COUNTING_BUCKETS_A_CPU * cpu::possible()))
+                .then(PerCpu::default),
             next: AtomicPtr::new(ptr::null_mut()),
             ready: AtomicU64::new(ready),
             progress: Progress::of(len),
@@ -162,41 +162,29 @@ impl<N: Node> Array<N> {
         Some((if used == at { place } else { (used as u64) << self.shift() << 1 }, seen))
     }
 
-    /// Whether each bucket counts what is in it; else each CPU counts what it adds to any and takes from any.
-    pub(crate) fn buckets_count(&self) -> bool {
-        self.counters.is_empty()
-    }
-
-    /// How many CPUs count, where they do.
-    pub(crate) fn counting_cpus(&self) -> usize {
-        self.counters.len()
-    }
-
     /// The bucket of `place`.
     pub(crate) fn bucket(&self, place: u64) -> &N::Bucket {
         &self.buckets[self.at(place)]
     }
 
-    /// Where the caller counts what it adds at `place` or takes from there: in the bucket, or for its CPU.
-    pub(crate) fn counter(&self, place: u64) -> &N::Bucket {
-        match self.counters.len() {
-            0 => self.bucket(place),
-            // Who is moved to another CPU meanwhile counts for the one it came from.
-            cpus => &self.counters[cpu::current() % cpus],
-        }
+    /// What counts the nodes of the bucket of `place` that come or go on this CPU.
+    pub(crate) fn count(&self, place: u64) -> &N::Count {
+        self.cpus.as_ref().map_or_else(|| self.bucket(place).count(), PerCpu::here)
     }
 
-    /// All that count and may have counted something.
-    pub(crate) fn counters(&self) -> impl Iterator<Item = &N::Bucket> {
+    /// What each CPU counted, none if the buckets count.
+    pub(crate) fn cpus(&self) -> Option<&PerCpu<N::Count>> {
+        self.cpus.as_ref()
+    }
+
+    /// The buckets that may have been used.
+    pub(crate) fn used_buckets(&self) -> impl Iterator<Item = &N::Bucket> {
         let (mut at, mut seen) = (0, Seen::default());
-        let used = std::iter::from_fn(move || {
-            let found = if self.buckets_count() { self.used.first_from(at, seen) } else { None };
-            (at, seen) = found?;
-            let bucket = self.buckets.get(at);
+        std::iter::from_fn(move || {
+            (at, seen) = self.used.first_from(at, seen)?;
             at += 1;
-            bucket
-        });
-        used.chain(&self.counters)
+            self.buckets.get(at - 1)
+        })
     }
 
     /// The first node of the chain of `place`, or null; `None` if the bucket is moved.
@@ -537,7 +525,7 @@ impl<N: Node> Locked<'_, N> {
             let (there, _) = target.seek(place);
             // SAFETY: it is in this locked chain, and copied once: a bucket is moved once.
             unsafe { target.insert(there, at.node) };
-            N::Bucket::carry(self.array.counter(place), new.counter(place), node);
+            node.carry(self.array.count(place), new.count(place));
             drop(target);
             at = self.step(at);
         }

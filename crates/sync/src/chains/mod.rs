@@ -70,6 +70,9 @@ pub(crate) trait Node: Sized + 'static {
     /// What heads the chains.
     type Bucket: Bucket<Self>;
 
+    /// What is counted of nodes, in a bucket or by a CPU.
+    type Count: Default + Send + Sync;
+
     /// By array: the next node of the chain. *written under the bucket's lock; atomic (chain)*
     fn links(&self) -> &[AtomicPtr<Self>; 2];
 
@@ -81,6 +84,9 @@ pub(crate) trait Node: Sized + 'static {
     /// # Safety
     /// The node was given to [`Locked::insert`], and nobody will use it again.
     unsafe fn free(node: *mut Self);
+
+    /// Counts the node in `to` and no longer in `from`.
+    fn carry(&self, _from: &Self::Count, _to: &Self::Count) {}
 }
 
 /// The links of a node that is in no chain.
@@ -89,24 +95,29 @@ pub(crate) fn unlinked<N>() -> [AtomicPtr<N>; 2] {
 }
 
 /// The head of a chain, and what is counted with it.
-pub(crate) trait Bucket<N>: Send + Sync {
+pub(crate) trait Bucket<N: Node>: Send + Sync {
     /// Without nodes.
     fn empty() -> Self;
 
     /// Where the chain begins. *atomic (bucket)*
     fn head(&self) -> &AtomicPtr<N>;
 
-    /// Counts `node` in `to` and no longer in `from`.
-    fn carry(_from: &Self, _to: &Self, _node: &N) {}
+    /// What is counted of its nodes, unless the CPUs do.
+    fn count(&self) -> &N::Count;
 }
 
-impl<N: Node> Bucket<N> for AtomicPtr<N> {
+/// Of nodes that nobody counts here.
+impl<N: Node<Count = ()>> Bucket<N> for AtomicPtr<N> {
     fn empty() -> Self {
         AtomicPtr::new(ptr::null_mut())
     }
 
     fn head(&self) -> &AtomicPtr<N> {
         self
+    }
+
+    fn count(&self) -> &() {
+        &()
     }
 }
 

@@ -41,6 +41,7 @@ struct Entry<K, V> {
 
 impl<K: 'static, V: 'static> Node for Entry<K, V> {
     type Bucket = AtomicPtr<Self>;
+    type Count = ();
 
     fn links(&self) -> &[AtomicPtr<Self>; 2] {
         &self.links

@@ -1,16 +1,27 @@
 //! Locked entries: what may be done to a name by who holds the lock of its bucket.
 
 use super::node::{
-    NAME_MAX, NameBucket, NameNode, Standing, first_position, insert_at, last_twin, name_at, place_of, same,
+    NAME_MAX, NameNode, Standing, first_position, insert_at, last_twin, name_at, place_of, same,
 };
+use super::tally::Count;
 use super::{BUCKETS_FIRST, NameTable};
 use crate::chains::{Array, Locked, Place, Unlinked};
 use crate::face::cpu;
 use crate::lock_debug::{Ask, Held};
 use crate::rcu::Guard;
 
-/// A bucket is full when it has so many entries; [`most_in`] says when many are.
+/// An array is full when it has so many entries for each bucket, ...
 const LOAD_MAX: usize = 4;
+/// ... and a bucket that counts its own is when it has so many: two standard deviations more, as hashes fall by chance.
+const MOST_IN_BUCKET: usize = 2 * LOAD_MAX;
+
+/// Up to so many buckets for each CPU, an array where CPUs count is full with half as many entries: those that share a bucket
+/// are mostly of different CPUs, and who adds one or takes one away writes to its neighbour.
+const ROOMY: usize = 1024;
+
+/// Where CPUs count, each looks at what all have counted when it has added its part of the room that it saw, but not more often
+/// than at its part of so much of all room.
+const ROOM_MIN: usize = 4;
 
 /// An array of so many buckets grows fourfold at once: many CPUs pay more for each node that is moved than for buckets.
 const LARGE: usize = 4096;
@@ -22,40 +33,29 @@ const WAITS_MAX: u32 = 4;
 /// the directory looks at.
 const CROWD_BUCKETS: usize = 64;
 
-/// Where CPUs count, they add up so often that, if they all add as many, each part of so many of a full array is noticed.
-const PARTS: usize = 4;
-
-/// Up to so many buckets for each CPU, an array where CPUs count is full with half as many entries: those that share a bucket
-/// are mostly of different CPUs, and who adds one or takes one away writes to its neighbour.
-const ROOMY: usize = 1024;
-
-/// How many entries `buckets` buckets, a power of two, may have before the array is grown: two standard deviations more than
-/// when all are full. Hashes fall by chance, and with less the first of many buckets that has luck would double an array
-/// that has room for a tenth more.
-fn most_in(buckets: usize) -> usize {
-    let full = LOAD_MAX * buckets;
-    full + 2 * (1 << (full.ilog2() / 2))
+/// How many entries an array of `buckets` where `cpus` CPUs count may have before it is grown.
+fn most_in(buckets: usize, cpus: usize) -> usize {
+    if buckets <= ROOMY * cpus { LOAD_MAX / 2 * buckets } else { LOAD_MAX * buckets }
 }
 
-/// How many entries are where `counter` of `array` has just counted one more to `entries`, and how many there may be: in the
-/// bucket, or in the whole array. None if it is not time to ask.
-fn fill<V: Send + Sync + 'static>(
+/// How many buckets there should be in place of those of `array` if they hold `entries`, and `most` should be in there.
+fn wanted<V: Send + Sync + 'static>(
     array: &Array<NameNode<V>>,
-    counter: &NameBucket<V>,
-    entries: i64,
-) -> Option<(usize, usize)> {
-    let (entries, most) = if array.buckets_count() {
-        (entries, most_in(1))
-    } else {
-        let is_roomy = array.len() <= ROOMY * array.counting_cpus();
-        let most = most_in(if is_roomy { array.len() / 2 } else { array.len() });
-        if !counter.note_added(most.div_ceil(PARTS * array.counting_cpus())) {
-            return None;
-        }
-        (array.counters().map(NameBucket::entries).sum(), most)
-    };
-    // Below 0 for a moment, if who removed an entry was faster than who adds up.
-    Some((usize::try_from(entries).unwrap_or(0), most))
+    entries: usize,
+    most: usize,
+) -> Option<usize> {
+    let by_four = entries > 2 * most || array.len() >= LARGE;
+    (entries > most).then(|| if by_four { 4 * array.len() } else { 2 * array.len() })
+}
+
+/// As [`wanted`], of an array in which CPUs count, after a look at what all of them have counted.
+fn wanted_by_cpus<V: Send + Sync + 'static>(array: &Array<NameNode<V>>) -> Option<usize> {
+    let cpus = array.cpus()?;
+    let most = most_in(array.len(), cpus.len());
+    // Below 0 when others were removed meanwhile.
+    let entries = usize::try_from(cpus.iter().map(Count::entries).sum::<i64>()).unwrap_or(0);
+    cpus.here().look_after(most.saturating_sub(entries).max(most / ROOM_MIN).div_ceil(cpus.len()));
+    wanted(array, entries, most)
 }
 
 pub(super) type Bucket<'t, V> = Locked<'t, NameNode<V>>;
@@ -95,14 +95,16 @@ pub(super) struct Aftermath<'t, V: Clone + Send + Sync + 'static> {
     section: Option<Guard<'t>>,
     /// To be freed.
     unlinked: Option<Unlinked<NameNode<V>>>,
-    /// How many buckets there should be.
-    buckets: usize,
+    /// How many buckets there should be, if more.
+    buckets: Option<usize>,
+    /// It is time to look at what the CPUs have counted.
+    looks: bool,
     changed: bool,
 }
 
 impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
     pub(super) fn new(table: &'t NameTable<V>) -> Self {
-        Aftermath { table, section: None, unlinked: None, buckets: 0, changed: false }
+        Aftermath { table, section: None, unlinked: None, buckets: None, looks: false, changed: false }
     }
 
     /// Locks the bucket of `place`. None if the table was killed.
@@ -131,7 +133,7 @@ impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
     fn note_change(&mut self, bucket: &Bucket<'_, V>) {
         self.changed = true;
         if bucket.waited() && bucket.bucket().note_wait() >= WAITS_MAX {
-            self.buckets = self.buckets.max((CROWD_BUCKETS * cpu::possible()).next_power_of_two());
+            self.buckets = self.buckets.max(Some((CROWD_BUCKETS * cpu::possible()).next_power_of_two()));
         }
     }
 
@@ -142,12 +144,18 @@ impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
 
 impl<V: Clone + Send + Sync + 'static> Drop for Aftermath<'_, V> {
     fn drop(&mut self) {
+        if self.looks
+            && let Some(section) = &self.section
+            && let Some(array) = self.table.chains.current(section)
+        {
+            self.buckets = self.buckets.max(wanted_by_cpus(array));
+        }
         self.section = None;
         if let Some(node) = self.unlinked.take() {
             self.free(node);
         }
-        if self.buckets > 0 {
-            self.table.grow_to(self.buckets);
+        if let Some(buckets) = self.buckets {
+            self.table.grow_to(buckets);
         }
         if self.changed {
             self.table.chains.help();
@@ -246,13 +254,17 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
         }
         insert_at(self.bucket, gap.unwrap_or(at), (position, self.name.bytes, value, weight), standing);
         let array = self.bucket.array;
-        let counter = array.counter(place_of(position));
-        let entries = counter.tally(1, weight);
-        if let Some((entries, most)) = fill(array, counter, entries)
-            && entries > most
-        {
-            let by_four = entries > 2 * most || array.len() >= LARGE;
-            self.aftermath.buckets = if by_four { 4 } else { 2 } * array.len();
+        let count = array.count(place_of(position));
+        count.add(weight);
+        match array.cpus() {
+            None => {
+                let entries = usize::try_from(count.entries()).unwrap_or(0);
+                self.aftermath.buckets = self.aftermath.buckets.max(wanted(array, entries, MOST_IN_BUCKET));
+            }
+            Some(cpus) => {
+                // Until it has looked, a CPU takes the array for empty.
+                self.aftermath.looks |= count.should_look(most_in(array.len(), cpus.len()) / cpus.len());
+            }
         }
         self.aftermath.note_change(self.bucket);
         Ok(position)
@@ -263,7 +275,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
         let at = find(self.bucket, self.name)?;
         let node = self.bucket.get(at)?;
         let value = node.value.clone();
-        self.bucket.array.counter(place_of(node.position)).tally(-1, node.weight);
+        self.bucket.array.count(place_of(node.position)).remove(node.weight);
         let unlinked = self.bucket.unlink(at);
         self.discard(unlinked);
         Some(value)

@@ -19,9 +19,10 @@
 //! An array is doubled when its buckets fill. When those who change them wait for their locks, so that names meet that
 //! with more buckets would not, it is grown at once to 64 buckets for each CPU.
 //!
-//! Entries are counted in the buckets: up to 256 buckets, or 64 for each CPU, each counts its own, on the line that its
-//! lock is on; in larger arrays each CPU counts what it adds and removes, on a line of its own. Reading the sum stores nothing.
-//! There nobody knows how full the array is: from time to time who adds an entry adds up.
+//! Entries are counted where nobody else writes: in an array of up to 256 buckets, or 64 for each CPU, each bucket counts
+//! its own, on the line that its lock is on; in a larger one each CPU counts what it adds and removes. Reading the sum
+//! stores nothing. But nobody who adds a name knows it: a CPU looks at the counts of all when it has added its part of the room
+//! that it saw at its last look, with no bucket locked.
 //!
 //! # Clients must
 //! - give the same hash for the same name, with a key that strangers do not know;
@@ -34,25 +35,24 @@
 //! - an entry that moves to another name does so at one instant, for lookups and for listings;
 //! - [`NameTable::kill`] succeeds only if the table is empty, and then no name is ever added again;
 //! - [`NameTable::sums`] is what stood in the table at one moment. Only where many write without pause, or a name is
-//!   moved within a table of more buckets than count their own, may each bucket have a moment of its own.
+//!   moved within a table of more buckets than count their own, may each bucket or CPU have a moment of its own.
 //!
 //! # Ordering
-//! | label | release side | acquire side | publishes |
-//! |---|---|---|---|
-//! | tally | `NameBucket::tally` | `sums` | that the move which counts an entry elsewhere was claimed |
-//!
-//! The rest is in `chains/`, and for entries that move between names in `pair.rs`.
+//! See `tally.rs`, `chains/`, and for entries that move between names `pair.rs`.
 //!
 //! # Cost
 //! get: the section and loads. lock, insert or remove, unlock: one exchange and two stores or
-//! read-modify-writes, all on the bucket's line; beyond those that count their own one more on the CPU's line. Memory: none
-//! before the first name, then 16 lines; an entry 26 bytes, its value and its name.
+//! read-modify-writes, all on the bucket's line; where the CPUs count, one of them on the CPU's own line, and now and then
+//! to insert a load of each CPU's line: half a one to two for each name among 256 CPUs, less where there are fewer or more room.
+//! Sums: two looks at each bucket's line, or at each CPU's. Memory: none before the first name, then 16 lines; an entry 26 bytes, its value and its
+//! name; where the CPUs count, a line for each.
 
 mod after;
 mod entry;
 #[allow(unsafe_code)]
 mod node;
 mod pair;
+mod tally;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
@@ -61,11 +61,10 @@ pub use self::entry::{Entry, LockedEntry};
 pub use self::node::NAME_MAX;
 pub use self::pair::LockedPair;
 
-use self::node::{NameBucket, NameNode};
-use crate::chains::{Array, Chains, is_locked};
-use crate::face::atomic::Ordering;
+use self::node::NameNode;
+use self::tally::Tally;
+use crate::chains::{Array, Chains};
 use crate::face::{Mutant, SHRUNK, hint, seeded};
-use crate::fibonacci;
 use crate::lock_debug::{LockClass, Watch};
 use crate::rcu::{Domain, Guard};
 use std::fmt;
@@ -231,54 +230,18 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         before.map_or_else(Sums::default, |now| now.sums())
     }
 
-    /// Looks at the buckets that count, in `array` and the next, once.
+    /// Looks at what is counted in `array` and the next, once.
     fn add_up(&self, array: &Array<NameNode<V>>, guard: &Guard<'_>) -> Tally {
         loop {
             let moved = array.progress().moved();
-            // Not 0, or it would not tell how many buckets without entries came first.
-            let mut tally = Tally { is_settled: true, print: 1, ..Tally::default() };
-            for array in [Some(array), array.next(guard)].into_iter().flatten() {
-                let counts_own = array.buckets_count();
-                array.counters().for_each(|bucket| tally.add(bucket, counts_own));
-            }
+            let mut tally = Tally::new();
+            [Some(array), array.next(guard)].into_iter().flatten().for_each(|array| tally.add(array));
             // While a bucket is moved its entries may be counted in both arrays or in none. If each move that was
             // claimed by now had ended before we began to add up, there was no such bucket.
             if array.progress().claimed() == moved {
                 return tally;
             }
             hint::spin_loop();
-        }
-    }
-}
-
-/// What buckets count, and whether it may be of one moment.
-#[derive(Clone, Copy, Default, PartialEq)]
-struct Tally {
-    entries: i64,
-    weight: i64,
-    /// A number that tells apart counts which add up to the same.
-    print: u64,
-    /// Nobody was moving an entry from one bucket to another.
-    is_settled: bool,
-}
-
-impl Tally {
-    /// Adds `bucket`, whose lock says, if it counts for itself alone, whether somebody is at work there.
-    fn add<V: Send + Sync + 'static>(&mut self, bucket: &NameBucket<V>, counts_own: bool) {
-        let entries = bucket.entries();
-        // Acquire(tally): as in entries().
-        let weight = bucket.weight.load(Ordering::Acquire);
-        self.entries += entries;
-        self.weight += weight;
-        let count = (entries.cast_unsigned() << 32) ^ weight.cast_unsigned();
-        self.print = fibonacci(self.print.rotate_left(5).wrapping_add(count));
-        self.is_settled &= !(counts_own && is_locked::<NameNode<V>>(bucket));
-    }
-
-    fn sums(&self) -> Sums {
-        Sums {
-            entries: u64::try_from(self.entries).unwrap_or(0),
-            weight: u64::try_from(self.weight).unwrap_or(0),
         }
     }
 }

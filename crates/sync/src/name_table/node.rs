@@ -1,8 +1,9 @@
 //! Nodes of a name table: position, value and name in one allocation.
 
+use super::tally::Count;
 use crate::blocks::Kind;
 use crate::chains::{Array, Bucket, Locked, Node, Place, unlinked};
-use crate::face::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use crate::face::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 
@@ -173,6 +174,7 @@ pub(super) fn insert_at<V: Send + Sync + 'static>(
 
 impl<V: 'static> Node for NameNode<V> {
     type Bucket = NameBucket<V>;
+    type Count = Count;
 
     fn links(&self) -> &[AtomicPtr<Self>; 2] {
         &self.links
@@ -190,24 +192,25 @@ impl<V: 'static> Node for NameNode<V> {
             kind.free(NonNull::new_unchecked(node.cast()));
         }
     }
+
+    fn carry(&self, from: &Count, to: &Count) {
+        to.add(self.weight);
+        from.remove(self.weight);
+    }
 }
 
-/// A bucket on a line of its own, with what is counted in it; or what a CPU counts.
+/// A bucket on a line of its own, with what it counts.
 #[repr(align(64))]
 pub(super) struct NameBucket<V> {
     /// See [`Bucket::head`].
     head: AtomicPtr<NameNode<V>>,
-    /// How many entries the bucket has; or the CPU has added less those that it removed. *atomic (tally)*
-    entries: AtomicI64,
-    /// The sum of their weights. *atomic (tally)*
-    pub(super) weight: AtomicI64,
+    /// Its entries, in an array whose CPUs do not count. *see there*
+    count: Count,
     /// The entry that leaves its name for one here, while one arrives here. *written under the bucket's lock; atomic
     /// (leaving)*
     leaving: AtomicPtr<NameNode<V>>,
     /// How often its lock was waited for. *written under the bucket's lock*
     waits: AtomicU32,
-    /// How many entries the CPU has added. *atomic*
-    added: AtomicU32,
 }
 
 impl<V> NameBucket<V> {
@@ -224,48 +227,15 @@ impl<V> NameBucket<V> {
         self.waits.store(waits, Ordering::Relaxed);
         waits
     }
-
-    /// Notes, of a CPU, that it has added an entry; true once in `every`.
-    pub(super) fn note_added(&self, every: usize) -> bool {
-        // Relaxed: only how often counts.
-        (self.added.fetch_add(1, Ordering::Relaxed) as usize).is_multiple_of(every)
-    }
-
-    /// Counts `sign`, 1 or -1, entries of `weight`. Returns how many entries are counted here then.
-    pub(super) fn tally(&self, sign: i64, weight: u8) -> i64 {
-        self.weigh(sign * i64::from(weight));
-        // Release(tally): pairs with Acquire(tally) in add_up().
-        self.entries.fetch_add(sign, Ordering::Release) + sign
-    }
-
-    /// How many entries are counted here.
-    pub(super) fn entries(&self) -> i64 {
-        // Acquire(tally): that a move which changed it was claimed; pairs with Release(tally) in tally().
-        self.entries.load(Ordering::Acquire)
-    }
-
-    /// Counts an entry with weight `to` that had the weight `from`.
-    pub(super) fn reweigh(&self, from: u8, to: u8) {
-        self.weigh(i64::from(to) - i64::from(from));
-    }
-
-    fn weigh(&self, difference: i64) {
-        if difference != 0 {
-            // Release(tally): as in tally().
-            self.weight.fetch_add(difference, Ordering::Release);
-        }
-    }
 }
 
 impl<V: 'static> Bucket<NameNode<V>> for NameBucket<V> {
     fn empty() -> Self {
         NameBucket {
             head: AtomicPtr::new(ptr::null_mut()),
-            entries: AtomicI64::new(0),
-            weight: AtomicI64::new(0),
+            count: Count::default(),
             leaving: AtomicPtr::new(ptr::null_mut()),
             waits: AtomicU32::new(0),
-            added: AtomicU32::new(0),
         }
     }
 
@@ -273,8 +243,7 @@ impl<V: 'static> Bucket<NameNode<V>> for NameBucket<V> {
         &self.head
     }
 
-    fn carry(from: &Self, to: &Self, node: &NameNode<V>) {
-        to.tally(1, node.weight);
-        from.tally(-1, node.weight);
+    fn count(&self) -> &Count {
+        &self.count
     }
 }

@@ -163,7 +163,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
             Some(at) => {
                 let Some(node) = self.bucket.get(at) else { return false };
                 let position = node.position;
-                self.bucket.array.counter(place_of(position)).reweigh(node.weight, weight);
+                self.bucket.array.count(place_of(position)).reweigh(node.weight, weight);
                 insert_at(self.bucket, at, (position, self.name.bytes, value, weight), standing);
                 true
             }

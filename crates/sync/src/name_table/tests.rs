@@ -1,7 +1,7 @@
 //! Tests of the name table: an oracle, listings beside writers, twins, and killing beside adding.
 
 use super::*;
-use crate::atomic::AtomicBool;
+use crate::atomic::{AtomicBool, Ordering};
 use crate::rcu::tests::kept_domain;
 use crate::time::Duration;
 use crate::{Arc, Barrier, thread};
@@ -103,33 +103,6 @@ fn the_table_agrees_with_a_sorted_map() {
         for (at, (position, ..)) in expected.iter().enumerate().step_by(97) {
             assert_eq!(table.after(*position, &guard).count(), expected.len() - at - 1);
         }
-    }
-}
-
-#[test]
-fn a_large_table_is_counted_exactly_and_grows_whoever_fills_it() {
-    let names = if SHRUNK { 40 } else { 20_000 };
-    let hasher = RandomState::new();
-    for threads in [1, 4] {
-        let table = table();
-        thread::scope(|scope| {
-            for thread in 0..threads {
-                let (table, hasher) = (&table, &hasher);
-                scope.spawn(move || {
-                    for n in (thread..names).step_by(threads as usize) {
-                        let name = name(n);
-                        let mut entry = table.lock(hasher.hash_one(&name), &name).expect("alive");
-                        entry.insert(n, 2).expect("a new name");
-                        if n % 4 == 0 {
-                            assert_eq!(entry.remove(), Some(n));
-                        }
-                    }
-                });
-            }
-        });
-        let left = names - names / 4;
-        assert_eq!(table.sums(), Sums { entries: left, weight: 2 * left });
-        assert!(table.buckets() as u64 * 8 >= left, "{left} names in {} buckets", table.buckets());
     }
 }
 
@@ -344,4 +317,70 @@ fn who_helps_to_move_a_table_keeps_no_name_of_another_one_locked() {
         steps.wait();
         drop(pair);
     });
+}
+
+/// Whether the CPUs count what is in the table, and not its buckets.
+fn is_counted_by_cpus<V: Clone + Send + Sync>(table: &NameTable<V>) -> bool {
+    let guard = table.read();
+    table.chains.current(&guard).is_some_and(|array| array.cpus().is_some())
+}
+
+#[test]
+fn sums_are_exact_after_threads_filled_a_table_through_several_lengths() {
+    let (table, hasher) = (table(), RandomState::new());
+    let (threads, names) = (4, if SHRUNK { 8 } else { 15_000 });
+    let own = |thread: u64| (thread * names..(thread + 1) * names).map(|n| (n, name(n)));
+    let filled = Barrier::new(threads as usize);
+    thread::scope(|scope| {
+        for thread in 0..threads {
+            let (table, hasher, filled) = (&table, &hasher, &filled);
+            scope.spawn(move || {
+                for (n, name) in own(thread) {
+                    let mut entry = table.lock(hasher.hash_one(&name), &name).expect("alive");
+                    assert!(entry.insert(n, (n % 3) as u8).is_ok());
+                }
+                filled.wait();
+                // What another thread added.
+                for (n, name) in own((thread + 1) % threads) {
+                    let hash = hasher.hash_one(&name);
+                    match n % 4 {
+                        0 => _ = table.lock(hash, &name).and_then(|mut entry| entry.remove()),
+                        1 => {
+                            let new = self::name(n + threads * names);
+                            let names = ((hash, &name[..]), (hasher.hash_one(&new), &new[..]));
+                            assert!(table.lock_two(names.0, names.1).is_some_and(|mut pair| pair.rename()));
+                        }
+                        // Names of different weights.
+                        2 => {
+                            let other = self::name(n + 1);
+                            let names = ((hash, &name[..]), (hasher.hash_one(&other), &other[..]));
+                            assert!(table.lock_two(names.0, names.1).is_some_and(|mut pair| pair.exchange()));
+                        }
+                        _ => {}
+                    }
+                }
+            });
+        }
+    });
+    let left = list(&table);
+    let weight = left.iter().map(|(.., n)| n % 3).sum();
+    assert_eq!(left.len() as u64, threads * names * 3 / 4);
+    assert_eq!(table.sums(), Sums { entries: left.len() as u64, weight });
+    assert!(is_counted_by_cpus(&table), "it is large by now");
+    for (_, name, _) in left {
+        assert!(table.lock(hasher.hash_one(&name), &name).expect("alive").remove().is_some());
+    }
+    assert!(table.sums() == Sums::default() && table.kill());
+}
+
+#[test]
+fn one_thread_alone_makes_a_table_grow_in_time() {
+    let (table, hasher) = (table(), RandomState::new());
+    for n in 0..if SHRUNK { 100 } else { 150_000 } {
+        let name = name(n);
+        insert(&table, hasher.hash_one(&name), &name, ());
+        // Four for each bucket, one more for who looks too early, and some while an earlier array has readers.
+        assert!(n <= 8 * table.buckets() as u64, "{n} names in {} buckets", table.buckets());
+    }
+    assert!(is_counted_by_cpus(&table), "it is large by now");
 }

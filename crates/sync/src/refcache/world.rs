@@ -399,9 +399,9 @@ fn free(dead: &mut Vec<Object>) {
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
-    use super::super::Ref;
     use super::super::cache::{PATIENCE, TURNS};
     use super::super::tests::Noted;
+    use super::super::{Passing, Ref};
     use super::*;
     use crate::atomic::AtomicUsize;
     use crate::{Arc, Barrier};
@@ -410,10 +410,14 @@ mod tests {
         Object::of(shared.counted)
     }
 
+    fn placed(shared: &Ref<()>) -> Placed {
+        Placed::of::<Passing>(object(shared))
+    }
+
     #[test]
     fn a_thread_that_counts_no_more_is_not_waited_for() {
         let (world, shared) = (World::new(), Ref::new(()));
-        let count = || world.count(object(&shared), 0);
+        let count = || world.count(placed(&shared), 0);
         let steps = Barrier::new(2);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -474,7 +478,7 @@ mod tests {
                 for _ in 0..rounds {
                     for _ in 0..at_once {
                         let dropped = std::mem::ManuallyDrop::new(Ref::new(Noted(ends.clone())));
-                        world.count(Object::of(dropped.counted), -1);
+                        world.count(Placed::of::<Passing>(Object::of(dropped.counted)), -1);
                     }
                     steps.wait();
                     steps.wait();
@@ -482,7 +486,7 @@ mod tests {
             });
             for _ in 0..rounds {
                 steps.wait();
-                (0..(PATIENCE + 1) * TURNS).for_each(|_| world.count(object(&shared), 0));
+                (0..(PATIENCE + 1) * TURNS).for_each(|_| world.count(placed(&shared), 0));
                 steps.wait();
             }
         });

@@ -1,0 +1,130 @@
+//! Tally: how many entries a table has: what a bucket or a CPU counted, and what all that adds up to.
+//!
+//! # Theory
+//! What was added and what was removed are counted apart: an entry may come on one CPU and go on another, so that one count
+//! is below 0 and only the sum means something. And neither count ever falls. So who looks twice and finds all the same has
+//! seen what all counted at the moment between the two looks, and not a count that came back meanwhile.
+//!
+//! A CPU's count is added to by read-modify-writes: a thread may be moved to another CPU before it has counted.
+//!
+//! # Ordering
+//! | label | release side | acquire side | publishes |
+//! |---|---|---|---|
+//! | tally | [`Count::add`], [`Count::remove`] | [`Tally::add`] | what was counted before: that the move was claimed which counts an entry elsewhere; that an entry came which goes |
+
+use super::node::NameNode;
+use crate::chains::{Array, Bucket, is_locked};
+use crate::face::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::fibonacci;
+
+/// What came into a bucket, or to its array on one CPU, and what went.
+#[derive(Default)]
+pub(super) struct Count {
+    /// How many entries came. *atomic (tally)*
+    added: AtomicU64,
+    /// How many went. *atomic (tally)*
+    removed: AtomicU64,
+    /// The sum of the weights of those that came, less those that went. *atomic (tally)*
+    weight: AtomicI64,
+    /// Of a CPU: how many will have come when it looks at the counts of all; 0 before it first looked. *atomic*
+    looks_at: AtomicU64,
+}
+
+impl Count {
+    /// Counts an entry of `weight` that came.
+    pub(super) fn add(&self, weight: u8) {
+        self.reweigh(0, weight);
+        // Release(tally): pairs with Acquire(tally) in Tally::add_one().
+        self.added.fetch_add(1, Ordering::Release);
+    }
+
+    /// Counts an entry of `weight` that went.
+    pub(super) fn remove(&self, weight: u8) {
+        self.reweigh(weight, 0);
+        // Release(tally): as in add().
+        self.removed.fetch_add(1, Ordering::Release);
+    }
+
+    /// Counts an entry with weight `to` that had the weight `from`.
+    pub(super) fn reweigh(&self, from: u8, to: u8) {
+        if from != to {
+            // Release(tally): as in add().
+            self.weight.fetch_add(i64::from(to) - i64::from(from), Ordering::Release);
+        }
+    }
+
+    /// Whether it is time for the CPU to look at the counts of all: if it never did, when it has added `at_first`.
+    pub(super) fn should_look(&self, at_first: usize) -> bool {
+        // Relaxed, both: a look too early or too late does no harm.
+        let looks_at = match self.looks_at.load(Ordering::Relaxed) {
+            0 => at_first as u64,
+            number => number,
+        };
+        self.added.load(Ordering::Relaxed) >= looks_at
+    }
+
+    /// Says that the CPU need not look before it has added so many more.
+    pub(super) fn look_after(&self, names: usize) {
+        // Relaxed: as in should_look().
+        self.looks_at.store(self.added.load(Ordering::Relaxed) + names as u64, Ordering::Relaxed);
+    }
+
+    /// How many more came than went, about.
+    pub(super) fn entries(&self) -> i64 {
+        // Relaxed, both: only for when the array is grown; in a bucket, under its lock.
+        difference(self.added.load(Ordering::Relaxed), self.removed.load(Ordering::Relaxed))
+    }
+}
+
+fn difference(added: u64, removed: u64) -> i64 {
+    added.wrapping_sub(removed).cast_signed()
+}
+
+/// What is counted, and whether it may be of one moment.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub(super) struct Tally {
+    pub(super) entries: i64,
+    pub(super) weight: i64,
+    /// A number that tells apart counts which add up to the same.
+    print: u64,
+    /// Nobody was moving an entry from one bucket to another, as far as can be told.
+    pub(super) is_settled: bool,
+}
+
+impl Tally {
+    /// Of nothing yet.
+    pub(super) fn new() -> Self {
+        // Not 0, or it would not tell how many counts of 0 came first.
+        Tally { is_settled: true, print: 1, ..Tally::default() }
+    }
+
+    /// Adds what is counted in `array`. If its buckets count, their locks say whether somebody is at work there.
+    pub(super) fn add<V: Send + Sync + 'static>(&mut self, array: &Array<NameNode<V>>) {
+        match array.cpus() {
+            Some(cpus) => cpus.iter().for_each(|count| self.add_one(count)),
+            None => array.used_buckets().for_each(|bucket| {
+                self.add_one(bucket.count());
+                self.is_settled &= !is_locked::<NameNode<V>>(bucket);
+            }),
+        }
+    }
+
+    fn add_one(&mut self, count: &Count) {
+        // Acquire(tally): see the header; pairs with Release(tally) in Count.
+        let [removed, added] = [&count.removed, &count.added].map(|count| count.load(Ordering::Acquire));
+        let weight = count.weight.load(Ordering::Acquire);
+        self.entries += difference(added, removed);
+        self.weight += weight;
+        for number in [added, removed, weight.cast_unsigned()] {
+            self.print = fibonacci(self.print.rotate_left(5).wrapping_add(number));
+        }
+    }
+
+    /// What it adds up to.
+    pub(super) fn sums(&self) -> super::Sums {
+        super::Sums {
+            entries: u64::try_from(self.entries).unwrap_or(0),
+            weight: u64::try_from(self.weight).unwrap_or(0),
+        }
+    }
+}
