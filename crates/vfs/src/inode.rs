@@ -137,7 +137,7 @@ impl Inode {
     ) -> InodeRef {
         debug_assert_eq!(body.file_type(), init.file_type);
         let attr = Attr::new(init.mode & S_IALLUGO, init.uid, init.gid);
-        let inode = Ref::new(Inode {
+        let inode = Ref::new_with(|| Inode {
             ino,
             shared: shared.clone(),
             body,

@@ -176,6 +176,7 @@ impl Location {
 
 impl<'g> Place<'g> {
     /// The same, held by references.
+    #[inline]
     pub(crate) fn to_location(self) -> Location {
         Location { mount: self.mount.clone(), inode: self.inode.clone() }
     }

@@ -55,7 +55,7 @@ impl OpenFile {
         if is_counted(flags) {
             location.inode.shared.opens.opened(location.inode.ino(), flags.writable());
         }
-        let file = Ref::new(OpenFile {
+        let file = Ref::new_with(|| OpenFile {
             location,
             login,
             flags: AtomicU32::new(flags.bits()),

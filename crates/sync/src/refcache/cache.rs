@@ -59,7 +59,7 @@ impl Way {
 
 /// The counts and reviews of one thread.
 pub(super) struct Cache {
-    /// By [`Placed`]; none until the cache is enlisted.
+    /// By [`way_of`]; none until the cache is enlisted.
     ways: Option<Box<[Way; ALL_WAYS]>>,
     /// Which of them hold an object.
     used: Vec<u16>,
@@ -79,22 +79,12 @@ pub(super) struct Cache {
     pub(super) dead: Vec<Object>,
 }
 
-/// An object, and the one way of each cache that may hold a count of it.
-#[derive(Clone, Copy)]
-pub(super) struct Placed {
-    object: Object,
-    way: usize,
-}
-
-impl Placed {
-    /// See *what has ways of its own*.
-    #[inline]
-    pub(super) fn of<S: Stay>(object: Object) -> Placed {
-        let way = match S::STANDS {
-            false => spread(object) & (WAYS - 1),
-            true => WAYS + (spread(object) & (STANDING_WAYS - 1)),
-        };
-        Placed { object, way }
+/// The one way of each cache that may hold a count of `object`. See *what has ways of its own*.
+#[inline]
+fn way_of<S: Stay>(object: Object) -> usize {
+    match S::STANDS {
+        false => spread(object) & (WAYS - 1),
+        true => WAYS + (spread(object) & (STANDING_WAYS - 1)),
     }
 }
 
@@ -174,9 +164,9 @@ impl Cache {
 
     /// Counts `delta` references of `object`, if its way is its own already. False if not.
     #[inline]
-    pub(super) fn count(&mut self, Placed { object, way }: Placed, delta: i64) -> bool {
+    pub(super) fn count<S: Stay>(&mut self, object: Object, delta: i64) -> bool {
         let Some(ways) = &mut self.ways else { return false };
-        let way = &mut ways[way];
+        let way = &mut ways[way_of::<S>(object)];
         let here = way.object == Some(object);
         if here {
             way.delta += delta;
@@ -186,13 +176,14 @@ impl Cache {
     }
 
     /// Counts `delta` references of `object`, for which what was counted in its way makes room. The cache is enlisted.
-    pub(super) fn count_anew(&mut self, Placed { object, way }: Placed, delta: i64) {
+    pub(super) fn count_anew<S: Stay>(&mut self, object: Object, delta: i64) {
         let Some(ways) = &mut self.ways else { return };
         self.turns_left = self.turns_left.wrapping_sub(1);
-        match std::mem::replace(&mut ways[way], Way { object: Some(object), delta }) {
+        let at = way_of::<S>(object);
+        match std::mem::replace(&mut ways[at], Way { object: Some(object), delta }) {
             Way { object: Some(object), delta } => self.give_up(object, delta),
             // Lossless: there are fewer than 2^16 ways.
-            Way { object: None, .. } => self.used.push(way as u16),
+            Way { object: None, .. } => self.used.push(at as u16),
         }
     }
 

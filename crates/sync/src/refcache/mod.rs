@@ -96,7 +96,6 @@ mod world;
 
 pub use self::slot::RefSlot;
 
-use self::cache::Placed;
 use self::object::{Counted, Object};
 use self::world::world;
 use crate::face::Host;
@@ -139,23 +138,26 @@ unsafe impl<T: Send + Sync + 'static, S: Stay> Sync for Ref<T, S> {}
 
 impl<T: Send + Sync + 'static> Ref<T> {
     /// The first reference to `value`.
+    #[inline]
     pub fn new(value: T) -> Ref<T> {
-        Ref::first(value)
+        Ref::new_with(|| value)
+    }
+
+    /// As [`new`](Self::new), of what `make` makes: in its place, and not moved there.
+    #[inline]
+    pub fn new_with(make: impl FnOnce() -> T) -> Ref<T> {
+        Ref { counted: Counted::allocate(make), marker: PhantomData }
     }
 }
 
 impl<T: Send + Sync + 'static> Ref<T, Standing> {
     /// The first reference to `value`, one of few that stay and that most operations count.
     pub fn standing(value: T) -> Ref<T, Standing> {
-        Ref::first(value)
+        Ref { counted: Counted::allocate(|| value), marker: PhantomData }
     }
 }
 
 impl<T: Send + Sync + 'static, S: Stay> Ref<T, S> {
-    fn first(value: T) -> Ref<T, S> {
-        Ref { counted: Counted::allocate(value), marker: PhantomData }
-    }
-
     /// Whether both refer to the same value.
     #[inline]
     pub fn ptr_eq(a: &Ref<T, S>, b: &Ref<T, S>) -> bool {
@@ -171,7 +173,7 @@ impl<T: Send + Sync + 'static, S: Stay> Ref<T, S> {
     #[inline]
     fn count(&self, delta: i64) {
         let object = Object::of(self.counted);
-        world(object.home()).count(Placed::of::<S>(object), delta);
+        world(object.home()).count::<S>(object, delta);
     }
 }
 

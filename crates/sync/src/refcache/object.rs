@@ -46,13 +46,14 @@ impl<T> Counted<T> {
 }
 
 impl<T: Send + Sync + 'static> Counted<T> {
-    /// A new object with one reference.
-    pub(super) fn allocate(value: T) -> NonNull<Counted<T>> {
+    /// A new object with one reference, of what `make` makes. (If that panics, a block is lost.)
+    #[inline]
+    pub(super) fn allocate(make: impl FnOnce() -> T) -> NonNull<Counted<T>> {
         let home = Host::here();
         let header = Header { word: AtomicI64::new(ONE), free: free::<T>, home, birth: Birth::now() };
         let counted = Self::KIND.allocate().cast::<Counted<T>>();
         // SAFETY: a new block of our kind: large enough, aligned, and nobody else's.
-        unsafe { counted.write(Counted { header, value }) };
+        unsafe { counted.write(Counted { header, value: make() }) };
         // SAFETY: written above, and only we know it.
         name_value(unsafe { &counted.as_ref().value }, std::any::type_name::<T>(), "");
         counted

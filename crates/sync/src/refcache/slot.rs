@@ -9,7 +9,6 @@
 //! # Cost
 //! load: as a clone, and one load of the slot's line.
 
-use super::cache::Placed;
 use super::object::{Counted, Object};
 use super::world::world;
 use super::{Passing, Ref, into_counted};
@@ -37,10 +36,10 @@ impl<T: Send + Sync + 'static> RefSlot<T> {
     #[inline]
     pub fn load(&self) -> Option<Ref<T>> {
         let mut found = None;
-        world(self.home).count_found(1, || {
+        world(self.home).count_found::<Passing>(1, || {
             // Acquire(slot): the object; pairs with the exchanges below.
             found = NonNull::new(self.counted.load(Ordering::Acquire));
-            found.map(|counted| Placed::of::<Passing>(Object::of(counted)))
+            found.map(Object::of)
         });
         found.map(|counted| Ref { counted, marker: PhantomData })
     }

@@ -1,6 +1,7 @@
 //! Worlds: the caches that count one set of objects, and the epochs in which all of them are flushed.
 
-use super::cache::{Cache, Keepers, Placed, turns};
+use super::Stay;
+use super::cache::{Cache, Keepers, turns};
 use super::object::Object;
 use super::rounds::{Epoch, Round, Rounds};
 use crate::Mutex;
@@ -108,43 +109,45 @@ impl World {
 
     /// Counts `delta` references of `object`, one of this world, in the calling thread's cache.
     #[inline]
-    pub(super) fn count(&self, object: Placed, delta: i64) {
-        self.count_found(delta, || Some(object));
+    pub(super) fn count<S: Stay>(&self, object: Object, delta: i64) {
+        self.count_found::<S>(delta, || Some(object));
     }
 
     /// Counts `delta` references of the object that `find` finds, if it does, under the lock of the calling thread's
     /// cache.
     #[inline]
-    pub(super) fn count_found(&self, delta: i64, find: impl FnOnce() -> Option<Placed>) {
+    pub(super) fn count_found<S: Stay>(&self, delta: i64, find: impl FnOnce() -> Option<Object>) {
         // Whatever is out of the ordinary is left to a call from which nothing comes back here.
         match self.shards.near(thread::ready_slot()) {
-            Some(shard) => self.count_in(shard, delta, find),
-            None => self.count_far(delta, find),
+            Some(shard) => self.count_in::<S>(shard, delta, find),
+            None => self.count_far::<S>(delta, find),
         }
     }
 
     /// As [`count_found`](Self::count_found), of one of many threads, or of one that has no slot yet.
     #[inline(never)]
-    fn count_far(&self, delta: i64, find: impl FnOnce() -> Option<Placed>) {
+    fn count_far<S: Stay>(&self, delta: i64, find: impl FnOnce() -> Option<Object>) {
         match self.shards.peek(thread::ready_slot()) {
-            Some(shard) => self.count_in(shard, delta, find),
-            None => self.count_slowly(delta, find),
+            Some(shard) => self.count_in::<S>(shard, delta, find),
+            None => self.count_slowly::<S>(delta, find),
         }
     }
 
     /// As [`count_found`](Self::count_found); `shard` is that of the calling thread, whose slot is ready.
     #[inline]
-    fn count_in(&self, shard: &Shard, delta: i64, find: impl FnOnce() -> Option<Placed>) {
+    fn count_in<S: Stay>(&self, shard: &Shard, delta: i64, find: impl FnOnce() -> Option<Object>) {
         // SAFETY: as in own(); and the slot is ready.
         let Some(mut cache) = (unsafe { shard.cache.try_lock() }) else {
-            return self.count_slowly(delta, find);
+            return self.count_slowly::<S>(delta, find);
         };
         if !cache.is_enlisted() {
             drop(cache);
-            return self.count_slowly(delta, find);
+            return self.count_slowly::<S>(delta, find);
         }
         match find() {
-            Some(object) if !cache.count(object, delta) => self.count_anew(shard, cache, object, delta),
+            Some(object) if !cache.count::<S>(object, delta) => {
+                self.count_anew::<S>(shard, cache, object, delta)
+            }
             _ => self.finish(shard, cache),
         }
     }
@@ -152,7 +155,7 @@ impl World {
     /// As [`count_found`](Self::count_found), when the calling thread's cache is visited, or not enlisted.
     #[cold]
     #[inline(never)]
-    fn count_slowly(&self, delta: i64, find: impl FnOnce() -> Option<Placed>) {
+    fn count_slowly<S: Stay>(&self, delta: i64, find: impl FnOnce() -> Option<Object>) {
         let shard = self.shard();
         let mut cache = self.own(shard);
         if !cache.is_enlisted() {
@@ -160,15 +163,17 @@ impl World {
             cache = self.enlist(shard);
         }
         match find() {
-            Some(object) if !cache.count(object, delta) => self.count_anew(shard, cache, object, delta),
+            Some(object) if !cache.count::<S>(object, delta) => {
+                self.count_anew::<S>(shard, cache, object, delta)
+            }
             _ => self.finish(shard, cache),
         }
     }
 
     /// Counts `delta` references of `object`, which `cache`, that of `shard`, holds no count of.
     #[inline(never)]
-    fn count_anew(&self, shard: &Shard, mut cache: Inside<'_, Cache>, object: Placed, delta: i64) {
-        cache.count_anew(object, delta);
+    fn count_anew<S: Stay>(&self, shard: &Shard, mut cache: Inside<'_, Cache>, object: Object, delta: i64) {
+        cache.count_anew::<S>(object, delta);
         self.finish(shard, cache);
     }
 
@@ -410,14 +415,10 @@ mod tests {
         Object::of(shared.counted)
     }
 
-    fn placed(shared: &Ref<()>) -> Placed {
-        Placed::of::<Passing>(object(shared))
-    }
-
     #[test]
     fn a_thread_that_counts_no_more_is_not_waited_for() {
         let (world, shared) = (World::new(), Ref::new(()));
-        let count = || world.count(placed(&shared), 0);
+        let count = || world.count::<Passing>(object(&shared), 0);
         let steps = Barrier::new(2);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -478,7 +479,7 @@ mod tests {
                 for _ in 0..rounds {
                     for _ in 0..at_once {
                         let dropped = std::mem::ManuallyDrop::new(Ref::new(Noted(ends.clone())));
-                        world.count(Placed::of::<Passing>(Object::of(dropped.counted)), -1);
+                        world.count::<Passing>(Object::of(dropped.counted), -1);
                     }
                     steps.wait();
                     steps.wait();
@@ -486,7 +487,7 @@ mod tests {
             });
             for _ in 0..rounds {
                 steps.wait();
-                (0..(PATIENCE + 1) * TURNS).for_each(|_| world.count(placed(&shared), 0));
+                (0..(PATIENCE + 1) * TURNS).for_each(|_| world.count::<Passing>(object(&shared), 0));
                 steps.wait();
             }
         });
