@@ -19,9 +19,9 @@ const MOST_IN_BUCKET: usize = 2 * LOAD_MAX;
 /// are mostly of different CPUs, and who adds one or takes one away writes to its neighbour.
 const ROOMY: usize = 1024;
 
-/// Where CPUs count, each looks at what all have counted when it has added its part of the room that it saw, but not more often
-/// than at its part of so much of all room.
-const ROOM_MIN: usize = 4;
+/// Where CPUs count, each looks at what all have counted when it has added its part of the room that it saw at its last look,
+/// or, where less was left, of one of so many parts of all room.
+const ROOM_PARTS: usize = 4;
 
 /// An array of so many buckets grows fourfold at once: many CPUs pay more for each node that is moved than for buckets.
 const LARGE: usize = 4096;
@@ -54,7 +54,7 @@ fn wanted_by_cpus<V: Send + Sync + 'static>(array: &Array<NameNode<V>>) -> Optio
     let most = most_in(array.len(), cpus.len());
     // Below 0 when others were removed meanwhile.
     let entries = usize::try_from(cpus.iter().map(Count::entries).sum::<i64>()).unwrap_or(0);
-    cpus.here().look_after(most.saturating_sub(entries).max(most / ROOM_MIN).div_ceil(cpus.len()));
+    cpus.here().look_after(most.saturating_sub(entries).max(most / ROOM_PARTS).div_ceil(cpus.len()));
     wanted(array, entries, most)
 }
 

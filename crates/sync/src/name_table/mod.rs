@@ -43,9 +43,9 @@
 //! # Cost
 //! get: the section and loads. lock, insert or remove, unlock: one exchange and two stores or
 //! read-modify-writes, all on the bucket's line; where the CPUs count, one of them on the CPU's own line, and now and then
-//! to insert a load of each CPU's line: half a one to two for each name among 256 CPUs, less where there are fewer or more room.
-//! Sums: two looks at each bucket's line, or at each CPU's. Memory: none before the first name, then 16 lines; an entry 26 bytes, its value and its
-//! name; where the CPUs count, a line for each.
+//! to insert a load of each CPU's line: half a load to two for each name among 256 CPUs, less where they are fewer or have more
+//! room. Sums: two looks at each bucket's line, or at each CPU's. Memory: none before the first name, then 16 lines; an entry
+//! 26 bytes, its value and its name; where the CPUs count, a line for each.
 
 mod after;
 mod entry;
