@@ -1,5 +1,6 @@
 //! Contest: threads that do the same thing at the same time, for the measurements of locks.
 
+use sluice_sync::cpu;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -15,10 +16,15 @@ pub(crate) struct Cost {
 }
 
 /// What a turn of `turn` costs, called `turns` times on each of `threads` threads, from the first one's begin to
-/// the last one's end. They wait for each other awake: who is woken from sleep comes when others are done.
+/// the last one's end. They wait for each other awake: who is woken from sleep comes when others are done. If there are
+/// CPUs enough each has its own: a quiet system may leave two that begin together on one CPU until both are done.
 pub(crate) fn cost_of(threads: usize, turns: u32, turn: impl Fn() + Sync) -> Cost {
-    let ready = AtomicUsize::new(0);
-    let run = || {
+    let (ready, cpus) = (AtomicUsize::new(0), cpu::allowed());
+    let own = |thread| cpus.get(thread).copied().filter(|_| threads <= cpus.len());
+    let run = |thread| {
+        if let Some(cpu) = own(thread) {
+            cpu::pin(cpu).expect("a CPU that was allowed a moment ago");
+        }
         ready.fetch_add(1, Ordering::SeqCst);
         while ready.load(Ordering::SeqCst) < threads {
             std::thread::yield_now();
@@ -28,7 +34,7 @@ pub(crate) fn cost_of(threads: usize, turns: u32, turn: impl Fn() + Sync) -> Cos
         (begin, Instant::now(), sleeps() - slept)
     };
     let times: Vec<_> = std::thread::scope(|scope| {
-        let runs: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        let runs: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run(thread))).collect();
         runs.into_iter().map(|run| run.join().expect("a measuring thread ends")).collect()
     });
     let begin = times.iter().map(|(begin, ..)| *begin).min();
