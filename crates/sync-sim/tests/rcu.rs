@@ -1,8 +1,9 @@
-//! RCU on the simulated multiprocessor: threads that defer share grace periods.
+//! RCU on the simulated multiprocessor: threads that defer share grace periods, and who waits for readers that work interrupts
+//! none.
 //!
 //! Every figure here is simulated.
 
-use sluice_machine::Machine;
+use sluice_machine::{Machine, machines};
 use sluice_sync_sim::rcu::{Domain, domain};
 
 /// What each CPU defers.
@@ -27,4 +28,28 @@ fn deferring_scales_with_its_grace_periods_included() {
     let kept = per_cpu(64) / per_cpu(1);
     println!("simulated: one of 64 CPUs defers {kept:.3} times as often as one alone");
     assert!(kept > 0.9, "{kept:.3}");
+}
+
+#[test]
+fn readers_who_work_are_waited_for_without_an_interrupt() {
+    const PERIODS: usize = 100;
+    const SECTIONS: usize = 2_000;
+    // What a CPU that reads is busy, while another waits for it or not.
+    let busy = |periods: usize| {
+        let domain: &Domain = domain();
+        let report = Machine::named("power7-64").seed(1).run(2, |cpu| match cpu.id() {
+            0 => {
+                for _ in 0..SECTIONS {
+                    drop(domain.read());
+                    cpu.work(1_000);
+                }
+            }
+            _ => (0..periods).for_each(|_| domain.synchronize()),
+        });
+        report.cpus[0].busy
+    };
+    let cost = (busy(PERIODS) - busy(0)) / PERIODS as u64;
+    println!("simulated: a grace period costs a CPU that reads {cost} cycles");
+    let interrupt = machines::find("power7-64").expect("a named machine").costs.interrupt;
+    assert!(cost < interrupt.into(), "as much as an interrupt: {cost}");
 }

@@ -65,6 +65,7 @@ use crate::face::{
     CachePadded, Mutant, SHRUNK, futex, hint, light_barrier, membarrier, membarrier_works,
     registered_barrier, seeded, thread,
 };
+use std::ops::Deref;
 
 /// The part of `word` that counts the depth.
 const DEPTH: u64 = 0xffff;
@@ -74,6 +75,11 @@ pub(crate) const INSIDE: u64 = 1;
 const FENCED: u32 = 1 << 31;
 /// Turns that a waiter spins on a reader's line before it sleeps.
 const SPIN_BEFORE_SLEEP: u32 = if SHRUNK { 1 } else { 200 };
+
+/// How often who waits for all readers looks, all in all, whether those who work have begun another section ...
+const LOOKS_BEFORE_BARRIER: u32 = if SHRUNK { 1 } else { 16 };
+/// ... and for how many turns it lets them alone in between. Together some microseconds, as to interrupt a few CPUs takes.
+const TURNS_BETWEEN_LOOKS: u32 = 16;
 
 /// How many threads' lines stand in the table itself, where no pointer must be followed to reach them.
 #[cfg(not(feature = "loom"))]
@@ -350,6 +356,26 @@ impl Readers {
             }
         }
         scan
+    }
+
+    /// As [`scan`](Self::scan), for who is outside and can wait a little: gives those who have not passed the time to begin
+    /// another section. Whether all have.
+    pub(crate) fn pass_soon(&self, is_young: impl Fn(u64) -> bool) -> bool {
+        // SeqCst(retire): pairs with the fence in come_back().
+        fence(Ordering::SeqCst);
+        let own = self.own();
+        let mut looks = LOOKS_BEFORE_BARRIER;
+        for line in self.lines().map(Deref::deref).filter(|line| !std::ptr::eq(*line, own)) {
+            // Acquire(young): as in scan().
+            while !is_young(line.word.load(Ordering::Acquire)) && !line.is_retired() {
+                if looks == 0 {
+                    return false;
+                }
+                looks -= 1;
+                hint::pause(TURNS_BETWEEN_LOOKS);
+            }
+        }
+        true
     }
 
     /// As [`scan`](Self::scan), at the price of a barrier, so that all who are outside have passed: whether all have. Retires

@@ -49,7 +49,8 @@ const COLD: &str = "what is removed is free again after an epoch of all CPUs, th
     is touched that no CPU has had: less in a longer run";
 const ONE_TABLE: &str = "the names of all CPUs are in one table, where each finds its bucket, and the names beside its own, as \
     another CPU wrote them";
-const CUT: &str = "once in 1,024 blocks the file is cut to nothing, which waits for a grace period: each CPU interrupts all others";
+const CUT: &str = "once in 1,024 blocks the file is cut to nothing, which waits for a grace period: here all CPUs do so at nearly \
+    the same time, and while they cut none passes, so that each interrupts all others";
 
 /// Why `workload` may keep less than is wanted, as far as is known.
 fn why_less(workload: &str) -> Option<&'static str> {

@@ -14,8 +14,9 @@
 //!
 //! Every section is stamped with the domain's *epoch*; a grace period moves the epoch on and waits for the
 //! sections with an older stamp. Sections that begin while it waits do not prolong it. A thread whose stamp is that of the
-//! period has passed, and that can be seen without a barrier: so where all threads work none is interrupted. Those who were
-//! last inside before, and idle since, are retired by one barrier (`readers.rs`), and cost no other until they are back.
+//! period has passed, and that can be seen without a barrier: so where all threads work none is interrupted; who waits gives
+//! them some microseconds for it. Those who were last inside before, and idle since, are retired by one barrier (`readers.rs`),
+//! and cost no other until they are back.
 //!
 //! Periods are numbered in `order`, and who has unlinked may ask there for the number of the next. A period with that number
 //! or a later one frees for him, whoever starts it: so threads that defer share periods, and the epoch's line, which every
@@ -246,20 +247,32 @@ impl Domain {
         over
     }
 
-    /// Waits until `period` is over.
+    /// Waits until `period` is over: a little for those who work to begin another section, and else with a barrier, which
+    /// interrupts every CPU, and takes those who idle to do so until they are back.
     ///
     /// # Panics
     /// Inside a read section of this domain: it would wait for itself.
     pub fn wait(&self, period: GracePeriod) {
         self.refuse_readers();
-        // The barrier that is taken here does for those who are in doubt, too.
-        if !self.poll_with(period, |_| false) {
-            let GracePeriod(target) = period;
-            // Barrier(announce): as in poll().
-            heavy_barrier();
-            self.readers.wait_for_all(|word| has_passed(word, target));
-            self.complete(target);
+        let GracePeriod(target) = period;
+        if self.is_over(target) {
+            return;
         }
+        let is_young = |word| is_of_period(word, target);
+        if !self.readers.pass_soon(is_young) {
+            let have_passed = match self.retiring.try_lock() {
+                Some(_alone) => self.readers.retire(is_young),
+                None => {
+                    // Barrier(announce): as in poll().
+                    heavy_barrier();
+                    false
+                }
+            };
+            if !have_passed {
+                self.readers.wait_for_all(|word| has_passed(word, target));
+            }
+        }
+        self.complete(target);
     }
 
     fn refuse_readers(&self) {
