@@ -20,10 +20,9 @@ pub(crate) struct Cost {
 /// CPUs enough each has its own: a quiet system may leave two that begin together on one CPU until both are done.
 pub(crate) fn cost_of(threads: usize, turns: u32, turn: impl Fn() + Sync) -> Cost {
     let (ready, cpus) = (AtomicUsize::new(0), cpu::allowed());
-    let own = |thread| cpus.get(thread).copied().filter(|_| threads <= cpus.len());
-    let run = |thread| {
-        if let Some(cpu) = own(thread) {
-            cpu::pin(cpu).expect("a CPU that was allowed a moment ago");
+    let run = |thread: usize| {
+        if threads <= cpus.len() {
+            cpu::pin(cpus[thread]).expect("a CPU that was allowed a moment ago");
         }
         ready.fetch_add(1, Ordering::SeqCst);
         while ready.load(Ordering::SeqCst) < threads {

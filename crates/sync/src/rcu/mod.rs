@@ -14,9 +14,9 @@
 //!
 //! Every section is stamped with the domain's *epoch*; a grace period moves the epoch on and waits for the
 //! sections with an older stamp. Sections that begin while it waits do not prolong it. A thread whose stamp is that of the
-//! period has passed, and that can be seen without a barrier: so where all threads work none is interrupted; who waits gives
-//! them some microseconds for it. Those who were last inside before, and idle since, are retired by one barrier (`readers.rs`),
-//! and cost no other until they are back.
+//! period has passed, and that can be seen without a barrier: so where all threads work none is interrupted. Who waits gives
+//! them some microseconds for it, and takes a barrier if a section is longer. Those who were last inside before, and idle since,
+//! are retired by one barrier (`readers.rs`), and cost no other until they are back.
 //!
 //! Periods are numbered in `order`, and who has unlinked may ask there for the number of the next. A period with that number
 //! or a later one frees for him, whoever starts it: so threads that defer share periods, and the epoch's line, which every
