@@ -122,16 +122,19 @@ impl Fs {
     /// The whole contents of a file.
     ///
     /// # Errors
-    /// Those of `open` and `read`.
+    /// Those of `open` and `read`; `ENOMEM` when there is no room for so much.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Errno> {
         let process = self.root();
         let fd = process.open(path, OpenFlags::RDONLY, 0)?;
-        let mut contents = vec![0; usize::try_from(process.fstat(fd)?.size).map_err(|_| Errno::ENOMEM)?];
-        let mut filled = 0;
+        let size = usize::try_from(process.fstat(fd)?.size).map_err(|_| Errno::ENOMEM)?;
+        // A byte more, so that the end is seen without room being made for what may follow.
+        let (mut contents, mut room, mut filled) = (Vec::new(), size + 1, 0);
         loop {
             if filled == contents.len() {
-                // The end, unless the file grew since.
-                contents.resize(filled + 4096, 0);
+                contents.try_reserve(room).map_err(|_| Errno::ENOMEM)?;
+                contents.resize(filled + room, 0);
+                // If that is filled too, it grew since.
+                room = 4096;
             }
             match process.read(fd, &mut contents[filled..])? {
                 0 => break,

@@ -47,6 +47,25 @@ fn numbers_are_the_lowest_again_after_threads_opened_and_closed_at_random() {
 }
 
 #[test]
+fn a_child_has_its_parents_descriptors_few_or_many() {
+    let process = root();
+    let first = open(&process);
+    let few = (1..5).map(Fd);
+    let many = (5..100).chain([5_000]).map(Fd);
+    for numbers in [few.collect::<Vec<_>>(), many.collect()] {
+        for number in &numbers {
+            assert_eq!(process.dup2(first, *number), Ok(*number));
+        }
+        let child = process.fork();
+        assert!(numbers.iter().all(|number| child.fstat(*number) == process.fstat(first)));
+        let beyond = Fd(numbers.last().map_or(0, |last| last.0 + 1));
+        assert_eq!(child.fstat(beyond).err(), Some(Errno::EBADF));
+        assert_eq!(child.dup_from(first, beyond.0), Ok(beyond));
+        assert_eq!(process.fstat(beyond).err(), Some(Errno::EBADF));
+    }
+}
+
+#[test]
 fn a_lock_granted_after_the_last_close_is_given_back() {
     let process = root();
     let (holder, waiter) = (open(&process), open(&process));

@@ -29,6 +29,18 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
+fn a_file_is_read_whole_or_not_at_all() {
+    let fs = Fs::new();
+    for len in [0, 1, 4095, 4096, 4097, 3 * 4096] {
+        let contents: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        fs.write("/a", &contents).unwrap();
+        assert_eq!(fs.read("/a"), Ok(contents), "{len} bytes");
+    }
+    fs.process(Cred::root()).truncate("/a", 1 << 60).unwrap();
+    assert_eq!(fs.read("/a"), Err(Errno::ENOMEM));
+}
+
+#[test]
 fn unlink_keeps_an_open_file_readable() {
     let p = root();
     let superblock = p.fs().superblock().clone();

@@ -13,7 +13,7 @@ use super::{Process, is_regular};
 use crate::open_file::OpenFile;
 use crate::{Errno, OpenFlags};
 use sluice_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use sluice_sync::{CachePadded, Ref, RefSlot, SlotTable};
+use sluice_sync::{CachePadded, OnceLock, Ref, RefSlot, SlotTable};
 use std::fmt;
 
 /// A file descriptor of one [`Process`].
@@ -33,6 +33,8 @@ impl fmt::Display for Fd {
 
 /// The most descriptors of one process.
 const FD_LIMIT: u32 = 1 << 20;
+/// How many slots a process has from the beginning on.
+const FIRST: u32 = 8;
 /// How many slots in use an `open` passes before it raises the hint.
 const PASSED_MAX: u32 = 8;
 
@@ -40,7 +42,9 @@ const PASSED_MAX: u32 = 8;
 pub(crate) struct FdTable {
     /// *Immutable.*
     owner: Owner,
-    slots: SlotTable<CachePadded<Slot>>,
+    first: [CachePadded<Slot>; FIRST as usize],
+    /// Those behind them, once there is one. *Set once.*
+    further: OnceLock<Box<SlotTable<CachePadded<Slot>>>>,
     /// No slot below this one is free. *Atomic (hint).*
     lowest: CachePadded<AtomicU32>,
 }
@@ -64,7 +68,8 @@ struct Slot {
 
 impl FdTable {
     pub(super) fn new(owner: Owner) -> FdTable {
-        FdTable { owner, slots: SlotTable::new(), lowest: CachePadded::new(AtomicU32::new(0)) }
+        let lowest = CachePadded::new(AtomicU32::new(0));
+        FdTable { owner, first: Default::default(), further: OnceLock::new(), lowest }
     }
 
     /// Descriptors of the same numbers for the same files.
@@ -74,7 +79,7 @@ impl FdTable {
             if let Some(file) = slot.file.load()
                 && file.share().is_ok()
             {
-                let copy = child.slots.get(number);
+                let copy = child.slot(number);
                 copy.file.replace(Some(file));
                 copy.set_close_on_exec(slot.close_on_exec());
             }
@@ -93,25 +98,34 @@ impl FdTable {
 
     /// The slots that are not empty. Most are, and a look costs less than a reference or an exchange.
     fn in_use(&self) -> impl Iterator<Item = (u32, &Slot)> {
-        self.slots
-            .numbered()
-            .map(|(number, slot)| (number, &**slot))
-            .filter(|(_, slot)| !slot.file.is_empty())
+        let further = self.further.get().into_iter().flat_map(|slots| slots.numbered());
+        let further = further.map(|(number, slot)| (FIRST + number, slot));
+        let slots = (0..).zip(&self.first).chain(further).map(|(number, slot)| (number, &**slot));
+        slots.filter(|(_, slot)| !slot.file.is_empty())
     }
 
     pub(super) fn get(&self, fd: Fd) -> Result<Ref<OpenFile>, Errno> {
-        self.slot(fd)?.file.load().ok_or(Errno::EBADF)
+        self.known_slot(fd)?.file.load().ok_or(Errno::EBADF)
     }
 
     /// Whether `fd` is a descriptor for `file`.
     pub(super) fn holds(&self, fd: Fd, file: &Ref<OpenFile>) -> bool {
-        self.slot(fd).is_ok_and(|slot| slot.file.holds(file))
+        self.known_slot(fd).is_ok_and(|slot| slot.file.holds(file))
     }
 
-    /// The slot of a number that was in use at some time.
-    fn slot(&self, fd: Fd) -> Result<&Slot, Errno> {
+    fn slot(&self, number: u32) -> &Slot {
+        let further = || self.further.get_or_init(|| Box::new(SlotTable::new())).get(number - FIRST);
+        self.first.get(number as usize).unwrap_or_else(further)
+    }
+
+    /// As [`slot`](Self::slot), of a number that was in use at some time.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    fn known_slot(&self, fd: Fd) -> Result<&Slot, Errno> {
         let number = u32::try_from(fd.0).map_err(|_| Errno::EBADF)?;
-        self.slots.peek(number).map(|slot| &**slot).ok_or(Errno::EBADF)
+        let further = || self.further.get()?.peek(number - FIRST);
+        self.first.get(number as usize).or_else(further).map(|slot| &**slot).ok_or(Errno::EBADF)
     }
 
     /// Puts `file` at the lowest free number that is at least `least`. Gives it back if there is none.
@@ -121,7 +135,7 @@ impl FdTable {
         let from = least.max(lowest);
         let mut file = file;
         for number in from..FD_LIMIT {
-            let slot = self.slots.get(number);
+            let slot = self.slot(number);
             if !slot.file.is_empty() {
                 continue;
             }
@@ -144,14 +158,14 @@ impl FdTable {
     fn raise(&self, from: u32, to: u32) {
         // SeqCst(hint): who frees a slot from now on sees the new hint; what was freed before, we see.
         if self.lowest.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-            && let Some(free) = (from..to).find(|number| self.slots.get(*number).file.is_empty())
+            && let Some(free) = (from..to).find(|number| self.slot(*number).file.is_empty())
         {
             self.lowest.fetch_min(free, Ordering::SeqCst);
         }
     }
 
     fn remove(&self, fd: Fd) -> Result<Ref<OpenFile>, Errno> {
-        let slot = self.slot(fd)?;
+        let slot = self.known_slot(fd)?;
         if slot.file.is_empty() {
             return Err(Errno::EBADF);
         }
@@ -245,7 +259,7 @@ impl Process {
         }
         let number = u32::try_from(new.0).ok().filter(|number| *number < FD_LIMIT).ok_or(Errno::EBADF)?;
         file.share()?;
-        let slot = self.descriptors.slots.get(number);
+        let slot = self.descriptors.slot(number);
         let closed = slot.file.replace(Some(file));
         slot.set_close_on_exec(false);
         if let Some(file) = closed {
@@ -295,6 +309,6 @@ impl Process {
     /// `EBADF`.
     pub fn fcntl_getfd(&self, fd: Fd) -> Result<bool, Errno> {
         self.file(fd)?;
-        self.descriptors.slot(fd).map(Slot::close_on_exec)
+        self.descriptors.known_slot(fd).map(Slot::close_on_exec)
     }
 }
