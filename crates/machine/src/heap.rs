@@ -12,18 +12,21 @@
 //!
 //! On a simulated CPU, and while [`Machine::prepare`](crate::Machine::prepare) sets up, memory comes from an
 //! arena in pieces of whole lines, as from an allocator with a cache for each CPU. Everywhere else it comes
-//! from the system, for the price of one look at a thread-local. A piece goes back to where it came from:
-//! that it is the arena's shows in its address. What is given back between runs belongs to no CPU, and is the next one's
-//! that has none of its own.
+//! from the system, for the price of one look at a thread-local. That a piece is an arena's shows in its address. What is
+//! given back between runs belongs to no CPU, and is the next one's that has none of its own.
+//!
+//! Each thread of the host has an arena: what a machine gets does not depend on those that others run meanwhile. A piece
+//! goes to the arena of the thread that gives it back.
 //!
 //! # Invariants
-//! - I1: chunks are never given back, so an address in a chunk stays the arena's.
-//! - I2: a piece is on the free list of its size or with a user, never both.
+//! - I1: chunks are never given back, so an address in a chunk stays an arena's.
+//! - I2: a piece is on one free list, of its size, or with a user.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cpu::{cpu, in_simulation, on_machine};
 use crate::cpu_set::CPUS_MAX;
@@ -36,22 +39,40 @@ const CHUNKS_MAX: usize = 256;
 const PIECE_MAX: usize = 1 << 20;
 const SIZES: usize = (PIECE_MAX / LINE_BYTES).ilog2() as usize + 1;
 
-/// Where chunks begin; 0: none yet. *atomic (set once)*
+/// Where chunks begin, those of all arenas; 0: none yet. *atomic (set once)*
 static CHUNKS: [AtomicUsize; CHUNKS_MAX] = [const { AtomicUsize::new(0) }; CHUNKS_MAX];
-static ARENA: Mutex<Arena> =
-    Mutex::new(Arena { chunks: 0, next: 0, end: 0, free: [[0; SIZES]; 1 + CPUS_MAX] });
 
+/// More threads than this that simulate share arenas: each needs a chunk.
+const ARENAS: usize = CHUNKS_MAX;
+static ARENA: [Mutex<Arena>; ARENAS] = [const { Mutex::new(Arena::new()) }; ARENAS];
+/// How many threads have an arena.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Which one is this thread's, once it needed one.
+    static MINE: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// A part of the memory. *All protected by its lock in `ARENA`*
 struct Arena {
-    /// How many of [`CHUNKS`] there are. *protected by `ARENA`*
-    chunks: usize,
-    /// What was never given out: from here. *protected by `ARENA`*
+    /// What was never given out: from here.
     next: usize,
-    /// To here. *protected by `ARENA`*
+    /// To here.
     end: usize,
     /// For each [`owner`] and size the address of the first free piece, which holds that of the next. What a CPU
     /// gives back it is the next to get: no line moves between CPUs for the allocator's sake.
-    /// *protected by `ARENA`*
     free: [[usize; SIZES]; 1 + CPUS_MAX],
+}
+
+/// The arena of the calling thread.
+fn arena() -> MutexGuard<'static, Arena> {
+    let mine = MINE.get().unwrap_or_else(|| {
+        // Relaxed: only that the numbers differ matters.
+        let new = THREADS.fetch_add(1, Ordering::Relaxed) % ARENAS;
+        MINE.set(Some(new));
+        new
+    });
+    ARENA[mine].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The allocator that gives every object lines of its own, and the same ones in every process: see above.
@@ -87,6 +108,10 @@ fn owner() -> usize {
 }
 
 impl Arena {
+    const fn new() -> Arena {
+        Arena { next: 0, end: 0, free: [[0; SIZES]; 1 + CPUS_MAX] }
+    }
+
     /// A free piece that the caller may have, or null.
     fn take_free(&mut self, size: usize) -> *mut u8 {
         let of = if self.free[owner()][size] != 0 { owner() } else { NOBODY };
@@ -118,17 +143,23 @@ impl Arena {
     }
 
     fn grow(&mut self) -> bool {
-        let Some(chunk) = CHUNKS.get(self.chunks) else { return false };
         let layout = Layout::from_size_align(CHUNK_BYTES, PIECE_MAX).expect("powers of two");
         // SAFETY: the layout is not empty.
         let start = unsafe { System.alloc(layout) };
         if start.is_null() {
             return false;
         }
-        // Relaxed: see in_arena().
-        chunk.store(start.expose_provenance(), Ordering::Relaxed);
-        self.chunks += 1;
-        (self.next, self.end) = (start.addr(), start.addr() + CHUNK_BYTES);
+        let address = start.expose_provenance();
+        // Relaxed, both: see in_arena().
+        let free = |chunk: &AtomicUsize| {
+            chunk.compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        if !CHUNKS.iter().any(free) {
+            // SAFETY: from the system with this layout, and known to nobody.
+            unsafe { System.dealloc(start, layout) };
+            return false;
+        }
+        (self.next, self.end) = (address, address + CHUNK_BYTES);
         true
     }
 
@@ -148,7 +179,7 @@ unsafe impl GlobalAlloc for Heap {
         if in_simulation()
             && let Some(size) = size_of_piece(layout)
         {
-            let piece = ARENA.lock().unwrap_or_else(PoisonError::into_inner).take(size);
+            let piece = arena().take(size);
             if !piece.is_null() {
                 return piece;
             }
@@ -161,7 +192,7 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         if in_arena(memory.addr()) {
             let size = size_of_piece(layout).expect("only pieces lie in the arena");
-            ARENA.lock().unwrap_or_else(PoisonError::into_inner).give_back(memory, size);
+            arena().give_back(memory, size);
             return;
         }
         // SAFETY: it is not the arena's, so it is the system's, and the caller's promises are passed on.
@@ -222,8 +253,7 @@ mod tests {
 
     #[test]
     fn what_a_run_leaves_and_is_dropped_after_it_serves_every_cpu_of_the_next() {
-        // A size that no other test asks for: they share the arena.
-        let layout = Layout::from_size_align(40_000, 8).unwrap();
+        let layout = Layout::from_size_align(24, 8).unwrap();
         let run = || {
             let pieces = RefCell::new(BTreeSet::new());
             Machine::named("uma-2").run(2, |_| {
@@ -238,6 +268,26 @@ mod tests {
         };
         let first = run();
         assert!(first.len() == 40 && first == run());
+    }
+
+    #[test]
+    fn a_machine_gets_nothing_that_another_thread_gave_back() {
+        let layout = Layout::from_size_align(24, 8).unwrap();
+        let run = move || {
+            let piece = Cell::new(0);
+            Machine::named("uma-2").run(1, |_| {
+                // SAFETY: the layout is not empty; what was taken with it is given back once.
+                unsafe {
+                    let taken = Heap.alloc(layout);
+                    piece.set(taken.addr());
+                    Heap.dealloc(taken, layout);
+                }
+            });
+            piece.get()
+        };
+        let mine = run();
+        assert_ne!(std::thread::spawn(run).join().unwrap(), mine);
+        assert_eq!(run(), mine);
     }
 
     #[test]
