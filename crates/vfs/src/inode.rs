@@ -181,11 +181,7 @@ impl Inode {
 
     /// All attributes. Mode and owner are of one moment, each other of its own.
     pub fn stat(&self) -> Stat {
-        let (blocks, rdev) = match &self.body {
-            Body::Regular => (self.data.pages() * (PAGE / 512), 0),
-            Body::Special { rdev, .. } => (0, *rdev),
-            Body::Directory(_) | Body::Symlink(_) => (0, 0),
-        };
+        let rdev = if let Body::Special { rdev, .. } = self.body { rdev } else { 0 };
         let attr = self.attr.read();
         Stat {
             dev: self.shared.dev,
@@ -197,7 +193,7 @@ impl Inode {
             rdev,
             size: self.size(),
             blksize: PAGE_SIZE as u32,
-            blocks,
+            blocks: self.pages() * (PAGE / 512),
             atime: self.times.atime(),
             mtime: self.times.mtime(),
             ctime: self.times.ctime(),
@@ -220,7 +216,12 @@ impl Inode {
         }
     }
 
-    fn nlink(&self) -> u32 {
+    /// How many pages of contents it holds.
+    pub(crate) fn pages(&self) -> u64 {
+        if matches!(self.body, Body::Regular) { self.data.pages() } else { 0 }
+    }
+
+    pub(crate) fn nlink(&self) -> u32 {
         match &self.body {
             Body::Directory(dir) => dir.nlink(),
             _ => self.links.count(),

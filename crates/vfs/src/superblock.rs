@@ -223,16 +223,14 @@ impl Shared {
     /// `inode` lost a name. If that was the last, what it holds is released when its last user lets go, which is
     /// noticed late; when that is much, it is looked for at once. Called with no name locked.
     pub(crate) fn release_soon(&self, inode: InodeRef) {
-        const BLOCKS_A_PAGE: u64 = PAGE / 512;
         // Looking interrupts all CPUs and takes their caches from them. With 1 MiB two threads that remove trees of small
         // files were slower together than one.
         const PAGES_MAX: u64 = (16 << 20) / PAGE;
-        let stat = inode.stat();
+        let (nlink, pages) = (inode.nlink(), inode.pages());
         drop(inode);
-        if stat.nlink != 0 || stat.blocks == 0 {
+        if nlink != 0 || pages == 0 {
             return;
         }
-        let pages = stat.blocks / BLOCKS_A_PAGE;
         let waiting = self.unlinked_pages.here();
         // Relaxed: a hint; the CPU's own line.
         if waiting.fetch_add(pages, Ordering::Relaxed) + pages >= PAGES_MAX {

@@ -48,6 +48,8 @@ pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
         && match a.len() {
             8..=16 => a.first_chunk::<8>() == b.first_chunk() && a.last_chunk::<8>() == b.last_chunk(),
             4..8 => a.first_chunk::<4>() == b.first_chunk() && a.last_chunk::<4>() == b.last_chunk(),
+            2..4 => a.first_chunk::<2>() == b.first_chunk() && a.last() == b.last(),
+            1 => a.first() == b.first(),
             _ => a == b,
         }
 }
