@@ -221,6 +221,7 @@ impl Inode {
         if matches!(self.body, Body::Regular) { self.data.pages() } else { 0 }
     }
 
+    /// The link count that `stat` shows.
     pub(crate) fn nlink(&self) -> u32 {
         match &self.body {
             Body::Directory(dir) => dir.nlink(),

@@ -42,8 +42,9 @@ const PASSED_MAX: u32 = 8;
 pub(crate) struct FdTable {
     /// *Immutable.*
     owner: Owner,
+    /// The lowest slots.
     first: [CachePadded<Slot>; FIRST as usize],
-    /// Those behind them, once there is one. *Set once.*
+    /// Those behind them, once one was asked for. *Set once.*
     further: OnceLock<Box<SlotTable<CachePadded<Slot>>>>,
     /// No slot below this one is free. *Atomic (hint).*
     lowest: CachePadded<AtomicU32>,
