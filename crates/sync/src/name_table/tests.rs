@@ -300,6 +300,12 @@ fn who_helps_to_move_a_table_keeps_no_name_of_another_one_locked() {
     // In the first bucket, which is moved first, and in the last.
     let (first, last) = (0, u64::MAX);
     [&low, &high].iter().for_each(|table| _ = insert(table, last, b"last", 0).expect("there is room"));
+    // Two buckets at least, and a resize that nobody has helped with.
+    while low.buckets() == 1 {
+        assert!(low.grow());
+        low.help();
+        domain.synchronize();
+    }
     assert!(low.grow());
     let steps = Barrier::new(2);
     thread::scope(|scope| {
