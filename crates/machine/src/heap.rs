@@ -42,9 +42,8 @@ const SIZES: usize = (PIECE_MAX / LINE_BYTES).ilog2() as usize + 1;
 /// Where chunks begin, those of all arenas; 0: none yet. *atomic (set once)*
 static CHUNKS: [AtomicUsize; CHUNKS_MAX] = [const { AtomicUsize::new(0) }; CHUNKS_MAX];
 
-/// More threads than this that simulate share arenas: each needs a chunk.
-const ARENAS: usize = CHUNKS_MAX;
-static ARENA: [Mutex<Arena>; ARENAS] = [const { Mutex::new(Arena::new()) }; ARENAS];
+/// As many as there are chunks, since each needs one: of more threads that simulate, some share an arena.
+static ARENAS: [Mutex<Arena>; CHUNKS_MAX] = [const { Mutex::new(Arena::new()) }; CHUNKS_MAX];
 /// How many threads have an arena.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
@@ -53,7 +52,7 @@ thread_local! {
     static MINE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// A part of the memory. *All protected by its lock in `ARENA`*
+/// A part of the memory. *All protected by its lock in `ARENAS`*
 struct Arena {
     /// What was never given out: from here.
     next: usize,
@@ -68,11 +67,11 @@ struct Arena {
 fn arena() -> MutexGuard<'static, Arena> {
     let mine = MINE.get().unwrap_or_else(|| {
         // Relaxed: only that the numbers differ matters.
-        let new = THREADS.fetch_add(1, Ordering::Relaxed) % ARENAS;
+        let new = THREADS.fetch_add(1, Ordering::Relaxed) % ARENAS.len();
         MINE.set(Some(new));
         new
     });
-    ARENA[mine].lock().unwrap_or_else(PoisonError::into_inner)
+    ARENAS[mine].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The allocator that gives every object lines of its own, and the same ones in every process: see above.
@@ -87,7 +86,7 @@ fn size_of_piece(layout: Layout) -> Option<usize> {
 
 fn in_arena(address: usize) -> bool {
     for chunk in &CHUNKS {
-        // Relaxed: whoever has a piece has it from a thread that saw its chunk, and hand-over publishes both.
+        // Relaxed: whoever has a piece has it from a thread that saw its chunk and those before, and hand-over publishes all.
         let start = chunk.load(Ordering::Relaxed);
         if start == 0 {
             return false;
@@ -151,10 +150,10 @@ impl Arena {
         }
         let address = start.expose_provenance();
         // Relaxed, both: see in_arena().
-        let free = |chunk: &AtomicUsize| {
+        let claim = |chunk: &AtomicUsize| {
             chunk.compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
-        if !CHUNKS.iter().any(free) {
+        if !CHUNKS.iter().any(claim) {
             // SAFETY: from the system with this layout, and known to nobody.
             unsafe { System.dealloc(start, layout) };
             return false;
