@@ -21,6 +21,8 @@ const TURNS_A_MEMBER: u32 = if SHRUNK { 0 } else { 8 };
 /// A thread that has flushed so often since its first flush in an epoch waits no longer for the others. It is not done at the
 /// second flush because the barrier that it takes interrupts every CPU.
 pub(super) const PATIENCE: u32 = if SHRUNK { 1 } else { 4 };
+/// Where each flush comes after more counts it is fewer flushes, at least so many.
+const PATIENCE_MIN: u32 = if SHRUNK { 1 } else { 2 };
 
 /// How many caches may keep counts over their flushes.
 #[derive(Clone, Copy)]
@@ -44,6 +46,12 @@ impl Keepers {
 pub(super) fn turns(members: u32) -> u32 {
     // There are fewer members than 2^22.
     TURNS.max(members * TURNS_A_MEMBER)
+}
+
+/// How often a thread flushes again in an epoch until it waits no longer, where there are so many members.
+fn patience(members: u32) -> u32 {
+    // Memory that waits to be freed is cold when it comes back: the bound is on counts.
+    (PATIENCE * TURNS / turns(members)).max(PATIENCE_MIN)
 }
 
 /// A count of one object.
@@ -133,8 +141,8 @@ impl Cache {
     }
 
     /// Whether the owner, at a flush, has waited for the end of the epoch for as long as it should where there are so many members.
-    pub(super) fn is_out_of_patience(&self) -> bool {
-        self.again >= PATIENCE
+    pub(super) fn is_out_of_patience(&self, members: u32) -> bool {
+        self.again >= patience(members)
     }
 
     /// Whether more waits for the end of reviews than one of so many members should keep: with more, a thread waits for others
@@ -257,5 +265,18 @@ impl Cache {
 impl Default for Cache {
     fn default() -> Self {
         Cache::new()
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_waits_for_so_many_counts_however_many_members_there_are() {
+        let counts = |members| patience(members) * turns(members);
+        assert_eq!(counts(2), PATIENCE * TURNS);
+        assert_eq!(counts(256), PATIENCE * TURNS);
+        assert_eq!(patience(100_000), PATIENCE_MIN, "with fewer, all would be at the laggards all the time");
     }
 }

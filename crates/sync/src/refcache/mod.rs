@@ -42,11 +42,11 @@
 //! So values that stay, of which there are few, have ways that the others do not take.
 //!
 //! There is no thread in the background: every `TURNS` counts, and more rarely among hundreds, a thread flushes its cache and
-//! looks whether it was the last of the epoch. One that has flushed `PATIENCE` times more in an epoch flushes the caches of all
-//! laggards. A laggard that has counted nothing in a whole epoch is *retired*: its cache is no more waited for until its owner
-//! counts again, and who retired it takes over its reviews, to free what is dead in parts. Objects are otherwise freed by the
-//! thread in whose cache their count came to 0, mostly the one that made them. Each thread's garbage is thus some times `TURNS`
-//! objects, and as much more as is dropped until one that lost its CPU while it counted has it again.
+//! looks whether it was the last of the epoch. One that has flushed `PATIENCE` times more in an epoch, fewer times among hundreds,
+//! flushes the caches of all laggards. A laggard that has counted nothing in a whole epoch is *retired*: its cache is no more waited
+//! for until its owner counts again, and who retired it takes over its reviews, to free what is dead in parts. Objects are otherwise
+//! freed by the thread in whose cache their count came to 0, mostly the one that made them. Each thread's garbage is thus some times
+//! `TURNS` objects, and as much more as is dropped until one that lost its CPU while it counted has it again.
 //!
 //! # Clients must
 //! - reach a `&Ref` only while it exists: hold another reference, or be in an RCU section inside which the `Ref` was

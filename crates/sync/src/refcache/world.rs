@@ -259,7 +259,7 @@ impl World {
         let now = self.flush(shard, &mut cache, now);
         let mut dead = std::mem::take(&mut cache.dead);
         cache.review(now, &mut dead);
-        let (is_out_of_patience, is_crowded) = (cache.is_out_of_patience(), cache.is_crowded(members));
+        let (is_out_of_patience, is_crowded) = (cache.is_out_of_patience(members), cache.is_crowded(members));
         drop(cache);
         if is_out_of_patience {
             // Whoever has not come by may be idle.
