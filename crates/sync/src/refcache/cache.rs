@@ -4,7 +4,7 @@ use super::Stay;
 use super::object::{Object, Verdict};
 use super::rounds::{Epoch, Round, Rounds};
 use crate::face::atomic::{Ordering, fence};
-use crate::face::{SHRUNK, const_new};
+use crate::face::{SHRUNK, const_new, cpu};
 use crate::fibonacci;
 use std::collections::VecDeque;
 
@@ -48,8 +48,12 @@ pub(super) fn turns(members: u32) -> u32 {
     TURNS.max(members * TURNS_A_MEMBER)
 }
 
-/// How often a thread flushes again in an epoch until it waits no longer, where there are so many members.
-fn patience(members: u32) -> u32 {
+/// How often a thread flushes again in an epoch until it waits no longer, where there are so many members on so many CPUs.
+fn patience(members: u32, cpus: usize) -> u32 {
+    if members as usize > 2 * cpus {
+        // Most laggards have lost their CPU, and soon others will have.
+        return PATIENCE;
+    }
     // Memory that waits to be freed is cold when it comes back: the bound is on counts.
     (PATIENCE * TURNS / turns(members)).max(PATIENCE_MIN)
 }
@@ -142,7 +146,7 @@ impl Cache {
 
     /// Whether the owner, at a flush, has waited for the end of the epoch for as long as it should where there are so many members.
     pub(super) fn is_out_of_patience(&self, members: u32) -> bool {
-        self.again >= patience(members)
+        self.again >= patience(members, cpu::possible())
     }
 
     /// Whether more waits for the end of reviews than one of so many members should keep: with more, a thread waits for others
@@ -273,10 +277,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_waits_for_so_many_counts_however_many_members_there_are() {
-        let counts = |members| patience(members) * turns(members);
-        assert_eq!(counts(2), PATIENCE * TURNS);
-        assert_eq!(counts(256), PATIENCE * TURNS);
-        assert_eq!(patience(100_000), PATIENCE_MIN, "with fewer, all would be at the laggards all the time");
+    fn patience_is_for_so_many_counts_however_many_members_there_are() {
+        let counts = |members, cpus| patience(members, cpus) * turns(members);
+        assert_eq!(counts(2, 2), PATIENCE * TURNS);
+        assert_eq!(counts(256, 256), PATIENCE * TURNS);
+        assert_eq!(
+            patience(4096, 4096),
+            PATIENCE_MIN,
+            "with fewer, all would be at the laggards all the time"
+        );
+        assert_eq!(patience(256, 2), PATIENCE, "most wait for a CPU");
     }
 }
