@@ -21,7 +21,7 @@ const TURNS_A_MEMBER: u32 = if SHRUNK { 0 } else { 8 };
 /// A thread that has flushed so often since its first flush in an epoch waits no longer for the others. It is not done at the
 /// second flush because the barrier that it takes interrupts every CPU.
 pub(super) const PATIENCE: u32 = if SHRUNK { 1 } else { 4 };
-/// Where each flush comes after more counts it is fewer flushes, at least so many.
+/// Where each flush comes after more counts it is fewer flushes, at least so many: with one, all would be at the laggards all the time.
 const PATIENCE_MIN: u32 = if SHRUNK { 1 } else { 2 };
 
 /// How many caches may keep counts over their flushes.
@@ -48,14 +48,16 @@ pub(super) fn turns(members: u32) -> u32 {
     TURNS.max(members * TURNS_A_MEMBER)
 }
 
-/// How often a thread flushes again in an epoch until it waits no longer, where there are so many members on so many CPUs.
-fn patience(members: u32, cpus: usize) -> u32 {
-    if members as usize > 2 * cpus {
+/// How often a thread flushes again in an epoch until it waits no longer, where there are so many members. `cpus`, how many CPUs
+/// there are, is asked among hundreds only: the first answer takes a file to be read.
+fn patience(members: u32, cpus: impl FnOnce() -> usize) -> u32 {
+    // Memory that waits to be freed is cold when it comes back: the bound is on counts.
+    let by_counts = (PATIENCE * TURNS / turns(members)).max(PATIENCE_MIN);
+    if by_counts < PATIENCE && members as usize > 2 * cpus() {
         // Most laggards have lost their CPU, and soon others will have.
         return PATIENCE;
     }
-    // Memory that waits to be freed is cold when it comes back: the bound is on counts.
-    (PATIENCE * TURNS / turns(members)).max(PATIENCE_MIN)
+    by_counts
 }
 
 /// A count of one object.
@@ -146,7 +148,7 @@ impl Cache {
 
     /// Whether the owner, at a flush, has waited for the end of the epoch for as long as it should where there are so many members.
     pub(super) fn is_out_of_patience(&self, members: u32) -> bool {
-        self.again >= patience(members, cpu::possible())
+        self.again >= patience(members, cpu::possible)
     }
 
     /// Whether more waits for the end of reviews than one of so many members should keep: with more, a thread waits for others
@@ -278,14 +280,14 @@ mod tests {
 
     #[test]
     fn patience_is_for_so_many_counts_however_many_members_there_are() {
-        let counts = |members, cpus| patience(members, cpus) * turns(members);
-        assert_eq!(counts(2, 2), PATIENCE * TURNS);
-        assert_eq!(counts(256, 256), PATIENCE * TURNS);
+        let counts = |members| patience(members, || members as usize) * turns(members);
+        assert_eq!(counts(2), PATIENCE * TURNS);
+        assert_eq!(counts(256), PATIENCE * TURNS);
         assert_eq!(
-            patience(4096, 4096),
+            patience(4096, || 4096),
             PATIENCE_MIN,
             "with fewer, all would be at the laggards all the time"
         );
-        assert_eq!(patience(256, 2), PATIENCE, "most wait for a CPU");
+        assert_eq!(patience(256, || 2), PATIENCE, "most wait for a CPU");
     }
 }
