@@ -71,6 +71,48 @@ fn a_reader_without_its_barrier_is_found() {
     one_reader_reads_twice();
 }
 
+/// A reader keeps what it found over the end of its section, and looks at it in the next one if that is of the same era.
+fn a_reader_remembers(replace: fn(&Published)) {
+    explore(4, move || {
+        let published = Published::new();
+        let reader = thread::spawn(|| {
+            let (era, at) = {
+                let guard = published.domain.read();
+                (guard.era(), published.at.load(Ordering::Acquire))
+            };
+            let guard = published.domain.read();
+            if guard.era() == era {
+                published.objects[at].with(|_| ());
+            }
+        });
+        replace(published);
+        reader.join().expect("the reader ends");
+    });
+}
+
+#[test]
+fn what_was_found_in_an_era_is_not_reused_in_it() {
+    seed_mutant(None);
+    a_reader_remembers(Published::replace);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn an_era_that_was_known_before_the_section_began_is_found() {
+    seed_mutant(Some(Mutant::EraOfTheStamp));
+    a_reader_remembers(Published::replace);
+}
+
+/// The reader is retired before it begins.
+#[test]
+fn a_retired_reader_finds_that_the_era_is_over() {
+    seed_mutant(None);
+    a_reader_remembers(|published| {
+        _ = published.domain.poll_retiring(published.domain.start());
+        published.replace();
+    });
+}
+
 /// The first period finds nobody and retires the reader; the second must see that it is back.
 fn a_retired_reader_reads() {
     one_reader_reads_twice_after(|published| {

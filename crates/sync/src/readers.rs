@@ -145,6 +145,12 @@ impl Line {
         self.word.load(Ordering::Relaxed) & DEPTH
     }
 
+    /// The stamp of the calling thread, whose line this is, with depth 1.
+    pub(crate) fn stamp(&self) -> u64 {
+        // Relaxed: our own store (L1).
+        self.word.load(Ordering::Relaxed) & !DEPTH | INSIDE
+    }
+
     /// What [`enter`](Self::enter) lacks without membarrier(2): a fence, and a mark that makes leaving take one too.
     fn fence(&self) {
         // Relaxed: only this thread needs to see the mark.
@@ -163,8 +169,9 @@ impl Line {
 
     #[cold]
     fn come_back_slowly(&self) {
-        // Release(retire): who finds us back finds that we are inside; pairs with Acquire(retire) in scan().
-        self.standing.store(PRESENT, Ordering::Release);
+        // Release(retire): who finds us back finds that we are inside; pairs with Acquire(retire) in scan(). A store would come
+        // after the retirement too, although we may have seen the suspicion only; but the model checker does not know.
+        self.standing.swap(PRESENT, Ordering::Release);
         // SeqCst(retire): pairs with the fence in scan().
         fence(Ordering::SeqCst);
     }

@@ -68,6 +68,8 @@ pub enum Mutant {
     AnnounceWithoutBarrier,
     /// A reader that was retired enters and does not say that it is back.
     RetiredAndInside,
+    /// A reader takes the era for that of its stamp, and does not look once it is inside.
+    EraOfTheStamp,
     /// The owner of an owner lock announces itself and goes on without the light barrier.
     OwnerWithoutBarrier,
     /// A sequence lock's reader looks at the sequence again without the fence after its loads.
@@ -80,6 +82,10 @@ pub enum Mutant {
     ClosedUnlocked,
     /// A name that moves stands under the new name before it has left the old one.
     MovedInTwoSteps,
+    /// A name that is removed does not say so.
+    RemovedUnmarked,
+    /// A name that another may replace goes on standing for itself.
+    ReplacedUnmarked,
     /// What the CPUs counted is added up by who looks at it once.
     SummedInOneLook,
     /// A scalable reference's cache does not tell that it gives up an object whose uses cancelled out.

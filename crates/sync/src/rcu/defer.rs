@@ -161,7 +161,7 @@ impl Domain {
         // Outside the mutex: it may wait for the line of all.
         let period = match self.has_started(number) {
             false => self.start_first(number),
-            true if filled >= PATIENCE => Some(GracePeriod(number)),
+            true if filled >= PATIENCE => Some(self.announced(number)),
             _ => return,
         };
         if period.is_some() {

@@ -22,6 +22,11 @@
 //! or a later one frees for him, whoever starts it: so threads that defer share periods, and the epoch's line, which every
 //! reader loads, is seldom written.
 //!
+//! *Eras.* Between two moves of the epoch nothing is freed that could be reached meanwhile: what is unlinked then waits for a
+//! period that has yet to be started. So who has left a section, begins another one and finds the epoch where it was, may go on
+//! with pointers of the first: not that their objects are still linked, but that they are still there ([`Guard::era`]). The
+//! epoch must be loaded when the thread has announced itself: its stamp may be older than the barrier that did not find it inside.
+//!
 //! A [`Domain`] is an instance: unrelated structures need not wait for each other's readers. [`domain()`] is
 //! one for the whole process.
 //!
@@ -36,13 +41,18 @@
 //! |---|---|---|---|
 //! | announce, leave, young, retire | see `readers.rs` | | a section's begin and end |
 //! | order | [`Domain::start`] | [`Domain::start`] | unlinks before a period was started |
-//! | epoch | [`Domain::start`] | [`Domain::read`] | these and those before older periods |
+//! | epoch | [`Domain::start`] | [`Domain::read`], [`Guard::era`] | these and those before older periods |
 //! | completed | [`Domain::poll`] | [`Domain::poll`] | that all older sections have ended |
 //!
 //! *next*, both interleavings: who asks for the number of the next period has a fence between his unlink and his load of
 //! `order`, and who starts a period has one between the write of `order` and that of the epoch. Either the load finds the period
 //! started, and he asks for a later one, or his fence comes first: then every section stamped with that period or a later one
 //! sees his unlink.
+//!
+//! *era*: a period is found to be over by a scan that comes after the move of the epoch to it, as the scanner knows
+//! ([`Domain::announced`]). If the scan does not find a section that has begun, then the section loads the epoch after the scan's
+//! barrier or fence (*announce*, *retire*, see `readers.rs`), and finds it moved. Without a barrier the scan finds nobody outside
+//! who has not been in a section of the period: he has loaded that epoch once, and never finds an older one again.
 //!
 //! # Cost
 //! A section: two stores to the thread's own line, one load of the epoch (written once per grace period). A
@@ -65,7 +75,7 @@ use self::defer::Bag;
 
 use crate::Mutex;
 use crate::face::atomic::{AtomicU64, Ordering, fence};
-use crate::face::{CachePadded, SlotTable, const_new};
+use crate::face::{CachePadded, Mutant, SlotTable, const_new, seeded};
 #[cfg(not(feature = "loom"))]
 use crate::face::{Host, PerHost};
 use crate::readers::{Line, Readers, Scan, heavy_barrier, is_inside};
@@ -99,6 +109,17 @@ pub struct Guard<'d> {
     domain: &'d Domain,
     line: &'d Line,
     marker: PhantomData<*const ()>,
+}
+
+/// A time without a new grace period: see [`Guard::era`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Era(u64);
+
+impl Era {
+    /// A number for the era, never 0, to be kept in an atomic.
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
 }
 
 /// A grace period that was started and may be over.
@@ -183,6 +204,17 @@ impl Domain {
         // Release(epoch): all that; pairs with Acquire(epoch) in read(). A newer period may have moved it further.
         self.epoch.fetch_max(target, Ordering::Release);
         GracePeriod(target)
+    }
+
+    /// The period numbered `number`, which has [started](Self::has_started), for who looks for its end in the place of who
+    /// started it, and may not have moved the epoch yet.
+    fn announced(&self, number: u64) -> GracePeriod {
+        // Acquire(epoch): pairs with Release(epoch) in announce(). A fence or barrier comes before each look for the end: after it
+        // nobody finds the epoch older than we did (era).
+        if self.epoch.load(Ordering::Acquire) < number {
+            return self.announce(number);
+        }
+        GracePeriod(number)
     }
 
     /// The number of the first period to be started from now on: odd, and not 1.
@@ -318,6 +350,25 @@ impl Guard<'_> {
     #[inline]
     pub fn is_of(&self, domain: &Domain) -> bool {
         std::ptr::eq(self.domain, domain)
+    }
+
+    /// Where the domain lies whose section this is.
+    #[inline]
+    pub(crate) fn domain_addr(&self) -> usize {
+        std::ptr::from_ref(self.domain).addr()
+    }
+
+    /// The era that it is now. What the thread could reach in another section, after it had asked for the era there and been
+    /// given the same, is not freed before this section ends, by those who let a grace period pass that was started after the
+    /// unlinking.
+    #[inline]
+    pub fn era(&self) -> Era {
+        if seeded(Mutant::EraOfTheStamp) {
+            return Era(self.line.stamp());
+        }
+        // Acquire(epoch): as in Domain::read(): who is given an era sees the unlinks before it. The barrier when the section began
+        // orders it with scans (era).
+        Era(self.domain.epoch.load(Ordering::Acquire))
     }
 }
 
