@@ -73,6 +73,9 @@ pub(crate) trait Node: Sized + 'static {
     /// What is counted of nodes, in a bucket or by a CPU.
     type Count: Default + Send + Sync;
 
+    /// Whether nodes are remembered by who found them, for an era of the domain ([`Guard::era`]).
+    const REMEMBERED: bool = false;
+
     /// By array: the next node of the chain. *written under the bucket's lock; atomic (chain)*
     fn links(&self) -> &[AtomicPtr<Self>; 2];
 
@@ -160,6 +163,13 @@ impl<N: Node + Send + Sync> Chains<N> {
         is_array(array).then(|| unsafe { &*array })
     }
 
+    /// What tells the table from all that are there, or were there in the same era, until it is resized.
+    #[inline]
+    pub(crate) fn identity(&self) -> *mut Array<N> {
+        // Relaxed: only compared.
+        self.current.load(Ordering::Relaxed)
+    }
+
     /// Makes the first array, of `buckets` buckets, a power of two, unless there is one or the table is closed.
     #[cold]
     pub(crate) fn begin(&self, buckets: usize) {
@@ -234,6 +244,10 @@ impl<N: Node> Drop for Chains<N> {
     fn drop(&mut self) {
         // Relaxed: `&mut self`. Readers and helpers borrow the table, so none is left; a resize may be half done.
         let mut array = self.current.load(Ordering::Relaxed);
+        if N::REMEMBERED && is_array(array) {
+            // What comes to lie where the array is must not be taken for it: another era, before it is free.
+            self.domain.start();
+        }
         while is_array(array) {
             // SAFETY: from `Box::into_raw`; only this table points to it.
             let owned = unsafe { Box::from_raw(array) };

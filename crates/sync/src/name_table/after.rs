@@ -27,14 +27,14 @@ pub struct After<'g, V: Clone + Send + Sync + 'static> {
     chain_end: u64,
 }
 
-/// The position and value of `name`, which has `hash`.
+/// The entry of `name`, which has `hash`.
 #[inline]
 pub(super) fn find<'g, V: Clone + Send + Sync + 'static>(
     table: &'g NameTable<V>,
     hash: u64,
     name: &[u8],
     guard: &'g Guard<'_>,
-) -> Option<(u64, &'g V)> {
+) -> Option<&'g NameNode<V>> {
     let first = first_position(hash);
     // All names of one hash are in one chain; one that is moved meanwhile keeps those that stay.
     let (mut at, array) = table.chains.chain(place_of(first), guard)?;
@@ -45,12 +45,12 @@ pub(super) fn find<'g, V: Clone + Send + Sync + 'static>(
         // SAFETY: as above.
         if node.position >= first && same(unsafe { NameNode::name(at) }, name) {
             if node.stands() {
-                return Some((node.position, &node.value));
+                return Some(node);
             }
             // Loaded before it is asked: once it stands, what it replaces is taken from behind it.
             at = array.following(node);
             if node.stands_by_now(array) {
-                return Some((node.position, &node.value));
+                return Some(node);
             }
         } else {
             at = array.following(node);

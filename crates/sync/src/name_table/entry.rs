@@ -6,7 +6,7 @@ use super::node::{
 use super::tally::Count;
 use super::{BUCKETS_FIRST, NameTable};
 use crate::chains::{Array, Locked, Place, Unlinked};
-use crate::face::cpu;
+use crate::face::{Mutant, cpu, seeded};
 use crate::lock_debug::{Ask, Held};
 use crate::rcu::Guard;
 
@@ -270,10 +270,14 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
         Ok(position)
     }
 
-    /// Removes the name; returns what it stood for. Readers may see it until their sections end.
+    /// Removes the name; returns what it stood for. Readers that have it may keep it until their sections end.
     pub fn remove(&mut self) -> Option<V> {
         let at = find(self.bucket, self.name)?;
         let node = self.bucket.get(at)?;
+        if !seeded(Mutant::RemovedUnmarked) {
+            // For who remembers it. Before it is out of the chain: then nobody finds it who has missed it.
+            node.stand(Standing::Left);
+        }
         let value = node.value.clone();
         self.bucket.array.count(place_of(node.position)).remove(node.weight);
         let unlinked = self.bucket.unlink(at);

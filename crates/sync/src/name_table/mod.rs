@@ -49,17 +49,21 @@
 
 mod after;
 mod entry;
+mod key;
 #[allow(unsafe_code)]
 mod node;
 mod pair;
 mod tally;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
+mod trail;
 
 pub use self::after::After;
 pub use self::entry::{Entry, LockedEntry};
+pub use self::key::Key;
 pub use self::node::NAME_MAX;
 pub use self::pair::LockedPair;
+pub use self::trail::{Recorder, Remembered, Trail, Trails};
 
 use self::node::NameNode;
 use self::tally::Tally;
@@ -118,13 +122,12 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
     /// If `guard` is a section of another domain.
     #[inline]
     pub fn get<'g>(&'g self, hash: u64, name: &[u8], guard: &'g Guard<'_>) -> Option<&'g V> {
-        let (_, value) = self.find(hash, name, guard)?;
-        Some(value)
+        Some(&after::find(self, hash, name, guard)?.value)
     }
 
     /// The position of `name`, and what it stands for.
     pub fn find<'g>(&'g self, hash: u64, name: &[u8], guard: &'g Guard<'_>) -> Option<(u64, &'g V)> {
-        after::find(self, hash, name, guard)
+        after::find(self, hash, name, guard).map(|node| (node.position, &node.value))
     }
 
     /// The entries behind `position`, 0 for all, in the order of their positions.

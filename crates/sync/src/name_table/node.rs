@@ -78,8 +78,11 @@ pub(super) enum Standing {
     Stands,
     /// It stands as soon as the entry that is leaving does not any more.
     Arrives,
-    /// It has moved to another name.
+    /// It has moved to another name, or is removed.
     Left,
+    /// One that arrives will stand before it, or does: who comes here by the chain has passed that, and finds it. Who remembers
+    /// it does not know.
+    Yields,
     /// One that arrived stands before it: who comes here all the same set out earlier.
     Replaced,
 }
@@ -177,6 +180,8 @@ pub(super) fn insert_at<V: Send + Sync + 'static>(
 impl<V: 'static> Node for NameNode<V> {
     type Bucket = NameBucket<V>;
     type Count = Count;
+
+    const REMEMBERED: bool = true;
 
     fn links(&self) -> &[AtomicPtr<Self>; 2] {
         &self.links

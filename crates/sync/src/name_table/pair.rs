@@ -18,6 +18,9 @@
 //! In an exchange an entry arrives at both names, and each asks for the same one: it does not leave, but is replaced
 //! by what arrives before it. A lookup that comes to it all the same passed that before the instant.
 //!
+//! Who remembers an entry (`trail.rs`) does not pass what arrives before it. So an entry that is about to be replaced says that it
+//! yields before the instant: then it does not stand for who remembers it, and he looks the name up.
+//!
 //! # Lock order
 //! Buckets of one table by number; those of two tables in the client's order.
 //!
@@ -162,6 +165,10 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
             None => self.insert_as(value, weight, standing).is_ok(),
             Some(at) => {
                 let Some(node) = self.bucket.get(at) else { return false };
+                if !ptr::eq(node, leaving) && !seeded(Mutant::ReplacedUnmarked) {
+                    // From now on who remembers it must ask the chain.
+                    node.stand(Standing::Yields);
+                }
                 let position = node.position;
                 self.bucket.array.count(place_of(position)).reweigh(node.weight, weight);
                 insert_at(self.bucket, at, (position, self.name.bytes, value, weight), standing);

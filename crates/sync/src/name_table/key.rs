@@ -1,0 +1,100 @@
+//! Keys: paths as words, to be compared and hashed without a call.
+
+use crate::fibonacci;
+
+/// The longest path that has a key, in words.
+pub(super) const WORDS: usize = 6;
+
+/// How many bits of a tag are left to who keeps it.
+pub(super) const FREE_BITS: u32 = 4;
+/// As many for the length too.
+const TAG_BITS: u32 = FREE_BITS + 6;
+
+/// A path from some table on.
+pub struct Key {
+    /// Its bytes, and zeros behind them.
+    pub(super) words: [u64; WORDS],
+    /// How many of the words have bytes.
+    used: usize,
+    /// A hash, and in it the path's length; the lowest [`FREE_BITS`] are 0.
+    pub(super) tag: u64,
+}
+
+impl Key {
+    /// The key of `path` from the table that `from` stands for. None if it is longer than what is remembered.
+    #[inline]
+    pub fn new(from: u64, path: &[u8]) -> Option<Key> {
+        let (whole, rest) = path.as_chunks::<8>();
+        if path.len() > 8 * WORDS {
+            return None;
+        }
+        let mut words = [0; WORDS];
+        words.iter_mut().zip(whole).for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
+        if let Some(word) = words.get_mut(whole.len()) {
+            *word = last_word(path, rest.len());
+        }
+        let used = path.len().div_ceil(8);
+        let mix = |hash: u64, word: &u64| fibonacci((hash ^ word).rotate_left(29));
+        let hash = words[..used].iter().fold(from ^ fibonacci(path.len() as u64), mix);
+        // The length tells a path apart from one that goes on with zeros.
+        let tag = fibonacci(hash) >> TAG_BITS << TAG_BITS | (path.len() as u64) << FREE_BITS;
+        Some(Key { words, used, tag })
+    }
+
+    /// One of `places`, which are a power of two.
+    #[inline]
+    pub(super) fn choose(&self, places: usize) -> usize {
+        (self.tag >> (u64::BITS - places.ilog2())) as usize
+    }
+
+    /// The words that have bytes.
+    #[inline]
+    pub(super) fn used(&self) -> &[u64] {
+        &self.words[..self.used]
+    }
+}
+
+/// The last `rest` bytes of `path`, less than 8. Copied by their number they would cost a call.
+#[inline]
+fn last_word(path: &[u8], rest: usize) -> u64 {
+    let start = path.len() - rest;
+    if rest == 0 {
+        0
+    } else if let Some(last) = path.last_chunk::<8>() {
+        u64::from_le_bytes(*last) >> (8 * (8 - rest))
+    } else if let Some((first, last)) = path.first_chunk::<4>().zip(path.last_chunk::<4>()) {
+        u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << (8 * (rest - 4))
+    } else {
+        path[start..].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_tell_all_paths_apart_that_fit() {
+        let mut seen: Vec<[u64; WORDS]> = Vec::new();
+        for len in 0..=8 * WORDS {
+            for at in 0..=len {
+                let mut path = vec![b'x'; len];
+                if let Some(byte) = path.get_mut(at) {
+                    *byte = b'y';
+                }
+                let key = Key::new(0, &path).expect("it fits");
+                let bytes: Vec<u8> = key.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                assert_eq!(
+                    bytes.strip_prefix(&path[..]).map(|rest| rest.iter().any(|byte| *byte != 0)),
+                    Some(false)
+                );
+                seen.push(key.words);
+            }
+        }
+        let all = seen.len();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), all);
+        assert!(Key::new(0, &[b'x'; 8 * WORDS + 1]).is_none());
+    }
+}

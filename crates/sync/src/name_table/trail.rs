@@ -1,0 +1,377 @@
+//! Trails: the way through several tables that a path has led, to be gone again without looking any name up.
+//!
+//! # Theory
+//! Who looks the same path up again finds the same entries. To remember them two things must be known of each: that its memory is
+//! still there, and that it still stands for its name. Both can be seen without a store:
+//!
+//! ```text
+//!   trail of "usr/lib/x"   | era 7 | usr: array, entry | lib: array, entry | x: array, entry |
+//!
+//!   is it era 7 still?               then whatever stood in it is not freed yet: look at it
+//!   does the entry stand?            an entry says so before it leaves, and none ever comes back
+//!   is the table's array that array? then it is an entry of this table
+//! ```
+//!
+//! The era ([`Guard::era`]) ends whenever anybody starts a grace period, so where names are removed all trails end now and then, and
+//! are found anew by lookups. No trail holds a reference, delays anything, or is told of any change; and to go one writes nothing.
+//!
+//! Each thread remembers on lines of its own, in a place that the path's hash chooses. A path gets its place when it is missed
+//! there twice running, so who looks at each of many files once drives out nothing.
+//!
+//! # Clients must
+//! check at each step of a trail whatever else they would check at a lookup: it knows the names alone.
+//!
+//! # Then
+//! a step leads where a lookup of the name in that table would have, at a moment during the step.
+//!
+//! # Invariants
+//! - T1: an entry that a place has steps to stood, in an array that was its table's, in the era of the place or later;
+//!   All tables are of the domain of the thread's places: the recorder's section was one of both;
+//! - T2: an array of a [`REMEMBERED`](crate::chains::Node::REMEMBERED) kind is freed, and its memory used again, in a later era than
+//!   one in which it was some table's: after a grace period, or after the table's destructor has started one.
+//!
+//! # Cost
+//! To find a trail: a hash of the path and its comparison. A step: four loads, two of them of the thread's own lines. A thread that
+//! remembers anything: 12 KiB.
+//!
+//! # Sources
+//! To keep whole paths, and to let versions say whether they hold: Tsai et al., "How to Get More Value From Your File System
+//! Directory Cache" (SOSP 2015), where who changes a directory visits all that is below it.
+
+use super::key::{FREE_BITS, Key, WORDS};
+use super::node::NameNode;
+use super::{NameTable, after};
+use crate::chains::Array;
+use crate::face::atomic::{AtomicPtr, AtomicU64, Ordering};
+use crate::face::{CachePadded, SHRUNK, SlotTable, const_new, name_value, thread};
+use crate::rcu::{Era, Guard};
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::OnceLock;
+
+/// The longest trail.
+const STEPS_MAX: usize = 8;
+/// How many paths a thread remembers: a power of two.
+const PLACES: usize = if SHRUNK { 2 } else { 64 };
+/// The part of a tag that counts steps.
+const STEPS: u64 = (1 << FREE_BITS) - 1;
+
+/// What the threads remember of paths. Each remembers those through tables of the first domain in which it was asked.
+pub struct Trails<V: Clone + Send + Sync + 'static> {
+    /// By thread slot. *owner only*
+    own: SlotTable<CachePadded<OnceLock<Box<Own<V>>>>>,
+}
+
+/// What one thread remembers. Its atomics are plain memory: nobody else looks.
+struct Own<V: Clone + Send + Sync + 'static> {
+    /// Whose eras its places have: where it lies, for ever as tables have no other. *immutable*
+    domain: usize,
+    places: [Place<V>; PLACES],
+    /// By place, the tag of what was looked for there in vain.
+    missed: [AtomicU64; PLACES],
+}
+
+/// One path and its trail: a line, and two for the steps.
+#[repr(C, align(64))]
+struct Place<V: Clone + Send + Sync + 'static> {
+    /// The era of the steps; 0 while there are none. *owner only*
+    era: AtomicU64,
+    /// The path's tag; its lowest bits count the steps. *owner only*
+    tag: AtomicU64,
+    /// The path. *owner only*
+    words: [AtomicU64; WORDS],
+    /// *owner only*
+    steps: [Step<V>; STEPS_MAX],
+}
+
+/// An entry, and the array of the table in which it stood.
+struct Step<V: Clone + Send + Sync + 'static> {
+    array: AtomicPtr<Array<NameNode<V>>>,
+    entry: AtomicPtr<NameNode<V>>,
+}
+
+/// What a thread remembers of a path.
+pub enum Remembered<'g, V: Clone + Send + Sync + 'static> {
+    /// Where it led, in this era.
+    Trail(Trail<'g, V>),
+    /// Nothing, but it is asked for so often that it should be [noted](Trails::note).
+    Wanted,
+    /// Nothing.
+    Unknown,
+}
+
+/// A trail that is being gone.
+pub struct Trail<'g, V: Clone + Send + Sync + 'static> {
+    place: &'g Place<V>,
+    /// The era when the section had begun.
+    era: Era,
+    section: PhantomData<&'g Guard<'g>>,
+    /// What is left of the steps.
+    steps: std::slice::Iter<'g, Step<V>>,
+}
+
+/// A trail that is being made, by lookups.
+pub struct Recorder<'g, V: Clone + Send + Sync + 'static> {
+    /// The era before the first lookup.
+    era: Era,
+    guard: &'g Guard<'g>,
+    steps: [(*mut Array<NameNode<V>>, *const NameNode<V>); STEPS_MAX],
+    /// How many there are; more than the most when some are not recorded.
+    len: usize,
+}
+
+impl<V: Clone + Send + Sync + 'static> Trails<V> {
+    const_new! {
+        /// Nothing is remembered.
+        pub fn new() -> Self {
+            Trails { own: SlotTable::new() }
+        }
+    }
+
+    /// What the calling thread remembers of the path `key`.
+    #[inline]
+    pub fn find<'g>(&'g self, key: &Key, guard: &'g Guard<'_>) -> Remembered<'g, V> {
+        let Some(own) = self.own() else { return self.begin(guard) };
+        if own.domain != guard.domain_addr() {
+            return Remembered::Unknown;
+        }
+        let at = key.choose(PLACES);
+        let (place, missed) = (&own.places[at], &own.missed[at]);
+        if place.is_of(key) {
+            let era = guard.era();
+            // Relaxed, here and below: the thread's own.
+            if place.era.load(Ordering::Relaxed) == era.word() {
+                let steps = (place.tag.load(Ordering::Relaxed) & STEPS) as usize;
+                let steps = place.steps[..steps.min(STEPS_MAX)].iter();
+                return Remembered::Trail(Trail { place, era, section: PhantomData, steps });
+            }
+            return Remembered::Wanted;
+        }
+        if missed.load(Ordering::Relaxed) == key.tag {
+            return Remembered::Wanted;
+        }
+        missed.store(key.tag, Ordering::Relaxed);
+        Remembered::Unknown
+    }
+
+    /// What the calling thread remembers, if anything.
+    #[inline]
+    fn own(&self) -> Option<&Own<V>> {
+        self.own.peek(thread::ready_slot())?.get().map(|own| &**own)
+    }
+
+    /// Makes room for what the calling thread remembers, unless no barrier keeps the eras of those without slots.
+    #[cold]
+    fn begin(&self, guard: &Guard<'_>) -> Remembered<'_, V> {
+        let slot = thread::slot();
+        if slot == thread::ready_slot() {
+            let own = self.own.get(slot).get_or_init(|| Box::new(Own::new(guard.domain_addr())));
+            name_value(&**own, std::any::type_name::<Own<V>>(), "");
+        }
+        Remembered::Unknown
+    }
+
+    /// Remembers where the path `key` led, if all of its steps were recorded.
+    pub fn note(&self, key: &Key, recorder: &Recorder<'_, V>) {
+        let own = self.own().filter(|own| own.domain == recorder.guard.domain_addr());
+        let (Some(own), Some(steps)) = (own, recorder.steps.get(..recorder.len)) else { return };
+        let place = &own.places[key.choose(PLACES)];
+        // Relaxed throughout: the thread's own.
+        place.era.store(recorder.era.word(), Ordering::Relaxed);
+        place.tag.store(key.tag | steps.len() as u64, Ordering::Relaxed);
+        place.words.iter().zip(&key.words).for_each(|(kept, word)| kept.store(*word, Ordering::Relaxed));
+        for (kept, (array, entry)) in place.steps.iter().zip(steps) {
+            kept.array.store(*array, Ordering::Relaxed);
+            kept.entry.store(entry.cast_mut(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static> Default for Trails<V> {
+    fn default() -> Self {
+        Trails::new()
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static> Own<V> {
+    fn new(domain: usize) -> Self {
+        let place = |_| Place {
+            era: AtomicU64::new(0),
+            tag: AtomicU64::new(0),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+            steps: std::array::from_fn(|_| Step {
+                array: AtomicPtr::new(ptr::null_mut()),
+                entry: AtomicPtr::new(ptr::null_mut()),
+            }),
+        };
+        let places = std::array::from_fn(place);
+        Own { domain, places, missed: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static> Place<V> {
+    #[inline]
+    fn is_of(&self, key: &Key) -> bool {
+        // Relaxed: the thread's own.
+        let is_same = |(kept, word): (&AtomicU64, &u64)| kept.load(Ordering::Relaxed) == *word;
+        self.tag.load(Ordering::Relaxed) & !STEPS == key.tag && self.words.iter().zip(key.used()).all(is_same)
+    }
+}
+
+impl<'g, V: Clone + Send + Sync + 'static> Trail<'g, V> {
+    /// Whether all steps are gone.
+    #[inline]
+    pub fn is_at_end(&self) -> bool {
+        self.steps.as_slice().is_empty()
+    }
+
+    /// The next step, which begins at `table`: what the name there stands for, if the trail knows.
+    #[inline]
+    pub fn step(&mut self, table: &'g NameTable<V>) -> Option<&'g V> {
+        let step = self.steps.next()?;
+        // Relaxed, all: the thread's own. Whoever noted another path in this place meanwhile was this thread, too.
+        let is_known = self.place.era.load(Ordering::Relaxed) == self.era.word()
+            && ptr::eq(step.array.load(Ordering::Relaxed), table.chains.identity());
+        if !is_known {
+            return None;
+        }
+        // SAFETY: the array is this table's now, so it is not null and was so when the step was recorded (T2), with an entry of
+        // this table, in a section of the era that it was when our section had begun (T1). Since then the entry was
+        // unlinked and deferred, if anything: not freed before our section ends (`era`). The table's destructor, which frees
+        // the others, waits for the borrow `'g`.
+        let entry = unsafe { &*step.entry.load(Ordering::Relaxed) };
+        entry.stands().then_some(&entry.value)
+    }
+}
+
+impl<'g, V: Clone + Send + Sync + 'static> Recorder<'g, V> {
+    /// A trail without steps.
+    #[inline]
+    pub fn new(guard: &'g Guard<'_>) -> Self {
+        Recorder { era: guard.era(), guard, steps: [(ptr::null_mut(), ptr::null()); STEPS_MAX], len: 0 }
+    }
+
+    /// The next step: what `name` stands for in `table`, as [`NameTable::get`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn step(&mut self, table: &'g NameTable<V>, hash: u64, name: &[u8]) -> Option<&'g V> {
+        // Before the entry: if the table gets another array meanwhile, no step leads there.
+        let array = table.chains.identity();
+        let entry = after::find(table, hash, name, self.guard)?;
+        match self.steps.get_mut(self.len) {
+            Some(step) if entry.stands() && !array.is_null() => {
+                *step = (array, entry);
+                self.len += 1;
+            }
+            _ => self.lose(),
+        }
+        Some(&entry.value)
+    }
+
+    /// What follows does not lead on from the last step: the trail will not be noted.
+    pub fn lose(&mut self) {
+        self.len = STEPS_MAX + 1;
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::rcu::tests::kept_domain;
+
+    const HASH: u64 = 7;
+    const NAME: &[u8] = b"name";
+
+    fn table(domain: &'static crate::rcu::Domain, value: u64) -> NameTable<u64> {
+        let table = NameTable::new(domain);
+        let mut entry = table.lock(HASH, NAME).expect("alive");
+        entry.insert(value, 0).expect("a fresh name");
+        drop(entry);
+        table
+    }
+
+    fn key() -> Key {
+        Key::new(0, NAME).expect("short")
+    }
+
+    /// Looks the name up and remembers it, as a trail of one step.
+    fn remember(trails: &Trails<u64>, table: &NameTable<u64>) {
+        let section = table.read();
+        // Makes room.
+        trails.find(&key(), &section);
+        let mut recorder = Recorder::new(&section);
+        assert!(recorder.step(table, HASH, NAME).is_some());
+        trails.note(&key(), &recorder);
+    }
+
+    /// Where the thread remembers that the name leads from `table`.
+    fn recall(trails: &Trails<u64>, table: &NameTable<u64>) -> Option<u64> {
+        let section = table.read();
+        let Remembered::Trail(mut trail) = trails.find(&key(), &section) else { return None };
+        let value = trail.step(table).copied();
+        assert!(trail.is_at_end() && trail.step(table).is_none());
+        value
+    }
+
+    #[test]
+    fn a_trail_is_there_as_long_as_its_era_and_its_names() {
+        let (trails, domain) = (Trails::new(), kept_domain());
+        let table = table(domain, 1);
+        assert_eq!(recall(&trails, &table), None);
+        remember(&trails, &table);
+        assert_eq!(recall(&trails, &table), Some(1));
+        domain.synchronize();
+        assert_eq!(recall(&trails, &table), None, "another era");
+        assert!(matches!(trails.find(&key(), &table.read()), Remembered::Wanted));
+        remember(&trails, &table);
+        assert_eq!(table.lock(HASH, NAME).expect("alive").remove(), Some(1));
+        assert_eq!(recall(&trails, &table), None, "it is gone");
+    }
+
+    #[test]
+    fn a_path_is_wanted_when_it_is_missed_twice_running() {
+        let (trails, domain) = (Trails::<u64>::new(), kept_domain());
+        let section = domain.read();
+        let is_wanted = |path: &[u8]| {
+            let key = Key::new(0, path).expect("short");
+            matches!(trails.find(&key, &section), Remembered::Wanted)
+        };
+        is_wanted(b"the first question makes room");
+        let places = 20 * PLACES;
+        assert!(!(0..places).any(|number| is_wanted(format!("once-{number}").as_bytes())));
+        assert!(!is_wanted(NAME));
+        assert!(is_wanted(NAME));
+    }
+
+    #[test]
+    fn a_table_that_comes_to_lie_where_another_was_is_not_taken_for_it() {
+        let (trails, domain) = (Trails::new(), kept_domain());
+        for value in 0..if SHRUNK { 4 } else { 100 } {
+            let table = table(domain, value);
+            assert!(recall(&trails, &table).is_none());
+            remember(&trails, &table);
+            assert_eq!(recall(&trails, &table), Some(value));
+        }
+    }
+
+    #[test]
+    fn a_table_that_is_moved_takes_its_trails_along() {
+        let (trails, domain) = (Trails::new(), kept_domain());
+        let (mut one, mut other) = (table(domain, 1), table(domain, 2));
+        remember(&trails, &one);
+        std::mem::swap(&mut one, &mut other);
+        assert_eq!((recall(&trails, &one), recall(&trails, &other)), (None, Some(1)));
+        drop(other);
+        assert_eq!(recall(&trails, &one), None);
+    }
+
+    #[test]
+    fn a_thread_remembers_for_one_domain() {
+        let trails = Trails::new();
+        let (one, other) = (table(kept_domain(), 1), table(kept_domain(), 2));
+        remember(&trails, &one);
+        remember(&trails, &other);
+        assert_eq!((recall(&trails, &one), recall(&trails, &other)), (Some(1), None));
+    }
+}
