@@ -1,8 +1,10 @@
 //! Create: new inodes and new names for them.
 
+use crate::dir::Dir;
 use crate::inode::{Body, InodeInit, settle};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP, Timestamp};
 use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, PATH_MAX};
+use sluice_sync::name_table::Recorder;
 use sluice_sync::rcu::{self, Guard};
 use sluice_sync::refcache::Ref;
 
@@ -81,11 +83,29 @@ impl InodeRef {
         name: &[u8],
         section: &'g Guard<'_>,
     ) -> Result<&'g InodeRef, Errno> {
+        self.look_up_by(name, |dir, hash| dir.names.get(hash, name, section))
+    }
+
+    /// As [`lookup_in`](Self::lookup_in), and a step of what `recorder` records.
+    pub(crate) fn lookup_recorded<'g>(
+        &'g self,
+        name: &[u8],
+        recorder: &mut Recorder<'g, InodeRef>,
+    ) -> Result<&'g InodeRef, Errno> {
+        self.look_up_by(name, |dir, hash| recorder.step(&dir.names, hash, name))
+    }
+
+    #[inline]
+    fn look_up_by<'g>(
+        &'g self,
+        name: &[u8],
+        find: impl FnOnce(&'g Dir, u64) -> Option<&'g InodeRef>,
+    ) -> Result<&'g InodeRef, Errno> {
         let dir = self.as_dir()?;
         if name.len() > NAME_MAX {
             return Err(self.gone_or(Errno::ENAMETOOLONG));
         }
-        self.entry(dir, name, section).ok_or(Errno::ENOENT)
+        find(dir, self.shared.hasher.hash(name)).ok_or(Errno::ENOENT)
     }
 
     /// Creates `name` in this directory.

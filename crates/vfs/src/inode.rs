@@ -179,6 +179,10 @@ impl Inode {
         matches!(self.body, Body::Directory(_))
     }
 
+    pub(crate) fn is_symlink(&self) -> bool {
+        matches!(self.body, Body::Symlink(_))
+    }
+
     /// All attributes. Mode and owner are of one moment, each other of its own.
     pub fn stat(&self) -> Stat {
         let rdev = if let Body::Special { rdev, .. } = self.body { rdev } else { 0 };

@@ -50,6 +50,7 @@ mod paths;
 mod permission;
 mod process;
 mod readdir;
+mod recall;
 mod remove;
 mod rename;
 mod snapshot;

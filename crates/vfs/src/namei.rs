@@ -8,13 +8,16 @@
 //! A walk is one RCU read section. On its way it borrows inodes from the tables that name them, and mounts from
 //! the mount table; references are taken by who needs the file for longer than the section.
 //!
+//! What a thread has walked before it need not look up again: `recall.rs`.
+//!
 //! # Clients must
 //! Pass paths that [`check_path`] accepted.
 //!
 //! # Cost
-//! No store to shared memory and no allocation, symbolic links aside.
+//! No store to shared memory and no allocation, symbolic links aside (a thread's first walk makes room for what it remembers).
 
 use crate::mount::{Location, MountTable, Place};
+use crate::recall::Recording;
 use crate::{Access, Cred, Errno, FileType, Inode, PATH_MAX, SYMLOOP_MAX};
 use sluice_sync::rcu::{self, Guard};
 use std::borrow::Cow;
@@ -44,24 +47,28 @@ pub(crate) struct Parent<'p, D = Location> {
 /// One path walk.
 pub(crate) struct Namei<'a> {
     mounts: &'a MountTable,
-    cred: &'a Cred,
+    pub(crate) cred: &'a Cred,
     links_followed: usize,
+    /// What was to be recalled should be remembered from now on.
+    pub(crate) should_record: bool,
 }
 
 /// A walk along one path: where it is, and what is left of the path.
-struct Walk<'g, 'p> {
-    dir: Place<'g>,
-    path: Cow<'p, [u8]>,
+pub(crate) struct Walk<'g, 'p> {
+    pub(crate) dir: Place<'g>,
+    pub(crate) path: Cow<'p, [u8]>,
     /// Where the next component begins, or the end of the path.
-    begin: usize,
+    pub(crate) begin: usize,
+    /// What should be remembered of it.
+    pub(crate) recording: Option<Recording<'g>>,
 }
 
 /// The component of a path that begins where a walk is.
 #[derive(Clone, Copy)]
-struct Component {
-    end: usize,
+pub(crate) struct Component {
+    pub(crate) end: usize,
     /// Where the next one begins. Unless it is `end`, slashes come between, or at the end of the path.
-    after: usize,
+    pub(crate) after: usize,
 }
 
 /// Checks what can be said of a path before any file is looked at.
@@ -93,7 +100,7 @@ impl<D> Parent<'_, D> {
 impl<'a> Namei<'a> {
     /// A walk of a path that passed [`check_path`].
     pub(crate) fn new(mounts: &'a MountTable, cred: &'a Cred) -> Self {
-        Namei { mounts, cred, links_followed: 0 }
+        Namei { mounts, cred, links_followed: 0, should_record: false }
     }
 
     /// The file that `path` names, from `start` if relative. A symbolic link at the end is followed if
@@ -112,9 +119,10 @@ impl<'a> Namei<'a> {
         'a: 'g,
     {
         let mut walk = self.begin(start, Cow::Borrowed(path), section);
+        self.recall_dirs(&mut walk, section);
         while let Some(name) = walk.component(self.cred)? {
-            let found = self.child(walk.dir, &walk.path[walk.begin..name.end], section)?;
-            let goes_on = name.after > name.end || (follow && found.inode.file_type() == FileType::Symlink);
+            let found = self.child(&mut walk, name, section)?;
+            let goes_on = name.after > name.end || (follow && found.inode.is_symlink());
             if walk.is_last(name) && (found.inode.is_dir() || !goes_on) {
                 return Ok(found);
             }
@@ -136,7 +144,7 @@ impl<'a> Namei<'a> {
         match last {
             Last::Root | Last::Dot => Ok(dir),
             Last::DotDot => Ok(dir.above(section)),
-            Last::Name(name) => self.child(dir, name, section),
+            Last::Name(name) => self.look_up(dir, name, section),
         }
     }
 
@@ -161,7 +169,11 @@ impl<'a> Namei<'a> {
         path: &'p [u8],
         section: &Guard<'_>,
     ) -> Result<Parent<'p>, Errno> {
-        self.walk(start, Cow::Borrowed(path), section).map(Parent::into_owned)
+        let parent = match self.recall_parent(start, path, section) {
+            Some(parent) => parent,
+            None => self.walk(start, Cow::Borrowed(path), section)?,
+        };
+        Ok(parent.into_owned())
     }
 
     /// As [`parent_of`](Self::parent_of), without references.
@@ -175,9 +187,10 @@ impl<'a> Namei<'a> {
         'a: 'g,
     {
         let mut walk = self.begin(start, path, section);
+        self.record_dirs(&mut walk, section);
         while let Some(name) = walk.component(self.cred)? {
             if walk.is_last(name) {
-                let Walk { dir, path, begin } = walk;
+                let Walk { dir, path, begin, .. } = walk;
                 let last = match &path[begin..name.end] {
                     b"." => Last::Dot,
                     b".." => Last::DotDot,
@@ -185,7 +198,7 @@ impl<'a> Namei<'a> {
                 };
                 return Ok(Parent { dir, last, trailing_slash: name.after > name.end });
             }
-            let found = self.child(walk.dir, &walk.path[walk.begin..name.end], section)?;
+            let found = self.child(&mut walk, name, section)?;
             self.go_on(&mut walk, name, found, section)?;
         }
         Ok(Parent { dir: walk.dir, last: Last::Root, trailing_slash: false })
@@ -202,13 +215,21 @@ impl<'a> Namei<'a> {
     where
         'a: 'g,
     {
-        let absolute = path.first() == Some(&b'/');
-        let dir = match start {
-            Some(start) if !absolute => start,
-            _ => self.mounts.root(section),
-        };
+        let dir = self.start(start, &path, section);
         let begin = skip_slashes(&path, 0);
-        Walk { dir, path, begin }
+        Walk { dir, path, begin, recording: None }
+    }
+
+    /// Where a walk of `path` begins, which is at `start` if relative, at "/" in its absence.
+    #[inline]
+    pub(crate) fn start<'g>(&self, start: Option<Place<'g>>, path: &[u8], section: &'g Guard<'_>) -> Place<'g>
+    where
+        'a: 'g,
+    {
+        match start {
+            Some(start) if path.first() != Some(&b'/') => start,
+            _ => self.mounts.root(section),
+        }
     }
 
     /// Goes from component `name`, which is `found`, to the next, or to where a symbolic link leads.
@@ -238,9 +259,31 @@ impl<'a> Namei<'a> {
         Ok(())
     }
 
-    /// What the component `name` means in `dir`, which the caller may search.
+    /// What the component `name` means where the walk is, in a directory that the caller may search.
     #[inline]
-    fn child<'g>(&self, dir: Place<'g>, name: &[u8], section: &'g Guard<'_>) -> Result<Place<'g>, Errno>
+    fn child<'g>(
+        &self,
+        walk: &mut Walk<'g, '_>,
+        name: Component,
+        section: &'g Guard<'_>,
+    ) -> Result<Place<'g>, Errno>
+    where
+        'a: 'g,
+    {
+        match walk.recording {
+            None => self.look_up(walk.dir, &walk.path[walk.begin..name.end], section),
+            Some(_) => self.child_recorded(walk, name, section),
+        }
+    }
+
+    /// What `name` means in `dir`, which the caller may search.
+    #[inline]
+    pub(crate) fn look_up<'g>(
+        &self,
+        dir: Place<'g>,
+        name: &[u8],
+        section: &'g Guard<'_>,
+    ) -> Result<Place<'g>, Errno>
     where
         'a: 'g,
     {

@@ -183,11 +183,18 @@ impl Process {
         follow: bool,
         look: impl FnOnce(Place<'_>) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        let path = path_bytes(path);
+        let (path, mut namei) = (path_bytes(path), self.namei());
+        if dir == Fd::CWD || path.first() == Some(&b'/') {
+            let section = rcu::domain().read();
+            let start = self.cwd.load(&section).place();
+            if let Some(found) = namei.recall(Some(start), path, follow, &section) {
+                return look(found);
+            }
+        }
         let start = self.start(dir, path)?;
         let section = rcu::domain().read();
         let start = self.place_of(&start, &section);
-        look(self.namei().find(start, path, follow, &section)?)
+        look(namei.find(start, path, follow, &section)?)
     }
 
     /// As [`look`](Self::look), by the flags of the `*at` calls.

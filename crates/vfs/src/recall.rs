@@ -1,0 +1,201 @@
+//! Recall: walks of paths that a thread has walked before.
+//!
+//! # Theory
+//! A thread remembers the paths that it walks again and again, and the directories in which it walks to ever other names
+//! ([`Trails`]). A walk that it remembers asks each directory whether it may be searched, and whether anything is mounted there,
+//! as any walk does, but looks no name up: the entry that was found before says whether it still stands.
+//!
+//! Remembered is what leads on by names alone: not by "..", symbolic links and mounts. A name in the directory where a walk begins
+//! is looked up as fast.
+//!
+//! # Cost
+//! No store to shared memory. A walk's first miss stores on a line of the thread's own.
+
+use crate::mount::Place;
+use crate::namei::{Component, Last, Namei, Parent, Walk};
+use crate::{Access, Errno, InodeRef};
+use sluice_sync::Ref;
+use sluice_sync::face::{Host, PerHost};
+use sluice_sync::name_table::{Key, Recorder, Remembered, Trail, Trails};
+use sluice_sync::rcu::Guard;
+use std::borrow::Cow;
+
+/// A beginning of a path that is being walked to be remembered.
+pub(crate) struct Recording<'g> {
+    key: Key,
+    recorder: Recorder<'g, InodeRef>,
+    /// Where it ends: behind a component and its slashes.
+    end: usize,
+}
+
+/// What the threads remember.
+#[inline]
+fn trails() -> &'static Trails<InodeRef> {
+    static TRAILS: PerHost<Trails<InodeRef>> = PerHost::new(Trails::new());
+    TRAILS.get(Host::here())
+}
+
+/// What stands for a path from `dir` on.
+#[inline]
+fn key(dir: Place<'_>, path: &[u8]) -> Option<Key> {
+    Key::new(dir.inode.ino(), path)
+}
+
+impl<'a> Namei<'a> {
+    /// The file that `path` names, from `start` if relative, as [`find`](Self::find), if the thread remembers it. The path need
+    /// not be checked: a remembered one was. If it should be remembered from now on, `find` sees to that.
+    #[inline]
+    pub(crate) fn recall<'g>(
+        &mut self,
+        start: Option<Place<'g>>,
+        path: &[u8],
+        follow: bool,
+        section: &'g Guard<'_>,
+    ) -> Option<Place<'g>>
+    where
+        'a: 'g,
+    {
+        let start = self.start(start, path, section);
+        match trails().find(&key(start, path)?, section) {
+            Remembered::Trail(trail) => {
+                let goes_on =
+                    |found: &Place<'_>| path.ends_with(b"/") || (follow && found.inode.is_symlink());
+                self.retrace(trail, start).filter(|found| found.inode.is_dir() || !goes_on(found))
+            }
+            Remembered::Wanted => {
+                self.should_record = dir_len(path) > 1;
+                None
+            }
+            Remembered::Unknown => None,
+        }
+    }
+
+    /// The directory and the last component of `path`, from `start` if relative, as [`parent_of`](Self::parent_of), if the thread
+    /// remembers the directory. If it should from now on, `parent_of` sees to that.
+    #[inline]
+    pub(crate) fn recall_parent<'g, 'p>(
+        &mut self,
+        start: Option<Place<'g>>,
+        path: &'p [u8],
+        section: &'g Guard<'_>,
+    ) -> Option<Parent<'p, Place<'g>>>
+    where
+        'a: 'g,
+    {
+        let (dirs, name) = path.split_at(dir_len(path));
+        if dirs.len() <= 1 || matches!(name, b"." | b"..") {
+            return None;
+        }
+        let dir = self.recall_dir(self.start(start, path, section), dirs, section)?;
+        dir.inode.access(self.cred, Access::EXEC).ok()?;
+        Some(Parent { dir, last: Last::Name(Cow::Borrowed(name)), trailing_slash: false })
+    }
+
+    /// The directory to which `dirs` leads from `start`, if the thread remembers it.
+    #[inline]
+    fn recall_dir<'g>(&mut self, start: Place<'g>, dirs: &[u8], section: &'g Guard<'_>) -> Option<Place<'g>>
+    where
+        'a: 'g,
+    {
+        match trails().find(&key(start, dirs)?, section) {
+            Remembered::Trail(trail) => self.retrace(trail, start).filter(|dir| dir.inode.is_dir()),
+            Remembered::Wanted => {
+                self.should_record = true;
+                None
+            }
+            Remembered::Unknown => None,
+        }
+    }
+
+    /// Records a walk whose whole path should be remembered. Takes one that begins past all directories of its path, if the thread
+    /// remembers where they lead.
+    pub(crate) fn recall_dirs<'g>(&mut self, walk: &mut Walk<'g, '_>, section: &'g Guard<'_>)
+    where
+        'a: 'g,
+    {
+        if self.should_record {
+            return walk.record(walk.path.len(), section);
+        }
+        let len = dir_len(&walk.path);
+        if len > walk.begin {
+            match self.recall_dir(walk.dir, &walk.path[..len], section) {
+                Some(dir) => (walk.dir, walk.begin) = (dir, len),
+                None => self.record_dirs(walk, section),
+            }
+        }
+    }
+
+    /// Records a walk of whose path the directories should be remembered.
+    #[inline]
+    pub(crate) fn record_dirs<'g>(&self, walk: &mut Walk<'g, '_>, section: &'g Guard<'_>) {
+        if self.should_record {
+            walk.record(dir_len(&walk.path), section);
+        }
+    }
+
+    /// Where `trail` leads from `start`, if what the thread remembers still holds, and the caller may go there.
+    #[inline]
+    fn retrace<'g>(&self, mut trail: Trail<'g, InodeRef>, start: Place<'g>) -> Option<Place<'g>> {
+        let (mut at, mut dir) = (start, start.inode.as_dir().ok()?);
+        loop {
+            at.inode.access(self.cred, Access::EXEC).ok()?;
+            at.inode = trail.step(&dir.names)?;
+            match at.inode.as_dir() {
+                Ok(next) if next.has_mounts() => return None,
+                _ if trail.is_at_end() => return Some(at),
+                next => dir = next.ok()?,
+            }
+        }
+    }
+
+    /// What the component `name` means where the walk is, in a directory that the caller may search: a step of what is
+    /// recorded.
+    #[cold]
+    pub(crate) fn child_recorded<'g>(
+        &self,
+        walk: &mut Walk<'g, '_>,
+        name: Component,
+        section: &'g Guard<'_>,
+    ) -> Result<Place<'g>, Errno>
+    where
+        'a: 'g,
+    {
+        let (dir, bytes) = (walk.dir, &walk.path[walk.begin..name.end]);
+        let Some(mut recording) = walk.recording.take() else { return self.look_up(dir, bytes, section) };
+        let found = match bytes {
+            b"." => dir,
+            // Not by names alone.
+            b".." => return Ok(dir.above(section)),
+            _ => {
+                let inode = dir.inode.lookup_recorded(bytes, &mut recording.recorder)?;
+                Place { inode, ..dir }.enter(section)
+            }
+        };
+        if Ref::ptr_eq(found.mount, dir.mount) {
+            if name.after == recording.end {
+                trails().note(&recording.key, &recording.recorder);
+            } else {
+                walk.recording = Some(recording);
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl<'g> Walk<'g, '_> {
+    /// Records the walk from its beginning on, as far as the first `end` bytes of its path lead.
+    #[cold]
+    fn record(&mut self, end: usize, section: &'g Guard<'_>) {
+        let recording = |key| Recording { key, recorder: Recorder::new(section), end };
+        self.recording = key(self.dir, &self.path[..end]).map(recording);
+    }
+}
+
+/// How long the part of `path` is that comes before its last component; 0 where that is all, or where slashes end it.
+#[inline]
+fn dir_len(path: &[u8]) -> usize {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) if slash + 1 < path.len() => slash + 1,
+        _ => 0,
+    }
+}
