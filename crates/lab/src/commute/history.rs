@@ -22,6 +22,8 @@ const CALLS_MAX: u64 = 4;
 /// Cycles by which the clocks of two CPUs cannot be compared: some transfers of a line, as a CPU may still use its copy
 /// while the change is on its way.
 const SKEW_MAX: u64 = 400;
+/// How often in every other history each CPU has walked the paths before, so that it remembers them and walks otherwise.
+const WALKS_BEFORE: usize = 3;
 /// Cycles that a CPU lets go by before a call: about what a call takes.
 const PAUSE_MAX: u64 = 4000;
 
@@ -68,12 +70,17 @@ impl History {
     /// Text, if the state cannot be made or the machine gets stuck.
     pub(super) fn record(seed: u64) -> Result<History, String> {
         let mut chance = Chance(seed);
-        let programs = draw_programs(&mut chance);
+        let (paths, programs) = draw_programs(&mut chance);
+        let walks_before = if seed.is_multiple_of(2) { WALKS_BEFORE } else { 0 };
         let machine = machine().jitter(true).seed(seed);
         let stage = machine.prepare(programs.len(), || Stage::set_up(State::Apart))?;
         let logs: Vec<RefCell<Vec<Recorded>>> = programs.iter().map(|_| RefCell::default()).collect();
         let run = machine.try_run(programs.len(), |this| {
             let (cpu, process) = (this.id(), process_of(this.id()));
+            for path in std::iter::repeat_n(&paths, walks_before).flatten() {
+                // What it answers does not matter: others may be at work.
+                _ = stage.perform(0, process, &Call::Lstat(path));
+            }
             for &(pause, call) in &programs[cpu] {
                 this.work(pause);
                 let called = this.now();
@@ -102,12 +109,15 @@ fn process_of(cpu: usize) -> usize {
     cpu % 2
 }
 
-/// For each CPU its calls, each after a pause of so many cycles.
-fn draw_programs(chance: &mut Chance) -> Vec<Vec<(u64, Call)>> {
+/// The calls of a CPU, each after a pause of so many cycles.
+type Program = Vec<(u64, Call)>;
+
+/// The paths that calls name, and a program for each CPU.
+fn draw_programs(chance: &mut Chance) -> (Vec<&'static str>, Vec<Program>) {
     let paths: Vec<&'static str> = (0..PATHS_OF_A_HISTORY).map(|_| pick(chance, PATHS)).collect();
     let cpus = between(chance, CPUS_MIN, CPUS_MAX) as usize;
     let programs = (0..cpus).map(|cpu| {
-        let mut program: Vec<(u64, Call)> = Vec::new();
+        let mut program = Program::new();
         for _ in 0..between(chance, CALLS_MIN, CALLS_MAX) {
             let call = draw_call(chance, &paths, cpu < 2);
             // A directory is read from its beginning only once.
@@ -119,7 +129,8 @@ fn draw_programs(chance: &mut Chance) -> Vec<Vec<(u64, Call)>> {
         }
         program
     });
-    programs.collect()
+    let programs = programs.collect();
+    (paths, programs)
 }
 
 fn draw_call(chance: &mut Chance, paths: &[&'static str], descriptors: bool) -> Call {
