@@ -27,6 +27,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/sync/src/hash_table/mod.rs",
     "crates/sync/src/name_table/after.rs",
     "crates/sync/src/name_table/node.rs",
+    "crates/sync/src/name_table/trail.rs",
     "crates/sync/src/radix/mod.rs",
     "crates/sync/src/radix/node.rs",
     "crates/sync/src/radix/write.rs",
