@@ -51,6 +51,7 @@
 //! # Clients must
 //! - reach a `&Ref` only while it exists: hold another reference, or be in an RCU section inside which the `Ref` was
 //!   reachable from a structure that drops its own only after a grace period;
+//! - not wait for other threads while they borrow what a slot holds, see `slot.rs`;
 //! - not expect a value to be dropped at once: [`settle`] does that, and is not cheap;
 //! - expect `T`'s destructor on any thread that uses references, with none of this module's locks held.
 //!
@@ -88,6 +89,7 @@ mod cache;
 #[allow(unsafe_code)]
 mod object;
 mod rounds;
+#[allow(unsafe_code)]
 mod slot;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
@@ -216,7 +218,7 @@ fn into_counted<T: Send + Sync + 'static>(this: Ref<T>) -> *mut Counted<T> {
 /// moment: for exact answers (statistics, unmount, looking for leaks), not for every call.
 ///
 /// References that wait for a grace period are not gone yet: flush their RCU domain first. In a destructor of such a
-/// value this does nothing: it would wait for itself, or for another that waits for this one.
+/// value, and while the caller borrows one, this does nothing: it would wait for itself, or for another that waits for this one.
 pub fn settle() {
     world(Host::here()).settle();
 }

@@ -1,13 +1,13 @@
 //! Worlds: the caches that count one set of objects, and the epochs in which all of them are flushed.
 
-use super::Stay;
 use super::cache::{Cache, Keepers, turns};
 use super::object::Object;
 use super::rounds::{Epoch, Round, Rounds};
+use super::{Passing, Stay};
 use crate::Mutex;
 use crate::face::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::face::{CachePadded, Host, PerHost, SHRUNK, SlotTable, const_new, global, thread};
-use crate::owner_lock::{Inside, OwnerLock};
+use crate::face::{CachePadded, Host, Mutant, PerHost, SHRUNK, SlotTable, const_new, global, seeded, thread};
+use crate::owner_lock::{Held, Inside, OwnerLock};
 use std::collections::VecDeque;
 use std::vec::Drain;
 
@@ -187,6 +187,43 @@ impl World {
         }
     }
 
+    /// Keeps the calling thread's cache, which takes part, from being flushed until the result is dropped. The thread may
+    /// count meanwhile, and do this again.
+    #[inline]
+    pub(super) fn hold(&self) -> Held<'_, Cache> {
+        if let Some(shard) = self.shards.near(thread::ready_slot())
+            // SAFETY: as in own(), and the slot is ready. Whatever is taken of the lock meanwhile is dropped before the call
+            // returns that took it, and who is given the result drops it in the call that asked for it.
+            && let Some(mut held) = unsafe { shard.cache.try_hold() }
+            // SAFETY: we are not inside, and that is all that anybody does with it.
+            && unsafe { held.value() }.take_turn()
+        {
+            return held;
+        }
+        self.hold_slowly()
+    }
+
+    /// As [`hold`](Self::hold), of a cache that is visited, not enlisted or to be flushed; or of one of many threads.
+    #[cold]
+    #[inline(never)]
+    fn hold_slowly(&self) -> Held<'_, Cache> {
+        let shard = self.shard();
+        if !seeded(Mutant::BorrowedUnlisted) {
+            // Lets it take part, and flushes it if that is due.
+            self.count_slowly::<Passing>(0, || None);
+        }
+        let mut cache = self.own(shard);
+        if !cache.is_enlisted() && !seeded(Mutant::BorrowedUnlisted) {
+            // Somebody has retired it since.
+            drop(cache);
+            cache = self.enlist(shard);
+        }
+        // SAFETY: as in hold(), and we are inside.
+        let held = unsafe { shard.cache.hold() };
+        drop(cache);
+        held
+    }
+
     /// What the calling thread writes.
     #[inline]
     fn shard(&self) -> &Shard {
@@ -198,7 +235,7 @@ impl World {
     fn own<'a>(&self, shard: &'a Shard) -> Inside<'a, Cache> {
         // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. All
         // calls are in this file, and none is made while an earlier one's guard is there: under it nothing runs but
-        // what `Cache` does.
+        // what `Cache` does, and the load of a slot.
         unsafe { shard.cache.lock() }
     }
 
@@ -241,8 +278,11 @@ impl World {
     /// Flushes the calling thread's cache, helps the epoch to its end, and frees what is found dead.
     #[cold]
     fn maintain(&self, shard: &Shard) {
-        // Relaxed: our own.
-        if shard.freeing.load(Ordering::Relaxed) {
+        // Relaxed: our own. While it is held, a flush would let what is borrowed die, and others may wait for us. The next to
+        // count does it.
+        if shard.freeing.load(Ordering::Relaxed)
+            || (shard.cache.is_held() && !seeded(Mutant::FlushedWhileHeld))
+        {
             return;
         }
         let mut cache = self.own(shard);
@@ -340,7 +380,7 @@ impl World {
     pub(super) fn settle(&self) {
         let slot = thread::slot();
         let own = self.shards.get(slot);
-        if self.is_freeing() {
+        if self.is_freeing() || own.cache.is_held() {
             return;
         }
         let enlisted = self.own(own).is_enlisted();
