@@ -24,7 +24,7 @@ impl FileData {
     /// at the end of the file. Holes read as zeros.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
         for attempt in 0..TRIES {
-            if let Some(len) = self.read_unlocked(offset, buf) {
+            if let Some(len) = self.read_at_once(offset, buf) {
                 return len;
             }
             hint::pause(1 << attempt);
@@ -32,8 +32,8 @@ impl FileData {
         self.read_locked(offset, buf)
     }
 
-    /// Reads, unless somebody changes meanwhile what the read relies on.
-    fn read_unlocked(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
+    /// As [`read`](Self::read), unless somebody changes meanwhile what the read relies on. Waits for nobody.
+    pub(crate) fn read_at_once(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
         let guard = domain().read();
         if self.take_of_one(&guard, offset, buf) {
             return Some(buf.len());

@@ -109,6 +109,17 @@ impl FdTable {
         self.known_slot(fd)?.file.load().ok_or(Errno::EBADF)
     }
 
+    /// Calls `look` with the open file of `fd`, which is borrowed and not counted: it must be over soon, and wait for nobody,
+    /// see [`RefSlot::borrow`].
+    #[inline]
+    pub(super) fn borrow<R>(
+        &self,
+        fd: Fd,
+        look: impl FnOnce(&OpenFile) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        self.known_slot(fd)?.file.borrow(|file| look(file.ok_or(Errno::EBADF)?))
+    }
+
     /// Whether `fd` is a descriptor for `file`.
     pub(super) fn holds(&self, fd: Fd, file: &Ref<OpenFile>) -> bool {
         self.known_slot(fd).is_ok_and(|slot| slot.file.holds(file))
@@ -281,7 +292,7 @@ impl Process {
     /// # Errors
     /// `EBADF`.
     pub fn fcntl_getfl(&self, fd: Fd) -> Result<OpenFlags, Errno> {
-        Ok(self.file(fd)?.flags())
+        self.borrow(fd, |file| Ok(file.flags()))
     }
 
     /// Sets the status flags `APPEND`, `NONBLOCK`, `DIRECT` and `NOATIME` as in `flags` (`F_SETFL`); other
@@ -309,7 +320,7 @@ impl Process {
     /// # Errors
     /// `EBADF`.
     pub fn fcntl_getfd(&self, fd: Fd) -> Result<bool, Errno> {
-        self.file(fd)?;
-        self.descriptors.known_slot(fd).map(Slot::close_on_exec)
+        let slot = self.descriptors.known_slot(fd)?;
+        if slot.file.is_empty() { Err(Errno::EBADF) } else { Ok(slot.close_on_exec()) }
     }
 }
