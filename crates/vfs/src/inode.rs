@@ -199,16 +199,16 @@ impl Inode {
 
     #[inline(always)]
     fn stat_with(&self, attr: Attr) -> Stat {
-        // One look at the type for all that depends on it.
-        let (nlink, size, pages, rdev) = match &self.body {
-            Body::Regular => (self.links.count(), self.data.size(), self.data.pages(), 0),
-            Body::Special { rdev, .. } => (self.links.count(), 0, 0, *rdev),
-            _ => (self.nlink(), self.size(), 0, 0),
+        // One look at the type, for all that depends on it.
+        let (file_type, nlink, size, pages, rdev) = match &self.body {
+            Body::Regular => (FileType::Regular, self.links.count(), self.data.size(), self.data.pages(), 0),
+            Body::Special { file_type, rdev } => (*file_type, self.links.count(), 0, 0, *rdev),
+            body => (body.file_type(), self.nlink(), self.size(), 0, 0),
         };
         Stat {
             dev: self.shared.dev,
             ino: self.ino,
-            mode: self.file_type().mode_bits() | attr.mode,
+            mode: file_type.mode_bits() | attr.mode,
             nlink,
             uid: attr.uid,
             gid: attr.gid,

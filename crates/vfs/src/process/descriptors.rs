@@ -135,7 +135,8 @@ impl FdTable {
     /// # Errors
     /// `EBADF`.
     fn known_slot(&self, fd: Fd) -> Result<&Slot, Errno> {
-        let number = u32::try_from(fd.0).map_err(|_| Errno::EBADF)?;
+        // What is negative is past all slots.
+        let number = fd.0.cast_unsigned();
         let further = || self.further.get()?.peek(number - FIRST);
         self.first.get(number as usize).or_else(further).map(|slot| &**slot).ok_or(Errno::EBADF)
     }
