@@ -284,10 +284,12 @@ impl Inode {
         self.extra.get().map(|extra| &**extra)
     }
 
+    #[inline]
     pub(crate) fn notify_attributes(&self, cred: &Cred) {
         self.shared.notify(cred, |observer| observer.attributes_changed(self.ino));
     }
 
+    #[inline]
     pub(crate) fn notify_data(&self, cred: &Cred, offset: u64, len: u64) {
         self.shared.notify(cred, |observer| observer.data_changed(self.ino, offset, len));
     }

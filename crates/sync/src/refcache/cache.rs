@@ -115,7 +115,7 @@ fn spread(object: Object) -> usize {
 
 impl Cache {
     const_new! {
-        fn new() -> Self {
+        pub(super) fn new() -> Self {
             Cache {
                 ways: None,
                 used: Vec::new(),

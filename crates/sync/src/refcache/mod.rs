@@ -89,6 +89,7 @@ mod cache;
 #[allow(unsafe_code)]
 mod object;
 mod rounds;
+mod shard;
 #[allow(unsafe_code)]
 mod slot;
 #[cfg(all(test, not(feature = "loom")))]

@@ -3,10 +3,11 @@
 use super::cache::{Cache, Keepers, turns};
 use super::object::Object;
 use super::rounds::{Epoch, Round, Rounds};
+use super::shard::{Freeing, Shard, Shards};
 use super::{Passing, Stay};
 use crate::Mutex;
-use crate::face::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::face::{CachePadded, Host, Mutant, PerHost, SHRUNK, SlotTable, const_new, global, seeded, thread};
+use crate::face::atomic::{AtomicBool, Ordering};
+use crate::face::{CachePadded, Host, Mutant, PerHost, SHRUNK, const_new, global, seeded, thread};
 use crate::owner_lock::{Held, Inside, OwnerLock};
 use std::collections::VecDeque;
 use std::vec::Drain;
@@ -15,36 +16,10 @@ use std::vec::Drain;
 /// also flush together, and meet at the objects that all of them count.
 const TURNS_APART: u32 = if SHRUNK { 0 } else { 797 };
 
-/// In place of an epoch: the cache does not take part.
-const RETIRED: u32 = u32::MAX;
-
-/// What one thread writes.
-struct Shard {
-    /// Others visit it to flush for an idle thread, or to know all counts. Taken by [`World::own`] only.
-    cache: OwnerLock<Cache>,
-    /// The epoch in which the cache was last flushed, or [`RETIRED`]. *written under the lock of `cache`; read by those
-    /// who look for laggards (hint)*
-    flushed: AtomicU32,
-    /// The owner is freeing objects: it must not begin to free others inside their destructors, and who settles
-    /// waits for it. *atomic (freed); set under the lock of `cache`, cleared without, so that who waits for it can
-    /// look without being in its way*
-    freeing: AtomicBool,
-}
-
-impl Default for Shard {
-    fn default() -> Self {
-        Shard {
-            cache: OwnerLock::default(),
-            flushed: AtomicU32::new(RETIRED),
-            freeing: AtomicBool::new(false),
-        }
-    }
-}
-
 /// All caches that may hold counts of an object.
 pub(super) struct World {
-    /// By thread slot. *each protected by its lock*
-    shards: SlotTable<CachePadded<Shard>>,
+    /// *each protected by its lock*
+    shards: Shards,
     /// Of the caches that take part.
     rounds: CachePadded<Rounds>,
     /// The slots of all caches that ever took part. A cache takes part for the first time after it is noted here, so who
@@ -52,37 +27,6 @@ pub(super) struct World {
     known: Mutex<Vec<u32>>,
     /// Who holds `known` waits for owners that are counting. *written under `known`; read by who joins (hint)*
     waiting: CachePadded<AtomicBool>,
-}
-
-impl Shard {
-    /// Whether the cache takes part and was last flushed in `epoch`. Exact under its lock.
-    fn was_flushed_in(&self, epoch: Epoch) -> bool {
-        // Relaxed: written under the lock, or a hint.
-        self.flushed.load(Ordering::Relaxed) == epoch.word()
-    }
-
-    /// Notes in which epoch the cache was flushed; in none if it takes part no more. The caller has locked it.
-    fn set_flushed(&self, epoch: Option<Epoch>) {
-        // Relaxed: published by the lock.
-        self.flushed.store(epoch.map_or(RETIRED, Epoch::word), Ordering::Relaxed);
-    }
-
-    /// Whether the owner is freeing objects.
-    fn is_freeing(&self) -> bool {
-        // Acquire(freed): what the destructors did; pairs with Release(freed) where Freeing ends.
-        self.freeing.load(Ordering::Acquire)
-    }
-}
-
-/// The owner of the shard is freeing objects, until this is dropped: also when a destructor panics, or others would
-/// wait for ever.
-struct Freeing<'a>(&'a Shard);
-
-impl Drop for Freeing<'_> {
-    fn drop(&mut self) {
-        // Release(freed): pairs with Acquire(freed) in is_freeing().
-        self.0.freeing.store(false, Ordering::Release);
-    }
 }
 
 global! {
@@ -99,7 +43,7 @@ impl World {
     const_new! {
         fn new() -> Self {
             World {
-                shards: SlotTable::new(),
+                shards: Shards::new(),
                 rounds: CachePadded::new(Rounds::new()),
                 known: Mutex::new(Vec::new()),
                 waiting: CachePadded::new(AtomicBool::new(false)),
@@ -327,7 +271,7 @@ impl World {
             return;
         }
         let before = epoch.previous();
-        let shards = known.iter().map(|slot| &**self.shards.get(*slot));
+        let shards = known.iter().map(|slot| self.shards.get(*slot));
         let laggards: Vec<_> = shards.filter(|shard| shard.was_flushed_in(before)).collect();
         if laggards.is_empty() {
             return;
