@@ -135,19 +135,31 @@ impl World {
     /// count meanwhile, and do this again.
     #[inline]
     pub(super) fn hold(&self) -> Held<'_, Cache> {
-        if let Some(shard) = self.shards.near(thread::ready_slot())
-            // SAFETY: as in own(), and the slot is ready. Whatever is taken of the lock meanwhile is dropped before the call
-            // returns that took it, and who is given the result drops it in the call that asked for it.
-            && let Some(mut held) = unsafe { shard.cache.try_hold() }
-            // SAFETY: we are not inside, and that is all that anybody does with it.
-            && unsafe { held.value() }.take_turn()
-        {
-            return held;
+        match self.shards.near(thread::ready_slot()).and_then(|shard| self.try_hold(shard)) {
+            Some(held) => held,
+            None => self.hold_far(),
         }
-        self.hold_slowly()
     }
 
-    /// As [`hold`](Self::hold), of a cache that is visited, not enlisted or to be flushed; or of one of many threads.
+    /// As [`hold`](Self::hold), of one of many threads, and of any at times.
+    #[inline(never)]
+    fn hold_far(&self) -> Held<'_, Cache> {
+        let far = self.shards.peek(thread::ready_slot()).and_then(|shard| self.try_hold(shard));
+        far.unwrap_or_else(|| self.hold_slowly())
+    }
+
+    /// Holds the cache of `shard`, that of the calling thread, whose slot is ready; not if it is visited, not enlisted or to be
+    /// flushed.
+    #[inline]
+    fn try_hold<'a>(&self, shard: &'a Shard) -> Option<Held<'a, Cache>> {
+        // SAFETY: as in own(), and the slot is ready. Whatever is taken of the lock meanwhile is dropped before the call
+        // returns that took it, and who is given the result drops it in the call that asked for it.
+        let mut held = unsafe { shard.cache.try_hold() }?;
+        // SAFETY: we are not inside, and nobody keeps what he gets so.
+        unsafe { held.value() }.take_turn().then_some(held)
+    }
+
+    /// As [`hold`](Self::hold), whatever the cache is.
     #[cold]
     #[inline(never)]
     fn hold_slowly(&self) -> Held<'_, Cache> {
@@ -162,7 +174,8 @@ impl World {
             drop(cache);
             cache = self.enlist(shard);
         }
-        // SAFETY: as in hold(), and we are inside.
+        cache.take_turn();
+        // SAFETY: as in try_hold(), and we are inside.
         let held = unsafe { shard.cache.hold() };
         drop(cache);
         held
@@ -421,6 +434,30 @@ mod tests {
             steps.wait();
             assert_eq!(waited_for(), 2, "it counts again");
         });
+    }
+
+    #[test]
+    fn a_thread_that_only_borrows_takes_part() {
+        let (world, shared, steps) = (World::new(), Ref::new(()), Barrier::new(2));
+        let rounds = 4 * (PATIENCE + 2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..rounds {
+                    drop(world.hold());
+                    steps.wait();
+                    steps.wait();
+                }
+            });
+            for _ in 0..rounds {
+                steps.wait();
+                (0..TURNS).for_each(|_| world.count::<Passing>(object(&shared), 0));
+                assert_eq!(world.rounds.now().members(), 2);
+                steps.wait();
+            }
+        });
+        // By now its owner has not come for long.
+        (0..2 * (PATIENCE + 2) * TURNS).for_each(|_| world.count::<Passing>(object(&shared), 0));
+        assert_eq!(world.rounds.now().members(), 1);
     }
 
     #[test]

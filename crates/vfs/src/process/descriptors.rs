@@ -37,6 +37,7 @@ const FD_LIMIT: u32 = 1 << 20;
 const FIRST: u32 = 8;
 /// How many slots in use an `open` passes before it raises the hint.
 const PASSED_MAX: u32 = 8;
+const _: () = assert!(FIRST <= PASSED_MAX + 1, "of the first slots too few are passed to raise the hint");
 
 /// What each descriptor of a process points to.
 pub(crate) struct FdTable {
@@ -146,24 +147,22 @@ impl FdTable {
         // SeqCst(hint): pairs with remove() and raise().
         let lowest = self.lowest.load(Ordering::SeqCst);
         let from = least.max(lowest);
-        let mut file = file;
-        for number in from..FD_LIMIT {
-            let slot = self.slot(number);
-            if !slot.file.is_empty() {
-                continue;
+        // Most processes have few files open. The hint is not raised for these.
+        let first = (from..).zip(self.first.get(from as usize..).unwrap_or_default());
+        let file = match fill_one_of(first.map(|(number, slot)| (number, &**slot)), file) {
+            Ok((number, slot)) => {
+                slot.set_close_on_exec(close_on_exec);
+                return Ok(Fd(number.cast_signed()));
             }
-            match slot.file.fill(file) {
-                Ok(()) => {
-                    slot.set_close_on_exec(close_on_exec);
-                    if from == lowest && number - from > PASSED_MAX {
-                        self.raise(lowest, number);
-                    }
-                    return Ok(Fd(number.cast_signed()));
-                }
-                Err(back) => file = back,
-            }
+            Err(file) => file,
+        };
+        let further = (from.max(FIRST)..FD_LIMIT).map(|number| (number, self.slot(number)));
+        let (number, slot) = fill_one_of(further, file)?;
+        slot.set_close_on_exec(close_on_exec);
+        if from == lowest && number - from > PASSED_MAX {
+            self.raise(lowest, number);
         }
-        Err(file)
+        Ok(Fd(number.cast_signed()))
     }
 
     /// Raises the hint from `from` to `to`, between which no free slot was seen.
@@ -195,6 +194,25 @@ impl FdTable {
     pub(super) fn take_all(&self) -> impl Iterator<Item = Ref<OpenFile>> {
         self.in_use().filter_map(|(_, slot)| slot.file.replace(None))
     }
+}
+
+/// Puts `file` into the first of `slots` that is free, and returns that one. Gives it back if none is.
+#[inline]
+fn fill_one_of<'s>(
+    slots: impl Iterator<Item = (u32, &'s Slot)>,
+    file: Ref<OpenFile>,
+) -> Result<(u32, &'s Slot), Ref<OpenFile>> {
+    let mut file = file;
+    for (number, slot) in slots {
+        if !slot.file.is_empty() {
+            continue;
+        }
+        match slot.file.fill(file) {
+            Ok(()) => return Ok((number, slot)),
+            Err(back) => file = back,
+        }
+    }
+    Err(file)
 }
 
 impl Slot {
