@@ -95,7 +95,7 @@ impl<T> OwnerLock<T> {
     ///
     /// # Safety
     /// The caller is the owner: no other thread calls this until the caller is gone for good, and then not without
-    /// having synchronized with it; and the caller is not inside.
+    /// having synchronized with it; and the caller is not inside, though it may hold the lock.
     #[inline]
     pub unsafe fn lock(&self) -> Inside<'_, T> {
         if !self.enter(light_barrier) {

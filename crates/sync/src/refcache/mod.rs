@@ -56,7 +56,8 @@
 //! - expect `T`'s destructor on any thread that uses references, with none of this module's locks held.
 //!
 //! # Lock order
-//! `known`, then caches in its order. Under these no other lock is taken and no destructor runs.
+//! `known`, then caches in its order. Under these no other lock is taken and no destructor runs. While a thread borrows, which
+//! holds its cache, it may try locks and count, but wait for nobody.
 //!
 //! # Invariants
 //! - R1 references = global count + the sum of all cached counts;
@@ -77,7 +78,7 @@
 //!
 //! # Cost
 //! clone, drop: the own cache's lock (stores to the thread's own line, no read-modify-write) and its way. Nothing of
-//! the object is read or written. A flush: one load for each object counted, one read-modify-write for each whose count is
+//! the object is read or written. A borrow: the same lock alone. A flush: one load for each object counted, one read-modify-write for each whose count is
 //! neither 0 nor kept, and one of what all flushes count down. A visit to laggards: one membarrier(2). An object's memory
 //! is a block (`blocks.rs`). Memory: 16 bytes for an object, 19 KiB for a thread that counts.
 //!

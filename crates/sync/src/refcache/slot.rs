@@ -20,7 +20,8 @@
 //! a look at his own line. What he must not do is wait for others: they may be waiting for his cache.
 //!
 //! # Cost
-//! load: as a clone, and one load of the slot's line. borrow: a third of the instructions of a load and the drop that follows it.
+//! load: as a clone, and one load of the slot's line. borrow: about a third of the instructions of a load and the drop
+//! that follows it.
 
 use super::object::{Counted, Object};
 use super::world::world;
