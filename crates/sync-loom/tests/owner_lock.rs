@@ -70,6 +70,44 @@ fn a_visitor_who_does_not_wait_is_inside_alone_or_not_at_all() {
     });
 }
 
+/// The owner comes in, holds the lock when it leaves, and comes in again. Between these nobody else does.
+fn an_owner_stays_to_hold_it_and_a_visitor_comes() {
+    explore(3, || {
+        let lock = &*Box::leak(Box::new(OwnerLock::new(0)));
+        let owner = thread::spawn(|| {
+            // SAFETY: this thread alone calls it for this lock, and is outside.
+            let mut inside = unsafe { lock.lock() };
+            *inside += 1;
+            let left = *inside;
+            // SAFETY: as above, and it is inside.
+            let held = unsafe { lock.hold() };
+            drop(inside);
+            // SAFETY: as above; it has left.
+            let mut inside = unsafe { lock.lock() };
+            assert_eq!(*inside, left, "visited meanwhile");
+            *inside += 1;
+            drop(inside);
+            drop(held);
+        });
+        add_as_visitor([lock].into_iter());
+        owner.join().expect("the owner ends");
+        OwnerLock::visit_all([lock].into_iter()).iter().for_each(|value| assert_eq!(**value, 3));
+    });
+}
+
+#[test]
+fn who_holds_the_lock_has_no_visitor_and_comes_in_all_the_same() {
+    seed_mutant(None);
+    an_owner_stays_to_hold_it_and_a_visitor_comes();
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_visitor_who_does_not_wait_for_the_end_of_a_hold_is_found() {
+    seed_mutant(Some(Mutant::VisitedWhileHeld));
+    an_owner_stays_to_hold_it_and_a_visitor_comes();
+}
+
 #[test]
 fn two_visitors_of_two_locks_and_an_owner_all_get_in() {
     explore(2, || {

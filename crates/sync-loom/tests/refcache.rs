@@ -197,3 +197,93 @@ fn what_a_slot_held_lives_as_long_as_who_found_it() {
         assert_eq!(alive.load(Ordering::Relaxed), 0, "dropped after the last");
     });
 }
+
+/// One thread borrows what a slot holds and counts something else meanwhile, more than makes a flush due. The other empties the
+/// slot, drops what was in it, and settles, or counts for as long as two epochs take.
+fn what_is_borrowed_lives_while(other_counts: bool) {
+    explore(2, move || {
+        let (first, alive) = Canary::new();
+        let slot: &'static RefSlot<Canary> = Box::leak(Box::new(RefSlot::new()));
+        assert!(slot.fill(first).is_ok());
+        let other: &'static Ref<()> = Box::leak(Box::new(Ref::new(())));
+        let borrower = thread::spawn(move || {
+            slot.borrow(|found| {
+                let Some(found) = found else { return };
+                sing(found.0);
+                if !other_counts {
+                    drop(other.clone());
+                }
+                settle();
+                sing(found.0);
+                // Borrowing once more ends the first one no sooner.
+                slot.borrow(|_| ());
+                sing(found.0);
+            });
+        });
+        drop(slot.replace(None));
+        match other_counts {
+            true => (0..3).for_each(|_| drop(other.clone())),
+            false => settle(),
+        }
+        borrower.join().expect("the borrower ends");
+        settle();
+        assert_eq!(alive.load(Ordering::Relaxed), 0, "dropped after the last");
+    });
+}
+
+#[test]
+fn what_is_borrowed_lives_while_others_settle() {
+    seed_mutant(None);
+    what_is_borrowed_lives_while(false);
+}
+
+#[test]
+fn what_is_borrowed_lives_while_others_flush() {
+    seed_mutant(None);
+    what_is_borrowed_lives_while(true);
+}
+
+#[test]
+#[should_panic(expected = "dropped under a reference")]
+fn visiting_the_cache_of_one_who_borrows_is_found() {
+    seed_mutant(Some(Mutant::VisitedWhileHeld));
+    what_is_borrowed_lives_while(false);
+}
+
+#[test]
+#[should_panic(expected = "dropped under a reference")]
+fn borrowing_with_a_cache_that_nobody_waits_for_is_found() {
+    seed_mutant(Some(Mutant::BorrowedUnlisted));
+    what_is_borrowed_lives_while(false);
+}
+
+/// One thread empties the slot, drops what was in it and ends epochs, all of it while it borrows that itself.
+fn what_is_borrowed_outlives_what_the_borrower_does() {
+    explore(1, || {
+        let (first, alive) = Canary::new();
+        let slot: &'static RefSlot<Canary> = Box::leak(Box::new(RefSlot::new()));
+        assert!(slot.fill(first).is_ok());
+        let other = Ref::new(());
+        slot.borrow(|found| {
+            drop(slot.replace(None));
+            (0..6).for_each(|_| drop(other.clone()));
+            found.into_iter().for_each(|found| sing(found.0));
+        });
+        drop(other);
+        settle();
+        assert_eq!(alive.load(Ordering::Relaxed), 0, "dropped after the last");
+    });
+}
+
+#[test]
+fn who_borrows_may_drop_the_last_reference_meanwhile() {
+    seed_mutant(None);
+    what_is_borrowed_outlives_what_the_borrower_does();
+}
+
+#[test]
+#[should_panic(expected = "dropped under a reference")]
+fn flushing_the_own_cache_in_a_borrow_is_found() {
+    seed_mutant(Some(Mutant::FlushedWhileHeld));
+    what_is_borrowed_outlives_what_the_borrower_does();
+}

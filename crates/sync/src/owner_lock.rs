@@ -11,21 +11,28 @@
 //!   visited = 1: step back         inside = 1: wait
 //! ```
 //!
+//! *Holding.* An owner who wants to be let alone for a while, and to use the lock meanwhile, *holds* it: that keeps visitors
+//! out and excludes nothing of its own. It is a count beside `inside`, so that the lock is taken within as ever, by two
+//! plain stores, and who holds it again within need not know. Should a visitor be waiting, who takes the lock within
+//! finds it announced, and is let in all the same: the visitor waits until nothing is held.
+//!
 //! # Clients must
-//! Keep both visits and stays short: the other side spins.
+//! Keep visits, stays and holds short: the other side spins. And not wait, within a hold, for anybody who may visit.
 //!
 //! # Ordering
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
-//! | announce | light barrier after the store of `inside` | heavy barrier before the load of `inside` | the owner |
-//! | left | owner: Release store of `inside` | visitor: Acquire load of `inside` | what the owner did |
+//! | announce | light barrier after the store of `inside` or `held` | heavy barrier before the loads of both | the owner |
+//! | left | owner: Release store of `inside` or `held` | visitor: Acquire loads of both | what the owner did |
 //! | gone | visitor: Release store of `visited` | owner: Acquire load; visitor: exchange | what the visitor did |
 //!
 //! *announce*, both interleavings: if the heavy barrier takes effect in the owner's thread before its store of
-//! `inside`, its later load finds the visitor; if after, the visitor's load finds the owner.
+//! `inside` or `held`, its later load finds the visitor; if after, the visitor's load finds the owner.
+//! *left*: a visitor looks at `inside` first. An owner who was inside and stays to hold it stores `held` before it leaves, so
+//! who finds it outside finds it holding; and who finds it no more holding has all that it did inside meanwhile before him.
 //!
 //! # Cost
-//! Owner: two stores and a load of its own line. Visitor: a heavy barrier, for several locks at once.
+//! Owner: two stores and a load of its own line, to hold it two more loads. Visitor: a heavy barrier, for several locks at once.
 //!
 //! # Sources
 //! Kawachiya, Koseki and Onodera, "Lock Reservation" (OOPSLA 2002); the barrier of `readers.rs`.
@@ -42,6 +49,8 @@ use std::ops::{Deref, DerefMut};
 pub struct OwnerLock<T> {
     /// 1 while the owner is there. *owner only; visitors read it (announce, left)*
     inside: AtomicU32,
+    /// How many times the owner holds it. *owner only; visitors read it (announce, left)*
+    held: AtomicU32,
     /// 1 while a visitor is there, or waits. *atomic (gone)*
     visited: AtomicU32,
     /// *protected by both*
@@ -62,11 +71,23 @@ pub struct Inside<'a, T> {
     marker: PhantomData<*const ()>,
 }
 
+/// No visitor comes until it is dropped.
+#[must_use = "visitors come again at once when it is dropped"]
+pub struct Held<'a, T> {
+    lock: &'a OwnerLock<T>,
+    marker: PhantomData<*const ()>,
+}
+
 impl<T> OwnerLock<T> {
     const_new! {
         /// A lock with nobody inside.
         pub fn new(value: T) -> Self {
-            OwnerLock { inside: AtomicU32::new(0), visited: AtomicU32::new(0), value: UnsafeCell::new(value) }
+            OwnerLock {
+                inside: AtomicU32::new(0),
+                held: AtomicU32::new(0),
+                visited: AtomicU32::new(0),
+                value: UnsafeCell::new(value),
+            }
         }
     }
 
@@ -74,7 +95,7 @@ impl<T> OwnerLock<T> {
     ///
     /// # Safety
     /// The caller is the owner: no other thread calls this until the caller is gone for good, and then not without
-    /// having synchronized with it; and the caller is not inside.
+    /// having synchronized with it; and the caller is not inside, though it may hold the lock.
     #[inline]
     pub unsafe fn lock(&self) -> Inside<'_, T> {
         if !self.enter(light_barrier) {
@@ -97,6 +118,37 @@ impl<T> OwnerLock<T> {
         None
     }
 
+    /// Holds the lock, unless there is a visitor.
+    ///
+    /// # Safety
+    /// The caller is the owner, as for [`lock`](Self::lock), and not inside; what it takes of this lock until the result
+    /// is dropped, it drops before. And membarrier(2) works, as who has a ready slot knows.
+    #[inline]
+    pub(crate) unsafe fn try_hold(&self) -> Option<Held<'_, T>> {
+        let held = Held::begin(self);
+        // Barrier(announce): pairs with heavy_barrier() in announce_visits().
+        registered_barrier();
+        // Acquire(gone): pairs with Release(gone) in Drop.
+        (self.visited.load(Ordering::Acquire) == 0).then_some(held)
+    }
+
+    /// Holds the lock, when the caller is inside: it may leave then.
+    ///
+    /// # Safety
+    /// The caller is the owner, and inside; what it takes of this lock once it has left, and until the result is dropped,
+    /// it drops before.
+    pub unsafe fn hold(&self) -> Held<'_, T> {
+        // There is no visitor now, and whoever waits for us to leave will see this.
+        Held::begin(self)
+    }
+
+    /// Whether the owner, the caller, holds the lock.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        // Relaxed: our own.
+        self.held.load(Ordering::Relaxed) != 0
+    }
+
     /// Announces the owner; false if there is a visitor.
     #[inline]
     fn enter(&self, barrier: impl FnOnce()) -> bool {
@@ -112,7 +164,8 @@ impl<T> OwnerLock<T> {
 
     #[cold]
     fn step_back(&self) {
-        loop {
+        // Who holds the lock has seen that there was no visitor, and whoever has come since waits for its end.
+        while !self.is_held() {
             // Release(left): pairs with Acquire(left) in visit_all(). It publishes what was done before.
             self.inside.store(0, Ordering::Release);
             // Relaxed: enter() looks again.
@@ -155,14 +208,17 @@ impl<T> OwnerLock<T> {
     }
 
     fn await_owner(&self) -> Inside<'_, T> {
-        // Acquire(left): pairs with Release(left) in Drop and step_back().
+        // Acquire(left), both: pairs with Release(left) where `Inside` and `Held` are dropped, and in step_back(). In this order.
         spin_until(&self.inside, Ordering::Acquire, |inside| inside == 0);
+        if !seeded(Mutant::VisitedWhileHeld) {
+            spin_until(&self.held, Ordering::Acquire, |held| held == 0);
+        }
         self.visit()
     }
 
     fn unless_owned(&self) -> Option<Inside<'_, T>> {
-        // Acquire(left): as in await_owner().
-        if self.inside.load(Ordering::Acquire) == 0 {
+        // Acquire(left), both: as in await_owner(), and in this order.
+        if self.inside.load(Ordering::Acquire) == 0 && self.held.load(Ordering::Acquire) == 0 {
             return Some(self.visit());
         }
         // Release(gone): pairs with Acquire(gone) in enter() and announce_visit(). Hands on what the visitors before did.
@@ -192,9 +248,10 @@ impl<T> Deref for Inside<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: a visitor is inside only after it saw the owner outside, and an owner only after it saw no visitor
-        // (announce); visitors exclude each other by exchange, and there is one owner, by the contract of lock(). So
-        // nobody else is inside until this guard is dropped.
+        // SAFETY: a visitor is inside only after it saw the owner outside and not holding, and an owner only after it saw no
+        // visitor (announce), before it was inside or before it held the lock, in which it is inside; visitors exclude each
+        // other by exchange, and there is one owner, by the contract of lock(). So nobody else is inside until this guard is
+        // dropped.
         self.lock.value.with(|value| unsafe { &*value })
     }
 }
@@ -213,6 +270,36 @@ impl<T> Drop for Inside<'_, T> {
         // Release(left, gone): what was done to the value; pairs with Acquire(left) in await_owner() and with
         // Acquire(gone) in enter() and announce_visit().
         self.word.store(0, Ordering::Release);
+    }
+}
+
+impl<'a, T> Held<'a, T> {
+    /// Counts one more; it holds once there is no visitor.
+    #[inline]
+    fn begin(lock: &'a OwnerLock<T>) -> Self {
+        // Relaxed, both: our own; the barrier orders the store (announce), or that we leave (left).
+        lock.held.store(lock.held.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Held { lock, marker: PhantomData }
+    }
+
+    /// The value.
+    ///
+    /// # Safety
+    /// The owner is not inside, and uses nothing that it got here before.
+    #[inline]
+    pub(crate) unsafe fn value(&mut self) -> &mut T {
+        // SAFETY: no visitor is inside while the lock is held, see `Inside`; the rest is the caller's.
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // Relaxed: our own.
+        let held = self.lock.held.load(Ordering::Relaxed);
+        // Release(left): what was done meanwhile; pairs with Acquire(left) in await_owner() and unless_owned().
+        self.lock.held.store(held - 1, Ordering::Release);
     }
 }
 

@@ -79,6 +79,14 @@ impl<T: Words<N>, const N: usize> SeqLock<T, N> {
         T::from_words(words.unwrap_or_else(|| self.read_in_line()))
     }
 
+    /// As [`read`](Self::read), unless writers interfere: waits for nobody.
+    #[inline]
+    pub fn try_read(&self) -> Option<T> {
+        let sequence = self.count.try_begin()?;
+        let words = self.load();
+        (!self.count.retry(sequence)).then(|| T::from_words(words))
+    }
+
     #[cold]
     fn read_in_line(&self) -> [u64; N] {
         let _writers = self.writers.lock();

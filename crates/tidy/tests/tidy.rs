@@ -37,6 +37,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/sync-loom/tests/owner_lock.rs",
     "crates/sync/src/refcache/mod.rs",
     "crates/sync/src/refcache/object.rs",
+    "crates/sync/src/refcache/slot.rs",
     "crates/sync/src/refcache/world.rs",
     "crates/sync/src/seq_bytes/copy.rs",
     "crates/vfs/tests/allocations.rs",

@@ -53,6 +53,13 @@ impl Cursor {
     pub(crate) fn hold(&self) -> HeldCursor<'_> {
         HeldCursor { _moving: self.moving.lock(), cursor: self }
     }
+
+    /// As [`hold`](Self::hold), unless somebody else may move it.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn try_hold(&self) -> Option<HeldCursor<'_>> {
+        Some(HeldCursor { _moving: self.moving.try_lock()?, cursor: self })
+    }
 }
 
 impl HeldCursor<'_> {

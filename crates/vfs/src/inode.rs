@@ -32,7 +32,7 @@ use crate::stat::{S_IALLUGO, Stat, Timestamp};
 use crate::superblock::Shared;
 use crate::times::Times;
 use crate::xattr::Xattrs;
-use crate::{Cred, FileType};
+use crate::{Cred, Errno, FileType};
 use sluice_locks::FileLocks;
 use sluice_sync::name_fields;
 use sluice_sync::rcu::{self, RcuCell};
@@ -185,19 +185,41 @@ impl Inode {
 
     /// All attributes. Mode and owner are of one moment, each other of its own.
     pub fn stat(&self) -> Stat {
-        let rdev = if let Body::Special { rdev, .. } = self.body { rdev } else { 0 };
-        let attr = self.attr.read();
+        self.stat_with(self.attr.read())
+    }
+
+    /// As [`stat`](Self::stat), if that waits for nobody.
+    ///
+    /// # Errors
+    /// `EAGAIN`.
+    #[inline]
+    pub(crate) fn stat_at_once(&self) -> Result<Stat, Errno> {
+        // A directory's names are counted by those who change them, and added up.
+        match self.attr.try_read() {
+            Some(attr) if !self.is_dir() => Ok(self.stat_with(attr)),
+            _ => Err(Errno::EAGAIN),
+        }
+    }
+
+    #[inline(always)]
+    fn stat_with(&self, attr: Attr) -> Stat {
+        // One look at the type, for all that depends on it.
+        let (file_type, nlink, size, pages, rdev) = match &self.body {
+            Body::Regular => (FileType::Regular, self.links.count(), self.data.size(), self.data.pages(), 0),
+            Body::Special { file_type, rdev } => (*file_type, self.links.count(), 0, 0, *rdev),
+            body => (body.file_type(), self.nlink(), self.size(), 0, 0),
+        };
         Stat {
             dev: self.shared.dev,
             ino: self.ino,
-            mode: self.file_type().mode_bits() | attr.mode,
-            nlink: self.nlink(),
+            mode: file_type.mode_bits() | attr.mode,
+            nlink,
             uid: attr.uid,
             gid: attr.gid,
             rdev,
-            size: self.size(),
+            size,
             blksize: PAGE_SIZE as u32,
-            blocks: self.pages() * (PAGE / 512),
+            blocks: pages * (PAGE / 512),
             atime: self.times.atime(),
             mtime: self.times.mtime(),
             ctime: self.times.ctime(),
@@ -237,13 +259,13 @@ impl Inode {
     ///
     /// # Errors
     /// `EINVAL` for any other type of file.
-    pub fn read_link(&self) -> Result<Vec<u8>, crate::Errno> {
+    pub fn read_link(&self) -> Result<Vec<u8>, Errno> {
         match &self.body {
             Body::Symlink(target) => {
                 self.touch_atime();
                 Ok(target.to_vec())
             }
-            _ => Err(crate::Errno::EINVAL),
+            _ => Err(Errno::EINVAL),
         }
     }
 
@@ -266,10 +288,12 @@ impl Inode {
         self.extra.get().map(|extra| &**extra)
     }
 
+    #[inline]
     pub(crate) fn notify_attributes(&self, cred: &Cred) {
         self.shared.notify(cred, |observer| observer.attributes_changed(self.ino));
     }
 
+    #[inline]
     pub(crate) fn notify_data(&self, cred: &Cred, offset: u64, len: u64) {
         self.shared.notify(cred, |observer| observer.data_changed(self.ino, offset, len));
     }

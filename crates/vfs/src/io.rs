@@ -33,6 +33,24 @@ impl Inode {
         Ok(read)
     }
 
+    /// As [`read_at`](Self::read_at).
+    ///
+    /// # Errors
+    /// Also `EAGAIN`, if it would have to wait for others.
+    #[inline]
+    pub(crate) fn read_at_once(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        update_atime: bool,
+    ) -> Result<usize, Errno> {
+        let read = self.data()?.read_at_once(offset, buf).ok_or(Errno::EAGAIN)?;
+        if update_atime && !buf.is_empty() {
+            self.touch_atime();
+        }
+        Ok(read)
+    }
+
     /// Writes `data` at `offset`, growing the file as needed. Set-ID bits go unless `cred` may keep them.
     ///
     /// # Errors

@@ -4,7 +4,9 @@
 //! A description has two ends. When the last *descriptor* is closed it gives back what others wait for: its locks,
 //! and its place among the users of its mount. Its memory, and the inode that it holds, go with the last
 //! *reference*, since a call on another thread may be using it still. Calls take references, which write no shared
-//! line; only opening, duplicating and closing count descriptors.
+//! line; only opening, duplicating and closing count descriptors. Calls that are over soon and wait for nobody do not even
+//! take one: they *borrow* the description from its descriptor ([`RefSlot::borrow`](sluice_sync::RefSlot::borrow)), and
+//! where they would have to wait they give up and begin again with a reference.
 
 use crate::cursor::Cursor;
 use crate::mount::{Location, MountTable};

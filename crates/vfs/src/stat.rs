@@ -83,10 +83,17 @@ impl Timestamp {
     }
 
     /// One word for this time, or for the nearest that a file can have: seconds since [`MIN`](Self::MIN) above
-    /// 30 bits of nanoseconds.
+    /// 30 bits of nanoseconds. Of two times the later one has the larger word.
+    #[inline]
     pub(crate) fn pack(self) -> u64 {
-        let Timestamp { sec, nsec } = self.clamp(Timestamp::MIN, Timestamp::MAX);
-        (sec - Timestamp::MIN.sec).cast_unsigned() << 30 | u64::from(nsec)
+        let since = self.sec.wrapping_sub(Timestamp::MIN.sec).cast_unsigned();
+        // One comparison for both ends: what is before the first wraps around.
+        if since < 1 << 34 { since << 30 | u64::from(self.nsec) } else { self.pack_nearest() }
+    }
+
+    #[cold]
+    fn pack_nearest(self) -> u64 {
+        self.clamp(Timestamp::MIN, Timestamp::MAX).pack()
     }
 
     /// The time that `word` stands for.
@@ -186,5 +193,23 @@ mod tests {
             assert_eq!(FileType::from_mode(kind.mode_bits() | 0o777), Some(kind));
         }
         assert_eq!(FileType::from_mode(0o777), None);
+    }
+
+    #[test]
+    fn a_time_survives_being_packed_and_what_is_out_of_range_becomes_the_nearest() {
+        let (first, last) = (Timestamp::MIN, Timestamp::MAX);
+        let before = Timestamp { sec: first.sec - 1, nsec: 5 };
+        let after = Timestamp { sec: last.sec + 1, nsec: 5 };
+        let between = [Timestamp { sec: -1, nsec: 999_999_999 }, Timestamp::default(), Timestamp::now()];
+        for time in between.into_iter().chain([first, last]) {
+            assert_eq!(Timestamp::unpack(time.pack()), time);
+        }
+        for time in [before, Timestamp { sec: i64::MIN, nsec: 0 }] {
+            assert_eq!(Timestamp::unpack(time.pack()), first);
+        }
+        for time in [after, Timestamp { sec: i64::MAX, nsec: 0 }] {
+            assert_eq!(Timestamp::unpack(time.pack()), last);
+        }
+        assert!(between.map(Timestamp::pack).is_sorted(), "the later has the larger word");
     }
 }

@@ -9,7 +9,7 @@ use crate::open_files::Trees;
 use crate::stat::{S_IALLUGO, Timestamp};
 use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, StatFs};
 use sluice_locks::{DomainOptions, LockDomain};
-use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::{Budget, Ida, PerCpu};
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::{Ref, Standing};
@@ -91,6 +91,8 @@ pub(crate) struct Shared {
     pages: Budget,
     /// Who is told of changes. *RCU; replaced under `observing`.*
     observers: RcuCell<Vec<(ObserverId, Arc<dyn Observer>)>>,
+    /// There are any: without, nobody looks at the list. *Atomic (observed); written under `observing`.*
+    is_observed: AtomicBool,
     /// Held while the list of observers is replaced.
     observing: CachePadded<Mutex<()>>,
 }
@@ -130,6 +132,7 @@ impl Superblock {
             opens: OpenCounts::new(),
             pages: Budget::new(pages, 0),
             observers: RcuCell::new(rcu::domain(), Vec::new()),
+            is_observed: AtomicBool::new(false),
             observing: CachePadded::new(Mutex::with_class(&SUPERBLOCK_OBSERVERS, ())),
         });
         name_fields!(
@@ -248,18 +251,27 @@ impl Shared {
         let _alone = self.observing.lock();
         let mut observers = self.observers.load(&self.observers.read()).clone();
         change(&mut observers);
+        let is_observed = !observers.is_empty();
         self.observers.replace(observers);
+        // Release(observed): the list; pairs with Acquire(observed) in notify().
+        self.is_observed.store(is_observed, Ordering::Release);
     }
 
     /// Calls `tell` for each observer but the one on whose behalf the change was made.
+    #[inline]
     pub(crate) fn notify(&self, cred: &Cred, tell: impl Fn(&dyn Observer)) {
+        // Acquire(observed): the list; pairs with Release(observed) in change_observers().
+        if self.is_observed.load(Ordering::Acquire) {
+            self.notify_all(cred, tell);
+        }
+    }
+
+    #[inline(never)]
+    fn notify_all(&self, cred: &Cred, tell: impl Fn(&dyn Observer)) {
         let told: Vec<_> = {
             let section = self.observers.read();
-            let observers = self.observers.load(&section);
-            if observers.is_empty() {
-                return;
-            }
-            observers
+            self.observers
+                .load(&section)
                 .iter()
                 .filter(|(id, _)| cred.via != Some(*id))
                 .map(|(_, observer)| observer.clone())

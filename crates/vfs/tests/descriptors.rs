@@ -1,9 +1,10 @@
 //! Descriptors and mounts used by several threads: numbers, ends of descriptions, and who is busy.
 
+use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::thread;
 use sluice_vfs::{
     Cancel, Cred, Errno, Fd, FileLock, FlockOperation, Fs, LockType, MountFlags, OpenFlags, Options, Process,
-    Superblock, UmountFlags,
+    Superblock, UmountFlags, Whence,
 };
 
 fn root() -> Process {
@@ -44,6 +45,71 @@ fn numbers_are_the_lowest_again_after_threads_opened_and_closed_at_random() {
         process.close(Fd(number)).unwrap();
     }
     assert_eq!([(); 4].map(|()| open(&process).0), [7, 30, 41, 50]);
+}
+
+#[test]
+fn a_call_on_a_descriptor_that_others_close_and_open_finds_a_whole_file_or_none() {
+    let process = root();
+    let ino = process.stat("/f").unwrap().ino;
+    process.truncate("/f", 100).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let (fd, mut buf) = (Fd(0), [1; 10]);
+                while !done.load(Ordering::Relaxed) {
+                    let found = [
+                        process.fstat(fd).map(|stat| assert_eq!((stat.ino, stat.size), (ino, 100))),
+                        process.lseek(fd, 5, Whence::Set).map(|at| assert_eq!(at, 5)),
+                        process.lseek(fd, 0, Whence::End).map(|at| assert_eq!(at, 100)),
+                        process.pread(fd, &mut buf, 0).map(|read| assert_eq!((read, buf), (10, [0; 10]))),
+                        process.fcntl_getfl(fd).map(|flags| assert_eq!(flags, OpenFlags::RDWR)),
+                        process.fsync(fd),
+                    ];
+                    assert!(found.iter().all(|found| matches!(found, Ok(()) | Err(Errno::EBADF))));
+                }
+            });
+        }
+        for round in 0..20_000 {
+            assert_eq!(open(&process), Fd(0));
+            process.close(Fd(0)).unwrap();
+            if round % 1_000 == 0 {
+                // Looks for everything that has lost its last user.
+                process.statfs("/").unwrap();
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_call_that_finds_others_at_work_on_its_file_waits_for_them() {
+    let process = root();
+    let fd = open(&process);
+    process.pwrite(fd, &[7; 5000], 0).unwrap();
+    let done = AtomicBool::new(false);
+    let works: [&(dyn Fn() -> Result<(), Errno> + Sync); 3] = [
+        &|| process.fchmod(fd, 0o600).and_then(|()| process.fchmod(fd, 0o644)),
+        &|| process.ftruncate(fd, 4097).and_then(|()| process.pwrite(fd, &[7; 5000], 0).map(drop)),
+        &|| process.read(fd, &mut [0; 64]).and_then(|_| process.lseek(fd, 0, Whence::Set).map(drop)),
+    ];
+    thread::scope(|scope| {
+        for work in works {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    work().unwrap();
+                }
+            });
+        }
+        for _ in 0..20_000 {
+            process.fstat(fd).unwrap();
+            process.lseek(fd, 8, Whence::Cur).unwrap();
+            let mut buf = [0; 5000];
+            let read = process.pread(fd, &mut buf, 0).unwrap();
+            assert!(read >= 4097 && buf[..read].iter().all(|byte| *byte == 7));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

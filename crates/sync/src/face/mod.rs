@@ -72,6 +72,8 @@ pub enum Mutant {
     EraOfTheStamp,
     /// The owner of an owner lock announces itself and goes on without the light barrier.
     OwnerWithoutBarrier,
+    /// Who visits an owner lock does not wait until the owner holds it no more.
+    VisitedWhileHeld,
     /// A sequence lock's reader looks at the sequence again without the fence after its loads.
     RetryWithoutFence,
     /// A reference count that dies reads a CPU's count first and closes it then.
@@ -92,6 +94,10 @@ pub enum Mutant {
     CancelledUsesForgotten,
     /// A scalable reference's cache keeps what it counted although the global count is 0.
     KeptAtZero,
+    /// A scalable reference's cache is flushed by its owner while it borrows.
+    FlushedWhileHeld,
+    /// Who borrows holds a cache that does not take part in flushes, and that nobody waits for.
+    BorrowedUnlisted,
     /// The short form of a value is given back without publishing what was done to it.
     ShortWithoutRelease,
     /// An object is let go by who looked whether it is held, and then marks it.

@@ -54,7 +54,7 @@ impl<T: Default> SlotTable<T> {
 
     /// As [`get`](Self::get), if `slot` is one of the lowest and there are values of them.
     #[inline]
-    pub(crate) fn near(&self, slot: u32) -> Option<&T> {
+    fn near(&self, slot: u32) -> Option<&T> {
         self.whole[0].get()?.get(slot as usize)
     }
 
@@ -127,16 +127,6 @@ impl<T: Default> SlotTable<T> {
     /// The value of `slot`.
     pub fn get(&self, slot: u32) -> &T {
         &self.values[slot as usize]
-    }
-
-    /// As [`get`](Self::get), if there is such a slot.
-    pub(crate) fn near(&self, slot: u32) -> Option<&T> {
-        self.values.get(slot as usize)
-    }
-
-    /// The value of `slot`, if there is such a slot.
-    pub(crate) fn peek(&self, slot: u32) -> Option<&T> {
-        self.near(slot)
     }
 
     /// Every value.

@@ -218,13 +218,10 @@ impl<T: Object> Garbage<T> {
         }
         drop(std::mem::take(&mut entries.0));
     }
-}
 
-impl<T: Object> Drop for Garbage<T> {
-    fn drop(&mut self) {
-        if self.0.is_empty() {
-            return;
-        }
+    /// Lets what is there be freed.
+    #[inline(never)]
+    fn let_go(&mut self) {
         let garbage = Garbage(std::mem::take(&mut self.0), PhantomData::<Arc<T>>);
         if garbage.0.len() >= GARBAGE_MIN && !domain().is_reading() {
             domain().synchronize();
@@ -237,6 +234,15 @@ impl<T: Object> Drop for Garbage<T> {
                 // SAFETY: runs after a grace period.
                 unsafe { garbage.free() }
             });
+        }
+    }
+}
+
+impl<T: Object> Drop for Garbage<T> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.0.is_empty() {
+            self.let_go();
         }
     }
 }

@@ -81,7 +81,8 @@ pub(super) struct Cache {
     reviews: VecDeque<(Epoch, Object)>,
     /// Whose reviews begin with the next flush.
     to_review: Vec<Object>,
-    /// How often something may be counted before the owner flushes it; below 0 when that is late.
+    /// How often something may be counted or borrowed before the owner flushes it; below 0 when that is late, and above it only
+    /// while the cache is enlisted.
     turns_left: i32,
     /// How often it was at the last flush by anybody.
     turns_left_at_flush: i32,
@@ -114,7 +115,7 @@ fn spread(object: Object) -> usize {
 
 impl Cache {
     const_new! {
-        fn new() -> Self {
+        pub(super) fn new() -> Self {
             Cache {
                 ways: None,
                 used: Vec::new(),
@@ -164,9 +165,17 @@ impl Cache {
         self.turns_left <= 0
     }
 
+    /// A borrow counts nothing, and makes the flush due as a count does: who only borrows takes part too. False if it is due, or
+    /// the cache is not enlisted.
+    #[inline]
+    pub(super) fn take_turn(&mut self) -> bool {
+        self.turns_left = self.turns_left.wrapping_sub(1);
+        self.turns_left > 0
+    }
+
     /// The opposite of [`enlist`](Self::enlist), after a flush; returns the reviews, which somebody must take over.
     pub(super) fn retire(&mut self) -> VecDeque<(Epoch, Object)> {
-        (self.ways, self.used) = (None, Vec::new());
+        (self.ways, self.used, self.turns_left) = (None, Vec::new(), 0);
         std::mem::take(&mut self.reviews)
     }
 

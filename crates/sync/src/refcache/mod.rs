@@ -51,11 +51,13 @@
 //! # Clients must
 //! - reach a `&Ref` only while it exists: hold another reference, or be in an RCU section inside which the `Ref` was
 //!   reachable from a structure that drops its own only after a grace period;
+//! - not wait for other threads while they borrow what a slot holds, see `slot.rs`;
 //! - not expect a value to be dropped at once: [`settle`] does that, and is not cheap;
 //! - expect `T`'s destructor on any thread that uses references, with none of this module's locks held.
 //!
 //! # Lock order
-//! `known`, then caches in its order. Under these no other lock is taken and no destructor runs.
+//! `known`, then caches in its order. Under these no other lock is taken and no destructor runs. While a thread borrows, which
+//! holds its cache, it may try locks and count, but wait for nobody.
 //!
 //! # Invariants
 //! - R1 references = global count + the sum of all cached counts;
@@ -76,7 +78,7 @@
 //!
 //! # Cost
 //! clone, drop: the own cache's lock (stores to the thread's own line, no read-modify-write) and its way. Nothing of
-//! the object is read or written. A flush: one load for each object counted, one read-modify-write for each whose count is
+//! the object is read or written. A borrow: the same lock alone. A flush: one load for each object counted, one read-modify-write for each whose count is
 //! neither 0 nor kept, and one of what all flushes count down. A visit to laggards: one membarrier(2). An object's memory
 //! is a block (`blocks.rs`). Memory: 16 bytes for an object, 19 KiB for a thread that counts.
 //!
@@ -88,6 +90,8 @@ mod cache;
 #[allow(unsafe_code)]
 mod object;
 mod rounds;
+mod shard;
+#[allow(unsafe_code)]
 mod slot;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
@@ -216,7 +220,7 @@ fn into_counted<T: Send + Sync + 'static>(this: Ref<T>) -> *mut Counted<T> {
 /// moment: for exact answers (statistics, unmount, looking for leaks), not for every call.
 ///
 /// References that wait for a grace period are not gone yet: flush their RCU domain first. In a destructor of such a
-/// value this does nothing: it would wait for itself, or for another that waits for this one.
+/// value, and while the caller borrows one, this does nothing: it would wait for itself, or for another that waits for this one.
 pub fn settle() {
     world(Host::here()).settle();
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::atomic::{AtomicUsize, Ordering};
-use crate::face::SHRUNK;
+use crate::face::{HOSTS_SHARE, SHRUNK};
 use crate::{Arc, Mutex, thread};
 
 /// Counts its end.
@@ -98,6 +98,75 @@ fn references_hop_between_threads_while_epochs_pass() {
     assert_eq!(ended(&ends), 0);
     drop(place);
     assert_eq!(ended(&ends), 1);
+}
+
+#[test]
+fn what_is_borrowed_from_a_slot_lives_while_it_is_taken_out_and_much_is_counted() {
+    let (first, ends) = noted();
+    let (slot, other) = (RefSlot::new(), Ref::new(()));
+    assert!(slot.borrow(|found| found.is_none()));
+    assert!(slot.fill(first).is_ok());
+    let while_borrowed = slot.borrow(|found| {
+        drop(slot.replace(None));
+        // More than several epochs take.
+        (0..if SHRUNK { 50 } else { 20_000 }).for_each(|_| drop(other.clone()));
+        assert!(slot.borrow(|found| found.is_none()));
+        settle();
+        found.map(|found| found.0.load(Ordering::Relaxed))
+    });
+    assert_eq!((while_borrowed, ended(&ends)), (Some(0), 1));
+}
+
+#[test]
+fn who_panics_while_he_borrows_keeps_nobody_waiting() {
+    let (first, ends) = noted();
+    let slot = RefSlot::new();
+    assert!(slot.fill(first).is_ok());
+    let panics = || slot.borrow(|found| assert!(found.is_none(), "as the test wants it"));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+    drop(slot);
+    thread::scope(|scope| _ = scope.spawn(settle));
+    assert_eq!(ended(&ends), 1);
+}
+
+#[test]
+fn what_is_borrowed_lives_though_others_replace_it_all_the_time() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let rounds = if SHRUNK { 50 } else { 200_000 };
+    let (slot, ends) = (RefSlot::new(), Arc::new(AtomicUsize::new(0)));
+    /// Tells by its value whether it lives.
+    struct Living(AtomicUsize, Arc<AtomicUsize>);
+    impl Drop for Living {
+        fn drop(&mut self) {
+            self.0.store(0, Ordering::Relaxed);
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let living = || Some(Ref::new(Living(AtomicUsize::new(7), ends.clone())));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..rounds {
+                drop(slot.replace(living()));
+                if round % 1_000 == 0 {
+                    settle();
+                }
+            }
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..rounds {
+                    slot.borrow(|found| {
+                        let Some(Living(alive, _)) = found else { return };
+                        assert_eq!((alive.load(Ordering::Relaxed), alive.load(Ordering::Relaxed)), (7, 7));
+                    });
+                }
+            });
+        }
+    });
+    drop(slot);
+    assert_eq!(ended(&ends), rounds);
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Worlds: the caches that count one set of objects, and the epochs in which all of them are flushed.
 
-use super::Stay;
 use super::cache::{Cache, Keepers, turns};
 use super::object::Object;
 use super::rounds::{Epoch, Round, Rounds};
+use super::shard::{Freeing, Shard, Shards};
+use super::{Passing, Stay};
 use crate::Mutex;
-use crate::face::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::face::{CachePadded, Host, PerHost, SHRUNK, SlotTable, const_new, global, thread};
-use crate::owner_lock::{Inside, OwnerLock};
+use crate::face::atomic::{AtomicBool, Ordering};
+use crate::face::{CachePadded, Host, Mutant, PerHost, SHRUNK, const_new, global, seeded, thread};
+use crate::owner_lock::{Held, Inside, OwnerLock};
 use std::collections::VecDeque;
 use std::vec::Drain;
 
@@ -15,36 +16,10 @@ use std::vec::Drain;
 /// also flush together, and meet at the objects that all of them count.
 const TURNS_APART: u32 = if SHRUNK { 0 } else { 797 };
 
-/// In place of an epoch: the cache does not take part.
-const RETIRED: u32 = u32::MAX;
-
-/// What one thread writes.
-struct Shard {
-    /// Others visit it to flush for an idle thread, or to know all counts. Taken by [`World::own`] only.
-    cache: OwnerLock<Cache>,
-    /// The epoch in which the cache was last flushed, or [`RETIRED`]. *written under the lock of `cache`; read by those
-    /// who look for laggards (hint)*
-    flushed: AtomicU32,
-    /// The owner is freeing objects: it must not begin to free others inside their destructors, and who settles
-    /// waits for it. *atomic (freed); set under the lock of `cache`, cleared without, so that who waits for it can
-    /// look without being in its way*
-    freeing: AtomicBool,
-}
-
-impl Default for Shard {
-    fn default() -> Self {
-        Shard {
-            cache: OwnerLock::default(),
-            flushed: AtomicU32::new(RETIRED),
-            freeing: AtomicBool::new(false),
-        }
-    }
-}
-
 /// All caches that may hold counts of an object.
 pub(super) struct World {
-    /// By thread slot. *each protected by its lock*
-    shards: SlotTable<CachePadded<Shard>>,
+    /// *each protected by its lock*
+    shards: Shards,
     /// Of the caches that take part.
     rounds: CachePadded<Rounds>,
     /// The slots of all caches that ever took part. A cache takes part for the first time after it is noted here, so who
@@ -52,37 +27,6 @@ pub(super) struct World {
     known: Mutex<Vec<u32>>,
     /// Who holds `known` waits for owners that are counting. *written under `known`; read by who joins (hint)*
     waiting: CachePadded<AtomicBool>,
-}
-
-impl Shard {
-    /// Whether the cache takes part and was last flushed in `epoch`. Exact under its lock.
-    fn was_flushed_in(&self, epoch: Epoch) -> bool {
-        // Relaxed: written under the lock, or a hint.
-        self.flushed.load(Ordering::Relaxed) == epoch.word()
-    }
-
-    /// Notes in which epoch the cache was flushed; in none if it takes part no more. The caller has locked it.
-    fn set_flushed(&self, epoch: Option<Epoch>) {
-        // Relaxed: published by the lock.
-        self.flushed.store(epoch.map_or(RETIRED, Epoch::word), Ordering::Relaxed);
-    }
-
-    /// Whether the owner is freeing objects.
-    fn is_freeing(&self) -> bool {
-        // Acquire(freed): what the destructors did; pairs with Release(freed) where Freeing ends.
-        self.freeing.load(Ordering::Acquire)
-    }
-}
-
-/// The owner of the shard is freeing objects, until this is dropped: also when a destructor panics, or others would
-/// wait for ever.
-struct Freeing<'a>(&'a Shard);
-
-impl Drop for Freeing<'_> {
-    fn drop(&mut self) {
-        // Release(freed): pairs with Acquire(freed) in is_freeing().
-        self.0.freeing.store(false, Ordering::Release);
-    }
 }
 
 global! {
@@ -99,7 +43,7 @@ impl World {
     const_new! {
         fn new() -> Self {
             World {
-                shards: SlotTable::new(),
+                shards: Shards::new(),
                 rounds: CachePadded::new(Rounds::new()),
                 known: Mutex::new(Vec::new()),
                 waiting: CachePadded::new(AtomicBool::new(false)),
@@ -187,6 +131,56 @@ impl World {
         }
     }
 
+    /// Keeps the calling thread's cache, which takes part, from being flushed until the result is dropped. The thread may
+    /// count meanwhile, and do this again.
+    #[inline]
+    pub(super) fn hold(&self) -> Held<'_, Cache> {
+        match self.shards.near(thread::ready_slot()).and_then(|shard| self.try_hold(shard)) {
+            Some(held) => held,
+            None => self.hold_far(),
+        }
+    }
+
+    /// As [`hold`](Self::hold), of one of many threads, and of any at times.
+    #[inline(never)]
+    fn hold_far(&self) -> Held<'_, Cache> {
+        let far = self.shards.peek(thread::ready_slot()).and_then(|shard| self.try_hold(shard));
+        far.unwrap_or_else(|| self.hold_slowly())
+    }
+
+    /// Holds the cache of `shard`, that of the calling thread, whose slot is ready; not if it is visited, not enlisted or to be
+    /// flushed.
+    #[inline]
+    fn try_hold<'a>(&self, shard: &'a Shard) -> Option<Held<'a, Cache>> {
+        // SAFETY: as in own(), and the slot is ready. Whatever is taken of the lock meanwhile is dropped before the call
+        // returns that took it, and who is given the result drops it in the call that asked for it.
+        let mut held = unsafe { shard.cache.try_hold() }?;
+        // SAFETY: we are not inside, and nobody keeps what he gets so.
+        unsafe { held.value() }.take_turn().then_some(held)
+    }
+
+    /// As [`hold`](Self::hold), whatever the cache is.
+    #[cold]
+    #[inline(never)]
+    fn hold_slowly(&self) -> Held<'_, Cache> {
+        let shard = self.shard();
+        if !seeded(Mutant::BorrowedUnlisted) {
+            // Lets it take part, and flushes it if that is due.
+            self.count_slowly::<Passing>(0, || None);
+        }
+        let mut cache = self.own(shard);
+        if !cache.is_enlisted() && !seeded(Mutant::BorrowedUnlisted) {
+            // Somebody has retired it since.
+            drop(cache);
+            cache = self.enlist(shard);
+        }
+        cache.take_turn();
+        // SAFETY: as in try_hold(), and we are inside.
+        let held = unsafe { shard.cache.hold() };
+        drop(cache);
+        held
+    }
+
     /// What the calling thread writes.
     #[inline]
     fn shard(&self) -> &Shard {
@@ -198,7 +192,7 @@ impl World {
     fn own<'a>(&self, shard: &'a Shard) -> Inside<'a, Cache> {
         // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. All
         // calls are in this file, and none is made while an earlier one's guard is there: under it nothing runs but
-        // what `Cache` does.
+        // what `Cache` does, and the load of a slot.
         unsafe { shard.cache.lock() }
     }
 
@@ -241,8 +235,11 @@ impl World {
     /// Flushes the calling thread's cache, helps the epoch to its end, and frees what is found dead.
     #[cold]
     fn maintain(&self, shard: &Shard) {
-        // Relaxed: our own.
-        if shard.freeing.load(Ordering::Relaxed) {
+        // Relaxed: our own. While it is held, a flush would let what is borrowed die, and others may wait for us. The next to
+        // count does it.
+        if shard.freeing.load(Ordering::Relaxed)
+            || (shard.cache.is_held() && !seeded(Mutant::FlushedWhileHeld))
+        {
             return;
         }
         let mut cache = self.own(shard);
@@ -287,7 +284,7 @@ impl World {
             return;
         }
         let before = epoch.previous();
-        let shards = known.iter().map(|slot| &**self.shards.get(*slot));
+        let shards = known.iter().map(|slot| self.shards.get(*slot));
         let laggards: Vec<_> = shards.filter(|shard| shard.was_flushed_in(before)).collect();
         if laggards.is_empty() {
             return;
@@ -340,7 +337,7 @@ impl World {
     pub(super) fn settle(&self) {
         let slot = thread::slot();
         let own = self.shards.get(slot);
-        if self.is_freeing() {
+        if self.is_freeing() || own.cache.is_held() {
             return;
         }
         let enlisted = self.own(own).is_enlisted();
@@ -437,6 +434,30 @@ mod tests {
             steps.wait();
             assert_eq!(waited_for(), 2, "it counts again");
         });
+    }
+
+    #[test]
+    fn a_thread_that_only_borrows_takes_part() {
+        let (world, shared, steps) = (World::new(), Ref::new(()), Barrier::new(2));
+        let rounds = 4 * (PATIENCE + 2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..rounds {
+                    drop(world.hold());
+                    steps.wait();
+                    steps.wait();
+                }
+            });
+            for _ in 0..rounds {
+                steps.wait();
+                (0..TURNS).for_each(|_| world.count::<Passing>(object(&shared), 0));
+                assert_eq!(world.rounds.now().members(), 2);
+                steps.wait();
+            }
+        });
+        // By now its owner has not come for long.
+        (0..2 * (PATIENCE + 2) * TURNS).for_each(|_| world.count::<Passing>(object(&shared), 0));
+        assert_eq!(world.rounds.now().members(), 1);
     }
 
     #[test]

@@ -48,8 +48,19 @@ impl FileData {
 }
 
 impl Drop for Change<'_> {
+    #[inline]
     fn drop(&mut self) {
-        let Some(Rearranging { layout, pages }) = self.rearranging.take() else { return };
+        if let Some(rearranging) = self.rearranging.take() {
+            self.end(rearranging);
+        }
+    }
+}
+
+impl Change<'_> {
+    /// Nothing is rearranged any more: the layout is even again, and the whole pages are settled.
+    #[inline(never)]
+    fn end(&self, rearranging: Rearranging<'_>) {
+        let Rearranging { layout, pages } = rearranging;
         drop(layout);
         let whole = pages.start..pages.end.min(self.file.size() / PAGE);
         for (_, page) in data_pages(self.writer.slots(), whole) {
@@ -58,9 +69,7 @@ impl Drop for Change<'_> {
             page.settle(!frozen);
         }
     }
-}
 
-impl Change<'_> {
     /// Reserves `pages` pages and counts them as the file's.
     pub(super) fn reserve(&self, pages: u64) -> Result<(), Errno> {
         reserve(self.space, pages)?;

@@ -24,7 +24,7 @@ impl FileData {
     /// at the end of the file. Holes read as zeros.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
         for attempt in 0..TRIES {
-            if let Some(len) = self.read_unlocked(offset, buf) {
+            if let Some(len) = self.read_at_once(offset, buf) {
                 return len;
             }
             hint::pause(1 << attempt);
@@ -32,16 +32,22 @@ impl FileData {
         self.read_locked(offset, buf)
     }
 
-    /// Reads, unless somebody changes meanwhile what the read relies on.
-    fn read_unlocked(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
+    /// As [`read`](Self::read), unless somebody changes meanwhile what the read relies on. Waits for nobody.
+    pub(crate) fn read_at_once(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
         let guard = domain().read();
         if self.take_of_one(&guard, offset, buf) {
             return Some(buf.len());
         }
+        self.read_pages_at_once(&guard, offset, buf)
+    }
+
+    /// As [`read_at_once`](Self::read_at_once), of what is not in one settled page.
+    #[inline(never)]
+    fn read_pages_at_once(&self, guard: &Guard<'_>, offset: u64, buf: &mut [u8]) -> Option<usize> {
         if !buf.is_empty()
             && let Some(end) = offset.checked_add(buf.len() as u64)
-            && self.may_be_settled(&guard, end)
-            && with_seen(&(offset..end), |seen| self.take(&guard, offset, buf, seen, true)).is_some()
+            && self.may_be_settled(guard, end)
+            && with_seen(&(offset..end), |seen| self.take(guard, offset, buf, seen, true)).is_some()
         {
             return Some(buf.len());
         }
@@ -53,7 +59,7 @@ impl FileData {
         }
         let cut = len < buf.len() as u64;
         let piece = &mut buf[..len as usize];
-        with_seen(&(offset..offset + len), |seen| self.take(&guard, offset, piece, seen, false))?;
+        with_seen(&(offset..offset + len), |seen| self.take(guard, offset, piece, seen, false))?;
         // The layout last: what was compared was so while it stood still.
         let valid = !self.layout.retry(layout) && (!cut || self.size() == size);
         valid.then_some(len as usize)

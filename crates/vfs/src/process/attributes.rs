@@ -29,7 +29,7 @@ impl Process {
     /// # Errors
     /// `EBADF`.
     pub fn fstat(&self, fd: Fd) -> Result<Stat, Errno> {
-        Ok(self.file(fd)?.inode().stat())
+        self.use_file(fd, |file| file.inode().stat_at_once(), |file| Ok(file.inode().stat()))
     }
 
     /// As [`stat`](Self::stat) or, with `SYMLINK_NOFOLLOW`, [`lstat`](Self::lstat), relative to `dir`; with

@@ -37,6 +37,7 @@ const FD_LIMIT: u32 = 1 << 20;
 const FIRST: u32 = 8;
 /// How many slots in use an `open` passes before it raises the hint.
 const PASSED_MAX: u32 = 8;
+const _: () = assert!(FIRST <= PASSED_MAX + 1, "of the first slots too few are passed to raise the hint");
 
 /// What each descriptor of a process points to.
 pub(crate) struct FdTable {
@@ -109,6 +110,17 @@ impl FdTable {
         self.known_slot(fd)?.file.load().ok_or(Errno::EBADF)
     }
 
+    /// Calls `look` with the open file of `fd`, which is borrowed and not counted: it must be over soon, and wait for nobody,
+    /// see [`RefSlot::borrow`].
+    #[inline]
+    pub(super) fn borrow<R>(
+        &self,
+        fd: Fd,
+        look: impl FnOnce(&OpenFile) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        self.known_slot(fd)?.file.borrow(|file| look(file.ok_or(Errno::EBADF)?))
+    }
+
     /// Whether `fd` is a descriptor for `file`.
     pub(super) fn holds(&self, fd: Fd, file: &Ref<OpenFile>) -> bool {
         self.known_slot(fd).is_ok_and(|slot| slot.file.holds(file))
@@ -124,7 +136,8 @@ impl FdTable {
     /// # Errors
     /// `EBADF`.
     fn known_slot(&self, fd: Fd) -> Result<&Slot, Errno> {
-        let number = u32::try_from(fd.0).map_err(|_| Errno::EBADF)?;
+        // What is negative is past all slots.
+        let number = fd.0.cast_unsigned();
         let further = || self.further.get()?.peek(number - FIRST);
         self.first.get(number as usize).or_else(further).map(|slot| &**slot).ok_or(Errno::EBADF)
     }
@@ -134,24 +147,22 @@ impl FdTable {
         // SeqCst(hint): pairs with remove() and raise().
         let lowest = self.lowest.load(Ordering::SeqCst);
         let from = least.max(lowest);
-        let mut file = file;
-        for number in from..FD_LIMIT {
-            let slot = self.slot(number);
-            if !slot.file.is_empty() {
-                continue;
+        // Most processes have few files open. The hint is not raised for these.
+        let first = (from..).zip(self.first.get(from as usize..).unwrap_or_default());
+        let file = match fill_one_of(first.map(|(number, slot)| (number, &**slot)), file) {
+            Ok((number, slot)) => {
+                slot.set_close_on_exec(close_on_exec);
+                return Ok(Fd(number.cast_signed()));
             }
-            match slot.file.fill(file) {
-                Ok(()) => {
-                    slot.set_close_on_exec(close_on_exec);
-                    if from == lowest && number - from > PASSED_MAX {
-                        self.raise(lowest, number);
-                    }
-                    return Ok(Fd(number.cast_signed()));
-                }
-                Err(back) => file = back,
-            }
+            Err(file) => file,
+        };
+        let further = (from.max(FIRST)..FD_LIMIT).map(|number| (number, self.slot(number)));
+        let (number, slot) = fill_one_of(further, file)?;
+        slot.set_close_on_exec(close_on_exec);
+        if from == lowest && number - from > PASSED_MAX {
+            self.raise(lowest, number);
         }
-        Err(file)
+        Ok(Fd(number.cast_signed()))
     }
 
     /// Raises the hint from `from` to `to`, between which no free slot was seen.
@@ -183,6 +194,25 @@ impl FdTable {
     pub(super) fn take_all(&self) -> impl Iterator<Item = Ref<OpenFile>> {
         self.in_use().filter_map(|(_, slot)| slot.file.replace(None))
     }
+}
+
+/// Puts `file` into the first of `slots` that is free, and returns that one. Gives it back if none is.
+#[inline]
+fn fill_one_of<'s>(
+    slots: impl Iterator<Item = (u32, &'s Slot)>,
+    file: Ref<OpenFile>,
+) -> Result<(u32, &'s Slot), Ref<OpenFile>> {
+    let mut file = file;
+    for (number, slot) in slots {
+        if !slot.file.is_empty() {
+            continue;
+        }
+        match slot.file.fill(file) {
+            Ok(()) => return Ok((number, slot)),
+            Err(back) => file = back,
+        }
+    }
+    Err(file)
 }
 
 impl Slot {
@@ -281,7 +311,7 @@ impl Process {
     /// # Errors
     /// `EBADF`.
     pub fn fcntl_getfl(&self, fd: Fd) -> Result<OpenFlags, Errno> {
-        Ok(self.file(fd)?.flags())
+        self.borrow(fd, |file| Ok(file.flags()))
     }
 
     /// Sets the status flags `APPEND`, `NONBLOCK`, `DIRECT` and `NOATIME` as in `flags` (`F_SETFL`); other
@@ -309,7 +339,7 @@ impl Process {
     /// # Errors
     /// `EBADF`.
     pub fn fcntl_getfd(&self, fd: Fd) -> Result<bool, Errno> {
-        self.file(fd)?;
-        self.descriptors.known_slot(fd).map(Slot::close_on_exec)
+        let slot = self.descriptors.known_slot(fd)?;
+        if slot.file.is_empty() { Err(Errno::EBADF) } else { Ok(slot.close_on_exec()) }
     }
 }

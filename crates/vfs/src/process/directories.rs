@@ -83,7 +83,7 @@ impl Process {
     /// # Errors
     /// `EBADF`, `ENOTDIR`, `EACCES`.
     pub fn fchdir(&self, fd: Fd) -> Result<(), Errno> {
-        let location = self.file(fd)?.location.clone();
+        let location = self.borrow(fd, |file| Ok(file.location.clone()))?;
         self.enter_directory(location)
     }
 

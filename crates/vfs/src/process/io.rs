@@ -1,10 +1,15 @@
 //! Reading, writing and positioning through descriptors.
 
 use super::{Fd, Process, is_regular};
+use crate::cursor::HeldCursor;
+use crate::data::PAGE_SIZE;
 use crate::open_file::OpenFile;
-use crate::{Access, Errno, FILE_SIZE_MAX, FallocateMode, FileType, OpenFlags, Whence};
+use crate::{Access, Errno, FILE_SIZE_MAX, FallocateMode, FileType, Inode, OpenFlags, Whence};
 use sluice_locks::{Breaking, Kind};
 use std::path::Path;
+
+/// A read of at most so many bytes borrows the open file, and keeps others from what they may need of the thread so long.
+const BORROWED_MAX: usize = 4 * PAGE_SIZE;
 
 impl Process {
     /// Reads at the descriptor's position and moves it. Fewer bytes than asked for mean the end of the file.
@@ -21,15 +26,23 @@ impl Process {
     /// As [`read`](Self::read).
     pub fn readv(&self, fd: Fd, bufs: &mut [&mut [u8]]) -> Result<usize, Errno> {
         if nothing_asked(bufs) {
-            return self.file(fd)?.check_readable().map(|()| 0);
+            return self.borrow(fd, |file| file.check_readable().map(|()| 0));
         }
         self.read_moving(fd, bufs)
     }
 
     fn read_moving(&self, fd: Fd, bufs: &mut [&mut [u8]]) -> Result<usize, Errno> {
+        if let [one] = bufs
+            && one.len() <= BORROWED_MAX
+        {
+            let read = self.borrow(fd, |file| read_moving_at_once(file, one));
+            if read != Err(Errno::EAGAIN) {
+                return read;
+            }
+        }
         let file = self.file(fd)?;
         file.check_readable()?;
-        if at_end(&file, bufs)? {
+        if at_end(&file, bufs.iter().map(|buf| buf.len()).sum())? {
             return Ok(0);
         }
         let cursor = file.cursor.hold();
@@ -56,6 +69,15 @@ impl Process {
 
     fn read_at(&self, fd: Fd, bufs: &mut [&mut [u8]], offset: i64, nothing: bool) -> Result<usize, Errno> {
         let offset = u64::try_from(offset).map_err(|_| Errno::EINVAL)?;
+        if let [one] = bufs
+            && one.len() <= BORROWED_MAX
+            && !nothing
+        {
+            let read = self.borrow(fd, |file| read_at_once(file, offset, one));
+            if read != Err(Errno::EAGAIN) {
+                return read;
+            }
+        }
         let file = self.file(fd)?;
         file.check_readable()?;
         if nothing { Ok(0) } else { read_into(&file, offset, bufs) }
@@ -128,31 +150,14 @@ impl Process {
     /// `EBADF`; `EINVAL` (before the start, or past the largest offset); `ENXIO` (`Data` and `Hole` past the
     /// end, or no data left).
     pub fn lseek(&self, fd: Fd, offset: i64, whence: Whence) -> Result<u64, Errno> {
-        let file = self.file(fd)?;
-        file.check_opened()?;
-        let inode = file.inode();
-        let target = |position: u64| {
-            let base = match whence {
-                Whence::Set => 0,
-                Whence::Cur => position,
-                _ if inode.is_dir() => return Err(Errno::EINVAL),
-                Whence::End => inode.size(),
-                Whence::Data => return inode.seek_data(u64::try_from(offset).map_err(|_| Errno::ENXIO)?),
-                Whence::Hole => return inode.seek_hole(u64::try_from(offset).map_err(|_| Errno::ENXIO)?),
-            };
-            base.checked_add_signed(offset).filter(|p| *p <= FILE_SIZE_MAX).ok_or(Errno::EINVAL)
-        };
-        if let Some(position) = file.cursor.at_rest() {
-            let target = target(position);
-            // Nothing moves.
-            if target.is_err() || target == Ok(position) {
-                return target;
-            }
-        }
-        let cursor = file.cursor.hold();
-        let target = target(cursor.position())?;
-        cursor.move_to(target);
-        Ok(target)
+        self.use_file(
+            fd,
+            |file| seek_at_once(file, offset, whence),
+            |file| match seek_in_place(file, offset, whence)? {
+                Some(at) => Ok(at),
+                None => seek_holding(file, &file.cursor.hold(), offset, whence),
+            },
+        )
     }
 
     /// Makes the file at `path` `size` bytes long.
@@ -210,7 +215,7 @@ impl Process {
     /// # Errors
     /// `EBADF`.
     pub fn fsync(&self, fd: Fd) -> Result<(), Errno> {
-        self.file(fd)?.check_opened()
+        self.borrow(fd, OpenFile::check_opened)
     }
 
     /// As [`fsync`](Self::fsync), for data and what is needed to read it.
@@ -305,19 +310,106 @@ fn check_span(offset: u64, len: usize) -> Result<(), Errno> {
     if end.is_some_and(|end| end <= FILE_SIZE_MAX) { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
+/// Where `lseek` would go from `position`.
+///
+/// # Errors
+/// As [`Process::lseek`].
+#[inline]
+fn seek_target(inode: &Inode, position: u64, offset: i64, whence: Whence) -> Result<u64, Errno> {
+    let base = match whence {
+        Whence::Set => 0,
+        Whence::Cur => position,
+        _ if inode.is_dir() => return Err(Errno::EINVAL),
+        Whence::End => inode.size(),
+        Whence::Data | Whence::Hole => return seek_contents(inode, offset, whence),
+    };
+    base.checked_add_signed(offset).filter(|p| *p <= FILE_SIZE_MAX).ok_or(Errno::EINVAL)
+}
+
+#[inline(never)]
+fn seek_contents(inode: &Inode, offset: i64, whence: Whence) -> Result<u64, Errno> {
+    let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+    if whence == Whence::Data { inode.seek_data(offset) } else { inode.seek_hole(offset) }
+}
+
+/// Seeks if that moves nothing, and nobody is moving the position.
+///
+/// # Errors
+/// As [`Process::lseek`].
+#[inline]
+fn seek_in_place(file: &OpenFile, offset: i64, whence: Whence) -> Result<Option<u64>, Errno> {
+    file.check_opened()?;
+    let Some(position) = file.cursor.at_rest() else { return Ok(None) };
+    let target = seek_target(file.inode(), position, offset, whence)?;
+    Ok((target == position).then_some(target))
+}
+
+/// Seeks, alone.
+///
+/// # Errors
+/// As [`Process::lseek`].
+#[inline]
+fn seek_holding(file: &OpenFile, cursor: &HeldCursor<'_>, offset: i64, whence: Whence) -> Result<u64, Errno> {
+    let target = seek_target(file.inode(), cursor.position(), offset, whence)?;
+    cursor.move_to(target);
+    Ok(target)
+}
+
+/// As [`Process::lseek`].
+///
+/// # Errors
+/// Also `EAGAIN`, if it would have to wait for others.
+#[inline]
+fn seek_at_once(file: &OpenFile, offset: i64, whence: Whence) -> Result<u64, Errno> {
+    if matches!(whence, Whence::Data | Whence::Hole) {
+        return Err(Errno::EAGAIN);
+    }
+    if let Some(at) = seek_in_place(file, offset, whence)? {
+        return Ok(at);
+    }
+    let cursor = file.cursor.try_hold().ok_or(Errno::EAGAIN)?;
+    seek_holding(file, &cursor, offset, whence)
+}
+
+/// As [`Process::read`].
+///
+/// # Errors
+/// Also `EAGAIN`, if it would have to wait for others.
+fn read_moving_at_once(file: &OpenFile, buf: &mut [u8]) -> Result<usize, Errno> {
+    file.check_readable()?;
+    if at_end(file, buf.len())? {
+        return Ok(0);
+    }
+    let cursor = file.cursor.try_hold().ok_or(Errno::EAGAIN)?;
+    let read = read_at_once(file, cursor.position(), buf)?;
+    cursor.move_to(cursor.position() + read as u64);
+    Ok(read)
+}
+
+/// As [`Process::pread`].
+///
+/// # Errors
+/// Also `EAGAIN`, if it would have to wait for others.
+#[inline]
+fn read_at_once(file: &OpenFile, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+    file.check_readable()?;
+    check_span(offset, buf.len())?;
+    file.inode().read_at_once(offset, buf, file.updates_atime())
+}
+
 /// Whether a read at the position, which nobody is moving, finds the end of the file: then it moves nothing either.
 ///
 /// # Errors
 /// As [`Process::read`].
-fn at_end(file: &OpenFile, bufs: &[&mut [u8]]) -> Result<bool, Errno> {
+fn at_end(file: &OpenFile, len: usize) -> Result<bool, Errno> {
     let data = file.inode().data()?;
     let Some(position) = file.cursor.at_rest() else { return Ok(false) };
     // It is still there when that is known: both hold at one moment.
     if !data.ends_by(position) || file.cursor.at_rest() != Some(position) {
         return Ok(false);
     }
-    check_span(position, bufs.iter().map(|buf| buf.len()).sum())?;
-    if file.updates_atime() && !nothing_asked(bufs) {
+    check_span(position, len)?;
+    if file.updates_atime() && len > 0 {
         file.inode().touch_atime();
     }
     Ok(true)

@@ -242,9 +242,16 @@ impl Process {
 
     /// The POSIX rule: any close of a file by a process releases all its range locks there. A descriptor that
     /// only names a place (`PATH`) never opened the file.
+    #[inline]
     pub(super) fn release_posix_locks(&self, file: &OpenFile) {
-        if self.may_own(file, Style::Posix)
-            && let Some(locks) = file.inode().locks_if_any()
+        if self.may_own(file, Style::Posix) {
+            self.release_noted_locks(file);
+        }
+    }
+
+    #[inline(never)]
+    fn release_noted_locks(&self, file: &OpenFile) {
+        if let Some(locks) = file.inode().locks_if_any()
             && file.check_opened().is_ok()
         {
             locks.release_owner_noting(Owner::Process(self.id), || self.lock_notes.forget(file.inode()));

@@ -218,7 +218,7 @@ impl Process {
             if dir == Fd::CWD {
                 return Ok(self.working_directory());
             }
-            return Ok(self.file(dir)?.location.clone());
+            return self.borrow(dir, |file| Ok(file.location.clone()));
         }
         self.resolve(dir, path, !flags.contains(AtFlags::SYMLINK_NOFOLLOW))
     }
@@ -236,14 +236,50 @@ impl Process {
         self.descriptors.get(fd)
     }
 
+    /// As [`file`](Self::file), for a look that is over soon and waits for nobody: what it returns.
+    ///
+    /// # Errors
+    /// `EBADF`, and those of `look`.
+    #[inline]
+    fn borrow<R>(&self, fd: Fd, look: impl FnOnce(&OpenFile) -> Result<R, Errno>) -> Result<R, Errno> {
+        self.descriptors.borrow(fd, look)
+    }
+
+    /// What `at_once` makes of the open file of `fd`, which is borrowed as for [`borrow`](Self::borrow); where it says `EAGAIN`,
+    /// as it would have to wait for others, what `waiting` does with a reference.
+    ///
+    /// # Errors
+    /// `EBADF`, and those of both but for `EAGAIN`.
+    #[inline]
+    fn use_file<R>(
+        &self,
+        fd: Fd,
+        at_once: impl FnOnce(&OpenFile) -> Result<R, Errno>,
+        waiting: impl FnOnce(&OpenFile) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let done = self.borrow(fd, at_once);
+        if matches!(done, Err(Errno::EAGAIN)) { self.use_file_waiting(fd, waiting) } else { done }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn use_file_waiting<R>(
+        &self,
+        fd: Fd,
+        waiting: impl FnOnce(&OpenFile) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        waiting(&*self.file(fd)?)
+    }
+
     /// What descriptor `fd` is open on.
     ///
     /// # Errors
     /// `EBADF`, also for a descriptor that only names a place.
     fn opened_location(&self, fd: Fd) -> Result<Location, Errno> {
-        let file = self.file(fd)?;
-        file.check_opened()?;
-        Ok(file.location.clone())
+        self.borrow(fd, |file| {
+            file.check_opened()?;
+            Ok(file.location.clone())
+        })
     }
 }
 

@@ -134,7 +134,7 @@ impl Process {
             if !old.as_ref().as_os_str().is_empty() {
                 check_path(path_bytes(old.as_ref()))?;
             }
-            let opened_by_us = self.file(old_dir)?.login == self.login;
+            let opened_by_us = self.borrow(old_dir, |file| Ok(file.login == self.login))?;
             if !opened_by_us && !self.cred.has(Caps::DAC_READ_SEARCH) {
                 return Err(Errno::ENOENT);
             }

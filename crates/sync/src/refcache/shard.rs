@@ -1,0 +1,134 @@
+//! Shards: what each thread writes when it counts, and where that lies.
+
+use super::cache::Cache;
+use super::rounds::Epoch;
+#[cfg(not(feature = "loom"))]
+use crate::face::SlotTable;
+use crate::face::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::face::{CachePadded, const_new};
+use crate::owner_lock::OwnerLock;
+
+/// How many threads' shards stand in the table itself, where no pointer must be followed to reach them.
+#[cfg(not(feature = "loom"))]
+const NEAR: usize = 32;
+#[cfg(feature = "loom")]
+const NEAR: usize = ::loom::MAX_THREADS;
+
+/// In place of an epoch: the cache does not take part.
+const RETIRED: u32 = u32::MAX;
+
+/// What one thread writes.
+pub(super) struct Shard {
+    /// Others visit it to flush for an idle thread, or to know all counts. The owner takes it in `world.rs` only.
+    pub(super) cache: OwnerLock<Cache>,
+    /// The epoch in which the cache was last flushed, or [`RETIRED`]. *written under the lock of `cache`; read by those
+    /// who look for laggards (hint)*
+    flushed: AtomicU32,
+    /// The owner is freeing objects: it must not begin to free others inside their destructors, and who settles
+    /// waits for it. *atomic (freed); set under the lock of `cache`, cleared without, so that who waits for it can
+    /// look without being in its way*
+    pub(super) freeing: AtomicBool,
+}
+
+/// The shards of all threads, by slot.
+pub(super) struct Shards {
+    /// Those of the lowest slots, which are given out first.
+    near: [CachePadded<Shard>; NEAR],
+    /// Those of the slots from `NEAR` on; the ones below are not used.
+    #[cfg(not(feature = "loom"))]
+    far: SlotTable<CachePadded<Shard>>,
+}
+
+impl Shard {
+    const_new! {
+        fn new() -> Self {
+            let (flushed, freeing) = (AtomicU32::new(RETIRED), AtomicBool::new(false));
+            Shard { cache: OwnerLock::new(Cache::new()), flushed, freeing }
+        }
+    }
+
+    /// Whether the cache takes part and was last flushed in `epoch`. Exact under its lock.
+    pub(super) fn was_flushed_in(&self, epoch: Epoch) -> bool {
+        // Relaxed: written under the lock, or a hint.
+        self.flushed.load(Ordering::Relaxed) == epoch.word()
+    }
+
+    /// Notes in which epoch the cache was flushed; in none if it takes part no more. The caller has locked it.
+    pub(super) fn set_flushed(&self, epoch: Option<Epoch>) {
+        // Relaxed: published by the lock.
+        self.flushed.store(epoch.map_or(RETIRED, Epoch::word), Ordering::Relaxed);
+    }
+
+    /// Whether the owner is freeing objects.
+    pub(super) fn is_freeing(&self) -> bool {
+        // Acquire(freed): what the destructors did; pairs with Release(freed) where Freeing ends.
+        self.freeing.load(Ordering::Acquire)
+    }
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Shard::new()
+    }
+}
+
+impl Shards {
+    #[cfg(not(feature = "loom"))]
+    pub(super) const fn new() -> Self {
+        Shards { near: [const { CachePadded::new(Shard::new()) }; NEAR], far: SlotTable::new() }
+    }
+
+    #[cfg(feature = "loom")]
+    pub(super) fn new() -> Self {
+        Shards { near: Default::default() }
+    }
+
+    /// The shard of `slot`.
+    #[inline]
+    pub(super) fn get(&self, slot: u32) -> &Shard {
+        self.near(slot).unwrap_or_else(|| self.get_far(slot))
+    }
+
+    /// As [`get`](Self::get), if `slot` is one of the lowest.
+    #[inline]
+    pub(super) fn near(&self, slot: u32) -> Option<&Shard> {
+        self.near.get(slot as usize).map(|shard| &**shard)
+    }
+
+    /// As [`get`](Self::get), if there is such a slot, and its shard was asked for before.
+    #[inline]
+    pub(super) fn peek(&self, slot: u32) -> Option<&Shard> {
+        self.near(slot).or_else(|| self.peek_far(slot))
+    }
+
+    #[cfg(not(feature = "loom"))]
+    fn get_far(&self, slot: u32) -> &Shard {
+        self.far.get(slot)
+    }
+
+    #[cfg(not(feature = "loom"))]
+    fn peek_far(&self, slot: u32) -> Option<&Shard> {
+        self.far.peek(slot).map(|shard| &**shard)
+    }
+
+    #[cfg(feature = "loom")]
+    fn get_far(&self, slot: u32) -> &Shard {
+        unreachable!("loom has fewer threads than slot {slot}")
+    }
+
+    #[cfg(feature = "loom")]
+    fn peek_far(&self, _slot: u32) -> Option<&Shard> {
+        None
+    }
+}
+
+/// The owner of the shard is freeing objects, until this is dropped: also when a destructor panics, or others would
+/// wait for ever.
+pub(super) struct Freeing<'a>(pub(super) &'a Shard);
+
+impl Drop for Freeing<'_> {
+    fn drop(&mut self) {
+        // Release(freed): pairs with Acquire(freed) in is_freeing().
+        self.0.freeing.store(false, Ordering::Release);
+    }
+}
