@@ -129,6 +129,11 @@ impl<T: Default> SlotTable<T> {
         &self.values[slot as usize]
     }
 
+    /// The value of `slot`, if there is such a slot.
+    pub(crate) fn peek(&self, slot: u32) -> Option<&T> {
+        self.values.get(slot as usize)
+    }
+
     /// Every value.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.values.iter()
