@@ -27,8 +27,6 @@ fn table(names: &[Name]) -> Arc<NameTable<u64>> {
 fn remember(trails: &Trails<u64>, table: &NameTable<u64>, (hash, name): Name) {
     let section = table.read();
     let key = Key::new(0, name).expect("short");
-    // Makes room.
-    trails.find(&key, &section);
     let mut recorder = Recorder::new(&section);
     if recorder.step(table, hash, name).is_some() {
         trails.note(&key, &recorder);

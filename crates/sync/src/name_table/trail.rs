@@ -131,7 +131,7 @@ impl<V: Clone + Send + Sync + 'static> Trails<V> {
     /// What the calling thread remembers of the path `key`.
     #[inline]
     pub fn find<'g>(&'g self, key: &Key, guard: &'g Guard<'_>) -> Remembered<'g, V> {
-        let Some(own) = self.own() else { return self.begin(guard) };
+        let own = self.own(guard);
         if own.domain != guard.domain_addr() {
             return Remembered::Unknown;
         }
@@ -154,27 +154,32 @@ impl<V: Clone + Send + Sync + 'static> Trails<V> {
         Remembered::Unknown
     }
 
-    /// What the calling thread remembers, if anything.
+    /// What the calling thread, which is in the section `guard`, remembers.
     #[inline]
-    fn own(&self) -> Option<&Own<V>> {
-        self.own.peek(thread::ready_slot())?.get().map(|own| &**own)
+    fn own(&self, guard: &Guard<'_>) -> &Own<V> {
+        match self.own.peek(thread::ready_slot()).and_then(|own| own.get()) {
+            Some(own) => own,
+            None => self.own_slowly(guard),
+        }
     }
 
-    /// Makes room for what the calling thread remembers, unless no barrier keeps the eras of those without slots.
+    /// As [`own`](Self::own), of one who remembers nothing yet, and of all where membarrier(2) does not work.
     #[cold]
-    fn begin(&self, guard: &Guard<'_>) -> Remembered<'_, V> {
-        let slot = thread::slot();
-        if slot == thread::ready_slot() {
-            let own = self.own.get(slot).get_or_init(|| Box::new(Own::new(guard.domain_addr())));
-            name_value(&**own, std::any::type_name::<Own<V>>(), "");
-        }
-        Remembered::Unknown
+    fn own_slowly(&self, guard: &Guard<'_>) -> &Own<V> {
+        self.own.get(thread::slot()).get_or_init(|| {
+            let own = Box::new(Own::new(guard.domain_addr()));
+            name_value(&*own, std::any::type_name::<Own<V>>(), "");
+            own
+        })
     }
 
     /// Remembers where the path `key` led, if all of its steps were recorded.
     pub fn note(&self, key: &Key, recorder: &Recorder<'_, V>) {
-        let own = self.own().filter(|own| own.domain == recorder.guard.domain_addr());
-        let (Some(own), Some(steps)) = (own, recorder.steps.get(..recorder.len)) else { return };
+        let own = self.own(recorder.guard);
+        let Some(steps) = recorder.steps.get(..recorder.len) else { return };
+        if own.domain != recorder.guard.domain_addr() {
+            return;
+        }
         let place = &own.places[key.choose(PLACES)];
         // Relaxed throughout: the thread's own.
         place.era.store(recorder.era.word(), Ordering::Relaxed);
@@ -298,8 +303,6 @@ mod tests {
     /// Looks the name up and remembers it, as a trail of one step.
     fn remember(trails: &Trails<u64>, table: &NameTable<u64>) {
         let section = table.read();
-        // Makes room.
-        trails.find(&key(), &section);
         let mut recorder = Recorder::new(&section);
         assert!(recorder.step(table, HASH, NAME).is_some());
         trails.note(&key(), &recorder);
@@ -337,7 +340,6 @@ mod tests {
             let key = Key::new(0, path).expect("short");
             matches!(trails.find(&key, &section), Remembered::Wanted)
         };
-        is_wanted(b"the first question makes room");
         let places = 20 * PLACES;
         assert!(!(0..places).any(|number| is_wanted(format!("once-{number}").as_bytes())));
         assert!(!is_wanted(NAME));
