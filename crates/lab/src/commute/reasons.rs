@@ -103,6 +103,12 @@ const KNOWN: &[Known] = &[
     },
     Known {
         calls: &["rename"],
+        owner: "sync/src/name_table",
+        field: "",
+        why: "a name that gives way to another says so in its entry, at which who looks it up looks",
+    },
+    Known {
+        calls: &["rename"],
         owner: "Shared",
         field: "rename_lock",
         why: "two directories get other parents: only one at a time, lest one end up below itself",
