@@ -50,7 +50,7 @@
 //! sees his unlink.
 //!
 //! *era*: a period is found to be over by a scan that comes after the move of the epoch to it, as the scanner knows
-//! ([`Domain::announced`]). If the scan does not find a section that has begun, then the section loads the epoch after the scan's
+//! (`announced`). If the scan does not find a section that has begun, then the section loads the epoch after the scan's
 //! barrier or fence (*announce*, *retire*, see `readers.rs`), and finds it moved. Without a barrier the scan finds nobody outside
 //! who has not been in a section of the period: he has loaded that epoch once, and never finds an older one again.
 //!
