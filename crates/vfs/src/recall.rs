@@ -5,7 +5,7 @@
 //! ([`Trails`]). A walk that it remembers asks each directory whether it may be searched, and whether anything is mounted there,
 //! as any walk does, but looks no name up: the entry that was found before says whether it still stands.
 //!
-//! Remembered is what leads on by names alone: not by "..", symbolic links and mounts. A name in the directory where a walk begins
+//! Remembered is what leads on by names alone: not by ".", "..", symbolic links and mounts. A name in the directory where a walk begins
 //! is looked up as fast.
 //!
 //! # Cost
@@ -163,9 +163,8 @@ impl<'a> Namei<'a> {
         let (dir, bytes) = (walk.dir, &walk.path[walk.begin..name.end]);
         let Some(mut recording) = walk.recording.take() else { return self.look_up(dir, bytes, section) };
         let found = match bytes {
-            b"." => dir,
-            // Not by names alone.
-            b".." => return Ok(dir.above(section)),
+            // Not by names alone. Even "." is a look at the directory that it stays in, which must be one that may be searched.
+            b"." | b".." => return self.look_up(dir, bytes, section),
             _ => {
                 let inode = dir.inode.lookup_recorded(bytes, &mut recording.recorder)?;
                 Place { inode, ..dir }.enter(section)

@@ -82,6 +82,19 @@ fn who_may_no_longer_search_a_directory_finds_nothing_in_it() {
 }
 
 #[test]
+fn a_dot_at_the_end_wants_a_directory_that_may_be_searched() {
+    let process = process();
+    let user = process.fork_as(Cred::user(1000, 1000));
+    for path in ["/a/b/c/.", "/a/b/c/./"] {
+        (0..5).for_each(|_| assert!(ino(&user, path).is_ok() && ino(&user, &format!("{path}/file")).is_ok()));
+        process.chmod(DIR, 0o644).expect("the superuser may");
+        assert_eq!(ino(&user, path), Err(Errno::EACCES));
+        assert_eq!(ino(&user, DIR), ino(&process, DIR));
+        process.chmod(DIR, 0o755).expect("the superuser may");
+    }
+}
+
+#[test]
 fn what_is_mounted_over_a_directory_hides_what_is_below_it() {
     let process = process();
     let below = remember(&process, FILE);
