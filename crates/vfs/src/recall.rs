@@ -5,8 +5,7 @@
 //! ([`Trails`]). A walk that it remembers asks each directory whether it may be searched, and whether anything is mounted there,
 //! as any walk does, but looks no name up: the entry that was found before says whether it still stands.
 //!
-//! Remembered is what leads on by names alone: not by ".", "..", symbolic links and mounts. A name in the directory where a walk begins
-//! is looked up as fast.
+//! Remembered is what leads on by names alone: not by ".", "..", symbolic links and mounts.
 //!
 //! # Cost
 //! No store to shared memory. A walk's first miss stores on a line of the thread's own.
@@ -55,19 +54,9 @@ impl<'a> Namei<'a> {
     where
         'a: 'g,
     {
-        let start = self.start(start, path, section);
-        match trails().find(&key(start, path)?, section) {
-            Remembered::Trail(trail) => {
-                let goes_on =
-                    |found: &Place<'_>| path.ends_with(b"/") || (follow && found.inode.is_symlink());
-                self.retrace(trail, start).filter(|found| found.inode.is_dir() || !goes_on(found))
-            }
-            Remembered::Wanted => {
-                self.should_record = dir_len(path) > 1;
-                None
-            }
-            Remembered::Unknown => None,
-        }
+        let found = self.remembered(self.start(start, path, section), path, section)?;
+        let goes_on = path.ends_with(b"/") || (follow && found.inode.is_symlink());
+        (found.inode.is_dir() || !goes_on).then_some(found)
     }
 
     /// The directory and the last component of `path`, from `start` if relative, as [`parent_of`](Self::parent_of), if the thread
@@ -97,8 +86,17 @@ impl<'a> Namei<'a> {
     where
         'a: 'g,
     {
-        match trails().find(&key(start, dirs)?, section) {
-            Remembered::Trail(trail) => self.retrace(trail, start).filter(|dir| dir.inode.is_dir()),
+        self.remembered(start, dirs, section).filter(|dir| dir.inode.is_dir())
+    }
+
+    /// Where the names of `path` lead from `start`, if the thread remembers it. Notes if it should from now on.
+    #[inline]
+    fn remembered<'g>(&mut self, start: Place<'g>, path: &[u8], section: &'g Guard<'_>) -> Option<Place<'g>>
+    where
+        'a: 'g,
+    {
+        match trails().find(&key(start, path)?, section) {
+            Remembered::Trail(trail) => self.retrace(trail, start),
             Remembered::Wanted => {
                 self.should_record = true;
                 None

@@ -269,14 +269,10 @@ impl<'g, V: Clone + Send + Sync + 'static> Recorder<'g, V> {
                 *step = (array, entry);
                 self.len += 1;
             }
-            _ => self.lose(),
+            // What follows does not lead on from here: the trail will not be noted.
+            _ => self.len = STEPS_MAX + 1,
         }
         Some(&entry.value)
-    }
-
-    /// What follows does not lead on from the last step: the trail will not be noted.
-    pub fn lose(&mut self) {
-        self.len = STEPS_MAX + 1;
     }
 }
 
