@@ -13,8 +13,8 @@ use sluice_sync::RwLock;
 use sluice_sync::rwsem::{Pace, RwsemPolicy};
 
 /// Threads, work with the lock, work without it.
-const LOADS: [(usize, u32, u32); 6] =
-    [(2, 0, 0), (2, 0, 100), (2, 100, 100), (2, 1_000, 1_000), (4, 0, 100), (4, 1_000, 1_000)];
+const LOADS: [(usize, u32, u32); 7] =
+    [(2, 0, 0), (2, 0, 100), (2, 100, 100), (2, 300, 300), (2, 1_000, 1_000), (4, 0, 100), (4, 1_000, 1_000)];
 
 /// The policy whose figure number `FIGURE` is `N`.
 struct With<const FIGURE: u32, const N: u32>;
@@ -26,11 +26,12 @@ impl<const FIGURE: u32, const N: u32> RwsemPolicy for With<FIGURE, N> {
         let mut pace = Pace::MEASURED;
         match FIGURE {
             0 => pace.pause_first = N,
-            1 => pace.pause_max = N,
-            2 => pace.looks_alone = N,
-            3 => pace.turns_max = N,
-            4 => pace.turns_in_line = N,
-            5 => pace.turns_queued = N,
+            1 => pace.pause_quiet = N,
+            2 => pace.pause_max = N,
+            3 => pace.turns_alone = N,
+            4 => pace.turns_max = N,
+            5 => pace.turns_in_line = N,
+            6 => pace.turns_queued = N,
             _ => pace.bypass_max = N,
         }
         pace
@@ -83,10 +84,11 @@ fn main() {
         .for_each(|(threads, inside, outside)| print!("{:>16}", format!("{threads}: {inside}/{outside}")));
     println!();
     sweep("pause_first", now.pause_first, rounds, &choices!(0: 1 2 3 4 5 6 7 9 12 16));
-    sweep("pause_max", now.pause_max, rounds, &choices!(1: 9 16 24 32 48 64));
-    sweep("looks_alone", now.looks_alone, rounds, &choices!(2: 0 1 2 3 4 6));
-    sweep("turns_max", now.turns_max, rounds, &choices!(3: 25 50 100 200 400));
-    sweep("turns_in_line", now.turns_in_line, rounds, &choices!(4: 50 100 200 400 800));
-    sweep("turns_queued", now.turns_queued, rounds, &choices!(5: 0 10 20 40 80 160));
-    sweep("bypass_max", now.bypass_max, rounds, &choices!(6: 4 16 64 256));
+    sweep("pause_quiet", now.pause_quiet, rounds, &choices!(1: 1 2 3 4));
+    sweep("pause_max", now.pause_max, rounds, &choices!(2: 9 16 24 32 48 64 128));
+    sweep("turns_alone", now.turns_alone, rounds, &choices!(3: 0 3 9 21 45 93));
+    sweep("turns_max", now.turns_max, rounds, &choices!(4: 25 50 100 200 400));
+    sweep("turns_in_line", now.turns_in_line, rounds, &choices!(5: 50 100 200 400 800));
+    sweep("turns_queued", now.turns_queued, rounds, &choices!(6: 0 10 20 40 80 160));
+    sweep("bypass_max", now.bypass_max, rounds, &choices!(7: 4 16 64 256));
 }

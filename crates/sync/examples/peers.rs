@@ -1,10 +1,11 @@
 //! Measures the sleeping locks against `parking_lot` and the standard library, side by side in one run.
 //!
 //! Prints nanoseconds for a lock and unlock, uncontended and by two threads on one lock, as medians over
-//! interleaved rounds (A B C A B C ...); the ratio of our time to the best peer's, where less is better; and how often a
-//! thread sleeps in a thousand locks. All locks of a round lie at the same place, for what a line costs to hand over
-//! depends on where it lies, by 5 % here. Run it on a quiet machine, or at real-time priority (`chrt -f 1`):
-//! `cargo run --release -p sluice-sync --example peers`.
+//! interleaved rounds (A B C A B C ...); the ratio of our time to the better peer's, where less is better (the median over
+//! the rounds, as the machine is not equally fast in all); and how often a thread sleeps in a thousand locks. All locks
+//! of a round lie at the same place, for what a line costs to hand over depends on where it lies, by 5 % here. Run it on a
+//! quiet machine, or at real-time priority (`chrt -f 1`):
+//! `cargo run --release -p sluice-sync --example peers -- ROUNDS PART`, of the rows in whose names PART stands, or all.
 
 mod contest;
 mod measure;
@@ -67,6 +68,9 @@ fn write(lock: impl Alone, threads: usize, turns: u32, inside: u32, outside: u32
 
 /// Measures the contestants turn about and prints one line.
 fn row(name: &str, rounds: usize, contestants: [&dyn Fn() -> Cost; 3]) {
+    if std::env::args().nth(2).is_some_and(|part| !name.contains(&part)) {
+        return;
+    }
     let mut costs = [const { Vec::new() }; 3];
     for _ in 0..rounds {
         for (contestant, costs) in contestants.iter().zip(&mut costs) {
@@ -77,10 +81,12 @@ fn row(name: &str, rounds: usize, contestants: [&dyn Fn() -> Cost; 3]) {
     }
     let of = |what: fn(&Cost) -> f64| costs.each_ref().map(|costs| median(costs.iter().map(what).collect()));
     let nanos = of(|cost| cost.nanos);
-    let best = nanos[1].min(nanos[2]);
+    let [ours, peers @ ..] = &costs;
+    let to =
+        |peer: &Vec<Cost>| median(ours.iter().zip(peer).map(|(we, they)| we.nanos / they.nanos).collect());
     print!("{name:38}");
     nanos.iter().for_each(|nanos| print!("{nanos:12.1}"));
-    print!("{:10.2}   ", nanos[0] / best);
+    print!("{:10.2}   ", peers.iter().map(to).fold(0.0, f64::max));
     of(|cost| cost.sleeps).iter().for_each(|sleeps| print!("{:10.2}", sleeps * 1000.0));
     println!();
 }

@@ -10,7 +10,7 @@
 //! | 0 | `WAITERS` | whoever unlocks must wake the first waiter |
 //!
 //! Lock: 0 -> owner, by one exchange. Unlock: one subtraction, which tells of waiters. A thread that finds the lock
-//! taken first spins, after a few looks in line ([`SpinnerQueue`]) so that only one spinner looks at the word; when the
+//! taken first spins, after a while in line ([`SpinnerQueue`]) so that only one spinner looks at the word; when the
 //! owner is known to sleep, or a bound is reached, it goes to sleep in the [`WaitQueue`]. Whoever comes by while the lock is
 //! free takes it, ahead of sleepers: waking one takes longer than most critical sections. A first waiter that
 //! was bypassed too often ([`Pace`]) sets `HANDOFF`.
@@ -201,8 +201,14 @@ impl RawMutex {
         match self.take() {
             Ok(()) => Look::Taken,
             Err(word) if word & HANDOFF != 0 => Look::GiveUp,
-            Err(word) if patience.spin(owner_of(word)) == Verdict::Sleep => Look::GiveUp,
-            Err(_) => Look::Again,
+            Err(word) => {
+                // Relaxed: a hint.
+                let unchanged = || self.word.load(Ordering::Relaxed) == word;
+                match patience.spin(owner_of(word), unchanged) {
+                    Verdict::Again => Look::Again,
+                    Verdict::Sleep => Look::GiveUp,
+                }
+            }
         }
     }
 

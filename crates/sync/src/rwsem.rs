@@ -407,7 +407,9 @@ impl<P: RwsemPolicy> RawRwsem<P> {
             return Look::GiveUp;
         }
         if readers == 0 {
-            if patience.spin(writer_of(count)) == Verdict::Sleep {
+            // Relaxed: a hint.
+            let unchanged = || self.count.load(Ordering::Relaxed) == count;
+            if patience.spin(writer_of(count), unchanged) == Verdict::Sleep {
                 return Look::GiveUp;
             }
         } else if place == Place::First && want == Want::Write && count & WRITER_NEXT == 0 {

@@ -7,6 +7,11 @@
 //! costs: then at worst it wastes as much as it could have won (the ski-rental argument: within twice the best).
 //! Readers are counted, not named, so nobody can tell of them either.
 //!
+//! How often to look meanwhile? A look at a lock whose owner is about to lock again takes the line from it; a pause
+//! lets a free lock wait. So one looks ever more rarely, until a look finds that nobody has written the line since the
+//! last ([`hint::is_quiet`]): then the owner is in one long section, looking is free until it lets go, and one looks
+//! all the time. A thread that last found a quiet line makes its first pause short, too.
+//!
 //! Lining up behind other spinners ([`SpinnerQueue`](crate::spinner::SpinnerQueue)) takes the lock's line away from the
 //! owner twice, to come and to go, and the second time the lock is already held meanwhile. So where it is not known that
 //! it pays, a spinner looks a few times before. With two threads nearly all locks are got so.
@@ -21,10 +26,12 @@ use crate::face::{SHRUNK, hint, thread};
 pub struct Pace {
     /// From the first look at the lock to the second.
     pub pause_first: u32,
+    /// The same of a thread that last found the line of a lock quiet.
+    pub pause_quiet: u32,
     /// Between two looks at most.
     pub pause_max: u32,
-    /// How often one looks at the lock before lining up with others who spin for it.
-    pub looks_alone: u32,
+    /// Of spinning for the lock, before lining up with others who do.
+    pub turns_alone: u32,
     /// Of spinning for the lock, before sleeping.
     pub turns_max: u32,
     /// Of waiting to be first of those who spin.
@@ -40,8 +47,9 @@ impl Pace {
     pub const MEASURED: Pace = if SHRUNK {
         Pace {
             pause_first: 1,
+            pause_quiet: 1,
             pause_max: 1,
-            looks_alone: 0,
+            turns_alone: 0,
             turns_max: 1,
             turns_in_line: 1,
             turns_queued: 1,
@@ -52,9 +60,11 @@ impl Pace {
             // Less, and two threads take the lock's line from each other all the time; more, and a section of a third
             // of a microsecond is waited for too long.
             pause_first: 3,
+            pause_quiet: 1,
             pause_max: 128,
-            // Where it is known who runs, the one who looks does so until the lock is free.
-            looks_alone: if thread::KNOWS_WHO_RUNS { 0 } else { 4 },
+            // Four looks, or more at a quiet line. Where it is known who runs, the one who looks does so until the lock is
+            // free.
+            turns_alone: if thread::KNOWS_WHO_RUNS { 0 } else { 45 },
             turns_max: 400,
             turns_in_line: 400,
             turns_queued: 40,
@@ -92,8 +102,14 @@ impl Patience {
         Patience { pace, turns: 0, readers_until: None }
     }
 
-    /// Spins one turn for the lock that `owner` has (none: it is just changing hands).
-    pub(crate) fn spin(&mut self, owner: Option<u32>) -> Verdict {
+    /// Whether it is too early to line up with others.
+    pub(crate) fn is_young(&self) -> bool {
+        self.turns < self.pace.turns_alone
+    }
+
+    /// Spins one turn for the lock that `owner` has (none: it is just changing hands), by the lock's word, of which
+    /// `unchanged` tells whether it still says so.
+    pub(crate) fn spin(&mut self, owner: Option<u32>, unchanged: impl Fn() -> bool) -> Verdict {
         match owner.and_then(thread::running) {
             Some(false) => return Verdict::Sleep,
             // Until the lock's line changes, or the owner stops running.
@@ -103,18 +119,31 @@ impl Patience {
                     return Verdict::Sleep;
                 }
                 // Ever rarer looks: each takes the line away from an owner who may be about to lock again.
-                let pause = (self.turns + self.pace.pause_first).min(self.pace.pause_max);
+                let first = if hint::was_quiet() { self.pace.pause_quiet } else { self.pace.pause_first };
+                let pause = (self.turns + first).min(self.pace.pause_max);
                 self.turns += pause;
                 hint::pause(pause);
+                if hint::is_quiet(&unchanged) {
+                    self.linger(unchanged);
+                }
             }
         }
         Verdict::Again
     }
 
+    /// Looks all the time while the word is `unchanged`, until it is time to line up, or to sleep.
+    fn linger(&mut self, unchanged: impl Fn() -> bool) {
+        let until = if self.is_young() { self.pace.turns_alone } else { self.pace.turns_max };
+        while self.turns < until && unchanged() {
+            self.turns += 1;
+            hint::spin_loop();
+        }
+    }
+
     /// Spins while `owner` names somebody who looks like letting go soon.
     pub(crate) fn outlast(mut self, owner: impl Fn() -> Option<u32>) {
-        while let Some(owner) = owner() {
-            if self.spin(Some(owner)) == Verdict::Sleep {
+        while let Some(now) = owner() {
+            if self.spin(Some(now), || owner() == Some(now)) == Verdict::Sleep {
                 return;
             }
         }
@@ -128,6 +157,8 @@ impl Patience {
             return Verdict::Sleep;
         }
         hint::watch(word, seen, self.pace.pause_max);
+        // The next time in line: of writers only the first there is let in ahead of new readers.
+        self.turns = self.turns.max(self.pace.turns_alone);
         Verdict::Again
     }
 }

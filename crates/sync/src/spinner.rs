@@ -90,7 +90,7 @@ impl SpinnerQueue {
     /// then in line. True if it was taken.
     pub(crate) fn spin(&self, pace: Pace, mut look: impl FnMut(&mut Patience, Place) -> Look) -> bool {
         let mut patience = Patience::new(pace);
-        for _ in 0..pace.looks_alone {
+        while patience.is_young() {
             match look(&mut patience, Place::Alone) {
                 Look::Again => {}
                 end => return end == Look::Taken,

@@ -67,6 +67,18 @@ pub mod hint {
         spin_loop();
     }
 
+    /// Whether the word that `unchanged` looks at is quiet: nobody can tell.
+    #[inline]
+    pub fn is_quiet(_unchanged: impl FnOnce() -> bool) -> bool {
+        false
+    }
+
+    /// What [`is_quiet`] said last.
+    #[inline]
+    pub fn was_quiet() -> bool {
+        false
+    }
+
     /// One turn.
     #[track_caller]
     pub fn watch(_word: &AtomicU64, _seen: u64, _turns: u32) {

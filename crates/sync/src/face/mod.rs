@@ -30,6 +30,9 @@ mod loom;
 mod native;
 #[cfg(not(any(feature = "loom", feature = "sim")))]
 #[allow(unsafe_code)]
+mod quiet;
+#[cfg(not(any(feature = "loom", feature = "sim")))]
+#[allow(unsafe_code)]
 mod rseq;
 #[cfg(all(feature = "sim", not(feature = "loom")))]
 mod sim;

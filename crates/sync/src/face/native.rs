@@ -61,6 +61,8 @@ pub mod words {
 pub mod hint {
     use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
+    pub use super::super::quiet::{is_quiet, was_quiet};
+
     /// Tells the CPU that this is a turn of a waiting loop.
     #[inline]
     pub fn spin_loop() {

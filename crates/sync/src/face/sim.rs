@@ -95,6 +95,18 @@ pub mod hint {
         sluice_machine::pause(turns.into());
     }
 
+    /// Whether the word that `unchanged` looks at is quiet: not asked, as who waits rests until its line changes.
+    #[inline]
+    pub fn is_quiet(_unchanged: impl FnOnce() -> bool) -> bool {
+        false
+    }
+
+    /// What [`is_quiet`] said last.
+    #[inline]
+    pub fn was_quiet() -> bool {
+        false
+    }
+
     /// Waits for `word` to change from `seen`, for as long as `turns` turns of a waiting loop at most.
     #[inline]
     #[track_caller]
