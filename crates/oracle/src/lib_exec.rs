@@ -364,12 +364,11 @@ impl Call<'_> {
             if part.is_empty() {
                 break;
             }
-            let entry = |e: sluice_vfs::OwnedDirEntry| Entry {
-                name: e.name.as_bytes().to_vec(),
-                ino: e.ino,
-                kind: Some(e.file_type),
-            };
-            entries.extend(part.into_iter().map(entry));
+            entries.extend(part.iter().map(|entry| Entry {
+                name: entry.name.as_bytes().to_vec(),
+                ino: entry.ino,
+                kind: Some(entry.file_type),
+            }));
         }
         rewind();
         Ok(self.view.entries(entries))

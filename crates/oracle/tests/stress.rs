@@ -133,7 +133,9 @@ impl Worker<'_> {
         let listed = loop {
             match self.process.getdents(fd, 3) {
                 Ok(part) if part.is_empty() => break Ok(()),
-                Ok(part) => names.extend(part.into_iter().map(|entry| (entry.position, entry.name))),
+                Ok(part) => {
+                    names.extend(part.iter().map(|entry| (entry.position, entry.name.to_os_string())))
+                }
                 Err(error) => break Err(error),
             }
         };

@@ -347,8 +347,7 @@ impl Fs {
             if some.is_empty() {
                 return Ok(all);
             }
-            let named = some.into_iter().filter(|entry| entry.name != "." && entry.name != "..");
-            all.extend(named.map(|entry| (entry.name, entry.file_type)));
+            all.extend(some.named().map(|(name, file_type)| (name.to_os_string(), file_type)));
         }
     }
 

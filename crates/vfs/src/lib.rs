@@ -71,7 +71,7 @@ pub use inode::{Inode, InodeRef};
 pub use mount::{MountFlags, UmountFlags};
 pub use observer::{Observer, ObserverId};
 pub use open_files::{FileInUse, Holder};
-pub use process::{Fd, FileLock, FlockOperation, LockType, OwnedDirEntry, Process};
+pub use process::{Dirent, Dirents, Fd, FileLock, FlockOperation, LockType, Process};
 pub use readdir::DirEntry;
 pub use stat::{FileType, Stat, StatFs, Statx, Timestamp};
 pub use superblock::{Options, Superblock};

@@ -136,7 +136,9 @@ impl Stage {
             Call::Readlink(path) => process.readlink(path).map(|to| Answer::Text(to.display().to_string())),
             Call::Chmod(path, mode) => process.chmod(path, mode).map(done),
             Call::Readdir(fd, most) => process.getdents(Fd(fd), most).map(|entries| {
-                Answer::Names(entries.into_iter().flat_map(|entry| entry.name.into_string()).collect())
+                Answer::Names(
+                    entries.iter().flat_map(|entry| entry.name.to_str().map(str::to_owned)).collect(),
+                )
             }),
             Call::Posix(fd, lock, from, to) => process
                 .fcntl_setlk(Fd(fd), &FileLock::range(lock_type(lock), from.into(), (to - from).into()))

@@ -117,7 +117,7 @@ impl Walker {
                 self.process.close(fd)?;
                 return Ok(names);
             }
-            names.extend(some.into_iter().map(|entry| entry.name).filter(|name| name != "." && name != ".."));
+            names.extend(some.named().map(|(name, _)| name.to_os_string()));
         }
     }
 

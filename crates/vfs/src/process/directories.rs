@@ -1,25 +1,12 @@
 //! Reading directories, and the working directory.
 
-use super::{Fd, Process};
+use super::{Dirents, Fd, Process};
 use crate::mount::Place;
-use crate::{Access, DirEntry, Errno, FileType, Inode};
+use crate::{Access, DirEntry, Errno, Inode};
 use sluice_sync::rcu;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-
-/// One entry that [`Process::getdents`] read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnedDirEntry {
-    /// The name, "." and ".." included.
-    pub name: OsString,
-    /// The inode number.
-    pub ino: u64,
-    /// The file type.
-    pub file_type: FileType,
-    /// Where to go on after this entry, for [`Process::lseek`].
-    pub position: u64,
-}
 
 impl Process {
     /// Reads up to `most` further entries of the open directory; none mean its end.
@@ -29,21 +16,16 @@ impl Process {
     ///
     /// # Errors
     /// `EBADF`; `ENOTDIR`; `ENOENT` when the directory was removed.
-    pub fn getdents(&self, fd: Fd, most: usize) -> Result<Vec<OwnedDirEntry>, Errno> {
-        let mut entries = Vec::new();
+    pub fn getdents(&self, fd: Fd, most: usize) -> Result<Dirents, Errno> {
+        let mut read = Dirents::default();
         self.visit_entries(fd, &mut |entry| {
-            let room = entries.len() < most;
+            let room = read.len() < most;
             if room {
-                entries.push(OwnedDirEntry {
-                    name: OsString::from_vec(entry.name.to_vec()),
-                    ino: entry.ino(),
-                    file_type: entry.file_type(),
-                    position: entry.position,
-                });
+                read.push(entry);
             }
             room
         })?;
-        Ok(entries)
+        Ok(read)
     }
 
     /// As [`getdents`](Self::getdents), without a copy: calls `visit` for each entry until it answers false; that entry

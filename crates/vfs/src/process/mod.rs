@@ -7,6 +7,7 @@
 mod attributes;
 mod descriptors;
 mod directories;
+mod dirents;
 mod io;
 mod leases;
 mod lock_notes;
@@ -18,7 +19,7 @@ mod xattrs;
 
 pub use descriptors::Fd;
 pub(crate) use descriptors::{FdTable, Owner};
-pub use directories::OwnedDirEntry;
+pub use dirents::{Dirent, Dirents};
 pub use locks::{FileLock, FlockOperation, LockType};
 
 use crate::lock_class::PROCESS_MOVING;
