@@ -20,8 +20,8 @@
 
 use crate::Mutex;
 use crate::face::atomic::{AtomicUsize, Ordering};
+use crate::face::cell::UnsafeCell;
 use crate::face::{CachePadded, DETERMINISTIC, SHRUNK, SlotTable, const_new, global, thread};
-use crate::owner_lock::{Inside, OwnerLock};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -45,8 +45,8 @@ global! {
 
 /// All blocks that are kept.
 struct Store {
-    /// By thread slot. Nobody visits another's. *each protected by its lock*
-    own: SlotTable<CachePadded<OwnerLock<Blocks>>>,
+    /// By thread slot. *each of its thread alone*
+    own: SlotTable<CachePadded<Own>>,
     /// What threads have freed and do not need. *each shelf protected by its mutex*
     depot: Depot,
 }
@@ -57,7 +57,14 @@ struct Block(NonNull<u8>);
 // SAFETY: it owns memory of the global allocator, which any thread may use and free.
 unsafe impl Send for Block {}
 
-/// What one thread keeps.
+/// What one thread keeps, which no other looks at.
+#[derive(Default)]
+struct Own(UnsafeCell<Blocks>);
+
+// SAFETY: only Store::with_own() looks into it, on the thread whose it is.
+unsafe impl Sync for Own {}
+
+/// Blocks by their kinds.
 struct Blocks {
     /// By alignment and size.
     kept: [[Vec<Block>; SIZES]; ALIGNMENTS.len()],
@@ -97,8 +104,9 @@ impl Kind {
     }
 
     /// A block: the last that the calling thread gave back, one of another thread's, or a new one.
+    #[inline]
     pub(crate) fn allocate(self) -> NonNull<u8> {
-        let kept = if self.is_kept() { STORE.own().take(self) } else { None };
+        let kept = if self.is_kept() { STORE.with_own(|own| own.take(self)) } else { None };
         kept.unwrap_or_else(|| self.allocate_elsewhere())
     }
 
@@ -106,9 +114,11 @@ impl Kind {
     #[cold]
     fn allocate_elsewhere(self) -> NonNull<u8> {
         if let Some(load) = STORE.depot.take(self) {
-            let mut own = STORE.own();
-            own.refill(self, load);
-            if let Some(block) = own.take(self) {
+            let kept = STORE.with_own(|own| {
+                own.refill(self, load);
+                own.take(self)
+            });
+            if let Some(block) = kept {
                 return block;
             }
         }
@@ -121,16 +131,24 @@ impl Kind {
     ///
     /// # Safety
     /// It came from [`allocate`](Self::allocate) of an equal kind, and nobody will use it again.
+    #[inline]
     pub(crate) unsafe fn free(self, block: NonNull<u8>) {
-        if self.is_kept() {
+        if !self.is_kept() {
             // SAFETY: by contract.
-            let excess = unsafe { STORE.own().give(self, block) };
-            if let Some(load) = excess {
-                STORE.depot.put(self, load);
-            }
-        } else {
-            // SAFETY: by contract.
-            unsafe { self.give_to_allocator(block) };
+            return unsafe { self.give_to_allocator(block) };
+        }
+        // SAFETY: by contract.
+        let too_many = STORE.with_own(|own| unsafe { own.give(self, block) });
+        if too_many {
+            self.hand_on();
+        }
+    }
+
+    /// Gives a load to others, when the calling thread keeps too many.
+    #[cold]
+    fn hand_on(self) {
+        if let Some(load) = STORE.with_own(|own| own.unload(self)) {
+            STORE.depot.put(self, load);
         }
     }
 
@@ -150,13 +168,14 @@ impl Store {
         }
     }
 
-    /// What the calling thread keeps, locked. Not to be called by one who has it.
+    /// What `use_it` makes of what the calling thread keeps. It may allocate, and calls nothing of this file's but
+    /// `Blocks`.
     #[inline]
-    fn own(&self) -> Inside<'_, Blocks> {
+    fn with_own<R>(&self, use_it: impl FnOnce(&mut Blocks) -> R) -> R {
+        let own = self.own.get(thread::slot());
         // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. All
-        // calls are in this file, and none is made while an earlier one's guard is there: under it nothing runs but
-        // what `Blocks` does.
-        unsafe { self.own.get(thread::slot()).lock() }
+        // calls are in this file, and none is made within another, as `use_it` calls nothing that does.
+        own.0.with_mut(|own| use_it(unsafe { &mut *own }))
     }
 }
 
@@ -181,16 +200,22 @@ impl Blocks {
         self.kept[at][size].pop().map(|Block(block)| block)
     }
 
-    /// Keeps `block`, and returns a load if that is too much.
+    /// Keeps `block`. True if these are too many of its kind.
     ///
     /// # Safety
     /// As [`Kind::free`]; the kind is one that is kept.
-    unsafe fn give(&mut self, kind: Kind, block: NonNull<u8>) -> Option<Load> {
-        let (at, size) = kind.place?;
+    #[inline]
+    unsafe fn give(&mut self, kind: Kind, block: NonNull<u8>) -> bool {
+        let Some((at, size)) = kind.place else { return false };
         let kept = &mut self.kept[at][size];
         kept.push(Block(block));
-        // The oldest: what was freed last is still in the CPU's cache.
-        (kept.len() > KEPT_MAX).then(|| kept.drain(..LOAD).collect())
+        kept.len() > KEPT_MAX
+    }
+
+    /// A load of blocks of `kind`, the oldest: what was freed last is still in the CPU's cache.
+    fn unload(&mut self, kind: Kind) -> Option<Load> {
+        let (at, size) = kind.place?;
+        Some(self.kept[at][size].drain(..LOAD).collect())
     }
 
     /// Keeps a load of blocks of `kind`, of which there are none left.
