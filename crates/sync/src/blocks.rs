@@ -21,7 +21,9 @@
 use crate::Mutex;
 use crate::face::atomic::{AtomicUsize, Ordering};
 use crate::face::cell::UnsafeCell;
-use crate::face::{CachePadded, DETERMINISTIC, SHRUNK, SlotTable, const_new, global, thread};
+use crate::face::{
+    CachePadded, DETERMINISTIC, NearTable, SHRUNK, SlotTable, const_new, global, near_table, thread,
+};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -46,7 +48,7 @@ global! {
 /// All blocks that are kept.
 struct Store {
     /// By thread slot. *each of its thread alone*
-    own: SlotTable<CachePadded<Own>>,
+    own: NearTable<Own>,
     /// What threads have freed and do not need. *each shelf protected by its mutex*
     depot: Depot,
 }
@@ -164,7 +166,7 @@ impl Store {
     const_new! {
         /// Nothing is kept.
         fn new() -> Self {
-            Store { own: SlotTable::new(), depot: Depot::new() }
+            Store { own: near_table!(Own(UnsafeCell::new(Blocks::new()))), depot: Depot::new() }
         }
     }
 

@@ -58,14 +58,11 @@
 //! # Sources
 //! Desnoyers et al., "User-Level Implementations of Read-Copy Update" (2012), the membarrier flavour; membarrier(2).
 
-#[cfg(not(feature = "loom"))]
-use crate::face::SlotTable;
 use crate::face::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::face::{
-    CachePadded, Mutant, SHRUNK, futex, hint, light_barrier, membarrier, membarrier_works,
-    registered_barrier, seeded, thread,
+    Mutant, NearTable, SHRUNK, const_new, futex, hint, light_barrier, membarrier, membarrier_works,
+    near_table, registered_barrier, seeded, thread,
 };
-use std::ops::Deref;
 
 /// The part of `word` that counts the depth.
 const DEPTH: u64 = 0xffff;
@@ -80,12 +77,6 @@ const SPIN_BEFORE_SLEEP: u32 = if SHRUNK { 1 } else { 200 };
 const LOOKS_BEFORE_BARRIER: u32 = if SHRUNK { 1 } else { 16 };
 /// ... and for how many turns it lets them alone in between. Together some microseconds, as to interrupt a few CPUs takes.
 const TURNS_BETWEEN_LOOKS: u32 = 16;
-
-/// How many threads' lines stand in the table itself, where no pointer must be followed to reach them.
-#[cfg(not(feature = "loom"))]
-const NEAR: usize = 32;
-#[cfg(feature = "loom")]
-const NEAR: usize = ::loom::MAX_THREADS;
 
 /// One thread's line.
 #[derive(Default)]
@@ -265,31 +256,23 @@ fn deeper(word: u64) -> u64 {
 
 /// The lines of all threads.
 pub(crate) struct Readers {
-    /// The lines of the lowest slots, which are given out first.
-    near: [CachePadded<Line>; NEAR],
-    /// The lines of the slots from `NEAR` on; those below are not used.
-    #[cfg(not(feature = "loom"))]
-    far: SlotTable<CachePadded<Line>>,
+    /// By thread slot.
+    lines: NearTable<Line>,
 }
 
 impl Readers {
-    /// Nobody is inside.
-    #[cfg(not(feature = "loom"))]
-    pub(crate) const fn new() -> Self {
-        Readers { near: [const { CachePadded::new(Line::new()) }; NEAR], far: SlotTable::new() }
-    }
-
-    /// Nobody is inside.
-    #[cfg(feature = "loom")]
-    pub(crate) fn new() -> Self {
-        Readers { near: Default::default() }
+    const_new! {
+        /// Nobody is inside.
+        pub(crate) fn new() -> Self {
+            Readers { lines: near_table!(Line::new()) }
+        }
     }
 
     /// Announces the calling thread and gives its line, to leave by. `stamp` has depth 1; a thread that is inside already
     /// goes one level deeper and keeps the stamp it has.
     #[inline]
     pub(crate) fn enter(&self, stamp: impl FnOnce() -> u64) -> &Line {
-        match self.near.get(thread::ready_slot() as usize) {
+        match self.lines.near(thread::ready_slot()) {
             Some(line) => {
                 line.enter(stamp);
                 line
@@ -311,28 +294,7 @@ impl Readers {
 
     /// The calling thread's line.
     fn own(&self) -> &Line {
-        let slot = thread::slot();
-        match self.near.get(slot as usize) {
-            Some(line) => line,
-            None => self.far(slot),
-        }
-    }
-
-    #[cfg(not(feature = "loom"))]
-    fn far(&self, slot: u32) -> &Line {
-        self.far.get(slot)
-    }
-
-    #[cfg(feature = "loom")]
-    fn far(&self, slot: u32) -> &Line {
-        unreachable!("loom has fewer threads than slot {slot}")
-    }
-
-    fn lines(&self) -> impl Iterator<Item = &CachePadded<Line>> {
-        #[cfg(not(feature = "loom"))]
-        return self.near.iter().chain(self.far.iter());
-        #[cfg(feature = "loom")]
-        return self.near.iter();
+        self.lines.get(thread::slot())
     }
 
     /// Whether the calling thread is inside.
@@ -343,7 +305,7 @@ impl Readers {
     /// Whether `passed` holds of every word now. Call [`heavy_barrier`] before the first look.
     pub(crate) fn all(&self, passed: impl Fn(u64) -> bool) -> bool {
         // Acquire(leave): pairs with Release(leave) in leave().
-        self.lines().all(|line| passed(line.word.load(Ordering::Acquire)))
+        self.lines.iter().all(|line| passed(line.word.load(Ordering::Acquire)))
     }
 
     /// Whether all threads have passed that are not retired: those whose words are young, as who began after what the caller
@@ -352,7 +314,7 @@ impl Readers {
         // SeqCst(retire): pairs with the fence in come_back().
         fence(Ordering::SeqCst);
         let mut scan = Scan::Passed;
-        for line in self.lines() {
+        for line in self.lines.iter() {
             // Acquire(young, leave): pairs with Release in enter() and leave().
             match line.word.load(Ordering::Acquire) {
                 // Nothing else is asked of a line that its thread writes all the time.
@@ -372,7 +334,7 @@ impl Readers {
         fence(Ordering::SeqCst);
         let own = self.own();
         let mut looks = LOOKS_BEFORE_BARRIER;
-        for line in self.lines().map(Deref::deref).filter(|line| !std::ptr::eq(*line, own)) {
+        for line in self.lines.iter().filter(|line| !std::ptr::eq(*line, own)) {
             // Acquire(young): as in scan().
             while !is_young(line.word.load(Ordering::Acquire)) && !line.is_retired() {
                 if looks == 0 {
@@ -388,7 +350,7 @@ impl Readers {
     /// As [`scan`](Self::scan), at the price of a barrier, so that all who are outside have passed: whether all have. Retires
     /// those who seem to idle. One thread at a time may call it (L3).
     pub(crate) fn retire(&self, is_young: impl Fn(u64) -> bool) -> bool {
-        for line in self.lines().filter(|line| !line.is_retired()) {
+        for line in self.lines.iter().filter(|line| !line.is_retired()) {
             // Relaxed: a hint of whom to retire.
             let word = line.word.load(Ordering::Relaxed);
             if !is_young(word) && !is_inside(word) {
@@ -398,7 +360,7 @@ impl Readers {
         // Barrier(announce, retire): pairs with the light barrier in enter().
         heavy_barrier();
         let mut have_passed = true;
-        for line in self.lines().filter(|line| !line.is_retired()) {
+        for line in self.lines.iter().filter(|line| !line.is_retired()) {
             // Acquire(young, leave): as in scan().
             match line.word.load(Ordering::Acquire) {
                 word if is_young(word) => {}
@@ -411,7 +373,7 @@ impl Readers {
 
     /// Waits until `passed` has held of every word. Call [`heavy_barrier`] before.
     pub(crate) fn wait_for_all(&self, passed: impl Fn(u64) -> bool) {
-        for line in self.lines() {
+        for line in self.lines.iter() {
             // Acquire(leave): as in all().
             if !passed(line.word.load(Ordering::Acquire)) {
                 line.wait_for(&passed);

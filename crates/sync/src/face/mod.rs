@@ -48,6 +48,9 @@ pub use self::native::*;
 pub use self::sim::*;
 
 pub use self::host::{Birth, HOSTS_SHARE, Host, PerHost, name_value};
+#[cfg(not(feature = "loom"))]
+pub(crate) use self::table::NEAR;
+pub(crate) use self::table::NearTable;
 pub use self::table::SlotTable;
 
 use std::ops::{Deref, DerefMut};
@@ -188,4 +191,16 @@ macro_rules! global {
     };
 }
 
-pub(crate) use {const_new, global};
+/// A [`NearTable`] whose values `$new` makes (it is a constant), or their `Default`, which is the same.
+macro_rules! near_table {
+    ($new:expr) => {{
+        #[cfg(not(feature = "loom"))]
+        let table =
+            $crate::face::NearTable::of([const { $crate::face::CachePadded::new($new) }; $crate::face::NEAR]);
+        #[cfg(feature = "loom")]
+        let table = $crate::face::NearTable::of_all();
+        table
+    }};
+}
+
+pub(crate) use {const_new, global, near_table};

@@ -5,7 +5,11 @@
 //! program can be looked at, woken and even written late without any question of lifetime, so queues need
 //! no `unsafe`; the cost is one more load per hop. Chunk `n` holds `64 << n` values and is made when the
 //! first thread of its range appears; of large chunks only the piece that it is in.
+//!
+//! What a thread reaches for in most calls stands in a [`NearTable`], which has the lowest slots' values in itself:
+//! there no pointer is followed. Slots are given out from the lowest on.
 
+use super::CachePadded;
 #[cfg(not(feature = "loom"))]
 use std::sync::OnceLock;
 
@@ -137,6 +141,79 @@ impl<T: Default> SlotTable<T> {
     /// Every value.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.values.iter()
+    }
+}
+
+/// How many values stand in a [`NearTable`] itself.
+#[cfg(not(feature = "loom"))]
+pub(crate) const NEAR: usize = 32;
+
+/// As [`SlotTable`], of values on lines of their own; those of the lowest slots stand in the table itself. Made by
+/// `near_table!`.
+pub(crate) struct NearTable<T> {
+    #[cfg(not(feature = "loom"))]
+    near: [CachePadded<T>; NEAR],
+    /// Of the slots from `NEAR` on; the values below are not used.
+    #[cfg(not(feature = "loom"))]
+    far: SlotTable<CachePadded<T>>,
+    #[cfg(feature = "loom")]
+    all: SlotTable<CachePadded<T>>,
+}
+
+#[cfg(not(feature = "loom"))]
+impl<T: Default> NearTable<T> {
+    pub(crate) const fn of(near: [CachePadded<T>; NEAR]) -> Self {
+        NearTable { near, far: SlotTable::new() }
+    }
+
+    /// The value of `slot`, if it is one of the lowest.
+    #[inline]
+    pub(crate) fn near(&self, slot: u32) -> Option<&T> {
+        self.near.get(slot as usize).map(|value| &**value)
+    }
+
+    /// The value of `slot`.
+    #[inline]
+    pub(crate) fn get(&self, slot: u32) -> &T {
+        self.near(slot).unwrap_or_else(|| self.far.get(slot))
+    }
+
+    /// The value of `slot` if it was made.
+    #[inline]
+    pub(crate) fn peek(&self, slot: u32) -> Option<&T> {
+        self.near(slot).or_else(|| self.far.peek(slot).map(|value| &**value))
+    }
+
+    /// The values made so far: at least those of every slot that was ever looked up.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.near.iter().chain(self.far.iter()).map(|value| &**value)
+    }
+}
+
+#[cfg(feature = "loom")]
+impl<T: Default> NearTable<T> {
+    pub(crate) fn of_all() -> Self {
+        NearTable { all: SlotTable::new() }
+    }
+
+    /// The value of `slot`, if there is such a slot.
+    pub(crate) fn near(&self, slot: u32) -> Option<&T> {
+        self.peek(slot)
+    }
+
+    /// The value of `slot`.
+    pub(crate) fn get(&self, slot: u32) -> &T {
+        self.all.get(slot)
+    }
+
+    /// The value of `slot`, if there is such a slot.
+    pub(crate) fn peek(&self, slot: u32) -> Option<&T> {
+        self.all.peek(slot).map(|value| &**value)
+    }
+
+    /// Every value.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.all.iter().map(|value| &**value)
     }
 }
 

@@ -43,7 +43,7 @@ use super::node::NameNode;
 use super::{NameTable, after};
 use crate::chains::Array;
 use crate::face::atomic::{AtomicPtr, AtomicU64, Ordering};
-use crate::face::{CachePadded, SHRUNK, SlotTable, const_new, name_value, thread};
+use crate::face::{NearTable, SHRUNK, const_new, name_value, near_table, thread};
 use crate::rcu::{Era, Guard};
 use std::marker::PhantomData;
 use std::ptr;
@@ -59,7 +59,7 @@ const STEPS: u64 = (1 << FREE_BITS) - 1;
 /// What the threads remember of paths. Each remembers those through tables of the first domain in which it was asked.
 pub struct Trails<V: Clone + Send + Sync + 'static> {
     /// By thread slot. *owner only*
-    own: SlotTable<CachePadded<OnceLock<Box<Own<V>>>>>,
+    own: NearTable<OnceLock<Box<Own<V>>>>,
 }
 
 /// What one thread remembers. Its atomics are plain memory: nobody else looks.
@@ -124,7 +124,7 @@ impl<V: Clone + Send + Sync + 'static> Trails<V> {
     const_new! {
         /// Nothing is remembered.
         pub fn new() -> Self {
-            Trails { own: SlotTable::new() }
+            Trails { own: near_table!(OnceLock::new()) }
         }
     }
 

@@ -2,17 +2,9 @@
 
 use super::cache::Cache;
 use super::rounds::Epoch;
-#[cfg(not(feature = "loom"))]
-use crate::face::SlotTable;
 use crate::face::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::face::{CachePadded, const_new};
+use crate::face::{NearTable, const_new};
 use crate::owner_lock::OwnerLock;
-
-/// How many threads' shards stand in the table itself, where no pointer must be followed to reach them.
-#[cfg(not(feature = "loom"))]
-const NEAR: usize = 32;
-#[cfg(feature = "loom")]
-const NEAR: usize = ::loom::MAX_THREADS;
 
 /// In place of an epoch: the cache does not take part.
 const RETIRED: u32 = u32::MAX;
@@ -31,17 +23,11 @@ pub(super) struct Shard {
 }
 
 /// The shards of all threads, by slot.
-pub(super) struct Shards {
-    /// Those of the lowest slots, which are given out first.
-    near: [CachePadded<Shard>; NEAR],
-    /// Those of the slots from `NEAR` on; the ones below are not used.
-    #[cfg(not(feature = "loom"))]
-    far: SlotTable<CachePadded<Shard>>,
-}
+pub(super) type Shards = NearTable<Shard>;
 
 impl Shard {
     const_new! {
-        fn new() -> Self {
+        pub(super) fn new() -> Self {
             let (flushed, freeing) = (AtomicU32::new(RETIRED), AtomicBool::new(false));
             Shard { cache: OwnerLock::new(Cache::new()), flushed, freeing }
         }
@@ -69,56 +55,6 @@ impl Shard {
 impl Default for Shard {
     fn default() -> Self {
         Shard::new()
-    }
-}
-
-impl Shards {
-    #[cfg(not(feature = "loom"))]
-    pub(super) const fn new() -> Self {
-        Shards { near: [const { CachePadded::new(Shard::new()) }; NEAR], far: SlotTable::new() }
-    }
-
-    #[cfg(feature = "loom")]
-    pub(super) fn new() -> Self {
-        Shards { near: Default::default() }
-    }
-
-    /// The shard of `slot`.
-    #[inline]
-    pub(super) fn get(&self, slot: u32) -> &Shard {
-        self.near(slot).unwrap_or_else(|| self.get_far(slot))
-    }
-
-    /// As [`get`](Self::get), if `slot` is one of the lowest.
-    #[inline]
-    pub(super) fn near(&self, slot: u32) -> Option<&Shard> {
-        self.near.get(slot as usize).map(|shard| &**shard)
-    }
-
-    /// As [`get`](Self::get), if there is such a slot, and its shard was asked for before.
-    #[inline]
-    pub(super) fn peek(&self, slot: u32) -> Option<&Shard> {
-        self.near(slot).or_else(|| self.peek_far(slot))
-    }
-
-    #[cfg(not(feature = "loom"))]
-    fn get_far(&self, slot: u32) -> &Shard {
-        self.far.get(slot)
-    }
-
-    #[cfg(not(feature = "loom"))]
-    fn peek_far(&self, slot: u32) -> Option<&Shard> {
-        self.far.peek(slot).map(|shard| &**shard)
-    }
-
-    #[cfg(feature = "loom")]
-    fn get_far(&self, slot: u32) -> &Shard {
-        unreachable!("loom has fewer threads than slot {slot}")
-    }
-
-    #[cfg(feature = "loom")]
-    fn peek_far(&self, _slot: u32) -> Option<&Shard> {
-        None
     }
 }
 

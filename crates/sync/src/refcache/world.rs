@@ -7,7 +7,9 @@ use super::shard::{Freeing, Shard, Shards};
 use super::{Passing, Stay};
 use crate::Mutex;
 use crate::face::atomic::{AtomicBool, Ordering};
-use crate::face::{CachePadded, Host, Mutant, PerHost, SHRUNK, const_new, global, seeded, thread};
+use crate::face::{
+    CachePadded, Host, Mutant, PerHost, SHRUNK, const_new, global, near_table, seeded, thread,
+};
 use crate::owner_lock::{Held, Inside, OwnerLock};
 use std::collections::VecDeque;
 use std::vec::Drain;
@@ -43,7 +45,7 @@ impl World {
     const_new! {
         fn new() -> Self {
             World {
-                shards: Shards::new(),
+                shards: near_table!(Shard::new()),
                 rounds: CachePadded::new(Rounds::new()),
                 known: Mutex::new(Vec::new()),
                 waiting: CachePadded::new(AtomicBool::new(false)),
