@@ -59,24 +59,13 @@ pub mod words {
 pub mod hint {
     use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
+    pub use super::super::quiet::{is_quiet, was_quiet};
     pub use loom::hint::spin_loop;
 
     /// One turn, however many are asked for.
     #[track_caller]
     pub fn pause(_turns: u32) {
         spin_loop();
-    }
-
-    /// Whether the word that `unchanged` looks at is quiet: nobody can tell.
-    #[inline]
-    pub fn is_quiet(_unchanged: impl FnOnce() -> bool) -> bool {
-        false
-    }
-
-    /// What [`is_quiet`] said last.
-    #[inline]
-    pub fn was_quiet() -> bool {
-        false
     }
 
     /// One turn.

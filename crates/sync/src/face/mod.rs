@@ -28,7 +28,6 @@ mod host;
 mod loom;
 #[cfg(not(any(feature = "loom", feature = "sim")))]
 mod native;
-#[cfg(not(any(feature = "loom", feature = "sim")))]
 #[allow(unsafe_code)]
 mod quiet;
 #[cfg(not(any(feature = "loom", feature = "sim")))]

@@ -84,6 +84,7 @@ pub mod words {
 pub mod hint {
     use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
+    pub use super::super::quiet::{is_quiet, was_quiet};
     pub use sluice_machine::spin_loop;
 
     /// Cycles of one turn of a bounded wait.
@@ -93,18 +94,6 @@ pub mod hint {
     #[inline]
     pub fn pause(turns: u32) {
         sluice_machine::pause(turns.into());
-    }
-
-    /// Whether the word that `unchanged` looks at is quiet: not asked, as who waits rests until its line changes.
-    #[inline]
-    pub fn is_quiet(_unchanged: impl FnOnce() -> bool) -> bool {
-        false
-    }
-
-    /// What [`is_quiet`] said last.
-    #[inline]
-    pub fn was_quiet() -> bool {
-        false
     }
 
     /// Waits for `word` to change from `seen`, for as long as `turns` turns of a waiting loop at most.
