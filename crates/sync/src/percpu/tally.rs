@@ -32,13 +32,13 @@
 //! The kernel's percpu_ref and its mount counts; the barrier of `readers.rs`.
 
 use crate::face::atomic::{AtomicI32, Ordering};
-use crate::face::{CachePadded, NearTable, OnceLock, light_barrier, near_table, registered_barrier, thread};
+use crate::face::{CachePadded, OnceLock, SlotTable, light_barrier, thread};
 use crate::readers::heavy_barrier;
 
 /// `N` counts of many threads.
 pub struct Tally<const N: usize> {
     /// By thread slot, each made when its thread first adds.
-    threads: NearTable<OnceLock<Box<CachePadded<Own<N>>>>>,
+    threads: SlotTable<CachePadded<OnceLock<Box<CachePadded<Own<N>>>>>>,
 }
 
 /// What one thread has added. *written by the owner; read by who adds up (added)*
@@ -50,40 +50,21 @@ impl<const N: usize> Default for Own<N> {
     }
 }
 
-impl<const N: usize> Own<N> {
-    #[inline]
-    fn add(&self, at: usize, n: i32) {
-        let count = &self.0[at];
-        // Relaxed: our own store. Release(added): pairs with Acquire(added) in sum().
-        count.store(count.load(Ordering::Relaxed).wrapping_add(n), Ordering::Release);
-    }
-}
-
 impl<const N: usize> Tally<N> {
     /// All counts are 0.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
-        Tally { threads: near_table!(OnceLock::new()) }
+        Tally { threads: SlotTable::new() }
     }
 
     /// Adds `n`, which may be negative, to count `at`, below `N`. The count wraps around on overflow.
     #[inline]
     pub fn add(&self, at: usize, n: i32) {
-        match self.threads.near(thread::ready_slot()).and_then(OnceLock::get) {
-            Some(own) => {
-                own.add(at, n);
-                // Barrier(announce): pairs with heavy_barrier() in barrier().
-                registered_barrier();
-            }
-            None => self.add_slowly(at, n),
-        }
-    }
-
-    /// As [`add`](Self::add), of one of many threads, for the first time, or without membarrier(2).
-    #[inline(never)]
-    fn add_slowly(&self, at: usize, n: i32) {
-        self.threads.get(thread::slot()).get_or_init(Box::default).add(at, n);
-        // Barrier(announce): as in add().
+        let Own(counts) = &***self.threads.get(thread::slot()).get_or_init(Box::default);
+        let count = &counts[at];
+        // Relaxed: our own store. Release(added): pairs with Acquire(added) in sum().
+        count.store(count.load(Ordering::Relaxed).wrapping_add(n), Ordering::Release);
+        // Barrier(announce): pairs with heavy_barrier() in barrier().
         light_barrier();
     }
 
