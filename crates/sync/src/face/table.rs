@@ -9,7 +9,7 @@
 //! What a thread reaches for in most calls stands in a [`NearTable`], which has the lowest slots' values in itself:
 //! there no pointer is followed. Slots are given out from the lowest on.
 
-use super::CachePadded;
+use super::{CachePadded, const_new};
 #[cfg(not(feature = "loom"))]
 use std::sync::OnceLock;
 
@@ -145,31 +145,31 @@ impl<T: Default> SlotTable<T> {
 }
 
 /// How many values stand in a [`NearTable`] itself.
-#[cfg(not(feature = "loom"))]
-pub(crate) const NEAR: usize = 32;
+pub(crate) const NEAR: usize = if cfg!(feature = "loom") { 0 } else { 32 };
 
 /// As [`SlotTable`], of values on lines of their own; those of the lowest slots stand in the table itself. Made by
 /// `near_table!`.
 pub(crate) struct NearTable<T> {
-    #[cfg(not(feature = "loom"))]
     near: [CachePadded<T>; NEAR],
     /// Of the slots from `NEAR` on; the values below are not used.
-    #[cfg(not(feature = "loom"))]
     far: SlotTable<CachePadded<T>>,
-    #[cfg(feature = "loom")]
-    all: SlotTable<CachePadded<T>>,
 }
 
-#[cfg(not(feature = "loom"))]
 impl<T: Default> NearTable<T> {
-    pub(crate) const fn of(near: [CachePadded<T>; NEAR]) -> Self {
-        NearTable { near, far: SlotTable::new() }
+    const_new! {
+        pub(crate) fn of(near: [CachePadded<T>; NEAR]) -> Self {
+            NearTable { near, far: SlotTable::new() }
+        }
     }
 
-    /// The value of `slot`, if it is one of the lowest.
+    /// The value of `slot`, if it is one of the lowest. Under loom all are: what is done with these is to be explored.
     #[inline]
     pub(crate) fn near(&self, slot: u32) -> Option<&T> {
-        self.near.get(slot as usize).map(|value| &**value)
+        #[cfg(not(feature = "loom"))]
+        let value = self.near.get(slot as usize);
+        #[cfg(feature = "loom")]
+        let value = self.far.peek(slot);
+        value.map(|value| &**value)
     }
 
     /// The value of `slot`.
@@ -187,33 +187,6 @@ impl<T: Default> NearTable<T> {
     /// The values made so far: at least those of every slot that was ever looked up.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.near.iter().chain(self.far.iter()).map(|value| &**value)
-    }
-}
-
-#[cfg(feature = "loom")]
-impl<T: Default> NearTable<T> {
-    pub(crate) fn of_all() -> Self {
-        NearTable { all: SlotTable::new() }
-    }
-
-    /// The value of `slot`, if there is such a slot.
-    pub(crate) fn near(&self, slot: u32) -> Option<&T> {
-        self.peek(slot)
-    }
-
-    /// The value of `slot`.
-    pub(crate) fn get(&self, slot: u32) -> &T {
-        self.all.get(slot)
-    }
-
-    /// The value of `slot`, if there is such a slot.
-    pub(crate) fn peek(&self, slot: u32) -> Option<&T> {
-        self.all.peek(slot).map(|value| &**value)
-    }
-
-    /// Every value.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.all.iter().map(|value| &**value)
     }
 }
 
