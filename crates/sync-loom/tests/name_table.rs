@@ -183,9 +183,11 @@ fn looked_up_beside_a_move(
             let before = look(&table);
             let other = table.clone();
             let reader = thread::spawn(move || look(&other));
-            let mut both = table.lock_two(names[0], names[1]).expect("alive");
-            assert!(if is_exchange { both.exchange() } else { both.rename() });
-            drop(both);
+            let moved = table.with_two_locked(names[0], names[1], |both| match is_exchange {
+                true => both.exchange(),
+                false => both.rename(),
+            });
+            assert_eq!(moved, Some(true));
             let seen = reader.join().expect("the reader ends");
             let after = look(&table);
             let one_moment = [before, after, [before[0], after[1]]];

@@ -68,11 +68,11 @@ fn looked_up_beside(names: &'static [Name], change: fn(&NameTable<u64>)) {
 }
 
 fn rename(table: &NameTable<u64>) {
-    assert!(table.lock_two(OLD, NEW).is_some_and(|mut pair| pair.rename()));
+    assert_eq!(table.with_two_locked(OLD, NEW, |pair| pair.rename()), Some(true));
 }
 
 fn exchange(table: &NameTable<u64>) {
-    assert!(table.lock_two(OLD, NEW).is_some_and(|mut pair| pair.exchange()));
+    assert_eq!(table.with_two_locked(OLD, NEW, |pair| pair.exchange()), Some(true));
 }
 
 #[test]

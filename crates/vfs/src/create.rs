@@ -4,7 +4,7 @@ use crate::dir::Dir;
 use crate::inode::{Body, InodeInit, settle};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP, Timestamp};
 use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, PATH_MAX};
-use sluice_sync::name_table::Recorder;
+use sluice_sync::name_table::{LockedEntry, Recorder};
 use sluice_sync::rcu::{self, Guard};
 use sluice_sync::refcache::Ref;
 
@@ -116,11 +116,12 @@ impl InodeRef {
     pub fn create(&self, cred: &Cred, name: &[u8], new: &NewInode<'_>) -> Result<InodeRef, Errno> {
         self.as_dir()?;
         check_name(name)?;
-        let inode = self.create_entry(cred, name, new).or_else(|error| match error {
+        let create = || self.create_locked(cred, &mut self.lock_entry(name)?, new);
+        let inode = create().or_else(|error| match error {
             // Inodes that lost their last holder may not have been released yet.
             Errno::ENOSPC => {
                 settle();
-                self.create_entry(cred, name, new)
+                create()
             }
             error => Err(error),
         })?;
@@ -128,14 +129,32 @@ impl InodeRef {
         Ok(inode)
     }
 
-    fn create_entry(&self, cred: &Cred, name: &[u8], new: &NewInode<'_>) -> Result<InodeRef, Errno> {
-        let mut entry = self.lock_entry(name)?;
-        if entry.get().is_some() {
-            return Err(Errno::EEXIST);
+    /// As [`create`](Self::create), of a name that has this `hash`, if nobody is waited for or told of it.
+    #[inline]
+    pub(crate) fn create_at_once(
+        &self,
+        cred: &Cred,
+        (hash, name): (u64, &[u8]),
+        new: &NewInode<'_>,
+    ) -> Option<Result<InodeRef, Errno>> {
+        if self.shared.is_observed() || check_name(name).is_err() {
+            return None;
         }
+        let names = &self.as_dir().ok()?.names;
+        let created = names.try_with_locked(hash, name, |entry| self.create_locked(cred, entry, new))?;
+        (created.as_ref().err() != Some(&Errno::ENOSPC)).then_some(created)
+    }
+
+    fn create_locked(
+        &self,
+        cred: &Cred,
+        entry: &mut LockedEntry<'_, InodeRef>,
+        new: &NewInode<'_>,
+    ) -> Result<InodeRef, Errno> {
+        let room = entry.room().ok_or(Errno::EEXIST)?;
         self.may_change_names(cred)?;
         let inode = self.new_child(cred, new)?;
-        entry.insert(inode.clone(), inode.weight()).map_err(|_| Errno::ENOSPC)?;
+        room.fill(inode.clone(), inode.weight()).map_err(|_| Errno::ENOSPC)?;
         self.touch_mtime();
         Ok(inode)
     }
@@ -166,13 +185,11 @@ impl InodeRef {
                 return Err(self.refuse_link(cred, name, target));
             }
             let mut entry = self.lock_entry(name)?;
-            if entry.get().is_some() {
-                return Err(Errno::EEXIST);
-            }
+            let room = entry.room().ok_or(Errno::EEXIST)?;
             self.may_change_names(cred)?;
             target.links.add()?;
             target.touch_ctime();
-            entry.insert(target.clone(), target.weight()).map_err(|_| {
+            room.fill(target.clone(), target.weight()).map_err(|_| {
                 target.drop_link();
                 Errno::ENOSPC
             })?;

@@ -6,7 +6,7 @@
 //! side by side. How many names and subdirectories there are is counted in the buckets too and added up by who asks.
 //!
 //! # Clients must
-//! - lock names of two directories in the order of their inode numbers, and of one directory with `lock_two`;
+//! - lock names of two directories in the order of their inode numbers, and of one directory with `with_two_locked`;
 //! - not wait, while they have a name locked, for a lock that is held across the locking of a name;
 //! - give up the names that they have locked, and try anew, where [`Dir::bury`] says `Busy`: it is asked for a
 //!   directory below, and never waits.

@@ -163,20 +163,23 @@ impl<'a> Namei<'a> {
     ///
     /// # Errors
     /// As [`find`](Self::find).
-    pub(crate) fn parent_of<'p>(
+    #[inline(always)]
+    pub(crate) fn parent_of<'g, 'p>(
         &mut self,
-        start: Option<Place<'_>>,
+        start: Option<Place<'g>>,
         path: &'p [u8],
-        section: &Guard<'_>,
-    ) -> Result<Parent<'p>, Errno> {
-        let parent = match self.recall_parent(start, path, section) {
-            Some(parent) => parent,
-            None => self.walk(start, Cow::Borrowed(path), section)?,
-        };
-        Ok(parent.into_owned())
+        section: &'g Guard<'_>,
+    ) -> Result<Parent<'p, Place<'g>>, Errno>
+    where
+        'a: 'g,
+    {
+        match self.recall_parent(start, path, section) {
+            Some(parent) => Ok(parent),
+            None => self.walk(start, Cow::Borrowed(path), section),
+        }
     }
 
-    /// As [`parent_of`](Self::parent_of), without references.
+    /// As [`parent_of`](Self::parent_of), whatever the thread remembers.
     fn walk<'g, 'p>(
         &mut self,
         start: Option<Place<'g>>,
@@ -326,7 +329,8 @@ impl Walk<'_, '_> {
 }
 
 impl<'p> Parent<'p, Place<'_>> {
-    fn into_owned(self) -> Parent<'p> {
+    /// The same for longer than the section.
+    pub(crate) fn into_owned(self) -> Parent<'p> {
         Parent { dir: self.dir.to_location(), last: self.last, trailing_slash: self.trailing_slash }
     }
 }

@@ -61,7 +61,7 @@ impl<'a> Namei<'a> {
 
     /// The directory and the last component of `path`, from `start` if relative, as [`parent_of`](Self::parent_of), if the thread
     /// remembers the directory. If it should from now on, `parent_of` sees to that.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn recall_parent<'g, 'p>(
         &mut self,
         start: Option<Place<'g>>,

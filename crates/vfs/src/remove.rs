@@ -4,7 +4,15 @@ use crate::create::check_name;
 use crate::dir::Burial;
 use crate::{Cred, Errno, Inode, InodeRef};
 use sluice_sync::name_table::LockedEntry;
+use sluice_sync::rcu::Guard;
 use sluice_sync::thread;
+
+/// A file that lost a name.
+struct Removed {
+    ino: u64,
+    /// See [`Inode::pages_without_name`].
+    pages: u64,
+}
 
 impl Inode {
     /// Removes the name `name` of a file that is no directory. Whoever holds the file keeps it.
@@ -14,21 +22,49 @@ impl Inode {
     pub fn unlink(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
         self.as_dir()?;
         check_name(name)?;
-        let victim = {
-            let mut entry = self.lock_entry(name)?;
-            let victim = entry.get().ok_or(Errno::ENOENT)?;
-            self.may_delete(cred, victim)?;
-            if victim.is_dir() {
-                return Err(Errno::EISDIR);
-            }
-            let victim = entry.remove().ok_or(Errno::ENOENT)?;
-            self.touch_mtime();
-            victim.drop_link();
-            victim
-        };
-        self.notify_removed(cred, name, &victim);
-        self.shared.release_soon(victim);
+        let removed = self.unlink_locked(cred, &mut self.lock_entry(name)?)?;
+        self.notify_removed(cred, name, removed.ino);
+        self.shared.release_soon(removed.pages);
         Ok(())
+    }
+
+    /// As [`unlink`](Self::unlink) in the caller's read section, of a file that is there, if nobody is waited for or told of it:
+    /// whether the caller should [`settle`](crate::inode::settle) after the section.
+    #[inline]
+    pub(crate) fn unlink_at_once(
+        &self,
+        cred: &Cred,
+        name: &[u8],
+        section: &Guard<'_>,
+    ) -> Option<Result<bool, Errno>> {
+        let dir = self.as_dir().ok()?;
+        if self.shared.is_observed() || check_name(name).is_err() {
+            return None;
+        }
+        let hash = self.shared.hasher.hash(name);
+        // What is not there, or not to be removed so, is found with nothing locked.
+        if dir.names.get(hash, name, section)?.is_dir() {
+            return None;
+        }
+        let removed = dir.names.try_with_locked(hash, name, |entry| self.unlink_locked(cred, entry))?;
+        Some(removed.map(|removed| self.shared.should_release(removed.pages)))
+    }
+
+    /// Removes the name of `entry`, that of a file that is no directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`, `EACCES`, `EPERM` (sticky directory).
+    fn unlink_locked(&self, cred: &Cred, entry: &mut LockedEntry<'_, InodeRef>) -> Result<Removed, Errno> {
+        let there = entry.there().ok_or(Errno::ENOENT)?;
+        let victim = there.get();
+        self.may_delete(cred, victim)?;
+        if victim.is_dir() {
+            return Err(Errno::EISDIR);
+        }
+        let victim = there.remove();
+        self.touch_mtime();
+        victim.drop_link();
+        Ok(Removed { ino: victim.ino(), pages: victim.pages_without_name() })
     }
 
     /// Removes the empty directory `name`.
@@ -41,19 +77,20 @@ impl Inode {
         check_name(name)?;
         let victim = loop {
             let mut entry = self.lock_entry(name)?;
-            let victim = entry.get().ok_or(Errno::ENOENT)?;
+            let there = entry.there().ok_or(Errno::ENOENT)?;
+            let victim = there.get();
             self.may_delete(cred, victim)?;
             if victim.as_dir()?.bury()? == Burial::Done {
-                let victim = entry.remove().ok_or(Errno::ENOENT)?;
+                let victim = there.remove();
                 victim.touch_ctime();
                 self.touch_mtime();
-                break victim;
+                break victim.ino();
             }
             let victim = victim.clone();
             drop(entry);
             victim.await_burial()?;
         };
-        self.notify_removed(cred, name, &victim);
+        self.notify_removed(cred, name, victim);
         Ok(())
     }
 
@@ -119,11 +156,18 @@ impl Inode {
         self.touch_ctime();
     }
 
-    pub(crate) fn notify_removed(&self, cred: &Cred, name: &[u8], victim: &Inode) {
-        let (dir, child) = (self.ino(), victim.ino());
+    /// How many pages it holds for those alone who have it open: none while it has a name.
+    pub(crate) fn pages_without_name(&self) -> u64 {
+        match self.pages() {
+            pages if pages > 0 && self.nlink() == 0 => pages,
+            _ => 0,
+        }
+    }
+
+    fn notify_removed(&self, cred: &Cred, name: &[u8], victim: u64) {
         self.shared.notify(cred, |observer| {
-            observer.entry_changed(dir, name, Some(child));
-            observer.attributes_changed(child);
+            observer.entry_changed(self.ino(), name, Some(victim));
+            observer.attributes_changed(victim);
         });
     }
 }

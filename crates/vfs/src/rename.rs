@@ -79,9 +79,8 @@ impl InodeRef {
                     observer.attributes_changed(other);
                 }
             });
-            if let Some(target) = target {
-                self.shared.release_soon(target);
-            }
+            let pages = target.map_or(0, |target| target.pages_without_name());
+            self.shared.release_soon(pages);
         }
         Ok(())
     }
@@ -119,7 +118,20 @@ impl InodeRef {
         flags: RenameFlags,
         tree: Option<&TreeLock<'_>>,
     ) -> Result<Attempt, Errno> {
-        let mut names = lock_names((self, name), (new_dir, new_name))?;
+        with_names((self, name), (new_dir, new_name), |names| {
+            self.rename_locked(names, cred, new_dir, flags, tree)
+        })?
+    }
+
+    /// As [`try_rename`](Self::try_rename), with the `names` locked.
+    fn rename_locked(
+        &self,
+        names: &mut LockedPair<'_, InodeRef>,
+        cred: &Cred,
+        new_dir: &InodeRef,
+        flags: RenameFlags,
+        tree: Option<&TreeLock<'_>>,
+    ) -> Result<Attempt, Errno> {
         let (source, target) = (names.first().get().cloned(), names.second().get().cloned());
         let source = source.ok_or(Errno::ENOENT)?;
         check_target_exists(target.is_some(), flags)?;
@@ -192,27 +204,29 @@ enum Attempt {
 
 type TreeLock<'a> = MutexGuard<'a, ()>;
 
-/// Locks both names of a rename.
+/// Calls `act` with both names of a rename locked.
 ///
 /// # Errors
 /// `ENOTDIR`; `ENOENT` when a directory was removed.
-fn lock_names<'n>(
+fn with_names<'n, R>(
     (old_dir, old): (&'n InodeRef, &'n [u8]),
     (new_dir, new): (&'n InodeRef, &'n [u8]),
-) -> Result<LockedPair<'n, InodeRef>, Errno> {
+    act: impl FnOnce(&mut LockedPair<'n, InodeRef>) -> R,
+) -> Result<R, Errno> {
     if old_dir.is_same(new_dir) {
         let hash = |name: &[u8]| old_dir.shared.hasher.hash(name);
-        let both = old_dir.as_dir()?.names.lock_two((hash(old), old), (hash(new), new));
-        return both.ok_or(Errno::ENOENT);
+        let (old, new) = ((hash(old), old), (hash(new), new));
+        return old_dir.as_dir()?.names.with_two_locked(old, new, act).ok_or(Errno::ENOENT);
     }
     // Lock order: names of two directories by inode number.
-    Ok(if old_dir.ino() < new_dir.ino() {
+    let mut both = if old_dir.ino() < new_dir.ino() {
         let old = old_dir.lock_entry(old)?;
         LockedPair::between(old, new_dir.lock_entry_nested(new, SECOND_DIRECTORY)?)
     } else {
         let new = new_dir.lock_entry(new)?;
         LockedPair::between(old_dir.lock_entry_nested(old, SECOND_DIRECTORY)?, new)
-    })
+    };
+    Ok(act(&mut both))
 }
 
 /// The four inodes that a rename touches.

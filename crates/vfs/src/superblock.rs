@@ -223,23 +223,30 @@ impl Shared {
         self.inos.alloc().ok_or(Errno::ENOSPC)
     }
 
-    /// `inode` lost a name. If that was the last, what it holds is released when its last user lets go, which is
-    /// noticed late; when that is much, it is looked for at once. Called with no name locked.
-    pub(crate) fn release_soon(&self, inode: InodeRef) {
+    /// An inode that holds so many `pages` lost its last name. They are released when its last user lets go, which is
+    /// noticed late; when that is much, it is looked for at once. Called with no name locked, in no read section.
+    pub(crate) fn release_soon(&self, pages: u64) {
+        if self.should_release(pages) {
+            settle();
+        }
+    }
+
+    /// As [`release_soon`](Self::release_soon), for who is in a read section: whether he should [`settle`] after it.
+    #[inline]
+    pub(crate) fn should_release(&self, pages: u64) -> bool {
         // Looking interrupts all CPUs and takes their caches from them. With 1 MiB two threads that remove trees of small
         // files were slower together than one.
         const PAGES_MAX: u64 = (16 << 20) / PAGE;
-        let (nlink, pages) = (inode.nlink(), inode.pages());
-        drop(inode);
-        if nlink != 0 || pages == 0 {
-            return;
+        if pages == 0 {
+            return false;
         }
         let waiting = self.unlinked_pages.here();
         // Relaxed: a hint; the CPU's own line.
-        if waiting.fetch_add(pages, Ordering::Relaxed) + pages >= PAGES_MAX {
+        let is_much = waiting.fetch_add(pages, Ordering::Relaxed) + pages >= PAGES_MAX;
+        if is_much {
             waiting.store(0, Ordering::Relaxed);
-            settle();
         }
+        is_much
     }
 
     /// Counts an inode that left memory.
@@ -253,15 +260,21 @@ impl Shared {
         change(&mut observers);
         let is_observed = !observers.is_empty();
         self.observers.replace(observers);
-        // Release(observed): the list; pairs with Acquire(observed) in notify().
+        // Release(observed): the list; pairs with Acquire(observed) in is_observed().
         self.is_observed.store(is_observed, Ordering::Release);
+    }
+
+    /// Whether anybody is told of changes.
+    #[inline]
+    pub(crate) fn is_observed(&self) -> bool {
+        // Acquire(observed): the list; pairs with Release(observed) in change_observers().
+        self.is_observed.load(Ordering::Acquire)
     }
 
     /// Calls `tell` for each observer but the one on whose behalf the change was made.
     #[inline]
     pub(crate) fn notify(&self, cred: &Cred, tell: impl Fn(&dyn Observer)) {
-        // Acquire(observed): the list; pairs with Release(observed) in change_observers().
-        if self.is_observed.load(Ordering::Acquire) {
+        if self.is_observed() {
             self.notify_all(cred, tell);
         }
     }

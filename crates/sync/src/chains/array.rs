@@ -323,7 +323,7 @@ impl<N: Node> Array<N> {
                 && !is_left
                 && head.compare_exchange(now, locked, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
-                return Attempt::Locked(self.locked(at, now, *looks > 0));
+                return Attempt::Locked(self.locked(at, *looks > 0));
             }
             // Each look takes the line from the owner, who is about to write it: the longer this takes, the rarer they are.
             hint::pause(1 << (*looks).min(PAUSE_BITS));
@@ -336,11 +336,13 @@ impl<N: Node> Array<N> {
     }
 
     /// Locks the bucket of `place` if nobody has it locked and it is not moved.
+    #[inline]
     pub(super) fn try_lock(&self, place: u64) -> Option<Locked<'_, N>> {
         self.try_lock_at(self.at(place))
     }
 
     /// Locks bucket `at` if nobody has it locked and it is not moved.
+    #[inline]
     pub(super) fn try_lock_at(&self, at: usize) -> Option<Locked<'_, N>> {
         let head = self.buckets[at].head();
         // Relaxed: only to see whether trying is worth it.
@@ -350,12 +352,13 @@ impl<N: Node> Array<N> {
         }
         // Acquire(bucket): as in lock_at().
         head.compare_exchange(now, with_bits(now, LOCKED), Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(self.locked(at, now, false))
+        Some(self.locked(at, false))
     }
 
-    /// Bucket `at`, which the caller has locked when its head was `head`.
-    fn locked(&self, at: usize, head: *mut N, waited: bool) -> Locked<'_, N> {
-        Locked { array: self, at, first: node(head), marks: head.addr() & NOTED, waited }
+    /// Bucket `at`, which the caller has locked, and `waited` for.
+    #[inline(always)]
+    fn locked(&self, at: usize, waited: bool) -> Locked<'_, N> {
+        Locked { array: self, seat: 2 * at + usize::from(waited) }
     }
 
     /// Calls `visit` for every node of the buckets that are not moved.
@@ -394,14 +397,12 @@ impl<N: Node> Array<N> {
 }
 
 /// A bucket whose lock the caller holds; unlocks it when dropped.
+///
+/// Two words, which registers hold: it is on its way through many hands.
 pub(crate) struct Locked<'a, N: Node> {
     pub(crate) array: &'a Array<N>,
-    at: usize,
-    first: *mut N,
-    /// The bits of the head when it is unlocked: [`NOTED`], [`MOVED`].
-    marks: usize,
-    /// Somebody else had it locked when it was asked for.
-    waited: bool,
+    /// Twice the bucket's number, and one more if somebody else had it locked when it was asked for.
+    seat: usize,
 }
 
 /// A place in a locked chain: a node, or null at the end, and the node before it, null at the beginning.
@@ -418,30 +419,50 @@ impl<N> Clone for Place<N> {
 
 impl<N> Copy for Place<N> {}
 
+impl<N> Place<N> {
+    /// At the end of any chain; nothing can be put there.
+    pub(crate) const END: Place<N> = Place { before: ptr::null_mut(), node: ptr::null_mut() };
+}
+
 impl<N: Node> Locked<'_, N> {
     /// Whether this is also the bucket of `place`.
     pub(crate) fn covers(&self, place: u64) -> bool {
-        self.array.at(place) == self.at
+        self.array.at(place) == self.at()
+    }
+
+    fn at(&self) -> usize {
+        self.seat / 2
     }
 
     /// The bucket.
     pub(crate) fn bucket(&self) -> &N::Bucket {
-        &self.array.buckets[self.at]
+        &self.array.buckets[self.at()]
+    }
+
+    /// The head, which nobody else writes while the bucket is locked.
+    fn head(&self) -> &'_ AtomicPtr<N> {
+        self.bucket().head()
+    }
+
+    /// The first node of the chain.
+    fn first(&self) -> *mut N {
+        // Relaxed: under the bucket's lock (H1).
+        node(self.head().load(Ordering::Relaxed))
     }
 
     /// Whether somebody else had it locked when it was asked for.
     pub(crate) fn waited(&self) -> bool {
-        self.waited
+        self.seat % 2 == 1
     }
 
     /// Whether the chain has no node.
     pub(super) fn is_empty(&self) -> bool {
-        self.first.is_null()
+        self.first().is_null()
     }
 
     /// The first node whose place is not before `place`, and how many are before it.
     pub(crate) fn seek(&self, place: u64) -> (Place<N>, usize) {
-        let (mut at, mut walked) = (Place { before: ptr::null_mut(), node: self.first }, 0);
+        let (mut at, mut walked) = (Place { before: ptr::null_mut(), node: self.first() }, 0);
         while self.get(at).is_some_and(|node| node.place() < place) {
             at = self.step(at);
             walked += 1;
@@ -451,7 +472,7 @@ impl<N: Node> Locked<'_, N> {
 
     /// The node at `at`; none at the end.
     pub(crate) fn get(&self, at: Place<N>) -> Option<&N> {
-        // SAFETY: nodes of a locked chain are not freed.
+        // SAFETY: nodes of a locked chain are not freed, and what was taken out of it not before who did that has unlocked it.
         unsafe { at.node.as_ref() }
     }
 
@@ -476,12 +497,11 @@ impl<N: Node> Locked<'_, N> {
         // SAFETY: null, or in the locked chain.
         match unsafe { at.before.as_ref() } {
             None => {
-                self.first = node;
+                // Relaxed: under the bucket's lock (H1).
+                let noted = self.head().load(Ordering::Relaxed).addr() & NOTED;
                 // Release(bucket): at once, so that who changes two chains decides which change is seen first; pairs
                 // with Acquire(bucket) in first().
-                self.array.buckets[self.at]
-                    .head()
-                    .store(with_bits(node, self.marks | LOCKED), Ordering::Release);
+                self.head().store(with_bits(node, noted | LOCKED), Ordering::Release);
             }
             // Release(chain): a reader that gets to `node` this way must see its contents, although it may have been
             // put in under an earlier owner's lock; pairs with Acquire(chain) in Array::following().
@@ -503,10 +523,23 @@ impl<N: Node> Locked<'_, N> {
     }
 
     fn note_used(&mut self) {
-        if self.marks & NOTED == 0 {
-            self.marks |= NOTED;
-            self.array.used.note(self.at);
+        // Relaxed: under the bucket's lock (H1).
+        let head = self.head().load(Ordering::Relaxed);
+        if head.addr() & NOTED == 0 {
+            self.array.used.note(self.at());
+            // Release(bucket): as in link().
+            self.head().store(with_bits(node(head), NOTED | LOCKED), Ordering::Release);
         }
+    }
+
+    /// Unlocks the bucket, and marks it with `marks`.
+    fn unlock(&self, marks: usize) {
+        // Relaxed: under the bucket's lock (H1).
+        let head = self.head().load(Ordering::Relaxed);
+        let marks = marks | (head.addr() & NOTED);
+        // Release(bucket): the chain, the nodes and, with the mark, the new chains; pairs with Acquire(bucket) in
+        // lock_at() and first().
+        self.head().store(with_bits(node(head), marks), Ordering::Release);
     }
 
     /// Takes the node at `at`, which is not the end, out of the chain.
@@ -534,15 +567,14 @@ impl<N: Node> Locked<'_, N> {
     /// Marks the bucket as moved and unlocks it: the chain is final (H1).
     pub(super) fn mark_moved(mut self) {
         self.note_used();
-        self.marks |= MOVED;
+        self.unlock(MOVED);
+        std::mem::forget(self);
     }
 }
 
 impl<N: Node> Drop for Locked<'_, N> {
     fn drop(&mut self) {
-        // Release(bucket): the chain, the nodes and, with the mark, the new chains; pairs with Acquire(bucket) in
-        // lock_at() and first().
-        self.array.buckets[self.at].head().store(with_bits(self.first, self.marks), Ordering::Release);
+        self.unlock(0);
     }
 }
 

@@ -189,9 +189,16 @@ impl<N: Node + Send + Sync> Chains<N> {
         self.current.load(Ordering::Relaxed) == closed()
     }
 
-    /// The bucket of `place`, locked, in whichever array it is now, and the section in which it was found; none if there is
-    /// no array. It waits outside sections: a resize waits for those, and would make the wait shorter.
-    pub(crate) fn lock(&self, place: u64) -> Option<(Locked<'_, N>, Guard<'_>)> {
+    /// The bucket of `place`, locked, in whichever array it is now; none if there is no array. It waits outside sections: a
+    /// resize waits for those, and would make the wait shorter.
+    #[inline]
+    pub(crate) fn lock(&self, place: u64) -> Option<Locked<'_, N>> {
+        self.try_lock(place).or_else(|| self.lock_slowly(place))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_slowly(&self, place: u64) -> Option<Locked<'_, N>> {
         let mut looks = 0;
         loop {
             let section = self.read();
@@ -205,7 +212,7 @@ impl<N: Node + Send + Sync> Chains<N> {
                 }
             };
             if let Some(bucket) = bucket {
-                return Some((bucket, section));
+                return Some(bucket);
             }
             drop(section);
             thread::yield_now();
@@ -213,10 +220,10 @@ impl<N: Node + Send + Sync> Chains<N> {
     }
 
     /// As [`lock`](Self::lock); none also if it is locked, or moved to a newer array.
-    pub(crate) fn try_lock(&self, place: u64) -> Option<(Locked<'_, N>, Guard<'_>)> {
+    #[inline]
+    pub(crate) fn try_lock(&self, place: u64) -> Option<Locked<'_, N>> {
         let section = self.read();
-        let bucket = self.outlive_section(self.current(&section)?.try_lock(place)?);
-        Some((bucket, section))
+        Some(self.outlive_section(self.current(&section)?.try_lock(place)?))
     }
 
     /// `bucket`, one of this table's, for longer than the section in which it was found.

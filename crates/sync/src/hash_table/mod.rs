@@ -136,7 +136,7 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
     pub fn insert(&self, key: K, value: V) -> Result<(), (K, V)> {
         let place = self.place(&key);
         let (walked, buckets) = {
-            let (mut bucket, _section) = self.lock(place);
+            let mut bucket = self.lock(place);
             let (at, found, walked) = find(&bucket, place, &key);
             if found {
                 return Err((key, value));
@@ -164,13 +164,13 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
     {
         let place = self.place(key);
         let removed = {
-            let (mut bucket, _section) = self.lock(place);
+            let mut bucket = self.lock(place);
             let (at, found, _) = find(&bucket, place, key);
             found.then(|| bucket.unlink(at))
         };
         let Some(node) = removed else { return false };
         self.count.add(-1);
-        // The bucket is unlocked and the section closed: deferring may wait.
+        // The bucket is unlocked: deferring may wait.
         self.chains.free_later(node);
         self.chains.help();
         true
@@ -214,7 +214,7 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
     }
 
     /// The bucket of `place`, locked.
-    fn lock(&self, place: u64) -> (Locked<'_, Entry<K, V>>, Guard<'_>) {
+    fn lock(&self, place: u64) -> Locked<'_, Entry<K, V>> {
         self.chains.lock(place).expect("the first array is made with the table, which is never closed")
     }
 }

@@ -3,7 +3,7 @@
 use super::node::{
     NAME_MAX, NameNode, Standing, first_position, insert_at, last_twin, name_at, place_of, same,
 };
-use super::tally::Count;
+use super::tally::{Adder, Count};
 use super::{BUCKETS_FIRST, NameTable};
 use crate::chains::{Array, Locked, Place, Unlinked};
 use crate::face::{Mutant, cpu, seeded};
@@ -60,6 +60,26 @@ fn wanted_by_cpus<V: Send + Sync + 'static>(array: &Array<NameNode<V>>) -> Optio
 
 pub(super) type Bucket<'t, V> = Locked<'t, NameNode<V>>;
 
+impl<V: Clone + Send + Sync + 'static> NameTable<V> {
+    /// Locks the bucket of `place`. None if the table was killed.
+    #[track_caller]
+    #[inline]
+    pub(super) fn lock_bucket(&self, place: u64, ask: Ask) -> Option<(Bucket<'_, V>, Held)> {
+        let chains = &self.chains;
+        loop {
+            let (bucket, held) =
+                self.watch.lock(ask, || chains.try_lock(place).map(Some), || chains.lock(place));
+            if let Some(bucket) = bucket {
+                return Some((bucket, held));
+            }
+            if chains.is_closed() {
+                return None;
+            }
+            chains.begin(BUCKETS_FIRST);
+        }
+    }
+}
+
 /// A name whose bucket the caller has locked; unlocks it when dropped.
 pub struct LockedEntry<'t, V: Clone + Send + Sync + 'static> {
     pub(super) name: Name<'t>,
@@ -71,9 +91,23 @@ pub struct LockedEntry<'t, V: Clone + Send + Sync + 'static> {
 
 /// A name in a locked bucket.
 pub struct Entry<'e, 't, V: Clone + Send + Sync + 'static> {
-    pub(super) name: Name<'t>,
+    pub(super) name: &'e Name<'t>,
     pub(super) bucket: &'e mut Bucket<'t, V>,
     pub(super) aftermath: &'e mut Aftermath<'t, V>,
+}
+
+/// A name in a locked bucket that is there.
+pub struct There<'e, 't, V: Clone + Send + Sync + 'static> {
+    entry: Entry<'e, 't, V>,
+    at: Place<NameNode<V>>,
+}
+
+/// The room in a locked bucket for a name that is not there.
+pub struct Room<'e, 't, V: Clone + Send + Sync + 'static> {
+    entry: Entry<'e, 't, V>,
+    /// The first position that no name of this hash has, and what comes behind it.
+    position: u64,
+    behind: Place<NameNode<V>>,
 }
 
 #[derive(Clone, Copy)]
@@ -103,28 +137,21 @@ pub(super) struct Aftermath<'t, V: Clone + Send + Sync + 'static> {
 }
 
 impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
+    /// Of changes in a bucket of `table` that the caller has locked.
+    #[inline]
     pub(super) fn new(table: &'t NameTable<V>) -> Self {
-        Aftermath { table, section: None, unlinked: None, buckets: None, looks: false, changed: false }
+        let section = Some(table.read());
+        Aftermath { table, section, unlinked: None, buckets: None, looks: false, changed: false }
     }
 
-    /// Locks the bucket of `place`. None if the table was killed.
+    /// Locks the bucket of `place` too.
     #[track_caller]
-    pub(super) fn lock(&mut self, place: u64, ask: Ask) -> Option<(Bucket<'t, V>, Held)> {
+    pub(super) fn lock_another(&mut self, place: u64, ask: Ask) -> Option<(Bucket<'t, V>, Held)> {
         // A resize waits for sections, and would make this wait shorter.
         self.section = None;
-        let chains = &self.table.chains;
-        loop {
-            let (found, held) =
-                self.table.watch.lock(ask, || chains.try_lock(place).map(Some), || chains.lock(place));
-            if let Some((bucket, section)) = found {
-                self.section = Some(section);
-                return Some((bucket, held));
-            }
-            if chains.is_closed() {
-                return None;
-            }
-            chains.begin(BUCKETS_FIRST);
-        }
+        let locked = self.table.lock_bucket(place, ask);
+        self.section = Some(self.table.read());
+        locked
     }
 
     /// Notes that `bucket` is being changed, and sees to it that the array is grown if many who did so have waited for
@@ -144,21 +171,25 @@ impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
 
 impl<V: Clone + Send + Sync + 'static> Drop for Aftermath<'_, V> {
     fn drop(&mut self) {
-        if self.looks
-            && let Some(section) = &self.section
-            && let Some(array) = self.table.chains.current(section)
+        let chains = &self.table.chains;
+        let mut helps = false;
+        if let Some(section) = self.section.take()
+            && self.changed
+            && let Some(array) = chains.current(&section)
         {
-            self.buckets = self.buckets.max(wanted_by_cpus(array));
+            if self.looks {
+                self.buckets = self.buckets.max(wanted_by_cpus(array));
+            }
+            helps = array.next(&section).is_some();
         }
-        self.section = None;
         if let Some(node) = self.unlinked.take() {
             self.free(node);
         }
         if let Some(buckets) = self.buckets {
-            self.table.grow_to(buckets);
+            helps |= self.table.grow_to(buckets);
         }
-        if self.changed {
-            self.table.chains.help();
+        if helps {
+            chains.help();
         }
     }
 }
@@ -166,19 +197,44 @@ impl<V: Clone + Send + Sync + 'static> Drop for Aftermath<'_, V> {
 impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
     #[track_caller]
     pub(super) fn new(table: &'t NameTable<V>, hash: u64, bytes: &'t [u8], level: u8) -> Option<Self> {
-        let (name, mut aftermath) = (Name { hash, bytes }, Aftermath::new(table));
-        let (bucket, _held) = aftermath.lock(name.place(), Ask::BUCKET.at(level))?;
-        Some(LockedEntry { name, bucket, _held, aftermath })
+        let name = Name { hash, bytes };
+        let (bucket, _held) = table.lock_bucket(name.place(), Ask::BUCKET.at(level))?;
+        Some(LockedEntry { name, bucket, _held, aftermath: Aftermath::new(table) })
+    }
+
+    /// Calls `act` with a name of `table`, unless that takes waiting for somebody, or the table was killed.
+    #[track_caller]
+    #[inline]
+    pub(super) fn try_with<R>(
+        table: &'t NameTable<V>,
+        hash: u64,
+        bytes: &'t [u8],
+        act: impl FnOnce(&mut LockedEntry<'t, V>) -> R,
+    ) -> Option<R> {
+        let name = Name { hash, bytes };
+        let bucket = table.chains.try_lock(name.place())?;
+        let _held = table.watch.tried(Ask::BUCKET);
+        Some(act(&mut LockedEntry { name, bucket, _held, aftermath: Aftermath::new(table) }))
     }
 
     /// The name in its bucket.
     pub fn entry(&mut self) -> Entry<'_, 't, V> {
-        Entry { name: self.name, bucket: &mut self.bucket, aftermath: &mut self.aftermath }
+        Entry { name: &self.name, bucket: &mut self.bucket, aftermath: &mut self.aftermath }
     }
 
     /// What the name stands for, if it is there.
     pub fn get(&self) -> Option<&V> {
-        get(&self.bucket, self.name)
+        get(&self.bucket, &self.name)
+    }
+
+    /// See [`Entry::there`].
+    pub fn there(&mut self) -> Option<There<'_, 't, V>> {
+        self.entry().there()
+    }
+
+    /// See [`Entry::room`].
+    pub fn room(&mut self) -> Option<Room<'_, 't, V>> {
+        self.entry().room()
     }
 
     /// See [`Entry::insert`].
@@ -195,43 +251,42 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
     }
 }
 
-/// Where `name` is in its bucket: the entry that arrives, if one does.
-pub(super) fn find<V: Send + Sync + 'static>(
-    bucket: &Bucket<'_, V>,
-    name: Name<'_>,
-) -> Option<Place<NameNode<V>>> {
+/// Where `name` is in its bucket: the entry that arrives, if one does. The end if it is not there: two words, which registers
+/// hold.
+pub(super) fn find<V: Send + Sync + 'static>(bucket: &Bucket<'_, V>, name: &Name<'_>) -> Place<NameNode<V>> {
     let first = first_position(name.hash);
     let (mut at, _) = bucket.seek(place_of(first));
     while bucket.get(at).is_some_and(|node| node.position <= last_twin(first)) {
         if name_at(bucket, at).is_some_and(|bytes| same(bytes, name.bytes)) {
-            return Some(at);
+            return at;
         }
         at = bucket.step(at);
     }
-    None
+    Place::END
 }
 
 /// What `name` stands for in its bucket.
-fn get<'b, V: Send + Sync + 'static>(bucket: &'b Bucket<'_, V>, name: Name<'_>) -> Option<&'b V> {
-    let node = bucket.get(find(bucket, name)?)?;
-    Some(&node.value)
+fn get<'b, V: Send + Sync + 'static>(bucket: &'b Bucket<'_, V>, name: &Name<'_>) -> Option<&'b V> {
+    Some(&bucket.get(find(bucket, name))?.value)
 }
 
-impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
+impl<'e, 't, V: Clone + Send + Sync + 'static> Entry<'e, 't, V> {
     /// What the name stands for, if it is there.
     pub fn get(&self) -> Option<&V> {
         get(self.bucket, self.name)
     }
 
-    /// Adds the name, which counts as one entry of `weight`. Returns its position.
-    ///
-    /// # Errors
-    /// Gives `value` back if the name is there, if it is longer than [`NAME_MAX`], or if 65,536 names have its hash.
-    pub fn insert(&mut self, value: V, weight: u8) -> Result<u64, V> {
-        self.insert_as(value, weight, Standing::Stands)
+    /// The name, if it is there.
+    #[inline]
+    pub fn there(self) -> Option<There<'e, 't, V>> {
+        let at = find(self.bucket, self.name);
+        self.bucket.get(at)?;
+        Some(There { entry: self, at })
     }
 
-    pub(super) fn insert_as(&mut self, value: V, weight: u8, standing: Standing) -> Result<u64, V> {
+    /// The room for the name, if it is not there.
+    #[inline]
+    pub fn room(self) -> Option<Room<'e, 't, V>> {
         let first = first_position(self.name.hash);
         let (mut at, _) = self.bucket.seek(place_of(first));
         // The first position that no name of this hash has, and where it is in the chain.
@@ -240,7 +295,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
             && node.position <= last_twin(first)
         {
             if name_at(self.bucket, at) == Some(self.name.bytes) {
-                return Err(value);
+                return None;
             }
             if gap.is_none() && node.position == position {
                 position += 1;
@@ -249,40 +304,23 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
             }
             at = self.bucket.step(at);
         }
-        if position > last_twin(first) || self.name.bytes.len() > NAME_MAX {
-            return Err(value);
+        Some(Room { entry: self, position, behind: gap.unwrap_or(at) })
+    }
+
+    /// Adds the name, which counts as one entry of `weight`. Returns its position.
+    ///
+    /// # Errors
+    /// Gives `value` back if the name is there, if it is longer than [`NAME_MAX`], or if 65,536 names have its hash.
+    pub fn insert(self, value: V, weight: u8) -> Result<u64, V> {
+        match self.room() {
+            Some(room) => room.fill(value, weight),
+            None => Err(value),
         }
-        insert_at(self.bucket, gap.unwrap_or(at), (position, self.name.bytes, value, weight), standing);
-        let array = self.bucket.array;
-        let count = array.count(place_of(position));
-        count.add(weight);
-        match array.cpus() {
-            None => {
-                let entries = usize::try_from(count.entries()).unwrap_or(0);
-                self.aftermath.buckets = self.aftermath.buckets.max(wanted(array, entries, MOST_IN_BUCKET));
-            }
-            Some(cpus) => {
-                // Until it has looked, a CPU takes the array for empty.
-                self.aftermath.looks |= count.should_look(most_in(array.len(), cpus.len()) / cpus.len());
-            }
-        }
-        self.aftermath.note_change(self.bucket);
-        Ok(position)
     }
 
     /// Removes the name; returns what it stood for. Readers that have it may keep it until their sections end.
-    pub fn remove(&mut self) -> Option<V> {
-        let at = find(self.bucket, self.name)?;
-        let node = self.bucket.get(at)?;
-        if !seeded(Mutant::RemovedUnmarked) {
-            // For who remembers it. Before it is out of the chain: then nobody finds it who has missed it.
-            node.stand(Standing::Left);
-        }
-        let value = node.value.clone();
-        self.bucket.array.count(place_of(node.position)).remove(node.weight);
-        let unlinked = self.bucket.unlink(at);
-        self.discard(unlinked);
-        Some(value)
+    pub fn remove(self) -> Option<V> {
+        Some(self.there()?.remove().clone())
     }
 
     pub(super) fn discard(&mut self, node: Unlinked<NameNode<V>>) {
@@ -290,5 +328,66 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
         if let Some(earlier) = self.aftermath.unlinked.replace(node) {
             self.aftermath.free(earlier);
         }
+    }
+}
+
+impl<'e, V: Clone + Send + Sync + 'static> There<'e, '_, V> {
+    /// What the name stands for.
+    pub fn get(&self) -> &V {
+        &found(self.entry.bucket, self.at).value
+    }
+
+    /// Removes the name; returns what it stood for. Readers that have it may keep it until their sections end.
+    pub fn remove(self) -> &'e V {
+        let There { entry: mut name, at } = self;
+        let node = found(name.bucket, at);
+        if !seeded(Mutant::RemovedUnmarked) {
+            // For who remembers it. Before it is out of the chain: then nobody finds it who has missed it.
+            node.stand(Standing::Left);
+        }
+        let array = name.bucket.array;
+        array.count(place_of(node.position)).remove(node.weight, Adder::to(array));
+        let unlinked = name.bucket.unlink(at);
+        name.discard(unlinked);
+        // Not freed before the section ends in which the bucket was locked.
+        &found(name.bucket, at).value
+    }
+}
+
+/// The node at `at`, where there is one for as long as the bucket is locked.
+fn found<'b, V: Send + Sync + 'static>(bucket: &'b Bucket<'_, V>, at: Place<NameNode<V>>) -> &'b NameNode<V> {
+    bucket.get(at).expect("a node was found there")
+}
+
+impl<V: Clone + Send + Sync + 'static> Room<'_, '_, V> {
+    /// Adds the name, which counts as one entry of `weight`. Returns its position.
+    ///
+    /// # Errors
+    /// Gives `value` back if the name is longer than [`NAME_MAX`], or if 65,536 names have its hash.
+    pub fn fill(self, value: V, weight: u8) -> Result<u64, V> {
+        self.fill_as(value, weight, Standing::Stands)
+    }
+
+    pub(super) fn fill_as(self, value: V, weight: u8, standing: Standing) -> Result<u64, V> {
+        let Room { entry: Entry { name, bucket, aftermath }, position, behind } = self;
+        if position > last_twin(first_position(name.hash)) || name.bytes.len() > NAME_MAX {
+            return Err(value);
+        }
+        insert_at(bucket, behind, (position, name.bytes, value, weight), standing);
+        let array = bucket.array;
+        let count = array.count(place_of(position));
+        count.add(weight, Adder::to(array));
+        match array.cpus() {
+            None => {
+                let entries = usize::try_from(count.entries()).unwrap_or(0);
+                aftermath.buckets = aftermath.buckets.max(wanted(array, entries, MOST_IN_BUCKET));
+            }
+            Some(cpus) => {
+                // Until it has looked, a CPU takes the array for empty.
+                aftermath.looks |= count.should_look(most_in(array.len(), cpus.len()) / cpus.len());
+            }
+        }
+        aftermath.note_change(bucket);
+        Ok(position)
     }
 }

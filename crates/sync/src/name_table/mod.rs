@@ -14,7 +14,7 @@
 //! So no counter is shared by those who add names, and a listing that stopped at a position goes on behind it,
 //! in an array of any length, whatever came and went meanwhile: an entry that is there from the begin to the end
 //! of the listing is found exactly once. Arrays only grow: a bucket that is merged from two has entries in three
-//! chains for a while, and neither a listing nor [`NameTable::lock_two`] could tell.
+//! chains for a while, and neither a listing nor [`NameTable::with_two_locked`] could tell.
 //!
 //! An array is doubled when its buckets fill. When those who change them wait for their locks, so that names meet that
 //! with more buckets would not, it is grown at once to 64 buckets for each CPU.
@@ -27,7 +27,7 @@
 //! # Clients must
 //! - give the same hash for the same name, with a key that strangers do not know;
 //! - keep [`LockedEntry`]s short: others spin for the bucket. Two buckets of one table are locked by
-//!   [`NameTable::lock_two`], tables in an order that the client keeps;
+//!   [`NameTable::with_two_locked`], tables in an order that the client keeps;
 //! - not wait for a grace period of the table's domain while they have a bucket locked.
 //!
 //! # Then
@@ -59,7 +59,7 @@ mod tests;
 mod trail;
 
 pub use self::after::After;
-pub use self::entry::{Entry, LockedEntry};
+pub use self::entry::{Entry, LockedEntry, Room, There};
 pub use self::key::Key;
 pub use self::node::NAME_MAX;
 pub use self::pair::LockedPair;
@@ -144,6 +144,19 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         LockedEntry::new(self, hash, name, 0)
     }
 
+    /// Calls `act` with the lock of `name`, as [`lock`](Self::lock) has it. None also where that would take waiting for somebody:
+    /// so it may be called in a read section that goes on for longer.
+    #[track_caller]
+    #[inline]
+    pub fn try_with_locked<'t, R>(
+        &'t self,
+        hash: u64,
+        name: &'t [u8],
+        act: impl FnOnce(&mut LockedEntry<'t, V>) -> R,
+    ) -> Option<R> {
+        LockedEntry::try_with(self, hash, name, act)
+    }
+
     /// As [`lock`](Self::lock), by a thread that may hold names of other tables of this class at lower levels: see
     /// [`lock_debug`](crate::lock_debug).
     #[track_caller]
@@ -151,14 +164,16 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         LockedEntry::new(self, hash, name, level)
     }
 
-    /// Takes the locks of two names, which may be the same. None if the table was killed.
+    /// Calls `act` with the locks of two names, which may be the same. None if the table was killed.
     #[track_caller]
-    pub fn lock_two<'t>(
+    #[inline]
+    pub fn with_two_locked<'t, R>(
         &'t self,
         first: (u64, &'t [u8]),
         second: (u64, &'t [u8]),
-    ) -> Option<LockedPair<'t, V>> {
-        LockedPair::new(self, first, second)
+        act: impl FnOnce(&mut LockedPair<'t, V>) -> R,
+    ) -> Option<R> {
+        LockedPair::with(self, first, second, act)
     }
 
     /// How many buckets there are, or will be when the resize that is under way is done.

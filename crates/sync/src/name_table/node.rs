@@ -1,6 +1,6 @@
 //! Nodes of a name table: position, value and name in one allocation.
 
-use super::tally::Count;
+use super::tally::{Adder, Count};
 use crate::blocks::Kind;
 use crate::chains::{Array, Bucket, Locked, Node, Place, unlinked};
 use crate::face::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
@@ -201,8 +201,8 @@ impl<V: 'static> Node for NameNode<V> {
     }
 
     fn carry(&self, from: &Count, to: &Count) {
-        to.add(self.weight);
-        from.remove(self.weight);
+        to.add(self.weight, Adder::Anybody);
+        from.remove(self.weight, Adder::Anybody);
     }
 }
 

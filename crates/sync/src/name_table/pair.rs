@@ -36,6 +36,7 @@
 use super::NameTable;
 use super::entry::{Aftermath, Bucket, Entry, LockedEntry, Name, find};
 use super::node::{NameNode, Standing, insert_at, name_at, place_of};
+use super::tally::Adder;
 use crate::chains::Place;
 use crate::face::{Mutant, seeded};
 use crate::lock_debug::{Ask, Held};
@@ -43,20 +44,19 @@ use std::ptr;
 
 /// Two names whose buckets the caller has locked; unlocks them when dropped.
 pub struct LockedPair<'t, V: Clone + Send + Sync + 'static> {
+    names: [Name<'t>; 2],
     /// Dropped before any aftermath: who helps to move a table waits for its buckets, and those who have these may wait for
     /// the other name's.
-    second: Second<'t, V>,
-    first: LockedEntry<'t, V>,
-    /// Of the second name, if it is in another table.
+    one: Bucket<'t, V>,
+    /// Another bucket, of that table or of another.
+    other: Option<Bucket<'t, V>>,
+    /// Which of the names are in the other bucket.
+    is_in_other: [bool; 2],
+    _held: [Option<Held>; 2],
+    /// Of the first name's table.
+    aftermath: Aftermath<'t, V>,
+    /// Of the second one's, if that is another.
     elsewhere: Option<Aftermath<'t, V>>,
-}
-
-/// The second name of a pair.
-enum Second<'t, V: Clone + Send + Sync + 'static> {
-    /// In the first one's bucket.
-    Beside(Name<'t>),
-    /// In another bucket, of that table or of another.
-    Apart { name: Name<'t>, bucket: Bucket<'t, V>, _held: Held },
 }
 
 impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
@@ -67,45 +67,67 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
     pub fn between(first: LockedEntry<'t, V>, second: LockedEntry<'t, V>) -> Self {
         let [one, other] = [&first, &second].map(|entry| entry.aftermath.table.chains.domain);
         assert!(ptr::eq(one, other), "the tables are of two domains");
-        let LockedEntry { name, bucket, _held, aftermath } = second;
-        LockedPair { second: Second::Apart { name, bucket, _held }, first, elsewhere: Some(aftermath) }
+        LockedPair {
+            names: [first.name, second.name],
+            one: first.bucket,
+            other: Some(second.bucket),
+            is_in_other: [false, true],
+            _held: [Some(first._held), Some(second._held)],
+            aftermath: first.aftermath,
+            elsewhere: Some(second.aftermath),
+        }
     }
 
+    /// Calls `act` with two names of `table`. None if it was killed.
     #[track_caller]
-    pub(super) fn new(
+    #[inline]
+    pub(super) fn with<R>(
         table: &'t NameTable<V>,
         first: (u64, &'t [u8]),
         second: (u64, &'t [u8]),
-    ) -> Option<Self> {
-        let [first, second] = [first, second].map(|(hash, bytes)| Name { hash, bytes });
-        let [a, b] = [first, second].map(|name| name.place());
-        let mut aftermath = Aftermath::new(table);
-        let low = aftermath.lock(a.min(b), Ask::BUCKET)?;
-        if low.0.covers(a.max(b)) {
-            let first = LockedEntry { name: first, bucket: low.0, _held: low.1, aftermath };
-            return Some(LockedPair { second: Second::Beside(second), first, elsewhere: None });
-        }
+        act: impl FnOnce(&mut LockedPair<'t, V>) -> R,
+    ) -> Option<R> {
+        let names = [first, second].map(|(hash, bytes)| Name { hash, bytes });
+        let [a, b] = names.map(|name| name.place());
         // Buckets of one table are ordered by their numbers.
-        let high = aftermath.lock(a.max(b), Ask::BUCKET.any_number())?;
-        let ((bucket, _held), other) = if a < b { (low, high) } else { (high, low) };
-        let first = LockedEntry { name: first, bucket, _held, aftermath };
-        let second = Second::Apart { name: second, bucket: other.0, _held: other.1 };
-        Some(LockedPair { second, first, elsewhere: None })
+        let (one, held) = table.lock_bucket(a.min(b), Ask::BUCKET)?;
+        let mut pair = LockedPair {
+            names,
+            one,
+            other: None,
+            is_in_other: [false; 2],
+            _held: [Some(held), None],
+            aftermath: Aftermath::new(table),
+            elsewhere: None,
+        };
+        if !pair.one.covers(a.max(b)) {
+            let (other, held) = pair.aftermath.lock_another(a.max(b), Ask::BUCKET.any_number())?;
+            (pair.other, pair._held[1], pair.is_in_other) = (Some(other), Some(held), [a > b, a < b]);
+        }
+        Some(act(&mut pair))
     }
 
     /// The first name in its bucket.
     pub fn first(&mut self) -> Entry<'_, 't, V> {
-        self.first.entry()
+        self.entry(0)
     }
 
     /// The second name in its bucket.
     pub fn second(&mut self) -> Entry<'_, 't, V> {
-        let LockedEntry { bucket, aftermath, .. } = &mut self.first;
-        let aftermath = self.elsewhere.as_mut().unwrap_or(aftermath);
-        match &mut self.second {
-            Second::Beside(name) => Entry { name: *name, bucket, aftermath },
-            Second::Apart { name, bucket, .. } => Entry { name: *name, bucket, aftermath },
-        }
+        self.entry(1)
+    }
+
+    #[inline]
+    fn entry(&mut self, number: usize) -> Entry<'_, 't, V> {
+        let bucket = match &mut self.other {
+            Some(other) if self.is_in_other[number] => other,
+            _ => &mut self.one,
+        };
+        let aftermath = match &mut self.elsewhere {
+            Some(elsewhere) if number == 1 => elsewhere,
+            _ => &mut self.aftermath,
+        };
+        Entry { name: &self.names[number], bucket, aftermath }
     }
 
     /// Lets the second name stand for what the first does, and the first for nothing: at one instant, for all who look
@@ -117,9 +139,11 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
         if !self.second().arrive(source, leaving) {
             return false;
         }
-        self.first().leave(Standing::Left);
+        self.first().leave(leaving, Standing::Left);
         self.second().settle();
-        self.first().remove();
+        if let Some(left) = self.first().there() {
+            left.remove();
+        }
         true
     }
 
@@ -133,7 +157,7 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
         // Where the name is, there is room for it.
         let both = self.second().arrive(source, leaving) && self.first().arrive(target, leaving);
         debug_assert!(both, "both names are there");
-        self.first().leave(Standing::Replaced);
+        self.first().leave(leaving, Standing::Replaced);
         self.first().settle();
         self.second().settle();
         true
@@ -142,7 +166,7 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
 
 /// What a name stands for.
 struct Source<V> {
-    node: *const NameNode<V>,
+    node: Place<NameNode<V>>,
     value: V,
     weight: u8,
 }
@@ -150,47 +174,47 @@ struct Source<V> {
 impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
     /// What the name, to which nothing arrives, stands for.
     fn standing(&self) -> Option<Source<V>> {
-        let at = find(self.bucket, self.name)?;
+        let at = find(self.bucket, self.name);
         let node = self.bucket.get(at)?;
         let (value, weight) = (node.value.clone(), node.weight);
-        Some(Source { node: self.bucket.get_raw(at), value, weight })
+        Some(Source { node: at, value, weight })
     }
 
     /// Adds an entry that stands as soon as `leaving` does not any more, before what the name stands for until then.
     /// False if there is no room.
-    fn arrive(&mut self, Source { value, weight, .. }: Source<V>, leaving: *const NameNode<V>) -> bool {
+    fn arrive(self, Source { value, weight, .. }: Source<V>, leaving: Place<NameNode<V>>) -> bool {
+        let leaving = self.bucket.get_raw(leaving);
         let standing = if seeded(Mutant::MovedInTwoSteps) { Standing::Stands } else { Standing::Arrives };
         self.bucket.bucket().set_leaving(leaving);
-        match find(self.bucket, self.name) {
-            None => self.insert_as(value, weight, standing).is_ok(),
-            Some(at) => {
-                let Some(node) = self.bucket.get(at) else { return false };
+        let at = find(self.bucket, self.name);
+        match self.bucket.get(at) {
+            None => self.room().is_some_and(|room| room.fill_as(value, weight, standing).is_ok()),
+            Some(node) => {
                 if !ptr::eq(node, leaving) && !seeded(Mutant::ReplacedUnmarked) {
                     // From now on who remembers it must ask the chain.
                     node.stand(Standing::Yields);
                 }
                 let position = node.position;
-                self.bucket.array.count(place_of(position)).reweigh(node.weight, weight);
+                let array = self.bucket.array;
+                array.count(place_of(position)).reweigh(node.weight, weight, Adder::to(array));
                 insert_at(self.bucket, at, (position, self.name.bytes, value, weight), standing);
                 true
             }
         }
     }
 
-    /// Says how the entry that stood when the move began stands from now on.
-    fn leave(&self, standing: Standing) {
-        let here = find(self.bucket, self.name).map(|at| self.replaced_by(at).unwrap_or(at));
-        if let Some(node) = here.and_then(|at| self.bucket.get(at)) {
+    /// Says how the entry at `leaving`, which stood when the move began, stands from now on.
+    fn leave(&self, leaving: Place<NameNode<V>>, standing: Standing) {
+        if let Some(node) = self.bucket.get(leaving) {
             node.stand(standing);
         }
     }
 
     /// Lets the entry that arrived stand, and removes the one that it replaces.
     fn settle(&mut self) {
-        let Some(at) = find(self.bucket, self.name) else { return };
-        if let Some(node) = self.bucket.get(at) {
-            node.stand(Standing::Stands);
-        }
+        let at = find(self.bucket, self.name);
+        let Some(node) = self.bucket.get(at) else { return };
+        node.stand(Standing::Stands);
         if let Some(replaced) = self.replaced_by(at) {
             let unlinked = self.bucket.unlink(replaced);
             self.discard(unlinked);

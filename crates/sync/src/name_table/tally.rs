@@ -5,7 +5,8 @@
 //! is below 0 and only the sum means something. And neither count ever falls. So who looks twice and finds all the same has
 //! seen what all counted at the moment between the two looks, and not a count that came back meanwhile.
 //!
-//! A CPU's count is added to by read-modify-writes: a thread may be moved to another CPU before it has counted.
+//! A CPU's count is added to by read-modify-writes: a thread may be moved to another CPU before it has counted. Who holds a bucket
+//! is alone with its count.
 //!
 //! # Ordering
 //! | label | release side | acquire side | publishes |
@@ -30,26 +31,47 @@ pub(super) struct Count {
     looks_at: AtomicU64,
 }
 
+/// Who adds to a count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Adder {
+    /// Who holds the lock of the bucket that it is a count of.
+    Holder,
+    /// Whoever runs on the CPU that it is a count of, or did a moment ago; or either.
+    Anybody,
+}
+
+impl Adder {
+    /// To the counts of `array`, by who holds a bucket there.
+    pub(super) fn to<V: Send + Sync + 'static>(array: &Array<NameNode<V>>) -> Adder {
+        if array.cpus().is_none() { Adder::Holder } else { Adder::Anybody }
+    }
+}
+
 impl Count {
     /// Counts an entry of `weight` that came.
-    pub(super) fn add(&self, weight: u8) {
-        self.reweigh(0, weight);
-        // Release(tally): pairs with Acquire(tally) in Tally::add_one().
-        self.added.fetch_add(1, Ordering::Release);
+    pub(super) fn add(&self, weight: u8, by: Adder) {
+        self.reweigh(0, weight, by);
+        raise(&self.added, by);
     }
 
     /// Counts an entry of `weight` that went.
-    pub(super) fn remove(&self, weight: u8) {
-        self.reweigh(weight, 0);
-        // Release(tally): as in add().
-        self.removed.fetch_add(1, Ordering::Release);
+    pub(super) fn remove(&self, weight: u8, by: Adder) {
+        self.reweigh(weight, 0, by);
+        raise(&self.removed, by);
     }
 
     /// Counts an entry with weight `to` that had the weight `from`.
-    pub(super) fn reweigh(&self, from: u8, to: u8) {
-        if from != to {
-            // Release(tally): as in add().
-            self.weight.fetch_add(i64::from(to) - i64::from(from), Ordering::Release);
+    pub(super) fn reweigh(&self, from: u8, to: u8, by: Adder) {
+        if from == to {
+            return;
+        }
+        let change = i64::from(to) - i64::from(from);
+        // Relaxed and Release(tally): as in raise().
+        match by {
+            Adder::Holder => {
+                self.weight.store(self.weight.load(Ordering::Relaxed) + change, Ordering::Release);
+            }
+            Adder::Anybody => _ = self.weight.fetch_add(change, Ordering::Release),
         }
     }
 
@@ -73,6 +95,16 @@ impl Count {
     pub(super) fn entries(&self) -> i64 {
         // Relaxed, both: only for when the array is grown; in a bucket, under its lock.
         difference(self.added.load(Ordering::Relaxed), self.removed.load(Ordering::Relaxed))
+    }
+}
+
+/// Adds 1 to `count`.
+fn raise(count: &AtomicU64, by: Adder) {
+    match by {
+        // Relaxed: nobody else adds. Release(tally): pairs with Acquire(tally) in Tally::add_one().
+        Adder::Holder => count.store(count.load(Ordering::Relaxed) + 1, Ordering::Release),
+        // Release(tally): as above.
+        Adder::Anybody => _ = count.fetch_add(1, Ordering::Release),
     }
 }
 

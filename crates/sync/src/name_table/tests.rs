@@ -52,15 +52,17 @@ fn the_table_agrees_with_a_sorted_map() {
             let [name, other] = [name(next() % names), name(next() % names)];
             if next() % 8 == 0 && name != other {
                 let hashes = [&name, &other].map(|name| hash(&hasher, name));
-                let mut pair = table.lock_two((hashes[0], &name), (hashes[1], &other)).expect("alive");
+                let both = ((hashes[0], &name[..]), (hashes[1], &other[..]));
                 let [from, to] = [&name, &other].map(|name| oracle.get(name).copied());
                 if step % 2 == 0 {
-                    assert_eq!(pair.exchange(), from.is_some() && to.is_some());
+                    let exchanged = table.with_two_locked(both.0, both.1, |pair| pair.exchange());
+                    assert_eq!(exchanged, Some(from.is_some() && to.is_some()));
                     if let (Some((at, value)), Some((new_at, replaced))) = (from, to) {
                         oracle.extend([(name.clone(), (at, replaced)), (other.clone(), (new_at, value))]);
                     }
                 } else {
-                    assert_eq!(pair.rename(), from.is_some());
+                    let renamed = table.with_two_locked(both.0, both.1, |pair| pair.rename());
+                    assert_eq!(renamed, Some(from.is_some()));
                     if let Some((_, value)) = from {
                         let new_at = table.find(hashes[1], &other, &table.read()).expect("it is there").0;
                         assert!(to.is_none_or(|(at, replaced)| {
@@ -163,9 +165,9 @@ fn two_names_are_locked_and_exchanged_from_many_threads() {
                 let mut next = numbers(seed);
                 for round in 0..if SHRUNK { 20 } else { 20_000 } {
                     let [a, b] = [&names[next() as usize % 6], &names[next() as usize % 6]];
-                    let mut pair = table.lock_two((hash(a), a), (hash(b), b)).expect("alive");
-                    assert!(a == b || pair.exchange(), "both are there");
-                    drop(pair);
+                    let exchange = |pair: &mut LockedPair<'_, _>| a == b || pair.exchange();
+                    let exchanged = table.with_two_locked((hash(a), a), (hash(b), b), exchange);
+                    assert_eq!(exchanged, Some(true), "both are there");
                     if round % 1_000 == 0 {
                         table.grow();
                     }
@@ -185,7 +187,7 @@ fn a_killed_table_takes_no_name_and_a_table_with_names_is_not_killed() {
     assert!(!table.kill() && !table.is_dead());
     assert!(table.lock(5, b"a").expect("alive").remove().is_some());
     assert!(table.kill() && table.is_dead() && table.kill());
-    assert!(table.lock(5, b"a").is_none() && table.lock_two((5, b"a"), (6, b"b")).is_none());
+    assert!(table.lock(5, b"a").is_none() && table.with_two_locked((5, b"a"), (6, b"b"), |_| ()).is_none());
     assert!(table.get(5, b"a", &table.read()).is_none() && list(&table).is_empty() && table.is_empty());
     let never_used = self::table::<()>();
     assert!(never_used.kill() && never_used.lock(1, b"a").is_none());
@@ -252,8 +254,8 @@ fn a_name_that_moves_is_never_counted_twice_nor_left_out() {
         scope.spawn(|| {
             for round in 0..if crate::face::SHRUNK { 10 } else { 20_000 } {
                 let [(from, old), (to, new)] = [&names[round % 2], &names[(round + 1) % 2]];
-                let mut both = table.lock_two((*from, old), (*to, new)).expect("alive");
-                assert!(both.rename());
+                let renamed = table.with_two_locked((*from, old), (*to, new), |pair| pair.rename());
+                assert_eq!(renamed, Some(true));
             }
             done.store(true, Ordering::SeqCst);
         });
@@ -276,9 +278,7 @@ fn who_waits_for_a_name_keeps_no_grace_period_waiting() {
     let table = NameTable::new(domain);
     insert(&table, 7, b"name", ());
     // As the lock of a name, without the section that its holder is in.
-    let (bucket, section) =
-        table.chains.lock(node::place_of(node::first_position(7))).expect("there is an array");
-    drop(section);
+    let bucket = table.chains.lock(node::place_of(node::first_position(7))).expect("there is an array");
     thread::scope(|scope| {
         scope.spawn(|| drop(table.lock(7, b"name")));
         let ends = |period| {
@@ -354,13 +354,19 @@ fn sums_are_exact_after_threads_filled_a_table_through_several_lengths() {
                         1 => {
                             let new = self::name(n + threads * names);
                             let names = ((hash, &name[..]), (hasher.hash_one(&new), &new[..]));
-                            assert!(table.lock_two(names.0, names.1).is_some_and(|mut pair| pair.rename()));
+                            assert_eq!(
+                                table.with_two_locked(names.0, names.1, |pair| pair.rename()),
+                                Some(true)
+                            );
                         }
                         // Names of different weights.
                         2 => {
                             let other = self::name(n + 1);
                             let names = ((hash, &name[..]), (hasher.hash_one(&other), &other[..]));
-                            assert!(table.lock_two(names.0, names.1).is_some_and(|mut pair| pair.exchange()));
+                            assert_eq!(
+                                table.with_two_locked(names.0, names.1, |pair| pair.exchange()),
+                                Some(true)
+                            );
                         }
                         _ => {}
                     }

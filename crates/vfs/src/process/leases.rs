@@ -129,15 +129,35 @@ impl Process {
         changed: &[&Inode],
         change: impl FnOnce() -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        let break_all = |may_wait| {
-            let mut inodes = changed.iter();
-            inodes.try_for_each(|inode| self.break_leases(inode, Breaking::Change, may_wait))
-        };
-        break_all(true)?;
+        self.break_delegations(changed, true)?;
         let result = change();
         // To tell is enough: the change is done.
-        let _ = break_all(false);
+        let _ = self.break_delegations(changed, false);
         result
+    }
+
+    /// As [`changing`](Self::changing) if nobody is waited for: where there have never been delegations. `change` may refuse.
+    #[inline]
+    pub(super) fn changing_at_once<R>(
+        &self,
+        changed: &Inode,
+        change: impl FnOnce() -> Option<R>,
+    ) -> Option<R> {
+        if changed.shared.opens.are_leases_used() {
+            return None;
+        }
+        let result = change()?;
+        let _ = self.break_delegations(&[changed], false);
+        Some(result)
+    }
+
+    /// Breaks the delegations of `changed`.
+    ///
+    /// # Errors
+    /// `EAGAIN`, if there are any and it may not wait.
+    fn break_delegations(&self, changed: &[&Inode], may_wait: bool) -> Result<(), Errno> {
+        let mut inodes = changed.iter();
+        inodes.try_for_each(|inode| self.break_leases(inode, Breaking::Change, may_wait))
     }
 
     /// The file called `name` in `dir`, if there may be delegations to break.

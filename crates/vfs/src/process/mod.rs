@@ -65,6 +65,13 @@ enum Start {
     Open(Ref<OpenFile>),
 }
 
+/// What came of an attempt to act where a path ends.
+enum Acted<'p, R> {
+    Done(R),
+    /// Nothing: where that is.
+    Not(Parent<'p>),
+}
+
 impl Process {
     pub(crate) fn new(fs: Fs, cred: Cred) -> Process {
         let root = fs.mounts().root(&rcu::domain().read()).to_location();
@@ -229,7 +236,27 @@ impl Process {
         let path = path_bytes(path);
         let start = self.start(dir, path)?;
         let section = rcu::domain().read();
-        self.namei().parent_of(self.place_of(&start, &section), path, &section)
+        let parent = self.namei().parent_of(self.place_of(&start, &section), path, &section)?;
+        Ok(parent.into_owned())
+    }
+
+    /// Walks up to the last component of `path` and does `act` there, in the section of the walk and without a reference. It
+    /// waits for nobody: where it would have to it does nothing, and the caller goes another way from where it was.
+    #[inline]
+    fn act_or_parent<'p, R>(
+        &self,
+        namei: &mut Namei<'_>,
+        dir: Fd,
+        path: &'p [u8],
+        act: impl FnOnce(&Parent<'p, Place<'_>>, &Guard<'_>) -> Option<Result<R, Errno>>,
+    ) -> Result<Acted<'p, R>, Errno> {
+        let start = self.start(dir, path)?;
+        let section = rcu::domain().read();
+        let parent = namei.parent_of(self.place_of(&start, &section), path, &section)?;
+        match act(&parent, &section) {
+            Some(done) => done.map(Acted::Done),
+            None => Ok(Acted::Not(parent.into_owned())),
+        }
     }
 
     /// The open file of descriptor `fd`.

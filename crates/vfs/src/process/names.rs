@@ -1,12 +1,13 @@
 //! Calls that add, remove and move names.
 
-use super::{Fd, Process, path_bytes};
+use super::{Acted, Fd, Process, path_bytes};
 use crate::create::checked_target;
-use crate::mount::Location;
+use crate::inode::settle;
+use crate::mount::{Location, Place};
 use crate::namei::{Last, Parent, check_path};
 use crate::rename::check_flags;
 use crate::{Access, AtFlags, Caps, Errno, FileType, Inode, NewInode, NewKind, RenameFlags};
-use sluice_sync::rcu;
+use sluice_sync::rcu::{self, Guard};
 use std::path::Path;
 
 impl Process {
@@ -194,7 +195,19 @@ impl Process {
             return Err(Errno::EINVAL);
         }
         let remove_dir = flags.contains(AtFlags::REMOVEDIR);
-        let parent = self.parent_of(dir, path.as_ref())?;
+        let path = path_bytes(path.as_ref());
+        let at_once = |parent: &Parent<'_, Place<'_>>, section: &Guard<'_>| {
+            if remove_dir { None } else { self.unlink_at_once(parent, section) }
+        };
+        let parent = match self.act_or_parent(&mut self.namei(), dir, path, at_once)? {
+            Acted::Done(should_settle) => {
+                if should_settle {
+                    settle();
+                }
+                return Ok(());
+            }
+            Acted::Not(parent) => parent,
+        };
         let name = parent.name_or(match (&parent.last, remove_dir) {
             (_, false) => Errno::EISDIR,
             (Last::Dot, true) => Errno::EINVAL,
@@ -220,6 +233,19 @@ impl Process {
         self.changing(&[&dir.inode, victim.as_deref().unwrap_or(&dir.inode)], || {
             if remove_dir { dir.inode.rmdir(&self.cred, name) } else { dir.inode.unlink(&self.cred, name) }
         })
+    }
+
+    /// Removes the name to which `parent` leads, that of a file, in the section in which it was walked to, if nobody is waited
+    /// for: whether to [`settle`] after it.
+    #[inline]
+    fn unlink_at_once(
+        &self,
+        parent: &Parent<'_, Place<'_>>,
+        section: &Guard<'_>,
+    ) -> Option<Result<bool, Errno>> {
+        let Parent { dir, last: Last::Name(name), trailing_slash: false } = parent else { return None };
+        dir.mount.check_writable().ok()?;
+        self.changing_at_once(dir.inode, || dir.inode.unlink_at_once(&self.cred, name, section))
     }
 
     /// Moves the name `old` to `new`, replacing what had that name.

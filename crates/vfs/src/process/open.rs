@@ -1,11 +1,12 @@
 //! Open: from a path to a descriptor.
 
-use super::{Fd, Process, path_bytes};
-use crate::mount::Location;
+use super::{Acted, Fd, Process, path_bytes};
+use crate::mount::{Location, Place};
 use crate::namei::{Last, Parent};
 use crate::open_file::OpenFile;
 use crate::{Access, Errno, FileType, InodeRef, NewInode, NewKind, OpenFlags};
-use sluice_sync::{Ref, rcu};
+use sluice_sync::Ref;
+use sluice_sync::rcu::Guard;
 use std::path::Path;
 
 /// What `open` finds at the end of a path.
@@ -108,12 +109,13 @@ impl Process {
         if !create {
             return self.resolve(dir, path, follow).map(Found::Existing);
         }
-        let path = path_bytes(path);
-        let start = self.start(dir, path)?;
         let mut namei = self.namei();
-        let mut parent = {
-            let section = rcu::domain().read();
-            namei.parent_of(self.place_of(&start, &section), path, &section)?
+        let at_once = |parent: &Parent<'_, Place<'_>>, section: &Guard<'_>| {
+            self.find_or_create_at_once(parent, exclusive, follow, mode, section)
+        };
+        let mut parent = match self.act_or_parent(&mut namei, dir, path_bytes(path), at_once)? {
+            Acted::Done(found) => return Ok(found),
+            Acted::Not(parent) => parent,
         };
         loop {
             let Last::Name(name) = &parent.last else {
@@ -141,6 +143,35 @@ impl Process {
                 return Ok(Found::Existing(found));
             }
             parent = namei.follow(&parent, &found)?;
+        }
+    }
+
+    /// Finds or creates the file to which `parent` leads in the section in which it was walked to, if nobody is waited for.
+    #[inline]
+    fn find_or_create_at_once(
+        &self,
+        parent: &Parent<'_, Place<'_>>,
+        exclusive: bool,
+        follow: bool,
+        mode: u32,
+        section: &Guard<'_>,
+    ) -> Option<Result<Found, Errno>> {
+        let Parent { dir, last: Last::Name(name), trailing_slash: false } = parent else { return None };
+        let hash = dir.inode.shared.hasher.hash(name);
+        match dir.inode.as_dir().ok()?.names.get(hash, name, section) {
+            Some(_) if exclusive => Some(Err(Errno::EEXIST)),
+            Some(found) if found.is_symlink() && follow => None,
+            Some(inode) => {
+                let found = Place { inode, ..*dir }.enter(section);
+                Some(Ok(Found::Existing(found.to_location())))
+            }
+            None => {
+                dir.mount.check_writable().ok()?;
+                let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
+                let create = || dir.inode.create_at_once(&self.cred, (hash, name), &new);
+                let created = self.changing_at_once(dir.inode, create)?;
+                Some(created.map(|inode| Found::Created(Location::new(dir.mount, inode))))
+            }
         }
     }
 

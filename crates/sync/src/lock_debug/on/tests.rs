@@ -66,7 +66,7 @@ fn locks_of_one_class_need_levels_and_levels_have_an_order() {
 fn names_of_two_tables_need_levels_and_two_of_one_table_are_locked_at_once() {
     static NAMES: LockClass = LockClass::new("test.names");
     let tables: Vec<_> = (0..2).map(|_| NameTable::<u32>::with_class(&NAMES, rcu::domain())).collect();
-    assert_eq!(finding_of(|| drop(tables[0].lock_two((1 << 60, b"a"), (2 << 60, b"b")))), None);
+    assert_eq!(finding_of(|| _ = tables[0].with_two_locked((1 << 60, b"a"), (2 << 60, b"b"), |_| ())), None);
     let pair = || drop((tables[0].lock(0, b"a"), tables[1].lock_nested(0, b"b", 1)));
     assert_eq!(finding_of(pair), None);
     let finding = finding_of(|| drop((tables[0].lock(0, b"a"), tables[1].lock(0, b"b")))).expect("found");
