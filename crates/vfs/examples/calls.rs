@@ -49,7 +49,7 @@ impl Seat {
     fn call(&self, load: &str, at: usize) -> Result<(), Errno> {
         let Seat { fs, process, small, large } = self;
         let (small, offset) = (*small, (at % PAGES * 4096) as i64);
-        let whole = [LockType::Write, LockType::Unlock].map(FileLock::whole);
+        let whole = || [LockType::Write, LockType::Unlock].map(FileLock::whole);
         match load {
             "nothing" => Ok(()),
             "open-close" => process.close(process.open("/seat/file", OpenFlags::RDONLY, 0)?),
@@ -73,8 +73,8 @@ impl Seat {
             "lseek" => process.lseek(small, offset, Whence::Set).map(drop),
             "ftruncate" => process.ftruncate(small, (at % 2 * 100) as i64),
             "dup" => process.close(process.dup(small)?),
-            "posix02" => whole.iter().try_for_each(|lock| process.fcntl_setlk(small, lock)),
-            "ofd02" => whole.iter().try_for_each(|lock| process.ofd_setlk(small, lock)),
+            "posix02" => whole().iter().try_for_each(|lock| process.fcntl_setlk(small, lock)),
+            "ofd02" => whole().iter().try_for_each(|lock| process.ofd_setlk(small, lock)),
             "flock02" => {
                 process.flock(small, FlockOperation::Exclusive)?;
                 process.flock(small, FlockOperation::Unlock)

@@ -21,7 +21,8 @@ use std::borrow::Cow;
 
 /// A beginning of a path that is being walked to be remembered.
 pub(crate) struct Recording<'g> {
-    key: Key,
+    /// What stands for the directory where it begins.
+    from: u64,
     recorder: Recorder<'g, InodeRef>,
     /// Where it ends: behind a component and its slashes.
     end: usize,
@@ -36,7 +37,7 @@ fn trails() -> &'static Trails<InodeRef> {
 
 /// What stands for a path from `dir` on.
 #[inline]
-fn key(dir: Place<'_>, path: &[u8]) -> Option<Key> {
+fn key<'p>(dir: Place<'_>, path: &'p [u8]) -> Option<Key<'p>> {
     Key::new(dir.inode.ino(), path)
 }
 
@@ -169,10 +170,10 @@ impl<'a> Namei<'a> {
             }
         };
         if Ref::ptr_eq(found.mount, dir.mount) {
-            if name.after == recording.end {
-                trails().note(&recording.key, &recording.recorder);
-            } else {
+            if name.after != recording.end {
                 walk.recording = Some(recording);
+            } else if let Some(key) = Key::new(recording.from, &walk.path[..recording.end]) {
+                trails().note(&key, &recording.recorder);
             }
         }
         Ok(found)
@@ -183,7 +184,8 @@ impl<'g> Walk<'g, '_> {
     /// Records the walk from its beginning on, as far as the first `end` bytes of its path lead.
     #[cold]
     fn record(&mut self, end: usize, section: &'g Guard<'_>) {
-        let recording = |key| Recording { key, recorder: Recorder::new(section), end };
+        let from = self.dir.inode.ino();
+        let recording = |_| Recording { from, recorder: Recorder::new(section), end };
         self.recording = key(self.dir, &self.path[..end]).map(recording);
     }
 }

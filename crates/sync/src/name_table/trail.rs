@@ -130,7 +130,7 @@ impl<V: Clone + Send + Sync + 'static> Trails<V> {
 
     /// What the calling thread remembers of the path `key`.
     #[inline]
-    pub fn find<'g>(&'g self, key: &Key, guard: &'g Guard<'_>) -> Remembered<'g, V> {
+    pub fn find<'g>(&'g self, key: &Key<'_>, guard: &'g Guard<'_>) -> Remembered<'g, V> {
         let own = self.own(guard);
         if own.domain != guard.domain_addr() {
             return Remembered::Unknown;
@@ -174,7 +174,7 @@ impl<V: Clone + Send + Sync + 'static> Trails<V> {
     }
 
     /// Remembers where the path `key` led, if all of its steps were recorded.
-    pub fn note(&self, key: &Key, recorder: &Recorder<'_, V>) {
+    pub fn note(&self, key: &Key<'_>, recorder: &Recorder<'_, V>) {
         let own = self.own(recorder.guard);
         let Some(steps) = recorder.steps.get(..recorder.len) else { return };
         if own.domain != recorder.guard.domain_addr() {
@@ -184,7 +184,7 @@ impl<V: Clone + Send + Sync + 'static> Trails<V> {
         // Relaxed throughout: the thread's own.
         place.era.store(recorder.era.word(), Ordering::Relaxed);
         place.tag.store(key.tag | steps.len() as u64, Ordering::Relaxed);
-        place.words.iter().zip(&key.words).for_each(|(kept, word)| kept.store(*word, Ordering::Relaxed));
+        place.words.iter().zip(key.words()).for_each(|(kept, word)| kept.store(word, Ordering::Relaxed));
         for (kept, (array, entry)) in place.steps.iter().zip(steps) {
             kept.array.store(*array, Ordering::Relaxed);
             kept.entry.store(entry.cast_mut(), Ordering::Relaxed);
@@ -216,10 +216,10 @@ impl<V: Clone + Send + Sync + 'static> Own<V> {
 
 impl<V: Clone + Send + Sync + 'static> Place<V> {
     #[inline]
-    fn is_of(&self, key: &Key) -> bool {
+    fn is_of(&self, key: &Key<'_>) -> bool {
         // Relaxed: the thread's own.
-        let is_same = |(kept, word): (&AtomicU64, &u64)| kept.load(Ordering::Relaxed) == *word;
-        self.tag.load(Ordering::Relaxed) & !STEPS == key.tag && self.words.iter().zip(key.used()).all(is_same)
+        let is_same = |(word, kept): (u64, &AtomicU64)| kept.load(Ordering::Relaxed) == word;
+        self.tag.load(Ordering::Relaxed) & !STEPS == key.tag && key.words().zip(&self.words).all(is_same)
     }
 }
 
@@ -292,7 +292,7 @@ mod tests {
         table
     }
 
-    fn key() -> Key {
+    fn key() -> Key<'static> {
         Key::new(0, NAME).expect("short")
     }
 
