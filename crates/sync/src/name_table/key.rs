@@ -3,6 +3,7 @@
 //! A key borrows its path and reads the words where they are: words that were just written one by one, and are then copied many at
 //! a time, would make the copy wait for the writes (a third of all that looking a path up took).
 
+use crate::face::atomic::{AtomicU64, Ordering};
 use crate::fibonacci;
 
 /// The longest path that has a key, in words.
@@ -19,7 +20,7 @@ pub struct Key<'p> {
     /// Its bytes, but for the last when they are no whole word.
     whole: &'p [[u8; 8]],
     /// These, and zeros behind them.
-    last: Option<u64>,
+    last: u64,
     /// A hash, and in it the path's length; the lowest [`FREE_BITS`] are 0.
     pub(super) tag: u64,
 }
@@ -32,13 +33,13 @@ impl<'p> Key<'p> {
         if path.len() > 8 * WORDS {
             return None;
         }
-        let last = (!rest.is_empty()).then(|| last_word(path, rest.len()));
-        let key = Key { whole, last, tag: 0 };
+        let last = last_word(path, rest.len());
         let mix = |hash: u64, word: u64| fibonacci((hash ^ word).rotate_left(29));
-        let hash = key.words().fold(from ^ fibonacci(path.len() as u64), mix);
+        let begin = from ^ fibonacci(path.len() as u64);
+        let hash = mix(whole.iter().fold(begin, |hash, bytes| mix(hash, u64::from_le_bytes(*bytes))), last);
         // The length tells a path apart from one that goes on with zeros.
         let tag = fibonacci(hash) >> TAG_BITS << TAG_BITS | (path.len() as u64) << FREE_BITS;
-        Some(Key { tag, ..key })
+        Some(Key { whole, last, tag })
     }
 
     /// One of `places`, which are a power of two.
@@ -48,9 +49,20 @@ impl<'p> Key<'p> {
     }
 
     /// Its bytes, and zeros behind them.
-    #[inline]
     pub(super) fn words(&self) -> impl Iterator<Item = u64> {
-        self.whole.iter().map(|bytes| u64::from_le_bytes(*bytes)).chain(self.last)
+        self.whole.iter().map(|bytes| u64::from_le_bytes(*bytes)).chain([self.last])
+    }
+
+    /// Whether `kept` begins with its [words](Self::words), as many as fit.
+    #[inline]
+    pub(super) fn begins(&self, kept: &[AtomicU64; WORDS]) -> bool {
+        // Relaxed, both: the caller's own.
+        let is_same = |(bytes, kept): (&[u8; 8], &AtomicU64)| {
+            kept.load(Ordering::Relaxed) == u64::from_le_bytes(*bytes)
+        };
+        let last = kept.get(self.whole.len());
+        last.is_none_or(|last| last.load(Ordering::Relaxed) == self.last)
+            && self.whole.iter().zip(kept).all(is_same)
     }
 }
 
