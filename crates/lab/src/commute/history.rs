@@ -1,6 +1,6 @@
 //! History: calls of the name space that overlap in time, drawn by a seed and recorded on the simulated machine.
 
-use super::call::{CREATE, Call, READ};
+use super::call::{CREATE, Call, How, READ};
 use super::cases::State;
 use super::run::machine;
 use super::stage::{Answer, Stage};
@@ -135,7 +135,7 @@ fn draw_programs(chance: &mut Chance) -> (Vec<&'static str>, Vec<Program>) {
 
 fn draw_call(chance: &mut Chance, paths: &[&'static str], descriptors: bool) -> Call {
     let (path, other) = (pick(chance, paths), pick(chance, paths));
-    match between(chance, 0, if descriptors { 13 } else { 10 }) {
+    match between(chance, 0, if descriptors { 14 } else { 10 }) {
         0 | 1 => Call::Rename(path, other),
         2 => Call::Link(path, other),
         3 | 4 => Call::Unlink(path),
@@ -146,7 +146,8 @@ fn draw_call(chance: &mut Chance, paths: &[&'static str], descriptors: bool) -> 
         9 => Call::Stat(path),
         10 => Call::Lstat(path),
         11 => Call::Open(path, CREATE),
-        12 => Call::Open(path, READ),
+        12 => Call::Open(path, How { exclusive: false, ..CREATE }),
+        13 => Call::Open(path, READ),
         _ => Call::Readdir(pick(chance, &[4, 5]), 64),
     }
 }

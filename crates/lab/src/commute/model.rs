@@ -217,6 +217,7 @@ impl World {
                 place
             }
             Err(Errno::ENOENT) if how.create => {
+                let path = self.target_of(path).unwrap_or(path);
                 self.make_at(actor, path, 0o644, |_| Body::File(Vec::new()))?
             }
             Err(error) => return Err(error),
@@ -224,6 +225,14 @@ impl World {
         let open = self.number(actor);
         self.opens.insert(open, Open { place, offset: 0, write: how.write, append: how.append });
         Ok(self.install(process, open))
+    }
+
+    /// Where the symbolic link at `path` leads, if one is there.
+    fn target_of(&self, path: &'static str) -> Option<&'static str> {
+        match self.node(self.resolve(path, false).ok()?).body {
+            Body::Symlink(target) => Some(target),
+            _ => None,
+        }
     }
 
     fn find_to_open(&self, path: &'static str, how: How) -> Result<Place, Errno> {

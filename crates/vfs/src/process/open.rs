@@ -170,6 +170,10 @@ impl Process {
                 let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
                 let create = || dir.inode.create_at_once(&self.cred, (hash, name), &new);
                 let created = self.changing_at_once(dir.inode, create)?;
+                if matches!(created, Err(Errno::EEXIST)) && !exclusive {
+                    // Somebody else created the name since it was looked up.
+                    return None;
+                }
                 Some(created.map(|inode| Found::Created(Location::new(dir.mount, inode))))
             }
         }
