@@ -1,6 +1,7 @@
 //! Bench: carries out a plan of workloads, targets and CPU counts, alternating between the targets.
 
 use crate::corpus::Corpus;
+use crate::distance;
 use crate::failure::{Context, Failure, Result};
 use crate::footprint::{self, Footprint};
 use crate::interrupt::Interrupt;
@@ -123,6 +124,7 @@ pub fn bench(plan: &Plan, listener: &mut dyn Listener, interrupt: &Interrupt) ->
         cpus: cpu::allowed(),
         next_dir: 0,
         foreign_tasks_max: 0,
+        distances: Vec::new(),
         left_out: Vec::new(),
         rows: Vec::new(),
     };
@@ -131,6 +133,9 @@ pub fn bench(plan: &Plan, listener: &mut dyn Listener, interrupt: &Interrupt) ->
     if busy > 0 {
         let tasks = if busy == 1 { "another task".to_owned() } else { format!("{busy} other tasks") };
         let text = format!("busy machine: {tasks} ran beside the benchmark; repeat on an idle one");
+        session.listener.note(&text);
+    }
+    if let Some(text) = distance::warning(&session.distances) {
         session.listener.note(&text);
     }
     outcome.map(|()| session.rows)
@@ -146,6 +151,8 @@ struct Session<'a> {
     next_dir: u64,
     /// The most tasks of others that were running where there was no CPU left for them.
     foreign_tasks_max: u64,
+    /// How far the CPUs in use were from each other between the runs, in nanoseconds.
+    distances: Vec<f64>,
     /// Workloads that a target, by number, does not support.
     left_out: Vec<(&'static str, usize)>,
     rows: Vec<Row>,
@@ -235,6 +242,7 @@ impl Session<'_> {
         tasks: usize,
     ) -> Result<Outcome> {
         self.look_for_others(cpus);
+        self.measure_distance(cpus);
         self.next_dir += 1;
         let dir = format!("run-{}", self.next_dir);
         let cpus = self.cpus.get(..cpus).unwrap_or(&self.cpus);
@@ -258,6 +266,13 @@ impl Session<'_> {
         let room = (cpu::count() as u64).saturating_sub(cpus as u64);
         if others > room {
             self.foreign_tasks_max = self.foreign_tasks_max.max(others);
+        }
+    }
+
+    /// Of the first and the last of so many CPUs, where a run on them begins.
+    fn measure_distance(&mut self, cpus: usize) {
+        if let Some([first, .., last]) = self.cpus.get(..cpus) {
+            self.distances.extend(distance::between(*first, *last));
         }
     }
 

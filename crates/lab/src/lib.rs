@@ -25,6 +25,7 @@ pub mod commute;
 pub mod compare;
 pub mod corpus;
 pub mod demo;
+pub mod distance;
 pub mod experiment;
 pub mod failure;
 pub mod footprint;

@@ -65,6 +65,9 @@ use crate::face::thread;
 use crate::rcu::{Domain, Guard};
 use std::ptr;
 
+/// How often who tried in vain to lock a bucket has looked at it.
+const SEEN_LOCKED: u32 = 1;
+
 /// What chains are made of.
 pub(crate) trait Node: Sized + 'static {
     /// What heads the chains.
@@ -196,27 +199,43 @@ impl<N: Node + Send + Sync> Chains<N> {
         self.try_lock(place).or_else(|| self.lock_slowly(place))
     }
 
+    /// As [`lock`](Self::lock); none also if its holder keeps it for long, as one that has lost its CPU: so it may be called in a section.
+    #[inline]
+    pub(crate) fn lock_soon(&self, place: u64) -> Option<Locked<'_, N>> {
+        self.try_lock(place).or_else(|| match self.attempt(place, &mut { SEEN_LOCKED }) {
+            Attempt::Locked(bucket) => Some(bucket),
+            Attempt::Moved | Attempt::Busy => None,
+        })
+    }
+
     #[cold]
     #[inline(never)]
     fn lock_slowly(&self, place: u64) -> Option<Locked<'_, N>> {
-        let mut looks = 0;
+        let mut looks = SEEN_LOCKED;
         loop {
-            let section = self.read();
-            let mut array = self.current(&section)?;
-            let bucket = loop {
-                match array.attempt(place, &mut looks) {
-                    Attempt::Locked(bucket) => break Some(self.outlive_section(bucket)),
-                    // Moved to nowhere: closed.
-                    Attempt::Moved => array = array.next(&section)?,
-                    Attempt::Busy => break None,
-                }
-            };
-            if let Some(bucket) = bucket {
-                return Some(bucket);
+            match self.attempt(place, &mut looks) {
+                Attempt::Locked(bucket) => return Some(bucket),
+                Attempt::Moved => return None,
+                Attempt::Busy => thread::yield_now(),
             }
-            drop(section);
-            thread::yield_now();
         }
+    }
+
+    /// Tries for a while to lock the bucket of `place`, after so many `looks`. Moved, if there is no array where it is.
+    #[cold]
+    #[inline(never)]
+    fn attempt(&self, place: u64, looks: &mut u32) -> Attempt<'_, N> {
+        let section = self.read();
+        let mut current = self.current(&section);
+        while let Some(array) = current {
+            match array.attempt(place, looks) {
+                Attempt::Locked(bucket) => return Attempt::Locked(self.outlive_section(bucket)),
+                Attempt::Busy => return Attempt::Busy,
+                // Whoever was seen to have it locked was moving it. Moved to nowhere: closed.
+                Attempt::Moved => (current, *looks) = (array.next(&section), 0),
+            }
+        }
+        Attempt::Moved
     }
 
     /// As [`lock`](Self::lock); none also if it is locked, or moved to a newer array.

@@ -202,7 +202,7 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
         Some(LockedEntry { name, bucket, _held, aftermath: Aftermath::new(table) })
     }
 
-    /// Calls `act` with a name of `table`, unless that takes waiting for somebody, or the table was killed.
+    /// Calls `act` with a name of `table`, unless that takes waiting for long, or the table was killed.
     #[track_caller]
     #[inline]
     pub(super) fn try_with<R>(
@@ -212,7 +212,7 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
         act: impl FnOnce(&mut LockedEntry<'t, V>) -> R,
     ) -> Option<R> {
         let name = Name { hash, bytes };
-        let bucket = table.chains.try_lock(name.place())?;
+        let bucket = table.chains.lock_soon(name.place())?;
         let _held = table.watch.tried(Ask::BUCKET);
         Some(act(&mut LockedEntry { name, bucket, _held, aftermath: Aftermath::new(table) }))
     }

@@ -144,8 +144,8 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         LockedEntry::new(self, hash, name, 0)
     }
 
-    /// Calls `act` with the lock of `name`, as [`lock`](Self::lock) has it. None also where that would take waiting for somebody:
-    /// so it may be called in a read section that goes on for longer.
+    /// Calls `act` with the lock of `name`, as [`lock`](Self::lock) has it. None also where that would take waiting for long:
+    /// so it may be called in a read section that goes on.
     #[track_caller]
     #[inline]
     pub fn try_with_locked<'t, R>(

@@ -155,8 +155,8 @@ impl Cache {
     /// Whether more waits for the end of reviews than one of so many members should keep: with more, a thread waits for others
     /// that lost their CPU while they counted.
     pub(super) fn is_crowded(&self, members: u32) -> bool {
-        // Hundreds have more at all times, since an epoch takes longer.
-        self.reviews.len() > turns(2 * members) as usize
+        // Hundreds have more at all times, since an epoch takes longer; and who removes files counts little for each.
+        self.reviews.len() > 2 * turns(2 * members) as usize
     }
 
     /// Whether the owner should flush it.
