@@ -25,27 +25,14 @@ pub fn between(one: usize, other: usize) -> Option<f64> {
     if one == other {
         return None;
     }
-    // Odd when it is the other's turn; past all turns when one of them has given up.
     let turn = CachePadded::new(AtomicU32::new(0));
     let play = |cpu: usize, first: u32| {
-        let pinned = cpu::pin(cpu).is_ok();
+        cpu::pin(cpu).ok()?;
         let begun = Instant::now();
         for round in 0..ROUNDS {
             let mine = 2 * round + first;
-            for look in 1_u64.. {
-                // Acquire: pairs with Release below. Nothing but the line is handed on.
-                let now = turn.load(Ordering::Acquire);
-                let is_long = || look.is_multiple_of(LOOKS) && begun.elapsed() > PATIENCE;
-                if now == u32::MAX || !pinned || is_long() {
-                    turn.store(u32::MAX, Ordering::Release);
-                    return None;
-                }
-                if now == mine {
-                    break;
-                }
-                hint::spin_loop();
-            }
-            // Release: pairs with Acquire above.
+            wait_for(&turn, mine, begun)?;
+            // Release: pairs with Acquire in wait_for().
             turn.store(mine + 1, Ordering::Release);
         }
         Some(begun.elapsed().as_secs_f64() * 1e9 / f64::from(2 * ROUNDS))
@@ -55,6 +42,21 @@ pub fn between(one: usize, other: usize) -> Option<f64> {
         let one = scope.spawn(|| play(one, 0)).join().ok()?;
         other.join().ok()?.and(one)
     })
+}
+
+/// Waits until it is the turn `mine`. `None` if it does not come in [`PATIENCE`] from `begun` on.
+#[inline]
+fn wait_for(turn: &AtomicU32, mine: u32, begun: Instant) -> Option<()> {
+    let mut looks = 0_u64;
+    // Acquire: pairs with Release in between(). Nothing but the line is handed on.
+    while turn.load(Ordering::Acquire) != mine {
+        looks += 1;
+        if looks.is_multiple_of(LOOKS) && begun.elapsed() > PATIENCE {
+            return None;
+        }
+        hint::spin_loop();
+    }
+    Some(())
 }
 
 /// What is to be said of figures between which these distances were measured, in nanoseconds: nothing if they are of one kind.

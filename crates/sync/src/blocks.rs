@@ -138,14 +138,17 @@ impl Kind {
         let block = unsafe { alloc(self.layout) };
         let block = NonNull::new(block).unwrap_or_else(|| handle_alloc_error(self.layout));
         if self.is_kept() {
-            // SAFETY: the block is ours, and has room for that at its end.
+            // SAFETY: a new block of this kind, which is kept, and ours.
             unsafe { self.home(block).write(thread::slot()) };
         }
         block
     }
 
-    /// Where a block of this kind, which is kept, says whose it is: behind the object.
-    fn home(self, block: NonNull<u8>) -> NonNull<Home> {
+    /// Where a block says whose it is: behind the object.
+    ///
+    /// # Safety
+    /// It is a block of this kind, which is one that is kept.
+    unsafe fn home(self, block: NonNull<u8>) -> NonNull<Home> {
         // SAFETY: within the block, by `of()`, which rounds its size up to a multiple of what `Home` is aligned to.
         unsafe { block.add(self.layout.size() - size_of::<Home>()) }.cast()
     }
@@ -160,7 +163,7 @@ impl Kind {
             // SAFETY: by contract.
             return unsafe { self.give_to_allocator(block) };
         }
-        // SAFETY: written when the block was made.
+        // SAFETY: a block of this kind, by contract, which is kept; written when it was made.
         let home = unsafe { self.home(block).read() };
         let block = Block(block);
         let is_full = STORE.with_own(|own, slot| match home == slot {

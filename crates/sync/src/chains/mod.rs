@@ -202,7 +202,8 @@ impl<N: Node + Send + Sync> Chains<N> {
     /// As [`lock`](Self::lock); none also if its holder keeps it for long, as one that has lost its CPU: so it may be called in a section.
     #[inline]
     pub(crate) fn lock_soon(&self, place: u64) -> Option<Locked<'_, N>> {
-        self.try_lock(place).or_else(|| match self.attempt(place, &mut { SEEN_LOCKED }) {
+        let mut looks = SEEN_LOCKED;
+        self.try_lock(place).or_else(|| match self.attempt(place, &mut looks) {
             Attempt::Locked(bucket) => Some(bucket),
             Attempt::Moved | Attempt::Busy => None,
         })

@@ -222,11 +222,6 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
         Entry { name: &self.name, bucket: &mut self.bucket, aftermath: &mut self.aftermath }
     }
 
-    /// What the name stands for, if it is there.
-    pub fn get(&self) -> Option<&V> {
-        get(&self.bucket, &self.name)
-    }
-
     /// See [`Entry::there`].
     pub fn there(&mut self) -> Option<There<'_, 't, V>> {
         self.entry().there()
@@ -265,15 +260,10 @@ pub(super) fn find<V: Send + Sync + 'static>(bucket: &Bucket<'_, V>, name: &Name
     Place::END
 }
 
-/// What `name` stands for in its bucket.
-fn get<'b, V: Send + Sync + 'static>(bucket: &'b Bucket<'_, V>, name: &Name<'_>) -> Option<&'b V> {
-    Some(&bucket.get(find(bucket, name))?.value)
-}
-
 impl<'e, 't, V: Clone + Send + Sync + 'static> Entry<'e, 't, V> {
     /// What the name stands for, if it is there.
     pub fn get(&self) -> Option<&V> {
-        get(self.bucket, self.name)
+        Some(&self.bucket.get(find(self.bucket, self.name))?.value)
     }
 
     /// The name, if it is there.

@@ -53,9 +53,9 @@ impl<'p> Key<'p> {
         self.whole.iter().map(|bytes| u64::from_le_bytes(*bytes)).chain([self.last])
     }
 
-    /// Whether `kept` begins with its [words](Self::words), as many as fit.
+    /// Whether its [words](Self::words), as many as fit, are `kept`.
     #[inline]
-    pub(super) fn begins(&self, kept: &[AtomicU64; WORDS]) -> bool {
+    pub(super) fn is_kept_in(&self, kept: &[AtomicU64; WORDS]) -> bool {
         // Relaxed, both: the caller's own.
         let is_same = |(bytes, kept): (&[u8; 8], &AtomicU64)| {
             kept.load(Ordering::Relaxed) == u64::from_le_bytes(*bytes)

@@ -76,7 +76,7 @@ fn the_table_agrees_with_a_sorted_map() {
                 continue;
             }
             let mut entry = table.lock(hash(&hasher, &name), &name).expect("alive");
-            assert_eq!(entry.get(), oracle.get(&name).map(|(_, value)| value));
+            assert_eq!(entry.entry().get(), oracle.get(&name).map(|(_, value)| value));
             match next() % 8 {
                 0..5 => match entry.insert(step, (step % 2) as u8) {
                     Ok(position) => {

@@ -218,7 +218,7 @@ impl<V: Clone + Send + Sync + 'static> Place<V> {
     #[inline]
     fn is_of(&self, key: &Key<'_>) -> bool {
         // Relaxed: the thread's own.
-        self.tag.load(Ordering::Relaxed) & !STEPS == key.tag && key.begins(&self.words)
+        self.tag.load(Ordering::Relaxed) & !STEPS == key.tag && key.is_kept_in(&self.words)
     }
 }
 
