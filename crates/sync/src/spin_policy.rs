@@ -43,7 +43,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// What the locks of this crate use, by measurement (`examples/pace.rs`, the table in DESIGN.md).
+    /// What the locks of this crate use, by measurement (`examples/pace.rs`, docs/measurements.md, section 18).
     pub const MEASURED: Pace = if SHRUNK {
         Pace {
             pause_first: 1,

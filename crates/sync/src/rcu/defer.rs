@@ -41,7 +41,7 @@ use crate::face::{SHRUNK, cpu, thread};
 use crate::{LockClass, Mutex, MutexGuard};
 use std::collections::VecDeque;
 
-/// How many pieces of work share a grace period (`examples/defer.rs`, the table in DESIGN.md).
+/// How many pieces of work share a grace period (`examples/defer.rs`, docs/measurements.md, section 14).
 pub(super) const BATCH: usize = if SHRUNK { 2 } else { 128 };
 /// How many batches, the one that waits included, a thread fills before it looks for the end of a period that somebody else has
 /// started: that one may be idle.
