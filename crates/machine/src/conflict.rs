@@ -19,7 +19,7 @@ use crate::watch::Touch;
 /// What one place in the source did to a line in conflict.
 #[derive(Clone, Debug)]
 pub struct Toucher {
-    /// Who.
+    /// The CPU that touched the line.
     pub cpu: usize,
     /// What.
     pub kind: Kind,
@@ -40,7 +40,7 @@ pub struct Toucher {
 pub struct Conflict {
     /// The number of the line, in the order of first touch.
     pub line: u32,
-    /// Who did what, in the order of first touch.
+    /// Which CPU did what, in the order of first touch.
     pub touchers: Vec<Toucher>,
 }
 

@@ -86,7 +86,7 @@ fn size_of_piece(layout: Layout) -> Option<usize> {
 
 fn in_arena(address: usize) -> bool {
     for chunk in &CHUNKS {
-        // Relaxed: whoever has a piece has it from a thread that saw its chunk and those before, and hand-over publishes all.
+        // Relaxed: a piece comes from a thread that saw its chunk and those before, and handing it over publishes all of it.
         let start = chunk.load(Ordering::Relaxed);
         if start == 0 {
             return false;
@@ -101,7 +101,7 @@ fn in_arena(address: usize) -> bool {
 /// Whose pieces are given back off the machine.
 const NOBODY: usize = 0;
 
-/// Who gets a piece that the caller gives back.
+/// The owner of a piece that the caller gives back.
 fn owner() -> usize {
     if on_machine() { 1 + cpu() } else { NOBODY }
 }

@@ -50,7 +50,7 @@ pub fn name_objects(on: bool) {
     NAMING.set(on);
 }
 
-/// As [`label`], by those who make objects of any kind, while [`name_objects`] is on. `owner` may be a path, of
+/// As [`label`], for code that makes objects of any kind, while [`name_objects`] is on. `owner` may be a path, of
 /// which the last part counts.
 pub fn name_object(start: *const u8, length: usize, owner: &'static str, field: &'static str) {
     if NAMING.get() {

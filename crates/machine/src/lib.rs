@@ -55,9 +55,9 @@
 //! code, sequentially consistent, and **the same seed gives the same cycle counts** on any host.
 //!
 //! - *Lines.* MESI per line of 64 bytes. A miss costs what the machine's table says for the kind of access,
-//!   the state in which the line is found and the distance to who has it. A line serves one miss at a time,
-//!   first come, first served: contention is queueing. Whoever receives a line keeps it for a moment, however
-//!   many wait: what it does next still hits.
+//!   the state in which the line is found and the distance to the CPU that has it. A line serves one miss at a
+//!   time, first come, first served: contention is queueing. A CPU that receives a line keeps it for a moment,
+//!   however many wait: what it does next still hits.
 //! - *Spinning* on an unchanged line costs the host nothing: the CPU sleeps until the line is written, then
 //!   pays one refetch. Its time is accounted as spinning.
 //! - *Parking* and waking cost what the system calls cost; parked time is idle time. Halting and kicking are

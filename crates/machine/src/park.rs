@@ -41,7 +41,7 @@ pub fn park(word: &AtomicU32, expected: u32, timeout: Option<u64>) -> Parked {
     if timeout.is_some() { Parked::TimedOut } else { Parked::Woken }
 }
 
-/// Wakes up to `count` of those who sleep on `word`, first come first served; gives how many there were.
+/// Wakes up to `count` of the CPUs that sleep on `word`, first come first served; gives how many there were.
 pub fn unpark(word: &AtomicU32, count: usize) -> usize {
     let address = std::ptr::from_ref(word).addr();
     fiber::ask(|engine| engine.enter_kernel());

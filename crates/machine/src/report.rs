@@ -82,9 +82,9 @@ pub struct HotLine {
     pub parked: u64,
     /// The labels of what was accessed in it, each once.
     pub labels: Vec<String>,
-    /// Who missed on it by writing.
+    /// The CPUs that missed on it by writing.
     pub writers: CpuSet,
-    /// Who spun or parked on it.
+    /// The CPUs that spun or parked on it.
     pub waiters: CpuSet,
     /// The places in the source that missed on it, costliest first.
     pub sites: Vec<HotSite>,

@@ -69,7 +69,7 @@ fn sleep_on<A>(word: &A, deadline: Option<u64>) -> Option<Woken> {
             late.map(|late| if late { Woken::Deadline } else { Woken::Change })
         }
         None => {
-            // In a destructor, after a panic or at the end of a stuck run: nobody is left who could change
+            // In a destructor, after a panic or at the end of a stuck run: no CPU is left that could change
             // the word.
             assert!(!fiber::abandoned(), "a destructor waits for another simulated CPU, but the run is over");
             std::thread::yield_now();

@@ -48,14 +48,14 @@ impl std::error::Error for RunError {}
 /// Every CPU that has not finished waits for another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
-    /// Who waits, and for what.
+    /// Which CPUs wait, and for what.
     pub waiting: Vec<Waiting>,
 }
 
 /// What one CPU waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Who.
+    /// The CPU that waits.
     pub cpu: usize,
     /// Since when, in cycles.
     pub since: u64,

@@ -10,7 +10,7 @@ use crate::spec::Kind;
 /// One access of the trace.
 #[derive(Clone, Debug)]
 pub struct TraceEntry {
-    /// Who.
+    /// The CPU that made the access.
     pub cpu: usize,
     /// When the CPU asked, in cycles.
     pub start: u64,

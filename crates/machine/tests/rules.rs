@@ -408,7 +408,7 @@ fn a_change_between_two_looks_at_one_line_is_not_slept_through() {
                     line[1].load(RELAXED);
                     spin_loop();
                 }
-                // Who wakes up too late finds that the other has passed.
+                // A CPU that wakes up too late finds that the other has passed.
                 other.load(RELAXED);
                 seen.set(cpu.now());
             }

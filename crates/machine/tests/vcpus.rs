@@ -53,7 +53,7 @@ fn a_preempted_lock_holder_holds_everybody_up() {
     lock.store(1, Ordering::Relaxed);
     let guest = guest(1).run(4, |cpu| body(cpu.id()));
     assert!(bare.cycles < 31_000);
-    // The three who wait burn whole quanta in which the holder cannot run: at least six of 10,000 cycles.
+    // The three that wait burn whole quanta in which the holder cannot run: at least six of 10,000 cycles.
     assert!(guest.cycles > 85_000, "{}", guest.cycles);
     assert!(guest.cpus[0].preempted > 50_000);
     assert!(guest.cpus[1].spinning > 10_000);

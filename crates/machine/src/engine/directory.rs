@@ -1,7 +1,7 @@
-//! Directory: who waits for which line, and what happens when it is somebody's turn.
+//! Directory: which CPUs wait for which line, and what happens when a CPU's turn has come.
 //!
 //! The queue of a line is linked through the CPUs: each waits for one line at a time. The first is due at the
-//! time when its transfer reaches the line, and until then whoever has the line may use it. See [`super::line`]
+//! time when its transfer reaches the line, and until then the CPU that has the line may use it. See [`super::line`]
 //! for the theory.
 
 use super::line::{Line, NOBODY, Transfer};
@@ -17,7 +17,7 @@ pub(crate) struct Request {
     since: u64,
     /// The transfer, once it is first.
     planned: Transfer,
-    /// Who comes next, or `NOBODY`.
+    /// The CPU that comes next, or `NOBODY`.
     next: u16,
 }
 
@@ -48,7 +48,7 @@ impl Engine {
         None
     }
 
-    /// The current CPU has got its line: whoever is next for it is served. Gives the time when it was asked for.
+    /// The current CPU has got its line: the next CPU in the queue is served. Gives the time when it was asked for.
     pub(super) fn served(&mut self, now: u64) -> u64 {
         let Some(Request { line, since, next, .. }) = self.cpus[self.current].request.take() else {
             return now;

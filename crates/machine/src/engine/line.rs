@@ -12,10 +12,10 @@
 //! ```
 //! Caches are endless: a copy is lost only to another CPU's write, never to capacity.
 //!
-//! A transfer takes three messages: the request to the line's directory, its order to whoever has the line,
-//! and the line to the requester. The directory serves one transfer at a time and queues the other requests,
-//! first come, first served: n read-modify-writes of one line take n transfers. Until the order reaches it,
-//! whoever has the line may use it:
+//! A transfer takes three messages: the request to the line's directory, its order to the CPU that has the
+//! line, and the line to the requester. The directory serves one transfer at a time and queues the other requests,
+//! first come, first served: n read-modify-writes of one line take n transfers. Until the order arrives,
+//! the CPU that has the line may use it:
 //!
 //! ```text
 //!   alone    C asks ------------> directory ------------> B has the line ------------> C has it
@@ -24,10 +24,10 @@
 //!   queued   B's miss ends; C has asked before            order                        C has it
 //!            |<-- B keeps it: one third ----------------->|
 //! ```
-//! So however many wait, whoever receives a line keeps it for a moment, and its next accesses hit: a
+//! So however many wait, a CPU that receives a line keeps it for a moment, and its next accesses hit: a
 //! compare-and-swap that failed and is tried again at once succeeds.
 //!
-//! Loads of a shared line take it from nobody: they overlap, a directory time apart (the serial directory that
+//! Loads of a shared line take it from no CPU: they overlap, a directory time apart (the serial directory that
 //! makes ticket locks collapse: Boyd-Wickizer and others, "Non-scalable locks are dangerous", 2012).
 //!
 //! # Invariants
@@ -73,19 +73,19 @@ impl State {
 /// One line: 64 bytes, so that a hit touches one line of the host.
 #[repr(align(64))]
 pub(crate) struct Line {
-    /// Who has a copy.
+    /// The CPUs that have a copy.
     pub(crate) sharers: CpuSet,
     /// When the line is free for the next transfer, in cycles.
     pub(crate) busy_until: u64,
-    /// Who waits at the directory, linked through [`CpuState`](super::CpuState), or `NOBODY`.
+    /// The first CPU that waits at the directory, linked through [`CpuState`](super::CpuState), or `NOBODY`.
     pub(crate) first: u16,
-    /// Who came last; stale when `first` is `NOBODY`.
+    /// The CPU that came last; stale when `first` is `NOBODY`.
     pub(crate) last: u16,
     /// Up to when its owner has used it, in cycles; the owner may be ahead of its time.
     pub(crate) used_until: u64,
     /// Index into the engine's sets of sleepers, plus 1; 0 while nobody has slept on it.
     pub(crate) sleepers: u32,
-    /// Who has it alone, or `NOBODY`.
+    /// The CPU that has it alone, or `NOBODY`.
     pub(crate) owner: u16,
     /// The node whose memory backs it: that of the CPU that touched it first. Immutable.
     pub(crate) home: u8,
@@ -124,7 +124,7 @@ impl Prices {
     }
 }
 
-/// A transfer as planned: when it takes the line, or a copy, from whoever has it, and when it ends.
+/// A transfer as planned: when it takes the line, or a copy, from the CPU that has it, and when it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transfer {
     pub(crate) reached: u64,
@@ -147,8 +147,8 @@ impl Line {
         }
     }
 
-    /// An access with the CPU's own copy, which ends at `end`. A line's owner holds off those who want the
-    /// line from it, so nobody sees a value before it was written, even where the owner runs ahead.
+    /// An access with the CPU's own copy, which ends at `end`. A line's owner holds off CPUs that want the
+    /// line, so no CPU sees a value before it was written, even where the owner runs ahead.
     #[inline]
     pub(crate) fn use_copy(&mut self, kind: Kind, cpu: usize, end: u64) {
         if usize::from(self.owner) == cpu {

@@ -309,7 +309,7 @@ impl Engine {
         let (me, now) = (self.current, self.cpus[self.current].clock);
         let line = &self.lines[id as usize];
         let hit = line.hit(kind, me);
-        // A hit concerns those who wait for the line: it is theirs as soon as their order has reached it.
+        // A hit concerns CPUs that wait for the line: it is theirs as soon as their order has reached it.
         let until = if hit && line.first == NOBODY { self.hit_until } else { self.act_until };
         // A CPU that has asked for the line comes back when its transfer reaches it.
         if now > until && self.cpus[me].request.is_none() {

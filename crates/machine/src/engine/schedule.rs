@@ -1,4 +1,4 @@
-//! Who runs next, and until when.
+//! Schedule: which CPU runs next, and until when.
 
 use super::{Doing, Engine, Step, TIME_MAX, Woken};
 use crate::random::Random;
@@ -71,7 +71,7 @@ impl Engine {
         self.release(cpu, now);
     }
 
-    /// Decides who runs.
+    /// Decides which CPU runs.
     pub(crate) fn pick(&mut self) -> Pick {
         loop {
             let Some((cpu, time)) = self.tree.least() else {

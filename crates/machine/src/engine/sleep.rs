@@ -92,7 +92,7 @@ impl Engine {
         self.sleepers[line.sleepers as usize - 1].insert(cpu);
     }
 
-    /// Wakes all who spin on a line that was written, at the end of the write.
+    /// Wakes all CPUs that spin on a line that was written, at the end of the write.
     #[inline]
     pub(super) fn wake_spinners(&mut self, line: u32, time: u64) {
         let sleepers = self.lines[line as usize].sleepers;
@@ -255,7 +255,7 @@ impl Engine {
         (Engine::run_state_address(cpu), running)
     }
 
-    /// `cpu` has started or stopped running: whoever looked at its run state has an old copy. Free for
+    /// `cpu` has started or stopped running: CPUs that looked at its run state have an old copy. Free for
     /// the CPU itself: its run queue is its own line.
     pub(super) fn publish_run_state(&mut self, cpu: usize) {
         let tag = (Engine::run_state_address(cpu) / LINE_BYTES) as u64;

@@ -5,7 +5,7 @@ use std::panic::Location;
 use crate::cpu_set::CpuSet;
 use crate::spec::Kind;
 
-/// One access, as those see it who only watch.
+/// One access, as observers see it.
 #[derive(Clone, Copy)]
 pub(crate) struct Access {
     pub(crate) cpu: usize,
@@ -39,7 +39,7 @@ pub(crate) struct LineStatistics {
     pub(crate) waited: u64,
     /// Cycles in which CPUs were parked on a word of it.
     pub(crate) parked: u64,
-    /// Who spun or parked.
+    /// The CPUs that spun or parked.
     pub(crate) waiters: CpuSet,
     pub(crate) sites: Vec<SiteStatistics>,
     /// Where the program spun or parked, and the cycles of that.

@@ -81,7 +81,7 @@ impl Engine {
         self.time_slices(time);
     }
 
-    /// Somebody waits for a physical CPU since `time`: slices end again, those of spinners too, who have no
+    /// A CPU waits for a physical one since `time`: slices end again, also those of spinners, which have no
     /// other event.
     fn time_slices(&mut self, time: u64) {
         for cpu in 0..self.cpus.len() {
@@ -105,7 +105,7 @@ impl Engine {
         if contended { state.deadline.min(state.slice_end.max(now)) } else { state.deadline }
     }
 
-    /// Gives free physical CPUs, at `time`, to those who wait.
+    /// Gives free physical CPUs, at `time`, to virtual ones that wait.
     fn dispatch(&mut self, time: u64) {
         while let Some(layer) = self.vcpu.as_mut().filter(|layer| layer.free > 0) {
             let Some(cpu) = layer.queue.pop_front() else { return };

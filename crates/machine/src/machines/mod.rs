@@ -1,6 +1,6 @@
 //! The named machines. Every figure has its source beside it.
 //!
-//! Three marks, so that nobody trusts a figure more than he should: **\[V\]** was checked against the source,
+//! Three marks say how far to trust a figure: **\[V\]** was checked against the source,
 //! **\[R\]** is recalled from the source without having it at hand, **\[A\]** is an assumption of this project,
 //! chosen within the range that the sources give. Ratios between machines and between locks are what the
 //! figures are for; absolute values are not.
