@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const ROUNDS: u32 = 10_000;
 /// For so long at most: one of the CPUs may be another's.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How often who waits looks at the line until he looks at the clock.
+/// How often a waiting thread looks at the line before it looks at the clock.
 const LOOKS: u64 = 4096;
 /// Distances of which one is so many times the other are of different kinds.
 const OTHER_KIND: f64 = 3.0;

@@ -146,7 +146,7 @@ impl MountFile {
         }
     }
 
-    /// Who uses which file how, for a message.
+    /// Which process uses which file how, for a message.
     pub fn in_words(&self) -> String {
         let MountFile { path, pid, .. } = self;
         let command = self.command.as_deref().unwrap_or("the server");

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// One line of the form of `/proc/locks`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MountLock {
-    /// The number of the lock; who waits has that of the lock it waits for.
+    /// The number of the lock; a waiting request has that of the lock it waits for.
     pub number: u64,
     /// How far down a line of waiters it stands; 0: it is held.
     pub depth: usize,
@@ -61,7 +61,7 @@ pub fn command_of(pid: i64) -> Option<String> {
     Some(name.trim_end().to_owned())
 }
 
-/// Columns like those of `lslocks`; who waits stands below what it waits for, behind an arrow.
+/// Columns like those of `lslocks`; a waiting request stands below what it waits for, behind an arrow.
 pub fn table(locks: &[MountLock]) -> String {
     let mut table = Table::with_left_columns(4);
     table.line(["COMMAND", "TYPE", "MANNER", "MODE", "PID", "START", "END", "INODE"]);
@@ -143,7 +143,7 @@ pub(crate) fn hot_table(files: &[HotFile]) -> String {
     ]);
     for file in files {
         let micros = |ns: f64| grouped(ns / 1e3);
-        // Who waits still is not in the sum.
+        // Requests that still wait are not in the sum.
         let ended = file.waits.saturating_sub(file.waiting).max(1);
         table.line([
             file.inode.to_string(),

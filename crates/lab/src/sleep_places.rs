@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! `/proc/TID/wchan` names the function of the kernel in which a thread, of this process or another, sleeps, past the
-//! scheduler and the lock's own functions: who called the lock. Looked up every few milliseconds, these names say what a
+//! scheduler and the lock's own functions: the caller of the lock. Looked up every few milliseconds, these names say what a
 //! foreign file system's tasks wait for, as the hottest lines do on a simulated machine. A task that runs, or would if it
 //! had a CPU, is in none. A look costs microseconds, so only a few tasks are looked at each time, in turn.
 

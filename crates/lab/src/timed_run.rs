@@ -154,7 +154,7 @@ pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome
         Some(program) => conduct(setting, Processes::start(setting, program)?, interrupt),
     };
     let cleared = with_task(setting.target, |calls| Ok(remove_tree(calls, setting.dir)?));
-    // Who interrupts a run may have ended its tasks too: that is no failure of theirs.
+    // A signal that interrupts a run may have ended its tasks too: that is no failure of theirs.
     interrupt.check()?;
     let outcome = outcome?;
     cleared?;
@@ -170,7 +170,7 @@ trait Crew {
     /// Lets all begin.
     fn begin(&mut self);
 
-    /// Whether one of them, who are looked at in turn, has ended already, which only a failure explains before they are told to stop.
+    /// Whether a task has ended already, which only a failure explains before they are told to stop. Each call looks at one.
     fn misses_one(&mut self) -> bool;
 
     /// Tells all to stop; more than once is fine.

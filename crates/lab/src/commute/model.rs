@@ -469,7 +469,7 @@ fn set_lock<O: Ord>(holders: &mut Holders<O>, owner: O, lock: Lock) {
     };
 }
 
-/// What `actor` fills a block with, so that it shows who wrote last and which block is read.
+/// What `actor` fills a block with, so that it shows which actor wrote last and which block is read.
 pub(super) fn fill_of(actor: Actor, block: usize) -> u8 {
     [b'a' + block as u8, b'A', b'B'][actor]
 }

@@ -20,7 +20,7 @@ const KNOWN: &[Known] = &[
         calls: &["mount", "umount", "bind"],
         owner: "MountTable",
         field: "",
-        why: "those who change the tree of mounts exclude each other",
+        why: "calls that change the tree of mounts exclude each other",
     },
     Known { calls: &["bind"], owner: "Superblock", field: "", why: "mounts count the file system they show" },
     Known {
@@ -45,7 +45,7 @@ const KNOWN: &[Known] = &[
         calls: &["close"],
         owner: "OpenFile",
         field: "ended",
-        why: "the last close says so to those who are given a lock meanwhile",
+        why: "the last close says so to calls that are given a lock meanwhile",
     },
     Known {
         calls: &["link", "unlink", "rename"],
@@ -57,7 +57,7 @@ const KNOWN: &[Known] = &[
         calls: &["chmod"],
         owner: "Inode",
         field: "attr",
-        why: "the mode is written: the same by both, or beside the count of links, or looked at by who inherits it",
+        why: "the mode is written: the same by both, or beside the count of links, or read by a new file that inherits it",
     },
     Known {
         calls: &["open", "truncate", "ftruncate"],
@@ -99,13 +99,13 @@ const KNOWN: &[Known] = &[
         calls: &["rename"],
         owner: "sync/src/chains",
         field: "",
-        why: "a name that moves within a directory, or gives way, changes buckets that who asks for the whole adds up",
+        why: "a name that moves within a directory, or gives way, changes buckets that a call which asks for the sum adds up",
     },
     Known {
         calls: &["rename"],
         owner: "sync/src/name_table",
         field: "",
-        why: "a name that gives way to another says so in its entry, at which who looks it up looks",
+        why: "a name that gives way to another says so in its entry, which a lookup of it reads",
     },
     Known {
         calls: &["rename"],

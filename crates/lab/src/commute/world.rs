@@ -1,6 +1,6 @@
 //! World: the state of the reference model, and its path walk.
 //!
-//! Two worlds are equal when no program could tell them apart. So what is made is numbered by who makes it, not
+//! Two worlds are equal when no program could tell them apart. So what is made is numbered by its maker, not
 //! by when: inodes, open files and mounts that one of two calls makes have the same number in either order. Times
 //! are left out: within a tick of the clock nobody can tell. What nobody can reach is gone.
 
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Number of an inode, an open file or a mount.
 pub(super) type Id = u32;
 
-/// Who makes a call: 0 sets up, 1 and 2 are the two whose calls are compared.
+/// The maker of a call: 0 sets up, 1 and 2 are the two whose calls are compared.
 pub(super) type Actor = usize;
 
 /// What the actors 1 and 2 make gets this number times theirs.
@@ -63,7 +63,7 @@ pub(super) enum Owner {
     Open(Id),
 }
 
-/// Locks of one thing: who holds it, and whether exclusively.
+/// Locks of one thing: its holders, and whether each holds it exclusively.
 pub(super) type Holders<O> = BTreeMap<O, bool>;
 
 /// Everything that programs can see.

@@ -61,7 +61,7 @@ const NOTHING: &str = "not understood.";
 const MUTEX: &str =
     "not understood; the lock of the kernel's hash bucket, which this model has, explains a twentieth.";
 const ASLEEP: &str = "1.8 million unlocks a second leave no time to wake 19 tasks one by one, so most of the source's\n\
-     cannot have slept, as here all do who wait.";
+     cannot have slept, as here all waiting tasks do.";
 const GUESSED: &str = "how often an open with its close takes each global lock is a guess.";
 const UNTOLD: &str = "the model's processes share nothing any more, so none can lose; the source does not say what\n\
      cost half of the rate.";

@@ -2,7 +2,7 @@
 //!
 //! A commit links its items into the list of the current checkpoint, each behind the head, and books the space they take.
 //! Under the one lock it writes lines that every other CPU has just written. In `struct xfs_cil` of 2015 the head lies
-//! beside its lock, in one line, so that those who spin take from its owner what it is about to write.
+//! beside its lock, in one line, so that spinning CPUs take from its owner what it is about to write.
 //!
 //! How many items, lines and how much computing is a guess, and the share of the lock decides where the knee is.
 

@@ -2,7 +2,8 @@
 //!
 //! # Theory
 //! A CPU of the machine runs one body, so a CPU takes care of several tasks itself: it goes on with one until that
-//! has to wait for a lock, then with another. Who is woken, to try again, is put into the mailbox of his CPU, which sleeps when it has nothing to do. Going on with a woken task costs a task switch.
+//! has to wait for a lock, then with another. A task that is woken, to try again, is put into the mailbox of its CPU, which
+//! sleeps when it has nothing to do. Going on with a woken task costs a task switch.
 
 use sluice_machine::{Machine, Report};
 use sluice_sync::Arc;
@@ -111,7 +112,7 @@ impl Tasks {
             if !received.is_empty() || !may_sleep || self.over.load(Ordering::Relaxed) {
                 return received;
             }
-            // SeqCst(sleep): whoever posts a letter after this sees that we sleep; an earlier one we see below.
+            // SeqCst(sleep): a CPU that posts a letter after this sees that we sleep; an earlier one we see below.
             asleep.store(1, Ordering::SeqCst);
             if letters.lock().is_empty() && !self.over.load(Ordering::Relaxed) {
                 futex::wait(asleep, 1, None);

@@ -29,7 +29,7 @@ impl Tasks {
 
     /// Wakes `task`, which waits, to try again.
     pub fn wake(&self, task: usize) {
-        // Release(sleep): pairs with Acquire(sleep) in lock(): who is woken sees why.
+        // Release(sleep): pairs with Acquire(sleep) in lock(): a woken task sees why.
         if self.asleep[task].swap(0, Ordering::Release) == 1 {
             futex::wake(&self.asleep[task], 1);
         }
@@ -39,7 +39,7 @@ impl Tasks {
     fn lock(&self, design: &dyn Design, task: usize, file: usize) {
         let asleep = &self.asleep[task];
         loop {
-            // Relaxed: the lock of the design orders it before whoever wakes the task.
+            // Relaxed: the lock of the design orders it before the call that wakes the task.
             asleep.store(1, Ordering::Relaxed);
             if design.lock(task, file) {
                 return;

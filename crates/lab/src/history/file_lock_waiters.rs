@@ -1,8 +1,8 @@
 //! Waiters of a file lock: all woken at each unlock, as until 2018, or in a tree of which one is woken.
 //!
-//! All tasks want the same range. A list under a spin lock says who waits. Before, an unlock empties the list and
+//! All tasks want the same range. A list under a spin lock has those that wait. Before, an unlock empties the list and
 //! wakes everybody; each tries again and, but for one, queues again. With the tree a waiter hangs below another
-//! that it conflicts with, so an unlock wakes the first alone, who takes those below along; to queue is to walk
+//! that it conflicts with, so an unlock wakes the first alone, which takes those below along; to queue is to walk
 //! down to a leaf.
 
 use sluice_machine::{Machine, Report};

@@ -1,6 +1,6 @@
 //! File locks until 2013: one global lock around every call, one list of all locks, one of all blocked requests.
 //!
-//! An unlock wakes everybody who waits for that lock, and each tries again. The model keeps of this what CPUs fight
+//! An unlock wakes every task that waits for that lock, and each tries again. The model keeps of this what CPUs fight
 //! for: the lock, the heads of the two lists, and the wake-ups that are made under the lock. Computing inside is that
 //! of Linux's `__posix_lock_file` and `flock_lock_file` (allocation, comparison, linking), of which the first does more.
 

@@ -26,7 +26,7 @@ use sluice_sync as sync;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::{CachePadded, Mutex as Lock};
 
-// `Lock`: for the kernel's spin locks. Whoever has one of those keeps its CPU; nobody does here, so who waits sleeps.
+// `Lock`: for the kernel's spin locks. The owner of one of those keeps its CPU. Threads here do not, so waiting ones sleep.
 
 /// The CPU that the calling thread is pinned to.
 pub struct Cpu;

@@ -42,11 +42,11 @@ struct Sleeper {
 
 /// The lock.
 pub struct Rwsem2016 {
-    /// Who has it and whether anybody sleeps. *atomic*
+    /// How many hold it, and whether any thread sleeps. *atomic*
     count: AtomicU32,
     /// The writer's slot plus one, or 0. *written by the writer*
     owner: AtomicU32,
-    /// Whoever has this looks at `owner` and `count`; the others line up.
+    /// The thread that has this looks at `owner` and `count`; the others line up.
     spinner: Mcs,
     /// First come first.
     sleepers: SpinLock<VecDeque<Sleeper>>,
@@ -178,7 +178,7 @@ impl Rwsem2016 {
             self.wake(&mut sleepers);
         }
         drop(sleepers);
-        // Whoever woke us has counted us in.
+        // The thread that woke us has counted us in.
         while state.load(Ordering::SeqCst) == ASLEEP {
             futex::wait(state, ASLEEP, None);
         }

@@ -49,8 +49,8 @@ pub fn machine() -> Machine {
 struct FutexMutex {
     /// 0 free, 1 taken, 2 taken and somebody sleeps.
     word: CachePadded<AtomicU32>,
-    /// The kernel's lock of the hash bucket in which the sleepers of the word are: who sleeps looks at the word under
-    /// it, who wakes takes the sleeper out under it (kernel/futex/waitwake.c). The machine's parking has none.
+    /// The kernel's lock of the hash bucket in which the sleepers of the word are: a sleeper looks at the word under
+    /// it, and a waker takes the sleeper out under it (kernel/futex/waitwake.c). The machine's parking has none.
     bucket: CachePadded<SpinLock<(), Queued>>,
 }
 

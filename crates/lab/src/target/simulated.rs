@@ -135,7 +135,7 @@ impl Worker {
         counted.and_then(|()| self.go_on_until(cpu, ops, || left.get() == 0))
     }
 
-    /// Operations that are not counted, until something `is_over`: who waited idly would be waited for.
+    /// Operations that are not counted, until something `is_over`: a CPU that waited idly would be waited for.
     fn go_on_until(&mut self, cpu: &Cpu, ops: u64, is_over: impl Fn() -> bool) -> Result<()> {
         for _ in 0..ops * KEEP_ON_FACTOR {
             if is_over() {

@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! A byte in a pipe that nobody takes. Tasks poll for it, and the one write makes all of them ready to run, none by
-//! the help of another. A barrier does not, nor does a byte for each: who is woken has a lock to pass or a byte to take, and
+//! the help of another. A barrier does not, nor does a byte for each: a woken task has a lock to pass or a byte to take, and
 //! the next is woken after that. With many tasks on each CPU that is a queue in which each waits for its turn on a CPU whose
 //! other tasks work already, milliseconds each, while the tasks of another CPU sleep, and it with them, for seconds.
 
@@ -12,7 +12,7 @@ use rustix::io::retry_on_intr;
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
 
-/// Who gives the start. Dropping it without is a start that never comes.
+/// Gives the start. Dropping it before that is a start that never comes.
 pub(super) struct Start(PipeWriter);
 
 /// A start, and what tasks wait on for it.
@@ -25,7 +25,7 @@ pub(super) fn start() -> Result<(Start, PipeReader)> {
 }
 
 impl Start {
-    /// Lets all who wait begin, and who comes later.
+    /// Lets all waiting tasks begin, and those that come later.
     pub(super) fn give(mut self) {
         // When nobody is left to read it, nobody waits.
         let _ = self.0.write_all(b"!");
@@ -91,6 +91,6 @@ mod tests {
         assert!(!wait(&gate));
         let (given, gate) = start().unwrap();
         given.give();
-        assert!(wait(&gate) && wait(&gate), "and who comes late begins at once");
+        assert!(wait(&gate) && wait(&gate), "and a task that comes late begins at once");
     }
 }

@@ -94,7 +94,7 @@ impl Begun {
 }
 
 /// Task `index` of the run, from setting up to tidying up. In between `until_start` is told whether all is ready, and
-/// returns when the work begins; who is not ready is told so too, because the others wait for everybody.
+/// returns when the work begins; a task that is not ready says so too, because the others wait for all.
 pub(super) fn perform(
     setting: &Setting<'_>,
     index: usize,

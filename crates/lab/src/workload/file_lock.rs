@@ -43,7 +43,7 @@ impl Task for FileLock {
 
     fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {
         let file = self.file.ok_or(Errno::EBADF)?;
-        // Nobody else wants a file of one's own: whoever had to wait there would show an error.
+        // No other task wants a file of one's own: a wait there would be an error.
         let lock = if self.spot.shared { Lock::ExclusiveWait } else { Lock::Exclusive };
         (self.call)(calls, file, lock)?;
         (self.call)(calls, file, Lock::Unlock)?;

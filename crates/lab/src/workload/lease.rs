@@ -32,7 +32,7 @@ impl Task for Lease {
         }
         let file = calls.open(&self.spot.path, Open::Read)?;
         self.file = Some(file);
-        // Until whoever made the file of all has closed it.
+        // Until the task that made the file of all has closed it.
         loop {
             match calls.lease(file, true) {
                 Err(Errno::EAGAIN) => thread::yield_now(),

@@ -102,7 +102,7 @@ impl Task for Build {
     fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
         super::place::make_dir(calls, &self.include)?;
         for number in 0..HEADERS {
-            // Whoever comes first makes it.
+            // The task that comes first makes it.
             let file = calls.open(&self.header(number), Open::Create(0o600))?;
             calls.pwrite(file, &SOURCE, 0)?;
             calls.close(file)?;

@@ -36,7 +36,7 @@ impl Seat {
 
 impl Spot {
     /// Makes the file, with `data` at `offset`. Every task of a shared file does so with the same data, or at an
-    /// offset of its own, so that it does not matter who comes first.
+    /// offset of its own, so that it does not matter which task comes first.
     pub(super) fn make(&self, calls: &mut dyn Calls, data: &[u8], offset: u64) -> CallResult<()> {
         let file = self.open_new(calls)?;
         let written = write_all(calls, file, data, offset);
