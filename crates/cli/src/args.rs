@@ -77,7 +77,7 @@ pub(crate) enum Command {
     /// List the file locks of a mount, held and waited for
     #[command(after_help = LOCKS_EXAMPLES)]
     Locks {
-        /// As a table, with the names of the processes; who waits is indented below what it waits for
+        /// As a table, with the names of the processes; a waiting request is indented below what it waits for
         #[arg(long, group = "form")]
         table: bool,
         /// As JSON, one object per line
@@ -215,7 +215,7 @@ const MOUNT_EXAMPLES: &str = "\
 Returns when the file system answers, and prints nothing. A process in the background serves it until it is
 unmounted or gets SIGTERM.
 
-Options for -o: locks=kernel|sluice (who serves file locks; kernel), lockfile=NAME (a file in the root, in no listing,
+Options for -o: locks=kernel|sluice (which side serves file locks; kernel), lockfile=NAME (a file in the root, in no listing,
 that shows all locks as /proc/locks does; with locks=sluice), allow_other, noallow_other, ro, noatime, nosuid, nodev,
 noexec, threads=N, max_write=BYTES, fsname=NAME, metrics=ADDRESS:PORT (counts for
 Prometheus, by HTTP); for the file system in memory: size=N, with K, M, G,

@@ -131,7 +131,7 @@ fn perform(command: Command) -> Result<u8> {
     Ok(0)
 }
 
-/// One of those who use the mount on `dir`, as the rest of a message; nothing if none may be looked at.
+/// One of the processes that use the mount on `dir`, as the rest of a message; nothing if none may be looked at.
 fn first_user(dir: &Path) -> String {
     let files = mount_files::of_programs(dir).unwrap_or_default();
     files.first().map_or_else(String::new, |file| format!("; {}", file.in_words()))

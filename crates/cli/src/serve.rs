@@ -97,7 +97,7 @@ fn leave_the_pipes() -> Result<()> {
     null.map_err(std::io::Error::from).context(|| "/dev/null")
 }
 
-/// Whoever holds the other end of our standard input has closed it, or died: stop, as if by SIGTERM.
+/// The process at the other end of our standard input has closed it, or died: stop, as if by SIGTERM.
 fn stop_when_input_ends() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     // Our own process: cannot fail.

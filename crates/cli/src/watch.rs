@@ -91,7 +91,7 @@ pub(crate) fn take_metrics(list: &str) -> Result<(String, Option<SocketAddr>)> {
 pub(crate) fn serve_metrics(address: SocketAddr, device: (u32, u32)) -> Result<()> {
     let listener = TcpListener::bind(address).context(|| format!("metrics={address}"))?;
     thread::spawn(move || {
-        // One after the other: who asks for metrics asks every few seconds.
+        // One after the other: a collector of metrics asks every few seconds.
         for stream in listener.incoming().flatten() {
             // A client that goes away is its own loss.
             let _ = answer(stream, device);

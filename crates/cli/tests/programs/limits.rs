@@ -24,7 +24,7 @@ fn a_full_file_system_says_so_and_works_on_when_there_is_room_again() {
     // What is there can be read, overwritten, renamed and removed; a hole costs nothing.
     stage.sh("printf P | dd of=kept conv=notrunc status=none; grep -q Precious kept; mv kept moved; truncate -s 1G hole");
     stage.sh("truncate -s 500k big; dd if=/dev/zero of=second bs=4k count=100 status=none; rm big second");
-    // Room comes back when the last one who has the file open is done with it.
+    // Room comes back when the last process that has the file open is done with it.
     stage.sh(
         "head -c 900k /dev/zero >open; exec 3<open; rm open; ! head -c 900k /dev/zero >second 2>/dev/null
               exec 3<&-; head -c 900k /dev/zero >second; rm -f * ",

@@ -71,7 +71,7 @@ impl Stage {
         let mut command = Command::new("timeout");
         command.args(["-s", "KILL", PATIENCE, "sh", "-euc", script]).current_dir(&self.mount);
         command.env("MNT", &self.mount).env("HOST", &self.host).env("HOME", &self.host).env("LC_ALL", "C");
-        // Set by whoever runs the tests, for the build of this project.
+        // Set by the caller of the tests, for the build of this project.
         command.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS").env_remove("MAKEFLAGS");
         command.env_remove("GIT_DIR").env_remove("GIT_INDEX_FILE").env_remove("GIT_WORK_TREE");
         command.stdin(Stdio::null());
