@@ -183,7 +183,7 @@ fn compare_once(
 }
 
 /// The FUSE client sends a change of nothing when it wants set-ID bits cleared, so a `chown` of nothing does that
-/// too, whoever makes it; and it does not say that the removal of an ACL should clear them. With
+/// too, for every caller; and it does not say that the removal of an ACL should clear them. With
 /// `STATX_DONT_SYNC` it answers from its cache what it knows to be old.
 fn is_up_to_the_client(op: &Op) -> bool {
     const ACL: &[u8] = b"system.posix_acl_access";
@@ -221,7 +221,7 @@ fn forget_what_the_client_decides(step: &Step, host: &mut Outcome, subject: &mut
 
 fn forget_what_lags(outcome: &mut Outcome) {
     const SET_GROUP_ID: u32 = 0o2000;
-    // The client answers an OFD question with -1 for a process, whoever holds the lock.
+    // The client answers an OFD question with -1 for a process, whichever owner holds the lock.
     if let Ok(Value::Lock(Some(lock))) = outcome {
         lock.ofd = false;
     }

@@ -1,4 +1,4 @@
-//! Executor: somebody who runs steps, and the users on whose behalf they run.
+//! Executor: runs steps on behalf of several users.
 
 use crate::op::Step;
 use crate::sys;
@@ -24,7 +24,7 @@ pub trait Executor {
     }
 }
 
-/// Who a process runs as.
+/// The user that a process runs as.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct User {
     /// User number.

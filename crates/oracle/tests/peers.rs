@@ -122,7 +122,7 @@ fn threads_unlink_their_own_files_side_by_side() {
     assert_in_order(&fs);
 }
 
-/// Two exclusive locks at once, seen by counting who is inside.
+/// Two exclusive locks at once, seen by counting the holders.
 #[test]
 fn an_exclusive_lock_excludes() {
     type Lock = fn(&Process, sluice_vfs::Fd, bool) -> Result<(), Errno>;

@@ -156,7 +156,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Whoever gets the exclusive lock is alone.
+    /// The thread that gets the exclusive lock is alone.
     fn hold_the_lock(&mut self) -> Result<(), Errno> {
         self.process.flock(self.lock, FlockOperation::Exclusive)?;
         assert_eq!(self.shared.holders.fetch_add(1, Ordering::SeqCst), 0, "two exclusive locks");

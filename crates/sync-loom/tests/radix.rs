@@ -1,5 +1,5 @@
 //! Models of the radix tree: what stays is found while the tree grows, what goes is freed after its readers, and
-//! whoever overwrites an object does so before it goes or not at all.
+//! a thread that overwrites an object does so before it goes or not at all.
 
 mod model;
 

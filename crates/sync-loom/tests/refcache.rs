@@ -68,7 +68,7 @@ enum Act {
 
 type Script = &'static [(usize, Act)];
 
-/// Who does what. Each thread's cache is flushed at its every second act. In the first epoch the object's global
+/// Which thread does what. Each thread's cache is flushed at its every second act. In the first epoch the object's global
 /// count comes to 0, since the first reference's end is flushed before the second one's begin; then a
 /// reference hops to the thread whose cache was just flushed, from the one whose cache is flushed next.
 const HOPS: Script = {

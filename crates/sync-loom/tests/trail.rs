@@ -94,7 +94,7 @@ fn a_name_that_does_not_say_that_it_may_be_replaced_is_found() {
     looked_up_beside(&[OLD, NEW], rename);
 }
 
-/// Who has looked a name up and not found it does not remember it.
+/// A thread that has looked a name up and not found it does not remember it.
 fn looked_up_beside_a_removal() {
     explore(3, || {
         let table = table(&[OLD]);

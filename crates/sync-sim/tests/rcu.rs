@@ -1,4 +1,4 @@
-//! RCU on the simulated multiprocessor: threads that defer share grace periods, and who waits for readers that work interrupts
+//! RCU on the simulated multiprocessor: threads that defer share grace periods, and a thread that waits for readers at work interrupts
 //! none.
 //!
 //! Every figure here is simulated.

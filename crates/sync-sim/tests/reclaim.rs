@@ -17,7 +17,7 @@ const CHARGE: u64 = 512;
 struct Object {
     key: u64,
     usage: Usage,
-    /// The pin of all who use it.
+    /// The one pin of all its users.
     pin: RefSlot<Pin>,
 }
 

@@ -1,4 +1,4 @@
-//! Scalable references on the simulated multiprocessor: an idle thread that had counted holds nobody up, nor does who finds
+//! Scalable references on the simulated multiprocessor: an idle thread that had counted holds nobody up, nor does a thread that finds
 //! that out. A program of its own, as `refcache_scale.rs`.
 //!
 //! Every figure here is simulated.

@@ -21,7 +21,7 @@ fn holding_one_object_from_two_cpus_is_a_conflict_that_bears_its_name() {
     let conflicts = machine.conflicts(hold, hold).unwrap();
     assert_eq!(conflicts.lines.len(), 1);
     assert_eq!(conflicts.lines[0].labels(), ["Inode.refcount"]);
-    // The count lies on the line of the first fields, so those who only look at these wait for it too.
+    // The count lies on the line of the first fields, so CPUs that only look at these wait for it too.
     let look = || assert_eq!(inode.links.load(Ordering::Relaxed), 1);
     let conflicts = machine.conflicts(hold, look).unwrap();
     assert!(conflicts.lines[0].is_false_sharing());

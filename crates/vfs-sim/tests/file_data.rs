@@ -212,7 +212,7 @@ fn fallocate(file: &File, mode: FallocateMode, offset: usize, len: usize) {
     file.inode.fallocate(&file.cred, mode, offset as u64, len as u64).expect("it may");
 }
 
-/// Two readers look at two pages, one after the other. Who saw one page as it is after a change must not see the other as
+/// Two readers look at two pages, one after the other. A reader that saw one page as it is after a change must not see the other as
 /// it was before.
 fn assert_seen_at_once(name: &str, change: Rearrangement, at: [usize; 2], before: [u8; 2], after: [u8; 2]) {
     for seed in 0..80 {

@@ -1,4 +1,4 @@
-//! Open files: who lists them beside others, who pass them from descriptor to descriptor, finds each exactly once.
+//! Open files: a thread that lists them while others pass them from descriptor to descriptor finds each exactly once.
 
 use sluice_machine::Machine;
 use sluice_vfs_sim::{Cred, Fd, FileType, Fs, OpenFlags, Process};

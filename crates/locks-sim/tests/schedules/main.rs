@@ -214,7 +214,7 @@ impl World {
         let _ = self.files.call(request.owner, place, request.range, Ask::Unlock, unlock);
     }
 
-    /// Has a client lock something and then wait for more, with nobody who sleeps. Decided, it gives all up.
+    /// Has a client lock something and then wait for more, while none sleeps. Decided, it gives all up.
     fn serve(&self, cpu: &Cpu) {
         let owner = Owner::Process(self.clients.get());
         self.clients.set(self.clients.get() + 1);
@@ -285,7 +285,7 @@ fn whatever_the_schedule_locks_exclude_refusals_have_reasons_and_nothing_is_left
         let max_locks = (seed % 4 > 1).then_some(LIMIT as u64);
         let options = DomainOptions { bypass_max, max_locks, ..Default::default() };
         let world = machine.prepare(CPUS, || World::new(options));
-        // Who waits for ever makes the machine stand still, and that is an error.
+        // A task that waits for ever makes the machine stand still, and that is an error.
         machine.try_run(CPUS, |cpu| world.live(&cpu)).unwrap_or_else(|stuck| panic!("seed {seed}: {stuck}"));
 
         println!("seed {seed}");
