@@ -51,7 +51,7 @@ impl Default for DomainOptions {
 /// The files whose locks belong together: a deadlock is found across all of them, and they are listed as one.
 /// One for each process namespace.
 pub struct LockDomain {
-    /// Who waits where. `None`: deadlock detection is off. *immutable; looks after itself*
+    /// Which owner waits where. `None`: deadlock detection is off. *immutable; looks after itself*
     pub(crate) waits: Option<WaitTable>,
     /// *immutable; looks after itself*
     pub(crate) quota: Quota,

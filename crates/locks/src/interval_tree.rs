@@ -8,8 +8,8 @@
 //!   largest end    99        120               EOF       looking for 100..=110: the first child is left out
 //!              [0-9 5-99] [70-79 80-120]  [130-EOF ...]
 //! ```
-//! A tree of few items is one leaf, that is, one sorted vector, which keeps its memory when it gets empty: who
-//! locks and unlocks the same file again and again allocates nothing.
+//! A tree of few items is one leaf, that is, one sorted vector, which keeps its memory when it gets empty: an
+//! owner that locks and unlocks the same file again and again allocates nothing.
 //!
 //! # Invariants
 //! - T1 all leaves are at one depth; no node but a root leaf is empty; none has more than [`NODE_MAX`] entries;

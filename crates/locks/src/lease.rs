@@ -3,7 +3,7 @@
 //! # Theory
 //! A *lease* is held by an open file description: a shared one promises that nobody opens the file for writing, an
 //! exclusive one that nobody opens it at all. A *delegation* promises in addition that the file's attributes and
-//! names stay; on a directory, that its names do. Who is about to do what was excluded *breaks* the lease: the holder
+//! names stay; on a directory, that its names do. A caller about to do what was excluded *breaks* the lease: the holder
 //! is told to give it up, or to keep a shared one, and the breaker waits until it did. A holder that takes longer than
 //! the domain allows loses it.
 //!
@@ -13,7 +13,7 @@
 //!     `------------------'  (the holder may take a lease again)
 //! ```
 //!
-//! # Who breaks what
+//! # Which call breaks what
 //! | the breaker | leases | delegations |
 //! |---|---|---|
 //! | opens for reading | exclusive | exclusive |
@@ -21,13 +21,13 @@
 //! | changes attributes, names, a directory's entries | none | all |
 //!
 //! # Granting and opening at once
-//! Who opens counts itself, then looks for leases, and if there may be one that matters waits for the mutex. Who takes a
-//! lease shows it, then looks at the counts, and has the mutex all the while. Both sides are SeqCst, so one of them sees
+//! An open counts itself, then looks for leases, and if there may be one that matters waits for the mutex. A call that takes
+//! a lease shows it, then looks at the counts, and has the mutex all the while. Both sides are SeqCst, so one of them sees
 //! the other. A change that is no open looks once more when it is done: either the holder of a new delegation sees the
 //! change, or it is told.
 //!
 //! To look at the counts costs a load for each thread that there is. So when nobody has the file open for writing this is
-//! noted, as if somebody had a shared lease and asked for no notice: whoever opens the file for writing takes the note
+//! noted, as if there were a shared lease whose holder asked for no notice: a call that opens the file for writing takes the note
 //! away. Until then shared leases are taken without a look.
 //!
 //! # Cost
@@ -75,7 +75,7 @@ pub enum Breaking {
     Change,
 }
 
-/// Who breaks leases, and how.
+/// Which owner breaks leases, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Breaker {
     /// The process, for listings.
@@ -107,7 +107,7 @@ impl Notice {
         Notice(Some(Arc::new(Box::new(tell))))
     }
 
-    /// A holder who does not listen, and loses the lease when its time is over.
+    /// A holder that does not listen, and loses the lease when its time is over.
     pub const fn unheard() -> Notice {
         Notice(None)
     }
@@ -133,13 +133,13 @@ struct Lease {
     notice: Notice,
 }
 
-/// Somebody who waits for leases to go.
+/// A call that waits for leases to go.
 struct Waiter {
     breaker: Breaker,
     slot: Arc<Slot>,
 }
 
-/// What is listed of a lease, or of who waits for it.
+/// What is listed of a lease, or of a call that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseState {
     /// Nobody minds.
@@ -163,7 +163,7 @@ pub(crate) struct Leases {
 struct State {
     leases: Vec<Lease>,
     waiters: Vec<Waiter>,
-    /// Nobody has the file open for writing, or who does has not yet come for the mutex; see the header.
+    /// The file is not open for writing, or a call that opens it has not yet come for the mutex; see the header.
     is_unwritten: bool,
 }
 
@@ -279,7 +279,7 @@ impl Leases {
         Leases { present: AtomicU32::new(0), state }
     }
 
-    /// False if nothing is in the way of whoever is about to do `breaking`.
+    /// False if nothing is in the way of a call that is about to do `breaking`.
     pub(crate) fn any_against(&self, breaking: Breaking) -> bool {
         self.sees(breaking, 0)
     }
@@ -308,7 +308,7 @@ impl Leases {
         }
     }
 
-    /// Lets everybody see which promises there are, and tells who may have waited for a change.
+    /// Lets all threads see which promises there are, and returns the waiters that may have waited for a change.
     fn show(&self, state: &State) -> Vec<Arc<Slot>> {
         self.show_bits(state.bits());
         state.waiters.iter().map(|waiter| waiter.slot.clone()).collect()
@@ -333,7 +333,7 @@ impl Leases {
                     let lease = &mut state.leases[own];
                     lease.request = LeaseRequest { promise: lease.request.promise, ..*request };
                     lease.notice = notice;
-                    // Who was told to keep a shared lease and takes one has done it.
+                    // A holder that was told to keep a shared lease and takes one has done it.
                     lease.broken =
                         lease.broken.filter(|(keep, _)| keep.is_none() || request.kind == Kind::Exclusive);
                 }
@@ -345,7 +345,7 @@ impl Leases {
         Ok(())
     }
 
-    /// Whether others have the file open in a way that `request` excludes. Whoever comes to have it open now sees the
+    /// Whether others have the file open in a way that `request` excludes. A call that opens it from now on sees the
     /// request, and waits for the mutex.
     fn find_in_use(&self, state: &mut State, request: &LeaseRequest, is_in_use: impl Fn() -> bool) -> bool {
         let is_about_writers = request.kind == Kind::Shared && request.promise == Promise::Lease;
@@ -421,7 +421,7 @@ impl Leases {
         result
     }
 
-    /// All leases, and who waits for them.
+    /// All leases, and the calls that wait for them.
     pub(crate) fn list(&self) -> Vec<(LeaseRequest, LeaseState)> {
         let state = self.state.lock();
         let lease = |lease: &Lease| {

@@ -16,7 +16,7 @@ pub enum LockClass {
     Ofd,
     /// `flock`.
     Flock,
-    /// `fcntl(F_SETLEASE)`, or somebody who breaks it.
+    /// `fcntl(F_SETLEASE)`, or a call that breaks it.
     Lease(LeaseState),
     /// `fcntl(F_SETDELEG)`, likewise.
     Delegation(LeaseState),
@@ -52,7 +52,7 @@ pub(crate) fn append(file: &FileState, entries: &mut Vec<LockEntry>) {
     append_leases(file, entries);
 }
 
-/// Appends the leases, then those who wait for them: shown below the first.
+/// Appends the leases, then the calls that wait for them: shown below the first.
 fn append_leases(file: &FileState, entries: &mut Vec<LockEntry>) {
     let first = entries.len() as u64 + 1;
     for (request, state) in file.leases.list() {
@@ -67,7 +67,7 @@ fn append_leases(file: &FileState, entries: &mut Vec<LockEntry>) {
     }
 }
 
-/// Appends the granted locks of one space, each followed by those who wait for it: where several locks are in the
+/// Appends the granted locks of one space, each followed by the requests that wait for it: where several locks are in the
 /// way, the first in search order counts; where none is, the starving request that is.
 fn append_space(file: &FileState, space: &Space, entries: &mut Vec<LockEntry>) {
     let entry = |id: usize, owner, kind, pid, range, waits_for| {

@@ -1,9 +1,9 @@
 //! Ranges: the granted locks of one lock space of a file.
 //!
 //! # Theory
-//! The locks of each owner stand together, ascending (I1), in a tree of its own, so a change is local to it, and costs
-//! who has few locks no more where others have many. The ranges that overlap the request, or touch it with the same kind, are replaced by at
-//! most three pieces:
+//! The locks of each owner stand together, ascending (I1), in a tree of its own, so a change is local to it, and costs an
+//! owner of few locks no more where others have many. The ranges that overlap the request, or touch it with the same kind,
+//! are replaced by at most three pieces:
 //!
 //! ```text
 //!   held      [---- shared ----][-- excl. --]   [-- shared --]
@@ -37,9 +37,9 @@ pub(crate) struct Ranges {
     owners: Tree<Own>,
     /// The same locks by first byte, a tree for each [`Kind`], while there are more than a few.
     by_start: Option<Box<[Tree<Placed>; 2]>>,
-    /// The age of the next owner who comes.
+    /// The age of the next owner that comes.
     next_age: u64,
-    /// Empty, both: for the next rewriting, and for the next owner who comes. They keep their memory.
+    /// Empty, both: for the next rewriting, and for the next owner that comes. They keep their memory.
     spare: Vec<Held>,
     spare_locks: Tree<Held>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Ranges {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) lock: RangeLock,
-    /// When the owner got its first lock here: less for whoever was earlier.
+    /// When the owner got its first lock here: less for an earlier one.
     pub(crate) age: u64,
 }
 
@@ -61,7 +61,7 @@ struct Own {
 /// A granted lock in the order of first bytes.
 struct Placed(Held);
 
-/// Who is in the way of a request.
+/// What is in the way of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InTheWay {
     /// Nobody: it can be granted.
@@ -166,7 +166,7 @@ impl Ranges {
         }
     }
 
-    /// Who keeps `request` from being granted.
+    /// What keeps `request` from being granted.
     #[inline]
     pub(crate) fn in_the_way(&self, request: &RangeRequest) -> InTheWay {
         if self.is_empty() { InTheWay::Nobody } else { self.among_in_the_way(request) }
@@ -431,7 +431,7 @@ impl Ranges {
         })
     }
 
-    /// The age of an owner who has locks of this age, or none yet.
+    /// The age of an owner that has locks of this age, or none yet.
     fn age_of_owner(&mut self, known: Option<u64>) -> u64 {
         known.unwrap_or_else(|| {
             self.next_age += 1;

@@ -1,4 +1,4 @@
-//! Requests: who asks for which lock, and what a granted lock looks like.
+//! Requests: which owner asks for which lock, and what a granted lock looks like.
 
 use crate::Range;
 
@@ -18,7 +18,7 @@ impl Kind {
     }
 }
 
-/// Who holds a byte-range lock. An owner never conflicts with itself.
+/// The holder of a byte-range lock. An owner never conflicts with itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// A process, for POSIX locks (`F_SETLK`). Takes part in deadlock detection.
@@ -50,7 +50,7 @@ impl Owner {
 /// A byte-range lock that somebody wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RangeRequest {
-    /// Who asks.
+    /// The owner that asks.
     pub owner: Owner,
     /// What `l_pid` of F_GETLK and listings report; -1 for OFD locks.
     pub pid: i32,
@@ -70,7 +70,7 @@ impl RangeRequest {
 /// A byte-range lock that somebody holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RangeLock {
-    /// Who holds it.
+    /// The owner that holds it.
     pub owner: Owner,
     /// The `pid` of the request. A merged lock keeps that of its lowest part, as on Linux.
     pub pid: i32,

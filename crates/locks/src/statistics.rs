@@ -1,4 +1,4 @@
-//! Statistics: what happened to the locks of a file: who is asked for most, and where the waiting is long.
+//! Statistics: what happened to the locks of a file: which files are asked for most, and where the waiting is long.
 
 use crate::file::FileState;
 use sluice_sync::time::{Instant, nanoseconds};

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 pub(crate) struct WaitTable {
     /// Chosen by process. *immutable; looks after itself*
     shards: Shards<Shard>,
-    /// Held by whoever searches for a cycle: only after a request that waits for one who waits.
+    /// Held by a thread that searches for a cycle: only after a request that waits for an owner that itself waits.
     pub(crate) searching: Mutex<()>,
 }
 

@@ -1,4 +1,4 @@
-//! Order among waiters: who is granted when, who is bypassed and how often, and what a release costs.
+//! Order among waiters: which request is granted when, which is bypassed and how often, and what a release costs.
 
 use super::{Log, ofd, posix};
 use crate::Kind::{Exclusive, Shared};

@@ -1,4 +1,4 @@
-//! Leases: who may have one, who breaks which, and how a break ends.
+//! Leases: which owners may have one, which calls break which, and how a break ends.
 
 use crate::Kind::{Exclusive, Shared};
 use crate::{
@@ -76,7 +76,7 @@ fn a_file_that_nobody_writes_is_looked_at_once_until_somebody_opens_it_for_writi
     assert_eq!(take_and_give_up(Shared, Promise::Lease), 1);
     assert_eq!(file.break_leases(&breaker(Breaking::Open(Exclusive)), None), Ok(()));
     assert_eq!([(); 3].map(|()| take_and_give_up(Shared, Promise::Lease)), [2; 3]);
-    // Others are about who reads, too, or about nobody.
+    // Others are about readers, too, or about nobody.
     assert_eq!([(); 2].map(|()| take_and_give_up(Exclusive, Promise::Lease)), [3, 4]);
     assert_eq!(file.break_leases(&breaker(Breaking::Open(Exclusive)), None), Ok(()));
     assert_eq!(take_and_give_up(Shared, Promise::Delegation), 5);
@@ -105,7 +105,7 @@ fn each_breaker_breaks_what_was_promised_against_it_and_nothing_else() {
             "{kind:?} {promise:?} {breaking:?}"
         );
         assert_eq!(heard.lock().len(), usize::from(broken));
-        // Told once is enough; and who breaks its own lease is not stopped by it.
+        // Told once is enough; and a holder that breaks its own lease is not stopped by it.
         assert_eq!(file.break_leases(&breaker(breaking), None), expected);
         assert_eq!(heard.lock().len(), usize::from(broken));
         assert_eq!(file.break_leases(&Breaker { owner: Some(1), ..breaker(breaking) }, None), Ok(()));

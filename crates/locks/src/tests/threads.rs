@@ -10,7 +10,7 @@ const CELLS: usize = 8;
 const WORKERS: usize = 6;
 const ROUNDS: usize = 4_000;
 
-/// A file, and who uses each of its bytes: -1 for a writer, else the number of readers.
+/// A file, and the users of each of its bytes: -1 for a writer, else the number of readers.
 struct Guarded {
     locks: FileLocks,
     ranges: [AtomicI64; CELLS],
