@@ -6,18 +6,25 @@
  *   peer rules FILE                                        checks the close rules of the three kinds of locks
  *   peer deadlock FILE                                     checks that a deadlock of two processes is refused
  *   peer mmap FILE | direct FILE                           checks mappings | O_DIRECT
+ *   peer aio FILE                                          checks asynchronous direct writes beside buffered readers
+ *   peer map FILE                                          maps it and obeys: "s AT BYTE" stores, "l AT" loads,
+ *                                                          "y" writes back; each is answered by the byte there
  *   peer hammer DIR                                        makes and removes files until it is killed
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -221,6 +228,74 @@ static int direct(const char *path) {
     return 0;
 }
 
+enum { AIO_PAGES = 8, AIO_ROUNDS = 4000 };
+static atomic_int aio_done;
+
+static void *read_buffered(void *path) {
+    static _Thread_local char page[4096];
+    int fd = open(path, O_RDONLY);
+    for (unsigned i = 0; !aio_done; i++)
+        CHECK(pread(fd, page, sizeof page, (long)(i % AIO_PAGES) * 4096) == sizeof page);
+    close(fd);
+    return NULL;
+}
+
+/* After a direct write has ended, a buffered read returns what it wrote, whatever others read meanwhile. */
+static int aio(char *path) {
+    char *out, in[4096];
+    aio_context_t context = 0;
+    pthread_t readers[2];
+    CHECK(!posix_memalign((void **)&out, 4096, 4096));
+    int fd = open(path, O_RDWR | O_CREAT | O_DIRECT, 0644), cached = open(path, O_RDONLY), stale = 0;
+    CHECK(fd >= 0 && cached >= 0 && syscall(SYS_io_setup, 1, &context) == 0);
+    for (int page = 0; page < AIO_PAGES; page++)
+        CHECK(pwrite(fd, out, 4096, page * 4096L) == 4096);
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&readers[i], NULL, read_buffered, path) == 0);
+    for (int round = 0; round < AIO_ROUNDS; round++) {
+        long at = (round % AIO_PAGES) * 4096L;
+        struct iocb request = { .aio_fildes = (unsigned)fd, .aio_lio_opcode = IOCB_CMD_PWRITE, .aio_buf = (unsigned long)out, .aio_nbytes = 4096, .aio_offset = at };
+        struct iocb *requests[] = { &request };
+        struct io_event event;
+        memset(out, round * 7 + 1, 4096);
+        CHECK(syscall(SYS_io_submit, context, 1, requests) == 1);
+        CHECK(syscall(SYS_io_getevents, context, 1, 1, &event, NULL) == 1 && event.res == 4096);
+        CHECK(pread(cached, in, 4096, at) == 4096);
+        stale += memcmp(in, out, 4096) != 0;
+    }
+    aio_done = 1;
+    for (int i = 0; i < 2; i++)
+        pthread_join(readers[i], NULL);
+    CHECK(stale == 0);
+    puts("ok");
+    return 0;
+}
+
+static int mapped(const char *path) {
+    struct stat stat;
+    char line[64], byte;
+    long at;
+    int fd = open(path, O_RDWR);
+    CHECK(fd >= 0 && fstat(fd, &stat) == 0);
+    char *map = mmap(NULL, stat.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    close(fd); /* a close would write the pages back */
+    puts("mapped");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        at = 0;
+        if (sscanf(line, "s %ld %c", &at, &byte) == 2)
+            map[at] = byte;
+        else if (line[0] == 'y')
+            CHECK(msync(map, stat.st_size, MS_SYNC) == 0);
+        else
+            CHECK(sscanf(line, "l %ld", &at) == 1);
+        printf("%c\n", map[at] ? map[at] : '0');
+        fflush(stdout);
+    }
+    return 0;
+}
+
 static int hammer(const char *dir) {
     char a[4096], b[4096], data[5000] = "data";
     puts("asking");
@@ -248,6 +323,8 @@ int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "deadlock")) return deadlock(argv[2]);
     if (argc == 3 && !strcmp(argv[1], "mmap")) return map(argv[2]);
     if (argc == 3 && !strcmp(argv[1], "direct")) return direct(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "aio")) return aio(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "map")) return mapped(argv[2]);
     if (argc == 3 && !strcmp(argv[1], "hammer")) return hammer(argv[2]);
     puts("bad usage");
     return 2;

@@ -12,7 +12,7 @@ const MAX_BACKGROUND: u16 = 128;
 const CONGESTION_THRESHOLD: u16 = 96;
 
 /// What every mount takes when it is offered:
-/// - `PARALLEL_DIROPS`, `ASYNC_READ`, `ASYNC_DIO`, `BIG_WRITES`, `MAX_PAGES`: more and larger requests at once;
+/// - `PARALLEL_DIROPS`, `ASYNC_READ`, `BIG_WRITES`, `MAX_PAGES`: more and larger requests at once;
 /// - `DO_READDIRPLUS`, `READDIRPLUS_AUTO`: lookups come along with a listing when they are wanted;
 /// - `NO_OPEN_SUPPORT`, `NO_OPENDIR_SUPPORT`: opening without a message;
 /// - `HANDLE_KILLPRIV_V2`: set-ID bits are cleared here, so that no GETXATTR precedes each write;
@@ -21,11 +21,11 @@ const CONGESTION_THRESHOLD: u16 = 96;
 ///   can replace it;
 /// - `SETXATTR_EXT`: the layout of SETXATTR that says when to clear the set-group-ID bit.
 ///
-/// Not taken: `ATOMIC_O_TRUNC` (together with messageless opens it loses truncations) and `WRITEBACK_CACHE`
-/// (which makes the kernel the owner of size and mtime).
+/// Not taken: `ATOMIC_O_TRUNC` (together with messageless opens it loses truncations), `WRITEBACK_CACHE`
+/// (which makes the kernel the owner of size and mtime) and `ASYNC_DIO` (the kernel drops cached pages before an
+/// asynchronous direct write and not after it: a reader that came between kept the old bytes for ever).
 const WANTED: InitFlags = InitFlags::PARALLEL_DIROPS
     .union(InitFlags::ASYNC_READ)
-    .union(InitFlags::ASYNC_DIO)
     .union(InitFlags::BIG_WRITES)
     .union(InitFlags::MAX_PAGES)
     .union(InitFlags::DO_READDIRPLUS)

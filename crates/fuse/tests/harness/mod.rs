@@ -176,6 +176,13 @@ impl Peer {
         line.trim_end().to_string()
     }
 
+    /// Sends it one line, and returns the line that it answers.
+    pub fn tell(&mut self, line: &str) -> String {
+        let stdin = self.stdin.as_mut().expect("its input is open until it is let go");
+        writeln!(stdin, "{line}").expect("the peer reads");
+        self.line()
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: rustix::process::Signal) {
         rustix::process::kill_process(self.pid(), signal).expect("the peer runs");
@@ -220,7 +227,8 @@ fn peer_program() -> Option<&'static Path> {
     let program = PROGRAM.get_or_init(|| {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peer.c");
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("peer-{}", std::process::id()));
-        let compiled = Command::new("cc").args(["-O1", "-Wall", "-o"]).args([&program, &source]).status();
+        let compiled =
+            Command::new("cc").args(["-O1", "-Wall", "-pthread", "-o"]).args([&program, &source]).status();
         match compiled {
             Ok(status) => {
                 assert!(status.success(), "peer.c does not compile");
