@@ -157,7 +157,7 @@ impl<T: ?Sized> BrLock<T> {
     #[cold]
     fn read_slow(&self, line: &Line) {
         if line.own_depth() > 1 {
-            // The writer waits for us, who were inside before.
+            // The writer waits for this thread, which was inside before.
             return;
         }
         // Wakes the writer if it already waits for us.

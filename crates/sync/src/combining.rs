@@ -1,4 +1,4 @@
-//! Combining lock: the thread that has the lock also runs the critical sections of those who wait for it.
+//! Combining lock: the thread that has the lock also runs the critical sections of threads that wait for it.
 //!
 //! # Theory
 //! When a short critical section is contended by nature, what costs is moving the lock and the data from CPU to CPU.
@@ -41,7 +41,7 @@ const BATCH_MAX: u32 = if SHRUNK { 1 } else { 64 };
 const DONE: u32 = 1;
 const COMBINE: u32 = 2;
 
-/// A value whose critical sections are run for their callers, by whoever has the lock.
+/// A value whose critical sections are run for their callers, by the thread that has the lock.
 pub struct CombiningLock<T> {
     /// The name of the last waiter's or the combiner's node, or 0. *atomic (queue)*
     tail: AtomicU32,

@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! For a value that mostly says little, such as "one lock, of this owner", and at times much. While little is said it
-//! stands beside the mutex, and whoever can do with that takes it by one exchange and gives it back by a plain store.
+//! stands beside the mutex, and a thread that needs no more takes it by one exchange and gives it back by a plain store.
 //! That is cheaper than a mutex, whose owner must find out at the end, by a second exchange, whether somebody began to
 //! wait: here nobody waits for the short form but to *inflate* it, and that one spins.
 //!
@@ -68,7 +68,7 @@ pub trait Inflate {
 pub struct Inflatable<T: Inflate> {
     /// `SHORT`, `TAKEN` or `WHOLE`. *atomic (short)*
     word: AtomicU32,
-    /// *protected by `word`: whoever took it, or made it `WHOLE`*
+    /// *protected by `word`: the thread that took it, or made it `WHOLE`*
     short: UnsafeCell<T::Short>,
     whole: Mutex<T>,
 }
@@ -105,7 +105,7 @@ impl<T: Inflate> Inflatable<T> {
     /// True if it is worth preparing to [`take_short`](Self::take_short).
     #[inline]
     pub fn seems_short(&self) -> bool {
-        // Relaxed: whoever takes the short form looks again.
+        // Relaxed: a thread that takes the short form looks again.
         self.word.load(Ordering::Relaxed) == SHORT
     }
 
@@ -116,7 +116,7 @@ impl<T: Inflate> Inflatable<T> {
         if self.seems_short() { self.take_short() } else { None }
     }
 
-    /// As [`try_short`](Self::try_short), for who has just seen that it [`seems_short`](Self::seems_short).
+    /// As [`try_short`](Self::try_short), for a caller that has just seen that it [`seems_short`](Self::seems_short).
     #[inline]
     pub fn take_short(&self) -> Option<ShortGuard<'_, T>> {
         // Acquire(short): pairs with Release(short) in show_short(). A failure publishes nothing.

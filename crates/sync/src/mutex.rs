@@ -7,12 +7,12 @@
 //! |---|---|---|
 //! | 3..32 | owner | the owner's [`signature`](thread::signature); 0: nobody has the lock |
 //! | 1 | `HANDOFF` | only the first waiter may take the lock |
-//! | 0 | `WAITERS` | whoever unlocks must wake the first waiter |
+//! | 0 | `WAITERS` | the unlocking thread must wake the first waiter |
 //!
 //! Lock: 0 -> owner, by one exchange. Unlock: one subtraction, which tells of waiters. A thread that finds the lock
 //! taken first spins, after a while in line ([`SpinnerQueue`]) so that only one spinner looks at the word; when the
-//! owner is known to sleep, or a bound is reached, it goes to sleep in the [`WaitQueue`]. Whoever comes by while the lock is
-//! free takes it, ahead of sleepers: waking one takes longer than most critical sections. A first waiter that
+//! owner is known to sleep, or a bound is reached, it goes to sleep in the [`WaitQueue`]. A thread that comes by while the
+//! lock is free takes it, ahead of sleepers: waking one takes longer than most critical sections. A first waiter that
 //! was bypassed too often ([`Pace`]) sets `HANDOFF`.
 //!
 //! # Invariants
@@ -168,7 +168,7 @@ impl RawMutex {
         }
     }
 
-    /// The first waiter takes the lock, or sets `WAITERS` on the word of whoever has it.
+    /// The first waiter takes the lock, or sets `WAITERS` on its owner's word.
     fn take_as_first(&self, queue: &mut Locked<'_>) -> bool {
         let mut bypassed = None;
         // Relaxed: looked at again in the exchange.
@@ -196,7 +196,7 @@ impl RawMutex {
         }
     }
 
-    /// Looks at the lock for one who spins for it.
+    /// Looks at the lock for a thread that spins for it.
     fn look(&self, patience: &mut Patience) -> Look {
         match self.take() {
             Ok(()) => Look::Taken,
@@ -212,7 +212,7 @@ impl RawMutex {
         }
     }
 
-    /// Signals the first waiter, unless somebody took the lock meanwhile: then it is his to do (M1).
+    /// Signals the first waiter, unless another thread took the lock meanwhile: then that one signals (M1).
     #[cold]
     fn wake_first(&self) {
         let mut queue = self.waiters.lock();

@@ -11,13 +11,13 @@
 //!   visited = 1: step back         inside = 1: wait
 //! ```
 //!
-//! *Holding.* An owner who wants to be let alone for a while, and to use the lock meanwhile, *holds* it: that keeps visitors
+//! *Holding.* An owner that wants to be let alone for a while, and to use the lock meanwhile, *holds* it: that keeps visitors
 //! out and excludes nothing of its own. It is a count beside `inside`, so that the lock is taken within as ever, by two
-//! plain stores, and who holds it again within need not know. Should a visitor be waiting, who takes the lock within
-//! finds it announced, and is let in all the same: the visitor waits until nothing is held.
+//! plain stores, and a call that holds it again within need not know. Should a visitor be waiting, a call that takes the lock
+//! within finds it announced, and is let in all the same: the visitor waits until nothing is held.
 //!
 //! # Clients must
-//! Keep visits, stays and holds short: the other side spins. And not wait, within a hold, for anybody who may visit.
+//! Keep visits, stays and holds short: the other side spins. And not wait, within a hold, for a thread that may visit.
 //!
 //! # Ordering
 //! | label | release side | acquire side | publishes |
@@ -28,8 +28,8 @@
 //!
 //! *announce*, both interleavings: if the heavy barrier takes effect in the owner's thread before its store of
 //! `inside` or `held`, its later load finds the visitor; if after, the visitor's load finds the owner.
-//! *left*: a visitor looks at `inside` first. An owner who was inside and stays to hold it stores `held` before it leaves, so
-//! who finds it outside finds it holding; and who finds it no more holding has all that it did inside meanwhile before him.
+//! *left*: a visitor looks at `inside` first. An owner that was inside and stays to hold it stores `held` before it leaves, so
+//! a visitor that finds it outside finds it holding; and one that finds it no longer holding has seen all that it did inside.
 //!
 //! # Cost
 //! Owner: two stores and a load of its own line, to hold it two more loads. Visitor: a heavy barrier, for several locks at once.
@@ -57,7 +57,7 @@ pub struct OwnerLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value goes to whoever is inside, one thread at a time.
+// SAFETY: the value goes to the thread that is inside, one at a time.
 unsafe impl<T: Send> Send for OwnerLock<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for OwnerLock<T> {}
@@ -107,7 +107,7 @@ impl<T> OwnerLock<T> {
     /// As [`lock`](Self::lock), unless there is a visitor.
     ///
     /// # Safety
-    /// As [`lock`](Self::lock); and membarrier(2) works, as who has a ready slot knows.
+    /// As [`lock`](Self::lock); and membarrier(2) works, as a thread with a ready slot knows.
     #[inline]
     pub(crate) unsafe fn try_lock(&self) -> Option<Inside<'_, T>> {
         if self.enter(registered_barrier) {
@@ -122,7 +122,7 @@ impl<T> OwnerLock<T> {
     ///
     /// # Safety
     /// The caller is the owner, as for [`lock`](Self::lock), and not inside; what it takes of this lock until the result
-    /// is dropped, it drops before. And membarrier(2) works, as who has a ready slot knows.
+    /// is dropped, it drops before. And membarrier(2) works, as a thread with a ready slot knows.
     #[inline]
     pub(crate) unsafe fn try_hold(&self) -> Option<Held<'_, T>> {
         let held = Held::begin(self);
@@ -138,7 +138,7 @@ impl<T> OwnerLock<T> {
     /// The caller is the owner, and inside; what it takes of this lock once it has left, and until the result is dropped,
     /// it drops before.
     pub unsafe fn hold(&self) -> Held<'_, T> {
-        // There is no visitor now, and whoever waits for us to leave will see this.
+        // There is no visitor now, and one that waits for us to leave will see this.
         Held::begin(self)
     }
 
@@ -164,7 +164,7 @@ impl<T> OwnerLock<T> {
 
     #[cold]
     fn step_back(&self) {
-        // Who holds the lock has seen that there was no visitor, and whoever has come since waits for its end.
+        // The holder has seen that there was no visitor, and a visitor that has come since waits for its end.
         while !self.is_held() {
             // Release(left): pairs with Acquire(left) in visit_all(). It publishes what was done before.
             self.inside.store(0, Ordering::Release);
@@ -176,8 +176,7 @@ impl<T> OwnerLock<T> {
         }
     }
 
-    /// Takes all of `locks` for somebody else, at the price of one barrier. Who does this takes them in the order of all
-    /// others.
+    /// Takes all of `locks` for another thread, at the price of one barrier. All callers take them in one order.
     pub fn visit_all<'a>(locks: impl Iterator<Item = &'a Self> + Clone) -> Vec<Inside<'a, T>> {
         Self::announce_visits(locks.clone());
         locks.map(Self::await_owner).collect()
@@ -189,7 +188,7 @@ impl<T> OwnerLock<T> {
         locks.map(Self::unless_owned).collect()
     }
 
-    /// After this an owner who is not inside waits for the visitor.
+    /// After this an owner that is not inside waits for the visitor.
     fn announce_visits<'a>(locks: impl Iterator<Item = &'a Self>)
     where
         T: 'a,

@@ -65,7 +65,7 @@ struct Request {
     exclusive: bool,
     /// How many earlier requests must go first (R1).
     blockers: u32,
-    /// Who waits, if `blockers` is not 0. *immutable*
+    /// The thread that waits, if `blockers` is not 0. *immutable*
     slot: u32,
 }
 
@@ -99,7 +99,7 @@ pub struct RangeGuard<'a> {
     lock: &'a RangeLock,
     number: u64,
     _held: Held,
-    /// Who holds what is kept by thread, so a guard stays on its thread.
+    /// Holders are kept by thread, so a guard stays on its thread.
     marker: PhantomData<*const ()>,
 }
 
@@ -187,7 +187,7 @@ impl RangeLock {
         let blockers = table.blockers(range, exclusive);
         let slot = if blockers == 0 { 0 } else { thread::slot() };
         if blockers > 0 {
-            // Relaxed: the table's mutex publishes it to whoever grants.
+            // Relaxed: the table's mutex publishes it to the thread that grants.
             TURNS.get(slot).store(WAITING, Ordering::Relaxed);
         }
         let number = table.add(range.clone(), exclusive, blockers, slot);

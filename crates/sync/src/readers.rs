@@ -1,4 +1,4 @@
-//! Readers: who is inside right now, each thread on a line of its own.
+//! Readers: which threads are inside right now, each on a line of its own.
 //!
 //! # Theory
 //! A reader that writes only its own line costs other readers nothing. The side that must know whether anybody
@@ -19,8 +19,8 @@
 //! leaves. So leaving takes one off at every depth. Entering asks first: a CPU that has guessed the answer goes on
 //! while the store that left the section before is still under way, which an addition would wait for.
 //!
-//! *Without a barrier* one thing can be known: who has entered with a young stamp has left what was older. Threads that
-//! work enter all the time, so the other side looks first for young stamps, and there are only those left who idle. To these
+//! *Without a barrier* one thing can be known: a thread that has entered with a young stamp has left what was older. Threads
+//! that work enter all the time, so the other side looks first for young stamps, and only idle threads are left. For these
 //! it takes a barrier, once: it *retires* them, and they are passed over until they come back.
 //!
 //! ```text
@@ -41,7 +41,7 @@
 //! | leave | `leave`: Release store of `word` | Acquire load of `word` in the scan | that our loads are done |
 //! | young | `enter`: Release store of `word` | Acquire load of `word` in the scan | that our loads in older sections are done |
 //! | wake | `leave`: light barrier after the store | heavy barrier after `sleeper` is made odd | that we have left |
-//! | retire | who retires: Release exchange; `come_back`: Release store | Acquire load in the scan | that we had left; that we are back |
+//! | retire | the retiring thread: Release exchange; `come_back`: Release store | Acquire load in the scan | that we had left; that we are back |
 //!
 //! *announce*, both interleavings: if the heavy barrier takes effect in the reader's thread before its store of
 //! `word`, its later loads see everything stored before the barrier; if after, the scan sees the store.
@@ -66,14 +66,14 @@ use crate::face::{
 
 /// The part of `word` that counts the depth.
 const DEPTH: u64 = 0xffff;
-/// A stamp for those who need none.
+/// A stamp for readers that need none.
 pub(crate) const INSIDE: u64 = 1;
 /// In `sleeper`: membarrier(2) does not work here, so leaving needs a fence.
 const FENCED: u32 = 1 << 31;
 /// Turns that a waiter spins on a reader's line before it sleeps.
 const SPIN_BEFORE_SLEEP: u32 = if SHRUNK { 1 } else { 200 };
 
-/// How often who waits for all readers looks, all in all, whether those who work have begun another section ...
+/// How often a thread that waits for all readers looks, all in all, whether those at work have begun another section ...
 const LOOKS_BEFORE_BARRIER: u32 = if SHRUNK { 1 } else { 16 };
 /// ... and for how many turns it lets them alone in between. Together some microseconds, as to interrupt a few CPUs takes.
 const TURNS_BETWEEN_LOOKS: u32 = 16;
@@ -149,7 +149,7 @@ impl Line {
         light_barrier();
     }
 
-    /// To be called after each entering by those who are retired: tells that the thread, whose line this is, is back.
+    /// To be called after each entering by a retired thread: tells that the thread, whose line this is, is back.
     #[inline]
     pub(crate) fn come_back(&self) {
         // Relaxed: the barrier in enter() orders it (retire).
@@ -160,7 +160,7 @@ impl Line {
 
     #[cold]
     fn come_back_slowly(&self) {
-        // Release(retire): who finds us back finds that we are inside; pairs with Acquire(retire) in scan(). A store would come
+        // Release(retire): a thread that finds us back finds that we are inside; pairs with Acquire(retire) in scan(). A store would come
         // after the retirement too, although we may have seen the suspicion only; but the model checker does not know.
         self.standing.swap(PRESENT, Ordering::Release);
         // SeqCst(retire): pairs with the fence in scan().
@@ -308,8 +308,8 @@ impl Readers {
         self.lines.iter().all(|line| passed(line.word.load(Ordering::Acquire)))
     }
 
-    /// Whether all threads have passed that are not retired: those whose words are young, as who began after what the caller
-    /// has changed.
+    /// Whether all threads have passed that are not retired: those whose words are young, since they began after what the
+    /// caller has changed.
     pub(crate) fn scan(&self, is_young: impl Fn(u64) -> bool) -> Scan {
         // SeqCst(retire): pairs with the fence in come_back().
         fence(Ordering::SeqCst);
@@ -327,8 +327,8 @@ impl Readers {
         scan
     }
 
-    /// As [`scan`](Self::scan), for who is outside and can wait a little: gives those who have not passed the time to begin
-    /// another section. Whether all have.
+    /// As [`scan`](Self::scan), for a caller that is outside and can wait a little: gives threads that have not passed the
+    /// time to begin another section. Whether all have.
     pub(crate) fn pass_soon(&self, is_young: impl Fn(u64) -> bool) -> bool {
         // SeqCst(retire): pairs with the fence in come_back().
         fence(Ordering::SeqCst);
@@ -347,8 +347,8 @@ impl Readers {
         true
     }
 
-    /// As [`scan`](Self::scan), at the price of a barrier, so that all who are outside have passed: whether all have. Retires
-    /// those who seem to idle. One thread at a time may call it (L3).
+    /// As [`scan`](Self::scan), at the price of a barrier, so that all threads outside have passed: whether all have. Retires
+    /// those that seem to idle. One thread at a time may call it (L3).
     pub(crate) fn retire(&self, is_young: impl Fn(u64) -> bool) -> bool {
         for line in self.lines.iter().filter(|line| !line.is_retired()) {
             // Relaxed: a hint of whom to retire.

@@ -1,8 +1,8 @@
 //! Rwsem: the sleeping reader-writer lock, made so that as a write lock it is worth a mutex.
 //!
 //! # Theory
-//! One word says who has the lock, as a mutex's does: a writer signs with its name in the step that
-//! takes the lock. A writer that spins therefore always knows for whom; the lock of 2016, whose owner stood
+//! One word names the owner, as a mutex's does: a writer signs with its name in the step that
+//! takes the lock. A spinning writer therefore always knows for which owner; the lock of 2016, whose owner stood
 //! in a second word and was empty for a moment, ended the spinning there and lost a quarter to the mutex.
 //!
 //! | bits | name | meaning |
@@ -10,27 +10,27 @@
 //! | 63 | `CROWD` | more readers than there can be threads: guards were leaked |
 //! | 35..63 | readers | how many readers have the lock, or just tried to (see below) |
 //! | 4..35 | writer | the writer's signature, or 0 |
-//! | 3 | `WRITER_NEXT` | readers have the lock, and a writer is first of those who spin for it |
+//! | 3 | `WRITER_NEXT` | readers have the lock, and a writer is first of the threads that spin for it |
 //! | 2 | `NO_SPIN` | readers have the lock, and somebody has already spun for them in vain |
 //! | 1 | `HANDOFF` | nobody new may take the lock: it goes to the first waiter |
-//! | 0 | `WAITERS` | whoever lets go last must wake the first waiter |
+//! | 0 | `WAITERS` | the last to let go must wake the first waiter |
 //!
 //! A reader adds itself with one unconditional add, so that readers do not retry against each other. If the
 //! add met a writer, a flag that asks for manners, or waiters, the reader is a *phantom*: it goes to the slow
 //! path, which makes it a holder after all or takes it back. A phantom can hold up a writer for a moment;
 //! taking it back therefore counts as letting go.
 //!
-//! Who finds the lock taken spins, readers and writers in one line (`SpinnerQueue`), and sleeps when the
+//! A thread that finds the lock taken spins, readers and writers in one line (`SpinnerQueue`), and sleeps when the
 //! owner does not run or a bound is reached:
 //! ```text
-//!   who has it:  W1 | R2 R3 | W4 | R5       in line behind them:  R6 R7 W8 R9
+//!   has it:      W1 | R2 R3 | W4 | R5       in line behind them:  R6 R7 W8 R9
 //!                     ^ a run of readers goes in together: R3 takes the lock while R2 reads
 //! ```
 //! A lock under a mutex would let all of these in one by one, at the same cost of handing over; so no mixture
 //! of readers and writers does worse than a mutex. Readers that sleep at once do: they are counted in while
 //! they wake up, which takes longer than most critical sections, and meanwhile the lock is held by nobody.
 //!
-//! Who goes before whom:
+//! Which goes first:
 //! - a free lock with sleepers may be **stolen** by the first in line or by a first reader: strict first-come
 //!   order would let the lock idle while the sleeper wakes;
 //! - readers that come while a writer is first in line queue behind it (`WRITER_NEXT`), so that it waits for
@@ -42,7 +42,7 @@
 //! # Invariants
 //! - R1 if the wait queue is not empty, then `WAITERS` is set, or its first is a writer that was signalled and
 //!   has not yet tried, or a thread that let go is on its way to wake it;
-//! - R2 with `WAITERS` set, whoever makes writer and readers zero wakes the first waiter;
+//! - R2 with `WAITERS` set, the thread that makes writer and readers zero wakes the first waiter;
 //! - R3 a writer signs only while there are neither readers nor phantoms; a reader is a holder only if its add
 //!   met no writer, or it was granted the lock while there was none;
 //! - R4 `WAITERS` and `HANDOFF` change only under the queue's lock;
@@ -357,7 +357,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         }
     }
 
-    /// The first waiter, a writer, takes the lock, or sets `WAITERS` on the count of whoever has it.
+    /// The first waiter, a writer, takes the lock, or sets `WAITERS` on its owners' count.
     fn take_as_first(&self, queue: &mut Locked<'_>) -> bool {
         let mut bypassed = None;
         // Relaxed: looked at again in the exchange.
@@ -395,7 +395,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         })
     }
 
-    /// Looks at the lock for one who spins for it.
+    /// Looks at the lock for a thread that spins for it.
     fn look(&self, want: Want, patience: &mut Patience, place: Place) -> Look {
         if self.take(want) {
             return Look::Taken;
@@ -442,7 +442,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     }
 
     /// Signals the first waiter if it is a writer, or grants the lock to all waiting readers if it is one;
-    /// unless somebody holds the lock meanwhile: then it is his to do (R2).
+    /// unless another thread holds the lock meanwhile: then that one does so (R2).
     fn wake_in(&self, mut queue: Locked<'_>) {
         let mut bypassed = None;
         // Relaxed: looked at again in the exchange.

@@ -30,11 +30,11 @@ pub struct Pace {
     pub pause_quiet: u32,
     /// Between two looks at most.
     pub pause_max: u32,
-    /// Of spinning for the lock, before lining up with others who do.
+    /// Of spinning for the lock, before lining up with other spinners.
     pub turns_alone: u32,
     /// Of spinning for the lock, before sleeping.
     pub turns_max: u32,
-    /// Of waiting to be first of those who spin.
+    /// Of waiting to be first of the spinners.
     pub turns_in_line: u32,
     /// Of waiting to be woken, once in the queue of the sleepers, before sleeping in earnest.
     pub turns_queued: u32,
@@ -62,8 +62,8 @@ impl Pace {
             pause_first: 3,
             pause_quiet: 1,
             pause_max: 128,
-            // Four looks, or more at a quiet line. Where it is known who runs, the one who looks does so until the lock is
-            // free.
+            // Four looks, or more at a quiet line. Where it is known which threads run, the one that looks does so until the
+            // lock is free.
             turns_alone: if thread::KNOWS_WHO_RUNS { 0 } else { 45 },
             turns_max: 400,
             turns_in_line: 400,
@@ -118,7 +118,7 @@ impl Patience {
                 if self.turns >= self.pace.turns_max {
                     return Verdict::Sleep;
                 }
-                // Ever rarer looks: each takes the line away from an owner who may be about to lock again.
+                // Ever rarer looks: each takes the line away from an owner that may be about to lock again.
                 let first = if hint::was_quiet() { self.pace.pause_quiet } else { self.pace.pause_first };
                 let pause = (self.turns + first).min(self.pace.pause_max);
                 self.turns += pause;
@@ -140,7 +140,7 @@ impl Patience {
         }
     }
 
-    /// Spins while `owner` names somebody who looks like letting go soon.
+    /// Spins while `owner` names a thread that looks like letting go soon.
     pub(crate) fn outlast(mut self, owner: impl Fn() -> Option<u32>) {
         while let Some(now) = owner() {
             if self.spin(Some(now), || owner() == Some(now)) == Verdict::Sleep {

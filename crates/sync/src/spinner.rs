@@ -18,7 +18,7 @@
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
 //! | line | the swap of `tail` | the next swap of `tail` | the node behind the slot number |
-//! | turn | `turn.store` in `SpinnerQueue::leave` | `turn.load` in `SpinnerQueue::join` | who is first |
+//! | turn | `turn.store` in `SpinnerQueue::leave` | `turn.load` in `SpinnerQueue::join` | which spinner is first |
 //!
 //! The lock's own data is not published here: spinners still take the lock by its own word.
 //!
@@ -63,7 +63,7 @@ pub(crate) enum Look {
     GiveUp,
 }
 
-/// Who looks.
+/// Which spinner looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// One of any number.
@@ -110,7 +110,7 @@ impl SpinnerQueue {
         taken
     }
 
-    /// Lines up and waits to be first, for `turns` turns where nobody knows who runs. False if the wait got too long;
+    /// Lines up and waits to be first, for `turns` turns where it is not known which threads run. False if the wait got too long;
     /// otherwise call [`leave`](Self::leave).
     fn join(&self, slot: u32, turns: u32) -> bool {
         let name = slot + 1;

@@ -137,7 +137,7 @@ fn nothing_is_lost_and_no_inode_is_in_memory_twice_while_threads_change_more_of_
         let users: Vec<_> = users.collect();
         users.into_iter().map(|user| user.join().expect("the user ends")).sum()
     });
-    // Whoever comes now lets others go for those that were held, too.
+    // A newcomer lets others go now, for those that were held, too.
     (0..INODES).for_each(|number| drop(cache.get(number)));
     let in_memory = cache.inodes.len();
     assert_eq!(cache.memory.charged(), in_memory as u64 * CHARGE);

@@ -16,7 +16,7 @@ pub(crate) struct Cost {
 }
 
 /// What a turn of `turn` costs, called `turns` times on each of `threads` threads, from the first one's begin to
-/// the last one's end. They wait for each other awake: who is woken from sleep comes when others are done. If there are
+/// the last one's end. They wait for each other awake: a thread woken from sleep comes when others are done. If there are
 /// CPUs enough each has its own: a quiet system may leave two that begin together on one CPU until both are done.
 pub(crate) fn cost_of(threads: usize, turns: u32, turn: impl Fn() + Sync) -> Cost {
     let (ready, cpus) = (AtomicUsize::new(0), cpu::allowed());
@@ -51,7 +51,7 @@ fn sleeps() -> u64 {
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-/// About `n` cycles of work that touches no shared memory. The same instructions for all who are compared.
+/// About `n` cycles of work that touches no shared memory. The same instructions for all locks that are compared.
 #[inline(never)]
 pub(crate) fn work(n: u32) {
     for turn in 0..n {

@@ -19,7 +19,7 @@ use std::ptr;
 const LOCKED: usize = 1;
 /// The chain's nodes are in the next array.
 const MOVED: usize = 2;
-/// It is noted that the bucket was used: who fills it again need not look at [`Used`]'s line.
+/// It is noted that the bucket was used: a thread that fills it again need not look at [`Used`]'s line.
 const NOTED: usize = 4;
 /// The address of the array that is no array: there is none and will be none.
 const CLOSED: usize = 1;
@@ -29,12 +29,12 @@ const COUNTING_BUCKETS: usize = if SHRUNK { 1 } else { 256 };
 const COUNTING_BUCKETS_A_CPU: usize = if SHRUNK { 0 } else { 64 };
 /// An array that has more than so many times the buckets of the one before was not asked for by a number of nodes.
 const DENSE_GROWTH: usize = if SHRUNK { 1 } else { 4 };
-/// Who waits for a bucket looks after 1, 2, 4, ... turns, but not more rarely than after two to the power of this, ...
+/// A thread that waits for a bucket looks after 1, 2, 4, ... turns, but not more rarely than after two to the power of this, ...
 const PAUSE_BITS: u32 = if SHRUNK { 1 } else { 6 };
 /// ... and after so many looks does something else first.
 const LOOKS: u32 = 8;
-/// Who waits for a bucket that is about to be moved leaves it, for so many looks, to who moves it: one among hundreds would
-/// not get it for a long time, and all of them wait for the larger array.
+/// A thread that waits for a bucket about to be moved leaves it, for so many looks, to the thread that moves it: one among
+/// hundreds would not get it for a long time, and all of them wait for the larger array.
 const LOOKS_LEFT_TO_MOVER: u32 = if SHRUNK { 2 } else { 64 };
 /// In `ready`: nobody knows yet, or somebody is about to say or to move the array.
 const UNKNOWN: u64 = 0;
@@ -44,7 +44,7 @@ const AT_ONCE: u64 = 1;
 /// When an array may be moved.
 pub(super) enum Ready {
     AtOnce,
-    /// After a grace period of this number or a later one, whoever starts it.
+    /// After a grace period of this number or a later one, whichever thread starts it.
     After(u64),
     /// When this grace period is over.
     When(GracePeriod),
@@ -63,7 +63,7 @@ pub(super) enum Attempt<'a, N: Node> {
 pub(crate) struct Array<N: Node> {
     /// A power of two of them. *each: atomic (bucket)*
     buckets: Box<[N::Bucket]>,
-    /// Which buckets may not be passed by who looks at all. *see there*
+    /// Which buckets a look at all of them may not pass by. *see there*
     used: Used,
     /// Which of a node's links its chains use. *immutable*
     pub(super) link: usize,
@@ -254,7 +254,7 @@ impl<N: Node> Array<N> {
 
     /// When this array may be moved, said to one caller, until that says so again by [`set_ready`](Self::set_ready), or moves it.
     pub(super) fn take_ready(&self) -> Option<Ready> {
-        // Relaxed: who comes in vain does not write the line.
+        // Relaxed: a call in vain does not write the line.
         let word = self.ready.load(Ordering::Relaxed);
         let ready = match word {
             UNKNOWN => return None,
@@ -288,7 +288,7 @@ impl<N: Node> Array<N> {
         self.lock_at(self.at(place))
     }
 
-    /// Locks bucket `at`, for who moves it; `None` if it is moved.
+    /// Locks bucket `at`, to move it; `None` if it is moved.
     pub(super) fn lock_at(&self, at: usize) -> Option<Locked<'_, N>> {
         loop {
             // Always with short pauses: it waits for all others.
@@ -306,7 +306,7 @@ impl<N: Node> Array<N> {
         self.attempt_at(at, looks, || self.progress.is_claimed(at))
     }
 
-    /// Tries for a while to lock bucket `at`, which who waits leaves to another while `is_wanted`.
+    /// Tries for a while to lock bucket `at`, which a waiting thread leaves to another while `is_wanted`.
     #[inline]
     fn attempt_at(&self, at: usize, looks: &mut u32, is_wanted: impl Fn() -> bool) -> Attempt<'_, N> {
         let head = self.buckets[at].head();
@@ -325,7 +325,7 @@ impl<N: Node> Array<N> {
             {
                 return Attempt::Locked(self.locked(at, *looks > 0));
             }
-            // Each look takes the line from the owner, who is about to write it: the longer this takes, the rarer they are.
+            // Each look takes the line from the owner, which is about to write it: the longer this takes, the rarer they are.
             hint::pause(1 << (*looks).min(PAUSE_BITS));
             *looks += 1;
             // The owner may have lost its CPU in the middle of its few instructions.
@@ -472,7 +472,8 @@ impl<N: Node> Locked<'_, N> {
 
     /// The node at `at`; none at the end.
     pub(crate) fn get(&self, at: Place<N>) -> Option<&N> {
-        // SAFETY: nodes of a locked chain are not freed, and what was taken out of it not before who did that has unlocked it.
+        // SAFETY: nodes of a locked chain are not freed; what was taken out of it is not freed before the thread that did so
+        // has unlocked it.
         unsafe { at.node.as_ref() }
     }
 
@@ -499,7 +500,7 @@ impl<N: Node> Locked<'_, N> {
             None => {
                 // Relaxed: under the bucket's lock (H1).
                 let noted = self.head().load(Ordering::Relaxed).addr() & NOTED;
-                // Release(bucket): at once, so that who changes two chains decides which change is seen first; pairs
+                // Release(bucket): at once, so that a thread that changes two chains decides which change is seen first; pairs
                 // with Acquire(bucket) in first().
                 self.head().store(with_bits(node, noted | LOCKED), Ordering::Release);
             }

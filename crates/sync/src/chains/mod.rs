@@ -12,7 +12,7 @@
 //! has two links and the arrays use them alternately, so a moved node is in its old chain *and* in its new one:
 //!
 //! ```text
-//!   old array   [ a ]--.                    [ a|MOVED ]--.  (still walked by readers who
+//!   old array   [ a ]--.                    [ a|MOVED ]--.  (still walked by readers that
 //!                      v link 0      =>                  v   came before the mark)
 //!                     N1 -> N2 -> N3                    N1 -> N2 -> N3
 //!   new array   [ ] [ ]                     [ N1 -> N2 ] [ N3 ]   link 1
@@ -25,12 +25,12 @@
 //! When all buckets are moved, the new array becomes the current one, and the old one is freed after a grace
 //! period. The next resize may begin only after that grace period, because it reuses the old chains' links.
 //!
-//! Who looks at all buckets passes by those of a sparse array that were never used (`used.rs`).
+//! A walk over all buckets skips those of a sparse array that were never used (`used.rs`).
 //!
 //! A table is *closed* by locking all buckets, finding them empty, and marking them moved to nowhere.
 //!
 //! # Lock order
-//! Buckets of one array by number; bucket of the old array, then bucket of the new one. Who closes holds all of
+//! Buckets of one array by number; bucket of the old array, then bucket of the new one. To close is to hold all of
 //! an array that is not being moved. Under a bucket's lock no other lock of this module is taken.
 //!
 //! # Invariants
@@ -65,7 +65,7 @@ use crate::face::thread;
 use crate::rcu::{Domain, Guard};
 use std::ptr;
 
-/// How often who tried in vain to lock a bucket has looked at it.
+/// How often a thread that tried in vain to lock a bucket has looked at it.
 const SEEN_LOCKED: u32 = 1;
 
 /// What chains are made of.
@@ -76,7 +76,7 @@ pub(crate) trait Node: Sized + 'static {
     /// What is counted of nodes, in a bucket or by a CPU.
     type Count: Default + Send + Sync;
 
-    /// Whether nodes are remembered by who found them, for an era of the domain ([`Guard::era`]).
+    /// Whether threads that found nodes remember them, for an era of the domain ([`Guard::era`]).
     const REMEMBERED: bool = false;
 
     /// By array: the next node of the chain. *written under the bucket's lock; atomic (chain)*
@@ -232,7 +232,7 @@ impl<N: Node + Send + Sync> Chains<N> {
             match array.attempt(place, looks) {
                 Attempt::Locked(bucket) => return Attempt::Locked(self.outlive_section(bucket)),
                 Attempt::Busy => return Attempt::Busy,
-                // Whoever was seen to have it locked was moving it. Moved to nowhere: closed.
+                // The thread that had it locked was moving it. Moved to nowhere: closed.
                 Attempt::Moved => (current, *looks) = (array.next(&section), 0),
             }
         }

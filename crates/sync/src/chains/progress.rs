@@ -1,8 +1,8 @@
-//! Progress: how far the move of an array has come, and who moves which buckets.
+//! Progress: how far the move of an array has come, and which thread moves which buckets.
 //!
 //! # Theory
-//! Whoever writes to a table that is being moved takes some buckets upon himself, and says when they are moved. On one line
-//! for all that would be two read-modify-writes of every CPU, one after the other: 256 CPUs waited 30 us for them. So a large
+//! A thread that writes to a table that is being moved also moves some buckets, and says when it has. On one line for all
+//! that would be two read-modify-writes of every CPU, one after the other (docs/measurements.md, section 11). So a large
 //! array has *sections*. A CPU begins with one, goes on to the others when all of that is claimed, and the last in a
 //! section to be done counts the section as moved.
 //!
@@ -53,7 +53,7 @@ impl Progress {
 
     /// Undertakes to move up to `count` buckets; says which.
     pub(super) fn claim(&self, count: usize) -> Range<usize> {
-        // Relaxed: a hint; who misses it finds nothing.
+        // Relaxed: a hint; a thread that misses it finds nothing.
         if self.all_claimed.load(Ordering::Relaxed) {
             return 0..0;
         }
@@ -76,7 +76,7 @@ impl Progress {
             return false;
         }
         let section = &self.sections[buckets.start / self.section_len];
-        // AcqRel(moved), both: who completes a number hands on that all chains are in place; pairs with itself.
+        // AcqRel(moved), both: the thread that completes a number hands on that all chains are in place; pairs with itself.
         let moved = section.moved.fetch_add(buckets.len(), Ordering::AcqRel) + buckets.len();
         let all = &self.sections[0].sections_moved;
         moved == self.section_len && all.fetch_add(1, Ordering::AcqRel) + 1 == self.sections.len()
@@ -105,13 +105,13 @@ impl Section {
         if self.claimed(len) == len {
             return 0..0;
         }
-        // Relaxed: only who gets which counts.
+        // Relaxed: it matters only which thread gets which.
         let first = self.claimed.fetch_add(count, Ordering::Relaxed).min(len);
         first..(first + count).min(len)
     }
 
     fn claimed(&self, len: usize) -> usize {
-        // Relaxed: who saw what a move did sees it claimed, by Acquire of what it saw.
+        // Relaxed: a thread that saw what a move did sees it claimed, by Acquire of what it saw.
         self.claimed.load(Ordering::Relaxed).min(len)
     }
 }

@@ -8,9 +8,9 @@ use crate::rcu::Guard;
 
 /// How many buckets a writer moves at least while a resize is under way, ...
 const MOVE_AT_ONCE: usize = if SHRUNK { 1 } else { 8 };
-/// ... and at most: who makes a name does not want to wait for more.
+/// ... and at most: a thread that makes a name does not want to wait for more.
 const MOVE_AT_ONCE_MAX: usize = 8 * MOVE_AT_ONCE;
-/// Between the two, the parts in which an array is moved: who helps writes a line that says how far the move is.
+/// Between the two, the parts in which an array is moved: a helper writes a line that says how far the move is.
 const PARTS: usize = 64;
 
 /// An array that is no longer current, on its way to be freed.
@@ -54,8 +54,8 @@ impl<N: Node + Send + Sync> Chains<N> {
                 _ if seeded(Mutant::ResizeWithoutGracePeriod) => true,
                 Ready::When(period) => self.domain.poll(period),
                 Ready::After(number) if self.domain.is_over(number) => true,
-                // Many tables that grow side by side share a period: who started it sees to its end. But nobody waits
-                // for that who has let a resize go by.
+                // Many tables that grow side by side share a period: the thread that started it sees to its end. But a
+                // thread that has let a resize go by does not wait for that.
                 Ready::After(number) if self.domain.has_started(number) && buckets <= 2 * array.len() => {
                     false
                 }
@@ -94,7 +94,7 @@ impl<N: Node + Send + Sync> Chains<N> {
     fn help_slow(&self, old: &Array<N>, new: &Array<N>, guard: &Guard<'_>) -> Option<Retired<N>> {
         let claimed = old.progress().claim((old.len() / PARTS).clamp(MOVE_AT_ONCE, MOVE_AT_ONCE_MAX));
         for at in claimed.clone() {
-            let bucket = old.lock_at(at).expect("a bucket is moved by who claimed it");
+            let bucket = old.lock_at(at).expect("a bucket is moved by the thread that claimed it");
             bucket.copy_to(new);
             bucket.mark_moved();
         }

@@ -1,4 +1,4 @@
-//! Used: which buckets of a sparse array were ever used, so that who looks at all passes by the others 64 at a time.
+//! Used: which buckets of a sparse array were ever used, so that a walk over all of them skips the others 64 at a time.
 //!
 //! # Theory
 //! An array that is grown because many wait for its buckets has far more of them than nodes. So it has a bit for each
@@ -8,7 +8,7 @@
 //! used all over.
 //!
 //! # Ordering
-//! All Relaxed. Who must see a node, because something that it saw came after the node did, must see the bit too: it was
+//! All Relaxed. A thread that must see a node, because something that it saw came after the node did, must see the bit too: it was
 //! set before the Release store (bucket) of the head that published the node, or the mark *moved*.
 //!
 //! # Cost
@@ -54,8 +54,8 @@ impl Used {
         word.fetch_or(1 << (at % WORD), Ordering::Relaxed);
     }
 
-    /// The first used bucket from `at` on, and what was seen there, which the caller who looks at one after the other gives
-    /// back for the next: what comes into the array meanwhile he may miss.
+    /// The first used bucket from `at` on, and what was seen there, which a caller that looks at one after the other gives
+    /// back for the next: it may miss what comes into the array meanwhile.
     #[inline]
     pub(super) fn first_from(&self, at: usize, mut seen: Seen) -> Option<(usize, Seen)> {
         if self.are_all() {

@@ -132,7 +132,7 @@ pub mod futex {
     use std::time::Duration;
 
     loom::lazy_static! {
-        /// Who sleeps, and on which address.
+        /// Which threads sleep, and on which address.
         static ref LOT: Mutex<Vec<(usize, Thread)>> = Mutex::new(Vec::new());
     }
 

@@ -78,7 +78,7 @@ pub mod hint {
     }
 
     /// Waits about as long as `turns` turns of a waiting loop for `word` to change from `seen`; where looking
-    /// costs whoever writes the word, as here, without looking.
+    /// costs the writer of the word, as here, without looking.
     #[inline]
     pub fn watch(_word: &AtomicU64, _seen: u64, turns: u32) {
         pause(turns);
@@ -396,7 +396,7 @@ pub fn light_barrier() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// As [`light_barrier`], for those who know that [`membarrier_works`].
+/// As [`light_barrier`], for callers that know that [`membarrier_works`].
 #[inline]
 pub fn registered_barrier() {
     // SeqCst: as in light_barrier().

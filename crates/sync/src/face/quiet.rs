@@ -1,7 +1,7 @@
 //! Whether a line is written, told by how long a look at it takes.
 //!
 //! # Theory
-//! Who spins for a lock cannot see what its owner does. It may hold the lock for long: then looking often costs it
+//! A thread that spins for a lock cannot see what its owner does. It may hold the lock for long: then looking often costs it
 //! nothing until it lets go. Or it takes the lock over and over: then each look takes the line away from it. But a line
 //! that nobody has written since one's last look is still in one's own cache, and looking again takes a few cycles; one
 //! that was written comes from another CPU's cache, and that takes a hundred. The cycle counter tells them apart.
@@ -21,7 +21,7 @@ std::thread_local! {
 
 /// Whether the word at which `unchanged` looks, by one load, still says what it did, and nobody has written its line since
 /// the last look, as far as can be told. No, where there is no fine counter of cycles, or no need: on the simulated machine
-/// who waits rests until the line changes.
+/// a waiting CPU rests until the line changes.
 #[inline]
 pub fn is_quiet(unchanged: impl FnOnce() -> bool) -> bool {
     ticks::is_quick(unchanged).inspect(|is_quick| WAS_QUIET.set(*is_quick)).unwrap_or(false)

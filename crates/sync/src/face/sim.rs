@@ -161,7 +161,7 @@ pub mod futex {
         }
     }
 
-    /// Wakes at most `count` of those who sleep on `word`; says how many.
+    /// Wakes at most `count` of the CPUs that sleep on `word`; says how many.
     #[track_caller]
     pub fn wake(word: &AtomicU32, count: u32) -> usize {
         unpark(word, count as usize)
@@ -329,7 +329,7 @@ pub mod time {
         UNIX_EPOCH + since
     }
 
-    /// How often the wall clock ticks for those who read it coarsely.
+    /// How often the wall clock ticks for calls that read it coarsely.
     const TICK: Duration = Duration::from_millis(4);
 
     /// The wall clock as of its last tick, as whole seconds since 1970 and nanoseconds below one second.

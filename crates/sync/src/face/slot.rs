@@ -7,7 +7,7 @@
 //!
 //! # Theory
 //! A thread cannot say "I have ended": whatever it runs last may be followed by another destructor. So it only says
-//! that it is *ending*, and whoever needs a slot asks the kernel whether such threads are gone. Should the kernel
+//! that it is *ending*, and a thread that needs a slot asks the kernel whether such threads are gone. Should the kernel
 //! have given a gone thread's number to a new one, the slot waits until that one is gone too.
 
 use rustix::process::Pid;

@@ -9,7 +9,7 @@ use crate::fibonacci;
 /// The longest path that has a key, in words.
 pub(super) const WORDS: usize = 6;
 
-/// How many bits of a tag are left to who keeps it.
+/// How many bits of a tag are left to its keeper.
 pub(super) const FREE_BITS: u32 = 4;
 /// As many for the length too.
 const TAG_BITS: u32 = FREE_BITS + 6;

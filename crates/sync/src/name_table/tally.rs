@@ -2,11 +2,11 @@
 //!
 //! # Theory
 //! What was added and what was removed are counted apart: an entry may come on one CPU and go on another, so that one count
-//! is below 0 and only the sum means something. And neither count ever falls. So who looks twice and finds all the same has
+//! is below 0 and only the sum means something. And neither count ever falls. So a sum that looks twice and finds all the same has
 //! seen what all counted at the moment between the two looks, and not a count that came back meanwhile.
 //!
-//! A CPU's count is added to by read-modify-writes: a thread may be moved to another CPU before it has counted. Who holds a bucket
-//! is alone with its count.
+//! A CPU's count is added to by read-modify-writes: a thread may be moved to another CPU before it has counted. The holder of a
+//! bucket is alone with its count.
 //!
 //! # Ordering
 //! | label | release side | acquire side | publishes |
@@ -31,17 +31,17 @@ pub(super) struct Count {
     looks_at: AtomicU64,
 }
 
-/// Who adds to a count.
+/// Which thread adds to a count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Adder {
-    /// Who holds the lock of the bucket that it is a count of.
+    /// The holder of the lock of the bucket that it is a count of.
     Holder,
-    /// Whoever runs on the CPU that it is a count of, or did a moment ago; or either.
+    /// A thread that runs on the CPU that it is a count of, or did a moment ago; or either.
     Anybody,
 }
 
 impl Adder {
-    /// To the counts of `array`, by who holds a bucket there.
+    /// To the counts of `array`, by the holder of a bucket there.
     pub(super) fn to<V: Send + Sync + 'static>(array: &Array<NameNode<V>>) -> Adder {
         if array.cpus().is_none() { Adder::Holder } else { Adder::Anybody }
     }

@@ -1,8 +1,8 @@
-//! Trails: the way through several tables that a path has led, to be gone again without looking any name up.
+//! Trails: the entries along a path through several tables, to be followed again without looking any name up.
 //!
 //! # Theory
-//! Who looks the same path up again finds the same entries. To remember them two things must be known of each: that its memory is
-//! still there, and that it still stands for its name. Both can be seen without a store:
+//! A thread that looks the same path up again finds the same entries. To remember them two things must be known of each: that its
+//! memory is still there, and that it still stands for its name. Both can be seen without a store:
 //!
 //! ```text
 //!   trail of "usr/lib/x"   | era 7 | usr: array, entry | lib: array, entry | x: array, entry |
@@ -12,11 +12,11 @@
 //!   is the table's array that array? then it is an entry of this table
 //! ```
 //!
-//! The era ([`Guard::era`]) ends whenever anybody starts a grace period, so where names are removed all trails end now and then, and
-//! are found anew by lookups. No trail holds a reference, delays anything, or is told of any change; and to go one writes nothing.
+//! The era ([`Guard::era`]) ends whenever a thread starts a grace period, so where names are removed all trails end now and then, and
+//! are found anew by lookups. A trail holds no reference, delays nothing, and is told of no change. Following one writes nothing.
 //!
 //! Each thread remembers on lines of its own, in a place that the path's hash chooses. A path gets its place when it is missed
-//! there twice running, so who looks at each of many files once drives out nothing.
+//! there twice running, so a thread that looks at each of many files once drives out nothing.
 //!
 //! # Clients must
 //! check at each step of a trail whatever else they would check at a lookup: it knows the names alone.
@@ -36,7 +36,7 @@
 //!
 //! # Sources
 //! To keep whole paths, and to let versions say whether they hold: Tsai et al., "How to Get More Value From Your File System
-//! Directory Cache" (SOSP 2015), where who changes a directory visits all that is below it.
+//! Directory Cache" (SOSP 2015), where a change of a directory visits all that is below it.
 
 use super::key::{FREE_BITS, Key, WORDS};
 use super::node::NameNode;
@@ -163,7 +163,7 @@ impl<V: Clone + Send + Sync + 'static> Trails<V> {
         }
     }
 
-    /// As [`own`](Self::own), of one who remembers nothing yet, and of all where membarrier(2) does not work.
+    /// As [`own`](Self::own), of a thread that remembers nothing yet, and of all where membarrier(2) does not work.
     #[cold]
     fn own_slowly(&self, guard: &Guard<'_>) -> &Own<V> {
         self.own.get(thread::slot()).get_or_init(|| {
@@ -233,7 +233,7 @@ impl<'g, V: Clone + Send + Sync + 'static> Trail<'g, V> {
     #[inline]
     pub fn step(&mut self, table: &'g NameTable<V>) -> Option<&'g V> {
         let step = self.steps.next()?;
-        // Relaxed, all: the thread's own. Whoever noted another path in this place meanwhile was this thread, too.
+        // Relaxed, all: the thread's own. Only this thread can have noted another path in this place meanwhile.
         let is_known = self.place.era.load(Ordering::Relaxed) == self.era.word()
             && ptr::eq(step.array.load(Ordering::Relaxed), table.chains.identity());
         if !is_known {

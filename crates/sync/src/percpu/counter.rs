@@ -14,8 +14,8 @@
 //!   meanwhile and one batch for each CPU that passes its difference on at that moment.
 //!
 //! # Ordering
-//! A counter publishes nothing. But who adds and then looks at a flag, and who sets that flag and then sums, must not
-//! miss each other: `add` and `sum` are SeqCst, and so is such a flag. The common total is Relaxed: in a counter that
+//! A counter publishes nothing. But a thread that adds and then looks at a flag, and one that sets that flag and then sums,
+//! must not miss each other: `add` and `sum` are SeqCst, and so is such a flag. The common total is Relaxed: in a counter that
 //! is used so, nothing is passed on.
 //!
 //! # Cost

@@ -48,7 +48,7 @@ pub struct Ida {
     end: u64,
 }
 
-/// Numbers at the end of all that are not given out: many who find none left may move `next` past the last together.
+/// Numbers at the end of all that are not given out: many threads that find none left may move `next` past the last together.
 const BEYOND: u64 = 1 << 32;
 
 impl Ida {
@@ -94,7 +94,7 @@ impl Ida {
         // many may come together.
         let start = self.next.fetch_add(RANGE, Ordering::Relaxed);
         if start >= self.end {
-            // Lest it move for ever. Whoever adds meanwhile finds it behind the end, too.
+            // Lest it move for ever. A thread that adds meanwhile finds it behind the end, too.
             self.next.store(self.end, Ordering::Relaxed);
             return None;
         }

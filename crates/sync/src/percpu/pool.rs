@@ -1,4 +1,4 @@
-//! Per-CPU pool: things that are made and dropped all the time, kept for the next who needs one.
+//! Per-CPU pool: things that are made and dropped all the time, kept for the next caller that needs one.
 //!
 //! # Theory
 //! A large thing costs more to allocate and to clear than to fill. Each CPU keeps some that were dropped there, on a

@@ -12,8 +12,8 @@
 //!   common [ BIAS ]                          add 5 - 3 - BIAS --/
 //! ```
 //!
-//! Whoever finds its CPU closed counts in the common word. That word holds a large bias until all CPUs are
-//! collected, so it cannot reach zero early; after that it is the number of references, and who takes it
+//! A thread that finds its CPU closed counts in the common word. That word holds a large bias until all CPUs are
+//! collected, so it cannot reach zero early; after that it is the number of references, and the thread that takes it
 //! to zero calls back. Closing and collecting are one atomic swap, so a reference is counted in a CPU's word
 //! before the swap and collected, or finds the mark and is counted in the common word: never both, never
 //! neither, wherever its thread was moved to.
@@ -134,7 +134,7 @@ impl PerCpuRef {
     /// Puts the initial reference and makes the count exact: `on_zero` runs now or with the last put. True for the
     /// first call; later ones do nothing.
     pub fn kill(&self) -> bool {
-        // Relaxed: only who is first counts.
+        // Relaxed: it matters only which call is first.
         if self.killed.swap(1, Ordering::Relaxed) != 0 {
             return false;
         }

@@ -4,11 +4,11 @@
 //! Unlike a CPU, a thread cannot be moved away from its own line, so it adds without a read-modify-write. It may subtract
 //! what another has added: only the sum means something.
 //!
-//! Who adds and then looks at a flag, and who sets that flag and then adds up, must not miss each other. The one who adds
-//! up pays for that:
+//! A thread that adds and then looks at a flag, and one that sets that flag and then adds up, must not miss each other. The one
+//! that adds up pays for that:
 //!
 //! ```text
-//!   user                          who adds up
+//!   user                          adding up
 //!   own count += 1                flag := true
 //!   light barrier     <---->      barrier()
 //!   load flag                     load all counts
@@ -41,7 +41,7 @@ pub struct Tally<const N: usize> {
     threads: SlotTable<CachePadded<OnceLock<Box<CachePadded<Own<N>>>>>>,
 }
 
-/// What one thread has added. *written by the owner; read by who adds up (added)*
+/// What one thread has added. *written by the owner; read by threads that add up (added)*
 struct Own<const N: usize>([AtomicI32; N]);
 
 impl<const N: usize> Default for Own<N> {
@@ -68,8 +68,8 @@ impl<const N: usize> Tally<N> {
         light_barrier();
     }
 
-    /// After it, what was added before is seen by [`sum`](Self::sum), and who adds later sees what the caller has
-    /// stored.
+    /// After it, what was added before is seen by [`sum`](Self::sum), and a thread that adds later sees what the
+    /// caller has stored.
     pub fn barrier(&self) {
         // Barrier(announce): pairs with the light barrier in add().
         heavy_barrier();

@@ -30,7 +30,7 @@ impl<T> Unlinked<T> {
     /// # Safety
     /// No reader may be left that could have found the value.
     unsafe fn free(self) {
-        // SAFETY: the pointer came from `Box::into_raw`; whoever unlinked it made the only `Unlinked` of it;
+        // SAFETY: the pointer came from `Box::into_raw`; the thread that unlinked it made the only `Unlinked` of it;
         // readers are excluded by the caller.
         drop(unsafe { Box::from_raw(self.0) });
     }

@@ -1,7 +1,7 @@
 //! Ghosts: a memory of what was let go lately, so that what comes again is known to be wanted.
 //!
 //! # Theory
-//! A table of fingerprints in which each newcomer takes the place that its key's hash says, whoever had it: so it forgets
+//! A table of fingerprints in which each newcomer takes the place that its key's hash says, whatever was there: so it forgets
 //! at random, and about what was let go longest ago. A false friend is possible and does no harm.
 //!
 //! # Cost

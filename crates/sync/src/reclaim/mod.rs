@@ -2,10 +2,10 @@
 //!
 //! # Theory
 //! For objects that can be read again: inodes and directory entries in front of a store. A [`Reclaimer`] does not find
-//! objects, that is the work of the client's table; it keeps their bytes below a limit, and says who has to go.
+//! objects, that is the work of the client's table; it keeps their bytes below a limit, and says which have to go.
 //!
 //! An object enters the queues of the CPU that read it, and stays there. To find it moves nothing: the finder marks the
-//! object ([`Usage::touch`]), unless it is marked, and who wants memory looks at the marks:
+//! object ([`Usage::touch`]), unless it is marked, and a CPU that wants memory looks at the marks:
 //!
 //! ```text
 //!    read                     old enough            was not found
@@ -23,14 +23,14 @@
 //! its key, and is kept at once when it comes again.
 //!
 //! *Bytes.* A CPU has a credit, a slice of the limit, and draws another when it is used up. When nothing is left to draw,
-//! who charges pays: by objects of its own queues, since these are near and nobody else looks at them. But who meets
-//! ghosts lacks memory that others perhaps do not need, and so does who has less than half its share: these take
+//! the CPU that charges pays: by objects of its own queues, since these are near and no other looks at them. But a CPU that
+//! meets ghosts lacks memory that others perhaps do not need, and so does one with less than half its share: these take
 //! a slice from the other CPUs' queues first, where what is found stays by its mark. So memory goes where it is missed, and
 //! a scan, which meets no ghosts, takes none of it.
 //!
 //! *Users.* An object in use is pinned ([`Usage::pin`]); to go is one exchange, of no pins for the mark of the gone. So a new
-//! user comes before it, and the object stays, or after it, and reads the object again. Who only looks, in an RCU section in
-//! which the client's table lets objects be read, needs no pin.
+//! user comes before it, and the object stays, or after it, and reads the object again. A thread that only looks, in an RCU
+//! section in which the client's table lets objects be read, needs no pin.
 //!
 //! # Clients must
 //! - enter an object before others can find it, while its maker's pin ([`Usage::new`]) holds it; and read it from the store after
@@ -45,7 +45,7 @@
 //! - an object is let go once, by [`Reclaimer::enter`] or [`Reclaimer::remove`], and not while it is pinned;
 //! - no lock is held while it is let go, and the client may enter and remove others meanwhile;
 //! - the bytes of all objects exceed the limit only if newcomers looked `LOOKS` times in vain, since all that they met were
-//!   pinned or had just been found: those who come next, on any CPU, let others go for these too.
+//!   pinned or had just been found: the next newcomers, on any CPU, let others go for these too.
 //!
 //! # Invariants
 //! - C1 what is undrawn, all credits and all objects' bytes together are the limit (but for what is under way).
@@ -55,9 +55,8 @@
 //! room: the own CPU's mutex, a load of a ghost's place, and a look at an older object of this CPU. To let another go for it:
 //! that mutex three times more, and a store to a ghost's place. At most `LOOKS` looks in the queues of each of `HELPERS` other
 //! CPUs, and twice as many in the own ones. Shared lines: ghosts, by chance; what is undrawn, once a slice; another CPU's mutex,
-//! once a slice for who meets ghosts or has little. Instructions (callgrind): to find 3, to pin and unpin 8, to enter 270, with
-//! another let go for it 540, the table's work and the allocator's not counted. Memory: 12 bytes in the object, one or two
-//! handles in a queue, and see `ghosts.rs`.
+//! once a slice for a CPU that meets ghosts or has little. Instructions: docs/measurements.md, section 23. Memory: 12 bytes in
+//! the object, one or two handles in a queue, and see `ghosts.rs`.
 //!
 //! # Example
 //! `tests/inode_cache.rs` has the same with contents that change and are written back.
@@ -121,7 +120,7 @@
 //! # Sources
 //! Yang, Zhang, Qiu, Yue and Rashmi, "FIFO queues are all you need for cache eviction" (SOSP 2023): the queues, the marks, the
 //! ghosts. Johnson and Shasha, "2Q" (VLDB 1994), and O'Neil et al., "The LRU-K page replacement algorithm" (SIGMOD 1993): uses that
-//! come in a burst are one use. That ghosts tell who lacks memory: the kernel's workingset detection (mm/workingset.c).
+//! come in a burst are one use. That ghosts tell which CPU lacks memory: the kernel's workingset detection (mm/workingset.c).
 
 mod ghosts;
 mod queues;
@@ -169,7 +168,7 @@ pub struct Reclaimer<H> {
     undrawn: CachePadded<AtomicI64>,
     /// *each place atomic*
     ghosts: Ghosts,
-    /// Half of a CPU's share of the limit: who has less asks the others first. All of it would let those who have about
+    /// Half of a CPU's share of the limit: a CPU with less asks the others first. All of it would let CPUs that have about
     /// their share take from each other. *immutable*
     poor: u64,
     /// *immutable*
@@ -217,7 +216,7 @@ impl<H: Deref<Target: Reclaim>> Reclaimer<H> {
         }
         // Relaxed: as in draw().
         let debt = debt - self.undrawn.load(Ordering::Relaxed).min(0);
-        // Who lacks memory takes a slice from the others, and the rest of its debt from itself; who does not, the reverse.
+        // A CPU that lacks memory takes a slice from the others, and the rest of its debt from itself; any other, the reverse.
         let (first, needed) = if wanted || is_poor { (0, debt + self.slice) } else { (debt, debt) };
         let mut freed = self.collect(here, first, &let_go);
         let others = self.cpus.len() - 1;

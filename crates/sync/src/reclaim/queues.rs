@@ -17,13 +17,13 @@ const YOUNG: usize = 10;
 pub(super) struct Queues<H> {
     /// New ones.
     arrivals: VecDeque<H>,
-    /// Those who stay if they are found while they are here.
+    /// Those that stay if they are found while they are here.
     probation: VecDeque<H>,
-    /// Those who were found again.
+    /// Those that were found again.
     kept: VecDeque<H>,
     /// How many of all these have gone by themselves, or a few less.
     gone: usize,
-    /// The bytes of those who have not gone.
+    /// The bytes of those that have not gone.
     pub(super) charged: u64,
     /// How many bytes of the limit this CPU may still use without asking; below 0 while it looks for what it lacks.
     pub(super) credit: i64,
@@ -71,7 +71,7 @@ impl<H: Deref<Target: Reclaim>> Queues<H> {
         self.kept.push_back(object);
     }
 
-    /// Takes out who should go next, after at most `looks` looks, which are counted down.
+    /// Takes out the object that should go next, after at most `looks` looks, which are counted down.
     pub(super) fn next_victim(&mut self, looks: &mut u32) -> Option<H> {
         while *looks > 0 {
             *looks -= 1;

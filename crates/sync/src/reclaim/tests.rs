@@ -1,4 +1,4 @@
-//! Tests of reclaim: who stays under traces of uses, who pays, and that nothing is lost or let go twice.
+//! Tests of reclaim: what stays under traces of uses, which CPU pays, and that nothing is lost or let go twice.
 
 use super::*;
 use crate::Arc;
@@ -233,7 +233,7 @@ fn what_is_pinned_stays_beyond_the_limit_and_goes_when_it_is_not() {
     assert_eq!(cache.charged(), 2 * LIMIT);
     cache.check(LIMIT);
     held.iter().for_each(|object| object.usage.unpin());
-    // Whoever comes now pays, on whatever CPU.
+    // A newcomer pays now, on whatever CPU.
     cache.here = 1;
     for key in 1 << 20.. {
         cache.get(key, CHARGE).0.usage.unpin();

@@ -67,7 +67,7 @@ impl Usage {
     /// Whether the object has gone.
     #[inline]
     pub fn is_gone(&self) -> bool {
-        // Relaxed: who gets no pin touches nothing.
+        // Relaxed: a caller that gets no pin touches nothing.
         self.pins.load(Ordering::Relaxed) & GONE != 0
     }
 

@@ -3,21 +3,21 @@
 //! # Theory
 //! A reader takes the pointer and counts its reference under the lock of its own cache, so a flush comes before
 //! both or after both. If the slot's reference has been dropped and its object found dead, then every cache was
-//! flushed after the slot was emptied, and saw that: a reader who comes after its flush finds the slot empty, and
-//! one who came before is counted. So reading needs neither a lock of the slot nor a grace period.
+//! flushed after the slot was emptied, and saw that: a reader that comes after its flush finds the slot empty, and
+//! one that came before is counted. So reading needs neither a lock of the slot nor a grace period.
 //!
-//! *Borrowing.* Who needs the value for a moment only need not count it: while his cache is *held*, nobody can flush it, he himself
-//! included. What he found in the slot had a reference when he found it, the slot's. If it is freed, there was a boundary T
+//! *Borrowing.* A thread that needs the value for a moment only need not count it: while its cache is *held*, no thread can flush
+//! it, not even itself. What it found in the slot had a reference then, the slot's. If it is freed, there was a boundary T
 //! of two epochs at which it had none (see above), so T is later; and before it is freed every cache is flushed in the epoch
-//! that begins at T, his too, if it takes part: not before he lets go. Nor can who settles have all caches before.
+//! that begins at T, this one too, if it takes part: not before it is let go. Nor can a settling thread have all caches before.
 //! ```text
 //!   reader's cache   flush .... |---- held: finds the object, looks ----|  flush
 //!   slot's reference                  | emptied, dropped
 //!   epochs              e              ........ T ....... e + 1 ........|......... e + 2: judged
 //! ```
-//! Of what he does in between nothing may flush or wait for a flush: a flush that becomes due by what he counts is left to the next
-//! count, and who would settle does nothing. That it is *his* cache that is held, and is counted in by him alone, makes all this
-//! a look at his own line. What he must not do is wait for others: they may be waiting for his cache.
+//! Of what the thread does in between nothing may flush or wait for a flush: a flush that becomes due by what it counts is left to
+//! the next count, and a call that would settle does nothing. Since it is the thread's *own* cache that is held, and no other
+//! counts in it, all this is a look at its own line. What it must not do is wait for others: they may be waiting for its cache.
 //!
 //! # Cost
 //! load: as a clone, and one load of the slot's line. borrow: about a third of the instructions of a load and the drop

@@ -89,7 +89,7 @@ pub(crate) fn give_back(token: Token) {
     used.store(used.load(Ordering::Relaxed) & !(1 << ((token.name - 1) % NESTING)), Ordering::Relaxed);
 }
 
-/// Who has a lock and who waits for it, as Mellor-Crummey and Scott line them up: the owner's node, then the waiters'.
+/// The owner of a lock and the waiters for it, as Mellor-Crummey and Scott line them up: the owner's node, then the waiters'.
 #[derive(Debug)]
 pub(super) struct Queue {
     /// The name of the last node, or 0. *atomic (queue, unlock)*

@@ -34,7 +34,7 @@
 //! |---|---|---|---|
 //! | unlock | taking `LOCKED` off | the access that sees it gone | the protected data |
 //! | queue | the exchange of tail, store of `next` | the exchange of tail, load of `next` | the node |
-//! | head | the store of `turn` | the load of `turn` | who is head |
+//! | head | the store of `turn` | the load of `turn` | which node is head |
 //!
 //! # Sources
 //! The kernel's kernel/locking/qspinlock.c and qspinlock_paravirt.h for the word and the pending bit. Two
@@ -160,7 +160,7 @@ impl<M: QueuedMode> RawSpinLock for Queued<M> {
 
     #[inline]
     fn try_lock(&self) -> Option<()> {
-        // Relaxed: manners only. Who queues in this very moment is overtaken by one.
+        // Relaxed: manners only. A thread that queues in this very moment is overtaken by one.
         if !M::TEST_AND_SET && self.tail.load(Ordering::Relaxed) != 0 {
             return None;
         }
@@ -314,7 +314,7 @@ impl<M: QueuedMode> Queued<M> {
         let bed = self.bed();
         // Relaxed: the exchange below orders it before the unlocker's look at HALTED.
         let expected = bed.load(Ordering::Relaxed);
-        // Release: whoever takes the bit off makes the bed after our look. It is taken off in the step that
+        // Release: the thread that takes the bit off makes the bed after our look. It is taken off in the step that
         // frees the lock, so either the unlocker sees the bit and kicks, or the exchange fails.
         if self.word.compare_exchange(word, word | HALTED, Ordering::Release, Ordering::Relaxed).is_ok() {
             vcpu::halt(bed, expected);

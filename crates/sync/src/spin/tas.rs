@@ -3,8 +3,8 @@
 //! # Theory
 //! Test-and-set tries to write the lock until it succeeds; every try takes the line away from the owner, so
 //! the unlock itself queues behind the tries. Looking first and writing only when the lock looks free
-//! removes most of that; looking ever more rarely removes most of the rest, and is unfair: who had the lock
-//! last, and still has its line, mostly gets it again.
+//! removes most of that; looking ever more rarely removes most of the rest, and is unfair: the thread that
+//! had the lock last, and still has its line, mostly gets it again.
 //!
 //! # Sources
 //! T. Anderson, "The performance of spin lock alternatives for shared-memory multiprocessors", 1990.

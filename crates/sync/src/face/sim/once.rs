@@ -1,7 +1,7 @@
 //! Once: `OnceLock` and `LazyLock` that the machine sees.
 //!
-//! A simulated CPU must not wait inside the standard library, which would hold up every other CPU. So who
-//! initialises is settled by a word of the machine's, on which the others wait; only what is there already is
+//! A simulated CPU must not wait inside the standard library, which would hold up every other CPU. So which
+//! CPU initialises is settled by a word of the machine's, on which the others wait; only what is there already is
 //! kept by `std`.
 
 use super::atomic::{AtomicU32, Ordering};
@@ -18,7 +18,7 @@ const FULL: u32 = 2;
 pub struct OnceLock<T> {
     /// `EMPTY`, `BUSY` or `FULL`. *atomic (once)*
     state: AtomicU32,
-    /// *set once, by whoever made the state `BUSY`*
+    /// *set once, by the CPU that made the state `BUSY`*
     value: sync::OnceLock<T>,
 }
 
