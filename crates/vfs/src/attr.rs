@@ -34,7 +34,7 @@ impl Inode {
     /// Changes attributes, all of them or none.
     ///
     /// # Errors
-    /// `EPERM` when `cred` may not; `EACCES` when both times are to be set to now by one who neither owns
+    /// `EPERM` when `cred` may not; `EACCES` when both times are to be set to now by a user that neither owns
     /// the file nor may write it; `EINVAL` for nanoseconds out of range.
     pub fn set_attr(&self, cred: &Cred, change: &SetAttr) -> Result<(), Errno> {
         for time in [change.atime, change.mtime] {

@@ -3,7 +3,7 @@
 //! # Theory
 //! What permission checks ask for is a small value behind a sequence lock: readers store nothing. It changes by
 //! `chmod` and its like alone; what other calls change lies elsewhere ([`Times`](crate::times), [`Links`](crate::links)),
-//! so that opening or reading a file does not meet who gives it another name.
+//! so that opening or reading a file does not meet a call that gives it another name.
 //!
 //! POSIX ACLs are too large for such a lock. They hang behind a pointer of their own, read under RCU, and
 //! [`Attr::has_acls`] says whether there are any; they change only under the lock's writers.
@@ -74,7 +74,7 @@ impl Attr {
 impl Inode {
     /// `cred` changes the contents: set-ID bits go unless it may keep them, and the times move.
     pub(crate) fn contents_changed(&self, cred: &Cred) {
-        // Who may keep them need not look at them.
+        // A caller that may keep them need not look at them.
         if !cred.has(Caps::FSETID) && self.attr.read().set_id_bits_to_clear(cred) != 0 {
             self.attr.change(|attr| attr.mode &= !attr.set_id_bits_to_clear(cred));
         }

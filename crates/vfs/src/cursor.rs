@@ -14,7 +14,7 @@ use sluice_sync::{Mutex, MutexGuard};
 
 /// The position of an open file.
 pub(crate) struct Cursor {
-    /// Held by who may move it.
+    /// Held by the call that may move it.
     moving: Mutex<()>,
     /// Byte offset in a file; position of the last entry read from a directory. *Written under `moving`; atomic
     /// (position).*
@@ -36,14 +36,14 @@ impl Cursor {
     /// The position, unless somebody may be about to move it.
     #[inline]
     pub(crate) fn at_rest(&self) -> Option<u64> {
-        // Nobody held it, and then it was so: who has taken it meanwhile found the same, or has moved it for good.
+        // No call held it, and then it was so: one that has taken it meanwhile found the same, or has moved it for good.
         // Acquire(position): what the call did that moved it; pairs with Release(position) in move_to().
         (!self.moving.is_locked()).then(|| self.position.load(Ordering::Acquire))
     }
 
     /// The position, though somebody may be about to move it.
     pub(crate) fn last(&self) -> u64 {
-        // Relaxed: for who shows it, and draws no conclusion.
+        // Relaxed: for callers that show it and draw no conclusion.
         self.position.load(Ordering::Relaxed)
     }
 

@@ -3,7 +3,7 @@
 //! # Theory
 //! The names stand in a [`NameTable`]: they are looked up and listed under RCU without a store, and a call that adds,
 //! removes or moves a name locks the bucket of that name alone. So calls about different names of one directory run
-//! side by side. How many names and subdirectories there are is counted in the buckets too and added up by who asks.
+//! side by side. How many names and subdirectories there are is counted in the buckets too and added up when it is asked for.
 //!
 //! # Clients must
 //! - lock names of two directories in the order of their inode numbers, and of one directory with `with_two_locked`;
@@ -32,7 +32,7 @@ pub(crate) const POSITION_DOTDOT: u64 = 2;
 /// In place of a count of mounts: the directory is removed, or is being.
 const BURIED: u32 = u32::MAX;
 
-/// The level of names in a file system that nobody can reach: locked after any of a living one, as whoever counts
+/// The level of names in a file system that no call can reach: locked after any of a living one, as a thread that counts
 /// references may have to free it, with names locked.
 const DYING: u8 = 6;
 /// The same in a destructor, where counting frees nothing more: locked after those of one that dies outside of any.

@@ -6,7 +6,7 @@ use sluice_sync::atomic::{AtomicU64, Ordering};
 /// Above the count: the file has no name and may yet be given one.
 const LINKABLE: u64 = 1 << 32;
 
-/// The link count of a file. *Atomic (stands alone): who takes a name away or adds one has that name locked.*
+/// The link count of a file. *Atomic (stands alone): a call that takes a name away or adds one has it locked.*
 pub(crate) struct Links(AtomicU64);
 
 impl Links {

@@ -5,7 +5,7 @@
 //! on it, in whichever namespace, so a walk that crosses a mount point looks at that
 //! directory and no other, and mounting elsewhere does not disturb it.
 //!
-//! Nobody who walks a path writes a line that others use: mounts are referred to by [`Ref`], lists are read in a read
+//! Walking a path writes no line that others use: mounts are referred to by [`Ref`], lists are read in a read
 //! section, and each thread counts the users of a mount for itself.
 //!
 //! A mount is busy while a descriptor or working directory lies in it, or another mount stands on it: all these are its
@@ -17,7 +17,7 @@
 //!   count a user                  gone := true
 //!   gone? then count back         users? then gone := false, EBUSY
 //! ```
-//! One of the two sees the other (*gone*): by the barrier of [`Tally`], which who unmounts pays for.
+//! One of the two sees the other (*gone*): by the barrier of [`Tally`], which an unmount pays for.
 //!
 //! # Invariants
 //! - I1: `mounts_here` of a directory is the number of attached mounts that stand on it.
@@ -83,7 +83,7 @@ pub(crate) struct Location {
     pub(crate) inode: InodeRef,
 }
 
-/// As [`Location`], borrowed: by who walks, for the read section `'g`.
+/// As [`Location`], borrowed: by a walk, for the read section `'g`.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'g> {
     pub(crate) mount: &'g MountRef,
@@ -94,9 +94,9 @@ pub(crate) struct Place<'g> {
 pub(crate) struct MountTable {
     /// The mount at "/". *Immutable.*
     root: MountRef,
-    /// The mounts in the tree. Held by who changes it, not waited for in a read section.
+    /// The mounts in the tree. Held by a call that changes it, not waited for in a read section.
     attached: CachePadded<Mutex<Attached>>,
-    /// Who uses this tree. *Immutable.*
+    /// The processes that use this tree. *Immutable.*
     processes: Arc<Processes>,
     /// Releases the mounts, before the file system and not as a part of it.
     _settle: SettleOnDrop,
@@ -249,12 +249,12 @@ impl MountTable {
         &self.root_superblock
     }
 
-    /// Who uses this tree.
+    /// The processes that use this tree.
     pub(crate) fn processes(&self) -> &Arc<Processes> {
         &self.processes
     }
 
-    /// Counts a user of `mount`, who calls [`Mount::leave`] in the end.
+    /// Counts a user of `mount`, which calls [`Mount::leave`] in the end.
     ///
     /// # Errors
     /// `ESTALE` when `mount` was taken away, unused, since it was found.
@@ -306,7 +306,7 @@ impl MountTable {
         root.as_dir()?;
         superblock.trees().add(&self.processes);
         let mut attached = self.attached.lock();
-        // Whoever mounted here in the meantime is stood upon, not replaced.
+        // What was mounted here in the meantime is covered, not replaced.
         let on = on.place().enter(&rcu::domain().read()).to_location();
         let point = on.inode.as_dir()?;
         point.count_mount()?;
@@ -334,7 +334,7 @@ impl MountTable {
             return Err(if Ref::ptr_eq(mount, &self.root) { Errno::EBUSY } else { Errno::EINVAL });
         }
         if !flags.contains(UmountFlags::DETACH) {
-            // Release(gone), both: see the header. The sum is exact, or too large by who is just leaving.
+            // Release(gone), both: see the header. The sum is exact, or too large by a user that is just leaving.
             mount.gone.store(true, Ordering::Release);
             mount.users.barrier();
             if mount.users.sum(0) != 0 {

@@ -6,7 +6,7 @@
 //! remove a name stop one component early: they need the directory and the name.
 //!
 //! A walk is one RCU read section. On its way it borrows inodes from the tables that name them, and mounts from
-//! the mount table; references are taken by who needs the file for longer than the section.
+//! the mount table; references are taken by callers that need the file for longer than the section.
 //!
 //! What a thread has walked before it need not look up again: `recall.rs`.
 //!

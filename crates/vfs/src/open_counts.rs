@@ -1,4 +1,4 @@
-//! Open counts: whether anybody has a file open, for leases, without a line that all who open it write.
+//! Open counts: whether a file is open, for leases, without a line that every open writes.
 //!
 //! # Theory
 //! Each thread counts the opens and closes that it does, by a part of the inode number. The sum over all threads is how
@@ -6,7 +6,7 @@
 //! refused in vain.
 //!
 //! # Ordering
-//! *lease*: who opens counts itself, looks whether leases are used, and is broken by that; who takes a lease says that they
+//! *lease*: an open counts itself, then looks whether leases are used, and breaks those; a call that takes a lease says that they
 //! are used, shows the lease, and sums up. One of them sees the other. For the first lease a barrier of all threads sees to
 //! that; once leases are used, and known to be, a fence on both sides is cheaper for programs that take many.
 //!
@@ -20,11 +20,11 @@ use sluice_sync::percpu::Tally;
 /// the other have parts of their own.
 const PARTS: usize = 2048;
 
-/// Who has which files of a file system open.
+/// Which files of a file system are open how often.
 pub(crate) struct OpenCounts {
     /// Whether a lease was ever asked for. *Atomic (lease), set once.*
     are_leases_used: AtomicBool,
-    /// Everybody who opens knows that. *Atomic (lease), set once, after it.*
+    /// Every open knows that. *Atomic (lease), set once, after it.*
     is_use_known: AtomicBool,
     /// Of each part those open for reading only, then of each those open for writing. *Per thread (lease).*
     counts: Tally<{ 2 * PARTS }>,

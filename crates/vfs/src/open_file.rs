@@ -134,7 +134,7 @@ impl OpenFile {
     }
 
     /// What the description is called as an owner of locks: by its address, which is nobody else's while it may have
-    /// locks. A number from a counter would be a line that all who open or lock write.
+    /// locks. A number from a counter would be a line that every open or lock writes.
     pub(crate) fn id(&self) -> u64 {
         ptr::from_ref(self).addr() as u64
     }

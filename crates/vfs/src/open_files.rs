@@ -3,10 +3,10 @@
 //! # Theory
 //! Per-CPU lists of open files are lists that every open and every close changes. But each open file stands in a list
 //! already, the descriptors of some process. So what is listed, CPU by CPU, are the processes of a tree; `open` and
-//! `close` know nothing of it, and who wants to know what is open looks at every descriptor of every process.
+//! `close` know nothing of it, and a listing of what is open looks at every descriptor of every process.
 //!
 //! Meanwhile a file may get a descriptor where the reader has been, by `dup` or `fork`, and lose the one that the reader
-//! comes to. So the reader says that it reads, and those who pass a file on leave a note (*passing*):
+//! comes to. So the reader says that it reads, and calls that pass a file on leave a note (*passing*):
 //!
 //! ```text
 //!   dup, fork                              reader
@@ -77,8 +77,8 @@ impl Fs {
 }
 
 impl Superblock {
-    /// The files of this file system that are open in any tree that has it mounted, in the order of inode numbers. Those
-    /// who use it by [`InodeRef`](crate::InodeRef)s, as a FUSE mount does, have nothing open.
+    /// The files of this file system that are open in any tree that has it mounted, in the order of inode numbers. Users
+    /// by [`InodeRef`](crate::InodeRef)s, as a FUSE mount is, have nothing open.
     pub fn open_files(&self) -> Vec<FileInUse> {
         let here = |file: &OpenFile| file.inode().dev() == self.dev();
         in_order(self.trees().all().iter().flat_map(|tree| tree.files_in_use(here)).collect())
@@ -119,7 +119,7 @@ impl Processes {
     /// Lists the descriptors of a process, and notes the files that it was made with.
     pub(crate) fn add(&self, table: &Arc<FdTable>) -> Handle {
         let handle = self.tables.add(table.clone());
-        // A reader who has passed this list has said so before, and its mutex lets us see it.
+        // A reader that has passed this list has said so before, and its mutex lets us see it.
         if self.is_read.load(Ordering::SeqCst) {
             table.files().for_each(|(_, file)| self.note(file));
         }

@@ -1,6 +1,6 @@
 //! Paths: from inode numbers to names, by a walk through the whole tree.
 //!
-//! An inode does not know its names. Who asks for them, a person mostly, pays for that: one walk for all that are asked for.
+//! An inode does not know its names. A caller that asks for them pays for that: one walk for all that are asked for.
 
 use crate::Superblock;
 use std::collections::{HashMap, HashSet};

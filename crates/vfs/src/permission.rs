@@ -1,4 +1,4 @@
-//! Permission: who may do what to an inode. The rules are those of Linux's `generic_permission`.
+//! Permission: which user may do what to an inode. The rules are those of Linux's `generic_permission`.
 
 use crate::acl::Acl;
 use crate::attributes::Attr;
@@ -12,14 +12,14 @@ impl Inode {
     /// `EACCES` if not.
     #[inline]
     pub fn access(&self, cred: &Cred, want: Access) -> Result<(), Errno> {
-        // Who may everything need not look: so he does not meet who changes the mode.
+        // A user that may do everything need not look, and so does not meet a call that changes the mode.
         if cred.has(Caps::DAC_OVERRIDE) && (self.is_dir() || !want.contains(Access::EXEC)) {
             return Ok(());
         }
         self.access_by_mode(cred, want)
     }
 
-    /// As [`access`](Self::access), of one who may not everything.
+    /// As [`access`](Self::access), of a user that may not do everything.
     #[inline(never)]
     fn access_by_mode(&self, cred: &Cred, want: Access) -> Result<(), Errno> {
         let attr = self.attr.read();

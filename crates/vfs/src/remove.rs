@@ -15,7 +15,7 @@ struct Removed {
 }
 
 impl Inode {
-    /// Removes the name `name` of a file that is no directory. Whoever holds the file keeps it.
+    /// Removes the name `name` of a file that is no directory. Holders of the file keep it.
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`, `EACCES`, `EPERM` (sticky directory), `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
@@ -94,7 +94,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Lets those proceed who kept this directory from being buried. Called with no name locked.
+    /// Lets the threads proceed that kept this directory from being buried. Called with no name locked.
     pub(crate) fn await_burial(&self) -> Result<(), Errno> {
         self.as_dir()?.names.help();
         thread::yield_now();
@@ -110,7 +110,7 @@ impl Inode {
         self.lock_entry_nested(name, 0)
     }
 
-    /// As [`lock_entry`](Self::lock_entry), by who has names of other directories locked at lower levels.
+    /// As [`lock_entry`](Self::lock_entry), for a caller that has names of other directories locked at lower levels.
     #[track_caller]
     pub(crate) fn lock_entry_nested<'n>(
         &'n self,
@@ -156,7 +156,7 @@ impl Inode {
         self.touch_ctime();
     }
 
-    /// How many pages it holds for those alone who have it open: none while it has a name.
+    /// How many pages it holds only for processes that have it open: none while it has a name.
     pub(crate) fn pages_without_name(&self) -> u64 {
         match self.pages() {
             pages if pages > 0 && self.nlink() == 0 => pages,

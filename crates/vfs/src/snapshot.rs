@@ -20,7 +20,7 @@
 //!
 //! # Cost
 //! An inode for each inode, a slot of a radix tree for each page; for the time of the call, the names of one directory
-//! and a map of the files that were met. Names are not looked up, attributes not checked: it is for who may read everything.
+//! and a map of the files that were met. Names are not looked up, attributes not checked: it is for callers that may read everything.
 
 use crate::inode::{Body, InodeInit};
 use crate::{Errno, Inode, InodeRef, Superblock};

@@ -4,8 +4,8 @@
 //! Two walkers go in step, one through the [`Fs`] and one through the host's directories. Each stands in one
 //! directory at a time, goes down by a single name without following symbolic links, and comes back by "..",
 //! where it checks that it is in the directory that it came from. So neither the depth of a tree nor the
-//! length of its paths is limited by the stack, by descriptors or by `PATH_MAX`, and nobody who swaps a
-//! directory for a symbolic link meanwhile leads a walker astray.
+//! length of its paths is limited by the stack, by descriptors or by `PATH_MAX`, and swapping a
+//! directory for a symbolic link meanwhile leads no walker astray.
 //!
 //! The attributes of a directory are set when everything in it is done: its times would change otherwise,
 //! and its mode might keep the walker out.

@@ -5,9 +5,9 @@
 //! different descriptors write no common line, closing them included; `open` looks at the slots from the lowest
 //! that may be free up to the one that it takes, as the rule of the lowest number demands.
 //!
-//! Below `lowest` no slot is free. It is only a hint of where to begin, so it is raised rarely: by who passed
-//! [`PASSED_MAX`] slots in use, who then looks at them again; and lowered by who frees a slot below it. Either the
-//! second look finds the free slot, or who freed it finds the hint raised.
+//! Below `lowest` no slot is free. It is only a hint of where to begin, so it is raised rarely: by a call that
+//! passed [`PASSED_MAX`] slots in use, which then looks at them again; and lowered by a call that frees a slot below it. Either
+//! the second look finds the free slot, or the call that freed it finds the hint raised.
 
 use super::{Process, is_regular};
 use crate::open_file::OpenFile;
@@ -168,7 +168,7 @@ impl FdTable {
     /// Raises the hint from `from` to `to`, between which no free slot was seen.
     #[cold]
     fn raise(&self, from: u32, to: u32) {
-        // SeqCst(hint): who frees a slot from now on sees the new hint; what was freed before, we see.
+        // SeqCst(hint): a call that frees a slot from now on sees the new hint; what was freed before, we see.
         if self.lowest.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
             && let Some(free) = (from..to).find(|number| self.slot(*number).file.is_empty())
         {
@@ -300,7 +300,7 @@ impl Process {
         Ok(new)
     }
 
-    /// Tells who lists the open files what has got the descriptor `fd` besides others. If it is another file's by now, that
+    /// Tells a listing of open files what has got the descriptor `fd` besides others. If it is another file's by now, that
     /// one is listed all the same.
     fn note_passing(&self, fd: Fd) {
         self.fs.mounts().processes().passed_on(|| self.file(fd).ok());
@@ -318,7 +318,7 @@ impl Process {
     /// bits are ignored.
     ///
     /// # Errors
-    /// `EBADF`; `EPERM` when `NOATIME` is asked for by somebody who does not own the file; `EINVAL` for `DIRECT`
+    /// `EBADF`; `EPERM` when `NOATIME` is asked for by a user that does not own the file; `EINVAL` for `DIRECT`
     /// on anything but a regular file.
     pub fn fcntl_setfl(&self, fd: Fd, flags: OpenFlags) -> Result<(), Errno> {
         let file = self.file(fd)?;

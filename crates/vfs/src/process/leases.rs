@@ -122,7 +122,7 @@ impl Process {
         Ok(locks.break_leases(&breaker, may_wait.then_some(&patience))?)
     }
 
-    /// Does `change` to what was promised to stay in the delegations of `changed`, once they are given up. Who takes
+    /// Does `change` to what was promised to stay in the delegations of `changed`, once they are given up. A call that takes
     /// one meanwhile sees the change, or is told after it.
     pub(super) fn changing<R>(
         &self,

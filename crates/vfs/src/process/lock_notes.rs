@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! Any close of a file ends the process's POSIX locks there, so a close must know whether there are any. Asking the
-//! file would be to read, at each close, a line that all who lock the file write. So the process keeps a small table
+//! file would be to read, at each close, a line that every lock of the file writes. So the process keeps a small table
 //! for itself: a lock notes its file when it is granted, a close looks here, and a close that released what there was
 //! forgets the file.
 //!
@@ -13,7 +13,7 @@
 //! # Ordering
 //! | label | |
 //! |---|---|
-//! | note | who locks: notes the file, looks whether the descriptor is still there; who closes: takes the descriptor away, looks for the note. All SeqCst: one of them sees the other. |
+//! | note | a lock: notes the file, looks whether the descriptor is still there; a close: takes the descriptor away, looks for the note. All SeqCst: one of them sees the other. |
 //!
 //! Notes of one file are made and forgotten with its ranges locked, so that they are in the order of grants and
 //! releases, and no release forgets the note of a later grant.

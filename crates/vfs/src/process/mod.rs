@@ -1,4 +1,4 @@
-//! Process: somebody who uses a file system: credentials, umask, working directory, descriptors, and an
+//! Process: a user of a file system: credentials, umask, working directory, descriptors, and an
 //! identity that owns locks. The POSIX calls are its methods.
 //!
 //! Each file of this module holds the calls of one kind. Every call takes `&self`: threads may share a
@@ -47,7 +47,7 @@ pub struct Process {
     umask: AtomicU32,
     /// Where relative paths start, a place in a mount that counts us as a user. *Replaced under `moving`.*
     cwd: RcuCell<Location>,
-    /// Who changes the working directory.
+    /// Held by a call that changes the working directory.
     moving: Mutex<()>,
     descriptors: Arc<FdTable>,
     /// Where its descriptors are listed. *Immutable.*
