@@ -58,7 +58,8 @@ fn daemonize(dir: &Path, list: &str) -> Result<()> {
 /// Mounts, serves until unmounted or told to stop by a signal, and unmounts.
 fn serve(dir: &Path, list: &str, attached: bool, detach: bool) -> Result<()> {
     let (list, metrics) = take_metrics(list)?;
-    let (ram, options) = ram_options::parse(&list)?;
+    let (ram, mut options) = ram_options::parse(&list)?;
+    options.dedicated = true;
     // Before mounting: a signal in between would otherwise leave a mount without a server.
     let signals = StopSignals::catch()?;
     let mount =

@@ -33,6 +33,10 @@ pub enum MountError {
     Covered(PathBuf),
     /// The lock file cannot be made, and why.
     LockFile(String),
+    /// The kernel may not collect writes here, and why.
+    Writeback(&'static str),
+    /// Another mount of this file system lets its kernel collect writes.
+    Alone,
     /// The kernel's FUSE is older than this crate needs.
     KernelTooOld,
     /// Anything else, and what was being done.
@@ -84,6 +88,10 @@ impl fmt::Display for MountError {
                 write!(f, "another file system is mounted on top of {0}: unmount that first", dir.display())
             }
             MountError::LockFile(why) => write!(f, "mount option lockfile: {why}"),
+            MountError::Writeback(why) => write!(f, "mount option writeback: {why}"),
+            MountError::Alone => f.write_str(
+                "this file system has a mount with the option writeback, which must be its only one: unmount that first",
+            ),
             MountError::KernelTooOld => f.write_str("the kernel's FUSE is too old: Linux 5.12 or newer is needed"),
             MountError::System(action, error) => write!(f, "cannot {action}: {error}"),
         }

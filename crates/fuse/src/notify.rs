@@ -45,11 +45,16 @@ pub(crate) enum Event {
 }
 
 /// A mount as an observer of its file system.
-pub(crate) struct Watcher(pub(crate) Weak<Connection>);
+pub(crate) struct Watcher {
+    /// *immutable*
+    pub(crate) connection: Weak<Connection>,
+    /// The kernel collects writes. *immutable*
+    pub(crate) is_alone: bool,
+}
 
 impl Watcher {
     fn tell(&self, event: Event) {
-        let Some(connection) = self.0.upgrade() else { return };
+        let Some(connection) = self.connection.upgrade() else { return };
         let is_worker = thread::current().name().is_some_and(|name| name.starts_with(WORKER));
         if is_worker || !connection.announce(&event) {
             connection.tell_later(event);
@@ -58,6 +63,10 @@ impl Watcher {
 }
 
 impl Observer for Watcher {
+    fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
     fn entry_changed(&self, dir: u64, name: &[u8], child: Option<u64>) {
         self.tell(Event::Entry { dir, name: name.to_vec(), child });
     }

@@ -10,7 +10,7 @@ const MAX_WRITE: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
 const THREADS_MAX: usize = 256;
 /// What an unknown option is answered with.
 const KNOWN: &str = "locks=kernel|sluice, lockfile=NAME, allow_other, noallow_other, ro, rw, noatime, nosuid, suid, \
-                     nodev, dev, noexec, exec, threads=N, max_write=N, fsname=NAME";
+                     nodev, dev, noexec, exec, writeback, nowriteback, threads=N, max_write=N, fsname=NAME";
 
 /// Who serves the file locks of a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,6 +44,12 @@ pub struct MountOptions {
     pub nodev: Option<bool>,
     /// Refuse to run programs.
     pub noexec: bool,
+    /// The kernel collects writes, and keeps size and times of files itself, until it writes them back. Only where it is
+    /// the one writer: the process must be [`dedicated`](Self::dedicated), and the file system has no other mount.
+    pub writeback: bool,
+    /// The calling process does nothing but serve this mount: it has no other use of the file system and is no client of
+    /// the mount. Not said by an `-o` string, because only the program knows.
+    pub dedicated: bool,
     /// Worker threads. `None`: one for each CPU, at least 2.
     pub threads: Option<usize>,
     /// Most bytes in one READ or WRITE, rounded down to whole pages.
@@ -63,6 +69,8 @@ impl Default for MountOptions {
             nosuid: None,
             nodev: None,
             noexec: false,
+            writeback: false,
+            dedicated: false,
             threads: None,
             max_write: 128 << 10,
             fsname: "sluicefs".into(),
@@ -150,6 +158,8 @@ impl MountOptions {
             ("dev", None) => self.nodev = Some(false),
             ("noexec", None) => self.noexec = true,
             ("exec", None) => self.noexec = false,
+            ("writeback", None) => self.writeback = true,
+            ("nowriteback", None) => self.writeback = false,
             ("threads", Some(value)) => match value.parse() {
                 Ok(threads) if (1..=THREADS_MAX).contains(&threads) => self.threads = Some(threads),
                 _ => {

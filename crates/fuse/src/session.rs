@@ -80,6 +80,11 @@ impl Mount {
     /// See [`MountError`]; nothing is left mounted.
     pub fn new(superblock: Arc<Superblock>, dir: &Path, options: MountOptions) -> Result<Mount, MountError> {
         let dir = mount::mountpoint(dir)?;
+        if options.writeback && !options.dedicated {
+            return Err(MountError::Writeback(
+                "only where nobody but the kernel can write, which this program cannot promise: use `sluice mount`",
+            ));
+        }
         let threads = options.thread_count();
         let buffer_len = options.max_write as usize + HEADROOM;
         let (device, number) = mount::mount(&dir, &options)?;
@@ -99,8 +104,13 @@ impl Mount {
         // From here on, whatever fails, dropping `mount` unmounts.
         let mount = Mount { shared, connection };
 
+        let writeback = mount.connection.options.writeback;
+        let watcher = Watcher { connection: Arc::downgrade(&mount.connection), is_alone: writeback };
         let observer =
-            mount.connection.superblock.observe(Arc::new(Watcher(Arc::downgrade(&mount.connection))));
+            mount.connection.superblock.observe(Arc::new(watcher)).map_err(|_| match writeback {
+                true => MountError::Writeback("the file system has another mount: unmount that first"),
+                false => MountError::Alone,
+            })?;
         // Nobody else sets it.
         let _ = mount.connection.observer.set(observer);
         mount.connection.make_lock_file()?;

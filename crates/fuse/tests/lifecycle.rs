@@ -86,7 +86,7 @@ fn a_panic_in_a_request_is_an_io_error_and_the_mount_goes_on() {
         fn data_changed(&self, _: u64, _: u64, _: u64) {}
     }
     let Some(fixture) = Fixture::new("threads=1") else { return };
-    let observer = fixture.fs.superblock().observe(Arc::new(Fragile));
+    let observer = fixture.fs.superblock().observe(Arc::new(Fragile)).expect("nobody is alone");
     for _ in 0..3 {
         let error = fs::create_dir(fixture.path("boom")).expect_err("the request panics or finds it there");
         assert!(matches!(error.raw_os_error(), Some(5 | 17)), "{error}");
@@ -112,6 +112,32 @@ fn a_client_killed_at_work_leaves_a_sound_tree() {
         fs::remove_dir_all(fixture.path("d")).expect("the mount works");
         fixture.finish();
     }
+}
+
+#[test]
+fn the_kernel_collects_writes_only_where_nobody_else_can_write() {
+    let Some(fixture) = Fixture::new("") else { return };
+    let superblock = fixture.fs.superblock().clone();
+    let dir = fresh_dir();
+    let mount = |superblock: &Arc<Superblock>, writeback, dedicated| {
+        let options = MountOptions { writeback, dedicated, ..MountOptions::default() };
+        Mount::new(superblock.clone(), &dir, options)
+    };
+    let refusal = |superblock, writeback, dedicated| {
+        let line = mount(superblock, writeback, dedicated).err().expect("it is refused").to_string();
+        assert!(!is_mounted(&dir) && !line.contains('\n'), "{line}");
+        line
+    };
+    // This process could write by calls. It does not, from here on.
+    assert!(refusal(&superblock, true, false).contains("`sluice mount`"));
+    assert!(refusal(&superblock, true, true).contains("another mount"));
+    fixture.finish();
+    let alone = mount(&superblock, true, true).expect("nobody else is there");
+    let second = Mount::new(superblock.clone(), &fresh_dir(), MountOptions::default());
+    assert!(second.err().expect("it is refused").to_string().contains("the option writeback"));
+    drop(alone);
+    Fixture::of(&superblock, "").finish();
+    fs::remove_dir(&dir).expect("nothing is mounted there");
 }
 
 #[test]

@@ -162,6 +162,7 @@ pub fn prove(name: &str, operations: usize, failures: &Path, subject: &mut dyn S
         );
     }
     let mut tmpfs = Host::new(&Place::Tmpfs).unwrap_or_else(|error| panic!("{error}"));
+    tmpfs.compare_holes(subject.has_holes());
     let begin = Instant::now();
     match campaign.run(KINDS, &mut tmpfs, subject) {
         Ok(done) => {

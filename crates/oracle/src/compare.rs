@@ -24,6 +24,11 @@ pub trait Subject {
     fn is_mounted(&self) -> bool {
         false
     }
+
+    /// True when its holes and blocks are as they should be, unless something else is said of a file.
+    fn has_holes(&self) -> bool {
+        true
+    }
 }
 
 impl Subject for Host {
@@ -33,6 +38,10 @@ impl Subject for Host {
 
     fn is_mounted(&self) -> bool {
         self.is_directory()
+    }
+
+    fn has_holes(&self) -> bool {
+        Host::has_holes(self)
     }
 }
 

@@ -30,10 +30,11 @@ pub struct Host {
     keeper: Option<thread::JoinHandle<()>>,
     confined: bool,
     directory: bool,
+    holes: bool,
 }
 
 enum KeeperTask {
-    Start(u64, Sender<Result<Vec<ProcessThread>, String>>),
+    Start { number: u64, holes: bool, reply: Sender<Result<Vec<ProcessThread>, String>> },
     Remove(u64, Sender<()>),
 }
 
@@ -78,7 +79,7 @@ impl Host {
             }
         });
         when_ready.recv().map_err(|_| "the keeper thread ended".to_string())??;
-        Ok(Host { tasks, keeper: Some(keeper), confined, directory })
+        Ok(Host { tasks, keeper: Some(keeper), confined, directory, holes: true })
     }
 
     /// True when there is only one process, and paths must not leave the working directory.
@@ -91,6 +92,16 @@ impl Host {
         self.directory
     }
 
+    /// Holes and blocks are compared.
+    pub fn has_holes(&self) -> bool {
+        self.holes
+    }
+
+    /// From now on holes and blocks are compared, or not, as `holes` says.
+    pub fn compare_holes(&mut self, holes: bool) {
+        self.holes = holes;
+    }
+
     /// A fresh directory and fresh processes.
     ///
     /// # Errors
@@ -99,7 +110,7 @@ impl Host {
         let number = unique_number();
         let (reply, answer) = channel();
         let gone = || "the keeper thread ended".to_string();
-        self.tasks.send(KeeperTask::Start(number, reply)).map_err(|_| gone())?;
+        self.tasks.send(KeeperTask::Start { number, holes: self.holes, reply }).map_err(|_| gone())?;
         let processes = answer.recv().map_err(|_| gone())??;
         Ok(HostRun { processes, keeper: self.tasks.clone(), number })
     }
@@ -155,8 +166,8 @@ fn prepare(place: &Place, confined: bool) -> Result<PathBuf, String> {
 fn keep(base: &Path, place: &Place, confined: bool, inbox: &Receiver<KeeperTask>) {
     while let Ok(task) = inbox.recv() {
         match task {
-            KeeperTask::Start(number, reply) => {
-                let _ = reply.send(start(&directory(base, number), confined));
+            KeeperTask::Start { number, holes, reply } => {
+                let _ = reply.send(start(&directory(base, number), confined, holes));
             }
             KeeperTask::Remove(number, reply) => {
                 // What cannot be removed stays until the tmpfs goes.
@@ -196,9 +207,9 @@ fn remove_tree(dir: &Path) -> std::io::Result<()> {
     std::fs::remove_dir(dir)
 }
 
-fn start(root: &Path, confined: bool) -> Result<Vec<ProcessThread>, String> {
+fn start(root: &Path, confined: bool, holes: bool) -> Result<Vec<ProcessThread>, String> {
     std::fs::create_dir(root).map_err(|e| format!("cannot create {}: {e}", root.display()))?;
-    let view = Arc::new(Mutex::new(View::default()));
+    let view = Arc::new(Mutex::new(if holes { View::default() } else { View::without_holes() }));
     let users = process_users(confined);
     users.into_iter().map(|user| spawn_process(user, root, confined, &view)).collect()
 }

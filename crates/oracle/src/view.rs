@@ -148,6 +148,7 @@ pub struct View {
     ranks: HashMap<u64, usize>,
     seen: HashMap<u64, (Timestamp, Timestamp)>,
     holes_free: HashSet<u64>,
+    all_holes_free: bool,
     reserved: HashSet<u64>,
 }
 
@@ -166,6 +167,11 @@ impl View {
         self.holes_free.insert(ino);
     }
 
+    /// The view of a run in which holes and blocks of no file are compared.
+    pub fn without_holes() -> View {
+        View { all_holes_free: true, ..View::default() }
+    }
+
     /// Space of inode `ino` was reserved. When tmpfs is asked to reserve what it has reserved before, it fills
     /// it with zeros and calls it data; that is not for others to follow.
     pub fn reserve(&mut self, ino: u64) {
@@ -176,7 +182,7 @@ impl View {
 
     /// True when the holes of inode `ino` are compared.
     pub fn compares_holes(&self, ino: u64) -> bool {
-        !self.holes_free.contains(&ino)
+        !self.all_holes_free && !self.holes_free.contains(&ino)
     }
 
     /// The view of `stat`.

@@ -64,6 +64,19 @@ impl Inode {
         Ok(written)
     }
 
+    /// As [`write_at`](Self::write_at), for a cache above that collected the writes and keeps the times itself: times
+    /// and set-ID bits stay as they are.
+    ///
+    /// # Errors
+    /// As [`Inode::write_at`].
+    pub fn write_back(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        let written = self.data()?.write(&*self.shared, offset, data)?;
+        if written > 0 {
+            self.notify_data(cred, offset, written as u64);
+        }
+        Ok(written)
+    }
+
     /// Writes `data` at the end of the file, in one step with finding that end. Returns where it went and
     /// how much was written.
     ///

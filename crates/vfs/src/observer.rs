@@ -7,6 +7,11 @@ pub struct ObserverId(pub(crate) u64);
 /// Told of each change to a file system that somebody else made. Called after the change is visible, with
 /// no lock of this crate held, on the thread that made the change.
 pub trait Observer: Send + Sync {
+    /// True when this observer must be the only one, because it writes what it has not handed down yet. Asked once.
+    fn is_alone(&self) -> bool {
+        false
+    }
+
     /// The name `name` in directory `dir` (inode numbers) now means something else, or nothing.
     /// `child` is the inode that had the name before, if any.
     fn entry_changed(&self, dir: u64, name: &[u8], child: Option<u64>);

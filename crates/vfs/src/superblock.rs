@@ -188,12 +188,23 @@ impl Superblock {
     }
 
     /// Tells `observer` of each change from now on.
-    pub fn observe(&self, observer: Arc<dyn Observer>) -> ObserverId {
+    ///
+    /// # Errors
+    /// `EBUSY` when it, or one that observes already, must be [alone](Observer::is_alone).
+    pub fn observe(&self, observer: Arc<dyn Observer>) -> Result<ObserverId, Errno> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let id = ObserverId(NEXT_ID.fetch_add(1, Ordering::Relaxed));
-        self.shared.change_observers(|observers| observers.push((id, observer)));
-        id
+        let mut outcome = Err(Errno::EBUSY);
+        self.shared.change_observers(|observers| {
+            let meets =
+                |(_, other): &(ObserverId, Arc<dyn Observer>)| other.is_alone() || observer.is_alone();
+            if !observers.iter().any(meets) {
+                observers.push((id, observer));
+                outcome = Ok(id);
+            }
+        });
+        outcome
     }
 
     /// Tells the observer `id` nothing more. A call that has begun may still be under way.

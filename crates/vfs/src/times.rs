@@ -107,6 +107,12 @@ impl Inode {
     pub(crate) fn touch_ctime(&self) {
         advance([&self.times.ctime]);
     }
+
+    /// Attributes, names or contents of this inode changed at `time`, says a cache above that keeps the times itself.
+    pub fn set_ctime(&self, time: Timestamp) {
+        // Relaxed: a time publishes nothing.
+        self.times.ctime.store(time.pack(), Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]

@@ -75,6 +75,9 @@ impl Connection {
         if change != SetAttr::default() {
             inode.set_attr(&self.cred(header), &change)?;
         }
+        if self.writes_back() && valid.contains(Fattr::CTIME) {
+            inode.set_ctime(timestamp(arg.ctime, arg.ctimensec));
+        }
         self.getattr(header, reply)
     }
 
@@ -98,7 +101,7 @@ impl Connection {
     fn told_stat(&self, nodeid: u64) -> Result<Stat, Errno> {
         let inode = self.node(nodeid)?;
         self.nodes.mark_told(nodeid);
-        Ok(inode.stat())
+        Ok(self.stat(&inode))
     }
 }
 
@@ -106,10 +109,14 @@ fn set_time(valid: Fattr, given: Fattr, now: Fattr, sec: u64, nsec: u32) -> Opti
     if valid.contains(now) {
         Some(SetTime::Now)
     } else if valid.contains(given) {
-        Some(SetTime::At(Timestamp { sec: sec.cast_signed(), nsec: nsec.min(999_999_999) }))
+        Some(SetTime::At(timestamp(sec, nsec)))
     } else {
         None
     }
+}
+
+fn timestamp(sec: u64, nsec: u32) -> Timestamp {
+    Timestamp { sec: sec.cast_signed(), nsec: nsec.min(999_999_999) }
 }
 
 fn sx_time_of(time: Timestamp) -> abi::SxTime {

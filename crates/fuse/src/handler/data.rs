@@ -46,6 +46,9 @@ impl Connection {
                 });
             }
             size
+        } else if self.writes_back() && arg.write_flags & WRITE_CACHE != 0 {
+            // When the bytes were written the kernel says itself, in SETATTR.
+            inode.write_back(&cred, arg.offset, data)?
         } else {
             inode.write_at(&cred, arg.offset, data)?
         };
@@ -70,6 +73,10 @@ impl Connection {
         arg: &abi::LseekIn,
         reply: &mut Reply,
     ) -> Result<(), Errno> {
+        if self.writes_back() {
+            // What the kernel has not written back yet would be a hole. It takes the whole file for data then.
+            return Err(Errno::ENOSYS);
+        }
         let inode = self.node(header.nodeid)?;
         let offset = match arg.whence {
             _ if arg.offset > FILE_SIZE_MAX => return Err(Errno::ENXIO),

@@ -63,7 +63,7 @@ impl Connection {
         for (at, inode) in found {
             let nodeid = self.nodes.remember(&inode);
             self.nodes.mark_told(nodeid);
-            reply.put_at(at, &entry_of(nodeid, &inode.stat()));
+            reply.put_at(at, &entry_of(nodeid, &self.stat(&inode)));
         }
         refuse_if_nothing_fits(full, reply)
     }

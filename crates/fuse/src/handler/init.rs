@@ -21,8 +21,8 @@ const CONGESTION_THRESHOLD: u16 = 96;
 ///   can replace it;
 /// - `SETXATTR_EXT`: the layout of SETXATTR that says when to clear the set-group-ID bit.
 ///
-/// Not taken: `ATOMIC_O_TRUNC` (together with messageless opens it loses truncations), `WRITEBACK_CACHE`
-/// (which makes the kernel the owner of size and mtime) and `ASYNC_DIO` (the kernel drops cached pages before an
+/// `WRITEBACK_CACHE` makes the kernel the owner of size and times: only on request. Never taken: `ATOMIC_O_TRUNC`, which
+/// loses truncations together with messageless opens, and `ASYNC_DIO` (the kernel drops cached pages before an
 /// asynchronous direct write and not after it: a reader that came between kept the old bytes for ever).
 const WANTED: InitFlags = InitFlags::PARALLEL_DIROPS
     .union(InitFlags::ASYNC_READ)
@@ -50,6 +50,8 @@ pub(crate) struct Negotiated {
     pub(crate) no_open: bool,
     /// The same for directories.
     pub(crate) no_opendir: bool,
+    /// The kernel collects writes, and keeps size, mtime and ctime of regular files.
+    pub(crate) writeback: bool,
 }
 
 impl Connection {
@@ -64,11 +66,14 @@ impl Connection {
         if too_old || !offered.contains(InitFlags::SETXATTR_EXT) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let wanted = if self.serves_locks() { WANTED | LOCKS } else { WANTED };
+        let mut wanted = WANTED;
+        wanted.set(LOCKS, self.serves_locks());
+        wanted.set(InitFlags::WRITEBACK_CACHE, self.options.writeback);
         let flags = wanted & offered;
         let negotiated = Negotiated {
             no_open: flags.contains(InitFlags::NO_OPEN_SUPPORT),
             no_opendir: flags.contains(InitFlags::NO_OPENDIR_SUPPORT),
+            writeback: flags.contains(InitFlags::WRITEBACK_CACHE),
         };
         if self.negotiated.set(negotiated).is_err() {
             return Err(Errno::EIO);

@@ -130,6 +130,6 @@ impl Connection {
     pub(super) fn entry(&self, inode: &InodeRef) -> abi::EntryOut {
         let nodeid = self.nodes.remember(inode);
         self.nodes.mark_told(nodeid);
-        entry_of(nodeid, &inode.stat())
+        entry_of(nodeid, &self.stat(inode))
     }
 }

@@ -29,7 +29,7 @@ use crate::abi::{self, InHeader};
 use crate::connection::Connection;
 use crate::reply::Reply;
 use crate::request::{Operation, Request};
-use sluice_vfs::{Caps, Cred, Errno, Stat, Timestamp};
+use sluice_vfs::{Caps, Cred, Errno, FileType, InodeRef, Stat, Timestamp};
 use zerocopy::FromZeros;
 
 pub(crate) use init::Negotiated;
@@ -112,6 +112,22 @@ impl Connection {
             // ACCESS among them: with default_permissions the kernel checks by itself.
             Operation::Unserved => Err(Errno::ENOSYS),
         })
+    }
+
+    /// True when the kernel collects writes, so that it knows more of a file than we do: its size, its times, its data.
+    fn writes_back(&self) -> bool {
+        self.negotiated.get().is_some_and(|negotiated| negotiated.writeback)
+    }
+
+    /// The attributes of `inode`, as the kernel is told them.
+    fn stat(&self, inode: &InodeRef) -> Stat {
+        let mut stat = inode.stat();
+        // The kernel keeps what it is told here while it collects writes. A file of some size and no blocks is one hole
+        // to programs that copy it.
+        if self.writes_back() && stat.file_type() == FileType::Regular {
+            stat.blocks = stat.blocks.max(1);
+        }
+        stat
     }
 
     /// The caller, whose permissions the kernel has checked.

@@ -1,5 +1,7 @@
 //! The handler against messages that no kernel would send, and against cut-off ones that one would.
 
+mod writeback;
+
 use crate::abi::{self, opcode};
 use crate::connection::Connection;
 use crate::reply::Reply;
@@ -38,13 +40,16 @@ impl Looked {
 }
 
 fn connection(locks: LockMode) -> Looked {
+    connection_with(MountOptions { locks, ..MountOptions::default() })
+}
+
+fn connection_with(options: MountOptions) -> Looked {
     let superblock = Superblock::new(Options { size_limit: Some(4 << 20), ..Options::default() });
     let fs = Fs::with_superblock(superblock.clone());
     fs.create_dir_all("/a/b").expect("the tree is empty");
     fs.write("/a/f", "contents").expect("the name is free");
     fs.symlink("f", "/a/l").expect("the name is free");
     let recorder = Arc::new(Recorder::default());
-    let options = MountOptions { locks, ..MountOptions::default() };
     let connection = Connection::new(superblock, options, 0, recorder.clone(), mpsc::channel().0);
     let init = abi::InitIn {
         major: 7,
