@@ -217,8 +217,8 @@ unmounted or gets SIGTERM.
 
 Options for -o: locks=kernel|sluice (which side serves file locks; kernel), lockfile=NAME (a file in the root, in no listing,
 that shows all locks as /proc/locks does; with locks=sluice), allow_other, noallow_other, ro, noatime, nosuid, nodev,
-noexec, threads=N, max_write=BYTES, fsname=NAME, metrics=ADDRESS:PORT (counts for
-Prometheus, by HTTP); for the file system in memory: size=N, with K, M, G,
+noexec, writeback (the kernel collects writes), threads=N, max_write=BYTES, fsname=NAME, metrics=ADDRESS:PORT (counts
+for Prometheus, by HTTP); for the file system in memory: size=N, with K, M, G,
 T or % of the machine's memory (at most so many bytes of file data; half of the memory; 0: no limit),
 nr_inodes=N (at most so many files; no limit), mode=OCTAL, uid=N, gid=N (of the root directory; 755 and yours),
 nr_locks=N (at most so many file locks, with locks=sluice; 1000000), nr_owner_locks=N (of one process or open file;
