@@ -69,7 +69,7 @@ impl Ways<'_> {
         }
         let other = self.other.path("f");
         eventually(&format!("the other mount sees what {writer} did"), || {
-            byte_of(&File::open(&other).expect("it is there"), AT) == byte && byte_of_direct(&other) == byte
+            byte_of(File::open(&other).expect("it is there"), AT) == byte && byte_of_direct(&other) == byte
         });
     }
 }
