@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! Two threads, each on its CPU, write a word in turn; half of a round is the time that the line takes. CPUs that share a cache
-//! are 20 to 60 ns apart, others several times that: then whatever two tasks share costs so much more. A host that runs virtual
+//! are near, others several times as far (docs/measurements.md, section 24): then whatever two tasks share costs so much more. A host that runs virtual
 //! CPUs may move them meanwhile, and what was measured before is not to be compared with what was measured after.
 
 use sluice_sync::atomic::{AtomicU32, Ordering};

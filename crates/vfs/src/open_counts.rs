@@ -54,7 +54,7 @@ impl OpenCounts {
     fn count(&self, ino: u64, writes: bool, by: i32) {
         self.counts.add(place(ino, writes), by);
         if self.are_leases_used() {
-            // SeqCst(lease): pairs with the fence in sum(). Who does not come here is seen by the barrier in
+            // SeqCst(lease): pairs with the fence in sum(). An open that does not come here is seen by the barrier in
             // use_leases(), which comes before any sum.
             fence(Ordering::SeqCst);
         }
