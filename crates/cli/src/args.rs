@@ -337,7 +337,8 @@ fn lab_help() -> String {
     text.push_str(
         "
 Tables, then what each source said, what is seen, and a verdict; a miss is a result and no error. Figures of the
-simulated machines are labelled so, and the same on every computer. Each experiment takes a minute or two.
+simulated machines are labelled so, and the same on every computer. Most experiments take a minute or two;
+vfs takes up to half an hour and 12 GB of memory.
 
 Examples:
   sluice lab spin

@@ -165,7 +165,7 @@ pub static WORKLOADS: &[Workload] = &[
         pwrite(&s, Place::Same, 1, Blocks::Private)
     }),
     steady("DWAL", "append 4 KiB to a file of one's own", |s| length::task(&s, Change::Append)),
-    passes("DWTL", "cut 4 KiB off a file of one's own", |s| length::task(&s, Change::Truncate)),
+    passes("DWTL", "truncate a file of one's own by 4 KiB", |s| length::task(&s, Change::Truncate)),
     steady("DWSL", "overwrite a block of a file of one's own, then fsync", |s| {
         io(&s, Place::Own, Direction::OverwriteSync, Position::Given, 1, Blocks::Private)
     }),
@@ -201,10 +201,10 @@ pub static WORKLOADS: &[Workload] = &[
     steady("unlink2", "create, close and unlink in a directory of one's own", |s| {
         creat_unlink::task(&s, Place::Own)
     }),
-    steady("lock1", "lock and unlock a byte of a file of one's own with fcntl (there counted as two)", |s| {
+    steady("lock1", "lock and unlock a byte of a file of one's own with fcntl (the original counts two)", |s| {
         file_lock::posix_byte(&s, Place::Own)
     }),
-    steady("lock2", "lock and unlock a byte of one file of all with fcntl (there counted as two)", |s| {
+    steady("lock2", "lock and unlock a byte of one file of all with fcntl (the original counts two)", |s| {
         file_lock::posix_byte(&s, Place::Same)
     }),
     steady("lseek1", "lseek in a file of one's own", |s| descriptor::lseek(&s, Place::Own)),
