@@ -201,9 +201,11 @@ pub static WORKLOADS: &[Workload] = &[
     steady("unlink2", "create, close and unlink in a directory of one's own", |s| {
         creat_unlink::task(&s, Place::Own)
     }),
-    steady("lock1", "lock and unlock a byte of a file of one's own with fcntl (the original counts two)", |s| {
-        file_lock::posix_byte(&s, Place::Own)
-    }),
+    steady(
+        "lock1",
+        "lock and unlock a byte of a file of one's own with fcntl (the original counts two)",
+        |s| file_lock::posix_byte(&s, Place::Own),
+    ),
     steady("lock2", "lock and unlock a byte of one file of all with fcntl (the original counts two)", |s| {
         file_lock::posix_byte(&s, Place::Same)
     }),
