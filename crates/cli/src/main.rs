@@ -18,13 +18,14 @@ use args::{Child, Command};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use output::Output;
-use sluice_fuse::MountError;
+use sluice_fuse::{Ended, MountError};
 use sluice_lab::failure::{Failure, Result};
 use sluice_lab::interrupt::Interrupt;
+use sluice_lab::mount_files::MountFile;
 use sluice_lab::{demo, footprint, mount_files, mounted, run_in_mount, timed_run};
 use std::ffi::OsStr;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// On simulated machines no two objects share a line by chance; everywhere else this is the system's allocator.
@@ -99,10 +100,18 @@ fn perform(command: Command) -> Result<u8> {
         }
         Command::Mount(mount) => serve::mount(mount)?,
         Command::Umount { lazy, dir } => {
-            sluice_fuse::unmount_at(&dir, lazy).map_err(|error| match &error {
-                MountError::Busy(dir) => Failure::Failed(format!("{error}{}", first_user(dir))),
+            let ended = sluice_fuse::unmount_at(&dir, lazy).map_err(|error| match &error {
+                MountError::Busy(dir) => {
+                    Failure::Failed(format!("{error}{}", first_user(mount_files::of_programs(dir))))
+                }
                 _ => Failure::Failed(error.to_string()),
             })?;
+            if ended == Ended::Detached {
+                complain(
+                    &format!("{}: its server had ended while it was in use; detached", dir.display()),
+                    0,
+                );
+            }
         }
         Command::Run { ram: _, store, options, command } => {
             refuse_store(store)?;
@@ -131,10 +140,9 @@ fn perform(command: Command) -> Result<u8> {
     Ok(0)
 }
 
-/// One of the processes that use the mount on `dir`, as the rest of a message; nothing if none may be looked at.
-fn first_user(dir: &Path) -> String {
-    let files = mount_files::of_programs(dir).unwrap_or_default();
-    files.first().map_or_else(String::new, |file| format!("; {}", file.in_words()))
+/// One of the processes that use a mount, as the rest of a message; nothing if none may be looked at.
+fn first_user(files: Result<Vec<MountFile>>) -> String {
+    files.unwrap_or_default().first().map_or_else(String::new, |file| format!("; {}", file.in_words()))
 }
 
 fn perform_as_child(child: Child) -> Result<()> {

@@ -8,11 +8,11 @@
 use crate::args::Mount as MountArgs;
 use crate::ram_options;
 use crate::watch::{serve_metrics, take_metrics};
-use crate::{announce, refuse_store, this_program};
+use crate::{announce, first_user, refuse_store, this_program};
 use rustix::fs::{CWD, Mode, OFlags};
 use sluice_fuse::{Ended, Mount, StopSignals};
 use sluice_lab::failure::{Context, Failure, Result};
-use sluice_lab::mounted;
+use sluice_lab::{mount_files, mounted};
 use sluice_sync::thread;
 use sluice_vfs::Superblock;
 use std::io::Read;
@@ -64,6 +64,8 @@ fn serve(dir: &Path, list: &str, attached: bool, detach: bool) -> Result<()> {
     let signals = StopSignals::catch()?;
     let mount =
         Mount::new(Superblock::new(ram), dir, options).map_err(|error| Failure::Failed(error.to_string()))?;
+    let (major, minor) = mount.device();
+    let device = rustix::fs::makedev(major, minor);
     if let Some(address) = metrics {
         serve_metrics(address, mount.device())?;
     }
@@ -83,7 +85,11 @@ fn serve(dir: &Path, list: &str, attached: bool, detach: bool) -> Result<()> {
     }
     match mount.run_until_signal(signals)? {
         Ended::Unmounted => Ok(()),
-        Ended::Detached => Err(Failure::Failed(format!("{}: ended while files were in use", dir.display()))),
+        Ended::Detached => Err(Failure::Failed(format!(
+            "{} was in use and was detached: what is open there is lost{}",
+            dir.display(),
+            first_user(mount_files::of_programs_on(device))
+        ))),
     }
 }
 

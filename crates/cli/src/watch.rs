@@ -22,6 +22,7 @@ const HEAD_MAX: u64 = 8192;
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 pub(crate) fn locks(dir: &Path, table: bool, json: bool, hot: bool) -> Result<()> {
+    say_if_elsewhere(dir);
     let place = || dir.display().to_string();
     if hot {
         let answer = control::hot_locks(dir).context(place)?;
@@ -41,6 +42,7 @@ pub(crate) fn locks(dir: &Path, table: bool, json: bool, hot: bool) -> Result<()
 }
 
 pub(crate) fn stat(dir: &Path, json: bool, files: bool) -> Result<()> {
+    say_if_elsewhere(dir);
     let answer = ask(dir)?;
     if files {
         let mut files = mount_files::of_programs(dir)?;
@@ -56,6 +58,7 @@ pub(crate) fn stat(dir: &Path, json: bool, files: bool) -> Result<()> {
 }
 
 pub(crate) fn top(dir: &Path) -> Result<()> {
+    say_if_elsewhere(dir);
     let interrupt = Interrupt::on_signals()?;
     let mut output = Output::stopping(&interrupt);
     let (mut before, mut then) = (MountStat::parse(&ask(dir)?)?, Instant::now());
@@ -69,9 +72,23 @@ pub(crate) fn top(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// One line on standard error if the numbers of processes that will be told are not those of this process's namespace.
+fn say_if_elsewhere(dir: &Path) {
+    // A server that does not answer is told of by what is asked next.
+    if control::is_elsewhere(dir).unwrap_or(false) {
+        let text = "the server is in another pid namespace: the process numbers it tells are those there";
+        eprintln!("sluice: {}: {text}", dir.display());
+    }
+}
+
 fn ask(dir: &Path) -> Result<Vec<u8>> {
     let answer = control::stat(dir).context(|| dir.display().to_string())?;
-    answer.ok_or_else(|| Failure::Failed(format!("{}: no server of sluicefs has it mounted", dir.display())))
+    answer.ok_or_else(|| {
+        Failure::Failed(format!(
+            "{}: no server of sluicefs has it mounted in this network namespace",
+            dir.display()
+        ))
+    })
 }
 
 /// The address in an option `metrics=ADDRESS`, if the list has one, and the list without it.

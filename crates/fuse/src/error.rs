@@ -1,7 +1,13 @@
 //! MountError: why mounting or unmounting failed, each with its cure in the same line.
 
+use rustix::io::Errno;
 use std::path::PathBuf;
 use std::{error, fmt, io};
+
+/// Whether `error` is what the files of a *dead* mount answer: its server has ended, or its connection was aborted.
+pub fn is_dead(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOTCONN | Errno::CONNABORTED))
+}
 
 /// Why a mount could not be made or undone. `Display` gives one line that says what to do.
 #[derive(Debug)]
@@ -31,6 +37,8 @@ pub enum MountError {
     Busy(PathBuf),
     /// Another file system is mounted on top.
     Covered(PathBuf),
+    /// It is unmounted here, and mounted still in another mount namespace.
+    Elsewhere(PathBuf),
     /// The lock file cannot be made, and why.
     LockFile(String),
     /// The kernel may not collect writes here, and why.
@@ -71,7 +79,7 @@ impl fmt::Display for MountError {
             }
             MountError::Dead(dir) => {
                 let dir = dir.display();
-                write!(f, "{dir} is a mount whose server ended: remove it with `fusermount3 -u {dir}` (as root: `umount -l {dir}`)")
+                write!(f, "{dir} is a mount whose server has ended: remove it with `sluice umount {dir}`")
             }
             MountError::NotMounted(dir) => {
                 write!(f, "{}: no sluicefs is mounted there: give the directory that was given to mount", dir.display())
@@ -86,6 +94,9 @@ impl fmt::Display for MountError {
             }
             MountError::Covered(dir) => {
                 write!(f, "another file system is mounted on top of {0}: unmount that first", dir.display())
+            }
+            MountError::Elsewhere(dir) => {
+                write!(f, "{} is mounted in another mount namespace too: unmount it there, or lazily", dir.display())
             }
             MountError::LockFile(why) => write!(f, "mount option lockfile: {why}"),
             MountError::Writeback(why) => write!(f, "mount option writeback: {why}"),

@@ -46,7 +46,7 @@ mod transport;
 pub mod control;
 
 pub use abi::opcode;
-pub use error::MountError;
+pub use error::{MountError, is_dead};
 pub use mount::unmount_at;
 pub use options::{LockMode, MountOptions, OptionError};
 pub use session::{Ended, Mount, StopSignals};

@@ -4,7 +4,7 @@
 //! back over a Unix socket, whose number it finds in the environment variable `_FUSE_COMMFD`. The socket is
 //! given to it as standard input, so that no descriptor needs to leak into other children.
 
-use crate::{MountError, MountOptions, mountinfo};
+use crate::{Ended, MountError, MountOptions, is_dead, mountinfo};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -24,12 +24,16 @@ const SUBTYPE: &str = "sluicefs";
 
 /// The absolute path of `dir`, if one may mount on it.
 pub(crate) fn mountpoint(dir: &Path) -> Result<PathBuf, MountError> {
-    let unreachable = |error: io::Error| match Errno::from_io_error(&error) {
-        Some(Errno::NOTCONN) => MountError::Dead(dir.into()),
-        _ => MountError::Unreachable(dir.into(), error),
+    let unreachable = |error: io::Error| {
+        if is_dead(&error) {
+            MountError::Dead(dir.into())
+        } else {
+            MountError::Unreachable(dir.into(), error)
+        }
     };
     let path = dir.canonicalize().map_err(unreachable)?;
     let metadata = path.metadata().map_err(unreachable)?;
+    reach(&path).map_err(unreachable)?;
     if metadata.is_dir() { Ok(path) } else { Err(MountError::NotADirectory(path)) }
 }
 
@@ -48,16 +52,28 @@ pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<(OwnedFd, (u32
     }
 }
 
+/// Asks the file system that holds `path`, which must answer by itself: names and attributes the kernel may have in its
+/// cache also when the mount is dead.
+pub(crate) fn reach(path: &Path) -> io::Result<()> {
+    Ok(rustix::fs::statfs(path).map(drop)?)
+}
+
 /// Unmounts the sluicefs that is mounted at `dir`, whichever process serves it, also when that has died.
-/// `lazy`: even if it is in use.
+/// `lazy`: even if it is in use. A dead mount is unmounted in any case, and says so if it was in use: nobody who uses it
+/// can finish anything there.
 ///
 /// # Errors
 /// [`MountError::NotMounted`], [`MountError::Busy`], or as the operating system says.
-pub fn unmount_at(dir: &Path, lazy: bool) -> Result<(), MountError> {
+pub fn unmount_at(dir: &Path, lazy: bool) -> Result<Ended, MountError> {
     let dir = absolute(dir).map_err(|error| MountError::Unreachable(dir.into(), error))?;
     let mounts = mountinfo::read().map_err(|error| MountError::System("read the table of mounts", error))?;
     match mounts.iter().rev().find(|entry| entry.mountpoint == dir) {
-        Some(entry) if entry.kind == format!("fuse.{SUBTYPE}") => unmount(&dir, entry.device, lazy),
+        Some(entry) if entry.kind == format!("fuse.{SUBTYPE}") => match unmount(&dir, entry.device, lazy) {
+            Err(MountError::Busy(_)) if reach(&dir).is_err_and(|error| is_dead(&error)) => {
+                unmount(&dir, entry.device, true).map(|()| Ended::Detached)
+            }
+            outcome => outcome.map(|()| Ended::Unmounted),
+        },
         _ => Err(MountError::NotMounted(dir)),
     }
 }
@@ -66,12 +82,19 @@ pub fn unmount_at(dir: &Path, lazy: bool) -> Result<(), MountError> {
 /// that fails: the root of a mount whose server died answers nothing.
 fn absolute(dir: &Path) -> io::Result<PathBuf> {
     dir.canonicalize().or_else(|error| match (dir.parent(), dir.file_name()) {
-        (Some(parent), Some(name)) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {
+        (Some(parent), Some(name)) if is_dead(&error) => {
             let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
             Ok(parent.canonicalize()?.join(name))
         }
         _ => Err(error),
     })
+}
+
+/// Unmounts `device` wherever it is mounted in this mount namespace, such as by `mount --bind`.
+pub(crate) fn unmount_everywhere(device: (u32, u32), lazy: bool) -> Result<(), MountError> {
+    let mounts = mountinfo::read().map_err(|error| MountError::System("read the table of mounts", error))?;
+    let places = mounts.iter().rev().filter(|entry| entry.device == device);
+    places.map(|entry| &entry.mountpoint).try_for_each(|place| unmount(place, device, lazy))
 }
 
 /// Unmounts `dir` if what is mounted there is `device`; `lazy`: even if it is in use.

@@ -36,6 +36,8 @@ struct Shared {
     dir: PathBuf,
     /// Its device number. *immutable*
     device: (u32, u32),
+    /// *immutable*
+    transport: Arc<DevFuse>,
     progress: Mutex<Progress>,
     /// `progress` changed.
     changed: Condvar,
@@ -50,12 +52,12 @@ struct Progress {
     detached: bool,
 }
 
-/// Why [`Mount::run_until_signal`] returned.
+/// How a mount ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// Unmounted: by somebody else, or by a signal.
+    /// Nobody used it.
     Unmounted,
-    /// A signal came while files were in use: they are cut off when the process ends.
+    /// Files were in use, and it was taken out of the tree all the same. They are cut off when its server ends.
     Detached,
 }
 
@@ -97,6 +99,7 @@ impl Mount {
         let shared = Arc::new(Shared {
             dir,
             device: number,
+            transport: device.clone(),
             progress,
             changed: Condvar::new(),
             control: Mutex::with_class(&CONTROL, None),
@@ -152,10 +155,12 @@ impl Mount {
         self.connection.parked.len()
     }
 
-    /// Unmounts, and returns when the last request is answered. Nothing happens if it is unmounted already.
+    /// Unmounts, also where it was mounted a second time (`mount --bind`), and returns when the last request is answered.
+    /// Nothing happens if it is unmounted already.
     ///
     /// # Errors
-    /// [`MountError::Busy`] while files are in use: the mount stays.
+    /// [`MountError::Busy`] while files are in use: the mount stays. [`MountError::Elsewhere`] while another mount namespace
+    /// has it.
     pub fn unmount(&self) -> Result<(), MountError> {
         self.shared.unmount()
     }
@@ -239,14 +244,17 @@ impl Drop for Mount {
 
 impl Shared {
     fn unmount(&self) -> Result<(), MountError> {
-        mount::unmount(&self.dir, self.device, false)?;
+        mount::unmount_everywhere(self.device, false)?;
+        if !self.progress.lock().detached && self.transport.is_connected() {
+            return Err(MountError::Elsewhere(self.dir.clone()));
+        }
         // Unmounted lazily before, it may still be in use: then there is nothing to wait for.
         self.wait(|progress| progress.workers == 0 || progress.detached);
         Ok(())
     }
 
     fn unmount_lazily(&self) -> Result<(), MountError> {
-        mount::unmount(&self.dir, self.device, true)?;
+        mount::unmount_everywhere(self.device, true)?;
         self.progress.lock().detached = true;
         self.changed.notify_all();
         Ok(())

@@ -17,6 +17,9 @@ pub enum Failure {
     Interrupted,
 }
 
+/// What every use of a mount says whose server has ended.
+const DEAD_MOUNT: &str = "the server of this mount has ended: remove the mount with `sluice umount`";
+
 /// What the lab's functions return.
 pub type Result<T> = std::result::Result<T, Failure>;
 
@@ -58,7 +61,7 @@ impl From<Errno> for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
-        Failure::Failed(error.to_string())
+        Failure::Failed(if sluice_fuse::is_dead(&error) { DEAD_MOUNT.into() } else { error.to_string() })
     }
 }
 

@@ -43,7 +43,14 @@ pub struct MountFile {
 /// # Errors
 /// When `dir` or `/proc` cannot be read.
 pub fn of_programs(dir: &Path) -> Result<Vec<MountFile>> {
-    let device = dir.metadata().context(|| dir.display().to_string())?.dev();
+    of_programs_on(dir.metadata().context(|| dir.display().to_string())?.dev())
+}
+
+/// As [`of_programs`], of the mount whose files have this device number; it may be out of the tree already.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn of_programs_on(device: u64) -> Result<Vec<MountFile>> {
     let mut files = Vec::new();
     for process in read_dir("/proc").context(|| "/proc")?.flatten() {
         if let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) {

@@ -71,6 +71,8 @@ impl Mounted {
         if status.success() {
             return Ok(());
         }
+        // Nothing is there any more unless it was killed.
+        let _ = sluice_fuse::unmount_at(&self.point, true);
         Err(Failure::Failed(
             last_words(&mut self.child).unwrap_or_else(|| format!("the mount's server: {status}")),
         ))

@@ -6,6 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -14,7 +15,9 @@ use std::process::{Command, ExitStatus};
 pub const MOUNT_VARIABLE: &str = "SLUICE_MOUNT";
 
 /// Mounts, runs `command` in the mount, unmounts, and gives the exit status that a shell would give: that of the
-/// command, 128 + the number of the signal that ended it, 127 when there is no such command.
+/// command, 128 + the number of the signal that ended it, 127 when there is no such command, 126 when it may not be
+/// executed. What goes wrong once it has ended is said on standard error and does not change that. Processes that it left
+/// behind in the mount lose their files.
 ///
 /// SIGTERM and SIGHUP are passed on to the command. SIGINT is not: a terminal sends it to both already, and it is
 /// the command that decides what it means.
@@ -36,11 +39,15 @@ pub fn run_in_mount(program: &Path, options: &[&OsStr], command: &[OsString]) ->
         .spawn();
     let mut child = match started {
         Ok(child) => child,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("sluice: {}: no such command", name.display());
-            return Ok(127);
+        Err(error) => {
+            let (status, why) = match error.kind() {
+                ErrorKind::NotFound => (127, "no such command".to_owned()),
+                ErrorKind::PermissionDenied => (126, error.to_string()),
+                _ => return Err(error).context(|| name.display().to_string()),
+            };
+            eprintln!("sluice: {}: {why}", name.display());
+            return Ok(status);
         }
-        Err(error) => return Err(error).context(|| name.display().to_string()),
     };
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let handle = signals.handle();
@@ -62,7 +69,9 @@ pub fn run_in_mount(program: &Path, options: &[&OsStr], command: &[OsString]) ->
         handle.close();
         status
     })?;
-    mount.unmount()?;
+    if let Err(failure) = mount.unmount() {
+        eprintln!("sluice: {failure}");
+    }
     Ok(as_a_shell_says(status))
 }
 

@@ -94,6 +94,52 @@ pub fn can_mount(test: &str) -> bool {
     false
 }
 
+/// Says loudly, past the test harness, that `test` is skipped, and why.
+pub fn skipped(test: &str, why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {why}");
+}
+
+/// A directory on which something of ours is mounted, or will be. Unmounted when dropped, however the test ends.
+pub struct Served(pub PathBuf);
+
+impl Served {
+    /// Mounts on `dir` with `options`.
+    pub fn on(dir: &Path, options: &str) -> Served {
+        let served = Served(dir.to_owned());
+        sluice(["mount".as_ref(), "-o".as_ref(), options.as_ref(), dir.as_os_str()]).well();
+        served
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if is_mounted(&self.0) {
+            sluice(["umount".as_ref(), "--lazy".as_ref(), self.0.as_os_str()]);
+        }
+    }
+}
+
+/// The process that serves the mount on `dir`: its command line ends with that.
+pub fn server_of(dir: &Path) -> u32 {
+    let processes = std::fs::read_dir("/proc").expect("/proc is there").flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let serves = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
+        words.contains(&b"--foreground".as_slice()) && words.contains(&dir.as_os_str().as_encoded_bytes())
+    };
+    pids.into_iter().find(serves).expect("a server serves it")
+}
+
+/// Waits until `done`, and fails after a time that no machine needs.
+pub fn until(what: &str, done: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !done() {
+        assert!(began.elapsed().as_secs() < 60, "in vain: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
 /// True when something is mounted on `dir`.
 pub fn is_mounted(dir: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the table of mounts");

@@ -1,6 +1,7 @@
 //! The asking side.
 
-use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, is_trusted};
+use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, is_trusted, pid_namespace};
+use crate::mount::reach;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -28,7 +29,7 @@ pub fn hot_locks(dir: &Path) -> io::Result<Option<Vec<u8>>> {
 }
 
 fn ask_about_locks(dir: &Path, question: &str) -> io::Result<Option<Vec<u8>>> {
-    match ask(device_of(dir)?, question)? {
+    match ask_at(dir, question)? {
         Some(answer) if answer == LOCKS_IN_KERNEL.as_bytes() => Ok(None),
         Some(answer) => unwrap(answer).map(Some),
         None => Ok(None),
@@ -64,7 +65,17 @@ pub fn all_locks(dir: &Path) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`locks`].
 pub fn stat(dir: &Path) -> io::Result<Option<Vec<u8>>> {
-    stat_of_device(device_of(dir)?)
+    ask_at(dir, "stat\n")?.map(unwrap).transpose()
+}
+
+/// Whether the server of the mount that holds `dir` is in another pid namespace than this process. The process numbers that
+/// it tells are those there then.
+///
+/// # Errors
+/// As [`locks`].
+pub fn is_elsewhere(dir: &Path) -> io::Result<bool> {
+    let answer = ask_at(dir, "namespace\n")?.map(unwrap).transpose()?;
+    Ok(answer.is_some_and(|theirs| theirs != pid_namespace().into_bytes()))
 }
 
 /// The files of the sluicefs mount that holds `dir` which the server's own process has open as a library: a line for each
@@ -74,7 +85,7 @@ pub fn stat(dir: &Path) -> io::Result<Option<Vec<u8>>> {
 /// # Errors
 /// As [`locks`].
 pub fn library_files(dir: &Path) -> io::Result<Option<Vec<u8>>> {
-    ask(device_of(dir)?, "files\n")?.map(unwrap).transpose()
+    ask_at(dir, "files\n")?.map(unwrap).transpose()
 }
 
 /// As [`stat`], for the mount with this device number; its files are not touched, so that a server may ask itself.
@@ -83,6 +94,15 @@ pub fn library_files(dir: &Path) -> io::Result<Option<Vec<u8>>> {
 /// When the server does not answer.
 pub fn stat_of_device(device: (u32, u32)) -> io::Result<Option<Vec<u8>>> {
     ask(device, "stat\n")?.map(unwrap).transpose()
+}
+
+/// As [`ask`], of the mount that holds `dir`. A dead mount is an error.
+fn ask_at(dir: &Path, question: &str) -> io::Result<Option<Vec<u8>>> {
+    let answer = ask(device_of(dir)?, question)?;
+    if answer.is_none() {
+        reach(dir)?;
+    }
+    Ok(answer)
 }
 
 /// The whole answer of the server of the mount `device`. `None` if nobody listens.

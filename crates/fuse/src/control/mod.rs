@@ -5,8 +5,8 @@
 //! from any path inside the mount. One question per connection:
 //! ```text
 //!   client                        server
-//!   "locks\n", "hot\n",
-//!   "stat\n" or "files\n"   ──>
+//!   "locks\n", "hot\n", "stat\n",
+//!   "files\n" or "namespace\n" ──>
 //!                           <──   "ok\n" and the answer, or one line that says why not; end of stream
 //! ```
 //! Anybody can bind or connect to an abstract name, so both sides look at the other's credentials: the server
@@ -15,10 +15,12 @@
 mod client;
 mod server;
 
-pub use client::{all_locks, hot_locks, kernel_locks, library_files, locks, stat, stat_of_device};
+pub use client::{
+    all_locks, hot_locks, is_elsewhere, kernel_locks, library_files, locks, stat, stat_of_device,
+};
 pub(crate) use server::Server;
 
-use rustix::net::sockopt;
+use nix::sys::socket::{getsockopt, sockopt};
 use sluice_sync::time::Duration;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -36,8 +38,16 @@ fn address(device: (u32, u32)) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("sluicefs/{}:{}", device.0, device.1))
 }
 
+/// The pid namespace of this process, as the kernel names it.
+fn pid_namespace() -> String {
+    // Without /proc nothing can be said, here or by the other side.
+    std::fs::read_link("/proc/self/ns/pid").map_or_else(|_| String::new(), |link| link.display().to_string())
+}
+
 /// True if the process at the other end is root's or this user's.
 fn is_trusted(stream: &UnixStream) -> io::Result<bool> {
-    let peer = sockopt::socket_peercred(stream)?;
-    Ok(peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+    // Not rustix's: it takes the process number for one that is never 0, as that of a process in a namespace that this
+    // one does not see is.
+    let uid = getsockopt(stream, sockopt::PeerCredentials)?.uid();
+    Ok(uid == 0 || uid == rustix::process::geteuid().as_raw())
 }

@@ -1,6 +1,6 @@
 //! The answering side.
 
-use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, is_trusted};
+use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, is_trusted, pid_namespace};
 use crate::connection::Connection;
 use crate::lock_class::SERVING;
 use sluice_locks::FileStatistics;
@@ -142,7 +142,8 @@ fn answer(mut stream: UnixStream, connection: &Weak<Connection>) -> io::Result<(
         b"locks" | b"hot" => LOCKS_IN_KERNEL.into(),
         b"stat" => format!("{OK}{}\n", stat(&connection)),
         b"files" => format!("{OK}{}", files(&connection.superblock)),
-        _ => "unknown question: ask locks, hot, stat or files\n".into(),
+        b"namespace" => format!("{OK}{}", pid_namespace()),
+        _ => "unknown question: ask locks, hot, stat, files or namespace\n".into(),
     };
     stream.write_all(text.as_bytes())
 }

@@ -3,6 +3,7 @@
 //! All worker threads read the same descriptor; the kernel hands each request to one of them.
 
 use super::Channel;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -34,6 +35,14 @@ impl DevFuse {
                 Err(errno) => Err(errno.into()),
             };
         }
+    }
+
+    /// Whether there is a mount still, here or in another mount namespace.
+    pub(crate) fn is_connected(&self) -> bool {
+        let mut device = [PollFd::new(&self.0, PollFlags::empty())];
+        // Without a wait it cannot fail.
+        let _ = poll(&mut device, Some(&Timespec::default()));
+        !device[0].revents().contains(PollFlags::ERR)
     }
 }
 

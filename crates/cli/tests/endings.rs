@@ -1,0 +1,216 @@
+//! How mounts end when something is wrong: processes that stay, servers that die, other namespaces.
+
+mod harness;
+
+use harness::{Ran, SLUICE, Scratch, Served, can_mount, is_mounted, server_of, sluice, until};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A process that sleeps in a directory. Killed when dropped.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn in_dir(dir: &Path) -> Sleeper {
+        Sleeper(Command::new("sleep").arg("600").current_dir(dir).spawn().expect("sleep starts"))
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn kill(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill runs").success());
+}
+
+/// True when the files of `dir` cannot be reached any more.
+fn is_dead(dir: &Path) -> bool {
+    std::fs::write(dir.join("probe"), "").is_err_and(|error| matches!(error.raw_os_error(), Some(103 | 107)))
+}
+
+/// Mounts on `dir`, kills the server, and waits until the mount is dead.
+fn dead_mount(dir: &Path) -> Served {
+    let served = Served::on(dir, "");
+    kill("-KILL", server_of(dir));
+    until("the mount is dead", || is_dead(dir));
+    served
+}
+
+#[test]
+fn run_gives_the_status_of_its_command_though_a_process_stays_in_the_mount() {
+    if !can_mount("run_gives_the_status_of_its_command_though_a_process_stays_in_the_mount") {
+        return;
+    }
+    for (end, status) in [("exit 7", 7), ("exit 0", 0), ("kill -TERM $$", 143)] {
+        let script = format!("sleep 600 >/dev/null 2>&1 & echo $! $PWD; {end}");
+        let ran = sluice(["run", "--", "sh", "-c", &script]);
+        let (pid, place) = ran.stdout.trim_end().split_once(' ').expect("two words");
+        kill("-KILL", pid.parse().unwrap());
+        assert_eq!(ran.status, Some(status), "{}", ran.stderr);
+        let said = format!("sleep (process {pid}) works in ");
+        assert!(ran.stderr.lines().count() == 1 && ran.stderr.starts_with("sluice: "), "{}", ran.stderr);
+        assert!(ran.stderr.contains("detached") && ran.stderr.contains(&said), "{}", ran.stderr);
+        assert!(!Path::new(place).exists(), "{place} is still there");
+    }
+}
+
+#[test]
+fn run_gives_the_status_of_its_command_though_the_server_was_killed() {
+    if !can_mount("run_gives_the_status_of_its_command_though_the_server_was_killed") {
+        return;
+    }
+    let mut run = Command::new(SLUICE)
+        .args(["run", "--", "sh", "-c", "pwd; read line; exit 7"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("sluice starts");
+    let mut place = String::new();
+    BufReader::new(run.stdout.take().unwrap()).read_line(&mut place).unwrap();
+    let place = PathBuf::from(place.trim_end());
+    kill("-KILL", server_of(&place));
+    until("the mount is dead", || is_dead(&place));
+    drop(run.stdin.take());
+    let ran = Ran::from(run.wait_with_output().unwrap());
+    assert_eq!(ran.status, Some(7), "{}", ran.stderr);
+    assert!(ran.stderr.contains("SIGKILL"), "{}", ran.stderr);
+    assert!(!is_mounted(&place) && !place.exists());
+}
+
+#[test]
+fn a_command_that_may_not_be_executed_gives_what_a_shell_gives() {
+    if !can_mount("a_command_that_may_not_be_executed_gives_what_a_shell_gives") {
+        return;
+    }
+    assert!(sluice(["run", "--", "/"]).complaint(126).contains("ermission denied"));
+}
+
+#[test]
+fn every_command_says_that_a_mount_is_dead_and_umount_removes_it_though_it_is_in_use() {
+    if !can_mount("every_command_says_that_a_mount_is_dead_and_umount_removes_it_though_it_is_in_use") {
+        return;
+    }
+    for mode in ["locks=kernel", "locks=sluice"] {
+        let scratch = Scratch::new();
+        let dir = scratch.dir("m");
+        let text = dir.to_str().unwrap();
+        let _served = Served::on(&dir, mode);
+        let open = std::fs::File::create(dir.join("file")).unwrap();
+        let sleeper = Sleeper::in_dir(&dir);
+        kill("-KILL", server_of(&dir));
+        until("the mount is dead", || is_dead(&dir));
+        for command in ["stat", "locks", "top"] {
+            let line = sluice([command, text]).complaint(1);
+            assert!(
+                line.contains("has ended") && line.contains("sluice umount"),
+                "{mode}, {command}: {line}"
+            );
+        }
+        let line = sluice(["mount", text]).complaint(1);
+        assert!(line.contains(&format!("`sluice umount {text}`")), "{mode}: {line}");
+        let line = sluice(["umount", text]).complaint(0);
+        assert!(line.contains("had ended") && line.contains("detached"), "{mode}: {line}");
+        assert!(!is_mounted(&dir), "{mode}");
+        drop((open, sleeper));
+        sluice(["mount", text]).well();
+        sluice(["umount", text]).well();
+    }
+}
+
+#[test]
+fn a_dead_mount_that_nobody_uses_is_unmounted_without_a_word() {
+    if !can_mount("a_dead_mount_that_nobody_uses_is_unmounted_without_a_word") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.dir("m");
+    let _served = dead_mount(&dir);
+    assert_eq!(sluice(["umount", dir.to_str().unwrap()]).well(), "");
+    assert!(!is_mounted(&dir));
+}
+
+/// Whether this process may make namespaces; says that `test` is skipped if not.
+fn can_unshare(test: &str) -> bool {
+    let made =
+        Command::new("unshare").args(["--mount", "--pid", "--fork", "true"]).stderr(Stdio::null()).status();
+    let can = made.is_ok_and(|status| status.success());
+    if !can {
+        harness::skipped(test, "needs root and unshare");
+    }
+    can
+}
+
+#[test]
+fn a_second_place_keeps_the_file_system_and_sigterm_takes_both_away() {
+    let test = "a_second_place_keeps_the_file_system_and_sigterm_takes_both_away";
+    if !can_mount(test) || !can_unshare(test) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (dir, second) = (scratch.dir("m"), scratch.dir("second"));
+    let _served = [Served::on(&dir, ""), Served(second.clone())];
+    let bind = |from: &Path, to: &Path| {
+        assert!(Command::new("mount").arg("--bind").args([from, to]).status().unwrap().success());
+    };
+    bind(&dir, &second);
+    std::fs::write(dir.join("file"), "contents").unwrap();
+    let server = server_of(&dir);
+    sluice(["umount", dir.to_str().unwrap()]).well();
+    assert_eq!(std::fs::read_to_string(second.join("file")).unwrap(), "contents");
+    bind(&second, &dir);
+    kill("-TERM", server);
+    until("both are unmounted", || !is_mounted(&dir) && !is_mounted(&second));
+    until("the server has ended", || !Path::new(&format!("/proc/{server}")).exists());
+}
+
+#[test]
+fn a_server_ends_though_another_mount_namespace_has_its_mount() {
+    let test = "a_server_ends_though_another_mount_namespace_has_its_mount";
+    if !can_mount(test) || !can_unshare(test) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.dir("m");
+    let _served = Served::on(&dir, "");
+    let server = server_of(&dir);
+    let script = ["--mount", "sh", "-c", "echo there; exec sleep 600"];
+    let mut elsewhere =
+        Sleeper(Command::new("unshare").args(script).stdout(Stdio::piped()).spawn().expect("unshare starts"));
+    let mut line = String::new();
+    BufReader::new(elsewhere.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    kill("-TERM", server);
+    until("the server has ended", || !Path::new(&format!("/proc/{server}")).exists());
+    assert!(!is_mounted(&dir));
+}
+
+#[test]
+fn a_server_in_another_pid_namespace_is_told_of() {
+    let test = "a_server_in_another_pid_namespace_is_told_of";
+    if !can_mount(test) || !can_unshare(test) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.dir("m");
+    let _served = Served(dir.clone());
+    let text = dir.to_str().unwrap();
+    let serve = ["--pid", "--fork", "--kill-child", SLUICE, "mount", "--foreground", text];
+    let _server = Sleeper(Command::new("unshare").args(serve).spawn().expect("unshare starts"));
+    until("it is mounted", || is_mounted(&dir));
+    for command in ["stat", "locks"] {
+        until("the server answers", || sluice(["stat", text]).status == Some(0));
+        let ran = sluice([command, text]);
+        assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+        assert!(
+            ran.stderr.lines().count() == 1 && ran.stderr.contains("another pid namespace"),
+            "{}",
+            ran.stderr
+        );
+    }
+    sluice(["umount", text]).well();
+}
