@@ -327,7 +327,7 @@ fn a_dead_server_is_explained() {
     server.child.wait().expect("it is a child");
     let error = Mount::new(Superblock::new(Options::default()), &server.dir, MountOptions::default());
     let line = error.err().expect("the dead mount is still there").to_string();
-    assert!(line.contains("fusermount3 -u"), "{line}");
+    assert!(line.contains("sluice umount"), "{line}");
 }
 
 #[test]
