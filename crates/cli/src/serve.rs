@@ -8,11 +8,12 @@
 use crate::args::Mount as MountArgs;
 use crate::ram_options;
 use crate::watch::{serve_metrics, take_metrics};
-use crate::{announce, first_user, refuse_store, this_program};
+use crate::{announce, refuse_store, this_program};
 use rustix::fs::{CWD, Mode, OFlags};
 use sluice_fuse::{Ended, Mount, StopSignals};
 use sluice_lab::failure::{Context, Failure, Result};
-use sluice_lab::{mount_files, mounted};
+use sluice_lab::mount_files::{self, MountFile};
+use sluice_lab::mounted;
 use sluice_sync::thread;
 use sluice_vfs::Superblock;
 use std::io::Read;
@@ -85,11 +86,13 @@ fn serve(dir: &Path, list: &str, attached: bool, detach: bool) -> Result<()> {
     }
     match mount.run_until_signal(signals)? {
         Ended::Unmounted => Ok(()),
-        Ended::Detached => Err(Failure::Failed(format!(
-            "{} was in use and was detached: what is open there is lost{}",
-            dir.display(),
-            first_user(mount_files::of_programs_on(device))
-        ))),
+        Ended::Detached => {
+            // The path of a file that is out of the tree says nothing.
+            let users = mount_files::of_programs_on(device).unwrap_or_default();
+            let user = users.first().map_or("a process that ends".into(), MountFile::user);
+            let text = format!("{} was detached while in use: {user} loses what it has open", dir.display());
+            Err(Failure::Failed(text))
+        }
     }
 }
 

@@ -244,7 +244,7 @@ impl Drop for Mount {
 
 impl Shared {
     fn unmount(&self) -> Result<(), MountError> {
-        mount::unmount_everywhere(self.device, false)?;
+        self.unmount_places(false)?;
         if !self.progress.lock().detached && self.transport.is_connected() {
             return Err(MountError::Elsewhere(self.dir.clone()));
         }
@@ -253,8 +253,13 @@ impl Shared {
         Ok(())
     }
 
+    fn unmount_places(&self, lazy: bool) -> Result<(), MountError> {
+        // Once the mount is gone, its number may be that of another one.
+        if self.transport.is_connected() { mount::unmount_everywhere(self.device, lazy) } else { Ok(()) }
+    }
+
     fn unmount_lazily(&self) -> Result<(), MountError> {
-        mount::unmount_everywhere(self.device, true)?;
+        self.unmount_places(true)?;
         self.progress.lock().detached = true;
         self.changed.notify_all();
         Ok(())

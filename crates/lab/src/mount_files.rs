@@ -155,14 +155,18 @@ impl MountFile {
 
     /// Which process uses which file how, for a message.
     pub fn in_words(&self) -> String {
-        let MountFile { path, pid, .. } = self;
-        let command = self.command.as_deref().unwrap_or("the server");
+        let (user, path) = (self.user(), &self.path);
         match self.held_as.as_str() {
-            "cwd" => format!("{command} (process {pid}) works in {path}"),
-            "root" => format!("{command} (process {pid}) has {path} for its root"),
-            "exe" => format!("{command} (process {pid}) runs {path}"),
-            _ => format!("{command} (process {pid}) has {path} open"),
+            "cwd" => format!("{user} works in {path}"),
+            "root" => format!("{user} has {path} for its root"),
+            "exe" => format!("{user} runs {path}"),
+            _ => format!("{user} has {path} open"),
         }
+    }
+
+    /// Which process uses the file.
+    pub fn user(&self) -> String {
+        format!("{} (process {})", self.command.as_deref().unwrap_or("the server"), self.pid)
     }
 }
 
