@@ -1,13 +1,10 @@
 //! After: the entries of a name table in the order of their positions, across buckets and resizes.
 
 use super::NameTable;
-use super::node::{NameNode, first_position, last_twin, place_of, position_at, same};
+use super::node::{LAST, NameNode, first_position, last_twin, place_of, position_at, same};
 use crate::chains::{Array, Seen};
 use crate::rcu::Guard;
 use std::ptr;
-
-/// The last position that there can be.
-const LAST: u64 = (1 << 62) - 1;
 
 /// An iterator over position, name and value, in increasing order of positions.
 pub struct After<'g, V: Clone + Send + Sync + 'static> {

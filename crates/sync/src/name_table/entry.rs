@@ -300,7 +300,7 @@ impl<'e, 't, V: Clone + Send + Sync + 'static> Entry<'e, 't, V> {
     /// Adds the name, which counts as one entry of `weight`. Returns its position.
     ///
     /// # Errors
-    /// Gives `value` back if the name is there, if it is longer than [`NAME_MAX`], or if 65,536 names have its hash.
+    /// Gives `value` back if the name is there, if it is longer than [`NAME_MAX`], or if 256 names have its hash.
     pub fn insert(self, value: V, weight: u8) -> Result<u64, V> {
         match self.room() {
             Some(room) => room.fill(value, weight),
@@ -353,7 +353,7 @@ impl<V: Clone + Send + Sync + 'static> Room<'_, '_, V> {
     /// Adds the name, which counts as one entry of `weight`. Returns its position.
     ///
     /// # Errors
-    /// Gives `value` back if the name is longer than [`NAME_MAX`], or if 65,536 names have its hash.
+    /// Gives `value` back if the name is longer than [`NAME_MAX`], or if 256 names have its hash.
     pub fn fill(self, value: V, weight: u8) -> Result<u64, V> {
         self.fill_as(value, weight, Standing::Stands)
     }

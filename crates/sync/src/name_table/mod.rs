@@ -6,10 +6,14 @@
 //! position, and a bucket has the positions that begin with its number:
 //!
 //! ```text
-//!   hash       | 46 bits used .............................. | 18 bits not used |
-//!   position   | 46 bits of the hash ....................... | 16 bits twin |       below 2^62, above 2
+//!   hash       | 23 bits used ......................... | 41 bits not used |
+//!   position   | 23 bits of the hash .................. | 8 bits twin |       below 2^31, above 2
 //!   bucket     | as many bits as the array needs |
 //! ```
+//!
+//! A position has 31 bits, so that it fits the signed 32 bits in which old programs keep it. Hashes are equal in 23 bits now
+//! and then: two of 4,000 names, on average. Such names share their place in the order, and a lookup tells them apart by their
+//! bytes. A table has room for 256 of them: with random hashes it lacks room for none of a billion names.
 //!
 //! So no counter is shared by those who add names, and a listing that stopped at a position goes on behind it,
 //! in an array of any length, whatever came and went meanwhile: an entry that is there from the begin to the end
@@ -79,8 +83,8 @@ const BUCKETS_FIRST: usize = if SHRUNK { 1 } else { 16 };
 /// How often [`NameTable::sums`] looks for a moment at which all counts stood.
 const TRIES: u32 = 8;
 
-/// The most buckets: a bucket then has 64 hashes.
-const BUCKETS_MAX: usize = 1 << 40;
+/// The most buckets: a bucket then has one hash.
+const BUCKETS_MAX: usize = 1 << node::HASH_BITS;
 
 /// The names of a directory and what they stand for.
 pub struct NameTable<V: Clone + Send + Sync + 'static> {

@@ -10,12 +10,18 @@ use std::ptr::{self, NonNull};
 /// The longest name, in bytes.
 pub const NAME_MAX: usize = u8::MAX as usize;
 
+/// The bits of a position. Programs that keep positions in 32 signed bits list directories, too.
+const POSITION_BITS: u32 = 31;
+/// The last position that there can be.
+pub(super) const LAST: u64 = (1 << POSITION_BITS) - 1;
 /// How many of a position's low bits tell names of one hash apart.
-const TWIN_BITS: u32 = 16;
+const TWIN_BITS: u32 = 8;
+/// How many bits of a hash are part of a position.
+pub(super) const HASH_BITS: u32 = POSITION_BITS - TWIN_BITS;
 /// The first position that an entry may have: 0 is the beginning, 1 and 2 are left to "." and "..".
 pub(super) const FIRST: u64 = 3;
 /// How much of a hash is no part of a position.
-const UNUSED_BITS: u32 = 18;
+const UNUSED_BITS: u32 = u64::BITS - HASH_BITS;
 
 /// The first position for names with this hash.
 #[inline]

@@ -109,6 +109,43 @@ fn the_table_agrees_with_a_sorted_map() {
 }
 
 #[test]
+fn positions_fit_a_signed_word_of_32_bits_and_each_leads_on_however_many_names_collide() {
+    let hasher = RandomState::new();
+    // 20 names of each hash, and as they fall.
+    let hashes: [fn(u64) -> u64; 2] = [|hash| hash >> 51 << 51, |hash| hash];
+    for (names, hash) in hashes.map(|hash| (if SHRUNK { 200 } else { 100_000 }, hash)) {
+        let table = table();
+        for n in 0..names {
+            assert!(insert(&table, hash(hasher.hash_one(name(n))), &name(n), n).is_some());
+        }
+        let listed = list(&table);
+        assert_eq!(listed.len() as u64, names);
+        assert!(listed.is_sorted_by(|(a, ..), (b, ..)| a < b), "positions differ");
+        assert!(listed.iter().all(|(position, ..)| (3..1 << 31).contains(position)));
+        let guard = table.read();
+        for pair in listed.windows(2) {
+            let next = table.after(pair[0].0, &guard).next().expect("there are more");
+            assert_eq!((next.0, next.1, *next.2), (pair[1].0, &pair[1].1[..], pair[1].2));
+        }
+        for (position, name, n) in &listed {
+            assert_eq!(table.find(hash(hasher.hash_one(name)), name, &guard), Some((*position, n)));
+        }
+    }
+}
+
+#[test]
+fn a_hash_has_room_for_256_names() {
+    let table = table();
+    (0..256).for_each(|n| assert!(insert(&table, 1 << 60, &name(n), n).is_some()));
+    assert_eq!(insert(&table, 1 << 60, &name(256), 256), None);
+    assert!(table.lock(1 << 60, &name(77)).expect("alive").remove().is_some());
+    assert!(insert(&table, 1 << 60, &name(256), 256).is_some());
+    // The names beside it have room of their own.
+    assert!(insert(&table, (1 << 60) - 1, &name(0), 0).is_some());
+    assert!(insert(&table, (1 << 60) + (1 << 41), &name(0), 0).is_some());
+}
+
+#[test]
 fn an_entry_that_stays_is_listed_once_whatever_comes_and_goes() {
     let (table, hasher) = (table(), RandomState::new());
     let (stay, rounds) = if SHRUNK { (4, 20) } else { (100, 30_000) };
@@ -234,8 +271,8 @@ fn a_removed_value_is_dropped_once_after_its_readers() {
 fn names_of_every_length_are_kept_and_longer_ones_refused() {
     let table = table();
     let lengths = || (0..=NAME_MAX).step_by(if SHRUNK { 51 } else { 1 });
-    lengths().for_each(|len| assert!(insert(&table, 9, &vec![b'x'; len], len).is_some()));
-    assert!(insert(&table, 9, &[b'x'; NAME_MAX + 1], 0).is_none());
+    lengths().for_each(|len| assert!(insert(&table, 9 << 60, &vec![b'x'; len], len).is_some()));
+    assert!(insert(&table, 8 << 60, &[b'x'; NAME_MAX + 1], 0).is_none());
     assert!(list(&table).iter().map(|(_, name, len)| (name.len(), *len)).eq(lengths().map(|len| (len, len))));
 }
 
