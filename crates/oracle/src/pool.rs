@@ -319,7 +319,9 @@ impl Pool {
             3..5 => (FileType::Socket, 0),
             5..8 => (FileType::Regular, 0),
             // No driver has this major number, so that opening one cannot do harm.
-            8 => (FileType::CharDevice, libc::makedev(4000, 7)),
+            8 if self.rng.chance(50) => (FileType::CharDevice, libc::makedev(4000, 7)),
+            // A whiteout, which everybody may make.
+            8 => (FileType::CharDevice, 0),
             9 => (FileType::BlockDevice, libc::makedev(4000, 8)),
             10 => (FileType::Directory, 0),
             _ => (FileType::Symlink, 0),
@@ -328,11 +330,12 @@ impl Pool {
 
     pub(crate) fn rename_flags(&mut self) -> RenameFlags {
         match self.rng.below(20) {
-            0..13 => RenameFlags::empty(),
-            13..15 => RenameFlags::NOREPLACE,
-            15..19 => RenameFlags::EXCHANGE,
-            _ if self.rng.chance(50) => RenameFlags::NOREPLACE | RenameFlags::EXCHANGE,
-            _ => RenameFlags::from_bits_retain(8),
+            0..11 => RenameFlags::empty(),
+            11..13 => RenameFlags::NOREPLACE,
+            13..16 => RenameFlags::EXCHANGE,
+            16..18 => RenameFlags::WHITEOUT,
+            18 => RenameFlags::WHITEOUT | RenameFlags::NOREPLACE,
+            _ => RenameFlags::from_bits_retain(3 + self.rng.below(6) as u32),
         }
     }
 

@@ -7,6 +7,7 @@ use loom::thread;
 use model::explore;
 use sluice_sync_loom::NameTable;
 use sluice_sync_loom::face::{Mutant, seed_mutant};
+use sluice_sync_loom::name_table::LockedPair;
 use sluice_sync_loom::rcu::Domain;
 
 /// A table of one bucket, of which the upper half of the hashes is moved to a second one.
@@ -29,7 +30,7 @@ fn remove(table: &NameTable<u64>, hash: u64, name: &[u8]) -> bool {
     table.lock(hash, name).is_some_and(|mut entry| entry.remove().is_some())
 }
 
-const LOW: u64 = 1 << 32;
+const LOW: u64 = 1 << 44;
 const HIGH: u64 = 1 << 63;
 
 #[test]
@@ -66,7 +67,7 @@ fn grown(names: &[(u64, &[u8])]) -> Arc<NameTable<u64>> {
 fn names_that_stay_are_listed_once_while_one_before_them_comes_and_goes() {
     seed_mutant(None);
     explore(2, || {
-        let table = grown(&[(LOW, b"goes"), (LOW + (1 << 40), b"stays"), (HIGH, b"high")]);
+        let table = grown(&[(LOW, b"goes"), (LOW + (1 << 46), b"stays"), (HIGH, b"high")]);
         let other = table.clone();
         let reader = thread::spawn(move || {
             let guard = other.read();
@@ -169,12 +170,20 @@ fn value(table: &NameTable<u64>, (hash, name): (u64, &[u8])) -> Option<u64> {
 
 const OLD: (u64, &[u8]) = (LOW, b"old");
 const NEW: (u64, &[u8]) = (HIGH, b"new");
+/// Of another hash than [`OLD`], in its bucket.
+const BESIDE: (u64, &[u8]) = (LOW + (1 << 46), b"beside");
+
+type Move = fn(&mut LockedPair<'_, u64>) -> bool;
+
+const RENAME: Move = |both| both.rename();
+const EXCHANGE: Move = |both| both.exchange();
+const RENAME_LEAVING: Move = |both| both.rename_leaving(0, 0);
 
 /// Two lookups beside a move from `names[0]` to `names[1]`; what they say before and after it.
 fn looked_up_beside_a_move(
     names: [(u64, &'static [u8]); 2],
     there: &'static [(u64, &'static [u8])],
-    is_exchange: bool,
+    act: Move,
 ) {
     for looks in [[0, 1], [1, 0]] {
         explore(2, move || {
@@ -183,10 +192,7 @@ fn looked_up_beside_a_move(
             let before = look(&table);
             let other = table.clone();
             let reader = thread::spawn(move || look(&other));
-            let moved = table.with_two_locked(names[0], names[1], |both| match is_exchange {
-                true => both.exchange(),
-                false => both.rename(),
-            });
+            let moved = table.with_two_locked(names[0], names[1], act);
             assert_eq!(moved, Some(true));
             let seen = reader.join().expect("the reader ends");
             let after = look(&table);
@@ -201,24 +207,32 @@ fn a_name_moves_at_one_instant() {
     seed_mutant(None);
     for names in [[OLD, NEW], [NEW, OLD]] {
         let there: &'static [_] = if names[0] == OLD { &[OLD] } else { &[NEW] };
-        looked_up_beside_a_move(names, there, false);
-        looked_up_beside_a_move(names, &[OLD, NEW], false);
+        looked_up_beside_a_move(names, there, RENAME);
+        looked_up_beside_a_move(names, &[OLD, NEW], RENAME);
     }
-    looked_up_beside_a_move([OLD, (LOW, b"beside")], &[OLD], false);
+    looked_up_beside_a_move([OLD, (LOW, b"beside")], &[OLD], RENAME);
 }
 
 #[test]
 #[should_panic(expected = "not of one moment")]
 fn a_move_in_two_steps_is_found() {
     seed_mutant(Some(Mutant::MovedInTwoSteps));
-    looked_up_beside_a_move([OLD, NEW], &[OLD], false);
+    looked_up_beside_a_move([OLD, NEW], &[OLD], RENAME);
 }
 
 #[test]
 fn names_are_exchanged_at_one_instant() {
     seed_mutant(None);
-    looked_up_beside_a_move([OLD, NEW], &[OLD, NEW], true);
-    looked_up_beside_a_move([OLD, (LOW + (1 << 40), b"beside")], &[OLD, (LOW + (1 << 40), b"beside")], true);
+    looked_up_beside_a_move([OLD, NEW], &[OLD, NEW], EXCHANGE);
+    looked_up_beside_a_move([OLD, BESIDE], &[OLD, BESIDE], EXCHANGE);
+}
+
+#[test]
+fn a_name_moves_and_leaves_another_value_behind_at_one_instant() {
+    seed_mutant(None);
+    looked_up_beside_a_move([OLD, NEW], &[OLD], RENAME_LEAVING);
+    looked_up_beside_a_move([NEW, OLD], &[OLD, NEW], RENAME_LEAVING);
+    looked_up_beside_a_move([OLD, (LOW, b"beside")], &[OLD], RENAME_LEAVING);
 }
 
 #[test]

@@ -39,6 +39,14 @@ pub enum NewKind<'a> {
 }
 
 impl NewKind<'_> {
+    /// What overlay file systems mark removed names with. Everybody may make one: it leads to no device.
+    pub(crate) const WHITEOUT: NewKind<'static> = NewKind::CharDevice(0);
+
+    /// Whether it is a [`WHITEOUT`](Self::WHITEOUT).
+    pub(crate) fn is_whiteout(&self) -> bool {
+        matches!(self, NewKind::CharDevice(0))
+    }
+
     fn file_type(&self) -> FileType {
         match self {
             NewKind::Regular => FileType::Regular,
@@ -111,7 +119,7 @@ impl InodeRef {
     /// Creates `name` in this directory.
     ///
     /// # Errors
-    /// `EEXIST`, `ENOENT` (the directory was removed), `EACCES`, `EPERM` (device nodes need `MKNOD`),
+    /// `EEXIST`, `ENOENT` (the directory was removed), `EACCES`, `EPERM` (device nodes but whiteouts need `MKNOD`),
     /// `ENOSPC` (inode limit), `ENOTDIR`, `ENAMETOOLONG`, `EINVAL` (not a name).
     pub fn create(&self, cred: &Cred, name: &[u8], new: &NewInode<'_>) -> Result<InodeRef, Errno> {
         self.as_dir()?;
@@ -215,7 +223,7 @@ impl InodeRef {
     }
 
     /// An inode to put into this directory: owner, group, mode and ACL follow from both.
-    fn new_child(&self, cred: &Cred, new: &NewInode<'_>) -> Result<InodeRef, Errno> {
+    pub(crate) fn new_child(&self, cred: &Cred, new: &NewInode<'_>) -> Result<InodeRef, Errno> {
         let file_type = new.kind.file_type();
         let body = match new.kind {
             NewKind::Regular => Body::Regular,
@@ -223,7 +231,7 @@ impl InodeRef {
             NewKind::Symlink(target) => Body::Symlink(checked_target(target)?.into()),
             NewKind::Fifo | NewKind::Socket => Body::Special { file_type, rdev: 0 },
             NewKind::CharDevice(rdev) | NewKind::BlockDevice(rdev) => {
-                if !cred.has(Caps::MKNOD) {
+                if !cred.has(Caps::MKNOD) && !new.kind.is_whiteout() {
                     return Err(Errno::EPERM);
                 }
                 Body::Special { file_type, rdev }

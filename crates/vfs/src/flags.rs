@@ -91,6 +91,9 @@ bitflags! {
         const NOREPLACE = 1;
         /// Exchange the two names.
         const EXCHANGE = 2;
+        /// Leave a whiteout under the old name, a character device with number 0, as overlay file systems mark names
+        /// that are removed.
+        const WHITEOUT = 4;
 
         const _ = !0;
     }

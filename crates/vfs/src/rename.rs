@@ -16,8 +16,9 @@
 
 use crate::create::check_name;
 use crate::dir::Burial;
+use crate::inode::settle;
 use crate::lock_class::SECOND_DIRECTORY;
-use crate::{Access, Cred, Errno, Inode, InodeRef, RenameFlags};
+use crate::{Access, Cred, Errno, Inode, InodeRef, NewInode, NewKind, RenameFlags};
 use sluice_sync::MutexGuard;
 use sluice_sync::name_table::LockedPair;
 use sluice_sync::rcu;
@@ -33,12 +34,14 @@ struct Moved {
 
 impl InodeRef {
     /// Moves the name `name` of this directory to `new_name` in `new_dir`. A file that had the new name
-    /// loses it in the same instant; with `EXCHANGE` it gets the old name; with `NOREPLACE` it is an error.
-    /// When both names already mean the same file, nothing happens.
+    /// loses it in the same instant; with `EXCHANGE` it gets the old name; with `NOREPLACE` it is an error. With
+    /// `WHITEOUT` the old name means a whiteout from that instant on. When both names already mean the same file, nothing
+    /// happens.
     ///
     /// # Errors
     /// `ENOENT`, `EEXIST` (`NOREPLACE`), `EXDEV` (another file system), `EINVAL` (bad flags; a directory
-    /// into itself), `ENOTEMPTY`, `EISDIR`, `ENOTDIR`, `EBUSY` (a mount point), `EACCES`, `EPERM` (sticky).
+    /// into itself), `ENOTEMPTY`, `EISDIR`, `ENOTDIR`, `EBUSY` (a mount point), `EACCES`, `EPERM` (sticky),
+    /// `ENOSPC` (no inode for a whiteout).
     pub fn rename(
         &self,
         cred: &Cred,
@@ -60,12 +63,18 @@ impl InodeRef {
         if self.is_nothing_to_rename(name, (new_dir, new_name), flags)? {
             return Ok(());
         }
-        let mut tree = None;
+        let (mut tree, mut has_settled) = (None, false);
         let moved = loop {
-            match self.try_rename(cred, name, (new_dir, new_name), flags, tree.as_ref())? {
-                Attempt::Done(moved) => break moved,
-                Attempt::NeedsTree => tree = Some(self.shared.rename_lock.lock()),
-                Attempt::Blocked(target) => target.await_burial()?,
+            match self.try_rename(cred, name, (new_dir, new_name), flags, tree.as_ref()) {
+                Ok(Attempt::Done(moved)) => break moved,
+                Ok(Attempt::NeedsTree) => tree = Some(self.shared.rename_lock.lock()),
+                Ok(Attempt::Blocked(target)) => target.await_burial()?,
+                // Inodes that lost their last holder may not have been released yet.
+                Err(Errno::ENOSPC) if !has_settled => {
+                    (tree, has_settled) = (None, true);
+                    settle();
+                }
+                Err(error) => return Err(error),
             }
         };
         drop(tree);
@@ -153,6 +162,12 @@ impl InodeRef {
         if !ends.permit(cred, flags)? {
             return Ok(Attempt::Done(None));
         }
+        let whiteout =
+            if flags.contains(RenameFlags::WHITEOUT) { Some(self.new_whiteout(cred)?) } else { None };
+        let rename = |names: &mut LockedPair<'_, InodeRef>| match whiteout {
+            Some(whiteout) => names.rename_leaving(whiteout, 0),
+            None => names.rename(),
+        };
         match &target {
             Some(target) if exchange => {
                 names.exchange();
@@ -167,14 +182,14 @@ impl InodeRef {
                 {
                     return Ok(Attempt::Blocked(target.clone()));
                 }
-                names.rename();
+                rename(names);
                 // Only now: a file has links as long as a walk can find it.
                 match dir {
                     Ok(_) => target.touch_ctime(),
                     Err(_) => target.drop_link(),
                 }
             }
-            None if names.rename() => {}
+            None if rename(names) => {}
             None => return Err(Errno::ENOSPC),
         }
         if reshapes {
@@ -182,6 +197,11 @@ impl InodeRef {
         }
         ends.touch(flags);
         Ok(Attempt::Done(Some(Moved { source, target })))
+    }
+
+    /// What a rename with `WHITEOUT` leaves in this directory.
+    fn new_whiteout(&self, cred: &Cred) -> Result<InodeRef, Errno> {
+        self.new_child(cred, &NewInode { kind: NewKind::WHITEOUT, mode: 0, umask: 0 })
     }
 
     /// If this is a directory: its parent is now `parent`. Called under the rename lock.
@@ -286,8 +306,10 @@ impl Ends<'_> {
 }
 
 pub(crate) fn check_flags(flags: RenameFlags) -> Result<(), Errno> {
-    let known = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE;
-    if !known.contains(flags) || flags == known { Err(Errno::EINVAL) } else { Ok(()) }
+    // What an exchange leaves no room for.
+    let moving = RenameFlags::NOREPLACE | RenameFlags::WHITEOUT;
+    let is_known = flags == RenameFlags::EXCHANGE || moving.contains(flags);
+    if is_known { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
 fn check_target_exists(exists: bool, flags: RenameFlags) -> Result<(), Errno> {

@@ -2,8 +2,8 @@
 
 use sluice_sync::thread;
 use sluice_vfs::{
-    AtFlags, Cancel, Cred, Errno, Fd, FileLock, FlockOperation, Fs, LockType, MountFlags, OpenFlags, Options,
-    Process, RenameFlags, Superblock, UmountFlags, Whence,
+    AtFlags, Cancel, Cred, Errno, Fd, FileLock, FileType, FlockOperation, Fs, LockType, MountFlags,
+    OpenFlags, Options, Process, RenameFlags, Superblock, UmountFlags, Whence,
 };
 use std::path::Path;
 
@@ -66,6 +66,51 @@ fn a_directory_cannot_become_its_own_descendant() {
     assert_eq!(p.rename("/a/b", "/a"), Err(Errno::ENOTEMPTY));
     p.mkdir("/c", 0o755).unwrap();
     p.renameat2(Fd::CWD, "/a/b", Fd::CWD, "/c", RenameFlags::EXCHANGE).unwrap();
+    assert!(p.fs().check().is_clean());
+}
+
+#[test]
+fn a_rename_can_leave_a_whiteout() {
+    let p = root();
+    p.mkdir("/d", 0o755).unwrap();
+    p.fs().write("/d/f", "x").unwrap();
+    p.mkdir("/d/sub", 0o755).unwrap();
+    p.mkdir("/e", 0o755).unwrap();
+    let rename = |old, new, flags| p.renameat2(Fd::CWD, old, Fd::CWD, new, flags | RenameFlags::WHITEOUT);
+    let is_whiteout = |path| {
+        let stat = p.lstat(path).unwrap();
+        assert_eq!((stat.file_type(), stat.rdev, stat.mode & 0o7777), (FileType::CharDevice, 0, 0));
+        assert_eq!((stat.nlink, stat.size), (1, 0));
+    };
+    rename("/d/f", "/d/g", RenameFlags::NOREPLACE).unwrap();
+    is_whiteout("/d/f");
+    assert_eq!(p.fs().read("/d/g").unwrap(), b"x");
+    // Over a file, and between directories.
+    rename("/d/g", "/d/f", RenameFlags::empty()).unwrap();
+    is_whiteout("/d/g");
+    rename("/d/sub", "/e/sub", RenameFlags::empty()).unwrap();
+    is_whiteout("/d/sub");
+    assert_eq!((p.stat("/d").unwrap().nlink, p.stat("/e").unwrap().nlink), (2, 3));
+    assert_eq!(rename("/d/f", "/d/g", RenameFlags::NOREPLACE), Err(Errno::EEXIST));
+    assert_eq!(rename("/d/f", "/d/g", RenameFlags::EXCHANGE), Err(Errno::EINVAL));
+    assert_eq!(rename("/d/missing", "/d/g", RenameFlags::empty()), Err(Errno::ENOENT));
+    rename("/d/f", "/d/f", RenameFlags::empty()).unwrap();
+    assert_eq!(p.fs().read("/d/f").unwrap(), b"x");
+    assert!(p.fs().check().is_clean());
+}
+
+#[test]
+fn a_whiteout_needs_an_inode() {
+    let superblock = Superblock::new(Options { inode_limit: Some(3), ..Options::default() });
+    let p = Fs::with_superblock(superblock).process(Cred::root());
+    p.fs().write("/a", "a").unwrap();
+    p.fs().write("/b", "b").unwrap();
+    let rename = || p.renameat2(Fd::CWD, "/a", Fd::CWD, "/c", RenameFlags::WHITEOUT);
+    assert_eq!(rename(), Err(Errno::ENOSPC));
+    assert_eq!(p.fs().read("/a").unwrap(), b"a");
+    p.unlink("/b").unwrap();
+    rename().unwrap();
+    assert_eq!(p.fs().read("/c").unwrap(), b"a");
     assert!(p.fs().check().is_clean());
 }
 

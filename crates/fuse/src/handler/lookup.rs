@@ -103,9 +103,6 @@ impl Connection {
         new: &[u8],
     ) -> Result<(), Errno> {
         let flags = RenameFlags::from_bits_retain(flags);
-        if !(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE).contains(flags) {
-            return Err(Errno::EINVAL);
-        }
         let (dir, newdir) = (self.node(header.nodeid)?, self.node(newdir)?);
         dir.rename(&self.cred(header), old, &newdir, new, flags)
     }

@@ -15,8 +15,9 @@
 //! Who finds an entry that arrives asks whether the other has left; if not, it goes on to what stands behind. Who finds
 //! one that has left goes on. Nobody waits, and who finds an entry that just stands asks nothing.
 //!
-//! In an exchange an entry arrives at both names, and each asks for the same one: it does not leave, but is replaced
-//! by what arrives before it. A lookup that comes to it all the same passed that before the instant.
+//! In an exchange, and where a move leaves another value behind, an entry arrives at both names, and each asks for the same
+//! one: it does not leave, but is replaced by what arrives before it. A lookup that comes to it all the same passed that
+//! before the instant.
 //!
 //! Who remembers an entry (`trail.rs`) does not pass what arrives before it. So an entry that is about to be replaced says that it
 //! yields before the instant: then it does not stand for who remembers it, and he looks the name up.
@@ -131,7 +132,7 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
     }
 
     /// Lets the second name stand for what the first does, and the first for nothing: at one instant, for all who look
-    /// names up. The names are not the same. False, and nothing happens, if the first stands for nothing or 65,536 names
+    /// names up. The names are not the same. False, and nothing happens, if the first stands for nothing or 256 names
     /// have the hash of the second.
     pub fn rename(&mut self) -> bool {
         let Some(source) = self.first().standing() else { return false };
@@ -153,10 +154,27 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
         let (Some(source), Some(target)) = (self.first().standing(), self.second().standing()) else {
             return false;
         };
+        self.replace_both(source, (target.value, target.weight))
+    }
+
+    /// As [`rename`](Self::rename), but the first name stands for `left` from that instant on, which counts as an entry of
+    /// `weight`.
+    pub fn rename_leaving(&mut self, left: V, weight: u8) -> bool {
+        match self.first().standing() {
+            Some(source) => self.replace_both(source, (left, weight)),
+            None => false,
+        }
+    }
+
+    /// Lets the second name stand for `source`, which the first stands for, and the first for what is `left`. False, and
+    /// nothing happens, if there is no room for the second name.
+    fn replace_both(&mut self, source: Source<V>, (value, weight): (V, u8)) -> bool {
         let leaving = source.node;
-        // Where the name is, there is room for it.
-        let both = self.second().arrive(source, leaving) && self.first().arrive(target, leaving);
-        debug_assert!(both, "both names are there");
+        if !self.second().arrive(source, leaving) {
+            return false;
+        }
+        let arrived = self.first().arrive(Source { node: leaving, value, weight }, leaving);
+        debug_assert!(arrived, "where the name is, there is room for it");
         self.first().leave(leaving, Standing::Replaced);
         self.first().settle();
         self.second().settle();
