@@ -52,7 +52,7 @@ impl Connection {
         channel: Arc<dyn Channel>,
         later: mpsc::Sender<Event>,
     ) -> Connection {
-        let nodes = Nodes::new(superblock.root().clone());
+        let nodes = Nodes::new(superblock.root().clone(), superblock.generation());
         Connection {
             superblock,
             options,

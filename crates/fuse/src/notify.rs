@@ -75,6 +75,12 @@ impl Observer for Watcher {
         self.tell(Event::Attributes { ino });
     }
 
+    fn name_lost(&self, ino: u64) {
+        if let Some(connection) = self.0.upgrade() {
+            connection.nodes.let_go_if_removed(ino);
+        }
+    }
+
     fn data_changed(&self, ino: u64, offset: u64, len: u64) {
         self.tell(Event::Data { ino, offset, len });
     }

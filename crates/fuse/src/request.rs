@@ -151,7 +151,7 @@ impl<'a> Request<'a> {
 impl<'a> Operation<'a> {
     fn parse(opcode: u32, mut body: Body<'a>) -> Result<Operation<'a>, Errno> {
         Ok(match opcode {
-            opcode::LOOKUP => Operation::Lookup { name: body.name()? },
+            opcode::LOOKUP => Operation::Lookup { name: body.name_or_dots()? },
             opcode::FORGET => Operation::Forget(body.fixed()?),
             opcode::BATCH_FORGET => {
                 let arg: abi::BatchForgetIn = body.fixed()?;
@@ -260,11 +260,16 @@ impl<'a> Body<'a> {
 
     /// The next string, which must be able to name a directory entry.
     fn name(&mut self) -> Result<&'a [u8], Errno> {
-        let name = self.string()?;
-        if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {
-            return Err(Errno::EINVAL);
+        match self.name_or_dots()? {
+            b"." | b".." => Err(Errno::EINVAL),
+            name => Ok(name),
         }
-        Ok(name)
+    }
+
+    /// As [`name`](Self::name), or "." or "..".
+    fn name_or_dots(&mut self) -> Result<&'a [u8], Errno> {
+        let name = self.string()?;
+        if name.is_empty() || name.contains(&b'/') { Err(Errno::EINVAL) } else { Ok(name) }
     }
 
     /// INIT, which older kernels send without its second half.
@@ -330,9 +335,12 @@ pub(crate) mod tests {
     #[test]
     fn names_that_no_directory_can_hold_are_refused() {
         for name in [&b"\0"[..], b".\0", b"..\0", b"a/b\0", b"no end"] {
-            let bytes = message(opcode::LOOKUP, 1, &[name]);
+            let bytes = message(opcode::UNLINK, 1, &[name]);
             let error = Request::parse(&bytes).expect_err("a bad name");
             assert_eq!(error, Malformed { unique: Some(7), errno: Errno::EINVAL });
+            // Which is how the kernel looks for a node by its number.
+            let is_looked_up = Request::parse(&message(opcode::LOOKUP, 1, &[name])).is_ok();
+            assert_eq!(is_looked_up, name.starts_with(b"."));
         }
     }
 

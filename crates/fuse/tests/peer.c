@@ -10,6 +10,9 @@
  *   peer map FILE                                          maps it and obeys: "s AT BYTE" stores, "l AT" loads,
  *                                                          "y" writes back; each is answered by the byte there
  *   peer hammer DIR                                        makes and removes files until it is killed
+ *   peer handle DIR NAME                                   "handle"; then for each line of its input what the handle of
+ *                                                          DIR/NAME leads to now: a file's contents, a directory's
+ *                                                          path, or "error NAME"
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -316,6 +319,32 @@ static int hammer(const char *dir) {
     }
 }
 
+static int handle(const char *dir, const char *name) {
+    struct { struct file_handle handle; unsigned char bytes[MAX_HANDLE_SZ]; } of = { .handle.handle_bytes = MAX_HANDLE_SZ };
+    char line[16], text[4096], self[32];
+    int at = open(dir, O_RDONLY | O_DIRECTORY), mount;
+    CHECK(at >= 0 && name_to_handle_at(at, name, &of.handle, &mount, 0) == 0);
+    puts("handle");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        struct stat stat;
+        ssize_t len;
+        int fd = open_by_handle_at(at, &of.handle, O_RDONLY);
+        if (fd < 0) {
+            printf("error %s\n", strerrorname_np(errno));
+        } else {
+            snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+            CHECK(fstat(fd, &stat) == 0);
+            len = S_ISDIR(stat.st_mode) ? readlink(self, text, sizeof text) : read(fd, text, sizeof text);
+            CHECK(len >= 0);
+            printf("%.*s\n", (int)len, text);
+            close(fd);
+        }
+        fflush(stdout);
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
     if (argc >= 5 && (!strcmp(argv[1], "posix") || !strcmp(argv[1], "ofd") || !strcmp(argv[1], "flock"))) return lock(argc, argv);
     if (argc == 5 && !strcmp(argv[1], "getlk")) return getlk(argv);
@@ -326,6 +355,7 @@ int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "aio")) return aio(argv[2]);
     if (argc == 3 && !strcmp(argv[1], "map")) return mapped(argv[2]);
     if (argc == 3 && !strcmp(argv[1], "hammer")) return hammer(argv[2]);
+    if (argc == 4 && !strcmp(argv[1], "handle")) return handle(argv[2], argv[3]);
     puts("bad usage");
     return 2;
 }

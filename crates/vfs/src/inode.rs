@@ -255,6 +255,14 @@ impl Inode {
         }
     }
 
+    /// True while a name leads to it; of the root directory always.
+    pub fn has_name(&self) -> bool {
+        match &self.body {
+            Body::Directory(dir) => !dir.names.is_dead(),
+            _ => self.links.count() > 0,
+        }
+    }
+
     /// The target of a symbolic link.
     ///
     /// # Errors

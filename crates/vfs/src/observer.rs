@@ -19,6 +19,9 @@ pub trait Observer: Send + Sync {
     /// The attributes of inode `ino` changed.
     fn attributes_changed(&self, ino: u64);
 
+    /// Inode `ino` lost a name. Also those observers are told on whose behalf it was removed.
+    fn name_lost(&self, _ino: u64) {}
+
     /// The contents of inode `ino` changed in `offset..offset + len`; `len` 0 means to the end.
     fn data_changed(&self, ino: u64, offset: u64, len: u64);
 }

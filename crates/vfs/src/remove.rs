@@ -169,5 +169,6 @@ impl Inode {
             observer.entry_changed(self.ino(), name, Some(victim));
             observer.attributes_changed(victim);
         });
+        self.shared.notify_name_lost(victim);
     }
 }

@@ -88,6 +88,9 @@ impl InodeRef {
                     observer.attributes_changed(other);
                 }
             });
+            if let Some(other) = other {
+                self.shared.notify_name_lost(other);
+            }
             let pages = target.map_or(0, |target| target.pages_without_name());
             self.shared.release_soon(pages);
         }

@@ -153,6 +153,12 @@ impl Superblock {
         self.shared.dev
     }
 
+    /// A random number that tells this file system's inode numbers from those of another, for handles of files. Not 0.
+    pub fn generation(&self) -> u32 {
+        // The hasher has a random key.
+        self.shared.hasher.hash(&[]) as u32 | 1
+    }
+
     /// Size and use. Without a limit the totals are 0, as the kernel's tmpfs has it.
     pub fn statfs(&self) -> StatFs {
         settle();
@@ -286,18 +292,26 @@ impl Shared {
     #[inline]
     pub(crate) fn notify(&self, cred: &Cred, tell: impl Fn(&dyn Observer)) {
         if self.is_observed() {
-            self.notify_all(cred, tell);
+            self.notify_but(cred.via, tell);
+        }
+    }
+
+    /// Tells all observers that inode `ino` lost a name.
+    #[inline]
+    pub(crate) fn notify_name_lost(&self, ino: u64) {
+        if self.is_observed() {
+            self.notify_but(None, |observer| observer.name_lost(ino));
         }
     }
 
     #[inline(never)]
-    fn notify_all(&self, cred: &Cred, tell: impl Fn(&dyn Observer)) {
+    fn notify_but(&self, except: Option<ObserverId>, tell: impl Fn(&dyn Observer)) {
         let told: Vec<_> = {
             let section = self.observers.read();
             self.observers
                 .load(&section)
                 .iter()
-                .filter(|(id, _)| cred.via != Some(*id))
+                .filter(|(id, _)| except != Some(*id))
                 .map(|(_, observer)| observer.clone())
                 .collect()
         };

@@ -213,6 +213,18 @@ fn a_wait_that_would_close_a_cycle_is_refused() {
     });
 }
 
+#[test]
+fn positions_fit_a_signed_word_of_32_bits_and_each_leads_to_the_next_name() {
+    let (p, fd) = directory_of(100_000);
+    let all = p.getdents(fd, usize::MAX).unwrap();
+    assert_eq!(all.len(), 100_002);
+    assert!(all.iter().all(|entry| i32::try_from(entry.position).is_ok()));
+    for (entry, next) in all.iter().zip(all.iter().skip(1)) {
+        p.lseek(fd, entry.position.cast_signed(), Whence::Set).unwrap();
+        assert_eq!(p.getdents(fd, 1).unwrap().get(0), Some(next));
+    }
+}
+
 /// A process that has `/d` open, with that many files in it.
 fn directory_of(files: usize) -> (Process, Fd) {
     let p = root();

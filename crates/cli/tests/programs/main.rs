@@ -14,6 +14,7 @@ mod limits;
 mod mappings;
 mod meeting;
 mod metadata;
+mod overlays;
 mod repositories;
 mod stage;
 mod trees;

@@ -2,7 +2,6 @@
 //!
 //! Offsets are the file system's own positions, which stay valid for the life of an entry.
 
-use super::entry_of;
 use crate::abi::{self, Dirent, EntryOut, InHeader, RECORD_ALIGN};
 use crate::connection::Connection;
 use crate::reply::Reply;
@@ -61,9 +60,7 @@ impl Connection {
             true
         })?;
         for (at, inode) in found {
-            let nodeid = self.nodes.remember(&inode);
-            self.nodes.mark_told(nodeid);
-            reply.put_at(at, &entry_of(nodeid, &self.stat(&inode)));
+            reply.put_at(at, &self.entry(&inode));
         }
         refuse_if_nothing_fits(full, reply)
     }

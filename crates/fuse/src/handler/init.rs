@@ -19,6 +19,7 @@ const CONGESTION_THRESHOLD: u16 = 96;
 /// - `CACHE_SYMLINKS`, `EXPLICIT_INVAL_DATA`: the kernel keeps what it has until it is told otherwise;
 /// - `POSIX_ACL` with `DONT_MASK`: the kernel checks ACLs, and the umask is applied here, where a default ACL
 ///   can replace it;
+/// - `EXPORT_SUPPORT`: a file handle leads to its file although the kernel has forgotten that (`nodes`);
 /// - `SETXATTR_EXT`: the layout of SETXATTR that says when to clear the set-group-ID bit.
 ///
 /// `WRITEBACK_CACHE` makes the kernel the owner of size and times: only on request. Never taken: `ATOMIC_O_TRUNC`, which
@@ -37,6 +38,7 @@ const WANTED: InitFlags = InitFlags::PARALLEL_DIROPS
     .union(InitFlags::EXPLICIT_INVAL_DATA)
     .union(InitFlags::POSIX_ACL)
     .union(InitFlags::DONT_MASK)
+    .union(InitFlags::EXPORT_SUPPORT)
     .union(InitFlags::SETXATTR_EXT)
     .union(InitFlags::INIT_EXT);
 

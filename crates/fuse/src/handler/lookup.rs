@@ -9,6 +9,9 @@ use zerocopy::FromZeros;
 
 impl Connection {
     pub(super) fn lookup(&self, header: &InHeader, name: &[u8], reply: &mut Reply) -> Result<(), Errno> {
+        if matches!(name, b"." | b"..") {
+            return self.lookup_by_number(header, name == b"..", reply);
+        }
         let dir = self.node(header.nodeid)?;
         match dir.lookup(&self.cred(header), name) {
             Ok(inode) => reply.put(&self.entry(&inode)),
@@ -18,6 +21,20 @@ impl Connection {
             }
             Err(errno) => return Err(errno),
         }
+        Ok(())
+    }
+
+    /// Finds a node that the kernel has forgotten, for who has a handle of it, or its parent: a name looked up in it leads
+    /// there.
+    fn lookup_by_number(
+        &self,
+        header: &InHeader,
+        wants_parent: bool,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let node = self.nodes.get(header.nodeid).filter(|node| node.has_name()).ok_or(Errno::ENOENT)?;
+        let found = if wants_parent { node.parent().ok_or(Errno::ENOTDIR)? } else { node };
+        reply.put(&self.entry(&found));
         Ok(())
     }
 
@@ -127,6 +144,6 @@ impl Connection {
     pub(super) fn entry(&self, inode: &InodeRef) -> abi::EntryOut {
         let nodeid = self.nodes.remember(inode);
         self.nodes.mark_told(nodeid);
-        entry_of(nodeid, &self.stat(inode))
+        entry_of(nodeid, self.nodes.generation(nodeid), &self.stat(inode))
     }
 }

@@ -173,10 +173,11 @@ fn time_of(time: Timestamp) -> (u64, u32) {
     (time.sec.cast_unsigned(), time.nsec)
 }
 
-/// A node and its attributes, valid for ever.
-fn entry_of(nodeid: u64, stat: &Stat) -> abi::EntryOut {
+/// A node, its generation and its attributes, valid for ever.
+fn entry_of(nodeid: u64, generation: u64, stat: &Stat) -> abi::EntryOut {
     abi::EntryOut {
         nodeid,
+        generation,
         entry_valid: FOREVER,
         attr_valid: FOREVER,
         attr: attr_of(stat),

@@ -1,0 +1,65 @@
+//! Overlays: overlayfs with its upper layer on the mount does what it does with that on tmpfs.
+
+use crate::stage::{LOCK_MODES, Stage, skip};
+use std::os::unix::fs::MetadataExt;
+
+/// Works in an overlay whose upper layer is in `$UP`, in a mount namespace that ends with it, and prints what is then in the
+/// overlay, in the upper layer, and in the overlay once it is mounted anew and the kernel has forgotten it.
+const WORK: &str = r#"
+rm -rf $HOST/lower $HOST/merged $UP/upper $UP/work
+mkdir $HOST/lower $HOST/merged $UP/upper $UP/work
+(cd $HOST/lower; mkdir -p emptied replaced/below moved/below keeps; echo one >changed; echo two >removed; echo three >renamed
+ echo four >linked; ln linked linked-too; ln -s changed symlink; echo five >replaced/below/f; echo six >moved/below/f
+ echo seven >emptied/a; echo eight >emptied/b; head -c 3000000 /dev/zero | tr '\0' x >large; mkfifo fifo
+ setfattr -n user.lower -v value changed; for n in $(seq 200); do echo $n >keeps/$n; done)
+overlay() { mount -t overlay overlay -o lowerdir=$HOST/lower,upperdir=$UP/upper,workdir=$UP/work,$OPTIONS $HOST/merged; }
+overlay
+cd $HOST/merged
+echo more >>changed; chmod 600 changed; setfattr -n user.upper -v value changed
+rm removed; mv renamed new-name; echo again >>linked; cat linked-too
+rm -r replaced; mkdir replaced; echo fresh >replaced/f
+mv moved moved-away 2>/dev/null || { cp -a moved moved-away; rm -r moved; }
+echo more >>moved-away/below/f; rm emptied/*; printf y | dd of=large bs=1 seek=1000000 conv=notrunc status=none
+chown 12:34 fifo symlink -h; for n in $(seq 1 2 200); do rm keeps/$n; done; mv keeps/2 keeps/1; mkdir keeps/3
+ln changed linked-here; mkdir made; mv made made-again; rmdir made-again; echo x >removed; rm removed
+echo a >one; echo b >two; mv one two; touch -d @1000000000 changed
+list() { find . -mindepth 1 -printf '%p %y %m %U:%G %n %l\n' | sort; find . -type f ! -name large | sort | xargs cat; cksum large; ls emptied; }
+list; getfattr -d -m user changed; stat -c %Y changed
+cd $UP/upper
+find . -printf '%p %y %m %U:%G\n' | sort; find . | sort | xargs getfattr -h -m overlay
+cd /; umount $HOST/merged; echo 2 >/proc/sys/vm/drop_caches || :; overlay; cd $HOST/merged; list
+cd /; umount $HOST/merged
+"#;
+
+#[test]
+fn an_overlay_with_its_upper_layer_here_is_as_one_on_tmpfs() {
+    let test = "an_overlay_with_its_upper_layer_here_is_as_one_on_tmpfs";
+    for locks in LOCK_MODES {
+        let Some(stage) = Stage::new(test, locks, &["unshare", "getfattr", "find"]) else { return };
+        if stage.host().metadata().expect("the test made it").uid() != 0 {
+            return skip(test, "mounts an overlay (cure: run the tests as root)");
+        }
+        let probe = "mkdir -p $HOST/a $HOST/b $HOST/t; mount -t tmpfs tmpfs $HOST/t; mkdir $HOST/t/u $HOST/t/w
+                     mount -t overlay overlay -o lowerdir=$HOST/a,upperdir=$HOST/t/u,workdir=$HOST/t/w $HOST/b";
+        let apart = |script: &str| format!("unshare -m --propagation private sh -euc '{script}'");
+        let probed = stage.outcome(&apart(probe));
+        if !probed.status.success() {
+            let said = String::from_utf8_lossy(&probed.stderr).trim_end().to_owned();
+            return skip(test, &format!("no overlay can be mounted here (cure: modprobe overlay): {said}"));
+        }
+        std::fs::write(stage.host().join("work"), WORK).expect("a file on the host");
+        for options in
+            ["redirect_dir=on", "redirect_dir=off", "redirect_dir=on,metacopy=on,index=on", "userxattr"]
+        {
+            let run = |up: &str| {
+                let script = format!(
+                    "mkdir -p $HOST/tmpfs; mount -t tmpfs tmpfs $HOST/tmpfs; UP={up} OPTIONS={options} sh -eu $HOST/work"
+                );
+                stage.sh(&apart(&script))
+            };
+            let (ours, theirs) = (run("$MNT"), run("$HOST/tmpfs"));
+            assert!(theirs.contains("./removed c"), "the upper layer has a whiteout: {theirs}");
+            assert_eq!(ours, theirs, "with {options}");
+        }
+    }
+}
