@@ -3,7 +3,7 @@
 mod harness;
 
 use harness::{Fixture, LOCK_MODES, Peer, eventually, fresh_superblock, skipped};
-use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, RenameFlags, SeekFrom};
+use rustix::fs::{CWD, FileType, Mode, RawDir, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 use sluice_vfs::Fs;
 use std::collections::HashSet;
