@@ -76,7 +76,7 @@ impl Observer for Watcher {
     }
 
     fn name_lost(&self, ino: u64) {
-        if let Some(connection) = self.0.upgrade() {
+        if let Some(connection) = self.connection.upgrade() {
             connection.nodes.let_go_if_removed(ino);
         }
     }

@@ -135,13 +135,13 @@ fn a_handle_leads_to_its_file_as_long_as_that_has_a_name_or_is_open() {
         assert!(forget(&fixture, 0));
         assert_eq!(file.tell(""), "contents");
         assert_eq!(dir.tell(""), format!("{root}/d/sub"));
-        // Whatever its name is, and whoever gave it that.
+        // Whatever its name is, and whether the kernel gave the name or not.
         assert!(forget(&fixture, 0));
         fixture.fs.rename("/d/f", "/e/h").expect("it is there");
         fixture.fs.rename("/d/sub", "/e/sub").expect("it is there");
         assert_eq!(file.tell(""), "contents");
         assert_eq!(dir.tell(""), format!("{root}/e/sub"));
-        // Removed by one who has it open: until that one closes it.
+        // Removed while a program has it open: until the program closes it.
         let open = File::open(fixture.path("e/h")).expect("it is there");
         fs::remove_file(fixture.path("e/h")).expect("it is there");
         // Its name was in a directory that is kept with it.

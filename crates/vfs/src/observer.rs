@@ -19,7 +19,7 @@ pub trait Observer: Send + Sync {
     /// The attributes of inode `ino` changed.
     fn attributes_changed(&self, ino: u64);
 
-    /// Inode `ino` lost a name. Also those observers are told on whose behalf it was removed.
+    /// Inode `ino` lost a name. The observer on whose behalf the name was removed is told, too.
     fn name_lost(&self, _ino: u64) {}
 
     /// The contents of inode `ino` changed in `offset..offset + len`; `len` 0 means to the end.

@@ -24,8 +24,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Finds a node that the kernel has forgotten, for who has a handle of it, or its parent: a name looked up in it leads
-    /// there.
+    /// Finds a node that the kernel has forgotten and a program has a handle of, or the node's parent.
     fn lookup_by_number(
         &self,
         header: &InHeader,
