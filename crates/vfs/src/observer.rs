@@ -1,4 +1,4 @@
-//! Observer: who wants to know of changes, such as a FUSE mount whose kernel caches names and attributes.
+//! Observer: what wants to know of changes, such as a FUSE mount whose kernel caches names and attributes.
 
 /// Names an observer within its file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

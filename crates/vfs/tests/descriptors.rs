@@ -1,4 +1,4 @@
-//! Descriptors and mounts used by several threads: numbers, ends of descriptions, and who is busy.
+//! Descriptors and mounts used by several threads: numbers, ends of descriptions, and which mounts are busy.
 
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::thread;

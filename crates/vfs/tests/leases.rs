@@ -67,7 +67,7 @@ fn opens_and_truncation_break_a_lease_and_wait_unless_told_not_to() {
     process.fcntl_setlease(fd, LockType::Unlock, Notice::unheard()).unwrap();
     process.close(try_open(OpenFlags::WRONLY).unwrap()).unwrap();
 
-    // Whoever was refused is not counted among those who have the file open.
+    // A refused open is not counted among the opens of the file.
     let holder = Arc::new(process.fork());
     let (told, teller) = (Arc::new(Mutex::new(0)), holder.clone());
     process.close(fd).unwrap();

@@ -315,7 +315,7 @@ fn a_dead_file_system_is_taken_apart_by_a_thread_that_takes_another_apart() {
     drop(large);
     assert_eq!(superblock.live_inodes(), 20_001, "only we hold it");
     (0..100).for_each(|_| root().mkdir("/d", 0o755).unwrap());
-    // The references that this drops are counted, and whoever counts frees what is dead.
+    // The references that this drops are counted, and a thread that counts frees what is dead.
     drop(superblock);
 }
 
