@@ -22,12 +22,12 @@
 //! # Sources
 //! Blocks that go home: Leijen, Zorn and de Moura, "Mimalloc: Free List Sharding in Action" (APLAS 2019).
 
-use crate::Mutex;
 use crate::face::atomic::{AtomicUsize, Ordering};
 use crate::face::cell::UnsafeCell;
 use crate::face::{
     CachePadded, DETERMINISTIC, NearTable, SHRUNK, SlotTable, const_new, global, near_table, thread,
 };
+use crate::{Mutex, MutexGuard, drain};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -182,6 +182,7 @@ impl Kind {
             return STORE.send();
         }
         let load = STORE.with_own(|own, _| own.unload(self));
+        drain::note_freed(load.len() * self.layout.size());
         // SAFETY: it was kept as blocks of this kind.
         load.into_iter().for_each(|Block(block)| unsafe { self.give_to_allocator(block) });
     }
@@ -232,12 +233,32 @@ impl Store {
         if inbox.count.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let mut sent = inbox.blocks.lock();
+        let mut sent = inbox.lock();
+        let is_any = !sent.is_empty();
         self.with_own(|own, _| sent.drain(..).for_each(|(kind, block)| _ = own.keep(kind, block)));
-        // Relaxed: as above.
-        inbox.count.store(0, Ordering::Relaxed);
-        true
+        is_any
     }
+}
+
+/// Gives what threads have sent to each other, and nobody has come for, to the allocator.
+#[cfg(not(any(feature = "loom", feature = "sim", miri)))]
+pub(crate) fn empty_boxes() {
+    for inbox in STORE.boxes.iter() {
+        let sent = std::mem::take(&mut *inbox.lock());
+        for (kind, Block(block)) in sent {
+            drain::note_freed(kind.layout.size());
+            // SAFETY: it was packed as one of this kind.
+            unsafe { kind.give_to_allocator(block) };
+        }
+    }
+}
+
+/// How many bytes lie in boxes.
+pub(crate) fn boxed_bytes() -> usize {
+    let of_box = |inbox: &CachePadded<Inbox>| {
+        inbox.blocks.lock().iter().map(|(kind, _)| kind.layout.size()).sum::<usize>()
+    };
+    STORE.boxes.iter().map(of_box).sum()
 }
 
 impl Default for Blocks {
@@ -284,6 +305,14 @@ impl Blocks {
 }
 
 impl Inbox {
+    /// What is there, locked to be taken.
+    fn lock(&self) -> MutexGuard<'_, Vec<(Kind, Block)>> {
+        let blocks = self.blocks.lock();
+        // Relaxed: as in open_box().
+        self.count.store(0, Ordering::Relaxed);
+        blocks
+    }
+
     /// Puts `blocks` there, as many as there is room for.
     fn put(&self, blocks: impl Iterator<Item = (Kind, Block)>) {
         let mut own = self.blocks.lock();
@@ -291,6 +320,7 @@ impl Inbox {
             if own.len() < BOX_MAX {
                 own.push((kind, block));
             } else {
+                drain::note_freed(kind.layout.size());
                 // SAFETY: it was packed as one of this kind.
                 unsafe { kind.give_to_allocator(block.0) };
             }

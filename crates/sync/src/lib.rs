@@ -42,6 +42,7 @@ mod chains;
 #[allow(unsafe_code)]
 mod combining;
 mod condvar;
+pub mod drain;
 mod fibonacci;
 mod gap;
 #[allow(unsafe_code)]

@@ -17,6 +17,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/sync/src/face/rseq.rs",
     "crates/sync/src/face/sim/counted.rs",
     "crates/sync/src/inflatable.rs",
+    "crates/sync/src/memory/trim.rs",
     "crates/sync/src/mutex.rs",
     "crates/sync/src/rwlock.rs",
     "crates/sync/src/spin/lock.rs",

@@ -107,6 +107,8 @@ pub enum Mutant {
     ShortWithoutRelease,
     /// An object is let go by who looked whether it is held, and then marks it.
     LeaveInTwoSteps,
+    /// A drain that is about to end looks once more without the fence before.
+    RestWithoutFence,
     /// The ticket lock leaves out the barrier between seeing its turn and using it.
     TicketWithoutBarrier,
 }

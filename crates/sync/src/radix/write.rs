@@ -228,7 +228,7 @@ impl<T: Object> Garbage<T> {
             // SAFETY: a grace period has passed.
             unsafe { garbage.free() };
         } else {
-            domain().defer(move || {
+            domain().defer_sized(garbage.0.len() * size_of::<T>(), move || {
                 // The closure takes the whole `Garbage`, not its field, so that it is `Send`.
                 let garbage = garbage;
                 // SAFETY: runs after a grace period.

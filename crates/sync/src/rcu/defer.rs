@@ -20,8 +20,12 @@
 //! some thread has begun to idle ([`Domain::poll_retiring`]).
 //!
 //! Nobody waits, unless as many as [`BATCHES_MAX`] batches of one thread are set aside: then that thread waits for the
-//! oldest, which bounds the memory to `threads * BATCH * BATCHES_MAX` objects. (Inside a read section it
-//! cannot wait, and the bound is off for as long as the section lasts.)
+//! oldest, which bounds the memory to `threads * BATCH * BATCHES_MAX` objects. Likewise a batch is full, and those set aside are
+//! too many, when they free so many bytes. (Inside a read section a thread cannot wait, and the bound is off for as long as the
+//! section lasts.)
+//!
+//! What an idle thread leaves in its bag is taken by the drain (`drain.rs`): all of a bag into which nothing was put since the
+//! drain looked there before.
 //!
 //! Work that a thread has taken out of a bag and not yet done is in no bag: it is *in hand*. Who must know that all is
 //! done waits for those who have some in hand, until they have none or more has come into their hands since they had
@@ -38,7 +42,7 @@
 use super::work::Work;
 use super::{Domain, GracePeriod};
 use crate::face::{SHRUNK, cpu, thread};
-use crate::{LockClass, Mutex, MutexGuard};
+use crate::{LockClass, Mutex, MutexGuard, drain};
 use std::collections::VecDeque;
 
 /// How many pieces of work share a grace period (`examples/defer.rs`, docs/measurements.md, section 14).
@@ -48,11 +52,28 @@ pub(super) const BATCH: usize = if SHRUNK { 2 } else { 128 };
 const PATIENCE: usize = if SHRUNK { 1 } else { 4 };
 /// How many batches of one thread may wait before that thread waits.
 const BATCHES_MAX: usize = if SHRUNK { 2 } else { 16 };
+/// A batch is full when it frees so many bytes, ...
+const BATCH_BYTES: usize = 1 << 20;
+/// ... and a thread waits when its batches free so many together.
+const BATCHES_BYTES_MAX: usize = 16 << 20;
+
+/// What [`Domain::drain_idle`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// Work, and has done it.
+    Some,
+    /// Only bags of threads that have put something into them since it looked before.
+    Busy,
+    /// No bag holds anything.
+    Nothing,
+}
 
 struct Batch {
     /// The number of the first period that frees it.
     from_period: u64,
     work: Vec<Work>,
+    /// How many bytes it frees, as far as that is known.
+    bytes: usize,
 }
 
 /// What one thread deferred.
@@ -60,6 +81,10 @@ struct Batch {
 struct Contents {
     /// Not yet part of a grace period.
     open: Vec<Work>,
+    /// How many bytes that frees, as far as that is known.
+    open_bytes: usize,
+    /// Nothing was put there since a drain looked.
+    is_idle: bool,
     /// Room for the next batches: that of those that are done, at most [`BATCHES_MAX`].
     spare: Vec<Vec<Work>>,
     /// Oldest first.
@@ -75,6 +100,22 @@ struct Contents {
 }
 
 impl Contents {
+    fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.batches.is_empty()
+    }
+
+    /// How many bytes all of it frees, as far as that is known.
+    fn bytes(&self) -> usize {
+        self.open_bytes + self.batches.iter().map(|batch| batch.bytes).sum::<usize>()
+    }
+
+    /// Moves all work to the end of `work`.
+    fn take_all(&mut self, work: &mut Vec<Work>) {
+        work.extend(self.batches.drain(..).flat_map(|batch| batch.work));
+        work.append(&mut self.open);
+        self.open_bytes = 0;
+    }
+
     fn take_in_hand(&mut self) {
         self.in_hand += 1;
     }
@@ -121,15 +162,28 @@ impl Domain {
     ///
     /// `work` should only free memory: it must not take locks that a caller of `defer` may hold.
     pub fn defer(&self, work: impl FnOnce() + Send + 'static) {
+        self.defer_sized(0, work);
+    }
+
+    /// As [`defer`](Self::defer), of work that frees about so many `bytes`, if they are many.
+    pub fn defer_sized(&self, bytes: usize, work: impl FnOnce() + Send + 'static) {
         let slot = thread::slot();
         let mut bag = self.bags.get(slot).lock();
         bag.open.push(Work::new(work));
-        let looks = bag.open.len() == bag.looks_at;
-        if bag.open.len() == self.batch {
+        bag.open_bytes += bytes;
+        bag.is_idle = false;
+        if bag.open.len() == 1 {
+            // Under the mutex (ask).
+            drain::ask();
+        }
+        let is_heavy = bag.open_bytes >= BATCH_BYTES;
+        let looks = bag.open.len() == bag.looks_at || is_heavy;
+        if bag.open.len() == self.batch || is_heavy {
             bag.looks_at = cpu::possible().min(self.batch);
             let room = bag.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.batch));
             let work = std::mem::replace(&mut bag.open, room);
-            bag.batches.push_back(Batch { from_period: self.next_period(), work });
+            let bytes = std::mem::take(&mut bag.open_bytes);
+            bag.batches.push_back(Batch { from_period: self.next_period(), work, bytes });
         }
         drop(bag);
         if looks {
@@ -142,7 +196,7 @@ impl Domain {
     fn look(&self, slot: u32) {
         let (awaited, full) = {
             let bag = self.bags.get(slot).lock();
-            (bag.awaited, bag.batches.len() > BATCHES_MAX)
+            (bag.awaited, bag.batches.len() > BATCHES_MAX || bag.bytes() > BATCHES_BYTES_MAX)
         };
         if let Some(period) = awaited
             && full
@@ -203,11 +257,7 @@ impl Domain {
             own.take_in_hand();
             own.in_hand == 1
         };
-        for bag in self.bags.iter() {
-            let mut contents = bag.lock();
-            work.extend(contents.batches.drain(..).flat_map(|batch| batch.work));
-            work.append(&mut contents.open);
-        }
+        self.bags.iter().for_each(|bag| bag.lock().take_all(&mut work));
         self.synchronize();
         work.into_iter().for_each(Work::run);
         own.lock().let_go();
@@ -215,6 +265,37 @@ impl Domain {
             // Only now: somebody may have taken work out of a bag after we had looked at his own.
             self.bags.iter().for_each(|bag| bag.wait_for_work_in_hand());
         }
+    }
+
+    /// Does what waits in bags into which nothing was put since the last call of this, after a grace period for which it waits.
+    /// For one thread at a time, outside of read sections.
+    pub fn drain_idle(&self) -> Drained {
+        let own = self.bags.get(thread::slot());
+        let (mut work, mut found) = (Vec::new(), Drained::Nothing);
+        // Who flushes waits for us, as for all who have taken work.
+        own.lock().take_in_hand();
+        for bag in self.bags.iter() {
+            let mut contents = bag.lock();
+            if contents.is_empty() {
+                continue;
+            }
+            found = Drained::Busy;
+            if std::mem::replace(&mut contents.is_idle, true) || std::ptr::eq(bag, own) {
+                contents.take_all(&mut work);
+            }
+        }
+        if !work.is_empty() {
+            found = Drained::Some;
+            self.synchronize();
+            work.into_iter().for_each(Work::run);
+        }
+        own.lock().let_go();
+        found
+    }
+
+    /// How many bytes are freed by what waits, as far as that is known.
+    pub fn deferred_bytes(&self) -> usize {
+        self.bags.iter().map(|bag| bag.lock().bytes()).sum()
     }
 
     /// How many pieces of work wait.
@@ -259,6 +340,32 @@ mod tests {
         domain.flush();
         assert_eq!(done.load(Ordering::Relaxed), 20 * BATCH);
         assert_eq!(domain.deferred(), 0);
+    }
+
+    #[test]
+    fn what_frees_much_is_bounded_by_its_bytes() {
+        let (domain, done) = (Domain::new(), Arc::new(AtomicUsize::new(0)));
+        let pieces = 8 * BATCHES_BYTES_MAX / BATCH_BYTES;
+        (0..pieces).for_each(|_| domain.defer_sized(BATCH_BYTES, count(&done)));
+        assert!(domain.deferred_bytes() <= BATCHES_BYTES_MAX + 2 * BATCH_BYTES);
+        domain.flush();
+        assert_eq!((done.load(Ordering::Relaxed), domain.deferred_bytes()), (pieces, 0));
+    }
+
+    #[test]
+    fn a_drain_takes_what_nothing_was_put_to_since_the_drain_before() {
+        let (domain, done) = (Domain::new(), Arc::new(AtomicUsize::new(0)));
+        let drained = || (domain.drain_idle(), done.load(Ordering::Relaxed));
+        assert_eq!(drained(), (Drained::Nothing, 0));
+        domain.defer(count(&done));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                assert_eq!(drained(), (Drained::Busy, 0));
+                domain.defer(count(&done));
+                assert_eq!(drained(), (Drained::Some, 2), "the drain's own, and what has been idle");
+                assert_eq!(drained(), (Drained::Nothing, 2));
+            });
+        });
     }
 
     #[test]

@@ -70,6 +70,7 @@ mod defer;
 mod work;
 
 pub use cell::RcuCell;
+pub use defer::Drained;
 
 use self::defer::Bag;
 

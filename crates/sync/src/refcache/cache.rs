@@ -75,7 +75,9 @@ impl Way {
 pub(super) struct Cache {
     /// By [`way_of`]; none until the cache is enlisted.
     ways: Option<Box<[Way; ALL_WAYS]>>,
-    /// Which of them hold an object.
+    /// Room for ways that all are empty, while the cache is not enlisted and once was.
+    idle_ways: Option<Box<[Way; ALL_WAYS]>>,
+    /// Which of the ways hold an object.
     used: Vec<u16>,
     /// The epoch in which each review began, oldest first.
     reviews: VecDeque<(Epoch, Object)>,
@@ -118,6 +120,7 @@ impl Cache {
         pub(super) fn new() -> Self {
             Cache {
                 ways: None,
+                idle_ways: None,
                 used: Vec::new(),
                 reviews: VecDeque::new(),
                 to_review: Vec::new(),
@@ -138,8 +141,8 @@ impl Cache {
     pub(super) fn enlist(&mut self, turns: u32) {
         self.turns_left = turns.cast_signed();
         self.turns_left_at_flush = self.turns_left;
-        self.ways = Some(Box::new([Way::EMPTY; ALL_WAYS]));
-        self.used = Vec::with_capacity(ALL_WAYS);
+        self.ways = self.idle_ways.take().or_else(|| Some(Box::new([Way::EMPTY; ALL_WAYS])));
+        self.used.reserve(ALL_WAYS);
     }
 
     /// Whether nothing was counted since the last flush.
@@ -173,10 +176,22 @@ impl Cache {
         self.turns_left > 0
     }
 
-    /// The opposite of [`enlist`](Self::enlist), after a flush; returns the reviews, which somebody must take over.
+    /// The opposite of [`enlist`](Self::enlist), after a flush that has given up all counts; returns the reviews, which somebody
+    /// must take over.
     pub(super) fn retire(&mut self) -> VecDeque<(Epoch, Object)> {
-        (self.ways, self.used, self.turns_left) = (None, Vec::new(), 0);
+        self.stand_down();
         std::mem::take(&mut self.reviews)
+    }
+
+    /// As [`retire`](Self::retire), of one whose owner goes on with the reviews when it is enlisted again.
+    pub(super) fn stand_down(&mut self) {
+        debug_assert!(self.used.is_empty() && self.to_review.is_empty(), "flushed");
+        (self.idle_ways, self.turns_left) = (self.ways.take(), 0);
+    }
+
+    /// How many objects wait for the end of their review, or for its begin.
+    pub(super) fn reviews(&self) -> usize {
+        self.reviews.len() + self.to_review.len()
     }
 
     /// Takes over `reviews` of another cache. They may be older than those that are here: these come first, and that

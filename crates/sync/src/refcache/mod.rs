@@ -41,7 +41,7 @@
 //! which every open counts, among the files, then each thread that opens the file that shares its way would write the mount's line.
 //! So values that stay, of which there are few, have ways that the others do not take.
 //!
-//! There is no thread in the background: every `TURNS` counts, and more rarely among hundreds, a thread flushes its cache and
+//! No thread in the background is needed, though what idle threads leave is freed by one (`idle.rs`): every `TURNS` counts, and more rarely among hundreds, a thread flushes its cache and
 //! looks whether it was the last of the epoch. One that has flushed `PATIENCE` times more in an epoch, fewer times among hundreds,
 //! flushes the caches of all laggards. A laggard that has counted nothing in a whole epoch is *retired*: its cache is no more waited
 //! for until its owner counts again, and who retired it takes over its reviews, to free what is dead in parts. Objects are otherwise
@@ -87,6 +87,7 @@
 //! 2013), section 3.1.
 
 mod cache;
+mod idle;
 #[allow(unsafe_code)]
 mod object;
 mod rounds;
@@ -98,6 +99,7 @@ mod tests;
 #[allow(unsafe_code)]
 mod world;
 
+pub use self::idle::{Draining, in_review, is_counting};
 pub use self::slot::RefSlot;
 
 use self::object::{Counted, Object};

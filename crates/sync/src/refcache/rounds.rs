@@ -46,6 +46,11 @@ impl Epoch {
     pub(super) fn word(self) -> u32 {
         self.0
     }
+
+    /// The epoch that `word` stands for.
+    pub(super) fn from_word(word: u32) -> Epoch {
+        Epoch(word)
+    }
 }
 
 /// An epoch while it lasts.
@@ -113,6 +118,20 @@ impl Rounds {
         self.count_down(MEMBER + PENDING);
     }
 
+    /// A member, last flushed in `flushed`, is one no more; it gives up nothing that it has counted since.
+    pub(super) fn leave_flushed(&self, flushed: Epoch) {
+        // A member is pending in each epoch until it is flushed there.
+        let without = |now: u64| match Round(now).epoch() == flushed {
+            true => now - MEMBER,
+            false => now - MEMBER - PENDING,
+        };
+        // AcqRel(flushed): as in count_down().
+        let update = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| Some(without(now)));
+        // Not an error: there is always an update.
+        let (Ok(before) | Err(before)) = update;
+        self.end_if_all_flushed(Round(without(before)));
+    }
+
     fn count_down(&self, by: u64) -> Round {
         // AcqRel(flushed): the counts that the member gave up, handed on to the last; pairs with itself.
         let before = self.0.fetch_sub(by, Ordering::AcqRel);
@@ -158,6 +177,18 @@ mod tests {
         assert_eq!(now(), (second, 1, 1));
         rounds.leave();
         assert!(rounds.now().epoch().is_two_after(first) && rounds.now().members() == 0);
+    }
+
+    #[test]
+    fn a_member_leaves_whether_it_was_flushed_in_the_epoch_or_not() {
+        let rounds = Rounds::new();
+        let first = rounds.join().epoch();
+        rounds.join();
+        rounds.flushed();
+        rounds.leave_flushed(first);
+        assert_eq!((rounds.now().epoch(), rounds.now().members(), rounds.now().pending()), (first, 1, 1));
+        rounds.leave_flushed(first.previous());
+        assert_eq!((rounds.now().epoch().previous(), rounds.now().members()), (first, 0));
     }
 
     #[test]

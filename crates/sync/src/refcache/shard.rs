@@ -39,6 +39,13 @@ impl Shard {
         self.flushed.load(Ordering::Relaxed) == epoch.word()
     }
 
+    /// The epoch in which the cache was last flushed, if it takes part. The caller has locked it.
+    pub(super) fn flushed(&self) -> Option<Epoch> {
+        // Relaxed: written under the lock.
+        let word = self.flushed.load(Ordering::Relaxed);
+        (word != RETIRED).then(|| Epoch::from_word(word))
+    }
+
     /// Notes in which epoch the cache was flushed; in none if it takes part no more. The caller has locked it.
     pub(super) fn set_flushed(&self, epoch: Option<Epoch>) {
         // Relaxed: published by the lock.

@@ -5,12 +5,12 @@ use super::object::Object;
 use super::rounds::{Epoch, Round, Rounds};
 use super::shard::{Freeing, Shard, Shards};
 use super::{Passing, Stay};
-use crate::Mutex;
-use crate::face::atomic::{AtomicBool, Ordering};
+use crate::face::atomic::{AtomicBool, Ordering, fence};
 use crate::face::{
     CachePadded, Host, Mutant, PerHost, SHRUNK, const_new, global, near_table, seeded, thread,
 };
 use crate::owner_lock::{Held, Inside, OwnerLock};
+use crate::{Mutex, drain};
 use std::collections::VecDeque;
 use std::vec::Drain;
 
@@ -23,7 +23,7 @@ pub(super) struct World {
     /// *each protected by its lock*
     shards: Shards,
     /// Of the caches that take part.
-    rounds: CachePadded<Rounds>,
+    pub(super) rounds: CachePadded<Rounds>,
     /// The slots of all caches that ever took part. A cache takes part for the first time after it is noted here, so who
     /// holds this lock knows them all. *protected by itself*
     known: Mutex<Vec<u32>>,
@@ -185,22 +185,22 @@ impl World {
 
     /// What the calling thread writes.
     #[inline]
-    fn shard(&self) -> &Shard {
+    pub(super) fn shard(&self) -> &Shard {
         self.shards.get(thread::slot())
     }
 
     /// The calling thread's cache, locked; `shard` is its shard. Not to be called by one who has it.
     #[inline]
-    fn own<'a>(&self, shard: &'a Shard) -> Inside<'a, Cache> {
+    pub(super) fn own<'a>(&self, shard: &'a Shard) -> Inside<'a, Cache> {
         // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. All
-        // calls are in this file, and none is made while an earlier one's guard is there: under it nothing runs but
-        // what `Cache` does, and the load of a slot.
+        // calls are in this file and in `idle.rs`, and none is made while an earlier one's guard is there: under it nothing
+        // runs but what `Cache` does, the load of a slot, and the start of a thread.
         unsafe { shard.cache.lock() }
     }
 
     /// Lets the calling thread's cache take part in flushes from now on; returns it locked.
     #[cold]
-    fn enlist<'a>(&self, shard: &'a Shard) -> Inside<'a, Cache> {
+    pub(super) fn enlist<'a>(&self, shard: &'a Shard) -> Inside<'a, Cache> {
         // Relaxed: a hint.
         if self.waiting.load(Ordering::Relaxed) {
             // Whoever is waited for needs the CPU, and more garbage helps nobody.
@@ -218,11 +218,14 @@ impl World {
         let turns = turns(now.members());
         cache.enlist(turns + thread::slot().wrapping_mul(TURNS_APART) % turns);
         shard.set_flushed(Some(now.epoch().previous()));
+        // SeqCst(ask): pairs with the fence in Switch::rest(). The last look of a drain is at the members.
+        fence(Ordering::SeqCst);
+        drain::ask();
         cache
     }
 
     /// Flushes the cache of `shard`, which takes part and which the caller has locked, `now`; returns the round after that.
-    fn flush(&self, shard: &Shard, cache: &mut Cache, now: Round) -> Round {
+    pub(super) fn flush(&self, shard: &Shard, cache: &mut Cache, now: Round) -> Round {
         cache.flush(Keepers::of(now.members()), &self.rounds);
         if shard.was_flushed_in(now.epoch()) {
             cache.again += 1;
@@ -249,30 +252,35 @@ impl World {
             // Somebody has retired it since it was due.
             return;
         }
-        // Relaxed: published by the lock, under which settle() looks.
-        shard.freeing.store(true, Ordering::Relaxed);
-        let _freeing = Freeing(shard);
-        let now = self.rounds.now();
-        let members = now.members();
+        let members = self.rounds.now().members();
         cache.begin_turns(members);
-        let now = self.flush(shard, &mut cache, now);
-        let mut dead = std::mem::take(&mut cache.dead);
-        cache.review(now, &mut dead);
+        let (now, found) = self.flush_and_review(shard, &mut cache);
         let (is_out_of_patience, is_crowded) = (cache.is_out_of_patience(members), cache.is_crowded(members));
         drop(cache);
         if is_out_of_patience {
             // Whoever has not come by may be idle.
             self.flush_laggards(shard, now.epoch(), is_crowded);
         }
-        free(&mut dead);
-        self.own(shard).dead = dead;
+        found.free(self);
+    }
+
+    /// Flushes the cache of `shard`, the calling thread's, which is enlisted; returns the round after that, and what is found
+    /// dead, to be freed once the cache is unlocked.
+    pub(super) fn flush_and_review<'a>(&self, shard: &'a Shard, cache: &mut Cache) -> (Round, Found<'a>) {
+        // Relaxed: published by the lock, under which settle() looks.
+        shard.freeing.store(true, Ordering::Relaxed);
+        let freeing = Freeing(shard);
+        let now = self.flush(shard, cache, self.rounds.now());
+        let mut dead = std::mem::take(&mut cache.dead);
+        cache.review(now, &mut dead);
+        (now, Found { dead, freeing })
     }
 
     /// Flushes the caches that have not been flushed in `epoch`, if it is not over, for their threads; those in the
     /// middle of counting if it `waits`, and then also for others who do this. What they have to review is left to them,
     /// so that memory stays with the thread that made it; but the caller, whose shard is `own`, takes over from threads
     /// that have counted nothing in the whole epoch. These are no more waited for until they count again.
-    fn flush_laggards(&self, own: &Shard, epoch: Epoch, waits: bool) {
+    pub(super) fn flush_laggards(&self, own: &Shard, epoch: Epoch, waits: bool) {
         let known = match waits {
             true => self.known.lock(),
             false => match self.known.try_lock() {
@@ -328,6 +336,12 @@ impl World {
         visits
     }
 
+    /// What `look` finds in all caches, which are locked meanwhile. For who has no cache of this world held.
+    pub(super) fn visit_known<R>(&self, look: impl FnOnce(&[Inside<'_, Cache>]) -> R) -> R {
+        let known = self.known.lock();
+        look(&OwnerLock::visit_all(known.iter().map(|slot| &self.shards.get(*slot).cache)))
+    }
+
     /// Whether the calling thread is freeing objects.
     pub(super) fn is_freeing(&self) -> bool {
         // Relaxed: our own.
@@ -375,6 +389,23 @@ impl World {
 impl Default for World {
     fn default() -> Self {
         World::new()
+    }
+}
+
+/// What the owner of a shard has found dead. Until it is freed the owner is freeing.
+pub(super) struct Found<'a> {
+    dead: Vec<Object>,
+    freeing: Freeing<'a>,
+}
+
+impl Found<'_> {
+    /// Frees it; returns how much it was. The caller's cache, one of `world`, is unlocked.
+    pub(super) fn free(mut self, world: &World) -> usize {
+        let count = self.dead.len();
+        free(&mut self.dead);
+        // Its memory.
+        world.own(self.freeing.0).dead = self.dead;
+        count
     }
 }
 

@@ -1,6 +1,7 @@
 //! Page: 4 KiB of a file. Those that no file has any more are kept by their CPU for the next that needs one.
 
 use super::PAGE_SIZE;
+use sluice_sync::drain::{self, Kept};
 use sluice_sync::face::{Host, PerHost};
 use sluice_sync::percpu::Pool;
 use sluice_sync::radix::Object;
@@ -56,7 +57,27 @@ impl<T> PerPage<T> {
 /// The pages that nobody has.
 fn spare() -> &'static Pool<Arc<Page>> {
     static SPARE: PerHost<OnceLock<Pool<Arc<Page>>>> = PerHost::new(OnceLock::new());
-    SPARE.get(Host::here()).get_or_init(|| Pool::new(SPARE_MAX))
+    SPARE.get(Host::here()).get_or_init(|| {
+        drain::register(&Spare);
+        Pool::new(SPARE_MAX, PAGE_SIZE)
+    })
+}
+
+/// The same, to be given back when nobody works.
+struct Spare;
+
+impl Kept for Spare {
+    fn kept_bytes(&self) -> u64 {
+        spare().kept_bytes()
+    }
+
+    fn freed_bytes(&self) -> u64 {
+        spare().freed_bytes()
+    }
+
+    fn give_back(&self) {
+        spare().give_back();
+    }
 }
 
 impl Page {
