@@ -97,6 +97,11 @@ impl Acl {
         if known { Ok(!entries.is_empty()) } else { Err(Errno::EINVAL) }
     }
 
+    /// How much memory the list takes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Acl>() + (self.users.len() + self.groups.len()) * size_of::<Named>()
+    }
+
     /// The list that `entries` spell, if they spell one.
     fn from_entries(entries: &[[u8; ENTRY_LEN]]) -> Option<Acl> {
         let mut entries = entries.iter().map(Entry::decode).peekable();

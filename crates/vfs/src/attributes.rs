@@ -14,6 +14,7 @@
 //! - I2: an access ACL and the mode say the same of owner, mask and others.
 
 use crate::acl::Acl;
+use crate::superblock::charged;
 use crate::{Caps, Cred, Errno, Inode};
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::seqlock::Words;
@@ -39,6 +40,14 @@ pub(crate) struct Acls {
     pub(crate) access: Option<Acl>,
     /// What new files in this directory inherit.
     pub(crate) default: Option<Acl>,
+}
+
+impl Acls {
+    /// What they count for against the size of the file system, in bytes.
+    pub(crate) fn charged(&self) -> u64 {
+        let lists = [&self.access, &self.default];
+        lists.into_iter().flatten().map(|list| charged(list.bytes() as u64)).sum()
+    }
 }
 
 /// A bit of the first word above those of the mode; the stamp is above it.
@@ -95,7 +104,11 @@ impl Inode {
         }
     }
 
-    /// As [`with_acls`](Self::with_acls), for a change of both. The change is made unless `change` fails.
+    /// As [`with_acls`](Self::with_acls), for a change of both. The change is made unless `change` fails, or there is no space for
+    /// what it adds to the ACLs.
+    ///
+    /// # Errors
+    /// `ENOSPC`; those of `change`.
     pub(crate) fn change_acls(
         &self,
         change: impl FnOnce(&mut Attr, &mut Acls) -> Result<(), Errno>,
@@ -104,7 +117,11 @@ impl Inode {
         let section = rcu::domain().read();
         self.attr.change(|attr| {
             let (mut new_attr, mut acls) = (*attr, self.acls(&section).cloned().unwrap_or_default());
+            let before = acls.charged();
             change(&mut new_attr, &mut acls)?;
+            // First what is added, so that nothing has changed if there is no space.
+            self.shared.charge_at_once(acls.charged().saturating_sub(before))?;
+            self.shared.discharge(before.saturating_sub(acls.charged()));
             new_attr.has_acls = acls.access.is_some() || acls.default.is_some();
             if attr.has_acls || new_attr.has_acls {
                 new_attr.acl_stamp = attr.acl_stamp.wrapping_add(1);

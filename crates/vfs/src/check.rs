@@ -64,11 +64,11 @@ pub enum Finding {
         /// The name.
         name: Vec<u8>,
     },
-    /// The pages that files have and those that the file system counts differ.
-    Pages {
-        /// What the file system counts.
+    /// The space that files take and that which the file system counts differ.
+    Space {
+        /// What the file system counts, in bytes.
         counted: u64,
-        /// What its named files have.
+        /// What its named files take.
         found: u64,
     },
     /// Inodes are in memory that no name leads to, although nobody should hold one.
@@ -116,7 +116,7 @@ impl fmt::Display for Finding {
             Finding::DoubleName { dir, name } => {
                 write!(f, "directory {dir}: {:?} is listed twice", String::from_utf8_lossy(name))
             }
-            Finding::Pages { counted, found } => write!(f, "{counted} pages counted, files have {found}"),
+            Finding::Space { counted, found } => write!(f, "{counted} bytes counted, files take {found}"),
             Finding::Leaked { inodes } => write!(f, "{inodes} inodes in memory that no name leads to"),
         }
     }
@@ -156,38 +156,37 @@ impl Superblock {
     }
 
     /// As [`check`](Self::check), for a file system that nobody uses: every inode in memory must have a
-    /// name, and every page counted must belong to a named file.
+    /// name, and all space counted must belong to a named file.
     pub fn check_idle(&self) -> CheckReport {
         let mut report = self.check();
         let leaked = self.live_inodes().saturating_sub(report.inodes);
         if leaked != 0 {
             report.findings.push(Finding::Leaked { inodes: leaked });
         }
-        let counted = self.bytes_used() / crate::data::PAGE;
-        let found = self.pages_of_named_files();
+        let counted = self.bytes_used();
+        let found = self.space_of_named_files();
         if counted != found {
-            report.findings.push(Finding::Pages { counted, found });
+            report.findings.push(Finding::Space { counted, found });
         }
         report
     }
 
-    fn pages_of_named_files(&self) -> u64 {
+    fn space_of_named_files(&self) -> u64 {
         let mut seen = std::collections::HashSet::new();
         let mut directories = vec![self.root().clone()];
-        let mut pages = 0;
+        let mut bytes = self.root().bytes_charged();
         while let Some(dir) = directories.pop() {
             let Ok(inner) = dir.as_dir() else { continue };
             for (_, _, inode) in inner.names.after(0, &inner.names.read()) {
-                if inode.is_dir() {
-                    directories.push(inode.clone());
-                } else if seen.insert(inode.ino())
-                    && let Ok(data) = inode.data()
-                {
-                    pages += data.pages();
+                if seen.insert(inode.ino()) {
+                    bytes += inode.bytes_charged();
+                    if inode.is_dir() {
+                        directories.push(inode.clone());
+                    }
                 }
             }
         }
-        pages
+        bytes
     }
 }
 

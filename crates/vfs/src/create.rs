@@ -237,7 +237,6 @@ impl InodeRef {
                 Body::Special { file_type, rdev }
             }
         };
-        let ino = self.shared.new_ino()?;
         let (dir_mode, dir_gid, default_acl) =
             self.with_acls(|attr, acls| (attr.mode, attr.gid, acls.default.clone()));
         let is_dir = file_type == FileType::Directory;
@@ -261,7 +260,7 @@ impl InodeRef {
         }
         let nlink = if is_dir { 2 } else { 1 };
         let init = InodeInit { file_type, mode, uid: cred.uid, gid, nlink, born: Timestamp::now() };
-        let inode = Inode::allocate(&self.shared, ino, init, body);
+        let inode = Inode::new(&self.shared, init, body)?;
         if let Some(inherited) = acls {
             inode.change_acls(|_, acls| {
                 (acls.access, acls.default) = inherited;

@@ -29,7 +29,7 @@ use crate::dir::Dir;
 use crate::links::Links;
 use crate::lock_class::{INODE_ATTR, INODE_XATTRS};
 use crate::stat::{S_IALLUGO, Stat, Timestamp};
-use crate::superblock::Shared;
+use crate::superblock::{Shared, charged};
 use crate::times::Times;
 use crate::xattr::Xattrs;
 use crate::{Cred, Errno, FileType};
@@ -122,13 +122,38 @@ impl Body {
         }
     }
 
+    /// What it counts for against the size of the file system, in bytes: a symbolic link's target, if that is long. Pages of
+    /// files are counted as they come.
+    pub(crate) fn charged(&self) -> u64 {
+        match self {
+            // So many bytes a target may have for nothing, as on tmpfs.
+            Body::Symlink(target) if target.len() >= 128 => charged(target.len() as u64),
+            _ => 0,
+        }
+    }
+
     pub(crate) fn new_directory(parent: Option<InodeRef>) -> Body {
         Body::Directory(Box::new(Dir::new(parent)))
     }
 }
 
 impl Inode {
-    /// A new inode with the number `ino`, which was counted when it was taken; reachable only by the returned reference.
+    /// A new inode with a number that was never used before; reachable only by the returned reference.
+    ///
+    /// # Errors
+    /// `ENOSPC`.
+    pub(crate) fn new(
+        shared: &Ref<Shared, Standing>,
+        init: InodeInit,
+        body: Body,
+    ) -> Result<InodeRef, Errno> {
+        let charge = body.charged();
+        shared.charge(charge)?;
+        let ino = shared.new_ino().inspect_err(|_| shared.discharge(charge))?;
+        Ok(Inode::allocate(shared, ino, init, body))
+    }
+
+    /// A new inode with the number `ino`, which was counted when it was taken, as was its body.
     pub(crate) fn allocate(
         shared: &Ref<Shared, Standing>,
         ino: u64,
@@ -247,6 +272,18 @@ impl Inode {
         if matches!(self.body, Body::Regular) { self.data.pages() } else { 0 }
     }
 
+    /// What it counts for against the size of the file system, in bytes.
+    pub(crate) fn bytes_charged(&self) -> u64 {
+        self.pages() * PAGE + self.body.charged() + self.extra_charged()
+    }
+
+    /// What its extended attributes and ACLs count for, in bytes.
+    fn extra_charged(&self) -> u64 {
+        // Who has none of these has no ACLs either.
+        let of = |extra: &Extra| extra.xattrs.lock().charged() + self.with_acls(|_, acls| acls.charged());
+        self.extra_if_any().map_or(0, of)
+    }
+
     /// The link count that `stat` shows.
     pub(crate) fn nlink(&self) -> u32 {
         match &self.body {
@@ -317,6 +354,7 @@ impl std::ops::Deref for InodeRef {
 impl Drop for Inode {
     fn drop(&mut self) {
         self.shared.uncount_inode();
+        self.shared.discharge(self.body.charged() + self.extra_charged());
         self.data.clear(&*self.shared);
     }
 }

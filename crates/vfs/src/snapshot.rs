@@ -74,7 +74,7 @@ impl InodeRef {
             Body::Symlink(target) => Body::Symlink(target.clone()),
             Body::Special { file_type, rdev } => Body::Special { file_type: *file_type, rdev: *rdev },
         };
-        let inode = Inode::allocate(&self.shared, self.shared.new_ino()?, original.init(), body);
+        let inode = Inode::new(&self.shared, original.init(), body)?;
         inode.take_after(original)?;
         if let Ok(data) = original.data() {
             inode.data.copy_whole(&*self.shared, data)?;
@@ -106,6 +106,7 @@ impl Inode {
         })?;
         if let Some(extra) = original.extra_if_any() {
             let xattrs = extra.xattrs.lock().clone();
+            self.shared.charge(xattrs.charged())?;
             *self.extra().xattrs.lock() = xattrs;
         }
         self.times.set_as(&original.times);

@@ -17,11 +17,15 @@ use sluice_sync::{Arc, CachePadded, Mutex, name_fields};
 
 /// The inode number of every root directory.
 const ROOT_INO: u64 = 1;
+/// In so many bytes space is counted: small things, such as extended attributes, need not take a page.
+const UNIT: u64 = 64;
+const UNITS_A_PAGE: u64 = PAGE / UNIT;
 
 /// How to make a file system.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The most bytes of file data, rounded down to whole pages; none for no limit.
+    /// The most bytes of file data, extended attributes, access control lists and long targets of symbolic links, rounded down to
+    /// whole pages; none for no limit.
     pub size_limit: Option<u64>,
     /// The most inodes, the root included; none for no limit.
     pub inode_limit: Option<u64>,
@@ -87,8 +91,8 @@ pub(crate) struct Shared {
     unlinked_pages: PerCpu<AtomicU64>,
     /// Who has which files open. *Per CPU.*
     pub(crate) opens: OpenCounts,
-    /// Pages of file data in use. *Per CPU.*
-    pages: Budget,
+    /// Units of space in use. *Per CPU.*
+    space: Budget,
     /// Who is told of changes. *RCU; replaced under `observing`.*
     observers: RcuCell<Vec<(ObserverId, Arc<dyn Observer>)>>,
     /// There are any: without, nobody looks at the list. *Atomic (observed); written under `observing`.*
@@ -117,7 +121,8 @@ impl Superblock {
             max_locks_of_owner: options.owner_lock_limit,
             ..Default::default()
         };
-        let (inodes, pages) = (options.inode_limit, options.size_limit.map(|bytes| bytes / PAGE));
+        let units = options.size_limit.map(|bytes| bytes / PAGE * UNITS_A_PAGE);
+        let inodes = options.inode_limit;
         let shared = Ref::standing(Shared {
             // Major number 0: no real device, as the kernel's own memory file systems have it.
             dev: (minor & 0xff) | ((minor & 0xf_ff00) << 12),
@@ -130,14 +135,14 @@ impl Superblock {
             inodes: Budget::new(inodes, 1),
             unlinked_pages: PerCpu::default(),
             opens: OpenCounts::new(),
-            pages: Budget::new(pages, 0),
+            space: Budget::with_grain(units, 0, UNITS_A_PAGE),
             observers: RcuCell::new(rcu::domain(), Vec::new()),
             is_observed: AtomicBool::new(false),
             observing: CachePadded::new(Mutex::with_class(&SUPERBLOCK_OBSERVERS, ())),
         });
         name_fields!(
             shared,
-            Shared { lock_domain, rename_lock, inos, inodes, unlinked_pages, opens, pages, observing }
+            Shared { lock_domain, rename_lock, inos, inodes, unlinked_pages, opens, space, observing }
         );
         let root = Inode::allocate(&shared, ROOT_INO, root, Body::new_directory(None));
         Arc::new(Superblock { shared, root, trees: Trees::new() })
@@ -165,7 +170,7 @@ impl Superblock {
         StatFs {
             block_size: PAGE_SIZE as u32,
             blocks: self.shared.options.size_limit.map_or(0, |bytes| bytes / PAGE),
-            blocks_free: self.shared.pages.free(),
+            blocks_free: self.shared.space.free() / UNITS_A_PAGE,
             files: self.shared.options.inode_limit.unwrap_or(0),
             files_free: self.shared.inodes.free(),
             name_max: NAME_MAX as u32,
@@ -183,10 +188,10 @@ impl Superblock {
         self.shared.inodes.used()
     }
 
-    /// Bytes of file data in memory, in whole pages.
+    /// Bytes in use of those that [`Options::size_limit`] limits: file data in whole pages, the rest in small units.
     pub fn bytes_used(&self) -> u64 {
         settle();
-        self.shared.pages.used() * PAGE
+        self.shared.space.used() * UNIT
     }
 
     pub(crate) fn trees(&self) -> &Trees {
@@ -321,16 +326,56 @@ impl Shared {
     }
 }
 
-impl Space for Shared {
-    fn reserve(&self, pages: u64) -> Result<(), Errno> {
-        let taken = self.pages.take(pages).or_else(|_| {
+impl Shared {
+    /// Counts space for `bytes` that are kept beside the pages of files, all or none.
+    ///
+    /// # Errors
+    /// `ENOSPC`.
+    pub(crate) fn charge(&self, bytes: u64) -> Result<(), Errno> {
+        self.take_units(bytes.div_ceil(UNIT))
+    }
+
+    /// As [`charge`](Self::charge), for who must not wait for others.
+    ///
+    /// # Errors
+    /// `ENOSPC`, also when there is space that is given back later.
+    pub(crate) fn charge_at_once(&self, bytes: u64) -> Result<(), Errno> {
+        Ok(self.space.take(bytes.div_ceil(UNIT))?)
+    }
+
+    /// Gives back what is dead, if there is not space for `bytes`: before [`charge_at_once`](Self::charge_at_once).
+    pub(crate) fn make_room(&self, bytes: u64) {
+        if self.options.size_limit.is_some() && self.space.free() < bytes.div_ceil(UNIT) {
             settle();
-            self.pages.take(pages)
+        }
+    }
+
+    /// Gives back what [`charge`](Self::charge) has counted for `bytes`.
+    pub(crate) fn discharge(&self, bytes: u64) {
+        self.space.give(bytes.div_ceil(UNIT));
+    }
+
+    fn take_units(&self, units: u64) -> Result<(), Errno> {
+        let taken = self.space.take(units).or_else(|_| {
+            settle();
+            self.space.take(units)
         });
         Ok(taken?)
     }
+}
+
+/// What `bytes` count for, in bytes, where space is counted in units.
+pub(crate) fn charged(bytes: u64) -> u64 {
+    bytes.div_ceil(UNIT) * UNIT
+}
+
+impl Space for Shared {
+    fn reserve(&self, pages: u64) -> Result<(), Errno> {
+        // No file has so many pages that this overflows.
+        self.take_units(pages * UNITS_A_PAGE)
+    }
 
     fn release(&self, pages: u64) {
-        self.pages.give(pages);
+        self.space.give(pages * UNITS_A_PAGE);
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::acl::Acl;
 use crate::stat::{S_ISGID, S_ISVTX};
+use crate::superblock::charged;
 use crate::{Access, Caps, Cred, Errno, FileType, Inode, NAME_MAX, XATTR_SIZE_MAX, XattrFlags};
 use std::collections::BTreeMap;
 
@@ -13,6 +14,44 @@ use std::collections::BTreeMap;
 #[derive(Clone, Default)]
 pub(crate) struct Xattrs {
     values: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    /// What they count for together. *Protected by the mutex around all of this.*
+    charged: u64,
+}
+
+/// What an entry takes beside name and value: two pointers and two lengths, and its share of a node.
+const ENTRY_BYTES: usize = 48;
+
+/// What a value counts for, in bytes.
+fn charge_of(name: &[u8], value: &[u8]) -> u64 {
+    charged((ENTRY_BYTES + name.len() + value.len()) as u64)
+}
+
+impl Xattrs {
+    /// What the values count for together, in bytes: whole units.
+    pub(crate) fn charged(&self) -> u64 {
+        self.charged
+    }
+
+    /// Puts `value` there, as `flags` ask; returns what that which it replaces counted for.
+    fn set(&mut self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<u64, Errno> {
+        let exists = self.values.contains_key(name);
+        if exists && flags.contains(XattrFlags::CREATE) {
+            return Err(Errno::EEXIST);
+        }
+        if !exists && flags.contains(XattrFlags::REPLACE) {
+            return Err(Errno::ENODATA);
+        }
+        let old = self.values.insert(name.into(), value.into()).map_or(0, |old| charge_of(name, &old));
+        self.charged = self.charged + charge_of(name, value) - old;
+        Ok(old)
+    }
+
+    /// Takes the value out; returns what it counted for.
+    fn remove(&mut self, name: &[u8]) -> Result<u64, Errno> {
+        let old = charge_of(name, &self.values.remove(name).ok_or(Errno::ENODATA)?);
+        self.charged -= old;
+        Ok(old)
+    }
 }
 
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
@@ -94,7 +133,7 @@ impl Inode {
     /// Sets attribute `name` to `value`; `flags` may ask that it be new, or that it be there.
     ///
     /// # Errors
-    /// `EEXIST`, `ENODATA` (as `flags` ask), `EOPNOTSUPP`, `ERANGE`, `E2BIG`, `EACCES`, `EPERM`, `EINVAL`
+    /// `EEXIST`, `ENODATA` (as `flags` ask), `ENOSPC`, `EOPNOTSUPP`, `ERANGE`, `E2BIG`, `EACCES`, `EPERM`, `EINVAL`
     /// (bad flags or a malformed ACL).
     pub fn set_xattr(&self, cred: &Cred, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<(), Errno> {
         check_xattr(name, value, flags)?;
@@ -104,17 +143,12 @@ impl Inode {
         }
         self.permit_xattr(cred, space, name, Access::WRITE)?;
         space.check_exists(name)?;
-        {
-            let mut xattrs = self.extra().xattrs.lock();
-            let exists = xattrs.values.contains_key(name);
-            if exists && flags.contains(XattrFlags::CREATE) {
-                return Err(Errno::EEXIST);
-            }
-            if !exists && flags.contains(XattrFlags::REPLACE) {
-                return Err(Errno::ENODATA);
-            }
-            xattrs.values.insert(name.into(), value.into());
-        }
+        // As with tmpfs, space is asked for before the old value is looked at.
+        let charge = charge_of(name, value);
+        self.shared.charge(charge)?;
+        let replaced = self.extra().xattrs.lock().set(name, value, flags);
+        self.shared.discharge(*replaced.as_ref().unwrap_or(&charge));
+        replaced?;
         self.touch_ctime();
         self.notify_attributes(cred);
         Ok(())
@@ -133,9 +167,8 @@ impl Inode {
         self.permit_xattr(cred, space, name, Access::WRITE)?;
         space.check_exists(name)?;
         let extra = self.extra_if_any().ok_or(Errno::ENODATA)?;
-        if extra.xattrs.lock().values.remove(name).is_none() {
-            return Err(Errno::ENODATA);
-        }
+        let removed = extra.xattrs.lock().remove(name)?;
+        self.shared.discharge(removed);
         self.touch_ctime();
         self.notify_attributes(cred);
         Ok(())
@@ -208,6 +241,7 @@ impl Inode {
         if !slot_is_access && !self.is_dir() {
             return if removes { Ok(()) } else { Err(Errno::EACCES) };
         }
+        self.shared.make_room(value.len() as u64);
         self.change_acls(|attr, acls| {
             if !attr.owned_by(cred) {
                 return Err(Errno::EPERM);

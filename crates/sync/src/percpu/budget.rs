@@ -44,13 +44,19 @@ pub struct Budget {
 impl Budget {
     /// A budget of `limit` units, if that is given, of which `used` are in use.
     pub fn new(limit: Option<u64>, used: u64) -> Budget {
+        Budget::with_grain(limit, used, 1)
+    }
+
+    /// As [`new`](Self::new), of units of which mostly so many are taken at once, at least one.
+    pub fn with_grain(limit: Option<u64>, used: u64, grain: u64) -> Budget {
         let cpus = cpu::possible().next_power_of_two() as u64;
         // A small part of the limit at most, or all takers would always be near it.
-        let batch = limit.map_or(BATCH_MAX, |limit| (limit / cpus / 16).clamp(1, BATCH_MAX));
+        let batch_max = BATCH_MAX * grain;
+        let batch = limit.map_or(batch_max, |limit| (limit / cpus / 16).clamp(1, batch_max));
         Budget {
             used: Counter::with_batch(used.cast_signed(), batch.cast_signed()),
             limit,
-            margin: batch * cpus + SLACK,
+            margin: batch * cpus + SLACK * grain,
             near: CachePadded::new(Mutex::new(())),
         }
     }
