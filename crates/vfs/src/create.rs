@@ -260,7 +260,7 @@ impl InodeRef {
         }
         let nlink = if is_dir { 2 } else { 1 };
         let init = InodeInit { file_type, mode, uid: cred.uid, gid, nlink, born: Timestamp::now() };
-        let inode = Inode::new(&self.shared, init, body)?;
+        let inode = Inode::make(&self.shared, init, body)?;
         if let Some(inherited) = acls {
             inode.change_acls(|_, acls| {
                 (acls.access, acls.default) = inherited;

@@ -142,7 +142,7 @@ impl Inode {
     ///
     /// # Errors
     /// `ENOSPC`.
-    pub(crate) fn new(
+    pub(crate) fn make(
         shared: &Ref<Shared, Standing>,
         init: InodeInit,
         body: Body,

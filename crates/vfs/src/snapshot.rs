@@ -74,7 +74,7 @@ impl InodeRef {
             Body::Symlink(target) => Body::Symlink(target.clone()),
             Body::Special { file_type, rdev } => Body::Special { file_type: *file_type, rdev: *rdev },
         };
-        let inode = Inode::new(&self.shared, original.init(), body)?;
+        let inode = Inode::make(&self.shared, original.init(), body)?;
         inode.take_after(original)?;
         if let Ok(data) = original.data() {
             inode.data.copy_whole(&*self.shared, data)?;
