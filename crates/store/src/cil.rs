@@ -1,0 +1,131 @@
+//! Cil: the committed item list: records of ended transactions that no push has taken yet.
+//!
+//! # Theory
+//! Each CPU has a buffer of records on a line of its own. A [`Transaction`] copies its records into the buffer of the CPU it
+//! runs on. It holds a big-reader lock for reading from begin to end, which writes the thread's own line alone. A push takes that
+//! lock for writing for as long as it needs to swap the buffers, so a transaction is in one batch with all that it wrote, and
+//! one that saw another's change is in the same batch or a later one:
+//! ```text
+//!   CPU 0   [ T1 ][ T3 ]   |  [ T6 ]          |: the cut. T1, T2, T3 and T4 are in the batch, T5 and T6 in the next.
+//!   CPU 1   [ T2 ][ T4 ]   |  [ T5 ]
+//! ```
+//!
+//! # Clients must
+//! - begin a transaction before they take the locks under which they change an object, and end it after the last change: a
+//!   change made outside could be seen by a transaction of an earlier batch;
+//! - write each object under the lock that orders its changes, with a version that grows from change to change;
+//! - not wait in a transaction for anything that waits for a push.
+//!
+//! # Cost
+//! A transaction: two stores to the thread's own line, and for each record a lock and a copy on the CPU's own lines; for the
+//! room that it asks for, a count on the CPU's own line. A cut: one membarrier(2), a look at each thread's line, a swap for
+//! each CPU.
+
+use crate::mutant::{Mutant, Planted};
+use crate::record::{Records, cost};
+use sluice_sync::percpu::{Budget, PerCpu};
+use sluice_sync::{BrLock, BrReadGuard, LockClass, Mutex};
+
+static CIL: LockClass = LockClass::new("store.cil");
+static BUFFER: LockClass = LockClass::new("store.cil.buffer");
+
+/// Records that wait for the next push.
+pub(crate) struct Cil {
+    /// Held for reading by each transaction, for writing by a cut.
+    open: BrLock<()>,
+    /// *each protected by its mutex; taken in `open`*
+    buffers: PerCpu<Mutex<Records>>,
+    /// Bytes that transactions have asked for and no push has taken. *per CPU*
+    room: Budget,
+    planted: Planted,
+}
+
+/// What a push took.
+pub(crate) struct Cut {
+    pub(crate) records: Records,
+    /// Bytes to give back to [`Cil::give_back`] once the records are in the log.
+    pub(crate) room: u64,
+}
+
+impl Cil {
+    /// An empty list that holds up to `bytes` of records.
+    pub(crate) fn new(bytes: u64, planted: Planted) -> Cil {
+        Cil {
+            open: BrLock::with_class(&CIL, ()),
+            buffers: PerCpu::new(|_| Mutex::with_class(&BUFFER, Records::default())),
+            room: Budget::new(Some(bytes), 0),
+            planted,
+        }
+    }
+
+    /// Begins a transaction that writes up to `bytes` of records, if there is room for them.
+    pub(crate) fn begin(&self, bytes: u64) -> Option<Transaction<'_>> {
+        self.room.take(bytes).ok()?;
+        Some(Transaction { cil: self, room: bytes, _open: self.open.read() })
+    }
+
+    /// Bytes that wait for a push.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.room.used()
+    }
+
+    /// Takes the records of all transactions that have ended.
+    pub(crate) fn cut(&self) -> Cut {
+        let taken: Vec<Records> = {
+            let _alone = (!self.planted.has(Mutant::CutInParts)).then(|| self.open.write());
+            self.buffers.iter().map(|buffer| std::mem::take(&mut *buffer.lock())).collect()
+        };
+        let mut records = Records::default();
+        taken.iter().filter(|part| !part.is_empty()).for_each(|part| records.append(part));
+        let room = records.cost();
+        Cut { records, room }
+    }
+
+    /// Returns when all transactions that had begun have ended.
+    pub(crate) fn pass(&self) {
+        drop(self.open.write());
+    }
+
+    /// A push is done with `bytes` of records.
+    pub(crate) fn give_back(&self, bytes: u64) {
+        self.room.give(bytes);
+    }
+}
+
+/// One change that reaches the disk whole or not at all. It stays on its thread, and ends when it is dropped.
+pub struct Transaction<'c> {
+    cil: &'c Cil,
+    /// Bytes that were asked for and not written yet. *owner only*
+    room: u64,
+    _open: BrReadGuard<'c, ()>,
+}
+
+impl Transaction<'_> {
+    /// Writes that the object `key` has this value from now on, in its `version`.
+    ///
+    /// # Panics
+    /// When it writes more than it asked for, or a longer key or value than there may be: the caller's fault.
+    pub fn put(&mut self, key: &[u8], version: u64, value: &[u8]) {
+        self.write(key, version, Some(value));
+    }
+
+    /// Writes that there is no object `key` any more.
+    ///
+    /// # Panics
+    /// As [`put`](Self::put).
+    pub fn remove(&mut self, key: &[u8], version: u64) {
+        self.write(key, version, None);
+    }
+
+    fn write(&mut self, key: &[u8], version: u64, value: Option<&[u8]>) {
+        let cost = cost(key.len(), value.map_or(0, <[u8]>::len));
+        self.room = self.room.checked_sub(cost).expect("a transaction writes no more than it asked for");
+        self.cil.buffers.here().lock().push(key, version, value);
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        self.cil.room.give(self.room);
+    }
+}

@@ -1,0 +1,316 @@
+//! CrashDisk: a disk in memory that remembers each step, and gives the disks that a crash could leave.
+//!
+//! # Theory
+//! The disk keeps the list of its steps: creations, writes, resizes, flushes. A *crash* after the first n steps leaves what was
+//! flushed by then. Of what was not, each write by itself survives whole, in some of its sectors, or not at all, in any order; a
+//! resize survives or does not; a creation survives if all before it do, as in a journal of names.
+
+use super::{Disk, DiskFile};
+use sluice_sync::{Arc, LockClass, Mutex};
+use std::collections::BTreeMap;
+use std::io;
+
+static DISK: LockClass = LockClass::new("store.disk.crash");
+
+/// The unit in which a write is torn.
+const SECTOR: usize = 512;
+
+/// A disk in memory that can crash.
+#[derive(Debug, Clone)]
+pub struct CrashDisk {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// What the disk began with.
+    before: BTreeMap<String, Vec<u8>>,
+    /// What it holds now.
+    now: BTreeMap<String, Vec<u8>>,
+    steps: Vec<Step>,
+    /// How many flushes still succeed before one fails; none for all.
+    good_syncs: Option<usize>,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Create {
+        name: String,
+        len: u64,
+    },
+    Write {
+        name: String,
+        offset: u64,
+        bytes: Vec<u8>,
+    },
+    SetSize {
+        name: String,
+        size: u64,
+    },
+    Sync {
+        name: String,
+    },
+    /// A flush that failed: what was written before is as lost as if it had never been, even if a later one succeeds.
+    FailedSync {
+        name: String,
+    },
+    SyncNames,
+}
+
+/// What survives of the steps that were not flushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Survivors {
+    /// Nothing.
+    None,
+    /// Everything.
+    All,
+    /// Some, chosen by this seed; writes may be torn.
+    Some(u64),
+}
+
+#[derive(Debug)]
+struct CrashFile {
+    disk: CrashDisk,
+    name: String,
+}
+
+impl CrashDisk {
+    /// An empty disk.
+    pub fn new() -> CrashDisk {
+        CrashDisk::with(BTreeMap::new())
+    }
+
+    /// A disk with these files, all durable.
+    pub fn with(files: BTreeMap<String, Vec<u8>>) -> CrashDisk {
+        let inner = Inner { now: files.clone(), before: files, ..Inner::default() };
+        CrashDisk { inner: Arc::new(Mutex::with_class(&DISK, inner)) }
+    }
+
+    /// What it holds now, by name.
+    pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        self.inner.lock().now.clone()
+    }
+
+    /// Lets the flush after the next `good` ones fail, and later ones succeed.
+    pub fn fail_sync_after(&self, good: usize) {
+        self.inner.lock().good_syncs = Some(good);
+    }
+
+    /// How many steps there have been: a crash is possible after each, and before the first.
+    pub fn steps(&self) -> usize {
+        self.inner.lock().steps.len()
+    }
+
+    /// The disk that a crash after the first `steps` steps leaves.
+    pub fn crash(&self, steps: usize, survivors: Survivors) -> CrashDisk {
+        let inner = self.inner.lock();
+        let steps = &inner.steps[..steps];
+        let mut random = Random(match survivors {
+            Survivors::Some(seed) => seed,
+            _ => 0,
+        });
+        let mut files = inner.before.clone();
+        // A name that did not survive takes its file along.
+        let mut names_end = false;
+        for (at, step) in steps.iter().enumerate() {
+            let is_flushed = |name: &str| {
+                let first = steps[at..].iter().find(|later| match later {
+                    Step::Sync { name: synced } | Step::FailedSync { name: synced } => synced == name,
+                    _ => false,
+                });
+                matches!(first, Some(Step::Sync { .. }))
+            };
+            let durable = match step {
+                Step::Create { .. } => steps[at..].iter().any(|later| matches!(later, Step::SyncNames)),
+                Step::Write { name, .. } | Step::SetSize { name, .. } => is_flushed(name),
+                Step::Sync { .. } | Step::FailedSync { .. } | Step::SyncNames => continue,
+            };
+            let survives = durable
+                || match survivors {
+                    Survivors::None => false,
+                    Survivors::All => true,
+                    Survivors::Some(_) => random.next().is_multiple_of(2),
+                };
+            let torn = !durable && survives && matches!(survivors, Survivors::Some(_));
+            if let Step::Create { .. } = step
+                && !durable
+            {
+                names_end |= !survives;
+                if names_end {
+                    continue;
+                }
+            }
+            if survives {
+                step.apply(&mut files, |_| !torn || !random.next().is_multiple_of(4));
+            }
+        }
+        CrashDisk::with(files)
+    }
+}
+
+impl Default for CrashDisk {
+    fn default() -> Self {
+        CrashDisk::new()
+    }
+}
+
+impl Step {
+    /// Does the step to `files`; of a write only the sectors that `takes` says.
+    fn apply(&self, files: &mut BTreeMap<String, Vec<u8>>, mut takes: impl FnMut(usize) -> bool) {
+        match self {
+            Step::Create { name, len } => {
+                files.insert(name.clone(), vec![0; *len as usize]);
+            }
+            Step::Write { name, offset, bytes } => {
+                let Some(file) = files.get_mut(name) else { return };
+                let start = *offset as usize;
+                if file.len() < start + bytes.len() {
+                    file.resize(start + bytes.len(), 0);
+                }
+                // Sectors by their place on the disk, not in the buffer.
+                let mut at = 0;
+                while at < bytes.len() {
+                    let end = bytes.len().min(at + SECTOR - (start + at) % SECTOR);
+                    if takes((start + at) / SECTOR) {
+                        file[start + at..start + end].copy_from_slice(&bytes[at..end]);
+                    }
+                    at = end;
+                }
+            }
+            Step::SetSize { name, size } => {
+                if let Some(file) = files.get_mut(name) {
+                    file.resize(*size as usize, 0);
+                }
+            }
+            Step::Sync { .. } | Step::FailedSync { .. } | Step::SyncNames => {}
+        }
+    }
+}
+
+impl Inner {
+    fn step(&mut self, step: Step) {
+        step.apply(&mut self.now, |_| true);
+        self.steps.push(step);
+    }
+}
+
+impl Disk for CrashDisk {
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        if !self.inner.lock().now.contains_key(name) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(Arc::new(CrashFile { disk: self.clone(), name: name.to_owned() }))
+    }
+
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        let mut inner = self.inner.lock();
+        if inner.now.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        inner.step(Step::Create { name: name.to_owned(), len });
+        Ok(Arc::new(CrashFile { disk: self.clone(), name: name.to_owned() }))
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.inner.lock().step(Step::SyncNames);
+        Ok(())
+    }
+}
+
+impl CrashFile {
+    fn with<R>(&self, look: impl FnOnce(&Vec<u8>) -> R) -> io::Result<R> {
+        let inner = self.disk.inner.lock();
+        inner.now.get(&self.name).map(look).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn step(&self, step: Step) -> io::Result<()> {
+        self.disk.inner.lock().step(step);
+        Ok(())
+    }
+}
+
+impl DiskFile for CrashFile {
+    fn size(&self) -> io::Result<u64> {
+        self.with(|file| file.len() as u64)
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        self.step(Step::SetSize { name: self.name.clone(), size })
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.with(|file| {
+            let start = usize::try_from(offset).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+            let end = start.checked_add(buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+            buf.copy_from_slice(file.get(start..end).ok_or(io::ErrorKind::UnexpectedEof)?);
+            Ok(())
+        })?
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.step(Step::Write { name: self.name.clone(), offset, bytes: buf.to_vec() })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let name = self.name.clone();
+        let mut inner = self.disk.inner.lock();
+        let fails = inner.good_syncs == Some(0);
+        // The one after it succeeds again.
+        inner.good_syncs = inner.good_syncs.and_then(|good| good.checked_sub(1));
+        inner.step(if fails { Step::FailedSync { name } } else { Step::Sync { name } });
+        if fails { Err(rustix::io::Errno::IO.into()) } else { Ok(()) }
+    }
+}
+
+/// Numbers for choices: splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crash_keeps_what_was_flushed_and_may_lose_what_was_not() {
+        let disk = CrashDisk::new();
+        let file = disk.create("f", 0).expect("new");
+        file.write_at(b"first", 0).expect("memory");
+        file.sync().expect("memory");
+        disk.sync_names().expect("memory");
+        file.write_at(b"later", 5).expect("memory");
+        let content = |steps, survivors| disk.crash(steps, survivors).files().get("f").cloned();
+        assert_eq!(content(0, Survivors::All), None);
+        assert_eq!(content(3, Survivors::None), None, "its name was not durable");
+        assert_eq!(content(4, Survivors::None).as_deref(), Some(b"first".as_slice()));
+        assert_eq!(content(5, Survivors::None).as_deref(), Some(b"first".as_slice()));
+        assert_eq!(content(5, Survivors::All).as_deref(), Some(b"firstlater".as_slice()));
+    }
+
+    #[test]
+    fn writes_are_torn_by_sectors_and_lost_out_of_order() {
+        let disk = CrashDisk::new();
+        let file = disk.create("f", 4096).expect("new");
+        disk.sync_names().expect("memory");
+        file.write_at(&[1; 2048], 0).expect("memory");
+        file.write_at(&[2; 2048], 2048).expect("memory");
+        let states: Vec<Vec<u8>> =
+            (0..64).map(|seed| disk.crash(4, Survivors::Some(seed)).files()["f"].clone()).collect();
+        let torn = |state: &Vec<u8>| state[..2048].contains(&0) && state[..2048].contains(&1);
+        let reordered = |state: &Vec<u8>| !state[..2048].contains(&1) && state[2048..].contains(&2);
+        assert!(states.iter().any(torn) && states.iter().any(reordered));
+        assert!(
+            states
+                .iter()
+                .all(|state| state.chunks(SECTOR).all(|sector| sector.iter().all(|b| *b == sector[0])))
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! HostDisk: a directory of the host's file system.
+
+use super::{Disk, DiskFile};
+use crate::StoreError;
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use sluice_sync::Arc;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// The file whose lock says that a store is in use.
+const LOCK: &str = "lock";
+/// A store's directory has at most some hundred files of this size written at once.
+const ZEROS: usize = 1 << 20;
+
+/// A directory of the host, locked for one user as long as this lives.
+#[derive(Debug)]
+pub struct HostDisk {
+    dir: PathBuf,
+    directory: File,
+    _lock: File,
+}
+
+#[derive(Debug)]
+struct HostFile(File);
+
+impl HostDisk {
+    /// Takes the directory `dir`, which exists, for one store.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`] when another has it, in this process or another; the system's.
+    pub fn lock(dir: &Path) -> Result<HostDisk, StoreError> {
+        let directory = File::open(dir).map_err(StoreError::io("open the store's directory"))?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(dir.join(LOCK))
+            .map_err(StoreError::io("open the store's lock"))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(HostDisk { dir: dir.to_owned(), directory, _lock: lock }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::InUse),
+            Err(error) => Err(StoreError::Io("lock the store", error.into())),
+        }
+    }
+}
+
+impl Disk for HostDisk {
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).write(true).open(self.dir.join(name))?;
+        Ok(Arc::new(HostFile(file)))
+    }
+
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(self.dir.join(name))?;
+        if len > 0 {
+            match fallocate(&file, FallocateFlags::empty(), 0, len) {
+                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+                Err(error) => return Err(error.into()),
+            }
+            // A flush of blocks that were never written has to record that they now are: write them once here.
+            let zeros = vec![0; ZEROS.min(len as usize)];
+            let mut at = 0;
+            while at < len {
+                let part = &zeros[..zeros.len().min((len - at) as usize)];
+                file.write_all_at(part, at)?;
+                at += part.len() as u64;
+            }
+            file.sync_all()?;
+        }
+        Ok(Arc::new(HostFile(file)))
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.directory.sync_all()
+    }
+}
+
+impl DiskFile for HostFile {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        self.0.set_len(size)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}

@@ -1,0 +1,72 @@
+//! Disk: the files that a store is made of, as far as the store needs them.
+//!
+//! # Theory
+//! A store lives in one directory of a host file system. All its I/O goes through these two traits, so that tests can record
+//! each write and flush ([`crash`]), or let the n-th one fail ([`fault`]).
+//!
+//! # Clients must
+//! Expect that a write that was not followed by [`DiskFile::sync`] may survive a crash whole, in part, or not at all, in any
+//! order; that a name is durable only after [`Disk::sync_names`].
+
+pub mod crash;
+pub mod fault;
+mod host;
+
+pub use host::HostDisk;
+
+use sluice_sync::Arc;
+use std::{fmt, io};
+
+/// A directory with the files of one store.
+pub trait Disk: Send + Sync + fmt::Debug {
+    /// Opens the file `name`.
+    ///
+    /// # Errors
+    /// `NotFound`, and the system's.
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Makes the file `name`, which is not there yet, of `len` bytes with storage behind them, all zero.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, and the system's.
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Makes names that were created durable.
+    ///
+    /// # Errors
+    /// The system's.
+    fn sync_names(&self) -> io::Result<()>;
+}
+
+/// An open file of a [`Disk`].
+pub trait DiskFile: Send + Sync + fmt::Debug {
+    /// Size in bytes.
+    ///
+    /// # Errors
+    /// The system's.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Changes the size; bytes that are new are zero.
+    ///
+    /// # Errors
+    /// The system's.
+    fn set_size(&self, size: u64) -> io::Result<()>;
+
+    /// Fills `buf` from `offset` on.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` at the end of the file, and the system's.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Writes all of `buf` at `offset`.
+    ///
+    /// # Errors
+    /// The system's; a part may have been written.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Makes what was written durable. After an error nothing is known of what was written since the last one.
+    ///
+    /// # Errors
+    /// The system's.
+    fn sync(&self) -> io::Result<()>;
+}

@@ -1,0 +1,46 @@
+//! Engine: the tree of keys behind the log.
+//!
+//! # Clients must
+//! - call [`Engine::apply`] from one thread at a time.
+//!
+//! # Then
+//! After `apply` returned, the records and the position are durable together; after a crash in it, both or neither.
+
+mod memory;
+mod redb;
+
+pub use self::memory::MemoryEngine;
+pub use self::redb::RedbEngine;
+
+use crate::StoreError;
+use crate::record::Batch;
+
+/// Takes a key and its value; false ends the scan.
+pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> bool + 'v;
+
+/// A durable map from keys to values, sorted by key, that knows up to where in the log it has got.
+pub trait Engine: Send + Sync {
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], and the disk's.
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Visits the keys that are at least `from` and below `to`, in their order.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreError>;
+
+    /// The position that was given to the last [`apply`](Self::apply); none before the first.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    fn position(&self) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Applies `batch`, and remembers `position`.
+    ///
+    /// # Errors
+    /// The disk's: then nothing more can be applied before the engine is opened again.
+    fn apply(&self, batch: &Batch, position: &[u8]) -> Result<(), StoreError>;
+}

@@ -1,0 +1,74 @@
+//! StoreError: why a store cannot be opened or changed, said for the person who must do something about it.
+
+use std::{error, fmt, io};
+
+/// What went wrong with a store.
+#[derive(Debug)]
+pub enum StoreError {
+    /// The directory holds no store.
+    NotAStore,
+    /// There is a store already where one was to be made.
+    Exists,
+    /// Another process, or this one, has the store open.
+    InUse,
+    /// A newer program made it: its format version.
+    NewerFormat(u32),
+    /// What is on the disk cannot be right: which part, and how that shows.
+    Damaged(String),
+    /// The disk's error: what was tried, and what the system said.
+    Io(&'static str, io::Error),
+    /// An earlier error of the disk ended all writing; what was synchronised before is safe.
+    Failed(String),
+}
+
+impl StoreError {
+    /// Wraps an error of the disk that came while trying `what`.
+    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+        move |error| StoreError::Io(what, error)
+    }
+
+    /// The error number that a program sees for it.
+    pub fn errno(&self) -> i32 {
+        use rustix::io::Errno;
+        let errno = match self {
+            StoreError::NotAStore | StoreError::NewerFormat(_) => Errno::INVAL,
+            StoreError::Exists => Errno::EXIST,
+            StoreError::InUse => Errno::BUSY,
+            StoreError::Damaged(_) | StoreError::Failed(_) => Errno::IO,
+            StoreError::Io(_, error) => return error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
+        };
+        errno.raw_os_error()
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::NotAStore => f.write_str("this is no sluicefs store (make one: sluice mkfs STORE)"),
+            StoreError::Exists => f.write_str("there is a sluicefs store here already"),
+            StoreError::InUse => f.write_str("the store is in use (unmount it first)"),
+            StoreError::NewerFormat(version) => {
+                write!(
+                    f,
+                    "the store has format {version}, which is newer than this program (use a newer sluice)"
+                )
+            }
+            StoreError::Damaged(what) => {
+                write!(f, "the store is damaged: {what} (check it: sluice fsck STORE)")
+            }
+            StoreError::Io(what, error) => write!(f, "could not {what}: {error}"),
+            StoreError::Failed(why) => {
+                write!(f, "the store takes no more changes since an earlier error: {why}")
+            }
+        }
+    }
+}
+
+impl error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            StoreError::Io(_, error) => Some(error),
+            _ => None,
+        }
+    }
+}

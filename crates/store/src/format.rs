@@ -1,0 +1,79 @@
+//! Format: what the store's own files begin with.
+//!
+//! `super`, 512 bytes:
+//! ```text
+//!   0          8           12        16       32          40
+//!   | sluicefs | version   | crc     | uuid   | log size  | zeros ...        crc: of all 512 bytes, itself taken as zero
+//! ```
+//! Numbers are little endian. `crc` is CRC32C (Castagnoli).
+
+use crate::StoreError;
+
+/// The version of the format that this program writes, and the newest that it reads.
+pub(crate) const VERSION: u32 = 1;
+/// Bytes of the file `super`.
+pub(crate) const SUPER_SIZE: usize = 512;
+const MAGIC: &[u8; 8] = b"sluicefs";
+
+/// What the file `super` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Super {
+    pub(crate) uuid: [u8; 16],
+    /// Bytes of the file `log`.
+    pub(crate) log_size: u64,
+}
+
+impl Super {
+    /// The file's bytes.
+    pub(crate) fn encode(&self) -> [u8; SUPER_SIZE] {
+        let mut bytes = [0; SUPER_SIZE];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.uuid);
+        bytes[32..40].copy_from_slice(&self.log_size.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// What `bytes` say.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`].
+    pub(crate) fn decode(bytes: &[u8; SUPER_SIZE]) -> Result<Super, StoreError> {
+        let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        if &bytes[..8] != MAGIC {
+            return Err(StoreError::NotAStore);
+        }
+        let version = number(8);
+        if version > VERSION {
+            return Err(StoreError::NewerFormat(version));
+        }
+        let mut zeroed = *bytes;
+        zeroed[12..16].fill(0);
+        if crc32c::crc32c(&zeroed) != number(12) {
+            return Err(StoreError::Damaged("the checksum of `super` is wrong".into()));
+        }
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&bytes[16..32]);
+        let log_size = u64::from(number(32)) | u64::from(number(36)) << 32;
+        Ok(Super { uuid, log_size })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_flipped_bit_of_super_is_found() {
+        let written = Super { uuid: [7; 16], log_size: 1 << 33 };
+        let bytes = written.encode();
+        assert_eq!(Super::decode(&bytes).expect("as written"), written);
+        for bit in 0..SUPER_SIZE * 8 {
+            let mut flipped = bytes;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(Super::decode(&flipped).is_err(), "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! `sluice-store`: durability below a file system: transactions, a log, a checkpoint behind it, recovery.
+//!
+//! # Theory
+//! A file system in memory changes objects: an inode's attributes, a name, a range of a file. Each change is one
+//! [`Transaction`] that writes the *values after the change* of what it changed, as records: a key, the version of the object,
+//! and a value, or none when the object is gone. A transaction costs memory copies on the CPU's own lines; it waits for no I/O.
+//!
+//! ```text
+//!   transactions     each CPU's buffer of records                    memory          cil.rs
+//!        |  push: fsync, age, or size; one cut through all CPUs
+//!   batch            sorted, newest version of each key               log            log/
+//!        |  checkpoint: many batches at once, sorted
+//!   tree             every key with its value                         engine         engine/
+//! ```
+//!
+//! A *push* makes one batch of all transactions that ended before it, and writes it to the log with one write and one flush.
+//! A *checkpoint* applies batches to the engine and frees their part of the log. Recovery applies to the engine what the log
+//! holds beyond the engine's position.
+//!
+//! # Then
+//! - after a crash the store holds what some prefix of the transactions wrote, in the order in which they exclude each other;
+//! - that prefix contains each transaction that ended before a [`Store::sync`] that returned without an error;
+//! - a damaged log ends the replay; it is never applied in part. A damaged tree is an error, never a wrong value.
+//!
+//! # Lock order
+//! ```text
+//! store.checkpoint          one checkpoint at a time; held across engine I/O
+//! store.push                one batch is formed at a time
+//!   store.cil               the cut: excludes transactions for as long as it takes to swap the buffers
+//!     store.cil.buffer      a CPU's records
+//!   store.state             what is in flight, done, applied; a leaf, never held across I/O
+//! ```
+//!
+//! # Sources
+//! Chinner, "Improving Metadata Performance By Reducing Journal Overhead" (XFS delayed logging and its CIL); Haerder and
+//! Reuter (1983) for the terms; the log's place in preallocated, recycled space is measured in `docs/measurements.md`.
+
+#![forbid(unsafe_code)]
+
+mod cil;
+mod error;
+mod format;
+mod log;
+mod mutant;
+mod record;
+mod store;
+
+#[cfg(test)]
+mod crash_tests;
+
+pub mod disk;
+pub mod engine;
+
+pub use cil::Transaction;
+pub use error::StoreError;
+pub use record::{Batch, KEY_MAX, VALUE_MAX};
+pub use store::{Options, Stats, Store};

@@ -1,0 +1,47 @@
+//! Mutants: faults that tests plant, to see that the crash tests find them. Without tests there are none.
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutant {
+    /// A batch counts as durable when it is written.
+    NoFlush,
+    /// A batch's body is not checked.
+    NoBodyChecksum,
+    /// A batch of an earlier run may follow one of a later.
+    NoChain,
+    /// Space of the log is used again without a checkpoint.
+    FreedEarly,
+    /// The engine's position moves without what it stands for.
+    PositionWithoutRecords,
+    /// A batch counts as durable before those in front of it are.
+    DoneOutOfOrder,
+    /// Of two versions of a key in a batch the older is kept.
+    OldestVersion,
+    /// A push takes the CPUs' buffers one by one, without excluding transactions.
+    CutInParts,
+    /// Recovery begins at the start of the log instead of the engine's position.
+    ReplayFromStart,
+    /// A failed flush is tried again, and counts if that succeeds.
+    FlushAgain,
+}
+
+/// Which fault is planted, if any.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Planted {
+    #[cfg(test)]
+    pub(crate) mutant: Option<Mutant>,
+}
+
+impl Planted {
+    /// Whether it is `mutant`.
+    #[inline]
+    pub(crate) fn has(self, mutant: Mutant) -> bool {
+        #[cfg(test)]
+        return self.mutant == Some(mutant);
+        #[cfg(not(test))]
+        {
+            let _ = mutant;
+            false
+        }
+    }
+}

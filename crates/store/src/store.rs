@@ -1,0 +1,552 @@
+//! Store: the parts put together: transactions above, the log in the middle, the engine behind.
+//!
+//! # Theory
+//! [`Store::sync`] makes durable what ended before it was called. Up to [`IN_FLIGHT`] callers *push*: each cuts the list of
+//! records, forms a batch, writes and flushes it. The others wait for a push whose cut began after they came, so that many
+//! callers share one flush. Batches are formed one at a time, written side by side, and counted as done in order.
+//!
+//! ```text
+//!   sequence      done          formed
+//!   ... applied | 41 42 43 | 44  45  46 |           42, 43 wait for a checkpoint; 44 to 46 are being written
+//! ```
+//!
+//! A thread of the store pushes what is older than [`Options::age`], and checkpoints when a quarter of the log is used.
+//!
+//! # Invariants
+//! - I1: a batch's part of the log is used again only after the engine holds it durably;
+//! - I2: batch n counts as done only when n - 1 does;
+//! - I3: after the first error of the log or the engine nothing more is written, and every call says so.
+//!
+//! # Lock order
+//! See the crate's header.
+
+use crate::StoreError;
+use crate::cil::{Cil, Cut, Transaction};
+use crate::disk::Disk;
+use crate::engine::{Engine, RedbEngine};
+use crate::format::{SUPER_SIZE, Super};
+use crate::log::{BLOCK, Formed, IN_FLIGHT, Log, Position};
+use crate::mutant::{Mutant, Planted};
+use crate::record::Batch;
+use sluice_sync::atomic::{AtomicBool, Ordering};
+use sluice_sync::thread::{Builder, JoinHandle};
+use sluice_sync::time::Duration;
+use sluice_sync::{Arc, Condvar, LockClass, Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::io;
+
+static PUSH: LockClass = LockClass::new("store.push");
+static CHECKPOINT: LockClass = LockClass::new("store.checkpoint");
+static STATE: LockClass = LockClass::new("store.state");
+
+const SUPER: &str = "super";
+const LOG: &str = "log";
+const TREE: &str = "tree";
+/// Part of the log that records may take before a push is formed: what waits, is in flight and is padded must fit.
+const WAITING_SHARE: u64 = 4;
+
+/// How to make and run a store.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes of the log; whole blocks of 4 KiB, at least 16. Only for [`Store::create`].
+    pub log_size: u64,
+    /// How old a change may get before it is made durable unasked.
+    pub age: Duration,
+    /// Bytes of the tree that the engine may keep in memory.
+    pub cache: usize,
+    /// Whether a thread of the store pushes by age and checkpoints. Without, calls do what they must, and nothing else happens.
+    pub background: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { log_size: 64 << 20, age: Duration::from_secs(5), cache: 64 << 20, background: true }
+    }
+}
+
+/// A durable map from keys to values that changes by transactions.
+///
+/// ```
+/// # fn main() -> Result<(), sluice_store::StoreError> {
+/// use sluice_store::{Options, Store, disk::crash::CrashDisk};
+/// use std::sync::Arc;
+///
+/// let disk = Arc::new(CrashDisk::new());
+/// let store = Store::create(disk.clone(), Options::default())?;
+/// let mut change = store.begin(1024)?;
+/// change.put(b"name", 1, b"value");
+/// drop(change);
+/// store.sync()?;
+/// drop(store);
+///
+/// let store = Store::open(disk, Options::default())?;
+/// assert_eq!(store.get(b"name")?.as_deref(), Some(b"value".as_slice()));
+/// # Ok(()) }
+/// ```
+pub struct Store {
+    core: Arc<Core>,
+    background: Option<JoinHandle<()>>,
+}
+
+struct Core {
+    /// Locked as long as it is held. *immutable*
+    _disk: Arc<dyn Disk>,
+    cil: Cil,
+    log: Log,
+    engine: Box<dyn Engine>,
+    options: Options,
+    planted: Planted,
+    /// Where the next batch goes.
+    push: Mutex<Position>,
+    /// Held during a checkpoint.
+    checkpoint: Mutex<()>,
+    state: Mutex<State>,
+    /// `state` changed.
+    changed: Condvar,
+    /// The thread of the store sleeps until there is something to do. *atomic (idle)*
+    idle: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    /// Cuts that have begun.
+    cuts: u64,
+    /// Cuts whose batch has its number.
+    formed_cuts: u64,
+    /// The newest batch with a number.
+    formed: u64,
+    /// The newest batch that is durable, with all before it.
+    done: u64,
+    in_flight: usize,
+    /// Bytes of the log that hold batches which the engine does not.
+    used: u64,
+    /// Durable batches that the engine does not hold, oldest first.
+    unapplied: VecDeque<Done>,
+    /// Why nothing more can be written.
+    failed: Option<String>,
+    stopping: bool,
+}
+
+#[derive(Clone)]
+struct Done {
+    batch: Arc<Batch>,
+    span: u64,
+    next: Position,
+}
+
+/// What a store is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Bytes of records that wait for a push.
+    pub waiting_bytes: u64,
+    /// Bytes of the log in use, and in all.
+    pub log_used: u64,
+    /// Bytes of the log.
+    pub log_size: u64,
+    /// Batches written since the store was made.
+    pub batches: u64,
+}
+
+impl Store {
+    /// Makes a store on `disk` and opens it.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`], and the disk's: what was made by then stays.
+    pub fn create(disk: Arc<dyn Disk>, options: Options) -> Result<Store, StoreError> {
+        if disk.open(SUPER).is_ok() {
+            return Err(StoreError::Exists);
+        }
+        let made = |error: io::Error| match error.kind() {
+            io::ErrorKind::AlreadyExists => StoreError::Exists,
+            _ => StoreError::Io("make the store", error),
+        };
+        let uuid = random_uuid().map_err(made)?;
+        let log_size = options.log_size.max(16 * BLOCK).next_multiple_of(BLOCK);
+        disk.create(LOG, log_size).and_then(|log| log.sync()).map_err(made)?;
+        let tree = disk.create(TREE, 0).map_err(made)?;
+        RedbEngine::open(tree, options.cache)?.apply(&Batch::default(), &Position::start().encode())?;
+        // Without `super` it is no store: so it comes when all else is whole.
+        let mark = || {
+            disk.sync_names()?;
+            let file = disk.create(SUPER, SUPER_SIZE as u64)?;
+            file.write_at(&Super { uuid, log_size }.encode(), 0)?;
+            file.sync()?;
+            disk.sync_names()
+        };
+        mark().map_err(made)?;
+        Store::open(disk, options)
+    }
+
+    /// Opens the store on `disk`, and does what a crash left undone.
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Store, StoreError> {
+        Store::open_planted(disk, options, Planted::default())
+    }
+
+    /// As [`open`](Self::open), with a fault that tests plant.
+    pub(crate) fn open_planted(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        planted: Planted,
+    ) -> Result<Store, StoreError> {
+        let file = disk.open(SUPER).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => StoreError::NotAStore,
+            _ => StoreError::Io("open `super`", error),
+        })?;
+        let mut bytes = [0; SUPER_SIZE];
+        file.read_at(&mut bytes, 0).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => StoreError::NotAStore,
+            _ => StoreError::Io("read `super`", error),
+        })?;
+        let Super { uuid, log_size } = Super::decode(&bytes)?;
+        let log = disk.open(LOG).map_err(StoreError::io("open the log"))?;
+        let log = Log::new(log, log_size, uuid, planted)?;
+        let tree = disk.open(TREE).map_err(StoreError::io("open the tree"))?;
+        let engine = RedbEngine::open(tree, options.cache)?;
+        Store::start(disk, log, Box::new(engine), options, planted)
+    }
+
+    fn start(
+        disk: Arc<dyn Disk>,
+        log: Log,
+        engine: Box<dyn Engine>,
+        options: Options,
+        planted: Planted,
+    ) -> Result<Store, StoreError> {
+        let next = recover(&log, &*engine, planted)?;
+        let state = State { formed: next.sequence - 1, done: next.sequence - 1, ..State::default() };
+        let core = Arc::new(Core {
+            _disk: disk,
+            cil: Cil::new(log.size() / WAITING_SHARE, planted),
+            log,
+            engine,
+            options,
+            planted,
+            push: Mutex::with_class(&PUSH, next),
+            checkpoint: Mutex::with_class(&CHECKPOINT, ()),
+            state: Mutex::with_class(&STATE, state),
+            changed: Condvar::new(),
+            idle: AtomicBool::new(false),
+        });
+        let mut store = Store { core: core.clone(), background: None };
+        if core.options.background {
+            let thread = Builder::new().name("sluice-store".into()).spawn(move || core.run());
+            store.background = Some(thread.map_err(StoreError::io("start the store's thread"))?);
+        }
+        Ok(store)
+    }
+
+    /// Begins a transaction that writes up to `bytes` of records: keys, values, and six bytes for each. Called with no lock held
+    /// that a transaction's changes need: it may wait for a push.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`]; [`StoreError::Io`] when the log can never hold so much.
+    pub fn begin(&self, bytes: u64) -> Result<Transaction<'_>, StoreError> {
+        let core = &*self.core;
+        if bytes > core.log.size() / WAITING_SHARE {
+            return Err(StoreError::Io("begin so large a change", io::ErrorKind::FileTooLarge.into()));
+        }
+        loop {
+            if let Some(transaction) = core.cil.begin(bytes) {
+                core.wake();
+                return Ok(transaction);
+            }
+            core.sync()?;
+        }
+    }
+
+    /// Makes durable what all transactions wrote that ended before.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`], and the disk's: then nothing is known of what the transactions since the last one wrote.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.core.sync()
+    }
+
+    /// Brings the tree up to what is durable, and frees the log.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync).
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        self.core.checkpoint()
+    }
+
+    /// The value of `key` in the tree: without what no checkpoint has brought there yet.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], and the disk's.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.core.engine.get(key)
+    }
+
+    /// Visits the keys of the tree that are at least `from` and below `to`, in their order, until `visit` says false.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), StoreError> {
+        self.core.engine.scan(from, to, visit)
+    }
+
+    /// What the store is doing.
+    pub fn stats(&self) -> Stats {
+        let state = self.core.state.lock();
+        Stats {
+            waiting_bytes: self.core.cil.waiting(),
+            log_used: state.used,
+            log_size: self.core.log.size(),
+            batches: state.done,
+        }
+    }
+}
+
+impl Drop for Store {
+    /// Makes everything durable and brings the tree up to it, as far as the disk allows: who must know calls [`Store::sync`].
+    fn drop(&mut self) {
+        if let Some(thread) = self.background.take() {
+            self.core.state.lock().stopping = true;
+            self.core.wake();
+            self.core.changed.notify_all();
+            // It does not panic; if it did, the store is closed all the same.
+            let _ = thread.join();
+        }
+        let _ = self.core.sync().and_then(|()| self.core.checkpoint());
+    }
+}
+
+impl Core {
+    fn sync(&self) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        let entered = state.cuts;
+        loop {
+            state.check()?;
+            if state.cuts > entered {
+                // A cut began after we came. Cuts get their numbers in another order than they begin, but of more than
+                // `entered` that have one, at least one began after we came.
+                while state.formed_cuts <= entered {
+                    state.check()?;
+                    state = self.changed.wait(state);
+                }
+                let formed = state.formed;
+                return self.wait_for(state, formed);
+            }
+            if state.in_flight < IN_FLIGHT {
+                state.cuts += 1;
+                state.in_flight += 1;
+                drop(state);
+                let pushed = self.push();
+                let mut state = self.state.lock();
+                state.in_flight -= 1;
+                if let Err(error) = &pushed {
+                    state.failed.get_or_insert_with(|| error.to_string());
+                }
+                self.changed.notify_all();
+                let formed = pushed?;
+                return self.wait_for(state, formed);
+            }
+            state = self.changed.wait(state);
+        }
+    }
+
+    /// Waits until batch `sequence` is durable, with all before it.
+    fn wait_for(&self, mut state: MutexGuard<'_, State>, sequence: u64) -> Result<(), StoreError> {
+        while state.done < sequence {
+            state.check()?;
+            state = self.changed.wait(state);
+        }
+        Ok(())
+    }
+
+    /// Writes what waits as one batch: its number, or that of the last one if nothing waits.
+    fn push(&self) -> Result<u64, StoreError> {
+        let mut next = self.push.lock();
+        let Cut { records, room } = self.cil.cut();
+        if records.is_empty() {
+            let mut state = self.state.lock();
+            state.formed_cuts += 1;
+            return Ok(state.formed);
+        }
+        let batch = records.absorb(self.planted);
+        let formed = self.log.form(&batch, *next);
+        self.make_room(formed.span)?;
+        *next = formed.next;
+        {
+            let mut state = self.state.lock();
+            state.formed_cuts += 1;
+            state.formed = formed.sequence;
+            state.used += formed.span;
+        }
+        self.changed.notify_all();
+        drop(next);
+        let written = self.log.write(&formed);
+        self.cil.give_back(room);
+        written?;
+        self.finish(batch, &formed)?;
+        Ok(formed.sequence)
+    }
+
+    /// Waits until `span` bytes of the log are free. Called by the one who forms a batch.
+    fn make_room(&self, span: u64) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        while state.used + span > self.log.size() {
+            state.check()?;
+            if state.unapplied.is_empty() {
+                // What takes the room is being written.
+                state = self.changed.wait(state);
+            } else {
+                let count = state.unapplied.len();
+                drop(state);
+                if self.planted.has(Mutant::FreedEarly) {
+                    self.free(count);
+                } else {
+                    self.checkpoint()?;
+                }
+                state = self.state.lock();
+            }
+        }
+        Ok(())
+    }
+
+    /// The batch is written: counts it as done behind those before it.
+    fn finish(&self, batch: Batch, formed: &Formed) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        while state.done + 1 < formed.sequence && !self.planted.has(Mutant::DoneOutOfOrder) {
+            state.check()?;
+            state = self.changed.wait(state);
+        }
+        state.done = state.done.max(formed.sequence);
+        state.unapplied.push_back(Done { batch: Arc::new(batch), span: formed.span, next: formed.next });
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn checkpoint(&self) -> Result<(), StoreError> {
+        let _one = self.checkpoint.lock();
+        let batches: Vec<Done> = {
+            let state = self.state.lock();
+            state.check()?;
+            state.unapplied.iter().cloned().collect()
+        };
+        let Some(last) = batches.last() else { return Ok(()) };
+        let merged = Batch::merge(batches.iter().map(|done| &*done.batch));
+        let merged = if self.planted.has(Mutant::PositionWithoutRecords) { Batch::default() } else { merged };
+        let applied = self.engine.apply(&merged, &last.next.encode());
+        if let Err(error) = applied {
+            self.state.lock().failed.get_or_insert_with(|| error.to_string());
+            self.changed.notify_all();
+            return Err(error);
+        }
+        self.free(batches.len());
+        Ok(())
+    }
+
+    /// The engine holds the oldest `count` batches.
+    fn free(&self, count: usize) {
+        let mut state = self.state.lock();
+        let freed: u64 = state.unapplied.drain(..count).map(|done| done.span).sum();
+        state.used -= freed;
+        self.changed.notify_all();
+    }
+
+    /// A transaction has begun: the store's thread must not sleep.
+    fn wake(&self) {
+        // Acquire(idle): none is needed, the lock of transactions orders: see run(). A hint that is read everywhere and
+        // written when a quiet store changes.
+        if self.idle.load(Ordering::Relaxed) {
+            let state = self.state.lock();
+            // Relaxed: under the mutex that the sleeper holds.
+            self.idle.store(false, Ordering::Relaxed);
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// The work of the store's thread.
+    fn run(&self) {
+        loop {
+            // Relaxed: see wake().
+            self.idle.store(true, Ordering::Relaxed);
+            // A transaction that did not see it has ended after this, and shows in what waits; a later one sees it.
+            self.cil.pass();
+            let mut state = self.state.lock();
+            if state.stopping || state.failed.is_some() {
+                return;
+            }
+            let quarter = self.log.size() / 4;
+            if state.used <= quarter {
+                if self.cil.waiting() == 0 {
+                    while self.idle.load(Ordering::Relaxed) && !state.stopping && state.used <= quarter {
+                        state = self.changed.wait(state);
+                    }
+                    continue;
+                }
+                self.idle.store(false, Ordering::Relaxed);
+                let (waited, timed_out) = self.changed.wait_timeout(state, self.options.age);
+                state = waited;
+                if !timed_out && state.used <= quarter {
+                    continue;
+                }
+            }
+            let is_full = state.used > quarter;
+            drop(state);
+            // An error is remembered, and ends this loop.
+            let _ = if is_full { self.checkpoint() } else { self.sync() };
+        }
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<(), StoreError> {
+        match &self.failed {
+            Some(why) => Err(StoreError::Failed(why.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Applies what the log holds beyond the engine's position: where the log goes on.
+fn recover(log: &Log, engine: &dyn Engine, planted: Planted) -> Result<Position, StoreError> {
+    /// Records that are applied at a time.
+    const RECORDS_MAX: usize = 100_000;
+    let mut next = match engine.position()? {
+        None => Position::start(),
+        Some(bytes) => Position::decode(&bytes)
+            .filter(|position| position.sequence > 0 && position.offset <= log.size())
+            .ok_or_else(|| StoreError::Damaged("the tree's position in the log is none".into()))?,
+    };
+    if planted.has(Mutant::ReplayFromStart) {
+        next = Position::start();
+    }
+    let mut batches = Vec::new();
+    loop {
+        let found = log.read(next)?;
+        let is_last = found.is_none();
+        if let Some((batch, after)) = found {
+            batches.push(batch);
+            next = after;
+        }
+        let records: usize = batches.iter().map(Batch::len).sum();
+        if !batches.is_empty() && (is_last || records > RECORDS_MAX) {
+            engine.apply(&Batch::merge(&batches), &next.encode())?;
+            batches.clear();
+        }
+        if is_last {
+            return Ok(next);
+        }
+    }
+}
+
+/// Sixteen random bytes, marked as a random UUID.
+fn random_uuid() -> io::Result<[u8; 16]> {
+    let mut uuid = [0; 16];
+    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut uuid)?;
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(uuid)
+}

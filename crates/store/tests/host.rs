@@ -1,0 +1,91 @@
+//! A store in a directory of the host: threads, the store's own thread, and what is there after it was closed.
+
+use sluice_store::disk::HostDisk;
+use sluice_store::{Options, Store, StoreError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A directory that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(test: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("sluice-store-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory for temporary files");
+        Scratch(dir)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn options() -> Options {
+    Options { log_size: 1 << 20, ..Options::default() }
+}
+
+fn disk(dir: &Path) -> Arc<HostDisk> {
+    Arc::new(HostDisk::lock(dir).expect("nobody else has it"))
+}
+
+#[test]
+fn what_threads_synchronised_is_there_when_the_store_is_opened_again() {
+    let scratch = Scratch::new("threads");
+    let store = Store::create(disk(&scratch.0), options()).expect("an empty directory");
+    const THREADS: u8 = 4;
+    const ROUNDS: u32 = 60;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let store = &store;
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let mut change = store.begin(10_000).expect("the disk works");
+                    // More in all than the log holds.
+                    change.put(&[b'a', thread], u64::from(round), &vec![round as u8; 9_000]);
+                    change.put(&[b'b', thread], u64::from(round), &round.to_le_bytes());
+                    drop(change);
+                    store.sync().expect("the disk works");
+                }
+            });
+        }
+    });
+    let batches = store.stats().batches;
+    assert!(batches > 0 && batches <= u64::from(THREADS) * u64::from(ROUNDS));
+    drop(store);
+    let store = Store::open(disk(&scratch.0), options()).expect("closed well");
+    for thread in 0..THREADS {
+        let last = (ROUNDS - 1).to_le_bytes();
+        assert_eq!(store.get(&[b'b', thread]).expect("whole").as_deref(), Some(last.as_slice()));
+        assert_eq!(store.get(&[b'a', thread]).expect("whole").map(|value| value[0]), Some(ROUNDS as u8 - 1));
+    }
+}
+
+#[test]
+fn a_store_has_one_user_at_a_time_and_is_made_once() {
+    let scratch = Scratch::new("user");
+    assert!(matches!(Store::open(disk(&scratch.0), options()), Err(StoreError::NotAStore)));
+    let store = Store::create(disk(&scratch.0), options()).expect("an empty directory");
+    assert!(matches!(HostDisk::lock(&scratch.0), Err(StoreError::InUse)));
+    drop(store);
+    assert!(matches!(Store::create(disk(&scratch.0), options()), Err(StoreError::Exists)));
+}
+
+#[test]
+fn a_change_is_made_durable_unasked_when_it_gets_old() {
+    let scratch = Scratch::new("age");
+    let age = Duration::from_millis(20);
+    let store = Store::create(disk(&scratch.0), Options { age, ..options() }).expect("an empty directory");
+    // Twice: the store's thread sleeps in between.
+    for round in 1..=2 {
+        store.begin(100).expect("the disk works").put(b"key", round, b"value");
+        let patience = Instant::now();
+        while store.stats().batches < round {
+            assert!(patience.elapsed() < Duration::from_secs(60), "nothing was pushed");
+            std::thread::yield_now();
+        }
+        assert_eq!(store.stats().waiting_bytes, 0);
+    }
+}
