@@ -8,9 +8,9 @@ use crate::disk::fault::FaultDisk;
 use crate::disk::{Disk, DiskFile};
 use crate::mutant::{Mutant, Planted};
 use crate::{Options, Store, StoreError};
+use sluice_sync::{Arc, Condvar, Mutex, OnceLock, thread};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 type State = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -274,7 +274,7 @@ fn a_batch_is_not_durable_before_those_in_front_of_it() {
             let mut change = store.begin(100).expect("there is room");
             change.put(key, 1, b"");
         };
-        let lost = std::thread::scope(|scope| {
+        let lost = thread::scope(|scope| {
             gate.close();
             put(b"a");
             let first = scope.spawn(|| store.sync());
@@ -284,7 +284,7 @@ fn a_batch_is_not_durable_before_those_in_front_of_it() {
             let second = scope.spawn(|| store.sync());
             // The second is written and flushed.
             while disk.steps() < before + 2 {
-                std::thread::yield_now();
+                thread::yield_now();
             }
             let lost = mutant.is_some().then(|| {
                 second.join().expect("no panic").expect("the disk works");
@@ -312,7 +312,7 @@ fn a_cut_waits_for_the_transactions_that_have_begun() {
         let mut change = store.begin(100).expect("there is room");
         change.put(b"a", 1, b"");
         let crashed = || disk.crash(disk.steps(), Survivors::None);
-        let after = std::thread::scope(|scope| {
+        let after = thread::scope(|scope| {
             let push = scope.spawn(|| store.sync());
             // With the fault it does not wait for us, and a crash may come now.
             let early = mutant.is_some().then(|| {
@@ -428,26 +428,30 @@ impl Gate {
 
     /// The next writer stops.
     fn close(&self) {
-        *self.state.lock().expect("no panic") = (true, false);
+        *self.state.lock() = (true, false);
     }
 
     fn open(&self) {
-        self.state.lock().expect("no panic").0 = false;
+        self.state.lock().0 = false;
         self.changed.notify_all();
     }
 
     /// Waits until a writer has stopped.
     fn await_caller(&self) {
-        let state = self.state.lock().expect("no panic");
-        drop(self.changed.wait_while(state, |(_, stopped)| !*stopped).expect("no panic"));
+        let mut state = self.state.lock();
+        while !state.1 {
+            state = self.changed.wait(state);
+        }
     }
 
     fn pass(&self) {
-        let mut state = self.state.lock().expect("no panic");
+        let mut state = self.state.lock();
         if *state == (true, false) {
             state.1 = true;
             self.changed.notify_all();
-            drop(self.changed.wait_while(state, |(closed, _)| *closed).expect("no panic"));
+            while state.0 {
+                state = self.changed.wait(state);
+            }
         }
     }
 }
