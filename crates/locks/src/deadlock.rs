@@ -3,7 +3,8 @@
 //! # Theory
 //! Nodes are processes. While a request of process P waits, P has an edge to every process that holds a lock in its
 //! way; it needs *all* of them to let go, so a cycle through any edge is a deadlock. A process with several blocked
-//! threads has the edges of all their requests. OFD locks and flock take no part, as on Linux.
+//! threads has the edges of all their requests. OFD locks and flock take no part, as on Linux; nor does a request whose
+//! [`Detection`](crate::Detection) is off.
 //!
 //! No graph is kept: edges are read off the files when they are needed. An edge comes into being in three ways, and
 //! each makes a *suspect*, the waiting request whose process may now be on a cycle:
@@ -179,6 +180,6 @@ impl Wait {
 
     /// The process whose request it is, while it waits.
     fn process(&self) -> Option<u64> {
-        self.file.of(self.ticket).lock().waiting(self.ticket.place)?.owner.process()
+        self.file.of(self.ticket).lock().waiting_process(self.ticket.place)
     }
 }

@@ -4,7 +4,7 @@ use crate::lease::{Breaker, Breaking, LeaseRequest, Leases, Notice, Promise};
 use crate::lock_class::{FILE_FLOCKS, FILE_RANGES};
 use crate::sole::Sole;
 use crate::space::{Around, Space};
-use crate::wait::{Done, Outcomes, Patience, Slot, Submitted, Then, Ticket, Wait};
+use crate::wait::{Detection, Done, Outcomes, Patience, Slot, Submitted, Then, Ticket, Wait};
 use crate::{Cancel, Kind, LockDomain, LockError, Owner, Range, RangeLock, RangeRequest};
 use sluice_sync::percpu::list::Handle;
 use sluice_sync::{Arc, CachePadded, Inflatable};
@@ -125,7 +125,21 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::Deadlock`] and [`LockError::NoLocks`], when known at once; `done` is then not called.
     pub fn submit_range(&self, request: &RangeRequest, done: Done) -> Result<Submitted, LockError> {
-        self.keeping(request, false, done)
+        self.submit_range_with(request, Detection::ByOwner, done)
+    }
+
+    /// As [`submit_range`](Self::submit_range); `detection` says whether the wait may be refused as a deadlock, and be
+    /// a part of one.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn submit_range_with(
+        &self,
+        request: &RangeRequest,
+        detection: Detection,
+        done: Done,
+    ) -> Result<Submitted, LockError> {
+        self.keeping(request, false, detection, done)
     }
 
     /// F_UNLCK: unlocks what `owner` holds of `range`, if anything.
@@ -182,7 +196,7 @@ impl FileLocks {
     /// # Errors
     /// [`LockError::NoLocks`]; `done` is then not called.
     pub fn submit_flock(&self, owner: u64, pid: i32, kind: Kind, done: Done) -> Result<Submitted, LockError> {
-        self.keeping(&whole(owner, pid, kind), true, done)
+        self.keeping(&whole(owner, pid, kind), true, Detection::Off, done)
     }
 
     /// flock with `LOCK_UN`: unlocks what the description `owner` holds, if anything.
@@ -352,10 +366,16 @@ impl FileLocks {
 
     /// Makes a request that takes `done` if it has to wait. If it need not, `done` is dropped here and not
     /// under the file lock: it may own anything, such as something that calls this crate when dropped.
-    fn keeping(&self, request: &RangeRequest, is_flock: bool, done: Done) -> Result<Submitted, LockError> {
+    fn keeping(
+        &self,
+        request: &RangeRequest,
+        is_flock: bool,
+        detection: Detection,
+        done: Done,
+    ) -> Result<Submitted, LockError> {
         let mut kept = Some(done);
         // Asked for at most once; the spare is never built.
-        let then = || Then::Tell(kept.take().unwrap_or_else(|| Box::new(drop)));
+        let then = || Then::Tell { done: kept.take().unwrap_or_else(|| Box::new(drop)), detection };
         self.request(request, is_flock, |_| Some(then), || ())
     }
 

@@ -26,7 +26,8 @@
 //! request of process P waits for a lock that Q holds, P waits for Q, and a request that closes a cycle ends with
 //! [`LockError::Deadlock`], be it a new one or an old one that a grant to somebody else made worse. Owners are
 //! processes: as POSIX and Linux have it, a cycle of owners is a deadlock although another thread of one of them
-//! might still unlock. OFD and flock requests take no part, as on Linux (`deadlock`).
+//! might still unlock. OFD and flock requests take no part, as on Linux (`deadlock`); a client to which all owners are
+//! numbers says with [`Detection`] which requests are such.
 //!
 //! A request waits in one of three ways: a thread sleeps until it is decided, a [`Cancel`] token is used or time is
 //! over ([`FileLocks::set_range_wait`]); a completion is called ([`FileLocks::submit_range`]); a future is polled
@@ -135,4 +136,4 @@ pub use proc_locks::proc_locks;
 pub use range::{Range, RangeError};
 pub use request::{Kind, Owner, RangeLock, RangeRequest};
 pub use statistics::FileStatistics;
-pub use wait::{Done, Submitted, Ticket};
+pub use wait::{Detection, Done, Submitted, Ticket};

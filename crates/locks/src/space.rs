@@ -92,6 +92,11 @@ impl Space {
         self.waiter(place).map(|waiter| waiter.request)
     }
 
+    /// The process that waits there, if its request takes part in deadlock detection.
+    pub(crate) fn waiting_process(&self, place: Place) -> Option<u64> {
+        self.waiter(place)?.process()
+    }
+
     fn verdict(&self, request: &RangeRequest, number: u64) -> Verdict {
         match self.granted.in_the_way(request) {
             InTheWay::One(owner) => Verdict::Owner(owner),
@@ -142,7 +147,7 @@ impl Space {
         let number = self.statistics.count_wait();
         let place = self.waiters.get_or_insert_default().push(number, request, then());
         let ticket = self.ticket(place);
-        if let (Some(waits), Some(process)) = (self.detection(around), request.owner.process()) {
+        if let (Some(waits), Some(process)) = (self.detection(around), self.waiting_process(place)) {
             waits.add(process, around.file, ticket);
             // Whoever closes a cycle last sees the others here: each says that it waits before it looks.
             if self.processes_in_the_way(place).iter().any(|&process| waits.has(process)) {
@@ -221,7 +226,7 @@ impl Space {
         while let Some(&place) = places.get(at) {
             at += 1;
             let Some(request) = self.waiting(place) else { continue };
-            if request.owner.process().is_some() {
+            if self.waiting_process(place).is_some() {
                 outcomes.suspect(Wait { file: around.file.clone(), ticket: self.ticket(place) });
             } else if waiters.starves(place) {
                 let behind = waiters.against(&request).into_iter().filter(|behind| place < *behind);
@@ -318,7 +323,7 @@ impl Space {
     fn take_out(&mut self, around: Around<'_>, place: Place) -> Option<Waiter> {
         let waiter = self.waiters.as_mut()?.remove(place)?;
         around.domain.quota.release(waiter.request.owner, 1);
-        if let (Some(waits), Some(process)) = (self.detection(around), waiter.request.owner.process()) {
+        if let (Some(waits), Some(process)) = (self.detection(around), waiter.process()) {
             waits.remove(process, around.file, self.ticket(place));
         }
         Some(waiter)
@@ -385,7 +390,7 @@ impl Space {
             let Some(request) = self.waiting(place) else { continue };
             processes.extend(self.granted.processes_in_the_way(&request));
             for waiter in self.starving_in_the_way(request, place.number) {
-                match waiter.request.owner.process() {
+                match waiter.process() {
                     Some(process) => processes.push(process),
                     None if places.contains(&waiter.place()) => {}
                     None => places.push(waiter.place()),
@@ -402,7 +407,7 @@ impl Space {
             return Some(Edge::Lock);
         }
         let mut starving = self.starving_in_the_way(request, place.number);
-        let starving = starving.find(|waiter| match waiter.request.owner.process() {
+        let starving = starving.find(|waiter| match waiter.process() {
             Some(owner) => owner == process,
             None => self.processes_in_the_way(waiter.place()).contains(&process),
         })?;

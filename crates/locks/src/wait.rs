@@ -13,6 +13,16 @@ use std::task::{Context, Poll, Waker};
 /// What is called with the outcome of a request that had to wait.
 pub type Done = Box<dyn FnOnce(Result<(), LockError>) + Send>;
 
+/// Whether a waiting request takes part in deadlock detection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Detection {
+    /// If its owner is a process.
+    ByOwner,
+    /// No: it is an open file description's, although the owner may be called a process. That is for clients that
+    /// cannot tell the two apart when a lock is granted at once.
+    Off,
+}
+
 /// Names a waiting request of a file, for [`crate::FileLocks::cancel`]. Never used again for that file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
@@ -39,8 +49,8 @@ pub enum Submitted {
 
 /// How a waiting request goes on.
 pub(crate) enum Then {
-    /// It is granted on the spot, and this is called: it answers for somebody who cannot do anything himself.
-    Tell(Done),
+    /// It is granted on the spot, and `done` is called: it answers for somebody who cannot do anything himself.
+    Tell { done: Done, detection: Detection },
     /// Its thread or task is woken, and takes the lock itself when it runs.
     Call(Arc<Slot>),
 }
@@ -49,8 +59,16 @@ impl Then {
     /// Delivers the outcome.
     fn tell(self, outcome: Result<(), LockError>) {
         match self {
-            Then::Tell(done) => done(outcome),
+            Then::Tell { done, .. } => done(outcome),
             Then::Call(slot) => slot.rouse(|state| state.outcome = Some(outcome)),
+        }
+    }
+
+    /// Whether a request that goes on so takes part in deadlock detection.
+    pub(crate) fn detection(&self) -> Detection {
+        match self {
+            Then::Tell { detection, .. } => *detection,
+            Then::Call(_) => Detection::ByOwner,
         }
     }
 }

@@ -12,7 +12,7 @@
 //! so many bypasses as the domain allows that request *starves*, and is then in the way of all who came later.
 
 use crate::interval_tree::{Item, Tree};
-use crate::wait::Then;
+use crate::wait::{Detection, Then};
 use crate::{Kind, Owner, Range, RangeRequest};
 use sluice_sync::time::Instant;
 use std::collections::{BTreeSet, VecDeque};
@@ -71,6 +71,14 @@ impl Waiter {
     /// Where it is to be found.
     pub(crate) fn place(&self) -> Place {
         Place { number: self.number, range: self.request.range, kind: self.request.kind }
+    }
+
+    /// The process that waits, if the request takes part in deadlock detection.
+    pub(crate) fn process(&self) -> Option<u64> {
+        match self.then.detection() {
+            Detection::ByOwner => self.request.owner.process(),
+            Detection::Off => None,
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::{Event, Log, Random};
 use crate::{
-    DomainOptions, FileLocks, Kind, LEASE_BREAK, LockClass, LockDomain, LockError, Owner, Range, RangeLock,
-    RangeRequest, Submitted, Ticket,
+    Detection, DomainOptions, FileLocks, Kind, LEASE_BREAK, LockClass, LockDomain, LockError, Owner, Range,
+    RangeLock, RangeRequest, Submitted, Ticket,
 };
 use sluice_sync::Arc;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,9 +32,18 @@ struct Want {
     kind: Kind,
     from: usize,
     to: usize,
+    detection: Detection,
 }
 
 impl Want {
+    /// The process that waits, if the request takes part in deadlock detection.
+    fn process(&self) -> Option<u64> {
+        match (self.owner, self.detection) {
+            (Owner::Process(process), Detection::ByOwner) => Some(process),
+            _ => None,
+        }
+    }
+
     /// True if the two exclude each other.
     fn meets(&self, other: &Want) -> bool {
         let exclusive = self.kind == Kind::Exclusive || other.kind == Kind::Exclusive;
@@ -73,7 +82,9 @@ impl Space {
             for (at, cell) in cells.into_iter().enumerate() {
                 match (cell, runs.last_mut()) {
                     (Some(kind), Some(run)) if open && run.kind == kind => run.to = at,
-                    (Some(kind), _) => runs.push(Want { owner, kind, from: at, to: at }),
+                    (Some(kind), _) => {
+                        runs.push(Want { owner, kind, from: at, to: at, detection: Detection::ByOwner })
+                    }
                     (None, _) => {}
                 }
                 open = cell.is_some();
@@ -90,7 +101,7 @@ impl Space {
 
     /// The edges of the wait-for graph that `want` has while it waits.
     fn edges(&self, want: &Want) -> BTreeSet<(u64, u64)> {
-        let Owner::Process(from) = want.owner else { return BTreeSet::new() };
+        let Some(from) = want.process() else { return BTreeSet::new() };
         let to = |run: &Want| match run.owner {
             Owner::Process(to) => Some((from, to)),
             Owner::Description(_) => None,
@@ -153,7 +164,8 @@ impl Model {
 
     fn waits(&self, owner: Owner) -> bool {
         let mut ranges = self.spaces.iter().step_by(2).flat_map(|space| &space.waiters);
-        matches!(owner, Owner::Process(_)) && ranges.any(|(_, want)| want.owner == owner)
+        matches!(owner, Owner::Process(_))
+            && ranges.any(|(_, want)| want.owner == owner && want.process().is_some())
     }
 
     fn waits_for_itself(&self, at: usize, want: &Want, process: u64) -> bool {
@@ -209,7 +221,7 @@ impl Model {
         for grant in grants {
             for (key, want) in self.spaces[at].waiters.clone() {
                 if want.meets(&grant)
-                    && let Owner::Process(process) = want.owner
+                    && let Some(process) = want.process()
                     && self.waits_for_itself(at, &want, process)
                 {
                     self.spaces[at].waiters.retain(|(other, _)| *other != key);
@@ -228,7 +240,7 @@ fn real_range(from: usize, to: usize) -> Range {
 }
 
 fn real_request(want: &Want) -> RangeRequest {
-    let Want { owner, kind, from, to } = *want;
+    let Want { owner, kind, from, to, .. } = *want;
     RangeRequest { owner, pid: pid(owner), kind, range: real_range(from, to) }
 }
 
@@ -295,9 +307,10 @@ fn run(name: &str, options: DomainOptions, steps: usize) {
         let from = random.below(CELLS);
         let to = from + random.below(CELLS - from);
         let kind = random.pick(&[Kind::Shared, Kind::Exclusive]);
-        let range_want = Want { owner: random.pick(&OWNERS), kind, from, to };
+        let detection = if random.below(4) == 0 { Detection::Off } else { Detection::ByOwner };
+        let range_want = Want { owner: random.pick(&OWNERS), kind, from, to, detection };
         let owner = random.below(4) as u64;
-        let flock_want = Want { owner: Owner::Description(owner), kind, from: 0, to: CELLS - 1 };
+        let flock_want = Want { owner: Owner::Description(owner), kind, from: 0, to: CELLS - 1, detection };
         // Waiters are kept few: more of them make the model slow, not the test sharper.
         let call = if tickets.len() < MAX_TICKETS { random.below(100) } else { 99 };
         let is_flock = (80..98).contains(&call);
@@ -316,7 +329,8 @@ fn run(name: &str, options: DomainOptions, steps: usize) {
             }
             15..40 => {
                 let expected = model.request(at, range_want, Some(step));
-                let result = real.submit_range(&real_request(&range_want), log.done(step));
+                let request = real_request(&range_want);
+                let result = real.submit_range_with(&request, detection, log.done(step));
                 compare_submitted(result, expected, step, file, &mut tickets);
                 first = (expected == Ok(true)).then_some(range_want);
                 format!("submit {expected:?}")

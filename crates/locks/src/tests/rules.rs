@@ -3,7 +3,8 @@
 use super::{Log, ofd, posix, range};
 use crate::Kind::{Exclusive, Shared};
 use crate::{
-    DomainOptions, FileLocks, Kind, LockDomain, LockError, Owner, Range, Submitted, Ticket, proc_locks,
+    Detection, DomainOptions, FileLocks, Kind, LockDomain, LockError, Owner, Range, Submitted, Ticket,
+    proc_locks,
 };
 use sluice_sync::Arc;
 use sluice_sync::atomic::{AtomicUsize, Ordering};
@@ -233,6 +234,35 @@ fn descriptions_and_flocks_take_no_part_in_deadlock_detection() {
     assert!(b.cancel(&first) && a.cancel(&second) && b.cancel(&third) && a.cancel(&fourth));
     assert!(!b.cancel(&first));
     assert_eq!(log.take(), []);
+}
+
+#[test]
+fn a_request_without_detection_closes_no_cycle_and_is_no_part_of_one() {
+    let domain = LockDomain::new(DomainOptions::default());
+    let [a, b] = [1, 2].map(|ino| FileLocks::new(&domain, 0, ino));
+    let log = Log::default();
+    a.set_range(&posix(1, Exclusive, 0, 0)).expect("free");
+    b.set_range(&posix(2, Exclusive, 0, 0)).expect("free");
+    let off = |file: &FileLocks, owner, at, key| {
+        ticket(file.submit_range_with(&posix(owner, Exclusive, at, at), Detection::Off, log.done(key)))
+    };
+    let first = off(&b, 1, 0, 1);
+    let second = ticket(a.submit_range(&posix(2, Exclusive, 0, 0), log.done(2)));
+    assert!(b.cancel(&first));
+    // The other way round: the cycle is there when the request comes.
+    let first = off(&b, 1, 0, 3);
+    assert!(a.cancel(&second));
+    let second = off(&a, 2, 0, 4);
+    // A lock that one of them gets meanwhile makes no difference either.
+    a.set_range(&posix(3, Exclusive, 5, 5)).expect("free");
+    let third = off(&a, 2, 5, 5);
+    a.release_owner(Owner::Process(3));
+    assert_eq!(log.take(), [(5, Ok(()))]);
+    assert!(b.cancel(&first) && a.cancel(&second) && !a.cancel(&third));
+    a.release_owner(P1);
+    a.release_owner(Owner::Process(2));
+    b.release_owner(Owner::Process(2));
+    assert!(domain.is_idle());
 }
 
 #[test]
