@@ -3,7 +3,7 @@
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::thread;
 use sluice_vfs::{
-    Cancel, Cred, Errno, Fd, FileLock, FlockOperation, Fs, LockType, MountFlags, OpenFlags, Options, Process,
+    Cred, Errno, Fd, FileLock, FlockOperation, Fs, LockType, MountFlags, OpenFlags, Options, Process,
     Superblock, UmountFlags, Whence,
 };
 
@@ -129,25 +129,6 @@ fn a_child_has_its_parents_descriptors_few_or_many() {
         assert_eq!(child.dup_from(first, beyond.0), Ok(beyond));
         assert_eq!(process.fstat(beyond).err(), Some(Errno::EBADF));
     }
-}
-
-#[test]
-fn a_lock_granted_after_the_last_close_is_given_back() {
-    let process = root();
-    let (holder, waiter) = (open(&process), open(&process));
-    process.flock(holder, FlockOperation::Exclusive).unwrap();
-    thread::scope(|scope| {
-        let waiting = scope.spawn(|| process.flock_wait(waiter, FlockOperation::Exclusive, &Cancel::new()));
-        let waits = |entry: &sluice_locks::LockEntry| entry.waits_for.is_some();
-        while !process.fs().superblock().lock_domain().list().iter().any(waits) {
-            thread::yield_now();
-        }
-        process.close(waiter).unwrap();
-        process.close(holder).unwrap();
-        assert_eq!(waiting.join().unwrap(), Ok(()));
-    });
-    let third = open(&process);
-    assert_eq!(process.flock(third, FlockOperation::Exclusive), Ok(()));
 }
 
 #[test]
