@@ -1,8 +1,8 @@
 //! Connection: what all workers of one mount share, and the path of one message through it.
 
-use crate::abi::opcode;
+use crate::abi::{InHeader, opcode};
 use crate::counters::Counters;
-use crate::handler::{Disposition, LockFile, Negotiated};
+use crate::handler::{Disposition, LockFile, Negotiated, SecondLooks, Turns};
 use crate::handles::Handles;
 use crate::nodes::Nodes;
 use crate::notify::Event;
@@ -35,8 +35,10 @@ pub(crate) struct Connection {
     /// All locks as a file. *immutable once set*
     pub(crate) lock_file: OnceLock<LockFile>,
     pub(crate) nodes: Nodes,
-    pub(crate) handles: Handles,
+    pub(crate) handles: Arc<Handles>,
     pub(crate) parked: Arc<Parked>,
+    pub(crate) turns: Turns,
+    pub(crate) second_looks: SecondLooks,
     /// Announcements that this thread must not make itself; see `notify`.
     later: mpsc::Sender<Event>,
     pub(crate) counters: Counters,
@@ -62,8 +64,10 @@ impl Connection {
             observer: OnceLock::new(),
             lock_file: OnceLock::new(),
             nodes,
-            handles: Handles::default(),
+            handles: Arc::default(),
             parked: Arc::default(),
+            turns: Turns::default(),
+            second_looks: SecondLooks::default(),
             later,
             counters: Counters::new(),
             panicked: AtomicBool::new(false),
@@ -80,19 +84,38 @@ impl Connection {
         };
         let (opcode, arrival) = (request.header.opcode, Instant::now());
         self.counters.count(opcode);
-        let disposition =
-            catch_unwind(AssertUnwindSafe(|| self.handle(&request, reply))).unwrap_or_else(|_| {
-                self.report_panic(opcode);
-                Disposition::Done(Err(Errno::EIO))
-            });
-        match disposition {
-            Disposition::Done(Ok(())) => self.send(reply.success(request.header.unique)),
-            Disposition::Done(Err(errno)) => self.send(reply.failure(request.header.unique, errno)),
-            Disposition::NoReply => {}
-            // Its wait is counted with the locks.
-            Disposition::Parked => return,
+        let disposition = self.answer(&request.header, reply, |reply| self.handle(&request, reply));
+        // The wait of a parked one is counted with the locks.
+        if disposition != Disposition::Parked {
+            self.counters.took(opcode, arrival.elapsed());
         }
-        self.counters.took(opcode, arrival.elapsed());
+    }
+
+    /// Serves the lock requests that waited for what was read before them. To be called after each request served.
+    pub(crate) fn serve_due(&self, reply: &mut Reply) {
+        for request in self.second_looks.due() {
+            reply.clear();
+            self.answer(&request.header, reply, |reply| self.lock_after_others(&request, reply));
+        }
+    }
+
+    /// Sends what `serve` finds, if it is to be sent now.
+    fn answer(
+        &self,
+        header: &InHeader,
+        reply: &mut Reply,
+        serve: impl FnOnce(&mut Reply) -> Disposition,
+    ) -> Disposition {
+        let disposition = catch_unwind(AssertUnwindSafe(|| serve(reply))).unwrap_or_else(|_| {
+            self.report_panic(header.opcode);
+            Disposition::Done(Err(Errno::EIO))
+        });
+        match disposition {
+            Disposition::Done(Ok(())) => self.send(reply.success(header.unique)),
+            Disposition::Done(Err(errno)) => self.send(reply.failure(header.unique, errno)),
+            Disposition::NoReply | Disposition::Parked => {}
+        }
+        disposition
     }
 
     /// The means to answer request `unique` later.
@@ -126,6 +149,7 @@ impl Connection {
         if let Some(observer) = self.observer.get() {
             self.superblock.unobserve(*observer);
         }
+        self.second_looks.clear();
         for Wait { inode, ticket } in self.parked.drain() {
             inode.locks().cancel(&ticket);
         }

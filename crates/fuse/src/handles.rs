@@ -5,13 +5,24 @@
 //! the last close of their description: RELEASE. On the wire both look alike, an owner number and a range. But a
 //! process that locks through a handle has it open, and FLUSHes it before the kernel RELEASEs it. So whoever
 //! used a handle and has not flushed it when it is released was a description, and its locks end now.
+//!
+//! A process may close a descriptor while another of its threads asks for a lock through it. FLUSH then finds nothing to
+//! release, and the lock is granted later, or has just been asked for. The kernel tells the thread EBADF, and does not tell
+//! us. So each owner that a lock is granted to is noted *after* the grant, and whether it has flushed the handle is found out in
+//! the same step: either FLUSH comes later and releases the lock, or the grant is seen to be late ([`Noted::Flushed`]).
+//! Whether the lock must go then depends on the descriptor, which may have been a copy of the one that was closed
+//! (`blocked_call`). RELEASE never comes in between, as the call that asks keeps the handle open.
 
 use crate::lock_class::HANDLES;
 use sluice_locks::Owner;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::{Arc, Mutex};
 use sluice_vfs::InodeRef;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+
+/// How many owners that have flushed a handle are remembered, beside those that wait for a lock through it: time enough
+/// for a request that was on the way when its descriptor was closed.
+const FLUSHED_MAX: usize = 16;
 
 /// The open files of one mount. Number 0 is never given out: it stands for "no handle".
 pub(crate) struct Handles {
@@ -26,12 +37,27 @@ impl Default for Handles {
     }
 }
 
+/// What a handle knows of the owner of a lock that was granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Noted {
+    /// It has the file open.
+    Open,
+    /// It closed a descriptor of the handle, and may have no other.
+    Flushed,
+    /// There is no such handle of this file, or another owner has its flock.
+    Unknown,
+}
+
 struct Handle {
     inode: InodeRef,
     /// Owners that locked ranges through this handle and have not flushed it.
     owners: Vec<u64>,
     /// The owner that locked the whole file (flock).
     flock: Option<u64>,
+    /// Owners that wait for a range through this handle, as often as they do.
+    waiting: Vec<u64>,
+    /// Owners that have flushed it, the oldest first.
+    flushed: VecDeque<u64>,
     /// What reads see, if not the data of the inode.
     text: Option<Arc<Vec<u8>>>,
 }
@@ -39,12 +65,12 @@ struct Handle {
 impl Handles {
     /// A number for a new open file of `inode`.
     pub(crate) fn open(&self, inode: InodeRef) -> u64 {
-        self.add(Handle { inode, owners: Vec::new(), flock: None, text: None })
+        self.add(inode, None)
     }
 
     /// As [`open`](Self::open), for a file whose readers see `text`.
     pub(crate) fn open_text(&self, inode: InodeRef, text: Arc<Vec<u8>>) -> u64 {
-        self.add(Handle { inode, owners: Vec::new(), flock: None, text: Some(text) })
+        self.add(inode, Some(text))
     }
 
     /// What readers of `fh` see, if it was opened so.
@@ -52,34 +78,61 @@ impl Handles {
         self.open.lock().get(&fh)?.text.clone()
     }
 
-    fn add(&self, handle: Handle) -> u64 {
+    fn add(&self, inode: InodeRef, text: Option<Arc<Vec<u8>>>) -> u64 {
         // Relaxed: only uniqueness matters.
         let fh = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let (owners, waiting, flushed) = Default::default();
+        let handle = Handle { inode, owners, flock: None, waiting, flushed, text };
         self.open.lock().insert(fh, handle);
         fh
     }
 
-    /// Notes that `owner` asks for a byte range through `fh`.
-    pub(crate) fn note_owner(&self, fh: u64, owner: u64) {
-        if let Some(handle) = self.open.lock().get_mut(&fh)
-            && !handle.owners.contains(&owner)
-        {
-            handle.owners.push(owner);
+    /// Notes that `owner` was granted a byte range of `inode` through `fh`.
+    pub(crate) fn note_owner(&self, fh: u64, inode: &InodeRef, owner: u64) -> Noted {
+        self.noting(fh, inode, |handle| {
+            if !handle.owners.contains(&owner) {
+                handle.owners.push(owner);
+            }
+            if handle.flushed.contains(&owner) { Noted::Flushed } else { Noted::Open }
+        })
+    }
+
+    /// Notes that `owner` was granted a flock of `inode` through `fh`.
+    pub(crate) fn note_flock(&self, fh: u64, inode: &InodeRef, owner: u64) -> Noted {
+        self.noting(fh, inode, |handle| {
+            let is_its_own = *handle.flock.get_or_insert(owner) == owner;
+            if is_its_own { Noted::Open } else { Noted::Unknown }
+        })
+    }
+
+    fn noting(&self, fh: u64, inode: &InodeRef, note: impl FnOnce(&mut Handle) -> Noted) -> Noted {
+        match self.open.lock().get_mut(&fh) {
+            Some(handle) if handle.inode.ino() == inode.ino() => note(handle),
+            _ => Noted::Unknown,
         }
     }
 
-    /// Notes that `owner` asks for a flock through `fh`.
-    pub(crate) fn note_flock(&self, fh: u64, owner: u64) {
+    /// Remembers, until what is returned is dropped, that `owner` waits for a range through `fh`.
+    pub(crate) fn wait(self: &Arc<Self>, fh: u64, owner: u64) -> Waiting {
         if let Some(handle) = self.open.lock().get_mut(&fh) {
-            handle.flock = Some(owner);
+            handle.waiting.push(owner);
         }
+        Waiting { handles: self.clone(), fh, owner }
     }
 
-    /// A process, `owner`, closed a descriptor of `fh`.
-    pub(crate) fn flush(&self, fh: u64, owner: u64) {
-        if let Some(handle) = self.open.lock().get_mut(&fh) {
-            handle.owners.retain(|&other| other != owner);
+    /// A process, `owner`, closed a descriptor of `fh`: its locks of the file that is returned end.
+    pub(crate) fn flush(&self, fh: u64, owner: u64) -> Option<InodeRef> {
+        let mut open = self.open.lock();
+        let handle = open.get_mut(&fh)?;
+        handle.owners.retain(|&other| other != owner);
+        if !handle.flushed.contains(&owner) {
+            handle.flushed.push_back(owner);
         }
+        if handle.flushed.len() > FLUSHED_MAX + handle.waiting.len() {
+            let oldest = handle.flushed.iter().position(|owner| !handle.waiting.contains(owner));
+            oldest.and_then(|oldest| handle.flushed.remove(oldest));
+        }
+        Some(handle.inode.clone())
     }
 
     /// The last descriptor of `fh` was closed: its descriptions' locks end.
@@ -102,6 +155,23 @@ impl Handles {
     }
 }
 
+/// An owner that waits for a range through a handle.
+pub(crate) struct Waiting {
+    handles: Arc<Handles>,
+    fh: u64,
+    owner: u64,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handles.open.lock().get_mut(&self.fh)
+            && let Some(at) = handle.waiting.iter().position(|&owner| owner == self.owner)
+        {
+            handle.waiting.swap_remove(at);
+        }
+    }
+}
+
 impl Handle {
     fn unlock(self) {
         for owner in self.owners {
@@ -110,5 +180,52 @@ impl Handle {
         if let Some(owner) = self.flock {
             self.inode.locks().release_flock(owner);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_vfs::{Options, Superblock};
+
+    fn handle() -> (Arc<Handles>, InodeRef, u64) {
+        let (handles, inode) =
+            (Arc::<Handles>::default(), Superblock::new(Options::default()).root().clone());
+        let fh = handles.open(inode.clone());
+        (handles, inode, fh)
+    }
+
+    #[test]
+    fn a_grant_after_a_flush_of_its_owner_is_told_from_others() {
+        let (handles, inode, fh) = handle();
+        assert_eq!(handles.note_owner(fh, &inode, 1), Noted::Open);
+        assert!(handles.flush(fh, 1).is_some());
+        assert_eq!(handles.note_owner(fh, &inode, 1), Noted::Flushed);
+        assert_eq!(handles.note_owner(fh, &inode, 2), Noted::Open);
+        handles.release(fh);
+        assert_eq!(handles.note_owner(fh, &inode, 2), Noted::Unknown);
+        assert!(handles.flush(fh, 2).is_none());
+    }
+
+    #[test]
+    fn a_flush_by_an_owner_that_waits_is_not_forgotten_over_those_of_others() {
+        let (handles, inode, fh) = handle();
+        let waiting = handles.wait(fh, 1);
+        (1..1_000).for_each(|owner| drop(handles.flush(fh, owner)));
+        assert_eq!(handles.note_owner(fh, &inode, 1), Noted::Flushed);
+        assert_eq!(handles.note_owner(fh, &inode, 2), Noted::Open);
+        assert!(handles.open.lock()[&fh].flushed.len() <= FLUSHED_MAX + 1);
+        drop(waiting);
+        (1_000..2_000).for_each(|owner| drop(handles.flush(fh, owner)));
+        assert_eq!(handles.note_owner(fh, &inode, 1), Noted::Open);
+        assert!(handles.open.lock()[&fh].waiting.is_empty());
+    }
+
+    #[test]
+    fn a_handle_has_the_flock_of_one_owner() {
+        let (handles, inode, fh) = handle();
+        assert_eq!(handles.note_flock(fh, &inode, 1), Noted::Open);
+        assert_eq!(handles.note_flock(fh, &inode, 2), Noted::Unknown);
+        assert_eq!(handles.note_flock(fh, &inode, 1), Noted::Open);
     }
 }

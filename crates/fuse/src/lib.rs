@@ -16,6 +16,7 @@
 //!       handler      what each request does           reply   the answer's bytes
 //!       nodes        inodes that the kernel knows     handles  open files, when locks are served here
 //!       parked       lock requests that wait          notify  changes by others, told to the kernel
+//!       blocked_call what a client's thread waits for, by /proc
 //!     control      questions by other processes
 //! ```
 //!
@@ -26,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod abi;
+mod blocked_call;
 mod connection;
 mod counters;
 mod error;

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 /// One mount.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
+    /// The mount's own number.
+    pub(crate) id: u64,
     /// Device number (`st_dev`) as major and minor.
     pub(crate) device: (u32, u32),
     pub(crate) mountpoint: PathBuf,
@@ -25,6 +27,12 @@ pub(crate) fn device_at(mountpoint: &Path) -> io::Result<Option<(u32, u32)>> {
     Ok(read()?.iter().rev().find(|entry| entry.mountpoint == mountpoint).map(|entry| entry.device))
 }
 
+/// The device of mount `id` as `thread` sees it, if it does.
+pub(crate) fn device_of(thread: u32, id: u64) -> io::Result<Option<(u32, u32)>> {
+    let entries = parse(&std::fs::read(format!("/proc/{thread}/mountinfo"))?);
+    Ok(entries.iter().find(|entry| entry.id == id).map(|entry| entry.device))
+}
+
 fn parse(table: &[u8]) -> Vec<Entry> {
     table.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
@@ -32,12 +40,14 @@ fn parse(table: &[u8]) -> Vec<Entry> {
 /// Fields: number, parent, major:minor, root, mountpoint, options, any number of tags, "-", type, ...
 fn parse_line(line: &[u8]) -> Option<Entry> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let device = str::from_utf8(fields.nth(2)?).ok()?;
+    let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = str::from_utf8(fields.nth(1)?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let mountpoint = unescape(fields.nth(1)?);
     fields.find(|&field| field == b"-")?;
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
     Some(Entry {
+        id,
         device: (major.parse().ok()?, minor.parse().ok()?),
         mountpoint: PathBuf::from(OsString::from_vec(mountpoint)),
         kind,
@@ -75,7 +85,7 @@ mod tests {
         let entries = parse(table);
         assert_eq!(entries.len(), 2);
         let mountpoint = PathBuf::from("/a b\\c");
-        assert_eq!(entries[1], Entry { device: (0, 47), mountpoint, kind: "fuse.sluicefs".into() });
+        assert_eq!(entries[1], Entry { id: 90, device: (0, 47), mountpoint, kind: "fuse.sluicefs".into() });
     }
 
     #[test]

@@ -280,9 +280,13 @@ impl Worker {
     fn run(&self, device: &DevFuse, buffer_len: usize) {
         let mut buffer = vec![0; buffer_len];
         let mut reply = Reply::new();
+        let turn = self.1.turns.join();
         loop {
             match device.receive(&mut buffer) {
-                Ok(Some(len)) => self.1.serve(&buffer[..len], &mut reply),
+                Ok(Some(len)) => {
+                    turn.during(|| self.1.serve(&buffer[..len], &mut reply));
+                    self.1.serve_due(&mut reply);
+                }
                 Ok(None) => return,
                 Err(error) => {
                     eprintln!("sluicefs: reading /dev/fuse failed, a worker ends: {error}");

@@ -5,6 +5,10 @@
  *   peer getlk FILE START LEN                              "free", or "held TYPE START LEN PID"
  *   peer rules FILE                                        checks the close rules of the three kinds of locks
  *   peer deadlock FILE                                     checks that a deadlock of two processes is refused
+ *   peer crosswise FILE                                    checks that OFD locks asked for crosswise are no deadlock
+ *   peer handover FILE                                     checks that what a closed file had locked is free at once
+ *   peer goes posix|ofd|flock WAY FILE                     "blocked" when a thread waits for a lock; after a byte of input
+ *                                                          its owner goes by WAY; then "held" or "error NAME"
  *   peer mmap FILE | direct FILE                           checks mappings | O_DIRECT
  *   peer aio FILE                                          checks asynchronous direct writes beside buffered readers
  *   peer map FILE                                          maps it and obeys: "s AT BYTE" stores, "l AT" loads,
@@ -19,6 +23,7 @@
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -187,6 +192,153 @@ static int deadlock(const char *path) {
     return 0;
 }
 
+/* What a thread asks for, and what came of it. */
+struct asking {
+    const char *kind;
+    int fd;
+    long start, len;
+    volatile pid_t thread;
+    volatile int result; /* 0 or an error */
+    pthread_t handle;
+};
+
+static void *ask(void *argument) {
+    struct asking *asking = argument;
+    asking->thread = (pid_t)syscall(SYS_gettid);
+    int result = !strcmp(asking->kind, "flock") ? flock(asking->fd, LOCK_EX)
+        : ranged(asking->fd, !strcmp(asking->kind, "ofd") ? F_OFD_SETLKW : F_SETLKW, F_WRLCK, asking->start, asking->len);
+    asking->result = result < 0 ? errno : 0;
+    return NULL;
+}
+
+/* Starts a thread that asks, and returns when it is blocked in that call. */
+static void ask_by_thread(struct asking *asking) {
+    char path[64], text[256] = "";
+    asking->thread = 0;
+    asking->result = -1;
+    CHECK(pthread_create(&asking->handle, NULL, ask, asking) == 0);
+    while (asking->thread == 0)
+        sched_yield();
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", asking->thread);
+    long wanted = strcmp(asking->kind, "flock") ? SYS_fcntl : SYS_flock;
+    while (asking->result < 0 && (*text == 'r' || atol(text) != wanted)) {
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t len = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+        text[len < 0 ? 0 : len] = 0;
+        close(fd);
+        sched_yield();
+    }
+}
+
+static void report(const struct asking *asking) {
+    if (asking->result)
+        printf("error %s\n", strerrorname_np(asking->result));
+    else
+        puts("held");
+    fflush(stdout);
+}
+
+/* Two open files of one process hold a range each, and a thread waits for the other's range through each. */
+static int crosswise(const char *path) {
+    int one = open(path, O_RDWR), two = open(path, O_RDWR);
+    struct asking first = { "ofd", one, 10, 10 }, second = { "ofd", two, 0, 10 };
+    CHECK(one >= 0 && two >= 0);
+    CHECK(ranged(one, F_OFD_SETLK, F_WRLCK, 0, 10) == 0 && ranged(two, F_OFD_SETLK, F_WRLCK, 10, 10) == 0);
+    ask_by_thread(&first);
+    ask_by_thread(&second);
+    CHECK(ranged(one, F_OFD_SETLK, F_UNLCK, 0, 10) == 0);
+    CHECK(pthread_join(second.handle, NULL) == 0 && second.result == 0);
+    CHECK(ranged(two, F_OFD_SETLK, F_UNLCK, 10, 10) == 0);
+    CHECK(pthread_join(first.handle, NULL) == 0 && first.result == 0);
+    puts("ok");
+    return 0;
+}
+
+/* Nothing but the close of the one that holds the lock lies before the request of another. */
+static int handover(const char *path) {
+    int mine = open(path, O_RDWR), refused = 0, to[2], from[2];
+    CHECK(mine >= 0 && pipe(to) == 0 && pipe(from) == 0);
+    pid_t child = fork();
+    char byte = 'x';
+    if (child == 0) {
+        close(to[1]);
+        while (read(to[0], &byte, 1) == 1) {
+            int fd = open(path, O_RDWR);
+            if (ranged(fd, F_OFD_SETLK, F_WRLCK, 0, 0) < 0 || flock(fd, LOCK_EX) < 0)
+                _exit(1);
+            close(fd);
+            if (write(from[1], &byte, 1) != 1)
+                _exit(1);
+        }
+        _exit(0);
+    }
+    for (int i = 0; i < 1000; i++) {
+        int other = open(path, O_RDWR);
+        CHECK(other >= 0 && ranged(other, F_OFD_SETLK, F_WRLCK, 0, 0) == 0 && flock(other, LOCK_EX) == 0);
+        close(other);
+        refused += ranged(mine, i % 2 ? F_OFD_SETLK : F_SETLK, F_WRLCK, 0, 0) < 0;
+        refused += flock(mine, LOCK_EX | LOCK_NB) < 0;
+        ranged(mine, i % 2 ? F_OFD_SETLK : F_SETLK, F_UNLCK, 0, 0);
+        flock(mine, LOCK_UN);
+        CHECK(write(to[1], &byte, 1) == 1 && read(from[0], &byte, 1) == 1);
+        struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+        CHECK(fcntl(mine, F_OFD_GETLK, &lock) == 0);
+        refused += lock.l_type != F_UNLCK;
+        refused += flock(mine, LOCK_EX | LOCK_NB) < 0;
+        flock(mine, LOCK_UN);
+    }
+    close(to[1]);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    if (refused)
+        printf("refused %d times\n", refused);
+    else
+        puts("ok");
+    return 0;
+}
+
+static char *program;
+static struct asking going;
+
+static void *go_by_thread(void *way) {
+    if (!strcmp(way, "unshare")) {
+        CHECK(unshare(CLONE_FILES) == 0);
+        close(going.fd);
+    } else if (!strcmp(way, "exec")) {
+        execl(program, "peer", "nothing", NULL);
+    } else if (!strcmp(way, "exit")) {
+        _exit(0);
+    }
+    return NULL;
+}
+
+/* The owner of a lock goes while a thread waits for it. */
+static int goes(char **argv) {
+    char *kind = argv[2], *way = argv[3], byte;
+    pthread_t thread;
+    going = (struct asking){ kind, open(argv[4], O_RDWR | O_CLOEXEC), 0, 0 };
+    int copy = !strcmp(way, "copy") ? dup(going.fd) : -1, other = open("/dev/null", O_RDWR | O_CLOEXEC);
+    CHECK(going.fd >= 0 && other >= 0);
+    ask_by_thread(&going);
+    puts("blocked");
+    fflush(stdout);
+    CHECK(read(0, &byte, 1) == 1);
+    if (!strcmp(way, "close"))
+        CHECK(close(going.fd) == 0);
+    else if (!strcmp(way, "dup2"))
+        CHECK(dup2(other, going.fd) == going.fd);
+    else if (!strcmp(way, "copy"))
+        CHECK(close(copy) == 0);
+    else
+        CHECK(pthread_create(&thread, NULL, go_by_thread, way) == 0 && pthread_join(thread, NULL) == 0);
+    puts("gone");
+    fflush(stdout);
+    CHECK(pthread_join(going.handle, NULL) == 0);
+    report(&going);
+    until_input_ends();
+    return 0;
+}
+
 static int map(const char *path) {
     long page = sysconf(_SC_PAGESIZE);
     char byte;
@@ -346,10 +498,15 @@ static int handle(const char *dir, const char *name) {
 }
 
 int main(int argc, char **argv) {
+    program = argv[0];
     if (argc >= 5 && (!strcmp(argv[1], "posix") || !strcmp(argv[1], "ofd") || !strcmp(argv[1], "flock"))) return lock(argc, argv);
     if (argc == 5 && !strcmp(argv[1], "getlk")) return getlk(argv);
     if (argc == 3 && !strcmp(argv[1], "rules")) return rules(argv[2]);
     if (argc == 3 && !strcmp(argv[1], "deadlock")) return deadlock(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "crosswise")) return crosswise(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "handover")) return handover(argv[2]);
+    if (argc == 5 && !strcmp(argv[1], "goes")) return goes(argv);
+    if (argc == 2 && !strcmp(argv[1], "nothing")) return 0;
     if (argc == 3 && !strcmp(argv[1], "mmap")) return map(argv[2]);
     if (argc == 3 && !strcmp(argv[1], "direct")) return direct(argv[2]);
     if (argc == 3 && !strcmp(argv[1], "aio")) return aio(argv[2]);

@@ -57,8 +57,6 @@ pub(crate) const FOPEN_DIRECT_IO: u32 = 1 << 0;
 pub(crate) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// OPENDIR reply: the kernel may cache the directory's entries.
 pub(crate) const FOPEN_CACHE_DIR: u32 = 1 << 3;
-/// RELEASE: the open file held a flock, which ends now.
-pub(crate) const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 /// GETLK, SETLK, SETLKW: a flock and not a byte range.
 pub(crate) const LK_FLOCK: u32 = 1 << 0;
 /// WRITE: written back from the page cache; whose write it was is a guess.

@@ -1,86 +1,168 @@
 //! File locks: GETLK, SETLK, SETLKW and INTERRUPT, when this crate serves them.
 //!
+//! # Theory
 //! The kernel names lock owners by 64-bit numbers that it scrambles with a key of the mount, so that they do not
-//! meet the small numbers of owners in process. POSIX and OFD owners cannot be told apart here; `handles` does so
-//! when a file is closed.
+//! meet the small numbers of owners in process. A number does not say whether it is a process, for POSIX locks, or an open
+//! file description, for OFD locks, and requests for both look alike. So both are called processes here, and are
+//! told apart where it matters: when a file is closed (`handles`), and when a request must wait, because waits of
+//! descriptions are not refused as deadlocks (`blocked_call`).
+//!
+//! A request is refused only when a second look finds something in its way, too (`turns`). The owner of a lock that is granted may
+//! have closed the file meanwhile, so that nobody would give the lock back; that is looked into before the answer
+//! (`handles`). Ways to go, and what ends the lock then:
+//!
+//! | while the request is under way | what the kernel sends | what ends a POSIX lock | what ends OFD and flock |
+//! |---|---|---|---|
+//! | another thread closes or replaces the descriptor (`close`, `dup2`, `close_range`) | FLUSH | the check at the grant | RELEASE, when the call is over |
+//! | another thread has a table of descriptors of its own (`unshare`) and closes there | FLUSH of another owner | nothing: the thread still has it open | nothing |
+//! | `exec` or exit by another thread, a deadly signal | INTERRUPT, then FLUSH | the withdrawal, or FLUSH | the withdrawal, or RELEASE |
+//! | a signal that is caught | INTERRUPT | the withdrawal | the withdrawal |
+//! | the connection is aborted, or the last worker ends | nothing | `Connection::close` | likewise |
 
 use super::Disposition;
 use crate::abi::flags::{F_RDLCK, F_UNLCK, F_WRLCK, LK_FLOCK};
 use crate::abi::{self, FileLock, InHeader, LkIn};
+use crate::blocked_call::{self, FileOfMount};
 use crate::connection::Connection;
+use crate::handles::{Handles, Noted};
 use crate::parked::Wait;
 use crate::reply::Reply;
-use sluice_locks::{Kind, LockError, Owner, Range, RangeLock, RangeRequest, Submitted};
+use sluice_locks::{Detection, Kind, LockError, Owner, Range, RangeLock, RangeRequest, Submitted};
 use sluice_vfs::{Errno, InodeRef};
 
 type Done = Box<dyn FnOnce(Result<(), LockError>) + Send>;
 
+/// A lock request.
+#[derive(Clone, Copy)]
+pub(crate) struct LockRequest {
+    pub(crate) header: InHeader,
+    pub(crate) ask: Ask,
+    pub(crate) arg: LkIn,
+}
+
+/// What a lock request asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// GETLK: what is in the way.
+    Test,
+    /// SETLK: the lock, now or not at all.
+    Try,
+    /// SETLKW: the lock.
+    Wait,
+}
+
+/// What came of a look at the locks of a file.
+enum Look {
+    /// The request is served.
+    Served,
+    /// The answer if nothing changes. Requests that were read before may change it.
+    Refused(Result<(), Errno>),
+    /// The lock must be waited for.
+    MustWait,
+}
+
 impl Connection {
-    pub(super) fn getlk(&self, header: &InHeader, arg: &LkIn, reply: &mut Reply) -> Result<(), Errno> {
+    /// Serves a lock request, or has it answered later.
+    pub(super) fn lock(&self, request: LockRequest, reply: &mut Reply) -> Disposition {
+        let served = self.try_lock(&request, reply, || {
+            let earlier = self.turns.earlier();
+            let waits = !earlier.is_empty();
+            if waits {
+                self.second_looks.postpone(request, earlier);
+            }
+            waits
+        });
+        served.unwrap_or_else(|errno| Disposition::Done(Err(errno)))
+    }
+
+    /// Serves a lock request when everything that was read before it is served.
+    pub(crate) fn lock_after_others(&self, request: &LockRequest, reply: &mut Reply) -> Disposition {
+        self.try_lock(request, reply, || false).unwrap_or_else(|errno| Disposition::Done(Err(errno)))
+    }
+
+    /// Before a request is refused, `postpone` may have it served again later.
+    fn try_lock(
+        &self,
+        request: &LockRequest,
+        reply: &mut Reply,
+        postpone: impl FnOnce() -> bool,
+    ) -> Result<Disposition, Errno> {
         self.require_locks()?;
-        let inode = self.node(header.nodeid)?;
-        let (owner, range) = (Owner::Process(arg.owner), range_of(&arg.lk)?);
-        let held = match arg.lk.lock_type {
-            // Linux 6.13: F_OFD_GETLK with F_UNLCK asks for the owner's own locks.
-            F_UNLCK => inode.locks().test_own_range(owner, range),
-            other => {
-                let request = RangeRequest { owner, pid: pid_of(arg), kind: kind_of(other)?, range };
-                inode.locks().test_range(&request)
+        let inode = self.node(request.header.nodeid)?;
+        let answer = match self.look(request, &inode, reply)? {
+            Look::Served => Ok(()),
+            Look::MustWait => return self.park(request, &inode),
+            Look::Refused(_) if postpone() => return Ok(Disposition::Parked),
+            // What was in the way may have gone since the look, and before it was asked who has served what.
+            Look::Refused(_) => {
+                reply.clear();
+                match self.look(request, &inode, reply)? {
+                    Look::Served => Ok(()),
+                    Look::MustWait => return self.park(request, &inode),
+                    Look::Refused(answer) => answer,
+                }
             }
         };
-        let lk = held.map_or(FileLock { lock_type: F_UNLCK, ..arg.lk }, |lock| file_lock_of(&lock));
-        reply.put(&abi::LkOut { lk });
-        Ok(())
+        Ok(Disposition::Done(answer))
     }
 
-    pub(super) fn setlk(self: &Connection, header: &InHeader, arg: &LkIn, wait: bool) -> Disposition {
-        self.try_setlk(header, arg, wait).unwrap_or_else(|errno| Disposition::Done(Err(errno)))
-    }
-
-    fn try_setlk(&self, header: &InHeader, arg: &LkIn, wait: bool) -> Result<Disposition, Errno> {
-        self.require_locks()?;
-        let inode = self.node(header.nodeid)?;
-        if arg.lk_flags & LK_FLOCK != 0 {
-            self.handles.note_flock(arg.fh, arg.owner);
-            if arg.lk.lock_type == F_UNLCK {
-                inode.locks().unlock_flock(arg.owner);
-                return Ok(Disposition::Done(Ok(())));
+    fn look(&self, request: &LockRequest, inode: &InodeRef, reply: &mut Reply) -> Result<Look, Errno> {
+        let LockRequest { ask, arg, .. } = request;
+        let (locks, unlocks) = (inode.locks(), arg.lk.lock_type == F_UNLCK);
+        let taken = match ask {
+            Ask::Test => {
+                let held = match request.range()? {
+                    // Linux 6.13: F_OFD_GETLK with F_UNLCK asks for the owner's own locks.
+                    RangeRequest { owner, range, .. } if unlocks => locks.test_own_range(owner, range),
+                    range => locks.test_range(&range),
+                };
+                let lk = held.map_or(FileLock { lock_type: F_UNLCK, ..arg.lk }, |lock| file_lock_of(&lock));
+                reply.put(&abi::LkOut { lk });
+                return Ok(if held.is_some() && !unlocks { Look::Refused(Ok(())) } else { Look::Served });
             }
-            let (owner, pid, kind) = (arg.owner, pid_of(arg), kind_of(arg.lk.lock_type)?);
-            if !wait {
-                return Ok(Disposition::Done(inode.locks().set_flock(owner, pid, kind).map_err(Errno::from)));
+            _ if request.is_flock() && unlocks => {
+                locks.unlock_flock(arg.owner);
+                return Ok(Look::Served);
             }
-            return self
-                .park(header.unique, &inode, |done| inode.locks().submit_flock(owner, pid, kind, done));
+            _ if unlocks => {
+                let RangeRequest { owner, range, .. } = request.range()?;
+                locks.unlock_range(owner, range)?;
+                return Ok(Look::Served);
+            }
+            Ask::Wait if request.is_flock() => return Ok(Look::MustWait),
+            _ if request.is_flock() => locks.set_flock(arg.owner, pid_of(arg), kind_of(arg.lk.lock_type)?),
+            _ => locks.set_range(&request.range()?),
+        };
+        match taken {
+            Ok(()) => keep(&self.handles, self.dev, inode, request).map(|()| Look::Served),
+            Err(LockError::WouldBlock) if *ask == Ask::Wait => Ok(Look::MustWait),
+            Err(error) => Ok(Look::Refused(Err(error.into()))),
         }
-        self.handles.note_owner(arg.fh, arg.owner);
-        let (owner, range) = (Owner::Process(arg.owner), range_of(&arg.lk)?);
-        if arg.lk.lock_type == F_UNLCK {
-            return Ok(Disposition::Done(inode.locks().unlock_range(owner, range).map_err(Errno::from)));
-        }
-        let request = RangeRequest { owner, pid: pid_of(arg), kind: kind_of(arg.lk.lock_type)?, range };
-        if !wait {
-            return Ok(Disposition::Done(inode.locks().set_range(&request).map_err(Errno::from)));
-        }
-        self.park(header.unique, &inode, |done| inode.locks().submit_range(&request, done))
     }
 
     /// Submits a lock request that may wait; see `parked` for the protocol.
-    fn park(
-        &self,
-        unique: u64,
-        inode: &InodeRef,
-        submit: impl FnOnce(Done) -> Result<Submitted, LockError>,
-    ) -> Result<Disposition, Errno> {
+    fn park(&self, request: &LockRequest, inode: &InodeRef) -> Result<Disposition, Errno> {
+        let LockRequest { header, arg, .. } = *request;
+        let unique = header.unique;
         self.parked.begin(unique);
         let (parked, replier) = (self.parked.clone(), self.replier(unique));
+        let (handles, dev, file, asked) = (self.handles.clone(), self.dev, inode.clone(), *request);
+        let waiting = self.handles.wait(arg.fh, arg.owner);
         let done: Done = Box::new(move |outcome| {
+            let kept = outcome.map_err(Errno::from).and_then(|()| keep(&handles, dev, &file, &asked));
+            drop(waiting);
             if parked.claim(unique) {
-                replier.answer(outcome.map_err(Errno::from));
+                replier.answer(kept);
             }
         });
-        match submit(done) {
-            Ok(Submitted::Waiting(ticket)) => {
+        let submitted = if request.is_flock() {
+            kind_of(arg.lk.lock_type)
+                .map(|kind| inode.locks().submit_flock(arg.owner, pid_of(&arg), kind, done))
+        } else {
+            request.range().map(|range| inode.locks().submit_range_with(&range, detection(&header), done))
+        };
+        match submitted {
+            Ok(Ok(Submitted::Waiting(ticket))) => {
                 let wait = Wait { inode: inode.clone(), ticket };
                 if self.parked.arm(unique, wait.clone()) {
                     self.withdraw(unique, &wait);
@@ -89,7 +171,8 @@ impl Connection {
             }
             decided => {
                 self.parked.claim(unique);
-                decided?;
+                decided??;
+                keep(&self.handles, self.dev, inode, request)?;
                 Ok(Disposition::Done(Ok(())))
             }
         }
@@ -113,6 +196,50 @@ impl Connection {
     fn require_locks(&self) -> Result<(), Errno> {
         if self.serves_locks() { Ok(()) } else { Err(Errno::ENOSYS) }
     }
+}
+
+impl LockRequest {
+    fn is_flock(&self) -> bool {
+        self.arg.lk_flags & LK_FLOCK != 0
+    }
+
+    /// The request for a byte range that it is; its kind does not matter where it unlocks.
+    fn range(&self) -> Result<RangeRequest, Errno> {
+        let LkIn { owner, lk, .. } = self.arg;
+        let kind = if lk.lock_type == F_UNLCK { Kind::Shared } else { kind_of(lk.lock_type)? };
+        Ok(RangeRequest { owner: Owner::Process(owner), pid: pid_of(&self.arg), kind, range: range_of(&lk)? })
+    }
+}
+
+/// To be called when a lock was granted, and before that is answered: takes it back if its owner has closed the file.
+fn keep(handles: &Handles, dev: u64, inode: &InodeRef, request: &LockRequest) -> Result<(), Errno> {
+    let LkIn { fh, owner, .. } = request.arg;
+    if request.is_flock() {
+        return match handles.note_flock(fh, inode, owner) {
+            Noted::Open | Noted::Flushed => Ok(()),
+            Noted::Unknown => {
+                inode.locks().release_flock(owner);
+                Err(Errno::EBADF)
+            }
+        };
+    }
+    let is_open = match handles.note_owner(fh, inode, owner) {
+        Noted::Open => true,
+        Noted::Unknown => false,
+        Noted::Flushed => {
+            blocked_call::still_has_open(request.header.pid, FileOfMount { dev, ino: inode.ino() })
+        }
+    };
+    if is_open {
+        return Ok(());
+    }
+    inode.locks().release_owner(Owner::Process(owner));
+    Err(Errno::EBADF)
+}
+
+/// Whether the wait of the thread of `header` for a byte range may be refused as a deadlock.
+fn detection(header: &InHeader) -> Detection {
+    if blocked_call::asks_for_ofd(header.pid) { Detection::Off } else { Detection::ByOwner }
 }
 
 fn range_of(lk: &FileLock) -> Result<Range, Errno> {

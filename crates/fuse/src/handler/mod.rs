@@ -3,7 +3,7 @@
 //! # Theory
 //! [`Connection::handle`] serves one request synchronously on the calling thread. It puts the answer's body
 //! into a [`Reply`]; the caller sends it. Only a lock request that must wait is *parked*: it is answered by
-//! whoever decides it, and occupies no thread.
+//! the thread that decides it, and occupies none before.
 //!
 //! Permissions are the kernel's business (`default_permissions`, POSIX ACLs included), so requests run with
 //! [`Cred::checked_elsewhere`]: `uid` and `gid` only say to whom new files belong.
@@ -21,19 +21,24 @@ mod lock_file;
 mod locks;
 mod lookup;
 mod open;
+mod second_look;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod xattr;
 
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
 use crate::reply::Reply;
 use crate::request::{Operation, Request};
+use locks::{Ask, LockRequest};
 use sluice_vfs::{Caps, Cred, Errno, FileType, InodeRef, Stat, Timestamp};
 use zerocopy::FromZeros;
 
 pub(crate) use init::Negotiated;
 pub(crate) use lock_file::LockFile;
+pub(crate) use second_look::SecondLooks;
+pub(crate) use turns::{Turns, pause};
 
 /// How long the kernel may keep names and attributes, in seconds: for ever, as far as it can count.
 const FOREVER: u64 = i64::MAX.cast_unsigned();
@@ -45,7 +50,7 @@ pub(crate) enum Disposition {
     Done(Result<(), Errno>),
     /// Served, and not to be answered.
     NoReply,
-    /// Waits for a lock; will be answered through a replier.
+    /// Waits for a lock, or for what was read before it; will be answered later.
     Parked,
 }
 
@@ -86,7 +91,7 @@ impl Connection {
             Operation::Readdir(arg) => self.readdir(header, &arg, reply),
             Operation::Readdirplus(arg) => self.readdirplus(header, &arg, reply),
             Operation::Release(arg) => self.release(&arg),
-            Operation::Flush(arg) => self.flush(header, &arg),
+            Operation::Flush(arg) => self.flush(&arg),
             // Memory is as durable as it gets. ENOSYS makes the kernel answer the next ones itself, with
             // success; a durable file system below must answer here instead.
             Operation::Fsync | Operation::Fsyncdir => Err(Errno::ENOSYS),
@@ -96,8 +101,13 @@ impl Connection {
             Operation::Getxattr { size, name } => self.getxattr(header, size, name, reply),
             Operation::Listxattr { size } => self.listxattr(header, size, reply),
             Operation::Removexattr { name } => self.removexattr(header, name),
-            Operation::Getlk(arg) => self.getlk(header, &arg, reply),
-            Operation::Setlk { arg, wait } => return self.setlk(header, &arg, wait),
+            Operation::Getlk(arg) => {
+                return self.lock(LockRequest { header: *header, ask: Ask::Test, arg }, reply);
+            }
+            Operation::Setlk { arg, wait } => {
+                let ask = if wait { Ask::Wait } else { Ask::Try };
+                return self.lock(LockRequest { header: *header, ask, arg }, reply);
+            }
             Operation::Interrupt(arg) => {
                 self.interrupt(arg.unique);
                 return Disposition::NoReply;

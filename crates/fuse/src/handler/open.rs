@@ -4,7 +4,7 @@
 //! answered with ENOSYS once, and the kernel opens and closes without a message from then on (it makes files with
 //! MKNOD). When this crate serves the locks, it must see every open and close, because locks end there.
 
-use crate::abi::flags::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE, RELEASE_FLOCK_UNLOCK};
+use crate::abi::flags::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE};
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
 use crate::reply::Reply;
@@ -66,21 +66,18 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn flush(&self, header: &InHeader, arg: &abi::FlushIn) -> Result<(), Errno> {
+    pub(super) fn flush(&self, arg: &abi::FlushIn) -> Result<(), Errno> {
         if !self.serves_locks() {
             return Err(Errno::ENOSYS);
         }
-        self.handles.flush(arg.fh, arg.lock_owner);
-        if let Some(locks) = self.node(header.nodeid)?.locks_if_any() {
+        let inode = self.handles.flush(arg.fh, arg.lock_owner).ok_or(Errno::EBADF)?;
+        if let Some(locks) = inode.locks_if_any() {
             locks.release_owner(Owner::Process(arg.lock_owner));
         }
         Ok(())
     }
 
     pub(super) fn release(&self, arg: &abi::ReleaseIn) -> Result<(), Errno> {
-        if arg.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
-            self.handles.note_flock(arg.fh, arg.lock_owner);
-        }
         self.handles.release(arg.fh);
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The handler against messages that no kernel would send, and against cut-off ones that one would.
 
+mod locks;
 mod writeback;
 
 use crate::abi::{self, opcode};
@@ -157,44 +158,4 @@ fn a_kernel_that_is_too_old_is_refused() {
     connection.serve(&message(opcode::INIT, 0, &[init.as_bytes()]), &mut Reply::new());
     assert!(connection.negotiated.get().is_none());
     assert_eq!(recorder.0.lock()[0][4..8], (-95_i32).to_ne_bytes());
-}
-
-#[test]
-fn an_interrupt_before_or_during_a_wait_ends_it_once() {
-    let Looked { recorder, connection, nodes } = connection(LockMode::Sluice);
-    let file = connection.nodes.get(nodes[Looked::FILE]).expect("it was looked up");
-    assert_eq!(file.file_type(), sluice_vfs::FileType::Regular);
-    let lock = |unique: u64, owner: u64| {
-        let lk = abi::FileLock { start: 0, end: 9, lock_type: abi::flags::F_WRLCK, pid: 1 };
-        let arg = abi::LkIn { fh: 1, owner, lk, lk_flags: 0, padding: 0 };
-        let mut bytes = message(opcode::SETLKW, nodes[Looked::FILE], &[arg.as_bytes()]);
-        bytes[8..16].copy_from_slice(&unique.to_ne_bytes());
-        connection.serve(&bytes, &mut Reply::new());
-    };
-    let interrupt = |unique: u64| {
-        let arg = abi::InterruptIn { unique };
-        connection.serve(&message(opcode::INTERRUPT, 0, &[arg.as_bytes()]), &mut Reply::new());
-    };
-    let answers = || -> Vec<(u64, i32)> {
-        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).expect("eight bytes");
-        let error = |bytes: &[u8]| bytes.try_into().map(i32::from_ne_bytes).expect("four bytes");
-        recorder.0.lock().drain(..).map(|reply| (number(&reply[8..16]), error(&reply[4..8]))).collect()
-    };
-    lock(100, 1);
-    assert_eq!(answers(), [(100, 0)]);
-    lock(102, 2);
-    assert_eq!(answers(), []);
-    interrupt(102);
-    interrupt(102);
-    assert_eq!(answers(), [(102, -4)]);
-    interrupt(104);
-    lock(104, 2);
-    assert_eq!(answers(), [(104, -4)]);
-    lock(106, 2);
-    assert_eq!(connection.parked.len(), 1);
-    file.locks().release_owner(sluice_locks::Owner::Process(1));
-    assert_eq!(answers(), [(106, 0)]);
-    interrupt(106);
-    assert_eq!(answers(), []);
-    assert_eq!(connection.parked.len(), 0);
 }

@@ -188,6 +188,12 @@ impl Peer {
         rustix::process::kill_process(self.pid(), signal).expect("the peer runs");
     }
 
+    /// Tells it to take the next step.
+    pub fn step(&mut self) {
+        let stdin = self.stdin.as_mut().expect("its input is open until it is let go");
+        stdin.write_all(b"x").expect("the peer reads it");
+    }
+
     /// Ends its input, so that it will not stay where it waits for that.
     pub fn let_go(&mut self) {
         drop(self.stdin.take());
