@@ -190,6 +190,8 @@ fn an_aborted_connection_ends_waits_and_leaves_no_lock() {
             waiter.finish();
             holder.finish();
             mount.wait();
+            // What is aborted stays in the tree, dead, until somebody takes it out.
+            rustix::mount::unmount(fixture.dir(), UnmountFlags::DETACH).expect("root may");
         });
     }
 }
