@@ -3,11 +3,15 @@
 use sluice_fuse::{Mount, MountError, MountOptions};
 use sluice_oracle::campaign::prove;
 use sluice_oracle::host::{Host, Place, is_superuser};
+use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, thread};
 use sluice_vfs::{Options, Superblock};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+/// After this long something is taken to hang. Nothing is measured by it.
+const HANG: Duration = Duration::from_secs(600);
 
 /// Operations of each test unless `SLUICE_ORACLE_OPS` says otherwise.
 const MOUNTED: usize = 50_000;
@@ -52,6 +56,16 @@ fn explain(error: &MountError) {
     skipped(&error.to_string());
 }
 
+/// Unmounts. The other tests of this program have mount namespaces of their own, which keep copies of all mounts for a while.
+fn unmount(mount: &Mount) {
+    let start = Instant::now();
+    while let Err(error) = mount.unmount() {
+        assert!(matches!(error, MountError::Elsewhere(_)), "nobody uses the mount any more: {error}");
+        assert!(start.elapsed() < HANG, "{error}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// The mount is gone: is all in order?
 fn check(superblock: &Superblock) {
     let report = superblock.check();
@@ -68,7 +82,7 @@ fn prove_mount(options: &str) {
         Err(error) => explain(&error),
         Ok(mount) => {
             prove_on(&format!("mounted with {options}"), mount.dir(), true);
-            mount.unmount().expect("nobody uses the mount any more");
+            unmount(&mount);
             mount.wait();
             drop(mount);
             check(&superblock);
@@ -124,7 +138,7 @@ fn serve(dir: &Path) {
             println!("{SERVING}");
             // An error ends the wait as well.
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
-            mount.unmount().expect("nobody uses the mount any more");
+            unmount(&mount);
             mount.wait();
             drop(mount);
             check(&superblock);

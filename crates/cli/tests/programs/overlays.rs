@@ -3,9 +3,10 @@
 use crate::stage::{LOCK_MODES, Stage, skip};
 use std::os::unix::fs::MetadataExt;
 
-/// Works in an overlay whose upper layer is in `$UP`, in a mount namespace that ends with it, and prints what is then in the
-/// overlay, in the upper layer, and in the overlay once it is mounted anew and the kernel has forgotten it.
+/// Works in an overlay whose upper layer is in `$UP`, and prints what is then in the overlay, in the upper layer, and in the
+/// overlay once it is mounted anew and the kernel has forgotten it.
 const WORK: &str = r#"
+trap 'cd /; umount $HOST/merged' EXIT
 rm -rf $HOST/lower $HOST/merged $UP/upper $UP/work
 mkdir $HOST/lower $HOST/merged $UP/upper $UP/work
 (cd $HOST/lower; mkdir -p emptied replaced/below moved/below keeps; echo one >changed; echo two >removed; echo three >renamed
@@ -28,21 +29,32 @@ list; getfattr -d -m user changed; stat -c %Y changed
 cd $UP/upper
 find . -printf '%p %y %m %U:%G\n' | sort; find . | sort | xargs getfattr -h -m overlay
 cd /; umount $HOST/merged; echo 2 >/proc/sys/vm/drop_caches || :; overlay; cd $HOST/merged; list
-cd /; umount $HOST/merged
 "#;
+
+/// Unmounts what the test has mounted beside the stage, whatever happens. Not in a mount namespace of its own: that would keep
+/// the mounts of all other tests for as long.
+struct Beside<'s>(&'s Stage);
+
+impl Drop for Beside<'_> {
+    fn drop(&mut self) {
+        self.0.outcome("umount -l $HOST/merged $HOST/tmpfs 2>/dev/null");
+    }
+}
 
 #[test]
 fn an_overlay_with_its_upper_layer_here_is_as_one_on_tmpfs() {
     let test = "an_overlay_with_its_upper_layer_here_is_as_one_on_tmpfs";
     for locks in LOCK_MODES {
-        let Some(stage) = Stage::new(test, locks, &["unshare", "getfattr", "find"]) else { return };
+        let Some(stage) = Stage::new(test, locks, &["getfattr", "find"]) else { return };
         if stage.host().metadata().expect("the test made it").uid() != 0 {
             return skip(test, "mounts an overlay (cure: run the tests as root)");
         }
-        let probe = "mkdir -p $HOST/a $HOST/b $HOST/t; mount -t tmpfs tmpfs $HOST/t; mkdir $HOST/t/u $HOST/t/w
-                     mount -t overlay overlay -o lowerdir=$HOST/a,upperdir=$HOST/t/u,workdir=$HOST/t/w $HOST/b";
-        let apart = |script: &str| format!("unshare -m --propagation private sh -euc '{script}'");
-        let probed = stage.outcome(&apart(probe));
+        let _beside = Beside(&stage);
+        let probed = stage.outcome(
+            "mkdir $HOST/lower $HOST/merged $HOST/tmpfs; mount -t tmpfs tmpfs $HOST/tmpfs; mkdir $HOST/tmpfs/u $HOST/tmpfs/w
+             mount -t overlay overlay -o lowerdir=$HOST/lower,upperdir=$HOST/tmpfs/u,workdir=$HOST/tmpfs/w $HOST/merged
+             umount $HOST/merged",
+        );
         if !probed.status.success() {
             let said = String::from_utf8_lossy(&probed.stderr).trim_end().to_owned();
             return skip(test, &format!("no overlay can be mounted here (cure: modprobe overlay): {said}"));
@@ -51,12 +63,7 @@ fn an_overlay_with_its_upper_layer_here_is_as_one_on_tmpfs() {
         for options in
             ["redirect_dir=on", "redirect_dir=off", "redirect_dir=on,metacopy=on,index=on", "userxattr"]
         {
-            let run = |up: &str| {
-                let script = format!(
-                    "mkdir -p $HOST/tmpfs; mount -t tmpfs tmpfs $HOST/tmpfs; UP={up} OPTIONS={options} sh -eu $HOST/work"
-                );
-                stage.sh(&apart(&script))
-            };
+            let run = |up: &str| stage.sh(&format!("UP={up} OPTIONS={options} sh -eu $HOST/work"));
             let (ours, theirs) = (run("$MNT"), run("$HOST/tmpfs"));
             assert!(theirs.contains("./removed c"), "the upper layer has a whiteout: {theirs}");
             assert_eq!(ours, theirs, "with {options}");

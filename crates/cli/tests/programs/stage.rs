@@ -10,7 +10,7 @@ pub(crate) const LOCK_MODES: [&str; 2] = ["locks=kernel", "locks=sluice"];
 /// Ends a script that hangs, in seconds: a hang is a failure with a name, not a test run that never ends.
 const PATIENCE: &str = "300";
 /// Programs that a machine may lack, with the packages that have them.
-const PACKAGES: [(&str, &str); 15] = [
+const PACKAGES: [(&str, &str); 14] = [
     ("cargo", "rustup"),
     ("cc", "build-essential"),
     ("diff", "diffutils"),
@@ -25,7 +25,6 @@ const PACKAGES: [(&str, &str); 15] = [
     ("sqlite3", "sqlite3"),
     ("tar", "tar"),
     ("timeout", "coreutils"),
-    ("unshare", "util-linux"),
 ];
 
 /// A mount and a host directory. Dropping it unmounts, and fails the test when that needs force.
