@@ -2,7 +2,7 @@
 
 use crate::abi::{InHeader, opcode};
 use crate::counters::Counters;
-use crate::handler::{Disposition, LockFile, Negotiated, SecondLooks, Turns};
+use crate::handler::{Disposition, LockFile, Negotiated, SecondLooks, Seek, Turns};
 use crate::handles::Handles;
 use crate::nodes::Nodes;
 use crate::notify::Event;
@@ -41,6 +41,8 @@ pub(crate) struct Connection {
     pub(crate) second_looks: SecondLooks,
     /// Announcements that this thread must not make itself; see `notify`.
     later: mpsc::Sender<Event>,
+    /// Seeks that wait for the kernel's pages. *immutable once set*
+    pub(crate) seeks: OnceLock<mpsc::Sender<Seek>>,
     pub(crate) counters: Counters,
     /// A panic was reported. *atomic (no label: a flag on its own)*
     panicked: AtomicBool,
@@ -69,6 +71,7 @@ impl Connection {
             turns: Turns::default(),
             second_looks: SecondLooks::default(),
             later,
+            seeks: OnceLock::new(),
             counters: Counters::new(),
             panicked: AtomicBool::new(false),
         }
@@ -100,7 +103,7 @@ impl Connection {
     }
 
     /// Sends what `serve` finds, if it is to be sent now.
-    fn answer(
+    pub(crate) fn answer(
         &self,
         header: &InHeader,
         reply: &mut Reply,

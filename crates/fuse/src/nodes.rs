@@ -15,6 +15,12 @@
 //! the root's own number not be 1, it changes places with inode 1. The generation tells the numbers of one file
 //! system from those of another that a server mounts later in the same place.
 //!
+//! # What the kernel may have newer
+//! A process that maps a file stores into the kernel's pages, and no message says so. The kernel has a page only after it
+//! read it or wrote it here, so the table notes for each node what it *cached*, and what of it was a *hole*: a store into
+//! such a page makes data of what is a hole here. What was handed down again ([`take`](Nodes::take)) is no longer noted,
+//! as the kernel drops the page then.
+//!
 //! # Invariants
 //! - I1 Every entry but the root has a lookup count above zero, or its inode has a name or is about to be looked at
 //!   because it lost the last one.
@@ -24,8 +30,11 @@ use crate::lock_class::NODES;
 use sluice_sync::Mutex;
 use sluice_vfs::InodeRef;
 use std::collections::HashMap;
+use std::ops::Range;
 
 const SHARDS: usize = 16;
+/// A page of the kernel, or a part of one.
+const PAGE: u64 = 4096;
 
 type Shard = Mutex<HashMap<u64, Node>>;
 
@@ -47,6 +56,84 @@ struct Node {
     lookups: u64,
     /// Somebody else changed the inode since the kernel was last told its attributes.
     changed: bool,
+    /// Pages that the kernel may have, if it ever had any since it looked the node up.
+    pages: Option<Box<Pages>>,
+}
+
+impl Node {
+    fn new(inode: InodeRef) -> Node {
+        Node { inode, lookups: 0, changed: false, pages: None }
+    }
+
+    /// The inode, if it owes that its times move. It no longer does: the caller moves them.
+    fn take_owing(&mut self) -> Option<InodeRef> {
+        let pages = self.pages.as_mut()?;
+        std::mem::take(&mut pages.owes_times).then(|| self.inode.clone())
+    }
+}
+
+/// What the kernel may have of a file.
+#[derive(Default)]
+struct Pages {
+    /// Where it may have pages.
+    cached: Hull,
+    /// Where it may have pages that were holes here.
+    holes: Hull,
+    /// What is written back now is not to move the times, but to owe that.
+    is_quiet: bool,
+    /// The times are to move because of something that was written back.
+    owes_times: bool,
+}
+
+/// Which pages of a node are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Noted {
+    /// Those that the kernel may have.
+    Cached,
+    /// Those of them that were holes here.
+    Holes,
+}
+
+/// The smallest range around the bytes that were added; nothing was if it is empty.
+#[derive(Default)]
+struct Hull(Range<u64>);
+
+impl Hull {
+    /// A hull no longer than this is taken whole, so that what is asked in small pieces is asked once.
+    const WHOLE_MAX: u64 = 4 << 20;
+
+    /// Adds the pages of `bytes`.
+    fn add(&mut self, bytes: &Range<u64>) {
+        if bytes.is_empty() {
+            return;
+        }
+        let Hull(all) = self;
+        let pages = bytes.start / PAGE * PAGE..bytes.end.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+        *all = if all.is_empty() { pages } else { all.start.min(pages.start)..all.end.max(pages.end) };
+    }
+
+    fn meets(&self, bytes: &Range<u64>) -> bool {
+        self.0.start.max(bytes.start) < self.0.end.min(bytes.end)
+    }
+
+    /// The part of the hull to hand down because of `bytes`, if there is one. It leaves the hull where that stays a range.
+    fn take(&mut self, bytes: &Range<u64>) -> Option<Range<u64>> {
+        if !self.meets(bytes) {
+            return None;
+        }
+        let Hull(all) = self;
+        if all.end - all.start <= Hull::WHOLE_MAX {
+            return Some(std::mem::take(all));
+        }
+        let part = all.start.max(bytes.start)..all.end.min(bytes.end);
+        // What is left of a page that the part ends in stays.
+        if part.start == all.start {
+            all.start = part.end / PAGE * PAGE;
+        } else if part.end == all.end {
+            all.end = part.start.next_multiple_of(PAGE);
+        }
+        Some(part)
+    }
 }
 
 impl Nodes {
@@ -76,8 +163,7 @@ impl Nodes {
     pub(crate) fn remember(&self, inode: &InodeRef) -> u64 {
         let nodeid = self.nodeid(inode.ino());
         let mut shard = self.shard(nodeid).lock();
-        let node =
-            shard.entry(nodeid).or_insert_with(|| Node { inode: inode.clone(), lookups: 0, changed: false });
+        let node = shard.entry(nodeid).or_insert_with(|| Node::new(inode.clone()));
         node.lookups += 1;
         nodeid
     }
@@ -85,6 +171,71 @@ impl Nodes {
     /// The inode called `nodeid`, which the kernel knows, or knew and may have a handle of.
     pub(crate) fn get(&self, nodeid: u64) -> Option<InodeRef> {
         self.shard(nodeid).lock().get(&nodeid).map(|node| node.inode.clone())
+    }
+
+    /// The inode called `nodeid`, of which the kernel is about to have the pages of `bytes`.
+    pub(crate) fn get_caching(&self, nodeid: u64, bytes: &Range<u64>) -> Option<InodeRef> {
+        let inode = {
+            let mut shard = self.shard(nodeid).lock();
+            let node = shard.get_mut(&nodeid)?;
+            node.pages.get_or_insert_default().cached.add(bytes);
+            node.inode.clone()
+        };
+        inode.note_cached();
+        Some(inode)
+    }
+
+    /// Notes that there are holes in `bytes`, which the kernel is about to have. True if it had no other hole of `nodeid`.
+    pub(crate) fn note_hole(&self, nodeid: u64, bytes: &Range<u64>) -> bool {
+        let mut shard = self.shard(nodeid).lock();
+        let Some(node) = shard.get_mut(&nodeid) else { return false };
+        let holes = &mut node.pages.get_or_insert_default().holes;
+        let is_first = holes.0.is_empty();
+        holes.add(bytes);
+        is_first
+    }
+
+    /// Whether the kernel may have a page of `bytes` that was a hole here.
+    pub(crate) fn has_hole(&self, nodeid: u64, bytes: &Range<u64>) -> bool {
+        self.look_at_pages(nodeid, |pages| pages.holes.meets(bytes)).unwrap_or(false)
+    }
+
+    /// From now on, or no longer, what is written back to `nodeid` leaves its times. True if it owes that they move.
+    pub(crate) fn set_quiet(&self, nodeid: u64, is_quiet: bool) -> bool {
+        self.look_at_pages(nodeid, |pages| {
+            pages.is_quiet = is_quiet;
+            pages.owes_times
+        })
+        .unwrap_or(false)
+    }
+
+    /// Something is written back to `nodeid`: whether its times are to stay for now, and so it owes that they move.
+    pub(crate) fn owe_times(&self, nodeid: u64) -> bool {
+        self.look_at_pages(nodeid, |pages| {
+            pages.owes_times |= pages.is_quiet;
+            pages.is_quiet
+        })
+        .unwrap_or(false)
+    }
+
+    /// Moves the times of `nodeid` if it owes that, and returns its inode then.
+    pub(crate) fn pay_times(&self, nodeid: u64) -> Option<InodeRef> {
+        let owing = self.shard(nodeid).lock().get_mut(&nodeid)?.take_owing();
+        owing.inspect(|inode| inode.touch_mtime())
+    }
+
+    /// What the kernel is to hand down because `bytes` of inode `ino` are asked for, if there is something. To be called
+    /// before the kernel is told: a page that it gets meanwhile is noted again.
+    pub(crate) fn take(&self, ino: u64, noted: Noted, bytes: &Range<u64>) -> Option<Range<u64>> {
+        self.look_at_pages(self.nodeid(ino), |pages| match noted {
+            Noted::Cached => pages.cached.take(bytes),
+            Noted::Holes => pages.holes.take(bytes),
+        })?
+    }
+
+    /// Calls `look` with what the kernel may have of `nodeid`, if it may have something.
+    fn look_at_pages<R>(&self, nodeid: u64, look: impl FnOnce(&mut Pages) -> R) -> Option<R> {
+        self.shard(nodeid).lock().get_mut(&nodeid)?.pages.as_deref_mut().map(look)
     }
 
     /// Gives back `lookups` lookups of `nodeid`.
@@ -96,10 +247,18 @@ impl Nodes {
         let Some(node) = shard.get_mut(&nodeid) else { return };
         node.lookups = node.lookups.saturating_sub(lookups);
         node.changed &= node.lookups > 0;
+        let owing = if node.lookups == 0 { node.take_owing() } else { None };
+        if node.lookups == 0 {
+            // The kernel has no page any more.
+            node.pages = None;
+        }
         let gone = remove_if_unreachable(&mut shard, nodeid);
         // The last reference to an inode may be the one here: it is dropped with the table unlocked.
         drop(shard);
         drop(gone);
+        if let Some(inode) = owing {
+            inode.touch_mtime();
+        }
     }
 
     /// Notes that somebody else changed inode `ino`. True if the kernel knows it.
@@ -141,14 +300,14 @@ impl Nodes {
     /// Forgets everything but the root: the kernel is gone.
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
-            let nodes = std::mem::take(&mut *shard.lock());
-            drop(nodes);
+            let mut nodes = std::mem::take(&mut *shard.lock());
+            nodes.values_mut().filter_map(Node::take_owing).for_each(|inode| inode.touch_mtime());
         }
         self.keep_root();
     }
 
     fn keep_root(&self) {
-        let root = Node { inode: self.root.clone(), lookups: 1, changed: false };
+        let root = Node { lookups: 1, ..Node::new(self.root.clone()) };
         self.shard(ROOT_ID).lock().insert(ROOT_ID, root);
     }
 
@@ -173,7 +332,7 @@ fn remove_if_unreachable(shard: &mut HashMap<u64, Node>, nodeid: u64) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_vfs::{Cred, NewInode, NewKind, Options, Superblock};
+    use sluice_vfs::{Cred, NewInode, NewKind, Options, SetAttr, SetTime, Superblock, Timestamp};
 
     #[test]
     fn a_node_stays_until_all_its_lookups_are_given_back() {
@@ -212,6 +371,53 @@ mod tests {
         assert!(nodes.get(nodeid).is_some());
         nodes.let_go_if_removed(nodeid);
         assert!(nodes.get(nodeid).is_none());
+    }
+
+    #[test]
+    fn of_a_large_hull_the_ends_are_taken_and_a_small_one_is_taken_whole() {
+        let mut hull = Hull::default();
+        assert_eq!(hull.take(&(0..u64::MAX)), None);
+        hull.add(&(4096..8192));
+        hull.add(&(0..1));
+        hull.add(&(9000..9000));
+        assert!(hull.meets(&(8191..8192)) && !hull.meets(&(8192..9000)) && !hull.meets(&(5..5)));
+        assert_eq!(hull.take(&(8191..9000)), Some(0..8192));
+        assert_eq!(hull.take(&(0..u64::MAX)), None);
+        let end = 2 * Hull::WHOLE_MAX;
+        hull.add(&(0..end));
+        assert_eq!(hull.take(&(4096..8192)), Some(4096..8192));
+        assert_eq!(hull.take(&(0..5000)), Some(0..5000));
+        assert_eq!(hull.take(&(end - 5000..u64::MAX)), Some(end - 5000..end));
+        assert_eq!(hull.0, 4096..end - 4096);
+    }
+
+    #[test]
+    fn times_that_are_owed_move_at_the_latest_when_the_kernel_forgets_the_node() {
+        let superblock = Superblock::new(Options::default());
+        let nodes = Nodes::new(superblock.root().clone(), 0);
+        let new = NewInode { kind: NewKind::Regular, mode: 0o644, umask: 0 };
+        type Pay = fn(&Nodes, u64);
+        let ways: [Pay; 3] = [
+            |nodes, nodeid| nodes.forget(nodeid, 1),
+            |nodes, _| nodes.clear(),
+            |nodes, nodeid| {
+                assert!(nodes.pay_times(nodeid).is_some() && nodes.pay_times(nodeid).is_none());
+            },
+        ];
+        for pay in ways {
+            let file = superblock.root().create_unnamed(&Cred::root(), &new).expect("there is room");
+            let past = SetTime::At(Timestamp { sec: 1, nsec: 0 });
+            let change = SetAttr { mtime: Some(past), ..SetAttr::default() };
+            file.set_attr(&Cred::root(), &change).expect("root may");
+            let nodeid = nodes.remember(&file);
+            assert!(!nodes.owe_times(nodeid));
+            nodes.get_caching(nodeid, &(0..1)).expect("it was just remembered");
+            assert!(!nodes.owe_times(nodeid) && !nodes.set_quiet(nodeid, true));
+            assert!(nodes.owe_times(nodeid) && nodes.set_quiet(nodeid, false));
+            assert_eq!(file.stat().mtime.sec, 1);
+            pay(&nodes, nodeid);
+            assert!(file.stat().mtime.sec > 1);
+        }
     }
 
     #[test]

@@ -16,16 +16,21 @@
 //!   side for a lock whose holder waits for a worker. So workers never announce: they hand the event to
 //!   the mount's own thread.
 //!
+//! The other way round, a caller in process that is about to read or change contents has the kernel write back first what
+//! it has newer ([`Connection::write_back`]): INVAL_INODE does that too.
+//!
 //! # Lock order
 //! Called and sent with no lock held.
 
 use crate::abi::flags::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
 use crate::abi::{NotifyInvalEntryOut, NotifyInvalInodeOut};
 use crate::connection::Connection;
+use crate::nodes::Noted;
 use crate::reply::Reply;
 use sluice_sync::time::Duration;
 use sluice_sync::{Weak, mpsc, thread};
-use sluice_vfs::{Errno, Observer};
+use sluice_vfs::{Errno, FILE_SIZE_MAX, Observer};
+use std::ops::Range;
 
 /// What the names of worker threads start with.
 pub(crate) const WORKER: &str = "sluice-fuse-";
@@ -52,11 +57,15 @@ pub(crate) struct Watcher {
     pub(crate) is_alone: bool,
 }
 
+/// True on a thread that serves some mount's requests.
+fn is_worker() -> bool {
+    thread::current().name().is_some_and(|name| name.starts_with(WORKER))
+}
+
 impl Watcher {
     fn tell(&self, event: Event) {
         let Some(connection) = self.connection.upgrade() else { return };
-        let is_worker = thread::current().name().is_some_and(|name| name.starts_with(WORKER));
-        if is_worker || !connection.announce(&event) {
+        if is_worker() || !connection.announce(&event) {
             connection.tell_later(event);
         }
     }
@@ -78,6 +87,15 @@ impl Observer for Watcher {
     fn name_lost(&self, ino: u64) {
         if let Some(connection) = self.connection.upgrade() {
             connection.nodes.let_go_if_removed(ino);
+        }
+    }
+
+    fn write_back(&self, ino: u64, bytes: Range<u64>) {
+        // A worker that waited here for another mount's kernel could wait for one of that mount that waits for ours.
+        if !is_worker()
+            && let Some(connection) = self.connection.upgrade()
+        {
+            connection.write_back(ino, Noted::Cached, &bytes);
         }
     }
 
@@ -103,7 +121,7 @@ pub(crate) fn run(connection: &Weak<Connection>, events: &mpsc::Receiver<Event>)
 impl Connection {
     /// Tells the kernel of `event`. False: it should be told again, because it is only about to learn of
     /// the inode.
-    fn announce(&self, event: &Event) -> bool {
+    pub(crate) fn announce(&self, event: &Event) -> bool {
         match event {
             Event::Entry { dir, name, child } => {
                 if self.nodes.mark_changed(*dir) {
@@ -121,6 +139,17 @@ impl Connection {
                 let (offset, len) = (offset.cast_signed().max(0), len.cast_signed().max(0));
                 !self.nodes.mark_changed(*ino) || self.invalidate_inode(*ino, offset, len)
             }
+        }
+    }
+
+    /// Has the kernel hand down what it has newer of the pages that are `noted` in `bytes` of inode `ino`: it writes dirty
+    /// pages back before it drops them. Returns when the workers have served those WRITEs, and so is not for a worker. The
+    /// kernel may hold pages locked until requests under way are answered, which therefore must not wait for this.
+    pub(crate) fn write_back(&self, ino: u64, noted: Noted, bytes: &Range<u64>) {
+        if let Some(taken) = self.nodes.take(ino, noted, bytes) {
+            let end = taken.end.min(FILE_SIZE_MAX);
+            let start = taken.start.min(end);
+            self.invalidate_inode(ino, start.cast_signed(), (end - start).cast_signed());
         }
     }
 

@@ -11,6 +11,7 @@
 
 use crate::connection::Connection;
 use crate::control::Server;
+use crate::handler::start_seeks;
 use crate::lock_class::{CONTROL, PROGRESS};
 use crate::notify::{self, WORKER, Watcher};
 use crate::reply::Reply;
@@ -214,6 +215,7 @@ impl Mount {
     ) -> io::Result<()> {
         let connection = Arc::downgrade(&self.connection);
         Builder::new().name("sluice-notify".into()).spawn(move || notify::run(&connection, &events))?;
+        start_seeks(&self.connection)?;
         self.shared.progress.lock().workers = threads;
         // Counted all at once, so that the first to end cannot take itself for the last. Those that cannot be
         // started are counted out again as they are dropped.

@@ -32,12 +32,14 @@ use crate::stat::{S_IALLUGO, Stat, Timestamp};
 use crate::superblock::{Shared, charged};
 use crate::times::Times;
 use crate::xattr::Xattrs;
-use crate::{Cred, Errno, FileType};
+use crate::{Cred, Errno, FileType, ObserverId};
 use sluice_locks::FileLocks;
+use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::name_fields;
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::{self, Ref, Standing};
 use sluice_sync::{Gap, Mutex, OnceLock, SeqLock};
+use std::ops::Range;
 
 /// One file of a [`Superblock`](crate::Superblock).
 #[repr(C)]
@@ -55,7 +57,9 @@ pub struct Inode {
     pub(crate) times: Times,
     /// When the inode was made: a packed [`Timestamp`]. *Immutable.*
     born: u64,
-    _who_opens: Gap<8>,
+    /// A cache above may have pages of the contents, and newer bytes in them. *Atomic (stands alone); set once.*
+    cached: AtomicBool,
+    _who_opens: Gap<7>,
     /// Owner and mode. *Protected by itself.*
     pub(crate) attr: SeqLock<Attr, 2>,
     /// The names of what is no directory. *Protected by itself.*
@@ -169,6 +173,7 @@ impl Inode {
             extra: OnceLock::new(),
             times: Times::new(init.born),
             born: init.born.pack(),
+            cached: AtomicBool::new(false),
             _who_opens: Gap::new(),
             attr: SeqLock::with_class(&INODE_ATTR, attr),
             links: Links::new(init.nlink),
@@ -331,6 +336,29 @@ impl Inode {
 
     pub(crate) fn extra_if_any(&self) -> Option<&Extra> {
         self.extra.get().map(|extra| &**extra)
+    }
+
+    /// Notes that an observer may have pages of the contents from now on, and is to be asked for what is newer there.
+    pub fn note_cached(&self) {
+        if !self.is_cached() {
+            // Relaxed: see is_cached().
+            self.cached.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether an observer may have newer bytes than the file.
+    #[inline]
+    pub(crate) fn is_cached(&self) -> bool {
+        // Relaxed: whoever has newer bytes got the page after this was set, through system calls, which order both.
+        self.cached.load(Ordering::Relaxed)
+    }
+
+    /// Has the observers but `via` hand down what is newer with them in `bytes`.
+    #[inline]
+    pub(crate) fn write_back_caches(&self, via: Option<ObserverId>, bytes: Range<u64>) {
+        if self.is_cached() {
+            self.shared.notify_but(via, |observer| observer.write_back(self.ino, bytes.clone()));
+        }
     }
 
     #[inline]

@@ -5,8 +5,9 @@
 
 use crate::data::FileData;
 use crate::inode::Body;
-use crate::{Cred, Errno, FILE_SIZE_MAX, FallocateMode, Inode};
+use crate::{Cred, Errno, FILE_SIZE_MAX, FallocateMode, Inode, Whence};
 use sluice_sync::refcache::Ref;
+use std::ops::Range;
 
 impl Inode {
     /// The contents, for callers that want a regular file.
@@ -44,6 +45,9 @@ impl Inode {
         buf: &mut [u8],
         update_atime: bool,
     ) -> Result<usize, Errno> {
+        if self.is_cached() {
+            return Err(Errno::EAGAIN);
+        }
         let read = self.data()?.read_at_once(offset, buf).ok_or(Errno::EAGAIN)?;
         if update_atime && !buf.is_empty() {
             self.touch_atime();
@@ -56,6 +60,7 @@ impl Inode {
     /// # Errors
     /// `EISDIR`, `EINVAL` (not a regular file), `EFBIG`, `ENOSPC` when nothing at all could be written.
     pub fn write_at(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        self.write_back_caches(cred.via, offset..offset.saturating_add(data.len() as u64));
         let written = self.data()?.write(&*self.shared, offset, data)?;
         if written > 0 {
             self.contents_changed(cred);
@@ -77,12 +82,35 @@ impl Inode {
         Ok(written)
     }
 
+    /// As [`write_at`](Self::write_at), of what `data` has for below the end of the file, for a cache above that collected
+    /// what was stored through a mapping: such stores do not make a file longer, and what lies past an end that was cut
+    /// since is gone. Set-ID bits stay, and so do the times if the caller [moves](Self::touch_mtime) them later.
+    ///
+    /// # Errors
+    /// As [`Inode::write_at`].
+    pub fn write_within(
+        &self,
+        cred: &Cred,
+        offset: u64,
+        data: &[u8],
+        moves_times: bool,
+    ) -> Result<(), Errno> {
+        if self.data()?.write_within(&*self.shared, offset, data)? > 0 {
+            if moves_times {
+                self.touch_mtime();
+            }
+            self.notify_data(cred, offset, data.len() as u64);
+        }
+        Ok(())
+    }
+
     /// Writes `data` at the end of the file, in one step with finding that end. Returns where it went and
     /// how much was written.
     ///
     /// # Errors
     /// As [`Inode::write_at`].
     pub fn append(&self, cred: &Cred, data: &[u8]) -> Result<(u64, usize), Errno> {
+        self.write_back_caches(cred.via, self.size()..u64::MAX);
         let (offset, written) = self.data()?.append(&*self.shared, data)?;
         if written > 0 {
             self.contents_changed(cred);
@@ -99,6 +127,7 @@ impl Inode {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG);
         }
+        self.write_back_caches(cred.via, size..u64::MAX);
         self.data()?.truncate(&*self.shared, size)?;
         self.contents_changed(cred);
         self.notify_data(cred, 0, 0);
@@ -124,6 +153,7 @@ impl Inode {
         if end.is_none() {
             return Err(Errno::EFBIG);
         }
+        self.write_back_caches(cred.via, offset..u64::MAX);
         let keep_size = mode.contains(FallocateMode::KEEP_SIZE);
         let space = &*self.shared;
         match operation {
@@ -152,6 +182,39 @@ impl Inode {
     /// `ENXIO` when `offset` is past the end; `EINVAL` or `EISDIR` when this is no regular file.
     pub fn seek_hole(&self, offset: u64) -> Result<u64, Errno> {
         self.data()?.seek_hole(offset).ok_or(Errno::ENXIO)
+    }
+
+    /// The answer to `lseek` with `Data` or `Hole`. `fill` is called first with each hole that the answer would show: where a
+    /// cache above may have bytes for it, it writes them there, or fails.
+    ///
+    /// # Errors
+    /// As [`seek_data`](Self::seek_data) and [`seek_hole`](Self::seek_hole); those of `fill`.
+    pub fn seek_contents<E: From<Errno>>(
+        &self,
+        offset: u64,
+        whence: Whence,
+        mut fill: impl FnMut(Range<u64>) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        loop {
+            let hole = if whence == Whence::Hole { self.seek_hole(offset)? } else { offset };
+            let end = self.seek_data(hole).unwrap_or_else(|_| self.size());
+            if hole < end {
+                fill(hole..end)?;
+            }
+            if whence == Whence::Data {
+                return Ok(self.seek_data(offset)?);
+            }
+            let found = self.seek_hole(offset)?;
+            // A hole further on, since this one is full: it may be none either.
+            if found < end || found == hole || found == self.size() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Whether one of the bytes in `bytes` lies in a hole.
+    pub fn has_hole_in(&self, bytes: Range<u64>) -> bool {
+        self.seek_hole(bytes.start).is_ok_and(|hole| hole < bytes.end.min(self.size()))
     }
 
     /// Copies `len` bytes from `offset` here to `to_offset` in `to`, sharing whole pages where both offsets
@@ -189,6 +252,8 @@ impl Inode {
         if self.is_same(to) && offset.abs_diff(to_offset) < len {
             return Err(Errno::EINVAL);
         }
+        self.write_back_caches(cred.via, offset..offset.saturating_add(len));
+        to.write_back_caches(cred.via, to_offset..to_offset.saturating_add(len));
         let copied = target.copy_from(&*self.shared, to_offset, source, offset, len)?;
         self.note_copy(cred, to, copied, update_atime);
         if copied > 0 {

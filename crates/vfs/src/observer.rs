@@ -1,5 +1,7 @@
 //! Observer: what wants to know of changes, such as a FUSE mount whose kernel caches names and attributes.
 
+use std::ops::Range;
+
 /// Names an observer within its file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct ObserverId(pub(crate) u64);
@@ -21,6 +23,13 @@ pub trait Observer: Send + Sync {
 
     /// Inode `ino` lost a name. The observer on whose behalf the name was removed is told, too.
     fn name_lost(&self, _ino: u64) {}
+
+    /// The contents of inode `ino` are about to be read or changed in `bytes`. An observer whose users may have newer bytes,
+    /// such as a kernel with pages that a process changed through a mapping, hands them down before it returns. Asked
+    /// before the call, of inodes that somebody [noted](crate::Inode::note_cached), and with no lock of this crate held.
+    fn write_back(&self, ino: u64, bytes: Range<u64>) {
+        let _ = (ino, bytes);
+    }
 
     /// The contents of inode `ino` changed in `offset..offset + len`; `len` 0 means to the end.
     fn data_changed(&self, ino: u64, offset: u64, len: u64);

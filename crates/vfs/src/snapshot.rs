@@ -77,6 +77,7 @@ impl InodeRef {
         let inode = Inode::make(&self.shared, original.init(), body)?;
         inode.take_after(original)?;
         if let Ok(data) = original.data() {
+            original.write_back_caches(None, 0..u64::MAX);
             inode.data.copy_whole(&*self.shared, data)?;
         }
         Ok(inode)

@@ -309,8 +309,9 @@ impl Shared {
         }
     }
 
+    /// Calls `tell` for each observer but `except`.
     #[inline(never)]
-    fn notify_but(&self, except: Option<ObserverId>, tell: impl Fn(&dyn Observer)) {
+    pub(crate) fn notify_but(&self, except: Option<ObserverId>, tell: impl Fn(&dyn Observer)) {
         let told: Vec<_> = {
             let section = self.observers.read();
             self.observers

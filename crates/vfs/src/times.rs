@@ -99,7 +99,7 @@ impl Inode {
     }
 
     /// Contents, or names in this directory, changed now.
-    pub(crate) fn touch_mtime(&self) {
+    pub fn touch_mtime(&self) {
         advance([&self.times.mtime, &self.times.ctime]);
     }
 

@@ -1,27 +1,31 @@
-//! File data: READ, WRITE, FALLOCATE, LSEEK and COPY_FILE_RANGE.
+//! File data: READ, WRITE, FALLOCATE and COPY_FILE_RANGE.
 
 use crate::abi::flags::{WRITE_CACHE, WRITE_KILL_SUIDGID};
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
 use crate::notify;
 use crate::reply::Reply;
-use sluice_vfs::{Errno, FILE_SIZE_MAX, FallocateMode, OpenFlags};
+use sluice_vfs::{Errno, FallocateMode, OpenFlags};
 
 /// The most bytes that one READ may ask for. The kernel's own limit is far below.
 const READ_MAX: u32 = 32 << 20;
 /// The most bytes copied by one request. Callers of `copy_file_range` expect short counts and go on, and an
 /// answer in bounded time leaves the worker free for others.
 const COPY_MAX: u64 = 64 << 20;
-const SEEK_DATA: u32 = 3;
-const SEEK_HOLE: u32 = 4;
 
 impl Connection {
     pub(super) fn read(&self, header: &InHeader, arg: &abi::ReadIn, reply: &mut Reply) -> Result<(), Errno> {
-        let inode = self.node(header.nodeid)?;
         if arg.size > READ_MAX {
             return Err(Errno::EINVAL);
         }
-        reply.fill(arg.size as usize, |buffer| inode.read_at(arg.offset, buffer, !self.options.noatime))
+        let bytes = arg.offset..arg.offset.saturating_add(arg.size.into());
+        let inode = self.nodes.get_caching(header.nodeid, &bytes).ok_or(Errno::ESTALE)?;
+        reply.fill(arg.size as usize, |buffer| inode.read_at(arg.offset, buffer, !self.options.noatime))?;
+        // Once it has the page, a process may store into it.
+        if inode.has_hole_in(bytes.clone()) {
+            self.hand_out_hole(header.nodeid, &inode.stat(), &bytes);
+        }
+        Ok(())
     }
 
     pub(super) fn write(
@@ -31,10 +35,14 @@ impl Connection {
         data: &[u8],
         reply: &mut Reply,
     ) -> Result<(), Errno> {
-        let inode = self.node(header.nodeid)?;
+        let from_cache = arg.write_flags & WRITE_CACHE != 0;
+        // A page that is written back was noted when the kernel got it.
+        let cached = if from_cache { 0 } else { data.len() as u64 };
+        let bytes = arg.offset..arg.offset.saturating_add(cached);
+        let inode = self.nodes.get_caching(header.nodeid, &bytes).ok_or(Errno::ESTALE)?;
         let cred = self.cred_killing(header, arg.write_flags & WRITE_KILL_SUIDGID != 0);
         let append = OpenFlags::from_bits_retain(arg.flags).contains(OpenFlags::APPEND);
-        let size = if append && arg.write_flags & WRITE_CACHE == 0 && self.nodes.is_changed(header.nodeid) {
+        let size = if append && !from_cache && self.nodes.is_changed(header.nodeid) {
             // The kernel chose the offset by the size that it knows, and somebody in process changed the file
             // since. The data go to the true end, and the kernel is told to forget what it believes.
             let (offset, size) = inode.append(&cred, data)?;
@@ -46,9 +54,13 @@ impl Connection {
                 });
             }
             size
-        } else if self.writes_back() && arg.write_flags & WRITE_CACHE != 0 {
+        } else if self.writes_back() && from_cache {
             // When the bytes were written the kernel says itself, in SETATTR.
             inode.write_back(&cred, arg.offset, data)?
+        } else if from_cache {
+            let moves_times = !self.nodes.owe_times(header.nodeid);
+            inode.write_within(&cred, arg.offset, data, moves_times)?;
+            data.len()
         } else {
             inode.write_at(&cred, arg.offset, data)?
         };
@@ -65,27 +77,6 @@ impl Connection {
             arg.offset,
             arg.length,
         )
-    }
-
-    pub(super) fn lseek(
-        &self,
-        header: &InHeader,
-        arg: &abi::LseekIn,
-        reply: &mut Reply,
-    ) -> Result<(), Errno> {
-        if self.writes_back() {
-            // What the kernel has not written back yet would be a hole. It takes the whole file for data then.
-            return Err(Errno::ENOSYS);
-        }
-        let inode = self.node(header.nodeid)?;
-        let offset = match arg.whence {
-            _ if arg.offset > FILE_SIZE_MAX => return Err(Errno::ENXIO),
-            SEEK_DATA => inode.seek_data(arg.offset)?,
-            SEEK_HOLE => inode.seek_hole(arg.offset)?,
-            _ => return Err(Errno::EINVAL),
-        };
-        reply.put(&abi::LseekOut { offset });
-        Ok(())
     }
 
     pub(super) fn copy_file_range(

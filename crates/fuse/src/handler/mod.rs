@@ -25,6 +25,7 @@ mod second_look;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod write_back;
 mod xattr;
 
 use crate::abi::{self, InHeader};
@@ -39,6 +40,7 @@ pub(crate) use init::Negotiated;
 pub(crate) use lock_file::LockFile;
 pub(crate) use second_look::SecondLooks;
 pub(crate) use turns::{Turns, pause};
+pub(crate) use write_back::{Seek, start as start_seeks};
 
 /// How long the kernel may keep names and attributes, in seconds: for ever, as far as it can count.
 const FOREVER: u64 = i64::MAX.cast_unsigned();
@@ -50,7 +52,7 @@ pub(crate) enum Disposition {
     Done(Result<(), Errno>),
     /// Served, and not to be answered.
     NoReply,
-    /// Waits for a lock, or for what was read before it; will be answered later.
+    /// Waits for a lock, for what was read before it, or for the kernel's pages; will be answered later.
     Parked,
 }
 
@@ -113,7 +115,7 @@ impl Connection {
                 return Disposition::NoReply;
             }
             Operation::Fallocate(arg) => self.fallocate(header, &arg),
-            Operation::Lseek(arg) => self.lseek(header, &arg, reply),
+            Operation::Lseek(arg) => return self.lseek(header, &arg, reply),
             Operation::CopyFileRange { arg, wide_reply } => {
                 self.copy_file_range(header, &arg, wide_reply, reply)
             }
@@ -132,10 +134,15 @@ impl Connection {
     /// The attributes of `inode`, as the kernel is told them.
     fn stat(&self, inode: &InodeRef) -> Stat {
         let mut stat = inode.stat();
-        // The kernel keeps what it is told here while it collects writes. A file of some size and no blocks is one hole
-        // to programs that copy it.
-        if self.writes_back() && stat.file_type() == FileType::Regular {
-            stat.blocks = stat.blocks.max(1);
+        // A file of some size and no blocks is one hole to programs that copy it, and the kernel may have bytes for it. While
+        // it collects writes, it keeps what it is told here.
+        let may_have_more =
+            |stat: &Stat| stat.size > 0 && self.nodes.has_hole(self.nodes.nodeid(stat.ino), &(0..stat.size));
+        if stat.blocks == 0
+            && stat.file_type() == FileType::Regular
+            && (self.writes_back() || may_have_more(&stat))
+        {
+            stat.blocks = 1;
         }
         stat
     }

@@ -22,6 +22,16 @@ impl FileData {
         self.grow(space).write(offset, buf, made)
     }
 
+    /// As [`write`](Self::write), of what of `buf` lies below the end of the file.
+    pub(crate) fn write_within(&self, space: &dyn Space, offset: u64, buf: &[u8]) -> Result<usize, Errno> {
+        if buf.is_empty() || self.overwrite(offset, buf) {
+            return Ok(buf.len());
+        }
+        let mut change = self.grow(space);
+        let room = self.size().saturating_sub(offset).min(buf.len() as u64) as usize;
+        if room == 0 { Ok(0) } else { change.write(offset, &buf[..room], MadePages::new()) }
+    }
+
     /// Writes `buf` where the file ends and returns that offset, with the result of [`FileData::write`].
     pub(crate) fn append(&self, space: &dyn Space, buf: &[u8]) -> Result<(u64, usize), Errno> {
         if buf.is_empty() {

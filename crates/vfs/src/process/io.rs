@@ -46,7 +46,7 @@ impl Process {
             return Ok(0);
         }
         let cursor = file.cursor.hold();
-        let read = read_into(&file, cursor.position(), bufs)?;
+        let read = self.read_into(&file, cursor.position(), bufs)?;
         cursor.move_to(cursor.position() + read as u64);
         Ok(read)
     }
@@ -80,7 +80,27 @@ impl Process {
         }
         let file = self.file(fd)?;
         file.check_readable()?;
-        if nothing { Ok(0) } else { read_into(&file, offset, bufs) }
+        if nothing { Ok(0) } else { self.read_into(&file, offset, bufs) }
+    }
+
+    /// Reads as one operation: several buffers see one state of the file.
+    fn read_into(&self, file: &OpenFile, offset: u64, bufs: &mut [&mut [u8]]) -> Result<usize, Errno> {
+        let (inode, update_atime) = (file.inode(), file.updates_atime());
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        check_span(offset, len)?;
+        inode.write_back_caches(self.cred.via, offset..offset + len as u64);
+        if let [one] = bufs {
+            return inode.read_at(offset, one, update_atime);
+        }
+        let mut joined = vec![0; len];
+        let read = inode.read_at(offset, &mut joined, update_atime)?;
+        let mut rest = &joined[..read];
+        for buf in bufs {
+            let (now, later) = rest.split_at(rest.len().min(buf.len()));
+            buf[..now.len()].copy_from_slice(now);
+            rest = later;
+        }
+        Ok(read)
     }
 
     /// Writes at the descriptor's position (with `APPEND`: at the end of the file) and moves it.
@@ -210,12 +230,17 @@ impl Process {
         file.inode().fallocate(&self.cred, mode, offset, len)
     }
 
-    /// Makes the contents durable. Memory is as durable as it gets.
+    /// Makes the contents durable, those included that a mount's kernel has not written back. Memory is as durable as it
+    /// gets.
     ///
     /// # Errors
     /// `EBADF`.
     pub fn fsync(&self, fd: Fd) -> Result<(), Errno> {
-        self.borrow(fd, OpenFile::check_opened)
+        let is_cached = self.borrow(fd, |file| file.check_opened().map(|()| file.inode().is_cached()))?;
+        if is_cached {
+            self.file(fd)?.inode().write_back_caches(self.cred.via, 0..u64::MAX);
+        }
+        Ok(())
     }
 
     /// As [`fsync`](Self::fsync), for data and what is needed to read it.
@@ -329,7 +354,10 @@ fn seek_target(inode: &Inode, position: u64, offset: i64, whence: Whence) -> Res
 #[inline(never)]
 fn seek_contents(inode: &Inode, offset: i64, whence: Whence) -> Result<u64, Errno> {
     let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-    if whence == Whence::Data { inode.seek_data(offset) } else { inode.seek_hole(offset) }
+    inode.seek_contents(offset, whence, |hole| {
+        inode.write_back_caches(None, hole);
+        Ok(())
+    })
 }
 
 /// Seeks if that moves nothing, and nobody is moving the position.
@@ -413,22 +441,4 @@ fn at_end(file: &OpenFile, len: usize) -> Result<bool, Errno> {
         file.inode().touch_atime();
     }
     Ok(true)
-}
-
-/// Reads as one operation: several buffers see one state of the file.
-fn read_into(file: &OpenFile, offset: u64, bufs: &mut [&mut [u8]]) -> Result<usize, Errno> {
-    let update_atime = file.updates_atime();
-    check_span(offset, bufs.iter().map(|buf| buf.len()).sum())?;
-    if let [one] = bufs {
-        return file.inode().read_at(offset, one, update_atime);
-    }
-    let mut joined = vec![0; bufs.iter().map(|buf| buf.len()).sum()];
-    let read = file.inode().read_at(offset, &mut joined, update_atime)?;
-    let mut rest = &joined[..read];
-    for buf in bufs {
-        let (now, later) = rest.split_at(rest.len().min(buf.len()));
-        buf[..now.len()].copy_from_slice(now);
-        rest = later;
-    }
-    Ok(read)
 }

@@ -1,0 +1,164 @@
+//! LSEEK, and what the kernel must write back before it is answered.
+//!
+//! # Theory
+//! The kernel sends LSEEK for `SEEK_DATA` and `SEEK_HOLE` without writing back its dirty pages first. What a process stored
+//! through a mapping is a hole here until then, and a program that copies by holes would copy zeros. So where the answer
+//! shows a hole of which the kernel may have a page (see `nodes`), the kernel is made to write that part back first.
+//!
+//! That takes WRITEs, which the workers must be free to serve: the request is *parked*, and a thread of its own waits for
+//! the kernel and answers. The kernel holds the inode's lock during LSEEK, but not while it writes pages back.
+//!
+//! Those WRITEs would move the file's times while a program copies it, and `tar` would say that the file changed. The
+//! times move a while later instead, as they would had the kernel written the pages back in its own time.
+//!
+//! GETATTR waits for nothing of the kind. A file that seems to be all hole shows one block of 512 bytes while the kernel may
+//! have a page of it, so that programs which look at `st_blocks` do not take it for empty.
+
+use super::Disposition;
+use crate::abi::{self, InHeader};
+use crate::connection::Connection;
+use crate::nodes::Noted;
+use crate::notify::Event;
+use crate::reply::Reply;
+use sluice_sync::mpsc::RecvTimeoutError;
+use sluice_sync::thread::Builder;
+use sluice_sync::time::{Duration, Instant};
+use sluice_sync::{Arc, Weak, mpsc};
+use sluice_vfs::{Errno, FILE_SIZE_MAX, Stat, Whence};
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+/// How long after a seek the times move because of what was written back for it: as long as the kernel by itself waits
+/// before it writes a page back.
+const TIMES_AFTER: Duration = Duration::from_secs(30);
+
+/// An LSEEK that waits for the kernel's pages.
+pub(crate) struct Seek {
+    header: InHeader,
+    offset: u64,
+    whence: Whence,
+}
+
+/// Why a seek is not answered at once.
+enum Delay {
+    /// The kernel may have newer bytes.
+    WriteBack,
+    Failed(Errno),
+}
+
+impl From<Errno> for Delay {
+    fn from(errno: Errno) -> Delay {
+        Delay::Failed(errno)
+    }
+}
+
+/// Starts the thread that answers the seeks that wait.
+///
+/// # Errors
+/// The operating system's.
+pub(crate) fn start(connection: &Arc<Connection>) -> io::Result<()> {
+    let (sender, seeks) = mpsc::channel();
+    let weak = Arc::downgrade(connection);
+    Builder::new().name("sluice-seek".into()).spawn(move || run(&weak, &seeks))?;
+    // Nobody else sets it.
+    let _ = connection.seeks.set(sender);
+    Ok(())
+}
+
+fn run(connection: &Weak<Connection>, seeks: &mpsc::Receiver<Seek>) {
+    // When the times of which nodes are to move, the earliest first.
+    let mut owing = VecDeque::<(Instant, u64)>::new();
+    loop {
+        let next = match owing.front() {
+            None => seeks.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some((due, _)) => seeks.recv_timeout(due.saturating_duration_since(Instant::now())),
+        };
+        let Some(connection) = connection.upgrade() else { return };
+        match next {
+            Ok(seek) if connection.answer_seek(&seek) => {
+                owing.push_back((Instant::now() + TIMES_AFTER, seek.header.nodeid))
+            }
+            Ok(_) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some((_, nodeid)) = owing.pop_front() {
+                    connection.pay_times(nodeid);
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+impl Connection {
+    pub(super) fn lseek(&self, header: &InHeader, arg: &abi::LseekIn, reply: &mut Reply) -> Disposition {
+        if self.writes_back() {
+            // What the kernel has not written back yet would be a hole. It takes the whole file for data then.
+            return Disposition::Done(Err(Errno::ENOSYS));
+        }
+        let whence = match arg.whence {
+            _ if arg.offset > FILE_SIZE_MAX => return Disposition::Done(Err(Errno::ENXIO)),
+            SEEK_DATA => Whence::Data,
+            SEEK_HOLE => Whence::Hole,
+            _ => return Disposition::Done(Err(Errno::EINVAL)),
+        };
+        let seek = Seek { header: *header, offset: arg.offset, whence };
+        let found = self.seek(&seek, |_, hole| {
+            if self.nodes.has_hole(header.nodeid, &hole) { Err(Delay::WriteBack) } else { Ok(()) }
+        });
+        match found {
+            Ok(offset) => {
+                reply.put(&abi::LseekOut { offset });
+                Disposition::Done(Ok(()))
+            }
+            Err(Delay::Failed(errno)) => Disposition::Done(Err(errno)),
+            // Without the thread there is no kernel either.
+            Err(Delay::WriteBack) => match self.seeks.get().map(|seeks| seeks.send(seek)) {
+                Some(Ok(())) => Disposition::Parked,
+                _ => Disposition::Done(Err(Errno::EIO)),
+            },
+        }
+    }
+
+    /// Answers `seek`, which waits for the kernel's pages. True if the times of the node are to move later.
+    fn answer_seek(&self, seek: &Seek) -> bool {
+        let nodeid = seek.header.nodeid;
+        self.nodes.set_quiet(nodeid, true);
+        let found = self.seek(seek, |ino, hole| {
+            self.write_back(ino, Noted::Holes, &hole);
+            Ok::<_, Errno>(())
+        });
+        let owes_times = self.nodes.set_quiet(nodeid, false);
+        self.answer(&seek.header, &mut Reply::new(), |reply| {
+            Disposition::Done(found.map(|offset| reply.put(&abi::LseekOut { offset })))
+        });
+        owes_times
+    }
+
+    fn pay_times(&self, nodeid: u64) {
+        if let Some(inode) = self.nodes.pay_times(nodeid) {
+            self.announce(&Event::Attributes { ino: inode.ino() });
+        }
+    }
+
+    /// Where `seek` leads, after `fill` was called with the number of the inode and each hole that shows.
+    fn seek<E: From<Errno>>(
+        &self,
+        seek: &Seek,
+        fill: impl Fn(u64, Range<u64>) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        let inode = self.node(seek.header.nodeid)?;
+        inode.seek_contents(seek.offset, seek.whence, |hole| fill(inode.ino(), hole))
+    }
+
+    /// Notes that the kernel is about to be told that there are holes in `bytes`.
+    #[cold]
+    pub(super) fn hand_out_hole(&self, nodeid: u64, stat: &Stat, bytes: &Range<u64>) {
+        if self.nodes.note_hole(nodeid, bytes) && stat.blocks == 0 {
+            // It may believe that the file has no blocks. This waits for nothing, as no page is dropped.
+            self.announce(&Event::Attributes { ino: stat.ino });
+        }
+    }
+}
