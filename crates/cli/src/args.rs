@@ -315,8 +315,8 @@ pub(crate) struct Commute {
 /// Work that the tour and the benchmarks do in processes of their own.
 #[derive(Subcommand)]
 pub(crate) enum Child {
-    /// Measure the memory of many files
-    Footprint,
+    /// Measure the memory of many files of BYTES bytes
+    Footprint { bytes: usize },
     /// Be one task of a benchmark
     Task { orders: String },
     /// Lock some bytes of FILE until standard input ends

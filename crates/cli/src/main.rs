@@ -147,8 +147,8 @@ fn first_user(files: Result<Vec<MountFile>>) -> String {
 
 fn perform_as_child(child: Child) -> Result<()> {
     match child {
-        Child::Footprint => {
-            let measured = footprint::measure(footprint::FILES)?;
+        Child::Footprint { bytes } => {
+            let measured = footprint::measure(footprint::FILES, bytes)?;
             Output::plain().give(footprint::to_line(&measured).as_bytes())
         }
         Child::Task { orders } => timed_run::serve(&orders),

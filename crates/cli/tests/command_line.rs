@@ -293,15 +293,23 @@ fn an_interrupted_benchmark_keeps_its_finished_runs_and_leaves_nothing() {
 }
 
 #[test]
-fn a_million_empty_files_take_less_than_400_bytes_each() {
+fn a_million_empty_files_take_less_than_400_bytes_each_and_tiny_ones_less_than_600() {
     let printed = sluice(["bench", "footprint", "--on", "lib", "--runs", "1", "--json", "-"]);
     assert_eq!(printed.status, Some(0), "{}", printed.stderr);
-    let row: Value = serde_json::from_str(&printed.stdout).expect("one row");
-    assert_eq!(row["ops"].as_u64(), Some(1_000_000));
-    let bytes = row["bytes_per_file"].as_f64().expect("a number");
-    // In builds with assertions each lock knows its class; a file has two, for attributes and contents.
-    let bytes = bytes - 2.0 * sluice_sync::lock_debug::BYTES_PER_LOCK as f64;
-    assert!((100.0..400.0).contains(&bytes), "{bytes} bytes per file");
+    let rows: Vec<Value> =
+        printed.stdout.lines().map(|line| serde_json::from_str(line).expect("a row")).collect();
+    let of_row = |row: &Value| {
+        assert_eq!(row["ops"].as_u64(), Some(1_000_000));
+        (row["workload"].to_string(), row["bytes_per_file"].as_f64().expect("a number"))
+    };
+    let footprints: Vec<_> = rows.iter().map(of_row).collect();
+    println!("{footprints:?}");
+    assert_eq!(footprints.len(), 3);
+    // In builds with assertions each lock knows its class: those of attributes and contents, and of the one page.
+    for ((name, bytes), (locks, below)) in footprints.iter().zip([(2, 400.0), (3, 600.0), (3, 600.0)]) {
+        let bytes = bytes - (locks * lock_debug::BYTES_PER_LOCK) as f64;
+        assert!((100.0..below).contains(&bytes), "{name}: {bytes} bytes per file");
+    }
 }
 
 #[test]

@@ -80,9 +80,11 @@ impl Plan {
 
     /// How many runs there will be in all.
     pub fn total_runs(&self) -> usize {
-        self.workloads.iter().map(|workload| self.cpu_counts(workload).len()).sum::<usize>()
-            * self.targets.len()
-            * self.runs
+        let of_workload = |workload: &&Workload| match workload.shape {
+            Shape::Footprint => footprint::CONTENTS.len(),
+            _ => self.cpu_counts(workload).len(),
+        };
+        self.workloads.iter().map(of_workload).sum::<usize>() * self.targets.len() * self.runs
     }
 
     fn cpu_counts(&self, workload: &Workload) -> &[usize] {
@@ -168,7 +170,9 @@ impl Session<'_> {
         for workload in &self.plan.workloads {
             for &cpus in self.plan.cpu_counts(workload) {
                 match workload.shape {
-                    Shape::Footprint => self.footprint()?,
+                    Shape::Footprint => {
+                        footprint::CONTENTS.iter().try_for_each(|bytes| self.footprint(*bytes))?
+                    }
                     _ => self.compare(workload, cpus, &targets)?,
                 }
             }
@@ -276,12 +280,14 @@ impl Session<'_> {
         }
     }
 
-    fn footprint(&mut self) -> Result<()> {
+    /// Of files of `bytes` bytes.
+    fn footprint(&mut self, bytes: usize) -> Result<()> {
+        let name = footprint::name(bytes);
         let mut measured: Vec<Footprint> = Vec::new();
         let mut stopped = Ok(());
         for _ in 0..self.plan.runs {
-            self.listener.run_begins("footprint on lib");
-            let one = self.interrupt.check().and_then(|()| footprint::in_child(&self.plan.program));
+            self.listener.run_begins(&format!("{name} on lib"));
+            let one = self.interrupt.check().and_then(|()| footprint::in_child(&self.plan.program, bytes));
             match one {
                 Ok(one) => measured.push(one),
                 Err(failure) => {
@@ -292,7 +298,7 @@ impl Session<'_> {
             self.listener.run_ends();
         }
         if !measured.is_empty() {
-            let mut row = Row::new(&self.origin, "footprint", Spec::Lib.to_string(), 1, 1);
+            let mut row = Row::new(&self.origin, &name, Spec::Lib.to_string(), 1, 1);
             let rates: Vec<f64> = measured.iter().map(Footprint::creates_per_s).collect();
             row.set_rates(measured.iter().map(|one| one.files).sum(), &rates);
             let bytes: Vec<f64> = measured.iter().map(Footprint::bytes_per_file).collect();

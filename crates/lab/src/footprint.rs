@@ -1,4 +1,4 @@
-//! Footprint: how much memory a file takes: a million empty ones in one directory, in process.
+//! Footprint: how much memory a file takes: a million empty ones in one directory, in process, and a million with a few bytes.
 //!
 //! The figure is the growth of this process's resident memory, allocator and page rounding included, so it is
 //! taken in a fresh process in which nothing else has happened.
@@ -12,6 +12,8 @@ use std::process::{Command, Stdio};
 
 /// How many files `sluice bench footprint` creates.
 pub const FILES: u64 = 1_000_000;
+/// How many bytes are written to each file: in each run to all the same number.
+pub const CONTENTS: [usize; 3] = [0, 10, 100];
 /// The hidden command of `sluice` that measures in a fresh process.
 pub const COMMAND: [&str; 2] = ["child", "footprint"];
 
@@ -38,19 +40,33 @@ impl Footprint {
     }
 }
 
-/// Creates `files` empty files in one directory of a new file system and measures. Call it in a fresh process.
+/// The name of the result for files of `bytes` bytes.
+pub fn name(bytes: usize) -> String {
+    if bytes == 0 { "footprint".into() } else { format!("footprint-{bytes}") }
+}
+
+/// What the result of this name is about.
+pub fn subject(name: &str) -> String {
+    name.strip_prefix("footprint-").map_or("empty files".into(), |bytes| format!("files of {bytes} bytes"))
+}
+
+/// Creates `files` files of `bytes` bytes in one directory of a new file system and measures. Call it in a fresh process.
 ///
 /// # Errors
 /// Those of creating the files, or when the system does not tell its memory.
-pub fn measure(files: u64) -> Result<Footprint> {
+pub fn measure(files: u64, bytes: usize) -> Result<Footprint> {
     let fs = Fs::new();
     let process = fs.process(Cred::root());
     process.mkdir("/d", 0o755)?;
     let flags = OpenFlags::CREAT | OpenFlags::EXCL | OpenFlags::WRONLY;
+    let contents = vec![b'x'; bytes];
     let before = resident_bytes()?;
     let start = Instant::now();
     for number in 0..files {
         let file = process.open(format!("/d/file-{number:07}"), flags, 0o644)?;
+        if bytes > 0 {
+            process.write(file, &contents)?;
+        }
         process.close(file)?;
     }
     let time = start.elapsed();
@@ -58,13 +74,14 @@ pub fn measure(files: u64) -> Result<Footprint> {
     Ok(Footprint { files, bytes: after.saturating_sub(before), time })
 }
 
-/// Measures [`FILES`] files in a process of its own, which `program` starts.
+/// Measures [`FILES`] files of `bytes` bytes in a process of its own, which `program` starts.
 ///
 /// # Errors
 /// When it cannot be started or fails.
-pub fn in_child(program: &Path) -> Result<Footprint> {
+pub fn in_child(program: &Path, bytes: usize) -> Result<Footprint> {
     let output = Command::new(program)
         .args(COMMAND)
+        .arg(bytes.to_string())
         .stdin(Stdio::null())
         .output()
         .context(|| format!("cannot run {}", program.display()))?;
@@ -100,10 +117,18 @@ mod tests {
 
     #[test]
     fn files_take_memory() {
-        let footprint = measure(20_000).unwrap();
-        assert_eq!(footprint.files, 20_000);
-        // An inode holds at least its times and its name: far more than nothing, far less than a page.
-        assert!((40.0..4000.0).contains(&footprint.bytes_per_file()), "{footprint:?}");
+        for bytes in CONTENTS {
+            let footprint = measure(20_000, bytes).unwrap();
+            assert_eq!(footprint.files, 20_000);
+            // An inode holds at least its times and its name: far more than nothing, far less than a page.
+            assert!((40.0..4000.0).contains(&footprint.bytes_per_file()), "{bytes}: {footprint:?}");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_result_tells_what_was_in_the_files() {
+        let subjects = CONTENTS.map(|bytes| subject(&name(bytes)));
+        assert_eq!(subjects, ["empty files", "files of 10 bytes", "files of 100 bytes"]);
     }
 
     #[test]

@@ -136,7 +136,9 @@ pub fn of_rows(rows: &[Row]) -> String {
             let files = grouped(row.ops as f64 / row.runs.max(1) as f64);
             let _ = writeln!(
                 text,
-                "footprint: {bytes:.0} bytes of memory per file ({files} empty files in one directory)"
+                "{}: {bytes:.0} bytes of memory per file ({files} {} in one directory)",
+                row.workload,
+                crate::footprint::subject(&row.workload)
             );
         }
     }

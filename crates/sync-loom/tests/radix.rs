@@ -7,9 +7,8 @@ use loom::sync::Arc;
 use loom::thread;
 use model::explore;
 use sluice_sync_loom::atomic::{AtomicUsize, Ordering};
-use sluice_sync_loom::radix::Object;
 use sluice_sync_loom::rcu::domain;
-use sluice_sync_loom::{RadixTree, SeqBytes, SeqCount};
+use sluice_sync_loom::{RadixTree, SeqCount, SharedBytes};
 
 /// Notes its own end where a late reader would see it.
 #[repr(align(16))]
@@ -21,15 +20,13 @@ impl Canary {
     }
 }
 
-impl Object for Canary {}
-
 impl Drop for Canary {
     fn drop(&mut self) {
         assert_eq!(self.1.swap(0, Ordering::Relaxed), 1, "freed twice");
     }
 }
 
-type Tree = RadixTree<Canary, ()>;
+type Tree = RadixTree<Arc<Canary>, ()>;
 
 /// A tree that holds `indices`.
 fn tree(indices: &[u64]) -> Tree {
@@ -82,41 +79,76 @@ fn what_is_removed_is_freed_after_its_readers() {
     });
 }
 
+/// A page of a file: an overwriter locks the page that it found, and writes to it if it is still there and `may`.
+fn overwrite(tree: &RadixTree<SharedBytes, ()>, bytes: [u8; 8], may: impl FnOnce() -> bool) -> bool {
+    let guard = domain().read();
+    let Some(mut page) = tree.get(&guard, 0).map(|page| page.lock()) else { return false };
+    if !may() || tree.get(&guard, 0).is_none_or(|found| !page.is_of(found)) {
+        return false;
+    }
+    page.store(0, &bytes);
+    true
+}
+
+fn tree_of_a_page() -> RadixTree<SharedBytes, ()> {
+    let tree = RadixTree::new(());
+    tree.write().slots().insert(0, SharedBytes::with(8, 0, &[]));
+    tree
+}
+
 /// The protocol of a file's pages: an overwriter locks the page that it found and looks at the layout; a rearranger
 /// makes the layout odd and locks the page before it takes it out.
 #[test]
 fn a_page_is_overwritten_before_it_goes_or_not_at_all() {
-    struct Block(SeqBytes<1>);
-    impl Object for Block {}
     struct File {
         layout: SeqCount,
-        tree: RadixTree<Block, ()>,
+        tree: RadixTree<SharedBytes, ()>,
     }
     explore(2, || {
-        let file = Arc::new(File { layout: SeqCount::new(), tree: RadixTree::new(()) });
-        file.tree.write().slots().insert(0, Arc::new(Block(SeqBytes::new())));
+        let file = Arc::new(File { layout: SeqCount::new(), tree: tree_of_a_page() });
         let other = file.clone();
         let overwriter = thread::spawn(move || {
-            let guard = domain().read();
             let Some(layout) = other.layout.try_begin() else { return };
-            let Some(mut page) = other.tree.get(&guard, 0).map(|block| block.0.lock()) else { return };
-            if !other.layout.retry(layout) {
-                page.store(0, &[1; 8]);
-            }
+            overwrite(&other.tree, [1; 8], || !other.layout.retry(layout));
         });
         let writer = file.tree.write();
         let rearranging = file.layout.write();
         let page = writer.slots().share(0).expect("it is there");
-        drop(page.0.lock());
+        drop(page.lock());
         writer.slots().remove(0);
         let (mut now, mut later) = ([0; 8], [0; 8]);
-        page.0.load(0, &mut now);
+        page.load(0, &mut now);
         drop(rearranging);
         drop(writer);
         overwriter.join().expect("the overwriter ends");
-        page.0.load(0, &mut later);
+        page.load(0, &mut later);
         assert_eq!(now, later, "a page was changed that is in no file");
         drop(page);
+        domain().flush();
+    });
+}
+
+/// A page that is too short for what is written: the writer locks it, and puts a longer copy in its place.
+#[test]
+fn what_is_written_to_a_page_is_in_the_longer_one_that_takes_its_place() {
+    explore(2, || {
+        let tree = Arc::new(tree_of_a_page());
+        let other = tree.clone();
+        let overwriter = thread::spawn(move || overwrite(&other, [1; 8], || true));
+        let writer = tree.write();
+        let page = writer.slots().get(0).expect("it is there");
+        let locked = page.lock();
+        let mut longer = writer.slots().insert_with(0, SharedBytes::copy_of(page, 16), |page| page.lock());
+        drop(locked);
+        longer.store(8, &[2; 8]);
+        drop(longer);
+        drop(writer);
+        let written = overwriter.join().expect("the overwriter ends");
+        let guard = domain().read();
+        let mut bytes = [0; 16];
+        tree.get(&guard, 0).expect("it is there").load(0, &mut bytes);
+        assert_eq!((&bytes[..8], &bytes[8..]), (&[u8::from(written); 8][..], &[2; 8][..]));
+        drop(guard);
         domain().flush();
     });
 }

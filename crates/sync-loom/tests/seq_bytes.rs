@@ -8,14 +8,20 @@ mod model;
 
 use loom::thread;
 use model::explore;
-use sluice_sync_loom::SeqBytes;
+use sluice_sync_loom::SharedBytes;
 use sluice_sync_loom::face::{Mutant, seed_mutant};
+use sluice_sync_loom::radix::Object;
 
-type Block = SeqBytes<1>;
+/// A word.
+const LEN: usize = 8;
+
+fn block() -> SharedBytes {
+    SharedBytes::with(LEN, 0, &[])
+}
 
 /// Reads both blocks, as one read; none if a writer interfered.
-fn read(blocks: &[Block; 2]) -> Option<[u8; 2]> {
-    let mut bytes = [[0; Block::LEN]; 2];
+fn read(blocks: &[SharedBytes; 2]) -> Option<[u8; 2]> {
+    let mut bytes = [[0; LEN]; 2];
     let mut sequences = [0; 2];
     for n in 0..2 {
         sequences[n] = blocks[n].count().try_begin()?;
@@ -25,14 +31,14 @@ fn read(blocks: &[Block; 2]) -> Option<[u8; 2]> {
     same.then_some(bytes.map(|block| block[0]))
 }
 
-fn write(blocks: &[Block; 2], byte: u8) {
+fn write(blocks: &[SharedBytes; 2], byte: u8) {
     let mut locked = [blocks[0].lock(), blocks[1].lock()];
-    locked.iter_mut().for_each(|block| block.store(0, &[byte; Block::LEN]));
+    locked.iter_mut().for_each(|block| block.store(0, &[byte; LEN]));
 }
 
 fn a_writer_of_both_blocks_beside_a_reader() {
     explore(3, || {
-        let blocks: &'static _ = Box::leak(Box::new([Block::new(), Block::new()]));
+        let blocks: &'static _ = Box::leak(Box::new([block(), block()]));
         let writer = thread::spawn(|| write(blocks, 1));
         if let Some([one, other]) = read(blocks) {
             assert_eq!(one, other, "torn");
@@ -58,7 +64,7 @@ fn a_second_look_without_its_fence_is_found() {
 #[test]
 fn of_two_writers_of_both_blocks_one_comes_last() {
     explore(2, || {
-        let blocks: &'static _ = Box::leak(Box::new([Block::new(), Block::new()]));
+        let blocks: &'static _ = Box::leak(Box::new([block(), block()]));
         let writer = thread::spawn(|| write(blocks, 1));
         write(blocks, 2);
         writer.join().expect("the writer ends");
@@ -70,18 +76,53 @@ fn of_two_writers_of_both_blocks_one_comes_last() {
 #[test]
 fn a_frozen_block_is_as_it_was_for_whoever_shares_it() {
     explore(3, || {
-        let block: &'static _ = Box::leak(Box::new(Block::new()));
+        let block: &'static _ = Box::leak(Box::new(block()));
         let writer = thread::spawn(|| {
             let mut locked = block.lock();
             if !locked.is_frozen() {
-                locked.store(0, &[1; Block::LEN]);
+                locked.store(0, &[1; LEN]);
             }
         });
         block.lock().freeze();
-        let (mut now, mut later) = ([0; Block::LEN], [0; Block::LEN]);
+        let (mut now, mut later) = ([0; LEN], [0; LEN]);
         block.load(0, &mut now);
         writer.join().expect("the writer ends");
         block.load(0, &mut later);
         assert_eq!(now, later);
     });
+}
+
+/// A thread writes to a block and gives it up; another, when it finds itself alone with it, knows what was written.
+fn an_owner_gives_a_block_up_that_it_wrote_to() {
+    explore(3, || {
+        let (mut one, other) = (block(), block());
+        let shared = one.clone();
+        let writer = thread::spawn(move || {
+            shared.lock().store(0, &[1; LEN]);
+            drop(shared);
+        });
+        if one.is_sole() {
+            let mut bytes = [0; LEN];
+            one.load(0, &mut bytes);
+            assert_eq!(bytes, [1; LEN], "not seen");
+        }
+        writer.join().expect("the writer ends");
+        assert!(one.is_sole() && other.is_sole());
+        // The last one frees it.
+        one = other;
+        drop(one);
+    });
+}
+
+#[test]
+fn the_only_owner_of_a_block_sees_what_the_others_did() {
+    seed_mutant(None);
+    an_owner_gives_a_block_up_that_it_wrote_to();
+}
+
+#[test]
+#[should_panic(expected = "not seen")]
+fn an_only_owner_that_does_not_wait_for_the_others_is_found() {
+    seed_mutant(Some(Mutant::SoleWithoutFence));
+    an_owner_gives_a_block_up_that_it_wrote_to();
 }

@@ -6,7 +6,7 @@
 use sluice_machine::Machine;
 use sluice_sync_sim::percpu::{Counter, PerCpuRef};
 use sluice_sync_sim::rcu::{RcuCell, domain};
-use sluice_sync_sim::{Arc, BrLock, HashTable, RadixTree, SeqLock, radix};
+use sluice_sync_sim::{Arc, BrLock, HashTable, RadixTree, SeqLock};
 use std::cell::Cell;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::BuildHasherDefault;
@@ -67,7 +67,6 @@ fn finding_in_a_hash_table() {
 fn finding_in_a_radix_tree() {
     #[repr(align(64))]
     struct Number(u64);
-    impl radix::Object for Number {}
     let tree = RadixTree::new(());
     (0..1_000u64).for_each(|index| tree.write().slots().insert(index, Arc::new(Number(index))));
     is_linear(|| assert_eq!(tree.get(&domain().read(), 77).map(|number| number.0), Some(77)));

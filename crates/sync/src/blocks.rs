@@ -35,7 +35,7 @@ use std::ptr::NonNull;
 const ALIGNMENTS: [usize; 2] = [16, 64];
 /// Sizes are rounded up to so much more than a multiple of the alignment: allocators keep 8 bytes of their own before
 /// each block.
-const BEYOND: [usize; 2] = [8, 0];
+const BEYOND: [usize; 2] = [8, 56];
 /// How many sizes there are of each alignment: larger blocks are not kept.
 const SIZES: usize = 32;
 /// How many blocks of one size a thread keeps.

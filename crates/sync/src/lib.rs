@@ -99,7 +99,7 @@ pub use radix::RadixTree;
 pub use range_lock::{RangeGuard, RangeLock};
 pub use refcache::{Ref, RefSlot};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-pub use seq_bytes::{LockedBytes, SeqBytes};
+pub use seq_bytes::{LockedBytes, SeqBytes, SharedBytes};
 pub use seqcount::SeqCount;
 pub use seqlock::SeqLock;
 

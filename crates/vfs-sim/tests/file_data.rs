@@ -170,6 +170,45 @@ fn reads_beside_writes_that_fill_one_hole_at_once_are_never_torn_whatever_the_sc
     });
 }
 
+/// Two CPUs write to a page that has memory for a few bytes, one to the bytes that it has and one behind them; a third cuts the
+/// file, by which the page gets short again, and a fourth reads.
+#[test]
+fn writes_to_a_page_that_grows_are_not_lost_and_not_torn_whatever_the_schedule() {
+    const LEN: usize = 8;
+    let lens = [LEN, 40, 100, 300, 2000];
+    for seed in 0..120 {
+        let machine = Machine::named("skylake-4").seed(seed);
+        let file = machine.prepare(4, || {
+            let file = File::new(0);
+            file.write(0, &[0; LEN]);
+            file
+        });
+        machine.run(4, |cpu| {
+            for round in 1..20 {
+                cpu.work(cpu.random(400));
+                match cpu.id() {
+                    0 => {
+                        file.write(0, &[round; LEN]);
+                        let mut bytes = [0; LEN];
+                        file.read(0, &mut bytes);
+                        assert_eq!(bytes, [round; LEN], "lost, seed {seed}");
+                    }
+                    1 => file.write(LEN, &vec![round; lens[usize::from(round) % lens.len()]]),
+                    2 => file.inode.truncate(&file.cred, LEN as u64).expect("it may"),
+                    _ => {
+                        let mut bytes = [0; 2 * LEN];
+                        let len = file.inode.read_at(0, &mut bytes, false).expect("it may");
+                        let (first, second) = bytes[..len].split_at(LEN);
+                        assert!(first.iter().all(|byte| *byte == first[0]), "torn, seed {seed}");
+                        assert!(second.is_empty() || second == [second[0]; LEN], "torn, seed {seed}");
+                    }
+                }
+            }
+        });
+        assert!(file.superblock.check().is_clean(), "seed {seed}");
+    }
+}
+
 #[test]
 fn a_snapshot_beside_writes_holds_each_whole_and_none_that_comes_later_whatever_the_schedule() {
     for seed in 0..60 {

@@ -15,8 +15,11 @@ fn main() -> Result<(), Errno> {
     let (load, count) = (args.next().unwrap_or_default(), args.next().and_then(|count| count.parse().ok()));
     let seat = Seat::new()?;
     let Some(count) = count else { return Err(Errno::EINVAL) };
-    if load == "untar" || load == "rmtree" {
-        return seat.tree(count, load == "rmtree");
+    match load.as_str() {
+        "untar" => return seat.tree(count, &[7; 4096], false),
+        "untar-tiny" => return seat.tree(count, &[7; 10], false),
+        "rmtree" => return seat.tree(count, &[7; 4096], true),
+        _ => {}
     }
     (0..count).try_for_each(|at| seat.call(&load, at))
 }
@@ -88,8 +91,8 @@ impl Seat {
         }
     }
 
-    /// Makes a tree of `count` files, and takes it away again if so `removed`.
-    fn tree(&self, count: usize, removed: bool) -> Result<(), Errno> {
+    /// Makes a tree of `count` files that hold `bytes`, and takes it away again if so `removed`.
+    fn tree(&self, count: usize, bytes: &[u8], removed: bool) -> Result<(), Errno> {
         let process = &self.process;
         let dir = |at: usize| format!("/seat/tree-{}", at / IN_A_DIRECTORY);
         let path = |at: usize| format!("{}/file-{at}", dir(at));
@@ -98,7 +101,7 @@ impl Seat {
                 process.mkdir(dir(at), 0o755)?;
             }
             let file = process.open(path(at), NEW, 0o644)?;
-            process.write(file, &[7; 4096])?;
+            process.write(file, bytes)?;
             process.close(file)?;
         }
         for at in (0..count).filter(|_| removed) {

@@ -1,4 +1,4 @@
-//! Allocations: what calls ask of the heap once files have come and gone, which is nothing.
+//! Allocations: what calls ask of the heap once files have come and gone, which is nothing, and what files take of it.
 
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::{Barrier, Mutex, Ref, thread};
@@ -10,6 +10,13 @@ use std::cell::Cell;
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+/// Bytes that are allocated now, by whatever thread, with what an allocator adds to each piece.
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// What a piece of memory takes: as glibc counts, with 8 bytes of its own before each, and in multiples of 16.
+fn bytes_of(layout: Layout) -> u64 {
+    (layout.size() as u64 + 8).next_multiple_of(16)
+}
 
 thread_local! {
     /// Whether what the thread allocates is counted: not what the process does beside.
@@ -23,11 +30,13 @@ unsafe impl GlobalAlloc for Counting {
         if IS_COUNTED.get() {
             ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         }
+        BYTES.fetch_add(bytes_of(layout), Ordering::Relaxed);
         // SAFETY: the caller's promise is passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(bytes_of(layout), Ordering::Relaxed);
         // SAFETY: as above.
         unsafe { System.dealloc(memory, layout) }
     }
@@ -57,9 +66,45 @@ fn open(process: &Process, flags: OpenFlags) -> Fd {
     process.open(FILE, flags, 0o644).expect("it may be opened")
 }
 
+/// How many bytes a file takes that holds `contents`, in a large directory of a new file system.
+fn bytes_per_file(contents: &[u8], keep: &mut Vec<Process>) -> u64 {
+    // Shortly before the directory's table of names would grow again, as it has at a million.
+    const FILES: u64 = 125_000;
+    let process = Fs::new().process(Cred::root());
+    let create = |number| {
+        let flags = OpenFlags::WRONLY | OpenFlags::CREAT | OpenFlags::EXCL;
+        let file = process.open(format!("/file-{number:07}"), flags, 0o644).expect("a fresh name");
+        assert_eq!(process.write(file, contents), Ok(contents.len()));
+        process.close(file).expect("it is open");
+    };
+    create(0);
+    let before = BYTES.load(Ordering::Relaxed);
+    (1..=FILES).for_each(create);
+    let bytes = BYTES.load(Ordering::Relaxed) - before;
+    keep.push(process);
+    bytes / FILES
+}
+
+fn assert_files_are_small() {
+    // In builds with assertions each lock knows its class: those of attributes and contents, and of the one page.
+    let without_classes = |bytes, locks| bytes - locks * sluice_sync::lock_debug::BYTES_PER_LOCK as u64;
+    // None is freed before all are measured.
+    let mut file_systems = Vec::new();
+    let mut bytes_per_file = |contents: &[u8]| bytes_per_file(contents, &mut file_systems);
+    let empty = without_classes(bytes_per_file(b""), 2);
+    let [tiny, short] = [10, 100].map(|len| without_classes(bytes_per_file(&PAGE[..len]), 3));
+    println!("empty {empty}, of 10 bytes {tiny}, of 100 bytes {short}");
+    assert!((200..=420).contains(&empty), "empty: {empty} bytes");
+    assert!((empty..=600).contains(&tiny), "of 10 bytes: {tiny} bytes");
+    assert!((tiny..=600).contains(&short), "of 100 bytes: {short} bytes");
+    let page = bytes_per_file(&PAGE);
+    assert!((4096..4700).contains(&page), "of 4,096 bytes: {page} bytes");
+}
+
 // One test, since everything that runs meanwhile is counted too.
 #[test]
-fn calls_at_depth_four_and_objects_that_another_thread_frees_allocate_nothing() {
+fn files_are_small_and_calls_at_depth_four_and_objects_that_another_thread_frees_allocate_nothing() {
+    assert_files_are_small();
     IS_COUNTED.set(true);
     let process = Fs::new().process(Cred::user(0, 0));
     ["/a", "/a/b", "/a/b/c"].iter().for_each(|dir| process.mkdir(dir, 0o755).expect("a fresh name"));
@@ -79,10 +124,19 @@ fn calls_at_depth_four_and_objects_that_another_thread_frees_allocate_nothing() 
         process.close(fresh.expect("a fresh name")).expect("it is open");
         process.unlink(OTHER).expect("it is there");
     });
+    let tiny_file = allocations(|| {
+        let fresh = process.open(OTHER, OpenFlags::RDWR | OpenFlags::CREAT | OpenFlags::EXCL, 0o644);
+        let fresh = fresh.expect("a fresh name");
+        assert_eq!(process.write(fresh, &PAGE[..10]), Ok(10));
+        process.close(fresh).expect("it is open");
+        process.unlink(OTHER).expect("it is there");
+    });
     let rename = allocations(|| {
         process.rename(FILE, OTHER).expect("it is there");
         process.rename(OTHER, FILE).expect("it went there");
     });
+    // How many files wait to be freed at once varies a little.
+    assert!(tiny_file < 1_000, "{tiny_file} for 20,000 files of ten bytes");
     let names =
         ["open-close", "stat", "fstat", "lseek", "dup", "write4k", "read4k", "creat-unlink", "rename"];
     let counts = [open_close, stat, fstat, lseek, dup, write, read, create_unlink, rename];

@@ -73,7 +73,7 @@ const KNOWN: &[Known] = &[
     },
     Known {
         calls: &["read", "write", "pread", "pwrite"],
-        owner: "Page",
+        owner: "SeqBytes",
         field: "",
         why: "two blocks of one page: it is changed as a whole",
     },

@@ -129,9 +129,9 @@ impl<T: Default> PerHost<T> {
 /// Tells the machine, if there is one, what lies at `value`, which has found its place: of a type `owner` the field
 /// `field`, or all of it if that is empty. `owner` may be a path.
 #[inline]
-pub fn name_value<T>(value: &T, owner: &'static str, field: &'static str) {
+pub fn name_value<T: ?Sized>(value: &T, owner: &'static str, field: &'static str) {
     #[cfg(feature = "sim")]
-    sluice_machine::name_object(std::ptr::from_ref(value).cast(), size_of::<T>(), owner, field);
+    sluice_machine::name_object(std::ptr::from_ref(value).cast(), size_of_val(value), owner, field);
     #[cfg(not(feature = "sim"))]
     let _ = (value, owner, field);
 }

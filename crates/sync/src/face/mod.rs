@@ -109,6 +109,8 @@ pub enum Mutant {
     LeaveInTwoSteps,
     /// A drain that is about to end looks once more without the fence before.
     RestWithoutFence,
+    /// The only owner of a shared block of bytes does not wait for what the others did with it.
+    SoleWithoutFence,
     /// The ticket lock leaves out the barrier between seeing its turn and using it.
     TicketWithoutBarrier,
 }

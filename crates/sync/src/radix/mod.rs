@@ -37,12 +37,13 @@
 //! The kernel's lib/radix-tree.c and xarray.c (heights in pointers, RCU readers, one writer).
 
 mod node;
+mod object;
 mod write;
 
+pub use self::object::Object;
 pub use self::write::{Slots, Writer};
 
-use self::node::{ALIGN, Entry, HEIGHT_MAX, SLOTS};
-use crate::face::Arc;
+use self::node::{Entry, SLOTS};
 use crate::face::atomic::{AtomicPtr, Ordering};
 use crate::lock_debug::{LockClass, Watch};
 use crate::rcu::{Guard, domain};
@@ -50,41 +51,26 @@ use crate::{Gap, Mutex, MutexGuard};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::ptr::NonNull;
 
-/// What a tree may hold.
-pub trait Object: Send + Sync + 'static {
-    /// Does away with a tree's reference to an object that nobody can find in the tree any more.
-    fn release(this: Arc<Self>)
-    where
-        Self: Sized,
-    {
-        drop(this);
-    }
-}
-
-/// Objects `T` by number, and what their writers share, `S`.
+/// Objects by number, to each of which it holds a reference `O`, and what their writers share, `S`.
 #[repr(C)]
-pub struct RadixTree<T: Object, S> {
+pub struct RadixTree<O: Object, S> {
     /// Says who writes.
     state: Mutex<S>,
     _who_writes: Gap<24>,
     /// *written by the writer, read by everybody (publish)*
     root: AtomicPtr<()>,
-    marker: PhantomData<Arc<T>>,
+    marker: PhantomData<O>,
 }
 
-// SAFETY: the tree holds counted references to `T`, which may be used and dropped on any thread, and an `S`.
-unsafe impl<T: Object, S: Send> Send for RadixTree<T, S> {}
-// SAFETY: objects are handed out as `&T` and as `Arc<T>` on any thread, for which `T` is `Send + Sync`; the `S`
+// SAFETY: the tree holds counted references, which may be used and dropped on any thread as `Object` says, and an `S`.
+unsafe impl<O: Object, S: Send> Send for RadixTree<O, S> {}
+// SAFETY: objects are handed out as `&O::Target` and as `O` on any thread, which `Object` allows; the `S`
 // only under the mutex. Slots are changed by one writer (T1) and followed inside read sections (T2).
-unsafe impl<T: Object, S: Send> Sync for RadixTree<T, S> {}
+unsafe impl<O: Object, S: Send> Sync for RadixTree<O, S> {}
 
-impl<T: Object, S> RadixTree<T, S> {
-    const ROOM_FOR_HEIGHT: () = assert!(
-        align_of::<T>() >= ALIGN && (HEIGHT_MAX as usize) < ALIGN,
-        "addresses have no room for a height"
-    );
-
+impl<O: Object, S> RadixTree<O, S> {
     /// An empty tree. The class of its writers' mutex is the place of this call.
     #[track_caller]
     pub fn new(state: S) -> Self {
@@ -97,7 +83,6 @@ impl<T: Object, S> RadixTree<T, S> {
     }
 
     fn watched(watch: Watch, state: S) -> Self {
-        let () = Self::ROOM_FOR_HEIGHT;
         RadixTree {
             state: Mutex::watched(watch, state),
             _who_writes: Gap::new(),
@@ -111,25 +96,25 @@ impl<T: Object, S> RadixTree<T, S> {
     /// # Panics
     /// If `guard` is no section of [`domain()`].
     #[inline]
-    pub fn get<'g>(&'g self, guard: &'g Guard<'_>, index: u64) -> Option<&'g T> {
+    pub fn get<'g>(&'g self, guard: &'g Guard<'_>, index: u64) -> Option<&'g O::Target> {
         assert!(guard.is_of(domain()), "the read section belongs to another domain");
         // SAFETY: found inside the section and T2.
-        unsafe { self.find(index).cast::<T>().as_ref() }
+        NonNull::new(self.find(index)).map(|object| unsafe { O::target(object) })
     }
 
     /// The first object whose number is in `range`, with its number.
     ///
     /// # Panics
     /// As [`get`](Self::get).
-    pub fn first_in<'g>(&'g self, guard: &'g Guard<'_>, range: Range<u64>) -> Option<(u64, &'g T)> {
+    pub fn first_in<'g>(&'g self, guard: &'g Guard<'_>, range: Range<u64>) -> Option<(u64, &'g O::Target)> {
         assert!(guard.is_of(domain()), "the read section belongs to another domain");
         let (index, object) = self.find_in(range)?;
         // SAFETY: as in get().
-        Some((index, unsafe { &*object.cast::<T>() }))
+        Some((index, unsafe { O::target(object) }))
     }
 
     /// Waits for other writers.
-    pub fn write(&self) -> Writer<'_, T, S> {
+    pub fn write(&self) -> Writer<'_, O, S> {
         Writer::new(self, self.state.lock())
     }
 
@@ -158,7 +143,7 @@ impl<T: Object, S> RadixTree<T, S> {
     }
 
     /// The first object with a number in `range`. The caller's obligation is that of `find`.
-    fn find_in(&self, range: Range<u64>) -> Option<(u64, Entry)> {
+    fn find_in(&self, range: Range<u64>) -> Option<(u64, NonNull<()>)> {
         let mut index = range.start;
         while index < range.end {
             // Acquire(publish): as in find().
@@ -188,24 +173,24 @@ impl<T: Object, S> RadixTree<T, S> {
                 }
                 height -= 1;
             }
-            if !entry.is_null() {
-                return (index < range.end).then_some((index, entry));
+            if let Some(object) = NonNull::new(entry) {
+                return (index < range.end).then_some((index, object));
             }
         }
         None
     }
 }
 
-impl<T: Object, S> Drop for RadixTree<T, S> {
+impl<O: Object, S> Drop for RadixTree<O, S> {
     fn drop(&mut self) {
         // Relaxed: `&mut self`.
         let root = self.root.load(Ordering::Relaxed);
         // SAFETY: readers and writers borrow the tree, so none is left; the slots hold the tree's references.
-        unsafe { node::free_subtree::<T>(root) };
+        unsafe { node::free_subtree::<O>(root) };
     }
 }
 
-impl<T: Object, S> fmt::Debug for RadixTree<T, S> {
+impl<O: Object, S> fmt::Debug for RadixTree<O, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let height = node::height(self.root.load(Ordering::Relaxed));
         f.debug_struct("RadixTree").field("height", &height).field("slots", &SLOTS).finish_non_exhaustive()
@@ -216,12 +201,11 @@ impl<T: Object, S> fmt::Debug for RadixTree<T, S> {
 mod tests {
     use super::*;
     use crate::atomic::AtomicUsize;
+    use crate::face::Arc;
     use std::collections::BTreeMap;
 
     #[repr(align(16))]
     struct Object(u64, Option<Arc<AtomicUsize>>);
-
-    impl super::Object for Object {}
 
     impl Drop for Object {
         fn drop(&mut self) {
@@ -231,7 +215,7 @@ mod tests {
         }
     }
 
-    type Tree = RadixTree<Object, ()>;
+    type Tree = RadixTree<Arc<Object>, ()>;
 
     fn object(value: u64) -> Arc<Object> {
         Arc::new(Object(value, None))

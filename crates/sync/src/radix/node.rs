@@ -1,8 +1,8 @@
 //! Node: one level of a radix tree, and the entries by which levels hang together.
 
 use super::Object;
-use crate::face::Arc;
 use crate::face::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::ptr::NonNull;
 
 /// Bits of a number that one level looks at.
 pub(super) const BITS: u32 = if cfg!(feature = "loom") { 1 } else { 6 };
@@ -99,18 +99,30 @@ pub(super) unsafe fn node<'a>(entry: Entry) -> &'a Node {
     unsafe { &*entry.map_addr(|address| address & !(ALIGN - 1)).cast::<Node>() }
 }
 
+/// How many bytes what `entry` leads to has, without what hangs below it.
+///
+/// # Safety
+/// It is null or leads to a node or an `O`, which is not freed meanwhile.
+pub(super) unsafe fn bytes<O: Object>(entry: Entry) -> usize {
+    match NonNull::new(entry) {
+        Some(_) if height(entry) > 0 => size_of::<Node>(),
+        // SAFETY: an object, by contract.
+        object => object.map_or(0, |object| size_of_val(unsafe { O::target(object) })),
+    }
+}
+
 /// Frees what `entry` leads to, but not what hangs below it.
 ///
 /// # Safety
-/// It came from `Node::into_entry` or is null or an object from `Arc::into_raw` of a `T`; the caller holds the
+/// It came from `Node::into_entry` or is null or from [`Object::into_raw`] of an `O`; the caller holds the
 /// tree's own reference to it, and nobody can find it any more.
-pub(super) unsafe fn free<T: Object>(entry: Entry) {
+pub(super) unsafe fn free<O: Object>(entry: Entry) {
     if height(entry) > 0 {
         // SAFETY: `into_entry` got it from a box, and nobody has another reference.
         drop(unsafe { Box::from_raw(entry.map_addr(|address| address & !(ALIGN - 1)).cast::<Node>()) });
-    } else if !entry.is_null() {
-        // SAFETY: from `Arc::into_raw`; the tree's count becomes ours.
-        T::release(unsafe { Arc::from_raw(entry.cast_const().cast::<T>()) });
+    } else if let Some(object) = NonNull::new(entry) {
+        // SAFETY: from `into_raw`; the tree's reference becomes ours.
+        drop(unsafe { O::from_raw(object) });
     }
 }
 
@@ -118,14 +130,14 @@ pub(super) unsafe fn free<T: Object>(entry: Entry) {
 ///
 /// # Safety
 /// As [`free`], for the whole subtree.
-pub(super) unsafe fn free_subtree<T: Object>(entry: Entry) {
+pub(super) unsafe fn free_subtree<O: Object>(entry: Entry) {
     if height(entry) > 0 {
         // SAFETY: the caller's promise; freed only below.
         for slot in &unsafe { node(entry) }.slots {
             // SAFETY: the caller's promise covers what hangs below. Relaxed: nobody else is left.
-            unsafe { free_subtree::<T>(slot.load(Ordering::Relaxed)) };
+            unsafe { free_subtree::<O>(slot.load(Ordering::Relaxed)) };
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { free::<T>(entry) };
+    unsafe { free::<O>(entry) };
 }

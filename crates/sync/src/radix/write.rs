@@ -1,15 +1,17 @@
 //! Writer: who may change a radix tree, and what becomes of what it takes out.
 
+use super::RadixTree;
 use super::node::{self, Entry, HEIGHT_MAX, Node};
-use super::{Object, RadixTree};
+use super::object::{Object, borrowed};
 use crate::MutexGuard;
-use crate::face::atomic::{AtomicPtr, Ordering, fence};
-use crate::face::{Arc, SHRUNK};
+use crate::face::SHRUNK;
+use crate::face::atomic::{AtomicPtr, Ordering};
 use crate::rcu::domain;
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
+use std::ptr::NonNull;
 
 /// How many removals are worth a grace period of their own. Fewer wait for others, which costs memory for as
 /// long as it lasts.
@@ -17,35 +19,35 @@ const GARBAGE_MIN: usize = if SHRUNK { 3 } else { 256 };
 
 /// The one who may change a tree.
 #[must_use = "the next writer comes when this one is dropped"]
-pub struct Writer<'t, T: Object, S> {
+pub struct Writer<'t, O: Object, S> {
     // The mutex is unlocked before the garbage waits for readers: fields are dropped in this order.
     state: MutexGuard<'t, S>,
-    garbage: RefCell<Garbage<T>>,
-    tree: &'t RadixTree<T, S>,
+    garbage: RefCell<Garbage<O>>,
+    tree: &'t RadixTree<O, S>,
 }
 
 /// The objects of a tree, in the hands of its writer. What it finds stays valid as long as the writer is there,
 /// even what it removes.
-pub struct Slots<'w, T: Object, S> {
-    tree: &'w RadixTree<T, S>,
-    garbage: &'w RefCell<Garbage<T>>,
+pub struct Slots<'w, O: Object, S> {
+    tree: &'w RadixTree<O, S>,
+    garbage: &'w RefCell<Garbage<O>>,
 }
 
-impl<T: Object, S> Clone for Slots<'_, T, S> {
+impl<O: Object, S> Clone for Slots<'_, O, S> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T: Object, S> Copy for Slots<'_, T, S> {}
+impl<O: Object, S> Copy for Slots<'_, O, S> {}
 
-impl<'t, T: Object, S> Writer<'t, T, S> {
-    pub(super) fn new(tree: &'t RadixTree<T, S>, state: MutexGuard<'t, S>) -> Self {
+impl<'t, O: Object, S> Writer<'t, O, S> {
+    pub(super) fn new(tree: &'t RadixTree<O, S>, state: MutexGuard<'t, S>) -> Self {
         Writer { state, garbage: RefCell::new(Garbage(Vec::new(), PhantomData)), tree }
     }
 
     /// The objects.
-    pub fn slots(&self) -> Slots<'_, T, S> {
+    pub fn slots(&self) -> Slots<'_, O, S> {
         Slots { tree: self.tree, garbage: &self.garbage }
     }
 
@@ -55,54 +57,44 @@ impl<'t, T: Object, S> Writer<'t, T, S> {
     }
 
     /// The objects and the client's value.
-    pub fn parts(&mut self) -> (Slots<'_, T, S>, &mut S) {
+    pub fn parts(&mut self) -> (Slots<'_, O, S>, &mut S) {
         (Slots { tree: self.tree, garbage: &self.garbage }, &mut self.state)
     }
 }
 
-impl<'w, T: Object, S> Slots<'w, T, S> {
+impl<'w, O: Object, S> Slots<'w, O, S> {
     /// Object number `index`.
-    pub fn get(self, index: u64) -> Option<&'w T> {
+    pub fn get(self, index: u64) -> Option<&'w O::Target> {
         // SAFETY: the writer's garbage is freed after its last borrow, which is after 'w; nobody else frees (T1).
-        unsafe { self.tree.find(index).cast::<T>().as_ref() }
+        NonNull::new(self.tree.find(index)).map(|object| unsafe { O::target(object) })
     }
 
     /// The first object whose number is in `range`, with its number.
-    pub fn first_in(self, range: Range<u64>) -> Option<(u64, &'w T)> {
+    pub fn first_in(self, range: Range<u64>) -> Option<(u64, &'w O::Target)> {
         let (index, object) = self.tree.find_in(range)?;
         // SAFETY: as in get().
-        Some((index, unsafe { &*object.cast::<T>() }))
+        Some((index, unsafe { O::target(object) }))
     }
 
     /// Another reference to object number `index`.
-    pub fn share(self, index: u64) -> Option<Arc<T>> {
-        let object = self.tree.find(index).cast_const().cast::<T>();
-        if object.is_null() {
-            return None;
-        }
-        // SAFETY: from `Arc::into_raw`. That reference stays the tree's: this `Arc` of it is not dropped.
-        Some(Arc::clone(&ManuallyDrop::new(unsafe { Arc::from_raw(object) })))
+    pub fn share(self, index: u64) -> Option<O> {
+        let object = NonNull::new(self.tree.find(index))?;
+        // SAFETY: the tree's reference, as in get().
+        Some(O::clone(&*unsafe { borrowed::<O>(object) }))
     }
 
     /// Whether object number `index` is there and the tree's reference to it is the only one. Whoever had another
     /// has done with the object.
     pub fn is_sole(self, index: u64) -> bool {
-        let object = self.tree.find(index).cast_const().cast::<T>();
-        if object.is_null() {
-            return false;
-        }
         // SAFETY: as in share().
-        let sole = Arc::strong_count(&ManuallyDrop::new(unsafe { Arc::from_raw(object) })) == 1;
-        // Acquire: what others did with it; pairs with the Release decrement of their `Arc`s.
-        fence(Ordering::Acquire);
-        sole
+        NonNull::new(self.tree.find(index)).is_some_and(|object| unsafe { borrowed::<O>(object) }.is_sole())
     }
 
     /// Makes `object` number `index`, in the place of what was.
     ///
     /// # Panics
     /// If `index` is 2^60 or more.
-    pub fn insert(self, index: u64, object: Arc<T>) {
+    pub fn insert(self, index: u64, object: O) {
         self.insert_with(index, object, |_| ());
     }
 
@@ -110,15 +102,15 @@ impl<'w, T: Object, S> Slots<'w, T, S> {
     ///
     /// # Panics
     /// As [`insert`](Self::insert).
-    pub fn insert_with<R>(self, index: u64, object: Arc<T>, prepare: impl FnOnce(&'w T) -> R) -> R {
+    pub fn insert_with<R>(self, index: u64, object: O, prepare: impl FnOnce(&'w O::Target) -> R) -> R {
         assert!(node::reaches(HEIGHT_MAX, index), "no place for number {index}");
-        let object = Arc::into_raw(object);
-        // SAFETY: its count is the tree's from now on: freed with the garbage, as in get().
-        let prepared = prepare(unsafe { &*object });
+        let object = object.into_raw();
+        // SAFETY: the reference is the tree's from now on: dropped with the garbage, as in get().
+        let prepared = prepare(unsafe { O::target(object) });
         let (slot, parent) = self.slot(index);
         // Release(publish): the object; pairs with Acquire(publish) in find(). Nobody else writes the slot (T1).
         let old = slot.load(Ordering::Relaxed);
-        slot.store(object.cast_mut().cast(), Ordering::Release);
+        slot.store(object.as_ptr(), Ordering::Release);
         if !old.is_null() {
             self.discard(old);
         } else if let Some(parent) = parent {
@@ -201,12 +193,12 @@ impl<'w, T: Object, S> Slots<'w, T, S> {
 }
 
 /// What a writer took out, to be freed when no reader can have it any more.
-struct Garbage<T: Object>(Vec<Entry>, PhantomData<Arc<T>>);
+struct Garbage<O: Object>(Vec<Entry>, PhantomData<O>);
 
 // SAFETY: entries are owned nodes and counted references, which any thread may drop.
-unsafe impl<T: Object> Send for Garbage<T> {}
+unsafe impl<O: Object> Send for Garbage<O> {}
 
-impl<T: Object> Garbage<T> {
+impl<O: Object> Garbage<O> {
     /// # Safety
     /// A grace period must have passed since the last entry was taken out.
     unsafe fn free(self) {
@@ -214,21 +206,27 @@ impl<T: Object> Garbage<T> {
         for entry in entries.0.drain(..) {
             // SAFETY: the writer moved the tree's reference here when it changed the slot; readers are excluded by
             // the caller. What hung below a node was taken out by itself (T3).
-            unsafe { node::free::<T>(entry) };
+            unsafe { node::free::<O>(entry) };
         }
         drop(std::mem::take(&mut entries.0));
+    }
+
+    /// How much memory it takes.
+    fn bytes(&self) -> usize {
+        // SAFETY: reachable from here alone, and freed by free().
+        self.0.iter().map(|entry| unsafe { node::bytes::<O>(*entry) }).sum()
     }
 
     /// Lets what is there be freed.
     #[inline(never)]
     fn let_go(&mut self) {
-        let garbage = Garbage(std::mem::take(&mut self.0), PhantomData::<Arc<T>>);
+        let garbage = Garbage(std::mem::take(&mut self.0), PhantomData::<O>);
         if garbage.0.len() >= GARBAGE_MIN && !domain().is_reading() {
             domain().synchronize();
             // SAFETY: a grace period has passed.
             unsafe { garbage.free() };
         } else {
-            domain().defer_sized(garbage.0.len() * size_of::<T>(), move || {
+            domain().defer_sized(garbage.bytes(), move || {
                 // The closure takes the whole `Garbage`, not its field, so that it is `Send`.
                 let garbage = garbage;
                 // SAFETY: runs after a grace period.
@@ -238,7 +236,7 @@ impl<T: Object> Garbage<T> {
     }
 }
 
-impl<T: Object> Drop for Garbage<T> {
+impl<O: Object> Drop for Garbage<O> {
     #[inline]
     fn drop(&mut self) {
         if !self.0.is_empty() {

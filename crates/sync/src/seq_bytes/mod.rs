@@ -13,21 +13,28 @@
 //! ```
 //! Both blocks were as the reader found them from `begin B` to `retry A`: it read one state of the two.
 //!
+//! A block keeps the length that it was made with. A longer one takes its place wherever it is found; the owner of the place
+//! sees to that. Blocks are made, shared and freed by [`SharedBytes`].
+//!
 //! # Clients must
 //! - lock several blocks in one order (a file: by page number);
 //! - use what [`load`](SeqBytes::load) gave only after [`retry`](SeqCount::retry) said false, or under the lock.
 //!
 //! # Cost
-//! Read: nothing is stored; the lines of the bytes, and the one that ends the block twice. Write: that line and
-//! the lines of the bytes. A block lies on lines of its own.
+//! Read: nothing is stored; the line that begins the block twice, and the lines of the bytes. Write: that line and
+//! the lines of the bytes. A long block lies on lines of its own. Memory: 48 bytes a block, beside its bytes.
 //!
 //! # Sources
 //! As in `seqcount.rs`.
 
 #[allow(unsafe_code)]
 mod copy;
+#[allow(unsafe_code)]
+mod shared;
 
-use crate::face::atomic::{AtomicBool, Ordering};
+pub use self::shared::SharedBytes;
+
+use crate::face::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::face::words::Word;
 use crate::seqcount::Writing;
 use crate::{LockClass, Mutex, MutexGuard, SeqCount};
@@ -41,11 +48,21 @@ const WORD: usize = 8;
 /// Bytes that are copied at once where a block cannot be.
 const PIECE: usize = 4096;
 
-/// A block of `WORDS * 8` bytes.
-#[repr(C, align(64))]
-pub struct SeqBytes<const WORDS: usize> {
+/// A block of bytes. Its length is a part of each reference to it.
+#[repr(C)]
+pub struct SeqBytes {
+    head: Head,
     /// *written under `writers`, read under `count`*
-    words: [Word; WORDS],
+    words: [Word],
+}
+
+/// What a block has beside its bytes. Its alignment leaves the trees that hold blocks the low bits of an address.
+#[repr(C, align(16))]
+struct Head {
+    /// References to the block. *atomic (references), see `shared.rs`*
+    references: AtomicUsize,
+    /// How many words there are. *immutable*
+    words: u32,
     count: SeqCount,
     /// *written under `writers`, read under `count`*
     settled: AtomicBool,
@@ -55,66 +72,79 @@ pub struct SeqBytes<const WORDS: usize> {
 
 /// A block that its holder alone may change; readers wait or come back.
 #[must_use = "the block is unlocked at once when the guard is dropped"]
-pub struct LockedBytes<'a, const WORDS: usize> {
-    block: &'a SeqBytes<WORDS>,
+pub struct LockedBytes<'a> {
+    block: &'a SeqBytes,
     /// Ends before the lock does: fields are dropped in this order.
     _writing: Writing<'a>,
     frozen: MutexGuard<'a, bool>,
 }
 
-impl<const WORDS: usize> SeqBytes<WORDS> {
-    /// How many bytes a block has.
-    pub const LEN: usize = WORDS * WORD;
-
-    /// A block of zeros.
-    pub fn new() -> Self {
-        SeqBytes {
-            words: std::array::from_fn(|_| Word::new(0)),
+impl Head {
+    /// Of a block of `words` words, with one reference to it.
+    fn new(words: usize) -> Head {
+        Head {
+            references: AtomicUsize::new(1),
+            words: words as u32,
             count: SeqCount::new(),
             settled: AtomicBool::new(false),
             writers: Mutex::with_class(&WRITERS, false),
         }
     }
+}
+
+// A block may have any length, and none is empty for that.
+#[allow(clippy::len_without_is_empty)]
+impl SeqBytes {
+    /// How many bytes the block has.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.words.len() * WORD
+    }
 
     /// Makes this a block of zeros but for `bytes`, which begin at `at`, neither frozen nor settled.
-    ///
-    /// # Panics
-    /// If they do not fit.
-    pub fn fill(&mut self, at: usize, bytes: &[u8]) {
+    fn fill(&mut self, at: usize, bytes: &[u8]) {
         self.reset();
         zero(&self.words, 0..at);
         copy::store(&self.words, at, bytes);
-        zero(&self.words, at + bytes.len()..Self::LEN);
+        zero(&self.words, at + bytes.len()..self.len());
     }
 
-    /// Makes this a block with the bytes of `other`, which must not change meanwhile: it is frozen, or locked.
-    pub fn fill_from(&mut self, other: &Self) {
+    /// Makes this a block with the bytes of `other` as far as it reaches, and zeros behind them.
+    fn fill_from(&mut self, other: &SeqBytes) {
         self.reset();
+        let same = self.len().min(other.len());
         let mut piece = [0; PIECE];
-        for start in (0..Self::LEN).step_by(PIECE) {
-            let piece = &mut piece[..PIECE.min(Self::LEN - start)];
+        for start in (0..same).step_by(PIECE) {
+            let piece = &mut piece[..PIECE.min(same - start)];
             copy::load(&other.words, start, piece);
             copy::store(&self.words, start, piece);
         }
+        zero(&self.words, same..self.len());
     }
 
     fn reset(&mut self) {
-        *self.writers.get_mut() = false;
+        *self.head.writers.get_mut() = false;
         // Relaxed: `&mut self`.
-        self.settled.store(false, Ordering::Relaxed);
+        self.head.settled.store(false, Ordering::Relaxed);
     }
 
     /// Whether the block is settled; to be used as what [`load`](Self::load) gives.
     #[inline]
     pub fn is_settled(&self) -> bool {
         // Relaxed: read under the count, like the bytes.
-        self.settled.load(Ordering::Relaxed)
+        self.head.settled.load(Ordering::Relaxed)
+    }
+
+    /// Whether `other` is this block.
+    #[inline]
+    pub fn is_same(&self, other: &SeqBytes) -> bool {
+        std::ptr::addr_eq(self, other)
     }
 
     /// Tells a reader whether a writer was at work.
     #[inline]
     pub fn count(&self) -> &SeqCount {
-        &self.count
+        &self.head.count
     }
 
     /// Copies the bytes from `at` on into `buf`. They may be torn: ask [`count`](Self::count).
@@ -126,22 +156,32 @@ impl<const WORDS: usize> SeqBytes<WORDS> {
         copy::load(&self.words, at, buf);
     }
 
+    /// As [`load`](Self::load), with zeros for what the block has not.
+    pub fn load_padded(&self, at: usize, buf: &mut [u8]) {
+        let (bytes, behind) = buf.split_at_mut(self.len().saturating_sub(at).min(buf.len()));
+        if !bytes.is_empty() {
+            self.load(at, bytes);
+        }
+        behind.fill(0);
+    }
+
     /// Waits for other writers and shuts out readers.
     #[inline]
     #[track_caller]
-    pub fn lock(&self) -> LockedBytes<'_, WORDS> {
-        let frozen = self.writers.lock_in_order();
-        LockedBytes { block: self, _writing: self.count.write(), frozen }
+    pub fn lock(&self) -> LockedBytes<'_> {
+        let frozen = self.head.writers.lock_in_order();
+        LockedBytes { block: self, _writing: self.head.count.write(), frozen }
     }
 }
 
-impl<const WORDS: usize> Default for SeqBytes<WORDS> {
-    fn default() -> Self {
-        SeqBytes::new()
+#[allow(clippy::len_without_is_empty)]
+impl LockedBytes<'_> {
+    /// How many bytes the block has.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.block.len()
     }
-}
 
-impl<const WORDS: usize> LockedBytes<'_, WORDS> {
     /// Whether the bytes belong to others too and must not be changed.
     #[inline]
     pub fn is_frozen(&self) -> bool {
@@ -150,8 +190,8 @@ impl<const WORDS: usize> LockedBytes<'_, WORDS> {
 
     /// Whether the guard is of `block`.
     #[inline]
-    pub fn is_of(&self, block: &SeqBytes<WORDS>) -> bool {
-        std::ptr::eq(self.block, block)
+    pub fn is_of(&self, block: &SeqBytes) -> bool {
+        self.block.is_same(block)
     }
 
     /// Whether the block is settled.
@@ -165,7 +205,7 @@ impl<const WORDS: usize> LockedBytes<'_, WORDS> {
     pub fn settle(&mut self, settled: bool) {
         if self.is_settled() != settled {
             // Relaxed: written under the count, like the bytes.
-            self.block.settled.store(settled, Ordering::Relaxed);
+            self.block.head.settled.store(settled, Ordering::Relaxed);
         }
     }
 
@@ -179,12 +219,9 @@ impl<const WORDS: usize> LockedBytes<'_, WORDS> {
         *self.frozen = false;
     }
 
-    /// Copies the bytes from `at` on into `buf`.
-    ///
-    /// # Panics
-    /// If the block has not as many.
-    pub fn load(&self, at: usize, buf: &mut [u8]) {
-        self.block.load(at, buf);
+    /// Copies the bytes from `at` on into `buf`, and zeros for what the block has not.
+    pub fn load_padded(&self, at: usize, buf: &mut [u8]) {
+        self.block.load_padded(at, buf);
     }
 
     /// Replaces what is at `at` by `bytes`.
@@ -197,13 +234,13 @@ impl<const WORDS: usize> LockedBytes<'_, WORDS> {
         copy::store(&self.block.words, at, bytes);
     }
 
-    /// Makes `range` zero.
+    /// Makes the bytes of `range` zero that the block has.
     ///
     /// # Panics
-    /// As [`store`](Self::store).
+    /// If it is frozen.
     pub fn zero(&mut self, range: Range<usize>) {
         assert!(!self.is_frozen(), "the bytes belong to others too");
-        zero(&self.block.words, range);
+        zero(&self.block.words, range.start..range.end.min(self.len()));
     }
 }
 
@@ -215,13 +252,13 @@ fn zero(words: &[Word], range: Range<usize>) {
     }
 }
 
-impl<const WORDS: usize> fmt::Debug for SeqBytes<WORDS> {
+impl fmt::Debug for SeqBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SeqBytes").field("count", &self.count).finish_non_exhaustive()
+        f.debug_struct("SeqBytes").field("count", self.count()).finish_non_exhaustive()
     }
 }
 
-impl<const WORDS: usize> fmt::Debug for LockedBytes<'_, WORDS> {
+impl fmt::Debug for LockedBytes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockedBytes").field("frozen", &self.is_frozen()).finish_non_exhaustive()
     }
@@ -233,30 +270,28 @@ mod tests {
     use crate::face::SHRUNK;
     use crate::thread;
 
-    type Page = SeqBytes<{ if SHRUNK { 128 } else { 512 } }>;
+    const LEN: usize = if SHRUNK { 1024 } else { SharedBytes::LEN_MAX };
 
-    fn page(at: usize, bytes: &[u8]) -> Page {
-        let mut page = Page::new();
-        page.fill(at, bytes);
-        page
+    fn page(at: usize, bytes: &[u8]) -> SharedBytes {
+        SharedBytes::with(LEN, at, bytes)
     }
 
-    fn bytes(page: &Page) -> Vec<u8> {
-        let mut bytes = vec![0; Page::LEN];
+    fn bytes(page: &SeqBytes) -> Vec<u8> {
+        let mut bytes = vec![0; page.len()];
         page.load(0, &mut bytes);
         bytes
     }
 
     #[test]
     fn every_part_of_a_block_is_stored_and_loaded_alone() {
-        let source: Vec<u8> = (0..Page::LEN).map(|n| (n % 251) as u8).collect();
+        let source: Vec<u8> = (0..LEN).map(|n| (n % 251) as u8).collect();
         let lens: &[_] =
             if SHRUNK { &[0, 3, 8, 17] } else { &[0, 1, 3, 7, 8, 9, 16, 63, 255, 256, 257, 1000] };
         for &len in lens {
-            for at in [0, 1, 5, 8, 100, Page::LEN / 4, Page::LEN - len] {
-                let page = page(0, &[0xAA; Page::LEN]);
+            for at in [0, 1, 5, 8, 100, LEN / 4, LEN - len] {
+                let page = page(0, &[0xAA; LEN]);
                 page.lock().store(at, &source[..len]);
-                let mut expected = vec![0xAA; Page::LEN];
+                let mut expected = vec![0xAA; LEN];
                 expected[at..at + len].copy_from_slice(&source[..len]);
                 assert!(bytes(&page) == expected, "stored {len} at {at}");
                 let mut part = vec![0; len];
@@ -270,18 +305,18 @@ mod tests {
 
     #[test]
     fn nothing_is_left_of_what_a_block_held_before_it_was_filled() {
-        let mut page = page(0, &[0xAA; Page::LEN]);
+        let mut page = page(0, &[0xAA; LEN]);
         page.lock().freeze();
-        page.fill(700, b"new");
+        page.get_mut().expect("nobody shares it").fill(700, b"new");
         assert!(!page.lock().is_frozen());
         assert_eq!(bytes(&page)[700..703], *b"new");
-        assert_eq!(bytes(&page).iter().filter(|byte| **byte == 0).count(), Page::LEN - 3);
+        assert_eq!(bytes(&page).iter().filter(|byte| **byte == 0).count(), LEN - 3);
     }
 
     #[test]
     #[should_panic(expected = "range end index")]
     fn bytes_past_the_end_are_refused() {
-        page(Page::LEN - 3, b"four");
+        page(LEN - 3, b"four");
     }
 
     #[test]
@@ -289,15 +324,14 @@ mod tests {
     fn a_frozen_block_is_not_changed() {
         let page = page(0, b"shared");
         page.lock().freeze();
-        let mut copy = Page::new();
-        copy.fill_from(&page);
+        let copy = SharedBytes::copy_of(&page, LEN);
         assert!(bytes(&copy) == bytes(&page) && !copy.lock().is_frozen());
         page.lock().store(0, b"x");
     }
 
     #[test]
     fn a_read_of_two_blocks_sees_a_write_of_both_whole_or_not_at_all() {
-        let pages = [Page::new(), Page::new()];
+        let pages = [page(0, &[]), page(0, &[])];
         let rounds = if SHRUNK { 10 } else { 5_000 };
         thread::scope(|scope| {
             for step in 1..3 {

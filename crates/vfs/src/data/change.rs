@@ -1,24 +1,24 @@
 //! Change: one call that changes more than bytes of data pages, from taking the file's mutex to letting it go.
 
-use super::page::{Locked, MadePages};
+use super::page::{self, Locked, MadePages};
 use super::{
     FileData, LockedPage, PAGE, PAGES_MAX, Page, PageSet, Space, clip, pages_touched, part_of, release,
     reserve, within,
 };
 use crate::Errno;
-use sluice_sync::Arc;
+use sluice_sync::SharedBytes;
 use sluice_sync::atomic::Ordering;
 use sluice_sync::radix::{Slots, Writer};
 use sluice_sync::seqcount::Writing;
 use std::iter::repeat_with;
 use std::ops::Range;
 
-/// A change under way. Growing, it only adds pages and replaces frozen ones; rearranging, it may do anything.
+/// A change under way. Growing, it only adds pages and replaces frozen and short ones; rearranging, it may do anything.
 pub(super) struct Change<'f> {
     pub(super) file: &'f FileData,
     pub(super) space: &'f dyn Space,
     rearranging: Option<Rearranging<'f>>,
-    writer: Writer<'f, Page, PageSet>,
+    writer: Writer<'f, SharedBytes, PageSet>,
 }
 
 /// What a rearrangement is at work on.
@@ -65,8 +65,8 @@ impl Change<'_> {
         let whole = pages.start..pages.end.min(self.file.size() / PAGE);
         for (_, page) in data_pages(self.writer.slots(), whole) {
             let mut page = page.lock();
-            let frozen = page.is_frozen();
-            page.settle(!frozen);
+            let may_be = !page.is_frozen() && page::is_whole(&page);
+            page.settle(may_be);
         }
     }
 
@@ -112,7 +112,7 @@ impl Change<'_> {
         let mut written = 0;
         for (index, made) in pages.clone().zip(made.into_iter().chain(repeat_with(|| None))) {
             let (at, bytes) = part_of(buf, offset, index);
-            if let Some(mut page) = own_page(slots, index) {
+            if let Some(mut page) = own_page(slots, index, at + bytes.len()) {
                 page.store(at, bytes);
                 locked.push(page);
             } else {
@@ -124,7 +124,7 @@ impl Change<'_> {
                         Err(_) => break,
                     }
                 }
-                let page = made.unwrap_or_else(|| Page::with(at, bytes));
+                let page = made.unwrap_or_else(|| page::with(index, at, bytes));
                 locked.push(slots.insert_with(index, page, |page| page.lock()));
             }
             written += bytes.len();
@@ -132,13 +132,14 @@ impl Change<'_> {
         self.file.extend_to(offset + written as u64);
         let size = self.file.size();
         for (index, page) in pages.zip(locked.iter_mut()) {
-            page.settle(self.rearranging.is_none() && (index + 1) * PAGE <= size);
+            let may_be = self.rearranging.is_none() && page::is_whole(page);
+            page.settle(may_be && (index + 1) * PAGE <= size);
         }
         Ok(written)
     }
 
     /// Puts `page`, which is frozen, in place `index`.
-    pub(super) fn share(&mut self, index: u64, page: &Arc<Page>) -> Result<(), Errno> {
+    pub(super) fn share(&mut self, index: u64, page: &SharedBytes) -> Result<(), Errno> {
         debug_assert!(self.rearranging.is_some(), "a page that is replaced takes its readers by surprise");
         let (slots, unwritten) = self.writer.parts();
         if slots.get(index).is_none() && unwritten.remove(&(index..index + 1)) == 0 {
@@ -150,7 +151,7 @@ impl Change<'_> {
     }
 
     /// Freezes the data pages among `pages`, in order, and shares them.
-    pub(super) fn freeze(&self, pages: Range<u64>) -> Vec<(u64, Arc<Page>)> {
+    pub(super) fn freeze(&self, pages: Range<u64>) -> Vec<(u64, SharedBytes)> {
         let slots = self.writer.slots();
         let freeze = |(index, page): (u64, &Page)| {
             let mut locked = page.lock();
@@ -202,9 +203,25 @@ impl Change<'_> {
         // Bytes from the end of the file on are zero already (I1): do not copy a shared page for them.
         let piece = piece.start..piece.end.min(self.file.size());
         if !piece.is_empty()
-            && let Some(mut page) = own_page(self.writer.slots(), index)
+            && let Some(mut page) = own_page(self.writer.slots(), index, 0)
         {
             page.zero(within(index * PAGE, &piece));
+        }
+    }
+
+    /// Gives back memory of the first page that a file of `size` bytes does not need.
+    pub(super) fn shorten(&mut self, size: u64) {
+        debug_assert!(self.rearranging.is_some(), "a page that is replaced takes its readers by surprise");
+        let slots = self.writer.slots();
+        // At size 0 the page goes.
+        if (1..PAGE).contains(&size)
+            && let Some(page) = slots.get(0)
+        {
+            let length = page::length(0, size as usize);
+            if length < page.len() {
+                let _locked = page.lock();
+                slots.insert(0, SharedBytes::copy_of(page, length));
+            }
         }
     }
 
@@ -233,7 +250,7 @@ fn count_pages(file: &FileData, got: u64, lost: u64) {
 
 /// The data pages among `pages`, in order. They may be removed while they are listed.
 fn data_pages<'w>(
-    slots: Slots<'w, Page, PageSet>,
+    slots: Slots<'w, SharedBytes, PageSet>,
     pages: Range<u64>,
 ) -> impl Iterator<Item = (u64, &'w Page)> {
     let mut rest = pages;
@@ -244,15 +261,16 @@ fn data_pages<'w>(
     })
 }
 
-/// Data page `index`, locked, and copied first if it is not this file's alone.
-fn own_page<'w>(slots: Slots<'w, Page, PageSet>, index: u64) -> Option<LockedPage<'w>> {
+/// Data page `index`, locked, and copied first if it is not this file's alone or has no memory for its bytes up to `end`.
+fn own_page<'w>(slots: Slots<'w, SharedBytes, PageSet>, index: u64, end: usize) -> Option<LockedPage<'w>> {
     let page = slots.get(index)?;
     let mut locked = page.lock();
     if locked.is_frozen() && slots.is_sole(index) {
         locked.thaw();
     }
-    if locked.is_frozen() {
-        locked = slots.insert_with(index, page.duplicate(), |page| page.lock());
+    if locked.is_frozen() || page.len() < end {
+        let length = page.len().max(page::length(index, end));
+        locked = slots.insert_with(index, SharedBytes::copy_of(page, length), |page| page.lock());
     }
     Some(locked)
 }

@@ -8,9 +8,9 @@
 
 use super::change::Change;
 use super::page::MadePages;
-use super::{FileData, PAGE, PAGE_SIZE, Page, Space, clip, pages_touched, within};
+use super::{FileData, PAGE, PAGE_SIZE, Space, clip, pages_touched, within};
 use crate::{Errno, FILE_SIZE_MAX};
-use sluice_sync::Arc;
+use sluice_sync::SharedBytes;
 use std::ops::Range;
 
 /// A range of a file as it was at one moment.
@@ -20,7 +20,7 @@ struct Extent {
     /// Size of the file.
     size: u64,
     /// Its data pages, frozen. No space is reserved for holding them: the extent lives shorter than a call.
-    pages: Vec<(u64, Arc<Page>)>,
+    pages: Vec<(u64, SharedBytes)>,
 }
 
 impl FileData {
@@ -107,7 +107,7 @@ impl Change<'_> {
     fn copy_piece(
         &mut self,
         offset: u64,
-        page: &Arc<Page>,
+        page: &SharedBytes,
         piece: &Range<u64>,
         src_size: u64,
     ) -> Result<u64, Errno> {
@@ -123,7 +123,7 @@ impl Change<'_> {
         } else {
             let mut buf = [0; PAGE_SIZE];
             let bytes = &mut buf[..(piece.end - piece.start) as usize];
-            page.load(within(piece.start - piece.start % PAGE, piece).start, bytes);
+            page.load_padded(within(piece.start - piece.start % PAGE, piece).start, bytes);
             Ok(self.write(offset, bytes, MadePages::new())? as u64)
         }
     }

@@ -9,7 +9,7 @@
 //!   data    { 0: Page,                           4: Page }     radix tree, pages copy-on-write
 //!   unwritten         { 2..4 }                                 set of ranges
 //! ```
-//! *Data* holds bytes. *Unwritten* is storage that fallocate reserved: it counts as allocated, reads as
+//! *Data* holds bytes; a file's first page has memory for as many as were written there (`page.rs`). *Unwritten* is storage that fallocate reserved: it counts as allocated, reads as
 //! zeros, and SEEK_DATA and SEEK_HOLE take it for a hole. A *hole* is everything else: it reads as zeros and
 //! costs nothing, however long it is.
 //!
@@ -41,7 +41,9 @@
 //! locks itself. *Growing* locks like an overwriter, inserts new pages locked, and raises the size before it unlocks any.
 //! The pages that a write needs for holes are made, bytes and all, before it has the mutex: most of its time.
 //!
-//! A page that belongs to more than one place is *frozen*: whoever wants to write there puts a copy in its place.
+//! A page that belongs to more than one place is *frozen*: whoever wants to write there puts a copy in its place. The same is done
+//! with a first page that has no memory for what is written. The writer holds the lock of the old page meanwhile; overwriters wait for that, and
+//! they then find another in its slot.
 //!
 //! # Clients must
 //! - pass the same [`Space`] to each call on one file, and call [`FileData::clear`] before dropping it;
@@ -57,8 +59,9 @@
 //! - I4: no page lies beyond `FILE_SIZE_MAX`, and `size` is not above it. So a page number times the page
 //!   size, plus one page, fits in 64 bits.
 //! - I5: the pages reserved from `Space` and not yet released are `pages()`.
-//! - I6: a settled page lies below `size` with all its bytes, is not frozen, and no rearrangement is at work on it. The
-//!   reverse need not hold.
+//! - I6: a settled page lies below `size` with all its bytes and has memory for them, is not frozen, and no rearrangement is at
+//!   work on it. The reverse need not hold.
+//! - I7: bytes of a data page for which it has no memory are zero.
 //!
 //! # Ordering
 //! | label | release side | acquire side | publishes |
@@ -94,16 +97,18 @@ mod threads;
 
 use crate::lock_class::FILE_DATA;
 use crate::{Errno, FILE_SIZE_MAX};
-use page::{LockedPage, Page};
+use page::LockedPage;
 use page_set::PageSet;
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sluice_sync::{RadixTree, SeqCount};
+use sluice_sync::{RadixTree, SeqBytes, SeqCount, SharedBytes};
 use std::ops::Range;
 
 /// Bytes in a page.
 pub(crate) const PAGE_SIZE: usize = 4096;
 /// Bytes in a page, as file offsets count.
 pub(crate) const PAGE: u64 = PAGE_SIZE as u64;
+/// A page that holds data, or the first bytes of it.
+type Page = SeqBytes;
 /// The number of pages in the longest file.
 const PAGES_MAX: u64 = FILE_SIZE_MAX.div_ceil(PAGE);
 
@@ -130,7 +135,7 @@ pub(crate) struct FileData {
     reserved: AtomicBool,
     /// The pages that hold data, by page number; and, *protected by its mutex*, those that are reserved and
     /// read as zeros.
-    tree: RadixTree<Page, PageSet>,
+    tree: RadixTree<SharedBytes, PageSet>,
 }
 
 impl FileData {

@@ -191,14 +191,19 @@ impl Random {
         self.next() % bound
     }
 
-    /// An offset or length of at most `pages` pages: most often where a page begins, or a byte beside.
+    /// An offset or length of at most `pages` pages: most often where a page begins, or a byte beside; or a small one, so that
+    /// first pages are short.
     fn offset(&mut self, pages: u64) -> u64 {
         let start = self.below(pages) * PAGE;
-        match self.below(6) {
+        match self.below(8) {
             0..3 => start,
             3 => start + 1,
             4 => start + PAGE - 1,
-            _ => start + self.below(PAGE),
+            5 => start + self.below(PAGE),
+            _ => {
+                let bits = 4 + self.below(8);
+                self.below(1 << bits)
+            }
         }
     }
 }

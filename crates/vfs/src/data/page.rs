@@ -1,23 +1,23 @@
-//! Page: 4 KiB of a file. Those that no file has any more are kept by their CPU for the next that needs one.
+//! Page: 4 KiB of a file, of which the first may have memory for its first bytes only.
+//!
+//! # Theory
+//! Most files are short, and many are a few bytes long. So the memory of a file's first page is as long as what was written
+//! there needs, in a few steps; what lies behind it are zeros. A write that needs more puts a longer copy in its place, as it does
+//! with a page that others share. That is done once for each step, for a file that grows byte by byte five times
+//! in all. The pages behind the first are whole: they are written by long files.
+//!
+//! Storage is counted in whole pages all the same, as tmpfs counts it: what `st_blocks` shows and `size=` charges depends on
+//! which pages have data, not on how the data came there.
 
 use super::PAGE_SIZE;
-use sluice_sync::drain::{self, Kept};
-use sluice_sync::face::{Host, PerHost};
-use sluice_sync::percpu::Pool;
-use sluice_sync::radix::Object;
-use sluice_sync::{Arc, LockedBytes, OnceLock, SeqBytes};
-use std::ops::Deref;
+use sluice_sync::{LockedBytes, SharedBytes};
 
-/// How many pages a CPU keeps: 4 MiB, beside what file systems may use.
-const SPARE_MAX: usize = 1024;
-
-type Bytes = SeqBytes<{ PAGE_SIZE / 8 }>;
-
-/// A page that holds data.
-pub(super) struct Page(Bytes);
+/// How long the memory of a page may be. With what belongs to a page beside its bytes, a file of 10 bytes takes 112 bytes for
+/// them, and one of 100 bytes 176.
+const LENGTHS: [usize; 6] = [48, 112, 240, 496, 1008, PAGE_SIZE];
 
 /// A page that its holder alone may change.
-pub(super) type LockedPage<'a> = LockedBytes<'a, { PAGE_SIZE / 8 }>;
+pub(super) type LockedPage<'a> = LockedBytes<'a>;
 
 /// What a call has of each page that it touches. The first stands apart from the others, so that one alone needs no memory.
 pub(super) struct PerPage<T> {
@@ -29,7 +29,7 @@ pub(super) struct PerPage<T> {
 pub(super) type Locked<'p> = PerPage<LockedPage<'p>>;
 
 /// New pages, for where there was none.
-pub(super) type MadePages = PerPage<Option<Arc<Page>>>;
+pub(super) type MadePages = PerPage<Option<SharedBytes>>;
 
 impl<T> PerPage<T> {
     pub(super) const fn new() -> PerPage<T> {
@@ -54,65 +54,18 @@ impl<T> PerPage<T> {
     }
 }
 
-/// The pages that nobody has.
-fn spare() -> &'static Pool<Arc<Page>> {
-    static SPARE: PerHost<OnceLock<Pool<Arc<Page>>>> = PerHost::new(OnceLock::new());
-    SPARE.get(Host::here()).get_or_init(|| {
-        drain::register(&Spare);
-        Pool::new(SPARE_MAX, PAGE_SIZE)
-    })
+/// How long the memory of page `index` is made that has bytes up to `end`.
+pub(super) fn length(index: u64, end: usize) -> usize {
+    let shortest = || LENGTHS.into_iter().find(|length| end <= *length);
+    if index > 0 { PAGE_SIZE } else { shortest().unwrap_or(PAGE_SIZE) }
 }
 
-/// The same, to be given back when nobody works.
-struct Spare;
-
-impl Kept for Spare {
-    fn kept_bytes(&self) -> u64 {
-        spare().kept_bytes()
-    }
-
-    fn freed_bytes(&self) -> u64 {
-        spare().freed_bytes()
-    }
-
-    fn give_back(&self) {
-        spare().give_back();
-    }
+/// Page `index` of a file, new: zeros but for `bytes`, which begin at `at` and fit.
+pub(super) fn with(index: u64, at: usize, bytes: &[u8]) -> SharedBytes {
+    SharedBytes::with(length(index, at + bytes.len()), at, bytes)
 }
 
-impl Page {
-    /// A page of zeros but for `bytes`, which begin at `at` and fit.
-    pub(super) fn with(at: usize, bytes: &[u8]) -> Arc<Page> {
-        Page::made(|page| page.fill(at, bytes))
-    }
-
-    /// A page with the bytes of this one, which must not change meanwhile: it is frozen, or locked.
-    pub(super) fn duplicate(&self) -> Arc<Page> {
-        Page::made(|page| page.fill_from(self))
-    }
-
-    /// A page that `fill` fills where it will stay.
-    fn made(fill: impl FnOnce(&mut Bytes)) -> Arc<Page> {
-        let mut page = spare().take().unwrap_or_else(|| Arc::new(Page(Bytes::new())));
-        // Nobody else has it: it is new, or was alone when it was put away.
-        if let Some(Page(bytes)) = Arc::get_mut(&mut page) {
-            fill(bytes);
-        }
-        page
-    }
-}
-
-impl Deref for Page {
-    type Target = Bytes;
-    fn deref(&self) -> &Bytes {
-        &self.0
-    }
-}
-
-impl Object for Page {
-    fn release(mut this: Arc<Page>) {
-        if Arc::get_mut(&mut this).is_some() {
-            spare().put(this);
-        }
-    }
+/// Whether a page has memory for all its bytes.
+pub(super) fn is_whole(page: &LockedPage<'_>) -> bool {
+    page.len() == PAGE_SIZE
 }

@@ -91,6 +91,7 @@ impl FileData {
         if !page.is_settled() {
             return false;
         }
+        // It has memory for all bytes (I6).
         page.load(at, buf);
         same_page(Some(page), self.tree.get(guard, index)) && !page.count().retry(sequence)
     }
@@ -115,7 +116,7 @@ impl FileData {
                     if settled && !page.is_settled() {
                         return None;
                     }
-                    page.load((piece.start - index * PAGE) as usize, target);
+                    page.load_padded((piece.start - index * PAGE) as usize, target);
                 }
                 None if settled => return None,
                 None => target.fill(0),
@@ -144,7 +145,7 @@ impl FileData {
             let piece = clip(*index, &wanted);
             let target = &mut buf[within(offset, &piece)];
             match page {
-                Some(page) => page.load((piece.start - index * PAGE) as usize, target),
+                Some(page) => page.load_padded((piece.start - index * PAGE) as usize, target),
                 None => target.fill(0),
             }
         }
@@ -204,5 +205,8 @@ fn with_seen<'g, R>(bytes: &Range<u64>, look: impl FnOnce(&mut [Seen<'g>]) -> R)
 }
 
 fn same_page(one: Option<&Page>, other: Option<&Page>) -> bool {
-    one.map(std::ptr::from_ref) == other.map(std::ptr::from_ref)
+    match (one, other) {
+        (Some(one), Some(other)) => one.is_same(other),
+        (one, other) => one.is_none() && other.is_none(),
+    }
 }

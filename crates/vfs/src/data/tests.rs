@@ -41,7 +41,7 @@ impl FileData {
             assert!(index * PAGE < size, "I2: page {index} of a file of {size} bytes");
             assert_eq!(writer.state().count(&(index..next)), 0, "I3: page {index}");
             let mut bytes = [0; PAGE_SIZE];
-            page.load(0, &mut bytes);
+            page.load_padded(0, &mut bytes);
             let used = (size - index * PAGE).min(PAGE) as usize;
             assert!(bytes[used..].iter().all(|&byte| byte == 0), "I1: page {index}");
         }
@@ -57,6 +57,11 @@ impl FileData {
     /// The ranges of unwritten pages.
     fn unwritten(&self) -> Vec<(u64, u64)> {
         self.tree.state().ranges().map(|range| (range.start, range.end)).collect()
+    }
+
+    /// How many bytes page `index` has memory for.
+    fn memory_of(&self, index: u64) -> usize {
+        self.tree.write().slots().get(index).map_or(0, Page::len)
     }
 
     /// Whether page `index` is the same memory in both files.
@@ -83,6 +88,104 @@ fn written(offset: u64, bytes: &[u8]) -> (FileData, Meter) {
 fn an_empty_file_is_small() {
     let bytes = size_of::<FileData>() - sluice_sync::lock_debug::BYTES_PER_LOCK;
     assert!(bytes <= 88, "{bytes} bytes");
+}
+
+#[test]
+fn the_first_page_has_memory_for_what_is_written_there_and_the_others_are_whole() {
+    for (len, memory) in [(1, 48), (48, 48), (49, 112), (100, 112), (500, 1008), (1009, 4096), (4096, 4096)] {
+        let (file, _) = written(0, &vec![7; len]);
+        assert_eq!((file.memory_of(0), file.pages()), (memory, 1), "{len} bytes");
+        assert_eq!(contents(&file), vec![7; len]);
+        file.check();
+    }
+    assert_eq!(written(90, b"0123456789").0.memory_of(0), 112);
+    assert_eq!(written(P + 10, b"x").0.memory_of(1), PAGE_SIZE);
+}
+
+#[test]
+fn a_file_that_grows_byte_by_byte_gets_a_longer_page_five_times() {
+    let (file, space) = (FileData::new(), Meter::new(1));
+    let mut lengths = Vec::new();
+    for size in 0..PAGE_SIZE {
+        assert_eq!(file.append(&space, &[size as u8]), Ok((size as u64, 1)));
+        lengths.push(file.memory_of(0));
+    }
+    lengths.dedup();
+    assert_eq!(lengths, [48, 112, 240, 496, 1008, 4096]);
+    assert!(contents(&file).iter().enumerate().all(|(at, byte)| *byte == at as u8));
+    assert_eq!((file.pages(), space.free.get()), (1, 0), "storage is counted by pages");
+    file.check();
+}
+
+#[test]
+fn what_a_short_page_has_no_memory_for_is_zero() {
+    let (file, space) = written(0, b"short");
+    assert_eq!(file.truncate(&space, 2 * P), Ok(()));
+    assert_eq!(contents(&file), [&b"short"[..], &[0; 2 * PAGE_SIZE - 5]].concat());
+    let mut buf = [0xEE; 20];
+    assert_eq!(file.read(40, &mut buf), 20);
+    assert_eq!(buf, [0; 20]);
+    assert_eq!(file.read(2000, &mut buf), 20);
+    assert_eq!(buf, [0; 20]);
+    file.punch_hole(&space, 3, 1000);
+    assert_eq!((file.memory_of(0), file.pages()), (48, 1));
+    assert_eq!(
+        (file.seek_data(1000), file.seek_hole(0)),
+        (Some(1000), Some(P)),
+        "data, as the whole page is"
+    );
+    assert_eq!(file.write(&space, 3000, b"far"), Ok(3));
+    let expected = [&b"sho"[..], &[0; 2997], b"far", &[0; 2 * PAGE_SIZE - 3003]].concat();
+    assert_eq!((contents(&file), file.memory_of(0)), (expected, PAGE_SIZE));
+    file.check();
+}
+
+#[test]
+fn a_file_that_is_cut_gives_back_memory_of_its_first_page() {
+    let (file, space) = written(0, &[7; PAGE_SIZE + 1]);
+    assert_eq!(file.truncate(&space, P), Ok(()));
+    assert_eq!(file.memory_of(0), PAGE_SIZE);
+    for (size, memory) in [(2000, 4096), (1000, 1008), (100, 112), (10, 48), (0, 0)] {
+        assert_eq!(file.truncate(&space, size), Ok(()));
+        assert_eq!((file.memory_of(0), contents(&file)), (memory, vec![7; size as usize]));
+        file.check();
+    }
+}
+
+#[test]
+fn copies_share_a_short_page_wherever_it_goes_until_one_side_writes() {
+    let (src, space) = written(0, b"shared");
+    let (dst, _) = written(0, &[9; PAGE_SIZE]);
+    assert_eq!(dst.copy_from(&space, P, &src, 0, 6), Ok(6));
+    assert!(dst.shares(1, &src, 0));
+    assert_eq!(dst.write(&space, P + 6, b"!"), Ok(1));
+    assert_eq!((dst.memory_of(1), src.memory_of(0)), (PAGE_SIZE, 48), "only a first page stays short");
+    assert_eq!(src.write(&space, 0, b"S"), Ok(1));
+    assert_eq!((&contents(&src)[..], &contents(&dst)[PAGE_SIZE..]), (&b"Shared"[..], &b"shared!"[..]));
+    let (copy, _) = (FileData::new(), src.truncate(&space, 100));
+    assert_eq!(copy.copy_whole(&space, &src), Ok(()));
+    assert!(copy.shares(0, &src, 0));
+    assert_eq!(copy.truncate(&space, 2), Ok(()));
+    assert_eq!(copy.write(&space, 60, b"x"), Ok(1));
+    assert_eq!(contents(&copy), [&b"Sh"[..], &[0; 58], b"x"].concat());
+    assert_eq!(contents(&src), [&b"Shared"[..], &[0; 94]].concat());
+    [&src, &dst, &copy].iter().for_each(|file| file.check());
+}
+
+#[test]
+fn a_short_page_that_moves_is_written_where_it_is() {
+    let (file, space) = written(0, b"first");
+    assert_eq!(file.insert_range(&space, 0, P), Ok(()));
+    assert_eq!((file.memory_of(0), file.memory_of(1)), (0, 48));
+    assert_eq!(file.write(&space, P + 1, b"I"), Ok(1));
+    assert_eq!(file.memory_of(1), 48);
+    assert_eq!(file.truncate(&space, 4 * P), Ok(()));
+    assert_eq!(file.write(&space, P + 100, b"x"), Ok(1));
+    let expected = [&[0; PAGE_SIZE][..], b"fIrst", &[0; 95], b"x", &[0; 3 * PAGE_SIZE - 101]].concat();
+    assert_eq!((file.memory_of(1), contents(&file)), (PAGE_SIZE, expected.clone()));
+    assert_eq!(file.collapse_range(&space, 0, P), Ok(()));
+    assert_eq!(contents(&file), expected[PAGE_SIZE..]);
+    file.check();
 }
 
 #[test]

@@ -10,6 +10,10 @@ const ROUNDS: u64 = 4_000;
 const OFFSET: u64 = PAGE - 100;
 const LEN: usize = PAGE_SIZE + 200;
 
+/// The same within the bytes for which a first page may have memory.
+const SMALL_OFFSET: u64 = 10;
+const SMALL_LEN: usize = 200;
+
 /// A space without limit.
 struct Endless;
 
@@ -34,6 +38,17 @@ fn with_file(test: impl FnOnce(&FileData)) {
 /// Runs `others` in threads of their own until `reads` of the range that they work on have been taken by each
 /// of two readers, who pass what they got to `check`.
 fn read_beside(file: &FileData, others: &[&(dyn Fn(u64) + Sync)], reads: u64, check: impl Fn(&[u8]) + Sync) {
+    read_range_beside::<LEN>(file, OFFSET, others, reads, check);
+}
+
+/// As [`read_beside`], of the `BYTES` bytes at `offset`.
+fn read_range_beside<const BYTES: usize>(
+    file: &FileData,
+    offset: u64,
+    others: &[&(dyn Fn(u64) + Sync)],
+    reads: u64,
+    check: impl Fn(&[u8]) + Sync,
+) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         for other in others {
@@ -43,9 +58,9 @@ fn read_beside(file: &FileData, others: &[&(dyn Fn(u64) + Sync)], reads: u64, ch
             });
         }
         let reader = || {
-            let mut buf = [0; LEN];
+            let mut buf = [0; BYTES];
             for _ in 0..reads {
-                let len = file.read(OFFSET, &mut buf);
+                let len = file.read(offset, &mut buf);
                 check(&buf[..len]);
             }
         };
@@ -91,6 +106,46 @@ fn a_read_sees_an_extending_write_and_a_truncation_whole_or_not_at_all() {
         read_beside(file, &[&write, &truncate], ROUNDS, |bytes| {
             assert!(bytes.is_empty() || bytes.len() == LEN, "{} bytes", bytes.len());
             assert_untorn(bytes);
+        });
+    });
+}
+
+#[test]
+fn a_read_sees_a_write_for_which_the_first_page_grows_whole_or_not_at_all() {
+    with_file(|file| {
+        written(file, 0, b"short page");
+        let write = |round| written(file, SMALL_OFFSET, &[round as u8; SMALL_LEN]);
+        let truncate = |_| assert_eq!(file.truncate(&Endless, SMALL_OFFSET), Ok(()));
+        read_range_beside::<SMALL_LEN>(file, SMALL_OFFSET, &[&write, &truncate], ROUNDS, |bytes| {
+            assert!(bytes.is_empty() || bytes.len() == SMALL_LEN, "{} bytes", bytes.len());
+            assert_untorn(bytes);
+        });
+    });
+}
+
+#[test]
+fn what_is_written_to_a_page_that_others_make_longer_or_share_stays() {
+    with_file(|file| {
+        written(file, 0, &[0; 8]);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    (0..20)
+                        .for_each(|_| assert_eq!(file.append(&Endless, &[1; 100]).map(|(_, n)| n), Ok(100)));
+                    let mut copy = FileData::new();
+                    copy.copy_whole(&Endless, file).expect("there is room");
+                    assert_eq!(file.truncate(&Endless, SMALL_OFFSET), Ok(()));
+                    copy.clear(&Endless);
+                }
+            });
+            for round in 0..ROUNDS {
+                written(file, 0, &round.to_ne_bytes());
+                let mut bytes = [0; 8];
+                assert_eq!(file.read(0, &mut bytes), 8);
+                assert_eq!(u64::from_ne_bytes(bytes), round);
+            }
+            done.store(true, Ordering::Relaxed);
         });
     });
 }

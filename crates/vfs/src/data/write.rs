@@ -1,7 +1,7 @@
 //! Writing: changing the bytes of a file, and its size.
 
-use super::page::{Locked, MadePages};
-use super::{FileData, LockedPage, PAGE, PAGE_SIZE, PAGES_MAX, Page, Space, pages_touched, part_of};
+use super::page::{self, Locked, MadePages};
+use super::{FileData, LockedPage, PAGE, PAGE_SIZE, PAGES_MAX, Space, pages_touched, part_of};
 use crate::{Errno, FILE_SIZE_MAX};
 use sluice_sync::rcu::{Guard, domain};
 
@@ -52,7 +52,8 @@ impl FileData {
         let (mut locked, mut settled) = (Locked::new(), true);
         for index in pages_touched(&target) {
             let Some(page) = self.tree.get(&guard, index).map(|page| page.lock()) else { return false };
-            if page.is_frozen() {
+            let (at, bytes) = part_of(buf, offset, index);
+            if page.is_frozen() || at + bytes.len() > page.len() {
                 return false;
             }
             settled &= page.is_settled();
@@ -102,7 +103,7 @@ impl FileData {
         for index in pages_touched(&(offset..offset + buf.len() as u64)).take(MADE_MAX) {
             let hole = self.tree.get(&domain().read(), index).is_none();
             let (at, bytes) = part_of(buf, offset, index);
-            made.push(hole.then(|| Page::with(at, bytes)));
+            made.push(hole.then(|| page::with(index, at, bytes)));
         }
         made
     }
@@ -128,6 +129,7 @@ impl FileData {
         }
         let mut change = self.rearrange(space, size / PAGE..PAGES_MAX);
         if size <= self.size() {
+            change.shorten(size);
             change.punch_hole(size..u64::MAX);
         }
         self.set_size(size);
