@@ -15,7 +15,7 @@ CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
 
-.PHONY: help demo build test fmt clippy doc deny unit conformance pjdfstest fsx lockers foreign pages peers regression stress miri clean prerequisites programs
+.PHONY: help demo build test fmt clippy doc deny unit conformance pjdfstest fsx lockers foreign pages peers regression suites stress miri clean prerequisites programs
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo 'make unit         the Rust tests alone'
 	@echo 'make conformance  pjdfstest, fsx and testers of file locks over a mount'
 	@echo 'make foreign      every workload on tmpfs, ext4, xfs and a FUSE file system that is not ours (root)'
+	@echo 'make suites       test suites of others on tmpfs, ext4 and the mount, side by side (root; SUITES="git sqlite" selects)'
 	@echo 'make pages        the HTML pages in headless Chromium'
 	@echo 'make peers        sluicefs beside the in-memory file systems of other libraries, in one process'
 	@echo 'make regression   does the lab find a shared counter in open, and nothing where nothing changed?'
@@ -101,6 +102,11 @@ stress: prerequisites
 # Without isolation, for the clock and the CPUs that the system lists; without backtraces, which take minutes to print.
 miri: prerequisites
 	RUST_BACKTRACE=0 MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked --target-dir target/miri -p sluice-sync --lib
+
+# Not part of `make test`: it fetches from crates.io and Debian, and takes a quarter of an hour or more.
+suites: prerequisites
+	cargo build --locked -p sluice
+	sh tests/suites/run $(SUITES)
 
 $(TOOLS)/bin/cargo-deny: | prerequisites
 	cargo install --locked --quiet --debug --root $(TOOLS) --target-dir target/tools-build cargo-deny@$(CARGO_DENY)
