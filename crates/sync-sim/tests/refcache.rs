@@ -35,8 +35,8 @@ fn taking_and_dropping_one_reference_reaches_for_few_words() {
     };
     // The first use takes the cache into service, and gives the object a place in it.
     accesses(1);
-    // Each of the two counts: going in, three looks at a cache that lies in three lines, going out.
-    assert_eq!(accesses(101) - accesses(1), 100 * 2 * (2 + 3 * 3 + 1));
+    // Each of the two counts: going in, three looks at a cache that lies in two lines, going out.
+    assert_eq!(accesses(101) - accesses(1), 100 * 2 * (2 + 3 * 2 + 1));
 }
 
 #[test]

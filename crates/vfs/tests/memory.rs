@@ -10,9 +10,7 @@ const HANG: Duration = Duration::from_secs(60);
 
 /// What the files of one round hold: so much, or so many, that what stays for other reasons does not count.
 const LARGE_BYTES: usize = 256 << 20;
-const SMALL_FILES: usize = 50_000;
-/// What the process may keep for the next files, in bytes.
-const KEPT: u64 = 16 << 20;
+const SMALL_FILES: usize = 250_000;
 
 fn resident() -> u64 {
     resident_bytes().expect("proc is mounted")
@@ -37,15 +35,14 @@ fn nobody_drains() -> bool {
     !threads().iter().any(|name| name.trim_end() == "sluice-drain")
 }
 
-/// Lets `make` make files and `remove` remove them: nine tenths of what they took come back, or all but [`KEPT`], and the thread that saw to it ends.
+/// Lets `make` make files and `remove` remove them: nine tenths of what they took come back, and the thread that saw to it ends.
 fn comes_back(what: &str, make: impl FnOnce(), remove: impl FnOnce()) {
     eventually("nobody drains before", nobody_drains);
     let before = resident();
     make();
     let grown = resident() - before;
     remove();
-    // A thread keeps blocks of each size for its next files, however few it had.
-    let is_back = || resident() < before + (grown / 10).max(KEPT);
+    let is_back = || resident() < before + grown / 10;
     eventually(&format!("{what}: of {grown} bytes beyond {before} less than a tenth are left"), is_back);
     eventually("nobody drains after", nobody_drains);
 }

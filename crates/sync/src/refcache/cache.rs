@@ -73,10 +73,8 @@ impl Way {
 
 /// The counts and reviews of one thread.
 pub(super) struct Cache {
-    /// By [`way_of`]; none until the cache is enlisted.
+    /// By [`way_of`]; none until the cache is enlisted for the first time, all empty while it is not enlisted.
     ways: Option<Box<[Way; ALL_WAYS]>>,
-    /// Room for ways that all are empty, while the cache is not enlisted and once was.
-    idle_ways: Option<Box<[Way; ALL_WAYS]>>,
     /// Which of the ways hold an object.
     used: Vec<u16>,
     /// The epoch in which each review began, oldest first.
@@ -88,6 +86,8 @@ pub(super) struct Cache {
     turns_left: i32,
     /// How often it was at the last flush by anybody.
     turns_left_at_flush: i32,
+    /// It takes part in epochs, and may hold counts.
+    is_enlisted: bool,
     /// Its slot is one of those that are known to the world.
     pub(super) is_known: bool,
     /// How often the owner has flushed it again in the epoch of its last flush.
@@ -120,12 +120,12 @@ impl Cache {
         pub(super) fn new() -> Self {
             Cache {
                 ways: None,
-                idle_ways: None,
                 used: Vec::new(),
                 reviews: VecDeque::new(),
                 to_review: Vec::new(),
                 turns_left: 0,
                 turns_left_at_flush: 0,
+                is_enlisted: false,
                 is_known: false,
                 again: 0,
                 dead: Vec::new(),
@@ -134,14 +134,15 @@ impl Cache {
     }
 
     pub(super) fn is_enlisted(&self) -> bool {
-        self.ways.is_some()
+        self.is_enlisted
     }
 
     /// Makes room for counts. The first flush is due after `turns`.
     pub(super) fn enlist(&mut self, turns: u32) {
         self.turns_left = turns.cast_signed();
         self.turns_left_at_flush = self.turns_left;
-        self.ways = self.idle_ways.take().or_else(|| Some(Box::new([Way::EMPTY; ALL_WAYS])));
+        self.is_enlisted = true;
+        self.ways.get_or_insert_with(|| Box::new([Way::EMPTY; ALL_WAYS]));
         self.used.reserve(ALL_WAYS);
     }
 
@@ -186,7 +187,7 @@ impl Cache {
     /// As [`retire`](Self::retire), of one whose owner goes on with the reviews when it is enlisted again.
     pub(super) fn stand_down(&mut self) {
         debug_assert!(self.used.is_empty() && self.to_review.is_empty(), "flushed");
-        (self.idle_ways, self.turns_left) = (self.ways.take(), 0);
+        (self.is_enlisted, self.turns_left) = (false, 0);
     }
 
     /// How many objects wait for the end of their review, or for its begin.
