@@ -307,7 +307,8 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// Makes everything durable and brings the tree up to it, as far as the disk allows: who must know calls [`Store::sync`].
+    /// Makes everything durable and brings the tree up to it, as far as the disk allows. A caller that must know calls
+    /// [`Store::sync`] before.
     fn drop(&mut self) {
         if let Some(thread) = self.background.take() {
             self.core.state.lock().stopping = true;

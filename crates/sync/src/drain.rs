@@ -3,7 +3,7 @@
 //! # Theory
 //! What dies waits: a node for a grace period, an object for two epochs. The threads that work see to both as they go on, and
 //! keep what they free for what they make next. A thread that stops leaves its last batches, which may hold gigabytes. So
-//! whoever leaves something *asks*, and if no drain runs, one is started:
+//! a thread that leaves something *asks*, and if no drain runs, one is started:
 //!
 //! ```text
 //!   threads   work, ask        work    idle ...
@@ -72,7 +72,7 @@ impl Switch {
         // Release: pairs with Acquire in turn_on().
         self.0.store(OFF, Ordering::Release);
         if !seeded(Mutant::RestWithoutFence) {
-            // SeqCst(ask): pairs with the fence of who asks; who asks under a mutex needs none.
+            // SeqCst(ask): pairs with the fence of a thread that asks; under a mutex it needs none.
             fence(Ordering::SeqCst);
         }
     }
@@ -137,7 +137,7 @@ mod running {
     /// So much must have gone back to the allocator before that is asked to give it back to the system, which takes it tens of
     /// microseconds and more.
     const TRIM_MIN: u64 = 1 << 20;
-    /// The same while threads are at work, who wait when they allocate meanwhile.
+    /// The same while threads are at work. A thread that allocates meanwhile waits.
     const TRIM_AT_WORK_MIN: u64 = 64 << 20;
 
     static SWITCH: CachePadded<Switch> = CachePadded::new(Switch::new());
@@ -178,7 +178,7 @@ mod running {
         }
     }
 
-    /// Whoever drains has panicked in somebody's destructor: another may drain.
+    /// The draining thread has panicked in a client's destructor: another may drain.
     struct Panicked;
 
     impl Drop for Panicked {

@@ -284,7 +284,7 @@ impl Inode {
 
     /// What its extended attributes and ACLs count for, in bytes.
     fn extra_charged(&self) -> u64 {
-        // Who has none of these has no ACLs either.
+        // An inode with none of these has no ACLs either.
         let of = |extra: &Extra| extra.xattrs.lock().charged() + self.with_acls(|_, acls| acls.charged());
         self.extra_if_any().map_or(0, of)
     }
@@ -349,7 +349,7 @@ impl Inode {
     /// Whether an observer may have newer bytes than the file.
     #[inline]
     pub(crate) fn is_cached(&self) -> bool {
-        // Relaxed: whoever has newer bytes got the page after this was set, through system calls, which order both.
+        // Relaxed: a kernel that has newer bytes got the page after this was set, through system calls, which order both.
         self.cached.load(Ordering::Relaxed)
     }
 

@@ -31,7 +31,7 @@ pub unsafe trait Object: Clone + Send + Sync + 'static {
     /// `raw` is of [`into_raw`](Self::into_raw), and a reference to the object is not dropped for `'a`.
     unsafe fn target<'a>(raw: NonNull<()>) -> &'a Self::Target;
 
-    /// Whether there is no other reference. If so, whoever had one has done with the object.
+    /// Whether there is no other reference. If so, each thread that had one has done with the object.
     fn is_sole(&self) -> bool;
 }
 

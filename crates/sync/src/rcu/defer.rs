@@ -272,7 +272,7 @@ impl Domain {
     pub fn drain_idle(&self) -> Drained {
         let own = self.bags.get(thread::slot());
         let (mut work, mut found) = (Vec::new(), Drained::Nothing);
-        // Who flushes waits for us, as for all who have taken work.
+        // A thread that flushes waits for us, as for every thread that has taken work.
         own.lock().take_in_hand();
         for bag in self.bags.iter() {
             let mut contents = bag.lock();

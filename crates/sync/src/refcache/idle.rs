@@ -4,7 +4,7 @@
 //! The drain takes part in the rounds as any thread does: it flushes its own cache, visits laggards, whose reviews it takes over
 //! if they are idle, and frees what is dead by the epochs. It does so at each pass, and between them it is no member: others would
 //! wait for its flush, and take it for idle in turn. The reviews stay in its cache meanwhile. Their epochs go on without it, and
-//! who settles finds them there, as the cache is known.
+//! a thread that settles finds them there, as the cache is known.
 //!
 //! It visits laggards in an epoch that has lasted since the pass before. By then each thread that works has been flushed, or
 //! counts so little that the visit costs it nothing.

@@ -117,7 +117,7 @@ impl SharedBytes {
         unsafe { self.0.as_ref() }
     }
 
-    /// Whether there is no other reference. Whoever had one has done with the block.
+    /// Whether there is no other reference. Each thread that had one has done with the block.
     #[inline]
     fn is_only(&self) -> bool {
         // Relaxed: the fence orders it.

@@ -41,7 +41,7 @@
 //! locks itself. *Growing* locks like an overwriter, inserts new pages locked, and raises the size before it unlocks any.
 //! The pages that a write needs for holes are made, bytes and all, before it has the mutex: most of its time.
 //!
-//! A page that belongs to more than one place is *frozen*: whoever wants to write there puts a copy in its place. The same is done
+//! A page that belongs to more than one place is *frozen*: a writer puts a copy in its place. The same is done
 //! with a first page that has no memory for what is written. The writer holds the lock of the old page meanwhile; overwriters wait for that, and
 //! they then find another in its slot.
 //!
