@@ -215,6 +215,7 @@ fn writing_is_cut_at_the_size_limit_and_refused_after_it() {
     assert_eq!(file.write(&space, FILE_SIZE_MAX - 3, b"abcdef"), Ok(3));
     assert_eq!(file.size(), FILE_SIZE_MAX);
     for offset in [FILE_SIZE_MAX, FILE_SIZE_MAX + 1, u64::MAX] {
+        assert_eq!(file.write_within(&space, offset, b"abcdef"), Err(Errno::EFBIG));
         assert_eq!(file.write(&space, offset, b"x"), Err(Errno::EFBIG));
         assert_eq!(file.copy_from(&space, offset, &file, 0, 1), Err(Errno::EFBIG));
     }

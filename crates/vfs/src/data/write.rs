@@ -24,6 +24,7 @@ impl FileData {
 
     /// As [`write`](Self::write), of what of `buf` lies below the end of the file.
     pub(crate) fn write_within(&self, space: &dyn Space, offset: u64, buf: &[u8]) -> Result<usize, Errno> {
+        let buf = cut_at_the_limit(offset, buf)?;
         if buf.is_empty() || self.overwrite(offset, buf) {
             return Ok(buf.len());
         }
