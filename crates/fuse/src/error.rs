@@ -43,6 +43,8 @@ pub enum MountError {
     LockFile(String),
     /// The kernel may not collect writes here, and why.
     Writeback(&'static str),
+    /// The server may not check permissions here, and why.
+    Checks(&'static str),
     /// Another mount of this file system lets its kernel collect writes.
     Alone,
     /// The kernel's FUSE is older than this crate needs.
@@ -99,6 +101,7 @@ impl fmt::Display for MountError {
                 write!(f, "{} is mounted in another mount namespace too: unmount it there, or lazily", dir.display())
             }
             MountError::LockFile(why) => write!(f, "mount option lockfile: {why}"),
+            MountError::Checks(why) => write!(f, "mount option checks=sluice: {why}"),
             MountError::Writeback(why) => write!(f, "mount option writeback: {why}"),
             MountError::Alone => f.write_str(
                 "this file system has a mount with the option writeback, which must be its only one: unmount that first",

@@ -50,5 +50,5 @@ pub mod control;
 pub use abi::opcode;
 pub use error::{MountError, is_dead};
 pub use mount::unmount_at;
-pub use options::{LockMode, MountOptions, OptionError};
+pub use options::{CheckMode, LockMode, MountOptions, OptionError};
 pub use session::{Ended, Mount, StopSignals};

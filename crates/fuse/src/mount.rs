@@ -4,7 +4,7 @@
 //! back over a Unix socket, whose number it finds in the environment variable `_FUSE_COMMFD`. The socket is
 //! given to it as standard input, so that no descriptor needs to leak into other children.
 
-use crate::{Ended, MountError, MountOptions, is_dead, mountinfo};
+use crate::{CheckMode, Ended, MountError, MountOptions, is_dead, mountinfo};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -127,13 +127,28 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Whether permissions may be checked as `options` say.
+pub(crate) fn check_checks(options: &MountOptions) -> Result<(), MountError> {
+    match options.checks {
+        CheckMode::Sluice if options.admits_others(false) => Err(MountError::Checks(
+            "others could use names that the kernel knows unchecked: leave out allow_other, or checks=sluice",
+        )),
+        CheckMode::Sluice if !is_root() => Err(MountError::Checks(
+            "the kernel would not check who may search a directory: mount as root, or leave it out",
+        )),
+        _ => Ok(()),
+    }
+}
+
 fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| MountError::NoDevice(errno.into()))?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let mut data =
-        format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", device.as_raw_fd());
-    if options.allow_other.unwrap_or(true) {
+    let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
+    if options.checks == CheckMode::Kernel {
+        data.push_str(",default_permissions");
+    }
+    if options.admits_others(true) {
         data.push_str(",allow_other");
     }
     let mut flags = MountFlags::empty();
@@ -155,7 +170,7 @@ fn mount_with_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Moun
     let mut list =
         format!("default_permissions,subtype={SUBTYPE},fsname={}", options.fsname.replace(',', "\\,"));
     let switches = [
-        (options.allow_other.unwrap_or(false), ",allow_other"),
+        (options.admits_others(false), ",allow_other"),
         (options.read_only, ",ro"),
         (options.noatime, ",noatime"),
         (options.noexec, ",noexec"),

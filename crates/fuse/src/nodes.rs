@@ -291,6 +291,12 @@ impl Nodes {
         self.shard(nodeid).lock().get(&nodeid).is_some_and(|node| node.changed)
     }
 
+    /// The numbers of the inodes that the kernel knows.
+    #[cfg(test)]
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        self.shards.iter().flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>()).collect()
+    }
+
     /// How many inodes the kernel knows.
     pub(crate) fn len(&self) -> usize {
         let known = |shard: &Shard| shard.lock().values().filter(|node| node.lookups > 0).count();

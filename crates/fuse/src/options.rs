@@ -9,7 +9,7 @@ const MAX_WRITE: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
 /// The most worker threads.
 const THREADS_MAX: usize = 256;
 /// What an unknown option is answered with.
-const KNOWN: &str = "locks=kernel|sluice, lockfile=NAME, allow_other, noallow_other, ro, rw, noatime, nosuid, suid, \
+const KNOWN: &str = "locks=kernel|sluice, lockfile=NAME, checks=kernel|sluice, allow_other, noallow_other, ro, rw, noatime, nosuid, suid, \
                      nodev, dev, noexec, exec, writeback, nowriteback, threads=N, max_write=N, fsname=NAME";
 
 /// Who serves the file locks of a mount.
@@ -24,6 +24,19 @@ pub enum LockMode {
     Sluice,
 }
 
+/// Who checks permissions in a mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CheckMode {
+    /// The kernel, by the attributes that it knows. On Linux 6.18 and before, each change in a directory makes it ask for
+    /// the attributes of that directory before the next one.
+    #[default]
+    Kernel,
+    /// sluicefs. Only where root mounts and nobody else may use the mount: the kernel then walks names that it knows
+    /// without asking, and every caller is one that may. A process of root that gave up its capabilities is treated as if
+    /// it had them.
+    Sluice,
+}
+
 /// Options of a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountOptions {
@@ -32,7 +45,10 @@ pub struct MountOptions {
     /// The name of a file in the root that shows all locks as `/proc/locks` does, and is in no listing. Only where sluicefs
     /// serves them.
     pub lock_file: Option<String>,
-    /// Whether users other than the mounting one may use the mount. `None`: yes for root, no for others.
+    /// Who checks permissions.
+    pub checks: CheckMode,
+    /// Whether users other than the mounting one may use the mount. `None`: yes for root whose kernel checks permissions,
+    /// no for others.
     pub allow_other: Option<bool>,
     /// Refuse changes.
     pub read_only: bool,
@@ -63,6 +79,7 @@ impl Default for MountOptions {
         MountOptions {
             locks: LockMode::Kernel,
             lock_file: None,
+            checks: CheckMode::Kernel,
             allow_other: None,
             read_only: false,
             noatime: false,
@@ -124,6 +141,11 @@ impl MountOptions {
         Ok(parsed)
     }
 
+    /// Whether users other than the mounting one may use the mount, where nothing is said when `by_default`.
+    pub(crate) fn admits_others(&self, by_default: bool) -> bool {
+        self.allow_other.unwrap_or(by_default && self.checks == CheckMode::Kernel)
+    }
+
     /// The number of worker threads that these options ask for.
     pub fn thread_count(&self) -> usize {
         self.threads.unwrap_or_else(|| cpu::count().max(2)).clamp(1, THREADS_MAX)
@@ -139,6 +161,12 @@ impl MountOptions {
                 return Err(OptionError::bad_value(
                     "mount option locks must be locks=kernel or locks=sluice",
                 ));
+            }
+            ("checks", Some("kernel")) => self.checks = CheckMode::Kernel,
+            ("checks", Some("sluice")) => self.checks = CheckMode::Sluice,
+            ("checks", _) => {
+                let text = "mount option checks must be checks=kernel or checks=sluice";
+                return Err(OptionError::bad_value(text));
             }
             ("lockfile", Some(name)) => {
                 if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) || name.len() > NAME_MAX {
@@ -227,6 +255,7 @@ mod tests {
             "max_write=2000000",
             "locks=none",
             "locks",
+            "checks=none",
             "lockfile=a/b",
             "lockfile=..",
             "ro=1",

@@ -25,6 +25,7 @@ pub(crate) enum Operation<'a> {
     },
     Forget(abi::ForgetIn),
     BatchForget(Forgets<'a>),
+    Access(abi::AccessIn),
     Getattr,
     Setattr(abi::SetattrIn),
     Statx,
@@ -138,7 +139,11 @@ impl<'a> Request<'a> {
         let Ok((header, _)) = abi::InHeader::read_from_prefix(bytes) else {
             return Err(Malformed { unique: None, errno: Errno::EIO });
         };
-        let malformed = |errno| Malformed { unique: Some(header.unique), errno };
+        let malformed = |errno| match header.opcode {
+            // These are never answered.
+            opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT => Malformed { unique: None, errno },
+            _ => Malformed { unique: Some(header.unique), errno },
+        };
         if header.len as usize != bytes.len() {
             return Err(malformed(Errno::EIO));
         }
@@ -159,6 +164,7 @@ impl<'a> Operation<'a> {
                     (arg.count as usize).checked_mul(size_of::<abi::ForgetOne>()).ok_or(Errno::EINVAL)?;
                 Operation::BatchForget(Forgets(body.bytes(len)?))
             }
+            opcode::ACCESS => Operation::Access(body.fixed()?),
             opcode::GETATTR => Operation::Getattr,
             opcode::SETATTR => Operation::Setattr(body.fixed()?),
             opcode::STATX => Operation::Statx,

@@ -83,6 +83,7 @@ impl Mount {
     /// See [`MountError`]; nothing is left mounted.
     pub fn new(superblock: Arc<Superblock>, dir: &Path, options: MountOptions) -> Result<Mount, MountError> {
         let dir = mount::mountpoint(dir)?;
+        mount::check_checks(&options)?;
         if options.writeback && !options.dedicated {
             return Err(MountError::Writeback(
                 "only where nobody but the kernel can write, which this program cannot promise: use `sluice mount`",

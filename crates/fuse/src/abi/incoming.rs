@@ -181,6 +181,14 @@ pub(crate) struct SetxattrIn {
     pub(crate) padding: u32,
 }
 
+/// ACCESS: the bits of `access`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct AccessIn {
+    pub(crate) mask: u32,
+    pub(crate) padding: u32,
+}
+
 /// GETXATTR (the name follows) and LISTXATTR.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]

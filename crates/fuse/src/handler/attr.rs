@@ -1,11 +1,12 @@
 //! Attributes: GETATTR, STATX, SETATTR and STATFS.
 
 use super::{FOREVER, attr_of, time_of};
+use crate::CheckMode;
 use crate::abi::flags::STATX_BASIC_STATS_AND_BTIME;
 use crate::abi::{self, Fattr, InHeader};
 use crate::connection::Connection;
 use crate::reply::Reply;
-use sluice_vfs::{Errno, SetAttr, SetTime, Stat, Timestamp};
+use sluice_vfs::{Access, Errno, SetAttr, SetTime, Stat, Timestamp};
 use zerocopy::FromZeros;
 
 /// The fields of SETATTR that say what to change.
@@ -79,6 +80,16 @@ impl Connection {
             inode.set_ctime(timestamp(arg.ctime, arg.ctimensec));
         }
         self.getattr(header, reply)
+    }
+
+    /// With `default_permissions` the kernel checks by itself, and ENOSYS keeps it from asking again.
+    pub(super) fn access(&self, header: &InHeader, arg: &abi::AccessIn) -> Result<(), Errno> {
+        match self.options.checks {
+            CheckMode::Kernel => Err(Errno::ENOSYS),
+            CheckMode::Sluice => {
+                self.node(header.nodeid)?.access(&self.cred(header), Access::from_bits_retain(arg.mask & 7))
+            }
+        }
     }
 
     pub(super) fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {

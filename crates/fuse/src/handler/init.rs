@@ -1,5 +1,6 @@
 //! INIT: what the kernel offers and what this crate takes.
 
+use crate::CheckMode;
 use crate::abi::{self, InitFlags};
 use crate::connection::Connection;
 use crate::reply::Reply;
@@ -70,6 +71,8 @@ impl Connection {
         }
         let mut wanted = WANTED;
         wanted.set(LOCKS, self.serves_locks());
+        // With it the kernel would check permissions.
+        wanted.set(InitFlags::POSIX_ACL, self.options.checks == CheckMode::Kernel);
         wanted.set(InitFlags::WRITEBACK_CACHE, self.options.writeback);
         let flags = wanted & offered;
         let negotiated = Negotiated {

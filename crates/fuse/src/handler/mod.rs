@@ -6,7 +6,9 @@
 //! the thread that decides it, and occupies none before.
 //!
 //! Permissions are the kernel's business (`default_permissions`, POSIX ACLs included), so requests run with
-//! [`Cred::checked_elsewhere`]: `uid` and `gid` only say to whom new files belong.
+//! [`Cred::checked_elsewhere`]: `uid` and `gid` only say to whom new files belong. With
+//! [`CheckMode::Sluice`](crate::CheckMode::Sluice) all callers are the superuser, who may do everything but run a file that
+//! nobody may: ACCESS is answered here then, and everything else is allowed.
 //!
 //! # Cache policy
 //! Names, attributes and the absence of names are valid for ever: every change is known here, and changes made
@@ -121,7 +123,7 @@ impl Connection {
             }
             Operation::Init(arg) => self.init(&arg, reply),
             Operation::Ioctl => Err(Errno::ENOTTY),
-            // ACCESS among them: with default_permissions the kernel checks by itself.
+            Operation::Access(arg) => self.access(header, &arg),
             Operation::Unserved => Err(Errno::ENOSYS),
         })
     }
@@ -147,7 +149,7 @@ impl Connection {
         stat
     }
 
-    /// The caller, whose permissions the kernel has checked.
+    /// The caller, whose permissions the kernel has checked, or who may do everything.
     fn cred(&self, header: &InHeader) -> Cred {
         Cred::checked_elsewhere(header.uid, header.gid, self.observer.get().copied())
     }

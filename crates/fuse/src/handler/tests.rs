@@ -1,12 +1,13 @@
 //! The handler against messages that no kernel would send, and against cut-off ones that one would.
 
+mod hostile;
 mod locks;
 mod writeback;
 
 use crate::abi::{self, opcode};
 use crate::connection::Connection;
 use crate::reply::Reply;
-use crate::request::tests::{Random, message};
+use crate::request::tests::message;
 use crate::transport::Channel;
 use crate::{LockMode, MountOptions};
 use sluice_sync::{Arc, Mutex, mpsc};
@@ -71,63 +72,6 @@ fn connection_with(options: MountOptions) -> Looked {
         nodes[known + 1] = u64::from_ne_bytes(reply[16..24].try_into().expect("eight bytes"));
     }
     Looked { recorder, connection, nodes }
-}
-
-/// A body with small numbers in it, so that they are often nodes, sizes and flags that mean something, and with
-/// a few names behind.
-fn plausible_body(random: &mut Random) -> Vec<u8> {
-    let mut body = Vec::new();
-    for _ in 0..random.next() % 12 {
-        let value = match random.next() % 6 {
-            0 => random.next(),
-            1 => u64::MAX >> (random.next() % 64),
-            2 => random.next() % (1 << 20),
-            3 => ((random.next() % 16) << 32) | (random.next() % 16),
-            _ => random.next() % 12,
-        };
-        body.extend_from_slice(&value.to_ne_bytes());
-    }
-    for _ in 0..random.next() % 3 {
-        let names =
-            [&b"a\0"[..], b"f\0", b"l\0", b"new\0", b"user.x\0", b"system.posix_acl_access\0", b"..\0"];
-        body.extend_from_slice(names[(random.next() % names.len() as u64) as usize]);
-    }
-    body.truncate(body.len().saturating_sub((random.next() % 32 * (random.next() % 2)) as usize));
-    body
-}
-
-#[test]
-fn no_message_panics_and_each_is_answered_at_most_once() {
-    for locks in [LockMode::Kernel, LockMode::Sluice] {
-        let Looked { recorder, connection, nodes } = connection(locks);
-        let mut random = Random(0xf00d);
-        let mut reply = Reply::new();
-        for round in 0..60_000 {
-            let opcode = (random.next() % (opcode::COUNT as u64 + 2)) as u32;
-            let drawn = random.next() % 10;
-            let nodeid = nodes.get(drawn as usize).copied().unwrap_or(drawn);
-            if matches!(opcode, opcode::FORGET | opcode::BATCH_FORGET) && !random.next().is_multiple_of(16) {
-                continue;
-            }
-            let mut bytes = message(opcode, nodeid, &[&plausible_body(&mut random)]);
-            bytes[8..16].copy_from_slice(&(2 * round as u64 + 2).to_ne_bytes());
-            let before = recorder.0.lock().len();
-            connection.serve(&bytes, &mut reply);
-            assert!(!connection.has_panicked(), "round {round}: opcode {opcode} node {nodeid} {bytes:?}");
-            let mut sent = recorder.0.lock();
-            // A request may also let waiting ones go on, which are answered through the same channel.
-            let own = sent[before..].iter().filter(|reply| reply[8..16] == bytes[8..16]).count();
-            assert!(own <= 1, "round {round}: opcode {opcode} answered {own} times");
-            for reply in sent.iter() {
-                assert_eq!(reply[..4], (reply.len() as u32).to_ne_bytes());
-            }
-            sent.clear();
-        }
-        connection.close();
-        assert_eq!(connection.nodes.len(), 1);
-        let report = connection.superblock.check();
-        assert!(report.is_clean(), "{report}");
-    }
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Extended attributes, POSIX ACLs among them.
 
+use crate::CheckMode;
 use crate::abi::flags::SETXATTR_ACL_KILL_SGID;
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
+use crate::notify::Event;
 use crate::reply::Reply;
 use sluice_vfs::{Caps, Errno, SetAttr, XattrFlags};
 
@@ -26,6 +28,10 @@ impl Connection {
                 let mode = Some(permissions & !SET_GROUP_ID);
                 inode.set_attr(&cred, &SetAttr { mode, ..SetAttr::default() })?;
             }
+        }
+        if name == ACCESS_ACL && self.options.checks == CheckMode::Sluice {
+            // The kernel knows nothing of ACLs then, and so not that the mode is another one.
+            self.tell_later(Event::Attributes { ino: inode.ino() });
         }
         Ok(())
     }
