@@ -1,4 +1,5 @@
-//! How many messages the kernel sends for what programs do most, by kind, whoever checks permissions.
+//! How many messages the kernel sends for what programs do most, by kind, where the kernel checks permissions and where the
+//! server does.
 //!
 //! Each row says the most that may be sent of each kind, because newer kernels send fewer. A row is tried several times: a
 //! machine that is short of memory may make the kernel forget something, and ask again.

@@ -149,7 +149,7 @@ impl Connection {
         stat
     }
 
-    /// The caller, whose permissions the kernel has checked, or who may do everything.
+    /// The caller: the kernel has checked its permissions, or it may do everything.
     fn cred(&self, header: &InHeader) -> Cred {
         Cred::checked_elsewhere(header.uid, header.gid, self.observer.get().copied())
     }
