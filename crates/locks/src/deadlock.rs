@@ -8,9 +8,9 @@
 //!
 //! No graph is kept: edges are read off the files when they are needed. An edge comes into being in three ways, and
 //! each makes a *suspect*, the waiting request whose process may now be on a cycle:
-//! - a request begins to wait. It notes this in the wait table, then looks whether anybody in its way waits too;
+//! - a request begins to wait. It notes this in the wait table, then looks whether an owner in its way waits too;
 //! - a lock is granted although others wait for it, to a process that waits elsewhere;
-//! - a waiting request begins to starve, and is in the way of others who wait.
+//! - a waiting request begins to starve, and is then in the way of other waiting requests.
 //!
 //! For a suspect, one [`search`] at a time goes from request to process to request, with one file locked at a time.
 //! What it sees of different files is not of one moment, so a cycle found is only a *charge*; it is proved by
@@ -26,12 +26,12 @@
 //! # Starving requests
 //! A request may also wait for a starving one, which is an edge like others but none that POSIX knows. A cycle with
 //! such an edge is broken by forgiving: the starving request lets others pass again. That of an OFD lock is passed
-//! through: who waits for it waits for the processes that it waits for. A cycle that leads on through locks of
-//! descriptions is not followed, as on Linux, where who waits for one waits for nobody that is known.
+//! through: a request that waits for it waits for the processes that it waits for. A cycle that leads on through locks
+//! of descriptions is not followed. Linux does the same: it does not know which process such a request waits for.
 //!
 //! # Lock order
 //! `WaitTable::searching`, then one file, or the files of one charge in the order of their numbers, then shards of
-//! the wait table. Nobody takes `searching`, or a second file, with a file locked otherwise.
+//! the wait table. No other code takes `searching`, or a second file, with a file locked.
 //!
 //! # Cost
 //! A request that waits for a process that does not wait: one look into the wait table. Otherwise each process

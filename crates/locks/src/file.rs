@@ -216,8 +216,8 @@ impl FileLocks {
     // Leases and delegations.
 
     /// F_SETLEASE, F_SETDELEG: takes a lease, or changes the owner's. `is_in_use` tells whether others have the file
-    /// open in a way that the lease excludes. It must not call this crate, and is asked when all who open the file see that
-    /// they have leases to break; not for a shared lease on a file that nobody is known to have opened for writing.
+    /// open in a way that the lease excludes. It must not call this crate. It is asked after every opener sees that there
+    /// are leases to break. It is not asked for a shared lease on a file that is not known to be open for writing.
     /// `notice` is called when the lease is broken; the holder then answers by taking a lesser one or none.
     ///
     /// # Errors
@@ -242,14 +242,14 @@ impl FileLocks {
         self.state.leases.of(owner, promise)
     }
 
-    /// False if no lease or delegation is in the way of whoever is about to do `breaking`. One load.
+    /// False if no lease or delegation is in the way of a caller that is about to do `breaking`. One load.
     pub fn has_leases(&self, breaking: Breaking) -> bool {
         self.state.leases.any_against(breaking)
     }
 
     /// Tells the holders of leases and delegations that are in the way, and sleeps until they gave up or their time is
-    /// over, or until `cancel` says so. Without `wait` they are told, and that is all. Due at each open, once it can be
-    /// seen by who takes a lease.
+    /// over, or until `cancel` says so. Without `wait` they are told, and that is all. Due at each open, once a thread that
+    /// takes a lease can see the open.
     ///
     /// # Errors
     /// [`LockError::WouldBlock`] without `wait`; by `wait`, [`LockError::Interrupted`] and [`LockError::TimedOut`].
@@ -315,7 +315,7 @@ impl FileLocks {
                 return Ok(Submitted::Granted);
             }
             let gave_up = held.and_then(|_| flocks.granted.release(request.owner, &around.domain.quota));
-            // The request comes before the settling: who converts is ahead of those who wait.
+            // The request comes before the settling: a conversion is ahead of the requests that wait.
             let submitted = flocks.request(around, *request, then, outcomes);
             if let Some(range) = gave_up {
                 flocks.settle(around, range, outcomes);

@@ -3,7 +3,7 @@
 //! # Theory
 //! A [`FileLocks`] is the lock state of one inode. It has two independent spaces: byte ranges, in which
 //! POSIX locks (owned by a process) and OFD locks (owned by an open file description) exclude each other,
-//! and flock, which is the same with whole files only. Each space is a set of granted locks and those who wait:
+//! and flock, which is the same with whole files only. Each space has granted locks and waiting requests:
 //!
 //! ```text
 //!   LockDomain ──── list of files, per CPU    (for listing)
@@ -14,12 +14,12 @@
 //!             └──── flock ─┴── likewise
 //! ```
 //!
-//! A request that no lock of another owner is in the way of is granted at once, even past waiters, as on
-//! Linux; otherwise it fails, or waits. What sets bytes free *settles* the space before it lets go of the file:
-//! of those who wait for these bytes, oldest first, each that nobody is in the way of any more goes on: if a completion
-//! answers it, it is granted on the spot; if a thread or task waits, it is woken, alone, to take the lock (`space`).
+//! A request is granted at once if no lock of another owner conflicts with it, even past waiters, as on Linux.
+//! Otherwise it fails, or waits. A call that frees bytes *settles* the space before it unlocks the file. It looks at
+//! the requests that wait for these bytes, oldest first, and lets those go on that have no conflict left. A request
+//! with a completion is granted on the spot. A thread or task is woken, alone, to take the lock itself (`space`).
 //!
-//! Nobody starves: a waiting request is bypassed, by owners that were not in its way already, at most
+//! No request starves: a waiting request is bypassed, by owners that were not in its way already, at most
 //! [`BYPASS_MAX`] times while it is the oldest of those in conflict; then later requests wait behind it (`waiters`).
 //!
 //! A [`LockDomain`] joins the files of one process namespace. POSIX locks can deadlock across files: while a
@@ -33,8 +33,8 @@
 //! over ([`FileLocks::set_range_wait`]); a completion is called ([`FileLocks::submit_range`]); a future is polled
 //! ([`FileLocks::lock_range`]).
 //!
-//! Leases stand apart: they make no request wait, but tell their holder that somebody is about to open or change the
-//! file, and let that one wait (`lease`).
+//! Leases stand apart: they make no lock request wait. A call that opens or changes the file tells the holder of the
+//! lease, and waits until the holder gave it up (`lease`).
 //!
 //! # Clients must
 //! - call [`FileLocks::release_owner`] for the process at *every* close of the file by that process (POSIX),

@@ -1,20 +1,20 @@
-//! Space: one lock space of one file, that is, its granted locks and those who wait for them.
+//! Space: one lock space of one file, that is, its granted locks and the requests that wait for them.
 //!
 //! # Theory
 //! A request is *admissible* when no lock of another owner is in its way, and no starving request either (see
-//! `waiters`). Whatever sets something free then *settles* the space before it lets go of the file: of those who
-//! wait for the bytes concerned, oldest first, each that is admissible goes on. What that means is up to whoever
-//! waits ([`Then`]): a request with a completion is *granted* on the spot, and the lock is handed over. A thread or task
-//! is *called*: it is woken, and claims the lock when it runs. Until then newcomers may take the lock and give it back:
-//! waking takes longer than most locks are held, and if the lock were handed over all would wait for it. (Each counts as
-//! a bypass, and who starves is in the newcomers' way.) For other waiters it is as if the called
-//! one had its lock already, so that a release calls no more than can go on together.
+//! `waiters`). A call that frees bytes *settles* the space before it unlocks the file: of the requests that wait for
+//! these bytes, oldest first, each that is admissible goes on. How it goes on depends on what waits ([`Then`]). A request
+//! with a completion is *granted* on the spot. A thread or task is *called*: it is woken, and claims the lock when it
+//! runs. Until then newcomers may take the lock and give it back. Waking takes longer than most locks are held; if the
+//! lock were handed over at once, all would wait for the woken thread. Each newcomer counts as a bypass, and a starving
+//! request is in the way of newcomers. For other waiters it is as if the called one had its lock already, so that a
+//! release calls no more than can go on together.
 //!
 //! Only the first of each queue is looked at. When it is not admissible, the others of its queue, which want the
 //! same, are not either, with two exceptions:
-//! - if one owner alone is in its way, requests of that very owner: who holds a shared lock and wants it exclusive
-//!   stands behind another who wants the same, and waits for all but himself;
-//! - if only a starving request is in its way, those whom that waits for.
+//! - if one owner alone is in its way, requests of that very owner. An owner that holds a shared lock and wants it
+//!   exclusive stands behind another that wants the same, and waits for all but its own lock;
+//! - if only a starving request is in its way, requests of the owners that the starving one waits for.
 
 use crate::domain::LockDomain;
 use crate::file::FileState;
@@ -31,7 +31,7 @@ use std::collections::BinaryHeap;
 /// Granted locks and their waiters. *Protected by the file state.*
 pub(crate) struct Space {
     pub(crate) granted: Ranges,
-    /// Made when somebody has to wait.
+    /// Made when a request has to wait.
     waiters: Option<Box<Waiters>>,
     /// Which of the file's spaces it is: flock, or byte ranges. *immutable*
     pub(crate) is_flock: bool,
@@ -149,7 +149,7 @@ impl Space {
         let ticket = self.ticket(place);
         if let (Some(waits), Some(process)) = (self.detection(around), self.waiting_process(place)) {
             waits.add(process, around.file, ticket);
-            // Whoever closes a cycle last sees the others here: each says that it waits before it looks.
+            // The last request of a cycle sees the others here: each says that it waits before it looks.
             if self.processes_in_the_way(place).iter().any(|&process| waits.has(process)) {
                 outcomes.suspect(Wait { file: around.file.clone(), ticket });
             }
@@ -194,7 +194,7 @@ impl Space {
         outcomes: &mut Outcomes,
     ) -> Result<bool, LockError> {
         let bypassed = around.domain.bypass_max.and_then(|most| {
-            // Who is in its way already does not come between.
+            // An owner that is in its way already does not bypass it.
             let excused = |waiter: &RangeRequest| self.granted.is_in_the_way(request.owner, waiter);
             let oldest = self.waiters()?.oldest_against(request, number, excused);
             oldest.map(|place| (place, most))
@@ -203,7 +203,7 @@ impl Space {
         if let (Some((place, most)), Some(waiters)) = (bypassed, &mut self.waiters) {
             let starves = waiters.bypass(place, most);
             self.statistics.bypasses += 1;
-            // From now on it is in the way of those who wait for what it wants, and that may close a cycle.
+            // From now on it is in the way of the requests that want the same bytes, and that may close a cycle.
             if starves {
                 self.suspect(around, vec![place], outcomes);
             }
@@ -218,8 +218,8 @@ impl Space {
         Ok(gave_up)
     }
 
-    /// Has it looked into whether the requests at `places`, each of which has something new in its way, wait in a
-    /// circle now. Those of descriptions take no part, but who waits for a starving one does.
+    /// Makes suspects of the requests at `places`, each of which has something new in its way. Requests of
+    /// descriptions are no suspects, but the requests that wait for a starving one of them are.
     fn suspect(&self, around: Around<'_>, mut places: Vec<Place>, outcomes: &mut Outcomes) {
         let (Some(_), Some(waiters)) = (self.detection(around), self.waiters()) else { return };
         let mut at = 0;
@@ -353,7 +353,7 @@ impl Space {
         Some(granted.map(drop))
     }
 
-    /// Takes a waiting request back. Those who only waited for it, because it starved or was called, go on.
+    /// Takes a waiting request back. Requests that only waited for it, because it starved or was called, go on.
     pub(crate) fn withdraw(
         &mut self,
         around: Around<'_>,
@@ -380,7 +380,7 @@ impl Space {
     // What the deadlock detector asks.
 
     /// The processes that the request waiting at `place` waits for: those that hold locks in its way, or whose
-    /// starving requests are. Who waits for a starving request of a description waits for those whom that waits for.
+    /// starving requests are. A starving request of a description stands for the processes that it waits for itself.
     pub(crate) fn processes_in_the_way(&self, place: Place) -> Vec<u64> {
         let mut processes = Vec::new();
         let mut places = vec![place];

@@ -49,7 +49,7 @@ pub enum Submitted {
 
 /// How a waiting request goes on.
 pub(crate) enum Then {
-    /// It is granted on the spot, and `done` is called: it answers for somebody who cannot do anything himself.
+    /// It is granted on the spot, and `done` is called: no thread waits for it.
     Tell { done: Done, detection: Detection },
     /// Its thread or task is woken, and takes the lock itself when it runs.
     Call(Arc<Slot>),
@@ -79,9 +79,9 @@ pub(crate) struct Outcomes(Option<Box<Found>>);
 
 #[derive(Default)]
 struct Found {
-    /// Who is to be told what, oldest first.
+    /// Requests with their outcome, oldest first.
     told: Vec<(Then, Result<(), LockError>)>,
-    /// Whose turn it is.
+    /// Threads and tasks to wake.
     called: Vec<Arc<Slot>>,
     /// Waits that may have closed a cycle, to be looked into in this order.
     suspects: VecDeque<Wait>,
@@ -135,14 +135,14 @@ impl Outcomes {
     }
 }
 
-/// How often a thread whose request must wait lets others run and asks again before it sleeps, while it sees locks being
-/// granted in between: then they are held for less time than sleeping and being woken takes, and once many sleep an
-/// unlock wakes one of them who mostly comes too late ...
+/// How often a thread whose request must wait lets others run and asks again before it sleeps, while locks are granted in
+/// between. Such locks are held for less time than sleeping and being woken takes, and a sleeper that an unlock wakes
+/// mostly comes too late ...
 const LOOKS: u32 = 32;
-/// ... and how often while nothing moves. Whoever lost its CPU while it had the lock gets it back so.
+/// ... and how often while nothing moves. An owner that lost its CPU while it had the lock gets it back so.
 const LOOKS_IN_VAIN: u32 = 2;
-/// Before each look it lets others run twice as often as before the last, up to so many times, a power of two: each look
-/// takes the lock's lines away from whoever is locking and unlocking on another CPU.
+/// Before each look it yields twice as often as before the last, up to so many times, a power of two: each look takes the
+/// lock's lines away from the thread that locks and unlocks on another CPU.
 const MOST_YIELDS: u32 = 16;
 
 /// What a thread has seen since it first asked for a lock.
@@ -198,7 +198,7 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Changes the state, and wakes whoever waits.
+    /// Changes the state, and wakes the thread or task that waits.
     fn rouse(&self, change: impl FnOnce(&mut SlotState)) {
         let waker = {
             let mut state = self.state.lock();

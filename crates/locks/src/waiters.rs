@@ -2,14 +2,14 @@
 //!
 //! # Theory
 //! Requests for the same bytes stand together in two queues, one for each kind, oldest first; the groups stand in
-//! an interval tree. What a release may have set free is then found without looking at who waits elsewhere, and of
-//! a queue whose first request cannot be granted the others cannot either (with an exception that `space` knows):
-//! a thousand waiters cost a release no more than two.
+//! an interval tree. A release looks only at the groups that meet its bytes. When the first request of a queue cannot be
+//! granted, the others of that queue cannot either (`space` knows the exceptions): a thousand waiters cost a release no
+//! more than two.
 //!
 //! # Fairness
-//! A newcomer that nobody's lock is in the way of is granted past waiters, as on Linux: a reader joins readers
-//! although a writer waits. Each grant counts as a *bypass* of the oldest request that it conflicts with. After
-//! so many bypasses as the domain allows that request *starves*, and is then in the way of all who came later.
+//! A newcomer without a conflict is granted past waiters, as on Linux: a reader joins readers although a writer waits.
+//! Each grant counts as a *bypass* of the oldest request that it conflicts with. After as many bypasses as the domain
+//! allows, that request *starves*: it is then in the way of all later requests.
 
 use crate::interval_tree::{Item, Tree};
 use crate::wait::{Detection, Then};
@@ -44,7 +44,7 @@ pub(crate) struct Waiters {
     by_owner: BTreeSet<(Owner, Place)>,
     /// Those that were bypassed as often as is allowed.
     starving: Vec<Place>,
-    /// Those whose turn it is, and who have not come yet.
+    /// Requests whose thread was woken and has not claimed its lock yet.
     called: Vec<Place>,
 }
 

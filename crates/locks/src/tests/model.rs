@@ -217,7 +217,7 @@ impl Model {
         if !self.options.deadlock_detection {
             return events;
         }
-        // Of those who now wait for somebody else's new lock, oldest first, whoever so waits for himself is a victim.
+        // Of the requests that now wait for another's new lock, oldest first, each that so waits for itself is a victim.
         for grant in grants {
             for (key, want) in self.spaces[at].waiters.clone() {
                 if want.meets(&grant)

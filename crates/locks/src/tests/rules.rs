@@ -310,7 +310,11 @@ fn an_owner_with_as_many_locks_as_it_may_have_gets_no_more_on_any_file_and_the_o
     one.set_flock(1, 1, Exclusive).expect("description 1 is not process 1");
     one.set_range(&posix(2, Exclusive, 300, 399)).expect("another owner");
     ticket(other.submit_range(&posix(2, Shared, 0, 0), log.done(2)));
-    assert_eq!(one.set_range(&posix(2, Shared, 500, 599)), Err(LockError::NoLocks), "who waits counts");
+    assert_eq!(
+        one.set_range(&posix(2, Shared, 500, 599)),
+        Err(LockError::NoLocks),
+        "a waiting request counts"
+    );
     other.release_owner(P1);
     assert_eq!(log.take(), [(2, Ok(()))]);
     one.set_range(&posix(1, Shared, 400, 499)).expect("one was given back");
