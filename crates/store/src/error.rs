@@ -1,4 +1,4 @@
-//! StoreError: why a store cannot be opened or changed, said for the person who must do something about it.
+//! StoreError: why a store cannot be opened or changed, said for the person that must act on it.
 
 use std::{error, fmt, io};
 

@@ -392,7 +392,7 @@ impl Core {
         Ok(formed.sequence)
     }
 
-    /// Waits until `span` bytes of the log are free. Called by the one who forms a batch.
+    /// Waits until `span` bytes of the log are free. Called by the thread that forms a batch.
     fn make_room(&self, span: u64) -> Result<(), StoreError> {
         let mut state = self.state.lock();
         while state.used + span > self.log.size() {

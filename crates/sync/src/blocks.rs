@@ -5,19 +5,18 @@
 //! batches, of an epoch or of a grace period, more than an allocator's own cache of a thread holds; so a thread keeps blocks
 //! of each size itself, up to a bound.
 //!
-//! A block goes home: whoever frees it, the thread that made it has it again, or the next thread with that one's slot. It is *sent*
-//! there, in parcels, to a box of which its thread takes all when it has none of a size left. For a CPU fetches memory that is not asked
-//! for, near what is. If the blocks of two threads lie among each other, as they do after some threads have ended and others have freed
-//! what they left, then each CPU takes lines from the other that it never uses. Where the two share a cache, that costs a
-//! twentieth; where they do not (two chips of an AMD EPYC, 190 ns from one to the other), two threads that open and close files did
-//! 1.37 times what one did, and do 1.9 times that now.
+//! A block goes home: a thread that frees it *sends* it to the thread that made it, or to the next thread with that one's slot. It
+//! is sent in parcels, to a box that its thread empties when it has no block of a size left. The reason is that a CPU prefetches
+//! memory near what it uses. When some threads have ended and others have freed what they left, the blocks of two threads lie
+//! among each other, and each CPU takes lines from the other that it never uses. Between two chips that halves the gain of a second
+//! thread (docs/measurements.md, section 22).
 //!
 //! On simulated machines, where allocation costs nothing and a run must not depend on the one before it, under loom and under Miri
 //! nothing is kept.
 //!
 //! # Cost
 //! A block that the own thread made: lines of that thread. Another's: one mutex for [`PARCEL`] blocks, and one for all that have come
-//! into the box. Who finds that empty writes nothing. Memory: 4 bytes for each block.
+//! into the box. A thread that finds the box empty writes nothing. Memory: 4 bytes for each block.
 //!
 //! # Sources
 //! Blocks that go home: Leijen, Zorn and de Moura, "Mimalloc: Free List Sharding in Action" (APLAS 2019).
@@ -153,10 +152,10 @@ impl Kind {
         unsafe { block.add(self.layout.size() - size_of::<Home>()) }.cast()
     }
 
-    /// Keeps `block` for who made it.
+    /// Keeps `block` for the thread that made it.
     ///
     /// # Safety
-    /// It came from [`allocate`](Self::allocate) of an equal kind, and nobody will use it again.
+    /// It came from [`allocate`](Self::allocate) of an equal kind, and is not used again.
     #[inline]
     pub(crate) unsafe fn free(self, block: NonNull<u8>) {
         if !self.is_kept() {

@@ -52,8 +52,8 @@ impl Switch {
         }
     }
 
-    /// For who has left something, under a mutex that is still locked, or before a fence: whether the caller must start a
-    /// drain.
+    /// For a thread that has left something, under a mutex that is still locked, or before a fence: whether the caller must
+    /// start a drain.
     #[inline]
     pub fn ask(&self) -> bool {
         // Relaxed: see *ask*.
@@ -173,7 +173,7 @@ mod running {
     #[cold]
     fn start() {
         if thread::Builder::new().name("sluice-drain".into()).spawn(run).is_err() {
-            // No thread can be had now. The next who asks tries again.
+            // No thread can be had now. The next thread that asks tries again.
             SWITCH.rest();
         }
     }

@@ -449,7 +449,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         let mut count = self.count.load(Ordering::Relaxed);
         while count & WAITERS != 0 {
             let Some(first) = queue.first() else { return };
-            // A writer that has the lock blocks everybody: whom is not asked, it would cost a miss.
+            // A writer that has the lock blocks all; to ask which ones would cost a miss.
             let readers = if count & WRITER == 0 && wants(first) == Want::Read { queue.readers() } else { 0 };
             let blocked = held(count) && readers == 0;
             let new = if blocked {

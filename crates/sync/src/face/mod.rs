@@ -67,7 +67,7 @@ pub enum Mutant {
     UnlockWithoutRelease,
     /// A first waiter takes the mutex and forgets those behind it.
     WaitersForgotten,
-    /// A reader that came too late takes itself off the rwsem without waking whom it held up.
+    /// A reader that came too late takes itself off the rwsem without waking the threads that it held up.
     PhantomLeavesQuietly,
     /// A reader announces itself and goes on without the light barrier.
     AnnounceWithoutBarrier,
@@ -77,7 +77,7 @@ pub enum Mutant {
     EraOfTheStamp,
     /// The owner of an owner lock announces itself and goes on without the light barrier.
     OwnerWithoutBarrier,
-    /// Who visits an owner lock does not wait until the owner holds it no more.
+    /// A visitor of an owner lock does not wait until the owner holds it no more.
     VisitedWhileHeld,
     /// A sequence lock's reader looks at the sequence again without the fence after its loads.
     RetryWithoutFence,
@@ -85,7 +85,7 @@ pub enum Mutant {
     KillInTwoSteps,
     /// A hash table is resized again while readers may still walk the chains of the last resize.
     ResizeWithoutGracePeriod,
-    /// A table of chains is closed by who looked at each bucket, but did not keep it locked.
+    /// A table of chains is closed by a thread that looked at each bucket, but did not keep it locked.
     ClosedUnlocked,
     /// A name that moves stands under the new name before it has left the old one.
     MovedInTwoSteps,
@@ -93,7 +93,7 @@ pub enum Mutant {
     RemovedUnmarked,
     /// A name that another may replace goes on standing for itself.
     ReplacedUnmarked,
-    /// What the CPUs counted is added up by who looks at it once.
+    /// What the CPUs counted is added up in one look.
     SummedInOneLook,
     /// A scalable reference's cache does not tell that it gives up an object whose uses cancelled out.
     CancelledUsesForgotten,
@@ -101,11 +101,11 @@ pub enum Mutant {
     KeptAtZero,
     /// A scalable reference's cache is flushed by its owner while it borrows.
     FlushedWhileHeld,
-    /// Who borrows holds a cache that does not take part in flushes, and that nobody waits for.
+    /// A borrow holds a cache that does not take part in flushes, and that no thread waits for.
     BorrowedUnlisted,
     /// The short form of a value is given back without publishing what was done to it.
     ShortWithoutRelease,
-    /// An object is let go by who looked whether it is held, and then marks it.
+    /// An object is let go by a thread that looked whether it is held, and then marks it.
     LeaveInTwoSteps,
     /// A drain that is about to end looks once more without the fence before.
     RestWithoutFence,

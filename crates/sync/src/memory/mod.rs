@@ -32,7 +32,7 @@ pub struct Held {
     pub spare_block_bytes: u64,
 }
 
-/// What is held now. Stops all counting of references for a moment: for a person who looks, not for every call.
+/// What is held now. Stops all counting of references for a moment: meant for a report, not for every call.
 pub fn held() -> Held {
     let domain = rcu::domain();
     Held {

@@ -1,4 +1,4 @@
-//! Locked entries: what may be done to a name by who holds the lock of its bucket.
+//! Locked entries: what a thread may do to a name whose bucket it has locked.
 
 use super::node::{
     NAME_MAX, NameNode, Standing, first_position, insert_at, last_twin, name_at, place_of, same,
@@ -15,8 +15,8 @@ const LOAD_MAX: usize = 4;
 /// ... and a bucket that counts its own is when it has so many: two standard deviations more, as hashes fall by chance.
 const MOST_IN_BUCKET: usize = 2 * LOAD_MAX;
 
-/// Up to so many buckets for each CPU, an array where CPUs count is full with half as many entries: those that share a bucket
-/// are mostly of different CPUs, and who adds one or takes one away writes to its neighbour.
+/// Up to so many buckets for each CPU, an array where CPUs count is full with half as many entries. Entries that share a
+/// bucket are mostly of different CPUs, and a thread that adds or removes one writes to its neighbour.
 const ROOMY: usize = 1024;
 
 /// Where CPUs count, each looks at what all have counted when it has added its part of the room that it saw at its last look,
@@ -28,9 +28,9 @@ const LARGE: usize = 4096;
 
 /// A bucket whose lock was waited for so often is crowded, ...
 const WAITS_MAX: u32 = 4;
-/// ... and the array is grown at once to so many buckets for each CPU, since who waits now waits until it has grown: two
-/// that change names side by side then seldom meet. Not beyond: the fewer names a bucket has, the more of them who lists
-/// the directory looks at.
+/// ... and the array is grown at once to so many buckets for each CPU, since a thread that waits now waits until it has grown:
+/// two threads that change names side by side then seldom meet. Not beyond: the fewer names a bucket has, the more buckets a
+/// listing looks at.
 const CROWD_BUCKETS: usize = 64;
 
 /// How many entries an array of `buckets` where `cpus` CPUs count may have before it is grown.
@@ -154,9 +154,8 @@ impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
         locked
     }
 
-    /// Notes that `bucket` is being changed, and sees to it that the array is grown if many who did so have waited for
-    /// the lock. Those who find that another has done their work do not count: they want the same name, and however
-    /// many buckets there are, that is in one.
+    /// Notes that `bucket` is being changed, and has the array grown if many changes have waited for the lock. A thread that
+    /// finds its work done by another does not count: both want the same name, which is in one bucket however many there are.
     fn note_change(&mut self, bucket: &Bucket<'_, V>) {
         self.changed = true;
         if bucket.waited() && bucket.bucket().note_wait() >= WAITS_MAX {
@@ -332,7 +331,7 @@ impl<'e, V: Clone + Send + Sync + 'static> There<'e, '_, V> {
         let There { entry: mut name, at } = self;
         let node = found(name.bucket, at);
         if !seeded(Mutant::RemovedUnmarked) {
-            // For who remembers it. Before it is out of the chain: then nobody finds it who has missed it.
+            // For threads that remember it. Before it is out of the chain: a thread that has missed it there finds it nowhere.
             node.stand(Standing::Left);
         }
         let array = name.bucket.array;

@@ -15,18 +15,18 @@
 //! and then: two of 4,000 names, on average. Such names share their place in the order, and a lookup tells them apart by their
 //! bytes. A table has room for 256 of them: with random hashes it lacks room for none of a billion names.
 //!
-//! So no counter is shared by those who add names, and a listing that stopped at a position goes on behind it,
-//! in an array of any length, whatever came and went meanwhile: an entry that is there from the begin to the end
-//! of the listing is found exactly once. Arrays only grow: a bucket that is merged from two has entries in three
+//! So threads that add names share no counter. A listing that stopped at a position goes on behind it, in an array of
+//! any length, whatever came and went meanwhile: an entry that is there from the begin to the end of the listing is
+//! found exactly once. Arrays only grow: a bucket that is merged from two has entries in three
 //! chains for a while, and neither a listing nor [`NameTable::with_two_locked`] could tell.
 //!
-//! An array is doubled when its buckets fill. When those who change them wait for their locks, so that names meet that
-//! with more buckets would not, it is grown at once to 64 buckets for each CPU.
+//! An array is doubled when its buckets fill. When threads wait for the locks of buckets, because different names share
+//! a bucket, it is grown at once to 64 buckets for each CPU.
 //!
-//! Entries are counted where nobody else writes: in an array of up to 256 buckets, or 64 for each CPU, each bucket counts
-//! its own, on the line that its lock is on; in a larger one each CPU counts what it adds and removes. Reading the sum
-//! stores nothing. But nobody who adds a name knows it: a CPU looks at the counts of all when it has added its part of the room
-//! that it saw at its last look, with no bucket locked.
+//! Entries are counted on lines that the adding thread writes anyway. In an array of up to 256 buckets, or 64 for each CPU,
+//! each bucket counts its own, on the line of its lock; in a larger one each CPU counts what it adds and removes. Reading the
+//! sum stores nothing. A thread that adds a name does not know the sum. A CPU reads the counts of all when it has added its
+//! part of the room that it saw at its last look, with no bucket locked.
 //!
 //! # Clients must
 //! - give the same hash for the same name, with a key that strangers do not know;
@@ -35,7 +35,7 @@
 //! - not wait for a grace period of the table's domain while they have a bucket locked.
 //!
 //! # Then
-//! - who holds the lock of a name is alone with it, in all of the table;
+//! - the holder of a name's lock is alone with the name, in all of the table;
 //! - an entry that moves to another name does so at one instant, for lookups and for listings;
 //! - [`NameTable::kill`] succeeds only if the table is empty, and then no name is ever added again;
 //! - [`NameTable::sums`] is what stood in the table at one moment. Only where many write without pause, or a name is
@@ -209,8 +209,8 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         }
     }
 
-    /// As [`kill`](Self::kill) for callers who have names of other tables locked and must not wait. None if somebody
-    /// has a name locked or a resize is under way: to be tried again after [`help`](Self::help), with nothing locked.
+    /// As [`kill`](Self::kill) for callers that have names of other tables locked and must not wait. None if a name of
+    /// this table is locked or a resize is under way: to be tried again after [`help`](Self::help), with nothing locked.
     pub fn try_kill(&self) -> Option<bool> {
         // Most that are not empty are seen to be so without a lock.
         if self.sums().entries != 0 { Some(false) } else { self.chains.try_close() }

@@ -77,7 +77,7 @@ pub(super) struct NameNode<V> {
     name_len: u8,
 }
 
-/// Whether who looks a name up finds an entry that it comes to. See `pair.rs`.
+/// Whether a lookup that comes to the entry finds it. See `pair.rs`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Standing {
@@ -86,10 +86,10 @@ pub(super) enum Standing {
     Arrives,
     /// It has moved to another name, or is removed.
     Left,
-    /// One that arrives will stand before it, or does: who comes here by the chain has passed that, and finds it. Who remembers
-    /// it does not know.
+    /// One that arrives will stand before it, or does. A lookup that comes here by the chain has passed that one, and finds this
+    /// one. A thread that remembers this one does not know.
     Yields,
-    /// One that arrived stands before it: who comes here all the same set out earlier.
+    /// One that arrived stands before it: a lookup that comes here all the same began earlier.
     Replaced,
 }
 

@@ -7,20 +7,20 @@
 //! ```text
 //!                            old name             new name
 //!                            X                    Y, or nothing
-//!   the new entry arrives    X                    X arrives, Y      its bucket says who leaves
+//!   the new entry arrives    X                    X arrives, Y      its bucket names X
 //!   X leaves: *the instant*  X has left           X arrives, Y
 //!   the new entry stands     X has left           X, Y
 //!   tidied up                -                    X
 //! ```
-//! Who finds an entry that arrives asks whether the other has left; if not, it goes on to what stands behind. Who finds
-//! one that has left goes on. Nobody waits, and who finds an entry that just stands asks nothing.
+//! A lookup that finds an entry that arrives asks whether the other has left; if not, it goes on to what stands behind. At an
+//! entry that has left it goes on. No lookup waits, and one that finds an entry that just stands asks nothing.
 //!
 //! In an exchange, and where a move leaves another value behind, an entry arrives at both names, and each asks for the same
 //! one: it does not leave, but is replaced by what arrives before it. A lookup that comes to it all the same passed that
 //! before the instant.
 //!
-//! Who remembers an entry (`trail.rs`) does not pass what arrives before it. So an entry that is about to be replaced says that it
-//! yields before the instant: then it does not stand for who remembers it, and he looks the name up.
+//! A thread that remembers an entry (`trail.rs`) does not pass what arrives before it. So an entry that is about to be replaced
+//! says before the instant that it yields: then it does not stand for threads that remember it, and they look the name up.
 //!
 //! # Lock order
 //! Buckets of one table by number; those of two tables in the client's order.
@@ -46,8 +46,8 @@ use std::ptr;
 /// Two names whose buckets the caller has locked; unlocks them when dropped.
 pub struct LockedPair<'t, V: Clone + Send + Sync + 'static> {
     names: [Name<'t>; 2],
-    /// Dropped before any aftermath: who helps to move a table waits for its buckets, and those who have these may wait for
-    /// the other name's.
+    /// Dropped before any aftermath: a thread that helps to move a table waits for its buckets, and the threads that hold these
+    /// may wait for the other name's.
     one: Bucket<'t, V>,
     /// Another bucket, of that table or of another.
     other: Option<Bucket<'t, V>>,
@@ -131,8 +131,8 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
         Entry { name: &self.names[number], bucket, aftermath }
     }
 
-    /// Lets the second name stand for what the first does, and the first for nothing: at one instant, for all who look
-    /// names up. The names are not the same. False, and nothing happens, if the first stands for nothing or 256 names
+    /// Lets the second name stand for what the first does, and the first for nothing: at one instant, for all lookups.
+    /// The names are not the same. False, and nothing happens, if the first stands for nothing or 256 names
     /// have the hash of the second.
     pub fn rename(&mut self) -> bool {
         let Some(source) = self.first().standing() else { return false };
@@ -148,7 +148,7 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
         true
     }
 
-    /// Lets each name stand for what the other does, at one instant for all who look names up. The names are not the same.
+    /// Lets each name stand for what the other does, at one instant for all lookups. The names are not the same.
     /// False, and nothing happens, if one of them stands for nothing.
     pub fn exchange(&mut self) -> bool {
         let (Some(source), Some(target)) = (self.first().standing(), self.second().standing()) else {
@@ -209,7 +209,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
             None => self.room().is_some_and(|room| room.fill_as(value, weight, standing).is_ok()),
             Some(node) => {
                 if !ptr::eq(node, leaving) && !seeded(Mutant::ReplacedUnmarked) {
-                    // From now on who remembers it must ask the chain.
+                    // From now on a thread that remembers it must ask the chain.
                     node.stand(Standing::Yields);
                 }
                 let position = node.position;

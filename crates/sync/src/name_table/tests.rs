@@ -428,7 +428,7 @@ fn one_thread_alone_makes_a_table_grow_in_time() {
     for n in 0..if SHRUNK { 100 } else { 150_000 } {
         let name = name(n);
         insert(&table, hasher.hash_one(&name), &name, ());
-        // Four for each bucket, one more for who looks too early, and some while an earlier array has readers.
+        // Four for each bucket, one more for a look that comes too early, and some while an earlier array has readers.
         assert!(n <= 8 * table.buckets() as u64, "{n} names in {} buckets", table.buckets());
     }
     assert!(is_counted_by_cpus(&table), "it is large by now");

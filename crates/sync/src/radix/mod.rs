@@ -13,8 +13,8 @@
 //!         [objects] [objects]              height 1: 64 numbers each
 //! ```
 //! Readers follow the slots inside an RCU read section. There is one [`Writer`] at a time; what it takes out is
-//! freed a grace period after the writer is gone. The mutex that says who writes protects a value of the
-//! client's, too: whatever belongs to the tree's shape.
+//! freed a grace period after the writer is gone. The writer's mutex also protects a value of the
+//! client's: what belongs to the tree's shape.
 //!
 //! # Clients must
 //! Not be inside a read section when they wait for the writer: the one before them may be waiting for readers.
@@ -56,10 +56,10 @@ use std::ptr::NonNull;
 /// Objects by number, to each of which it holds a reference `O`, and what their writers share, `S`.
 #[repr(C)]
 pub struct RadixTree<O: Object, S> {
-    /// Says who writes.
+    /// The writer holds it.
     state: Mutex<S>,
     _who_writes: Gap<24>,
-    /// *written by the writer, read by everybody (publish)*
+    /// *written by the writer, read by all (publish)*
     root: AtomicPtr<()>,
     marker: PhantomData<O>,
 }

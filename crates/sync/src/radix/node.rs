@@ -30,8 +30,8 @@ pub(super) fn slot_of(index: u64, height: u32) -> usize {
     (index >> (BITS * (height - 1))) as usize & (SLOTS - 1)
 }
 
-/// Where in its node slot number `at` lies: neighbours on different lines, so that who adds an object takes no line
-/// from those who look for the one before it.
+/// Where in its node slot number `at` lies: neighbours on different lines, so that a thread that adds an object takes no
+/// line from threads that look for the one before it.
 #[inline]
 fn place_of(at: usize) -> usize {
     const HALF: u32 = BITS / 2;

@@ -1,4 +1,4 @@
-//! Writer: who may change a radix tree, and what becomes of what it takes out.
+//! Writer: the right to change a radix tree, and what becomes of what it takes out.
 
 use super::RadixTree;
 use super::node::{self, Entry, HEIGHT_MAX, Node};
@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 /// long as it lasts.
 const GARBAGE_MIN: usize = if SHRUNK { 3 } else { 256 };
 
-/// The one who may change a tree.
+/// The right to change a tree.
 #[must_use = "the next writer comes when this one is dropped"]
 pub struct Writer<'t, O: Object, S> {
     // The mutex is unlocked before the garbage waits for readers: fields are dropped in this order.
@@ -83,8 +83,8 @@ impl<'w, O: Object, S> Slots<'w, O, S> {
         Some(O::clone(&*unsafe { borrowed::<O>(object) }))
     }
 
-    /// Whether object number `index` is there and the tree's reference to it is the only one. Whoever had another
-    /// has done with the object.
+    /// Whether object number `index` is there and the tree's reference to it is the only one. A thread that had
+    /// another has done with the object.
     pub fn is_sole(self, index: u64) -> bool {
         // SAFETY: as in share().
         NonNull::new(self.tree.find(index)).is_some_and(|object| unsafe { borrowed::<O>(object) }.is_sole())

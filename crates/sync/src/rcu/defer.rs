@@ -3,8 +3,8 @@
 //! # Theory
 //! Each thread gathers its work in a bag of its own. When a batch is full, it is set aside until a grace period is over
 //! that was started after that, by whichever thread. Once in each later batch the thread *looks* what has become of those that
-//! are set aside, and does the work whose time has come. If it finds that nobody has started a period since its oldest batch
-//! was full, it starts it, and looks for its end the next time:
+//! are set aside, and does the work whose time has come. If no period has been started since its oldest batch was full, it
+//! starts one, and looks for its end the next time:
 //!
 //! ```text
 //!   thread 0   [ batch ]--look: starts---[ batch ]--look: sees the end     the period frees both batches
@@ -19,17 +19,16 @@
 //! By the time of the next look all threads that work have begun another section, so that a period costs no barrier unless
 //! some thread has begun to idle ([`Domain::poll_retiring`]).
 //!
-//! Nobody waits, unless as many as [`BATCHES_MAX`] batches of one thread are set aside: then that thread waits for the
-//! oldest, which bounds the memory to `threads * BATCH * BATCHES_MAX` objects. Likewise a batch is full, and those set aside are
+//! No thread waits, unless as many as [`BATCHES_MAX`] batches of it are set aside: then it waits for the oldest, which bounds the memory to `threads * BATCH * BATCHES_MAX` objects. Likewise a batch is full, and those set aside are
 //! too many, when they free so many bytes. (Inside a read section a thread cannot wait, and the bound is off for as long as the
 //! section lasts.)
 //!
 //! What an idle thread leaves in its bag is taken by the drain (`drain.rs`): all of a bag into which nothing was put since the
 //! drain looked there before.
 //!
-//! Work that a thread has taken out of a bag and not yet done is in no bag: it is *in hand*. Who must know that all is
-//! done waits for those who have some in hand, until they have none or more has come into their hands since they had
-//! none: so it waits for what was there when it asked, and not for ever.
+//! Work that a thread has taken out of a bag and not yet done is in no bag: it is *in hand*. A flush waits for the threads
+//! that have work in hand. It waits for each until that thread has none, or has had none and has taken up more. So it waits
+//! for what was there when it began, and not for ever.
 //!
 //! # Ordering
 //! The unlink that came before `defer` is ordered before the period that its batch asks for by program order or, when
@@ -47,8 +46,8 @@ use std::collections::VecDeque;
 
 /// How many pieces of work share a grace period (`examples/defer.rs`, docs/measurements.md, section 14).
 pub(super) const BATCH: usize = if SHRUNK { 2 } else { 128 };
-/// How many batches, the one that waits included, a thread fills before it looks for the end of a period that somebody else has
-/// started: that one may be idle.
+/// How many batches, the one that waits included, a thread fills before it looks for the end of a period that another has
+/// started: the other may be idle.
 const PATIENCE: usize = if SHRUNK { 1 } else { 4 };
 /// How many batches of one thread may wait before that thread waits.
 const BATCHES_MAX: usize = if SHRUNK { 2 } else { 16 };
@@ -242,8 +241,8 @@ impl Domain {
         bag
     }
 
-    /// Waits for a grace period and does all that any thread deferred before the call, or waits for who does it. (Work
-    /// that calls this waits for nobody else's work: two such would wait for each other.)
+    /// Waits for a grace period and does all that any thread deferred before the call, or waits for the thread that does
+    /// it. (Work that calls this does not wait for the work of others: two such calls would wait for each other.)
     ///
     /// # Panics
     /// Inside a read section of this domain: it would wait for itself.
@@ -262,7 +261,7 @@ impl Domain {
         work.into_iter().for_each(Work::run);
         own.lock().let_go();
         if waits {
-            // Only now: somebody may have taken work out of a bag after we had looked at his own.
+            // Only now: a thread may have taken work out of another's bag after we had looked at its own.
             self.bags.iter().for_each(|bag| bag.wait_for_work_in_hand());
         }
     }

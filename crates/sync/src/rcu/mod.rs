@@ -1,9 +1,9 @@
 //! RCU: readers that write nothing shared, and memory that is freed only when none of them can see it.
 //!
 //! # Theory
-//! A reader marks the begin and end of its *read section* on its own thread's line. Whoever takes an object
-//! out of a structure then lets a *grace period* pass, after which no section that could have found the
-//! object is left, and frees it.
+//! A reader marks the begin and end of its *read section* on its own thread's line. A thread that takes an object
+//! out of a structure lets a *grace period* pass before it frees the object. After that period no section is left
+//! that could have found it.
 //!
 //! ```text
 //!   reader A   |--- section ---|
@@ -13,19 +13,19 @@
 //! ```
 //!
 //! Every section is stamped with the domain's *epoch*; a grace period moves the epoch on and waits for the
-//! sections with an older stamp. Sections that begin while it waits do not prolong it. A thread whose stamp is that of the
-//! period has passed, and that can be seen without a barrier: so where all threads work none is interrupted. Who waits gives
-//! them some microseconds for it, and takes a barrier if a section is longer. Those who were last inside before, and idle since,
-//! are retired by one barrier (`readers.rs`), and cost no other until they are back.
+//! sections with an older stamp. Sections that begin while it waits do not prolong it. A thread with the period's own stamp
+//! has passed it. That can be seen without a barrier: where all threads work, none is interrupted. The waiting thread gives
+//! the others some microseconds for it, and takes a barrier if a section is longer. One barrier retires the readers that were
+//! last inside before the period and idle since (`readers.rs`); they cost no other barrier until they are back.
 //!
-//! Periods are numbered in `order`, and who has unlinked may ask there for the number of the next. A period with that number
-//! or a later one frees for him, whoever starts it: so threads that defer share periods, and the epoch's line, which every
-//! reader loads, is seldom written.
+//! Periods are numbered in `order`. A thread that has unlinked an object may ask there for the number of the next period. A
+//! period with that number or a later one lets it free the object, whichever thread starts the period. So threads that defer
+//! share periods, and the epoch's line, which every reader loads, is seldom written.
 //!
 //! *Eras.* Between two moves of the epoch nothing is freed that could be reached meanwhile: what is unlinked then waits for a
-//! period that has yet to be started. So who has left a section, begins another one and finds the epoch where it was, may go on
-//! with pointers of the first: not that their objects are still linked, but that they are still there ([`Guard::era`]). The
-//! epoch must be loaded when the thread has announced itself: its stamp may be older than the barrier that did not find it inside.
+//! period that is not started yet. Suppose a thread has left a section, begins another one and finds the same epoch. Then it
+//! may go on with pointers of the first section: their objects may be unlinked, but they are not freed ([`Guard::era`]). The
+//! epoch must be loaded after the thread has announced itself: its stamp may be older than a barrier that found it outside.
 //!
 //! A [`Domain`] is an instance: unrelated structures need not wait for each other's readers. [`domain()`] is
 //! one for the whole process.
@@ -44,21 +44,21 @@
 //! | epoch | [`Domain::start`] | [`Domain::read`], [`Guard::era`] | these and those before older periods |
 //! | completed | [`Domain::poll`] | [`Domain::poll`] | that all older sections have ended |
 //!
-//! *next*, both interleavings: who asks for the number of the next period has a fence between his unlink and his load of
-//! `order`, and who starts a period has one between the write of `order` and that of the epoch. Either the load finds the period
-//! started, and he asks for a later one, or his fence comes first: then every section stamped with that period or a later one
-//! sees his unlink.
+//! *next*, both interleavings: the remover asks for the number of the next period; it has a fence between its unlink and its
+//! load of `order`. The thread that starts a period has one between the write of `order` and that of the epoch. Either the
+//! load finds the period started, and the remover asks for a later one; or the remover's fence comes first, and then every
+//! section stamped with that period or a later one sees its unlink.
 //!
 //! *era*: a period is found to be over by a scan that comes after the move of the epoch to it, as the scanner knows
 //! (`announced`). If the scan does not find a section that has begun, then the section loads the epoch after the scan's
-//! barrier or fence (*announce*, *retire*, see `readers.rs`), and finds it moved. Without a barrier the scan finds nobody outside
-//! who has not been in a section of the period: he has loaded that epoch once, and never finds an older one again.
+//! barrier or fence (*announce*, *retire*, see `readers.rs`), and finds it moved. A scan without a barrier takes only those
+//! threads for outside that have been in a section of the period: they have loaded that epoch once, and never find an older one.
 //!
 //! # Cost
 //! A section: two stores to the thread's own line, one load of the epoch (written once per grace period). A
 //! grace period: two read-modify-writes, one load per thread slot, one membarrier(2) where a thread is idle that was not
-//! before; the length of the longest section, and until all who work have begun another. Asking for a number: a fence and a
-//! load of a line that each period writes once.
+//! before; the length of the longest section, and until all threads that work have begun another. Asking for a number: a
+//! fence and a load of a line that each period writes once.
 //!
 //! # Sources
 //! McKenney and Slingwine, "Read-Copy Update" (1998); Desnoyers et al. (2012); the kernel's RCU API, whose names these are.
@@ -96,7 +96,7 @@ pub struct Domain {
     epoch: CachePadded<AtomicU64>,
     /// The newest epoch whose grace period is over. *atomic (completed)*
     completed: CachePadded<AtomicU64>,
-    /// Held by who retires readers.
+    /// Held by the thread that retires readers.
     retiring: Mutex<()>,
     /// What each thread wants done later. *each protected by its mutex*
     bags: SlotTable<CachePadded<Bag>>,
@@ -165,7 +165,7 @@ impl Domain {
     /// Begins a read section. Sections nest.
     #[inline]
     pub fn read(&self) -> Guard<'_> {
-        // Acquire(epoch): whoever is stamped with an epoch sees the unlinks before it; pairs with Release(epoch)
+        // Acquire(epoch): a section stamped with an epoch sees the unlinks before it; pairs with Release(epoch)
         // in start().
         let line = self.readers.enter(|| self.epoch.load(Ordering::Acquire));
         line.come_back();
@@ -207,11 +207,11 @@ impl Domain {
         GracePeriod(target)
     }
 
-    /// The period numbered `number`, which has [started](Self::has_started), for who looks for its end in the place of who
-    /// started it, and may not have moved the epoch yet.
+    /// The period numbered `number`, which has [started](Self::has_started), for a thread that looks for its end although
+    /// another started it. The other may not have moved the epoch yet.
     fn announced(&self, number: u64) -> GracePeriod {
         // Acquire(epoch): pairs with Release(epoch) in announce(). A fence or barrier comes before each look for the end: after it
-        // nobody finds the epoch older than we did (era).
+        // no thread finds the epoch older than we did (era).
         if self.epoch.load(Ordering::Acquire) < number {
             return self.announce(number);
         }
@@ -227,11 +227,12 @@ impl Domain {
         self.order.load(Ordering::Relaxed) + STEP
     }
 
-    /// Whether a period numbered `number` or later was started, or is about to be announced. Who finds that it was may look for
-    /// its end.
+    /// Whether a period numbered `number` or later was started, or is about to be announced. If so, the caller may look for its
+    /// end.
     pub(crate) fn has_started(&self, number: u64) -> bool {
-        // Relaxed: a hint. For who looks for the end the fence in scan() stands for the one in announce() (next): whoever asks
-        // for a number after it finds this period started, and the sections that are left see what was unlinked before it.
+        // Relaxed: a hint. When the caller looks for the end, the fence in scan() stands for the one in announce() (next): a
+        // thread that asks for a number after it finds this period started, and the sections that are left see what was
+        // unlinked before it.
         self.order.load(Ordering::Relaxed) >= number
     }
 
@@ -250,14 +251,14 @@ impl Domain {
         })
     }
 
-    /// As [`poll`](Self::poll), for who asks so long after the period was started that all who work have begun another
-    /// section: others are taken to idle, and cost no further barrier until they are back.
+    /// As [`poll`](Self::poll), for a call so long after the period was started that all threads that work have begun another
+    /// section. The others are taken to be idle, and cost no further barrier until they are back.
     pub fn poll_retiring(&self, period: GracePeriod) -> bool {
         if self.is_over(period.0) {
             return true;
         }
-        // Hundreds that look at hundreds of lines would take them from each other. If somebody is at it, the next to ask may
-        // find that it was enough.
+        // Hundreds that look at hundreds of lines would take them from each other. If another thread is at it, the next to
+        // ask may find that it was enough.
         let Some(_alone) = self.retiring.try_lock() else { return false };
         self.poll_with(period, |target| self.readers.retire(|word| is_of_period(word, target)))
     }
@@ -280,8 +281,8 @@ impl Domain {
         over
     }
 
-    /// Waits until `period` is over: a little for those who work to begin another section, and else with a barrier, which
-    /// interrupts every CPU, and takes those who idle to do so until they are back.
+    /// Waits until `period` is over: a little, for threads that work to begin another section, and else with a barrier. The
+    /// barrier interrupts every CPU, and retires the threads that idle until they are back.
     ///
     /// # Panics
     /// Inside a read section of this domain: it would wait for itself.
@@ -359,16 +360,16 @@ impl Guard<'_> {
         std::ptr::from_ref(self.domain).addr()
     }
 
-    /// The era that it is now. What the thread could reach in another section, after it had asked for the era there and been
-    /// given the same, is not freed before this section ends, by those who let a grace period pass that was started after the
-    /// unlinking.
+    /// The era that it is now. Suppose the thread asked for the era in an earlier section too, and was given the same. Then
+    /// what it could reach there after it had asked is not freed before this section ends, if it is freed a grace period after
+    /// its unlinking, as it must be.
     #[inline]
     pub fn era(&self) -> Era {
         if seeded(Mutant::EraOfTheStamp) {
             return Era(self.line.stamp());
         }
-        // Acquire(epoch): as in Domain::read(): who is given an era sees the unlinks before it. The barrier when the section began
-        // orders it with scans (era).
+        // Acquire(epoch): as in Domain::read(): a thread that is given an era sees the unlinks before it. The barrier when the
+        // section began orders it with scans (era).
         Era(self.domain.epoch.load(Ordering::Acquire))
     }
 }

@@ -159,7 +159,7 @@ impl Cache {
     /// Whether more waits for the end of reviews than one of so many members should keep: with more, a thread waits for others
     /// that lost their CPU while they counted.
     pub(super) fn is_crowded(&self, members: u32) -> bool {
-        // Hundreds have more at all times, since an epoch takes longer; and who removes files counts little for each.
+        // Hundreds have more at all times, since an epoch takes longer; and a thread that removes files counts little for each.
         self.reviews.len() > 2 * turns(2 * members) as usize
     }
 
@@ -169,8 +169,8 @@ impl Cache {
         self.turns_left <= 0
     }
 
-    /// A borrow counts nothing, and makes the flush due as a count does: who only borrows takes part too. False if it is due, or
-    /// the cache is not enlisted.
+    /// A borrow counts nothing, and makes the flush due as a count does: a thread that only borrows takes part too. False if
+    /// it is due, or the cache is not enlisted.
     #[inline]
     pub(super) fn take_turn(&mut self) -> bool {
         self.turns_left = self.turns_left.wrapping_sub(1);
@@ -233,8 +233,8 @@ impl Cache {
         }
     }
 
-    /// The owner is about to flush it: for so many counts it need not again. (If somebody else flushes it, the owner's turn comes
-    /// nonetheless: what is under review here is looked at by him alone.)
+    /// The owner is about to flush it: for so many counts it need not again. (If another thread flushes it, the owner's turn
+    /// comes nonetheless: only the owner looks at what is under review here.)
     pub(super) fn begin_turns(&mut self, members: u32) {
         self.turns_left = turns(members).cast_signed();
     }
@@ -266,8 +266,8 @@ impl Cache {
     }
 
     /// Moves to `dead` objects that are dead by the end of the epoch before `now`: twice as many as the owner can drop between
-    /// two flushes, for he may have taken over those of hundreds of threads, and who counts a reference cannot be held up until
-    /// all these are freed.
+    /// two flushes. It may have taken over those of hundreds of threads, and a thread that counts a reference cannot be held up
+    /// until all these are freed.
     pub(super) fn review(&mut self, now: Round, dead: &mut Vec<Object>) {
         let dead_max = 2 * turns(now.members()) as usize;
         while dead.len() < dead_max

@@ -41,12 +41,13 @@
 //! which every open counts, among the files, then each thread that opens the file that shares its way would write the mount's line.
 //! So values that stay, of which there are few, have ways that the others do not take.
 //!
-//! No thread in the background is needed, though what idle threads leave is freed by one (`idle.rs`): every `TURNS` counts, and more rarely among hundreds, a thread flushes its cache and
-//! looks whether it was the last of the epoch. One that has flushed `PATIENCE` times more in an epoch, fewer times among hundreds,
-//! flushes the caches of all laggards. A laggard that has counted nothing in a whole epoch is *retired*: its cache is no more waited
-//! for until its owner counts again, and who retired it takes over its reviews, to free what is dead in parts. Objects are otherwise
-//! freed by the thread in whose cache their count came to 0, mostly the one that made them. Each thread's garbage is thus some times
-//! `TURNS` objects, and as much more as is dropped until one that lost its CPU while it counted has it again.
+//! *When a cache is flushed.* Every `TURNS` counts, and more rarely among hundreds, a thread flushes its cache and looks whether
+//! it was the last of the epoch. A thread that has flushed `PATIENCE` times more in an epoch, fewer times among hundreds, flushes
+//! the caches of all laggards. A laggard that has counted nothing in a whole epoch is *retired*: its cache is no more waited for
+//! until its owner counts again. The thread that retires it takes over its reviews, to free what is dead in parts. Other objects
+//! are freed by the thread in whose cache their count came to 0, mostly the one that made them. Each thread's garbage is thus some
+//! times `TURNS` objects, and as much more as is dropped until a thread that lost its CPU while it counted has it again. What idle
+//! threads leave is freed by a thread in the background (`idle.rs`).
 //!
 //! # Clients must
 //! - reach a `&Ref` only while it exists: hold another reference, or be in an RCU section inside which the `Ref` was

@@ -1,4 +1,4 @@
-//! Rounds: the epochs, who takes part in them, and who has not been flushed in the one that is now.
+//! Rounds: the epochs, how many caches take part, and how many have not been flushed in the current one.
 //!
 //! # Theory
 //! All of it is one word:
@@ -7,13 +7,13 @@
 //!   | epoch: 20 bits | members: 22 | pending: 22 |        a thread has a number below 2^22 in Linux
 //! ```
 //!
-//! So who joins or leaves does that in one epoch and knows in which, and the last member to be flushed begins the next one.
-//! Nobody takes a lock for it: a member that loses its CPU holds up the epoch, but not those who join, leave or are
+//! So a cache joins or leaves in one epoch and knows in which, and the last member to be flushed begins the next one.
+//! No lock is taken for it: a member that loses its CPU holds up the epoch, but not the caches that join, leave or are
 //! flushed.
 //!
 //! # Ordering
-//! *flushed*, *epoch*: every change of the word is an acquire and a release, so who sees an epoch sees all flushes of
-//! the epochs before. *review*: see the module above.
+//! *flushed*, *epoch*: every change of the word is an acquire and a release, so a thread that sees an epoch sees all
+//! flushes of the epochs before. *review*: see the module above.
 
 use crate::face::atomic::{AtomicU64, Ordering, fence};
 use crate::face::const_new;
@@ -96,7 +96,7 @@ impl Rounds {
         Round(self.0.load(Ordering::Acquire))
     }
 
-    /// As [`now`](Self::now), for who has a fence of his own before.
+    /// As [`now`](Self::now), for a caller with a fence of its own before.
     pub(super) fn now_after_fence(&self) -> Round {
         // Relaxed: by the fence.
         Round(self.0.load(Ordering::Relaxed))
@@ -138,8 +138,9 @@ impl Rounds {
         self.end_if_all_flushed(Round(before - by))
     }
 
-    /// Begins the next epoch if nobody is pending in `round` and it still lasts; returns the round after that. If it does not
-    /// last, somebody has joined, who does this later, or was flushed after us, and does it now.
+    /// Begins the next epoch if no cache is pending in `round` and it still lasts; returns the round after that. If it does
+    /// not last, another cache has joined, and its thread does this later, or was flushed after us, and its thread does it
+    /// now.
     fn end_if_all_flushed(&self, round: Round) -> Round {
         if round.pending() > 0 {
             return round;

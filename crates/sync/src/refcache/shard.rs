@@ -13,12 +13,12 @@ const RETIRED: u32 = u32::MAX;
 pub(super) struct Shard {
     /// Others visit it to flush for an idle thread, or to know all counts. The owner takes it in `world.rs` only.
     pub(super) cache: OwnerLock<Cache>,
-    /// The epoch in which the cache was last flushed, or [`RETIRED`]. *written under the lock of `cache`; read by those
-    /// who look for laggards (hint)*
+    /// The epoch in which the cache was last flushed, or [`RETIRED`]. *written under the lock of `cache`; read by threads
+    /// that look for laggards (hint)*
     flushed: AtomicU32,
-    /// The owner is freeing objects: it must not begin to free others inside their destructors, and who settles
-    /// waits for it. *atomic (freed); set under the lock of `cache`, cleared without, so that who waits for it can
-    /// look without being in its way*
+    /// The owner is freeing objects: it must not begin to free others inside their destructors, and a thread that settles
+    /// waits for it. *atomic (freed); set under the lock of `cache`, cleared without, so that a waiting thread can look
+    /// without being in its way*
     pub(super) freeing: AtomicBool,
 }
 

@@ -24,10 +24,10 @@ pub(super) struct World {
     shards: Shards,
     /// Of the caches that take part.
     pub(super) rounds: CachePadded<Rounds>,
-    /// The slots of all caches that ever took part. A cache takes part for the first time after it is noted here, so who
-    /// holds this lock knows them all. *protected by itself*
+    /// The slots of all caches that ever took part. A cache takes part for the first time after it is noted here, so the
+    /// holder of this lock knows them all. *protected by itself*
     known: Mutex<Vec<u32>>,
-    /// Who holds `known` waits for owners that are counting. *written under `known`; read by who joins (hint)*
+    /// The holder of `known` waits for owners that are counting. *written under `known`; read by threads that join (hint)*
     waiting: CachePadded<AtomicBool>,
 }
 
@@ -154,10 +154,10 @@ impl World {
     /// flushed.
     #[inline]
     fn try_hold<'a>(&self, shard: &'a Shard) -> Option<Held<'a, Cache>> {
-        // SAFETY: as in own(), and the slot is ready. Whatever is taken of the lock meanwhile is dropped before the call
-        // returns that took it, and who is given the result drops it in the call that asked for it.
+        // SAFETY: as in own(), and the slot is ready. A guard of the lock that is made meanwhile is dropped before the call
+        // that made it returns, and the caller drops the result in the call that asked for it.
         let mut held = unsafe { shard.cache.try_hold() }?;
-        // SAFETY: we are not inside, and nobody keeps what he gets so.
+        // SAFETY: we are not inside, and the reference is gone at the end of this statement.
         unsafe { held.value() }.take_turn().then_some(held)
     }
 
@@ -172,7 +172,7 @@ impl World {
         }
         let mut cache = self.own(shard);
         if !cache.is_enlisted() && !seeded(Mutant::BorrowedUnlisted) {
-            // Somebody has retired it since.
+            // Another thread has retired it since.
             drop(cache);
             cache = self.enlist(shard);
         }
@@ -189,7 +189,7 @@ impl World {
         self.shards.get(thread::slot())
     }
 
-    /// The calling thread's cache, locked; `shard` is its shard. Not to be called by one who has it.
+    /// The calling thread's cache, locked; `shard` is its shard. Not to be called by a thread that has it locked.
     #[inline]
     pub(super) fn own<'a>(&self, shard: &'a Shard) -> Inside<'a, Cache> {
         // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. All
@@ -203,13 +203,13 @@ impl World {
     pub(super) fn enlist<'a>(&self, shard: &'a Shard) -> Inside<'a, Cache> {
         // Relaxed: a hint.
         if self.waiting.load(Ordering::Relaxed) {
-            // Whoever is waited for needs the CPU, and more garbage helps nobody.
+            // The thread that is waited for needs the CPU, and more garbage does not help.
             drop(self.known.lock());
         }
         let mut cache = self.own(shard);
         if !cache.is_known {
             drop(cache);
-            // Without the cache: who settles holds this lock and waits for caches.
+            // Without the cache: a thread that settles holds this lock and waits for caches.
             self.known.lock().push(thread::slot());
             cache = self.own(shard);
             cache.is_known = true;
@@ -258,7 +258,7 @@ impl World {
         let (is_out_of_patience, is_crowded) = (cache.is_out_of_patience(members), cache.is_crowded(members));
         drop(cache);
         if is_out_of_patience {
-            // Whoever has not come by may be idle.
+            // The threads that have not flushed may be idle.
             self.flush_laggards(shard, now.epoch(), is_crowded);
         }
         found.free(self);
@@ -276,21 +276,22 @@ impl World {
         (now, Found { dead, freeing })
     }
 
-    /// Flushes the caches that have not been flushed in `epoch`, if it is not over, for their threads; those in the
-    /// middle of counting if it `waits`, and then also for others who do this. What they have to review is left to them,
-    /// so that memory stays with the thread that made it; but the caller, whose shard is `own`, takes over from threads
-    /// that have counted nothing in the whole epoch. These are no more waited for until they count again.
+    /// Flushes the caches that have not been flushed in `epoch`, if it is not over, for their threads. If it `waits`, it
+    /// waits for threads in the middle of counting, and for another that does the same work. What the laggards have to
+    /// review is left to them, so that memory stays with the thread that made it. But the caller, whose shard is `own`,
+    /// takes over from threads that have counted nothing in the whole epoch. These are no more waited for until they
+    /// count again.
     pub(super) fn flush_laggards(&self, own: &Shard, epoch: Epoch, waits: bool) {
         let known = match waits {
             true => self.known.lock(),
             false => match self.known.try_lock() {
                 Some(known) => known,
-                // Somebody else is at it.
+                // Another thread does it.
                 None => return,
             },
         };
         if self.rounds.now().epoch() != epoch {
-            // Who had the lock before us did it for all; in the next epoch everybody is late.
+            // The thread that had the lock before us did it for all; in the next epoch every cache is late.
             return;
         }
         let before = epoch.previous();
@@ -320,11 +321,11 @@ impl World {
                 self.flush(shard, &mut cache, self.rounds.now());
             }
         }
-        // Still under `known`: whoever settles finds them all.
+        // Still under `known`: a thread that settles finds them all.
         self.own(own).adopt(reviews);
     }
 
-    /// Visits `caches`, all of them, while who joins waits. The caller holds `known`.
+    /// Visits `caches`, all of them, while threads that join wait. The caller holds `known`.
     fn wait_for_all<'a>(
         &self,
         caches: impl Iterator<Item = &'a OwnerLock<Cache>> + Clone,
@@ -336,7 +337,7 @@ impl World {
         visits
     }
 
-    /// What `look` finds in all caches, which are locked meanwhile. For who has no cache of this world held.
+    /// What `look` finds in all caches, which are locked meanwhile. The caller holds no cache of this world.
     pub(super) fn visit_known<R>(&self, look: impl FnOnce(&[Inside<'_, Cache>]) -> R) -> R {
         let known = self.known.lock();
         look(&OwnerLock::visit_all(known.iter().map(|slot| &self.shards.get(*slot).cache)))

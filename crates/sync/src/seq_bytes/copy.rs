@@ -7,10 +7,9 @@
 //! do beside another CPU's store is for the machine to define, and it defines that every byte is one that
 //! was stored there.
 //!
-//! It was one string instruction, as in many a `memcpy`. But on some CPUs (an AMD EPYC of 2026, as for years) that takes 28 times as
-//! long where the target lies some bytes further in its page than the source in its own: 1,390 ns for a page instead of 49.
-//! There a page takes 22 ns by AVX and 15 by AVX-512. A read of 4 KiB gains 5 ns of 36 by the latter; a write, which we
-//! cannot explain, loses 5 of 34: it is made by AVX.
+//! A string instruction, as many a `memcpy` uses, is slow on AMD CPUs where the target lies some bytes further in its page than
+//! the source in its own. Reads use AVX-512 where the CPU has it. Writes use AVX: AVX-512 made them slower, for a reason that
+//! we do not know (docs/measurements.md, section 16).
 //!
 //! # Cost
 //! Up to [`WIDE_MIN`] bytes about one load and one store a word; above it what `memcpy` costs, or less.
@@ -35,7 +34,7 @@ pub(super) fn load(words: &[Word], at: usize, buf: &mut [u8]) {
     }
     let (head, rest) = buf.split_at_mut(head_len(at, buf.len()));
     let mut words = words.iter();
-    // Relaxed, as all here: whoever asks orders them by the count or by the lock.
+    // Relaxed, as all here: the caller orders them by the count or by the lock.
     let mut next = || words.next().map_or([0; WORD], |word| word.load(Ordering::Relaxed).to_ne_bytes());
     if !head.is_empty() {
         head.copy_from_slice(&next()[at % WORD..at % WORD + head.len()]);

@@ -4,7 +4,7 @@
 //! A [`SeqLock`](crate::SeqLock) for a page of memory: a mutex orders the writers, a [`SeqCount`] tells readers
 //! that one was at work. Two things differ. The count is odd for as long as the lock is held, so that a writer
 //! of several blocks shuts readers out of all of them at once. And a block can be *frozen*: its bytes then
-//! belong to more than one owner, and whoever finds it so under the lock must write to a copy. Or it can be *settled*,
+//! belong to more than one owner, and a writer that finds it so under the lock must write to a copy. Or it can be *settled*,
 //! which means what its client makes of it, and is read like the bytes.
 //!
 //! ```text
