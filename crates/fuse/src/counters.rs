@@ -65,7 +65,7 @@ impl Counters {
     pub(crate) fn took(&self, opcode: u32, time: Duration) {
         let ns = nanoseconds(time);
         let took = slot(self.0.here(), opcode).took.get_or_init(Box::default);
-        // Relaxed: statistics; who reads them together may miss a request in one of them.
+        // Relaxed: statistics; a reader of several may miss a request in one of them.
         took.ns_total.fetch_add(ns, Ordering::Relaxed);
         took.buckets[bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
     }

@@ -3,8 +3,8 @@
 //! # Theory
 //! POSIX locks of a process end when it closes any descriptor of the file: FLUSH says so. OFD locks end with
 //! the last close of their description: RELEASE. On the wire both look alike, an owner number and a range. But a
-//! process that locks through a handle has it open, and FLUSHes it before the kernel RELEASEs it. So whoever
-//! used a handle and has not flushed it when it is released was a description, and its locks end now.
+//! process that locks through a handle has it open, and FLUSHes it before the kernel RELEASEs it. So an
+//! owner that used a handle and has not flushed it when it is released was a description, and its locks end now.
 //!
 //! A process may close a descriptor while another of its threads asks for a lock through it. FLUSH then finds nothing to
 //! release, and the lock is granted later, or has just been asked for. The kernel tells the thread EBADF, and does not tell

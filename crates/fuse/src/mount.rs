@@ -59,8 +59,8 @@ pub(crate) fn reach(path: &Path) -> io::Result<()> {
 }
 
 /// Unmounts the sluicefs that is mounted at `dir`, whichever process serves it, also when that has died.
-/// `lazy`: even if it is in use. A dead mount is unmounted in any case, and says so if it was in use: nobody who uses it
-/// can finish anything there.
+/// `lazy`: even if it is in use. A dead mount is unmounted in any case, and says so if it was in use: its users can
+/// finish nothing there.
 ///
 /// # Errors
 /// [`MountError::NotMounted`], [`MountError::Busy`], or as the operating system says.

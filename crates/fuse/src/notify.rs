@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //! A mount observes its file system. A change by anybody else (a user in process, another mount) becomes
-//! INVAL_ENTRY and INVAL_INODE messages, sent on the changer's own thread before its call returns: whoever hears
-//! of the change from the changer sees it through the mount.
+//! INVAL_ENTRY and INVAL_INODE messages, sent on the changer's own thread before its call returns: a program
+//! that hears of the change from the changer sees it through the mount.
 //!
 //! Three races decide the details:
 //! - *A lookup or listing is under way* when a name changes, and will cache the old state after the

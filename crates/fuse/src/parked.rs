@@ -8,7 +8,7 @@
 //!                │ └──interrupt: noted, acted on by arm
 //!                └──claim (completion)──> answered; arm finds nothing
 //! ```
-//! Whoever *claims* the entry answers the request, so it is answered exactly once.
+//! The thread that *claims* the entry answers the request, so it is answered exactly once.
 //!
 //! The kernel may deliver INTERRUPT to one worker while another has read the request and not begun it. Such
 //! early interrupts are remembered: request numbers are never used again, so a remembered one does no harm

@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! [`Mount::new`] mounts, answers INIT, and starts the workers; each worker serves requests until the kernel
-//! says that the mount is gone, whoever unmounted it. The last worker to end gives back what the kernel held.
+//! says that the mount is gone. The last worker to end gives back what the kernel held.
 //! Dropping a [`Mount`] unmounts, also while a panic unwinds. If files are still in use then, the mount is
 //! detached: it disappears from the tree at once, and its workers serve those files until they are closed.
 //!
@@ -175,7 +175,7 @@ impl Mount {
         self.shared.unmount_lazily()
     }
 
-    /// Waits until the mount is gone, whoever unmounts it.
+    /// Waits until the mount is gone, whichever process unmounts it.
     pub fn wait(&self) {
         self.shared.wait(|progress| progress.workers == 0);
     }
@@ -305,7 +305,7 @@ impl Drop for Worker {
         let Worker(shared, connection) = self;
         let mut progress = shared.progress.lock();
         if progress.workers == 1 {
-            // The last one. It is still counted, so that whoever waits finds everything given back.
+            // The last one. It is still counted, so that a thread that waits finds everything given back.
             drop(progress);
             let control = shared.control.lock().take();
             drop(control);

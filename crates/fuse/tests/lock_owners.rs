@@ -75,7 +75,7 @@ fn try_lock(kind: &str, place: &Place<'_>) -> String {
 }
 
 /// Has a thread of another process wait for a lock, and its owner go by `way`. Then the lock is given up. Returns what
-/// the thread is told, "" if it is no more, and what one is told who asks for the lock afterwards.
+/// the thread is told, "" if it is no more, and what the next request for the lock is told.
 fn go(kind: &str, way: &str, place: &Place<'_>) -> Option<(String, String)> {
     let holder = holder(kind, place)?;
     let mut peer = Peer::start(&["goes", kind, way, &place.path]).expect("the first peer ran");

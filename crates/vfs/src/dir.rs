@@ -118,7 +118,7 @@ impl Dir {
         self.mounts.get()?.list.load(section).iter().find(|mount| mount.stands_on(below))
     }
 
-    /// Changes the list of mounts that stand here. Whom it gains was counted before, whom it loses is so after.
+    /// Changes the list of mounts that stand here. A mount that it gains was counted before, one that it loses is so after.
     pub(crate) fn change_mounts(&self, change: impl FnOnce(&mut Vec<MountRef>)) {
         let mounts = self.mounts.get_or_init(|| {
             let list = RcuCell::new(rcu::domain(), Vec::new());

@@ -1,14 +1,14 @@
 //! Inode: one file: its attributes, its contents, and what hangs on it.
 //!
 //! # Theory
-//! An inode lives as long as somebody holds an [`InodeRef`]: a directory entry, an open file, a working
+//! An inode lives as long as an [`InodeRef`] to it: in a directory entry, an open file, a working
 //! directory, a FUSE mount's handle. So a file that lost its last name stays readable until its last user
-//! lets go. References are counted on the lines of who uses them ([`sluice_sync::refcache`]), so opening one file
+//! lets go. Each thread counts references on its own lines ([`sluice_sync::refcache`]), so opening one file
 //! from every CPU writes no line of it; in return, storage is released by `Drop` some time after the last user
-//! let go, or when somebody asks for exact answers ([`settle`]).
+//! let go, or when a call asks for exact answers ([`settle`]).
 //!
-//! Fields are in the order of who writes them, with gaps between, so that calls which change different things of one
-//! file do not meet, nor those who only open it, or read and write what is there:
+//! Fields that the same calls write stand together, with gaps between the groups. So calls that change different things
+//! of one file share no line, nor do calls that only open it, or read and write what is there:
 //! ```text
 //!   | number, type, times | mode and owner, links | size ... | where pages are |
 //!     each tick at most     chmod           link    append     first and last page
@@ -224,7 +224,7 @@ impl Inode {
     /// `EAGAIN`.
     #[inline]
     pub(crate) fn stat_at_once(&self) -> Result<Stat, Errno> {
-        // A directory's names are counted by those who change them, and added up.
+        // Threads that change a directory's names count them apart; the counts are added up.
         match self.attr.try_read() {
             Some(attr) if !self.is_dir() => Ok(self.stat_with(attr)),
             _ => Err(Errno::EAGAIN),

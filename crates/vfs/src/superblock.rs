@@ -77,7 +77,7 @@ pub(crate) struct Shared {
     pub(crate) dev: u64,
     /// Limits and policies. *Immutable.*
     pub(crate) options: Options,
-    /// Who waits for file locks, and the list of them. *Immutable.*
+    /// The waits for file locks, and the list of all locks. *Immutable.*
     pub(crate) lock_domain: Arc<LockDomain>,
     /// Held by a rename that moves a name between directories, so that the tree's shape stands still.
     pub(crate) rename_lock: CachePadded<Mutex<()>>,
@@ -89,11 +89,11 @@ pub(crate) struct Shared {
     inodes: Budget,
     /// Pages of files that lost their last name since the last look at what can be released. *Per CPU.*
     unlinked_pages: PerCpu<AtomicU64>,
-    /// Who has which files open. *Per CPU.*
+    /// How often files are open, and how. *Per CPU.*
     pub(crate) opens: OpenCounts,
     /// Units of space in use. *Per CPU.*
     space: Budget,
-    /// Who is told of changes. *RCU; replaced under `observing`.*
+    /// They are told of changes. *RCU; replaced under `observing`.*
     observers: RcuCell<Vec<(ObserverId, Arc<dyn Observer>)>>,
     /// There are any: without, nobody looks at the list. *Atomic (observed); written under `observing`.*
     is_observed: AtomicBool,
@@ -253,7 +253,7 @@ impl Shared {
         }
     }
 
-    /// As [`release_soon`](Self::release_soon), for who is in a read section: whether he should [`settle`] after it.
+    /// As [`release_soon`](Self::release_soon), for a caller in a read section: whether it should [`settle`] after it.
     #[inline]
     pub(crate) fn should_release(&self, pages: u64) -> bool {
         // Looking interrupts all CPUs and takes their caches from them. With 1 MiB two threads that remove trees of small
@@ -336,7 +336,7 @@ impl Shared {
         self.take_units(bytes.div_ceil(UNIT))
     }
 
-    /// As [`charge`](Self::charge), for who must not wait for others.
+    /// As [`charge`](Self::charge), for a caller that must not wait for others.
     ///
     /// # Errors
     /// `ENOSPC`, also when there is space that is given back later.

@@ -2,8 +2,8 @@
 //! for it.
 //!
 //! # Theory
-//! The file has an inode that stands in no directory, so that only who knows the name meets it, and not who lists,
-//! copies or removes the tree. Each OPEN writes the table down, and READ gives out what was written then: a reader sees
+//! The file has an inode that stands in no directory: a program opens it by its name, and one that lists, copies or
+//! removes the tree does not meet it. Each OPEN writes the table down, and READ gives out what was written then: a reader sees
 //! one text, in however small pieces it reads. Nothing about the file can be changed through the mount.
 
 use crate::abi::flags::FOPEN_DIRECT_IO;

@@ -93,7 +93,7 @@ impl Connection {
             Look::Served => Ok(()),
             Look::MustWait => return self.park(request, &inode),
             Look::Refused(_) if postpone() => return Ok(Disposition::Parked),
-            // What was in the way may have gone since the look, and before it was asked who has served what.
+            // What was in the way may have gone since the look, and before it was asked what others have served.
             Look::Refused(_) => {
                 reply.clear();
                 match self.look(request, &inode, reply)? {

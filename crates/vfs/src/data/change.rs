@@ -41,7 +41,7 @@ impl FileData {
         let rearranging = Rearranging { layout: self.layout.write(), pages: pages.clone() };
         // None is further behind (I2).
         let pages = pages.start..pages.end.min(self.size().div_ceil(PAGE));
-        // Whoever overwrites a page now does so before us.
+        // A thread that overwrites a page now does so before us.
         data_pages(writer.slots(), pages).for_each(|(_, page)| page.lock().settle(false));
         Change { file: self, space, rearranging: Some(rearranging), writer }
     }

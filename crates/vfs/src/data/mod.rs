@@ -16,15 +16,15 @@
 //! Each call takes effect at one moment: a read sees a write whole or not at all, wherever the two overlap. (A
 //! copy takes effect at two: it reads at one moment and writes at a later one.) There are four ways to work:
 //!
-//! | way | who | holds | writes to |
+//! | way | calls | holds | writes to |
 //! |---|---|---|---|
 //! | read | reads, seeks | nothing | nothing |
 //! | overwrite | writes into data pages below the size | the locks of its pages | its pages |
 //! | grow | appends, writes that fill holes, reservations | the file's mutex, and the locks of its pages | pages, tree, size |
 //! | rearrange | truncation, holes, moves, copies | the mutex; the layout count is odd | everything |
 //!
-//! What runs in parallel needs no more than the pages that it is about, and so meets nobody who is at work in others,
-//! nor who makes the file longer: a *settled* page (I6) may be relied on alone.
+//! A read or an overwrite needs no more than its pages. So it meets no call that works in other pages or makes the file
+//! longer: a *settled* page (I6) may be relied on alone.
 //! ```text
 //!   read         find pages | begin their counts, settled? | copy | still in their slots, counts as they were?
 //!   overwrite    find and lock pages | settled? | still in their slots? | store | unlock

@@ -63,7 +63,7 @@ impl FileData {
         if !settled && !self.reaches(target.end) {
             return false;
         }
-        // Only now: whoever could take a page out of its slot since then waits for our lock.
+        // Only now: a thread that could take a page out of its slot since then waits for our lock.
         let in_place = |(index, page): (u64, &mut LockedPage<'_>)| {
             self.tree.get(&guard, index).is_some_and(|found| page.is_of(found))
         };
