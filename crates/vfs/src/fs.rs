@@ -341,14 +341,7 @@ impl Fs {
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<Vec<(OsString, FileType)>, Errno> {
         let process = self.root();
         let fd = process.open(path, OpenFlags::RDONLY | OpenFlags::DIRECTORY, 0)?;
-        let mut all = Vec::new();
-        loop {
-            let some = process.getdents(fd, READ_DIR_BATCH)?;
-            if some.is_empty() {
-                return Ok(all);
-            }
-            all.extend(some.named().map(|(name, file_type)| (name.to_os_string(), file_type)));
-        }
+        names_from(&process, fd)
     }
 
     /// Everything at and below `path`, each directory before what is in it. Symbolic links are returned, not
@@ -365,6 +358,18 @@ pub(crate) fn write_all(process: &Process, fd: Fd, mut data: &[u8]) -> Result<()
         data = &data[written..];
     }
     Ok(())
+}
+
+/// The names in the directory that is open as `fd`, from its position on, with their types, "." and ".." left out.
+pub(crate) fn names_from(process: &Process, fd: Fd) -> Result<Vec<(OsString, FileType)>, Errno> {
+    let mut all = Vec::new();
+    loop {
+        let some = process.getdents(fd, READ_DIR_BATCH)?;
+        if some.is_empty() {
+            return Ok(all);
+        }
+        all.extend(some.named().map(|(name, file_type)| (name.to_os_string(), file_type)));
+    }
 }
 
 /// One file that [`Fs::walk`] met.

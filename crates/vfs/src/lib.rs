@@ -2,6 +2,7 @@
 //!
 //! # Entry points
 //! - [`Fs`]: a tree of mounted file systems, and calls in the manner of `std::fs` on it.
+//! - [`File`], [`OpenOptions`], [`Dir`]: open files and directories that close themselves.
 //! - [`Process`]: credentials, umask, working directory and descriptors; the POSIX calls as methods.
 //! - [`Superblock`] and [`Inode`]: one file system without names for its users, for servers such as a FUSE
 //!   mount that keep their own handles.
@@ -35,6 +36,7 @@ mod dir;
 mod errno;
 mod flags;
 mod fs;
+mod handle;
 mod host;
 mod inode;
 mod io;
@@ -66,6 +68,7 @@ pub use cred::{Caps, Cred};
 pub use errno::Errno;
 pub use flags::{Access, AtFlags, FallocateMode, OpenFlags, RenameFlags, Whence, XattrFlags};
 pub use fs::{Fs, Walk, WalkEntry};
+pub use handle::{Dir, File, OpenOptions};
 pub use host::Transfer;
 pub use inode::{Inode, InodeRef};
 pub use mount::{MountFlags, UmountFlags};

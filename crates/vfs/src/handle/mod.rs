@@ -1,0 +1,53 @@
+//! Handles: open files and directories as values that close themselves, in the manner of `std::fs`.
+//!
+//! A handle is a [`Process`] with one descriptor, counted by all clones of the handle. So a handle lives as long as it is
+//! used, on whatever thread, and what it can do is what that process may do.
+//!
+//! Calls return [`Errno`], which `?` turns into [`std::io::Error`]. The traits of `std::io` return the latter.
+
+mod dir;
+mod file;
+mod options;
+
+pub use dir::Dir;
+pub use file::File;
+pub use options::OpenOptions;
+
+use crate::{AtFlags, Errno, Fd, OpenFlags, Process, Stat};
+use sluice_sync::Arc;
+use std::path::Path;
+
+/// A descriptor and the process that has it. Dropping it closes the descriptor.
+struct Handle {
+    process: Arc<Process>,
+    fd: Fd,
+}
+
+impl Handle {
+    /// Opens `path`, seen from the directory `dir` of `process`.
+    fn open(
+        process: &Arc<Process>,
+        dir: Fd,
+        path: &Path,
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<Handle, Errno> {
+        Ok(Handle { fd: process.openat(dir, path, flags, mode)?, process: process.clone() })
+    }
+
+    /// A further descriptor of the same open file.
+    fn dup(&self) -> Result<Handle, Errno> {
+        Ok(Handle { fd: self.process.dup(self.fd)?, process: self.process.clone() })
+    }
+
+    fn stat(&self, path: &Path, flags: AtFlags) -> Result<Stat, Errno> {
+        self.process.fstatat(self.fd, path, flags)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // The descriptor is ours alone and open, so there is nothing that could go wrong and be told.
+        let _ = self.process.close(self.fd);
+    }
+}
