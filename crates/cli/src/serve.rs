@@ -61,8 +61,13 @@ fn serve(dir: &Path, list: &str, attached: bool, detach: bool) -> Result<()> {
     let (list, metrics) = take_metrics(list)?;
     let (ram, mut options) = ram_options::parse(&list)?;
     options.dedicated = true;
+    options.own_session = detach;
     // Before mounting: a signal in between would otherwise leave a mount without a server.
     let signals = StopSignals::catch()?;
+    if detach {
+        // No controlling terminal, and a share of the CPUs of its own.
+        rustix::process::setsid().map_err(std::io::Error::from)?;
+    }
     let mount =
         Mount::new(Superblock::new(ram), dir, options).map_err(|error| Failure::Failed(error.to_string()))?;
     let (major, minor) = mount.device();
@@ -71,9 +76,8 @@ fn serve(dir: &Path, list: &str, attached: bool, detach: bool) -> Result<()> {
         serve_metrics(address, mount.device())?;
     }
     if detach {
-        // Not a directory that somebody may want to unmount, and no controlling terminal.
+        // Not a directory that somebody may want to unmount.
         std::env::set_current_dir("/")?;
-        rustix::process::setsid().map_err(std::io::Error::from)?;
     }
     if attached || detach {
         announce()?;

@@ -48,6 +48,14 @@ pub(crate) struct Connection {
     panicked: AtomicBool,
 }
 
+/// What became of one message.
+pub(crate) struct Served<'r> {
+    /// The answer that is to be sent.
+    pub(crate) answer: Option<&'r [u8]>,
+    /// The opcode and when it came, if how long it takes is counted.
+    pub(crate) kind: Option<(u32, Instant)>,
+}
+
 impl Connection {
     pub(crate) fn new(
         superblock: Arc<Superblock>,
@@ -79,19 +87,28 @@ impl Connection {
 
     /// Takes one message apart, serves it and answers it, with `reply` as scratch space.
     pub(crate) fn serve(&self, message: &[u8], reply: &mut Reply) {
+        let served = self.process(message, reply);
+        if let Some(answer) = served.answer {
+            self.send(answer);
+        }
+        self.count(served.kind);
+    }
+
+    /// Takes one message apart and serves it. The answer, if one is due now, is built in `reply`.
+    pub(crate) fn process<'r>(&self, message: &[u8], reply: &'r mut Reply) -> Served<'r> {
         reply.clear();
         let request = match Request::parse(message) {
             Ok(request) => request,
-            Err(Malformed { unique: Some(unique), errno }) => return self.send(reply.failure(unique, errno)),
-            Err(Malformed { unique: None, .. }) => return,
+            Err(Malformed { unique: Some(unique), errno }) => {
+                return Served { answer: Some(reply.failure(unique, errno)), kind: None };
+            }
+            Err(Malformed { unique: None, .. }) => return Served { answer: None, kind: None },
         };
         let (opcode, arrival) = (request.header.opcode, Instant::now());
         self.counters.count(opcode);
-        let disposition = self.answer(&request.header, reply, |reply| self.handle(&request, reply));
+        let (answer, parked) = self.outcome(&request.header, reply, |reply| self.handle(&request, reply));
         // The wait of a parked one is counted with the locks.
-        if disposition != Disposition::Parked {
-            self.counters.took(opcode, arrival.elapsed());
-        }
+        Served { answer, kind: (!parked).then_some((opcode, arrival)) }
     }
 
     /// Serves the lock requests that waited for what was read before them. To be called after each request served.
@@ -102,23 +119,42 @@ impl Connection {
         }
     }
 
+    /// Counts how long a request took, now that it is answered.
+    pub(crate) fn count(&self, kind: Option<(u32, Instant)>) {
+        if let Some((opcode, arrival)) = kind {
+            self.counters.took(opcode, arrival.elapsed());
+        }
+    }
+
     /// Sends what `serve` finds, if it is to be sent now.
     pub(crate) fn answer(
         &self,
         header: &InHeader,
         reply: &mut Reply,
         serve: impl FnOnce(&mut Reply) -> Disposition,
-    ) -> Disposition {
+    ) {
+        if let (Some(answer), _) = self.outcome(header, reply, serve) {
+            self.send(answer);
+        }
+    }
+
+    /// The answer that `serve` finds, if one is due now, and whether the request is parked.
+    fn outcome<'r>(
+        &self,
+        header: &InHeader,
+        reply: &'r mut Reply,
+        serve: impl FnOnce(&mut Reply) -> Disposition,
+    ) -> (Option<&'r [u8]>, bool) {
         let disposition = catch_unwind(AssertUnwindSafe(|| serve(reply))).unwrap_or_else(|_| {
             self.report_panic(header.opcode);
             Disposition::Done(Err(Errno::EIO))
         });
         match disposition {
-            Disposition::Done(Ok(())) => self.send(reply.success(header.unique)),
-            Disposition::Done(Err(errno)) => self.send(reply.failure(header.unique, errno)),
-            Disposition::NoReply | Disposition::Parked => {}
+            Disposition::Done(Ok(())) => (Some(reply.success(header.unique)), false),
+            Disposition::Done(Err(errno)) => (Some(reply.failure(header.unique, errno)), false),
+            Disposition::NoReply => (None, false),
+            Disposition::Parked => (None, true),
         }
-        disposition
     }
 
     /// The means to answer request `unique` later.

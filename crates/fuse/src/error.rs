@@ -41,6 +41,8 @@ pub enum MountError {
     Elsewhere(PathBuf),
     /// The lock file cannot be made, and why.
     LockFile(String),
+    /// The transport that was asked for cannot be used, and why.
+    Transport(String),
     /// The kernel may not collect writes here, and why.
     Writeback(&'static str),
     /// The server may not check permissions here, and why.
@@ -102,6 +104,7 @@ impl fmt::Display for MountError {
             }
             MountError::LockFile(why) => write!(f, "mount option lockfile: {why}"),
             MountError::Checks(why) => write!(f, "mount option checks=sluice: {why}"),
+            MountError::Transport(why) => write!(f, "mount option transport=uring: {why}"),
             MountError::Writeback(why) => write!(f, "mount option writeback: {why}"),
             MountError::Alone => f.write_str(
                 "this file system has a mount with the option writeback, which must be its only one: unmount that first",

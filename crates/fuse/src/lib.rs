@@ -10,7 +10,7 @@
 //! ```text
 //!   session      a mount from its making to its end: threads, signals
 //!     mount        mount(2), umount2(2), fusermount3
-//!     transport    how messages travel; dev_fuse: the classic device
+//!     transport    how messages travel; dev_fuse: the classic device, uring: a queue for each CPU, policy: which
 //!     connection   what the workers share; the path of one message
 //!       request      taking a message apart           abi   the kernel's layouts and numbers
 //!       handler      what each request does           reply   the answer's bytes
@@ -24,7 +24,7 @@
 //! Every lock of this crate is a leaf: none is held while another is taken, across a call into the file system
 //! or the lock manager, or across a system call.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod abi;
 mod blocked_call;
@@ -50,5 +50,5 @@ pub mod control;
 pub use abi::opcode;
 pub use error::{MountError, is_dead};
 pub use mount::unmount_at;
-pub use options::{CheckMode, LockMode, MountOptions, OptionError};
+pub use options::{CheckMode, LockMode, MountOptions, OptionError, Transport};
 pub use session::{Ended, Mount, StopSignals};

@@ -109,6 +109,20 @@ pub(crate) fn unmount(dir: &Path, device: (u32, u32), lazy: bool) -> Result<(), 
     }
 }
 
+/// Has the kernel give up the requests of what is mounted on `dir`, if that is `device`. Only root can.
+pub(crate) fn abort(dir: &Path, device: (u32, u32)) -> Result<(), MountError> {
+    let here =
+        mountinfo::device_at(dir).map_err(|error| MountError::System("read the table of mounts", error))?;
+    if is_root() && here == Some(device) {
+        // BUSY: it is in use and stays, but its requests are given up.
+        match rustix::mount::unmount(dir, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW) {
+            Ok(()) | Err(Errno::BUSY) => {}
+            Err(errno) => return Err(MountError::System("give up the mount's requests", errno.into())),
+        }
+    }
+    Ok(())
+}
+
 /// Unmounts whatever is uppermost on `dir`.
 fn detach(dir: &Path, lazy: bool) -> Result<(), MountError> {
     if !is_root() {

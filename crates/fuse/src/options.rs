@@ -10,7 +10,7 @@ const MAX_WRITE: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
 const THREADS_MAX: usize = 256;
 /// What an unknown option is answered with.
 const KNOWN: &str = "locks=kernel|sluice, lockfile=NAME, checks=kernel|sluice, allow_other, noallow_other, ro, rw, noatime, nosuid, suid, \
-                     nodev, dev, noexec, exec, writeback, nowriteback, threads=N, max_write=N, fsname=NAME";
+                     nodev, dev, noexec, exec, writeback, nowriteback, transport=auto|uring|classic, threads=N, max_write=N, fsname=NAME";
 
 /// Who serves the file locks of a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,6 +35,30 @@ pub enum CheckMode {
     /// without asking, and every caller is one that may. A process of root that gave up its capabilities is treated as if
     /// it had them.
     Sluice,
+}
+
+/// How messages travel between the kernel and a mount's server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Transport {
+    /// Over io_uring where the kernel allows it, the kernel serves the locks, and the process is
+    /// [`dedicated`](MountOptions::dedicated); by the classic device elsewhere.
+    #[default]
+    Auto,
+    /// Over io_uring, with a queue and a thread for each CPU.
+    Uring,
+    /// By reading and writing `/dev/fuse`.
+    Classic,
+}
+
+impl Transport {
+    /// Its name in an option string.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Auto => "auto",
+            Transport::Uring => "uring",
+            Transport::Classic => "classic",
+        }
+    }
 }
 
 /// Options of a mount.
@@ -66,7 +90,12 @@ pub struct MountOptions {
     /// The calling process does nothing but serve this mount: it has no other use of the file system and is no client of
     /// the mount. Not said by an `-o` string, because only the program knows.
     pub dedicated: bool,
-    /// Worker threads. `None`: one for each CPU, at least 2.
+    /// The calling process has made a session of its own (`setsid`) and is alone in it, as a daemon is, so that its
+    /// threads may be scheduled behind those of its clients. Not said by an `-o` string.
+    pub own_session: bool,
+    /// How messages travel.
+    pub transport: Transport,
+    /// Worker threads, with the classic transport. `None`: one for each CPU, at least 2.
     pub threads: Option<usize>,
     /// Most bytes in one READ or WRITE, rounded down to whole pages.
     pub max_write: u32,
@@ -88,6 +117,8 @@ impl Default for MountOptions {
             noexec: false,
             writeback: false,
             dedicated: false,
+            own_session: false,
+            transport: Transport::Auto,
             threads: None,
             max_write: 128 << 10,
             fsname: "sluicefs".into(),
@@ -188,6 +219,12 @@ impl MountOptions {
             ("exec", None) => self.noexec = false,
             ("writeback", None) => self.writeback = true,
             ("nowriteback", None) => self.writeback = false,
+            ("transport", Some("auto")) => self.transport = Transport::Auto,
+            ("transport", Some("uring")) => self.transport = Transport::Uring,
+            ("transport", Some("classic")) => self.transport = Transport::Classic,
+            ("transport", _) => {
+                return Err(OptionError::bad_value("mount option transport must be auto, uring or classic"));
+            }
             ("threads", Some(value)) => match value.parse() {
                 Ok(threads) if (1..=THREADS_MAX).contains(&threads) => self.threads = Some(threads),
                 _ => {

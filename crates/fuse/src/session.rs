@@ -15,8 +15,10 @@ use crate::handler::start_seeks;
 use crate::lock_class::{CONTROL, PROGRESS};
 use crate::notify::{self, WORKER, Watcher};
 use crate::reply::Reply;
-use crate::transport::dev_fuse::{DevFuse, HEADROOM};
-use crate::{MountError, MountOptions, mount};
+use crate::transport::dev_fuse::{self, DevFuse, HEADROOM};
+use crate::transport::policy::{self, InKernel};
+use crate::transport::uring;
+use crate::{MountError, MountOptions, Transport, mount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use sluice_sync::thread::Builder;
@@ -81,7 +83,11 @@ impl Mount {
     ///
     /// # Errors
     /// See [`MountError`]; nothing is left mounted.
-    pub fn new(superblock: Arc<Superblock>, dir: &Path, options: MountOptions) -> Result<Mount, MountError> {
+    pub fn new(
+        superblock: Arc<Superblock>,
+        dir: &Path,
+        mut options: MountOptions,
+    ) -> Result<Mount, MountError> {
         let dir = mount::mountpoint(dir)?;
         mount::check_checks(&options)?;
         if options.writeback && !options.dedicated {
@@ -89,7 +95,20 @@ impl Mount {
                 "only where nobody but the kernel can write, which this program cannot promise: use `sluice mount`",
             ));
         }
-        let threads = options.thread_count();
+        let asked = options.transport;
+        options.transport = policy::choose(&options, InKernel::look())?;
+        match Mount::with(superblock.clone(), dir.clone(), options.clone()) {
+            // For a reason that only shows when it is tried, such as a filter of system calls.
+            Err(MountError::Transport(_)) if asked == Transport::Auto => {
+                options.transport = Transport::Classic;
+                Mount::with(superblock, dir, options)
+            }
+            decided => decided,
+        }
+    }
+
+    /// Mounts on `dir`, an absolute path, with the transport that `options` name.
+    fn with(superblock: Arc<Superblock>, dir: PathBuf, options: MountOptions) -> Result<Mount, MountError> {
         let buffer_len = options.max_write as usize + HEADROOM;
         let (device, number) = mount::mount(&dir, &options)?;
         let device = Arc::new(DevFuse::new(device));
@@ -120,9 +139,7 @@ impl Mount {
         let _ = mount.connection.observer.set(observer);
         mount.connection.make_lock_file()?;
         negotiate(&mount.connection, &device, buffer_len)?;
-        mount
-            .start(threads, &device, buffer_len, events)
-            .map_err(|error| MountError::System("start a thread", error))?;
+        mount.start(&device, buffer_len, events)?;
         *mount.shared.control.lock() = Server::start(number, &mount.connection);
         Ok(mount)
     }
@@ -209,24 +226,42 @@ impl Mount {
     /// Starts the workers and the thread that announces what they may not.
     fn start(
         &self,
-        threads: usize,
         device: &Arc<DevFuse>,
         buffer_len: usize,
         events: mpsc::Receiver<notify::Event>,
-    ) -> io::Result<()> {
+    ) -> Result<(), MountError> {
+        let uring = self.connection.negotiated.get().is_some_and(|negotiated| negotiated.uring);
+        if self.connection.options.transport == Transport::Uring && !uring {
+            return Err(MountError::Transport("the kernel did not offer it".into()));
+        }
+        let unstarted = |error| MountError::System("start a thread", error);
         let connection = Arc::downgrade(&self.connection);
-        Builder::new().name("sluice-notify".into()).spawn(move || notify::run(&connection, &events))?;
-        start_seeks(&self.connection)?;
+        let notify = Builder::new().name("sluice-notify".into());
+        notify.spawn(move || notify::run(&connection, &events)).map_err(unstarted)?;
+        start_seeks(&self.connection).map_err(unstarted)?;
+        // Each queue has a worker, and the classic device one.
+        let queues = if uring { uring::queues() } else { 0 };
+        let threads = if uring { queues + 1 } else { self.connection.options.thread_count() };
         self.shared.progress.lock().workers = threads;
         // Counted all at once, so that the first to end cannot take itself for the last. Those that cannot be
         // started are counted out again as they are dropped.
         let workers: Vec<_> =
             (0..threads).map(|_| Worker(self.shared.clone(), self.connection.clone())).collect();
+        let (opened, outcomes) = mpsc::channel();
         for (number, worker) in workers.into_iter().enumerate() {
-            let device = device.clone();
-            Builder::new()
-                .name(format!("{WORKER}{number}"))
-                .spawn(move || worker.run(&device, buffer_len))?;
+            let (device, opened) = (device.clone(), opened.clone());
+            let source = match () {
+                () if number < queues => Source::Queue(number, opened),
+                () if uring => Source::Rest,
+                () => Source::Device,
+            };
+            let thread = Builder::new().name(format!("{WORKER}{number}"));
+            thread.spawn(move || worker.run(&device, buffer_len, &source)).map_err(unstarted)?;
+        }
+        for _ in 0..queues {
+            // A worker that ends without a word has panicked.
+            let outcome = outcomes.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
+            outcome.map_err(|error| MountError::Transport(format!("a queue cannot be opened: {error}")))?;
         }
         Ok(())
     }
@@ -268,6 +303,13 @@ impl Shared {
         Ok(())
     }
 
+    /// Ends the mount at once: requests under way and to come fail.
+    fn abort(&self) {
+        if let Err(error) = mount::abort(&self.dir, self.device).and_then(|()| self.unmount_lazily()) {
+            eprintln!("sluicefs: {error}");
+        }
+    }
+
     fn wait(&self, done: impl Fn(&Progress) -> bool) {
         let mut progress = self.progress.lock();
         while !done(&progress) {
@@ -279,23 +321,30 @@ impl Shared {
 /// One worker's share in its mount: counted from before its thread starts until it ends, however it ends.
 struct Worker(Arc<Shared>, Arc<Connection>);
 
+/// Where the messages of a worker come from.
+enum Source {
+    /// The classic device, which all workers read.
+    Device,
+    /// The queue of a CPU. It is said there whether it could be opened.
+    Queue(usize, mpsc::Sender<io::Result<()>>),
+    /// The classic device, as far as something comes by it beside the queues.
+    Rest,
+}
+
 impl Worker {
-    fn run(&self, device: &DevFuse, buffer_len: usize) {
-        let mut buffer = vec![0; buffer_len];
-        let mut reply = Reply::new();
-        let turn = self.1.turns.join();
-        loop {
-            match device.receive(&mut buffer) {
-                Ok(Some(len)) => {
-                    turn.during(|| self.1.serve(&buffer[..len], &mut reply));
-                    self.1.serve_due(&mut reply);
-                }
-                Ok(None) => return,
-                Err(error) => {
-                    eprintln!("sluicefs: reading /dev/fuse failed, a worker ends: {error}");
-                    return;
-                }
-            }
+    /// Serves messages from `source` until the mount is gone.
+    fn run(&self, device: &DevFuse, buffer_len: usize, source: &Source) {
+        let Worker(shared, connection) = self;
+        let ended = match source {
+            Source::Device => dev_fuse::serve(device, buffer_len, connection, || ()),
+            Source::Queue(queue, opened) => uring::serve(*queue, device, connection, opened),
+            Source::Rest => uring::serve_rest(device, buffer_len, connection),
+        };
+        let Err(error) = ended else { return };
+        eprintln!("sluicefs: receiving requests failed, a worker ends: {error}");
+        if matches!(source, Source::Queue(..)) {
+            // Nobody serves the clients on this CPU any more: better an error than no answer.
+            shared.abort();
         }
     }
 }

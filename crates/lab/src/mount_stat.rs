@@ -10,6 +10,9 @@ use std::fmt::Write as _;
 /// What the control socket answers to `stat`, taken apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct MountStat {
+    /// How messages travel: `uring` or `classic`; nothing from a server of an earlier version.
+    #[serde(default)]
+    pub transport: String,
     /// Requests since the mount began.
     pub requests_total: u64,
     /// The same by kind.
@@ -83,6 +86,7 @@ impl MountStat {
     pub fn text(&self) -> String {
         let mut table = Table::with_left_columns(1);
         table.line(["", "", "p50", "p99"]);
+        table.line(["transport", &self.transport]);
         for (name, value) in self.gauges() {
             table.line([name.replace('_', " "), grouped(value as f64)]);
         }

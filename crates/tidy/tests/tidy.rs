@@ -9,6 +9,8 @@ const ABOVE_SYNC: &[&str] = &["locks", "vfs", "store", "fuse", "lab", "cli"];
 const FLOORS: &[&str] = &["machine", "sync", "locks", "vfs", "store", "fuse", "lab", "cli"];
 /// Files that may contain `unsafe`, each for the reason in its header.
 const UNSAFE_FILES: &[&str] = &[
+    "crates/fuse/src/transport/ring.rs",
+    "crates/fuse/src/transport/schedule.rs",
     "crates/machine/src/fiber.rs",
     "crates/machine/src/heap.rs",
     "crates/oracle/src/sys.rs",

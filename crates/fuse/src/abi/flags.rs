@@ -27,6 +27,7 @@ bitflags! {
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         const SETXATTR_EXT = 1 << 29;
         const INIT_EXT = 1 << 30;
+        const OVER_IO_URING = 1 << 41;
 
         const _ = !0;
     }
@@ -75,6 +76,11 @@ pub(crate) const F_UNLCK: u32 = 2;
 
 /// `st_mask` bits of a statx reply: all the attributes of `stat`, and the creation time.
 pub(crate) const STATX_BASIC_STATS_AND_BTIME: u32 = 0xfff;
+
+/// io_uring command: take an entry, and complete with the first request in it.
+pub(crate) const RING_REGISTER: u32 = 1;
+/// io_uring command: take the answer out of an entry, and complete with the next request in it.
+pub(crate) const RING_COMMIT_AND_FETCH: u32 = 2;
 
 /// Notification codes, sent in place of an error with `unique` 0.
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;

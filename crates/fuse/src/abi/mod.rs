@@ -8,10 +8,12 @@ pub(crate) mod flags;
 mod incoming;
 pub mod opcode;
 mod outgoing;
+mod ring;
 
-pub(crate) use flags::{Fattr, InitFlags};
+pub(crate) use flags::{Fattr, InitFlags, RING_COMMIT_AND_FETCH, RING_REGISTER};
 pub(crate) use incoming::*;
 pub(crate) use outgoing::*;
+pub(crate) use ring::*;
 
 /// Major version of the protocol.
 pub(crate) const KERNEL_VERSION: u32 = 7;
@@ -53,6 +55,8 @@ mod tests {
         assert_eq!(size_of::<CreateIn>(), 16);
         assert_eq!(size_of::<ReleaseIn>(), 24);
         assert_eq!(size_of::<Dirent>(), 24);
+        assert_eq!(size_of::<RingPlace>(), 32);
+        assert_eq!(size_of::<RingCommand>(), 24);
         assert_eq!(size_of::<NotifyInvalInodeOut>(), 24);
         assert_eq!(size_of::<NotifyInvalEntryOut>(), 16);
     }

@@ -203,9 +203,10 @@ fn files(superblock: &Superblock) -> String {
 fn stat(connection: &Connection) -> String {
     let statfs = connection.superblock.statfs();
     format!(
-        "{{\"requests_total\":{},\"requests\":{},\"latency\":{},\"hot_locks\":[{}],\"known_inodes\":{},\
+        "{{\"transport\":\"{}\",\"requests_total\":{},\"requests\":{},\"latency\":{},\"hot_locks\":[{}],\"known_inodes\":{},\
          \"live_inodes\":{},\"open_files\":{},\"waiting_locks\":{},\"resident_bytes\":{},\"block_size\":{},\
          \"blocks\":{},\"blocks_free\":{}}}",
+        connection.options.transport.name(),
         connection.counters.total(),
         connection.counters.to_json(),
         connection.counters.latency_json(),

@@ -1,9 +1,10 @@
 //! INIT: what the kernel offers and what this crate takes.
 
-use crate::CheckMode;
+use crate::{CheckMode, Transport};
 use crate::abi::{self, InitFlags};
 use crate::connection::Connection;
 use crate::reply::Reply;
+use crate::transport::uring::PAYLOAD_MIN;
 use sluice_vfs::Errno;
 use zerocopy::FromZeros;
 
@@ -55,6 +56,8 @@ pub(crate) struct Negotiated {
     pub(crate) no_opendir: bool,
     /// The kernel collects writes, and keeps size, mtime and ctime of regular files.
     pub(crate) writeback: bool,
+    /// Requests come over io_uring once every queue is open.
+    pub(crate) uring: bool,
 }
 
 impl Connection {
@@ -74,17 +77,21 @@ impl Connection {
         // With it the kernel would check permissions.
         wanted.set(InitFlags::POSIX_ACL, self.options.checks == CheckMode::Kernel);
         wanted.set(InitFlags::WRITEBACK_CACHE, self.options.writeback);
+        wanted.set(InitFlags::OVER_IO_URING, self.options.transport == Transport::Uring);
         let flags = wanted & offered;
         let negotiated = Negotiated {
             no_open: flags.contains(InitFlags::NO_OPEN_SUPPORT),
             no_opendir: flags.contains(InitFlags::NO_OPENDIR_SUPPORT),
             writeback: flags.contains(InitFlags::WRITEBACK_CACHE),
+            uring: flags.contains(InitFlags::OVER_IO_URING),
         };
         if self.negotiated.set(negotiated).is_err() {
             return Err(Errno::EIO);
         }
         let page = rustix::param::page_size() as u32;
         let pages = (self.options.max_write / page).max(1);
+        // The payload of a ring's entry, in which xattrs and lists come back, is as long as so many pages at least.
+        let pages_max = if negotiated.uring { pages.max(PAYLOAD_MIN / page) } else { pages };
         reply.put(&abi::InitOut {
             major: abi::KERNEL_VERSION,
             minor: abi::KERNEL_MINOR_VERSION.min(arg.minor),
@@ -95,7 +102,7 @@ impl Connection {
             congestion_threshold: CONGESTION_THRESHOLD,
             max_write: pages * page,
             time_gran: 1,
-            max_pages: pages as u16,
+            max_pages: pages_max as u16,
             ..abi::InitOut::new_zeroed()
         });
         Ok(())

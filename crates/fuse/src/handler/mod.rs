@@ -133,6 +133,11 @@ impl Connection {
         self.negotiated.get().is_some_and(|negotiated| negotiated.writeback)
     }
 
+    /// True when requests come over io_uring: each must then be answered before the next of its CPU comes.
+    fn comes_by_ring(&self) -> bool {
+        self.negotiated.get().is_some_and(|negotiated| negotiated.uring)
+    }
+
     /// The attributes of `inode`, as the kernel is told them.
     fn stat(&self, inode: &InodeRef) -> Stat {
         let mut stat = inode.stat();

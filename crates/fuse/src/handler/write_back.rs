@@ -11,6 +11,9 @@
 //! Those WRITEs would move the file's times while a program copies it, and `tar` would say that the file changed. The
 //! times move a while later instead, as they would had the kernel written the pages back in its own time.
 //!
+//! Over io_uring nothing is parked, because a request that waits would hold the queue by which those WRITEs come. The part of
+//! the file that follows is said to be data instead.
+//!
 //! GETATTR waits for nothing of the kind. A file that seems to be all hole shows one block of 512 bytes while the kernel may
 //! have a page of it, so that programs which look at `st_blocks` do not take it for empty.
 
@@ -114,11 +117,24 @@ impl Connection {
                 Disposition::Done(Ok(()))
             }
             Err(Delay::Failed(errno)) => Disposition::Done(Err(errno)),
+            Err(Delay::WriteBack) if self.comes_by_ring() => Disposition::Done(
+                self.take_for_data(&seek).map(|offset| reply.put(&abi::LseekOut { offset })),
+            ),
             // Without the thread there is no kernel either.
             Err(Delay::WriteBack) => match self.seeks.get().map(|seeks| seeks.send(seek)) {
                 Some(Ok(())) => Disposition::Parked,
                 _ => Disposition::Done(Err(Errno::EIO)),
             },
+        }
+    }
+
+    /// The answer to `seek` that takes all that follows for data: right, if not as exact, whatever the kernel has.
+    fn take_for_data(&self, seek: &Seek) -> Result<u64, Errno> {
+        let size = self.node(seek.header.nodeid)?.stat().size;
+        match seek.whence {
+            _ if seek.offset >= size => Err(Errno::ENXIO),
+            Whence::Hole => Ok(size),
+            _ => Ok(seek.offset),
         }
     }
 

@@ -3,10 +3,12 @@
 //! All worker threads read the same descriptor; the kernel hands each request to one of them.
 
 use super::Channel;
+use crate::connection::Connection;
+use crate::reply::Reply;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The largest part of a WRITE message that is not data, with room to spare. The kernel refuses to deliver
 /// anything into a buffer smaller than this and `max_write` together.
@@ -43,6 +45,34 @@ impl DevFuse {
         // Without a wait it cannot fail.
         let _ = poll(&mut device, Some(&Timespec::default()));
         !device[0].revents().contains(PollFlags::ERR)
+    }
+}
+
+/// Serves what comes by `device`, in messages of at most `buffer_len` bytes, until the mount is gone. After each message it
+/// calls `pause`.
+///
+/// # Errors
+/// What no retry would cure.
+pub(crate) fn serve(
+    device: &DevFuse,
+    buffer_len: usize,
+    connection: &Connection,
+    pause: impl Fn(),
+) -> io::Result<()> {
+    let mut buffer = vec![0; buffer_len];
+    let mut reply = Reply::new();
+    let turn = connection.turns.join();
+    while let Some(len) = device.receive(&mut buffer)? {
+        turn.during(|| connection.serve(&buffer[..len], &mut reply));
+        connection.serve_due(&mut reply);
+        pause();
+    }
+    Ok(())
+}
+
+impl AsFd for DevFuse {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -1,9 +1,14 @@
 //! Transport: how messages travel between kernel and handler.
 //!
-//! The handler knows only [`Channel`]. The classic device is the one backend now; a ring backend will stand
-//! beside it, with the classic device still carrying notifications, FORGET and INTERRUPT.
+//! The handler knows only [`Channel`]. There are two backends: the classic device alone, and io_uring with the classic
+//! device beside it, which still carries notifications, FORGET and INTERRUPT.
 
 pub(crate) mod dev_fuse;
+mod entry;
+pub(crate) mod policy;
+mod ring;
+mod schedule;
+pub(crate) mod uring;
 
 use crate::reply::Reply;
 use sluice_sync::Arc;

@@ -1,0 +1,144 @@
+//! Ring: one queue of a mount over io_uring, used by one thread.
+//!
+//! # Theory
+//! Each entry is registered once, as a command that the kernel completes when it has put a request into the entry. The
+//! answer is a second kind of command, which also asks for the next request; it completes with that. So a turn is one
+//! system call: it hands in the answers, and waits for requests.
+//!
+//! The ring is the calling thread's own (SINGLE_ISSUER), and the kernel does the thread's part of the work, which is to copy
+//! requests into entries, only inside that call (DEFER_TASKRUN).
+//!
+//! # Invariants
+//! - I1 The kernel writes to the memory of an entry only inside [`Ring::turn`] and [`Ring::open`], on the calling thread.
+//! - I2 Each entry has at most one command under way.
+
+#![allow(unsafe_code, reason = "the kernel is given addresses; each block argues below")]
+
+use super::entry::Entry;
+use crate::abi::{RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand};
+use io_uring::types::Fixed;
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use rustix::io::Errno;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use zerocopy::IntoBytes;
+
+/// A memory area of a command, at this offset of a submission: `len` in the kernel's `struct io_uring_sqe`.
+const SQE_LEN: usize = 24;
+/// How many pieces of memory an entry has.
+const SEGMENTS: u32 = 2;
+
+/// A queue with its entries.
+pub(super) struct Ring {
+    /// Dropped before `entries`, after which the kernel has no use for them.
+    ring: Uring,
+    entries: Vec<Entry>,
+    /// The number of the queue. *immutable*
+    queue: u16,
+    /// Entries that the kernel has.
+    live: usize,
+    /// What has completed: number of the entry, and the result.
+    completed: Vec<(u64, i32)>,
+}
+
+impl Ring {
+    /// Opens queue `queue` of the mount behind `device`, with `entries`.
+    ///
+    /// # Errors
+    /// When this system allows no such ring, or the kernel does not take the entries.
+    pub(super) fn open(device: BorrowedFd<'_>, queue: u16, entries: Vec<Entry>) -> io::Result<Ring> {
+        let ring = Uring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .build(entries.len().next_power_of_two() as u32)?;
+        // Otherwise each command and each call would count a use of a file that threads share.
+        ring.submitter().register_files(&[device.as_raw_fd()])?;
+        ring.submitter().register_ring_fd()?;
+        let mut opened = Ring { ring, live: entries.len(), entries, queue, completed: Vec::new() };
+        opened.register()?;
+        Ok(opened)
+    }
+
+    fn register(&mut self) -> io::Result<()> {
+        for (number, entry) in self.entries.iter_mut().enumerate() {
+            // Read by the kernel before `submit` returns.
+            let mut segments = entry.segments().map(IoSliceMut::new);
+            let mut command = command(RING_REGISTER, self.queue, 0)
+                .addr(Some(segments.as_mut_ptr() as u64))
+                .build()
+                .user_data(number as u64);
+            // SAFETY: `command` is the kernel's `struct io_uring_sqe` (128 bytes, `repr(C)`), which has a `u32` at
+            // byte 24, aligned as such; we hold it alone.
+            unsafe { (&raw mut command).cast::<u8>().add(SQE_LEN).cast::<u32>().write(SEGMENTS) };
+            // SAFETY: the entry's memory is valid until it is dropped, which is after the ring (order of fields), and
+            // the kernel writes to it only while nothing borrows it (I1). An `IoSliceMut` is an `iovec`.
+            unsafe { push(&mut self.ring, &command) };
+            self.ring.submit()?;
+        }
+        self.collect();
+        // Requests may have come already; they stay in `completed` for the first turn.
+        let failed = self.completed.iter().find(|(_, result)| *result < 0);
+        failed.map_or(Ok(()), |(_, result)| Err(io::Error::from_raw_os_error(-result)))
+    }
+
+    /// Waits for requests and has each served by `serve`, which leaves the answer in the entry. False: the mount is gone.
+    ///
+    /// # Errors
+    /// What no retry would cure; the queue is then of no use.
+    pub(super) fn turn(&mut self, mut serve: impl FnMut(&mut Entry)) -> io::Result<bool> {
+        if self.completed.is_empty() {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => return Ok(true),
+                Err(error) => return Err(error),
+            }
+            self.collect();
+        }
+        let mut completed = std::mem::take(&mut self.completed);
+        for (number, result) in completed.drain(..) {
+            let entry = usize::try_from(number).ok().and_then(|number| self.entries.get_mut(number));
+            match (entry, result.wrapping_neg()) {
+                (Some(entry), 0) => {
+                    serve(entry);
+                    let id = entry.commit_id();
+                    let command = command(RING_COMMIT_AND_FETCH, self.queue, id).build().user_data(number);
+                    // SAFETY: as in `register`; this command names no address.
+                    unsafe { push(&mut self.ring, &command) };
+                }
+                (Some(_), errno) if is_end(errno) => self.live -= 1,
+                (Some(_), errno) => return Err(io::Error::from_raw_os_error(errno)),
+                (None, _) => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        // Its memory is used again.
+        self.completed = completed;
+        Ok(self.live > 0)
+    }
+
+    fn collect(&mut self) {
+        self.completed.extend(self.ring.completion().map(|done| (done.user_data(), done.result())));
+    }
+}
+
+type Uring = IoUring<squeue::Entry128, cqueue::Entry>;
+
+/// # Safety
+/// What `command` names must be valid until it completes.
+unsafe fn push(ring: &mut Uring, command: &squeue::Entry128) {
+    // SAFETY: the caller's.
+    let pushed = unsafe { ring.submission().push(command) };
+    pushed.expect("there is room for a command of each entry, and none has two (I2)");
+}
+
+/// Errors with which commands end when the mount does.
+fn is_end(errno: i32) -> bool {
+    [Errno::NOTCONN, Errno::CONNABORTED, Errno::NODEV].iter().any(|end| end.raw_os_error() == errno)
+}
+
+fn command(kind: u32, queue: u16, commit_id: u64) -> opcode::UringCmd80 {
+    let mut area = [0; 80];
+    let command = RingCommand { flags: 0, commit_id, queue, padding: [0; 3] };
+    area[..size_of::<RingCommand>()].copy_from_slice(command.as_bytes());
+    // The device is the one file that is registered.
+    opcode::UringCmd80::new(Fixed(0), kind).cmd(area)
+}

@@ -1,0 +1,89 @@
+//! The io_uring backend: a queue and a thread for each CPU.
+//!
+//! # Theory
+//! The kernel puts a request into the queue of the CPU that its client runs on, and the thread of that queue stays on that
+//! CPU: neither a request nor its answer goes to another one. FORGET and INTERRUPT, and what comes before all queues are
+//! open, come by the classic device; its reader waits a little after each message, so that FORGETs gather.
+//!
+//! A lock request that waits would hold its entry and so the queue of its CPU; such mounts use the classic device (see
+//! `policy`).
+
+use super::dev_fuse::{self, DevFuse};
+use super::entry::Entry;
+use super::policy::Place;
+use super::ring::Ring;
+use super::schedule;
+use crate::connection::Connection;
+use crate::reply::Reply;
+use sluice_sync::time::Duration;
+use sluice_sync::{cpu, mpsc, thread};
+use sluice_vfs::Errno;
+use std::io;
+use std::os::fd::AsFd;
+
+/// Entries of a queue. More change nothing: a thread serves one request after the other, and takes the next with the call
+/// that hands in an answer.
+const ENTRIES: usize = 1;
+/// The smallest payload: the longest value of an extended attribute, twice.
+pub(crate) const PAYLOAD_MIN: u32 = 128 << 10;
+/// How long FORGETs gather.
+const GATHER: Duration = Duration::from_millis(1);
+
+/// How many queues a mount has: one for each CPU that there may ever be.
+pub(crate) fn queues() -> usize {
+    cpu::possible()
+}
+
+/// Serves queue `queue` until the mount is gone. Says by `opened` whether it could be opened.
+///
+/// # Errors
+/// What no retry would cure.
+pub(crate) fn serve(
+    queue: usize,
+    device: &DevFuse,
+    connection: &Connection,
+    opened: &mpsc::Sender<io::Result<()>>,
+) -> io::Result<()> {
+    // A CPU that is offline, or that this process may not use, has no clients that would gain by it.
+    let _ = cpu::pin(queue);
+    if Place::here(connection.options.own_session).may_give_way() {
+        // Then its clients bounce between CPUs; they are served all the same.
+        let _ = schedule::behind_all_others();
+    }
+    let payload = connection.options.max_write.max(PAYLOAD_MIN) as usize;
+    let entries = (0..ENTRIES).map(|_| Entry::new(payload)).collect();
+    // The possible CPUs of a machine are far fewer than 65,536.
+    let mut ring = match Ring::open(device.as_fd(), queue as u16, entries) {
+        Ok(ring) => ring,
+        Err(error) => {
+            // The receiver waits for each queue until one fails.
+            let _ = opened.send(Err(error));
+            return Ok(());
+        }
+    };
+    let _ = opened.send(Ok(()));
+    let mut reply = Reply::new();
+    while ring.turn(|entry| serve_one(connection, entry, &mut reply))? {}
+    Ok(())
+}
+
+fn serve_one(connection: &Connection, entry: &mut Entry, reply: &mut Reply) {
+    let served = match entry.message() {
+        Ok(message) => connection.process(message, reply),
+        Err(errno) => return entry.fail(errno),
+    };
+    match served.answer {
+        Some(answer) => entry.answer(answer),
+        // Nothing that is not answered comes by a ring. But whatever came, the kernel must have its entry back.
+        None => entry.fail(Errno::EIO),
+    }
+    connection.count(served.kind);
+}
+
+/// Serves what comes by the classic device until the mount is gone.
+///
+/// # Errors
+/// What no retry would cure.
+pub(crate) fn serve_rest(device: &DevFuse, buffer_len: usize, connection: &Connection) -> io::Result<()> {
+    dev_fuse::serve(device, buffer_len, connection, || thread::sleep(GATHER))
+}
