@@ -2,50 +2,15 @@
 
 mod harness;
 
-use harness::{Scratch, can_mount, sluice};
+use harness::Mounted;
 use rustix::fs::{OFlags, copy_file_range};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 const PAGE: u64 = 4096;
-
-/// A mount, unmounted whatever happens.
-struct Mounted {
-    dir: PathBuf,
-    _scratch: Scratch,
-}
-
-impl Mounted {
-    fn new(test: &str, options: &str) -> Option<Mounted> {
-        if !can_mount(test) {
-            return None;
-        }
-        let scratch = Scratch::new();
-        let dir = scratch.dir("m");
-        sluice(["mount", "-o", &format!("writeback,{options}"), dir.to_str().unwrap()]).well();
-        Some(Mounted { dir, _scratch: scratch })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
-    }
-
-    /// How many requests of a kind the server has got.
-    fn requests(&self, kind: &str) -> u64 {
-        let json = sluice(["stat", "--json", self.dir.to_str().unwrap()]).well();
-        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-        json["requests"][kind].as_u64().unwrap_or(0)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        sluice(["umount", "--lazy", self.dir.to_str().unwrap()]);
-    }
-}
 
 fn read_write(path: &Path) -> File {
     File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
@@ -60,7 +25,7 @@ fn run(program: &str, arguments: &[&str]) {
 fn small_writes_are_collected_and_read_back_before_and_after_they_are_written_back() {
     let test = "small_writes_are_collected_and_read_back_before_and_after_they_are_written_back";
     for locks in ["locks=kernel", "locks=sluice"] {
-        let Some(mounted) = Mounted::new(test, locks) else { return };
+        let Some(mounted) = Mounted::new(test, &format!("writeback,{locks}")) else { return };
         let path = mounted.path("f");
         // Write-only: to fill a page that is written in part, the kernel reads it all the same.
         let mut file = File::options().write(true).create_new(true).open(&path).unwrap();
@@ -83,7 +48,11 @@ fn small_writes_are_collected_and_read_back_before_and_after_they_are_written_ba
 #[test]
 fn what_several_append_at_once_stays_whole() {
     for locks in ["locks=kernel", "locks=sluice"] {
-        let Some(mounted) = Mounted::new("what_several_append_at_once_stays_whole", locks) else { return };
+        let Some(mounted) =
+            Mounted::new("what_several_append_at_once_stays_whole", &format!("writeback,{locks}"))
+        else {
+            return;
+        };
         let path = mounted.path("log");
         let script = "i=0; while [ $i -lt 500 ]; do echo \"$0 $i\" >> \"$1\"; i=$((i + 1)); done";
         let writers: Vec<_> = ["one", "two", "three"]
@@ -104,7 +73,7 @@ fn what_several_append_at_once_stays_whole() {
 #[test]
 fn a_file_is_cut_grown_and_cut_again_while_its_bytes_sit_in_the_kernel() {
     let test = "a_file_is_cut_grown_and_cut_again_while_its_bytes_sit_in_the_kernel";
-    let Some(mounted) = Mounted::new(test, "") else { return };
+    let Some(mounted) = Mounted::new(test, "writeback") else { return };
     let file = read_write(&mounted.path("f"));
     for round in 0..20 {
         file.write_all_at(&[7; 3 * PAGE as usize], 100).unwrap();
@@ -122,7 +91,7 @@ fn a_file_is_cut_grown_and_cut_again_while_its_bytes_sit_in_the_kernel() {
 fn bytes_that_sit_in_the_kernel_are_copied_whoever_copies_them() {
     let test = "bytes_that_sit_in_the_kernel_are_copied_whoever_copies_them";
     for locks in ["locks=kernel", "locks=sluice"] {
-        let Some(mounted) = Mounted::new(test, locks) else { return };
+        let Some(mounted) = Mounted::new(test, &format!("writeback,{locks}")) else { return };
         // The writer stays: nothing has been flushed by a close.
         let path = mounted.path("f");
         let file = read_write(&path);
@@ -148,7 +117,7 @@ fn bytes_that_sit_in_the_kernel_are_copied_whoever_copies_them() {
         let text = |name: &str| mounted.path(name).display().to_string();
         run("cp", &["--sparse=auto", &text("f"), &text("by-cp")]);
         run("cp", &["-a", &text("f"), &text("by-cp-a")]);
-        run("tar", &["-S", "-cf", &text("archive"), "-C", mounted.dir.to_str().unwrap(), "f"]);
+        run("tar", &["-S", "-cf", &text("archive"), "-C", mounted.dir().to_str().unwrap(), "f"]);
         fs::create_dir(mounted.path("by-tar")).unwrap();
         run("tar", &["-xf", &text("archive"), "-C", &text("by-tar")]);
         for copy in ["by-call", "by-cp", "by-cp-a", "by-tar/f"] {
@@ -160,7 +129,7 @@ fn bytes_that_sit_in_the_kernel_are_copied_whoever_copies_them() {
 #[test]
 fn a_file_system_that_is_full_is_said_by_fsync_or_close_and_has_room_again_later() {
     let test = "a_file_system_that_is_full_is_said_by_fsync_or_close_and_has_room_again_later";
-    let Some(mounted) = Mounted::new(test, "size=1M") else { return };
+    let Some(mounted) = Mounted::new(test, "writeback,size=1M") else { return };
     let fill = |name: &str| -> std::io::Result<File> {
         let mut file = File::create(mounted.path(name))?;
         file.write_all(&vec![1; 8 << 20])?;
@@ -183,7 +152,7 @@ fn a_file_system_that_is_full_is_said_by_fsync_or_close_and_has_room_again_later
 
 #[test]
 fn direct_and_cached_writes_see_each_other() {
-    let Some(mounted) = Mounted::new("direct_and_cached_writes_see_each_other", "") else { return };
+    let Some(mounted) = Mounted::new("direct_and_cached_writes_see_each_other", "writeback") else { return };
     let path = mounted.path("f");
     let cached = read_write(&path);
     let direct =

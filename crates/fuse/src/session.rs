@@ -256,10 +256,11 @@ impl Mount {
                 () => Source::Device,
             };
             let thread = Builder::new().name(format!("{WORKER}{number}"));
-            thread.spawn(move || worker.run(&device, buffer_len, &source)).map_err(unstarted)?;
+            thread.spawn(move || worker.run(&device, buffer_len, source)).map_err(unstarted)?;
         }
+        drop(opened);
         for _ in 0..queues {
-            // A worker that ends without a word has panicked.
+            // When all that have not said anything have panicked.
             let outcome = outcomes.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
             outcome.map_err(|error| MountError::Transport(format!("a queue cannot be opened: {error}")))?;
         }
@@ -333,16 +334,17 @@ enum Source {
 
 impl Worker {
     /// Serves messages from `source` until the mount is gone.
-    fn run(&self, device: &DevFuse, buffer_len: usize, source: &Source) {
+    fn run(&self, device: &DevFuse, buffer_len: usize, source: Source) {
         let Worker(shared, connection) = self;
+        let is_queue = matches!(source, Source::Queue(..));
         let ended = match source {
             Source::Device => dev_fuse::serve(device, buffer_len, connection, || ()),
-            Source::Queue(queue, opened) => uring::serve(*queue, device, connection, opened),
+            Source::Queue(queue, opened) => uring::serve(queue, device, connection, opened),
             Source::Rest => uring::serve_rest(device, buffer_len, connection),
         };
         let Err(error) = ended else { return };
         eprintln!("sluicefs: receiving requests failed, a worker ends: {error}");
-        if matches!(source, Source::Queue(..)) {
+        if is_queue {
             // Nobody serves the clients on this CPU any more: better an error than no answer.
             shared.abort();
         }

@@ -119,6 +119,48 @@ impl Drop for Served {
     }
 }
 
+/// A fresh mount on a directory of its own.
+pub struct Mounted {
+    served: Served,
+    _scratch: Scratch,
+}
+
+impl Mounted {
+    /// Mounts with `options`. `None`, said loudly, where nothing can be mounted.
+    pub fn new(test: &str, options: &str) -> Option<Mounted> {
+        can_mount(test).then(|| {
+            let scratch = Scratch::new();
+            Mounted { served: Served::on(&scratch.dir("m"), options), _scratch: scratch }
+        })
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.served.0
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.served.0.join(name)
+    }
+
+    /// A figure of those that the server gives as JSON.
+    pub fn stat(&self) -> serde_json::Value {
+        let json = sluice(["stat".as_ref(), "--json".as_ref(), self.served.0.as_os_str()]).well();
+        serde_json::from_str(&json).expect("JSON")
+    }
+
+    /// How many requests of a kind the server has got.
+    pub fn requests(&self, kind: &str) -> u64 {
+        self.stat()["requests"][kind].as_u64().unwrap_or(0)
+    }
+
+    /// Runs `script` with the mount as its working directory, and asserts that it ends well.
+    pub fn run(&self, script: &str) {
+        let output =
+            Command::new("sh").args(["-ec", script]).current_dir(self.dir()).output().expect("sh starts");
+        assert!(output.status.success(), "{script}: {output:?}");
+    }
+}
+
 /// The process that serves the mount on `dir`: its command line ends with that.
 pub fn server_of(dir: &Path) -> u32 {
     let processes = std::fs::read_dir("/proc").expect("/proc is there").flatten();

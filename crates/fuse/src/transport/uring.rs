@@ -42,7 +42,7 @@ pub(crate) fn serve(
     queue: usize,
     device: &DevFuse,
     connection: &Connection,
-    opened: &mpsc::Sender<io::Result<()>>,
+    opened: mpsc::Sender<io::Result<()>>,
 ) -> io::Result<()> {
     // A CPU that is offline, or that this process may not use, has no clients that would gain by it.
     let _ = cpu::pin(queue);
@@ -62,6 +62,7 @@ pub(crate) fn serve(
         }
     };
     let _ = opened.send(Ok(()));
+    drop(opened);
     let mut reply = Reply::new();
     while ring.turn(|entry| serve_one(connection, entry, &mut reply))? {}
     Ok(())
