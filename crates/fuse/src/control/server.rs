@@ -203,10 +203,9 @@ fn files(superblock: &Superblock) -> String {
 fn stat(connection: &Connection) -> String {
     let statfs = connection.superblock.statfs();
     format!(
-        "{{\"transport\":\"{}\",\"requests_total\":{},\"requests\":{},\"latency\":{},\"hot_locks\":[{}],\"known_inodes\":{},\
+        "{{\"requests_total\":{},\"requests\":{},\"latency\":{},\"hot_locks\":[{}],\"known_inodes\":{},\
          \"live_inodes\":{},\"open_files\":{},\"waiting_locks\":{},\"resident_bytes\":{},\"block_size\":{},\
-         \"blocks\":{},\"blocks_free\":{}}}",
-        connection.options.transport.name(),
+         \"blocks\":{},\"blocks_free\":{},\"transport\":\"{}\"}}",
         connection.counters.total(),
         connection.counters.to_json(),
         connection.counters.latency_json(),
@@ -219,5 +218,6 @@ fn stat(connection: &Connection) -> String {
         statfs.block_size,
         statfs.blocks,
         statfs.blocks_free,
+        connection.options.transport.name(),
     )
 }
