@@ -6,7 +6,7 @@ mod harness;
 
 use harness::{Mounted, Scratch, can_mount, is_mounted, server_of, skipped, sluice, until};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -124,19 +124,65 @@ fn a_file_written_read_and_cut_at_random_is_what_it_should_be() {
     }
 }
 
+/// Builds `peer`, a program for such tests, in `mounted`. False, said loudly, without a compiler.
+fn build_peer(test: &str, mounted: &Mounted) -> bool {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuse/tests/peer.c");
+    let built =
+        Command::new("cc").arg("-o").args([mounted.path("peer").as_os_str(), source.as_ref()]).status();
+    match built {
+        Ok(status) => assert!(status.success()),
+        Err(_) => skipped(test, "there is no cc (cure: apt-get install build-essential)"),
+    }
+    built.is_ok()
+}
+
 #[test]
 fn mappings_and_direct_io_work_over_a_ring() {
     for options in OPTIONS {
         let test = "mappings_and_direct_io_work_over_a_ring";
         let Some(mounted) = mounted(test, options) else { return };
-        let peer = mounted.path("peer");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuse/tests/peer.c");
-        let Ok(built) = Command::new("cc").arg("-o").args([peer.as_os_str(), source.as_ref()]).status()
-        else {
-            return skipped(test, "there is no cc (cure: apt-get install build-essential)");
-        };
-        assert!(built.success());
-        mounted.run("./peer mmap f; ./peer direct g");
+        if build_peer(test, &mounted) {
+            mounted.run("./peer mmap f; ./peer direct g");
+        }
+    }
+}
+
+/// Two stores, so that the second meets a file whose holes have been asked for.
+#[test]
+fn a_hole_that_a_process_has_stored_into_is_copied_as_what_it_is() {
+    const SIZE: usize = 1 << 20;
+    let test = "a_hole_that_a_process_has_stored_into_is_copied_as_what_it_is";
+    for options in OPTIONS {
+        let Some(mounted) = mounted(test, options) else { return };
+        if !build_peer(test, &mounted) {
+            return;
+        }
+        File::create(mounted.path("f")).unwrap().set_len(SIZE as u64).unwrap();
+        let mut peer = Command::new(mounted.path("peer"));
+        peer.args(["map".as_ref(), mounted.path("f").as_os_str()]);
+        let mut peer = peer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it was built");
+        let mut lines = BufReader::new(peer.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "mapped");
+        let mut expected = vec![0; SIZE];
+        for at in [SIZE / 2, SIZE / 4] {
+            writeln!(peer.stdin.as_ref().unwrap(), "s {at} h").unwrap();
+            assert_eq!(lines.next().unwrap().unwrap(), "h");
+            expected[at] = b'h';
+            mounted.run(
+                "rm -rf copy; mkdir copy; cp f copy/cp; cp -a f copy/cp-a; cp --sparse=always f copy/sparse; cp --reflink=auto f copy/reflink
+                 tar -cSf t.tar f; mkdir copy/tar; tar -xf t.tar -C copy/tar",
+            );
+            for copy in ["cp", "cp-a", "sparse", "reflink", "tar/f"] {
+                assert!(
+                    fs::read(mounted.path("copy").join(copy)).unwrap() == expected,
+                    "{options} {at} {copy}"
+                );
+            }
+        }
+        // Its input ends.
+        drop(peer.stdin.take());
+        assert!(peer.wait().unwrap().success());
+        assert!(fs::read(mounted.path("f")).unwrap() == expected, "{options}");
     }
 }
 

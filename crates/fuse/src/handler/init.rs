@@ -1,10 +1,10 @@
 //! INIT: what the kernel offers and what this crate takes.
 
-use crate::{CheckMode, Transport};
 use crate::abi::{self, InitFlags};
 use crate::connection::Connection;
 use crate::reply::Reply;
 use crate::transport::uring::PAYLOAD_MIN;
+use crate::{CheckMode, Transport};
 use sluice_vfs::Errno;
 use zerocopy::FromZeros;
 
