@@ -6,6 +6,7 @@ SLUICE := $(CURDIR)/target/debug/sluice
 export SLUICE TOOLS
 # Which locks the Rust tests took while they held which, all programs together.
 LOCK_ORDER := $(CURDIR)/target/lock-order
+PACKAGES := machine sync locks store vfs fuse
 # A pipeline fails when any part of it does.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
@@ -15,7 +16,7 @@ CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
 
-.PHONY: help demo build test fmt clippy doc deny unit conformance pjdfstest fsx lockers foreign pages peers regression suites stress uring miri clean prerequisites programs
+.PHONY: help demo build test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites stress uring miri clean prerequisites programs
 .DEFAULT_GOAL := help
 
 help:
@@ -39,7 +40,7 @@ demo: build
 build: prerequisites
 	cargo build --release --locked -p sluice
 
-test: prerequisites programs fmt clippy doc deny unit conformance
+test: prerequisites programs fmt clippy doc deny package unit conformance
 	@echo 'make test: all parts done'
 
 prerequisites:
@@ -61,6 +62,10 @@ doc: prerequisites
 
 deny: $(TOOLS)/bin/cargo-deny
 	sh tests/deny
+
+# The crates that are of use without the command. Their contents and manifests; `cargo package -p NAME` builds one, too.
+package: prerequisites
+	cargo package --locked --no-verify --allow-dirty $(PACKAGES:%=-p sluice-%)
 
 unit: prerequisites
 	@mkdir -p target

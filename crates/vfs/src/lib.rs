@@ -93,3 +93,8 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 pub const XATTR_SIZE_MAX: usize = 65536;
 
 pub use sluice_locks::{Cancel, LeaseBreak, Notice};
+
+/// The program in the crate's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
