@@ -8,19 +8,21 @@
 //!   mount that keep their own handles.
 //!
 //! # Lock order
-//! A thread takes locks only downwards in this list:
+//! By class of lock, downwards only; `tests/lock_order.rs` compares it with what programs did.
 //! ```text
-//! Process: cwd, umask, descriptor table      never held across a call into an inode
-//!   open file position                       one at a time
-//!     Fs mount table, mounts of a directory  never held across a call into an inode
-//!       Superblock rename lock               renames that give a directory another parent
-//!         names (buckets of a directory)     two directories: by inode number
-//!           file data                        one file at a time; then its pages by number
-//!             inode attributes               leaf, one at a time
-//!             inode extended attributes      leaf, one at a time
+//! vfs.process.moving              a working directory; never held across a call into an inode
+//!   vfs.open_file.cursor          its position; held across that read or write
+//!     vfs.mount_table             changes of the tree of mounts; never held across a call into an inode
+//!       vfs.directory.mounts      the mounts that stand on one directory
+//!       vfs.superblock.rename     renames that give a directory another parent
+//!         vfs.directory.names     each bucket of a directory; of two directories: by inode number
+//!           vfs.file.data         one file at a time; then its pages by number
+//!             vfs.inode.attr, vfs.inode.xattrs, vfs.superblock.observers: leaves
+//! vfs.open_files.processes, vfs.open_files.passing, vfs.superblock.trees: leaves, under none of those above
 //! ```
 //! Observers (see [`Observer`]) are called with none of these held.
 
+#![doc = include_str!("cookbook.md")]
 #![forbid(unsafe_code)]
 
 mod acl;
