@@ -23,11 +23,15 @@
 
 use crate::mutant::{Mutant, Planted};
 use crate::record::{Records, cost};
+use crate::segments::{CHANGE_LEN, Change, Extent};
 use sluice_sync::percpu::{Budget, PerCpu};
 use sluice_sync::{BrLock, BrReadGuard, LockClass, Mutex};
 
 static CIL: LockClass = LockClass::new("store.cil");
 static BUFFER: LockClass = LockClass::new("store.cil.buffer");
+
+/// What a caller has broken.
+const ASKED: &str = "a transaction writes no more than it asked for";
 
 /// Records that wait for the next push.
 pub(crate) struct Cil {
@@ -117,9 +121,30 @@ impl Transaction<'_> {
         self.write(key, version, None);
     }
 
+    /// Writes that a record of this transaction names `extent`, as the first one that does.
+    ///
+    /// # Panics
+    /// When it writes more than it asked for: an extent counts for [`EXTENT_ROOM`](crate::EXTENT_ROOM) bytes.
+    pub fn name_extent(&mut self, extent: &Extent) {
+        self.change(extent, false);
+    }
+
+    /// Writes that no record names `extent` any more. Its blocks are given back when no crash can bring a name of it back.
+    ///
+    /// # Panics
+    /// As [`name_extent`](Self::name_extent).
+    pub fn free_extent(&mut self, extent: &Extent) {
+        self.change(extent, true);
+    }
+
+    fn change(&mut self, extent: &Extent, freed: bool) {
+        self.room = self.room.checked_sub(CHANGE_LEN as u64).expect(ASKED);
+        self.cil.buffers.here().lock().push_change(Change { span: extent.span(), freed });
+    }
+
     fn write(&mut self, key: &[u8], version: u64, value: Option<&[u8]>) {
         let cost = cost(key.len(), value.map_or(0, <[u8]>::len));
-        self.room = self.room.checked_sub(cost).expect("a transaction writes no more than it asked for");
+        self.room = self.room.checked_sub(cost).expect(ASKED);
         self.cil.buffers.here().lock().push(key, version, value);
     }
 }

@@ -475,6 +475,14 @@ impl Disk for GateDisk {
         self.below.create(name, len)
     }
 
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.below.names()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.below.free_bytes()
+    }
+
     fn sync_names(&self) -> io::Result<()> {
         self.below.sync_names()
     }
@@ -487,6 +495,14 @@ impl DiskFile for GateFile {
 
     fn set_size(&self, size: u64) -> io::Result<()> {
         self.0.set_size(size)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.allocate(offset, len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.punch(offset, len)
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {

@@ -2,8 +2,8 @@
 //!
 //! `super`, 512 bytes:
 //! ```text
-//!   0          8           12        16       32          40
-//!   | sluicefs | version   | crc     | uuid   | log size  | zeros ...        crc: of all 512 bytes, itself taken as zero
+//!   0          8           12        16       32          40             48
+//!   | sluicefs | version   | crc     | uuid   | log size  | segment size | zeros ...        crc: of all 512 bytes, itself taken as zero
 //! ```
 //! Numbers are little endian. `crc` is CRC32C (Castagnoli).
 
@@ -21,6 +21,8 @@ pub(crate) struct Super {
     pub(crate) uuid: [u8; 16],
     /// Bytes of the file `log`.
     pub(crate) log_size: u64,
+    /// Bytes of each segment.
+    pub(crate) segment_size: u64,
 }
 
 impl Super {
@@ -31,6 +33,7 @@ impl Super {
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.uuid);
         bytes[32..40].copy_from_slice(&self.log_size.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.segment_size.to_le_bytes());
         let crc = crc32c::crc32c(&bytes);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -56,8 +59,8 @@ impl Super {
         }
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&bytes[16..32]);
-        let log_size = u64::from(number(32)) | u64::from(number(36)) << 32;
-        Ok(Super { uuid, log_size })
+        let long = |at| u64::from(number(at)) | u64::from(number(at + 4)) << 32;
+        Ok(Super { uuid, log_size: long(32), segment_size: long(40) })
     }
 }
 
@@ -67,7 +70,7 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_of_super_is_found() {
-        let written = Super { uuid: [7; 16], log_size: 1 << 33 };
+        let written = Super { uuid: [7; 16], log_size: 1 << 33, segment_size: 1 << 28 };
         let bytes = written.encode();
         assert_eq!(Super::decode(&bytes).expect("as written"), written);
         for bit in 0..SUPER_SIZE * 8 {

@@ -11,6 +11,7 @@
 //!   batch            sorted, newest version of each key               log            log/
 //!        |  checkpoint: many batches at once, sorted
 //!   tree             every key with its value                         engine         engine/
+//!   segments         data that is too large for a record              files          segments/
 //! ```
 //!
 //! A *push* makes one batch of all transactions that ended before it, and writes it to the log with one write and one flush.
@@ -29,6 +30,10 @@
 //!   store.cil               the cut: excludes transactions for as long as it takes to swap the buffers
 //!     store.cil.buffer      a CPU's records
 //!   store.state             what is in flight, done, applied; a leaf, never held across I/O
+//! store.segments.flush      one flush of data at a time
+//! store.segments.open       the segment that a CPU writes
+//!   store.segments.space    what lives in which segment; under each of the above
+//!   store.segments.files    open files; leaves, as is the one before
 //! ```
 //!
 //! # Sources
@@ -42,11 +47,16 @@ mod error;
 mod format;
 mod log;
 mod mutant;
+mod open;
 mod record;
+mod recovery;
+mod segments;
 mod store;
 
 #[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod segment_tests;
 
 pub mod disk;
 pub mod engine;
@@ -54,4 +64,5 @@ pub mod engine;
 pub use cil::Transaction;
 pub use error::StoreError;
 pub use record::{Batch, KEY_MAX, VALUE_MAX};
+pub use segments::{EXTENT_MAX, EXTENT_ROOM, Extent};
 pub use store::{Options, Stats, Store};

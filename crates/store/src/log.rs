@@ -7,8 +7,8 @@
 //!   file   | ... free ... | batch 7 | batch 8 | batch 9 | free | too short for 10 |
 //!   after  | batch 10 | free | ...
 //!
-//!   batch  0        4       8       24         32         40        44        48        64
-//!          | magic  | crc   | uuid  | sequence | body len | body crc| chain   | zeros   | body, zeros to the block's end
+//!   batch  0        4       8       24         32         40        44        48        52      64
+//!          | magic  | crc   | uuid  | sequence | body len | body crc| chain   | spans   | zeros | body, zeros to the block's end
 //! ```
 //! `crc` is of the header, itself taken as zero; it covers `body crc`. `chain` is the `crc` of the batch before: a batch that
 //! an earlier run of the program wrote behind what a crash cut off does not fit behind what a later run writes there.
@@ -61,14 +61,17 @@ pub(crate) struct Log {
 }
 
 impl Position {
+    /// Bytes of an encoded one.
+    pub(crate) const LEN: usize = 20;
+
     /// Of an empty log.
     pub(crate) fn start() -> Position {
         Position { sequence: 1, offset: 0, chain: 0 }
     }
 
     /// The position as the engine keeps it.
-    pub(crate) fn encode(&self) -> [u8; 20] {
-        let mut bytes = [0; 20];
+    pub(crate) fn encode(&self) -> [u8; Position::LEN] {
+        let mut bytes = [0; Position::LEN];
         bytes[..8].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
         bytes[16..].copy_from_slice(&self.chain.to_le_bytes());
@@ -77,7 +80,7 @@ impl Position {
 
     /// What [`encode`](Self::encode) wrote, if `bytes` are that.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Position> {
-        let bytes: &[u8; 20] = bytes.try_into().ok()?;
+        let bytes: &[u8; Position::LEN] = bytes.try_into().ok()?;
         let chain = u32::from_le_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]);
         Some(Position { sequence: word(bytes, 0), offset: word(bytes, 8), chain })
     }
@@ -120,6 +123,7 @@ impl Log {
         bytes[32..40].copy_from_slice(&(body_len as u64).to_le_bytes());
         bytes[40..44].copy_from_slice(&body_crc.to_le_bytes());
         bytes[44..48].copy_from_slice(&next.chain.to_le_bytes());
+        bytes[48..52].copy_from_slice(&(batch.changes().len() as u32).to_le_bytes());
         let crc = crc32c::crc32c(&bytes[..HEADER]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         let (offset, left) =
@@ -190,7 +194,7 @@ impl Log {
         if crc32c::crc32c(&body) != number(40) && !self.planted.has(Mutant::NoBodyChecksum) {
             return Ok(None);
         }
-        let Some(batch) = Batch::decode(body) else {
+        let Some(batch) = Batch::decode(body, number(48)) else {
             return Err(StoreError::Damaged(format!(
                 "batch {} of the log holds no records",
                 position.sequence

@@ -23,6 +23,16 @@ pub(crate) enum Mutant {
     ReplayFromStart,
     /// A failed flush is tried again, and counts if that succeeds.
     FlushAgain,
+    /// Data is not flushed before the batch that names it.
+    DataNotFlushed,
+    /// Data is read without a look at its checksums.
+    DataNotChecked,
+    /// Freed data is given back to the disk at the push that frees it.
+    PunchedEarly,
+    /// A segment is written from its beginning although data lives in it.
+    EndForgotten,
+    /// A full segment counts as free although something in it has no name yet.
+    PendingForgotten,
 }
 
 /// Which fault is planted, if any.

@@ -9,9 +9,15 @@
 //!   0        2          6        6+k           6+k+v
 //!   | k: u16 | v: u32   | key    | value ...   |        v = u32::MAX: the key is removed, no value follows
 //! ```
+//! Before them lie the batch's spans of segments that its records name from now on, or no more, 13 bytes each:
+//! ```text
+//!   0          4        8        12
+//!   | segment  | block  | blocks | freed: 0 or 1 |
+//! ```
 //! Numbers are little endian. Keys ascend strictly.
 
 use crate::mutant::{Mutant, Planted};
+use crate::segments::{CHANGE_LEN, Change};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -56,6 +62,7 @@ impl Place {
 pub(crate) struct Records {
     bytes: Vec<u8>,
     index: Vec<Place>,
+    changes: Vec<Change>,
 }
 
 /// The bytes that a record of these lengths counts for.
@@ -74,13 +81,19 @@ impl Records {
         self.index.push(Place { key_at, key_len: key.len() as u16, value_len, version });
     }
 
+    /// Adds that records name a span from now on, or no more.
+    pub(crate) fn push_change(&mut self, change: Change) {
+        self.changes.push(change);
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.index.is_empty()
+        self.index.is_empty() && self.changes.is_empty()
     }
 
     /// The bytes that all of them count for.
     pub(crate) fn cost(&self) -> u64 {
-        self.index.iter().map(|place| place.encoded_len() as u64).sum()
+        let records: usize = self.index.iter().map(Place::encoded_len).sum();
+        (records + self.changes.len() * CHANGE_LEN) as u64
     }
 
     /// Adds all of `other`.
@@ -88,32 +101,39 @@ impl Records {
         let base = self.bytes.len();
         self.bytes.extend_from_slice(&other.bytes);
         self.index.extend(other.index.iter().map(|place| Place { key_at: base + place.key_at, ..*place }));
+        self.changes.extend_from_slice(&other.changes);
     }
 
     /// The newest version of each key, sorted.
     pub(crate) fn absorb(self, planted: Planted) -> Batch {
-        let Records { bytes, mut index } = self;
+        let Records { bytes, mut index, changes } = self;
         index.sort_by(|a, b| bytes[a.key()].cmp(&bytes[b.key()]).then(b.version.cmp(&a.version)));
         if planted.has(Mutant::OldestVersion) {
             index.reverse();
             index.sort_by(|a, b| bytes[a.key()].cmp(&bytes[b.key()]));
         }
         index.dedup_by(|later, kept| bytes[later.key()] == bytes[kept.key()]);
-        Batch { bytes, index }
+        Batch { bytes, index, changes }
     }
 }
 
-/// Records with ascending keys, each key once.
+/// Records with ascending keys, each key once; and the spans of segments that they name or name no more.
 #[derive(Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
     index: Vec<Place>,
+    changes: Vec<Change>,
 }
 
 impl Batch {
     /// The records in the order of their keys; a value of `None` removes the key.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
         self.index.iter().map(|place| (&self.bytes[place.key()], place.value().map(|at| &self.bytes[at])))
+    }
+
+    /// The changes of what records name.
+    pub(crate) fn changes(&self) -> &[Change] {
+        &self.changes
     }
 
     /// How many records there are.
@@ -128,11 +148,13 @@ impl Batch {
 
     /// Bytes that [`encode`](Self::encode) appends.
     pub(crate) fn encoded_len(&self) -> usize {
-        self.index.iter().map(Place::encoded_len).sum()
+        let records: usize = self.index.iter().map(Place::encoded_len).sum();
+        records + self.changes.len() * CHANGE_LEN
     }
 
     /// Appends the batch as the log holds it.
     pub(crate) fn encode(&self, to: &mut Vec<u8>) {
+        self.changes.iter().for_each(|change| change.encode(to));
         for (key, value) in self.iter() {
             to.extend_from_slice(&(key.len() as u16).to_le_bytes());
             let value_len = value.map_or(REMOVED, |value| value.len() as u32);
@@ -142,10 +164,13 @@ impl Batch {
         }
     }
 
-    /// The batch that [`encode`](Self::encode) wrote, if `bytes` are one: whole, in order, within the limits.
-    pub(crate) fn decode(bytes: Vec<u8>) -> Option<Batch> {
+    /// The batch with so many `changes` that [`encode`](Self::encode) wrote, if `bytes` are one: whole, in order, within the
+    /// limits.
+    pub(crate) fn decode(bytes: Vec<u8>, changes: u32) -> Option<Batch> {
         let mut index: Vec<Place> = Vec::new();
-        let mut at = 0;
+        let mut at = CHANGE_LEN.checked_mul(changes as usize)?;
+        let changes =
+            bytes.get(..at)?.as_chunks().0.iter().map(Change::decode).collect::<Option<Vec<_>>>()?;
         while at < bytes.len() {
             let head = bytes.get(at..at + HEAD)?;
             let key_len = u16::from_le_bytes([head[0], head[1]]);
@@ -163,20 +188,22 @@ impl Batch {
             }
             index.push(place);
         }
-        Some(Batch { bytes, index })
+        Some(Batch { bytes, index, changes })
     }
 
     /// One batch with the effect of `batches`, applied in their order.
     pub(crate) fn merge<'b>(batches: impl IntoIterator<Item = &'b Batch>) -> Batch {
         let mut newest = BTreeMap::new();
+        let mut changes = Vec::new();
         for batch in batches {
             newest.extend(batch.iter());
+            changes.extend_from_slice(&batch.changes);
         }
         let mut records = Records::default();
         for (key, value) in newest {
             records.push(key, 0, value);
         }
-        Batch { bytes: records.bytes, index: records.index }
+        Batch { bytes: records.bytes, index: records.index, changes }
     }
 }
 
@@ -213,16 +240,16 @@ mod tests {
         let mut bytes = Vec::new();
         batch.encode(&mut bytes);
         assert_eq!(bytes.len(), batch.encoded_len());
-        assert_eq!(text(&Batch::decode(bytes.clone()).expect("whole")), text(&batch));
+        assert_eq!(text(&Batch::decode(bytes.clone(), 0).expect("whole")), text(&batch));
         for len in 1..bytes.len() {
             // A cut between two records leaves a batch: the log's checksum covers the length.
-            if let Some(cut) = Batch::decode(bytes[..len].to_vec()) {
+            if let Some(cut) = Batch::decode(bytes[..len].to_vec(), 0) {
                 assert!(text(&batch).starts_with(&text(&cut)));
             }
         }
         let twice: Vec<u8> = bytes.iter().chain(&bytes).copied().collect();
-        assert!(Batch::decode(twice).is_none(), "keys must ascend");
-        assert!(Batch::decode(vec![0xff; 64]).is_none());
+        assert!(Batch::decode(twice, 0).is_none(), "keys must ascend");
+        assert!(Batch::decode(vec![0xff; 64], 0).is_none());
     }
 
     #[test]

@@ -23,33 +23,31 @@
 use crate::StoreError;
 use crate::cil::{Cil, Cut, Transaction};
 use crate::disk::Disk;
-use crate::engine::{Engine, RedbEngine};
-use crate::format::{SUPER_SIZE, Super};
-use crate::log::{BLOCK, Formed, IN_FLIGHT, Log, Position};
+use crate::engine::Engine;
+use crate::log::{Formed, IN_FLIGHT, Log, Position};
 use crate::mutant::{Mutant, Planted};
 use crate::record::Batch;
+use crate::recovery::Behind;
+use crate::segments::{Extent, Segments};
 use sluice_sync::atomic::{AtomicBool, Ordering};
-use sluice_sync::thread::{Builder, JoinHandle};
+use sluice_sync::thread::JoinHandle;
 use sluice_sync::time::Duration;
-use sluice_sync::{Arc, Condvar, LockClass, Mutex, MutexGuard};
+use sluice_sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io;
 
-static PUSH: LockClass = LockClass::new("store.push");
-static CHECKPOINT: LockClass = LockClass::new("store.checkpoint");
-static STATE: LockClass = LockClass::new("store.state");
-
-const SUPER: &str = "super";
-const LOG: &str = "log";
-const TREE: &str = "tree";
 /// Part of the log that records may take before a push is formed: what waits, is in flight and is padded must fit.
-const WAITING_SHARE: u64 = 4;
+pub(crate) const WAITING_SHARE: u64 = 4;
 
 /// How to make and run a store.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of the log; whole blocks of 4 KiB, at least 16. Only for [`Store::create`].
     pub log_size: u64,
+    /// Bytes of a file of data; whole blocks of 4 KiB. Only for [`Store::create`].
+    pub segment_size: u64,
+    /// How many files of data are written at a time; by default one for each CPU.
+    pub open_segments: usize,
     /// How old a change may get before it is made durable unasked.
     pub age: Duration,
     /// Bytes of the tree that the engine may keep in memory.
@@ -60,7 +58,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { log_size: 64 << 20, age: Duration::from_secs(5), cache: 64 << 20, background: true }
+        Options {
+            log_size: 64 << 20,
+            segment_size: 256 << 20,
+            open_segments: sluice_sync::cpu::count(),
+            age: Duration::from_secs(5),
+            cache: 64 << 20,
+            background: true,
+        }
     }
 }
 
@@ -84,39 +89,40 @@ impl Default for Options {
 /// # Ok(()) }
 /// ```
 pub struct Store {
-    core: Arc<Core>,
-    background: Option<JoinHandle<()>>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) background: Option<JoinHandle<()>>,
 }
 
-struct Core {
+pub(crate) struct Core {
     /// Locked as long as it is held. *immutable*
-    _disk: Arc<dyn Disk>,
-    cil: Cil,
-    log: Log,
-    engine: Box<dyn Engine>,
-    options: Options,
-    planted: Planted,
+    pub(crate) _disk: Arc<dyn Disk>,
+    pub(crate) cil: Cil,
+    pub(crate) log: Log,
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) segments: Segments,
+    pub(crate) options: Options,
+    pub(crate) planted: Planted,
     /// Where the next batch goes.
-    push: Mutex<Position>,
+    pub(crate) push: Mutex<Position>,
     /// Held during a checkpoint.
-    checkpoint: Mutex<()>,
-    state: Mutex<State>,
+    pub(crate) checkpoint: Mutex<()>,
+    pub(crate) state: Mutex<State>,
     /// `state` changed.
-    changed: Condvar,
+    pub(crate) changed: Condvar,
     /// The thread of the store sleeps until there is something to do. *atomic (idle)*
-    idle: AtomicBool,
+    pub(crate) idle: AtomicBool,
 }
 
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     /// Cuts that have begun.
     cuts: u64,
     /// Cuts whose batch has its number.
     formed_cuts: u64,
     /// The newest batch with a number.
-    formed: u64,
+    pub(crate) formed: u64,
     /// The newest batch that is durable, with all before it.
-    done: u64,
+    pub(crate) done: u64,
     in_flight: usize,
     /// Bytes of the log that hold batches which the engine does not.
     used: u64,
@@ -148,96 +154,6 @@ pub struct Stats {
 }
 
 impl Store {
-    /// Makes a store on `disk` and opens it.
-    ///
-    /// # Errors
-    /// [`StoreError::Exists`], and the disk's: what was made by then stays.
-    pub fn create(disk: Arc<dyn Disk>, options: Options) -> Result<Store, StoreError> {
-        if disk.open(SUPER).is_ok() {
-            return Err(StoreError::Exists);
-        }
-        let made = |error: io::Error| match error.kind() {
-            io::ErrorKind::AlreadyExists => StoreError::Exists,
-            _ => StoreError::Io("make the store", error),
-        };
-        let uuid = random_uuid().map_err(made)?;
-        let log_size = options.log_size.max(16 * BLOCK).next_multiple_of(BLOCK);
-        disk.create(LOG, log_size).and_then(|log| log.sync()).map_err(made)?;
-        let tree = disk.create(TREE, 0).map_err(made)?;
-        RedbEngine::open(tree, options.cache)?.apply(&Batch::default(), &Position::start().encode())?;
-        // Without `super` it is no store: so it comes when all else is whole.
-        let mark = || {
-            disk.sync_names()?;
-            let file = disk.create(SUPER, SUPER_SIZE as u64)?;
-            file.write_at(&Super { uuid, log_size }.encode(), 0)?;
-            file.sync()?;
-            disk.sync_names()
-        };
-        mark().map_err(made)?;
-        Store::open(disk, options)
-    }
-
-    /// Opens the store on `disk`, and does what a crash left undone.
-    ///
-    /// # Errors
-    /// [`StoreError`]
-    pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Store, StoreError> {
-        Store::open_planted(disk, options, Planted::default())
-    }
-
-    /// As [`open`](Self::open), with a fault that tests plant.
-    pub(crate) fn open_planted(
-        disk: Arc<dyn Disk>,
-        options: Options,
-        planted: Planted,
-    ) -> Result<Store, StoreError> {
-        let file = disk.open(SUPER).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => StoreError::NotAStore,
-            _ => StoreError::Io("open `super`", error),
-        })?;
-        let mut bytes = [0; SUPER_SIZE];
-        file.read_at(&mut bytes, 0).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => StoreError::NotAStore,
-            _ => StoreError::Io("read `super`", error),
-        })?;
-        let Super { uuid, log_size } = Super::decode(&bytes)?;
-        let log = disk.open(LOG).map_err(StoreError::io("open the log"))?;
-        let log = Log::new(log, log_size, uuid, planted)?;
-        let tree = disk.open(TREE).map_err(StoreError::io("open the tree"))?;
-        let engine = RedbEngine::open(tree, options.cache)?;
-        Store::start(disk, log, Box::new(engine), options, planted)
-    }
-
-    fn start(
-        disk: Arc<dyn Disk>,
-        log: Log,
-        engine: Box<dyn Engine>,
-        options: Options,
-        planted: Planted,
-    ) -> Result<Store, StoreError> {
-        let next = recover(&log, &*engine, planted)?;
-        let state = State { formed: next.sequence - 1, done: next.sequence - 1, ..State::default() };
-        let core = Arc::new(Core {
-            _disk: disk,
-            cil: Cil::new(log.size() / WAITING_SHARE, planted),
-            log,
-            engine,
-            options,
-            planted,
-            push: Mutex::with_class(&PUSH, next),
-            checkpoint: Mutex::with_class(&CHECKPOINT, ()),
-            state: Mutex::with_class(&STATE, state),
-            changed: Condvar::new(),
-            idle: AtomicBool::new(false),
-        });
-        let mut store = Store { core: core.clone(), background: None };
-        if core.options.background {
-            let thread = Builder::new().name("sluice-store".into()).spawn(move || core.run());
-            store.background = Some(thread.map_err(StoreError::io("start the store's thread"))?);
-        }
-        Ok(store)
-    }
-
     /// Begins a transaction that writes up to `bytes` of records: keys, values, and six bytes for each. Called with no lock held
     /// that a transaction's changes need: it may wait for a push.
     ///
@@ -281,6 +197,33 @@ impl Store {
         self.core.engine.get(key)
     }
 
+    /// Writes `bytes` as data of their own, for a record to name. They are durable when the record is.
+    ///
+    /// # Errors
+    /// The disk's, above all that it is full; the store goes on.
+    ///
+    /// # Panics
+    /// When there are none, or more than [`EXTENT_MAX`](crate::EXTENT_MAX) or than a segment holds: the caller's fault.
+    pub fn write_extent(&self, bytes: &[u8]) -> Result<Extent, StoreError> {
+        self.core.segments.write(bytes)
+    }
+
+    /// Fills `buf` with what `extent` holds from `offset` on.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when that is not what was written; the disk's.
+    ///
+    /// # Panics
+    /// When the extent ends before `buf` is full: the caller's fault.
+    pub fn read_extent(&self, extent: &Extent, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.core.segments.read(extent, offset, buf)
+    }
+
+    /// Gives back an extent that no transaction has named, and that none will.
+    pub fn discard_extent(&self, extent: &Extent) {
+        self.core.segments.discard(extent);
+    }
+
     /// Visits the keys of the tree that are at least `from` and below `to`, in their order, until `visit` says false.
     ///
     /// # Errors
@@ -317,7 +260,10 @@ impl Drop for Store {
             // It does not panic; if it did, the store is closed all the same.
             let _ = thread.join();
         }
-        let _ = self.core.sync().and_then(|()| self.core.checkpoint());
+        let closed = self.core.sync().and_then(|()| self.core.checkpoint());
+        if closed.is_ok() {
+            self.core.segments.trim();
+        }
     }
 }
 
@@ -385,7 +331,15 @@ impl Core {
         }
         self.changed.notify_all();
         drop(next);
-        let written = self.log.write(&formed);
+        if self.planted.has(Mutant::PunchedEarly) {
+            batch
+                .changes()
+                .iter()
+                .filter(|change| change.freed)
+                .for_each(|change| self.segments.punch(change.span));
+        }
+        // Data first: a batch in the log is taken for whole, and so must be what it names.
+        let written = self.segments.flush().and_then(|()| self.log.write(&formed));
         self.cil.give_back(room);
         written?;
         self.finish(batch, &formed)?;
@@ -437,11 +391,18 @@ impl Core {
         let Some(last) = batches.last() else { return Ok(()) };
         let merged = Batch::merge(batches.iter().map(|done| &*done.batch));
         let merged = if self.planted.has(Mutant::PositionWithoutRecords) { Batch::default() } else { merged };
-        let applied = self.engine.apply(&merged, &last.next.encode());
-        if let Err(error) = applied {
-            self.state.lock().failed.get_or_insert_with(|| error.to_string());
-            self.changed.notify_all();
-            return Err(error);
+        let applied = self.segments.after(merged.changes()).and_then(|table| {
+            let behind = Behind { position: last.next, table };
+            self.engine.apply(&merged, &behind.encode())?;
+            Ok(behind.table)
+        });
+        match applied {
+            Ok(table) => self.segments.applied(table, merged.changes()),
+            Err(error) => {
+                self.state.lock().failed.get_or_insert_with(|| error.to_string());
+                self.changed.notify_all();
+                return Err(error);
+            }
         }
         self.free(batches.len());
         Ok(())
@@ -469,7 +430,7 @@ impl Core {
     }
 
     /// The work of the store's thread.
-    fn run(&self) {
+    pub(crate) fn run(&self) {
         loop {
             // Relaxed: see wake().
             self.idle.store(true, Ordering::Relaxed);
@@ -503,51 +464,15 @@ impl Core {
 }
 
 impl State {
+    /// Of a store whose last batch is `sequence`, and is in the engine.
+    pub(crate) fn since(sequence: u64) -> State {
+        State { formed: sequence, done: sequence, ..State::default() }
+    }
+
     fn check(&self) -> Result<(), StoreError> {
         match &self.failed {
             Some(why) => Err(StoreError::Failed(why.clone())),
             None => Ok(()),
         }
     }
-}
-
-/// Applies what the log holds beyond the engine's position: where the log goes on.
-fn recover(log: &Log, engine: &dyn Engine, planted: Planted) -> Result<Position, StoreError> {
-    /// Records that are applied at a time.
-    const RECORDS_MAX: usize = 100_000;
-    let mut next = match engine.position()? {
-        None => Position::start(),
-        Some(bytes) => Position::decode(&bytes)
-            .filter(|position| position.sequence > 0 && position.offset <= log.size())
-            .ok_or_else(|| StoreError::Damaged("the tree's position in the log is none".into()))?,
-    };
-    if planted.has(Mutant::ReplayFromStart) {
-        next = Position::start();
-    }
-    let mut batches = Vec::new();
-    loop {
-        let found = log.read(next)?;
-        let is_last = found.is_none();
-        if let Some((batch, after)) = found {
-            batches.push(batch);
-            next = after;
-        }
-        let records: usize = batches.iter().map(Batch::len).sum();
-        if !batches.is_empty() && (is_last || records > RECORDS_MAX) {
-            engine.apply(&Batch::merge(&batches), &next.encode())?;
-            batches.clear();
-        }
-        if is_last {
-            return Ok(next);
-        }
-    }
-}
-
-/// Sixteen random bytes, marked as a random UUID.
-fn random_uuid() -> io::Result<[u8; 16]> {
-    let mut uuid = [0; 16];
-    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut uuid)?;
-    uuid[6] = uuid[6] & 0x0f | 0x40;
-    uuid[8] = uuid[8] & 0x3f | 0x80;
-    Ok(uuid)
 }

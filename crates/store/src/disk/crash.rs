@@ -1,9 +1,9 @@
 //! CrashDisk: a disk in memory that remembers each step, and gives the disks that a crash could leave.
 //!
 //! # Theory
-//! The disk keeps the list of its steps: creations, writes, resizes, flushes. A *crash* after the first n steps leaves what was
+//! The disk keeps the list of its steps: creations, writes, resizes, holes punched, flushes. A *crash* after the first n steps leaves what was
 //! flushed by then. Of what was not, each write by itself survives whole, in some of its sectors, or not at all, in any order; a
-//! resize survives or does not; a creation survives if all before it do, as in a journal of names.
+//! resize or a hole survives or does not; a creation survives if all before it do, as in a journal of names.
 
 use super::{Disk, DiskFile};
 use sluice_sync::{Arc, LockClass, Mutex};
@@ -46,6 +46,11 @@ enum Step {
     SetSize {
         name: String,
         size: u64,
+    },
+    Punch {
+        name: String,
+        offset: u64,
+        len: u64,
     },
     Sync {
         name: String,
@@ -122,7 +127,9 @@ impl CrashDisk {
             };
             let durable = match step {
                 Step::Create { .. } => steps[at..].iter().any(|later| matches!(later, Step::SyncNames)),
-                Step::Write { name, .. } | Step::SetSize { name, .. } => is_flushed(name),
+                Step::Write { name, .. } | Step::SetSize { name, .. } | Step::Punch { name, .. } => {
+                    is_flushed(name)
+                }
                 Step::Sync { .. } | Step::FailedSync { .. } | Step::SyncNames => continue,
             };
             let survives = durable
@@ -182,6 +189,11 @@ impl Step {
                     file.resize(*size as usize, 0);
                 }
             }
+            Step::Punch { name, offset, len } => {
+                let Some(file) = files.get_mut(name) else { return };
+                let end = file.len().min((*offset + *len) as usize);
+                file[end.min(*offset as usize)..end].fill(0);
+            }
             Step::Sync { .. } | Step::FailedSync { .. } | Step::SyncNames => {}
         }
     }
@@ -211,6 +223,14 @@ impl Disk for CrashDisk {
         Ok(Arc::new(CrashFile { disk: self.clone(), name: name.to_owned() }))
     }
 
+    fn names(&self) -> io::Result<Vec<String>> {
+        Ok(self.inner.lock().now.keys().cloned().collect())
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
+
     fn sync_names(&self) -> io::Result<()> {
         self.inner.lock().step(Step::SyncNames);
         Ok(())
@@ -236,6 +256,15 @@ impl DiskFile for CrashFile {
 
     fn set_size(&self, size: u64) -> io::Result<()> {
         self.step(Step::SetSize { name: self.name.clone(), size })
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        let end = offset + len;
+        if self.size()? < end { self.set_size(end) } else { Ok(()) }
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.step(Step::Punch { name: self.name.clone(), offset, len })
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {

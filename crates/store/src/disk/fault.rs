@@ -60,6 +60,14 @@ impl Disk for FaultDisk {
         Ok(Arc::new(FaultFile { below: self.below.create(name, len)?, plan: self.plan.clone() }))
     }
 
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.below.names()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.below.free_bytes()
+    }
+
     fn sync_names(&self) -> io::Result<()> {
         self.plan.step()?;
         self.below.sync_names()
@@ -74,6 +82,16 @@ impl DiskFile for FaultFile {
     fn set_size(&self, size: u64) -> io::Result<()> {
         self.plan.step()?;
         self.below.set_size(size)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.plan.step()?;
+        self.below.allocate(offset, len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.plan.step()?;
+        self.below.punch(offset, len)
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {

@@ -2,7 +2,7 @@
 
 use super::{Disk, DiskFile};
 use crate::StoreError;
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatvfs};
 use sluice_sync::Arc;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -72,6 +72,16 @@ impl Disk for HostDisk {
         Ok(Arc::new(HostFile(file)))
     }
 
+    fn names(&self) -> io::Result<Vec<String>> {
+        let entries = std::fs::read_dir(&self.dir)?;
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let told = fstatvfs(&self.directory)?;
+        Ok(told.f_bavail.saturating_mul(told.f_frsize))
+    }
+
     fn sync_names(&self) -> io::Result<()> {
         self.directory.sync_all()
     }
@@ -84,6 +94,20 @@ impl DiskFile for HostFile {
 
     fn set_size(&self, size: u64) -> io::Result<()> {
         self.0.set_len(size)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        match fallocate(&self.0, FallocateFlags::empty(), offset, len) {
+            Err(rustix::io::Errno::OPNOTSUPP) => {
+                let end = offset + len;
+                if self.size()? < end { self.set_size(end) } else { Ok(()) }
+            }
+            done => Ok(done?),
+        }
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        Ok(fallocate(&self.0, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)?)
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {

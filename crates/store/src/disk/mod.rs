@@ -31,6 +31,18 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// `AlreadyExists`, and the system's.
     fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn DiskFile>>;
 
+    /// The names of all files.
+    ///
+    /// # Errors
+    /// The system's.
+    fn names(&self) -> io::Result<Vec<String>>;
+
+    /// Bytes that files could still take.
+    ///
+    /// # Errors
+    /// The system's.
+    fn free_bytes(&self) -> io::Result<u64>;
+
     /// Makes names that were created durable.
     ///
     /// # Errors
@@ -51,6 +63,18 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// # Errors
     /// The system's.
     fn set_size(&self, size: u64) -> io::Result<()>;
+
+    /// Gives `len` bytes from `offset` on storage of their own, and the file at least that size. What is there stays.
+    ///
+    /// # Errors
+    /// The system's.
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Gives the storage of `len` bytes from `offset` on back. What they are read as afterwards is not said.
+    ///
+    /// # Errors
+    /// The system's: then they keep it.
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 
     /// Fills `buf` from `offset` on.
     ///

@@ -1,0 +1,140 @@
+//! Open: how a store is made, and how one is opened after a clean end or a crash.
+
+use crate::cil::Cil;
+use crate::disk::Disk;
+use crate::engine::{Engine, RedbEngine};
+use crate::format::{SUPER_SIZE, Super};
+use crate::log::{BLOCK, Log};
+use crate::mutant::Planted;
+use crate::record::Batch;
+use crate::recovery::{Behind, recover};
+use crate::segments::{Segments, blocks_of};
+use crate::store::{Core, State, WAITING_SHARE};
+use crate::{Options, Store, StoreError};
+use sluice_sync::atomic::AtomicBool;
+use sluice_sync::thread::Builder;
+use sluice_sync::{Arc, Condvar, LockClass, Mutex};
+use std::io;
+
+static PUSH: LockClass = LockClass::new("store.push");
+static CHECKPOINT: LockClass = LockClass::new("store.checkpoint");
+static STATE: LockClass = LockClass::new("store.state");
+
+/// The file that says what this is.
+pub(crate) const SUPER: &str = "super";
+/// The file of the log.
+pub(crate) const LOG: &str = "log";
+/// The file of the engine.
+pub(crate) const TREE: &str = "tree";
+
+impl Store {
+    /// Makes a store on `disk` and opens it.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`], and the disk's: what was made by then stays.
+    pub fn create(disk: Arc<dyn Disk>, options: Options) -> Result<Store, StoreError> {
+        if disk.open(SUPER).is_ok() {
+            return Err(StoreError::Exists);
+        }
+        let made = |error: io::Error| match error.kind() {
+            io::ErrorKind::AlreadyExists => StoreError::Exists,
+            _ => StoreError::Io("make the store", error),
+        };
+        let uuid = random_uuid().map_err(made)?;
+        let log_size = options.log_size.max(16 * BLOCK).next_multiple_of(BLOCK);
+        let segment_size = options.segment_size.max(BLOCK).next_multiple_of(BLOCK);
+        disk.create(LOG, log_size).and_then(|log| log.sync()).map_err(made)?;
+        let tree = disk.create(TREE, 0).map_err(made)?;
+        RedbEngine::open(tree, options.cache)?.apply(&Batch::default(), &Behind::default().encode())?;
+        // Without `super` it is no store: so it comes when all else is whole.
+        let mark = || {
+            disk.sync_names()?;
+            let file = disk.create(SUPER, SUPER_SIZE as u64)?;
+            file.write_at(&Super { uuid, log_size, segment_size }.encode(), 0)?;
+            file.sync()?;
+            disk.sync_names()
+        };
+        mark().map_err(made)?;
+        Store::open(disk, options)
+    }
+
+    /// Opens the store on `disk`, and does what a crash left undone.
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Store, StoreError> {
+        Store::open_planted(disk, options, Planted::default())
+    }
+
+    /// As [`open`](Self::open), with a fault that tests plant.
+    pub(crate) fn open_planted(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        planted: Planted,
+    ) -> Result<Store, StoreError> {
+        let Super { uuid, log_size, segment_size } = read_super(&*disk)?;
+        let log = disk.open(LOG).map_err(StoreError::io("open the log"))?;
+        let log = Log::new(log, log_size, uuid, planted)?;
+        let tree = disk.open(TREE).map_err(StoreError::io("open the tree"))?;
+        let engine = RedbEngine::open(tree, options.cache)?;
+        Store::start((disk, segment_size), log, Box::new(engine), options, planted)
+    }
+
+    fn start(
+        (disk, segment_size): (Arc<dyn Disk>, u64),
+        log: Log,
+        engine: Box<dyn Engine>,
+        options: Options,
+        planted: Planted,
+    ) -> Result<Store, StoreError> {
+        let blocks = blocks_of(segment_size);
+        let Behind { position: next, table } = recover(&log, &*engine, blocks, planted)?;
+        let state = State::since(next.sequence - 1);
+        let core = Arc::new(Core {
+            segments: Segments::open(disk.clone(), (blocks, options.open_segments), table, planted),
+            _disk: disk,
+            cil: Cil::new(log.size() / WAITING_SHARE, planted),
+            log,
+            engine,
+            options,
+            planted,
+            push: Mutex::with_class(&PUSH, next),
+            checkpoint: Mutex::with_class(&CHECKPOINT, ()),
+            state: Mutex::with_class(&STATE, state),
+            changed: Condvar::new(),
+            idle: AtomicBool::new(false),
+        });
+        let mut store = Store { core: core.clone(), background: None };
+        if core.options.background {
+            let thread = Builder::new().name("sluice-store".into()).spawn(move || core.run());
+            store.background = Some(thread.map_err(StoreError::io("start the store's thread"))?);
+        }
+        Ok(store)
+    }
+}
+
+/// What the file `super` says.
+///
+/// # Errors
+/// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the disk's.
+pub(crate) fn read_super(disk: &dyn Disk) -> Result<Super, StoreError> {
+    let file = disk.open(SUPER).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => StoreError::NotAStore,
+        _ => StoreError::Io("open `super`", error),
+    })?;
+    let mut bytes = [0; SUPER_SIZE];
+    file.read_at(&mut bytes, 0).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => StoreError::NotAStore,
+        _ => StoreError::Io("read `super`", error),
+    })?;
+    Super::decode(&bytes)
+}
+
+/// Sixteen random bytes, marked as a random UUID.
+fn random_uuid() -> io::Result<[u8; 16]> {
+    let mut uuid = [0; 16];
+    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut uuid)?;
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(uuid)
+}

@@ -1,0 +1,85 @@
+//! Recovery: what the engine says of the log, and how the rest of the log comes into it after a crash.
+
+use crate::StoreError;
+use crate::engine::Engine;
+use crate::log::{Log, Position};
+use crate::mutant::{Mutant, Planted};
+use crate::record::Batch;
+use crate::segments::{SEGMENTS_MAX, Table};
+
+/// How far the engine has got: what it keeps beside the records, and changes together with them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Behind {
+    /// Where the log goes on that it does not hold yet.
+    pub(crate) position: Position,
+    pub(crate) table: Table,
+}
+
+impl Default for Behind {
+    /// Of an empty store.
+    fn default() -> Self {
+        Behind { position: Position::start(), table: Table::default() }
+    }
+}
+
+impl Behind {
+    /// As the engine keeps it: the position, then the table.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.position.encode().to_vec();
+        self.table.encode(&mut bytes);
+        bytes
+    }
+
+    /// What `engine` keeps, for `log` and segments of `blocks`.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], and the disk's.
+    pub(crate) fn of(engine: &dyn Engine, log: &Log, blocks: u32) -> Result<Behind, StoreError> {
+        let Some(bytes) = engine.position()? else { return Ok(Behind::default()) };
+        let decoded = bytes.split_at_checked(Position::LEN).and_then(|(position, table)| {
+            let position = Position::decode(position)?;
+            let table = Table::decode(table, blocks)?;
+            (position.sequence > 0 && position.offset <= log.size()).then_some(Behind { position, table })
+        });
+        decoded.ok_or_else(|| StoreError::Damaged("the tree's position in the log is none".into()))
+    }
+}
+
+/// Applies what the log holds beyond the engine's position: where the log goes on, and what then lives in the segments, of
+/// `blocks` each.
+///
+/// # Errors
+/// [`StoreError::Damaged`], and the disk's.
+pub(crate) fn recover(
+    log: &Log,
+    engine: &dyn Engine,
+    blocks: u32,
+    planted: Planted,
+) -> Result<Behind, StoreError> {
+    /// Records that are applied at a time.
+    const RECORDS_MAX: usize = 100_000;
+    let mut behind = Behind::of(engine, log, blocks)?;
+    if planted.has(Mutant::ReplayFromStart) {
+        behind.position = Position::start();
+    }
+    let mut batches = Vec::new();
+    loop {
+        let found = log.read(behind.position)?;
+        let is_last = found.is_none();
+        if let Some((batch, after)) = found {
+            batches.push(batch);
+            behind.position = after;
+        }
+        let records: usize = batches.iter().map(Batch::len).sum();
+        if !batches.is_empty() && (is_last || records > RECORDS_MAX) {
+            let merged = Batch::merge(&batches);
+            let table = behind.table.after(merged.changes(), SEGMENTS_MAX, blocks);
+            behind.table = table.map_err(StoreError::Damaged)?;
+            engine.apply(&merged, &behind.encode())?;
+            batches.clear();
+        }
+        if is_last {
+            return Ok(behind);
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! Segments: data that is too large for a record, in files that are written from front to back.
+//!
+//! # Theory
+//! Data is never changed in place. A write takes the next blocks of the segment that this CPU has open, and gives an [`Extent`]:
+//! where the bytes are, and a checksum of each block. A record of the file system *names* the extent; when no record names it
+//! any more its blocks are given back to the disk. What is free within a segment is not written again until the whole segment
+//! is free, so nothing keeps a map of free blocks:
+//! ```text
+//!   segment   | live | given back | live | live | room that was asked for | not asked for |
+//!                                               ^ end: the next write
+//!   full, and nothing lives in it: written again from its beginning
+//! ```
+//! An extent is *pending* from its write to the checkpoint behind the batch that names it; from then on it counts in the
+//! [`Table`], which the engine keeps with its position in the log.
+//!
+//! # Clients must
+//! - name an extent in one transaction ([`Transaction::name_extent`](crate::Transaction::name_extent)), with the record that holds
+//!   it, or give it up ([`Segments::discard`]);
+//! - free it once, in the transaction that removes its last name, and not read it afterwards.
+//!
+//! # Invariants
+//! - S1: data is flushed before the batch that names it is written;
+//! - S2: blocks are given back, or written again, only when no record names them that a crash could bring back: after the
+//!   checkpoint behind the batch that freed them;
+//! - S3: what is read is what was written, or [`StoreError::Damaged`].
+//!
+//! # Lock order
+//! See the crate's header. The lock of a CPU's open segment is held while the disk makes room; the locks of the space and of the
+//! files are held across no I/O.
+//!
+//! # Cost
+//! A write: the lock of this CPU's segment, two short locks shared by all, a checksum, one write to the host.
+
+mod extent;
+mod files;
+mod table;
+
+pub(crate) use extent::Span;
+pub use extent::{EXTENT_MAX, Extent};
+pub(crate) use files::name;
+pub use table::EXTENT_ROOM;
+pub(crate) use table::{CHANGE_LEN, Change, Table};
+
+use crate::StoreError;
+use crate::disk::{Disk, DiskFile};
+use crate::log::BLOCK;
+use crate::mutant::{Mutant, Planted};
+use files::Files;
+use sluice_sync::percpu::PerCpu;
+use sluice_sync::{Arc, LockClass, Mutex};
+use std::collections::BTreeMap;
+
+static OPEN: LockClass = LockClass::new("store.segments.open");
+static SPACE: LockClass = LockClass::new("store.segments.space");
+static FLUSH: LockClass = LockClass::new("store.segments.flush");
+
+/// The most segments that a store has: at the usual size 16 TiB.
+pub(crate) const SEGMENTS_MAX: u32 = 1 << 16;
+/// Blocks that a segment asks the disk for at a time, beyond what a write needs. A whole segment for each CPU at once would
+/// leave a small disk without room.
+const AHEAD: u32 = 4096;
+
+/// The data of a store.
+pub(crate) struct Segments {
+    files: Files,
+    /// Blocks of a segment. *immutable*
+    blocks: u32,
+    /// What each CPU writes to. *each protected by its mutex*
+    open: PerCpu<Mutex<Option<Open>>>,
+    space: Mutex<Space>,
+    /// Held during a flush: why one failed.
+    flush: Mutex<Option<String>>,
+    planted: Planted,
+}
+
+/// A segment that is being written.
+struct Open {
+    number: u32,
+    file: Arc<dyn DiskFile>,
+    /// The next block.
+    next: u32,
+    /// Blocks before it have storage on the disk.
+    allocated: u32,
+}
+
+/// What a segment is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Some CPU writes it.
+    Open,
+    /// Nothing more is written.
+    Full,
+    /// It has room behind its end: a segment that an earlier run of the program wrote.
+    Room,
+    /// Nothing lives in it: it is written again.
+    Free,
+}
+
+#[derive(Default)]
+struct Space {
+    table: Table,
+    /// Of each segment, those that the table does not know included.
+    segments: Vec<(Phase, Pending)>,
+    /// What was written since the last flush.
+    dirty: BTreeMap<u32, Arc<dyn DiskFile>>,
+}
+
+/// Blocks of a segment that are written and not in the table.
+type Pending = u32;
+
+impl Segments {
+    /// The segments of a store, as `table` has them after recovery, of so many `blocks`; so many are
+    /// written at a time.
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        (blocks, open): (u32, usize),
+        table: Table,
+        planted: Planted,
+    ) -> Segments {
+        let segments = Segments {
+            files: Files::new(disk),
+            blocks,
+            open: PerCpu::with_cpus(open.max(1), |_| Mutex::with_class(&OPEN, None)),
+            space: Mutex::with_class(&SPACE, Space::default()),
+            flush: Mutex::with_class(&FLUSH, None),
+            planted,
+        };
+        let mut undone = table.freed.clone();
+        let dead = table.uses.iter().enumerate().filter(|(_, one)| one.live == 0 && one.end > 0);
+        undone.extend(dead.map(|(at, one)| Span { segment: at as u32, block: 0, blocks: one.end }));
+        {
+            let mut space = segments.space.lock();
+            space.segments = (table.uses.iter())
+                .map(|one| match one.live {
+                    0 => (Phase::Free, 0),
+                    _ if one.end < blocks => (Phase::Room, 0),
+                    _ => (Phase::Full, 0),
+                })
+                .collect();
+            space.table = table;
+            for one in space.table.uses.iter_mut().filter(|one| one.live == 0) {
+                one.end = 0;
+            }
+            if planted.has(Mutant::EndForgotten) {
+                space.table.uses.iter_mut().for_each(|one| one.end = 0);
+            }
+        }
+        // What a crash may have left undone. A disk that cannot do it keeps the room, and nothing is wrong.
+        undone.into_iter().for_each(|span| segments.punch(span));
+        segments
+    }
+
+    /// Writes `bytes`, without a flush.
+    ///
+    /// # Errors
+    /// The disk's; the store goes on.
+    ///
+    /// # Panics
+    /// When there are none, or more than fit: the caller's fault.
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<Extent, StoreError> {
+        let blocks = bytes.len().div_ceil(BLOCK as usize) as u32;
+        assert!(
+            blocks > 0 && bytes.len() <= EXTENT_MAX && blocks <= self.blocks,
+            "an extent of {blocks} blocks"
+        );
+        let (span, file) = self.reserve(blocks)?;
+        if let Err(error) = file.write_at(bytes, span.offset()) {
+            self.give_up(span);
+            return Err(StoreError::Io("write data", error));
+        }
+        // After the write: a flush that takes it from here flushes all of it.
+        self.space.lock().dirty.insert(span.segment, file);
+        Ok(Extent::of(span, bytes))
+    }
+
+    /// Makes durable what was written by calls that have returned.
+    ///
+    /// # Errors
+    /// The disk's: then nothing is known of the data that no earlier flush covered, and every later flush fails.
+    pub(crate) fn flush(&self) -> Result<(), StoreError> {
+        if self.planted.has(Mutant::DataNotFlushed) {
+            return Ok(());
+        }
+        // Whoever comes during a flush waits for it: it may have taken what this call must flush.
+        let mut failed = self.flush.lock();
+        if let Some(why) = &*failed {
+            return Err(StoreError::Failed(why.clone()));
+        }
+        let dirty = std::mem::take(&mut self.space.lock().dirty);
+        for file in dirty.values() {
+            let flushed = file.sync().map_err(StoreError::io("flush data"));
+            if let Err(error) = &flushed {
+                *failed = Some(error.to_string());
+            }
+            flushed?;
+        }
+        Ok(())
+    }
+
+    /// Fills `buf` with what `extent` holds from `offset` on.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when that is not what was written; the disk's.
+    ///
+    /// # Panics
+    /// When the extent ends before `buf` is full: the caller's fault.
+    pub(crate) fn read(&self, extent: &Extent, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        let end = offset.checked_add(buf.len() as u64).filter(|end| *end <= extent.len());
+        let end = end.expect("a read within the extent");
+        if buf.is_empty() {
+            return Ok(());
+        }
+        let file = self.files.get(extent.span().segment)?;
+        // Whole blocks, since those have checksums.
+        let start = offset / BLOCK * BLOCK;
+        let end = end.next_multiple_of(BLOCK).min(extent.len());
+        if end - start == buf.len() as u64 {
+            return self.read_blocks(&*file, extent, start, buf);
+        }
+        let mut blocks = vec![0; (end - start) as usize];
+        self.read_blocks(&*file, extent, start, &mut blocks)?;
+        let skip = (offset - start) as usize;
+        buf.copy_from_slice(&blocks[skip..skip + buf.len()]);
+        Ok(())
+    }
+
+    fn read_blocks(
+        &self,
+        file: &dyn DiskFile,
+        extent: &Extent,
+        start: u64,
+        buf: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let span = extent.span();
+        let damaged = |block: u64| {
+            StoreError::Damaged(format!("block {block} of `{}` is not what was written", name(span.segment)))
+        };
+        file.read_at(buf, span.offset() + start).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => damaged(u64::from(span.block) + start / BLOCK),
+            _ => StoreError::Io("read data", error),
+        })?;
+        for (at, block) in buf.chunks(BLOCK as usize).enumerate() {
+            let number = start / BLOCK + at as u64;
+            if !extent.is_block(number as usize, block) && !self.planted.has(Mutant::DataNotChecked) {
+                return Err(damaged(u64::from(span.block) + number));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back an extent that no transaction has named.
+    pub(crate) fn discard(&self, extent: &Extent) {
+        self.give_up(extent.span());
+    }
+
+    fn give_up(&self, span: Span) {
+        self.punch(span);
+        self.space.lock().settle(span);
+    }
+
+    /// The table after a checkpoint that applies `changes`.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when they cannot be.
+    pub(crate) fn after(&self, changes: &[Change]) -> Result<Table, StoreError> {
+        let space = self.space.lock();
+        let mut table = space.table.after(changes, SEGMENTS_MAX, self.blocks).map_err(StoreError::Damaged)?;
+        // A segment that is full and dead stays so: nothing is written to it, and what is not pending gets no name.
+        for number in space.dead(&table, changes, self.planted) {
+            table.uses[number].end = 0;
+        }
+        Ok(table)
+    }
+
+    /// The engine holds `table`, which [`after`](Self::after) made of `changes`.
+    pub(crate) fn applied(&self, table: Table, changes: &[Change]) {
+        let (dead, freed) = {
+            let mut space = self.space.lock();
+            let dead = space.dead(&table, changes, self.planted);
+            space.table = table;
+            dead.iter().for_each(|number| space.table.uses[*number].end = 0);
+            for change in changes.iter().filter(|change| !change.freed) {
+                space.settle(change.span);
+            }
+            let is_dead = |span: &Span| dead.contains(&(span.segment as usize));
+            let freed: Vec<Span> = (changes.iter().filter(|change| change.freed))
+                .map(|change| change.span)
+                .filter(|span| !is_dead(span))
+                .collect();
+            (dead, freed)
+        };
+        freed.into_iter().for_each(|span| self.punch(span));
+        for number in dead {
+            self.punch(Span { segment: number as u32, block: 0, blocks: self.blocks });
+            self.space.lock().segments[number].0 = Phase::Free;
+        }
+    }
+
+    /// Takes `blocks` of this CPU's segment.
+    fn reserve(&self, blocks: u32) -> Result<(Span, Arc<dyn DiskFile>), StoreError> {
+        let mut here = self.open.here().lock();
+        let full = loop {
+            match &mut *here {
+                None => *here = Some(self.next_segment()?),
+                Some(open) if open.next + blocks > self.blocks => {
+                    self.close(open);
+                    *here = None;
+                }
+                Some(open) => match open.make_room(blocks, self.blocks) {
+                    Ok(()) => return Ok(self.take(open, blocks)),
+                    Err(error) => break error,
+                },
+            }
+        };
+        drop(here);
+        // The disk is full; another CPU may have asked for more than it needs.
+        for other in self.open.iter() {
+            if let Some(open) = &mut *other.lock()
+                && open.allocated.saturating_sub(open.next) >= blocks
+            {
+                return Ok(self.take(open, blocks));
+            }
+        }
+        Err(StoreError::Io("make room for data", full))
+    }
+
+    fn take(&self, open: &mut Open, blocks: u32) -> (Span, Arc<dyn DiskFile>) {
+        let span = Span { segment: open.number, block: open.next, blocks };
+        open.next += blocks;
+        self.space.lock().segments[open.number as usize].1 += blocks;
+        (span, open.file.clone())
+    }
+
+    /// Opens a segment that has room: one that is free, one that an earlier run began, or a new one.
+    fn next_segment(&self) -> Result<Open, StoreError> {
+        let (number, next, is_new) = {
+            let mut space = self.space.lock();
+            let find = |space: &Space, phase| space.segments.iter().position(|(is, _)| *is == phase);
+            let found = find(&space, Phase::Free).or_else(|| find(&space, Phase::Room));
+            let number = found.unwrap_or(space.segments.len());
+            if number >= SEGMENTS_MAX as usize {
+                return Err(StoreError::Io("make one more segment", std::io::ErrorKind::StorageFull.into()));
+            }
+            match found {
+                Some(number) => space.segments[number].0 = Phase::Open,
+                None => space.segments.push((Phase::Open, 0)),
+            }
+            let next = space.table.uses.get(number).map_or(0, |one| one.end);
+            (number as u32, next, found.is_none())
+        };
+        // A segment that the table knows may have no file: nothing lives in it.
+        let file = if is_new || next == 0 { self.files.make(number) } else { self.files.get(number) };
+        match file {
+            Ok(file) => Ok(Open { number, file, next, allocated: next }),
+            Err(error) => {
+                self.space.lock().segments[number as usize].0 =
+                    if next == 0 { Phase::Free } else { Phase::Room };
+                Err(error)
+            }
+        }
+    }
+
+    /// Nothing more is written to `open`: the room that it has not used goes back to the disk.
+    fn close(&self, open: &Open) {
+        if open.allocated > open.next {
+            self.punch(Span { segment: open.number, block: open.next, blocks: open.allocated - open.next });
+        }
+        self.space.lock().segments[open.number as usize].0 = Phase::Full;
+    }
+
+    /// Gives blocks back to the disk. One that cannot take them keeps them: a waste, and no fault.
+    pub(crate) fn punch(&self, span: Span) {
+        if let Ok(file) = self.files.get(span.segment) {
+            let _ = file.punch(span.offset(), span.bytes());
+        }
+    }
+
+    /// Gives back the room that open segments have not used. For a store that is being closed.
+    pub(crate) fn trim(&self) {
+        for open in self.open.iter() {
+            if let Some(open) = open.lock().take() {
+                self.close(&open);
+            }
+        }
+    }
+}
+
+impl Open {
+    /// Asks the disk for storage for `blocks` more, and for some beyond.
+    fn make_room(&mut self, blocks: u32, limit: u32) -> std::io::Result<()> {
+        let needed = self.next + blocks;
+        if needed <= self.allocated {
+            return Ok(());
+        }
+        let from = self.allocated;
+        let mut ask = |to: u32| {
+            self.file.allocate(u64::from(from) * BLOCK, u64::from(to - from) * BLOCK)?;
+            self.allocated = to;
+            Ok(())
+        };
+        ask(needed.saturating_add(AHEAD).min(limit)).or_else(|_: std::io::Error| ask(needed))
+    }
+}
+
+impl Space {
+    /// Segments that are full and in which nothing lives after `table`, once what `changes` name is no longer pending.
+    fn dead(&self, table: &Table, changes: &[Change], planted: Planted) -> Vec<usize> {
+        let mut pending: Vec<Pending> = self.segments.iter().map(|(_, pending)| *pending).collect();
+        for change in changes.iter().filter(|change| !change.freed) {
+            if let Some(pending) = pending.get_mut(change.span.segment as usize) {
+                *pending = pending.saturating_sub(change.span.blocks);
+            }
+        }
+        let waits = |at: usize| pending[at] > 0 && !planted.has(Mutant::PendingForgotten);
+        let is_dead =
+            |at: &usize| self.segments[*at].0 == Phase::Full && !waits(*at) && table.uses[*at].live == 0;
+        (0..self.segments.len().min(table.uses.len())).filter(is_dead).collect()
+    }
+
+    /// `span` is no longer pending: it is in the table, or given up.
+    fn settle(&mut self, span: Span) {
+        if let Some((_, pending)) = self.segments.get_mut(span.segment as usize) {
+            *pending = pending.saturating_sub(span.blocks);
+        }
+    }
+}
+
+/// Blocks in segments of `size` bytes.
+pub(crate) fn blocks_of(size: u64) -> u32 {
+    u32::try_from(size / BLOCK).unwrap_or(u32::MAX)
+}
