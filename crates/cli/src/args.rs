@@ -56,6 +56,14 @@ pub(crate) enum Command {
         /// Where it is mounted
         dir: PathBuf,
     },
+    /// Copy a directory of a mount with all that is in it, without copying contents
+    #[command(after_help = CLONE_EXAMPLES)]
+    Clone {
+        /// A file or directory of a mount
+        from: PathBuf,
+        /// The new name of the copy, in the same mount
+        to: PathBuf,
+    },
     /// Run a command on a file system of its own
     #[command(
         override_usage = "sluice run [--ram | STORE] [-o OPT,...] -- COMMAND...",
@@ -167,6 +175,13 @@ Example:
 const UMOUNT_EXAMPLES: &str = "Examples:
   sluice umount ~/scratch
   sluice umount --lazy ~/scratch      also when a shell still sits in it";
+
+const CLONE_EXAMPLES: &str = "\
+The copy appears when it is whole. Original and copy share the contents until one side writes. Open files may be
+written meanwhile: each is copied as of one moment. File locks are not copied.
+
+Example:
+  sluice clone ~/scratch/project ~/scratch/experiment";
 
 const RUN_EXAMPLES: &str = "\
 The command starts in the new, empty file system, finds its place in $SLUICE_MOUNT, and its exit status is that

@@ -244,9 +244,17 @@ impl InodeRef {
         Inode::parent_in(self, &rcu::domain().read()).cloned()
     }
 
-    /// Empties a directory of a dying file system of subdirectories, and returns them: parents and children hold
-    /// each other.
-    pub(crate) fn dismantle(&self) -> Vec<InodeRef> {
+    /// Takes the tree below this inode, which is in no directory, apart from the top, without recursion: parents and children
+    /// hold each other.
+    pub(crate) fn take_apart(self) {
+        let mut directories = vec![self];
+        while let Some(dir) = directories.pop() {
+            directories.extend(dir.dismantle());
+        }
+    }
+
+    /// Empties a directory of a dying tree of subdirectories, and returns them.
+    fn dismantle(&self) -> Vec<InodeRef> {
         let Ok(dir) = self.as_dir() else { return Vec::new() };
         dir.set_parent(None);
         let subdirectories = dir.list(|inode| inode.is_dir());

@@ -119,6 +119,26 @@ impl Fs {
         self.root().snapshot(path).map(Fs::with_superblock)
     }
 
+    /// Copies a file, or a directory with all that is below it, to a new name in the same file system. Contents are shared
+    /// as by [`snapshot`](Self::snapshot); the name appears when the copy is whole.
+    ///
+    /// ```
+    /// # use sluice_vfs::Fs;
+    /// let fs = Fs::new();
+    /// fs.create_dir_all("/project/src")?;
+    /// fs.write("/project/src/main.c", "int main() {}")?;
+    /// fs.clone_tree("/project", "/experiment")?;
+    /// fs.write("/experiment/src/main.c", "?")?;
+    /// assert_eq!(fs.read_to_string("/project/src/main.c")?, "int main() {}");
+    /// # Ok::<(), sluice_vfs::Errno>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Process::clone_tree`].
+    pub fn clone_tree(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), Errno> {
+        self.root().clone_tree(from, to)
+    }
+
     /// The whole contents of a file.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! Snapshot: a file system that begins with the tree of another, and shares the contents of its files.
+//! Snapshot: a copy of a tree, as a file system of its own or in another place of the same one, that shares the contents of
+//! its files.
 //!
 //! # Theory
 //! The tree is copied from the top, each directory before what is in it; of contents no byte is. Their pages are
@@ -22,9 +23,10 @@
 //! An inode for each inode, a slot of a radix tree for each page; for the time of the call, the names of one directory
 //! and a map of the files that were met. Names are not looked up, attributes not checked: it is for callers that may read everything.
 
+use crate::create::check_name;
 use crate::inode::{Body, InodeInit};
-use crate::{Errno, Inode, InodeRef, Superblock};
-use sluice_sync::Arc;
+use crate::{Cred, Errno, Inode, InodeRef, Superblock};
+use sluice_sync::{Arc, Ref};
 use std::collections::BTreeMap;
 
 impl InodeRef {
@@ -42,8 +44,41 @@ impl InodeRef {
         }
         let superblock = Superblock::with_root(self.shared.options.clone(), self.init());
         superblock.root().take_after(self)?;
-        let mut met = BTreeMap::from([(self.ino(), superblock.root().clone())]);
-        let mut pending = vec![(self.clone(), superblock.root().clone())];
+        superblock.root().fill_like(self)?;
+        Ok(superblock)
+    }
+
+    /// Gives `dir`, of the same file system, the new name `name` for a copy of this file, or of this directory with all that
+    /// is below it. It comes along what comes along to a [`snapshot`](Self::snapshot), and the name appears when the copy is
+    /// whole. `dir` may be below this directory: what is copied does not contain the copy. The caller may read all of it.
+    ///
+    /// # Errors
+    /// `EEXIST`; `EXDEV` (another file system); `ENOENT` (a directory was removed); `ENOTDIR`; `EACCES` (names of `dir` may
+    /// not be changed); `ENOSPC`, and then nothing is left of the copy; `ENAMETOOLONG`, `EINVAL` (not a name).
+    pub fn clone_tree(&self, cred: &Cred, dir: &InodeRef, name: &[u8]) -> Result<(), Errno> {
+        dir.as_dir()?;
+        check_name(name)?;
+        if !Ref::ptr_eq(&self.shared, &dir.shared) {
+            return Err(Errno::EXDEV);
+        }
+        if self.is_removed_dir() {
+            return Err(Errno::ENOENT);
+        }
+        match dir.lookup(cred, name) {
+            Err(Errno::ENOENT) => dir.may_change_names(cred)?,
+            found => return Err(found.err().unwrap_or(Errno::EEXIST)),
+        }
+        let copy = dir.copy_of(self)?;
+        let filled = if copy.is_dir() { copy.fill_like(self) } else { Ok(()) };
+        filled.and_then(|()| dir.enter_new(cred, name, &copy)).inspect_err(|_| copy.clone().take_apart())?;
+        dir.shared.notify(cred, |observer| observer.entry_changed(dir.ino(), name, None));
+        Ok(())
+    }
+
+    /// Puts copies of all that is below the directory `original` into this one, which is empty and unknown to others.
+    fn fill_like(&self, original: &InodeRef) -> Result<(), Errno> {
+        let mut met = BTreeMap::from([(original.ino(), self.clone())]);
+        let mut pending = vec![(original.clone(), self.clone())];
         while let Some((original, copy)) = pending.pop() {
             for (name, inode) in original.as_dir()?.list(|_| true) {
                 match met.get(&inode.ino()) {
@@ -63,10 +98,10 @@ impl InodeRef {
                 }
             }
         }
-        Ok(superblock)
+        Ok(())
     }
 
-    /// An inode like `original`, of another file system, to put into this directory. If it is a directory, it is empty.
+    /// An inode like `original`, to put into this directory. If it is a directory, it is empty.
     fn copy_of(&self, original: &Inode) -> Result<InodeRef, Errno> {
         let body = match &original.body {
             Body::Regular => Body::Regular,
@@ -87,6 +122,16 @@ impl InodeRef {
     fn enter(&self, name: &[u8], inode: &InodeRef) -> Result<(), Errno> {
         let mut entry = self.lock_entry(name)?;
         entry.insert(inode.clone(), inode.weight()).map(drop).map_err(|_| Errno::ENOSPC)
+    }
+
+    /// Gives `inode` the name `name` in this directory, where that must be new.
+    fn enter_new(&self, cred: &Cred, name: &[u8], inode: &InodeRef) -> Result<(), Errno> {
+        let mut entry = self.lock_entry(name)?;
+        let room = entry.room().ok_or(Errno::EEXIST)?;
+        self.may_change_names(cred)?;
+        room.fill(inode.clone(), inode.weight()).map_err(|_| Errno::ENOSPC)?;
+        self.touch_mtime();
+        Ok(())
     }
 }
 

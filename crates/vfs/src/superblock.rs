@@ -225,12 +225,8 @@ impl Superblock {
 }
 
 impl Drop for Superblock {
-    /// Takes the tree apart from the top, without recursion: parents and children hold each other.
     fn drop(&mut self) {
-        let mut directories = vec![self.root.clone()];
-        while let Some(dir) = directories.pop() {
-            directories.extend(dir.dismantle());
-        }
+        self.root.clone().take_apart();
         settle();
     }
 }

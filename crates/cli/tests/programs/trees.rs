@@ -1,6 +1,7 @@
 //! Trees: thousands of files unpacked, compared, searched and removed.
 
-use crate::stage::{Stage, skip};
+use crate::harness::sluice;
+use crate::stage::{LOCK_MODES, Stage, skip};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -187,4 +188,36 @@ fn a_directory_can_be_removed_while_others_create_in_it() {
          rm go; wait; rm -rf d",
     );
     assert_eq!(stage.sh("ls -A"), "");
+}
+
+#[test]
+fn a_clone_is_the_tree_as_it_was_whatever_happens_to_the_original() {
+    for mode in LOCK_MODES {
+        let Some(stage) = Stage::new("a clone of a tree", mode, &["diff"]) else { return };
+        let (mount, host) = (stage.mount().to_owned(), stage.host().to_owned());
+        let clone = |from: &Path, to: &Path| sluice([OsStr::new("clone"), from.as_os_str(), to.as_os_str()]);
+        generate(&mount.join("a"), SOME);
+        // The kernel remembers that the name is missing, and has to be told.
+        stage.sh("! test -e b");
+        clone(&mount.join("a"), &mount.join("b")).well();
+        stage.sh("diff -r --no-dereference a b");
+        stage.sh("cp -a b $HOST/saved; rm -r a/part-0; find a -type f -exec truncate -s 1 {} +");
+        stage.sh("diff -r --no-dereference $HOST/saved b");
+        stage.sh("find b/part-1 -type f -exec truncate -s 2 {} +; rm -r b/part-2");
+        stage.sh("test -d a/part-2; test -z \"$(find a/part-1 -type f -size -1c -o -type f -size +1c)\"");
+
+        // A name that would end a line of the question.
+        clone(&mount.join("a/odd"), &mount.join("odd\ncopy")).well();
+        assert!(mount.join("odd\ncopy/the longest target").is_symlink());
+        let refused = |from: &Path, to: &Path, why: &str| {
+            let line = clone(from, to).complaint(1);
+            assert!(line.contains(why), "{line}");
+        };
+        refused(&mount.join("a"), &mount.join("b"), "EEXIST");
+        refused(&mount.join("none"), &mount.join("c"), "No such file");
+        refused(&mount.join("a"), &mount.join("none/c"), "No such file");
+        refused(&mount.join("a"), &mount.join("n".repeat(256)), "ENAMETOOLONG");
+        refused(&host.join("saved"), &mount.join("c"), "one mount");
+        refused(&host.join("saved"), &host.join("c"), "`sluice mount`");
+    }
 }

@@ -2,7 +2,11 @@
 
 use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, is_trusted, pid_namespace};
 use crate::mount::reach;
+use rustix::fs::{Mode, OFlags};
+use sluice_sync::time::Duration;
+use sluice_vfs::Errno;
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -88,25 +92,50 @@ pub fn library_files(dir: &Path) -> io::Result<Option<Vec<u8>>> {
     ask_at(dir, "files\n")?.map(unwrap).transpose()
 }
 
+/// Copies the file `from`, or the directory with all that is below it, to the new name `to` in the same sluicefs mount; see
+/// [`InodeRef::clone_tree`](sluice_vfs::InodeRef::clone_tree). Waits as long as that takes. `None` if there is no server.
+///
+/// # Errors
+/// As [`locks`]; what `clone_tree` says, as a line.
+pub fn clone_tree(from: &Path, to: &Path) -> io::Result<Option<()>> {
+    let name = to.file_name().ok_or_else(|| io::Error::from_raw_os_error(Errno::EEXIST.raw()))?;
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // While they are open, the server knows them by these numbers.
+    let pin = |path: &Path, flags| {
+        let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&file)?;
+        io::Result::Ok((file, stat))
+    };
+    let (_from, original) = pin(from, OFlags::NOFOLLOW)?;
+    let (_parent, dir) = pin(parent, OFlags::DIRECTORY)?;
+    if original.st_dev != dir.st_dev {
+        return Err(io::Error::new(ErrorKind::CrossesDevices, "both must be in one mount"));
+    }
+    let mut question = format!("clone\n{} {} {}\n", original.st_ino, dir.st_ino, name.len()).into_bytes();
+    question.extend_from_slice(name.as_bytes());
+    let device = (rustix::fs::major(dir.st_dev), rustix::fs::minor(dir.st_dev));
+    Ok(ask(device, &question, None)?.map(unwrap).transpose()?.map(drop))
+}
+
 /// As [`stat`], for the mount with this device number; its files are not touched, so that a server may ask itself.
 ///
 /// # Errors
 /// When the server does not answer.
 pub fn stat_of_device(device: (u32, u32)) -> io::Result<Option<Vec<u8>>> {
-    ask(device, "stat\n")?.map(unwrap).transpose()
+    ask(device, b"stat\n", Some(PATIENCE))?.map(unwrap).transpose()
 }
 
 /// As [`ask`], of the mount that holds `dir`. A dead mount is an error.
 fn ask_at(dir: &Path, question: &str) -> io::Result<Option<Vec<u8>>> {
-    let answer = ask(device_of(dir)?, question)?;
+    let answer = ask(device_of(dir)?, question.as_bytes(), Some(PATIENCE))?;
     if answer.is_none() {
         reach(dir)?;
     }
     Ok(answer)
 }
 
-/// The whole answer of the server of the mount `device`. `None` if nobody listens.
-fn ask(device: (u32, u32), question: &str) -> io::Result<Option<Vec<u8>>> {
+/// The whole answer of the server of the mount `device`, for which it has `patience`. `None` if nobody listens.
+fn ask(device: (u32, u32), question: &[u8], patience: Option<Duration>) -> io::Result<Option<Vec<u8>>> {
     let mut stream = match UnixStream::connect_addr(&address(device)?) {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
@@ -118,9 +147,9 @@ fn ask(device: (u32, u32), question: &str) -> io::Result<Option<Vec<u8>>> {
         let message = "the control socket of this mount belongs to another user";
         return Err(io::Error::new(ErrorKind::PermissionDenied, message));
     }
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(patience)?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(question.as_bytes())?;
+    stream.write_all(question)?;
     let mut answer = Vec::new();
     stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
     Ok(Some(answer))

@@ -5,10 +5,13 @@
 //! from any path inside the mount. One question per connection:
 //! ```text
 //!   client                        server
-//!   "locks\n", "hot\n", "stat\n",
-//!   "files\n" or "namespace\n" ──>
+//!   "locks\n", "hot\n", "stat\n", "files\n",
+//!   "namespace\n", or "clone\n" and what ──>
 //!                           <──   "ok\n" and the answer, or one line that says why not; end of stream
 //! ```
+//! What is to be cloned is told in numbers, since a path would be one of the client's: an inode, the directory of the copy,
+//! and its name with the length before, `INODE DIRECTORY LENGTH\nNAME`. The client has both open until it is answered.
+//!
 //! Anybody can bind or connect to an abstract name, so both sides look at the other's credentials: the server
 //! answers root and its own user, the client believes root and its own user.
 
@@ -16,7 +19,7 @@ mod client;
 mod server;
 
 pub use client::{
-    all_locks, hot_locks, is_elsewhere, kernel_locks, library_files, locks, stat, stat_of_device,
+    all_locks, clone_tree, hot_locks, is_elsewhere, kernel_locks, library_files, locks, stat, stat_of_device,
 };
 pub(crate) use server::Server;
 

@@ -7,7 +7,7 @@ use sluice_locks::FileStatistics;
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Mutex, Weak, memory};
-use sluice_vfs::{FileInUse, Holder, Superblock};
+use sluice_vfs::{Cred, Errno, FileInUse, Holder, NAME_MAX, Superblock};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -143,7 +143,11 @@ fn answer(mut stream: UnixStream, connection: &Weak<Connection>) -> io::Result<(
         b"stat" => format!("{OK}{}\n", stat(&connection)),
         b"files" => format!("{OK}{}", files(&connection.superblock)),
         b"namespace" => format!("{OK}{}", pid_namespace()),
-        _ => "unknown question: ask locks, hot, stat, files or namespace\n".into(),
+        b"clone" => match clone_tree(&mut stream, &connection)? {
+            Ok(()) => OK.into(),
+            Err(errno) => format!("{errno}\n"),
+        },
+        _ => "unknown question: ask locks, hot, stat, files, namespace or clone\n".into(),
     };
     stream.write_all(text.as_bytes())
 }
@@ -156,6 +160,17 @@ fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
         line.push(byte[0]);
     }
     Ok(line)
+}
+
+/// Reads what is to be cloned, and does it as the superuser: the client is root or serves the mount.
+fn clone_tree(stream: &mut UnixStream, connection: &Connection) -> io::Result<Result<(), Errno>> {
+    let line = String::from_utf8(read_line(stream)?).unwrap_or_default();
+    let numbers: Vec<u64> = line.split(' ').map_while(|number| number.parse().ok()).collect();
+    let &[ino, dir, len] = numbers.as_slice() else { return Ok(Err(Errno::EINVAL)) };
+    let mut name = vec![0; len.min(NAME_MAX as u64 + 1) as usize];
+    stream.read_exact(&mut name)?;
+    let inode = |ino| connection.nodes.get(connection.nodes.nodeid(ino)).ok_or(Errno::ENOENT);
+    Ok(inode(ino).and_then(|original| original.clone_tree(&Cred::root(), &inode(dir)?, &name)))
 }
 
 /// A JSON object for each file that was ever locked, the most waited for first, `most` of them.

@@ -54,7 +54,7 @@ impl Process {
         self.resolve(Fd::CWD, path.as_ref(), true)?.inode.snapshot()
     }
 
-    fn permit_mounting(&self) -> Result<(), Errno> {
+    pub(super) fn permit_mounting(&self) -> Result<(), Errno> {
         if self.cred.has(Caps::SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) }
     }
 }

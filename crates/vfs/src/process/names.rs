@@ -92,6 +92,21 @@ impl Process {
         self.changing(&[dir], || dir.create(&self.cred, name, &new)).map(drop)
     }
 
+    /// Copies the file at `from`, or the directory there with all that is below it, to the new name `to` in the same file
+    /// system. Contents are shared until one side writes. A symbolic link at the end of `from` is copied itself. What is
+    /// mounted below does not come along. See [`InodeRef::clone_tree`](crate::InodeRef::clone_tree).
+    ///
+    /// # Errors
+    /// `EPERM` without `SYS_ADMIN`; `EROFS`; those of that call and of the path walk.
+    pub fn clone_tree(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), Errno> {
+        self.permit_mounting()?;
+        let original = self.resolve(Fd::CWD, from.as_ref(), false)?.inode;
+        let parent = self.parent_of(Fd::CWD, to.as_ref())?;
+        let name = self.new_name(&parent, original.is_dir())?;
+        let dir = &parent.dir.inode;
+        self.changing(&[dir], || original.clone_tree(&self.cred, dir, name))
+    }
+
     /// The name to create, checked in the order of Linux: what exists counts before what is forbidden.
     fn new_name<'p>(&self, parent: &'p Parent<'_>, is_dir: bool) -> Result<&'p [u8], Errno> {
         let name = parent.name_or(Errno::EEXIST)?;

@@ -1,0 +1,150 @@
+//! Clones of trees: what comes along, what is shared, and what is left of one that fails.
+
+use sluice_vfs::{Cred, Errno, File, FileType, Fs, MountFlags, OpenOptions, Options, Superblock, XattrFlags};
+use std::io::Write;
+use std::path::Path;
+
+/// A tree with a file of each kind, and a hard link.
+fn tree() -> Fs {
+    let fs = Fs::new();
+    fs.create_dir_all("/a/sub/deep").unwrap();
+    fs.write("/a/file", vec![7; 10_000]).unwrap();
+    fs.write("/a/sub/small", "ten bytes!").unwrap();
+    fs.hard_link("/a/file", "/a/sub/link").unwrap();
+    fs.symlink("../file", "/a/sub/symlink").unwrap();
+    fs.set_permissions("/a/sub/small", 0o4711).unwrap();
+    let root = fs.process(Cred::root());
+    root.mknod("/a/fifo", FileType::Fifo, 0o600, 0).unwrap();
+    root.setxattr("/a/file", b"user.colour", b"blue", XattrFlags::empty()).unwrap();
+    root.chown("/a/sub", Some(1000), Some(2000)).unwrap();
+    fs
+}
+
+/// Each path below `dir` with what a clone keeps.
+fn listing(fs: &Fs, dir: &str) -> Vec<String> {
+    let all = fs.walk(dir).map(|entry| {
+        let entry = entry.unwrap();
+        let path = entry.path.strip_prefix(dir).unwrap().display().to_string();
+        let stat = entry.stat;
+        let contents = fs.read(&entry.path).unwrap_or_default();
+        let target = fs.read_link(&entry.path).ok();
+        let colour = fs.process(Cred::root()).lgetxattr(&entry.path, b"user.colour").ok();
+        format!(
+            "{path} {:o} {} {} {} {} {} {:?} {contents:?} {target:?} {colour:?}",
+            stat.mode, stat.nlink, stat.uid, stat.gid, stat.size, stat.blocks, stat.mtime
+        )
+    });
+    let mut all: Vec<_> = all.collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_clone_is_like_its_original_and_independent_of_it() {
+    let fs = tree();
+    let original = listing(&fs, "/a");
+    fs.clone_tree("/a", "/b").unwrap();
+    assert_eq!(listing(&fs, "/b"), original);
+    let ino = |path: &str| fs.symlink_metadata(path).unwrap().ino;
+    assert_eq!(ino("/b/file"), ino("/b/sub/link"));
+    assert_ne!(ino("/b/file"), ino("/a/file"));
+    assert_eq!(fs.metadata("/").unwrap().nlink, 4);
+
+    fs.append("/b/file", "more").unwrap();
+    fs.remove_dir_all("/b/sub").unwrap();
+    fs.write("/b/new", "").unwrap();
+    assert_eq!(listing(&fs, "/a"), original);
+    fs.write("/a/sub/small", "changed").unwrap();
+    assert!(fs.check().is_clean());
+    fs.remove_dir_all("/a").unwrap();
+    assert_eq!(fs.read("/b/file").unwrap().len(), 10_004);
+    assert!(fs.check().is_clean());
+}
+
+#[test]
+fn a_single_file_is_cloned_and_a_symbolic_link_itself() {
+    let fs = tree();
+    fs.clone_tree("/a/file", "/copy").unwrap();
+    assert_eq!(fs.read("/copy").unwrap(), fs.read("/a/file").unwrap());
+    assert_eq!(fs.metadata("/copy").unwrap().nlink, 1);
+    fs.clone_tree("/a/sub/symlink", "/link").unwrap();
+    assert_eq!(fs.read_link("/link").unwrap(), Path::new("../file"));
+    assert!(fs.check().is_clean());
+}
+
+#[test]
+fn a_tree_is_cloned_into_itself_without_the_clone() {
+    let fs = tree();
+    let original = listing(&fs, "/a/sub");
+    fs.clone_tree("/a", "/a/sub/deep/copy").unwrap();
+    assert_eq!(listing(&fs, "/a/sub/deep/copy/sub"), original);
+    assert!(!fs.exists("/a/sub/deep/copy/sub/deep/copy"));
+    fs.clone_tree("/", "/all").unwrap();
+    assert!(fs.exists("/all/a/sub/deep/copy/file") && !fs.exists("/all/all"));
+    assert!(fs.check().is_clean());
+}
+
+#[test]
+fn a_writer_may_have_the_file_open() {
+    let fs = tree();
+    let mut file = OpenOptions::new().append(true).open(&fs, "/a/file").unwrap();
+    file.write_all(b"before").unwrap();
+    fs.clone_tree("/a", "/b").unwrap();
+    file.write_all(b"after").unwrap();
+    assert_eq!(fs.read("/b/file").unwrap().len(), 10_006);
+    assert_eq!(fs.read("/a/file").unwrap().len(), 10_011);
+}
+
+#[test]
+fn what_cannot_be_cloned_is_refused() {
+    let fs = tree();
+    let original = listing(&fs, "/a");
+    let clone = |from: &str, to: &str| fs.clone_tree(from, to);
+    assert_eq!(clone("/none", "/b"), Err(Errno::ENOENT));
+    assert_eq!(clone("/a", "/a/file"), Err(Errno::EEXIST));
+    assert_eq!(clone("/a", "/"), Err(Errno::EEXIST));
+    assert_eq!(clone("/a", "/none/b"), Err(Errno::ENOENT));
+    assert_eq!(clone("/a", "/a/file/b"), Err(Errno::ENOTDIR));
+    assert_eq!(clone("/a/file", "/b/"), Err(Errno::ENOENT));
+    assert_eq!(clone("/a", &format!("/{}", "x".repeat(256))), Err(Errno::ENAMETOOLONG));
+    let user = fs.process(Cred::user(1000, 1000));
+    assert_eq!(user.clone_tree("/a", "/b"), Err(Errno::EPERM));
+    fs.create_dir("/other").unwrap();
+    fs.mount(Superblock::new(Options::default()), "/other", MountFlags::RDONLY).unwrap();
+    assert_eq!(clone("/a", "/other/b"), Err(Errno::EROFS));
+    assert_eq!(clone("/other", "/b"), Err(Errno::EXDEV));
+    assert_eq!(listing(&fs, "/a"), original);
+}
+
+#[test]
+fn nothing_is_left_of_a_clone_that_does_not_fit() {
+    for options in [
+        Options { inode_limit: Some(50), ..Options::default() },
+        Options { size_limit: Some(300 << 10), ..Options::default() },
+    ] {
+        let fs = Fs::with_superblock(Superblock::new(options));
+        fs.create_dir_all("/a/b/c").unwrap();
+        for number in 0..30 {
+            fs.write(format!("/a/b/c/{number}"), vec![1; 8000]).unwrap();
+        }
+        let free = || {
+            let stat = fs.superblock().statfs();
+            (stat.files_free, stat.blocks_free)
+        };
+        let before = free();
+        assert_eq!(fs.clone_tree("/a", "/copy"), Err(Errno::ENOSPC));
+        assert!(!fs.exists("/copy"));
+        assert_eq!(free(), before);
+        assert!(fs.check().is_clean());
+        fs.remove_file("/a/b/c/7").unwrap();
+    }
+}
+
+#[test]
+fn a_clone_has_none_of_its_originals_locks() {
+    let fs = tree();
+    let lock = File::open(&fs, "/a/file").unwrap();
+    lock.lock().unwrap();
+    fs.clone_tree("/a", "/b").unwrap();
+    File::open(&fs, "/b/file").unwrap().try_lock().unwrap();
+}
