@@ -9,8 +9,8 @@ pub enum StoreError {
     NotAStore,
     /// There is a store already where one was to be made.
     Exists,
-    /// Another process, or this one, has the store open.
-    InUse,
+    /// Another process, or this one, has the store open: which, if it can be told.
+    InUse(Option<u32>),
     /// A newer program made it: its format version.
     NewerFormat(u32),
     /// What is on the disk cannot be right: which part, and how that shows.
@@ -33,7 +33,7 @@ impl StoreError {
         let errno = match self {
             StoreError::NotAStore | StoreError::NewerFormat(_) => Errno::INVAL,
             StoreError::Exists => Errno::EXIST,
-            StoreError::InUse => Errno::BUSY,
+            StoreError::InUse(_) => Errno::BUSY,
             StoreError::Damaged(_) | StoreError::Failed(_) => Errno::IO,
             StoreError::Io(_, error) => return error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
         };
@@ -46,7 +46,10 @@ impl fmt::Display for StoreError {
         match self {
             StoreError::NotAStore => f.write_str("this is no sluicefs store (make one: sluice mkfs STORE)"),
             StoreError::Exists => f.write_str("there is a sluicefs store here already"),
-            StoreError::InUse => f.write_str("the store is in use (unmount it first)"),
+            StoreError::InUse(None) => f.write_str("the store is in use (unmount it first)"),
+            StoreError::InUse(Some(pid)) => {
+                write!(f, "the store is in use by process {pid} (unmount it first)")
+            }
             StoreError::NewerFormat(version) => {
                 write!(
                     f,

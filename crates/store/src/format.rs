@@ -69,6 +69,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_newer_version_is_refused_by_its_number_whatever_else_it_holds() {
+        let mut bytes = Super { uuid: [7; 16], log_size: 1 << 33, segment_size: 1 << 28 }.encode();
+        bytes[8..12].copy_from_slice(&(VERSION + 1).to_le_bytes());
+        let error = Super::decode(&bytes).expect_err("newer");
+        assert!(matches!(error, StoreError::NewerFormat(newer) if newer == VERSION + 1));
+        let line = error.to_string();
+        assert!(
+            line.contains("format 2") && line.contains("use a newer sluice") && !line.contains('\n'),
+            "{line}"
+        );
+    }
+
+    #[test]
     fn any_flipped_bit_of_super_is_found() {
         let written = Super { uuid: [7; 16], log_size: 1 << 33, segment_size: 1 << 28 };
         let bytes = written.encode();

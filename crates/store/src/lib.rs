@@ -42,6 +42,7 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
 mod cil;
 mod error;
 mod format;
@@ -54,6 +55,8 @@ mod segments;
 mod store;
 
 #[cfg(test)]
+mod check_tests;
+#[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
 mod segment_tests;
@@ -61,6 +64,7 @@ mod segment_tests;
 pub mod disk;
 pub mod engine;
 
+pub use check::{FINDINGS_MAX, Finding, Gravity, Look, Progress, Report};
 pub use cil::Transaction;
 pub use error::StoreError;
 pub use record::{Batch, KEY_MAX, VALUE_MAX};

@@ -52,6 +52,17 @@ pub(crate) struct Formed {
     pub(crate) next: Position,
 }
 
+/// What comes behind the last batch that can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tail {
+    /// What was there before.
+    Nothing,
+    /// The next batch, in part.
+    CutOff,
+    /// The next batch is missing, and one with this number is there that was written when that one was durable.
+    Later(u64),
+}
+
 /// The file.
 pub(crate) struct Log {
     file: Arc<dyn DiskFile>,
@@ -164,33 +175,76 @@ impl Log {
         Ok(None)
     }
 
+    /// Bytes of the ring from `position` to where the log goes on after the batch there.
+    pub(crate) fn distance(&self, position: Position, next: Position) -> u64 {
+        if next.offset > position.offset {
+            return next.offset - position.offset;
+        }
+        self.size - position.offset + next.offset
+    }
+
+    /// What comes at `position`, where no batch can be read.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn tail(&self, position: Position) -> Result<Tail, StoreError> {
+        let mut found = Tail::Nothing;
+        for offset in (0..self.size).step_by(BLOCK as usize) {
+            let header = self.header(offset)?;
+            let sequence = word(&header, 24);
+            if sum(&header) == number(&header, 4) && number(&header, 0) == MAGIC && header[8..24] == self.uuid
+            {
+                // With this one in flight, so many more may be.
+                if sequence >= position.sequence.saturating_add(IN_FLIGHT as u64) {
+                    return Ok(Tail::Later(sequence));
+                }
+                if sequence == position.sequence && number(&header, 44) == position.chain {
+                    found = Tail::CutOff;
+                }
+            } else if offset == position.offset || offset == 0 {
+                // Most of a header, whichever part of it was torn or damaged.
+                let like = [
+                    number(&header, 0) == MAGIC,
+                    header[8..24] == self.uuid,
+                    sequence == position.sequence,
+                    number(&header, 44) == position.chain,
+                ];
+                if like.iter().filter(|is| **is).count() >= 3 {
+                    found = Tail::CutOff;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn header(&self, offset: u64) -> Result<[u8; HEADER], StoreError> {
+        let mut header = [0; HEADER];
+        self.file.read_at(&mut header, offset).map_err(StoreError::io("read the log"))?;
+        Ok(header)
+    }
+
     fn read_at(&self, position: Position) -> Result<Option<(Batch, Position)>, StoreError> {
         let room = self.size.saturating_sub(position.offset);
         if room < BLOCK {
             return Ok(None);
         }
-        let mut header = [0; HEADER];
-        let read =
-            |buf: &mut [u8], offset| self.file.read_at(buf, offset).map_err(StoreError::io("read the log"));
-        read(&mut header, position.offset)?;
-        let number =
-            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let header = self.header(position.offset)?;
+        let number = |at: usize| number(&header, at);
         let crc = number(4);
-        let mut zeroed = header;
-        zeroed[4..8].fill(0);
         let body_len = word(&header, 32);
         let follows = number(44) == position.chain || self.planted.has(Mutant::NoChain);
         let is_next = number(0) == MAGIC
             && header[8..24] == self.uuid
             && word(&header, 24) == position.sequence
             && follows
-            && crc32c::crc32c(&zeroed) == crc
+            && sum(&header) == crc
             && body_len <= room - HEADER as u64;
         if !is_next {
             return Ok(None);
         }
         let mut body = vec![0; body_len as usize];
-        read(&mut body, position.offset + HEADER as u64)?;
+        let at = position.offset + HEADER as u64;
+        self.file.read_at(&mut body, at).map_err(StoreError::io("read the log"))?;
         if crc32c::crc32c(&body) != number(40) && !self.planted.has(Mutant::NoBodyChecksum) {
             return Ok(None);
         }
@@ -204,6 +258,18 @@ impl Log {
         let next = Position { sequence: position.sequence + 1, offset: position.offset + len, chain: crc };
         Ok(Some((batch, next)))
     }
+}
+
+/// The checksum of a header, itself taken as zero.
+fn sum(header: &[u8; HEADER]) -> u32 {
+    let mut zeroed = *header;
+    zeroed[4..8].fill(0);
+    crc32c::crc32c(&zeroed)
+}
+
+/// The four bytes at `at` as a number.
+fn number(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// The eight bytes at `at` as a number.

@@ -1,6 +1,6 @@
 //! A store in a directory of the host: threads, the store's own thread, and what is there after it was closed.
 
-use sluice_store::disk::HostDisk;
+use sluice_store::disk::{HostDisk, OverlayDisk};
 use sluice_store::{Options, Store, StoreError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,9 +68,44 @@ fn a_store_has_one_user_at_a_time_and_is_made_once() {
     let scratch = Scratch::new("user");
     assert!(matches!(Store::open(disk(&scratch.0), options()), Err(StoreError::NotAStore)));
     let store = Store::create(disk(&scratch.0), options()).expect("an empty directory");
-    assert!(matches!(HostDisk::lock(&scratch.0), Err(StoreError::InUse)));
+    assert!(
+        matches!(HostDisk::lock(&scratch.0), Err(StoreError::InUse(Some(pid))) if pid == std::process::id())
+    );
     drop(store);
     assert!(matches!(Store::create(disk(&scratch.0), options()), Err(StoreError::Exists)));
+}
+
+#[test]
+fn a_store_that_is_only_looked_at_stays_byte_for_byte_as_it_was() {
+    let scratch = Scratch::new("look");
+    let bytes = || -> Vec<_> {
+        let files =
+            std::fs::read_dir(&scratch.0).expect("it is there").map(|file| file.expect("a file").path());
+        let mut files: Vec<_> =
+            files.map(|path| (path.clone(), std::fs::read(path).expect("a file"))).collect();
+        files.sort();
+        files
+    };
+    let open = Options { background: false, ..options() };
+    let store = Store::create(disk(&scratch.0), open.clone()).expect("an empty directory");
+    store.begin(100).expect("there is room").put(b"key", 1, b"value");
+    store.sync().expect("the disk works");
+    // As after a crash: the log has what the tree does not. The lock goes when the copy is left alone.
+    let before = bytes();
+    drop(store);
+    for (path, bytes) in &before {
+        std::fs::write(path, bytes).expect("a file");
+    }
+    let look =
+        || Arc::new(OverlayDisk::new(Arc::new(HostDisk::lock_read_only(&scratch.0).expect("nobody writes"))));
+    let (first, second) = (look(), look());
+    assert!(matches!(HostDisk::lock(&scratch.0), Err(StoreError::InUse(_))), "it is being looked at");
+    let store = Store::open(first, open.clone()).expect("a store");
+    assert_eq!(store.get(b"key").expect("whole").as_deref(), Some(b"value".as_slice()));
+    store.begin(100).expect("there is room").put(b"key", 2, b"only in memory");
+    drop(store);
+    assert_eq!(Store::check(second, &mut |_, _| Ok(Vec::new()), &mut |_| ()).expect("a store").batches, 1);
+    assert!(bytes() == before);
 }
 
 #[test]

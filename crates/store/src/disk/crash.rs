@@ -211,7 +211,7 @@ impl Disk for CrashDisk {
         if !self.inner.lock().now.contains_key(name) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(Arc::new(CrashFile { disk: self.clone(), name: name.to_owned() }))
+        Ok(super::shared(CrashFile { disk: self.clone(), name: name.to_owned() }))
     }
 
     fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn DiskFile>> {
@@ -220,7 +220,7 @@ impl Disk for CrashDisk {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         inner.step(Step::Create { name: name.to_owned(), len });
-        Ok(Arc::new(CrashFile { disk: self.clone(), name: name.to_owned() }))
+        Ok(super::shared(CrashFile { disk: self.clone(), name: name.to_owned() }))
     }
 
     fn names(&self) -> io::Result<Vec<String>> {

@@ -52,12 +52,12 @@ impl Plan {
 
 impl Disk for FaultDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(FaultFile { below: self.below.open(name)?, plan: self.plan.clone() }))
+        Ok(super::shared(FaultFile { below: self.below.open(name)?, plan: self.plan.clone() }))
     }
 
     fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn DiskFile>> {
         self.plan.step()?;
-        Ok(Arc::new(FaultFile { below: self.below.create(name, len)?, plan: self.plan.clone() }))
+        Ok(super::shared(FaultFile { below: self.below.create(name, len)?, plan: self.plan.clone() }))
     }
 
     fn names(&self) -> io::Result<Vec<String>> {

@@ -6,11 +6,9 @@ use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatvfs};
 use sluice_sync::Arc;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The file whose lock says that a store is in use.
-const LOCK: &str = "lock";
 /// A store's directory has at most some hundred files of this size written at once.
 const ZEROS: usize = 1 << 20;
 
@@ -18,8 +16,9 @@ const ZEROS: usize = 1 << 20;
 #[derive(Debug)]
 pub struct HostDisk {
     dir: PathBuf,
+    /// It carries the lock.
     directory: File,
-    _lock: File,
+    writes: bool,
 }
 
 #[derive(Debug)]
@@ -31,29 +30,55 @@ impl HostDisk {
     /// # Errors
     /// [`StoreError::InUse`] when another has it, in this process or another; the system's.
     pub fn lock(dir: &Path) -> Result<HostDisk, StoreError> {
+        HostDisk::locked(dir, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// Takes `dir` to look at only, beside others who do: nothing in it can be changed.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub fn lock_read_only(dir: &Path) -> Result<HostDisk, StoreError> {
+        HostDisk::locked(dir, FlockOperation::NonBlockingLockShared)
+    }
+
+    fn locked(dir: &Path, operation: FlockOperation) -> Result<HostDisk, StoreError> {
         let directory = File::open(dir).map_err(StoreError::io("open the store's directory"))?;
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(dir.join(LOCK))
-            .map_err(StoreError::io("open the store's lock"))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(HostDisk { dir: dir.to_owned(), directory, _lock: lock }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::InUse),
+        let writes = matches!(operation, FlockOperation::NonBlockingLockExclusive);
+        match flock(&directory, operation) {
+            Ok(()) => Ok(HostDisk { dir: dir.to_owned(), directory, writes }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::InUse(holder(&directory))),
             Err(error) => Err(StoreError::Io("lock the store", error.into())),
         }
     }
+
+    fn options(&self) -> OpenOptions {
+        let mut options = OpenOptions::new();
+        options.read(true).write(self.writes);
+        options
+    }
+}
+
+/// The process that has locked `file`, as far as the system tells.
+fn holder(file: &File) -> Option<u32> {
+    // "1: FLOCK  ADVISORY  WRITE 1234 fe:01:5678 0 EOF"
+    let inode = file.metadata().ok()?.ino().to_string();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let mut holders = locks.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ours = words.get(1) == Some(&"FLOCK") && words.get(5)?.rsplit(':').next() == Some(&*inode);
+        if ours { words.get(4)?.parse().ok() } else { None }
+    });
+    holders.next()
 }
 
 impl Disk for HostDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).open(self.dir.join(name))?;
-        Ok(Arc::new(HostFile(file)))
+        let file = self.options().open(self.dir.join(name))?;
+        Ok(super::shared(HostFile(file)))
     }
 
     fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(self.dir.join(name))?;
+        let file = self.options().create_new(self.writes).open(self.dir.join(name))?;
         if len > 0 {
             match fallocate(&file, FallocateFlags::empty(), 0, len) {
                 Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
@@ -69,7 +94,7 @@ impl Disk for HostDisk {
             }
             file.sync_all()?;
         }
-        Ok(Arc::new(HostFile(file)))
+        Ok(super::shared(HostFile(file)))
     }
 
     fn names(&self) -> io::Result<Vec<String>> {

@@ -11,8 +11,10 @@
 pub mod crash;
 pub mod fault;
 mod host;
+mod overlay;
 
 pub use host::HostDisk;
+pub use overlay::OverlayDisk;
 
 use sluice_sync::Arc;
 use std::{fmt, io};
@@ -93,4 +95,9 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// # Errors
     /// The system's.
     fn sync(&self) -> io::Result<()>;
+}
+
+/// A file that several may use. By way of a box, since only the standard library's `Arc` changes its type by itself.
+pub(crate) fn shared(file: impl DiskFile + 'static) -> Arc<dyn DiskFile> {
+    Arc::from(Box::new(file) as Box<dyn DiskFile>)
 }

@@ -35,6 +35,17 @@ impl RedbEngine {
         })?;
         Ok(RedbEngine { database })
     }
+
+    /// Looks at the checksums of the whole tree, and says what is wrong with it.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], and the disk's.
+    pub fn check(&mut self) -> Result<(), StoreError> {
+        match guarded("check the tree", || self.database.check_integrity().map_err(redb::Error::from))? {
+            true => Ok(()),
+            false => Err(StoreError::Damaged("the tree has a damaged part".into())),
+        }
+    }
 }
 
 impl Engine for RedbEngine {
@@ -46,7 +57,9 @@ impl Engine for RedbEngine {
                 objects => objects?,
             };
             Ok(objects.get(key)?.map(|value| value.value().to_vec()))
-        })
+        })?
+        .map(|stored| checked(key, &stored).map(<[u8]>::to_vec))
+        .transpose()
     }
 
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreError> {
@@ -56,17 +69,19 @@ impl Engine for RedbEngine {
         guarded("read the tree", || {
             let read = self.database.begin_read()?;
             let objects = match read.open_table(OBJECTS) {
-                Err(TableError::TableDoesNotExist(_)) => return Ok(()),
+                Err(TableError::TableDoesNotExist(_)) => return Ok(Ok(())),
                 objects => objects?,
             };
             for item in objects.range(from..to)? {
-                let (key, value) = item?;
-                if !visit(key.value(), value.value()) {
-                    break;
+                let (key, stored) = item?;
+                match checked(key.value(), stored.value()) {
+                    Ok(value) if visit(key.value(), value) => {}
+                    Ok(_) => break,
+                    Err(error) => return Ok(Err(error)),
                 }
             }
-            Ok(())
-        })
+            Ok(Ok(()))
+        })?
     }
 
     fn position(&self) -> Result<Option<Vec<u8>>, StoreError> {
@@ -77,7 +92,9 @@ impl Engine for RedbEngine {
                 position => position?,
             };
             Ok(position.get(())?.map(|bytes| bytes.value().to_vec()))
-        })
+        })?
+        .map(|stored| checked(&[], &stored).map(<[u8]>::to_vec))
+        .transpose()
     }
 
     fn apply(&self, batch: &Batch, position: &[u8]) -> Result<(), StoreError> {
@@ -88,16 +105,39 @@ impl Engine for RedbEngine {
                 let mut objects = write.open_table(OBJECTS)?;
                 for (key, value) in batch.iter() {
                     match value {
-                        Some(value) => drop(objects.insert(key, value)?),
+                        Some(value) => drop(objects.insert(key, &*sealed(key, value))?),
                         None => drop(objects.remove(key)?),
                     }
                 }
-                write.open_table(POSITION)?.insert((), position)?;
+                write.open_table(POSITION)?.insert((), &*sealed(&[], position))?;
             }
             write.commit()?;
             Ok(())
         })
     }
+}
+
+/// `value` as it is stored: its checksum, with that of its key, before it. redb looks at its own checksums only in a check.
+fn sealed(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut stored = sum(key, value).to_le_bytes().to_vec();
+    stored.extend_from_slice(value);
+    stored
+}
+
+/// The value that was [`sealed`].
+///
+/// # Errors
+/// [`StoreError::Damaged`] when it is another.
+fn checked<'s>(key: &[u8], stored: &'s [u8]) -> Result<&'s [u8], StoreError> {
+    let (expected, value) = stored.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
+    match u32::from_le_bytes(*expected) == sum(key, value) {
+        true => Ok(value),
+        false => Err(StoreError::Damaged("a record of the tree is not what was written".into())),
+    }
+}
+
+fn sum(key: &[u8], value: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(key), value)
 }
 
 /// Calls `work`, and makes of redb's errors and panics ours.

@@ -150,6 +150,11 @@ impl Segments {
         segments
     }
 
+    /// Blocks of a segment.
+    pub(crate) fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
     /// Writes `bytes`, without a flush.
     ///
     /// # Errors

@@ -57,6 +57,18 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// What it would be if these spans are all that records name.
+    pub(crate) fn named(spans: &[Span]) -> Table {
+        let mut uses: Vec<Use> = Vec::new();
+        for span in spans {
+            let at = span.segment as usize;
+            uses.resize(uses.len().max(at + 1), Use::default());
+            uses[at].live += span.blocks;
+            uses[at].end = uses[at].end.max(span.end());
+        }
+        Table { uses, freed: Vec::new() }
+    }
+
     /// The table after `changes`.
     ///
     /// # Errors

@@ -1,0 +1,345 @@
+//! Check: does a store hold together? The store's half of `fsck`.
+//!
+//! # Theory
+//! Nothing is changed: the store is recovered in memory, on an [`OverlayDisk`], and then looked at whole:
+//! 1. `super`: magic, version, checksum, length;
+//! 2. the tree: the checksums of its pages, then of its records;
+//! 3. the log: the batches behind the tree's position, and what follows them. A batch that a crash cut off and one that was damaged
+//!    afterwards look alike, so what begins like a batch and is none is a finding of its own kind, a [`Gravity::Note`]; when
+//!    batches lie behind it that can only have been written after it was durable, it is damage;
+//! 4. the segments: each extent that a record names lies within one segment, beside no other, and is what was written; the
+//!    blocks of all are as many as the table says.
+//!
+//! # Cost
+//! Each file is read once, an extent's blocks once however many records name them. In memory: what recovery changes, and
+//! twelve bytes for each extent. At most [`FINDINGS_MAX`] findings are kept.
+
+use crate::disk::{Disk, OverlayDisk};
+use crate::engine::{Engine, RedbEngine};
+use crate::format::SUPER_SIZE;
+use crate::log::{Log, Tail};
+use crate::mutant::Planted;
+use crate::open::{LOG, SUPER, TREE, read_super};
+use crate::recovery::{Behind, recover};
+use crate::segments::{SEGMENTS_MAX, Segments, Span, Table, blocks_of, name};
+use crate::{Extent, Options, Store, StoreError};
+use sluice_sync::Arc;
+
+/// Findings that are kept; the others are counted.
+pub const FINDINGS_MAX: usize = 1000;
+/// Bytes of the tree that a check keeps in memory.
+const CACHE: usize = 16 << 20;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Gravity {
+    /// As a crash may leave it: nothing synchronised is lost, unless the disk has damaged it since.
+    Note,
+    /// A count is wrong; [`Store::repair`] mends it, and nothing is lost.
+    Count,
+    /// Something that was durable is not what it was.
+    Damage,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub gravity: Gravity,
+    /// What is wrong, and where.
+    pub text: String,
+}
+
+/// How far a check has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What is being looked at.
+    pub part: &'static str,
+    /// So much of it is done.
+    pub done: u64,
+    /// So much there is; 0: not known yet.
+    pub of: u64,
+}
+
+/// What a check tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The first [`FINDINGS_MAX`] findings.
+    pub findings: Vec<Finding>,
+    /// All findings.
+    pub found: u64,
+    /// Batches that the log holds and the tree does not.
+    pub batches: u64,
+    /// Bytes of the log that they take.
+    pub log_used: u64,
+    /// Bytes of the log.
+    pub log_size: u64,
+    /// Records of the tree.
+    pub records: u64,
+    /// Extents that they name.
+    pub extents: u64,
+    /// Bytes that those take in the segments.
+    pub data_bytes: u64,
+}
+
+/// Looks at a record: the extents that it names, or what is wrong with it.
+pub type Look<'l> = dyn FnMut(&[u8], &[u8]) -> Result<Vec<Extent>, String> + 'l;
+
+impl Report {
+    /// Adds a finding.
+    pub fn find(&mut self, gravity: Gravity, text: impl Into<String>) {
+        self.found += 1;
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.push(Finding { gravity, text: text.into() });
+        }
+    }
+
+    /// The gravest finding.
+    pub fn worst(&self) -> Option<Gravity> {
+        self.findings.iter().map(|finding| finding.gravity).max()
+    }
+
+    /// Makes a finding of an error that says so: false then.
+    fn passed<T>(&mut self, outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+        match outcome {
+            Ok(value) => Ok(Some(value)),
+            Err(StoreError::Damaged(what)) => {
+                self.find(Gravity::Damage, what);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Store {
+    /// Looks at the whole store on `disk`, which is not changed. Each record is shown to `look`, in the order of the keys, as it is
+    /// after recovery; `progress` is called now and then.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], and the disk's. What is damaged is no error, but a finding.
+    pub fn check(
+        disk: Arc<dyn Disk>,
+        look: &mut Look<'_>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Report, StoreError> {
+        let mut report = Report::default();
+        let disk: Arc<dyn Disk> = Arc::from(Box::new(OverlayDisk::new(disk)) as Box<dyn Disk>);
+        let Some(found) = report.passed(read_super(&*disk))? else { return Ok(report) };
+        report.log_size = found.log_size;
+        names(&*disk, &mut report)?;
+        progress(Progress { part: "tree", done: 0, of: 0 });
+        let Some(tree) = opened(&*disk, TREE, &mut report)? else { return Ok(report) };
+        let Some(mut engine) = report.passed(RedbEngine::open(tree, CACHE))? else { return Ok(report) };
+        if report.passed(engine.check())?.is_none() {
+            return Ok(report);
+        }
+        let Some(log) = opened(&*disk, LOG, &mut report)? else { return Ok(report) };
+        let log = Log::new(log, found.log_size, found.uuid, Planted::default());
+        let Some(log) = report.passed(log)? else { return Ok(report) };
+        let blocks = blocks_of(found.segment_size);
+        let behind = Behind::of(&engine, &log, blocks);
+        let Some(behind) = report.passed(behind)? else { return Ok(report) };
+        let tail = walk(&log, &behind, &mut report, progress);
+        report.passed(tail)?;
+        let recovered = recover(&log, &engine, blocks, Planted::default());
+        let Some(Behind { table, .. }) = report.passed(recovered)? else { return Ok(report) };
+        progress(Progress { part: "records", done: 0, of: 0 });
+        let extents = records(&engine, blocks, look, &mut report, progress);
+        let Some(extents) = report.passed(extents)? else { return Ok(report) };
+        counts(&extents, &table, &mut report);
+        let segments = Segments::open(disk, (blocks, 1), Table::default(), Planted::default());
+        data(&engine, &segments, look, &mut report, progress)?;
+        Ok(report)
+    }
+
+    /// Mends the counts of the store on `disk`, after what `look` says the records name, and finishes a recovery. To be called
+    /// after a [`check`](Self::check) that found no [`Gravity::Damage`].
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    pub fn repair(disk: Arc<dyn Disk>, look: &mut Look<'_>) -> Result<(), StoreError> {
+        // Recovers.
+        drop(Store::open(disk.clone(), Options { background: false, ..Options::default() })?);
+        let found = read_super(&*disk)?;
+        let open = |name: &str| disk.open(name).map_err(StoreError::io("open the store"));
+        let log = Log::new(open(LOG)?, found.log_size, found.uuid, Planted::default())?;
+        let engine = RedbEngine::open(open(TREE)?, CACHE)?;
+        let blocks = blocks_of(found.segment_size);
+        let mut behind = Behind::of(&engine, &log, blocks)?;
+        let mut report = Report::default();
+        let extents = records(&engine, blocks, look, &mut report, &mut |_| ())?;
+        if report.worst() == Some(Gravity::Damage) {
+            return Err(StoreError::Damaged("records name what cannot be".into()));
+        }
+        let mut table = Table::named(&extents);
+        // What was written up to there may be somebody's who has not named it: an end does not go back.
+        for (one, former) in table.uses.iter_mut().zip(&behind.table.uses) {
+            one.end = one.end.max(former.end);
+        }
+        behind.table = table;
+        engine.apply(&crate::Batch::default(), &behind.encode())
+    }
+}
+
+/// Looks for files that are none of the store's, and for a `super` that is too long.
+fn names(disk: &dyn Disk, report: &mut Report) -> Result<(), StoreError> {
+    let segment = |found: &str| {
+        let number = found.strip_prefix("segment-").and_then(|number| u32::from_str_radix(number, 16).ok());
+        number.is_some_and(|number| number < SEGMENTS_MAX && name(number) == found)
+    };
+    let all = disk.names().map_err(StoreError::io("list the store's files"))?;
+    for found in all.iter().filter(|found| ![SUPER, LOG, TREE].contains(&&***found) && !segment(found)) {
+        report.find(Gravity::Note, format!("`{found}` is no file of a store"));
+    }
+    let size = disk.open(SUPER).and_then(|file| file.size()).map_err(StoreError::io("look at `super`"))?;
+    if size != SUPER_SIZE as u64 {
+        report.find(Gravity::Note, format!("`super` has {size} bytes and not {SUPER_SIZE}"));
+    }
+    Ok(())
+}
+
+/// Opens a file that must be there.
+fn opened(
+    disk: &dyn Disk,
+    name: &'static str,
+    report: &mut Report,
+) -> Result<Option<Arc<dyn crate::disk::DiskFile>>, StoreError> {
+    report.passed(disk.open(name).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => StoreError::Damaged(format!("`{name}` is missing")),
+        _ => StoreError::Io("open the store", error),
+    }))
+}
+
+/// Walks the batches behind the tree's position, and looks at what follows them.
+fn walk(
+    log: &Log,
+    behind: &Behind,
+    report: &mut Report,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), StoreError> {
+    let mut position = behind.position;
+    while let Some((_, next)) = log.read(position)? {
+        report.batches += 1;
+        report.log_used += log.distance(position, next);
+        position = next;
+        progress(Progress { part: "log", done: report.log_used, of: log.size() });
+    }
+    let sequence = position.sequence;
+    match log.tail(position)? {
+        Tail::Nothing => {}
+        Tail::CutOff => report.find(
+            Gravity::Note,
+            format!("the log ends with a part of batch {sequence}: a crash cut it off, or it is damaged"),
+        ),
+        Tail::Later(later) => report.find(
+            Gravity::Damage,
+            format!(
+                "the log ends before batch {sequence}, though batch {later} was written when that was durable"
+            ),
+        ),
+    }
+    Ok(())
+}
+
+/// Shows all records to `look`: the spans that they name, sorted.
+fn records(
+    engine: &dyn Engine,
+    blocks: u32,
+    look: &mut Look<'_>,
+    report: &mut Report,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Vec<Span>, StoreError> {
+    let mut spans = Vec::new();
+    each_record(engine, &mut |key, value| {
+        report.records += 1;
+        match look(key, value) {
+            Ok(extents) => spans.extend(extents.iter().map(Extent::span)),
+            Err(what) => report.find(Gravity::Damage, what),
+        }
+        if report.records.is_multiple_of(4096) {
+            progress(Progress { part: "records", done: report.records, of: 0 });
+        }
+    })?;
+    spans.sort_unstable();
+    spans.retain(|span| {
+        let sound = span.segment < SEGMENTS_MAX
+            && span.block.checked_add(span.blocks).is_some_and(|end| end <= blocks);
+        if !sound {
+            report.find(
+                Gravity::Damage,
+                format!("a record names block {} of segment {}, which is none", span.block, span.segment),
+            );
+        }
+        sound
+    });
+    for pair in spans.windows(2) {
+        if pair[0].segment == pair[1].segment && pair[1].block < pair[0].end() {
+            report.find(
+                Gravity::Damage,
+                format!("two records name block {} of `{}`", pair[1].block, name(pair[1].segment)),
+            );
+        }
+    }
+    report.extents = spans.len() as u64;
+    report.data_bytes = spans.iter().map(|span| span.bytes()).sum();
+    Ok(spans)
+}
+
+/// Compares what records name with the table.
+fn counts(extents: &[Span], table: &Table, report: &mut Report) {
+    let named = Table::named(extents);
+    for segment in 0..named.uses.len().max(table.uses.len()) {
+        let live = |table: &Table| table.uses.get(segment).map_or(0, |one| one.live);
+        let end = |table: &Table| table.uses.get(segment).map_or(0, |one| one.end);
+        if live(&named) != live(table) || end(&named) > end(table) {
+            let (is, says) = (live(&named), live(table));
+            report.find(
+                Gravity::Count,
+                format!("records name {is} blocks of `{}`, the tree says {says}", name(segment as u32)),
+            );
+        }
+    }
+}
+
+/// Reads all data once.
+fn data(
+    engine: &dyn Engine,
+    segments: &Segments,
+    look: &mut Look<'_>,
+    report: &mut Report,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), StoreError> {
+    let (of, mut done, mut buf) = (report.data_bytes, 0, Vec::new());
+    let mut failed = None;
+    each_record(engine, &mut |key, value| {
+        // What is wrong with it was told.
+        for extent in look(key, value).unwrap_or_default() {
+            // Several records of one extent, which is damage already, must not multiply the work.
+            if failed.is_some() || done >= of || extent.span().end() > segments.blocks() {
+                return;
+            }
+            for start in (0..extent.len()).step_by(1 << 20) {
+                buf.resize((extent.len() - start).min(1 << 20) as usize, 0);
+                match report.passed(segments.read(&extent, start, &mut buf)) {
+                    Ok(Some(())) => {}
+                    // One finding for an extent will do.
+                    Ok(None) => break,
+                    Err(error) => failed = Some(error),
+                }
+            }
+            done += extent.allocated();
+            progress(Progress { part: "data", done, of });
+        }
+    })?;
+    failed.map_or(Ok(()), Err)
+}
+
+fn each_record(engine: &dyn Engine, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
+    // No key is longer.
+    let last = [0xff; crate::KEY_MAX + 1];
+    engine.scan(&[], &last, &mut |key, value| {
+        visit(key, value);
+        true
+    })
+}

@@ -1,0 +1,229 @@
+//! A check finds what is damaged, passes what is not, and ends whatever the files hold.
+
+use crate::check::{Gravity, Report};
+use crate::disk::Disk;
+use crate::disk::crash::{CrashDisk, Survivors};
+use crate::{EXTENT_ROOM, Extent, Options, Store, StoreError};
+use sluice_sync::Arc;
+use std::collections::BTreeMap;
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+fn options() -> Options {
+    Options {
+        log_size: 64 << 10,
+        segment_size: 64 << 10,
+        open_segments: 1,
+        cache: 1 << 20,
+        background: false,
+        ..Options::default()
+    }
+}
+
+/// The extent in a record, if its key says that there is one.
+fn look(key: &[u8], value: &[u8]) -> Result<Vec<Extent>, String> {
+    match key.first() {
+        Some(b'e') => Extent::decode(value).map(|(extent, _)| vec![extent]).ok_or("no extent".to_owned()),
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn check(files: Files) -> Result<Report, StoreError> {
+    Store::check(Arc::new(CrashDisk::with(files)), &mut look, &mut |_| ())
+}
+
+/// A store with records in the tree, in the log, and with data; its user has gone without a word.
+fn used() -> CrashDisk {
+    let disk = CrashDisk::new();
+    let store = Store::create(Arc::new(disk.clone()), options()).expect("an empty disk");
+    for round in 0..12_u8 {
+        let extent = store.write_extent(&vec![round | 1; 5000 + usize::from(round)]).expect("the disk works");
+        let mut change = store.begin(6000 + EXTENT_ROOM).expect("there is room");
+        let mut value = Vec::new();
+        extent.encode(&mut value);
+        change.put(&[b'e', round], 1, &value);
+        change.name_extent(&extent);
+        change.put(&[b'k', round % 5], u64::from(round), &[round; 900]);
+        drop(change);
+        store.sync().expect("the disk works");
+        if round == 7 {
+            store.checkpoint().expect("the disk works");
+        }
+    }
+    std::mem::forget(store);
+    CrashDisk::with(disk.files())
+}
+
+/// What the store holds, data included, or why not.
+fn content(files: Files) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+    let open = || -> Result<BTreeMap<Vec<u8>, Vec<u8>>, StoreError> {
+        let store = Store::open(Arc::new(CrashDisk::with(files)), options())?;
+        let mut found = BTreeMap::new();
+        store.scan(b"a", b"z", &mut |key, value| {
+            found.insert(key.to_vec(), value.to_vec());
+            true
+        })?;
+        for (key, value) in &mut found {
+            for extent in look(key, value).unwrap_or_default() {
+                *value = vec![0; extent.len() as usize];
+                store.read_extent(&extent, 0, value)?;
+            }
+        }
+        Ok(found)
+    };
+    open().map_err(|error| error.to_string())
+}
+
+/// Numbers for choices: xorshift.
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[test]
+fn a_store_after_a_clean_end_or_any_crash_passes() {
+    let disk = CrashDisk::new();
+    let store = Store::create(Arc::new(disk.clone()), options()).expect("an empty disk");
+    let first = disk.steps();
+    for round in 0..9_u8 {
+        let extent = store.write_extent(&[round; 9000]).expect("the disk works");
+        let mut change = store.begin(3000 + 2 * EXTENT_ROOM).expect("there is room");
+        let mut value = Vec::new();
+        extent.encode(&mut value);
+        change.put(&[b'e', round], 1, &value);
+        change.name_extent(&extent);
+        drop(change);
+        store.sync().expect("the disk works");
+        if round % 3 == 2 {
+            store.checkpoint().expect("the disk works");
+        }
+    }
+    drop(store);
+    let report = check(disk.files()).expect("a store");
+    assert_eq!((report.found, report.records, report.extents, report.batches), (0, 9, 9, 0), "{report:?}");
+    for steps in first..=disk.steps() {
+        for way in [Survivors::None, Survivors::All, Survivors::Some(steps as u64)] {
+            let report = check(disk.crash(steps, way).files()).expect("a store");
+            let worst = report.worst();
+            assert!(worst.is_none_or(|worst| worst == Gravity::Note), "step {steps}, {way:?}: {report:?}");
+        }
+    }
+}
+
+#[test]
+fn each_flipped_bit_is_found_or_changes_nothing() {
+    let disk = used();
+    let files = disk.files();
+    let right = content(files.clone()).expect("whole");
+    let whole = check(files.clone()).expect("a store");
+    assert_eq!((whole.found, whole.batches), (0, 4), "{whole:?}");
+    let mut state = 7;
+    let (mut found, mut harmless) = (0, 0);
+    for (name, bytes) in &files {
+        // Each region of the small files; of the others some bits, the first bytes of blocks more often.
+        let step = (bytes.len() / 150).max(1);
+        for at in (0..bytes.len()).step_by(step) {
+            let at = match random(&mut state) % 3 {
+                0 => at / 4096 * 4096 + random(&mut state) as usize % 64,
+                _ => at + random(&mut state) as usize % step,
+            };
+            let at = at.min(bytes.len() - 1);
+            let mut flipped = files.clone();
+            let bit = random(&mut state) % 8;
+            flipped.get_mut(name).expect("it is there")[at] ^= 1 << bit;
+            let report = check(flipped.clone());
+            if matches!(&report, Ok(report) if report.found == 0) {
+                assert_eq!(
+                    content(flipped),
+                    Ok(right.clone()),
+                    "bit {bit} of byte {at} of `{name}`: {report:?}"
+                );
+                harmless += 1;
+            } else {
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 100 && harmless > 10, "{found} found, {harmless} harmless");
+}
+
+#[test]
+fn each_cut_or_missing_file_is_found_or_changes_nothing() {
+    let files = used().files();
+    let right = content(files.clone()).expect("whole");
+    for (name, bytes) in &files {
+        let cuts = (0..8).map(|eighth| bytes.len() * eighth / 8).chain([1, 63, bytes.len() - 1]);
+        for cut in cuts.map(Some).chain([None]) {
+            let mut left = files.clone();
+            match cut {
+                Some(len) => left.get_mut(name).expect("it is there").truncate(len),
+                None => drop(left.remove(name)),
+            }
+            let is_found = check(left.clone()).map_or(true, |report| report.found > 0);
+            assert!(is_found || content(left) == Ok(right.clone()), "`{name}` cut to {cut:?}");
+        }
+    }
+}
+
+#[test]
+fn whatever_the_files_hold_a_check_ends_with_findings_or_an_error() {
+    let files = used().files();
+    let rounds = std::env::var("SLUICE_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(40);
+    let mut state = 99;
+    for round in 0..rounds {
+        for name in files.keys() {
+            let mut hostile = files.clone();
+            let file = hostile.get_mut(name).expect("it is there");
+            for _ in 0..1 + random(&mut state) % 8 {
+                // A run of random bytes, zeros, or bytes from elsewhere in the file.
+                let len = (1_usize << (random(&mut state) % 14)).min(file.len());
+                let at = random(&mut state) as usize % (file.len() - len + 1);
+                let from = random(&mut state) as usize % (file.len() - len + 1);
+                match random(&mut state) % 3 {
+                    0 => file[at..at + len].fill_with(|| random(&mut state) as u8),
+                    1 => file[at..at + len].fill(0),
+                    _ => file.copy_within(from..from + len, at),
+                }
+            }
+            if round % 8 == 0 {
+                file.fill_with(|| random(&mut state) as u8);
+            }
+            // Neither panics nor hangs.
+            let _ = check(hostile.clone());
+            let _ = content(hostile);
+        }
+    }
+}
+
+#[test]
+fn wrong_counts_are_found_and_repaired_and_then_data_are_not_overwritten() {
+    let disk = CrashDisk::new();
+    let store = Store::create(Arc::new(disk.clone()), options()).expect("an empty disk");
+    // A caller that names an extent and does not say so.
+    let extent = store.write_extent(&[5; 9000]).expect("the disk works");
+    let mut value = Vec::new();
+    extent.encode(&mut value);
+    store.begin(100).expect("there is room").put(b"e", 1, &value);
+    drop(store);
+    let report = check(disk.files()).expect("a store");
+    assert_eq!((report.found, report.worst()), (1, Some(Gravity::Count)), "{report:?}");
+    let shared = || Arc::new(disk.clone());
+    Store::repair(shared(), &mut look).expect("only counts are wrong");
+    assert_eq!(check(disk.files()).expect("a store").found, 0);
+    let store = Store::open(shared(), options()).expect("repaired");
+    let new = store.write_extent(&[6; 9000]).expect("the disk works");
+    let mut found = vec![0; 9000];
+    store.read_extent(&extent, 0, &mut found).expect("it is still there");
+    assert!(found == [5; 9000] && new != extent);
+}
+
+#[test]
+fn a_check_writes_nothing() {
+    let disk = used();
+    let (files, steps) = (disk.files(), disk.steps());
+    Store::check(Arc::new(disk.clone()), &mut look, &mut |_| ()).expect("a store");
+    assert!(disk.files() == files && disk.steps() == steps);
+    assert!(disk.names().is_ok_and(|names| names.len() == files.len()));
+}
