@@ -96,9 +96,8 @@ fn a_store_that_is_only_looked_at_stays_byte_for_byte_as_it_was() {
     for (path, bytes) in &before {
         std::fs::write(path, bytes).expect("a file");
     }
-    let look =
-        || Arc::new(OverlayDisk::new(Arc::new(HostDisk::lock_read_only(&scratch.0).expect("nobody writes"))));
-    let (first, second) = (look(), look());
+    let look = || Arc::new(HostDisk::lock_read_only(&scratch.0).expect("nobody writes"));
+    let (first, second) = (Arc::new(OverlayDisk::new(look())), look());
     assert!(matches!(HostDisk::lock(&scratch.0), Err(StoreError::InUse(_))), "it is being looked at");
     let store = Store::open(first, open.clone()).expect("a store");
     assert_eq!(store.get(b"key").expect("whole").as_deref(), Some(b"value".as_slice()));
