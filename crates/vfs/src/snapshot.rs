@@ -16,12 +16,13 @@
 //!   a name that is there throughout       is in it, and means what it meant at one moment
 //!   a name that comes, goes or is moved   may be in it, or not
 //! ```
-//! Where a file is met again, under another name, that is a hard link; where a directory is (it was moved), it stays where
-//! it was met first.
+//! Where a file of several names is met again, that is a hard link; where a directory is (it was moved), it stays where it
+//! was met first.
 //!
 //! # Cost
 //! An inode for each inode, a slot of a radix tree for each page; for the time of the call, the names of one directory
-//! and a map of the files that were met. Names are not looked up, attributes not checked: it is for callers that may read everything.
+//! and a map of the directories, and of the files of several names, that were met. Names are not looked up, attributes not
+//! checked: it is for callers that may read everything.
 
 use crate::create::check_name;
 use crate::inode::{Body, InodeInit};
@@ -90,7 +91,10 @@ impl InodeRef {
                     None => {
                         let child = copy.copy_of(&inode)?;
                         copy.enter(&name, &child)?;
-                        met.insert(inode.ino(), child.clone());
+                        // A file with one name is met again only if that is moved meanwhile, and then copied twice.
+                        if inode.is_dir() || inode.links.count() > 1 {
+                            met.insert(inode.ino(), child.clone());
+                        }
                         if child.is_dir() {
                             pending.push((inode, child));
                         }
