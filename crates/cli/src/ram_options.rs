@@ -2,12 +2,12 @@
 //!
 //! # Theory
 //! The names and their meaning are those of the kernel's tmpfs, so that a line of `/etc/fstab` can be taken over:
-//! by default half of the machine's memory may be filled, because a file system that may fill all of it takes the
-//! machine down with it. The list is taken apart here; what is not ours goes to [`MountOptions`].
+//! by default half of the memory may be filled that the process can have and no other file system of it was promised, because a
+//! file system that may fill all of it takes the machine down with it. The list is taken apart here; what is not ours goes to [`MountOptions`].
 
 use sluice_fuse::MountOptions;
 use sluice_lab::failure::{Failure, Result};
-use sluice_vfs::Options;
+use sluice_vfs::{Options, Superblock};
 
 /// Added to the known mount options when somebody asks for one that is not there.
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
@@ -28,7 +28,7 @@ const DEFAULT_PERCENT: u64 = 50;
 pub(crate) fn parse(list: &str) -> Result<(Options, MountOptions)> {
     let memory = memory_bytes();
     let mut ram = Options {
-        size_limit: limit(share_of(memory, DEFAULT_PERCENT)),
+        size_limit: limit(share_of(memory.saturating_sub(Superblock::promised_bytes()), DEFAULT_PERCENT)),
         lock_limit: Some(DEFAULT_LOCKS),
         root_uid: rustix::process::geteuid().as_raw(),
         root_gid: rustix::process::getegid().as_raw(),
@@ -129,13 +129,9 @@ fn id(text: &str) -> Option<u32> {
     u32::try_from(digits(text)?).ok().filter(|id| *id != u32::MAX)
 }
 
-/// The memory of this machine, in bytes.
+/// The memory that this process can have: the machine's, or that of a control group around it, or of its limits. In bytes.
 fn memory_bytes() -> u64 {
-    let info = rustix::system::sysinfo();
-    // C's `unsigned long`: 64 bits here, 32 elsewhere.
-    #[allow(clippy::useless_conversion, reason = "see above")]
-    let total = u64::from(info.totalram);
-    total.saturating_mul(u64::from(info.mem_unit))
+    sluice_sync::memory::total_bytes().unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -37,6 +37,27 @@ pub struct MountStat {
     pub blocks: u64,
     /// Blocks of them that are free.
     pub blocks_free: u64,
+    /// Bytes of files, extended attributes and the like.
+    #[serde(default)]
+    pub file_bytes: u64,
+    /// What the machine and its limits have left for the server.
+    #[serde(default)]
+    pub left_bytes: u64,
+    /// Pieces of work that free something when no reader can see it any more.
+    #[serde(default)]
+    pub deferred_calls: u64,
+    /// The bytes of pages among that.
+    #[serde(default)]
+    pub deferred_bytes: u64,
+    /// Inodes and open files that seem to have lost their last reference.
+    #[serde(default)]
+    pub objects_in_review: u64,
+    /// Pages without a file, kept for the next.
+    #[serde(default)]
+    pub spare_page_bytes: u64,
+    /// Blocks for inodes and the like, kept for the next.
+    #[serde(default)]
+    pub spare_block_bytes: u64,
 }
 
 /// How long requests of one kind took.
@@ -171,7 +192,7 @@ impl MountStat {
         if waited.is_empty() { String::new() } else { format!("\nhottest locks\n{}", hot_table(&waited)) }
     }
 
-    fn gauges(&self) -> [(&'static str, u64); 7] {
+    fn gauges(&self) -> [(&'static str, u64); 14] {
         let used = self.blocks.saturating_sub(self.blocks_free) * self.block_size;
         [
             ("requests", self.requests_total),
@@ -181,6 +202,13 @@ impl MountStat {
             ("waiting_locks", self.waiting_locks),
             ("data_bytes", used),
             ("resident_bytes", self.resident_bytes),
+            ("file_bytes", self.file_bytes),
+            ("left_bytes", self.left_bytes),
+            ("deferred_calls", self.deferred_calls),
+            ("deferred_bytes", self.deferred_bytes),
+            ("objects_in_review", self.objects_in_review),
+            ("spare_page_bytes", self.spare_page_bytes),
+            ("spare_block_bytes", self.spare_block_bytes),
         ]
     }
 

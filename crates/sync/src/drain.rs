@@ -36,7 +36,7 @@ use crate::face::{Mutant, const_new, seeded};
 #[cfg(not(any(feature = "loom", feature = "sim", miri)))]
 pub use self::running::register;
 #[cfg(not(any(feature = "loom", feature = "sim", miri)))]
-pub(crate) use self::running::{ask, kept_bytes, note_freed};
+pub(crate) use self::running::{ask, give_back, kept_bytes, note_freed};
 
 const OFF: u32 = 0;
 const ON: u32 = 1;
@@ -115,6 +115,10 @@ pub(crate) fn kept_bytes() -> u64 {
 #[cfg(any(feature = "loom", feature = "sim", miri))]
 #[inline]
 pub(crate) fn ask() {}
+
+/// Gives back what is kept, and the allocator's free memory to the system.
+#[cfg(miri)]
+pub(crate) fn give_back() {}
 
 /// Notes that so many bytes went back to the allocator.
 #[cfg(any(feature = "loom", feature = "sim", miri))]
@@ -197,7 +201,9 @@ mod running {
             thread::sleep(pause);
             let (deferred, counts) = (rcu::domain().drain_idle(), counting.pass());
             if deferred == rcu::Drained::Nothing && !counts {
-                give_back();
+                if freed() + kept_bytes() + blocks::boxed_bytes() as u64 >= TRIM_MIN {
+                    give_back();
+                }
                 SWITCH.rest();
                 let is_left = rcu::domain().deferred() > 0 || refcache::is_counting();
                 if !is_left || !SWITCH.resume() {
@@ -220,15 +226,10 @@ mod running {
         FREED.load(Ordering::Relaxed) + others
     }
 
-    /// Nobody works: what is kept goes back to the allocator, and its free memory to the system.
-    fn give_back() {
+    /// What is kept goes back to the allocator, and the allocator's free memory to the system.
+    pub(crate) fn give_back() {
         blocks::empty_boxes();
-        let freed = freed();
-        let kept: u64 = kept_bytes();
-        KEPT.lock().iter().for_each(|kept| kept.give_back());
-        if freed + kept >= TRIM_MIN {
-            trim();
-        }
+        trim();
     }
 
     fn trim() {

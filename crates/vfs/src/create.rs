@@ -192,6 +192,7 @@ impl InodeRef {
             if !Ref::ptr_eq(&self.shared, &target.shared) || target.is_dir() {
                 return Err(self.refuse_link(cred, name, target));
             }
+            self.shared.ask_for_name()?;
             let mut entry = self.lock_entry(name)?;
             let room = entry.room().ok_or(Errno::EEXIST)?;
             self.may_change_names(cred)?;

@@ -114,6 +114,12 @@ impl From<sluice_sync::percpu::budget::Exhausted> for Errno {
     }
 }
 
+impl From<sluice_sync::memory::Short> for Errno {
+    fn from(_: sluice_sync::memory::Short) -> Self {
+        Errno::ENOSPC
+    }
+}
+
 impl From<sluice_locks::LockError> for Errno {
     fn from(error: sluice_locks::LockError) -> Self {
         use sluice_locks::LockError::{Deadlock, Interrupted, NoLocks, TimedOut, WouldBlock};

@@ -3,10 +3,11 @@
 //!
 //! The calls here act as the superuser and take paths from the root. For anything finer make a [`Process`].
 
+use crate::memory::memory_of;
 use crate::mount::MountTable;
 use crate::{
-    CheckReport, Cred, Errno, Fd, FileType, MountFlags, OpenFlags, Options, Process, Stat, Superblock,
-    UmountFlags,
+    CheckReport, Cred, Errno, Fd, FileType, Memory, MountFlags, OpenFlags, Options, Process, Stat,
+    Superblock, UmountFlags,
 };
 use sluice_sync::Arc;
 use std::ffi::OsString;
@@ -61,6 +62,26 @@ impl Fs {
             whole.names += one.names;
         }
         whole
+    }
+
+    /// What the file systems of this tree, and the process, have in memory. Stops all counting of references for a moment: for a
+    /// person who looks, not for every call.
+    ///
+    /// ```
+    /// # use sluice_vfs::Fs;
+    /// let fs = Fs::new();
+    /// fs.write("/large", vec![7; 1 << 20])?;
+    /// assert_eq!(fs.memory().file_bytes, 1 << 20);
+    /// fs.remove_file("/large")?;
+    /// let memory = fs.memory();
+    /// // Its pages may be kept for the next file for some seconds, and then go back to the system.
+    /// println!("{} bytes are kept, {} are resident", memory.held.spare_page_bytes, memory.resident_bytes);
+    /// assert_eq!(memory.file_bytes, 0);
+    /// # Ok::<(), sluice_vfs::Errno>(())
+    /// ```
+    pub fn memory(&self) -> Memory {
+        let superblocks = self.mounts.superblocks();
+        memory_of(superblocks.iter().map(|superblock| &**superblock))
     }
 
     pub(crate) fn mounts(&self) -> &MountTable {

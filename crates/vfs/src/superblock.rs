@@ -13,13 +13,20 @@ use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::{Budget, Ida, PerCpu};
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::{Ref, Standing};
-use sluice_sync::{Arc, CachePadded, Mutex, name_fields};
+use sluice_sync::{Arc, CachePadded, Mutex, memory, name_fields};
 
 /// The inode number of every root directory.
 const ROOT_INO: u64 = 1;
 /// In so many bytes space is counted: small things, such as extended attributes, need not take a page.
 const UNIT: u64 = 64;
 const UNITS_A_PAGE: u64 = PAGE / UNIT;
+/// What an inode takes in memory with its first name, its share of tables included; and what a further name takes.
+const INODE_BYTES: u64 = 1024;
+const NAME_BYTES: u64 = 512;
+/// Nobody looks for what is dead before so many units are in use: 64 MiB.
+const SETTLES_AT_MIN: u64 = (64 << 20) / UNIT;
+/// The limits of all file systems of the process together, in bytes. *Atomic, alone.*
+static PROMISED: AtomicU64 = AtomicU64::new(0);
 
 /// How to make a file system.
 #[derive(Clone, Debug)]
@@ -93,6 +100,8 @@ pub(crate) struct Shared {
     pub(crate) opens: OpenCounts,
     /// Units of space in use. *Per CPU.*
     space: Budget,
+    /// At so many units in use somebody looks for what is dead. *Atomic, alone.*
+    settles_at: AtomicU64,
     /// They are told of changes. *RCU; replaced under `observing`.*
     observers: RcuCell<Vec<(ObserverId, Arc<dyn Observer>)>>,
     /// There are any: without, nobody looks at the list. *Atomic (observed); written under `observing`.*
@@ -123,6 +132,7 @@ impl Superblock {
         };
         let units = options.size_limit.map(|bytes| bytes / PAGE * UNITS_A_PAGE);
         let inodes = options.inode_limit;
+        promise(options.size_limit, u64::wrapping_add);
         let shared = Ref::standing(Shared {
             // Major number 0: no real device, as the kernel's own memory file systems have it.
             dev: (minor & 0xff) | ((minor & 0xf_ff00) << 12),
@@ -136,6 +146,7 @@ impl Superblock {
             unlinked_pages: PerCpu::default(),
             opens: OpenCounts::new(),
             space: Budget::with_grain(units, 0, UNITS_A_PAGE),
+            settles_at: AtomicU64::new(SETTLES_AT_MIN),
             observers: RcuCell::new(rcu::domain(), Vec::new()),
             is_observed: AtomicBool::new(false),
             observing: CachePadded::new(Mutex::with_class(&SUPERBLOCK_OBSERVERS, ())),
@@ -164,17 +175,25 @@ impl Superblock {
         self.shared.hasher.hash(&[]) as u32 | 1
     }
 
-    /// Size and use. Without a limit the totals are 0, as the kernel's tmpfs has it.
+    /// Size and use. Without a limit the totals are 0, as the kernel's tmpfs has it. No more is free than the machine has memory
+    /// left.
     pub fn statfs(&self) -> StatFs {
         settle();
+        let left = memory::left() / PAGE;
         StatFs {
             block_size: PAGE_SIZE as u32,
             blocks: self.shared.options.size_limit.map_or(0, |bytes| bytes / PAGE),
-            blocks_free: self.shared.space.free() / UNITS_A_PAGE,
+            blocks_free: left.min(self.shared.space.free() / UNITS_A_PAGE),
             files: self.shared.options.inode_limit.unwrap_or(0),
             files_free: self.shared.inodes.free(),
             name_max: NAME_MAX as u32,
         }
+    }
+
+    /// What the limits of all file systems of this process allow together, in bytes: for who chooses the next one's limit.
+    pub fn promised_bytes() -> u64 {
+        // Relaxed: a number that stands alone.
+        PROMISED.load(Ordering::Relaxed)
     }
 
     /// The file locks of all inodes here.
@@ -224,8 +243,16 @@ impl Superblock {
     }
 }
 
+/// Adds `limit` to what is promised, or takes it away.
+fn promise(limit: Option<u64>, add: fn(u64, u64) -> u64) {
+    // Relaxed: a number that stands alone. There is always an update.
+    let _ =
+        PROMISED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| Some(add(sum, limit.unwrap_or(0))));
+}
+
 impl Drop for Superblock {
     fn drop(&mut self) {
+        promise(self.shared.options.size_limit, u64::wrapping_sub);
         self.root.clone().take_apart();
         settle();
     }
@@ -237,7 +264,10 @@ impl Shared {
     /// # Errors
     /// `ENOSPC` when no inode may be added.
     pub(crate) fn new_ino(&self) -> Result<u64, Errno> {
-        self.inodes.take(1)?;
+        self.try_after_making_room(|| {
+            let passed = self.inodes.take(1)?;
+            ask_machine(passed, 1, INODE_BYTES).inspect_err(|_| self.inodes.give(1))
+        })?;
         self.inos.alloc().ok_or(Errno::ENOSPC)
     }
 
@@ -337,7 +367,7 @@ impl Shared {
     /// # Errors
     /// `ENOSPC`, also when there is space that is given back later.
     pub(crate) fn charge_at_once(&self, bytes: u64) -> Result<(), Errno> {
-        Ok(self.space.take(bytes.div_ceil(UNIT))?)
+        self.try_take_units(bytes.div_ceil(UNIT))
     }
 
     /// Gives back what is dead, if there is not space for `bytes`: before [`charge_at_once`](Self::charge_at_once).
@@ -353,11 +383,57 @@ impl Shared {
     }
 
     fn take_units(&self, units: u64) -> Result<(), Errno> {
-        let taken = self.space.take(units).or_else(|_| {
+        self.try_take_units(units).or_else(|_| {
             settle();
-            self.space.take(units)
-        });
-        Ok(taken?)
+            self.try_after_making_room(|| self.try_take_units(units))
+        })
+    }
+
+    fn try_take_units(&self, units: u64) -> Result<(), Errno> {
+        let passed = self.space.take(units)?;
+        if passed > 0 {
+            self.settle_if_grown();
+        }
+        ask_machine(passed, units, UNIT).inspect_err(|_| self.space.give(units))
+    }
+
+    /// What `take` returns, which asks for memory; once more if there was none, after all that can be has been given back.
+    fn try_after_making_room<T>(&self, take: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+        take().or_else(|error| {
+            if !memory::is_short() {
+                return Err(error);
+            }
+            memory::make_room();
+            take()
+        })
+    }
+
+    /// Looks for what is dead when twice as much is in use as after the last look: files that were removed while they were open,
+    /// or while a kernel remembered them, are noticed late, and their contents may be large.
+    fn settle_if_grown(&self) {
+        // Relaxed, both: a hint.
+        if self.space.used() >= self.settles_at.load(Ordering::Relaxed) {
+            settle();
+            let next = self.space.used().saturating_mul(2).max(SETTLES_AT_MIN);
+            self.settles_at.store(next, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks the machine for memory for a name that some inode is given.
+    ///
+    /// # Errors
+    /// `ENOSPC`.
+    pub(crate) fn ask_for_name(&self) -> Result<(), Errno> {
+        self.try_after_making_room(|| Ok(memory::take(NAME_BYTES)?))
+    }
+}
+
+/// Asks the machine for memory for what was just `taken`, in units of so many bytes: for each use where memory is short, and else
+/// once for the many that have `passed` a CPU's counter.
+fn ask_machine(passed: u64, taken: u64, unit_bytes: u64) -> Result<(), Errno> {
+    match if memory::is_short() { taken } else { passed } {
+        0 => Ok(()),
+        units => Ok(memory::take(units.saturating_mul(unit_bytes))?),
     }
 }
 
@@ -374,5 +450,9 @@ impl Space for Shared {
 
     fn release(&self, pages: u64) {
         self.space.give(pages * UNITS_A_PAGE);
+    }
+
+    fn will_touch(&self, pages: u64) -> Result<(), Errno> {
+        self.try_after_making_room(|| Ok(memory::take(pages * PAGE)?))
     }
 }

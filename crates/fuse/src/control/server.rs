@@ -6,7 +6,7 @@ use crate::lock_class::SERVING;
 use sluice_locks::FileStatistics;
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::Duration;
-use sluice_sync::{Arc, Mutex, Weak, memory};
+use sluice_sync::{Arc, Mutex, Weak};
 use sluice_vfs::{Cred, Errno, FileInUse, Holder, NAME_MAX, Superblock};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
@@ -216,23 +216,34 @@ fn files(superblock: &Superblock) -> String {
 
 /// One line of JSON.
 fn stat(connection: &Connection) -> String {
+    // First, as the next look frees what can be.
+    let memory = connection.superblock.memory();
     let statfs = connection.superblock.statfs();
     format!(
         "{{\"requests_total\":{},\"requests\":{},\"latency\":{},\"hot_locks\":[{}],\"known_inodes\":{},\
          \"live_inodes\":{},\"open_files\":{},\"waiting_locks\":{},\"resident_bytes\":{},\"block_size\":{},\
-         \"blocks\":{},\"blocks_free\":{},\"transport\":\"{}\"}}",
+         \"blocks\":{},\"blocks_free\":{},\"file_bytes\":{},\"left_bytes\":{},\"deferred_calls\":{},\
+         \"deferred_bytes\":{},\"objects_in_review\":{},\"spare_page_bytes\":{},\"spare_block_bytes\":{},\
+         \"transport\":\"{}\"}}",
         connection.counters.total(),
         connection.counters.to_json(),
         connection.counters.latency_json(),
         hot(connection, HOT_IN_STAT).collect::<Vec<_>>().join(","),
         connection.nodes.len(),
-        connection.superblock.live_inodes(),
+        memory.inodes,
         connection.handles.len(),
         connection.parked.len(),
-        memory::resident_bytes().unwrap_or(0),
+        memory.resident_bytes,
         statfs.block_size,
         statfs.blocks,
         statfs.blocks_free,
+        memory.file_bytes,
+        memory.left_bytes,
+        memory.held.deferred_calls,
+        memory.held.deferred_bytes,
+        memory.held.objects_in_review,
+        memory.held.spare_page_bytes,
+        memory.held.spare_block_bytes,
         connection.options.transport.name(),
     )
 }

@@ -1,11 +1,19 @@
 //! Memory: how much of the computer's this process has, and what holds it.
 
+mod asking;
+#[cfg(not(any(feature = "loom", feature = "sim")))]
+pub mod machine;
+#[cfg(not(any(feature = "loom", feature = "sim")))]
+pub mod reserve;
 #[cfg(not(any(feature = "loom", feature = "sim")))]
 #[allow(unsafe_code)]
 mod trim;
 
 #[cfg(not(any(feature = "loom", feature = "sim")))]
-pub use trim::trim;
+pub use asking::bound_by;
+pub use asking::{Short, is_short, left, make_room, take, total_bytes};
+#[cfg(not(any(feature = "loom", feature = "sim")))]
+pub(crate) use trim::trim;
 
 use crate::{blocks, drain, rcu, refcache};
 

@@ -2,7 +2,7 @@
 
 /// Gives memory that the allocator has free back to the system, as far as it can be asked to. Threads that allocate meanwhile
 /// wait.
-pub fn trim() {
+pub(crate) fn trim() {
     #[cfg(all(target_env = "gnu", not(miri)))]
     // SAFETY: it may be called by any thread at any time, and touches free memory alone.
     unsafe {

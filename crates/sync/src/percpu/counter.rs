@@ -58,22 +58,25 @@ impl Counter {
         }
     }
 
-    /// Adds `n`, which may be negative. The count wraps around on overflow.
+    /// Adds `n`, which may be negative. The count wraps around on overflow. Returns what the CPU has passed on to the common total
+    /// by this, mostly nothing.
     #[inline]
-    pub fn add(&self, n: i64) {
+    pub fn add(&self, n: i64) -> i64 {
         let own = self.differences.here();
         // SeqCst(flag): pairs with sum(), see the header.
         let difference = own.fetch_add(n, Ordering::SeqCst).wrapping_add(n);
         if difference >= self.batch || difference <= -self.batch {
-            self.pass_on(own);
+            return self.pass_on(own);
         }
+        0
     }
 
     #[cold]
-    fn pass_on(&self, own: &AtomicI64) {
+    fn pass_on(&self, own: &AtomicI64) -> i64 {
         // Another thread may have added to it or passed it on meanwhile: take what is there. Relaxed: see the header.
         let difference = own.swap(0, Ordering::Relaxed);
         self.total.fetch_add(difference, Ordering::Relaxed);
+        difference
     }
 
     /// About the count: less than `batch * CPUs` away from it.
@@ -119,7 +122,7 @@ mod tests {
         thread::scope(|scope| {
             for step in [3, -1, 7, -8] {
                 let counter = &counter;
-                scope.spawn(move || (0..rounds).for_each(|_| counter.add(step)));
+                scope.spawn(move || (0..rounds).for_each(|_| _ = counter.add(step)));
             }
         });
         assert_eq!(counter.sum(), 5 + rounds);

@@ -91,8 +91,7 @@ impl Change<'_> {
     /// How many of `pages` are holes.
     pub(super) fn missing(&mut self, pages: &Range<u64>) -> u64 {
         let (slots, unwritten) = self.writer.parts();
-        let data = data_pages(slots, pages.clone()).count() as u64;
-        pages.end - pages.start - data - unwritten.count(pages)
+        holes(slots, unwritten, pages)
     }
 
     /// Writes `buf`, of which every byte has an offset below the size limit, at `offset`; extends the file. Returns
@@ -112,18 +111,35 @@ impl Change<'_> {
         let mut written = 0;
         for (index, made) in pages.clone().zip(made.into_iter().chain(repeat_with(|| None))) {
             let (at, bytes) = part_of(buf, offset, index);
-            if let Some(mut page) = own_page(slots, index, at + bytes.len()) {
+            let taken = own_page(slots, index, at + bytes.len(), || self.space.will_touch(1)).and_then(|own| {
+                match &own {
+                    Some(_) => {}
+                    None if unwritten.count(&(index..index + 1)) > 0 => self.space.will_touch(1)?,
+                    None if prepaid => {}
+                    None => {
+                        self.space.reserve(1)?;
+                        count_pages(self.file, 1, 0);
+                    }
+                }
+                Ok(own)
+            });
+            let own = match taken {
+                Ok(own) => own,
+                Err(error) => {
+                    let unused = if prepaid { holes(slots, unwritten, &(index..pages.end)) } else { 0 };
+                    release(self.space, unused);
+                    count_pages(self.file, 0, unused);
+                    if written == 0 {
+                        return Err(error);
+                    }
+                    break;
+                }
+            };
+            if let Some(mut page) = own {
                 page.store(at, bytes);
                 locked.push(page);
             } else {
-                let unpaid = unwritten.remove(&(index..index + 1)) == 0 && !prepaid;
-                if unpaid {
-                    match self.space.reserve(1) {
-                        Ok(()) => count_pages(self.file, 1, 0),
-                        Err(error) if written == 0 => return Err(error),
-                        Err(_) => break,
-                    }
-                }
+                unwritten.remove(&(index..index + 1));
                 let page = made.unwrap_or_else(|| page::with(index, at, bytes));
                 locked.push(slots.insert_with(index, page, |page| page.lock()));
             }
@@ -203,7 +219,11 @@ impl Change<'_> {
         // Bytes from the end of the file on are zero already (I1): do not copy a shared page for them.
         let piece = piece.start..piece.end.min(self.file.size());
         if !piece.is_empty()
-            && let Some(mut page) = own_page(self.writer.slots(), index, 0)
+            // What is to be zero must become so, whatever memory there is.
+            && let Ok(Some(mut page)) = own_page(self.writer.slots(), index, 0, || {
+                let _ = self.space.will_touch(1);
+                Ok(())
+            })
         {
             page.zero(within(index * PAGE, &piece));
         }
@@ -261,16 +281,29 @@ fn data_pages<'w>(
     })
 }
 
-/// Data page `index`, locked, and copied first if it is not this file's alone or has no memory for its bytes up to `end`.
-fn own_page<'w>(slots: Slots<'w, SharedBytes, PageSet>, index: u64, end: usize) -> Option<LockedPage<'w>> {
-    let page = slots.get(index)?;
+/// How many of `pages` are holes.
+fn holes(slots: Slots<'_, SharedBytes, PageSet>, unwritten: &PageSet, pages: &Range<u64>) -> u64 {
+    let data = data_pages(slots, pages.clone()).count() as u64;
+    pages.end - pages.start - data - unwritten.count(pages)
+}
+
+/// Data page `index`, locked, and copied first, if it `may` be, when it is not this file's alone or has no memory for its bytes up
+/// to `end`.
+fn own_page<'w>(
+    slots: Slots<'w, SharedBytes, PageSet>,
+    index: u64,
+    end: usize,
+    may: impl FnOnce() -> Result<(), Errno>,
+) -> Result<Option<LockedPage<'w>>, Errno> {
+    let Some(page) = slots.get(index) else { return Ok(None) };
     let mut locked = page.lock();
     if locked.is_frozen() && slots.is_sole(index) {
         locked.thaw();
     }
     if locked.is_frozen() || page.len() < end {
+        may()?;
         let length = page.len().max(page::length(index, end));
         locked = slots.insert_with(index, SharedBytes::copy_of(page, length), |page| page.lock());
     }
-    Some(locked)
+    Ok(Some(locked))
 }

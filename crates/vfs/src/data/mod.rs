@@ -119,6 +119,11 @@ pub(crate) trait Space {
     fn reserve(&self, pages: u64) -> Result<(), Errno>;
     /// Gives `pages` pages back.
     fn release(&self, pages: u64);
+    /// Memory is about to be taken for `pages` pages that were reserved before: storage that reads as zeros, or a page that is
+    /// shared. Errors: `ENOSPC` when the machine has none left.
+    fn will_touch(&self, _pages: u64) -> Result<(), Errno> {
+        Ok(())
+    }
 }
 
 /// The contents of one regular file. See the module's header for what callers owe it. Where pages are found comes last,
