@@ -94,7 +94,7 @@ fn comes_back(mounted: &Mounted, what: &str, make: impl FnOnce(), remove: impl F
     let before = mounted.resident();
     make();
     let grown = mounted.resident().saturating_sub(before);
-    assert!(grown > 32 << 20, "{what}: the server has grown by {grown} only");
+    assert!(grown > 8 << 20, "{what}: the server has grown by {grown} only");
     remove();
     eventually(&format!("{what}: a tenth of {grown} bytes is left"), || {
         mounted.resident() < before + grown / 10

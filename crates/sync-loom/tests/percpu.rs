@@ -21,7 +21,7 @@ fn no_addition_is_lost_when_differences_are_passed_on() {
         let threads = (0..2)
             .map(|_| {
                 let counter = counter.clone();
-                thread::spawn(move || (0..3).for_each(|_| counter.add(1)))
+                thread::spawn(move || (0..3).for_each(|_| _ = counter.add(1)))
             })
             .collect();
         counter.add(-1);

@@ -111,18 +111,19 @@ impl Change<'_> {
         let mut written = 0;
         for (index, made) in pages.clone().zip(made.into_iter().chain(repeat_with(|| None))) {
             let (at, bytes) = part_of(buf, offset, index);
-            let taken = own_page(slots, index, at + bytes.len(), || self.space.will_touch(1)).and_then(|own| {
-                match &own {
-                    Some(_) => {}
-                    None if unwritten.count(&(index..index + 1)) > 0 => self.space.will_touch(1)?,
-                    None if prepaid => {}
-                    None => {
-                        self.space.reserve(1)?;
-                        count_pages(self.file, 1, 0);
+            let taken =
+                own_page(slots, index, at + bytes.len(), || self.space.will_touch(1)).and_then(|own| {
+                    match &own {
+                        Some(_) => {}
+                        None if unwritten.count(&(index..index + 1)) > 0 => self.space.will_touch(1)?,
+                        None if prepaid => {}
+                        None => {
+                            self.space.reserve(1)?;
+                            count_pages(self.file, 1, 0);
+                        }
                     }
-                }
-                Ok(own)
-            });
+                    Ok(own)
+                });
             let own = match taken {
                 Ok(own) => own,
                 Err(error) => {
