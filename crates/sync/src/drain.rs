@@ -201,9 +201,7 @@ mod running {
             thread::sleep(pause);
             let (deferred, counts) = (rcu::domain().drain_idle(), counting.pass());
             if deferred == rcu::Drained::Nothing && !counts {
-                if freed() + kept_bytes() + blocks::boxed_bytes() as u64 >= TRIM_MIN {
-                    give_back();
-                }
+                give_back();
                 SWITCH.rest();
                 let is_left = rcu::domain().deferred() > 0 || refcache::is_counting();
                 if !is_left || !SWITCH.resume() {
@@ -226,10 +224,12 @@ mod running {
         FREED.load(Ordering::Relaxed) + others
     }
 
-    /// What is kept goes back to the allocator, and the allocator's free memory to the system.
+    /// What is kept goes back to the allocator, and the allocator's free memory to the system, if there is enough of both.
     pub(crate) fn give_back() {
-        blocks::empty_boxes();
-        trim();
+        if freed() + kept_bytes() + blocks::boxed_bytes() as u64 >= TRIM_MIN {
+            blocks::empty_boxes();
+            trim();
+        }
     }
 
     fn trim() {

@@ -190,7 +190,7 @@ impl Superblock {
         }
     }
 
-    /// What the limits of all file systems of this process allow together, in bytes: for who chooses the next one's limit.
+    /// What the limits of all file systems of this process allow together, in bytes: for a caller that chooses the next one's limit.
     pub fn promised_bytes() -> u64 {
         // Relaxed: a number that stands alone.
         PROMISED.load(Ordering::Relaxed)
@@ -380,6 +380,10 @@ impl Shared {
     /// Gives back what [`charge`](Self::charge) has counted for `bytes`.
     pub(crate) fn discharge(&self, bytes: u64) {
         self.space.give(bytes.div_ceil(UNIT));
+        // Noting is a write to a line that all CPUs share.
+        if bytes >= PAGE {
+            memory::note_freed(bytes);
+        }
     }
 
     fn take_units(&self, units: u64) -> Result<(), Errno> {

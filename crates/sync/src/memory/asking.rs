@@ -47,14 +47,9 @@ mod native {
     use super::Short;
     use crate::memory::machine::{self, Bound};
     use crate::memory::reserve::Reserve;
-    use crate::time::{Duration, Instant};
-    use crate::{Mutex, OnceLock, drain};
+    use crate::{OnceLock, drain};
 
     static RESERVE: OnceLock<Reserve> = OnceLock::new();
-    /// When free memory was given back to the system on request.
-    static ROOM_MADE: Mutex<Option<Instant>> = Mutex::new(None);
-    /// No more often than so: it stops all who allocate.
-    const MAKE_ROOM_AFTER: Duration = Duration::from_millis(100);
 
     fn reserve() -> &'static Reserve {
         RESERVE.get_or_init(|| Reserve::new(machine::bounds))
@@ -80,14 +75,10 @@ mod native {
         reserve().take(bytes)
     }
 
-    /// Gives what is kept to be used again, and the allocator's free memory, back to the system, if that was not done just now:
-    /// for who was refused memory.
+    /// Gives what is kept to be used again, and the allocator's free memory, back to the system, if it is worth the time: for a
+    /// caller that was refused memory.
     pub fn make_room() {
-        let mut made = ROOM_MADE.lock();
-        if made.is_none_or(|when| when.elapsed() >= MAKE_ROOM_AFTER) {
-            drain::give_back();
-            *made = Some(Instant::now());
-        }
+        drain::give_back();
     }
 
     /// How much could be taken now, in bytes, as far as can be seen.

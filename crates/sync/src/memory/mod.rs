@@ -40,6 +40,11 @@ pub struct Held {
     pub spare_block_bytes: u64,
 }
 
+/// Notes that so many bytes went back to the allocator, in large pieces.
+pub fn note_freed(bytes: u64) {
+    drain::note_freed(bytes as usize);
+}
+
 /// What is held now. Stops all counting of references for a moment: meant for a report, not for every call.
 pub fn held() -> Held {
     let domain = rcu::domain();

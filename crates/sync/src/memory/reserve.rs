@@ -1,8 +1,8 @@
 //! Reserve: memory is asked for before it is taken, so that a full machine is an error and not the end of the process.
 //!
 //! # Theory
-//! Linux promises more memory than it has, and ends a process when the promise is called in. Who fills memory on behalf of others,
-//! as file systems do, therefore looks at what is [left](super::machine) first, and leaves some of it for everything else:
+//! Linux promises more memory than it has, and ends a process when the promise is called in. A program that fills memory on behalf of
+//! others, as a file system does, therefore looks at what is [left](super::machine) first, and leaves some of it for everything else:
 //!
 //! ```text
 //!   |<----------------------- a bound: machine, control group, process ---------------------->|
@@ -97,7 +97,7 @@ impl Reserve {
         granted.map(drop).ok_or(Short)
     }
 
-    /// A credit for who needs `bytes`.
+    /// A credit for a caller that needs `bytes`.
     #[cold]
     fn grant(&self, bytes: u64) -> Option<u64> {
         let cpus = self.credits.get().map_or(1, PerCpu::len) as u64;

@@ -62,7 +62,7 @@ impl Budget {
     }
 
     /// Takes `units`, all or none. Returns how many more units were taken on this CPU than given back since it returned any
-    /// here; mostly 0, which tells nothing: for who does something once for many units.
+    /// here; mostly 0, which tells nothing: for a caller that does something once for many units.
     ///
     /// # Errors
     /// [`Exhausted`] when there are not that many.
