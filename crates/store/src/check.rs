@@ -80,10 +80,21 @@ pub struct Report {
     pub extents: u64,
     /// Bytes that those take in the segments.
     pub data_bytes: u64,
+    /// All records were shown: no damage was in the way.
+    pub whole: bool,
 }
 
-/// Looks at a record: the extents that it names, or what is wrong with it.
-pub type Look<'l> = dyn FnMut(&[u8], &[u8]) -> Result<Vec<Extent>, String> + 'l;
+/// The file system whose records these are, as far as a check needs it.
+pub trait Look {
+    /// Takes a record, and tells `report` what is wrong with it. Each is shown once, in the order of the keys.
+    fn see(&mut self, key: &[u8], value: &[u8], report: &mut Report);
+
+    /// What a record is, for a person.
+    fn describe(&self, key: &[u8]) -> String;
+
+    /// The extents that a record names; none if it is damaged.
+    fn extents(&self, key: &[u8], value: &[u8]) -> Vec<Extent>;
+}
 
 impl Report {
     /// Adds a finding.
@@ -113,14 +124,14 @@ impl Report {
 }
 
 impl Store {
-    /// Looks at the whole store on `disk`, which is not changed. Each record is shown to `look`, in the order of the keys, as it is
-    /// after recovery; `progress` is called now and then.
+    /// Looks at the whole store on `disk`, which is not changed. Its records are shown to `look` as they are after
+    /// recovery; `progress` is called now and then.
     ///
     /// # Errors
     /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], and the disk's. What is damaged is no error, but a finding.
     pub fn check(
         disk: Arc<dyn Disk>,
-        look: &mut Look<'_>,
+        look: &mut dyn Look,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Report, StoreError> {
         let mut report = Report::default();
@@ -147,6 +158,7 @@ impl Store {
         progress(Progress { part: "records", done: 0, of: 0 });
         let extents = records(&engine, blocks, look, &mut report, progress);
         let Some(extents) = report.passed(extents)? else { return Ok(report) };
+        report.whole = true;
         counts(&extents, &table, &mut report);
         let segments = Segments::open(disk, (blocks, 1), Table::default(), Planted::default());
         data(&engine, &segments, look, &mut report, progress)?;
@@ -158,7 +170,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]
-    pub fn repair(disk: Arc<dyn Disk>, look: &mut Look<'_>) -> Result<(), StoreError> {
+    pub fn repair(disk: Arc<dyn Disk>, look: &mut dyn Look) -> Result<(), StoreError> {
         // Recovers.
         drop(Store::open(disk.clone(), Options { background: false, ..Options::default() })?);
         let found = read_super(&*disk)?;
@@ -246,17 +258,15 @@ fn walk(
 fn records(
     engine: &dyn Engine,
     blocks: u32,
-    look: &mut Look<'_>,
+    look: &mut dyn Look,
     report: &mut Report,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<Span>, StoreError> {
     let mut spans = Vec::new();
     each_record(engine, &mut |key, value| {
         report.records += 1;
-        match look(key, value) {
-            Ok(extents) => spans.extend(extents.iter().map(Extent::span)),
-            Err(what) => report.find(Gravity::Damage, what),
-        }
+        look.see(key, value, report);
+        spans.extend(look.extents(key, value).iter().map(Extent::span));
         if report.records.is_multiple_of(4096) {
             progress(Progress { part: "records", done: report.records, of: 0 });
         }
@@ -306,25 +316,27 @@ fn counts(extents: &[Span], table: &Table, report: &mut Report) {
 fn data(
     engine: &dyn Engine,
     segments: &Segments,
-    look: &mut Look<'_>,
+    look: &dyn Look,
     report: &mut Report,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), StoreError> {
     let (of, mut done, mut buf) = (report.data_bytes, 0, Vec::new());
     let mut failed = None;
     each_record(engine, &mut |key, value| {
-        // What is wrong with it was told.
-        for extent in look(key, value).unwrap_or_default() {
+        for extent in look.extents(key, value) {
             // Several records of one extent, which is damage already, must not multiply the work.
             if failed.is_some() || done >= of || extent.span().end() > segments.blocks() {
                 return;
             }
             for start in (0..extent.len()).step_by(1 << 20) {
                 buf.resize((extent.len() - start).min(1 << 20) as usize, 0);
-                match report.passed(segments.read(&extent, start, &mut buf)) {
-                    Ok(Some(())) => {}
-                    // One finding for an extent will do.
-                    Ok(None) => break,
+                match segments.read(&extent, start, &mut buf) {
+                    Ok(()) => {}
+                    Err(StoreError::Damaged(what)) => {
+                        report.find(Gravity::Damage, format!("{}: {what}", look.describe(key)));
+                        // One finding for an extent will do.
+                        break;
+                    }
                     Err(error) => failed = Some(error),
                 }
             }

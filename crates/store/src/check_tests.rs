@@ -1,6 +1,6 @@
 //! A check finds what is damaged, passes what is not, and ends whatever the files hold.
 
-use crate::check::{Gravity, Report};
+use crate::check::{Gravity, Look, Report};
 use crate::disk::Disk;
 use crate::disk::crash::{CrashDisk, Survivors};
 use crate::{EXTENT_ROOM, Extent, Options, Store, StoreError};
@@ -20,16 +20,28 @@ fn options() -> Options {
     }
 }
 
-/// The extent in a record, if its key says that there is one.
-fn look(key: &[u8], value: &[u8]) -> Result<Vec<Extent>, String> {
-    match key.first() {
-        Some(b'e') => Extent::decode(value).map(|(extent, _)| vec![extent]).ok_or("no extent".to_owned()),
-        _ => Ok(Vec::new()),
+/// Records whose key begins with an `e` hold an extent.
+struct Records;
+
+impl Look for Records {
+    fn see(&mut self, key: &[u8], value: &[u8], report: &mut Report) {
+        if key.first() == Some(&b'e') && Extent::decode(value).is_none() {
+            report.find(Gravity::Damage, "no extent");
+        }
+    }
+
+    fn describe(&self, key: &[u8]) -> String {
+        format!("record {key:?}")
+    }
+
+    fn extents(&self, key: &[u8], value: &[u8]) -> Vec<Extent> {
+        let extent = if key.first() == Some(&b'e') { Extent::decode(value) } else { None };
+        extent.map(|(extent, _)| extent).into_iter().collect()
     }
 }
 
 fn check(files: Files) -> Result<Report, StoreError> {
-    Store::check(Arc::new(CrashDisk::with(files)), &mut look, &mut |_| ())
+    Store::check(Arc::new(CrashDisk::with(files)), &mut Records, &mut |_| ())
 }
 
 /// A store with records in the tree, in the log, and with data; its user has gone without a word.
@@ -64,7 +76,7 @@ fn content(files: Files) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
             true
         })?;
         for (key, value) in &mut found {
-            for extent in look(key, value).unwrap_or_default() {
+            for extent in Records.extents(key, value) {
                 *value = vec![0; extent.len() as usize];
                 store.read_extent(&extent, 0, value)?;
             }
@@ -210,7 +222,7 @@ fn wrong_counts_are_found_and_repaired_and_then_data_are_not_overwritten() {
     let report = check(disk.files()).expect("a store");
     assert_eq!((report.found, report.worst()), (1, Some(Gravity::Count)), "{report:?}");
     let shared = || Arc::new(disk.clone());
-    Store::repair(shared(), &mut look).expect("only counts are wrong");
+    Store::repair(shared(), &mut Records).expect("only counts are wrong");
     assert_eq!(check(disk.files()).expect("a store").found, 0);
     let store = Store::open(shared(), options()).expect("repaired");
     let new = store.write_extent(&[6; 9000]).expect("the disk works");
@@ -223,7 +235,7 @@ fn wrong_counts_are_found_and_repaired_and_then_data_are_not_overwritten() {
 fn a_check_writes_nothing() {
     let disk = used();
     let (files, steps) = (disk.files(), disk.steps());
-    Store::check(Arc::new(disk.clone()), &mut look, &mut |_| ()).expect("a store");
+    Store::check(Arc::new(disk.clone()), &mut Records, &mut |_| ()).expect("a store");
     assert!(disk.files() == files && disk.steps() == steps);
     assert!(disk.names().is_ok_and(|names| names.len() == files.len()));
 }

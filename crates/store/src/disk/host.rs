@@ -41,8 +41,20 @@ impl HostDisk {
         HostDisk::locked(dir, FlockOperation::NonBlockingLockShared)
     }
 
+    /// The directory `dir`, whoever uses it, to look at what never changes.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn unlocked(dir: &Path) -> Result<HostDisk, StoreError> {
+        let directory = File::open(dir).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => StoreError::NotAStore,
+            _ => StoreError::Io("open the store's directory", error),
+        })?;
+        Ok(HostDisk { dir: dir.to_owned(), directory, writes: false })
+    }
+
     fn locked(dir: &Path, operation: FlockOperation) -> Result<HostDisk, StoreError> {
-        let directory = File::open(dir).map_err(StoreError::io("open the store's directory"))?;
+        let HostDisk { directory, .. } = HostDisk::unlocked(dir)?;
         let writes = matches!(operation, FlockOperation::NonBlockingLockExclusive);
         match flock(&directory, operation) {
             Ok(()) => Ok(HostDisk { dir: dir.to_owned(), directory, writes }),

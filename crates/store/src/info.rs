@@ -1,0 +1,69 @@
+//! Info: what a store says of itself, without being changed.
+
+use crate::disk::{Disk, OverlayDisk};
+use crate::engine::RedbEngine;
+use crate::format::VERSION;
+use crate::log::Log;
+use crate::mutant::Planted;
+use crate::open::{LOG, TREE, read_super};
+use crate::recovery::Behind;
+use crate::segments::blocks_of;
+use crate::{Store, StoreError};
+use sluice_sync::Arc;
+
+/// What a store says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Which store it is.
+    pub uuid: [u8; 16],
+    /// The version of its format.
+    pub version: u32,
+    /// Bytes of the log.
+    pub log_size: u64,
+    /// Bytes of each file of data.
+    pub segment_size: u64,
+}
+
+/// What is in a store that nobody uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// Bytes of the log whose batches the tree does not hold: what the next start replays.
+    pub log_used: u64,
+    /// Those batches.
+    pub batches: u64,
+    /// Bytes of segments that records name, as of the tree.
+    pub data_bytes: u64,
+}
+
+impl Store {
+    /// What the store on `disk` says of itself. It may be in use.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the disk's.
+    pub fn info(disk: &dyn Disk) -> Result<Info, StoreError> {
+        let found = read_super(disk)?;
+        let (log_size, segment_size) = (found.log_size, found.segment_size);
+        Ok(Info { uuid: found.uuid, version: VERSION, log_size, segment_size })
+    }
+
+    /// What is in the store on `disk`, which nobody writes meanwhile, and which is not changed.
+    ///
+    /// # Errors
+    /// As [`info`](Self::info).
+    pub fn content(disk: Arc<dyn Disk>) -> Result<Content, StoreError> {
+        let disk = OverlayDisk::new(disk);
+        let found = read_super(&disk)?;
+        let open = |name| disk.open(name).map_err(StoreError::io("open the store"));
+        let log = Log::new(open(LOG)?, found.log_size, found.uuid, Planted::default())?;
+        let engine = RedbEngine::open(open(TREE)?, 1 << 20)?;
+        let behind = Behind::of(&engine, &log, blocks_of(found.segment_size))?;
+        let (mut position, mut log_used, mut batches) = (behind.position, 0, 0);
+        while let Some((_, next)) = log.read(position)? {
+            log_used += log.distance(position, next);
+            batches += 1;
+            position = next;
+        }
+        let data_bytes = behind.table.uses.iter().map(|one| u64::from(one.live) * crate::log::BLOCK).sum();
+        Ok(Content { log_used, batches, data_bytes })
+    }
+}
