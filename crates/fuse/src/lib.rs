@@ -49,6 +49,6 @@ pub mod control;
 
 pub use abi::opcode;
 pub use error::{MountError, is_dead};
-pub use mount::unmount_at;
+pub use mount::{source_at, unmount_at};
 pub use options::{CheckMode, LockMode, MountOptions, OptionError, Transport};
 pub use session::{Ended, Mount, StopSignals};

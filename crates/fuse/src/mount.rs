@@ -11,7 +11,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -76,6 +76,14 @@ pub fn unmount_at(dir: &Path, lazy: bool) -> Result<Ended, MountError> {
         },
         _ => Err(MountError::NotMounted(dir)),
     }
+}
+
+/// What is mounted on `dir`, as its server calls it, if it is one of ours: the name given as `fsname`.
+pub fn source_at(dir: &Path) -> Option<OsString> {
+    let dir = absolute(dir).ok()?;
+    let mounts = mountinfo::read().ok()?;
+    let entry = mounts.into_iter().rev().find(|entry| entry.mountpoint == dir)?;
+    (entry.kind == format!("fuse.{SUBTYPE}")).then_some(entry.source)
 }
 
 /// The absolute path of `dir` without links, as the table of mounts has it. `dir` itself is not looked at when

@@ -15,6 +15,8 @@ pub(crate) struct Entry {
     pub(crate) mountpoint: PathBuf,
     /// File system type, such as `fuse.sluicefs`.
     pub(crate) kind: String,
+    /// What is mounted, as its server calls it.
+    pub(crate) source: OsString,
 }
 
 /// All mounts that this process sees, in the order in which they were made.
@@ -46,11 +48,13 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
     let mountpoint = unescape(fields.nth(1)?);
     fields.find(|&field| field == b"-")?;
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
+    let source = OsString::from_vec(unescape(fields.next()?));
     Some(Entry {
         id,
         device: (major.parse().ok()?, minor.parse().ok()?),
         mountpoint: PathBuf::from(OsString::from_vec(mountpoint)),
         kind,
+        source,
     })
 }
 
@@ -85,7 +89,16 @@ mod tests {
         let entries = parse(table);
         assert_eq!(entries.len(), 2);
         let mountpoint = PathBuf::from("/a b\\c");
-        assert_eq!(entries[1], Entry { id: 90, device: (0, 47), mountpoint, kind: "fuse.sluicefs".into() });
+        assert_eq!(
+            entries[1],
+            Entry {
+                id: 90,
+                device: (0, 47),
+                mountpoint,
+                kind: "fuse.sluicefs".into(),
+                source: "sluicefs".into()
+            }
+        );
     }
 
     #[test]

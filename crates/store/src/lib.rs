@@ -52,6 +52,7 @@ mod mutant;
 mod open;
 mod record;
 mod recovery;
+mod room;
 mod segments;
 mod store;
 

@@ -8,6 +8,7 @@ use crate::log::{BLOCK, Log};
 use crate::mutant::Planted;
 use crate::record::Batch;
 use crate::recovery::{Behind, recover};
+use crate::room::Room;
 use crate::segments::{Segments, blocks_of};
 use crate::store::{Core, State, WAITING_SHARE};
 use crate::{Options, Store, StoreError};
@@ -90,9 +91,12 @@ impl Store {
         let blocks = blocks_of(segment_size);
         let Behind { position: next, table } = recover(&log, &*engine, blocks, planted)?;
         let state = State::since(next.sequence - 1);
+        let room = Room::new(log.size());
+        room.look(&*disk);
         let core = Arc::new(Core {
             segments: Segments::open(disk.clone(), (blocks, options.open_segments), table, planted),
-            _disk: disk,
+            disk,
+            room,
             cil: Cil::new(log.size() / WAITING_SHARE, planted),
             log,
             engine,

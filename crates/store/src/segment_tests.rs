@@ -418,3 +418,46 @@ fn when_any_write_flush_or_request_for_room_fails_calls_say_so_and_what_was_sync
         }
     }
 }
+
+/// A disk with so much room.
+#[derive(Debug)]
+struct Small(CrashDisk, sluice_sync::atomic::AtomicU64);
+
+impl Disk for Small {
+    fn open(&self, name: &str) -> std::io::Result<Arc<dyn crate::disk::DiskFile>> {
+        self.0.open(name)
+    }
+
+    fn create(&self, name: &str, len: u64) -> std::io::Result<Arc<dyn crate::disk::DiskFile>> {
+        self.0.create(name, len)
+    }
+
+    fn names(&self) -> std::io::Result<Vec<String>> {
+        self.0.names()
+    }
+
+    fn free_bytes(&self) -> std::io::Result<u64> {
+        Ok(self.1.load(sluice_sync::atomic::Ordering::SeqCst))
+    }
+
+    fn sync_names(&self) -> std::io::Result<()> {
+        self.0.sync_names()
+    }
+}
+
+#[test]
+fn growth_is_refused_while_what_the_log_holds_still_finds_room_and_allowed_again() {
+    let small = Arc::new(Small(empty(), u64::MAX.into()));
+    let store = Store::open(small.clone(), options()).expect("made just now");
+    assert!(store.has_room());
+    small.1.store(100_000, sluice_sync::atomic::Ordering::SeqCst);
+    let change = |version| {
+        store.begin(100).expect("a deletion goes on").put(&[9], version, b"");
+        store.sync().expect("the disk works");
+    };
+    change(1);
+    assert!(!store.has_room());
+    change(2);
+    small.1.store(1 << 30, sluice_sync::atomic::Ordering::SeqCst);
+    assert!(store.has_room());
+}

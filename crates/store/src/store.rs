@@ -28,6 +28,7 @@ use crate::log::{Formed, IN_FLIGHT, Log, Position};
 use crate::mutant::{Mutant, Planted};
 use crate::record::Batch;
 use crate::recovery::Behind;
+use crate::room::Room;
 use crate::segments::{Extent, Segments};
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::thread::JoinHandle;
@@ -95,7 +96,8 @@ pub struct Store {
 
 pub(crate) struct Core {
     /// Locked as long as it is held. *immutable*
-    pub(crate) _disk: Arc<dyn Disk>,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) room: Room,
     pub(crate) cil: Cil,
     pub(crate) log: Log,
     pub(crate) engine: Box<dyn Engine>,
@@ -339,6 +341,7 @@ impl Core {
                 .for_each(|change| self.segments.punch(change.span));
         }
         // Data first: a batch in the log is taken for whole, and so must be what it names.
+        self.room.look(&*self.disk);
         let written = self.segments.flush().and_then(|()| self.log.write(&formed));
         self.cil.give_back(room);
         written?;

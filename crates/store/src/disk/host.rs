@@ -50,14 +50,16 @@ impl HostDisk {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => StoreError::NotAStore,
             _ => StoreError::Io("open the store's directory", error),
         })?;
-        Ok(HostDisk { dir: dir.to_owned(), directory, writes: false })
+        // Its user may go to another directory before it opens a file.
+        let dir = dir.canonicalize().map_err(StoreError::io("find the store's directory"))?;
+        Ok(HostDisk { dir, directory, writes: false })
     }
 
     fn locked(dir: &Path, operation: FlockOperation) -> Result<HostDisk, StoreError> {
-        let HostDisk { directory, .. } = HostDisk::unlocked(dir)?;
+        let HostDisk { dir, directory, .. } = HostDisk::unlocked(dir)?;
         let writes = matches!(operation, FlockOperation::NonBlockingLockExclusive);
         match flock(&directory, operation) {
-            Ok(()) => Ok(HostDisk { dir: dir.to_owned(), directory, writes }),
+            Ok(()) => Ok(HostDisk { dir, directory, writes }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::InUse(holder(&directory))),
             Err(error) => Err(StoreError::Io("lock the store", error.into())),
         }

@@ -1,0 +1,48 @@
+//! Room: how much of the host's disk is left, so that a store that is full can still be tidied up.
+//!
+//! What is in the log must find room in the tree, and deleting writes too. So growth is refused ([`Store::has_room`]) while there is
+//! still room for what the log holds, several times over: the tree writes a changed page to a new place before it gives the old
+//! one back. Deletions go on, and end the shortage.
+
+use crate::Store;
+use crate::disk::Disk;
+use sluice_sync::atomic::{AtomicBool, Ordering};
+
+/// Of what the log holds, so many times must find room.
+const TIMES: u64 = 2;
+
+/// Whether the disk has room for growth.
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// Bytes of the disk that are kept for what must go on. *immutable*
+    reserve: u64,
+    /// There was less at the last look. *atomic, alone*
+    is_full: AtomicBool,
+}
+
+impl Room {
+    /// For a log of `log_size` bytes.
+    pub(crate) fn new(log_size: u64) -> Room {
+        Room { reserve: log_size.saturating_mul(TIMES), is_full: AtomicBool::new(false) }
+    }
+
+    /// Looks at the disk. One that does not tell has room until a write fails.
+    pub(crate) fn look(&self, disk: &dyn Disk) -> bool {
+        let is_full = disk.free_bytes().is_ok_and(|free| free < self.reserve);
+        // Relaxed: a hint. Written when it changes only: each call reads it.
+        if self.is_full.load(Ordering::Relaxed) != is_full {
+            self.is_full.store(is_full, Ordering::Relaxed);
+        }
+        !is_full
+    }
+}
+
+impl Store {
+    /// Whether the host's disk has room for what makes the store grow. A caller that is told no should not begin such a change:
+    /// deletions need what is left.
+    pub fn has_room(&self) -> bool {
+        let core = &*self.core;
+        // Relaxed: a hint.
+        !core.room.is_full.load(Ordering::Relaxed) || core.room.look(&*core.disk)
+    }
+}
