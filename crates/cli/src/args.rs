@@ -40,6 +40,30 @@ Examples:
   sluice commute --pair open,unlink
   sluice commute --json pairs.json";
 
+/// What to do with snapshots.
+#[derive(Subcommand)]
+pub(crate) enum Snapshot {
+    /// Copy the tree as it is now, without copying contents
+    Create {
+        /// Any file or directory of the mount
+        dir: PathBuf,
+        /// What to call it
+        name: OsString,
+    },
+    /// Print the names of the snapshots, a line each
+    List {
+        /// Any file or directory of the mount
+        dir: PathBuf,
+    },
+    /// Remove a snapshot
+    Delete {
+        /// Any file or directory of the mount
+        dir: PathBuf,
+        /// What it is called
+        name: OsString,
+    },
+}
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Take the tour: real programs on a mount, compared with the host's file systems
@@ -63,6 +87,12 @@ pub(crate) enum Command {
         from: PathBuf,
         /// The new name of the copy, in the same mount
         to: PathBuf,
+    },
+    /// Take, list or delete snapshots of a mount
+    #[command(after_help = SNAPSHOT_EXAMPLES)]
+    Snapshot {
+        #[command(subcommand)]
+        action: Snapshot,
     },
     /// Run a command on a file system of its own
     #[command(
@@ -182,6 +212,16 @@ written meanwhile: each is copied as of one moment. File locks are not copied.
 
 Example:
   sluice clone ~/scratch/project ~/scratch/experiment";
+
+const SNAPSHOT_EXAMPLES: &str = "\
+A snapshot is a directory in `.snapshots` at the root of the mount, which only the owner of the root may enter. It shares
+its contents with the tree until one side writes, and is read like any directory.
+
+Examples:
+  sluice snapshot create ~/scratch monday
+  sluice snapshot list ~/scratch
+  diff -r ~/scratch/project ~/scratch/.snapshots/monday/project
+  sluice snapshot delete ~/scratch monday";
 
 const RUN_EXAMPLES: &str = "\
 The command starts in the new, empty file system, finds its place in $SLUICE_MOUNT, and its exit status is that

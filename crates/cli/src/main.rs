@@ -7,6 +7,7 @@
 mod args;
 mod bench;
 mod commute;
+mod copies;
 mod lab;
 mod output;
 mod pages;
@@ -18,14 +19,14 @@ use args::{Child, Command};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use output::Output;
-use sluice_fuse::{Ended, MountError, control};
-use sluice_lab::failure::{Context, Failure, Result};
+use sluice_fuse::{Ended, MountError};
+use sluice_lab::failure::{Failure, Result};
 use sluice_lab::interrupt::Interrupt;
 use sluice_lab::mount_files::MountFile;
 use sluice_lab::{demo, footprint, mount_files, mounted, run_in_mount, timed_run};
 use std::ffi::OsStr;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// On simulated machines no two objects share a line by chance; everywhere else this is the system's allocator.
@@ -113,7 +114,8 @@ fn perform(command: Command) -> Result<u8> {
                 );
             }
         }
-        Command::Clone { from, to } => clone_tree(&from, &to)?,
+        Command::Clone { from, to } => copies::clone_tree(&from, &to)?,
+        Command::Snapshot { action } => copies::snapshot(&action)?,
         Command::Run { ram: _, store, options, command } => {
             refuse_store(store)?;
             let options = serve::option_list(&options)?;
@@ -139,15 +141,6 @@ fn perform(command: Command) -> Result<u8> {
         Command::Child { child } => perform_as_child(child)?,
     }
     Ok(0)
-}
-
-/// Has the server of the mount that both are in copy `from` to `to`.
-fn clone_tree(from: &Path, to: &Path) -> Result<()> {
-    let place = || format!("clone {} to {}", from.display(), to.display());
-    control::clone_tree(from, to).context(place)?.ok_or_else(|| {
-        let text = "not in a sluicefs mount: `sluice mount` makes one";
-        Failure::Failed(format!("{}: {text}", from.display()))
-    })
 }
 
 /// One of the processes that use a mount, as the rest of a message; nothing if none may be looked at.

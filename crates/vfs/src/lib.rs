@@ -80,6 +80,7 @@ pub use observer::{Observer, ObserverId};
 pub use open_files::{FileInUse, Holder};
 pub use process::{Dirent, Dirents, Fd, FileLock, FlockOperation, LockType, Process};
 pub use readdir::DirEntry;
+pub use snapshot::SNAPSHOTS;
 pub use stat::{FileType, Stat, StatFs, Statx, Timestamp};
 pub use superblock::{Options, Superblock};
 

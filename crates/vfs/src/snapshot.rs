@@ -26,7 +26,7 @@
 
 use crate::create::check_name;
 use crate::inode::{Body, InodeInit};
-use crate::{Cred, Errno, Inode, InodeRef, Superblock};
+use crate::{Cred, Errno, Inode, InodeRef, NewInode, NewKind, Superblock};
 use sluice_sync::{Arc, Ref};
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ impl InodeRef {
         }
         let superblock = Superblock::with_root(self.shared.options.clone(), self.init());
         superblock.root().take_after(self)?;
-        superblock.root().fill_like(self)?;
+        superblock.root().fill_like(self, None)?;
         Ok(superblock)
     }
 
@@ -57,6 +57,17 @@ impl InodeRef {
     /// `EEXIST`; `EXDEV` (another file system); `ENOENT` (a directory was removed); `ENOTDIR`; `EACCES` (names of `dir` may
     /// not be changed); `ENOSPC`, and then nothing is left of the copy; `ENAMETOOLONG`, `EINVAL` (not a name).
     pub fn clone_tree(&self, cred: &Cred, dir: &InodeRef, name: &[u8]) -> Result<(), Errno> {
+        self.clone_without(None, cred, dir, name)
+    }
+
+    /// As [`clone_tree`](Self::clone_tree), without the directory number `left_out` and what is below it.
+    fn clone_without(
+        &self,
+        left_out: Option<u64>,
+        cred: &Cred,
+        dir: &InodeRef,
+        name: &[u8],
+    ) -> Result<(), Errno> {
         dir.as_dir()?;
         check_name(name)?;
         if !Ref::ptr_eq(&self.shared, &dir.shared) {
@@ -70,18 +81,19 @@ impl InodeRef {
             found => return Err(found.err().unwrap_or(Errno::EEXIST)),
         }
         let copy = dir.copy_of(self)?;
-        let filled = if copy.is_dir() { copy.fill_like(self) } else { Ok(()) };
+        let filled = if copy.is_dir() { copy.fill_like(self, left_out) } else { Ok(()) };
         filled.and_then(|()| dir.enter_new(cred, name, &copy)).inspect_err(|_| copy.clone().take_apart())?;
         dir.shared.notify(cred, |observer| observer.entry_changed(dir.ino(), name, None));
         Ok(())
     }
 
-    /// Puts copies of all that is below the directory `original` into this one, which is empty and unknown to others.
-    fn fill_like(&self, original: &InodeRef) -> Result<(), Errno> {
+    /// Puts copies of all that is below the directory `original`, without directory number `left_out`, into this one, which
+    /// is empty and unknown to others.
+    fn fill_like(&self, original: &InodeRef, left_out: Option<u64>) -> Result<(), Errno> {
         let mut met = BTreeMap::from([(original.ino(), self.clone())]);
         let mut pending = vec![(original.clone(), self.clone())];
         while let Some((original, copy)) = pending.pop() {
-            for (name, inode) in original.as_dir()?.list(|_| true) {
+            for (name, inode) in original.as_dir()?.list(|inode| left_out != Some(inode.ino())) {
                 match met.get(&inode.ino()) {
                     Some(met) if met.is_dir() => continue,
                     Some(met) => {
@@ -136,6 +148,39 @@ impl InodeRef {
         room.fill(inode.clone(), inode.weight()).map_err(|_| Errno::ENOSPC)?;
         self.touch_mtime();
         Ok(())
+    }
+}
+
+/// The directory in the root of a file system where its snapshots stand.
+pub const SNAPSHOTS: &str = ".snapshots";
+
+/// Snapshots that stand in the file system itself: ordinary directories, which share their contents with the tree.
+impl Superblock {
+    /// Copies the tree as it is now, without [`SNAPSHOTS`], to the new directory `name` in there. That directory is made if it
+    /// is missing, for the owner of the root alone: in a snapshot, files have the modes that they had when it was taken.
+    ///
+    /// # Errors
+    /// As [`InodeRef::clone_tree`].
+    pub fn take_snapshot(&self, name: &[u8]) -> Result<(), Errno> {
+        let root = self.root();
+        let owner = root.stat();
+        let cred = Cred { uid: owner.uid, gid: owner.gid, ..Cred::root() };
+        let made = NewInode { kind: NewKind::Directory, mode: 0o700, umask: 0 };
+        let dir = match root.create(&cred, SNAPSHOTS.as_bytes(), &made) {
+            Err(Errno::EEXIST) => root.lookup(&cred, SNAPSHOTS.as_bytes())?,
+            made => made?,
+        };
+        root.clone_without(Some(dir.ino()), &cred, &dir, name)
+    }
+
+    /// The names of its snapshots, sorted.
+    pub fn snapshots(&self) -> Vec<Vec<u8>> {
+        let dir = self.root().lookup(&Cred::root(), SNAPSHOTS.as_bytes());
+        let names = dir.and_then(|dir| Ok(dir.as_dir()?.list(|inode| inode.is_dir())));
+        let mut names: Vec<_> =
+            names.unwrap_or_default().into_iter().map(|(name, _)| name.into_vec()).collect();
+        names.sort();
+        names
     }
 }
 

@@ -148,3 +148,29 @@ fn a_clone_has_none_of_its_originals_locks() {
     fs.clone_tree("/a", "/b").unwrap();
     File::open(&fs, "/b/file").unwrap().try_lock().unwrap();
 }
+
+#[test]
+fn snapshots_stand_beside_the_tree_and_hold_none_of_each_other() {
+    let options = Options { root_uid: 1000, root_gid: 1000, ..Options::default() };
+    let fs = Fs::with_superblock(Superblock::new(options));
+    let take = |name: &str| fs.superblock().take_snapshot(name.as_bytes());
+    assert!(fs.superblock().snapshots().is_empty());
+    fs.write("/file", "first").unwrap();
+    take("one").unwrap();
+    fs.write("/file", "second").unwrap();
+    take("two").unwrap();
+    assert_eq!(fs.superblock().snapshots(), [b"one", b"two"]);
+    assert_eq!(fs.read_to_string("/.snapshots/one/file").unwrap(), "first");
+    assert_eq!(fs.read_to_string("/.snapshots/two/file").unwrap(), "second");
+    assert!(!fs.exists("/.snapshots/two/.snapshots"));
+    let dir = fs.metadata("/.snapshots").unwrap();
+    assert_eq!((dir.permissions(), dir.uid, dir.gid), (0o700, 1000, 1000));
+    assert_eq!(take("one"), Err(Errno::EEXIST));
+    for name in ["", ".", "..", "a/b", "a\0b"] {
+        assert_eq!(take(name), Err(Errno::EINVAL), "{name:?}");
+    }
+    fs.remove_dir_all("/.snapshots").unwrap();
+    fs.write("/.snapshots", "").unwrap();
+    assert_eq!(take("three"), Err(Errno::ENOTDIR));
+    assert!(fs.check().is_clean());
+}

@@ -221,3 +221,31 @@ fn a_clone_is_the_tree_as_it_was_whatever_happens_to_the_original() {
         refused(&host.join("saved"), &host.join("c"), "`sluice mount`");
     }
 }
+
+#[test]
+fn a_snapshot_is_kept_beside_the_tree_until_it_is_deleted() {
+    for mode in LOCK_MODES {
+        let Some(stage) = Stage::new("a snapshot of a mount", mode, &["diff"]) else { return };
+        let mount = stage.mount().to_str().expect("text").to_owned();
+        generate(&stage.mount().join("a"), SOME);
+        stage.sh("cp -a a $HOST/saved");
+        let snapshot = |arguments: &[&str]| sluice([&["snapshot"], arguments].concat());
+        snapshot(&["create", &mount, "one"]).well();
+        stage.sh("rm -r a/part-0 && echo new > a/new");
+        snapshot(&["create", &format!("{mount}/a"), "two"]).well();
+        assert_eq!(snapshot(&["list", &mount]).well(), "one\ntwo\n");
+        stage.sh("diff -r --no-dereference $HOST/saved .snapshots/one/a");
+        stage.sh("diff -r --no-dereference a .snapshots/two/a; ! test -e .snapshots/two/.snapshots");
+        assert_eq!(stage.sh("stat -c %a .snapshots"), "700\n");
+        assert!(snapshot(&["create", &mount, "one"]).complaint(1).contains("EEXIST"));
+        assert!(snapshot(&["create", &mount, "a/b"]).complaint(1).contains("EINVAL"));
+        assert!(snapshot(&["delete", &mount, "three"]).complaint(1).contains("ENOENT"));
+        assert!(snapshot(&["delete", &mount, ".."]).complaint(1).contains("ENOENT"));
+        snapshot(&["delete", &mount, "one"]).well();
+        assert_eq!(snapshot(&["list", &mount]).well(), "two\n");
+        stage.sh("! test -e .snapshots/one; test -e .snapshots/two/a/new");
+        assert!(
+            snapshot(&["list", stage.host().to_str().expect("text")]).complaint(1).contains("sluice mount")
+        );
+    }
+}

@@ -5,6 +5,7 @@ use crate::mount::reach;
 use rustix::fs::{Mode, OFlags};
 use sluice_sync::time::Duration;
 use sluice_vfs::Errno;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -111,10 +112,45 @@ pub fn clone_tree(from: &Path, to: &Path) -> io::Result<Option<()>> {
     if original.st_dev != dir.st_dev {
         return Err(io::Error::new(ErrorKind::CrossesDevices, "both must be in one mount"));
     }
-    let mut question = format!("clone\n{} {} {}\n", original.st_ino, dir.st_ino, name.len()).into_bytes();
-    question.extend_from_slice(name.as_bytes());
     let device = (rustix::fs::major(dir.st_dev), rustix::fs::minor(dir.st_dev));
-    Ok(ask(device, &question, None)?.map(unwrap).transpose()?.map(drop))
+    order(device, &format!("clone\n{} {} ", original.st_ino, dir.st_ino), name)
+}
+
+/// Takes a snapshot of the sluicefs mount that holds `dir`; see
+/// [`Superblock::take_snapshot`](sluice_vfs::Superblock::take_snapshot). `None` if there is no server.
+///
+/// # Errors
+/// As [`clone_tree`].
+pub fn take_snapshot(dir: &Path, name: &OsStr) -> io::Result<Option<()>> {
+    order(device_of(dir)?, "take-snapshot\n", name)
+}
+
+/// Removes the snapshot `name` of the sluicefs mount that holds `dir`. `None` if there is no server.
+///
+/// # Errors
+/// As [`clone_tree`].
+pub fn drop_snapshot(dir: &Path, name: &OsStr) -> io::Result<Option<()>> {
+    order(device_of(dir)?, "drop-snapshot\n", name)
+}
+
+/// The snapshots of the sluicefs mount that holds `dir`, by name. `None` if there is no server.
+///
+/// # Errors
+/// As [`locks`].
+pub fn snapshots(dir: &Path) -> io::Result<Option<Vec<OsString>>> {
+    let answer = ask_at(dir, "snapshots\n")?.map(unwrap).transpose()?;
+    let names = |answer: Vec<u8>| {
+        let names = answer.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        names.map(|name| OsStr::from_bytes(name).to_owned()).collect()
+    };
+    Ok(answer.map(names))
+}
+
+/// Has the server of the mount `device` do what `order` and `name` say, however long that takes.
+fn order(device: (u32, u32), order: &str, name: &OsStr) -> io::Result<Option<()>> {
+    let mut order = format!("{order}{}\n", name.len()).into_bytes();
+    order.extend_from_slice(name.as_bytes());
+    Ok(ask(device, &order, None)?.map(unwrap).transpose()?.map(drop))
 }
 
 /// As [`stat`], for the mount with this device number; its files are not touched, so that a server may ask itself.

@@ -6,11 +6,13 @@
 //! ```text
 //!   client                        server
 //!   "locks\n", "hot\n", "stat\n", "files\n",
-//!   "namespace\n", or "clone\n" and what ──>
+//!   "namespace\n", "snapshots\n", or an
+//!   order and what it is about        ──>
 //!                           <──   "ok\n" and the answer, or one line that says why not; end of stream
 //! ```
-//! What is to be cloned is told in numbers, since a path would be one of the client's: an inode, the directory of the copy,
-//! and its name with the length before, `INODE DIRECTORY LENGTH\nNAME`. The client has both open until it is answered.
+//! The orders are `clone`, `take-snapshot` and `drop-snapshot`. A line of numbers follows, the last one the length of a name,
+//! and the name. What is to be cloned is told in numbers, since a path would be one of the client's: an inode and the directory
+//! of the copy. The client has both open until it is answered.
 //!
 //! Anybody can bind or connect to an abstract name, so both sides look at the other's credentials: the server
 //! answers root and its own user, the client believes root and its own user.
@@ -19,7 +21,8 @@ mod client;
 mod server;
 
 pub use client::{
-    all_locks, clone_tree, hot_locks, is_elsewhere, kernel_locks, library_files, locks, stat, stat_of_device,
+    all_locks, clone_tree, drop_snapshot, hot_locks, is_elsewhere, kernel_locks, library_files, locks,
+    snapshots, stat, stat_of_device, take_snapshot,
 };
 pub(crate) use server::Server;
 

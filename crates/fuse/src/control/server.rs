@@ -7,10 +7,13 @@ use sluice_locks::FileStatistics;
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Mutex, Weak};
-use sluice_vfs::{Cred, Errno, FileInUse, Holder, NAME_MAX, Superblock};
+use sluice_vfs::{Cred, Errno, FileInUse, Fs, Holder, NAME_MAX, SNAPSHOTS, Superblock};
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 
 /// So many of the hottest files are told of, and so many with the statistics.
 const HOT_MAX: usize = 1000;
@@ -143,11 +146,16 @@ fn answer(mut stream: UnixStream, connection: &Weak<Connection>) -> io::Result<(
         b"stat" => format!("{OK}{}\n", stat(&connection)),
         b"files" => format!("{OK}{}", files(&connection.superblock)),
         b"namespace" => format!("{OK}{}", pid_namespace()),
-        b"clone" => match clone_tree(&mut stream, &connection)? {
-            Ok(()) => OK.into(),
-            Err(errno) => format!("{errno}\n"),
+        b"snapshots" => {
+            let names =
+                connection.superblock.snapshots().into_iter().flat_map(|name| [name, vec![0]].concat());
+            return stream.write_all(&OK.bytes().chain(names).collect::<Vec<u8>>());
+        }
+        _ => match obey(&question, &mut stream, &connection)? {
+            Some(Ok(())) => OK.into(),
+            Some(Err(errno)) => format!("{errno}\n"),
+            None => "unknown question: ask locks, hot, stat, files, namespace or snapshots\n".into(),
         },
-        _ => "unknown question: ask locks, hot, stat, files, namespace or clone\n".into(),
     };
     stream.write_all(text.as_bytes())
 }
@@ -162,15 +170,42 @@ fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Reads what is to be cloned, and does it as the superuser: the client is root or serves the mount.
-fn clone_tree(stream: &mut UnixStream, connection: &Connection) -> io::Result<Result<(), Errno>> {
+/// Does what `order` says, as the superuser: the client is root or serves the mount. `None` if that is no order.
+fn obey(
+    order: &[u8],
+    stream: &mut UnixStream,
+    connection: &Connection,
+) -> io::Result<Option<Result<(), Errno>>> {
+    let superblock = &connection.superblock;
+    Ok(Some(match order {
+        b"clone" => about(stream)?.and_then(|([ino, dir], name)| {
+            let inode = |ino| connection.nodes.get(connection.nodes.nodeid(ino)).ok_or(Errno::ENOENT);
+            inode(ino)?.clone_tree(&Cred::root(), &inode(dir)?, &name)
+        }),
+        b"take-snapshot" => about(stream)?.and_then(|([], name)| superblock.take_snapshot(&name)),
+        b"drop-snapshot" => about(stream)?.and_then(|([], name)| {
+            if !superblock.snapshots().contains(&name) {
+                return Err(Errno::ENOENT);
+            }
+            let path = Path::new("/").join(SNAPSHOTS).join(OsStr::from_bytes(&name));
+            Fs::with_superblock(superblock.clone()).remove_dir_all(path)
+        }),
+        _ => return Ok(None),
+    }))
+}
+
+/// What an order is about: `N` numbers and a name.
+type About<const N: usize> = ([u64; N], Vec<u8>);
+
+/// Reads what an order is about.
+fn about<const N: usize>(stream: &mut UnixStream) -> io::Result<Result<About<N>, Errno>> {
     let line = String::from_utf8(read_line(stream)?).unwrap_or_default();
     let numbers: Vec<u64> = line.split(' ').map_while(|number| number.parse().ok()).collect();
-    let &[ino, dir, len] = numbers.as_slice() else { return Ok(Err(Errno::EINVAL)) };
+    let Some((&len, numbers)) = numbers.split_last() else { return Ok(Err(Errno::EINVAL)) };
+    let Ok(numbers) = numbers.try_into() else { return Ok(Err(Errno::EINVAL)) };
     let mut name = vec![0; len.min(NAME_MAX as u64 + 1) as usize];
     stream.read_exact(&mut name)?;
-    let inode = |ino| connection.nodes.get(connection.nodes.nodeid(ino)).ok_or(Errno::ENOENT);
-    Ok(inode(ino).and_then(|original| original.clone_tree(&Cred::root(), &inode(dir)?, &name)))
+    Ok(Ok((numbers, name)))
 }
 
 /// A JSON object for each file that was ever locked, the most waited for first, `most` of them.

@@ -1,0 +1,40 @@
+//! Copies: trees copied within a mount, by its server (`clone`, `snapshot`).
+
+use crate::args::Snapshot;
+use crate::output::Output;
+use sluice_fuse::control;
+use sluice_lab::failure::{Context, Failure, Result};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+/// Has the server of the mount that both are in copy `from` to `to`.
+pub(crate) fn clone_tree(from: &Path, to: &Path) -> Result<()> {
+    let what = || format!("clone {} to {}", from.display(), to.display());
+    answered(from, control::clone_tree(from, to), what)
+}
+
+pub(crate) fn snapshot(action: &Snapshot) -> Result<()> {
+    match action {
+        Snapshot::Create { dir, name } => {
+            answered(dir, control::take_snapshot(dir, name), || format!("take snapshot {}", name.display()))
+        }
+        Snapshot::Delete { dir, name } => {
+            answered(dir, control::drop_snapshot(dir, name), || format!("delete snapshot {}", name.display()))
+        }
+        Snapshot::List { dir } => {
+            let names = answered(dir, control::snapshots(dir), || dir.display().to_string())?;
+            let lines: Vec<u8> =
+                names.into_iter().flat_map(|name| [name.into_vec(), b"\n".to_vec()].concat()).collect();
+            Output::plain().give(&lines)
+        }
+    }
+}
+
+/// What the server of the mount that holds `path` has answered; `what` it was asked to do.
+fn answered<T>(path: &Path, answer: io::Result<Option<T>>, what: impl FnOnce() -> String) -> Result<T> {
+    answer.context(what)?.ok_or_else(|| {
+        let text = "not in a sluicefs mount: `sluice mount` makes one";
+        Failure::Failed(format!("{}: {text}", path.display()))
+    })
+}
