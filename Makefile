@@ -16,7 +16,7 @@ CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
 
-.PHONY: help demo build test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites stress uring miri clean prerequisites programs
+.PHONY: help demo build test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim stress uring miri clean prerequisites programs
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo 'make pages        the HTML pages in headless Chromium'
 	@echo 'make peers        sluicefs beside the in-memory file systems of other libraries, in one process'
 	@echo 'make regression   does the lab find a shared counter in open, and nothing where nothing changed?'
+	@echo 'make dlm-sim      ten thousand seeds of the simulated cluster of lock managers'
 	@echo 'make stress       one minute of threads on shared names, then the invariant checker'
 	@echo 'make uring        mounts over io_uring, which the kernel is told to allow for as long as the tests run (root)'
 	@echo 'make miri         the tests of sync under the interpreter Miri (a nightly toolchain with miri and rust-src)'
@@ -101,6 +102,9 @@ peers: prerequisites
 
 regression: prerequisites
 	tests/regression/run
+
+dlm-sim: prerequisites
+	SLUICE_DLM_SEEDS=10000 cargo test --locked -p sluice-dlm --test simulation -- --nocapture
 
 stress: prerequisites
 	SLUICE_STRESS_SECONDS=60 cargo test --locked --release -p sluice-oracle --test stress

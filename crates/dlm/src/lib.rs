@@ -1,0 +1,77 @@
+//! `sluice-dlm`: locks between machines that cost a microsecond when nobody else wants them.
+//!
+//! # Theory
+//! A *resource* is a name that nodes agree on. It is locked in one of six [`Mode`]s, as a whole or in part. Each resource belongs
+//! to a *shard*, and each shard has one *master*, a node that knows who has which lock of it and who waits:
+//!
+//! ```text
+//!    node A                                 node B: master of the shard          node C
+//!    lock, unlock                                                                lock
+//!      | cached: nobody is told                                                    |
+//!      v                                                                           v
+//!    [ word: mode, holders ] <---- Revoke (and: hand it to C) ---- [ queue ] <-- Request
+//!      |                                                               ^
+//!      +--- Grant, straight to C ------------------------------------- | --------> C has it
+//!      +--- Release, to the master ------------------------------------+
+//! ```
+//!
+//! A lock that was granted stays *cached* on its node until another node wants it. Then it is used for a short while more
+//! (the *minimum hold*), so that nodes that fight for a lock pass it on a few hundred times a second and not for each use.
+//! Messages go only to nodes concerned: how many nodes there are does not matter.
+//!
+//! Who is a member, and who is master of which shard, says a membership that all nodes trust, with leases. A node that cannot
+//! renew its lease stops by itself before the membership calls it dead, and the locks of the dead are free only when nothing that
+//! they did can still take effect (the *fence*). A shard that gets a new master gets a new *epoch*; messages of others count for
+//! nothing. What survives a master is what the other nodes hold; they tell the next one.
+//!
+//! [`Node`] is all of this without threads, clocks or sockets; `tests/simulation` runs it on a network of all faults.
+//!
+//! # Clients must
+//! See [`Node`].
+//!
+//! # Limits
+//! A deadlock between different resources is not looked for: use time limits. One between two conversions is, and may be seen
+//! where there is none if ranges or different modes are mixed. A value lives as long as some node has a lock on its resource, be
+//! it NL, or has it cached.
+//!
+//! # Sources
+//! Kronenberg, Levy and Strecker, "VAXclusters" (1986): modes, queues, value blocks. Gray and Cheriton, "Leases" (1989). Burrows,
+//! "The Chubby lock service" (2006): sequencers, here tokens. The kernel's fs/dlm and fs/ocfs2/dlm: what to do otherwise.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod local;
+mod lock_class;
+mod membership;
+mod message;
+mod mode;
+mod mutant;
+mod name;
+mod node;
+mod queue;
+mod session;
+mod view;
+mod wait;
+mod word;
+
+pub use error::LockError;
+pub use local::Notice;
+pub use membership::Registry;
+pub use message::{Answer, Body, Message, Next, Token, Value};
+pub use mode::Mode;
+#[doc(hidden)]
+pub use mutant::Mutant;
+pub use name::{Key, Name, NodeId, Range, ShardId};
+pub use node::{
+    Count, Effects, Held, LockStatus, Node, NodeStatus, Options, ResourceStatus, Statistics, Submitted,
+    Ticket, Want,
+};
+pub use session::{Invalid, Packet, Session};
+pub use view::{Member, Owner, View};
+pub use wait::Outcome;
+
+/// The longest name of a resource, in bytes.
+pub const NAME_MAX: usize = 255;
+/// The longest value block, in bytes.
+pub const VALUE_MAX: usize = 1024;

@@ -1,0 +1,199 @@
+//! Local: what a node knows of a lock that it has cached, holds or waits for.
+
+use crate::lock_class::LOCAL;
+use crate::message::{Answer, Next, Token, Value};
+use crate::wait::Wait;
+use crate::word::Word;
+use crate::{Key, Mode};
+use sluice_sync::reclaim::{Reclaim, Usage};
+use sluice_sync::{Arc, Mutex};
+use std::borrow::Borrow;
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+
+/// Called with the mode that a held lock is in the way of. It may call the node.
+pub type Notice = Arc<dyn Fn(Mode) + Send + Sync>;
+
+/// About what a cached lock costs: itself, its entry in the table, its place in the queues of the reclaimer.
+pub(crate) const LOCAL_BYTES: u64 = 256;
+
+/// A lock on this node.
+pub(crate) struct Local {
+    /// *immutable*
+    pub(crate) key: Key,
+    /// What may be given out without asking. *atomic*
+    pub(crate) word: Word,
+    /// One pin for each that holds or waits. *atomic*
+    pub(crate) usage: Usage,
+    /// *protected by the shard's mutex; by its own for listings*
+    pub(crate) slow: Mutex<Slow>,
+}
+
+/// What is said of it between nodes.
+#[derive(Default)]
+pub(crate) struct Slow {
+    /// The grant that is cached.
+    pub(crate) token: Option<Token>,
+    /// When it came, in nanoseconds.
+    pub(crate) granted_at: u64,
+    pub(crate) value: Option<Box<Value>>,
+    /// Whether the value was changed here.
+    pub(crate) is_dirty: bool,
+    /// *boxed: most locks have none*
+    pub(crate) more: Option<Box<More>>,
+}
+
+/// What there is to say of a lock that somebody waits for.
+#[derive(Default)]
+pub(crate) struct More {
+    /// Who waits on this node, in order; conversions first.
+    pub(crate) waiters: VecDeque<Waiter>,
+    /// What the master was asked for.
+    pub(crate) request: Option<Request>,
+    /// What the master asks for.
+    pub(crate) revoke: Option<Revoke>,
+    /// What the master asks for of a grant that has not come yet.
+    pub(crate) early: Option<Revoke>,
+    /// Nobody gets the lock any more before the revoke is answered.
+    pub(crate) is_draining: bool,
+    /// Holders that want to know who waits for them.
+    pub(crate) notices: Vec<(u64, Mode, Notice)>,
+}
+
+/// A request on this node.
+pub(crate) struct Waiter {
+    pub(crate) wait: Arc<Wait>,
+    pub(crate) mode: Mode,
+    /// The lock that is converted.
+    pub(crate) holds: Option<Mode>,
+    pub(crate) is_try: bool,
+    /// The number of its notice, or 0, and what it is if it is new.
+    pub(crate) notice: (u64, Option<Notice>),
+}
+
+/// A request of this node to the master.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) serial: u64,
+    pub(crate) mode: Mode,
+    /// The mode that was asked for first. The master may have granted it, in place of what is cached: so meanwhile nothing is
+    /// given out that it does not cover.
+    pub(crate) first: Mode,
+    pub(crate) is_try: bool,
+    pub(crate) converts: bool,
+    /// When it was sent last, in nanoseconds.
+    pub(crate) asked_at: u64,
+}
+
+/// A request of the master to this node.
+pub(crate) struct Revoke {
+    /// In what epoch of the shard.
+    pub(crate) epoch: u64,
+    pub(crate) token: Token,
+    pub(crate) wanted: Mode,
+    pub(crate) is_try: bool,
+    pub(crate) next: Option<Next>,
+}
+
+impl More {
+    /// Takes the first that waits, if it is `wanted`.
+    pub(crate) fn pop_first_if(&mut self, wanted: impl Fn(&Waiter) -> bool) -> Option<Waiter> {
+        if self.waiters.front().is_some_and(wanted) { self.waiters.pop_front() } else { None }
+    }
+}
+
+impl Waiter {
+    /// Whether it converts a lock that is in the way of `other`.
+    pub(crate) fn excludes(&self, other: &Waiter) -> bool {
+        self.holds.is_some_and(|held| !held.compatible(other.mode))
+    }
+}
+
+impl Request {
+    /// Whether it is for a conversion, which is in the way of `wanted` before and after.
+    pub(crate) fn stands_against(&self, waiter: &Waiter, wanted: Mode) -> bool {
+        let is_held = waiter.holds.is_some_and(|held| !held.compatible(wanted));
+        self.converts && is_held && !self.mode.compatible(wanted)
+    }
+}
+
+impl Revoke {
+    /// The answer to it, if it wants one.
+    pub(crate) fn answer(&self, is_handed: bool) -> Option<Answer> {
+        self.next.as_ref().map(|next| Answer { token: next.token, is_handed })
+    }
+}
+
+impl Local {
+    pub(crate) fn new(key: Key) -> Local {
+        Local {
+            key,
+            word: Word::default(),
+            usage: Usage::new(),
+            slow: Mutex::with_class(&LOCAL, Slow::default()),
+        }
+    }
+}
+
+impl Slow {
+    pub(crate) fn more(&mut self) -> &mut More {
+        self.more.get_or_insert_default()
+    }
+
+    pub(crate) fn request(&self) -> Option<Request> {
+        self.more.as_ref().and_then(|more| more.request)
+    }
+
+    /// Whether `mode` may be given out from what is cached.
+    pub(crate) fn allows(&self, mode: Mode) -> bool {
+        self.request().is_none_or(|request| request.first.covers(mode))
+    }
+
+    /// Forgets what there is to say of nothing.
+    pub(crate) fn tidy(&mut self) {
+        self.more.take_if(|more| {
+            more.waiters.is_empty()
+                && more.request.is_none()
+                && more.revoke.is_none()
+                && more.notices.is_empty()
+        });
+    }
+}
+
+impl Reclaim for Local {
+    fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    fn key(&self) -> u64 {
+        use std::hash::BuildHasher;
+        foldhash::fast::FixedState::default().hash_one(&self.key)
+    }
+
+    fn charge(&self) -> u64 {
+        LOCAL_BYTES + self.key.name.bytes().len() as u64
+    }
+}
+
+/// A lock, by its key: so that the table need not have the key twice.
+pub(crate) struct ByKey(pub(crate) Arc<Local>);
+
+impl Borrow<Key> for ByKey {
+    fn borrow(&self) -> &Key {
+        &self.0.key
+    }
+}
+
+impl Hash for ByKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.key.hash(state);
+    }
+}
+
+impl PartialEq for ByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key == other.0.key
+    }
+}
+
+impl Eq for ByKey {}

@@ -1,0 +1,153 @@
+//! Names: what a lock is on: a resource of a shard, and the part of it that is locked.
+
+use crate::NAME_MAX;
+use sluice_sync::Arc;
+use std::fmt;
+
+/// The number of a shard. All resources of a shard have the same master.
+pub type ShardId = u16;
+
+/// The number of a node. A node that joins again gets another one, which nobody had before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// A resource.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name {
+    shard: ShardId,
+    bytes: Arc<[u8]>,
+}
+
+impl Name {
+    /// The resource called `bytes` in a shard that its caller chooses. None if the name is longer than [`NAME_MAX`].
+    pub fn in_shard(shard: ShardId, bytes: &[u8]) -> Option<Name> {
+        (bytes.len() <= NAME_MAX).then(|| Name { shard, bytes: bytes.into() })
+    }
+
+    /// The resource called `bytes`, in a shard that its hash chooses of `shards`. None if the name is longer than
+    /// [`NAME_MAX`].
+    pub fn hashed(bytes: &[u8], shards: u16) -> Option<Name> {
+        // FNV-1a, since all nodes must agree, whatever their build; then mixed, since its low bits are weak.
+        let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
+        let shard = sluice_sync::fibonacci(hash) >> 32;
+        Name::in_shard(u16::try_from(shard % u64::from(shards.max(1))).unwrap_or(0), bytes)
+    }
+
+    /// Its shard.
+    pub fn shard(&self) -> ShardId {
+        self.shard
+    }
+
+    /// What it is called.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.shard, self.bytes.escape_ascii())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Name({self})")
+    }
+}
+
+/// A part of a resource, by its first and its last byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Range {
+    start: u64,
+    end: u64,
+}
+
+impl Range {
+    /// All of it.
+    pub const WHOLE: Range = Range { start: 0, end: u64::MAX };
+
+    /// From `start` to `end`, both included. None if that is nothing.
+    pub fn new(start: u64, end: u64) -> Option<Range> {
+        (start <= end).then_some(Range { start, end })
+    }
+
+    /// The first byte.
+    pub fn start(self) -> u64 {
+        self.start
+    }
+
+    /// The last byte.
+    pub fn end(self) -> u64 {
+        self.end
+    }
+
+    /// Whether a byte is in both.
+    pub fn overlaps(self, other: Range) -> bool {
+        self.start <= other.end && other.start <= self.end
+    }
+}
+
+/// What a node locks and caches: a range of a resource. Locks on ranges that overlap exclude each other by their modes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The resource.
+    pub name: Name,
+    /// The part of it.
+    pub range: Range,
+}
+
+impl Key {
+    /// The whole resource.
+    pub fn whole(name: Name) -> Key {
+        Key { name, range: Range::WHOLE }
+    }
+
+    /// Its shard.
+    pub fn shard(&self) -> ShardId {
+        self.name.shard
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ", self.name, self.range.start)?;
+        if self.range.end == u64::MAX { f.write_str("EOF") } else { write!(f, "{}", self.range.end) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_spread_over_the_shards_and_always_the_same_way() {
+        let mut counts = [0; 16];
+        for n in 0..1_600_u32 {
+            let name = Name::hashed(format!("file-{n}").as_bytes(), 16).expect("short");
+            counts[usize::from(name.shard())] += 1;
+        }
+        assert!(counts.iter().all(|count| (50..200).contains(count)), "{counts:?}");
+        assert_eq!(
+            Name::hashed(b"a", 64).expect("short").shard(),
+            Name::hashed(b"a", 64).expect("short").shard()
+        );
+        assert_eq!(Name::hashed(&[0; NAME_MAX + 1], 64), None);
+    }
+
+    #[test]
+    fn ranges_overlap_where_they_share_a_byte() {
+        let range = |start, end| Range::new(start, end).expect("not empty");
+        assert!(range(0, 5).overlaps(range(5, 9)));
+        assert!(!range(0, 4).overlaps(range(5, 9)));
+        assert_eq!(Range::new(2, 1), None);
+    }
+}

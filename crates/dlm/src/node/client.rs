@@ -1,0 +1,355 @@
+//! Client: how a lock of this node is wanted, held and unlocked.
+//!
+//! A lock that cannot be had at once waits on its own node, in order; the node asks the master for the mode that the first one
+//! needs (`cached.rs`).
+
+use super::cached::note;
+use super::{Effects, Node, Shard};
+use crate::error::LockError;
+use crate::local::{ByKey, Local, Notice, Request, Revoke, Slow, Waiter};
+use crate::message::{Body, Token, Value};
+use crate::mutant::Mutant;
+use crate::wait::{Outcome, Wait};
+use crate::{Key, Mode, VALUE_MAX};
+use sluice_sync::time::Instant;
+use sluice_sync::{Arc, thread};
+use std::fmt;
+use std::task::{Context, Poll};
+
+/// A lock that is held. It is not unlocked when it is dropped: see [`Node::unlock`].
+#[must_use = "the lock stays held"]
+pub struct Held {
+    pub(crate) local: Arc<Local>,
+    mode: Mode,
+    /// The number of its notice, or 0.
+    notice: u64,
+}
+
+/// A request that waits: see [`Node::cancel`].
+#[must_use = "the request stays"]
+pub struct Ticket {
+    wait: Arc<Wait>,
+    mode: Mode,
+    /// The lock that it converts.
+    holds: Option<Mode>,
+    held: Held,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub enum Submitted {
+    /// The lock is held.
+    Granted(Held),
+    /// It waits.
+    Waiting(Ticket),
+}
+
+/// How a lock is wanted.
+#[derive(Clone)]
+pub struct Want {
+    /// How strongly.
+    pub mode: Mode,
+    /// Whether to fail rather than wait for a lock in use. It may wait for messages.
+    pub is_try: bool,
+    /// Is called when another node wants the lock while it is held.
+    pub notice: Option<Notice>,
+}
+
+impl Want {
+    /// `mode`, and to wait for it.
+    pub fn new(mode: Mode) -> Want {
+        Want { mode, is_try: false, notice: None }
+    }
+
+    /// `mode`, or an error if it is in use.
+    pub fn now(mode: Mode) -> Want {
+        Want { is_try: true, ..Want::new(mode) }
+    }
+}
+
+impl Held {
+    /// What is locked.
+    pub fn key(&self) -> &Key {
+        &self.local.key
+    }
+
+    /// How strongly.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The token of the grant, for a store that refuses holders of the past.
+    pub fn token(&self) -> Option<Token> {
+        self.local.slow.lock().token
+    }
+}
+
+impl Ticket {
+    /// What became of it, if that is known.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.wait.outcome()
+    }
+
+    /// Sleeps until it is decided, or until `deadline`.
+    pub fn sleep(&self, deadline: Option<Instant>) -> Option<Outcome> {
+        self.wait.sleep(deadline)
+    }
+
+    /// Resolves when it is decided.
+    pub fn poll(&self, context: &mut Context<'_>) -> Poll<Outcome> {
+        self.wait.poll(context)
+    }
+}
+
+impl<E: Effects> Node<E> {
+    /// Locks, if this node has the lock cached and nobody is in the way.
+    #[inline]
+    pub fn lock_cached(&self, now: u64, key: &Key, mode: Mode) -> Option<Held> {
+        if !self.is_member(now) {
+            return None;
+        }
+        let section = self.locals.read();
+        let local = self.locals.get(key, &section)?;
+        if !local.usage.pin() {
+            return None;
+        }
+        if local.word.take(mode) {
+            local.usage.touch();
+            return Some(Held { local: local.clone(), mode, notice: 0 });
+        }
+        local.usage.unpin();
+        None
+    }
+
+    /// Wants a lock.
+    ///
+    /// # Errors
+    /// `Busy`, if it is in use on this node and is not to be waited for; `NotMember`.
+    pub fn lock(&self, now: u64, key: &Key, want: &Want) -> Result<Submitted, LockError> {
+        if !self.is_member(now) {
+            return Err(LockError::NotMember);
+        }
+        if want.notice.is_none()
+            && let Some(held) = self.lock_cached(now, key, want.mode)
+        {
+            return Ok(Submitted::Granted(held));
+        }
+        let local = self.local(key);
+        self.enqueue(now, Held { local, mode: want.mode, notice: 0 }, None, want).map_err(|(error, held)| {
+            held.local.usage.unpin();
+            error
+        })
+    }
+
+    /// Changes the mode of a lock that is held. It stays held as it is until that is possible.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock), with the lock that is still held.
+    pub fn convert(&self, now: u64, held: Held, want: &Want) -> Result<Submitted, (LockError, Held)> {
+        if !self.is_member(now) {
+            return Err((LockError::NotMember, held));
+        }
+        let holds = Some(held.mode);
+        self.enqueue(now, held, holds, want)
+    }
+
+    fn enqueue(
+        &self,
+        now: u64,
+        mut held: Held,
+        holds: Option<Mode>,
+        want: &Want,
+    ) -> Result<Submitted, (LockError, Held)> {
+        if held.notice == 0 && want.notice.is_some() {
+            held.notice = self.next_serial();
+        }
+        let waiter = Waiter {
+            wait: Wait::new(),
+            mode: want.mode,
+            holds,
+            is_try: want.is_try,
+            notice: (held.notice, want.notice.clone()),
+        };
+        let wait = waiter.wait.clone();
+        let local = held.local.clone();
+        let taken_in = self.under(local.key.shard(), now, |node, shard| {
+            let slow = &mut *local.slow.lock();
+            let result = node.take_in(shard, now, &local, slow, waiter);
+            slow.tidy();
+            result
+        });
+        match taken_in {
+            Ok(true) => Ok(Submitted::Granted(Held { mode: want.mode, ..held })),
+            Ok(false) => Ok(Submitted::Waiting(Ticket { wait, mode: want.mode, holds, held })),
+            Err(error) => Err((error, held)),
+        }
+    }
+
+    /// Grants the lock at once (true), lets `waiter` wait, or refuses it.
+    fn take_in(
+        &self,
+        shard: &mut Shard,
+        now: u64,
+        local: &Local,
+        slow: &mut Slow,
+        waiter: Waiter,
+    ) -> Result<bool, LockError> {
+        if !self.is_member(now) {
+            return Err(LockError::NotMember);
+        }
+        let is_first = slow.more.as_ref().is_none_or(|more| more.waiters.is_empty() && !more.is_draining);
+        let converts = waiter.holds.is_some();
+        let is_granted = (is_first || converts)
+            && slow.allows(waiter.mode)
+            && local.word.take_shut(waiter.mode, waiter.holds);
+        if is_granted {
+            note(slow, waiter);
+        } else if waiter.is_try
+            && (!is_first || local.word.cached().is_some_and(|cached| cached.covers(waiter.mode)))
+        {
+            return Err(LockError::Busy);
+        } else if slow.more.as_ref().is_some_and(|more| {
+            let stands = |request: &Request, revoke: &Revoke| request.stands_against(&waiter, revoke.wanted);
+            let is_asked = more.request.as_ref().zip(more.revoke.as_ref()).is_some_and(|(a, b)| stands(a, b));
+            is_asked || more.waiters.iter().any(|other| other.excludes(&waiter) && waiter.excludes(other))
+        }) {
+            // Another conversion, here or at another node, is before this one, and each is in the way of the other.
+            return Err(LockError::Deadlock);
+        } else {
+            let more = slow.more();
+            let others = more.waiters.iter().take_while(|other| other.holds.is_some()).count();
+            let at = if converts { others } else { more.waiters.len() };
+            more.waiters.insert(at, waiter);
+            local.word.set_shut(true);
+        }
+        // A conversion may have made room for others.
+        self.advance(shard, local, slow, now);
+        Ok(is_granted)
+    }
+
+    /// Unlocks. The lock stays cached.
+    #[inline]
+    pub fn unlock(&self, now: u64, held: Held) {
+        if held.local.word.put(held.mode) || held.notice != 0 {
+            self.unlock_slow(now, &held);
+        }
+        held.local.usage.unpin();
+    }
+
+    #[cold]
+    fn unlock_slow(&self, now: u64, held: &Held) {
+        let local = &held.local;
+        self.under(local.key.shard(), now, |node, shard| {
+            let slow = &mut *local.slow.lock();
+            if held.notice != 0 {
+                slow.more().notices.retain(|(number, ..)| *number != held.notice);
+            }
+            if node.options.mutant != Some(Mutant::WakeUpLost) {
+                node.advance(shard, local, slow, now);
+            }
+            slow.tidy();
+        });
+    }
+
+    /// Ends a request: what became of it, and what is held now. One that is not decided yet is withdrawn.
+    pub fn finish(&self, now: u64, ticket: Ticket) -> (Outcome, Option<Held>) {
+        let Ticket { wait, mode, holds, held } = ticket;
+        let local = held.local.clone();
+        if wait.outcome().is_none() {
+            self.under(local.key.shard(), now, |node, shard| {
+                let slow = &mut *local.slow.lock();
+                node.withdraw(shard, &local, slow, &wait, now);
+                slow.tidy();
+            });
+        }
+        let outcome = wait.outcome().unwrap_or(Err(LockError::Cancelled));
+        let left = if outcome.is_ok() { Some(mode) } else { holds };
+        if left.is_none() {
+            local.usage.unpin();
+        }
+        (outcome, left.map(|mode| Held { mode, ..held }))
+    }
+
+    fn withdraw(&self, shard: &mut Shard, local: &Local, slow: &mut Slow, wait: &Arc<Wait>, now: u64) {
+        let is_cached = slow.token.is_some();
+        let more = slow.more();
+        let Some(at) = more.waiters.iter().position(|waiter| Arc::ptr_eq(&waiter.wait, wait)) else {
+            // It was decided meanwhile.
+            return;
+        };
+        more.waiters.remove(at);
+        let serves = |request: &Request| {
+            let others = |first: &Waiter| !request.is_try && request.mode.covers(first.mode);
+            more.waiters.front().is_some_and(others)
+        };
+        // A grant in place of one that is cached has to be taken.
+        let is_taken_back = !is_cached && more.request.is_some_and(|request| !serves(&request));
+        if is_taken_back && let Some(request) = more.request.take() {
+            let early = more.early.take();
+            self.to_master(shard, &local.key, Body::Cancel { serial: request.serial });
+            if let Some(early) = early {
+                self.decline(shard, &local.key, early.token, early.answer(false));
+            }
+        }
+        self.decide(shard, wait, Err(LockError::Cancelled));
+        self.advance(shard, local, slow, now);
+    }
+
+    /// The value of the resource, as it was when the lock came or as it was changed here since.
+    pub fn value(&self, held: &Held) -> Option<Value> {
+        held.local.slow.lock().value.as_deref().cloned()
+    }
+
+    /// Changes the value of the resource. The next node that gets the lock sees it.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `ValueTooLong`, `NotMember`.
+    pub fn set_value(&self, held: &Held, bytes: &[u8]) -> Result<(), LockError> {
+        if !held.mode.writes() {
+            return Err(LockError::ReadOnly);
+        }
+        if bytes.len() > VALUE_MAX {
+            return Err(LockError::ValueTooLong);
+        }
+        let slow = &mut *held.local.slow.lock();
+        let token = slow.token.ok_or(LockError::NotMember)?;
+        let before =
+            slow.value.as_ref().filter(|value| value.version.0 == token).map_or(0, |value| value.version.1);
+        slow.value =
+            Some(Box::new(Value { version: (token, before + 1), is_certain: true, bytes: bytes.into() }));
+        slow.is_dirty = true;
+        Ok(())
+    }
+
+    /// The lock called `key`, pinned.
+    fn local(&self, key: &Key) -> Arc<Local> {
+        loop {
+            if let Some(found) = self.locals.get(key, &self.locals.read()) {
+                if found.usage.pin() {
+                    found.usage.touch();
+                    return found.clone();
+                }
+            } else {
+                let local = Arc::new(Local::new(key.clone()));
+                self.memory.enter(local.clone(), |gone| self.let_go(gone));
+                if self.locals.insert(ByKey(local.clone()), local.clone()).is_ok() {
+                    return local;
+                }
+                self.memory.remove(&local);
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Held({} {})", self.local.key, self.mode.name())
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ticket({} {})", self.held.local.key, self.mode.name())
+    }
+}

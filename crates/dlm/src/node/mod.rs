@@ -1,0 +1,280 @@
+//! Node: one member's locks and the resources that it is master of, without threads, clocks or sockets.
+//!
+//! # Theory
+//! Whoever runs a node calls it with what happens (a lock is wanted, a message or a view has come, time has passed) and
+//! with the time, in nanoseconds of any clock that never goes back. What the node wants done it says by [`Effects`]. So the same
+//! code runs over TCP, in a simulation with a clock of its own, and in a model checker.
+//!
+//! A node plays two parts. As a *client* (`client.rs`, `cached.rs`) it has a table of the locks that it caches: a lock that is cached
+//! strongly enough is locked and unlocked there by one exchange each (`word.rs`), found without a lock, and nobody is told. As the
+//! *master* of some shards (`master.rs`) it has a table of their resources, each with its `Queue`. `cluster.rs` is about
+//! masters that come and go.
+//!
+//! # Clients must
+//! - deliver the messages from one node to another in order and once each, or not at all once one of them has left;
+//! - call [`Node::view`] with views in their order, and [`Node::tick`] a few times in [`Options::hold`];
+//! - call [`Node::renewed`] with a time at which the lease is surely not over yet: when the renewal was *sent*, plus the
+//!   lease's length, less a margin for clocks of different speed;
+//! - tell the membership that a dead node is fenced only when nothing that it did under its locks can still take effect.
+//!
+//! # Then
+//! - locks that exclude each other are not held at once by nodes whose leases are not over;
+//! - what a holder did is refused by a store that compares tokens or has fenced the holder, from before another gets the lock;
+//! - each request is decided, if its node stays a member and messages arrive, as soon as those before it unlock.
+//!
+//! # Lock order
+//! `dlm.cluster`, then one `dlm.shard`, then one `dlm.local` or `dlm.resource`. [`Effects`] are called under these. Notices and
+//! wakers are called under none.
+//!
+//! # Cost
+//! A cached lock: a look into the table, a pin, an exchange on the lock's own line; unlock likewise. Anything else takes the
+//! shard's mutex; two shards share nothing but the tables, whose buckets are locked one at a time.
+
+mod cached;
+mod client;
+mod cluster;
+mod master;
+mod status;
+
+pub use client::{Held, Submitted, Ticket, Want};
+pub use status::{Count, LockStatus, NodeStatus, ResourceStatus, Statistics};
+
+use crate::local::{ByKey, Local, Notice};
+use crate::lock_class::{CLUSTER, SHARD};
+use crate::message::{Message, Token};
+use crate::mutant::Mutant;
+use crate::queue::Queue;
+use crate::view::View;
+use crate::wait::{Outcome, Wait};
+use crate::{Key, Mode, Name, NodeId, ShardId};
+use foldhash::fast::FixedState;
+use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::reclaim::Reclaimer;
+use sluice_sync::{Arc, CachePadded, HashTable, Mutex, rcu};
+use std::collections::{BTreeSet, VecDeque};
+use std::task::Waker;
+use std::{fmt, mem};
+
+/// What a node wants done. Called with locks of the node held: it may queue things, and must not call the node.
+pub trait Effects: Send + Sync {
+    /// Sends a message; those to one node in this order.
+    fn send(&self, to: NodeId, message: Message);
+    /// Fences a dead node, and then tells the membership. Several nodes may want it, and want it again.
+    fn fence(&self, dead: NodeId);
+    /// Becomes master of `shard`, if nothing has changed since its owner's `epoch` (0: it has had none).
+    fn claim(&self, shard: ShardId, epoch: u64);
+    /// Stops being master of `shard`, in favour of another node.
+    fn resign(&self, shard: ShardId, epoch: u64);
+}
+
+/// How a node behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many shards the cluster has; the same at all nodes.
+    pub shards: u16,
+    /// How long a node that uses a lock keeps it although another wants it, in nanoseconds.
+    pub hold: u64,
+    /// After how many nanoseconds something that was not answered is asked for again.
+    pub retry: u64,
+    /// How many bytes of cached locks are kept, about.
+    pub memory: u64,
+    /// Seeds the hash of the tables. Keep it secret if others choose the names.
+    pub seed: u64,
+    #[doc(hidden)]
+    pub mutant: Option<Mutant>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            shards: 64,
+            hold: 5_000_000,
+            retry: 1_000_000_000,
+            memory: 256 << 20,
+            seed: 0,
+            mutant: None,
+        }
+    }
+}
+
+/// One member.
+pub struct Node<E> {
+    /// *immutable*
+    pub(crate) id: NodeId,
+    /// *immutable*
+    pub(crate) options: Options,
+    pub(crate) effects: E,
+    /// What is cached, held or waited for. *changed under the shard's mutex, except that locks are entered without*
+    locals: HashTable<ByKey, Arc<Local>, FixedState>,
+    /// Bounds the memory of `locals`.
+    memory: Reclaimer<Arc<Local>>,
+    /// What this node is master of. *changed under the shard's mutex*
+    resources: HashTable<Name, Arc<Mutex<Queue>>, FixedState>,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    /// The newest view. *protected by its mutex, which is held while it is carried into the shards*
+    cluster: Mutex<Arc<View>>,
+    /// Until when this node is surely a member. *atomic*
+    lease_end: CachePadded<AtomicU64>,
+    /// The number of the last request. *atomic*
+    serial: AtomicU64,
+    pub(crate) statistics: Statistics,
+}
+
+/// What a node knows of a shard.
+struct Shard {
+    /// The epoch of the owner that this node has told what it holds, or is about to.
+    epoch: u64,
+    owner: Option<NodeId>,
+    role: Role,
+    /// The last token that was given out here.
+    last: Token,
+    view: Arc<View>,
+    /// Messages for a master that does not serve yet, or for a later one.
+    stash: Vec<(NodeId, Message)>,
+    /// When to look at which lock again.
+    timers: BTreeSet<(u64, Key)>,
+    /// Messages of this node to itself.
+    inbox: VecDeque<Message>,
+    /// What is to be called when the shard is unlocked.
+    after: Vec<After>,
+}
+
+/// Whether this node is master of a shard.
+enum Role {
+    /// It is not.
+    Other,
+    /// It will be, when these nodes have told what they hold, or are gone.
+    Recovering(BTreeSet<NodeId>),
+    /// It is.
+    Serving,
+}
+
+/// A call that is made with no lock held.
+enum After {
+    Wake(Waker),
+    Notice(Notice, Mode),
+}
+
+impl<E: Effects> Node<E> {
+    /// A node that has joined as `id`, and knows nothing of the cluster yet.
+    pub fn new(id: NodeId, options: Options, effects: E) -> Self {
+        let view = Arc::new(View::default());
+        let shard = |_| {
+            CachePadded::new(Mutex::with_class(
+                &SHARD,
+                Shard {
+                    epoch: 0,
+                    owner: None,
+                    role: Role::Other,
+                    last: Token { epoch: 0, number: 0 },
+                    view: view.clone(),
+                    stash: Vec::new(),
+                    timers: BTreeSet::new(),
+                    inbox: VecDeque::new(),
+                    after: Vec::new(),
+                },
+            ))
+        };
+        let hasher = FixedState::with_seed(options.seed);
+        Node {
+            id,
+            effects,
+            locals: HashTable::with_buckets_and_hasher(rcu::domain(), 0, hasher.clone()),
+            memory: Reclaimer::new(options.memory),
+            resources: HashTable::with_buckets_and_hasher(rcu::domain(), 0, hasher),
+            shards: (0..options.shards.max(1)).map(shard).collect(),
+            cluster: Mutex::with_class(&CLUSTER, view.clone()),
+            lease_end: CachePadded::new(AtomicU64::new(0)),
+            serial: AtomicU64::new(0),
+            statistics: Statistics::default(),
+            options,
+        }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// What it was made with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What it wants done goes here.
+    pub fn effects(&self) -> &E {
+        &self.effects
+    }
+
+    /// Whether the lease is surely not over.
+    #[inline]
+    pub fn is_member(&self, now: u64) -> bool {
+        // Relaxed: a time, which publishes nothing.
+        now < self.lease_end.load(Ordering::Relaxed) || self.options.mutant == Some(Mutant::LeaseIgnored)
+    }
+
+    /// Takes in a message of another node.
+    pub fn message(&self, now: u64, from: NodeId, message: Message) {
+        if !self.is_member(now) {
+            // What it says is lost: from here on this node must not be one again.
+            self.stop();
+        } else if usize::from(message.shard()) < self.shards.len() {
+            self.statistics.received.add();
+            self.under(message.shard(), now, |node, shard| node.receive(shard, now, from, message));
+        }
+    }
+
+    /// Does what has become due.
+    pub fn tick(&self, now: u64) {
+        if !self.is_member(now) {
+            self.stop();
+            return;
+        }
+        for number in 0..self.options.shards {
+            self.under(number, now, |node, shard| {
+                while shard.timers.first().is_some_and(|(due, _)| *due <= now) {
+                    let Some((_, key)) = shard.timers.pop_first() else { break };
+                    node.look_again(shard, now, &key);
+                }
+            });
+        }
+    }
+
+    /// Runs `work` with the shard locked, then what this node sent to itself, and then calls those who wait for the outcome.
+    fn under<R>(&self, shard: ShardId, now: u64, work: impl FnOnce(&Self, &mut Shard) -> R) -> R {
+        let mut guard = self.shards[usize::from(shard) % self.shards.len()].lock();
+        let result = work(self, &mut guard);
+        while let Some(message) = guard.inbox.pop_front() {
+            self.receive(&mut guard, now, self.id, message);
+        }
+        let after = mem::take(&mut guard.after);
+        drop(guard);
+        for call in after {
+            match call {
+                After::Wake(waker) => waker.wake(),
+                After::Notice(notice, wanted) => notice(wanted),
+            }
+        }
+        result
+    }
+
+    /// Decides a request that waited here.
+    fn decide(&self, shard: &mut Shard, wait: &Wait, outcome: Outcome) {
+        shard.after.extend(wait.decide(outcome).map(After::Wake));
+    }
+
+    fn send(&self, shard: &mut Shard, to: NodeId, message: Message) {
+        if to == self.id {
+            shard.inbox.push_back(message);
+        } else {
+            self.statistics.sent.add();
+            self.effects.send(to, message);
+        }
+    }
+}
+
+impl<E> fmt::Debug for Node<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("id", &self.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,133 @@
+//! Status: what a node knows, for people: its locks, the resources it is master of, and what it has counted.
+
+use super::{Effects, Node};
+use crate::message::Token;
+use crate::{Key, Mode, Name, NodeId, Range};
+use sluice_sync::atomic::{AtomicU64, Ordering};
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self) {
+        // Relaxed: a statistic.
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it was so far.
+    pub fn get(&self) -> u64 {
+        // Relaxed: as in add().
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a node has counted. A lock that is cached counts nothing.
+#[derive(Debug, Default)]
+pub struct Statistics {
+    /// Messages to other nodes.
+    pub sent: Count,
+    /// Messages of other nodes.
+    pub received: Count,
+    /// Requests to a master, be it this node.
+    pub requests: Count,
+    /// Grants taken.
+    pub grants: Count,
+    /// Cached locks that others wanted.
+    pub revokes: Count,
+    /// Locks handed straight to the next holder.
+    pub handed: Count,
+}
+
+/// A lock that a node has cached or waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockStatus {
+    /// What is locked.
+    pub key: Key,
+    /// The cached mode.
+    pub cached: Option<Mode>,
+    /// The token of the grant.
+    pub token: Option<Token>,
+    /// How many hold it here, by mode.
+    pub holders: Vec<(Mode, u64)>,
+    /// Who waits here.
+    pub waiters: Vec<Mode>,
+    /// When it was granted, by the node's clock.
+    pub granted_at: u64,
+    /// Another node wants it, in this mode.
+    pub wanted: Option<Mode>,
+}
+
+/// What a master knows of a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceStatus {
+    /// The resource.
+    pub name: Name,
+    /// Who has it: node, range, mode, token.
+    pub grants: Vec<(NodeId, Range, Mode, Token)>,
+    /// Who waits for it: node, range, mode, and since when, by the master's clock.
+    pub waiters: Vec<(NodeId, Range, Mode, u64)>,
+    /// How often it has gone to another node.
+    pub moves: u64,
+}
+
+/// What a node knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// The node.
+    pub node: NodeId,
+    /// Its locks, by name.
+    pub locks: Vec<LockStatus>,
+    /// The resources that it is master of, by name.
+    pub resources: Vec<ResourceStatus>,
+}
+
+impl<E: Effects> Node<E> {
+    /// What this node has counted.
+    pub fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+
+    /// What this node knows. Not one instant: each lock as it is when it is looked at.
+    pub fn status(&self) -> NodeStatus {
+        let locks = self.all_locals().into_iter().map(|local| {
+            let slow = local.slow.lock();
+            let more = slow.more.as_ref();
+            LockStatus {
+                key: local.key.clone(),
+                cached: local.word.cached(),
+                token: slow.token,
+                holders: local.word.holders().collect(),
+                waiters: more.iter().flat_map(|more| &more.waiters).map(|waiter| waiter.mode).collect(),
+                granted_at: slow.granted_at,
+                wanted: more.and_then(|more| more.revoke.as_ref()).map(|revoke| revoke.wanted),
+            }
+        });
+        let locks = locks.collect();
+        let resources = self.resource_names(|_| true).into_iter().filter_map(|name| {
+            let resource = self.resources.get(&name, &self.resources.read()).cloned()?;
+            let queue = resource.lock();
+            let grants = queue.grants.iter().map(|grant| (grant.node, grant.range, grant.mode, grant.token));
+            let waiters =
+                queue.waiters().map(|waiting| (waiting.node, waiting.range, waiting.mode, waiting.since));
+            Some(ResourceStatus {
+                grants: grants.collect(),
+                waiters: waiters.collect(),
+                moves: queue.moves,
+                name,
+            })
+        });
+        let resources = resources.collect();
+        NodeStatus { node: self.id, locks, resources }
+    }
+
+    /// How many locks are cached, held or waited for here.
+    pub fn locks(&self) -> usize {
+        self.locals.len()
+    }
+
+    /// How many resources this node is master of.
+    pub fn resources(&self) -> usize {
+        self.resources.len()
+    }
+}

@@ -1,0 +1,462 @@
+//! Queue: what the master knows of one resource: who has been granted what, and who waits, in which order.
+//!
+//! # Theory
+//! A pure state machine: each call changes the queue and says what has to be sent. A node has at most one grant and one
+//! request for a range.
+//!
+//! Requests wait in order of arrival; those that convert a lock in use come before the others, since that lock is not given
+//! up before. A request is granted when
+//! no grant of another node or range conflicts with it, *and no request before it does*: so nobody is bypassed by what it
+//! excludes, and a writer waits for readers that were there, never for those that came later.
+//!
+//! *Hand-over.* If a single grant is in the way of the first request, its holder gets a `Revoke` that names the next holder
+//! ([`Next`]): it sends the lock there by itself, and tells the master. Until then nothing else is granted (the *promise*).
+//! Three messages on the way of a lock, not four.
+//!
+//! # Invariants
+//! - Q1 Two grants conflict only if one of them has been handed over early (see [`Queue::release`]) or was told by a node
+//!   that registers.
+//! - Q2 In the way of each request is a grant whose node has been asked for it, an earlier request, or the promise.
+//! - Q3 A node takes a grant only for the request that it waits for now. So a request that does not name the node's grant
+//!   proves that the node does not have it, and never will.
+//!
+//! # Cost
+//! Linear in grants, quadratic in those who wait for one resource.
+
+use crate::message::{Answer, Body, Next, Token, Value};
+use crate::mutant::Mutant;
+use crate::{Mode, NodeId, Range};
+use std::collections::VecDeque;
+
+/// What a node has.
+#[derive(Clone, Debug)]
+pub(crate) struct Grant {
+    pub(crate) node: NodeId,
+    pub(crate) range: Range,
+    pub(crate) mode: Mode,
+    pub(crate) token: Token,
+    /// The request that it answered.
+    serial: u64,
+    /// For what mode its node was asked to make room.
+    asked: Option<Mode>,
+    /// Which node was to hand it over, and may have died in between.
+    from: Option<NodeId>,
+}
+
+/// Who waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) node: NodeId,
+    pub(crate) range: Range,
+    pub(crate) mode: Mode,
+    serial: u64,
+    is_try: bool,
+    converts: bool,
+    /// When the master heard of it, in nanoseconds.
+    pub(crate) since: u64,
+}
+
+/// That a holder was told to hand its lock to a waiting node.
+#[derive(Clone, Debug)]
+struct Promise {
+    /// Whose grant is handed over.
+    from: (NodeId, Range),
+    to: Waiting,
+    token: Token,
+    /// The node that was promised it will not take it.
+    is_void: bool,
+}
+
+/// Messages to be sent about the resource: to which node, about which range.
+pub(crate) type Sends = Vec<(NodeId, Range, Body)>;
+
+/// The master's state of one resource.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Queue {
+    /// The epoch of the shard that this is about.
+    pub(crate) epoch: u64,
+    pub(crate) grants: Vec<Grant>,
+    /// *boxed: most resources have none, and need no room for it*
+    #[allow(clippy::box_collection)]
+    waiting: Option<Box<VecDeque<Waiting>>>,
+    promise: Option<Box<Promise>>,
+    value: Option<Box<Value>>,
+    /// How often it was granted to another node than before.
+    pub(crate) moves: u64,
+    last: Option<NodeId>,
+}
+
+/// What a call needs besides the queue.
+pub(crate) struct Desk<'a> {
+    /// The token of the last grant of the shard.
+    pub(crate) last: &'a mut Token,
+    pub(crate) sends: &'a mut Sends,
+    pub(crate) mutant: Option<Mutant>,
+}
+
+impl Desk<'_> {
+    fn token(&mut self) -> Token {
+        self.last.number += 1;
+        *self.last
+    }
+}
+
+/// A request as it arrives.
+pub(crate) struct Asked {
+    pub(crate) node: NodeId,
+    pub(crate) range: Range,
+    pub(crate) serial: u64,
+    pub(crate) mode: Mode,
+    pub(crate) holds: Option<Token>,
+    pub(crate) is_try: bool,
+    pub(crate) converts: bool,
+    pub(crate) now: u64,
+}
+
+impl Queue {
+    /// A resource of which nothing is known in `epoch`.
+    pub(crate) fn of_epoch(epoch: u64) -> Queue {
+        Queue { epoch, ..Queue::default() }
+    }
+
+    /// Nothing is left to know.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.grants.is_empty() && self.promise.is_none() && self.waiting.is_none()
+    }
+
+    /// Who waits, in order; first the one that was promised the lock.
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = &Waiting> {
+        self.promise.iter().map(|promise| &promise.to).chain(self.waiting.iter().flat_map(|all| all.iter()))
+    }
+
+    /// A node wants the lock.
+    pub(crate) fn request(&mut self, asked: &Asked, desk: &mut Desk<'_>) {
+        let &Asked { node, range, serial, mode, holds, is_try, converts, now } = asked;
+        if let Some(promise) = self.promise.as_mut()
+            && (promise.to.node, promise.to.range) == (node, range)
+        {
+            if promise.to.serial == serial {
+                return;
+            }
+            if holds == Some(promise.token) {
+                self.keep_promise();
+            } else {
+                promise.is_void = true;
+            }
+        }
+        if let Some(at) = self.grant_of(node, range) {
+            let grant = &self.grants[at];
+            if grant.serial == serial && holds != Some(grant.token) {
+                // Asked again: the grant has not reached the node.
+                let (token, mode) = (grant.token, grant.mode);
+                desk.sends.push((node, range, self.grant_message(serial, token, mode)));
+                return;
+            }
+            if holds != Some(grant.token) {
+                self.void_asked(node, range);
+                self.grants.remove(at);
+            }
+        }
+        let is_known = |waiting: &Waiting| {
+            (waiting.node, waiting.range, waiting.serial) == (node, range, serial)
+                && (waiting.mode, waiting.converts) == (mode, converts)
+        };
+        if self.waiting.as_ref().is_some_and(|queue| queue.iter().any(is_known)) {
+            return;
+        }
+        if converts {
+            self.void_asked(node, range);
+        }
+        let queue = self.waiting.get_or_insert_default();
+        queue.retain(|waiting| (waiting.node, waiting.range) != (node, range));
+        let at = if converts { queue.iter().take_while(|other| other.converts).count() } else { queue.len() };
+        queue.insert(at, Waiting { node, range, mode, serial, is_try, converts, since: now });
+        self.settle(desk);
+    }
+
+    /// A node does not want it any more.
+    pub(crate) fn cancel(&mut self, node: NodeId, range: Range, serial: u64, desk: &mut Desk<'_>) {
+        if let Some(queue) = &mut self.waiting {
+            queue.retain(|waiting| (waiting.node, waiting.range, waiting.serial) != (node, range, serial));
+        }
+        self.settle(desk);
+    }
+
+    /// A node has less than before.
+    pub(crate) fn release(
+        &mut self,
+        (node, range): (NodeId, Range),
+        (token, to, value): (Token, Option<Mode>, Option<Value>),
+        answer: Option<Answer>,
+        desk: &mut Desk<'_>,
+    ) {
+        if let Some(promise) = &self.promise
+            && (promise.to.node, promise.to.range, promise.token) == (node, range, token)
+        {
+            // The lock was handed over, and this is known here before the one that did so could tell.
+            self.keep_promise();
+        }
+        if let Some(at) = self.grant_of(node, range).filter(|&at| self.grants[at].token == token) {
+            // That of another grant is of the past.
+            self.learn_value(value);
+            match to {
+                Some(to) => {
+                    self.grants[at].mode = to;
+                    self.grants[at].asked = None;
+                }
+                None => drop(self.grants.remove(at)),
+            }
+        }
+        // Only the answer ends a promise: another release may have been under way when the holder was asked.
+        let is_answered =
+            |promise: &mut Box<Promise>| answer.is_some_and(|answer| answer.token == promise.token);
+        if let Some(promise) = self.promise.take_if(is_answered)
+            && !promise.is_void
+        {
+            if answer.is_some_and(|answer| answer.is_handed) {
+                self.install(&promise, Some(node));
+            } else {
+                self.put_back(promise.to);
+            }
+        }
+        self.settle(desk);
+    }
+
+    /// The value, as a node sends it. One that became uncertain stays so until it is changed.
+    fn learn_value(&mut self, value: Option<Value>) {
+        if let Some(value) = value
+            && self.value.as_ref().is_none_or(|old| old.version < value.version)
+        {
+            self.value = Some(Box::new(value));
+        }
+    }
+
+    /// A lock that is asked for without waiting is in use.
+    pub(crate) fn busy(&mut self, node: NodeId, range: Range, token: Token, desk: &mut Desk<'_>) {
+        let Some(at) = self.grant_of(node, range).filter(|&at| self.grants[at].token == token) else {
+            return;
+        };
+        self.grants[at].asked = None;
+        let grant = self.grants[at].clone();
+        if let Some(queue) = &mut self.waiting
+            && let Some(at) = queue.iter().position(|waiting| waiting.is_try && conflicts(&grant, waiting))
+            && let Some(refused) = queue.remove(at)
+        {
+            desk.sends.push((refused.node, refused.range, Body::Denied { serial: refused.serial }));
+        }
+        self.settle(desk);
+    }
+
+    /// A node tells a new master what it has.
+    pub(crate) fn register(
+        &mut self,
+        node: NodeId,
+        range: Range,
+        (mode, token): (Mode, Token),
+        value: Option<Value>,
+    ) {
+        // Under a weaker lock the value may have been changed, by a node that died with the last master.
+        let is_current = mode.covers(Mode::Pr);
+        self.learn_value(value.map(|value| Value { is_certain: value.is_certain && is_current, ..value }));
+        self.grants.push(Grant { node, range, mode, token, serial: 0, asked: None, from: None });
+    }
+
+    /// A node has died and is fenced.
+    pub(crate) fn forget(&mut self, gone: NodeId, desk: &mut Desk<'_>) {
+        if let Some(queue) = &mut self.waiting {
+            queue.retain(|waiting| waiting.node != gone);
+        }
+        self.doubt(gone);
+        self.grants.retain(|grant| grant.node != gone);
+        if let Some(promise) = &mut self.promise {
+            promise.is_void |= promise.to.node == gone;
+            if promise.from.0 == gone {
+                // Perhaps the lock has been handed over, perhaps not. The same token makes it the same grant.
+                let promise = self.promise.take().expect("just seen");
+                if !promise.is_void {
+                    self.install(&promise, Some(gone));
+                }
+            }
+        }
+        for at in 0..self.grants.len() {
+            if self.grants[at].from.take_if(|from| *from == gone).is_some() {
+                let Grant { node, range, mode, token, serial, .. } = self.grants[at];
+                desk.sends.push((node, range, self.grant_message(serial, token, mode)));
+            }
+        }
+        self.settle(desk);
+    }
+
+    /// What a dead node may have changed is uncertain, until it is changed under a later grant.
+    fn doubt(&mut self, gone: NodeId) {
+        let had = self.grants.iter().map(|grant| (grant.node, grant.mode, grant.token));
+        let promised = self.promise.iter().map(|promise| (promise.to.node, promise.to.mode, promise.token));
+        let writers = had.chain(promised).filter(|(node, mode, _)| *node == gone && mode.writes());
+        if let Some(last) = writers.map(|(.., token)| token).max() {
+            let bytes = self.value.take().map(|value| value.bytes).unwrap_or_default();
+            self.value = Some(Box::new(Value { version: (last, u64::MAX), is_certain: false, bytes }));
+        }
+    }
+
+    /// Grants what can be granted, and asks for what is in the way of the others.
+    pub(crate) fn settle(&mut self, desk: &mut Desk<'_>) {
+        let mut at = 0;
+        while self.promise.is_none()
+            && let Some(queue) = &self.waiting
+            && let Some(first) = queue.get(at)
+        {
+            let first = first.clone();
+            let bypasses = queue.iter().take(at).any(|before| excludes(before, &first));
+            let in_the_way = (0..self.grants.len()).filter(|&n| conflicts(&self.grants[n], &first));
+            let in_the_way: Vec<_> = in_the_way.collect();
+            if bypasses {
+                if first.is_try {
+                    self.refuse(at, desk);
+                } else {
+                    at += 1;
+                }
+            } else if in_the_way.is_empty() {
+                self.waiting.as_mut().expect("just seen").remove(at);
+                self.grant(&first, desk);
+            } else {
+                self.ask(&first, &in_the_way, at, desk);
+                at += 1;
+            }
+        }
+        // A request that would rather be refused does not wait for a promise either.
+        while self.promise.is_some()
+            && let Some(at) = self.waiting.as_ref().and_then(|queue| queue.iter().position(|w| w.is_try))
+        {
+            self.refuse(at, desk);
+        }
+        self.waiting.take_if(|queue| queue.is_empty());
+    }
+
+    /// The node will not answer what it was asked for: it converts its lock, or does not have it.
+    fn void_asked(&mut self, node: NodeId, range: Range) {
+        if let Some(at) = self.grant_of(node, range) {
+            self.grants[at].asked = None;
+        }
+        if let Some(promise) = self.promise.take_if(|promise| promise.from == (node, range))
+            && !promise.is_void
+        {
+            self.put_back(promise.to);
+        }
+    }
+
+    /// Lets one wait again that was promised the lock: before all who do not convert.
+    fn put_back(&mut self, waiting: Waiting) {
+        let queue = self.waiting.get_or_insert_default();
+        let at = if waiting.converts { 0 } else { queue.iter().take_while(|other| other.converts).count() };
+        queue.insert(at, waiting);
+    }
+
+    fn refuse(&mut self, at: usize, desk: &mut Desk<'_>) {
+        if let Some(refused) = self.waiting.as_mut().and_then(|queue| queue.remove(at)) {
+            desk.sends.push((refused.node, refused.range, Body::Denied { serial: refused.serial }));
+        }
+    }
+
+    fn grant(&mut self, to: &Waiting, desk: &mut Desk<'_>) {
+        let token = desk.token();
+        let grant = Grant {
+            node: to.node,
+            range: to.range,
+            mode: to.mode,
+            token,
+            serial: to.serial,
+            asked: None,
+            from: None,
+        };
+        self.put(grant);
+        desk.sends.push((to.node, to.range, self.grant_message(to.serial, token, to.mode)));
+    }
+
+    /// Asks those `in_the_way` of `first`, which is at `at` in the queue, to make room.
+    fn ask(&mut self, first: &Waiting, in_the_way: &[usize], at: usize, desk: &mut Desk<'_>) {
+        let queue = self.waiting.as_deref().cloned().unwrap_or_default();
+        let waits = |grant: &Grant| queue.iter().find(|w| (w.node, w.range) == (grant.node, grant.range));
+        let mut next = None;
+        // Not one that waits itself: perhaps it converts, and does not give up its lock before it has got another.
+        if let [one] = in_the_way
+            && !first.is_try
+            && self.grants[*one].asked.is_none()
+            && waits(&self.grants[*one]).is_none()
+        {
+            let token = desk.token();
+            let &Waiting { node, range, mode, serial, .. } = first;
+            next = Some(Next { node, range, mode, token, serial });
+            let from = &self.grants[*one];
+            let from = (from.node, from.range);
+            self.promise = Some(Box::new(Promise { from, to: first.clone(), token, is_void: false }));
+            self.waiting.as_mut().expect("it waits").remove(at);
+        }
+        for &n in in_the_way {
+            let grant = &mut self.grants[n];
+            // One request at a time: the answer to it settles the queue again.
+            if grant.asked.is_some() {
+                continue;
+            }
+            grant.asked = Some(first.mode);
+            let revoke = Body::Revoke {
+                token: grant.token,
+                serial: grant.serial,
+                knows: waits(grant).filter(|waiting| waiting.converts).map_or(0, |waiting| waiting.serial),
+                wanted: first.mode,
+                is_try: first.is_try,
+                next: next.take(),
+            };
+            desk.sends.push((grant.node, grant.range, revoke));
+        }
+        if desk.mutant == Some(Mutant::GrantBeforeDowngrade)
+            && let Some(promise) = self.promise.take()
+        {
+            self.grants.retain(|grant| (grant.node, grant.range) != promise.from);
+            self.grant(&promise.to, desk);
+        }
+    }
+
+    /// The promised lock was handed over, as its new holder shows. The old one's grant is what it surely is at most, until
+    /// its own message tells what it is.
+    fn keep_promise(&mut self) {
+        let Some(promise) = self.promise.take() else { return };
+        if let Some(at) = self.grant_of(promise.from.0, promise.from.1) {
+            let from = &mut self.grants[at];
+            from.mode = from.mode.yielding_to(promise.to.mode);
+            from.asked = None;
+        }
+        self.install(&promise, None);
+    }
+
+    fn install(&mut self, promise: &Promise, from: Option<NodeId>) {
+        let &Waiting { node, range, mode, serial, .. } = &promise.to;
+        let grant = Grant { node, range, mode, token: promise.token, serial, asked: None, from };
+        self.put(grant);
+    }
+
+    fn put(&mut self, grant: Grant) {
+        self.moves += u64::from(self.last.replace(grant.node).is_some_and(|last| last != grant.node));
+        match self.grant_of(grant.node, grant.range) {
+            Some(at) => self.grants[at] = grant,
+            None => self.grants.push(grant),
+        }
+    }
+
+    fn grant_of(&self, node: NodeId, range: Range) -> Option<usize> {
+        self.grants.iter().position(|grant| (grant.node, grant.range) == (node, range))
+    }
+
+    fn grant_message(&self, serial: u64, token: Token, mode: Mode) -> Body {
+        Body::Grant { serial, token, mode, value: self.value.as_deref().cloned() }
+    }
+}
+
+fn conflicts(grant: &Grant, wanted: &Waiting) -> bool {
+    (grant.node, grant.range) != (wanted.node, wanted.range)
+        && grant.range.overlaps(wanted.range)
+        && !grant.mode.compatible(wanted.mode)
+}
+
+fn excludes(before: &Waiting, after: &Waiting) -> bool {
+    before.range.overlaps(after.range) && !before.mode.compatible(after.mode)
+}

@@ -1,0 +1,61 @@
+//! View: what the membership says at one instant: who is a member, and who is master of which shard.
+
+use crate::{NodeId, ShardId};
+use std::collections::BTreeMap;
+
+/// A member of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Where it can be reached.
+    pub address: String,
+    /// False from the end of its lease until it is fenced.
+    pub is_alive: bool,
+}
+
+/// The master of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The node.
+    pub node: NodeId,
+    /// The revision at which it became the master: greater than that of each before it.
+    pub epoch: u64,
+}
+
+/// A state of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// Its number: that of the last change. A node's number is the revision at which it joined.
+    pub revision: u64,
+    /// The members. A node that died is one of them until it is fenced.
+    pub members: BTreeMap<NodeId, Member>,
+    /// The master of each shard.
+    pub owners: Vec<Option<Owner>>,
+}
+
+impl View {
+    /// Whether `node` is a member whose lease is not over.
+    pub fn is_alive(&self, node: NodeId) -> bool {
+        self.members.get(&node).is_some_and(|member| member.is_alive)
+    }
+
+    /// Whether `node` was a member and is none any more. One that has joined since is unknown, not gone.
+    pub fn is_gone(&self, node: NodeId) -> bool {
+        node.0 <= self.revision && !self.members.contains_key(&node)
+    }
+
+    /// The master of `shard`, if there is one and it is alive.
+    pub fn living_owner(&self, shard: ShardId) -> Option<Owner> {
+        self.owners.get(usize::from(shard)).copied().flatten().filter(|owner| self.is_alive(owner.node))
+    }
+
+    /// Which of the living members should be master of `shard`: the same answer everywhere, and few other answers when a
+    /// member comes or goes (rendezvous hashing).
+    pub fn preferred(&self, shard: ShardId) -> Option<NodeId> {
+        let weight = |node: NodeId| {
+            let mixed = sluice_sync::fibonacci(node.0 ^ sluice_sync::fibonacci(u64::from(shard) + 1));
+            sluice_sync::fibonacci(mixed ^ (mixed >> 29))
+        };
+        let living = self.members.iter().filter(|(_, member)| member.is_alive);
+        living.map(|(&node, _)| node).max_by_key(|&node| (weight(node), node))
+    }
+}

@@ -1,0 +1,381 @@
+//! Locks of a few nodes whose messages arrive at once: what each kind of request does, and what it costs in messages.
+
+use sluice_dlm::{
+    Effects, Held, Key, LockError, Message, Mode, Name, Node, NodeId, Options, Range, Registry, ShardId,
+    Submitted, Ticket, Want,
+};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+const MS: u64 = 1_000_000;
+
+#[derive(Default)]
+struct Out(Mutex<VecDeque<(NodeId, Message)>>);
+
+impl Effects for Out {
+    fn send(&self, to: NodeId, message: Message) {
+        self.0.lock().unwrap().push_back((to, message));
+    }
+    fn fence(&self, _: NodeId) {}
+    fn claim(&self, _: ShardId, _: u64) {}
+    fn resign(&self, _: ShardId, _: u64) {}
+}
+
+/// Nodes of which the first is master of everything.
+struct Cluster {
+    nodes: Vec<Node<Out>>,
+    registry: Registry,
+    now: u64,
+}
+
+impl Cluster {
+    fn new(count: usize, options: &Options) -> Cluster {
+        let mut registry = Registry::new(options.shards, 1_000_000 * MS);
+        let join = |registry: &mut Registry| Node::new(registry.join(0, ""), options.clone(), Out::default());
+        let nodes: Vec<_> = (0..count).map(|_| join(&mut registry)).collect();
+        (0..options.shards).for_each(|shard| assert!(registry.claim(0, nodes[0].id(), shard, 0)));
+        let mut cluster = Cluster { nodes, registry, now: 0 };
+        cluster.nodes.iter().for_each(|node| node.renewed(1_000_000 * MS));
+        cluster.show();
+        cluster
+    }
+
+    /// Everybody learns the view.
+    fn show(&mut self) {
+        self.nodes.iter().for_each(|node| node.view(self.now, self.registry.view().clone()));
+        self.deliver();
+    }
+
+    /// Delivers messages until there are none. Returns how many there were.
+    fn deliver(&self) -> usize {
+        let mut count = 0;
+        loop {
+            let before = count;
+            for node in &self.nodes {
+                while let Some((to, message)) = { node.effects().0.lock().unwrap().pop_front() } {
+                    count += 1;
+                    let to = self.nodes.iter().find(|other| other.id() == to).expect("it is a member");
+                    to.message(self.now, node.id(), message);
+                }
+            }
+            if count == before {
+                return count;
+            }
+        }
+    }
+
+    fn ask(&self, node: usize, key: &Key, want: &Want) -> Ticket {
+        match self.nodes[node].lock(self.now, key, want).expect("it may wait") {
+            Submitted::Waiting(ticket) => ticket,
+            Submitted::Granted(held) => panic!("{held:?} was cached"),
+        }
+    }
+
+    fn lock(&self, node: usize, key: &Key, mode: Mode) -> Held {
+        match self.nodes[node].lock(self.now, key, &Want::new(mode)).expect("nobody is in the way") {
+            Submitted::Granted(held) => held,
+            Submitted::Waiting(ticket) => {
+                self.deliver();
+                self.end(node, ticket).expect("nobody is in the way")
+            }
+        }
+    }
+
+    fn end(&self, node: usize, ticket: Ticket) -> Result<Held, LockError> {
+        let (outcome, held) = self.nodes[node].finish(self.now, ticket);
+        outcome.map(|()| held.expect("it is held"))
+    }
+
+    fn unlock(&self, node: usize, held: Held) {
+        self.nodes[node].unlock(self.now, held);
+    }
+
+    /// Time passes.
+    fn pass(&mut self, time: u64) {
+        self.now += time;
+        self.nodes.iter().for_each(|node| node.tick(self.now));
+    }
+}
+
+fn options() -> Options {
+    Options { shards: 1, hold: 4 * MS, ..Options::default() }
+}
+
+fn key(name: &str) -> Key {
+    Key::whole(Name::hashed(name.as_bytes(), 1).expect("short"))
+}
+
+#[test]
+fn a_lock_costs_two_messages_once_and_then_none() {
+    let cluster = Cluster::new(2, &options());
+    let ticket = cluster.ask(1, &key("a"), &Want::new(Mode::Ex));
+    assert_eq!(cluster.deliver(), 2);
+    let held = cluster.end(1, ticket).expect("free");
+    cluster.unlock(1, held);
+    for mode in Mode::ALL {
+        let held = cluster.nodes[1].lock_cached(0, &key("a"), mode).expect("cached");
+        cluster.unlock(1, held);
+    }
+    assert_eq!(cluster.deliver(), 0);
+    // On the master itself it costs none.
+    let held = cluster.lock(0, &key("b"), Mode::Ex);
+    cluster.unlock(0, held);
+    assert_eq!(cluster.nodes[0].statistics().sent.get(), 1);
+}
+
+#[test]
+fn a_lock_goes_from_its_holder_straight_to_the_next() {
+    let mut cluster = Cluster::new(3, &options());
+    let held = cluster.lock(1, &key("a"), Mode::Ex);
+    let ticket = cluster.ask(2, &key("a"), &Want::new(Mode::Ex));
+    assert_eq!(cluster.deliver(), 2, "a request to the master, and its to the holder");
+    cluster.pass(10 * MS);
+    cluster.unlock(1, held);
+    assert_eq!(cluster.deliver(), 2, "the grant, and word to the master");
+    let held = cluster.end(2, ticket).expect("granted");
+    assert!(cluster.nodes[1].lock_cached(cluster.now, &key("a"), Mode::Cr).is_none());
+    cluster.unlock(2, held);
+}
+
+#[test]
+fn modes_exclude_each_other_between_nodes_as_on_one() {
+    for held_mode in Mode::ALL {
+        for wanted in Mode::ALL {
+            let cluster = Cluster::new(2, &options());
+            let held = cluster.lock(0, &key("a"), held_mode);
+            let ticket = cluster.ask(1, &key("a"), &Want::now(wanted));
+            cluster.deliver();
+            let outcome = cluster.end(1, ticket);
+            assert_eq!(
+                outcome.is_ok(),
+                held_mode.compatible(wanted),
+                "{held_mode:?} {wanted:?}: {outcome:?}"
+            );
+            if let Ok(other) = outcome {
+                cluster.unlock(1, other);
+            }
+            cluster.unlock(0, held);
+        }
+    }
+}
+
+#[test]
+fn a_try_gets_a_lock_that_is_only_cached_elsewhere() {
+    let cluster = Cluster::new(2, &options());
+    let held = cluster.lock(0, &key("a"), Mode::Ex);
+    cluster.unlock(0, held);
+    let ticket = cluster.ask(1, &key("a"), &Want::now(Mode::Ex));
+    cluster.deliver();
+    let held = cluster.end(1, ticket).expect("not in use");
+    assert_eq!(
+        cluster.nodes[1].lock(0, &key("a"), &Want::now(Mode::Pr)).map(|_| ()),
+        Err(LockError::Busy),
+        "in use on the same node"
+    );
+    cluster.unlock(1, held);
+}
+
+#[test]
+fn a_stream_of_readers_does_not_starve_a_writer() {
+    let mut cluster = Cluster::new(3, &options());
+    let mut readers = VecDeque::from([cluster.lock(1, &key("a"), Mode::Pr)]);
+    let writer = cluster.ask(2, &key("a"), &Want::new(Mode::Ex));
+    let mut waiting = Vec::new();
+    for _ in 0..20 {
+        cluster.deliver();
+        cluster.pass(MS);
+        // There is always a reader, as long as readers get in.
+        match cluster.nodes[1].lock(cluster.now, &key("a"), &Want::new(Mode::Pr)).expect("a member") {
+            Submitted::Granted(held) => readers.push_back(held),
+            Submitted::Waiting(ticket) => waiting.push(ticket),
+        }
+        if let Some(reader) = readers.pop_front() {
+            cluster.unlock(1, reader);
+        }
+    }
+    cluster.deliver();
+    assert_eq!(writer.outcome(), Some(Ok(())), "the minimum hold is over");
+    let held = cluster.end(2, writer).expect("granted");
+    cluster.pass(10 * MS);
+    cluster.unlock(2, held);
+    cluster.deliver();
+    for ticket in waiting {
+        let held = cluster.end(1, ticket).expect("the writer is done");
+        cluster.unlock(1, held);
+    }
+}
+
+#[test]
+fn a_lock_in_use_stays_for_the_minimum_hold_and_an_idle_one_goes_at_once() {
+    let mut cluster = Cluster::new(2, &options());
+    let held = cluster.lock(0, &key("a"), Mode::Ex);
+    cluster.unlock(0, held);
+    let ticket = cluster.ask(1, &key("a"), &Want::new(Mode::Ex));
+    for _ in 0..3 {
+        cluster.deliver();
+        assert_eq!(ticket.outcome(), None);
+        let held = cluster.nodes[0].lock_cached(cluster.now, &key("a"), Mode::Ex).expect("kept");
+        cluster.unlock(0, held);
+        cluster.pass(MS);
+    }
+    // No more used: the next look ends it, before the hold does.
+    cluster.pass(MS);
+    cluster.deliver();
+    let held = cluster.end(1, ticket).expect("granted");
+    cluster.unlock(1, held);
+}
+
+#[test]
+fn a_holder_hears_of_a_node_that_waits_for_it() {
+    let mut cluster = Cluster::new(2, &options());
+    let called = Arc::new(AtomicU32::new(0));
+    let wanted = called.clone();
+    let notice = move |mode| {
+        assert_eq!(mode, Mode::Pr);
+        wanted.fetch_add(1, Ordering::Relaxed);
+    };
+    let want = Want { notice: Some(Arc::new(notice)), ..Want::new(Mode::Ex) };
+    let ticket = cluster.ask(0, &key("a"), &want);
+    let held = cluster.end(0, ticket).expect("free");
+    let ticket = cluster.ask(1, &key("a"), &Want::new(Mode::Pr));
+    cluster.deliver();
+    cluster.pass(10 * MS);
+    assert_eq!(called.load(Ordering::Relaxed), 1);
+    // It makes room without unlocking.
+    let Ok(Submitted::Granted(held)) = cluster.nodes[0].convert(cluster.now, held, &Want::new(Mode::Pr))
+    else {
+        panic!("weaker is granted at once");
+    };
+    cluster.deliver();
+    let other = cluster.end(1, ticket).expect("compatible");
+    cluster.unlock(0, held);
+    cluster.unlock(1, other);
+}
+
+#[test]
+fn a_value_goes_with_the_lock() {
+    let mut cluster = Cluster::new(3, &options());
+    let held = cluster.lock(0, &key("a"), Mode::Ex);
+    cluster.nodes[0].set_value(&held, b"size 7").expect("it writes");
+    cluster.unlock(0, held);
+    cluster.pass(10 * MS);
+    for node in [1, 2] {
+        let held = cluster.lock(node, &key("a"), Mode::Pr);
+        let value = cluster.nodes[node].value(&held).expect("there is one");
+        assert_eq!((&*value.bytes, value.is_certain), (&b"size 7"[..], true));
+        assert_eq!(cluster.nodes[node].set_value(&held, b"x"), Err(LockError::ReadOnly));
+        cluster.unlock(node, held);
+    }
+}
+
+#[test]
+fn a_value_is_uncertain_after_the_death_of_a_node_that_may_have_changed_it() {
+    let mut cluster = Cluster::new(3, &options());
+    let keeper = cluster.lock(2, &key("a"), Mode::Nl);
+    let held = cluster.lock(0, &key("a"), Mode::Ex);
+    cluster.nodes[0].set_value(&held, b"old").expect("it writes");
+    cluster.unlock(0, held);
+    cluster.pass(10 * MS);
+    let held = cluster.lock(1, &key("a"), Mode::Ex);
+    cluster.nodes[1].set_value(&held, b"new").expect("it writes");
+    let dead = cluster.nodes.remove(1);
+    cluster.registry.leave(dead.id());
+    cluster.show();
+    let held = cluster.lock(0, &key("a"), Mode::Pr);
+    let value = cluster.nodes[0].value(&held).expect("there is one");
+    assert_eq!((&*value.bytes, value.is_certain), (&b"old"[..], false));
+    cluster.unlock(0, held);
+    cluster.unlock(1, keeper);
+}
+
+#[test]
+fn ranges_exclude_each_other_only_where_they_overlap() {
+    let cluster = Cluster::new(2, &options());
+    let range = |start, end| Key { range: Range::new(start, end).expect("not empty"), ..key("a") };
+    let held = cluster.lock(0, &range(0, 9), Mode::Ex);
+    let other = cluster.lock(1, &range(10, 19), Mode::Ex);
+    let refused = cluster.ask(1, &range(9, 12), &Want::now(Mode::Pr));
+    cluster.deliver();
+    assert_eq!(cluster.end(1, refused).map(|_| ()), Err(LockError::Busy));
+    cluster.unlock(0, held);
+    cluster.unlock(1, other);
+}
+
+#[test]
+fn a_request_that_is_withdrawn_leaves_nothing_behind() {
+    let mut cluster = Cluster::new(2, &options());
+    let held = cluster.lock(0, &key("a"), Mode::Ex);
+    let ticket = cluster.ask(1, &key("a"), &Want::new(Mode::Ex));
+    cluster.deliver();
+    assert_eq!(cluster.end(1, ticket).map(|_| ()), Err(LockError::Cancelled));
+    cluster.pass(10 * MS);
+    cluster.unlock(0, held);
+    cluster.deliver();
+    let status = cluster.nodes[0].status();
+    assert!(status.resources.iter().all(|resource| resource.waiters.is_empty()), "{status:?}");
+    let held = cluster.lock(0, &key("a"), Mode::Ex);
+    cluster.unlock(0, held);
+}
+
+#[test]
+fn of_two_conversions_that_wait_for_each_other_one_is_refused() {
+    let mut cluster = Cluster::new(2, &options());
+    let (a, b) = (cluster.lock(0, &key("a"), Mode::Pr), cluster.lock(1, &key("a"), Mode::Pr));
+    let convert = |cluster: &Cluster, node: usize, held| match cluster.nodes[node].convert(
+        cluster.now,
+        held,
+        &Want::new(Mode::Ex),
+    ) {
+        Ok(Submitted::Waiting(ticket)) => ticket,
+        other => panic!("{other:?}"),
+    };
+    let first = convert(&cluster, 0, a);
+    let second = convert(&cluster, 1, b);
+    cluster.deliver();
+    cluster.pass(10 * MS);
+    cluster.deliver();
+    let outcomes = [first.outcome(), second.outcome()];
+    assert_eq!(outcomes, [None, Some(Err(LockError::Deadlock))]);
+    // It still has what it had; unlocking that lets the other go on.
+    let (_, held) = cluster.nodes[1].finish(cluster.now, second);
+    cluster.unlock(1, held.expect("kept"));
+    cluster.pass(10 * MS);
+    cluster.deliver();
+    let held = cluster.end(0, first).expect("granted");
+    assert_eq!(held.mode(), Mode::Ex);
+    cluster.unlock(0, held);
+}
+
+#[test]
+fn cached_locks_are_given_up_one_by_one_when_memory_is_short() {
+    let cluster = Cluster::new(2, &Options { memory: 100_000, ..options() });
+    let lock_all = |names: std::ops::Range<u32>| {
+        for n in names {
+            let held = cluster.lock(1, &key(&format!("{n}")), Mode::Ex);
+            cluster.unlock(1, held);
+            cluster.deliver();
+        }
+    };
+    lock_all(0..1_000);
+    let (locks, resources) = (cluster.nodes[1].locks(), cluster.nodes[0].resources());
+    assert!((50..500).contains(&locks), "{locks}");
+    assert_eq!(locks, resources, "the master forgets what nobody has");
+}
+
+#[test]
+fn a_node_without_a_lease_gives_out_nothing() {
+    let mut cluster = Cluster::new(2, &options());
+    let held = cluster.lock(1, &key("a"), Mode::Ex);
+    let waiting = cluster.ask(1, &key("a"), &Want::new(Mode::Pr));
+    cluster.now = 2_000_000 * MS;
+    assert!(cluster.nodes[1].lock_cached(cluster.now, &key("a"), Mode::Ex).is_none());
+    assert_eq!(
+        cluster.nodes[1].lock(cluster.now, &key("b"), &Want::new(Mode::Pr)).err(),
+        Some(LockError::NotMember)
+    );
+    cluster.pass(MS);
+    assert_eq!(waiting.outcome(), Some(Err(LockError::NotMember)));
+    let _ = cluster.nodes[1].finish(cluster.now, waiting);
+    cluster.unlock(1, held);
+}

@@ -1,0 +1,105 @@
+//! Simulation: whole nodes on a simulated network with every fault there is, by seeds. The same code as over TCP.
+//!
+//! `SLUICE_DLM_SEEDS=10000` runs more of them (`make dlm-sim`), `SLUICE_DLM_SEED=7` one, and with
+//! `SLUICE_DLM_LOG=1` says what happens in it.
+
+mod check;
+mod client;
+mod random;
+mod world;
+
+use sluice_dlm::{Mutant, NodeId};
+use std::collections::BTreeMap;
+use world::{MS, World};
+
+/// Seeds beyond the usual ones that found something once.
+const REGRESSIONS: &[u64] = &[164, 215, 252, 431, 745];
+/// When faults end, and until when all must be well.
+const CALM: u64 = 30_000 * MS;
+const END: u64 = 60_000 * MS;
+
+/// Runs a seed. An error says what was broken.
+fn run(seed: u64, mutant: Option<Mutant>) -> Result<World, String> {
+    let mut world = World::new(seed, mutant, CALM);
+    world.run(END)?;
+    let living: BTreeMap<NodeId, _> = world
+        .machines
+        .iter()
+        .filter(|(_, machine)| !machine.is_down)
+        .map(|(&id, machine)| (id, machine))
+        .collect();
+    for (id, machine) in &living {
+        for (number, client) in machine.clients.iter().enumerate() {
+            if !client.is_idle() {
+                let locks = machine.node.status().locks;
+                let waited: Vec<_> = locks.iter().filter(|lock| !lock.waiters.is_empty()).collect();
+                let resources = living.values().flat_map(|machine| machine.node.status().resources);
+                let wanted: Vec<_> = resources.filter(|resource| !resource.waiters.is_empty()).collect();
+                return Err(format!("{client:?}, number {number} of node {id}: {waited:?}, {wanted:?}"));
+            }
+        }
+    }
+    // No lock is leaked: what a master says that a node has, the node has.
+    for machine in living.values() {
+        for resource in machine.node.status().resources {
+            for (node, range, _, token) in &resource.grants {
+                let has = living.get(node).is_some_and(|holder| {
+                    let locks = holder.node.status().locks;
+                    locks.iter().any(|l| {
+                        l.key.name == resource.name && l.key.range == *range && l.token == Some(*token)
+                    })
+                });
+                if !has {
+                    return Err(format!("{node} has no more what it was granted: {resource:?}"));
+                }
+            }
+            if !resource.waiters.is_empty() {
+                return Err(format!("nobody waits, but {resource:?}"));
+            }
+        }
+    }
+    Ok(world)
+}
+
+fn seeds(default: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    match number("SLUICE_DLM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SLUICE_DLM_SEEDS").unwrap_or(default),
+    }
+}
+
+#[test]
+fn locks_exclude_each_other_and_no_request_is_lost_whatever_fails() {
+    let (mut grants, mut writes, mut refused) = (0, 0, 0);
+    let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
+    for seed in REGRESSIONS.iter().copied().chain(seeds(150)) {
+        match run(seed, None) {
+            Ok(world) => {
+                grants += world.truth.grants;
+                writes += world.truth.writes;
+                refused += world.truth.refused;
+                world.faults.iter().for_each(|(name, count)| *faults.entry(name).or_default() += count);
+            }
+            Err(what) => panic!("seed {seed}: {what}"),
+        }
+    }
+    println!("{grants} grants, {writes} writes, {refused} refused; {faults:?}");
+}
+
+#[test]
+fn planted_faults_are_found() {
+    let mutants = [
+        Mutant::GrantBeforeDowngrade,
+        Mutant::OldEpochAccepted,
+        Mutant::FreedBeforeFence,
+        Mutant::WakeUpLost,
+        Mutant::LeaseIgnored,
+        Mutant::ServesUnregistered,
+    ];
+    for mutant in mutants {
+        let found = (0..400).find_map(|seed| run(seed, Some(mutant)).err().map(|what| (seed, what)));
+        let Some((seed, what)) = found else { panic!("{mutant:?} was not found") };
+        println!("{mutant:?}: seed {seed}: {}", what.lines().next().unwrap_or_default());
+    }
+}
