@@ -331,6 +331,9 @@ pub(crate) struct Bench {
     /// Make each task a process of its own, as will-it-scale does, and not a thread; on `dir:PATH` and `mount`
     #[arg(long)]
     pub(crate) processes: bool,
+    /// Let tasks run on any CPU, as programs do, instead of pinning them
+    #[arg(long)]
+    pub(crate) unpinned: bool,
     /// Runs of which the median is taken
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) runs: usize,

@@ -40,6 +40,7 @@ pub(crate) fn bench(options: Bench) -> Result<()> {
         targets,
         tasks: options.tasks,
         processes: options.processes,
+        unpinned: options.unpinned,
         runs: options.runs,
         limit,
         program: this_program()?,

@@ -33,6 +33,8 @@ pub struct Plan {
     pub tasks: Option<usize>,
     /// Tasks are processes, not threads; on directories and mounts.
     pub processes: bool,
+    /// The tasks may run on any CPU; how many are used says only how many tasks there are by default.
+    pub unpinned: bool,
     /// Runs per row.
     pub runs: usize,
     /// Length of a run.
@@ -59,6 +61,9 @@ impl Plan {
             if self.processes && !matches!(target, Spec::Dir(_) | Spec::Mount) {
                 return usage(format!("--processes: {target} lives in one; use it on dir:PATH or mount"));
             }
+        }
+        if self.unpinned && self.targets.iter().any(|target| matches!(target, Spec::Simulated(_))) {
+            return usage("--unpinned: on a simulated machine each task has its CPU; leave it out".into());
         }
         if self.tasks == Some(0) || self.runs == 0 || self.limit == Limit::Ops(0) {
             return usage("--tasks, --runs and --ops must be at least 1".into());
@@ -249,7 +254,8 @@ impl Session<'_> {
         self.measure_distance(cpus);
         self.next_dir += 1;
         let dir = format!("run-{}", self.next_dir);
-        let cpus = self.cpus.get(..cpus).unwrap_or(&self.cpus);
+        let pinned = self.cpus.get(..cpus).unwrap_or(&self.cpus);
+        let cpus = if self.plan.unpinned { &[] } else { pinned };
         let setting = Setting {
             workload,
             target,
@@ -374,6 +380,7 @@ mod tests {
             cpus: vec![1],
             tasks: None,
             processes: false,
+            unpinned: false,
             runs,
             limit: Limit::Ops(32),
             program: PathBuf::from("/no/such/program"),

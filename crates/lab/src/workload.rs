@@ -22,6 +22,7 @@ mod readdir;
 mod registry;
 mod rename;
 mod stat;
+mod stream;
 mod tree;
 
 pub use registry::WORKLOADS;

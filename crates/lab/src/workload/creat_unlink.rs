@@ -4,18 +4,24 @@ use super::place::{Place, Spot, check_absent};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
 use crate::target::{CallResult, Calls, Target};
+use sluice_vfs::Errno;
 
-pub(super) fn task(seat: &Seat, place: Place) -> Box<dyn Task> {
-    Box::new(CreatUnlink { file: seat.spot(place) })
+/// A file of `size` bytes comes and goes.
+pub(super) fn task(seat: &Seat, place: Place, size: usize) -> Box<dyn Task> {
+    Box::new(CreatUnlink { file: seat.spot(place), contents: vec![b'c'; size] })
 }
 
 struct CreatUnlink {
     file: Spot,
+    contents: Vec<u8>,
 }
 
 impl CreatUnlink {
     fn create(&self, calls: &mut dyn Calls) -> CallResult<()> {
         let file = self.file.open_new(calls)?;
+        if !self.contents.is_empty() && calls.write(file, &self.contents)? < self.contents.len() {
+            return Err(Errno::EIO);
+        }
         calls.close(file)
     }
 }
@@ -35,9 +41,13 @@ impl Task for CreatUnlink {
         check_absent(calls, &self.file.path)?;
         // The step itself must have had an effect: a file that is made can be seen.
         self.create(calls)?;
-        let nlink = calls.stat(&self.file.path)?.nlink;
+        let (stat, size) = (calls.stat(&self.file.path)?, self.contents.len() as u64);
         calls.unlink(&self.file.path)?;
-        if nlink == 1 { Ok(()) } else { wrong(format!("a new file has {nlink} links")) }
+        if (stat.nlink, stat.size) == (1, size) {
+            Ok(())
+        } else {
+            wrong(format!("a new file has {} links and {} bytes, not 1 and {size}", stat.nlink, stat.size))
+        }
     }
 
     fn tidy(&mut self, _: &mut dyn Calls) -> CallResult<()> {

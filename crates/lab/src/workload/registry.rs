@@ -11,7 +11,9 @@ use super::block_io::{self, Blocks, Direction, MANY, Pattern, Position};
 use super::length::{self, Change};
 use super::place::Place;
 use super::{Seat, Shape, Task, Workload};
-use super::{creat_unlink, descriptor, file_lock, lease, mixes, open_close, readdir, rename, stat, tree};
+use super::{creat_unlink, descriptor, file_lock, lease, mixes, open_close, readdir, rename, stat, stream, tree};
+use crate::target::BLOCK;
+use stream::Stream;
 
 type Make = fn(Seat) -> Box<dyn Task>;
 
@@ -41,12 +43,15 @@ pub static WORKLOADS: &[Workload] = &[
     steady("open-close", "open and close a file of one's own", |s| open_close::flat(&s, Place::Own)),
     steady("open-close-same", "open and close one file of all", |s| open_close::flat(&s, Place::Same)),
     steady("creat-unlink", "create, close and unlink a file in a directory of one's own", |s| {
-        creat_unlink::task(&s, Place::Own)
+        creat_unlink::task(&s, Place::Own, 0)
+    }),
+    steady("creat4k-unlink", "create, write 4 KiB, close and unlink a file in a directory of one's own", |s| {
+        creat_unlink::task(&s, Place::Own, BLOCK)
     }),
     steady(
         "creat-unlink-same",
         "create, close and unlink a file of one's own in one directory of all",
-        |s| creat_unlink::task(&s, Place::Beside),
+        |s| creat_unlink::task(&s, Place::Beside, 0),
     ),
     steady("stat", "stat a file of one's own", |s| stat::task(&s, Place::Own)),
     steady("stat-same", "stat one file of all", |s| stat::task(&s, Place::Same)),
@@ -69,6 +74,12 @@ pub static WORKLOADS: &[Workload] = &[
     }),
     steady("write4k-same", "overwrite 4 KiB, in turn through 1 MiB of one's own in one file of all", |s| {
         pwrite(&s, Place::Same, MANY, Blocks::Private)
+    }),
+    steady("stream-read", "read 128 KiB, in turn through a file of 16 MiB of one's own", |s| {
+        stream::task(&s, Stream::Read)
+    }),
+    steady("stream-write", "write 128 KiB at the end of a file of one's own, cut to nothing at 16 MiB", |s| {
+        stream::task(&s, Stream::Write)
     }),
     steady("append-fsync", "append 4 KiB to a file of one's own, then fsync", |s| {
         length::task(&s, Change::AppendSync)
