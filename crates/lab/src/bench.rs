@@ -231,6 +231,7 @@ impl Session<'_> {
             let mut row = Row::new(origin, workload.name, spec.to_string(), cpus, tasks(target));
             row.simulated = matches!(target, Ready::Simulated(_));
             row.processes = self.plan.processes;
+            row.unpinned = self.plan.unpinned;
             row.set_outcomes(&outcomes);
             row.file_system = spec.file_system();
             self.give(row)?;

@@ -188,8 +188,8 @@ pub fn parse_percent(text: &str) -> Result<f64> {
     }
 }
 
-fn key(row: &Row) -> (&str, &str, Option<&str>, usize, usize, bool) {
-    (&row.workload, &row.target, row.variant.as_deref(), row.cpus, row.tasks, row.processes)
+fn key(row: &Row) -> (&str, &str, Option<&str>, usize, usize, bool, bool) {
+    (&row.workload, &row.target, row.variant.as_deref(), row.cpus, row.tasks, row.processes, row.unpinned)
 }
 
 /// Puts rows of one key together: each is a run of the whole.

@@ -56,6 +56,9 @@ pub struct Row {
     /// True where each task was a process of its own; left out where they were threads.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub processes: bool,
+    /// True where tasks could run on any CPU; left out where each was pinned to one.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub unpinned: bool,
     /// Memory per file; only for `footprint`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes_per_file: Option<f64>,
@@ -192,6 +195,7 @@ impl Row {
             kernel: origin.kernel.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             processes: false,
+            unpinned: false,
             bytes_per_file: None,
             fairness: None,
             rates: Vec::new(),
@@ -213,9 +217,10 @@ impl Row {
         }
     }
 
-    /// The number of tasks, for a person: `4`, or `4 processes`.
+    /// The number of tasks, for a person: `4`, or `4 processes, unpinned`.
     pub(crate) fn tasks_in_words(&self) -> String {
-        format!("{}{}", self.tasks, if self.processes { " processes" } else { "" })
+        let processes = if self.processes { " processes" } else { "" };
+        format!("{}{processes}{}", self.tasks, if self.unpinned { ", unpinned" } else { "" })
     }
 
     /// The row as a line of JSON, with its newline.

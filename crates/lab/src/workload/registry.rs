@@ -11,7 +11,9 @@ use super::block_io::{self, Blocks, Direction, MANY, Pattern, Position};
 use super::length::{self, Change};
 use super::place::Place;
 use super::{Seat, Shape, Task, Workload};
-use super::{creat_unlink, descriptor, file_lock, lease, mixes, open_close, readdir, rename, stat, stream, tree};
+use super::{
+    creat_unlink, descriptor, file_lock, lease, mixes, open_close, readdir, rename, stat, stream, tree,
+};
 use crate::target::BLOCK;
 use stream::Stream;
 
@@ -45,9 +47,11 @@ pub static WORKLOADS: &[Workload] = &[
     steady("creat-unlink", "create, close and unlink a file in a directory of one's own", |s| {
         creat_unlink::task(&s, Place::Own, 0)
     }),
-    steady("creat4k-unlink", "create, write 4 KiB, close and unlink a file in a directory of one's own", |s| {
-        creat_unlink::task(&s, Place::Own, BLOCK)
-    }),
+    steady(
+        "creat4k-unlink",
+        "create, write 4 KiB, close and unlink a file in a directory of one's own",
+        |s| creat_unlink::task(&s, Place::Own, BLOCK),
+    ),
     steady(
         "creat-unlink-same",
         "create, close and unlink a file of one's own in one directory of all",
@@ -78,9 +82,11 @@ pub static WORKLOADS: &[Workload] = &[
     steady("stream-read", "read 128 KiB, in turn through a file of 16 MiB of one's own", |s| {
         stream::task(&s, Stream::Read)
     }),
-    steady("stream-write", "write 128 KiB at the end of a file of one's own, cut to nothing at 16 MiB", |s| {
-        stream::task(&s, Stream::Write)
-    }),
+    steady(
+        "stream-write",
+        "write 128 KiB at the end of a file of one's own, cut to nothing at 16 MiB",
+        |s| stream::task(&s, Stream::Write),
+    ),
     steady("append-fsync", "append 4 KiB to a file of one's own, then fsync", |s| {
         length::task(&s, Change::AppendSync)
     }),
@@ -207,10 +213,10 @@ pub static WORKLOADS: &[Workload] = &[
     }),
     steady("open3", "open and close one file of all", |s| open_close::flat(&s, Place::Same)),
     steady("unlink1", "create, close and unlink in one directory of all", |s| {
-        creat_unlink::task(&s, Place::Beside)
+        creat_unlink::task(&s, Place::Beside, 0)
     }),
     steady("unlink2", "create, close and unlink in a directory of one's own", |s| {
-        creat_unlink::task(&s, Place::Own)
+        creat_unlink::task(&s, Place::Own, 0)
     }),
     steady(
         "lock1",
@@ -279,7 +285,7 @@ pub static WORKLOADS: &[Workload] = &[
         shape: Shape::Footprint,
         tasks: Some(1),
         tree: false,
-        task: |s| creat_unlink::task(&s, Place::Own),
+        task: |s| creat_unlink::task(&s, Place::Own, 0),
     },
 ];
 

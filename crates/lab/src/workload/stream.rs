@@ -80,7 +80,7 @@ impl Task for Streaming {
         if self.piece[..count].iter().all(|&byte| byte == BYTE) {
             Ok(())
         } else {
-            wrong("the end of the file is not what was written".into())
+            wrong("the end of the file is not what was written")
         }
     }
 
