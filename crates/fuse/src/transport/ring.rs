@@ -28,6 +28,10 @@ const SQE_LEN: usize = 24;
 /// How many pieces of memory an entry has.
 const SEGMENTS: u32 = 2;
 
+/// Flags of `io_uring_enter`: waits for completions; the wait is no wait for a disk (Linux 6.15).
+const GET_EVENTS: u32 = 1;
+const NO_IOWAIT: u32 = 1 << 7;
+
 /// A queue with its entries.
 pub(super) struct Ring {
     /// Dropped before `entries`, after which the kernel has no use for them.
@@ -37,6 +41,8 @@ pub(super) struct Ring {
     queue: u16,
     /// Entries that the kernel has.
     live: usize,
+    /// Flags of each wait. *immutable*
+    wait_flags: u32,
     /// What has completed: number of the entry, and the result.
     completed: Vec<(u64, i32)>,
 }
@@ -54,9 +60,30 @@ impl Ring {
         // Otherwise each command and each call would count a use of a file that threads share.
         ring.submitter().register_files(&[device.as_raw_fd()])?;
         ring.submitter().register_ring_fd()?;
-        let mut opened = Ring { ring, live: entries.len(), entries, queue, completed: Vec::new() };
+        let live = entries.len();
+        let mut opened = Ring { ring, live, entries, queue, wait_flags: GET_EVENTS, completed: Vec::new() };
         opened.register()?;
+        opened.wait_flags = opened.idle_wait_flags();
         Ok(opened)
+    }
+
+    /// The flags with which an idle mount does not look like one that waits for a disk, which `top` and
+    /// `/proc/pressure/io` would show for all of its time; where the kernel knows them.
+    fn idle_wait_flags(&self) -> u32 {
+        let flags = GET_EVENTS | NO_IOWAIT;
+        // SAFETY: hands in nothing and names no memory. A kernel that does not know a flag refuses the call.
+        match unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 0, flags, None) } {
+            Ok(_) => flags,
+            Err(_) => GET_EVENTS,
+        }
+    }
+
+    /// Hands in what was pushed, and waits for a completion.
+    fn submit_and_wait(&mut self) -> io::Result<usize> {
+        let pushed = self.ring.submission().len() as u32;
+        // SAFETY: each command that is handed in was pushed by `push`, whose caller vouched for it; the call itself names
+        // no memory.
+        unsafe { self.ring.submitter().enter::<libc::sigset_t>(pushed, 1, self.wait_flags, None) }
     }
 
     fn register(&mut self) -> io::Result<()> {
@@ -87,7 +114,7 @@ impl Ring {
     /// What no retry would cure; the queue is then of no use.
     pub(super) fn turn(&mut self, mut serve: impl FnMut(&mut Entry)) -> io::Result<bool> {
         if self.completed.is_empty() {
-            match self.ring.submit_and_wait(1) {
+            match self.submit_and_wait() {
                 Ok(_) => {}
                 Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => return Ok(true),
                 Err(error) => return Err(error),
