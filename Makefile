@@ -16,7 +16,7 @@ CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
 
-.PHONY: help demo build test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim stress uring miri clean prerequisites programs
+.PHONY: help demo build test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim stress uring miri clean prerequisites programs mount-speed
 .DEFAULT_GOAL := help
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo 'make dlm-sim      ten thousand seeds of the simulated cluster of lock managers'
 	@echo 'make stress       one minute of threads on shared names, then the invariant checker'
 	@echo 'make uring        mounts over io_uring, which the kernel is told to allow for as long as the tests run (root)'
+	@echo 'make mount-speed  a mount beside tmpfs and libfuse, row by row, for an idle machine (root)'
 	@echo 'make miri         the tests of sync under the interpreter Miri (a nightly toolchain with miri and rust-src)'
 
 demo: build
@@ -111,6 +112,9 @@ stress: prerequisites
 
 uring: prerequisites
 	sh tests/uring
+
+mount-speed: build
+	SLUICE=$(CURDIR)/target/release/sluice sh tests/mount-speed
 
 # Without isolation, for the clock and the CPUs that the system lists; without backtraces, which take minutes to print.
 miri: prerequisites

@@ -244,6 +244,19 @@ fn a_server_that_is_told_to_stop_cuts_its_clients_off() {
 }
 
 #[test]
+fn a_server_that_is_killed_at_work_cuts_its_clients_off() {
+    let test = "a_server_that_is_killed_at_work_cuts_its_clients_off";
+    let Some(mounted) = mounted(test, "transport=uring") else { return };
+    let mut client = hammer(mounted.dir());
+    let server = server_of(mounted.dir());
+    assert!(Command::new("kill").args(["-KILL", &server.to_string()]).status().unwrap().success());
+    client.wait().unwrap();
+    until("the server ends", || has_ended(server));
+    sluice(["umount".as_ref(), mounted.dir().as_os_str()]).well();
+    assert!(!is_mounted(mounted.dir()));
+}
+
+#[test]
 fn a_server_that_is_killed_after_its_connection_was_given_up_leaves_nothing() {
     let test = "a_server_that_is_killed_after_its_connection_was_given_up_leaves_nothing";
     let Some(mounted) = mounted(test, "transport=uring") else { return };
