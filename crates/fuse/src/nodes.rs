@@ -221,7 +221,7 @@ impl Nodes {
     /// Moves the times of `nodeid` if it owes that, and returns its inode then.
     pub(crate) fn pay_times(&self, nodeid: u64) -> Option<InodeRef> {
         let owing = self.shard(nodeid).lock().get_mut(&nodeid)?.take_owing();
-        owing.inspect(|inode| inode.touch_mtime())
+        owing.inspect(pay)
     }
 
     /// What the kernel is to hand down because `bytes` of inode `ino` are asked for, if there is something. To be called
@@ -257,7 +257,7 @@ impl Nodes {
         drop(shard);
         drop(gone);
         if let Some(inode) = owing {
-            inode.touch_mtime();
+            pay(&inode);
         }
     }
 
@@ -307,7 +307,7 @@ impl Nodes {
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
             let mut nodes = std::mem::take(&mut *shard.lock());
-            nodes.values_mut().filter_map(Node::take_owing).for_each(|inode| inode.touch_mtime());
+            nodes.values_mut().filter_map(Node::take_owing).for_each(|inode| pay(&inode));
         }
         self.keep_root();
     }
@@ -333,6 +333,11 @@ fn remove_if_unreachable(shard: &mut HashMap<u64, Node>, nodeid: u64) -> Option<
         shard.shrink_to(2 * shard.len());
     }
     gone
+}
+
+/// Moves the times of `inode`, which owed that. Nobody waits for an answer: an error of a store shows at the next call.
+fn pay(inode: &InodeRef) {
+    let _ = inode.note_written();
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@
 //!   CPU 0   [ T1 ][ T3 ]   |  [ T6 ]          |: the cut. T1, T2, T3 and T4 are in the batch, T5 and T6 in the next.
 //!   CPU 1   [ T2 ][ T4 ]   |  [ T5 ]
 //! ```
+//! What is too large to be copied at each change, such as the contents of files, the store's [`Source`] adds in the cut: no
+//! transaction is under way then, so it adds what is true after the same transactions.
 //!
 //! # Clients must
 //! - begin a transaction before they take the locks under which they change an object, and end it after the last change: a
@@ -44,6 +46,29 @@ pub(crate) struct Cil {
     planted: Planted,
 }
 
+/// Adds to each push what changes are too large to copy when they are made.
+pub trait Source: Send + Sync {
+    /// Adds the values that objects have now. No transaction is under way, and none begins before this returns: it must be
+    /// quick, and begin none itself.
+    fn collect(&self, to: &mut Added);
+}
+
+/// Takes what a [`Source`] adds to a push: each value is newer than any that a transaction wrote.
+#[derive(Debug, Default)]
+pub struct Added(Records);
+
+impl Added {
+    /// Writes that the object `key` has this value.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.0.push(key, u64::MAX, Some(value));
+    }
+
+    /// Writes that there is no object `key` any more.
+    pub fn remove(&mut self, key: &[u8]) {
+        self.0.push(key, u64::MAX, None);
+    }
+}
+
 /// What a push took.
 pub(crate) struct Cut {
     pub(crate) records: Records,
@@ -73,15 +98,20 @@ impl Cil {
         self.room.used()
     }
 
-    /// Takes the records of all transactions that have ended.
-    pub(crate) fn cut(&self) -> Cut {
+    /// Takes the records of all transactions that have ended, and what `source` adds.
+    pub(crate) fn cut(&self, source: Option<&dyn Source>) -> Cut {
+        let mut added = Added::default();
         let taken: Vec<Records> = {
             let _alone = (!self.planted.has(Mutant::CutInParts)).then(|| self.open.write());
+            if let Some(source) = source {
+                source.collect(&mut added);
+            }
             self.buffers.iter().map(|buffer| std::mem::take(&mut *buffer.lock())).collect()
         };
         let mut records = Records::default();
         taken.iter().filter(|part| !part.is_empty()).for_each(|part| records.append(part));
         let room = records.cost();
+        records.append(&added.0);
         Cut { records, room }
     }
 

@@ -28,8 +28,13 @@ fn options() -> Options {
     Options { log_size: 64 << 10, cache: 1 << 20, background: false, ..Options::default() }
 }
 
+/// A disk that several may use.
+fn shared(disk: impl Disk + 'static) -> Arc<dyn Disk> {
+    Arc::from(Box::new(disk) as Box<dyn Disk>)
+}
+
 fn open(disk: impl Disk + 'static, mutant: Option<Mutant>) -> Result<Store, StoreError> {
-    Store::open_planted(Arc::new(disk), options(), Planted { mutant })
+    Store::open_planted(shared(disk), options(), Planted { mutant })
 }
 
 /// The files of an empty store.
@@ -37,7 +42,7 @@ fn empty() -> CrashDisk {
     static FILES: OnceLock<BTreeMap<String, Vec<u8>>> = OnceLock::new();
     let files = FILES.get_or_init(|| {
         let disk = CrashDisk::new();
-        drop(Store::create(Arc::new(disk.clone()), options()).expect("an empty disk"));
+        drop(Store::create(shared(disk.clone()), options()).expect("an empty disk"));
         disk.files()
     });
     CrashDisk::with(files.clone())
@@ -268,7 +273,7 @@ fn a_batch_is_not_durable_before_those_in_front_of_it() {
     let both = |mutant| {
         let disk = empty();
         let gate = Arc::new(Gate::new());
-        let gated = GateDisk { below: Arc::new(disk.clone()), gate: gate.clone() };
+        let gated = GateDisk { below: shared(disk.clone()), gate: gate.clone() };
         let store = open(gated, mutant).expect("made just now");
         let put = |key: &[u8]| {
             let mut change = store.begin(100).expect("there is room");
@@ -336,7 +341,7 @@ fn a_cut_waits_for_the_transactions_that_have_begun() {
 #[test]
 fn a_store_that_was_made_in_part_is_none_or_whole() {
     let disk = CrashDisk::new();
-    drop(Store::create(Arc::new(disk.clone()), options()).expect("an empty disk"));
+    drop(Store::create(shared(disk.clone()), options()).expect("an empty disk"));
     for steps in 0..=disk.steps() {
         for way in [Survivors::None, Survivors::All, Survivors::Some(1), Survivors::Some(2)] {
             match open(disk.crash(steps, way), None) {
@@ -354,9 +359,9 @@ fn when_any_write_or_flush_fails_calls_say_so_and_what_was_synchronised_stays() 
         for lasts in [false, true] {
             for at in 0.. {
                 let disk = empty();
-                let fault = Arc::new(FaultDisk::new(Arc::new(disk.clone()), at, lasts, errno.raw_os_error()));
+                let fault = FaultDisk::new(shared(disk.clone()), at, lasts, errno.raw_os_error());
                 let mut safe = 0;
-                if let Ok(store) = Store::open(fault.clone(), options()) {
+                if let Ok(store) = Store::open(shared(fault.clone()), options()) {
                     for n in 1..20_u64 {
                         let Ok(mut change) = store.begin(8_000) else { break };
                         change.put(b"n", n, &[n as u8; 5_000]);
@@ -468,7 +473,7 @@ struct GateFile(Arc<dyn DiskFile>, Arc<Gate>);
 
 impl Disk for GateDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(GateFile(self.below.open(name)?, self.gate.clone())))
+        Ok(crate::disk::shared(GateFile(self.below.open(name)?, self.gate.clone())))
     }
 
     fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn DiskFile>> {

@@ -56,18 +56,18 @@ mod room;
 mod segments;
 mod store;
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "sim")))]
 mod check_tests;
-#[cfg(test)]
+#[cfg(all(test, not(feature = "sim")))]
 mod crash_tests;
-#[cfg(test)]
+#[cfg(all(test, not(feature = "sim")))]
 mod segment_tests;
 
 pub mod disk;
 pub mod engine;
 
 pub use check::{FINDINGS_MAX, Finding, Gravity, Look, Progress, Report};
-pub use cil::Transaction;
+pub use cil::{Added, Source, Transaction};
 pub use error::StoreError;
 pub use info::{Content, Info};
 pub use record::{Batch, KEY_MAX, VALUE_MAX};

@@ -14,7 +14,7 @@ use crate::store::{Core, State, WAITING_SHARE};
 use crate::{Options, Store, StoreError};
 use sluice_sync::atomic::AtomicBool;
 use sluice_sync::thread::Builder;
-use sluice_sync::{Arc, Condvar, LockClass, Mutex};
+use sluice_sync::{Arc, Condvar, LockClass, Mutex, OnceLock};
 use std::io;
 
 static PUSH: LockClass = LockClass::new("store.push");
@@ -107,6 +107,8 @@ impl Store {
             state: Mutex::with_class(&STATE, state),
             changed: Condvar::new(),
             idle: AtomicBool::new(false),
+            source: OnceLock::new(),
+            failed: AtomicBool::new(false),
         });
         let mut store = Store { core: core.clone(), background: None };
         if core.options.background {

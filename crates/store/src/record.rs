@@ -104,9 +104,11 @@ impl Records {
         self.changes.extend_from_slice(&other.changes);
     }
 
-    /// The newest version of each key, sorted.
+    /// The newest version of each key, sorted. Of equal versions the one that was written last is the newest.
     pub(crate) fn absorb(self, planted: Planted) -> Batch {
         let Records { bytes, mut index, changes } = self;
+        // The sort keeps the order of what is equal.
+        index.reverse();
         index.sort_by(|a, b| bytes[a.key()].cmp(&bytes[b.key()]).then(b.version.cmp(&a.version)));
         if planted.has(Mutant::OldestVersion) {
             index.reverse();

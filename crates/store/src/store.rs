@@ -21,7 +21,7 @@
 //! See the crate's header.
 
 use crate::StoreError;
-use crate::cil::{Cil, Cut, Transaction};
+use crate::cil::{Cil, Cut, Source, Transaction};
 use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::log::{Formed, IN_FLIGHT, Log, Position};
@@ -33,10 +33,12 @@ use crate::segments::{Extent, Segments};
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::thread::JoinHandle;
 use sluice_sync::time::Duration;
-use sluice_sync::{Arc, Condvar, Mutex, MutexGuard};
+use sluice_sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::collections::VecDeque;
 use std::io;
 
+/// A batch that takes more than this part of the log goes to the tree at once.
+const LARGE_SHARE: u64 = 2;
 /// Part of the log that records may take before a push is formed: what waits, is in flight and is padded must fit.
 pub(crate) const WAITING_SHARE: u64 = 4;
 
@@ -99,6 +101,8 @@ pub(crate) struct Core {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) room: Room,
     pub(crate) cil: Cil,
+    /// What adds to each push. *set once*
+    pub(crate) source: OnceLock<Box<dyn Source>>,
     pub(crate) log: Log,
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) segments: Segments,
@@ -113,6 +117,8 @@ pub(crate) struct Core {
     pub(crate) changed: Condvar,
     /// The thread of the store sleeps until there is something to do. *atomic (idle)*
     pub(crate) idle: AtomicBool,
+    /// `state.failed` is set. *atomic (stands alone), set once*
+    pub(crate) failed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -167,6 +173,10 @@ impl Store {
             return Err(StoreError::Io("begin so large a change", io::ErrorKind::FileTooLarge.into()));
         }
         loop {
+            // Relaxed: a hint; whatever is written after a failure goes nowhere.
+            if core.failed.load(Ordering::Relaxed) {
+                core.state.lock().check()?;
+            }
             if let Some(transaction) = core.cil.begin(bytes) {
                 core.wake();
                 return Ok(transaction);
@@ -181,6 +191,44 @@ impl Store {
     /// [`StoreError::Failed`], and the disk's: then nothing is known of what the transactions since the last one wrote.
     pub fn sync(&self) -> Result<(), StoreError> {
         self.core.sync()
+    }
+
+    /// Asks `source` at each push from now on for what it adds. The first call counts.
+    pub fn set_source(&self, source: Box<dyn Source>) {
+        // A second source is the caller's mistake, and changes nothing.
+        let _ = self.core.source.set(source);
+    }
+
+    /// Why nothing can be written any more, if that is so.
+    pub fn failure(&self) -> Option<String> {
+        self.core.state.lock().failed.clone()
+    }
+
+    /// Makes everything durable, brings the tree up to it, and lets others open the store. Nothing can be written any more.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync).
+    pub fn close(&self) -> Result<(), StoreError> {
+        let core = &*self.core;
+        let closed = core.sync().and_then(|()| core.checkpoint());
+        if closed.is_ok() {
+            core.segments.trim();
+        }
+        core.state.lock().failed.get_or_insert_with(|| "it was closed".into());
+        // Relaxed: see begin().
+        core.failed.store(true, Ordering::Relaxed);
+        core.wake();
+        core.changed.notify_all();
+        // A push that began before ends first; a later one sees that it was closed.
+        let mut state = core.state.lock();
+        while state.in_flight > 0 {
+            state = core.changed.wait(state);
+        }
+        drop(state);
+        let _checkpointing = core.checkpoint.lock();
+        core.engine.close();
+        core.disk.unlock();
+        closed
     }
 
     /// Brings the tree up to what is durable, and frees the log.
@@ -262,10 +310,8 @@ impl Drop for Store {
             // It does not panic; if it did, the store is closed all the same.
             let _ = thread.join();
         }
-        let closed = self.core.sync().and_then(|()| self.core.checkpoint());
-        if closed.is_ok() {
-            self.core.segments.trim();
-        }
+        // One that was closed, or has failed, writes nothing.
+        let _ = self.close();
     }
 }
 
@@ -293,7 +339,7 @@ impl Core {
                 let mut state = self.state.lock();
                 state.in_flight -= 1;
                 if let Err(error) = &pushed {
-                    state.failed.get_or_insert_with(|| error.to_string());
+                    self.fail(&mut state, error);
                 }
                 self.changed.notify_all();
                 let formed = pushed?;
@@ -315,13 +361,18 @@ impl Core {
     /// Writes what waits as one batch: its number, or that of the last one if nothing waits.
     fn push(&self) -> Result<u64, StoreError> {
         let mut next = self.push.lock();
-        let Cut { records, room } = self.cil.cut();
+        let Cut { records, room } = self.cil.cut(self.source.get().map(|source| &**source));
         if records.is_empty() {
             let mut state = self.state.lock();
             state.formed_cuts += 1;
             return Ok(state.formed);
         }
         let batch = records.absorb(self.planted);
+        if batch.encoded_len() as u64 > self.log.size() / LARGE_SHARE {
+            let applied = self.apply_at_once(&batch, &mut next);
+            self.cil.give_back(room);
+            return applied;
+        }
         let formed = self.log.form(&batch, *next);
         self.make_room(formed.span)?;
         *next = formed.next;
@@ -394,21 +445,56 @@ impl Core {
         let Some(last) = batches.last() else { return Ok(()) };
         let merged = Batch::merge(batches.iter().map(|done| &*done.batch));
         let merged = if self.planted.has(Mutant::PositionWithoutRecords) { Batch::default() } else { merged };
-        let applied = self.segments.after(merged.changes()).and_then(|table| {
-            let behind = Behind { position: last.next, table };
-            self.engine.apply(&merged, &behind.encode())?;
+        self.apply(&merged, last.next)?;
+        self.free(batches.len());
+        Ok(())
+    }
+
+    /// Brings `batch` to the tree, which then has all before `position`. Called with `checkpoint` locked.
+    fn apply(&self, batch: &Batch, position: Position) -> Result<(), StoreError> {
+        let applied = self.segments.after(batch.changes()).and_then(|table| {
+            let behind = Behind { position, table };
+            self.engine.apply(batch, &behind.encode())?;
             Ok(behind.table)
         });
         match applied {
-            Ok(table) => self.segments.applied(table, merged.changes()),
+            Ok(table) => self.segments.applied(table, batch.changes()),
             Err(error) => {
-                self.state.lock().failed.get_or_insert_with(|| error.to_string());
+                self.fail(&mut self.state.lock(), &error);
                 self.changed.notify_all();
                 return Err(error);
             }
         }
-        self.free(batches.len());
         Ok(())
+    }
+
+    fn fail(&self, state: &mut State, error: &StoreError) {
+        state.failed.get_or_insert_with(|| error.to_string());
+        // Relaxed: see begin().
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Brings `batch`, for which the log has no room, to the tree behind all that was written before it. Called by the
+    /// thread that forms a batch.
+    fn apply_at_once(&self, batch: &Batch, next: &mut Position) -> Result<u64, StoreError> {
+        let mut state = self.state.lock();
+        while state.done < next.sequence - 1 {
+            state.check()?;
+            state = self.changed.wait(state);
+        }
+        drop(state);
+        self.checkpoint()?;
+        self.segments.flush()?;
+        let _one = self.checkpoint.lock();
+        let after = Position { sequence: next.sequence + 1, ..*next };
+        self.apply(batch, after)?;
+        *next = after;
+        let mut state = self.state.lock();
+        state.formed_cuts += 1;
+        state.formed = after.sequence - 1;
+        state.done = state.formed;
+        self.changed.notify_all();
+        Ok(state.formed)
     }
 
     /// The engine holds the oldest `count` batches.

@@ -2,7 +2,8 @@
 
 use crate::attributes::{Acls, Attr};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISUID, S_IXGRP, Timestamp};
-use crate::{Access, Caps, Cred, Errno, Inode};
+use crate::xattr::ACL_ACCESS;
+use crate::{Access, Caps, Cred, Errno, Inode, InodeRef};
 
 /// What to change. `None` leaves as is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,42 +32,6 @@ pub enum SetTime {
 }
 
 impl Inode {
-    /// Changes attributes, all of them or none.
-    ///
-    /// # Errors
-    /// `EPERM` when `cred` may not; `EACCES` when both times are to be set to now by a user that neither owns
-    /// the file nor may write it; `EINVAL` for nanoseconds out of range.
-    pub fn set_attr(&self, cred: &Cred, change: &SetAttr) -> Result<(), Errno> {
-        for time in [change.atime, change.mtime] {
-            if matches!(time, Some(SetTime::At(at)) if at.nsec > 999_999_999) {
-                return Err(Errno::EINVAL);
-            }
-        }
-        self.change_acls(|attr, acls| {
-            let new_mode = self.permitted_mode(attr, acls, cred, change)?;
-            attr.uid = change.uid.unwrap_or(attr.uid);
-            attr.gid = change.gid.unwrap_or(attr.gid);
-            if let Some(mode) = new_mode {
-                attr.mode = mode;
-                if change.mode.is_some()
-                    && let Some(acl) = &mut acls.access
-                {
-                    acl.chmod(mode);
-                }
-            }
-            Ok(())
-        })?;
-        let now = Timestamp::now();
-        let instant = |time: SetTime| match time {
-            SetTime::Now => now,
-            SetTime::At(at) => at,
-        };
-        self.times.set(change.atime.map(instant), change.mtime.map(instant));
-        self.touch_ctime();
-        self.notify_attributes(cred);
-        Ok(())
-    }
-
     /// Checks that `cred` may make `change`; the mode that results, if it changes.
     fn permitted_mode(
         &self,
@@ -113,22 +78,74 @@ impl Inode {
             _ => Err(Errno::EPERM),
         }
     }
+}
+
+impl InodeRef {
+    /// Changes attributes, all of them or none.
+    ///
+    /// # Errors
+    /// `EPERM` when `cred` may not; `EACCES` when both times are to be set to now by a user that neither owns
+    /// the file nor may write it; `EINVAL` for nanoseconds out of range.
+    pub fn set_attr(&self, cred: &Cred, change: &SetAttr) -> Result<(), Errno> {
+        for time in [change.atime, change.mtime] {
+            if matches!(time, Some(SetTime::At(at)) if at.nsec > 999_999_999) {
+                return Err(Errno::EINVAL);
+            }
+        }
+        let section = self.shared.begin(0)?;
+        let mut has_acls = false;
+        self.change_acls(|attr, acls| {
+            has_acls = acls.access.is_some();
+            let new_mode = self.permitted_mode(attr, acls, cred, change)?;
+            attr.uid = change.uid.unwrap_or(attr.uid);
+            attr.gid = change.gid.unwrap_or(attr.gid);
+            if let Some(mode) = new_mode {
+                attr.mode = mode;
+                if change.mode.is_some()
+                    && let Some(acl) = &mut acls.access
+                {
+                    acl.chmod(mode);
+                }
+            }
+            Ok(())
+        })?;
+        let now = Timestamp::now();
+        let instant = |time: SetTime| match time {
+            SetTime::Now => now,
+            SetTime::At(at) => at,
+        };
+        self.times.set(change.atime.map(instant), change.mtime.map(instant));
+        self.touch_ctime();
+        section.inode(self);
+        if has_acls {
+            section.xattrs(self, &[ACL_ACCESS]);
+        }
+        drop(section);
+        self.notify_attributes(cred);
+        Ok(())
+    }
 
     /// Clears set-user-ID, and set-group-ID where it means execution, as a write by somebody else does.
-    pub fn strip_set_id(&self) {
+    ///
+    /// # Errors
+    /// The store's, of a durable file system.
+    pub fn strip_set_id(&self) -> Result<(), Errno> {
+        let section = self.shared.begin(0)?;
         self.attr.change(|attr| {
             attr.mode &= !S_ISUID;
             if attr.mode & S_IXGRP != 0 {
                 attr.mode &= !S_ISGID;
             }
         });
+        section.inode(self);
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{InodeRef, NewInode, NewKind, Options, Superblock};
+    use crate::{NewInode, NewKind, Options, Superblock};
     use sluice_sync::Arc;
 
     fn file(mode: u32) -> (Arc<Superblock>, InodeRef) {

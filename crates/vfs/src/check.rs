@@ -57,6 +57,11 @@ pub enum Finding {
         /// The name.
         name: Vec<u8>,
     },
+    /// The names of a directory cannot be read from the store.
+    Unreadable {
+        /// The directory.
+        dir: u64,
+    },
     /// Two entries of a directory have one name.
     DoubleName {
         /// The directory.
@@ -113,6 +118,7 @@ impl fmt::Display for Finding {
             Finding::LostName { dir, name } => {
                 write!(f, "directory {dir}: {:?} is listed but not found", String::from_utf8_lossy(name))
             }
+            Finding::Unreadable { dir } => write!(f, "directory {dir}: its names cannot be read"),
             Finding::DoubleName { dir, name } => {
                 write!(f, "directory {dir}: {:?} is listed twice", String::from_utf8_lossy(name))
             }
@@ -197,6 +203,10 @@ fn check_directory(
     report: &mut CheckReport,
 ) {
     let Ok(inner) = dir.as_dir() else { return };
+    if dir.load_names().is_err() {
+        report.findings.push(Finding::Unreadable { dir: dir.ino() });
+        return;
+    }
     let (names, section) = (&inner.names, inner.names.read());
     if names.is_dead() {
         report.findings.push(Finding::DeadButNamed { ino: dir.ino() });

@@ -1,7 +1,8 @@
 //! Create: new inodes and new names for them.
 
 use crate::dir::Dir;
-use crate::inode::{Body, InodeInit, settle};
+use crate::durable::Section;
+use crate::inode::{Body, InodeInit, flag, settle};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP, Timestamp};
 use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, PATH_MAX};
 use sluice_sync::name_table::{LockedEntry, Recorder};
@@ -47,6 +48,11 @@ impl NewKind<'_> {
         matches!(self, NewKind::CharDevice(0))
     }
 
+    /// Bytes of the target of a symbolic link.
+    fn target_len(&self) -> usize {
+        if let NewKind::Symlink(target) = self { target.len() } else { 0 }
+    }
+
     fn file_type(&self) -> FileType {
         match self {
             NewKind::Regular => FileType::Regular,
@@ -82,6 +88,7 @@ impl InodeRef {
     pub fn lookup(&self, cred: &Cred, name: &[u8]) -> Result<InodeRef, Errno> {
         self.as_dir()?;
         self.access(cred, Access::EXEC)?;
+        self.load_names()?;
         self.lookup_in(name, &rcu::domain().read()).cloned()
     }
 
@@ -113,7 +120,13 @@ impl InodeRef {
         if name.len() > NAME_MAX {
             return Err(self.gone_or(Errno::ENAMETOOLONG));
         }
-        find(dir, self.shared.hasher.hash(name)).ok_or(Errno::ENOENT)
+        find(dir, self.shared.hasher.hash(name)).ok_or_else(|| self.missing())
+    }
+
+    /// What to say of a name that is not in memory: `ENOENT`, if it would be.
+    #[cold]
+    fn missing(&self) -> Errno {
+        if self.has(flag::PARTIAL) { Errno::NOT_LOADED } else { Errno::ENOENT }
     }
 
     /// Creates `name` in this directory.
@@ -124,7 +137,11 @@ impl InodeRef {
     pub fn create(&self, cred: &Cred, name: &[u8], new: &NewInode<'_>) -> Result<InodeRef, Errno> {
         self.as_dir()?;
         check_name(name)?;
-        let create = || self.create_locked(cred, &mut self.lock_entry(name)?, new);
+        self.load_names()?;
+        let create = || {
+            let section = self.shared.begin(new.kind.target_len())?;
+            self.create_locked(cred, name, &mut self.lock_entry(name)?, new, &section)
+        };
         let inode = create().or_else(|error| match error {
             // Inodes that lost their last holder may not have been released yet.
             Errno::ENOSPC => {
@@ -145,25 +162,33 @@ impl InodeRef {
         (hash, name): (u64, &[u8]),
         new: &NewInode<'_>,
     ) -> Option<Result<InodeRef, Errno>> {
-        if self.shared.is_observed() || check_name(name).is_err() {
+        // A section is not begun inside another.
+        if self.shared.is_observed() || self.shared.durable().is_some() || check_name(name).is_err() {
             return None;
         }
         let names = &self.as_dir().ok()?.names;
-        let created = names.try_with_locked(hash, name, |entry| self.create_locked(cred, entry, new))?;
+        let none = Section::none();
+        let created =
+            names.try_with_locked(hash, name, |entry| self.create_locked(cred, name, entry, new, &none))?;
         (created.as_ref().err() != Some(&Errno::ENOSPC)).then_some(created)
     }
 
     fn create_locked(
         &self,
         cred: &Cred,
+        name: &[u8],
         entry: &mut LockedEntry<'_, InodeRef>,
         new: &NewInode<'_>,
+        section: &Section<'_>,
     ) -> Result<InodeRef, Errno> {
         let room = entry.room().ok_or(Errno::EEXIST)?;
         self.may_change_names(cred)?;
         let inode = self.new_child(cred, new)?;
         room.fill(inode.clone(), inode.weight()).map_err(|_| Errno::ENOSPC)?;
-        self.touch_mtime();
+        section.gained_name(&inode);
+        section.name(self, name, Some(&inode));
+        let moved = self.touch_mtime();
+        section.times(self, moved);
         Ok(inode)
     }
 
@@ -188,11 +213,13 @@ impl InodeRef {
     pub fn link(&self, cred: &Cred, name: &[u8], target: &InodeRef) -> Result<(), Errno> {
         self.as_dir()?;
         check_name(name)?;
+        self.load_names()?;
         {
             if !Ref::ptr_eq(&self.shared, &target.shared) || target.is_dir() {
                 return Err(self.refuse_link(cred, name, target));
             }
             self.shared.ask_for_name()?;
+            let section = self.shared.begin(0)?;
             let mut entry = self.lock_entry(name)?;
             let room = entry.room().ok_or(Errno::EEXIST)?;
             self.may_change_names(cred)?;
@@ -202,7 +229,10 @@ impl InodeRef {
                 target.drop_link();
                 Errno::ENOSPC
             })?;
-            self.touch_mtime();
+            section.gained_name(target);
+            section.name(self, name, Some(target));
+            let moved = self.touch_mtime();
+            section.times(self, moved);
         }
         self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None));
         target.notify_attributes(cred);

@@ -79,6 +79,9 @@ impl Errno {
         self.0
     }
 
+    /// Says to a caller inside this crate that names must be loaded first, in no read section. No call returns it.
+    pub(crate) const NOT_LOADED: Errno = Errno(-1);
+
     /// The error of number `raw`, as an operating system reports it (positive).
     pub const fn from_raw(raw: i32) -> Errno {
         Errno(raw)

@@ -26,6 +26,7 @@
 use crate::attributes::{Acls, Attr};
 use crate::data::{FileData, PAGE, PAGE_SIZE};
 use crate::dir::Dir;
+use crate::durable::Stored;
 use crate::links::Links;
 use crate::lock_class::{INODE_ATTR, INODE_XATTRS};
 use crate::stat::{S_IALLUGO, Stat, Timestamp};
@@ -34,7 +35,7 @@ use crate::times::Times;
 use crate::xattr::Xattrs;
 use crate::{Cred, Errno, FileType, ObserverId};
 use sluice_locks::FileLocks;
-use sluice_sync::atomic::{AtomicBool, Ordering};
+use sluice_sync::atomic::{AtomicU8, Ordering};
 use sluice_sync::name_fields;
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::{self, Ref, Standing};
@@ -57,8 +58,8 @@ pub struct Inode {
     pub(crate) times: Times,
     /// When the inode was made: a packed [`Timestamp`]. *Immutable.*
     born: u64,
-    /// A cache above may have pages of the contents, and newer bytes in them. *Atomic (stands alone); set once.*
-    cached: AtomicBool,
+    /// See [`flag`]. *Atomic (independent bits).*
+    flags: AtomicU8,
     _who_opens: Gap<7>,
     /// Owner and mode. *Protected by itself.*
     pub(crate) attr: SeqLock<Attr, 2>,
@@ -69,9 +70,30 @@ pub struct Inode {
     pub(crate) data: FileData,
 }
 
+/// What an inode's `flags` say.
+pub(crate) mod flag {
+    /// A cache above may have pages of the contents, and newer bytes in them. Set once.
+    pub(crate) const CACHED: u8 = 1;
+    /// Changes go to a store. Immutable.
+    pub(crate) const DURABLE: u8 = 2;
+    /// Names, or contents, are in the store only. Cleared once.
+    pub(crate) const PARTIAL: u8 = 4;
+    /// The store, or a transaction, has a record of it. Set once.
+    pub(crate) const RECORDED: u8 = 8;
+}
+
 /// A counted reference to an inode. The inode lives as long as there is one.
 #[derive(Clone)]
 pub struct InodeRef(Ref<Inode>);
+
+impl InodeRef {
+    /// All attributes. Mode and owner are of one moment, each other of its own.
+    pub fn stat(&self) -> Stat {
+        // An error shows when a name is looked up.
+        let _ = self.load_names();
+        Inode::stat(self)
+    }
+}
 
 /// Releases everything that lost its last holder by now, for exact answers: not for every call. Does nothing inside
 /// a read section or a destructor, since it waits for them.
@@ -88,12 +110,14 @@ pub(crate) struct Extra {
     /// *Changed only under the writers of `attr`, see there.*
     pub(crate) acls: OnceLock<RcuCell<Acls>>,
     locks: OnceLock<FileLocks>,
+    /// What a durable file system keeps of it. *Set when it is made.*
+    pub(crate) stored: OnceLock<Box<Stored>>,
 }
 
 impl Default for Extra {
     fn default() -> Self {
         let xattrs = Mutex::with_class(&INODE_XATTRS, Xattrs::default());
-        Extra { xattrs, acls: OnceLock::new(), locks: OnceLock::new() }
+        Extra { xattrs, acls: OnceLock::new(), locks: OnceLock::new(), stored: OnceLock::new() }
     }
 }
 
@@ -173,7 +197,7 @@ impl Inode {
             extra: OnceLock::new(),
             times: Times::new(init.born),
             born: init.born.pack(),
-            cached: AtomicBool::new(false),
+            flags: AtomicU8::new(0),
             _who_opens: Gap::new(),
             attr: SeqLock::with_class(&INODE_ATTR, attr),
             links: Links::new(init.nlink),
@@ -181,6 +205,11 @@ impl Inode {
             data: FileData::new(),
         });
         name_fields!(inode, Inode { ino, shared, body, extra, times, born, attr, links, data });
+        if inode.shared.durable().is_some() {
+            // Nobody else knows the inode yet.
+            let _ = inode.extra().stored.set(Box::default());
+            inode.raise(flag::DURABLE);
+        }
         InodeRef(inode)
     }
 
@@ -214,6 +243,9 @@ impl Inode {
     }
 
     /// All attributes. Mode and owner are of one moment, each other of its own.
+    ///
+    /// Of a directory of a durable file system whose names nobody has looked into yet, size and link count are those of an
+    /// empty one: see [`InodeRef::stat`].
     pub fn stat(&self) -> Stat {
         self.stat_with(self.attr.read())
     }
@@ -334,6 +366,11 @@ impl Inode {
         self.extra.get_or_init(Box::default)
     }
 
+    /// What a durable file system keeps of it; none in memory.
+    pub(crate) fn stored(&self) -> Option<&Stored> {
+        self.extra.get()?.stored.get().map(|stored| &**stored)
+    }
+
     pub(crate) fn extra_if_any(&self) -> Option<&Extra> {
         self.extra.get().map(|extra| &**extra)
     }
@@ -341,16 +378,34 @@ impl Inode {
     /// Notes that an observer may have pages of the contents from now on, and is to be asked for what is newer there.
     pub fn note_cached(&self) {
         if !self.is_cached() {
-            // Relaxed: see is_cached().
-            self.cached.store(true, Ordering::Relaxed);
+            self.raise(flag::CACHED);
         }
+    }
+
+    /// Sets flags.
+    pub(crate) fn raise(&self, flags: u8) {
+        // Relaxed: the flags stand alone, but for PARTIAL, see clear_partial().
+        self.flags.fetch_or(flags, Ordering::Relaxed);
+    }
+
+    /// Names, or contents, are in memory now.
+    pub(crate) fn clear_partial(&self) {
+        // Release(partial): what was loaded; pairs with Acquire(partial) in has().
+        self.flags.fetch_and(!flag::PARTIAL, Ordering::Release);
+    }
+
+    /// Whether one of these flags is set.
+    #[inline]
+    pub(crate) fn has(&self, flags: u8) -> bool {
+        // Acquire(partial): what was loaded; pairs with Release(partial) in clear_partial().
+        self.flags.load(Ordering::Acquire) & flags != 0
     }
 
     /// Whether an observer may have newer bytes than the file.
     #[inline]
     pub(crate) fn is_cached(&self) -> bool {
-        // Relaxed: a kernel that has newer bytes got the page after this was set, through system calls, which order both.
-        self.cached.load(Ordering::Relaxed)
+        // A kernel that has newer bytes got the page after this was set, through system calls, which order both.
+        self.has(flag::CACHED)
     }
 
     /// Has the observers but `via` hand down what is newer with them in `bytes`.
@@ -381,6 +436,9 @@ impl std::ops::Deref for InodeRef {
 
 impl Drop for Inode {
     fn drop(&mut self) {
+        if self.has(flag::RECORDED) && !self.has_name() {
+            self.leave_store();
+        }
         self.shared.uncount_inode();
         self.shared.discharge(self.body.charged() + self.extra_charged());
         self.data.clear(&*self.shared);

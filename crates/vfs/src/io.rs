@@ -4,8 +4,8 @@
 //! asks of single calls. How that goes without a lock for all is told in `data`.
 
 use crate::data::FileData;
-use crate::inode::Body;
-use crate::{Cred, Errno, FILE_SIZE_MAX, FallocateMode, Inode, Whence};
+use crate::inode::{Body, flag};
+use crate::{Cred, Errno, FILE_SIZE_MAX, FallocateMode, Inode, InodeRef, Whence};
 use sluice_sync::refcache::Ref;
 use std::ops::Range;
 
@@ -16,10 +16,23 @@ impl Inode {
     /// `EISDIR` for a directory, `EINVAL` for anything else that is no regular file.
     pub(crate) fn data(&self) -> Result<&FileData, Errno> {
         match &self.body {
-            Body::Regular => Ok(&self.data),
+            Body::Regular => {
+                if self.has(flag::PARTIAL) {
+                    self.load_contents()?;
+                }
+                Ok(&self.data)
+            }
             Body::Directory(_) => Err(Errno::EISDIR),
             Body::Symlink(_) | Body::Special { .. } => Err(Errno::EINVAL),
         }
+    }
+
+    /// As [`data`](Self::data), for callers that must not wait: where it has no pages there may be some in a store.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn data_in_memory(&self) -> Result<&FileData, Errno> {
+        if matches!(self.body, Body::Regular) { Ok(&self.data) } else { self.data() }
     }
 
     /// Reads from `offset` into `buf`; the count is short only at the end of the file. Holes read as zeros.
@@ -45,7 +58,8 @@ impl Inode {
         buf: &mut [u8],
         update_atime: bool,
     ) -> Result<usize, Errno> {
-        if self.is_cached() {
+        if self.has(flag::CACHED | flag::PARTIAL) {
+            // Of a directory too: it is said with a reference.
             return Err(Errno::EAGAIN);
         }
         let read = self.data()?.read_at_once(offset, buf).ok_or(Errno::EAGAIN)?;
@@ -53,119 +67,6 @@ impl Inode {
             self.touch_atime();
         }
         Ok(read)
-    }
-
-    /// Writes `data` at `offset`, growing the file as needed. Set-ID bits go unless `cred` may keep them.
-    ///
-    /// # Errors
-    /// `EISDIR`, `EINVAL` (not a regular file), `EFBIG`, `ENOSPC` when nothing at all could be written.
-    pub fn write_at(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-        self.write_back_caches(cred.via, offset..offset.saturating_add(data.len() as u64));
-        let written = self.data()?.write(&*self.shared, offset, data)?;
-        if written > 0 {
-            self.contents_changed(cred);
-            self.notify_data(cred, offset, written as u64);
-        }
-        Ok(written)
-    }
-
-    /// As [`write_at`](Self::write_at), for a cache above that collected the writes and keeps the times itself: times
-    /// and set-ID bits stay as they are.
-    ///
-    /// # Errors
-    /// As [`Inode::write_at`].
-    pub fn write_back(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-        let written = self.data()?.write(&*self.shared, offset, data)?;
-        if written > 0 {
-            self.notify_data(cred, offset, written as u64);
-        }
-        Ok(written)
-    }
-
-    /// As [`write_at`](Self::write_at), of what `data` has for below the end of the file, for a cache above that collected
-    /// what was stored through a mapping: such stores do not make a file longer, and what lies past an end that was cut
-    /// since is gone. Set-ID bits stay, and so do the times if the caller [moves](Self::touch_mtime) them later.
-    ///
-    /// # Errors
-    /// As [`Inode::write_at`].
-    pub fn write_within(
-        &self,
-        cred: &Cred,
-        offset: u64,
-        data: &[u8],
-        moves_times: bool,
-    ) -> Result<(), Errno> {
-        if self.data()?.write_within(&*self.shared, offset, data)? > 0 {
-            if moves_times {
-                self.touch_mtime();
-            }
-            self.notify_data(cred, offset, data.len() as u64);
-        }
-        Ok(())
-    }
-
-    /// Writes `data` at the end of the file, in one step with finding that end. Returns where it went and
-    /// how much was written.
-    ///
-    /// # Errors
-    /// As [`Inode::write_at`].
-    pub fn append(&self, cred: &Cred, data: &[u8]) -> Result<(u64, usize), Errno> {
-        self.write_back_caches(cred.via, self.size()..u64::MAX);
-        let (offset, written) = self.data()?.append(&*self.shared, data)?;
-        if written > 0 {
-            self.contents_changed(cred);
-            self.notify_data(cred, offset, written as u64);
-        }
-        Ok((offset, written))
-    }
-
-    /// Makes the file `size` bytes long: cuts it, or grows it by a hole.
-    ///
-    /// # Errors
-    /// `EISDIR`, `EINVAL` (not a regular file), `EFBIG`.
-    pub fn truncate(&self, cred: &Cred, size: u64) -> Result<(), Errno> {
-        if size > FILE_SIZE_MAX {
-            return Err(Errno::EFBIG);
-        }
-        self.write_back_caches(cred.via, size..u64::MAX);
-        self.data()?.truncate(&*self.shared, size)?;
-        self.contents_changed(cred);
-        self.notify_data(cred, 0, 0);
-        Ok(())
-    }
-
-    /// Reserves, frees, zeroes, removes or inserts space, as `mode` says; see `fallocate(2)`.
-    ///
-    /// # Errors
-    /// `EISDIR`, `ENODEV` (not a regular file), `EINVAL` (empty or misaligned range), `EOPNOTSUPP` (flags
-    /// that do not go together), `EFBIG`, `ENOSPC`.
-    pub fn fallocate(&self, cred: &Cred, mode: FallocateMode, offset: u64, len: u64) -> Result<(), Errno> {
-        let operation = FallocateOperation::from_mode(mode)?;
-        let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
-        if len == 0 {
-            return Err(Errno::EINVAL);
-        }
-        let data = match &self.body {
-            Body::Regular => &self.data,
-            Body::Directory(_) => return Err(Errno::EISDIR),
-            Body::Symlink(_) | Body::Special { .. } => return Err(Errno::ENODEV),
-        };
-        if end.is_none() {
-            return Err(Errno::EFBIG);
-        }
-        self.write_back_caches(cred.via, offset..u64::MAX);
-        let keep_size = mode.contains(FallocateMode::KEEP_SIZE);
-        let space = &*self.shared;
-        match operation {
-            FallocateOperation::Reserve => data.allocate(space, offset, len, keep_size)?,
-            FallocateOperation::Punch => data.punch_hole(space, offset, len),
-            FallocateOperation::Zero => data.zero_range(space, offset, len, keep_size)?,
-            FallocateOperation::Collapse => data.collapse_range(space, offset, len)?,
-            FallocateOperation::Insert => data.insert_range(space, offset, len)?,
-        }
-        self.contents_changed(cred);
-        self.notify_data(cred, offset, 0);
-        Ok(())
     }
 
     /// The first stored byte at or after `offset`.
@@ -217,6 +118,158 @@ impl Inode {
         self.seek_hole(bytes.start).is_ok_and(|hole| hole < bytes.end.min(self.size()))
     }
 
+    /// First read, then written: the order shows when both are one file.
+    fn note_copy(&self, cred: &Cred, to: &Inode, copied: u64, update_atime: bool) {
+        if copied > 0 && update_atime {
+            self.touch_atime();
+        }
+        if copied > 0 {
+            to.contents_changed(cred);
+        }
+    }
+}
+
+impl InodeRef {
+    /// Writes `data` at `offset`, growing the file as needed. Set-ID bits go unless `cred` may keep them.
+    ///
+    /// # Errors
+    /// `EISDIR`, `EINVAL` (not a regular file), `EFBIG`, `ENOSPC` when nothing at all could be written.
+    pub fn write_at(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        self.write_back_caches(cred.via, offset..offset.saturating_add(data.len() as u64));
+        let contents = self.data()?;
+        let section = self.shared.begin_contents()?;
+        let written = contents.write(&*self.shared, offset, data)?;
+        if written > 0 {
+            self.contents_changed(cred);
+            section.contents(self, offset..offset + written as u64);
+            drop(section);
+            self.notify_data(cred, offset, written as u64);
+        }
+        Ok(written)
+    }
+
+    /// As [`write_at`](Self::write_at), for a cache above that collected the writes and keeps the times itself: times
+    /// and set-ID bits stay as they are.
+    ///
+    /// # Errors
+    /// As [`Inode::write_at`].
+    pub fn write_back(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        let contents = self.data()?;
+        let section = self.shared.begin_contents()?;
+        let written = contents.write(&*self.shared, offset, data)?;
+        if written > 0 {
+            section.contents(self, offset..offset + written as u64);
+            drop(section);
+            self.notify_data(cred, offset, written as u64);
+        }
+        Ok(written)
+    }
+
+    /// As [`write_at`](Self::write_at), of what `data` has for below the end of the file, for a cache above that collected
+    /// what was stored through a mapping: such stores do not make a file longer, and what lies past an end that was cut
+    /// since is gone. Set-ID bits stay, and so do the times if the caller [moves](Self::touch_mtime) them later.
+    ///
+    /// # Errors
+    /// As [`Inode::write_at`].
+    pub fn write_within(
+        &self,
+        cred: &Cred,
+        offset: u64,
+        data: &[u8],
+        moves_times: bool,
+    ) -> Result<(), Errno> {
+        let contents = self.data()?;
+        let section = self.shared.begin_contents()?;
+        let written = contents.write_within(&*self.shared, offset, data)? as u64;
+        if written > 0 {
+            if moves_times {
+                self.touch_mtime();
+            }
+            section.contents(self, offset..offset + written);
+            drop(section);
+            self.notify_data(cred, offset, data.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Writes `data` at the end of the file, in one step with finding that end. Returns where it went and
+    /// how much was written.
+    ///
+    /// # Errors
+    /// As [`Inode::write_at`].
+    pub fn append(&self, cred: &Cred, data: &[u8]) -> Result<(u64, usize), Errno> {
+        self.write_back_caches(cred.via, self.size()..u64::MAX);
+        let contents = self.data()?;
+        let section = self.shared.begin_contents()?;
+        let (offset, written) = contents.append(&*self.shared, data)?;
+        if written > 0 {
+            self.contents_changed(cred);
+            section.contents(self, offset..offset + written as u64);
+            drop(section);
+            self.notify_data(cred, offset, written as u64);
+        }
+        Ok((offset, written))
+    }
+
+    /// Makes the file `size` bytes long: cuts it, or grows it by a hole.
+    ///
+    /// # Errors
+    /// `EISDIR`, `EINVAL` (not a regular file), `EFBIG`.
+    pub fn truncate(&self, cred: &Cred, size: u64) -> Result<(), Errno> {
+        if size > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG);
+        }
+        self.write_back_caches(cred.via, size..u64::MAX);
+        let contents = self.data()?;
+        let section = self.shared.begin_contents()?;
+        contents.truncate(&*self.shared, size)?;
+        self.contents_changed(cred);
+        section.contents(self, size..u64::MAX);
+        drop(section);
+        self.notify_data(cred, 0, 0);
+        Ok(())
+    }
+
+    /// Reserves, frees, zeroes, removes or inserts space, as `mode` says; see `fallocate(2)`.
+    ///
+    /// # Errors
+    /// `EISDIR`, `ENODEV` (not a regular file), `EINVAL` (empty or misaligned range), `EOPNOTSUPP` (flags
+    /// that do not go together), `EFBIG`, `ENOSPC`.
+    pub fn fallocate(&self, cred: &Cred, mode: FallocateMode, offset: u64, len: u64) -> Result<(), Errno> {
+        let operation = FallocateOperation::from_mode(mode)?;
+        let moves = matches!(operation, FallocateOperation::Collapse | FallocateOperation::Insert);
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        match self.body {
+            Body::Regular => {}
+            Body::Directory(_) => return Err(Errno::EISDIR),
+            Body::Symlink(_) | Body::Special { .. } => return Err(Errno::ENODEV),
+        }
+        if end.is_none() {
+            return Err(Errno::EFBIG);
+        }
+        self.write_back_caches(cred.via, offset..u64::MAX);
+        let keep_size = mode.contains(FallocateMode::KEEP_SIZE);
+        let (data, space) = (self.data()?, &*self.shared);
+        let section = self.shared.begin_contents()?;
+        // What is moved reaches to the end.
+        let changed = offset..if moves { u64::MAX } else { offset + len };
+        match operation {
+            FallocateOperation::Reserve => data.allocate(space, offset, len, keep_size)?,
+            FallocateOperation::Punch => data.punch_hole(space, offset, len),
+            FallocateOperation::Zero => data.zero_range(space, offset, len, keep_size)?,
+            FallocateOperation::Collapse => data.collapse_range(space, offset, len)?,
+            FallocateOperation::Insert => data.insert_range(space, offset, len)?,
+        }
+        self.contents_changed(cred);
+        section.contents(self, changed);
+        drop(section);
+        self.notify_data(cred, offset, 0);
+        Ok(())
+    }
+
     /// Copies `len` bytes from `offset` here to `to_offset` in `to`, sharing whole pages where both offsets
     /// are equally aligned; holes stay holes. Returns how many bytes there were to copy.
     ///
@@ -227,7 +280,7 @@ impl Inode {
         &self,
         cred: &Cred,
         offset: u64,
-        to: &Inode,
+        to: &InodeRef,
         to_offset: u64,
         len: u64,
     ) -> Result<u64, Errno> {
@@ -239,7 +292,7 @@ impl Inode {
         &self,
         cred: &Cred,
         offset: u64,
-        to: &Inode,
+        to: &InodeRef,
         to_offset: u64,
         len: u64,
         update_atime: bool,
@@ -254,22 +307,15 @@ impl Inode {
         }
         self.write_back_caches(cred.via, offset..offset.saturating_add(len));
         to.write_back_caches(cred.via, to_offset..to_offset.saturating_add(len));
+        let section = self.shared.begin_contents()?;
         let copied = target.copy_from(&*self.shared, to_offset, source, offset, len)?;
         self.note_copy(cred, to, copied, update_atime);
         if copied > 0 {
+            section.contents(to, to_offset..to_offset + copied);
+            drop(section);
             to.notify_data(cred, to_offset, copied);
         }
         Ok(copied)
-    }
-
-    /// First read, then written: the order shows when both are one file.
-    fn note_copy(&self, cred: &Cred, to: &Inode, copied: u64, update_atime: bool) {
-        if copied > 0 && update_atime {
-            self.touch_atime();
-        }
-        if copied > 0 {
-            to.contents_changed(cred);
-        }
     }
 }
 

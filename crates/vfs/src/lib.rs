@@ -20,6 +20,7 @@
 //!             vfs.inode.attr, vfs.inode.xattrs, vfs.superblock.observers: leaves
 //! vfs.open_files.processes, vfs.open_files.passing, vfs.superblock.trees: leaves, under none of those above
 //! ```
+//! A durable file system takes the locks of its store between the rename lock and names; ARCHITECTURE has the whole order.
 //! Observers (see [`Observer`]) are called with none of these held.
 
 #![doc = include_str!("cookbook.md")]
@@ -35,6 +36,7 @@ mod cred;
 mod cursor;
 mod data;
 mod dir;
+mod durable;
 mod errno;
 mod flags;
 mod fs;
@@ -80,6 +82,7 @@ pub use observer::{Observer, ObserverId};
 pub use open_files::{FileInUse, Holder};
 pub use process::{Dirent, Dirents, Fd, FileLock, FlockOperation, LockType, Process};
 pub use readdir::DirEntry;
+pub use sluice_store::{Options as StoreOptions, StoreError};
 pub use snapshot::SNAPSHOTS;
 pub use stat::{FileType, Stat, StatFs, Statx, Timestamp};
 pub use superblock::{Options, Superblock};

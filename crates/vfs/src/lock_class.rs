@@ -8,11 +8,15 @@ pub(crate) static SUPERBLOCK_TREES: LockClass = LockClass::new("vfs.superblock.t
 pub(crate) static PROCESS_MOVING: LockClass = LockClass::new("vfs.process.moving");
 pub(crate) static OPEN_FILE_CURSOR: LockClass = LockClass::new("vfs.open_file.cursor");
 pub(crate) static MOUNT_TABLE: LockClass = LockClass::new("vfs.mount_table");
+pub(crate) static DURABLE_LOADING: LockClass = LockClass::new("vfs.durable.loading");
+pub(crate) static DURABLE_NUMBERS: LockClass = LockClass::new("vfs.durable.numbers");
+pub(crate) static DURABLE_PENDING: LockClass = LockClass::new("vfs.durable.pending");
 pub(crate) static SUPERBLOCK_RENAME: LockClass = LockClass::new("vfs.superblock.rename");
 pub(crate) static DIRECTORY_NAMES: LockClass = LockClass::new("vfs.directory.names");
 pub(crate) static DIRECTORY_MOUNTS: LockClass = LockClass::new("vfs.directory.mounts");
 pub(crate) static FILE_DATA: LockClass = LockClass::new("vfs.file.data");
 pub(crate) static INODE_ATTR: LockClass = LockClass::new("vfs.inode.attr");
+pub(crate) static INODE_STORED: LockClass = LockClass::new("vfs.inode.stored");
 pub(crate) static INODE_XATTRS: LockClass = LockClass::new("vfs.inode.xattrs");
 pub(crate) static SUPERBLOCK_OBSERVERS: LockClass = LockClass::new("vfs.superblock.observers");
 

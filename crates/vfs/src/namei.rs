@@ -18,9 +18,10 @@
 
 use crate::mount::{Location, MountTable, Place};
 use crate::recall::Recording;
-use crate::{Access, Cred, Errno, FileType, Inode, PATH_MAX, SYMLOOP_MAX};
+use crate::{Access, Cred, Errno, FileType, Inode, InodeRef, PATH_MAX, SYMLOOP_MAX};
 use sluice_sync::rcu::{self, Guard};
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::ops::Range;
 
 /// The last component of a path.
@@ -48,7 +49,9 @@ pub(crate) struct Parent<'p, D = Location> {
 pub(crate) struct Namei<'a> {
     mounts: &'a MountTable,
     pub(crate) cred: &'a Cred,
-    links_followed: usize,
+    pub(crate) links_followed: usize,
+    /// The directory whose names must be loaded before the walk can go on.
+    wanted: Cell<Option<InodeRef>>,
     /// What was to be recalled should be remembered from now on.
     pub(crate) should_record: bool,
 }
@@ -100,7 +103,7 @@ impl<D> Parent<'_, D> {
 impl<'a> Namei<'a> {
     /// A walk of a path that passed [`check_path`].
     pub(crate) fn new(mounts: &'a MountTable, cred: &'a Cred) -> Self {
-        Namei { mounts, cred, links_followed: 0, should_record: false }
+        Namei { mounts, cred, links_followed: 0, wanted: Cell::new(None), should_record: false }
     }
 
     /// The file that `path` names, from `start` if relative. A symbolic link at the end is followed if
@@ -133,8 +136,38 @@ impl<'a> Namei<'a> {
 
     /// The file that a walked path's last component names; a symbolic link is not followed.
     pub(crate) fn last_of(&self, parent: &Parent<'_>) -> Result<Location, Errno> {
-        let section = rcu::domain().read();
-        self.last_in(parent.dir.place(), &parent.last, &section).map(Place::to_location)
+        loop {
+            let found = {
+                let section = rcu::domain().read();
+                self.last_in(parent.dir.place(), &parent.last, &section).map(Place::to_location)
+            };
+            match found {
+                Err(Errno::NOT_LOADED) => self.load_wanted()?,
+                found => return found,
+            }
+        }
+    }
+
+    /// The walk came to a look into `dir`, whose names are not in memory.
+    #[cold]
+    pub(crate) fn want(&self, dir: &InodeRef) {
+        self.wanted.set(Some(dir.clone()));
+    }
+
+    /// Loads the names for the lack of which a walk ended with [`Errno::NOT_LOADED`]. Called in no section.
+    ///
+    /// # Errors
+    /// The store's.
+    #[cold]
+    pub(crate) fn load_wanted(&self) -> Result<(), Errno> {
+        self.wanted.take().ok_or(Errno::EIO)?.load_names()
+    }
+
+    /// As [`load_wanted`](Self::load_wanted), for a walk that begins again where it had followed so many links.
+    #[cold]
+    pub(crate) fn load_and_go_back(&mut self, links_followed: usize) -> Result<(), Errno> {
+        self.links_followed = links_followed;
+        self.load_wanted()
     }
 
     fn last_in<'g>(&self, dir: Place<'g>, last: &Last<'_>, section: &'g Guard<'_>) -> Result<Place<'g>, Errno>
@@ -154,9 +187,18 @@ impl<'a> Namei<'a> {
         if parent.trailing_slash {
             target.push(b'/');
         }
-        let section = rcu::domain().read();
-        let start = Some(parent.dir.place());
-        self.walk(start, Cow::Owned(target), &section).map(Parent::into_owned)
+        let followed = self.links_followed;
+        loop {
+            let walked = {
+                let section = rcu::domain().read();
+                let start = Some(parent.dir.place());
+                self.walk(start, Cow::Owned(target.clone()), &section).map(Parent::into_owned)
+            };
+            match walked {
+                Err(Errno::NOT_LOADED) => self.load_and_go_back(followed)?,
+                walked => return walked,
+            }
+        }
     }
 
     /// Walks `path`, from `start` if relative, up to its last component.
@@ -293,7 +335,14 @@ impl<'a> Namei<'a> {
         match name {
             b"." => Ok(dir),
             b".." => Ok(dir.above(section)),
-            _ => Ok(Place { inode: dir.inode.lookup_in(name, section)?, ..dir }.enter(section)),
+            _ => {
+                let found = dir.inode.lookup_in(name, section).inspect_err(|error| {
+                    if *error == Errno::NOT_LOADED {
+                        self.want(dir.inode);
+                    }
+                });
+                Ok(Place { inode: found?, ..dir }.enter(section))
+            }
         }
     }
 

@@ -21,6 +21,8 @@ impl Superblock {
         while let Some((inode, at)) = directories.pop()
             && !wanted.is_empty()
         {
+            // What cannot be loaded is missed, too.
+            let _ = inode.load_names();
             let Ok(dir) = inode.as_dir() else { continue };
             for (name, child) in dir.list(|child| child.is_dir() || wanted.contains(&child.ino())) {
                 let path = at.join(OsStr::from_bytes(&name));

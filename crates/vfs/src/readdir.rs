@@ -49,6 +49,7 @@ impl InodeRef {
         visit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<u64, Errno> {
         let dir = self.as_dir()?;
+        self.load_names()?;
         let section = dir.names.read();
         if dir.names.is_dead() {
             return Err(Errno::ENOENT);

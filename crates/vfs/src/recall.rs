@@ -165,7 +165,12 @@ impl<'a> Namei<'a> {
             // Not by names alone. Even "." is a look at the directory that it stays in, which must be one that may be searched.
             b"." | b".." => return self.look_up(dir, bytes, section),
             _ => {
-                let inode = dir.inode.lookup_recorded(bytes, &mut recording.recorder)?;
+                let found = dir.inode.lookup_recorded(bytes, &mut recording.recorder);
+                let inode = found.inspect_err(|error| {
+                    if *error == Errno::NOT_LOADED {
+                        self.want(dir.inode);
+                    }
+                })?;
                 Place { inode, ..dir }.enter(section)
             }
         };

@@ -2,6 +2,8 @@
 
 use crate::create::check_name;
 use crate::dir::Burial;
+use crate::durable::Section;
+use crate::inode::flag;
 use crate::{Cred, Errno, Inode, InodeRef};
 use sluice_sync::name_table::LockedEntry;
 use sluice_sync::rcu::Guard;
@@ -14,7 +16,7 @@ struct Removed {
     pages: u64,
 }
 
-impl Inode {
+impl InodeRef {
     /// Removes the name `name` of a file that is no directory. Holders of the file keep it.
     ///
     /// # Errors
@@ -22,49 +24,14 @@ impl Inode {
     pub fn unlink(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
         self.as_dir()?;
         check_name(name)?;
-        let removed = self.unlink_locked(cred, &mut self.lock_entry(name)?)?;
+        self.load_names()?;
+        let removed = {
+            let section = self.shared.begin(0)?;
+            self.unlink_locked(cred, name, &mut self.lock_entry(name)?, &section)?
+        };
         self.notify_removed(cred, name, removed.ino);
         self.shared.release_soon(removed.pages);
         Ok(())
-    }
-
-    /// As [`unlink`](Self::unlink) in the caller's read section, of a file that is there, if nobody is waited for or told of it:
-    /// whether the caller should [`settle`](crate::inode::settle) after the section.
-    #[inline]
-    pub(crate) fn unlink_at_once(
-        &self,
-        cred: &Cred,
-        name: &[u8],
-        section: &Guard<'_>,
-    ) -> Option<Result<bool, Errno>> {
-        let dir = self.as_dir().ok()?;
-        if self.shared.is_observed() || check_name(name).is_err() {
-            return None;
-        }
-        let hash = self.shared.hasher.hash(name);
-        // What is not there, or not to be removed so, is found with nothing locked.
-        if dir.names.get(hash, name, section)?.is_dir() {
-            return None;
-        }
-        let removed = dir.names.try_with_locked(hash, name, |entry| self.unlink_locked(cred, entry))?;
-        Some(removed.map(|removed| self.shared.should_release(removed.pages)))
-    }
-
-    /// Removes the name of `entry`, that of a file that is no directory.
-    ///
-    /// # Errors
-    /// `ENOENT`, `EISDIR`, `EACCES`, `EPERM` (sticky directory).
-    fn unlink_locked(&self, cred: &Cred, entry: &mut LockedEntry<'_, InodeRef>) -> Result<Removed, Errno> {
-        let there = entry.there().ok_or(Errno::ENOENT)?;
-        let victim = there.get();
-        self.may_delete(cred, victim)?;
-        if victim.is_dir() {
-            return Err(Errno::EISDIR);
-        }
-        let victim = there.remove();
-        self.touch_mtime();
-        victim.drop_link();
-        Ok(Removed { ino: victim.ino(), pages: victim.pages_without_name() })
     }
 
     /// Removes the empty directory `name`.
@@ -75,23 +42,88 @@ impl Inode {
     pub fn rmdir(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
         self.as_dir()?;
         check_name(name)?;
+        self.load_names()?;
         let victim = loop {
+            let section = self.shared.begin(0)?;
             let mut entry = self.lock_entry(name)?;
             let there = entry.there().ok_or(Errno::ENOENT)?;
             let victim = there.get();
             self.may_delete(cred, victim)?;
-            if victim.as_dir()?.bury()? == Burial::Done {
+            let is_loaded = !victim.has(flag::PARTIAL);
+            let dir = victim.as_dir()?;
+            if is_loaded && dir.bury()? == Burial::Done {
                 let victim = there.remove();
+                section.name(self, name, None);
                 victim.touch_ctime();
-                self.touch_mtime();
+                section.lost_name(victim);
+                let moved = self.touch_mtime();
+                section.times(self, moved);
                 break victim.ino();
             }
             let victim = victim.clone();
             drop(entry);
-            victim.await_burial()?;
+            drop(section);
+            if is_loaded {
+                victim.await_burial()?;
+            } else {
+                victim.load_names()?;
+            }
         };
         self.notify_removed(cred, name, victim);
         Ok(())
+    }
+}
+
+impl Inode {
+    /// As [`unlink`](InodeRef::unlink) in the caller's read section, of a file that is there, if nobody is waited for or told of it:
+    /// whether the caller should [`settle`](crate::inode::settle) after the section.
+    #[inline]
+    pub(crate) fn unlink_at_once(
+        &self,
+        cred: &Cred,
+        name: &[u8],
+        section: &Guard<'_>,
+    ) -> Option<Result<bool, Errno>> {
+        let dir = self.as_dir().ok()?;
+        // A section is not begun inside another.
+        if self.shared.is_observed() || self.shared.durable().is_some() || check_name(name).is_err() {
+            return None;
+        }
+        let hash = self.shared.hasher.hash(name);
+        // What is not there, or not to be removed so, is found with nothing locked.
+        if dir.names.get(hash, name, section)?.is_dir() {
+            return None;
+        }
+        let none = Section::none();
+        let unlink = |entry: &mut LockedEntry<'_, InodeRef>| self.unlink_locked(cred, name, entry, &none);
+        let removed = dir.names.try_with_locked(hash, name, unlink)?;
+        Some(removed.map(|removed| self.shared.should_release(removed.pages)))
+    }
+
+    /// Removes the name of `entry`, that of a file that is no directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`, `EACCES`, `EPERM` (sticky directory).
+    fn unlink_locked(
+        &self,
+        cred: &Cred,
+        name: &[u8],
+        entry: &mut LockedEntry<'_, InodeRef>,
+        section: &Section<'_>,
+    ) -> Result<Removed, Errno> {
+        let there = entry.there().ok_or(Errno::ENOENT)?;
+        let victim = there.get();
+        self.may_delete(cred, victim)?;
+        if victim.is_dir() {
+            return Err(Errno::EISDIR);
+        }
+        let victim = there.remove();
+        section.name(self, name, None);
+        let moved = self.touch_mtime();
+        section.times(self, moved);
+        victim.drop_link();
+        section.lost_name(victim);
+        Ok(Removed { ino: victim.ino(), pages: victim.pages_without_name() })
     }
 
     /// Lets the threads proceed that kept this directory from being buried. Called with no name locked.

@@ -16,7 +16,8 @@
 
 use crate::create::check_name;
 use crate::dir::Burial;
-use crate::inode::settle;
+use crate::durable::Section;
+use crate::inode::{flag, settle};
 use crate::lock_class::SECOND_DIRECTORY;
 use crate::{Access, Cred, Errno, Inode, InodeRef, NewInode, NewKind, RenameFlags};
 use sluice_sync::MutexGuard;
@@ -30,6 +31,35 @@ struct Moved {
     source: InodeRef,
     /// The file that had the new name: it lost that name, or took the old one.
     target: Option<InodeRef>,
+    /// What has the old name now.
+    whiteout: Option<InodeRef>,
+}
+
+impl Moved {
+    /// Puts down what the rename did, with both names locked.
+    fn put_down(
+        &self,
+        section: &Section<'_>,
+        (old_dir, old): (&InodeRef, &[u8]),
+        (new_dir, new): (&InodeRef, &[u8]),
+        flags: RenameFlags,
+    ) {
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if let Some(whiteout) = &self.whiteout {
+            section.gained_name(whiteout);
+        }
+        let left = if exchange { self.target.as_ref() } else { self.whiteout.as_ref() };
+        section.name(old_dir, old, left);
+        section.name(new_dir, new, Some(&self.source));
+        for inode in [old_dir, new_dir, &self.source] {
+            section.inode(inode);
+        }
+        match &self.target {
+            Some(target) if exchange => section.inode(target),
+            Some(target) => section.lost_name(target),
+            None => {}
+        }
+    }
 }
 
 impl InodeRef {
@@ -60,6 +90,8 @@ impl InodeRef {
             self.lookup(cred, name)?;
             return Err(new_dir.gone_or(error));
         }
+        self.load_names()?;
+        new_dir.load_names()?;
         if self.is_nothing_to_rename(name, (new_dir, new_name), flags)? {
             return Ok(());
         }
@@ -68,6 +100,7 @@ impl InodeRef {
             match self.try_rename(cred, name, (new_dir, new_name), flags, tree.as_ref()) {
                 Ok(Attempt::Done(moved)) => break moved,
                 Ok(Attempt::NeedsTree) => tree = Some(self.shared.rename_lock.lock()),
+                Ok(Attempt::Blocked(target)) if target.has(flag::PARTIAL) => target.load_names()?,
                 Ok(Attempt::Blocked(target)) => target.await_burial()?,
                 // Inodes that lost their last holder may not have been released yet.
                 Err(Errno::ENOSPC) if !has_settled => {
@@ -78,7 +111,7 @@ impl InodeRef {
             }
         };
         drop(tree);
-        if let Some(Moved { source, target }) = moved {
+        if let Some(Moved { source, target, .. }) = moved {
             let other = target.as_ref().map(|target| target.ino());
             self.shared.notify(cred, |observer| {
                 observer.entry_changed(self.ino(), name, Some(source.ino()));
@@ -130,8 +163,13 @@ impl InodeRef {
         flags: RenameFlags,
         tree: Option<&TreeLock<'_>>,
     ) -> Result<Attempt, Errno> {
+        let section = self.shared.begin(0)?;
         with_names((self, name), (new_dir, new_name), |names| {
-            self.rename_locked(names, cred, new_dir, flags, tree)
+            let attempt = self.rename_locked(names, cred, new_dir, flags, tree)?;
+            if let Attempt::Done(Some(moved)) = &attempt {
+                moved.put_down(&section, (self, name), (new_dir, new_name), flags);
+            }
+            Ok(attempt)
         })?
     }
 
@@ -167,8 +205,8 @@ impl InodeRef {
         }
         let whiteout =
             if flags.contains(RenameFlags::WHITEOUT) { Some(self.new_whiteout(cred)?) } else { None };
-        let rename = |names: &mut LockedPair<'_, InodeRef>| match whiteout {
-            Some(whiteout) => names.rename_leaving(whiteout, 0),
+        let rename = |names: &mut LockedPair<'_, InodeRef>| match &whiteout {
+            Some(whiteout) => names.rename_leaving(whiteout.clone(), 0),
             None => names.rename(),
         };
         match &target {
@@ -181,7 +219,7 @@ impl InodeRef {
             Some(target) => {
                 let dir = target.as_dir();
                 if let Ok(dir) = dir
-                    && dir.bury()? == Burial::Busy
+                    && (target.has(flag::PARTIAL) || dir.bury()? == Burial::Busy)
                 {
                     return Ok(Attempt::Blocked(target.clone()));
                 }
@@ -199,7 +237,7 @@ impl InodeRef {
             source.set_parent(new_dir);
         }
         ends.touch(flags);
-        Ok(Attempt::Done(Some(Moved { source, target })))
+        Ok(Attempt::Done(Some(Moved { source, target, whiteout })))
     }
 
     /// What a rename with `WHITEOUT` leaves in this directory.
@@ -221,7 +259,7 @@ enum Attempt {
     Done(Option<Moved>),
     /// To be tried again with the rename lock.
     NeedsTree,
-    /// To be tried again when this directory, which is to be replaced, is left alone.
+    /// To be tried again when this directory, which is to be replaced, is left alone, or in memory.
     Blocked(InodeRef),
 }
 

@@ -93,6 +93,7 @@ impl InodeRef {
         let mut met = BTreeMap::from([(original.ino(), self.clone())]);
         let mut pending = vec![(original.clone(), self.clone())];
         while let Some((original, copy)) = pending.pop() {
+            original.load_names()?;
             for (name, inode) in original.as_dir()?.list(|inode| left_out != Some(inode.ino())) {
                 match met.get(&inode.ino()) {
                     Some(met) if met.is_dir() => continue,
@@ -127,7 +128,8 @@ impl InodeRef {
         };
         let inode = Inode::make(&self.shared, original.init(), body)?;
         inode.take_after(original)?;
-        if let Ok(data) = original.data() {
+        if matches!(original.body, Body::Regular) {
+            let data = original.data()?;
             original.write_back_caches(None, 0..u64::MAX);
             inode.data.copy_whole(&*self.shared, data)?;
         }
@@ -142,11 +144,15 @@ impl InodeRef {
 
     /// Gives `inode` the name `name` in this directory, where that must be new.
     fn enter_new(&self, cred: &Cred, name: &[u8], inode: &InodeRef) -> Result<(), Errno> {
+        let section = self.shared.begin(0)?;
         let mut entry = self.lock_entry(name)?;
         let room = entry.room().ok_or(Errno::EEXIST)?;
         self.may_change_names(cred)?;
         room.fill(inode.clone(), inode.weight()).map_err(|_| Errno::ENOSPC)?;
-        self.touch_mtime();
+        section.gained_tree(inode);
+        section.name(self, name, Some(inode));
+        let moved = self.touch_mtime();
+        section.times(self, moved);
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::data::{PAGE, PAGE_SIZE, Space};
 use crate::dir::NameHasher;
+use crate::durable::{Durable, close_apart};
 use crate::inode::{Body, InodeInit, settle};
 use crate::lock_class::{SUPERBLOCK_OBSERVERS, SUPERBLOCK_RENAME};
 use crate::open_counts::OpenCounts;
@@ -9,14 +10,15 @@ use crate::open_files::Trees;
 use crate::stat::{S_IALLUGO, Timestamp};
 use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, StatFs};
 use sluice_locks::{DomainOptions, LockDomain};
+use sluice_store::Options as StoreOptions;
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::{Budget, Ida, PerCpu};
 use sluice_sync::rcu::{self, RcuCell};
-use sluice_sync::refcache::{Ref, Standing};
+use sluice_sync::refcache::{self, Ref, Standing};
 use sluice_sync::{Arc, CachePadded, Mutex, memory, name_fields};
 
 /// The inode number of every root directory.
-const ROOT_INO: u64 = 1;
+pub(crate) const ROOT_INO: u64 = 1;
 /// In so many bytes space is counted: small things, such as extended attributes, need not take a page.
 const UNIT: u64 = 64;
 const UNITS_A_PAGE: u64 = PAGE / UNIT;
@@ -52,6 +54,8 @@ pub struct Options {
     /// Let only the owner of a file, or who may read and write it, give it another name, as Linux does with
     /// `fs.protected_hardlinks = 1`. POSIX allows everybody.
     pub protected_hardlinks: bool,
+    /// How the store of a durable file system works. In memory it means nothing.
+    pub store: StoreOptions,
 }
 
 impl Default for Options {
@@ -66,6 +70,7 @@ impl Default for Options {
             lock_limit: None,
             owner_lock_limit: None,
             protected_hardlinks: false,
+            store: StoreOptions::default(),
         }
     }
 }
@@ -77,6 +82,9 @@ pub struct Superblock {
     /// Where it is or was mounted. *Protected by itself.*
     trees: Trees,
 }
+
+/// How inodes refer to what they share.
+pub(crate) type SharedRef = Ref<Shared, Standing>;
 
 /// What every inode of a file system points to.
 pub(crate) struct Shared {
@@ -90,6 +98,8 @@ pub(crate) struct Shared {
     pub(crate) rename_lock: CachePadded<Mutex<()>>,
     /// *Immutable.*
     pub(crate) hasher: NameHasher,
+    /// Where changes go to last; nowhere in memory. *Immutable.*
+    durable: Option<Box<Durable>>,
     /// Inode numbers. *Per CPU.*
     inos: Ida,
     /// Inodes in memory. *Per CPU.*
@@ -113,50 +123,31 @@ pub(crate) struct Shared {
 impl Superblock {
     /// A new, empty file system in memory.
     pub fn new(options: Options) -> Arc<Superblock> {
-        let (mode, uid, gid) = (options.root_mode & S_IALLUGO, options.root_uid, options.root_gid);
-        let born = Timestamp::now();
-        let root = InodeInit { file_type: FileType::Directory, mode, uid, gid, nlink: 2, born };
-        Superblock::with_root(options, root)
+        let shared = Shared::new(options, None, ROOT_INO);
+        let root = Shared::new_root(&shared);
+        Arc::new(Superblock { shared, root, trees: Trees::new() })
     }
 
     /// As [`new`](Self::new), but for the root's attributes, which are those of `root`.
     pub(crate) fn with_root(options: Options, root: InodeInit) -> Arc<Superblock> {
-        static NEXT_DEV: AtomicU64 = AtomicU64::new(1);
-        // Relaxed: only uniqueness matters.
-        let minor = NEXT_DEV.fetch_add(1, Ordering::Relaxed);
-        let locking = DomainOptions {
-            deadlock_detection: options.deadlock_detection,
-            max_locks: options.lock_limit,
-            max_locks_of_owner: options.owner_lock_limit,
-            ..Default::default()
-        };
-        let units = options.size_limit.map(|bytes| bytes / PAGE * UNITS_A_PAGE);
-        let inodes = options.inode_limit;
-        promise(options.size_limit, u64::wrapping_add);
-        let shared = Ref::standing(Shared {
-            // Major number 0: no real device, as the kernel's own memory file systems have it.
-            dev: (minor & 0xff) | ((minor & 0xf_ff00) << 12),
-            options,
-            lock_domain: LockDomain::new(locking),
-            rename_lock: CachePadded::new(Mutex::with_class(&SUPERBLOCK_RENAME, ())),
-            hasher: NameHasher::new(),
-            inos: Ida::new(ROOT_INO + 1..u64::MAX),
-            // The root is in use.
-            inodes: Budget::new(inodes, 1),
-            unlinked_pages: PerCpu::default(),
-            opens: OpenCounts::new(),
-            space: Budget::with_grain(units, 0, UNITS_A_PAGE),
-            settles_at: AtomicU64::new(SETTLES_AT_MIN),
-            observers: RcuCell::new(rcu::domain(), Vec::new()),
-            is_observed: AtomicBool::new(false),
-            observing: CachePadded::new(Mutex::with_class(&SUPERBLOCK_OBSERVERS, ())),
-        });
-        name_fields!(
-            shared,
-            Shared { lock_domain, rename_lock, inos, inodes, unlinked_pages, opens, space, observing }
-        );
+        let shared = Shared::new(options, None, ROOT_INO);
         let root = Inode::allocate(&shared, ROOT_INO, root, Body::new_directory(None));
         Arc::new(Superblock { shared, root, trees: Trees::new() })
+    }
+
+    /// A file system over a store, with the root that `root` makes. All numbers of its inodes are below `numbers`.
+    ///
+    /// # Errors
+    /// Those of `root`.
+    pub(crate) fn with_store(
+        options: Options,
+        durable: Durable,
+        numbers: u64,
+        root: impl FnOnce(&SharedRef) -> Result<InodeRef, Errno>,
+    ) -> Result<Arc<Superblock>, Errno> {
+        let shared = Shared::new(options, Some(Box::new(durable)), numbers.max(ROOT_INO));
+        let root = root(&shared)?;
+        Ok(Arc::new(Superblock { shared, root, trees: Trees::new() }))
     }
 
     /// The root directory.
@@ -251,14 +242,88 @@ fn promise(limit: Option<u64>, add: fn(u64, u64) -> u64) {
 }
 
 impl Drop for Superblock {
+    /// Makes everything durable, and takes the tree apart.
     fn drop(&mut self) {
         promise(self.shared.options.size_limit, u64::wrapping_sub);
+        if self.shared.durable().is_some() && refcache::in_destructor() {
+            // No destructor waits for I/O: whoever runs it may have locks.
+            return close_apart(self.root.clone());
+        }
+        // An error was told to callers that asked for durability; nobody asks now.
+        let _ = self.shared.close();
         self.root.clone().take_apart();
         settle();
     }
 }
 
 impl Shared {
+    /// What the inodes of a new file system share. Numbers begin above `above`.
+    fn new(options: Options, durable: Option<Box<Durable>>, above: u64) -> SharedRef {
+        static NEXT_DEV: AtomicU64 = AtomicU64::new(1);
+        // Relaxed: only uniqueness matters.
+        let minor = NEXT_DEV.fetch_add(1, Ordering::Relaxed);
+        let locking = DomainOptions {
+            deadlock_detection: options.deadlock_detection,
+            max_locks: options.lock_limit,
+            max_locks_of_owner: options.owner_lock_limit,
+            ..Default::default()
+        };
+        let units = options.size_limit.map(|bytes| bytes / PAGE * UNITS_A_PAGE);
+        let inodes = options.inode_limit;
+        promise(options.size_limit, u64::wrapping_add);
+        let shared = Ref::standing(Shared {
+            // Major number 0: no real device, as the kernel's own memory file systems have it.
+            dev: (minor & 0xff) | ((minor & 0xf_ff00) << 12),
+            options,
+            lock_domain: LockDomain::new(locking),
+            rename_lock: CachePadded::new(Mutex::with_class(&SUPERBLOCK_RENAME, ())),
+            hasher: NameHasher::new(),
+            durable,
+            inos: Ida::new(above + 1..u64::MAX),
+            // The root is in use.
+            inodes: Budget::new(inodes, 1),
+            unlinked_pages: PerCpu::default(),
+            opens: OpenCounts::new(),
+            space: Budget::with_grain(units, 0, UNITS_A_PAGE),
+            settles_at: AtomicU64::new(SETTLES_AT_MIN),
+            observers: RcuCell::new(rcu::domain(), Vec::new()),
+            is_observed: AtomicBool::new(false),
+            observing: CachePadded::new(Mutex::with_class(&SUPERBLOCK_OBSERVERS, ())),
+        });
+        name_fields!(
+            shared,
+            Shared { lock_domain, rename_lock, inos, inodes, unlinked_pages, opens, space, observing }
+        );
+        shared
+    }
+
+    /// The root directory of a new file system.
+    pub(crate) fn new_root(this: &SharedRef) -> InodeRef {
+        let options = &this.options;
+        let (mode, uid, gid) = (options.root_mode & S_IALLUGO, options.root_uid, options.root_gid);
+        let born = Timestamp::now();
+        let root = InodeInit { file_type: FileType::Directory, mode, uid, gid, nlink: 2, born };
+        Inode::allocate(this, ROOT_INO, root, Body::new_directory(None))
+    }
+
+    /// The store, if there is one.
+    #[inline]
+    pub(crate) fn durable(&self) -> Option<&Durable> {
+        self.durable.as_deref()
+    }
+
+    /// Counts an inode that is loaded, with space for `pages`, and for `bytes` beside them: it was counted when it was made, and
+    /// so may lead beyond a limit that was set since. The root is counted.
+    pub(crate) fn count_loaded(&self, bytes: u64, pages: u64) {
+        self.inodes.exceed(1);
+        self.space.exceed(bytes.div_ceil(UNIT) + pages * UNITS_A_PAGE);
+    }
+
+    /// As [`charge`](Self::charge), beyond the limit if need be.
+    pub(crate) fn charge_loaded(&self, bytes: u64) {
+        self.space.exceed(bytes.div_ceil(UNIT));
+    }
+
     /// A new inode number, never used before; counts the inode.
     ///
     /// # Errors

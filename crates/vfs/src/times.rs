@@ -8,8 +8,8 @@
 //! # Invariants
 //! - a time does not go back, unless the clock was set back or somebody asked for it.
 
-use crate::Inode;
 use crate::stat::Timestamp;
+use crate::{Errno, Inode, InodeRef};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 
 /// The times that change. Each is a packed [`Timestamp`]. *Atomic (stands alone).*
@@ -64,12 +64,13 @@ fn load(word: &AtomicU64) -> Timestamp {
     Timestamp::unpack(word.load(Ordering::Relaxed))
 }
 
-/// Moves `words` to the time of the clock.
-fn advance<const WORDS: usize>(words: [&AtomicU64; WORDS]) {
+/// Moves `words` to the time of the clock: whether any was elsewhere.
+fn advance<const WORDS: usize>(words: [&AtomicU64; WORDS]) -> bool {
     // Relaxed: a time publishes nothing. Before the clock is read: what we replace is then no later than that.
     let seen = words.map(|word| word.load(Ordering::Relaxed));
     let now = Timestamp::now().pack();
     words.into_iter().zip(seen).for_each(|(word, seen)| advance_from(word, seen, now));
+    seen != [now; WORDS]
 }
 
 /// Moves `word`, which was `seen` before the clock was at `now`, to `now`, unless somebody else has moved it further.
@@ -98,9 +99,9 @@ impl Inode {
         }
     }
 
-    /// Contents, or names in this directory, changed now.
-    pub fn touch_mtime(&self) {
-        advance([&self.times.mtime, &self.times.ctime]);
+    /// Contents, or names in this directory, changed now: whether that moved a time.
+    pub(crate) fn touch_mtime(&self) -> bool {
+        advance([&self.times.mtime, &self.times.ctime])
     }
 
     /// Attributes or names of this inode changed now.
@@ -108,10 +109,34 @@ impl Inode {
         advance([&self.times.ctime]);
     }
 
-    /// Attributes, names or contents of this inode changed at `time`, says a cache above that keeps the times itself.
-    pub fn set_ctime(&self, time: Timestamp) {
+    /// Attributes, names or contents of this inode changed at `time`.
+    pub(crate) fn change_ctime(&self, time: Timestamp) {
         // Relaxed: a time publishes nothing.
         self.times.ctime.store(time.pack(), Ordering::Relaxed);
+    }
+}
+
+impl InodeRef {
+    /// Contents of this file changed now, says a cache above that wrote them without moving the times.
+    ///
+    /// # Errors
+    /// The store's, of a durable file system.
+    pub fn note_written(&self) -> Result<(), Errno> {
+        let section = self.shared.begin(0)?;
+        let moved = self.touch_mtime();
+        section.times(self, moved);
+        Ok(())
+    }
+
+    /// Attributes, names or contents of this inode changed at `time`, says a cache above that keeps the times itself.
+    ///
+    /// # Errors
+    /// The store's, of a durable file system.
+    pub fn set_ctime(&self, time: Timestamp) -> Result<(), Errno> {
+        let section = self.shared.begin(0)?;
+        self.change_ctime(time);
+        section.inode(self);
+        Ok(())
     }
 }
 

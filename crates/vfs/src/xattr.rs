@@ -7,7 +7,7 @@
 use crate::acl::Acl;
 use crate::stat::{S_ISGID, S_ISVTX};
 use crate::superblock::charged;
-use crate::{Access, Caps, Cred, Errno, FileType, Inode, NAME_MAX, XATTR_SIZE_MAX, XattrFlags};
+use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, XATTR_SIZE_MAX, XattrFlags};
 use std::collections::BTreeMap;
 
 /// The named values of one inode.
@@ -54,8 +54,8 @@ impl Xattrs {
     }
 }
 
-const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
-const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+pub(crate) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// What a name's prefix says about it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -130,50 +130,6 @@ impl Inode {
         xattrs.values.get(name).map(|value| value.to_vec()).ok_or(Errno::ENODATA)
     }
 
-    /// Sets attribute `name` to `value`; `flags` may ask that it be new, or that it be there.
-    ///
-    /// # Errors
-    /// `EEXIST`, `ENODATA` (as `flags` ask), `ENOSPC`, `EOPNOTSUPP`, `ERANGE`, `E2BIG`, `EACCES`, `EPERM`, `EINVAL`
-    /// (bad flags or a malformed ACL).
-    pub fn set_xattr(&self, cred: &Cred, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<(), Errno> {
-        check_xattr(name, value, flags)?;
-        let space = Space::of(name);
-        if matches!(space, Space::AclAccess | Space::AclDefault) {
-            return self.set_acl(cred, space, value);
-        }
-        self.permit_xattr(cred, space, name, Access::WRITE)?;
-        space.check_exists(name)?;
-        // As with tmpfs, space is asked for before the old value is looked at.
-        let charge = charge_of(name, value);
-        self.shared.charge(charge)?;
-        let replaced = self.extra().xattrs.lock().set(name, value, flags);
-        self.shared.discharge(*replaced.as_ref().unwrap_or(&charge));
-        replaced?;
-        self.touch_ctime();
-        self.notify_attributes(cred);
-        Ok(())
-    }
-
-    /// Removes attribute `name`.
-    ///
-    /// # Errors
-    /// As [`Inode::set_xattr`].
-    pub fn remove_xattr(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
-        check_xattr_name(name)?;
-        let space = Space::of(name);
-        if matches!(space, Space::AclAccess | Space::AclDefault) {
-            return self.set_acl(cred, space, &[]);
-        }
-        self.permit_xattr(cred, space, name, Access::WRITE)?;
-        space.check_exists(name)?;
-        let extra = self.extra_if_any().ok_or(Errno::ENODATA)?;
-        let removed = extra.xattrs.lock().remove(name)?;
-        self.shared.discharge(removed);
-        self.touch_ctime();
-        self.notify_attributes(cred);
-        Ok(())
-    }
-
     /// The names of all attributes that `cred` may know of.
     pub fn list_xattr(&self, cred: &Cred) -> Vec<Vec<u8>> {
         let mut names = Vec::new();
@@ -229,6 +185,60 @@ impl Inode {
             acl.as_ref().map(Acl::to_xattr).ok_or(Errno::ENODATA)
         })
     }
+}
+
+impl InodeRef {
+    /// Sets attribute `name` to `value`; `flags` may ask that it be new, or that it be there.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA` (as `flags` ask), `ENOSPC`, `EOPNOTSUPP`, `ERANGE`, `E2BIG`, `EACCES`, `EPERM`, `EINVAL`
+    /// (bad flags or a malformed ACL).
+    pub fn set_xattr(&self, cred: &Cred, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<(), Errno> {
+        check_xattr(name, value, flags)?;
+        let space = Space::of(name);
+        if matches!(space, Space::AclAccess | Space::AclDefault) {
+            return self.set_acl(cred, space, value);
+        }
+        self.permit_xattr(cred, space, name, Access::WRITE)?;
+        space.check_exists(name)?;
+        // As with tmpfs, space is asked for before the old value is looked at.
+        let charge = charge_of(name, value);
+        let section = self.shared.begin(0)?;
+        self.shared.charge(charge)?;
+        let replaced = self.extra().xattrs.lock().set(name, value, flags);
+        self.shared.discharge(*replaced.as_ref().unwrap_or(&charge));
+        replaced?;
+        self.touch_ctime();
+        section.xattrs(self, &[name]);
+        section.inode(self);
+        drop(section);
+        self.notify_attributes(cred);
+        Ok(())
+    }
+
+    /// Removes attribute `name`.
+    ///
+    /// # Errors
+    /// As [`Inode::set_xattr`].
+    pub fn remove_xattr(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
+        check_xattr_name(name)?;
+        let space = Space::of(name);
+        if matches!(space, Space::AclAccess | Space::AclDefault) {
+            return self.set_acl(cred, space, &[]);
+        }
+        self.permit_xattr(cred, space, name, Access::WRITE)?;
+        space.check_exists(name)?;
+        let extra = self.extra_if_any().ok_or(Errno::ENODATA)?;
+        let section = self.shared.begin(0)?;
+        let removed = extra.xattrs.lock().remove(name)?;
+        self.shared.discharge(removed);
+        self.touch_ctime();
+        section.xattrs(self, &[name]);
+        section.inode(self);
+        drop(section);
+        self.notify_attributes(cred);
+        Ok(())
+    }
 
     /// Sets the ACL that `value` spells, or removes it. An access ACL also sets the permission bits that it
     /// contains. The checks are made in the order of Linux.
@@ -242,6 +252,7 @@ impl Inode {
             return if removes { Ok(()) } else { Err(Errno::EACCES) };
         }
         self.shared.make_room(value.len() as u64);
+        let section = self.shared.begin(0)?;
         self.change_acls(|attr, acls| {
             if !attr.owned_by(cred) {
                 return Err(Errno::EPERM);
@@ -262,7 +273,55 @@ impl Inode {
             Ok(())
         })?;
         self.touch_ctime();
+        section.xattrs(self, &[if slot_is_access { ACL_ACCESS } else { ACL_DEFAULT }]);
+        section.inode(self);
+        drop(section);
         self.notify_attributes(cred);
         Ok(())
+    }
+}
+
+/// For a store: the attributes as they are, whoever may know of them.
+impl Inode {
+    /// Whether there are any, access control lists aside.
+    pub(crate) fn has_xattrs(&self) -> bool {
+        self.extra_if_any().is_some_and(|extra| !extra.xattrs.lock().values.is_empty())
+    }
+
+    /// The names of all, access control lists included.
+    pub(crate) fn xattr_names(&self) -> Vec<Box<[u8]>> {
+        let Some(extra) = self.extra_if_any() else { return Vec::new() };
+        let mut names: Vec<Box<[u8]>> = extra.xattrs.lock().values.keys().cloned().collect();
+        self.with_acls(|_, acls| {
+            names.extend(acls.access.as_ref().map(|_| ACL_ACCESS.into()));
+            names.extend(acls.default.as_ref().map(|_| ACL_DEFAULT.into()));
+        });
+        names
+    }
+
+    /// The value of `name`, an access control list's included.
+    pub(crate) fn xattr_value(&self, name: &[u8]) -> Option<Vec<u8>> {
+        match Space::of(name) {
+            Space::AclAccess => self.with_acls(|_, acls| acls.access.as_ref().map(Acl::to_xattr)),
+            Space::AclDefault => self.with_acls(|_, acls| acls.default.as_ref().map(Acl::to_xattr)),
+            _ => self.extra_if_any()?.xattrs.lock().values.get(name).map(|value| value.to_vec()),
+        }
+    }
+
+    /// Puts an attribute there that the store has.
+    ///
+    /// # Errors
+    /// `EIO` for an access control list that is none; `ENOSPC` for one that leads beyond the limit.
+    pub(crate) fn restore_xattr(&self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+        let space = Space::of(name);
+        if matches!(space, Space::AclAccess | Space::AclDefault) {
+            let list = Acl::from_xattr(value).map_err(|_| Errno::EIO)?;
+            return self.change_acls(|_, acls| {
+                *(if space == Space::AclAccess { &mut acls.access } else { &mut acls.default }) = list;
+                Ok(())
+            });
+        }
+        self.shared.charge_loaded(charge_of(name, value));
+        self.extra().xattrs.lock().set(name, value, XattrFlags::empty()).map(drop)
     }
 }

@@ -77,7 +77,7 @@ impl Connection {
             inode.set_attr(&self.cred(header), &change)?;
         }
         if self.writes_back() && valid.contains(Fattr::CTIME) {
-            inode.set_ctime(timestamp(arg.ctime, arg.ctimensec));
+            inode.set_ctime(timestamp(arg.ctime, arg.ctimensec))?;
         }
         self.getattr(header, reply)
     }

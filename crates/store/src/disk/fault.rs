@@ -6,7 +6,7 @@ use sluice_sync::atomic::{AtomicU64, Ordering};
 use std::io;
 
 /// A disk that fails at one write, resize, creation or flush, or from it on.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct FaultDisk {
     below: Arc<dyn Disk>,
     plan: Arc<Plan>,

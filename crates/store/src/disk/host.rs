@@ -111,6 +111,11 @@ impl Disk for HostDisk {
         Ok(super::shared(HostFile(file)))
     }
 
+    fn unlock(&self) {
+        // It goes with the file otherwise.
+        let _ = flock(&self.directory, FlockOperation::Unlock);
+    }
+
     fn names(&self) -> io::Result<Vec<String>> {
         let entries = std::fs::read_dir(&self.dir)?;
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()

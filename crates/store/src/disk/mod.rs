@@ -45,6 +45,9 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// The system's.
     fn free_bytes(&self) -> io::Result<u64>;
 
+    /// Lets others have the directory, of which nothing more is asked.
+    fn unlock(&self) {}
+
     /// Makes names that were created durable.
     ///
     /// # Errors

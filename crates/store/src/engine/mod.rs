@@ -38,6 +38,9 @@ pub trait Engine: Send + Sync {
     /// As [`get`](Self::get).
     fn position(&self) -> Result<Option<Vec<u8>>, StoreError>;
 
+    /// Lets go of what it is kept in: nothing is asked of it any more.
+    fn close(&self) {}
+
     /// Applies `batch`, and remembers `position`.
     ///
     /// # Errors

@@ -9,16 +9,19 @@ use crate::StoreError;
 use crate::disk::DiskFile;
 use crate::record::Batch;
 use redb::{Builder, Database, ReadableDatabase, StorageBackend, TableDefinition, TableError};
-use sluice_sync::Arc;
+use sluice_sync::{Arc, LockClass, RwLock};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+static DATABASE: LockClass = LockClass::new("store.engine.redb");
 
 const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
 const POSITION: TableDefinition<'_, (), &[u8]> = TableDefinition::new("position");
 
 /// An engine in one file.
 pub struct RedbEngine {
-    database: Database,
+    /// None once it was closed. *protected by its lock*
+    database: RwLock<Option<Database>>,
 }
 
 #[derive(Debug)]
@@ -33,7 +36,7 @@ impl RedbEngine {
         let database = guarded("open the tree", || {
             Builder::new().set_cache_size(cache).create_with_backend(Backend(file)).map_err(redb::Error::from)
         })?;
-        Ok(RedbEngine { database })
+        Ok(RedbEngine { database: RwLock::with_class(&DATABASE, Some(database)) })
     }
 
     /// Looks at the checksums of the whole tree, and says what is wrong with it.
@@ -41,17 +44,33 @@ impl RedbEngine {
     /// # Errors
     /// [`StoreError::Damaged`], and the disk's.
     pub fn check(&mut self) -> Result<(), StoreError> {
-        match guarded("check the tree", || self.database.check_integrity().map_err(redb::Error::from))? {
+        let check = || {
+            let database = self.database.get_mut().as_mut().ok_or(redb::Error::PreviousIo)?;
+            Ok(database.check_integrity()?)
+        };
+        match guarded("check the tree", check)? {
             true => Ok(()),
             false => Err(StoreError::Damaged("the tree has a damaged part".into())),
         }
     }
 }
 
+impl RedbEngine {
+    /// Calls `work` with the database.
+    fn with<R>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&Database) -> Result<R, redb::Error>,
+    ) -> Result<R, StoreError> {
+        let database = self.database.read();
+        guarded(what, || work(database.as_ref().ok_or(redb::Error::PreviousIo)?))
+    }
+}
+
 impl Engine for RedbEngine {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        guarded("read the tree", || {
-            let read = self.database.begin_read()?;
+        self.with("read the tree", |database| {
+            let read = database.begin_read()?;
             let objects = match read.open_table(OBJECTS) {
                 Err(TableError::TableDoesNotExist(_)) => return Ok(None),
                 objects => objects?,
@@ -66,8 +85,8 @@ impl Engine for RedbEngine {
         if from >= to {
             return Ok(());
         }
-        guarded("read the tree", || {
-            let read = self.database.begin_read()?;
+        self.with("read the tree", |database| {
+            let read = database.begin_read()?;
             let objects = match read.open_table(OBJECTS) {
                 Err(TableError::TableDoesNotExist(_)) => return Ok(Ok(())),
                 objects => objects?,
@@ -85,8 +104,8 @@ impl Engine for RedbEngine {
     }
 
     fn position(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        guarded("read the tree", || {
-            let read = self.database.begin_read()?;
+        self.with("read the tree", |database| {
+            let read = database.begin_read()?;
             let position = match read.open_table(POSITION) {
                 Err(TableError::TableDoesNotExist(_)) => return Ok(None),
                 position => position?,
@@ -97,9 +116,18 @@ impl Engine for RedbEngine {
         .transpose()
     }
 
+    fn close(&self) {
+        let database = self.database.write().take();
+        // It may write when it goes, and give up over what it reads.
+        let _ = guarded("close the tree", || {
+            drop(database);
+            Ok(())
+        });
+    }
+
     fn apply(&self, batch: &Batch, position: &[u8]) -> Result<(), StoreError> {
-        guarded("write the tree", || {
-            let mut write = self.database.begin_write()?;
+        self.with("write the tree", |database| {
+            let mut write = database.begin_write()?;
             write.set_quick_repair(true);
             {
                 let mut objects = write.open_table(OBJECTS)?;

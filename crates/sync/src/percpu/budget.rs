@@ -86,6 +86,11 @@ impl Budget {
         Ok(self.count(units.cast_signed()).max(0).cast_unsigned())
     }
 
+    /// Counts `units` that are in use already, whatever the limit.
+    pub fn exceed(&self, units: u64) {
+        self.count(units.cast_signed());
+    }
+
     /// Gives `units` back.
     pub fn give(&self, units: u64) {
         self.count(-units.cast_signed());

@@ -155,6 +155,13 @@ impl Change<'_> {
         Ok(written)
     }
 
+    /// Puts `bytes`, which come from a store, into the hole that is page `index`, for which space was reserved.
+    pub(super) fn fill(&mut self, index: u64, bytes: &[u8]) {
+        let page = page::with(index, 0, bytes);
+        let mut page = self.writer.slots().insert_with(index, page, |page| page.lock());
+        page.settle(page::is_whole(&page) && (index + 1) * PAGE <= self.file.size());
+    }
+
     /// Puts `page`, which is frozen, in place `index`.
     pub(super) fn share(&mut self, index: u64, page: &SharedBytes) -> Result<(), Errno> {
         debug_assert!(self.rearranging.is_some(), "a page that is replaced takes its readers by surprise");

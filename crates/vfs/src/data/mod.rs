@@ -86,6 +86,7 @@ mod copy;
 mod page;
 mod page_set;
 mod read;
+mod stored;
 mod write;
 
 #[cfg(test)]
@@ -98,10 +99,11 @@ mod threads;
 use crate::lock_class::FILE_DATA;
 use crate::{Errno, FILE_SIZE_MAX};
 use page::LockedPage;
-use page_set::PageSet;
+pub(crate) use page_set::PageSet;
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::{RadixTree, SeqBytes, SeqCount, SharedBytes};
 use std::ops::Range;
+pub(crate) use stored::CHUNK_PAGES;
 
 /// Bytes in a page.
 pub(crate) const PAGE_SIZE: usize = 4096;

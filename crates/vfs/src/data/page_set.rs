@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// A set of page numbers. 8 bytes, and nothing on the heap, while it is empty.
-pub(super) struct PageSet(Option<Box<Ranges>>);
+#[derive(Default)]
+pub(crate) struct PageSet(Option<Box<Ranges>>);
 
 #[derive(Default)]
 struct Ranges {
@@ -24,30 +25,29 @@ struct Ranges {
 
 impl PageSet {
     /// The empty set.
-    pub(super) const fn new() -> PageSet {
+    pub(crate) const fn new() -> PageSet {
         PageSet(None)
     }
 
     /// Number of pages in the set.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.0.as_ref().map_or(0, |ranges| ranges.pages)
     }
 
     /// The page after the last one; 0 when the set is empty.
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         let last = self.0.as_ref().and_then(|ranges| ranges.ends.last_key_value());
         last.map_or(0, |(_, &end)| end)
     }
 
     /// Number of pages of `pages` that are in the set.
-    pub(super) fn count(&self, pages: &Range<u64>) -> u64 {
+    pub(crate) fn count(&self, pages: &Range<u64>) -> u64 {
         let Some(ranges) = &self.0 else { return 0 };
         ranges.meeting(pages).map(|met| met.end.min(pages.end) - met.start.max(pages.start)).sum()
     }
 
     /// Adds `pages`; those that are in the set already stay.
-    pub(super) fn insert(&mut self, pages: Range<u64>) {
+    pub(crate) fn insert(&mut self, pages: Range<u64>) {
         if pages.is_empty() {
             return;
         }
@@ -61,8 +61,15 @@ impl PageSet {
         ranges.add(merged);
     }
 
+    /// The parts of `pages` that are in the set, in order.
+    pub(crate) fn within(&self, pages: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_> {
+        let Range { start, end } = *pages;
+        let met = self.0.iter().flat_map(move |ranges| ranges.meeting(&(start..end)));
+        met.map(move |met| met.start.max(start)..met.end.min(end))
+    }
+
     /// Takes `pages` out of the set and tells how many of them were in it.
-    pub(super) fn remove(&mut self, pages: &Range<u64>) -> u64 {
+    pub(crate) fn remove(&mut self, pages: &Range<u64>) -> u64 {
         let Some(ranges) = &mut self.0 else { return 0 };
         if pages.is_empty() {
             return 0;
@@ -81,7 +88,7 @@ impl PageSet {
 
     /// Moves every page from `from` on to where `to` says; `to` must keep distances and must not move a page
     /// onto one below `from` that is in the set.
-    pub(super) fn shift(&mut self, from: u64, to: impl Fn(u64) -> u64) {
+    pub(crate) fn shift(&mut self, from: u64, to: impl Fn(u64) -> u64) {
         let Some(ranges) = &self.0 else { return };
         let moved: Vec<Range<u64>> = ranges.meeting(&(from..u64::MAX)).collect();
         self.remove(&(from..u64::MAX));
@@ -92,7 +99,7 @@ impl PageSet {
 
     /// Asserts the invariants of the module's header.
     #[cfg(test)]
-    pub(super) fn check(&self) {
+    pub(crate) fn check(&self) {
         let mut free_from = 0;
         for range in self.ranges() {
             assert!(!range.is_empty() && (range.start > free_from || free_from == 0), "P1: {range:?}");
@@ -103,8 +110,7 @@ impl PageSet {
     }
 
     /// The ranges, in order.
-    #[cfg(test)]
-    pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().flat_map(|ranges| ranges.ends.iter().map(|(&start, &end)| start..end))
     }
 }

@@ -3,6 +3,7 @@
 use super::{Fd, Process, is_regular};
 use crate::cursor::HeldCursor;
 use crate::data::PAGE_SIZE;
+use crate::inode::flag;
 use crate::open_file::OpenFile;
 use crate::{Access, Errno, FILE_SIZE_MAX, FallocateMode, FileType, Inode, OpenFlags, Whence};
 use sluice_locks::{Breaking, Kind};
@@ -118,11 +119,11 @@ impl Process {
             if written > 0 {
                 cursor.move_to(offset + written as u64);
             }
-            return Ok(written);
+            return sync_if_asked(&file, written);
         }
         let written = file.inode().write_at(&self.cred, position, data)?;
         cursor.move_to(position + written as u64);
-        Ok(written)
+        sync_if_asked(&file, written)
     }
 
     /// As [`write`](Self::write), from several buffers one after the other, as one write.
@@ -147,9 +148,10 @@ impl Process {
         file.check_writable()?;
         check_span(offset, data.len())?;
         if file.flags().contains(OpenFlags::APPEND) {
-            return file.inode().append(&self.cred, data).map(|(_, written)| written);
+            let (_, written) = file.inode().append(&self.cred, data)?;
+            return sync_if_asked(&file, written);
         }
-        file.inode().write_at(&self.cred, offset, data)
+        sync_if_asked(&file, file.inode().write_at(&self.cred, offset, data)?)
     }
 
     /// As [`pwrite`](Self::pwrite), from several buffers.
@@ -230,29 +232,42 @@ impl Process {
         file.inode().fallocate(&self.cred, mode, offset, len)
     }
 
-    /// Makes the contents durable, those included that a mount's kernel has not written back. Memory is as durable as it
-    /// gets.
+    /// Makes the file durable, contents included that a mount's kernel has not written back. Memory is as durable as it gets; a
+    /// durable file system makes all durable that was done before.
     ///
     /// # Errors
-    /// `EBADF`.
+    /// `EBADF`; `EIO` and others of the store's disk.
     pub fn fsync(&self, fd: Fd) -> Result<(), Errno> {
-        let is_cached = self.borrow(fd, |file| file.check_opened().map(|()| file.inode().is_cached()))?;
-        if is_cached {
-            self.file(fd)?.inode().write_back_caches(self.cred.via, 0..u64::MAX);
+        let in_memory = |file: &OpenFile| !file.inode().has(flag::CACHED | flag::DURABLE);
+        if self.borrow(fd, |file| file.check_opened().map(|()| in_memory(file)))? {
+            return Ok(());
         }
-        Ok(())
+        let file = self.file(fd)?;
+        file.inode().write_back_caches(self.cred.via, 0..u64::MAX);
+        file.inode().sync()
     }
 
     /// As [`fsync`](Self::fsync), for data and what is needed to read it.
     ///
     /// # Errors
-    /// `EBADF`.
+    /// As [`fsync`](Self::fsync).
     pub fn fdatasync(&self, fd: Fd) -> Result<(), Errno> {
         self.fsync(fd)
     }
 
-    /// Makes everything durable.
-    pub fn sync(&self) {}
+    /// Makes everything durable, in every file system of the tree. As with sync(2), errors are told to those who ask for one
+    /// file.
+    pub fn sync(&self) {
+        let _ = self.fs.sync();
+    }
+
+    /// Makes everything durable in the file system of the open file.
+    ///
+    /// # Errors
+    /// As [`fsync`](Self::fsync).
+    pub fn syncfs(&self, fd: Fd) -> Result<(), Errno> {
+        self.file(fd)?.inode().sync()
+    }
 
     /// Copies up to `len` bytes from one open file to another, or within one, without passing them through
     /// the caller: pages are shared until one side writes. Without an offset a descriptor's own position is
@@ -337,6 +352,18 @@ fn check_span(offset: u64, len: usize) -> Result<(), Errno> {
 
 /// Where `lseek` would go from `position`.
 ///
+/// So much was `written` to the file: with `O_SYNC` or `O_DSYNC` it is made durable before that is told.
+///
+/// # Errors
+/// As [`Process::fsync`].
+#[inline]
+fn sync_if_asked(file: &OpenFile, written: usize) -> Result<usize, Errno> {
+    if file.flags().contains(OpenFlags::DSYNC) {
+        file.inode().sync()?;
+    }
+    Ok(written)
+}
+
 /// # Errors
 /// As [`Process::lseek`].
 #[inline]
@@ -430,7 +457,7 @@ fn read_at_once(file: &OpenFile, offset: u64, buf: &mut [u8]) -> Result<usize, E
 /// # Errors
 /// As [`Process::read`].
 fn at_end(file: &OpenFile, len: usize) -> Result<bool, Errno> {
-    let data = file.inode().data()?;
+    let data = file.inode().data_in_memory()?;
     let Some(position) = file.cursor.at_rest() else { return Ok(false) };
     // It is still there when that is known: both hold at one moment.
     if !data.ends_by(position) || file.cursor.at_rest() != Some(position) {

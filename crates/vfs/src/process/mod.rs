@@ -22,6 +22,7 @@ pub(crate) use descriptors::{FdTable, Owner};
 pub use dirents::{Dirent, Dirents};
 pub use locks::{FileLock, FlockOperation, LockType};
 
+use crate::inode::flag;
 use crate::lock_class::PROCESS_MOVING;
 use crate::mount::{Location, Place};
 use crate::namei::{Namei, Parent, check_path};
@@ -32,6 +33,7 @@ use sluice_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_sync::percpu::list::Handle;
 use sluice_sync::rcu::{self, Guard, RcuCell};
 use sluice_sync::{Arc, Mutex, Ref};
+use std::convert::Infallible;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -195,14 +197,28 @@ impl Process {
         if dir == Fd::CWD || path.first() == Some(&b'/') {
             let section = rcu::domain().read();
             let start = self.cwd.load(&section).place();
-            if let Some(found) = namei.recall(Some(start), path, follow, &section) {
+            if let Some(found) = namei.recall(Some(start), path, follow, &section)
+                && !found.inode.has(flag::PARTIAL)
+            {
                 return look(found);
             }
         }
         let start = self.start(dir, path)?;
-        let section = rcu::domain().read();
-        let start = self.place_of(&start, &section);
-        look(namei.find(start, path, follow, &section)?)
+        loop {
+            {
+                let section = rcu::domain().read();
+                let start = self.place_of(&start, &section);
+                match namei.find(start, path, follow, &section) {
+                    // The look is in the section, so its names must be there before.
+                    Ok(found) if found.inode.has(flag::PARTIAL) && found.inode.is_dir() => {
+                        namei.want(found.inode);
+                    }
+                    Err(Errno::NOT_LOADED) => {}
+                    found => return look(found?),
+                }
+            }
+            namei.load_and_go_back(0)?;
+        }
     }
 
     /// As [`look`](Self::look), by the flags of the `*at` calls.
@@ -234,10 +250,10 @@ impl Process {
     /// Walks up to the last component of `path`.
     fn parent_of<'p>(&self, dir: Fd, path: &'p Path) -> Result<Parent<'p>, Errno> {
         let path = path_bytes(path);
-        let start = self.start(dir, path)?;
-        let section = rcu::domain().read();
-        let parent = self.namei().parent_of(self.place_of(&start, &section), path, &section)?;
-        Ok(parent.into_owned())
+        match self.act_or_parent::<Infallible>(&mut self.namei(), dir, path, |_, _| None)? {
+            Acted::Done(nothing) => match nothing {},
+            Acted::Not(parent) => Ok(parent),
+        }
     }
 
     /// Walks up to the last component of `path` and does `act` there, in the section of the walk and without a reference. It
@@ -251,11 +267,21 @@ impl Process {
         act: impl FnOnce(&Parent<'p, Place<'_>>, &Guard<'_>) -> Option<Result<R, Errno>>,
     ) -> Result<Acted<'p, R>, Errno> {
         let start = self.start(dir, path)?;
-        let section = rcu::domain().read();
-        let parent = namei.parent_of(self.place_of(&start, &section), path, &section)?;
-        match act(&parent, &section) {
-            Some(done) => done.map(Acted::Done),
-            None => Ok(Acted::Not(parent.into_owned())),
+        loop {
+            {
+                let section = rcu::domain().read();
+                match namei.parent_of(self.place_of(&start, &section), path, &section) {
+                    Err(Errno::NOT_LOADED) => {}
+                    parent => {
+                        let parent = parent?;
+                        return match act(&parent, &section) {
+                            Some(done) => done.map(Acted::Done),
+                            None => Ok(Acted::Not(parent.into_owned())),
+                        };
+                    }
+                }
+            }
+            namei.load_and_go_back(0)?;
         }
     }
 

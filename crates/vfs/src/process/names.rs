@@ -236,6 +236,7 @@ impl Process {
         }
         {
             // A missing name is reported before a read-only mount. What cannot be removed is found with nothing locked.
+            dir.inode.load_names()?;
             let section = rcu::domain().read();
             let victim = dir.inode.lookup_in(name, &section)?;
             dir.mount.check_writable()?;

@@ -1,0 +1,554 @@
+//! Crash tests: after a crash at any step of the disk the tree is that after some prefix of the calls, and the prefix has all that
+//! was synchronised.
+//!
+//! Workloads are made as CrashMonkey's ACE makes them: one or two calls on a small tree, each followed by a synchronisation or
+//! not. The oracle is the tree as it was in memory after each call, down to its times. The same calls on a file system in
+//! memory must give the same trees.
+
+use super::keys::{Key, ino_of};
+use super::mutant::Mutant;
+use super::record;
+use crate::{
+    AtFlags, Cred, Errno, FallocateMode, Fd, FileType, Fs, OpenFlags, Options, Process, RenameFlags, SetTime,
+    StoreOptions, Superblock, Timestamp, Whence, XattrFlags,
+};
+use sluice_store::disk::Disk;
+use sluice_store::disk::crash::{CrashDisk, Survivors};
+use sluice_sync::face::HOSTS_SHARE;
+use sluice_sync::{Arc, thread};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// A file as a user sees it: everything but its access time. Names that lead to one file show the same number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    /// Type, mode, owner, group, links, device.
+    attributes: (FileType, u32, u32, u32, u32, u64),
+    size: u64,
+    /// Where there are bytes and not holes.
+    data: Vec<(u64, u64)>,
+    /// Of change and modification, if times are looked at.
+    times: Option<(Timestamp, Timestamp, Timestamp)>,
+    /// The first path that leads to the same file.
+    same_as: PathBuf,
+    contents: Vec<u8>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+type Tree = BTreeMap<PathBuf, Seen>;
+
+const USER: &[u8] = b"user.note";
+const ACL: &[u8] = b"system.posix_acl_access";
+/// A log so short that large files go past it.
+const LOG: u64 = 256 << 10;
+
+fn options() -> Options {
+    let store = StoreOptions { log_size: LOG, cache: 1 << 20, background: false, ..StoreOptions::default() };
+    Options { store, ..Options::default() }
+}
+
+fn shared(disk: &CrashDisk) -> Arc<dyn Disk> {
+    Arc::from(Box::new(disk.clone()) as Box<dyn Disk>)
+}
+
+/// What is there, below "/".
+fn look(fs: &Fs, with_times: bool) -> Result<Tree, Errno> {
+    let process = fs.process(Cred::root());
+    let (mut tree, mut first) = (Tree::new(), BTreeMap::new());
+    let mut walk: Vec<_> = fs.walk("/").collect::<Result<_, _>>()?;
+    walk.sort_by(|a, b| a.path.cmp(&b.path));
+    for entry in walk {
+        let stat = fs.symlink_metadata(&entry.path)?;
+        let contents = match stat.file_type() {
+            FileType::Regular => fs.read(&entry.path)?,
+            FileType::Symlink => fs.read_link(&entry.path)?.into_os_string().into_encoded_bytes(),
+            _ => Vec::new(),
+        };
+        let mut xattrs = BTreeMap::new();
+        for name in process.llistxattr(&entry.path)? {
+            let value = process.lgetxattr(&entry.path, &name)?;
+            xattrs.insert(name, value);
+        }
+        let seen = Seen {
+            attributes: (stat.file_type(), stat.permissions(), stat.uid, stat.gid, stat.nlink, stat.rdev),
+            size: stat.size,
+            data: data_of(&process, &entry.path, stat.file_type())?,
+            times: with_times.then_some((stat.mtime, stat.ctime, stat.btime)),
+            same_as: first.entry(stat.ino).or_insert_with(|| entry.path.clone()).clone(),
+            contents,
+            xattrs,
+        };
+        tree.insert(entry.path, seen);
+    }
+    Ok(tree)
+}
+
+/// The parts of a regular file that are no holes.
+fn data_of(process: &Process, path: &Path, file_type: FileType) -> Result<Vec<(u64, u64)>, Errno> {
+    let mut parts = Vec::new();
+    if file_type == FileType::Regular {
+        let (fd, mut at) = (process.open(path, OpenFlags::RDONLY, 0)?, 0);
+        while let Ok(start) = process.lseek(fd, at, Whence::Data) {
+            let end = process.lseek(fd, start as i64, Whence::Hole)?;
+            parts.push((start, end));
+            at = end as i64;
+        }
+        process.close(fd)?;
+    }
+    Ok(parts)
+}
+
+/// A call of a workload. What fails is no fault: workloads are made without a look at what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Create(&'static str),
+    Write(&'static str, u64, usize),
+    Append(&'static str, usize),
+    Truncate(&'static str, i64),
+    Fallocate(&'static str, FallocateMode, i64, i64),
+    Reflink(&'static str, &'static str),
+    Clone(&'static str, &'static str),
+    Unlink(&'static str),
+    /// While it is open, and written to afterwards.
+    UnlinkOpen(&'static str),
+    Mkdir(&'static str),
+    Rmdir(&'static str),
+    Link(&'static str, &'static str),
+    Symlink(&'static str, &'static str),
+    Mknod(&'static str),
+    Tmpfile(&'static str, &'static str),
+    Rename(&'static str, &'static str, RenameFlags),
+    Chmod(&'static str, u32),
+    Chown(&'static str, u32),
+    Times(&'static str),
+    SetXattr(&'static str, usize),
+    RemoveXattr(&'static str),
+    SetAcl(&'static str),
+    Sync,
+    Fsync(&'static str),
+    /// Synchronises after each write.
+    WriteSync(&'static str),
+}
+use Call::*;
+
+const NONE: RenameFlags = RenameFlags::empty();
+const KEEP: FallocateMode = FallocateMode::KEEP_SIZE;
+
+/// The calls that workloads are made of, on the tree of `begin`.
+const CALLS: &[Call] = &[
+    Create("/new"),
+    Create("/d/new"),
+    Write("/f", 0, 10),
+    Write("/f", 3_000, 5_000),
+    Write("/d/g", 60_000, 20_000),
+    Write("/f", 0, 200_000),
+    Append("/f", 100),
+    Truncate("/f", 0),
+    Truncate("/d/g", 70_000),
+    Truncate("/f", 500_000),
+    Fallocate("/d/g", FallocateMode::PUNCH_HOLE.union(KEEP), 4_096, 70_000),
+    Fallocate("/d/g", FallocateMode::COLLAPSE_RANGE, 0, 65_536),
+    Fallocate("/d/g", FallocateMode::INSERT_RANGE, 4_096, 65_536),
+    Fallocate("/f", FallocateMode::ZERO_RANGE, 10, 50_000),
+    Reflink("/d/g", "/f"),
+    Clone("/d", "/e/c"),
+    Clone("/f", "/c"),
+    Unlink("/f"),
+    UnlinkOpen("/d/g"),
+    Mkdir("/d/n"),
+    Rmdir("/e"),
+    Link("/f", "/d/l"),
+    Symlink("target", "/d/s"),
+    Mknod("/d/p"),
+    Tmpfile("/d", "/d/t"),
+    Rename("/f", "/d/f", NONE),
+    Rename("/f", "/d/g", NONE),
+    Rename("/d/g", "/new", NONE),
+    Rename("/f", "/d/g", RenameFlags::EXCHANGE),
+    Rename("/f", "/moved", RenameFlags::WHITEOUT),
+    Rename("/d", "/e", NONE),
+    Rename("/e", "/d/e", NONE),
+    Rename("/e", "/d", RenameFlags::EXCHANGE),
+    Chmod("/f", 0o4711),
+    Chown("/d", 7),
+    Times("/f"),
+    SetXattr("/f", 20_000),
+    SetXattr("/d", 5),
+    RemoveXattr("/d/g"),
+    SetAcl("/f"),
+    WriteSync("/f"),
+];
+
+/// The tree that workloads begin with.
+const BEGIN: &[Call] = &[
+    Mkdir("/d"),
+    Mkdir("/e"),
+    Create("/f"),
+    Write("/f", 0, 100),
+    Create("/d/g"),
+    Write("/d/g", 0, 150_000),
+    SetXattr("/d/g", 3),
+    Link("/d/g", "/hard"),
+];
+
+fn bytes(len: usize, from: usize) -> Vec<u8> {
+    (from..from + len).map(|at| (at % 251) as u8 + 1).collect()
+}
+
+impl Call {
+    fn run(self, process: &Process) -> Result<(), Errno> {
+        let open = |path: &str, how| process.open(path, how, 0o666);
+        let with = |path: &str, how, act: &dyn Fn(Fd) -> Result<(), Errno>| {
+            let fd = open(path, how)?;
+            let done = act(fd);
+            process.close(fd)?;
+            done
+        };
+        let (write, append) = (OpenFlags::WRONLY, OpenFlags::WRONLY | OpenFlags::APPEND);
+        match self {
+            Create(path) => with(path, write | OpenFlags::CREAT | OpenFlags::EXCL, &|_| Ok(())),
+            Write(path, at, len) => {
+                with(path, write, &|fd| process.pwrite(fd, &bytes(len, at as usize), at as i64).map(drop))
+            }
+            Append(path, len) => with(path, append, &|fd| process.write(fd, &bytes(len, 7)).map(drop)),
+            Truncate(path, size) => process.truncate(path, size),
+            Fallocate(path, mode, at, len) => with(path, write, &|fd| process.fallocate(fd, mode, at, len)),
+            Reflink(from, to) => with(from, OpenFlags::RDONLY, &|source| {
+                with(to, write, &|target| {
+                    process.copy_file_range(source, None, target, None, 1 << 20).map(drop)
+                })
+            }),
+            Clone(from, to) => process.clone_tree(from, to),
+            Unlink(path) => process.unlink(path),
+            UnlinkOpen(path) => with(path, OpenFlags::RDWR, &|fd| {
+                process.unlink(path)?;
+                process.write(fd, b"nobody will read this").map(drop)
+            }),
+            Mkdir(path) => process.mkdir(path, 0o755),
+            Rmdir(path) => process.rmdir(path),
+            Link(old, new) => process.link(old, new),
+            Symlink(target, path) => process.symlink(target, path),
+            Mknod(path) => process.mknod(path, FileType::CharDevice, 0o600, 0x103),
+            Tmpfile(dir, name) => with(dir, OpenFlags::TMPFILE | OpenFlags::RDWR, &|fd| {
+                process.write(fd, &bytes(5_000, 0))?;
+                process.fsetxattr(fd, USER, b"unnamed", XattrFlags::empty())?;
+                process.linkat(fd, "", Fd::CWD, name, AtFlags::EMPTY_PATH)
+            }),
+            Rename(old, new, flags) => process.renameat2(Fd::CWD, old, Fd::CWD, new, flags),
+            Chmod(path, mode) => process.chmod(path, mode),
+            Chown(path, uid) => process.chown(path, Some(uid), None),
+            Times(path) => {
+                let at = |sec| SetTime::At(Timestamp { sec, nsec: 5 });
+                process.utimens(path, [Some(at(1)), Some(at(2))])
+            }
+            SetXattr(path, len) => process.setxattr(path, USER, &bytes(len, 1), XattrFlags::empty()),
+            RemoveXattr(path) => process.removexattr(path, USER),
+            SetAcl(path) => process.setxattr(path, ACL, &acl(), XattrFlags::empty()),
+            Sync => process.fs().sync(),
+            Fsync(path) => with(path, OpenFlags::RDONLY, &|fd| process.fsync(fd)),
+            WriteSync(path) => {
+                with(path, write | OpenFlags::SYNC, &|fd| process.write(fd, &bytes(50, 90)).map(drop))
+            }
+        }
+    }
+
+    /// Whether all that was done before it is durable when it returns.
+    fn synchronises(self) -> bool {
+        matches!(self, Sync | Fsync(_) | WriteSync(_))
+    }
+}
+
+/// An access control list with a named user.
+fn acl() -> Vec<u8> {
+    let entries: [(u16, u16, u32); 5] =
+        [(1, 6, u32::MAX), (2, 4, 1000), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
+    let mut value = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        value.extend(tag.to_le_bytes());
+        value.extend(permissions.to_le_bytes());
+        value.extend(id.to_le_bytes());
+    }
+    value
+}
+
+/// The disk with the tree that workloads begin with, all durable.
+fn begin() -> CrashDisk {
+    let disk = CrashDisk::new();
+    let fs = Fs::with_superblock(Superblock::create_on(shared(&disk), options()).expect("an empty disk"));
+    let process = fs.process(Cred::root());
+    BEGIN.iter().for_each(|call| call.run(&process).expect("each of them works"));
+    drop(process);
+    close(fs);
+    CrashDisk::with(disk.files())
+}
+
+/// Drops a file system at once: others may hold its parts yet.
+fn close(fs: Fs) {
+    let _ = fs.superblock().close();
+}
+
+struct Ran {
+    disk: CrashDisk,
+    /// The tree before the calls, and after each.
+    trees: Vec<Tree>,
+    /// Steps of the disk, and how many calls had begun then.
+    begun: Vec<(usize, usize)>,
+    /// Steps of the disk, and how many calls were durable then.
+    synced: Vec<(usize, usize)>,
+    /// Steps of the disk until then.
+    steps: usize,
+}
+
+fn open(disk: &CrashDisk) -> Result<Fs, String> {
+    let superblock = Superblock::open_on(shared(disk), options()).map_err(|error| error.to_string())?;
+    Ok(Fs::with_superblock(superblock))
+}
+
+fn run(base: &CrashDisk, calls: &[Call], mutant: Option<Mutant>) -> Ran {
+    let disk = CrashDisk::with(base.files());
+    let fs = open(&disk).expect("made just now");
+    let durable = |fs: &Fs| fs.superblock().root().shared.durable().expect("a store").pending.clone();
+    durable(&fs).planted.plant(mutant);
+    let process = fs.process(Cred::root());
+    let tree = look(&fs, true).expect("memory");
+    let (mut trees, mut begun, mut synced) = (vec![tree], vec![(0, 0)], vec![(0, 0)]);
+    for (at, call) in calls.iter().enumerate() {
+        begun.push((disk.steps(), at + 1));
+        let done = call.run(&process);
+        if done.is_ok() && call.synchronises() {
+            synced.push((disk.steps(), at + 1));
+        }
+        trees.push(look(&fs, true).expect("memory"));
+    }
+    assert!(fs.check().is_clean(), "{calls:?}: {}", fs.check());
+    // What closing writes comes too late.
+    let steps = disk.steps();
+    drop(process);
+    close(fs);
+    Ran { disk, trees, begun, synced, steps }
+}
+
+impl Ran {
+    fn bounds(&self, steps: usize) -> (usize, usize) {
+        let at = |marks: &[(usize, usize)]| {
+            marks.iter().filter(|(when, _)| *when <= steps).map(|(_, count)| *count).max().unwrap_or(0)
+        };
+        (at(&self.synced), at(&self.begun))
+    }
+
+    /// Opens what a crash after `steps` left, and says what is wrong with it.
+    fn judge(&self, disk: &CrashDisk, steps: usize) -> Result<(), String> {
+        let fs = open(disk)?;
+        let report = fs.check();
+        if !report.is_clean() {
+            return Err(report.to_string());
+        }
+        let found = look(&fs, true).map_err(|error| error.to_string())?;
+        let (least, most) = self.bounds(steps);
+        if !self.trees[least..=most].contains(&found) {
+            let differs = |tree: &Tree| {
+                tree.iter().find(|(path, seen)| found.get(*path) != Some(*seen)).map(|(path, _)| path.clone())
+            };
+            let last: Vec<_> = self.trees[least..=most].iter().map(differs).collect();
+            return Err(format!("no tree between {least} and {most} calls; of each differs {last:?}"));
+        }
+        fs.sync().map_err(|error| error.to_string())?;
+        audit(&fs)?;
+        close(fs);
+        Ok(())
+    }
+
+    fn crash_everywhere(&self, seeds: u64, stride: usize) -> Result<u64, String> {
+        let mut crashes = 0;
+        let mut ways = vec![Survivors::None, Survivors::All];
+        ways.extend((0..seeds).map(Survivors::Some));
+        for steps in (0..=self.steps).step_by(stride) {
+            for (n, way) in ways.iter().enumerate() {
+                let said = |what: String| format!("crash after step {steps}, {way:?}: {what}");
+                let disk = self.disk.crash(steps, *way);
+                self.judge(&disk, steps).map_err(said)?;
+                crashes += 1;
+                // A second crash, at one step of the recovery or after it.
+                if disk.steps() > 0 && (steps + n).is_multiple_of(3) {
+                    let second = disk.crash((steps * 7 + n) % disk.steps(), ways[(n + 1) % ways.len()]);
+                    self.judge(&second, steps).map_err(|what| said(format!("again in recovery: {what}")))?;
+                    crashes += 1;
+                }
+            }
+        }
+        Ok(crashes)
+    }
+}
+
+/// Checks that each record in the store belongs to a file with a name. All is synchronised.
+fn audit(fs: &Fs) -> Result<(), String> {
+    let root = fs.superblock().root();
+    let durable = root.shared.durable().expect("a store");
+    durable.store.checkpoint().map_err(|error| error.to_string())?;
+    let mut named = BTreeSet::from([root.ino()]);
+    let mut others: Vec<Vec<u8>> = Vec::new();
+    let visit = &mut |key: &[u8], value: &[u8]| {
+        match key[0] {
+            b'n' => drop(named.insert(record::named(value).expect("the value of a name"))),
+            b'c' => {}
+            _ => others.push(key.to_vec()),
+        }
+        true
+    };
+    durable.store.scan(b"a", b"z", visit).map_err(|error| error.to_string())?;
+    for key in others {
+        let ino = ino_of(&key).ok_or("a short key")?;
+        if key[0] == b'o' || !named.contains(&ino) {
+            return Err(format!("a record {} of inode {ino} is left", char::from(key[0])));
+        }
+        if key[0] != b'i' && durable.store.get(&Key::inode(ino)).is_ok_and(|inode| inode.is_none()) {
+            return Err(format!("inode {ino} has no record"));
+        }
+    }
+    Ok(())
+}
+
+/// Every workload of one call and, of those of two, each `stride`-th, from `first` on.
+fn workloads(first: usize, stride: usize) -> impl Iterator<Item = Vec<Call>> {
+    let one = CALLS.iter().map(|call| vec![*call, Sync]);
+    let pairs = CALLS.iter().flat_map(|first| CALLS.iter().map(move |second| [*first, *second]));
+    let two =
+        pairs.enumerate().filter(move |(n, _)| n % stride == first).map(|(n, [first, second])| match n % 4 {
+            0 => vec![first, second, Sync],
+            1 => vec![first, Sync, second, Sync],
+            2 => vec![first, second],
+            _ => vec![first, Fsync("/f"), second, Fsync("/d")],
+        });
+    one.chain(two)
+}
+
+#[test]
+fn after_a_crash_at_any_step_the_tree_is_of_a_prefix_with_all_that_was_synchronised() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let stride = std::env::var("SLUICE_CRASH_STRIDE").ok().and_then(|n| n.parse().ok()).unwrap_or(23);
+    let base = begin();
+    let mut crashes = 0;
+    for calls in workloads(0, stride) {
+        let found = run(&base, &calls, None).crash_everywhere(1, 1);
+        crashes += found.unwrap_or_else(|what| panic!("{calls:?}: {what}"));
+    }
+    println!("{crashes} crashes");
+    assert!(crashes > 500);
+}
+
+#[test]
+fn calls_on_a_store_give_the_trees_that_they_give_in_memory() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let disk = begin();
+    for calls in workloads(3, 11) {
+        let trees = |fs: &Fs| {
+            let process = fs.process(Cred::root());
+            let results: Vec<_> = calls.iter().map(|call| call.run(&process)).collect();
+            (results, look(fs, false).expect("memory"))
+        };
+        let memory = Fs::new();
+        let process = memory.process(Cred::root());
+        BEGIN.iter().for_each(|call| call.run(&process).expect("each of them works"));
+        let expected = trees(&memory);
+        let disk = CrashDisk::with(disk.files());
+        let fs = open(&disk).expect("a store");
+        assert_eq!(trees(&fs), expected, "{calls:?}");
+        close(fs);
+        // The first may still have the disk.
+        let fs = open(&CrashDisk::with(disk.files())).expect("a store");
+        assert_eq!(look(&fs, false).expect("the disk works"), expected.1, "{calls:?}, opened again");
+        close(fs);
+    }
+}
+
+#[test]
+fn each_planted_fault_is_found() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    use Mutant::*;
+    let base = begin();
+    let shows: &[(Mutant, &[Call])] = &[
+        (NameForgotten, &[Rename("/f", "/g", NONE), Sync]),
+        (OlderName, &[Create("/new"), Unlink("/new"), Create("/new"), Unlink("/new"), Sync]),
+        (SyncDoesNotWait, &[Create("/new"), Fsync("/new")]),
+        (SizeWithoutBytes, &[Append("/f", 100), Sync]),
+        (ChunksStay, &[Truncate("/d/g", 10), Truncate("/d/g", 150_000), Sync]),
+        (XattrsForgotten, &[SetXattr("/f", 10), Sync]),
+        (OrphanForgotten, &[UnlinkOpen("/d/g"), Unlink("/hard"), Sync]),
+        (RecordBeforeChange, &[Chmod("/f", 0o600), Sync]),
+    ];
+    for (mutant, calls) in shows {
+        run(&base, calls, None).crash_everywhere(1, 1).expect("without the fault all is well");
+        let found = run(&base, calls, Some(*mutant)).crash_everywhere(1, 1);
+        assert!(found.is_err(), "{mutant:?} was not found");
+    }
+}
+
+#[test]
+fn of_what_threads_did_at_the_same_time_a_crash_leaves_a_prefix_of_each() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    const THREADS: usize = 3;
+    let disk = begin();
+    let fs = open(&disk).expect("a store");
+    // For each thread: steps of the disk when a call had returned that made so many files durable.
+    let marks: Vec<Vec<(usize, usize)>> = thread::scope(|scope| {
+        let work = |thread: usize| {
+            let (process, disk) = (fs.process(Cred::root()), &disk);
+            move || {
+                let mut synced = vec![(0, 0)];
+                process.mkdir(format!("/t{thread}"), 0o755).expect("a new name");
+                for n in 0..12 {
+                    let (part, whole) = (format!("/t{thread}/part"), format!("/t{thread}/{n}"));
+                    let fd = process.open(&part, OpenFlags::CREAT | OpenFlags::WRONLY, 0o644).expect("room");
+                    process.write(fd, whole.as_bytes()).expect("room");
+                    if n % 3 == 0 {
+                        process.fsync(fd).expect("the disk works");
+                    }
+                    process.rename(&part, &whole).expect("it is there");
+                    if n % 4 == 3 {
+                        process.fsync(fd).expect("the disk works");
+                        synced.push((disk.steps(), n + 1));
+                    }
+                    process.close(fd).expect("it is open");
+                }
+                synced
+            }
+        };
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(work(thread))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let steps = disk.steps();
+    close(fs);
+    for at in 0..=steps {
+        for way in [Survivors::None, Survivors::All, Survivors::Some(at as u64)] {
+            let fs = open(&disk.crash(at, way)).expect("a store");
+            assert!(fs.check().is_clean(), "{}", fs.check());
+            for (thread, marks) in marks.iter().enumerate() {
+                let dir = PathBuf::from(format!("/t{thread}"));
+                let least = marks.iter().filter(|(when, _)| *when <= at).map(|(_, count)| *count).max();
+                let there = (0..).take_while(|n| fs.exists(dir.join(n.to_string()))).count();
+                let names = fs
+                    .read_dir(&dir)
+                    .map_or(0, |names| names.iter().filter(|(name, _)| name != "part").count());
+                assert_eq!(names, there, "crash after step {at}: not the first files of thread {thread}");
+                assert!(
+                    there >= least.unwrap_or(0),
+                    "crash after step {at}: thread {thread} has {there} of {least:?}"
+                );
+                for n in 0..there {
+                    let path = dir.join(n.to_string());
+                    let text = fs.read_to_string(&path).expect("whole");
+                    assert_eq!(Path::new(&text), path, "crash after step {at}");
+                }
+            }
+            close(fs);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Keys: what the objects of a file system are called in its store.
+
+use crate::NAME_MAX;
+use std::ops::{Deref, Range};
+
+/// A tag, a number, and a name or another number.
+const LONGEST: usize = 1 + 8 + NAME_MAX;
+/// Room for the records of any change, but for what is of no fixed length: two names, five inodes, what else there is.
+pub(super) const FIXED: usize = 2 * (LONGEST + 16) + 5 * 128 + 256;
+
+const COMMON: u8 = b'c';
+const DATA: u8 = b'd';
+const INODE: u8 = b'i';
+const NAME: u8 = b'n';
+const ORPHAN: u8 = b'o';
+const XATTR: u8 = b'x';
+
+/// A key. It has its bytes with it.
+pub(super) struct Key {
+    bytes: [u8; LONGEST],
+    len: usize,
+}
+
+impl Key {
+    fn new(tag: u8, ino: u64, rest: &[u8]) -> Key {
+        let mut bytes = [0; LONGEST];
+        let len = 9 + rest.len();
+        bytes[0] = tag;
+        bytes[1..9].copy_from_slice(&ino.to_be_bytes());
+        bytes[9..len].copy_from_slice(rest);
+        Key { bytes, len }
+    }
+
+    /// Of what the file system has once.
+    pub(super) fn common() -> Key {
+        Key::new(COMMON, 0, &[])
+    }
+
+    /// Of an inode.
+    pub(super) fn inode(ino: u64) -> Key {
+        Key::new(INODE, ino, &[])
+    }
+
+    /// Of `name` in directory `dir`.
+    pub(super) fn name(dir: u64, name: &[u8]) -> Key {
+        Key::new(NAME, dir, name)
+    }
+
+    /// Of the extended attribute `name`.
+    pub(super) fn xattr(ino: u64, name: &[u8]) -> Key {
+        Key::new(XATTR, ino, name)
+    }
+
+    /// Of a part of the contents.
+    pub(super) fn chunk(ino: u64, chunk: u64) -> Key {
+        Key::new(DATA, ino, &chunk.to_be_bytes())
+    }
+
+    /// Of an inode without a name.
+    pub(super) fn orphan(ino: u64) -> Key {
+        Key::new(ORPHAN, ino, &[])
+    }
+
+    /// The keys of all names in directory `dir`.
+    pub(super) fn names(dir: u64) -> Range<Key> {
+        Key::name(dir, &[])..Key::name(dir + 1, &[])
+    }
+
+    /// The keys of all extended attributes of an inode.
+    pub(super) fn xattrs(ino: u64) -> Range<Key> {
+        Key::xattr(ino, &[])..Key::xattr(ino + 1, &[])
+    }
+
+    /// The keys of all its contents.
+    pub(super) fn chunks(ino: u64) -> Range<Key> {
+        Key::new(DATA, ino, &[])..Key::new(DATA, ino + 1, &[])
+    }
+
+    /// The keys of all inodes without a name.
+    pub(super) fn orphans() -> Range<Key> {
+        Key::orphan(0)..Key::orphan(u64::MAX)
+    }
+}
+
+/// What comes after the number in a key: a name.
+pub(super) fn name_of(key: &[u8]) -> &[u8] {
+    key.get(9..).unwrap_or_default()
+}
+
+/// The number in a key.
+pub(super) fn ino_of(key: &[u8]) -> Option<u64> {
+    key.get(1..9)?.try_into().ok().map(u64::from_be_bytes)
+}
+
+/// The number behind the number in a key: that of a chunk.
+pub(super) fn chunk_of(key: &[u8]) -> Option<u64> {
+    name_of(key).try_into().ok().map(u64::from_be_bytes)
+}
+
+impl Deref for Key {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}

@@ -1,0 +1,212 @@
+//! Durable: how a file system in memory gets into a store, and back.
+//!
+//! # Theory
+//! The tree lives in memory, as in a file system without a store; the store holds what it needs to come back:
+//! ```text
+//!   key                        value
+//!   c                          format, and a number above those of all inodes          keys.rs
+//!   i inode                    attributes, the target of a symbolic link               record.rs
+//!   n directory name           inode
+//!   x inode name               an extended attribute, or an access control list
+//!   d inode chunk              64 KiB of contents                                      data/stored.rs
+//!   o inode                    it has no name: to be deleted when the store is opened
+//! ```
+//! *Changes.* A call that changes something begins a [`Section`], a transaction of the store, before it takes locks. In it, after
+//! each change, it puts down the new value of what it changed. What is larger - contents, extended attributes - is only
+//! marked, and the inode is listed; the push collects it in the cut, when no section is open (`pending.rs`). So each push holds
+//! the tree as it was at one moment, contents included, and a file that is gone by then was never written.
+//!
+//! *Versions.* Of two records of one object in a push the newer counts. An inode has a counter: it is moved first, then the
+//! values are read, so the newest record has them all, whichever call wrote it. A name is put down while it is locked, with the
+//! time of a clock that does not go back.
+//!
+//! *Loading.* Opening a store loads the root's attributes. The names of a directory, with the attributes of what they lead to, are
+//! loaded when it is first looked into; contents when a file is first read or changed (`load.rs`). Nothing leaves memory.
+//!
+//! # Clients must
+//! - begin a section outside of any read section, with no lock held but cursors and the superblock's rename lock; end it before observers are told;
+//! - load a directory's names before they lock one of them, a file's contents before they begin to change them.
+//!
+//! # Lock order
+//! ```text
+//! rename lock, cursors
+//!   loading                     held while names or contents are loaded
+//!   a section (store.cil)
+//!     names, file data, ...     as in the crate's header
+//!       pending, stored         leaves, one at a time
+//! ```
+//!
+//! # Cost
+//! A file system in memory: a load of a word that does not change, and a branch, for each change; nothing for a read.
+
+mod keys;
+mod load;
+mod mutant;
+mod open;
+mod pending;
+mod record;
+mod section;
+
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use open::close_apart;
+pub(crate) use pending::Stored;
+pub(crate) use section::Section;
+
+use crate::lock_class::{DURABLE_LOADING, DURABLE_NUMBERS, DURABLE_PENDING};
+use crate::superblock::Shared;
+use crate::{Errno, InodeRef};
+use keys::{FIXED, Key};
+use mutant::Mutant;
+use pending::{Collector, Pending};
+use sluice_store::{Store, StoreError, Transaction};
+use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sluice_sync::time::{Instant, nanoseconds};
+use sluice_sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+
+/// By so much the recorded bound of inode numbers is raised.
+const NUMBERS: u64 = 1 << 20;
+
+/// The store of one file system, and what is on its way there.
+pub(crate) struct Durable {
+    store: Store,
+    pending: Arc<Pending>,
+    /// Held while something is loaded.
+    loading: Mutex<()>,
+    /// Files that were loaded with several names: another directory may lead to them. *Protected by its mutex.*
+    linked: Mutex<BTreeMap<u64, InodeRef>>,
+    /// All numbers of inodes are below, says the store. *Raised under `raising`; atomic (stands alone).*
+    numbers: AtomicU64,
+    raising: Mutex<()>,
+    /// Since when versions of names are counted. *Immutable.*
+    born: Instant,
+    /// The file system was closed. *Atomic (stands alone); set once.*
+    closed: AtomicBool,
+}
+
+impl Durable {
+    fn new(store: Store, numbers: u64, log_size: u64) -> Durable {
+        let pending = Arc::new(Pending::new(log_size));
+        store.set_source(Box::new(Collector(pending.clone())));
+        Durable {
+            store,
+            pending,
+            loading: Mutex::with_class(&DURABLE_LOADING, ()),
+            linked: Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()),
+            numbers: AtomicU64::new(numbers),
+            raising: Mutex::with_class(&DURABLE_NUMBERS, ()),
+            born: Instant::now(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    fn begin(&self, bytes: u64) -> Result<Section<'_>, Errno> {
+        // Relaxed: a caller that comes while the file system is closed may come before.
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Errno::EROFS);
+        }
+        // After an error of the store nothing can be changed any more.
+        let transaction = self.store.begin(bytes).map_err(|error| match error {
+            StoreError::Failed(_) => Errno::EROFS,
+            error => errno(&error),
+        })?;
+        Ok(Section::new(self, transaction))
+    }
+
+    /// Makes everything durable that calls did which have returned.
+    fn sync(&self) -> Result<(), Errno> {
+        if self.pending.planted.has(Mutant::SyncDoesNotWait) {
+            return Ok(());
+        }
+        self.store.sync().map_err(|error| errno(&error))
+    }
+
+    /// The version of what is changed now.
+    fn now(&self) -> u64 {
+        nanoseconds(self.born.elapsed())
+    }
+
+    /// A record will have the number `ino`: makes sure that it is below the recorded bound.
+    fn cover(&self, ino: u64, transaction: &mut Transaction<'_>) {
+        // Relaxed: a caller that sees a raised bound ends after the call that raised it began, so its push has the bound too.
+        if ino < self.numbers.load(Ordering::Relaxed) {
+            return;
+        }
+        let _raising = self.raising.lock();
+        // Relaxed: written under the mutex.
+        if ino >= self.numbers.load(Ordering::Relaxed) {
+            let bound = ino + NUMBERS;
+            transaction.put(&Key::common(), bound, &record::common(bound));
+            self.numbers.store(bound, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes everything durable, lets go of the inodes that are listed, and lets others have the store.
+    fn close(&self) -> Result<(), Errno> {
+        // SeqCst: the first closes. A change that is under way comes in, or fails.
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let closed = self.store.close().map_err(|error| errno(&error));
+        self.pending.clear();
+        let linked = std::mem::take(&mut *self.linked.lock());
+        drop(linked);
+        closed
+    }
+}
+
+/// The error number of an error of the store.
+fn errno(error: &StoreError) -> Errno {
+    Errno::from_raw(error.errno())
+}
+
+impl Shared {
+    /// Begins a change of names or attributes, which writes up to `bytes` of values.
+    ///
+    /// # Errors
+    /// `EROFS` after the store failed, and the store's.
+    #[inline]
+    pub(crate) fn begin(&self, bytes: usize) -> Result<Section<'_>, Errno> {
+        match self.durable() {
+            None => Ok(Section::none()),
+            Some(durable) => durable.begin((FIXED + bytes) as u64),
+        }
+    }
+
+    /// As [`begin`](Self::begin), of a change of contents. Waits until there is not too much that the store does not have.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    #[inline]
+    pub(crate) fn begin_contents(&self) -> Result<Section<'_>, Errno> {
+        match self.durable() {
+            None => Ok(Section::none()),
+            Some(durable) => {
+                if durable.pending.is_full() {
+                    durable.sync()?;
+                }
+                durable.begin(FIXED as u64)
+            }
+        }
+    }
+
+    /// Makes everything durable that calls did which have returned. In memory that is nothing.
+    ///
+    /// # Errors
+    /// The store's: then it is not known what of it is durable.
+    pub(crate) fn sync(&self) -> Result<(), Errno> {
+        self.durable().map_or(Ok(()), Durable::sync)
+    }
+
+    /// The file system is closed: see [`Superblock::close`](crate::Superblock::close).
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn close(&self) -> Result<(), Errno> {
+        self.durable().map_or(Ok(()), Durable::close)
+    }
+}

@@ -1,0 +1,46 @@
+//! Mutants: faults that tests plant in what goes to the store, to see that the crash tests find them.
+
+use sluice_sync::atomic::{AtomicU8, Ordering};
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Mutant {
+    /// A name that is taken away is not put down.
+    NameForgotten = 1,
+    /// Of two values of a name in a push the older counts.
+    OlderName,
+    /// Synchronising does not wait for the store.
+    SyncDoesNotWait,
+    /// A file's size goes to the store without its bytes.
+    SizeWithoutBytes,
+    /// Chunks that were cut off stay in the store.
+    ChunksStay,
+    /// Extended attributes are not collected.
+    XattrsForgotten,
+    /// A file without a name is not put down.
+    OrphanForgotten,
+    /// Attributes are put down as they were before the change.
+    RecordBeforeChange,
+}
+
+/// Which fault is planted in a file system, if any. Without tests there are none.
+#[derive(Default)]
+pub(super) struct Planted {
+    mutant: AtomicU8,
+}
+
+impl Planted {
+    /// Whether it is `mutant`.
+    #[inline]
+    pub(super) fn has(&self, mutant: Mutant) -> bool {
+        // Relaxed: stands alone.
+        cfg!(test) && self.mutant.load(Ordering::Relaxed) == mutant as u8
+    }
+
+    /// Plants `mutant`.
+    #[cfg(test)]
+    pub(super) fn plant(&self, mutant: Option<Mutant>) {
+        self.mutant.store(mutant.map_or(0, |mutant| mutant as u8), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,237 @@
+//! Open: making a durable file system, and coming back to one.
+
+use super::Durable;
+use super::keys::{Key, chunk_of, ino_of, name_of};
+use super::pending::Gone;
+use super::record;
+use crate::data::PageSet;
+use crate::inode::settle;
+use crate::superblock::{ROOT_INO, Shared, SharedRef};
+use crate::{Errno, Fs, Inode, InodeRef, Options, Superblock};
+use sluice_store::disk::{Disk, HostDisk};
+use sluice_store::{Store, StoreError};
+use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::time::Duration;
+use sluice_sync::{Arc, thread};
+use std::path::Path;
+use std::{fs, io};
+
+impl Superblock {
+    /// Makes an empty file system that survives, in the directory `dir` of the host, which is made if need be.
+    ///
+    /// # Errors
+    /// [`StoreError`]: there is one already, it is in use, or the host's.
+    pub fn create(dir: impl AsRef<Path>, options: Options) -> Result<Arc<Superblock>, StoreError> {
+        fs::create_dir_all(&dir).map_err(|error| StoreError::Io("make the store's directory", error))?;
+        Superblock::create_on(host_disk(dir.as_ref())?, options)
+    }
+
+    /// Opens the file system in the directory `dir` of the host, and does what a crash left undone. Mode and owner of the root
+    /// are as they were.
+    ///
+    /// # Errors
+    /// [`StoreError`]: there is none, it is in use, damaged or of a newer program; the host's.
+    pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Arc<Superblock>, StoreError> {
+        Superblock::open_on(host_disk(dir.as_ref())?, options)
+    }
+
+    /// As [`create`](Self::create), on any disk.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_on(disk: Arc<dyn Disk>, options: Options) -> Result<Arc<Superblock>, StoreError> {
+        let store = Store::create(disk, options.store.clone())?;
+        let log_size = store.stats().log_size;
+        let durable = Durable::new(store, 0, log_size);
+        let superblock = Superblock::with_store(options, durable, 0, |shared| Ok(Shared::new_root(shared)));
+        let superblock = superblock.map_err(damaged("could not be made"))?;
+        let recorded = || {
+            superblock.root().shared.begin(0)?.gained_name(superblock.root());
+            superblock.sync()
+        };
+        recorded().map_err(|error| StoreError::Io("make the file system", error.into()))?;
+        Ok(superblock)
+    }
+
+    /// As [`open`](Self::open), on any disk.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Arc<Superblock>, StoreError> {
+        let store = Store::open(disk, options.store.clone())?;
+        let log_size = store.stats().log_size;
+        let common = store.get(&Key::common())?;
+        let numbers = common.as_deref().and_then(record::numbers);
+        let numbers = numbers.ok_or_else(|| damaged("has no end of its inode numbers")(Errno::EIO))?;
+        let durable = Durable::new(store, numbers, log_size);
+        durable.find_gone().map_err(damaged("has files without a name that cannot be deleted"))?;
+        let is_limited = options.size_limit.is_some() || options.inode_limit.is_some();
+        let superblock = Superblock::with_store(options, durable, numbers, |shared| {
+            shared.durable().ok_or(Errno::EIO)?.root(shared)
+        });
+        let superblock = superblock.map_err(damaged("has no root directory"))?;
+        if is_limited {
+            // What is in use is counted as it is loaded.
+            superblock.load_all().map_err(damaged("has names that lead nowhere"))?;
+        }
+        Ok(superblock)
+    }
+
+    /// Makes everything durable that calls did which have returned. In memory that is nothing.
+    ///
+    /// # Errors
+    /// The store's: then it is not known what of it is durable, and nothing can be changed any more.
+    pub fn sync(&self) -> Result<(), Errno> {
+        self.root().shared.sync()
+    }
+
+    /// Makes everything durable and lets others open the store. Nothing can be changed any more (`EROFS`), or loaded. Dropping
+    /// the superblock does the same, but some time later, and nobody is told of an error.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync).
+    pub fn close(&self) -> Result<(), Errno> {
+        self.root().shared.close()
+    }
+
+    /// Whether changes go to a store.
+    pub fn is_durable(&self) -> bool {
+        self.root().shared.durable().is_some()
+    }
+
+    /// Why nothing can be changed any more, if that is so: the store's disk failed. For people.
+    pub fn failure(&self) -> Option<String> {
+        self.root().shared.durable()?.store.failure()
+    }
+
+    /// Loads the names of all directories.
+    fn load_all(&self) -> Result<(), Errno> {
+        let mut directories = vec![self.root().clone()];
+        while let Some(dir) = directories.pop() {
+            dir.load_names()?;
+            directories
+                .extend(dir.as_dir()?.list(|inode| inode.is_dir()).into_iter().map(|(_, inode)| inode));
+        }
+        Ok(())
+    }
+}
+
+impl Inode {
+    /// Makes the file durable, and with it all that was done to its file system before. In memory that is nothing.
+    ///
+    /// # Errors
+    /// As [`Superblock::sync`].
+    pub fn sync(&self) -> Result<(), Errno> {
+        self.shared.sync()
+    }
+}
+
+impl Fs {
+    /// Makes an empty file system that survives, in the directory `dir` of the host.
+    ///
+    /// ```
+    /// # use sluice_vfs::{Fs, Options};
+    /// # let dir = std::env::temp_dir().join(format!("sluice-doc-{}", std::process::id()));
+    /// let fs = Fs::create(&dir, Options::default())?;
+    /// fs.write("/kept", "for good")?;
+    /// fs.sync()?;
+    /// drop(fs);
+    ///
+    /// let fs = Fs::open(&dir, Options::default())?;
+    /// assert_eq!(fs.read_to_string("/kept")?, "for good");
+    /// # drop(fs);
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Superblock::create`].
+    pub fn create(dir: impl AsRef<Path>, options: Options) -> Result<Fs, StoreError> {
+        Superblock::create(dir, options).map(Fs::with_superblock)
+    }
+
+    /// Opens the file system in the directory `dir` of the host.
+    ///
+    /// # Errors
+    /// As [`Superblock::open`].
+    pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Fs, StoreError> {
+        Superblock::open(dir, options).map(Fs::with_superblock)
+    }
+
+    /// Makes everything durable in every file system of the tree.
+    ///
+    /// # Errors
+    /// As [`Superblock::sync`]: the first, when all were tried.
+    pub fn sync(&self) -> Result<(), Errno> {
+        let superblocks = self.mounts().superblocks();
+        superblocks.iter().map(|superblock| superblock.sync()).fold(Ok(()), Result::and)
+    }
+}
+
+impl Durable {
+    /// Finds the files that had no name at the crash, for the next push to remove.
+    fn find_gone(&self) -> Result<(), Errno> {
+        let mut orphans = Vec::new();
+        self.scan(Key::orphans(), &mut |key, _| {
+            orphans.extend(ino_of(key));
+            true
+        })?;
+        for ino in orphans {
+            let (mut chunks, mut xattrs) = (PageSet::new(), Vec::new());
+            self.scan(Key::chunks(ino), &mut |key, _| {
+                chunk_of(key).into_iter().for_each(|chunk| chunks.insert(chunk..chunk + 1));
+                true
+            })?;
+            self.scan(Key::xattrs(ino), &mut |key, _| {
+                xattrs.push(name_of(key).into());
+                true
+            })?;
+            self.pending.remove(Gone { ino, chunks, xattrs });
+        }
+        Ok(())
+    }
+
+    /// The root directory.
+    fn root(&self, shared: &SharedRef) -> Result<InodeRef, Errno> {
+        self.revive(shared, ROOT_INO, None)
+    }
+}
+
+/// How many file systems are being closed by threads of their own. *Atomic (stands alone).*
+static CLOSING: AtomicU64 = AtomicU64::new(0);
+
+/// Closes the file system of `root`, which nobody uses any more, on a thread of its own, and takes the tree apart.
+pub(crate) fn close_apart(root: InodeRef) {
+    CLOSING.fetch_add(1, Ordering::SeqCst);
+    let close = move || {
+        // Nobody is there to be told of an error.
+        let _ = root.shared.close();
+        root.take_apart();
+        CLOSING.fetch_sub(1, Ordering::SeqCst);
+    };
+    // Without a thread it is as after a crash, and the memory stays: what was synchronised is there.
+    if thread::Builder::new().name("sluice-close".into()).spawn(close).is_err() {
+        CLOSING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The disk in `dir`. For one whose last user in this process has let go it waits until that is closed.
+fn host_disk(dir: &Path) -> Result<Arc<dyn Disk>, StoreError> {
+    loop {
+        settle();
+        let is_closing = CLOSING.load(Ordering::SeqCst) > 0;
+        match HostDisk::lock(dir) {
+            Ok(disk) => return Ok(Arc::from(Box::new(disk) as Box<dyn Disk>)),
+            Err(StoreError::InUse(_)) if is_closing => thread::sleep(Duration::from_millis(1)),
+            Err(StoreError::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(StoreError::NotAStore);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Says of the file system that it `cannot`.
+fn damaged(cannot: &'static str) -> impl FnOnce(Errno) -> StoreError {
+    move |error| StoreError::Damaged(format!("the file system {cannot} ({})", error.text()))
+}

@@ -1,0 +1,135 @@
+//! Record: the values of keys, as bytes.
+//!
+//! ```text
+//!   inode  0      1       2..4   4      8     12    16      20     28     36     44      52      60      68     76
+//!          | form | xattrs| 0    | mode | uid | gid | nlink | size | pages| rdev | atime | mtime | ctime | born | target ...
+//!   name   0                8      12
+//!          | inode          | mode |                 mode: the type only
+//!   common 0      1         9
+//!          | form | numbers |
+//! ```
+//! Numbers are little endian, times as [`Timestamp`] packs them.
+
+use crate::inode::Body;
+use crate::stat::Timestamp;
+use crate::{FileType, Inode};
+
+/// The form of these values, and the newest that is read.
+const FORM: u8 = 1;
+/// Bytes before the target of a symbolic link.
+const HEAD: usize = 76;
+
+/// What the store has of an inode, names and contents aside.
+pub(super) struct InodeRecord<'r> {
+    pub(super) has_xattrs: bool,
+    /// Type and permissions.
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    /// Not of a directory.
+    pub(super) nlink: u32,
+    pub(super) size: u64,
+    /// Pages with data.
+    pub(super) pages: u64,
+    pub(super) rdev: u64,
+    pub(super) atime: Timestamp,
+    pub(super) mtime: Timestamp,
+    pub(super) ctime: Timestamp,
+    pub(super) born: Timestamp,
+    pub(super) target: &'r [u8],
+}
+
+impl<'r> InodeRecord<'r> {
+    /// Of `inode` as it is now.
+    pub(super) fn of(inode: &'r Inode) -> InodeRecord<'r> {
+        let (size, pages, rdev, target) = match &inode.body {
+            Body::Regular => (inode.data.size(), inode.data.data_pages(), 0, &[][..]),
+            Body::Directory(_) => (0, 0, 0, &[][..]),
+            Body::Symlink(target) => (0, 0, 0, &target[..]),
+            Body::Special { rdev, .. } => (0, 0, *rdev, &[][..]),
+        };
+        let nlink = if inode.is_dir() { 0 } else { inode.nlink() };
+        let has_xattrs = inode.has_xattrs();
+        let attr = inode.attr.read();
+        InodeRecord {
+            has_xattrs: has_xattrs || attr.has_acls,
+            mode: inode.file_type().mode_bits() | attr.mode,
+            uid: attr.uid,
+            gid: attr.gid,
+            nlink,
+            size,
+            pages,
+            rdev,
+            atime: inode.times.atime(),
+            mtime: inode.times.mtime(),
+            ctime: inode.times.ctime(),
+            born: inode.born(),
+            target,
+        }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEAD + self.target.len());
+        bytes.extend_from_slice(&[FORM, u8::from(self.has_xattrs), 0, 0]);
+        for word in [self.mode, self.uid, self.gid, self.nlink] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        let times = [self.atime, self.mtime, self.ctime, self.born].map(Timestamp::pack);
+        for word in [self.size, self.pages, self.rdev].into_iter().chain(times) {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        bytes.extend_from_slice(self.target);
+        bytes
+    }
+
+    /// What `bytes` say, if they are such a record.
+    pub(super) fn decode(bytes: &'r [u8]) -> Option<InodeRecord<'r>> {
+        let (head, target) = bytes.split_first_chunk::<HEAD>()?;
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let time = |at: usize| Timestamp::unpack(long(at));
+        let record = InodeRecord {
+            has_xattrs: head[1] != 0,
+            mode: word(4),
+            uid: word(8),
+            gid: word(12),
+            nlink: word(16),
+            size: long(20),
+            pages: long(28),
+            rdev: long(36),
+            atime: time(44),
+            mtime: time(52),
+            ctime: time(60),
+            born: time(68),
+            target,
+        };
+        let is_known = head[0] == FORM && FileType::from_mode(record.mode).is_some();
+        is_known.then_some(record)
+    }
+}
+
+/// The value of a name.
+pub(super) fn name(inode: &Inode) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..8].copy_from_slice(&inode.ino().to_le_bytes());
+    bytes[8..].copy_from_slice(&inode.file_type().mode_bits().to_le_bytes());
+    bytes
+}
+
+/// The inode to which a name with this value leads.
+pub(super) fn named(bytes: &[u8]) -> Option<u64> {
+    bytes.first_chunk::<8>().map(|ino| u64::from_le_bytes(*ino))
+}
+
+/// The value of what the file system has once.
+pub(super) fn common(numbers: u64) -> [u8; 9] {
+    let mut bytes = [FORM; 9];
+    bytes[1..].copy_from_slice(&numbers.to_le_bytes());
+    bytes
+}
+
+/// The bound of inode numbers in that.
+pub(super) fn numbers(bytes: &[u8]) -> Option<u64> {
+    let (form, numbers) = bytes.split_first()?;
+    (*form == FORM).then(|| numbers.try_into().ok().map(u64::from_le_bytes))?
+}

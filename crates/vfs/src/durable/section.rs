@@ -1,0 +1,189 @@
+//! Section: one change of a file system, from before its first lock to after its last record.
+
+use super::keys::Key;
+use super::mutant::Mutant;
+use super::record::{self, InodeRecord};
+use super::{Durable, pending};
+use crate::inode::flag;
+use crate::{Inode, InodeRef};
+use sluice_store::Transaction;
+use sluice_sync::atomic::Ordering;
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// A change under way: it is in the store whole or not at all. Of a file system in memory it is nothing.
+#[must_use = "the change ends when this is dropped"]
+pub(crate) struct Section<'s>(Option<Open<'s>>);
+
+struct Open<'s> {
+    durable: &'s Durable,
+    transaction: RefCell<Transaction<'s>>,
+}
+
+impl<'s> Section<'s> {
+    pub(super) fn new(durable: &'s Durable, transaction: Transaction<'s>) -> Section<'s> {
+        Section(Some(Open { durable, transaction: RefCell::new(transaction) }))
+    }
+
+    /// Of a file system in memory.
+    #[inline]
+    pub(crate) fn none() -> Section<'s> {
+        Section(None)
+    }
+
+    /// Attributes of `inode` changed.
+    #[inline]
+    pub(crate) fn inode(&self, inode: &Inode) {
+        if let Some(open) = &self.0 {
+            open.inode(inode);
+        }
+    }
+
+    /// The times of `inode` changed, if they `moved`: another call of the same tick may have moved them. That call began before
+    /// this one ended, so no later push has it.
+    #[inline]
+    pub(crate) fn times(&self, inode: &Inode, moved: bool) {
+        if moved {
+            self.inode(inode);
+        }
+    }
+
+    /// In `dir`, `name` leads to this inode now. Called with the name locked.
+    #[inline]
+    pub(crate) fn name(&self, dir: &Inode, name: &[u8], leads_to: Option<&InodeRef>) {
+        if let Some(open) = &self.0 {
+            open.name(dir, name, leads_to);
+        }
+    }
+
+    /// A new name leads to `inode`, which is new or changed with that.
+    #[inline]
+    pub(crate) fn gained_name(&self, inode: &InodeRef) {
+        if let Some(open) = &self.0 {
+            open.gained_name(inode);
+        }
+    }
+
+    /// A new name leads to `inode`, which is new, with all that is below it. Called with that name locked.
+    #[inline]
+    pub(crate) fn gained_tree(&self, inode: &InodeRef) {
+        if let Some(open) = &self.0 {
+            open.gained_tree(inode);
+        }
+    }
+
+    /// `inode` has lost a name, and its change time moved.
+    #[inline]
+    pub(crate) fn lost_name(&self, inode: &Inode) {
+        if let Some(open) = &self.0 {
+            open.lost_name(inode);
+        }
+    }
+
+    /// Contents of `inode` changed in `bytes`, or its size did.
+    #[inline]
+    pub(crate) fn contents(&self, inode: &InodeRef, bytes: Range<u64>) {
+        if let Some(open) = &self.0 {
+            open.mark(inode, |stored| stored.mark_contents(bytes));
+        }
+    }
+
+    /// Extended attributes of these names changed; access control lists count as such.
+    #[inline]
+    pub(crate) fn xattrs(&self, inode: &InodeRef, names: &[&[u8]]) {
+        if let Some(open) = &self.0 {
+            open.mark(inode, |stored| stored.mark_xattrs(names.iter().copied()));
+        }
+    }
+}
+
+impl Open<'_> {
+    /// Whether this fault is planted.
+    #[inline]
+    fn has(&self, mutant: Mutant) -> bool {
+        self.durable.pending.planted.has(mutant)
+    }
+
+    fn inode(&self, inode: &Inode) {
+        // Without a name it needs none.
+        if !inode.has(flag::RECORDED) {
+            return;
+        }
+        let Some(stored) = inode.stored() else { return };
+        // SeqCst, and before the values are read: the newest record has what each call changed that has moved the counter.
+        let version = stored.version.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut record = InodeRecord::of(inode);
+        if self.has(Mutant::RecordBeforeChange) {
+            record.ctime = record.born;
+        }
+        self.transaction.borrow_mut().put(&Key::inode(inode.ino()), version, &record.encode());
+    }
+
+    fn name(&self, dir: &Inode, name: &[u8], leads_to: Option<&InodeRef>) {
+        let (key, mut version) = (Key::name(dir.ino(), name), self.durable.now());
+        if self.has(Mutant::OlderName) {
+            version = u64::MAX - version;
+        }
+        if self.has(Mutant::NameForgotten) && leads_to.is_none() {
+            return;
+        }
+        let mut transaction = self.transaction.borrow_mut();
+        match leads_to {
+            Some(inode) => transaction.put(&key, version, &record::name(inode)),
+            None => transaction.remove(&key, version),
+        }
+    }
+
+    fn gained_name(&self, inode: &InodeRef) {
+        if !inode.has(flag::RECORDED) {
+            inode.raise(flag::RECORDED);
+            self.durable.cover(inode.ino(), &mut self.transaction.borrow_mut());
+            let names = inode.xattr_names();
+            let has_contents = inode.size() > 0 && !inode.is_dir() && !inode.is_symlink();
+            if !names.is_empty() || has_contents {
+                self.mark(inode, |stored| stored.mark_all(names));
+            }
+        }
+        self.inode(inode);
+    }
+
+    fn gained_tree(&self, top: &InodeRef) {
+        let (mut found, mut highest) = (vec![top.clone()], 0);
+        while let Some(inode) = found.pop() {
+            highest = highest.max(inode.ino());
+            let Some(stored) = inode.stored() else { continue };
+            inode.raise(flag::RECORDED);
+            stored.mark_all(inode.xattr_names());
+            self.durable.pending.list(&inode);
+            if let Ok(dir) = inode.as_dir() {
+                found.extend(dir.list(|_| true).into_iter().map(|(_, inode)| inode));
+            }
+        }
+        self.durable.cover(highest, &mut self.transaction.borrow_mut());
+        self.inode(top);
+    }
+
+    fn lost_name(&self, inode: &Inode) {
+        if inode.has_name() {
+            self.inode(inode);
+            return;
+        }
+        // Nobody gives it a name again.
+        if self.has(Mutant::OrphanForgotten) {
+            return;
+        }
+        self.transaction.borrow_mut().put(&Key::orphan(inode.ino()), 0, &[]);
+        self.durable.pending.forget(inode);
+        self.durable.linked.lock().remove(&inode.ino());
+    }
+
+    /// Marks what of `inode` the next push is to collect.
+    fn mark(&self, inode: &InodeRef, mark: impl FnOnce(&pending::Stored)) {
+        let Some(stored) = inode.stored() else { return };
+        mark(stored);
+        if inode.has(flag::RECORDED) && self.durable.pending.list(inode) {
+            // So that the store knows of something to push.
+            self.inode(inode);
+        }
+    }
+}

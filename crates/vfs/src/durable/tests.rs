@@ -1,0 +1,240 @@
+//! Tests of a durable file system in a directory of the host: what a user sees of opening, closing and failing.
+
+use crate::{Cred, Errno, FileType, Fs, InodeRef, OpenFlags, Options, StoreError, StoreOptions, Superblock};
+use sluice_store::disk::Disk;
+use sluice_store::disk::crash::CrashDisk;
+use sluice_store::disk::fault::FaultDisk;
+use sluice_sync::Arc;
+use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::face::HOSTS_SHARE;
+use std::path::{Path, PathBuf};
+
+/// A directory of the host that goes with this.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Dir {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::SeqCst);
+        Dir(std::env::temp_dir().join(format!("sluice-durable-{}-{number}", std::process::id())))
+    }
+}
+
+impl AsRef<Path> for Dir {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        // What cannot be removed is left to the host.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn options() -> Options {
+    let store = StoreOptions { log_size: 1 << 20, ..StoreOptions::default() };
+    Options { store, ..Options::default() }
+}
+
+#[test]
+fn what_was_written_is_there_when_the_file_system_is_opened_again() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let dir = Dir::new();
+    let fs = Fs::create(&dir, options()).expect("a new directory");
+    fs.create_dir_all("/a/b").expect("room");
+    fs.write("/a/b/file", vec![7; 300_000]).expect("room");
+    fs.hard_link("/a/b/file", "/a/other").expect("room");
+    // Not synchronised: closing does it.
+    drop(fs);
+    for _ in 0..2 {
+        let fs = Fs::open(&dir, options()).expect("it was closed");
+        assert!(fs.check().is_clean(), "{}", fs.check());
+        assert_eq!(fs.metadata("/a").expect("it is there").nlink, 3);
+        assert!(fs.read("/a/other").expect("it is there") == vec![7; 300_000]);
+        assert_eq!(
+            fs.metadata("/a/b/file").expect("it is there").ino,
+            fs.metadata("/a/other").expect("too").ino
+        );
+        fs.write("/a/new", "more").expect("room");
+    }
+}
+
+#[test]
+fn a_directory_is_loaded_when_it_is_first_looked_into() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let dir = Dir::new();
+    let fs = Fs::create(&dir, options()).expect("a new directory");
+    for n in 0..20 {
+        fs.create_dir_all(format!("/{n}/below")).expect("room");
+        fs.write(format!("/{n}/below/file"), "x").expect("room");
+    }
+    drop(fs);
+    let fs = Fs::open(&dir, options()).expect("it was closed");
+    let live = |fs: &Fs| fs.superblock().live_inodes();
+    assert_eq!(live(&fs), 1, "the root");
+    assert_eq!(fs.read_to_string("/3/below/file").expect("it is there"), "x");
+    assert_eq!(live(&fs), 1 + 20 + 1 + 1);
+    assert!(!fs.exists("/4/below/nothing"));
+    assert_eq!(live(&fs), 1 + 20 + 2 + 2);
+    // By its inodes, as a mount works.
+    let root = fs.superblock().root();
+    let lookup = |dir: &InodeRef, name: &[u8]| dir.lookup(&Cred::root(), name).expect("it is there");
+    let below = lookup(&lookup(root, b"5"), b"below");
+    assert_eq!(below.stat().nlink, 2);
+    assert_eq!(fs.remove_dir("/6"), Err(Errno::ENOTEMPTY), "though nobody has looked into it");
+    fs.remove_dir_all("/7").expect("it is there");
+    assert_eq!(fs.rename("/8", "/9"), Err(Errno::ENOTEMPTY));
+    assert!(fs.check().is_clean(), "{}", fs.check());
+}
+
+#[test]
+fn a_store_is_in_use_as_long_as_it_is_open_and_is_made_once() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let dir = Dir::new();
+    assert!(matches!(Fs::open(&dir, options()), Err(StoreError::NotAStore)));
+    let fs = Fs::create(&dir, options()).expect("a new directory");
+    assert!(matches!(Fs::open(&dir, options()), Err(StoreError::InUse(_))));
+    drop(fs);
+    assert!(matches!(Fs::create(&dir, options()), Err(StoreError::Exists)));
+}
+
+#[test]
+fn numbers_of_inodes_are_not_given_again() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let dir = Dir::new();
+    let fs = Fs::create(&dir, options()).expect("a new directory");
+    fs.write("/first", "").expect("room");
+    let first = fs.metadata("/first").expect("it is there").ino;
+    fs.remove_file("/first").expect("it is there");
+    drop(fs);
+    let fs = Fs::open(&dir, options()).expect("it was closed");
+    fs.write("/second", "").expect("room");
+    assert!(fs.metadata("/second").expect("it is there").ino > first);
+}
+
+#[test]
+fn limits_count_what_is_there_when_the_file_system_is_opened() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let dir = Dir::new();
+    let limited = Options { size_limit: Some(1 << 20), inode_limit: Some(10), ..options() };
+    let fs = Fs::create(&dir, limited.clone()).expect("a new directory");
+    fs.create_dir("/d").expect("room");
+    fs.write("/d/f", vec![1; 600_000]).expect("room");
+    let used = (fs.superblock().bytes_used(), fs.superblock().live_inodes());
+    drop(fs);
+    let fs = Fs::open(&dir, limited).expect("it was closed");
+    assert_eq!((fs.superblock().bytes_used(), fs.superblock().live_inodes()), used);
+    assert_eq!(fs.write("/g", vec![1; 600_000]), Err(Errno::ENOSPC));
+    fs.remove_file("/d/f").expect("it is there");
+    fs.write("/g", vec![1; 600_000]).expect("there is room now");
+    assert!(fs.superblock().check_idle().is_clean(), "{}", fs.superblock().check_idle());
+}
+
+#[test]
+fn a_writer_does_not_run_ahead_of_the_store() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let dir = Dir::new();
+    let fs = Fs::create(&dir, options()).expect("a new directory");
+    let process = fs.process(Cred::root());
+    let fd = process.open("/big", OpenFlags::CREAT | OpenFlags::RDWR, 0o644).expect("room");
+    let piece: Vec<u8> = (0..1 << 18).map(|at| at as u8).collect();
+    for _ in 0..64 {
+        process.write(fd, &piece).expect("room");
+    }
+    drop(process);
+    drop(fs);
+    let fs = Fs::open(&dir, options()).expect("it was closed");
+    let whole = fs.read("/big").expect("it is there");
+    assert!(whole.len() == 64 << 18 && whole.chunks(1 << 18).all(|part| part == piece));
+}
+
+#[test]
+fn when_the_disk_fails_calls_say_so_what_was_synchronised_stays_and_nothing_can_be_changed() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let shared = |disk: &CrashDisk| Arc::<dyn Disk>::from(Box::new(disk.clone()) as Box<dyn Disk>);
+    let quiet = || {
+        let store =
+            StoreOptions { log_size: 64 << 10, background: false, cache: 1 << 20, ..StoreOptions::default() };
+        Options { store, ..Options::default() }
+    };
+    let disk = CrashDisk::new();
+    let made = Superblock::create_on(shared(&disk), quiet()).expect("an empty disk");
+    made.close().expect("the disk works");
+    let base = disk.files();
+    for errno in [rustix::io::Errno::IO, rustix::io::Errno::NOSPC] {
+        for at in 0.. {
+            let disk = CrashDisk::with(base.clone());
+            let fault = FaultDisk::new(shared(&disk), at, true, errno.raw_os_error());
+            let faulty = Arc::<dyn Disk>::from(Box::new(fault.clone()) as Box<dyn Disk>);
+            let mut safe = 0;
+            if let Ok(superblock) = Superblock::open_on(faulty, quiet()) {
+                let fs = Fs::with_superblock(superblock);
+                for n in 0..12 {
+                    let path = format!("/{n}");
+                    let written = fs.write(&path, vec![n; 9_000]).and_then(|()| fs.sync());
+                    if let Err(error) = written {
+                        assert!(
+                            [errno.raw_os_error(), Errno::EIO.raw(), Errno::EROFS.raw()]
+                                .contains(&error.raw()),
+                            "{error}"
+                        );
+                        assert!(fs.superblock().failure().is_some());
+                        assert_eq!(fs.write("/later", ""), Err(Errno::EROFS));
+                        let removed = fs.remove_file("/0");
+                        assert!([Err(Errno::EROFS), Err(Errno::ENOENT)].contains(&removed), "{removed:?}");
+                        break;
+                    }
+                    safe = n + 1;
+                }
+                let _ = fs.superblock().close();
+            }
+            let fs = Fs::with_superblock(
+                Superblock::open_on(shared(&CrashDisk::with(disk.files())), quiet()).expect("a store"),
+            );
+            for n in 0..safe {
+                assert!(
+                    fs.read(format!("/{n}")).expect("it was synchronised") == vec![n; 9_000],
+                    "step {at}: {n} of {safe}"
+                );
+            }
+            let _ = fs.superblock().close();
+            if fault.steps() <= at {
+                assert_eq!(safe, 12, "without a fault all is done");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_copy_in_memory_of_a_directory_on_disk_is_whole() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let dir = Dir::new();
+    let fs = Fs::create(&dir, options()).expect("a new directory");
+    fs.create_dir_all("/a/b").expect("room");
+    fs.write("/a/b/c", vec![5; 100_000]).expect("room");
+    drop(fs);
+    let fs = Fs::open(&dir, options()).expect("it was closed");
+    let copy = fs.snapshot("/a").expect("it is there");
+    assert!(!copy.superblock().is_durable());
+    assert!(copy.read("/b/c").expect("it is there") == vec![5; 100_000]);
+    assert_eq!(copy.metadata("/b").expect("it is there").file_type(), FileType::Directory);
+}
