@@ -182,7 +182,10 @@ impl Superblock {
     /// The names of its snapshots, sorted.
     pub fn snapshots(&self) -> Vec<Vec<u8>> {
         let dir = self.root().lookup(&Cred::root(), SNAPSHOTS.as_bytes());
-        let names = dir.and_then(|dir| Ok(dir.as_dir()?.list(|inode| inode.is_dir())));
+        let names = dir.and_then(|dir| {
+            dir.load_names()?;
+            Ok(dir.as_dir()?.list(|inode| inode.is_dir()))
+        });
         let mut names: Vec<_> =
             names.unwrap_or_default().into_iter().map(|(name, _)| name.into_vec()).collect();
         names.sort();
