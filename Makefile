@@ -16,7 +16,7 @@ CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
 
-.PHONY: help demo build test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim stress uring miri clean prerequisites programs mount-speed
+.PHONY: help demo build test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim stress uring crash miri clean prerequisites programs mount-speed
 .DEFAULT_GOAL := help
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo 'make stress       one minute of threads on shared names, then the invariant checker'
 	@echo 'make uring        mounts over io_uring, which the kernel is told to allow for as long as the tests run (root)'
 	@echo 'make mount-speed  a mount beside tmpfs and libfuse, row by row, for an idle machine (root)'
+	@echo 'make crash        the long crash tests: 200 kills of a mount, random crashes of a store, hostile stores'
 	@echo 'make miri         the tests of sync under the interpreter Miri (a nightly toolchain with miri and rust-src)'
 
 demo: build
@@ -115,6 +116,12 @@ uring: prerequisites
 
 mount-speed: build
 	SLUICE=$(CURDIR)/target/release/sluice sh tests/mount-speed
+
+# Each crash point of some hundred workloads on the store and of the file system, with what is unsynced dropped, torn, reordered.
+crash: prerequisites
+	SLUICE_CRASH_WORKLOADS=400 SLUICE_FUZZ_ROUNDS=20000 cargo test --locked -p sluice-store --lib -- --nocapture
+	SLUICE_CRASH_WORKLOADS=400 cargo test --locked -p sluice-vfs --lib durable -- --nocapture
+	SLUICE_KILL_ROUNDS=200 cargo test --locked -p sluice --test store
 
 # Without isolation, for the clock and the CPUs that the system lists; without backtraces, which take minutes to print.
 miri: prerequisites

@@ -69,6 +69,23 @@ pub(crate) enum Command {
     /// Take the tour: real programs on a mount, compared with the host's file systems
     #[command(after_help = DEMO_EXAMPLES)]
     Demo,
+    /// Make an empty file system that survives, in a directory of the host
+    #[command(after_help = MKFS_EXAMPLES)]
+    Mkfs {
+        /// An empty directory, or one that is not there yet
+        store: PathBuf,
+    },
+    /// Check a store, and mend it
+    Fsck(Fsck),
+    /// Print what a store says of itself: size, use of its log, version, UUID
+    #[command(after_help = INFO_EXAMPLES)]
+    Info {
+        /// As one line of JSON
+        #[arg(long)]
+        json: bool,
+        /// The store; it may be in use
+        store: PathBuf,
+    },
     /// Mount a file system on a directory
     Mount(Mount),
     /// Unmount what `sluice mount` has mounted
@@ -103,7 +120,7 @@ pub(crate) enum Command {
         /// In memory: everything is gone when the command ends (the default)
         #[arg(long, conflicts_with = "store")]
         ram: bool,
-        /// A durable store (not there yet)
+        /// A store, made by `sluice mkfs`: what the command leaves there stays
         store: Option<PathBuf>,
         /// Mount options, as for `sluice mount`
         #[arg(short = 'o', value_name = "OPT,...")]
@@ -202,6 +219,39 @@ goes on in process without. Everything it makes is removed, also on Ctrl-C.
 Example:
   sluice demo";
 
+const MKFS_EXAMPLES: &str = "\
+A store is a directory with a few files: see docs/format.md. What was made durable by fsync(2) survives any crash.
+
+Examples:
+  sluice mkfs ~/store; sluice mount ~/store ~/scratch";
+
+const INFO_EXAMPLES: &str = "Examples:
+  sluice info ~/store
+  sluice info --json ~/store";
+
+const FSCK_EXAMPLES: &str = "\
+Looks at every record and every byte of data, and changes nothing without --repair. Files without a name go to lost+found.
+A `note` is what a crash leaves, and no fault; a `count` is mended without loss; `damage` is not what was written.
+Exit status as of fsck(8): 0 clean, 1 mended, 4 not mended, 8 could not be checked, 16 bad usage.
+
+Examples:
+  sluice fsck ~/store
+  sluice fsck --repair ~/store";
+
+/// The options of `fsck`.
+#[derive(clap::Args)]
+#[command(after_help = FSCK_EXAMPLES)]
+pub(crate) struct Fsck {
+    /// Mend what can be mended
+    #[arg(long)]
+    pub(crate) repair: bool,
+    /// As one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The store; nobody uses it meanwhile
+    pub(crate) store: PathBuf,
+}
+
 const UMOUNT_EXAMPLES: &str = "Examples:
   sluice umount ~/scratch
   sluice umount --lazy ~/scratch      also when a shell still sits in it";
@@ -230,7 +280,8 @@ of `sluice run`.
 Examples:
   sluice run -- bash
   sluice run -- sh -c 'git clone ~/project . && make test'
-  sluice run -o locks=sluice,size=1G -- ./stress";
+  sluice run -o locks=sluice,size=1G -- ./stress
+  sluice run ~/store -- make                       in a store, where it stays";
 
 const LOCKS_EXAMPLES: &str = "\
 One line per lock, in the form of /proc/locks; `->` marks one that waits for the one above it.
@@ -285,7 +336,8 @@ Examples:
   mkdir ~/scratch && sluice mount ~/scratch
   sluice mount -o size=2G,mode=700 ~/scratch
   sluice mount --ram -o noatime,locks=sluice ~/scratch
-  sluice mount --foreground ~/scratch      until Ctrl-C";
+  sluice mount --foreground ~/scratch      until Ctrl-C
+  sluice mkfs ~/store; sluice mount ~/store ~/scratch      what is there stays";
 
 #[derive(clap::Args)]
 #[command(
@@ -296,7 +348,7 @@ pub(crate) struct Mount {
     /// In memory: everything is gone after unmounting (the default)
     #[arg(long)]
     pub(crate) ram: bool,
-    /// The directory to mount on; before it a durable store (not there yet)
+    /// The directory to mount on; before it the store, made by `sluice mkfs`
     #[arg(value_name = "DIR", required = true, num_args = 1..=2)]
     pub(crate) places: Vec<PathBuf>,
     /// Mount options

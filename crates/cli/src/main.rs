@@ -13,6 +13,7 @@ mod output;
 mod pages;
 mod ram_options;
 mod serve;
+mod store;
 mod watch;
 
 use args::{Child, Command};
@@ -72,7 +73,11 @@ fn parse() -> std::result::Result<Command, ExitCode> {
             let _ = error.print();
             ExitCode::from(2)
         }
-        _ => complain(&one_line(&error.to_string()), 2),
+        _ => {
+            // fsck(8) has numbers of its own.
+            let of_fsck = std::env::args_os().nth(1).is_some_and(|command| command == "fsck");
+            complain(&one_line(&error.to_string()), if of_fsck { store::USAGE } else { 2 })
+        }
     })
 }
 
@@ -99,8 +104,17 @@ fn perform(command: Command) -> Result<u8> {
             let outcome = demo::tour(&this_program()?, &mut output, &interrupt);
             output.forgive(outcome)?;
         }
+        Command::Mkfs { store } => store::mkfs(&store)?,
+        Command::Info { json, store } => store::info(&store, json)?,
+        Command::Fsck(args) => {
+            return store::fsck(&args).or_else(|failure| {
+                complain(&failure.to_string(), store::OPERATIONAL);
+                Ok(store::OPERATIONAL)
+            });
+        }
         Command::Mount(mount) => serve::mount(mount)?,
         Command::Umount { lazy, dir } => {
+            let store = store::mounted_on(&dir);
             let ended = sluice_fuse::unmount_at(&dir, lazy).map_err(|error| match &error {
                 MountError::Busy(dir) => {
                     Failure::Failed(format!("{error}{}", first_user(mount_files::of_programs(dir))))
@@ -112,15 +126,16 @@ fn perform(command: Command) -> Result<u8> {
                     &format!("{}: its server had ended while it was in use; detached", dir.display()),
                     0,
                 );
+            } else if let Some(store) = store.filter(|_| !lazy) {
+                store::await_end(&store);
             }
         }
         Command::Clone { from, to } => copies::clone_tree(&from, &to)?,
         Command::Snapshot { action } => copies::snapshot(&action)?,
         Command::Run { ram: _, store, options, command } => {
-            refuse_store(store)?;
             let options = serve::option_list(&options)?;
             let options = [OsStr::new("-o"), OsStr::new(&options)];
-            return run_in_mount::run_in_mount(&this_program()?, &options, &command);
+            return run_in_mount::run_in_mount(&this_program()?, store.as_deref(), &options, &command);
         }
         Command::Locks { table, json, hot, dir } => watch::locks(&dir, table, json, hot)?,
         Command::Stat { json, files, dir } => watch::stat(&dir, json, files)?,
@@ -159,16 +174,6 @@ fn perform_as_child(child: Child) -> Result<()> {
         Child::LockRounds { file, rounds } => demo::lock_rounds(&file, rounds),
         Child::SqliteWriter { database } => demo::write_transactions(&database),
     }
-}
-
-/// Durable stores come with a later version.
-fn refuse_store(store: Option<PathBuf>) -> Result<()> {
-    store.map_or(Ok(()), |store| {
-        Err(Failure::Usage(format!(
-            "{}: durable stores are not there yet; use --ram instead of a STORE",
-            store.display()
-        )))
-    })
 }
 
 /// The file of this program, to be run again.

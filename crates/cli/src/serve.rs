@@ -7,15 +7,19 @@
 
 use crate::args::Mount as MountArgs;
 use crate::ram_options;
+use crate::store::failure;
 use crate::watch::{serve_metrics, take_metrics};
-use crate::{announce, refuse_store, this_program};
+use crate::{announce, this_program};
 use rustix::fs::{CWD, Mode, OFlags};
-use sluice_fuse::{Ended, Mount, StopSignals};
+use sluice_fuse::{Ended, Mount, MountOptions, StopSignals};
 use sluice_lab::failure::{Context, Failure, Result};
 use sluice_lab::mount_files::{self, MountFile};
 use sluice_lab::mounted;
+use sluice_store::StoreError;
+use sluice_store::disk::{Disk, HostDisk, OverlayDisk};
+use sluice_sync::Arc;
 use sluice_sync::thread;
-use sluice_vfs::Superblock;
+use sluice_vfs::{Options, Superblock};
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -35,15 +39,22 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
         }
         Err(mut one) => (one.remove(0), None),
     };
-    refuse_store(store)?;
+    // Absolute: the serving process goes elsewhere.
+    let store =
+        store.map(|store| store.canonicalize().context(|| store.display().to_string())).transpose()?;
     let list = option_list(&args.options)?;
-    if args.foreground { serve(&dir, &list, args.attached, args.detach) } else { daemonize(&dir, &list) }
+    if args.foreground {
+        serve(store.as_deref(), &dir, &list, (args.attached, args.detach))
+    } else {
+        daemonize(store.as_deref(), &dir, &list)
+    }
 }
 
 /// Starts the serving process and waits until its mount answers.
-fn daemonize(dir: &Path, list: &str) -> Result<()> {
+fn daemonize(store: Option<&Path>, dir: &Path, list: &str) -> Result<()> {
     let mut child = Command::new(this_program()?)
-        .args(["mount", "--ram", "--foreground", "--detach", "-o", list, "--"])
+        .args(["mount", "--foreground", "--detach", "-o", list, "--"])
+        .args(store)
         .arg(dir)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -57,7 +68,7 @@ fn daemonize(dir: &Path, list: &str) -> Result<()> {
 }
 
 /// Mounts, serves until unmounted or told to stop by a signal, and unmounts.
-fn serve(dir: &Path, list: &str, attached: bool, detach: bool) -> Result<()> {
+fn serve(store: Option<&Path>, dir: &Path, list: &str, (attached, detach): (bool, bool)) -> Result<()> {
     let (list, metrics) = take_metrics(list)?;
     let (ram, mut options) = ram_options::parse(&list)?;
     options.dedicated = true;
@@ -68,8 +79,15 @@ fn serve(dir: &Path, list: &str, attached: bool, detach: bool) -> Result<()> {
         // No controlling terminal, and a share of the CPUs of its own.
         rustix::process::setsid().map_err(std::io::Error::from)?;
     }
+    let superblock = match store {
+        None => Superblock::new(ram),
+        Some(store) => {
+            name_after(store, &mut options);
+            open(store, ram, options.read_only).map_err(failure(store))?
+        }
+    };
     let mount =
-        Mount::new(Superblock::new(ram), dir, options).map_err(|error| Failure::Failed(error.to_string()))?;
+        Mount::new(superblock.clone(), dir, options).map_err(|error| Failure::Failed(error.to_string()))?;
     let (major, minor) = mount.device();
     let device = rustix::fs::makedev(major, minor);
     if let Some(address) = metrics {
@@ -88,7 +106,14 @@ fn serve(dir: &Path, list: &str, attached: bool, detach: bool) -> Result<()> {
     if attached {
         thread::spawn(stop_when_input_ends);
     }
-    match mount.run_until_signal(signals)? {
+    let ended = mount.run_until_signal(signals)?;
+    if let Some(store) = store {
+        let why = || superblock.failure().map_or_else(String::new, |why| format!(" ({why})"));
+        let lost =
+            |error| Failure::Failed(format!("{}: not all is durable: {error}{}", store.display(), why()));
+        superblock.sync().map_err(lost)?;
+    }
+    match ended {
         Ended::Unmounted => Ok(()),
         Ended::Detached => {
             // The path of a file that is out of the tree says nothing.
@@ -97,6 +122,23 @@ fn serve(dir: &Path, list: &str, attached: bool, detach: bool) -> Result<()> {
             let text = format!("{} was detached while in use: {user} loses what it has open", dir.display());
             Err(Failure::Failed(text))
         }
+    }
+}
+
+/// The file system in `store`; `looks`: only to be looked at, and then nothing there is changed.
+fn open(store: &Path, options: Options, looks: bool) -> std::result::Result<Arc<Superblock>, StoreError> {
+    if !looks {
+        return Superblock::open(store, options);
+    }
+    let disk: Arc<dyn Disk> = Arc::new(OverlayDisk::new(Arc::new(HostDisk::lock_read_only(store)?)));
+    Superblock::open_on(disk, options)
+}
+
+/// The mount's source is the store, unless it was given another name or the store's is none.
+fn name_after(store: &Path, options: &mut MountOptions) {
+    let usual = options.fsname == MountOptions::default().fsname;
+    if let Some(name) = store.to_str().filter(|name| usual && !name.contains(['\\', '\n', ','])) {
+        options.fsname = name.to_owned();
     }
 }
 

@@ -9,8 +9,11 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 15] = [
     "demo",
+    "mkfs",
+    "fsck",
+    "info",
     "mount",
     "umount",
     "run",
@@ -67,13 +70,11 @@ fn bad_usage_ends_with_status_2_and_one_line_that_says_what_to_do() {
     let cases: &[(&[&str], &str)] = &[
         (&["mont", "/x"], "mount"),
         (&["mount"], "DIR"),
-        (&["mount", "/store", "/dir"], "use --ram"),
         (&["mount", "--ram", "/store", "/dir"], "/dir"),
         (&["mount", "-o", "turbo", "/dir"], "known are locks="),
         (&["mount", "-o", "turbo", "/dir"], "size=N"),
         (&["mount", "-o", "size=much", "/dir"], "such as 500M"),
         (&["run", "-o", "size=1G,mode=999", "--", "true"], "octal"),
-        (&["run", "/store", "--", "true"], "use --ram"),
         (&["run", "bash"], "COMMAND"),
         (&["locks"], "DIR"),
         (&["bench"], "WORKLOAD"),

@@ -11,6 +11,7 @@ mod inputs;
 mod library_place;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod survival;
 
 pub use byte_lock::{hold_until_told, lock_rounds};
 #[cfg(feature = "sqlite")]
@@ -106,10 +107,14 @@ pub fn tour(program: &Path, out: &mut dyn Write, interrupt: &Interrupt) -> Resul
     Ok(())
 }
 
+/// What the store of the tour takes on the disk, and some more.
+const STORE_BYTES: u64 = 256 << 20;
+
 const NEXT: &str = "
 Try next:
   sluice run -- bash                               a shell on a file system of its own, gone when you leave
   mkdir m && sluice mount m && sluice umount m     a mount to keep for a while
+  sluice mkfs s && mkdir m && sluice mount s m     the same, and what is there stays
   sluice bench creat-unlink --on lib,mount,dir:/dev/shm
   sluice bench footprint --on lib                  memory for a million files
 ";
@@ -204,6 +209,7 @@ impl Guide<'_> {
         if let Some(mount) = places.mounted.take() {
             let (time, ()) = timed(|| mount.unmount())?;
             self.say("Unmounted", time)?;
+            self.show_survival()?;
         }
         writeln!(self.out, "\nThe same steps, each once per place, in turn, from warm caches:\n")?;
         self.out.write_all(table.render().as_bytes())?;
@@ -259,6 +265,17 @@ impl Guide<'_> {
                 pair[1].1
             ))),
         }
+    }
+
+    /// What a store holds whose server was killed.
+    fn show_survival(&mut self) -> Result<()> {
+        self.interrupt.check()?;
+        let Some((host, _)) = disk_dir(STORE_BYTES) else { return Ok(()) };
+        let (time, (fsynced, kept, others)) = timed(|| survival::kill_and_mount_again(self.program, &host))?;
+        let told = format!(
+            "A store, its server killed with -9, mounted again: {kept} of {fsynced} fsynced files there, {others} others"
+        );
+        self.say(&told, time)
     }
 
     fn show_the_waiter(&mut self, mount: bool) -> Result<()> {

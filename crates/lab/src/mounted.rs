@@ -1,4 +1,4 @@
-//! Mounted: a RAM file system of ours on a private directory, served by a child process, unmounted on drop.
+//! Mounted: a file system of ours, in memory or in a store, on a private directory, served by a child process, unmounted on drop.
 //!
 //! # Theory
 //! The child is `sluice mount --foreground --attached DIR`. It writes `ready` to its standard output once the mount
@@ -30,11 +30,19 @@ impl Mounted {
     /// # Errors
     /// What the serving process says when it cannot mount, with the cure where it knows one.
     pub fn start(program: &Path, options: &[&OsStr]) -> Result<Mounted> {
+        Mounted::start_on(program, None, options)
+    }
+
+    /// As [`start`](Self::start), with the file system in `store` if one is given.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_on(program: &Path, store: Option<&Path>, options: &[&OsStr]) -> Result<Mounted> {
         let dir = PrivateDir::below(&runtime_dir())?;
         let point = dir.path().join("mnt");
         std::fs::create_dir(&point)?;
         let mut command = Command::new(program);
-        command.args(["mount", "--ram", "--foreground", "--attached"]).args(options).arg(&point);
+        command.args(["mount", "--foreground", "--attached"]).args(options).args(store).arg(&point);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().context(|| format!("cannot run {}", program.display()))?;
         match await_ready(&mut child) {

@@ -14,7 +14,7 @@ use std::process::{Command, ExitStatus};
 /// The variable in which the command finds where its file system is mounted.
 pub const MOUNT_VARIABLE: &str = "SLUICE_MOUNT";
 
-/// Mounts, runs `command` in the mount, unmounts, and gives the exit status that a shell would give: that of the
+/// Mounts `store`, or a fresh file system in memory, runs `command` in the mount, unmounts, and gives the exit status that a shell would give: that of the
 /// command, 128 + the number of the signal that ended it, 127 when there is no such command, 126 when it may not be
 /// executed. What goes wrong once it has ended is said on standard error and does not change that. Processes that it left
 /// behind in the mount lose their files.
@@ -24,13 +24,18 @@ pub const MOUNT_VARIABLE: &str = "SLUICE_MOUNT";
 ///
 /// # Errors
 /// When it cannot be mounted or the command cannot be started.
-pub fn run_in_mount(program: &Path, options: &[&OsStr], command: &[OsString]) -> Result<u8> {
+pub fn run_in_mount(
+    program: &Path,
+    store: Option<&Path>,
+    options: &[&OsStr],
+    command: &[OsString],
+) -> Result<u8> {
     let Some((name, arguments)) = command.split_first() else {
         return Err(Failure::Usage("give a command to run, after --".into()));
     };
     // From here on no signal ends this process: the mount is always taken away below.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    let mount = Mounted::start(program, options)?;
+    let mount = Mounted::start_on(program, store, options)?;
     let started = Command::new(name)
         .args(arguments)
         .current_dir(mount.path())

@@ -139,6 +139,7 @@ impl InodeRef {
         check_name(name)?;
         self.load_names()?;
         let create = || {
+            self.shared.may_grow()?;
             let section = self.shared.begin(new.kind.target_len())?;
             self.create_locked(cred, name, &mut self.lock_entry(name)?, new, &section)
         };
@@ -219,6 +220,7 @@ impl InodeRef {
                 return Err(self.refuse_link(cred, name, target));
             }
             self.shared.ask_for_name()?;
+            self.shared.may_grow()?;
             let section = self.shared.begin(0)?;
             let mut entry = self.lock_entry(name)?;
             let room = entry.room().ok_or(Errno::EEXIST)?;

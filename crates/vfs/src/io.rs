@@ -137,6 +137,7 @@ impl InodeRef {
     pub fn write_at(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         self.write_back_caches(cred.via, offset..offset.saturating_add(data.len() as u64));
         let contents = self.data()?;
+        self.shared.may_grow()?;
         let section = self.shared.begin_contents()?;
         let written = contents.write(&*self.shared, offset, data)?;
         if written > 0 {
@@ -155,6 +156,7 @@ impl InodeRef {
     /// As [`Inode::write_at`].
     pub fn write_back(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let contents = self.data()?;
+        self.shared.may_grow()?;
         let section = self.shared.begin_contents()?;
         let written = contents.write(&*self.shared, offset, data)?;
         if written > 0 {
@@ -179,6 +181,7 @@ impl InodeRef {
         moves_times: bool,
     ) -> Result<(), Errno> {
         let contents = self.data()?;
+        self.shared.may_grow()?;
         let section = self.shared.begin_contents()?;
         let written = contents.write_within(&*self.shared, offset, data)? as u64;
         if written > 0 {
@@ -200,6 +203,7 @@ impl InodeRef {
     pub fn append(&self, cred: &Cred, data: &[u8]) -> Result<(u64, usize), Errno> {
         self.write_back_caches(cred.via, self.size()..u64::MAX);
         let contents = self.data()?;
+        self.shared.may_grow()?;
         let section = self.shared.begin_contents()?;
         let (offset, written) = contents.append(&*self.shared, data)?;
         if written > 0 {
@@ -307,6 +311,7 @@ impl InodeRef {
         }
         self.write_back_caches(cred.via, offset..offset.saturating_add(len));
         to.write_back_caches(cred.via, to_offset..to_offset.saturating_add(len));
+        self.shared.may_grow()?;
         let section = self.shared.begin_contents()?;
         let copied = target.copy_from(&*self.shared, to_offset, source, offset, len)?;
         self.note_copy(cred, to, copied, update_atime);

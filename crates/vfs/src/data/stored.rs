@@ -22,6 +22,13 @@ const HEAD: usize = 3;
 /// The bytes follow.
 const INLINE: u8 = 0;
 
+/// Pages with data in a chunk with this value, if it is one.
+pub(crate) fn pages_of_chunk(value: &[u8]) -> Option<u64> {
+    let ([kind, low, high], bytes) = value.split_first_chunk::<HEAD>()?;
+    let pages = u16::from_le_bytes([*low, *high]).count_ones() as usize;
+    (*kind == INLINE && bytes.len() <= pages * PAGE_SIZE).then_some(pages as u64)
+}
+
 impl FileData {
     /// The file, new and known to nobody else, is as long as this, and has so many pages, for which space was reserved. They are to
     /// be [filled](Self::fill_chunk) before anybody looks at them.

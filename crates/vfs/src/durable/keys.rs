@@ -8,12 +8,12 @@ const LONGEST: usize = 1 + 8 + NAME_MAX;
 /// Room for the records of any change, but for what is of no fixed length: two names, five inodes, what else there is.
 pub(super) const FIXED: usize = 2 * (LONGEST + 16) + 5 * 128 + 256;
 
-const COMMON: u8 = b'c';
-const DATA: u8 = b'd';
-const INODE: u8 = b'i';
-const NAME: u8 = b'n';
-const ORPHAN: u8 = b'o';
-const XATTR: u8 = b'x';
+pub(super) const COMMON: u8 = b'c';
+pub(super) const DATA: u8 = b'd';
+pub(super) const INODE: u8 = b'i';
+pub(super) const NAME: u8 = b'n';
+pub(super) const ORPHAN: u8 = b'o';
+pub(super) const XATTR: u8 = b'x';
 
 /// A key. It has its bytes with it.
 pub(super) struct Key {

@@ -39,6 +39,7 @@
 //! # Cost
 //! A file system in memory: a load of a word that does not change, and a branch, for each change; nothing for a read.
 
+mod fsck;
 mod keys;
 mod load;
 mod mutant;
@@ -49,6 +50,8 @@ mod section;
 
 #[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod fsck_tests;
 #[cfg(test)]
 mod tests;
 
@@ -165,6 +168,18 @@ fn errno(error: &StoreError) -> Errno {
 }
 
 impl Shared {
+    /// Refuses what makes the file system grow while the disk of its store has room for deletions only.
+    ///
+    /// # Errors
+    /// `ENOSPC`.
+    #[inline]
+    pub(crate) fn may_grow(&self) -> Result<(), Errno> {
+        match self.durable() {
+            Some(durable) if !durable.store.has_room() => Err(Errno::ENOSPC),
+            _ => Ok(()),
+        }
+    }
+
     /// Begins a change of names or attributes, which writes up to `bytes` of values.
     ///
     /// # Errors

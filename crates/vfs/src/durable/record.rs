@@ -110,10 +110,21 @@ impl<'r> InodeRecord<'r> {
 
 /// The value of a name.
 pub(super) fn name(inode: &Inode) -> [u8; 12] {
+    name_value(inode.ino(), inode.file_type())
+}
+
+/// The value of a name that leads to inode `ino`.
+pub(super) fn name_value(ino: u64, file_type: FileType) -> [u8; 12] {
     let mut bytes = [0; 12];
-    bytes[..8].copy_from_slice(&inode.ino().to_le_bytes());
-    bytes[8..].copy_from_slice(&inode.file_type().mode_bits().to_le_bytes());
+    bytes[..8].copy_from_slice(&ino.to_le_bytes());
+    bytes[8..].copy_from_slice(&file_type.mode_bits().to_le_bytes());
     bytes
+}
+
+/// The inode to which a name with this value leads, and the bits of its type.
+pub(super) fn named_type(bytes: &[u8]) -> Option<(u64, u32)> {
+    let (ino, bits) = bytes.split_first_chunk::<8>()?;
+    Some((u64::from_le_bytes(*ino), u32::from_le_bytes(bits.try_into().ok()?)))
 }
 
 /// The inode to which a name with this value leads.

@@ -1,0 +1,255 @@
+//! Store: what is done to a store that is not mounted: `mkfs`, `info`, `fsck`.
+
+use crate::args::Fsck;
+use crate::output::Output;
+use crate::ram_options;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use sluice_lab::failure::{Context, Failure, Result};
+use sluice_store::disk::{Disk, HostDisk};
+use sluice_store::{Gravity, Progress, Report, Store, StoreError};
+use sluice_sync::time::{Duration, Instant};
+use sluice_sync::{Arc, thread};
+use sluice_vfs::{Options, Superblock};
+use std::fmt::Write as _;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The exit statuses of fsck(8).
+const CORRECTED: u8 = 1;
+const UNCORRECTED: u8 = 4;
+pub(crate) const OPERATIONAL: u8 = 8;
+pub(crate) const USAGE: u8 = 16;
+
+/// How long a server may take that writes what is left.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The part of the host's free space that a log may take.
+const LOG_SHARE: u64 = 8;
+
+/// Makes an empty file system in the directory `store`.
+pub(crate) fn mkfs(store: &Path) -> Result<()> {
+    let is_used = std::fs::read_dir(store).is_ok_and(|mut names| names.next().is_some());
+    if is_used && Store::info(&HostDisk::unlocked(store).map_err(failure(store))?).is_err() {
+        let text = "the directory holds files that are no store: give an empty or a new one";
+        return Err(Failure::Failed(format!("{}: {text}", store.display())));
+    }
+    std::fs::create_dir_all(store).context(|| store.display().to_string())?;
+    let (mut options, _) = ram_options::parse("")?;
+    let free = HostDisk::unlocked(store).map_err(failure(store))?.free_bytes()?;
+    options.store.log_size = options.store.log_size.min(free / LOG_SHARE);
+    let made = Superblock::create(store, options).map_err(failure(store));
+    if made.is_err() && !is_used {
+        // What there is of it would be in the way of another attempt.
+        for entry in std::fs::read_dir(store).into_iter().flatten().flatten() {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    made?.sync().context(|| store.display().to_string())
+}
+
+/// The store that is mounted on `dir`, if one is.
+pub(crate) fn mounted_on(dir: &Path) -> Option<PathBuf> {
+    let source = PathBuf::from(sluice_fuse::source_at(dir)?);
+    let is_store = Store::info(&HostDisk::unlocked(&source).ok()?).is_ok();
+    is_store.then_some(source)
+}
+
+/// Waits until the server of `store`, which is unmounted, has brought everything there and let go: the next command may want it.
+pub(crate) fn await_end(store: &Path) {
+    let began = Instant::now();
+    while matches!(HostDisk::lock_read_only(store), Err(StoreError::InUse(_))) && began.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What a store says of itself.
+pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
+    let info = Store::info(&HostDisk::unlocked(store).map_err(failure(store))?).map_err(failure(store))?;
+    // Of one that is in use only what never changes.
+    let (content, user) = match HostDisk::lock_read_only(store) {
+        Ok(disk) => (Some(Store::content(shared(disk)).map_err(failure(store))?), None),
+        Err(StoreError::InUse(user)) => (None, Some(user)),
+        Err(error) => return Err(failure(store)(error)),
+    };
+    let uuid = info.uuid.iter().enumerate().fold(String::new(), |mut text, (at, byte)| {
+        let dash = if [4, 6, 8, 10].contains(&at) { "-" } else { "" };
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{dash}{byte:02x}");
+        text
+    });
+    let size = allocated(store)?;
+    let cache = Options::default().store.cache;
+    let text = if json {
+        let fields = json!({
+            "uuid": uuid,
+            "version": info.version,
+            "size_bytes": size,
+            "data_bytes": content.map(|content| content.data_bytes),
+            "segment_size": info.segment_size,
+            "log_size": info.log_size,
+            "log_used": content.map(|content| content.log_used),
+            "log_batches": content.map(|content| content.batches),
+            "cache_bytes": cache,
+            "in_use": user.is_some(),
+            "pid": user.flatten(),
+        });
+        format!("{fields}\n")
+    } else {
+        let used = match (content, user.flatten()) {
+            (Some(content), _) => {
+                format!("{} used, {} batches to replay", bytes(content.log_used), content.batches)
+            }
+            (None, Some(pid)) => format!("in use by process {pid}"),
+            (None, None) => "in use".to_owned(),
+        };
+        let data = content.map_or("?".to_owned(), |content| bytes(content.data_bytes));
+        format!(
+            "uuid     {uuid}\nversion  {}\nsize     {} on the host's disk\ndata     {data} in files of {}\n\
+             log      {}, {used}\ncache    {} of the tree at most\n",
+            info.version,
+            bytes(size),
+            bytes(info.segment_size),
+            bytes(info.log_size),
+            bytes(cache as u64),
+        )
+    };
+    Output::plain().give(text.as_bytes())
+}
+
+/// Checks a store, and mends it if asked: the exit status of fsck(8).
+pub(crate) fn fsck(args: &Fsck) -> Result<u8> {
+    say_nothing_of_panics_that_are_findings();
+    let disk = if args.repair { HostDisk::lock(&args.store) } else { HostDisk::lock_read_only(&args.store) };
+    let disk = shared(disk.map_err(failure(&args.store))?);
+    let bar = ProgressBar::new(0);
+    let check = || {
+        let checked = Superblock::check_store(disk.clone(), &mut |progress| show(&bar, progress));
+        bar.finish_and_clear();
+        checked.map_err(failure(&args.store))
+    };
+    let found = check()?;
+    if !args.repair || is_sound(&found) {
+        let status = if is_sound(&found) { 0 } else { UNCORRECTED };
+        tell(args, &found, &found, status)?;
+        return Ok(status);
+    }
+    // What keeps it from being mended is found again below.
+    let repaired = Superblock::repair_store(disk.clone());
+    let left = check()?;
+    let status = if is_sound(&left) { CORRECTED } else { UNCORRECTED };
+    tell(args, &found, &left, status)?;
+    match repaired {
+        Err(error) if status == UNCORRECTED => Err(failure(&args.store)(error)),
+        _ => Ok(status),
+    }
+}
+
+/// What a crash leaves is sound.
+fn is_sound(report: &Report) -> bool {
+    report.worst().is_none_or(|worst| worst == Gravity::Note)
+}
+
+fn tell(args: &Fsck, found: &Report, left: &Report, status: u8) -> Result<()> {
+    let gravity = |gravity| match gravity {
+        Gravity::Note => "note",
+        Gravity::Count => "count",
+        Gravity::Damage => "damage",
+    };
+    let verdict = match status {
+        0 => "clean",
+        CORRECTED => "repaired",
+        _ => "damaged",
+    };
+    let mut text = String::new();
+    if args.json {
+        let findings = found.findings.iter();
+        let findings: Vec<_> =
+            findings.map(|one| json!({"gravity": gravity(one.gravity), "text": one.text})).collect();
+        let fields = json!({
+            "status": verdict,
+            "found": found.found,
+            "left": if status == 0 { 0 } else { left.found },
+            "findings": findings,
+            "records": left.records,
+            "extents": left.extents,
+            "data_bytes": left.data_bytes,
+            "log_size": left.log_size,
+            "log_used": left.log_used,
+            "log_batches": left.batches,
+        });
+        text = format!("{fields}\n");
+    } else {
+        for one in &found.findings {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{}: {}", gravity(one.gravity), one.text);
+        }
+        let more = found.found - found.findings.len() as u64;
+        if more > 0 {
+            let _ = writeln!(text, "and {more} more");
+        }
+        let _ = writeln!(
+            text,
+            "{}: {verdict}: {} records, {} of data in {} extents; log {}, {} used ({} batches to replay)",
+            args.store.display(),
+            left.records,
+            bytes(left.data_bytes),
+            left.extents,
+            bytes(left.log_size),
+            bytes(left.log_used),
+            left.batches,
+        );
+        if status == UNCORRECTED && !args.repair {
+            let _ = writeln!(text, "mend it: sluice fsck --repair {}", args.store.display());
+        }
+    }
+    Output::plain().give(text.as_bytes())
+}
+
+fn show(bar: &ProgressBar, progress: Progress) {
+    let template =
+        if progress.of > 0 { "{bar:24} {percent}%, {eta} left: {msg}" } else { "{spinner} {pos} {msg}" };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_length(progress.of);
+    bar.set_position(progress.done);
+    bar.set_message(progress.part);
+}
+
+/// The library that keeps the tree panics on what it has not written. That is caught, and told as a finding.
+fn say_nothing_of_panics_that_are_findings() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !panic.location().is_some_and(|place| place.file().contains("redb")) {
+            usual(panic);
+        }
+    }));
+}
+
+/// What an error of the store at `store` is for a person.
+pub(crate) fn failure(store: &Path) -> impl Fn(StoreError) -> Failure {
+    move |error| Failure::Failed(format!("{}: {error}", store.display()))
+}
+
+fn shared(disk: HostDisk) -> Arc<dyn Disk> {
+    Arc::new(disk)
+}
+
+/// Bytes that the files in `store` take on the host's disk.
+fn allocated(store: &Path) -> Result<u64> {
+    let place = || store.display().to_string();
+    let mut sum = 0;
+    for entry in std::fs::read_dir(store).context(place)? {
+        sum += entry.and_then(|entry| entry.metadata()).context(place)?.blocks() * 512;
+    }
+    Ok(sum)
+}
+
+/// A number of bytes for a person.
+fn bytes(number: u64) -> String {
+    let units = [("G", 1_u64 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+    match units.iter().find(|(_, unit)| number >= *unit) {
+        Some((name, unit)) => format!("{:.1} {name}iB", number as f64 / *unit as f64),
+        None => format!("{number} bytes"),
+    }
+}

@@ -1,0 +1,329 @@
+//! The command line with stores: what is there after unmounting, after `kill -9`, on a full disk; `fsck` and `info`.
+
+mod harness;
+
+use harness::{Scratch, can_mount, is_mounted, server_of, skipped, sluice, until};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const LOCK_MODES: [&str; 2] = ["locks=kernel", "locks=sluice"];
+
+/// A mounted store. Unmounted when dropped, however the test ends.
+struct Stored {
+    store: PathBuf,
+    dir: PathBuf,
+}
+
+impl Stored {
+    fn new(scratch: &Scratch) -> Stored {
+        let stored = Stored { store: scratch.0.join("store"), dir: scratch.dir("m") };
+        assert_eq!(sluice(["mkfs".as_ref(), stored.store.as_os_str()]).well(), "");
+        stored
+    }
+
+    fn mount(&self, options: &str) {
+        let arguments =
+            ["mount".as_ref(), "-o".as_ref(), options.as_ref(), self.store.as_os_str(), self.dir.as_os_str()];
+        assert_eq!(sluice(arguments).well(), "");
+    }
+
+    fn umount(&self) {
+        sluice(["umount".as_ref(), self.dir.as_os_str()]).well();
+    }
+
+    /// What `fsck --json` says, and its exit status.
+    fn fsck(&self, more: &[&str]) -> (Option<i32>, Value) {
+        let arguments = ["fsck", "--json"].iter().chain(more).map(AsRef::as_ref);
+        let ran = sluice(arguments.chain([self.store.as_os_str()]));
+        (ran.status, serde_json::from_str(&ran.stdout).unwrap_or(Value::String(ran.stderr)))
+    }
+
+    fn assert_clean(&self) {
+        let (status, said) = self.fsck(&[]);
+        assert_eq!((status, &said["status"]), (Some(0), &Value::from("clean")), "{said}");
+    }
+
+    fn info(&self) -> Value {
+        let said = sluice(["info".as_ref(), "--json".as_ref(), self.store.as_os_str()]).well();
+        serde_json::from_str(&said).expect("JSON")
+    }
+
+    /// Ends the server as a crash of its process does, and takes the dead mount away.
+    fn kill(&self) {
+        let server = server_of(&self.dir).to_string();
+        assert!(Command::new("kill").args(["-9", &server]).status().expect("kill runs").success());
+        until("the dead server lets go of the store", || self.info()["in_use"] == false);
+        // It says that the server had ended.
+        sluice(["umount".as_ref(), "--lazy".as_ref(), self.dir.as_os_str()]);
+        assert!(!is_mounted(&self.dir));
+    }
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        if is_mounted(&self.dir) {
+            sluice(["umount".as_ref(), "--lazy".as_ref(), self.dir.as_os_str()]);
+        }
+    }
+}
+
+/// Writes a file and makes it durable.
+fn write_through(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+#[test]
+fn what_was_written_to_a_store_is_there_when_it_is_mounted_again() {
+    if !can_mount("what_was_written_to_a_store_is_there_when_it_is_mounted_again") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let stored = Stored::new(&scratch);
+    for (round, locks) in LOCK_MODES.into_iter().enumerate() {
+        stored.mount(locks);
+        let dir = stored.dir.join(round.to_string());
+        fs::create_dir(&dir).expect("room");
+        fs::write(dir.join("large"), vec![round as u8 + 1; 3_000_000]).expect("room");
+        fs::write(dir.join("small"), "small").expect("room");
+        fs::hard_link(dir.join("small"), dir.join("again")).expect("room");
+        std::os::unix::fs::symlink("small", dir.join("link")).expect("room");
+        stored.umount();
+        stored.assert_clean();
+        stored.mount(locks);
+        for round in 0..=round {
+            let dir = stored.dir.join(round.to_string());
+            assert!(fs::read(dir.join("large")).expect("kept") == vec![round as u8 + 1; 3_000_000]);
+            assert_eq!(fs::read_to_string(dir.join("link")).expect("kept"), "small");
+            fs::remove_file(dir.join("again")).expect("it has two names");
+            fs::hard_link(dir.join("small"), dir.join("again")).expect("room");
+        }
+        stored.umount();
+    }
+    // Only to be looked at: nothing in the store changes.
+    let bytes = || {
+        let names =
+            fs::read_dir(&stored.store).expect("it is there").map(|entry| entry.expect("a file").path());
+        let mut files: Vec<_> = names.map(|path| (path.clone(), fs::read(path).expect("a file"))).collect();
+        files.sort();
+        files
+    };
+    let before = bytes();
+    stored.mount("ro");
+    assert_eq!(fs::read_to_string(stored.dir.join("0/small")).expect("kept"), "small");
+    assert!(fs::write(stored.dir.join("new"), "x").is_err());
+    stored.umount();
+    assert!(bytes() == before, "a mount with -o ro wrote to its store");
+}
+
+#[test]
+fn run_leaves_in_a_store_what_its_command_wrote() {
+    if !can_mount("run_leaves_in_a_store_what_its_command_wrote") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let store = scratch.0.join("store");
+    sluice(["mkfs".as_ref(), store.as_os_str()]).well();
+    let run = |script: &str| {
+        let arguments = ["run".as_ref(), store.as_os_str(), "--".as_ref(), "sh".as_ref(), "-c".as_ref()];
+        sluice(arguments.into_iter().chain([script.as_ref()])).well()
+    };
+    assert_eq!(run("echo kept > file"), "");
+    assert_eq!(run("cat file"), "kept\n");
+}
+
+#[test]
+fn errors_about_stores_are_one_line_that_says_what_to_do() {
+    let scratch = Scratch::new();
+    let (empty, used) = (scratch.dir("empty"), scratch.dir("used"));
+    fs::write(used.join("file"), "x").expect("room");
+    let text = |path: &Path| path.to_str().expect("text").to_owned();
+    for command in ["info", "fsck"] {
+        let status = if command == "fsck" { 8 } else { 1 };
+        for place in [&empty, &used, &scratch.0.join("missing")] {
+            let line = sluice([command, &text(place)]).complaint(status);
+            assert!(line.contains("sluice mkfs"), "{line}");
+        }
+    }
+    assert!(empty.read_dir().expect("it is there").next().is_none(), "asking makes nothing");
+    let line = sluice(["mount", &text(&empty), &text(&used)]).complaint(1);
+    assert!(line.contains("sluice mkfs"), "{line}");
+    let line = sluice(["mkfs", &text(&used)]).complaint(1);
+    assert!(line.contains("empty or a new one"), "{line}");
+    sluice(["mkfs", &text(&empty)]).well();
+    let line = sluice(["mkfs", &text(&empty)]).complaint(1);
+    assert!(line.contains("already"), "{line}");
+    sluice(["fsck", "--turbo"]).complaint(16);
+    // A store of a program that does not exist yet.
+    let mut bytes = fs::read(empty.join("super")).expect("a store");
+    bytes[8] = 2;
+    fs::write(empty.join("super"), bytes).expect("ours");
+    let line = sluice(["fsck", &text(&empty)]).complaint(8);
+    assert!(line.contains("format 2") && line.contains("newer"), "{line}");
+}
+
+#[test]
+fn a_store_in_use_says_by_which_process() {
+    if !can_mount("a_store_in_use_says_by_which_process") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let stored = Stored::new(&scratch);
+    stored.mount("locks=kernel");
+    let server = server_of(&stored.dir);
+    let (store, other) = (stored.store.to_str().expect("text"), scratch.dir("other"));
+    let other = other.to_str().expect("text");
+    let commands: [&[&str]; 3] = [&["fsck", store], &["fsck", "--repair", store], &["mount", store, other]];
+    for command in commands {
+        let line = sluice(command).complaint(if command[0] == "fsck" { 8 } else { 1 });
+        assert!(line.contains(&format!("in use by process {server} ")), "{line}");
+    }
+    let info = stored.info();
+    assert!(info["in_use"] == true && info["pid"] == server && info["log_used"].is_null(), "{info}");
+    assert_eq!(info["uuid"].as_str().map(str::len), Some(36));
+    stored.umount();
+    // `umount` returns when the store can be had.
+    stored.assert_clean();
+    assert_eq!(stored.info()["in_use"], false);
+}
+
+#[test]
+fn fsck_finds_damage_and_says_where() {
+    let scratch = Scratch::new();
+    let store = scratch.0.join("store");
+    let text = store.to_str().expect("text");
+    sluice(["mkfs", text]).well();
+    let tree = fs::read(store.join("tree")).expect("a store");
+    let mut damaged = tree.clone();
+    damaged.iter_mut().skip(4096).for_each(|byte| *byte ^= 0x10);
+    fs::write(store.join("tree"), damaged).expect("ours");
+    let ran = sluice(["fsck", text]);
+    assert_eq!((ran.status, ran.stderr.as_str()), (Some(4), ""), "{}", ran.stdout);
+    assert!(ran.stdout.contains("damage: ") && ran.stdout.contains("--repair"), "{}", ran.stdout);
+    fs::write(store.join("tree"), tree).expect("ours");
+    assert!(sluice(["fsck", text]).well().contains("clean"));
+}
+
+#[test]
+fn nothing_that_was_fsynced_is_lost_when_the_server_is_killed() {
+    if !can_mount("nothing_that_was_fsynced_is_lost_when_the_server_is_killed") {
+        return;
+    }
+    let rounds =
+        std::env::var("SLUICE_KILL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(20);
+    let scratch = Scratch::new();
+    let stored = Stored::new(&scratch);
+    const WRITERS: u64 = 2;
+    let contents = |writer: u64, number: u64| {
+        let len = 100 + (number * 7919 + writer) as usize % 50_000;
+        vec![(number * 3 + writer) as u8; len]
+    };
+    let name = |writer, number| stored.dir.join(format!("{writer}-{number}"));
+    // Of each writer: the number of the next file, and how many are durable.
+    let durable: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
+    for round in 0..rounds {
+        stored.mount(LOCK_MODES[round % 2]);
+        for (writer, durable) in (0..).zip(&durable) {
+            for number in 0..durable.load(Ordering::SeqCst) {
+                let kept = fs::read(name(writer, number)).unwrap_or_else(|error| {
+                    panic!("round {round}: file {number} of {writer} was fsynced and is lost: {error}")
+                });
+                assert!(
+                    kept == contents(writer, number),
+                    "round {round}: file {number} of {writer} is wrong"
+                );
+            }
+        }
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for (writer, durable) in (0..).zip(&durable) {
+                let (name, contents, stop) = (&name, &contents, &stop);
+                scope.spawn(move || {
+                    // The server dies under one of these calls.
+                    while !stop.load(Ordering::SeqCst) {
+                        let number = durable.load(Ordering::SeqCst);
+                        if write_through(&name(writer, number), &contents(writer, number)).is_err() {
+                            break;
+                        }
+                        durable.store(number + 1, Ordering::SeqCst);
+                    }
+                });
+            }
+            let written = || durable.iter().map(|count| count.load(Ordering::SeqCst)).sum::<u64>();
+            let before = written();
+            until("files are written", || written() >= before + 3 + (round as u64 * 5) % 17);
+            stored.kill();
+            stop.store(true, Ordering::SeqCst);
+        });
+        stored.assert_clean();
+    }
+    assert!(durable.iter().all(|count| count.load(Ordering::SeqCst) > 0));
+}
+
+/// A host file system of 32 MiB. Unmounted when dropped.
+struct SmallHost(PathBuf);
+
+impl SmallHost {
+    fn new(dir: PathBuf) -> Option<SmallHost> {
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=32m", "tmpfs"]).arg(&dir).output();
+        mount.is_ok_and(|mount| mount.status.success()).then_some(SmallHost(dir))
+    }
+}
+
+impl Drop for SmallHost {
+    fn drop(&mut self) {
+        // A server that is about to end may be using it.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn on_a_full_disk_writes_fail_cleanly_deletes_work_and_nothing_fsynced_is_lost() {
+    let test = "on_a_full_disk_writes_fail_cleanly_deletes_work_and_nothing_fsynced_is_lost";
+    if !can_mount(test) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let Some(host) = SmallHost::new(scratch.dir("host")) else {
+        return skipped(test, "may not mount a tmpfs");
+    };
+    let stored = Stored { store: host.0.join("store"), dir: scratch.dir("m") };
+    sluice(["mkfs".as_ref(), stored.store.as_os_str()]).well();
+    stored.mount("locks=kernel");
+    let name = |number: usize| stored.dir.join(number.to_string());
+    let contents = |number: usize| vec![number as u8 + 1; 256 << 10];
+    let mut count = 0;
+    let error = loop {
+        match write_through(&name(count), &contents(count)) {
+            Ok(()) => count += 1,
+            Err(error) => break error,
+        }
+        assert!(count < 128, "more than the disk holds");
+    };
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()), "{error}");
+    assert!(count > 20, "only {count} files");
+    for number in 0..count {
+        assert!(fs::read(name(number)).expect("fsynced") == contents(number), "file {number}");
+    }
+    // What is full can be tidied up, durably.
+    for number in (0..count).step_by(2) {
+        fs::remove_file(name(number)).expect("a deletion needs no room");
+    }
+    let _ = fs::remove_file(name(count));
+    File::open(&stored.dir).and_then(|dir| dir.sync_all()).expect("deletions become durable");
+    stored.umount();
+    stored.assert_clean();
+    stored.mount("locks=sluice");
+    for number in 0..count {
+        match fs::read(name(number)) {
+            Ok(kept) => assert!(number % 2 == 1 && kept == contents(number), "file {number}"),
+            Err(error) => assert!(number % 2 == 0, "file {number}: {error}"),
+        }
+    }
+    stored.umount();
+}

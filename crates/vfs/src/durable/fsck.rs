@@ -1,0 +1,409 @@
+//! Fsck: does the tree of files in a store hold together? The file system's half of `sluice fsck`.
+//!
+//! # Theory
+//! [`Store::check`] shows each record once, in the order of the keys: contents, inodes, names, orphans, attributes. Of each inode
+//! some numbers are kept; a name then finds the inode that it leads to. What must hold:
+//! - F1: each name stands in a directory that is there, and leads to an inode that is there, of the type that it says;
+//! - F2: a file has as many names as its link count says, a directory but the root one; an orphan has none;
+//! - F3: each directory is reached from the root;
+//! - F4: contents and attributes belong to an inode, contents to a regular file, and are as many pages as it says;
+//! - F5: all inode numbers are below the recorded bound.
+//!
+//! *Repair* removes names that lead nowhere and what belongs to nobody, puts what has no name into `/lost+found`, and
+//! corrects counts, as transactions of the store. A file whose inode cannot be read is lost with its contents.
+//!
+//! # Cost
+//! Some sixty bytes of memory for each inode, and the name of each directory.
+
+use super::keys::{self, Key, chunk_of, ino_of, name_of};
+use super::record::{self, InodeRecord};
+use crate::data::{CHUNK_PAGES, PAGE_SIZE, pages_of_chunk};
+use crate::stat::Timestamp;
+use crate::superblock::ROOT_INO;
+use crate::{FileType, NAME_MAX, Superblock};
+use sluice_store::disk::Disk;
+use sluice_store::{Extent, Gravity, Look, Options, Progress, Report, Store, StoreError};
+use sluice_sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where files go that have no name.
+const LOST_AND_FOUND: &[u8] = b"lost+found";
+
+impl Superblock {
+    /// Looks at the whole file system on `disk`, which is not changed; `progress` is called now and then.
+    ///
+    /// # Errors
+    /// [`StoreError`], when it cannot be looked at. What is damaged is no error, but a finding.
+    pub fn check_store(
+        disk: Arc<dyn Disk>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Report, StoreError> {
+        looked_at(disk, progress).map(|(report, _)| report)
+    }
+
+    /// Mends what [`check_store`](Self::check_store) finds, as far as it can be.
+    ///
+    /// # Errors
+    /// [`StoreError`]: then some may be mended.
+    pub fn repair_store(disk: Arc<dyn Disk>) -> Result<(), StoreError> {
+        let (report, mut tree) = looked_at(disk.clone(), &mut |_| ())?;
+        if !report.whole {
+            return Err(StoreError::Damaged("not all records can be read".into()));
+        }
+        if !tree.fixes.is_empty() {
+            let store = Store::open(disk.clone(), Options { background: false, ..Options::default() })?;
+            for fix in std::mem::take(&mut tree.fixes) {
+                tree.mend(&store, fix)?;
+            }
+            store.sync()?;
+        }
+        Store::repair(disk, &mut Tree::default())
+    }
+}
+
+/// What a check finds, and what would mend it.
+fn looked_at(disk: Arc<dyn Disk>, progress: &mut dyn FnMut(Progress)) -> Result<(Report, Tree), StoreError> {
+    let mut tree = Tree::default();
+    let mut report = Store::check(disk, &mut tree, progress)?;
+    if report.whole {
+        tree.judge(&mut report);
+    }
+    Ok((report, tree))
+}
+
+/// Something to mend.
+#[derive(Debug)]
+enum Fix {
+    /// This record goes.
+    Remove(Vec<u8>),
+    /// All that belongs to this inode goes.
+    Discard(u64),
+    /// The inode's counts are as was found.
+    Count(u64),
+    /// The inode gets a name in `lost+found`.
+    Adopt(u64),
+    /// Numbers of inodes are below this.
+    Numbers(u64),
+}
+
+/// What is known of an inode.
+#[derive(Debug)]
+struct Node {
+    ino: u64,
+    file_type: FileType,
+    /// As its record says.
+    nlink: u32,
+    pages: u64,
+    has_xattrs: bool,
+    /// Names that lead to it.
+    names: u32,
+    /// Some attribute is there.
+    xattrs: bool,
+}
+
+/// What is known of the file system.
+#[derive(Debug, Default)]
+struct Tree {
+    /// The bound of inode numbers.
+    numbers: Option<u64>,
+    /// Of each inode with contents, in the order of their numbers: its number, and the pages of those.
+    contents: Vec<(u64, u64)>,
+    /// In the order of their numbers.
+    nodes: Vec<Node>,
+    /// Of each directory with a name: where that is, and what it is.
+    places: BTreeMap<u64, (u64, Vec<u8>)>,
+    orphans: BTreeSet<u64>,
+    /// Inodes with attributes and without a record.
+    attributed: BTreeSet<u64>,
+    fixes: Vec<Fix>,
+    /// Records that were mended: the version of the next one.
+    changes: u64,
+}
+
+impl Look for Tree {
+    fn see(&mut self, key: &[u8], value: &[u8], report: &mut Report) {
+        let is_short = name_of(key).is_empty();
+        let seen = match (key.first(), ino_of(key)) {
+            (Some(&keys::COMMON), Some(0)) if is_short => {
+                self.numbers = record::numbers(value);
+                self.numbers.map(drop).ok_or("it cannot be read")
+            }
+            (Some(&keys::DATA), Some(ino)) => self.data(ino, key, value),
+            (Some(&keys::INODE), Some(ino)) if is_short => self.inode(ino, value),
+            (Some(&keys::NAME), Some(dir)) => self.name(dir, key, value),
+            (Some(&keys::ORPHAN), Some(ino)) if is_short => {
+                self.orphans.insert(ino);
+                Ok(())
+            }
+            (Some(&keys::XATTR), Some(ino)) => {
+                match self.node_mut(ino) {
+                    Some(node) => node.xattrs = true,
+                    None => drop(self.attributed.insert(ino)),
+                }
+                Ok(())
+            }
+            _ => Err("it is of no known kind"),
+        };
+        if let Err(what) = seen {
+            report.find(Gravity::Damage, format!("{}: {what}", self.describe(key)));
+            self.fixes.push(Fix::Remove(key.to_vec()));
+        }
+    }
+
+    fn describe(&self, key: &[u8]) -> String {
+        let ino = ino_of(key).unwrap_or(0);
+        let name = String::from_utf8_lossy(name_of(key));
+        match key.first() {
+            Some(&keys::COMMON) => "the bound of inode numbers".to_owned(),
+            Some(&keys::DATA) => {
+                let start = chunk_of(key).unwrap_or(0).saturating_mul(CHUNK_PAGES * PAGE_SIZE as u64);
+                format!("contents of inode {ino} from byte {start}")
+            }
+            Some(&keys::INODE) => format!("inode {ino}"),
+            Some(&keys::NAME) => format!("name {name:?} in directory {ino}"),
+            Some(&keys::ORPHAN) => format!("deleted file {ino}"),
+            Some(&keys::XATTR) => format!("attribute {name:?} of inode {ino}"),
+            _ => format!("the record with key {:02x?}", &key[..key.len().min(9)]),
+        }
+    }
+
+    fn extents(&self, _key: &[u8], _value: &[u8]) -> Vec<Extent> {
+        Vec::new()
+    }
+}
+
+impl Tree {
+    fn node(&self, ino: u64) -> Option<&Node> {
+        let at = self.nodes.binary_search_by_key(&ino, |node| node.ino).ok()?;
+        self.nodes.get(at)
+    }
+
+    fn node_mut(&mut self, ino: u64) -> Option<&mut Node> {
+        let at = self.nodes.binary_search_by_key(&ino, |node| node.ino).ok()?;
+        self.nodes.get_mut(at)
+    }
+
+    /// Pages of contents that there are.
+    fn pages(&self, ino: u64) -> u64 {
+        let found = self.contents.binary_search_by_key(&ino, |(ino, _)| *ino);
+        found.map_or(0, |at| self.contents[at].1)
+    }
+
+    fn data(&mut self, ino: u64, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
+        let pages = chunk_of(key).and_then(|_| pages_of_chunk(value)).ok_or("they cannot be read")?;
+        match self.contents.last_mut() {
+            Some((last, sum)) if *last == ino => *sum += pages,
+            _ => self.contents.push((ino, pages)),
+        }
+        Ok(())
+    }
+
+    fn inode(&mut self, ino: u64, value: &[u8]) -> Result<(), &'static str> {
+        let record = InodeRecord::decode(value).ok_or("it cannot be read")?;
+        let file_type = FileType::from_mode(record.mode).ok_or("it has no type")?;
+        let node = Node {
+            ino,
+            file_type,
+            nlink: record.nlink,
+            pages: record.pages,
+            has_xattrs: record.has_xattrs,
+            names: 0,
+            xattrs: false,
+        };
+        if ino == ROOT_INO && file_type != FileType::Directory {
+            return Err("the root is no directory");
+        }
+        self.nodes.push(node);
+        Ok(())
+    }
+
+    fn name(&mut self, dir: u64, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
+        let name = name_of(key);
+        if name.is_empty() || name.len() > NAME_MAX || name == b"." || name == b".." || name.contains(&b'/') {
+            return Err("it is no name");
+        }
+        if self.node(dir).is_none_or(|node| node.file_type != FileType::Directory) {
+            return Err("there is no such directory");
+        }
+        let (ino, bits) = record::named_type(value).ok_or("it cannot be read")?;
+        let has_place = ino == ROOT_INO || self.places.contains_key(&ino);
+        let node = self.node_mut(ino).ok_or("the inode to which it leads is not there")?;
+        if node.file_type.mode_bits() != bits {
+            return Err("it leads to an inode of another type");
+        }
+        if node.file_type == FileType::Directory {
+            if has_place {
+                return Err("the directory has another name already");
+            }
+            self.places.insert(ino, (dir, name.to_vec()));
+        }
+        self.node_mut(ino).into_iter().for_each(|node| node.names += 1);
+        Ok(())
+    }
+
+    /// Looks at what only all records together show.
+    fn judge(&mut self, report: &mut Report) {
+        let mut fixes = Vec::new();
+        if self.node(ROOT_INO).is_none() {
+            report.find(Gravity::Damage, "there is no root directory");
+        }
+        let next = self.nodes.last().map_or(0, |node| node.ino).saturating_add(1);
+        if self.numbers.is_none_or(|numbers| numbers < next) {
+            report.find(Gravity::Count, format!("inode numbers should be below {:?}", self.numbers));
+            fixes.push(Fix::Numbers(next));
+        }
+        for node in &self.nodes {
+            self.judge_node(node, report, &mut fixes);
+        }
+        self.judge_places(report, &mut fixes);
+        let owners = self.contents.iter().map(|(ino, _)| *ino).chain(self.attributed.iter().copied());
+        let owners: BTreeSet<u64> = owners.filter(|ino| self.node(*ino).is_none()).collect();
+        for ino in owners.difference(&self.orphans) {
+            report
+                .find(Gravity::Damage, format!("contents or attributes of inode {ino}, which is not there"));
+            fixes.push(Fix::Discard(*ino));
+        }
+        self.fixes.append(&mut fixes);
+    }
+
+    fn judge_node(&self, node: &Node, report: &mut Report, fixes: &mut Vec<Fix>) {
+        let Node { ino, names, nlink, .. } = *node;
+        if self.orphans.contains(&ino) {
+            if names > 0 {
+                report.find(Gravity::Damage, format!("inode {ino} has {names} names and counts as deleted"));
+                fixes.push(Fix::Remove(Key::orphan(ino).to_vec()));
+            }
+            return;
+        }
+        let is_dir = node.file_type == FileType::Directory;
+        if names == 0 && ino != ROOT_INO {
+            report.find(Gravity::Damage, format!("inode {ino} has no name"));
+            fixes.push(Fix::Adopt(ino));
+        } else if !is_dir && names != nlink {
+            report.find(Gravity::Count, format!("inode {ino} has {names} names, and says {nlink}"));
+            fixes.push(Fix::Count(ino));
+        }
+        let pages = self.pages(ino);
+        if pages > 0 && node.file_type != FileType::Regular {
+            report.find(Gravity::Damage, format!("inode {ino} has contents and is no regular file"));
+        } else if pages != node.pages {
+            report.find(Gravity::Count, format!("inode {ino} has {pages} pages, and says {}", node.pages));
+            fixes.push(Fix::Count(ino));
+        }
+        if node.xattrs && !node.has_xattrs {
+            report.find(Gravity::Count, format!("inode {ino} has attributes, and says that it has none"));
+            fixes.push(Fix::Count(ino));
+        }
+    }
+
+    /// Each directory with a name must be reached from the root, or from one that has none.
+    fn judge_places(&mut self, report: &mut Report, fixes: &mut Vec<Fix>) {
+        let mut known = BTreeSet::new();
+        let mut circles = Vec::new();
+        for start in self.places.keys() {
+            let (mut way, mut at) = (BTreeSet::new(), *start);
+            while !known.contains(&at) && way.insert(at) {
+                match self.places.get(&at) {
+                    Some((parent, _)) => at = *parent,
+                    None => break,
+                }
+            }
+            // It came back to itself.
+            if !known.contains(&at) && self.places.contains_key(&at) {
+                circles.push(at);
+            }
+            known.append(&mut way);
+        }
+        for ino in circles {
+            report.find(Gravity::Damage, format!("directory {ino} is below itself"));
+            if let Some((parent, name)) = self.places.remove(&ino) {
+                fixes.push(Fix::Remove(Key::name(parent, &name).to_vec()));
+                self.node_mut(ino).into_iter().for_each(|node| node.names = 0);
+                fixes.push(Fix::Adopt(ino));
+            }
+        }
+    }
+
+    fn mend(&mut self, store: &Store, fix: Fix) -> Result<(), StoreError> {
+        match fix {
+            Fix::Remove(key) => self.change(store, &key, None),
+            Fix::Discard(ino) => {
+                let mut gone = vec![Key::inode(ino).to_vec()];
+                for keys in [Key::chunks(ino), Key::xattrs(ino)] {
+                    store.scan(&keys.start, &keys.end, &mut |key, _| {
+                        gone.push(key.to_vec());
+                        true
+                    })?;
+                }
+                gone.iter().try_for_each(|key| self.change(store, key, None))
+            }
+            Fix::Count(ino) => self.count(store, ino),
+            Fix::Numbers(numbers) => {
+                self.numbers = Some(numbers);
+                self.change(store, &Key::common(), Some(&record::common(numbers)))
+            }
+            Fix::Adopt(ino) => {
+                let dir = self.lost_and_found(store)?;
+                let Some(node) = self.node_mut(ino) else { return Ok(()) };
+                node.names = 1;
+                let value = record::name_value(ino, node.file_type);
+                self.change(store, &Key::name(dir, format!("#{ino}").as_bytes()), Some(&value))?;
+                self.count(store, ino)
+            }
+        }
+    }
+
+    /// Writes what was counted into the record of inode `ino`.
+    fn count(&mut self, store: &Store, ino: u64) -> Result<(), StoreError> {
+        let (Some(node), Some(value)) = (self.node(ino), store.get(&Key::inode(ino))?) else { return Ok(()) };
+        let Some(mut record) = InodeRecord::decode(&value) else { return Ok(()) };
+        if node.file_type != FileType::Directory {
+            record.nlink = node.names;
+        }
+        record.pages = self.pages(ino);
+        record.has_xattrs |= node.xattrs;
+        self.change(store, &Key::inode(ino), Some(&record.encode()))
+    }
+
+    /// The directory for what has no name. It is made if need be.
+    fn lost_and_found(&mut self, store: &Store) -> Result<u64, StoreError> {
+        let is_it = |place: &(u64, Vec<u8>)| place.0 == ROOT_INO && place.1 == LOST_AND_FOUND;
+        if let Some((ino, _)) = self.places.iter().find(|(_, place)| is_it(place)) {
+            return Ok(*ino);
+        }
+        let ino = self.numbers.unwrap_or(0).max(self.nodes.last().map_or(0, |node| node.ino + 1));
+        let then = Timestamp::unpack(0);
+        let record = InodeRecord {
+            has_xattrs: false,
+            mode: FileType::Directory.mode_bits() | 0o700,
+            uid: 0,
+            gid: 0,
+            nlink: 0,
+            size: 0,
+            pages: 0,
+            rdev: 0,
+            atime: then,
+            mtime: then,
+            ctime: then,
+            born: then,
+            target: &[],
+        };
+        self.mend(store, Fix::Numbers(ino + 1))?;
+        self.change(store, &Key::inode(ino), Some(&record.encode()))?;
+        let value = record::name_value(ino, FileType::Directory);
+        self.change(store, &Key::name(ROOT_INO, LOST_AND_FOUND), Some(&value))?;
+        self.places.insert(ino, (ROOT_INO, LOST_AND_FOUND.to_vec()));
+        Ok(ino)
+    }
+
+    /// Puts or removes one record.
+    fn change(&mut self, store: &Store, key: &[u8], value: Option<&[u8]>) -> Result<(), StoreError> {
+        self.changes += 1;
+        let mut change = store.begin((key.len() + value.map_or(0, <[u8]>::len) + 16) as u64)?;
+        match value {
+            Some(value) => change.put(key, self.changes, value),
+            None => change.remove(key, self.changes),
+        }
+        Ok(())
+    }
+}

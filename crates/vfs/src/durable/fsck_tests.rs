@@ -1,0 +1,191 @@
+//! Fsck finds each way in which the records of a file system can contradict each other, and mends it without losing what is left.
+
+use super::keys::Key;
+use super::record::{self, InodeRecord};
+use crate::superblock::ROOT_INO;
+use crate::{FileType, Fs, Options, StoreOptions, Superblock};
+use sluice_store::disk::Disk;
+use sluice_store::disk::crash::CrashDisk;
+use sluice_store::{Gravity, Report, Store, Transaction};
+use sluice_sync::Arc;
+use sluice_sync::face::HOSTS_SHARE;
+
+fn options() -> Options {
+    let store = StoreOptions { log_size: 1 << 20, background: false, ..StoreOptions::default() };
+    Options { store, ..Options::default() }
+}
+
+fn shared(disk: &CrashDisk) -> Arc<dyn Disk> {
+    Arc::from(Box::new(disk.clone()) as Box<dyn Disk>)
+}
+
+fn open(disk: &CrashDisk) -> Fs {
+    Fs::with_superblock(Superblock::open_on(shared(disk), options()).expect("a file system"))
+}
+
+fn check(disk: &CrashDisk) -> Report {
+    Superblock::check_store(shared(disk), &mut |_| ()).expect("it can be looked at")
+}
+
+/// `/dir/below/file` of 200,000 bytes, `/dir/twice` and `/twice`, and `/link`.
+fn tree() -> (CrashDisk, impl Fn(&str) -> u64) {
+    let disk = CrashDisk::new();
+    let superblock = Superblock::create_on(shared(&disk), options()).expect("an empty disk");
+    let fs = Fs::with_superblock(superblock);
+    fs.create_dir_all("/dir/below").expect("room");
+    fs.write("/dir/below/file", vec![7; 200_000]).expect("room");
+    fs.write("/dir/twice", "twice").expect("room");
+    fs.hard_link("/dir/twice", "/twice").expect("room");
+    fs.symlink("twice", "/link").expect("room");
+    let numbers: Vec<(String, u64)> = ["/dir", "/dir/below", "/dir/below/file", "/twice", "/link"]
+        .map(|path| (path.to_owned(), fs.symlink_metadata(path).expect("made just now").ino))
+        .into();
+    drop(fs);
+    let number = move |path: &str| numbers.iter().find(|(known, _)| known == path).expect("one of them").1;
+    (disk, number)
+}
+
+/// Changes records behind the file system's back.
+fn tamper(disk: &CrashDisk, with: impl FnOnce(&mut Transaction<'_>, &dyn Fn(&[u8]) -> Vec<u8>)) {
+    let store = Store::open(shared(disk), options().store).expect("a store");
+    let value = |key: &[u8]| store.get(key).expect("whole").expect("it is there");
+    let mut change = store.begin(10_000).expect("room");
+    with(&mut change, &value);
+    drop(change);
+}
+
+/// What fsck says of it with `gravity`, after which it mends it: what is left is clean.
+fn found_and_mended(disk: &CrashDisk, gravity: Gravity, what: &str) -> Fs {
+    let report = check(disk);
+    let said = report.findings.iter().any(|one| one.gravity == gravity && one.text.contains(what));
+    assert!(said, "nothing about {what:?}: {report:?}");
+    Superblock::repair_store(shared(disk)).expect("it can be mended");
+    let report = check(disk);
+    assert_eq!(report.found, 0, "{what:?} is left: {report:?}");
+    let fs = open(disk);
+    let consistent = fs.check();
+    assert!(consistent.is_clean(), "{what:?}: {consistent}");
+    fs
+}
+
+#[test]
+fn a_whole_tree_passes_and_so_does_one_that_was_used_again() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, _) = tree();
+    assert_eq!(check(&disk).found, 0, "{:?}", check(&disk));
+    let fs = open(&disk);
+    fs.remove_file("/dir/twice").expect("it is there");
+    fs.rename("/dir/below", "/moved").expect("it is there");
+    fs.write("/moved/file", "short").expect("room");
+    fs.sync().expect("the disk works");
+    assert_eq!(check(&disk).found, 0, "while it is used: {:?}", check(&disk));
+    drop(fs);
+    assert_eq!(check(&disk).found, 0, "{:?}", check(&disk));
+}
+
+#[test]
+fn a_file_without_a_name_goes_to_lost_and_found_with_its_contents() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, number) = tree();
+    let (dir, file) = (number("/dir/below"), number("/dir/below/file"));
+    tamper(&disk, |change, _| change.remove(&Key::name(dir, b"file"), 1));
+    let fs = found_and_mended(&disk, Gravity::Damage, "has no name");
+    assert!(fs.read(format!("/lost+found/#{file}")).expect("it was found") == vec![7; 200_000]);
+    // A second one finds the directory there.
+    drop(fs);
+    tamper(&disk, |change, _| change.remove(&Key::name(number("/dir"), b"below"), 1));
+    let fs = found_and_mended(&disk, Gravity::Damage, "has no name");
+    assert!(
+        fs.metadata(format!("/lost+found/#{dir}")).expect("found too").file_type() == FileType::Directory
+    );
+    assert_eq!(fs.read_to_string("/twice").expect("untouched"), "twice");
+}
+
+#[test]
+fn names_that_lead_nowhere_are_removed_and_wrong_counts_corrected() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, number) = tree();
+    let twice = number("/twice");
+    tamper(&disk, |change, _| {
+        change.put(&Key::name(ROOT_INO, b"stray"), 1, &record::name_value(900, FileType::Regular))
+    });
+    let fs = found_and_mended(&disk, Gravity::Damage, "\"stray\"");
+    assert!(fs.metadata("/stray").is_err());
+    drop(fs);
+    tamper(&disk, |change, value| {
+        let key = Key::inode(twice);
+        let value = value(&key);
+        let mut record = InodeRecord::decode(&value).expect("an inode");
+        (record.nlink, record.pages) = (7, 9);
+        change.put(&key, 1, &record.encode());
+    });
+    let fs = found_and_mended(&disk, Gravity::Count, "has 2 names, and says 7");
+    assert_eq!(fs.metadata("/twice").expect("it is there").nlink, 2);
+    drop(fs);
+    tamper(&disk, |change, _| change.put(&Key::chunk(900, 0), 1, &[0, 1, 0, 5]));
+    found_and_mended(&disk, Gravity::Damage, "inode 900");
+}
+
+#[test]
+fn a_circle_of_directories_and_a_second_name_are_taken_apart() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, number) = tree();
+    let (dir, below) = (number("/dir"), number("/dir/below"));
+    tamper(&disk, |change, _| {
+        change.remove(&Key::name(ROOT_INO, b"dir"), 1);
+        change.put(&Key::name(below, b"up"), 1, &record::name_value(dir, FileType::Directory));
+    });
+    let fs = found_and_mended(&disk, Gravity::Damage, "below itself");
+    let kept = [format!("/lost+found/#{dir}/below/file"), format!("/lost+found/#{below}/file")];
+    assert!(kept.iter().any(|path| fs.read(path).is_ok_and(|bytes| bytes == vec![7; 200_000])));
+    drop(fs);
+    tamper(&disk, |change, _| {
+        change.put(&Key::name(ROOT_INO, b"zwei"), 1, &record::name_value(below, FileType::Directory));
+    });
+    found_and_mended(&disk, Gravity::Damage, "another name already");
+}
+
+#[test]
+fn whatever_records_hold_a_check_ends_and_a_repair_leaves_what_passes() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let mut state = 5_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for round in 0..60 {
+        let (disk, _) = tree();
+        tamper(&disk, |change, _| {
+            for version in 1..6 {
+                let mut key = vec![b"cdinox?"[random() as usize % 7]];
+                key.extend((random() % 8).to_be_bytes());
+                key.extend([0; 8].iter().take(random() as usize % 9));
+                let value: Vec<u8> =
+                    (0..random() % 90).map(|_| if random() % 2 == 0 { 0 } else { random() as u8 }).collect();
+                match random() % 4 {
+                    0 => change.remove(&key, version),
+                    _ => change.put(&key, version, &value),
+                }
+            }
+        });
+        let found = check(&disk).found;
+        if Superblock::repair_store(shared(&disk)).is_ok() {
+            let report = check(&disk);
+            let root_is_gone = report.findings.iter().any(|one| one.text.contains("no root directory"));
+            let is_beyond = report.findings.iter().any(|one| one.text.contains("is no regular file"));
+            assert!(report.found == 0 || root_is_gone || is_beyond, "round {round}, of {found}: {report:?}");
+        }
+    }
+}
