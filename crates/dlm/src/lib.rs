@@ -40,7 +40,10 @@
 
 #![forbid(unsafe_code)]
 
+mod clock;
+mod dlm;
 mod error;
+mod hello;
 mod local;
 mod lock_class;
 mod membership;
@@ -49,15 +52,19 @@ mod mode;
 mod mutant;
 mod name;
 mod node;
+mod peer;
 mod queue;
 mod session;
+mod tls;
 mod view;
 mod wait;
+mod wire;
 mod word;
 
+pub use dlm::{Config, Dlm, Fence, Guard, LockFuture};
 pub use error::LockError;
 pub use local::Notice;
-pub use membership::Registry;
+pub use membership::{InMemory, LeaseDirectory, Membership, Registry};
 pub use message::{Answer, Body, Message, Next, Token, Value};
 pub use mode::Mode;
 #[doc(hidden)]
@@ -68,8 +75,10 @@ pub use node::{
     Ticket, Want,
 };
 pub use session::{Invalid, Packet, Session};
+pub use tls::{ClusterCa, Identity};
 pub use view::{Member, Owner, View};
 pub use wait::Outcome;
+pub use wire::{FRAME_MAX, decode, encode};
 
 /// The longest name of a resource, in bytes.
 pub const NAME_MAX: usize = 255;

@@ -8,7 +8,7 @@ use std::fmt;
 pub type ShardId = u16;
 
 /// The number of a node. A node that joins again gets another one, which nobody had before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct NodeId(pub u64);
 
 impl fmt::Display for NodeId {

@@ -1,10 +1,11 @@
 //! View: what the membership says at one instant: who is a member, and who is master of which shard.
 
 use crate::{NodeId, ShardId};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// A member of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// Where it can be reached.
     pub address: String,
@@ -13,7 +14,7 @@ pub struct Member {
 }
 
 /// The master of a shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// The node.
     pub node: NodeId,
@@ -22,7 +23,7 @@ pub struct Owner {
 }
 
 /// A state of the cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
     /// Its number: that of the last change. A node's number is the revision at which it joined.
     pub revision: u64,

@@ -1,5 +1,66 @@
 //! Membership: who is a member of the cluster, and who is master of which shard.
+//!
+//! All implementations keep a [`Registry`]: in the memory of one process ([`InMemory`], for nodes of one process and for tests) or
+//! in a directory ([`LeaseDirectory`], for the processes of one machine).
 
+mod in_memory;
+mod lease_directory;
 mod registry;
 
+pub use in_memory::InMemory;
+pub use lease_directory::LeaseDirectory;
 pub use registry::Registry;
+
+use crate::view::View;
+use crate::{NodeId, ShardId};
+use sluice_sync::time::Duration;
+use std::io;
+
+/// What all nodes trust.
+///
+/// # Then
+/// - a member is called dead when its lease is over, by a clock that the one of its machine does not lag behind by more than the
+///   margin that nodes take off their leases;
+/// - a shard has at most one living master, and a greater epoch each time;
+/// - the number of a node is the revision at which it joined.
+pub trait Membership: Send + Sync {
+    /// How long a lease lasts.
+    fn ttl(&self) -> Duration;
+    /// How many shards there are.
+    fn shards(&self) -> u16;
+    /// A new member, which can be reached at `address`.
+    ///
+    /// # Errors
+    /// If the membership cannot be reached. So it is with all calls: nothing is known then of what became of it.
+    fn join(&self, address: &str) -> io::Result<NodeId>;
+    /// Prolongs a lease. False if it is over.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    fn renew(&self, node: NodeId) -> io::Result<bool>;
+    /// Makes `node` master of `shard`, if the last one's epoch is `epoch`, and it has resigned or died.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    fn claim(&self, node: NodeId, shard: ShardId, epoch: u64) -> io::Result<bool>;
+    /// Ends a mastership.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    fn resign(&self, node: NodeId, shard: ShardId, epoch: u64) -> io::Result<bool>;
+    /// Forgets a dead member, which is fenced.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    fn fenced(&self, dead: NodeId) -> io::Result<bool>;
+    /// A member leaves, and has no locks.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    fn leave(&self, node: NodeId) -> io::Result<()>;
+    /// The state, as soon as it is newer than `revision`, or after `wait`.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    fn view(&self, revision: u64, wait: Duration) -> io::Result<View>;
+}

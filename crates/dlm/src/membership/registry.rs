@@ -2,10 +2,11 @@
 
 use crate::view::{Member, Owner, View};
 use crate::{NodeId, ShardId};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Members, their leases, and masters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registry {
     /// How long a lease lasts, in nanoseconds.
     pub(crate) ttl: u64,

@@ -1,0 +1,200 @@
+//! Serve: the threads of a node.
+
+use super::{Inner, MARGIN, Peers, Wish};
+use crate::NodeId;
+use crate::clock::now;
+use crate::hello::Hello;
+use crate::peer::Peer;
+use crate::tls::Secure;
+use rustls::{ClientConfig, ServerConfig};
+use sluice_sync::atomic::{AtomicUsize, Ordering};
+use sluice_sync::time::{Duration, nanoseconds};
+use sluice_sync::{Arc, thread};
+use std::io;
+use std::mem;
+use std::net::{TcpListener, TcpStream};
+
+/// How many callers that have not shown who they are, are listened to at once.
+const STRANGERS_MAX: usize = 64;
+/// How often a lease is renewed within its length, and the membership reminded.
+const RENEWALS: u32 = 4;
+
+impl Inner {
+    /// Renews the lease.
+    pub(super) fn keep_lease(&self) {
+        let membership = &self.config.membership;
+        let usable = membership.ttl() - membership.ttl() / MARGIN;
+        while !self.is_over() {
+            let sent_at = now();
+            // If it cannot be reached the lease runs out by itself.
+            match membership.renew(self.node.id()) {
+                Ok(true) => self.node.renewed(sent_at + nanoseconds(usable)),
+                Ok(false) => self.node.stop(),
+                Err(_) => {}
+            }
+            self.node.remind(now());
+            self.pause(membership.ttl() / RENEWALS);
+        }
+    }
+
+    /// Sleeps, for at most as long as it takes to notice the end.
+    fn pause(&self, time: Duration) {
+        let end = now() + nanoseconds(time);
+        while !self.is_over() && now() < end {
+            thread::sleep(Duration::from_nanos(end - now().min(end)).min(Duration::from_millis(20)));
+        }
+    }
+
+    /// Learns who is a member.
+    pub(super) fn keep_view(self: Arc<Self>, calling: Arc<ClientConfig>) {
+        let mut revision = 0;
+        while !self.is_over() {
+            let Ok(view) = self.config.membership.view(revision, Duration::from_millis(200)) else {
+                self.pause(Duration::from_millis(100));
+                continue;
+            };
+            if view.revision == revision {
+                continue;
+            }
+            revision = view.revision;
+            let mut started = Vec::new();
+            {
+                let Peers { by_id, view: known } = &mut *self.node.effects().peers.lock();
+                known.clone_from(&view);
+                by_id.retain(|id, peer| {
+                    let is_gone = view.is_gone(*id);
+                    if is_gone {
+                        peer.close();
+                    }
+                    !is_gone
+                });
+                for (&id, member) in view.members.iter().filter(|(id, _)| **id != self.node.id()) {
+                    let peer = by_id.entry(id).or_insert_with(|| Peer::new(id)).clone();
+                    if peer.start() {
+                        started.push((peer, member.address.clone()));
+                    }
+                }
+            }
+            for (peer, address) in started {
+                self.serve_peer(&peer, address, &calling);
+            }
+            self.node.view(now(), view);
+        }
+    }
+
+    /// Starts the threads of a peer. They end when it is closed.
+    fn serve_peer(self: &Arc<Self>, peer: &Arc<Peer>, address: String, calling: &Arc<ClientConfig>) {
+        let writer = peer.clone();
+        thread::spawn(move || writer.write());
+        // The later one calls: it knows the address of the earlier one from its first view.
+        if peer.id < self.node.id() {
+            let (inner, peer, calling) = (self.clone(), peer.clone(), calling.clone());
+            thread::spawn(move || {
+                while !peer.is_closed() && !inner.is_over() {
+                    let called = inner.call(&address, peer.id, &calling);
+                    if let Ok(connection) = called {
+                        inner.read(&peer, &connection);
+                    }
+                    inner.pause(Duration::from_millis(50));
+                }
+            });
+        }
+    }
+
+    fn read(&self, peer: &Peer, connection: &Arc<Secure>) {
+        peer.connect(connection.clone());
+        peer.read(connection, |message| self.node.message(now(), peer.id, message));
+    }
+
+    fn call(&self, address: &str, to: NodeId, calling: &Arc<ClientConfig>) -> io::Result<Arc<Secure>> {
+        let address = address.parse().map_err(io::Error::other)?;
+        let tcp = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+        let connection = Secure::call(tcp, calling.clone())?;
+        let hello = Hello { cluster: self.config.cluster.clone(), from: self.node.id(), to };
+        hello.say(&connection)?;
+        let answer = Hello::hear(&connection)?;
+        if answer != (Hello { from: to, to: self.node.id(), ..hello }) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        connection.settled()?;
+        Ok(Arc::new(connection))
+    }
+
+    /// Listens to callers.
+    pub(super) fn listen(self: Arc<Self>, listener: &TcpListener, answering: &Arc<ServerConfig>) {
+        let strangers = Arc::new(AtomicUsize::new(0));
+        while !self.is_over() {
+            let Ok((tcp, _)) = listener.accept() else {
+                self.pause(Duration::from_millis(20));
+                continue;
+            };
+            // Relaxed: a count. One too many is dropped, and may call again.
+            if strangers.fetch_add(1, Ordering::Relaxed) >= STRANGERS_MAX {
+                strangers.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let (inner, answering, strangers) = (self.clone(), answering.clone(), strangers.clone());
+            thread::spawn(move || {
+                let answered = inner.answer(tcp, answering);
+                // Relaxed: as above.
+                strangers.fetch_sub(1, Ordering::Relaxed);
+                if let Ok((peer, connection)) = answered {
+                    inner.read(&peer, &connection);
+                }
+            });
+        }
+    }
+
+    fn answer(&self, tcp: TcpStream, answering: Arc<ServerConfig>) -> io::Result<(Arc<Peer>, Arc<Secure>)> {
+        let connection = Secure::accept(tcp, answering)?;
+        let hello = Hello::hear(&connection)?;
+        let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
+        if hello.cluster != self.config.cluster || hello.to != self.node.id() || self.is_over() {
+            return Err(refused());
+        }
+        // One that this node has not heard of calls again.
+        let peer = {
+            let peers = self.node.effects().peers.lock();
+            let peer = peers.by_id.get(&hello.from).filter(|peer| peers.view.members.contains_key(&peer.id));
+            peer.cloned().ok_or_else(refused)?
+        };
+        Hello { from: hello.to, to: hello.from, ..hello }.say(&connection)?;
+        connection.settled()?;
+        Ok((peer, Arc::new(connection)))
+    }
+
+    /// Asks the membership for what the node wishes.
+    pub(super) fn grant_wishes(&self) {
+        let post = self.node.effects();
+        let (membership, id) = (&self.config.membership, self.node.id());
+        while !self.is_over() {
+            let wishes = {
+                let mut wishes = post.wishes.lock();
+                if wishes.is_empty() {
+                    wishes = post.wished.wait_timeout(wishes, Duration::from_millis(100)).0;
+                }
+                mem::take(&mut *wishes)
+            };
+            for wish in wishes {
+                // One that fails is wished again when the membership is reminded.
+                let _ = match wish {
+                    Wish::Claim(shard, epoch) => membership.claim(id, shard, epoch),
+                    Wish::Resign(shard, epoch) => membership.resign(id, shard, epoch),
+                    Wish::Fence(dead) => {
+                        let fenced = self.config.fence.as_ref().map_or(Ok(()), |fence| fence(dead));
+                        fenced.and_then(|()| membership.fenced(dead))
+                    }
+                };
+            }
+        }
+    }
+
+    /// Lets time pass for the node.
+    pub(super) fn keep_time(&self) {
+        let step = (self.config.hold / 4).clamp(Duration::from_micros(500), Duration::from_millis(20));
+        while !self.is_over() {
+            self.node.tick(now());
+            thread::sleep(step);
+        }
+    }
+}

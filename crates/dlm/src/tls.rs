@@ -1,0 +1,259 @@
+//! TLS: how nodes know each other: a certificate authority for each cluster, and connections that both ends authenticate.
+//!
+//! Who has a certificate of the cluster's authority is a node of it; others get no further than the handshake. Only TLS 1.3,
+//! without early data: so what was recorded of one connection says nothing on another.
+
+use crate::lock_class::{TLS, WRITING};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::client::WebPkiServerVerifier;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
+use sluice_sync::time::Duration;
+use sluice_sync::{Arc, Mutex};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::{fmt, fs};
+
+/// The name in all certificates: what matters is who has signed them.
+const NAME: &str = "node.sluice-dlm";
+/// How long a peer may take for its part of a handshake.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The authority of a cluster.
+pub struct ClusterCa {
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// What a node shows to others: its certificate, its key, and whom it believes.
+pub struct Identity {
+    ca: CertificateDer<'static>,
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl ClusterCa {
+    /// A new one. It lasts as long as this value: make all identities of a cluster with one.
+    ///
+    /// # Errors
+    /// If the system has no random numbers.
+    pub fn new() -> io::Result<ClusterCa> {
+        let mut params = CertificateParams::new(Vec::new()).map_err(io::Error::other)?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let certificate = params.self_signed(&key).map_err(io::Error::other)?.der().clone();
+        Ok(ClusterCa { certificate, issuer: Issuer::new(params, key) })
+    }
+
+    /// An identity for a node.
+    ///
+    /// # Errors
+    /// If the system has no random numbers.
+    pub fn issue(&self) -> io::Result<Identity> {
+        let params = CertificateParams::new(vec![NAME.to_string()]).map_err(io::Error::other)?;
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(io::Error::other)?.der().clone();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(io::Error::other)?;
+        Ok(Identity { ca: self.certificate.clone(), certificate, key })
+    }
+}
+
+impl Identity {
+    /// Reads `ca.pem`, `node.pem` and `node.key` of a directory.
+    ///
+    /// # Errors
+    /// If they are not there, or are not what they should be.
+    pub fn load(dir: &Path) -> io::Result<Identity> {
+        let certificate = |name| CertificateDer::from_pem_file(dir.join(name)).map_err(io::Error::other);
+        let key = PrivateKeyDer::from_pem_file(dir.join("node.key")).map_err(io::Error::other)?;
+        Ok(Identity { ca: certificate("ca.pem")?, certificate: certificate("node.pem")?, key })
+    }
+
+    /// Writes them. The key is readable by its owner alone.
+    ///
+    /// # Errors
+    /// If the directory cannot be written.
+    pub fn save(&self, dir: &Path) -> io::Result<()> {
+        fs::create_dir_all(dir)?;
+        fs::write(dir.join("ca.pem"), pem("CERTIFICATE", &self.ca))?;
+        fs::write(dir.join("node.pem"), pem("CERTIFICATE", &self.certificate))?;
+        let mut key = fs::File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(dir.join("node.key"))?;
+        key.write_all(pem("PRIVATE KEY", self.key.secret_der()).as_bytes())
+    }
+
+    fn roots(&self) -> io::Result<Arc<RootCertStore>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.ca.clone()).map_err(io::Error::other)?;
+        Ok(Arc::new(roots))
+    }
+
+    /// The two configurations: to be called, and to call.
+    pub(crate) fn configurations(&self) -> io::Result<(Arc<ServerConfig>, Arc<ClientConfig>)> {
+        let provider = Arc::new(default_provider());
+        let roots = self.roots()?;
+        let versions = &[&rustls::version::TLS13];
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
+        let server = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(versions)
+            .map_err(io::Error::other)?
+            .with_client_cert_verifier(verifier.build().map_err(io::Error::other)?)
+            .with_single_cert(vec![self.certificate.clone()], self.key.clone_key())
+            .map_err(io::Error::other)?;
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions)
+            .map_err(io::Error::other)?
+            .with_webpki_verifier(verifier.build().map_err(io::Error::other)?)
+            .with_client_auth_cert(vec![self.certificate.clone()], self.key.clone_key())
+            .map_err(io::Error::other)?;
+        Ok((Arc::new(server), Arc::new(client)))
+    }
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = format!("-----BEGIN {label}-----\n");
+    for (number, three) in der.chunks(3).enumerate() {
+        let bits =
+            three.iter().fold(0_u32, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - three.len()));
+        for digit in 0..4 {
+            let shown = digit <= three.len();
+            let at = (bits >> (18 - 6 * digit) & 63) as usize;
+            text.push(if shown { char::from(DIGITS[at]) } else { '=' });
+        }
+        if number % 16 == 15 {
+            text.push('\n');
+        }
+    }
+    format!("{}\n-----END {label}-----\n", text.trim_end())
+}
+
+/// A connection. One thread reads, and any write.
+pub(crate) struct Secure {
+    tcp: TcpStream,
+    /// *protected by its mutex, which is held across no I/O*
+    connection: Mutex<Connection>,
+    /// Held by a thread that writes, so that records keep their order.
+    writing: Mutex<()>,
+}
+
+impl Secure {
+    /// Answers a call.
+    pub(crate) fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<Secure> {
+        let connection = ServerConnection::new(config).map_err(io::Error::other)?;
+        Secure::new(tcp, connection.into())
+    }
+
+    /// Calls.
+    pub(crate) fn call(tcp: TcpStream, config: Arc<ClientConfig>) -> io::Result<Secure> {
+        let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
+        let connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
+        Secure::new(tcp, connection.into())
+    }
+
+    fn new(tcp: TcpStream, mut connection: Connection) -> io::Result<Secure> {
+        tcp.set_nodelay(true)?;
+        tcp.set_read_timeout(Some(PATIENCE))?;
+        tcp.set_write_timeout(Some(PATIENCE))?;
+        connection.set_buffer_limit(None);
+        while connection.is_handshaking() {
+            connection.complete_io(&mut &tcp)?;
+        }
+        let connection = Mutex::with_class(&TLS, connection);
+        Ok(Secure { tcp, connection, writing: Mutex::with_class(&WRITING, ()) })
+    }
+
+    /// From here on the other side may be silent for as long as it likes.
+    pub(crate) fn settled(&self) -> io::Result<()> {
+        self.tcp.set_read_timeout(None)
+    }
+
+    /// Fills `bytes`. For one thread.
+    pub(crate) fn read_exact(&self, bytes: &mut [u8]) -> io::Result<()> {
+        let mut raw = [0; 4096];
+        let mut filled = 0;
+        loop {
+            {
+                let mut connection = self.connection.lock();
+                while filled < bytes.len() {
+                    match connection.reader().read(&mut bytes[filled..]) {
+                        Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        Ok(count) => filled += count,
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            if filled == bytes.len() {
+                return Ok(());
+            }
+            let count = (&self.tcp).read(&mut raw)?;
+            let mut rest = &raw[..count];
+            if rest.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let mut connection = self.connection.lock();
+            while !rest.is_empty() {
+                connection.read_tls(&mut rest)?;
+                connection.process_new_packets().map_err(io::Error::other)?;
+            }
+        }
+    }
+
+    /// Writes all of `bytes`.
+    pub(crate) fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+        let _turn = self.writing.lock();
+        let mut records = Vec::new();
+        {
+            let mut connection = self.connection.lock();
+            connection.writer().write_all(bytes)?;
+            while connection.wants_write() {
+                connection.write_tls(&mut records)?;
+            }
+        }
+        (&self.tcp).write_all(&records)
+    }
+
+    /// Ends it for both sides, also for a thread that reads.
+    pub(crate) fn close(&self) {
+        // It may be closed already.
+        let _ = self.tcp.shutdown(Shutdown::Both);
+    }
+}
+
+impl fmt::Debug for ClusterCa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClusterCa(..)")
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Identity(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_the_same_after_it_was_saved() {
+        let dir = std::env::temp_dir().join(format!("sluice-dlm-identity-{}", std::process::id()));
+        let identity = ClusterCa::new().and_then(|ca| ca.issue()).expect("made");
+        identity.save(&dir).expect("written");
+        let again = Identity::load(&dir).expect("read");
+        assert_eq!((again.ca, again.certificate), (identity.ca.clone(), identity.certificate.clone()));
+        assert_eq!(again.key.secret_der(), identity.key.secret_der());
+        fs::remove_dir_all(dir).expect("removed");
+    }
+}
