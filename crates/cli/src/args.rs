@@ -64,6 +64,20 @@ pub(crate) enum Snapshot {
     },
 }
 
+/// What is asked of a node of the cluster lock manager.
+#[derive(Subcommand)]
+pub(crate) enum DlmAction {
+    /// List who holds and who waits, since when, and which resources go to and fro, in the manner of /proc/locks
+    #[command(after_help = DLM_EXAMPLES)]
+    Status {
+        /// As one line of JSON, with what was counted
+        #[arg(long)]
+        json: bool,
+        /// The socket where the node tells it (`Config::status` of the library)
+        socket: PathBuf,
+    },
+}
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Take the tour: real programs on a mount, compared with the host's file systems
@@ -143,6 +157,11 @@ pub(crate) enum Command {
         hot: bool,
         /// Any file or directory of the mount
         dir: PathBuf,
+    },
+    /// Look at a node of the cluster lock manager
+    Dlm {
+        #[command(subcommand)]
+        action: DlmAction,
     },
     /// Print what the server of a mount has counted
     #[command(after_help = STAT_EXAMPLES)]
@@ -283,6 +302,9 @@ Examples:
   sluice run -o locks=sluice,size=1G -- ./stress
   sluice run ~/store -- make                       in a store, where it stays";
 
+const DLM_EXAMPLES: &str = "Examples:
+  sluice dlm status /run/node.sock
+  sluice dlm status --json /run/node.sock | jq .counts";
 const LOCKS_EXAMPLES: &str = "\
 One line per lock, in the form of /proc/locks; `->` marks one that waits for the one above it.
 
@@ -442,9 +464,8 @@ pub(crate) enum Child {
 fn lab_help() -> String {
     let mut text = String::from("Experiments:\n");
     for experiment in EXPERIMENTS {
-        let later = if experiment.steps() == 0 { " (not there yet)" } else { "" };
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {:11} {}{later}", experiment.name, experiment.about);
+        let _ = writeln!(text, "  {:11} {}", experiment.name, experiment.about);
     }
     text.push_str(
         "

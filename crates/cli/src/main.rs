@@ -16,7 +16,7 @@ mod serve;
 mod store;
 mod watch;
 
-use args::{Child, Command};
+use args::{Child, Command, DlmAction};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use output::Output;
@@ -138,6 +138,7 @@ fn perform(command: Command) -> Result<u8> {
             return run_in_mount::run_in_mount(&this_program()?, store.as_deref(), &options, &command);
         }
         Command::Locks { table, json, hot, dir } => watch::locks(&dir, table, json, hot)?,
+        Command::Dlm { action: DlmAction::Status { json, socket } } => watch::dlm(&socket, json)?,
         Command::Stat { json, files, dir } => watch::stat(&dir, json, files)?,
         Command::Top { dir } => watch::top(&dir)?,
         Command::Bench(options) => bench::bench(options)?,

@@ -41,6 +41,12 @@ pub(crate) fn locks(dir: &Path, table: bool, json: bool, hot: bool) -> Result<()
     Output::plain().give(text.as_bytes())
 }
 
+pub(crate) fn dlm(socket: &Path, json: bool) -> Result<()> {
+    let answer = sluice_dlm::ask_status(socket, json);
+    let text = answer.context(|| format!("{}: no node of the lock manager answers", socket.display()))?;
+    Output::plain().give(text.as_bytes())
+}
+
 pub(crate) fn stat(dir: &Path, json: bool, files: bool) -> Result<()> {
     say_if_elsewhere(dir);
     let answer = ask(dir)?;

@@ -94,7 +94,6 @@ fn bad_usage_ends_with_status_2_and_one_line_that_says_what_to_do() {
         (&["bench", "stat", "--on", "dir:/tmp", "--lock-stats"], LOCK_STATS_REFUSED),
         (&["bench", "footprint", "--on", "dir:/tmp"], "--on lib"),
         (&["lab"], "EXPERIMENT"),
-        (&["lab", "dlm-hash"], "not there yet"),
         (&["lab", "spinning"], "there are spin"),
         (&["completions", "tcl"], "bash"),
     ];

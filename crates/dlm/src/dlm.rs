@@ -9,8 +9,10 @@
 
 mod guard;
 mod serve;
+mod status;
 
 pub use guard::{Guard, LockFuture};
+pub use status::ask_status;
 
 use crate::clock::now;
 use crate::error::LockError;
@@ -29,7 +31,9 @@ use sluice_sync::{Arc, Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::{fmt, io, mem};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::{fmt, fs, io, mem};
 
 /// Of a lease, the part that is left unused, for clocks of different speed.
 const MARGIN: u32 = 8;
@@ -55,6 +59,8 @@ pub struct Config {
     pub hold: Duration,
     /// How many bytes of cached locks are kept, about.
     pub memory: u64,
+    /// A Unix socket where the node tells its status ([`ask_status`]); whoever may connect to it may ask.
+    pub status: Option<PathBuf>,
 }
 
 impl Config {
@@ -68,6 +74,7 @@ impl Config {
             fence: None,
             hold: Duration::from_millis(5),
             memory: 256 << 20,
+            status: None,
         }
     }
 }
@@ -164,6 +171,12 @@ impl Dlm {
         let tls = config.identity.configurations()?;
         let listener = TcpListener::bind(config.listen)?;
         let address = listener.local_addr()?;
+        let status = config.status.as_ref().map(|path| {
+            // One that was left behind by a process that died.
+            let _ = fs::remove_file(path);
+            UnixListener::bind(path)
+        });
+        let status = status.transpose()?;
         let membership = config.membership.clone();
         let sent_at = now();
         let id = membership.join(&address.to_string())?;
@@ -189,6 +202,9 @@ impl Dlm {
         start("wishes", Box::new(|inner| inner.grant_wishes()))?;
         start("clock", Box::new(|inner| inner.keep_time()))?;
         start("listen", Box::new(move |inner| inner.listen(&listener, &tls.0)))?;
+        if let Some(status) = status {
+            start("status", Box::new(move |inner| inner.tell_status(&status)))?;
+        }
         Ok(Dlm { inner, threads })
     }
 
@@ -289,7 +305,11 @@ impl Inner {
         let post = self.node.effects();
         post.peers.lock().by_id.values().for_each(|peer| peer.close());
         post.wished.notify_all();
-        // The listener waits for a call.
+        // The listeners wait for a call.
+        if let Some(path) = &self.config.status {
+            let _ = UnixStream::connect(path);
+            let _ = fs::remove_file(path);
+        }
         let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
     }
 

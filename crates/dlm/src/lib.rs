@@ -55,13 +55,14 @@ mod node;
 mod peer;
 mod queue;
 mod session;
+mod status_text;
 mod tls;
 mod view;
 mod wait;
 mod wire;
 mod word;
 
-pub use dlm::{Config, Dlm, Fence, Guard, LockFuture};
+pub use dlm::{Config, Dlm, Fence, Guard, LockFuture, ask_status};
 pub use error::LockError;
 pub use local::Notice;
 pub use membership::{InMemory, LeaseDirectory, Membership, Registry};

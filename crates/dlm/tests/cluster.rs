@@ -1,6 +1,8 @@
 //! Nodes with threads over TCP on this machine: the way through the kernel, deaths, broken connections, strangers.
 
-use sluice_dlm::{ClusterCa, Config, Dlm, InMemory, LockError, Membership, Mode, NodeId, View, Want};
+use sluice_dlm::{
+    ClusterCa, Config, Dlm, InMemory, LockError, Membership, Mode, NodeId, View, Want, ask_status,
+};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -265,4 +267,31 @@ fn a_node_that_leaves_gives_its_locks_up_at_once() {
         drop(b.lock_wait(&b.key(name).expect("short"), &Want::new(Mode::Ex), deadline()).expect("free"));
     }
     assert!(begun.elapsed() < Duration::from_secs(59), "not by the end of the lease");
+}
+
+#[test]
+fn a_node_tells_who_holds_and_who_waits() {
+    let (ca, membership) = (ClusterCa::new().expect("made"), membership(20_000));
+    let socket = std::env::temp_dir().join(format!("sluice-dlm-status-{}", std::process::id()));
+    let mut config = Config::local("test", ca.issue().expect("issued"), membership.clone());
+    config.status = Some(socket.clone());
+    let a = Dlm::join_now(config).expect("joined");
+    let key = a.key("busy").expect("short");
+    let guard = a.lock_wait(&key, &Want::new(Mode::Ex), deadline()).expect("free");
+    let text = ask_status(&socket, false).expect("it answers");
+    let granted = format!("1: GRANTED EX node {} {key} token ", a.id());
+    assert!(text.starts_with(&granted) && text.contains("\nCACHED EX "), "{text}");
+    let waiting = a.lock_key(&key, Want::new(Mode::Pr));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| drop(waiting.wait()));
+        until("it waits", || ask_status(&socket, false).is_ok_and(|text| text.contains("->PR")));
+        let json: serde_json::Value =
+            serde_json::from_str(&ask_status(&socket, true).expect("it answers")).expect("JSON");
+        assert_eq!(json["locks"][0]["holders"]["EX"], 1);
+        assert_eq!(json["locks"][0]["waiters"][0], "PR");
+        drop(guard);
+        other.join().expect("no panic");
+    });
+    drop(a);
+    assert!(!socket.exists());
 }

@@ -10,4 +10,6 @@ pub mod on_machine;
 pub mod open_close;
 pub mod small_locks;
 
-pub use on_machine::{commit_list, file_locks_2012, file_locks_2013, readdir_2016, rwsem_2016, vfs_2009};
+pub use on_machine::{
+    commit_list, dlm_hash, file_locks_2012, file_locks_2013, readdir_2016, rwsem_2016, vfs_2009,
+};

@@ -38,7 +38,7 @@ impl Inner {
     }
 
     /// Sleeps, for at most as long as it takes to notice the end.
-    fn pause(&self, time: Duration) {
+    pub(super) fn pause(&self, time: Duration) {
         let end = now() + nanoseconds(time);
         while !self.is_over() && now() < end {
             thread::sleep(Duration::from_nanos(end - now().min(end)).min(Duration::from_millis(20)));

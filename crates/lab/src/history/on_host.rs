@@ -3,6 +3,9 @@
 #[path = "commit_list.rs"]
 #[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
 pub mod commit_list;
+#[path = "dlm_hash.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
+pub mod dlm_hash;
 #[path = "file_locks_2012.rs"]
 #[allow(clippy::duplicate_mod, reason = "the same source on another ground")]
 pub mod file_locks_2012;

@@ -2,6 +2,8 @@
 
 #[path = "commit_list.rs"]
 pub mod commit_list;
+#[path = "dlm_hash.rs"]
+pub mod dlm_hash;
 #[path = "file_locks_2012.rs"]
 pub mod file_locks_2012;
 #[path = "file_locks_2013.rs"]

@@ -1,0 +1,65 @@
+//! Status: a socket where a node tells what it knows.
+
+use super::{Dlm, Inner};
+use crate::clock::now;
+use crate::status_text;
+use sluice_sync::Arc;
+use sluice_sync::time::Duration;
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+/// How long a caller may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Dlm {
+    /// Who holds, who waits, since when, and which resources go to and fro: as text in the manner of `/proc/locks`.
+    pub fn status_text(&self) -> String {
+        self.inner.status(false)
+    }
+
+    /// The same as JSON, with what was counted.
+    pub fn status_json(&self) -> String {
+        self.inner.status(true)
+    }
+}
+
+/// Asks the node whose [`Config::status`](super::Config::status) is `socket`.
+///
+/// # Errors
+/// If none answers there.
+pub fn ask_status(socket: &Path, json: bool) -> io::Result<String> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(&[u8::from(json)])?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+impl Inner {
+    fn status(&self, is_json: bool) -> String {
+        let status = self.node.status();
+        if is_json {
+            status_text::json(&status, self.node.statistics(), now())
+        } else {
+            status_text::text(&status, now())
+        }
+    }
+
+    /// Answers who asks, until the end.
+    pub(super) fn tell_status(self: Arc<Self>, listener: &UnixListener) {
+        while !self.is_over() {
+            let answered = listener.accept().and_then(|(mut stream, _)| {
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                let mut is_json = [0];
+                stream.read_exact(&mut is_json)?;
+                stream.write_all(self.status(is_json != [0]).as_bytes())
+            });
+            if answered.is_err() {
+                self.pause(Duration::from_millis(1));
+            }
+        }
+    }
+}
