@@ -153,7 +153,7 @@ impl InodeRef {
     /// and set-ID bits stay as they are.
     ///
     /// # Errors
-    /// As [`Inode::write_at`].
+    /// As [`InodeRef::write_at`].
     pub fn write_back(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let contents = self.data()?;
         self.shared.may_grow()?;
@@ -169,10 +169,10 @@ impl InodeRef {
 
     /// As [`write_at`](Self::write_at), of what `data` has for below the end of the file, for a cache above that collected
     /// what was stored through a mapping: such stores do not make a file longer, and what lies past an end that was cut
-    /// since is gone. Set-ID bits stay, and so do the times if the caller [moves](Self::touch_mtime) them later.
+    /// since is gone. Set-ID bits stay, and so do the times if the caller moves them later.
     ///
     /// # Errors
-    /// As [`Inode::write_at`].
+    /// As [`InodeRef::write_at`].
     pub fn write_within(
         &self,
         cred: &Cred,
@@ -199,7 +199,7 @@ impl InodeRef {
     /// how much was written.
     ///
     /// # Errors
-    /// As [`Inode::write_at`].
+    /// As [`InodeRef::write_at`].
     pub fn append(&self, cred: &Cred, data: &[u8]) -> Result<(u64, usize), Errno> {
         self.write_back_caches(cred.via, self.size()..u64::MAX);
         let contents = self.data()?;
@@ -291,7 +291,7 @@ impl InodeRef {
         self.copy_range_noting(cred, offset, to, to_offset, len, true)
     }
 
-    /// As [`Inode::copy_range`]; whether the access time is updated is said by `update_atime`.
+    /// As [`InodeRef::copy_range`]; whether the access time is updated is said by `update_atime`.
     pub(crate) fn copy_range_noting(
         &self,
         cred: &Cred,

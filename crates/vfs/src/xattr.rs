@@ -219,7 +219,7 @@ impl InodeRef {
     /// Removes attribute `name`.
     ///
     /// # Errors
-    /// As [`Inode::set_xattr`].
+    /// As [`InodeRef::set_xattr`].
     pub fn remove_xattr(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
         check_xattr_name(name)?;
         let space = Space::of(name);

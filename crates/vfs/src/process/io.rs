@@ -214,10 +214,10 @@ impl Process {
         file.inode().truncate(&self.cred, size)
     }
 
-    /// Reserves, frees, zeroes, removes or inserts space; see [`Inode::fallocate`](crate::Inode::fallocate).
+    /// Reserves, frees, zeroes, removes or inserts space; see [`Inode::fallocate`](crate::InodeRef::fallocate).
     ///
     /// # Errors
-    /// As [`Inode::fallocate`](crate::Inode::fallocate); `EBADF` when not open for writing.
+    /// As [`Inode::fallocate`](crate::InodeRef::fallocate); `EBADF` when not open for writing.
     pub fn fallocate(&self, fd: Fd, mode: FallocateMode, offset: i64, len: i64) -> Result<(), Errno> {
         let file = self.file(fd)?;
         file.check_opened()?;

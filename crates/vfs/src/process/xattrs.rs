@@ -37,7 +37,7 @@ impl Process {
     /// Sets attribute `name` of the file at `path`.
     ///
     /// # Errors
-    /// As [`Inode::set_xattr`](crate::Inode::set_xattr); `EROFS`; those of the path walk.
+    /// As [`Inode::set_xattr`](crate::InodeRef::set_xattr); `EROFS`; those of the path walk.
     pub fn setxattr(
         &self,
         path: impl AsRef<Path>,
@@ -100,7 +100,7 @@ impl Process {
     /// Removes attribute `name` of the file at `path`.
     ///
     /// # Errors
-    /// As [`Inode::remove_xattr`](crate::Inode::remove_xattr); `EROFS`; those of the path walk.
+    /// As [`Inode::remove_xattr`](crate::InodeRef::remove_xattr); `EROFS`; those of the path walk.
     pub fn removexattr(&self, path: impl AsRef<Path>, name: &[u8]) -> Result<(), Errno> {
         check_xattr_name(name)?;
         self.remove_from(&self.resolve(Fd::CWD, path.as_ref(), true)?, name)
