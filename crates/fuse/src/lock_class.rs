@@ -4,6 +4,7 @@ use sluice_sync::LockClass;
 
 pub(crate) static NODES: LockClass = LockClass::new("fuse.nodes");
 pub(crate) static HANDLES: LockClass = LockClass::new("fuse.handles");
+pub(crate) static CREW: LockClass = LockClass::new("fuse.crew");
 pub(crate) static TURNS: LockClass = LockClass::new("fuse.turns");
 pub(crate) static SECOND_LOOKS: LockClass = LockClass::new("fuse.second_looks");
 pub(crate) static PARKED: LockClass = LockClass::new("fuse.parked");

@@ -15,6 +15,7 @@ use crate::handler::start_seeks;
 use crate::lock_class::{CONTROL, PROGRESS};
 use crate::notify::{self, WORKER, Watcher};
 use crate::reply::Reply;
+use crate::transport::crew::Crew;
 use crate::transport::dev_fuse::{self, DevFuse, HEADROOM};
 use crate::transport::policy::{self, InKernel};
 use crate::transport::uring;
@@ -248,12 +249,13 @@ impl Mount {
         let workers: Vec<_> =
             (0..threads).map(|_| Worker(self.shared.clone(), self.connection.clone())).collect();
         let (opened, outcomes) = mpsc::channel();
+        let crew = Arc::new(Crew::new(threads));
         for (number, worker) in workers.into_iter().enumerate() {
             let (device, opened) = (device.clone(), opened.clone());
             let source = match () {
                 () if number < queues => Source::Queue(number, opened),
                 () if uring => Source::Rest,
-                () => Source::Device,
+                () => Source::Device(crew.clone()),
             };
             let thread = Builder::new().name(format!("{WORKER}{number}"));
             thread.spawn(move || worker.run(&device, buffer_len, source)).map_err(unstarted)?;
@@ -324,8 +326,8 @@ struct Worker(Arc<Shared>, Arc<Connection>);
 
 /// Where the messages of a worker come from.
 enum Source {
-    /// The classic device, which all workers read.
-    Device,
+    /// The classic device, which the workers of this crew share.
+    Device(Arc<Crew>),
     /// The queue of a CPU. It is said there whether it could be opened.
     Queue(usize, mpsc::Sender<io::Result<()>>),
     /// The classic device, as far as something comes by it beside the queues.
@@ -338,9 +340,12 @@ impl Worker {
         let Worker(shared, connection) = self;
         let is_queue = matches!(source, Source::Queue(..));
         let ended = match source {
-            Source::Device => dev_fuse::serve(device, buffer_len, connection, || ()),
+            Source::Device(crew) => {
+                policy::give_way(&connection.options);
+                dev_fuse::serve(device, buffer_len, connection, Some(&crew))
+            }
             Source::Queue(queue, opened) => uring::serve(queue, device, connection, opened),
-            Source::Rest => uring::serve_rest(device, buffer_len, connection),
+            Source::Rest => dev_fuse::serve(device, buffer_len, connection, None),
         };
         let Err(error) = ended else { return };
         eprintln!("sluicefs: receiving requests failed, a worker ends: {error}");

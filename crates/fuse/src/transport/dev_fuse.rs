@@ -1,14 +1,23 @@
 //! The classic backend: requests are read from `/dev/fuse`, answers are written to it.
 //!
-//! All worker threads read the same descriptor; the kernel hands each request to one of them.
+//! Worker threads read the same descriptor; the kernel hands each request to one of them. Which of them read is up to the
+//! [`Crew`].
 
 use super::Channel;
+use super::crew::Crew;
+use crate::abi::InHeader;
 use crate::connection::Connection;
 use crate::reply::Reply;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use sluice_sync::thread;
+use sluice_sync::time::Duration;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use zerocopy::FromBytes;
+
+/// How long FORGETs gather.
+const GATHER: Duration = Duration::from_millis(1);
 
 /// The largest part of a WRITE message that is not data, with room to spare. The kernel refuses to deliver
 /// anything into a buffer smaller than this and `max_write` together.
@@ -48,8 +57,8 @@ impl DevFuse {
     }
 }
 
-/// Serves what comes by `device`, in messages of at most `buffer_len` bytes, until the mount is gone. After each message it
-/// calls `pause`.
+/// Serves what comes by `device`, in messages of at most `buffer_len` bytes, until the mount is gone. `crew` says when this
+/// worker reads; without one it is alone, beside rings, and waits a little after each message, so that FORGETs gather.
 ///
 /// # Errors
 /// What no retry would cure.
@@ -57,17 +66,31 @@ pub(crate) fn serve(
     device: &DevFuse,
     buffer_len: usize,
     connection: &Connection,
-    pause: impl Fn(),
+    crew: Option<&Crew>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; buffer_len];
     let mut reply = Reply::new();
     let turn = connection.turns.join();
-    while let Some(len) = device.receive(&mut buffer)? {
-        turn.during(|| connection.serve(&buffer[..len], &mut reply));
+    let mut member = crew.map(Crew::join);
+    loop {
+        if let Some(member) = &mut member {
+            member.await_turn();
+        }
+        let Some(len) = device.receive(&mut buffer)? else { return Ok(()) };
+        let message = &buffer[..len];
+        let mut serve = || turn.during(|| connection.serve(message, &mut reply));
+        match &mut member {
+            Some(member) => {
+                let client = InHeader::read_from_prefix(message).map_or(0, |(header, _)| header.pid);
+                member.during(client, serve);
+            }
+            None => {
+                serve();
+                thread::sleep(GATHER);
+            }
+        }
         connection.serve_due(&mut reply);
-        pause();
     }
-    Ok(())
 }
 
 impl AsFd for DevFuse {

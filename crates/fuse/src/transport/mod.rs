@@ -3,6 +3,7 @@
 //! The handler knows only [`Channel`]. There are two backends: the classic device alone, and io_uring with the classic
 //! device beside it, which still carries notifications, FORGET and INTERRUPT.
 
+pub(crate) mod crew;
 pub(crate) mod dev_fuse;
 mod entry;
 pub(crate) mod policy;

@@ -11,6 +11,7 @@
 //! its own share, so a server in a session of its own competes with nobody in it. That holds in the root group of the CPU
 //! controller only: below it, autogroups are ignored.
 
+use super::schedule;
 use crate::{LockMode, MountError, MountOptions, Transport};
 use std::fs;
 
@@ -78,12 +79,11 @@ pub(crate) struct Place {
 impl Place {
     /// Where the calling process is, which says that it is alone in its session if `own_session`.
     pub(crate) fn here(own_session: bool) -> Place {
-        let leads = rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid());
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let namespace = fs::read_link("/proc/self/ns/cgroup");
         let first = namespace.is_ok_and(|name| name.as_os_str() == FIRST_CGROUP_NAMESPACE);
         Place {
-            own_session: own_session && leads,
+            own_session: own_session && leads_session(&read("/proc/self/stat")),
             autogroup: read("/proc/sys/kernel/sched_autogroup_enabled").trim() == "1",
             root_group: first
                 && is_in_root_group(
@@ -98,6 +98,23 @@ impl Place {
         let Place { own_session, autogroup, root_group } = self;
         own_session && autogroup && root_group
     }
+}
+
+/// Schedules the calling thread, which serves a mount with `options`, behind its clients where that is good.
+pub(crate) fn give_way(options: &MountOptions) {
+    if Place::here(options.own_session).may_give_way() {
+        // If it cannot be, its clients bounce between CPUs; they are served all the same.
+        let _ = schedule::behind_all_others();
+    }
+}
+
+/// True if the process whose `/proc/PID/stat` is `stat` leads its session. The call for that has no answer where the session
+/// is one of another pid namespace; this text has 0 there.
+fn leads_session(stat: &str) -> bool {
+    let process = stat.split(' ').next();
+    // The name may hold anything, brackets too. State, parent, group, session.
+    let session = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_ascii_whitespace().nth(3));
+    process.is_some() && process == session
 }
 
 /// True if the CPU controller has a process, whose groups are `groups` as `/proc/PID/cgroup` lists them, in its root group.
@@ -164,6 +181,14 @@ mod tests {
         }
         // A test shares its session with the programs that the mount would serve: it is an application.
         assert!(!Place::here(false).may_give_way());
+    }
+
+    #[test]
+    fn a_session_is_led_by_the_process_of_its_number() {
+        assert!(leads_session("77 (a) b) S 1 77 77 0 -1"));
+        for other in ["77 (a) S 1 77 76 0 -1", "77 (a) S 0 77 0 0 -1", "77 (a)", "", "0"] {
+            assert!(!leads_session(other), "{other}");
+        }
     }
 
     #[test]

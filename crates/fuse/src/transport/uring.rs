@@ -8,15 +8,13 @@
 //! A lock request that waits would hold its entry and so the queue of its CPU; such mounts use the classic device (see
 //! `policy`).
 
-use super::dev_fuse::{self, DevFuse};
+use super::dev_fuse::DevFuse;
 use super::entry::Entry;
-use super::policy::Place;
+use super::policy;
 use super::ring::Ring;
-use super::schedule;
 use crate::connection::Connection;
 use crate::reply::Reply;
-use sluice_sync::time::Duration;
-use sluice_sync::{cpu, mpsc, thread};
+use sluice_sync::{cpu, mpsc};
 use sluice_vfs::Errno;
 use std::io;
 use std::os::fd::AsFd;
@@ -26,8 +24,6 @@ use std::os::fd::AsFd;
 const ENTRIES: usize = 1;
 /// The smallest payload: the longest value of an extended attribute, twice.
 pub(crate) const PAYLOAD_MIN: u32 = 128 << 10;
-/// How long FORGETs gather.
-const GATHER: Duration = Duration::from_millis(1);
 
 /// How many queues a mount has: one for each CPU that there may ever be.
 pub(crate) fn queues() -> usize {
@@ -46,10 +42,7 @@ pub(crate) fn serve(
 ) -> io::Result<()> {
     // A CPU that is offline, or that this process may not use, has no clients that would gain by it.
     let _ = cpu::pin(queue);
-    if Place::here(connection.options.own_session).may_give_way() {
-        // Then its clients bounce between CPUs; they are served all the same.
-        let _ = schedule::behind_all_others();
-    }
+    policy::give_way(&connection.options);
     let payload = connection.options.max_write.max(PAYLOAD_MIN) as usize;
     let entries = (0..ENTRIES).map(|_| Entry::new(payload)).collect();
     // The possible CPUs of a machine are far fewer than 65,536.
@@ -79,12 +72,4 @@ fn serve_one(connection: &Connection, entry: &mut Entry, reply: &mut Reply) {
         None => entry.fail(Errno::EIO),
     }
     connection.count(served.kind);
-}
-
-/// Serves what comes by the classic device until the mount is gone.
-///
-/// # Errors
-/// What no retry would cure.
-pub(crate) fn serve_rest(device: &DevFuse, buffer_len: usize, connection: &Connection) -> io::Result<()> {
-    dev_fuse::serve(device, buffer_len, connection, || thread::sleep(GATHER))
 }

@@ -284,6 +284,16 @@ pub mod cpu {
         set.set(cpu);
         Ok(rustix::thread::sched_setaffinity(None, &set)?)
     }
+
+    /// Lets the calling thread run on the CPUs numbered `cpus`, as [`allowed`] gives them.
+    ///
+    /// # Errors
+    /// The operating system's, when this process may use none of them.
+    pub fn allow(cpus: &[usize]) -> std::io::Result<()> {
+        let mut set = rustix::thread::CpuSet::new();
+        cpus.iter().filter(|&&cpu| cpu < rustix::thread::CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));
+        Ok(rustix::thread::sched_setaffinity(None, &set)?)
+    }
 }
 
 /// Threads.

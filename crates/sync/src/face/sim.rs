@@ -240,6 +240,14 @@ pub mod cpu {
     pub fn pin(_cpu: usize) -> std::io::Result<()> {
         Ok(())
     }
+
+    /// Threads do not move.
+    ///
+    /// # Errors
+    /// None.
+    pub fn allow(_cpus: &[usize]) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Threads. On the machine every CPU is one thread; it can start no others.

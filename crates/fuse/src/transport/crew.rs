@@ -1,0 +1,355 @@
+//! Crew: which of the workers that share the classic device read it, and on which CPU.
+//!
+//! # Theory
+//! The kernel hands a request to the worker that has waited longest, and wakes it on a CPU that is idle if there is one.
+//! Waking an idle CPU costs more than most requests. So while one client is at work one worker reads, the *reader*, and stays
+//! on the CPU on which `/proc` shows its client; the others stand by. When requests of several clients come in turn, all
+//! workers read, on any CPU.
+//!
+//! `mix` tells the two apart: a request of another client than the last one moves it up, one of the same client down.
+//!
+//! A reader that is held up would hold up every client. So while requests come, one of the workers that stand by, the
+//! *watcher*, looks at the reader from time to time, and takes its place if it still serves the same request. After a time
+//! without requests the watcher sleeps until the reader wakes it with the next one: an idle mount wakes no CPU.
+//!
+//! # Ordering
+//! All SeqCst but `client` and `mix`, which are guesses that publish nothing. The reader counts a request, then looks whether
+//! the watcher sleeps; the watcher says that it sleeps, then looks at the count. One of the two sees the other.
+//!
+//! # Cost
+//! Two additions on the worker's own line for each request, and a look into `/proc` for each [`FOLLOW`] of one client.
+
+use crate::lock_class::CREW;
+use sluice_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use sluice_sync::time::Duration;
+use sluice_sync::{CachePadded, Condvar, Mutex, MutexGuard, cpu};
+use std::fs;
+
+/// In place of the reader's number: every worker reads; none does.
+const ALL: usize = usize::MAX;
+const NOBODY: usize = usize::MAX - 1;
+/// How much a request of another client adds to `mix`; one of the same client takes 1 away. More than a third of the
+/// requests must be of another client than the one before.
+const MIX_STEP: u32 = 2;
+/// From where on all read; back at 0 one does.
+const MIX_MANY: u32 = 32;
+const MIX_MAX: u32 = 96;
+/// How often the watcher looks.
+const WATCH: Duration = Duration::from_millis(10);
+/// After how many requests of one client the reader looks where it is: so many first, then again after each `FOLLOW`.
+const FOLLOW_FIRST: u32 = 16;
+const FOLLOW: u32 = 128;
+/// The field of `/proc/PID/stat` that is the CPU, counted from the one after the name.
+const STAT_CPU: usize = 36;
+
+/// The workers of a mount that read the classic device.
+pub(crate) struct Crew {
+    /// The number of the worker that reads, [`ALL`] or [`NOBODY`]. *atomic (no label: SeqCst)*, written under `standby`
+    reader: AtomicUsize,
+    /// The client of the last request. *atomic (no label: Relaxed, a guess)*
+    client: AtomicU32,
+    /// How much clients take turns. *atomic (no label: Relaxed, a guess)*
+    mix: AtomicU32,
+    /// The watcher sleeps until it is woken. *atomic (no label: SeqCst)*
+    asleep: AtomicBool,
+    /// Of each worker: odd while it serves a request. *atomic (no label: SeqCst)*
+    stages: Vec<CachePadded<AtomicU64>>,
+    standby: Mutex<Standby>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Standby {
+    /// The workers that have joined.
+    joined: usize,
+    /// One of those that stand by watches the reader.
+    watched: bool,
+}
+
+/// One worker's part in a [`Crew`], until it is dropped.
+pub(crate) struct Member<'a> {
+    crew: &'a Crew,
+    /// *immutable*
+    number: usize,
+    /// Where the worker may run. *immutable*
+    allowed: Vec<usize>,
+    /// Where it stays, as the reader.
+    cpu: Option<usize>,
+    /// The client of the last request it read, and how many came from it one after the other.
+    client: u32,
+    run: u32,
+}
+
+impl Crew {
+    pub(crate) fn new(workers: usize) -> Crew {
+        Crew {
+            reader: AtomicUsize::new(NOBODY),
+            client: AtomicU32::new(0),
+            mix: AtomicU32::new(0),
+            asleep: AtomicBool::new(false),
+            stages: (0..workers).map(|_| CachePadded::default()).collect(),
+            standby: Mutex::with_class(&CREW, Standby::default()),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// The calling thread is one of the workers from now on.
+    pub(crate) fn join(&self) -> Member<'_> {
+        let mut standby = self.standby.lock();
+        let number = standby.joined;
+        standby.joined += 1;
+        Member { crew: self, number, allowed: cpu::allowed(), cpu: None, client: 0, run: 0 }
+    }
+
+    fn set_reader(&self, _: &MutexGuard<'_, Standby>, reader: usize) {
+        self.reader.store(reader, Ordering::SeqCst);
+        // The next watcher may be among them.
+        self.changed.notify_all();
+    }
+
+    fn stage(&self, worker: usize) -> u64 {
+        self.stages[worker].load(Ordering::SeqCst)
+    }
+}
+
+impl Member<'_> {
+    /// Waits until the worker is to read.
+    pub(crate) fn await_turn(&mut self) {
+        let reader = self.crew.reader.load(Ordering::SeqCst);
+        if reader != self.number {
+            self.leave_cpu();
+            if reader != ALL {
+                self.stand_by();
+            }
+        }
+    }
+
+    /// The worker has read a request of `client`, a thread's number or 0, and serves it with `serve`.
+    pub(crate) fn during(&mut self, client: u32, serve: impl FnOnce()) {
+        let stage = &self.crew.stages[self.number];
+        stage.fetch_add(1, Ordering::SeqCst);
+        if self.crew.asleep.load(Ordering::SeqCst) && self.crew.asleep.swap(false, Ordering::SeqCst) {
+            // It waits by the time that the lock is free.
+            drop(self.crew.standby.lock());
+            self.crew.changed.notify_all();
+        }
+        serve();
+        stage.fetch_add(1, Ordering::SeqCst);
+        if client != 0 {
+            self.note(client);
+        }
+    }
+
+    /// Decides how many read, and where.
+    fn note(&mut self, client: u32) {
+        let crew = self.crew;
+        let reader = crew.reader.load(Ordering::SeqCst);
+        // Relaxed: guesses; an update that is lost makes the decision come a little later.
+        let mix = crew.mix.load(Ordering::Relaxed);
+        let next = if crew.client.load(Ordering::Relaxed) == client {
+            mix.saturating_sub(1)
+        } else {
+            // Relaxed: as above.
+            crew.client.store(client, Ordering::Relaxed);
+            (mix + MIX_STEP).min(MIX_MAX)
+        };
+        if next != mix {
+            // Relaxed: as above.
+            crew.mix.store(next, Ordering::Relaxed);
+        }
+        if reader == self.number && next >= MIX_MANY && crew.stages.len() > 1 {
+            crew.set_reader(&crew.standby.lock(), ALL);
+        } else if reader == ALL && next == 0 {
+            let standby = crew.standby.lock();
+            if crew.reader.load(Ordering::SeqCst) == ALL {
+                crew.set_reader(&standby, self.number);
+            }
+        } else if reader == self.number {
+            self.run = if client == self.client { self.run.wrapping_add(1) } else { 0 };
+            self.client = client;
+            if self.run % FOLLOW == FOLLOW_FIRST {
+                self.follow();
+            }
+        }
+    }
+
+    /// Goes to the CPU of its client.
+    #[cold]
+    fn follow(&mut self) {
+        let Some(cpu) = cpu_of(self.client).filter(|&cpu| self.cpu != Some(cpu)) else { return };
+        // One that this process may not use is none to go to.
+        if self.allowed.contains(&cpu) && cpu::pin(cpu).is_ok() {
+            self.cpu = Some(cpu);
+        }
+    }
+
+    fn leave_cpu(&mut self) {
+        if self.cpu.take().is_some() {
+            // It stays where it is then, and serves from there.
+            let _ = cpu::allow(&self.allowed);
+        }
+    }
+
+    /// Waits until all read, or this worker is the reader.
+    #[cold]
+    fn stand_by(&self) {
+        let crew = self.crew;
+        let mut standby = crew.standby.lock();
+        // The reader and its stage, when this worker last looked.
+        let mut seen = None;
+        loop {
+            let reader = crew.reader.load(Ordering::SeqCst);
+            if reader == ALL || reader == self.number {
+                return;
+            }
+            if reader == NOBODY {
+                return crew.set_reader(&standby, self.number);
+            }
+            if standby.watched {
+                standby = crew.changed.wait(standby);
+                continue;
+            }
+            let now = (reader, crew.stage(reader));
+            if seen != Some(now) {
+                seen = Some(now);
+                standby.watched = true;
+                let timed_out;
+                (standby, timed_out) = crew.changed.wait_timeout(standby, WATCH);
+                standby.watched = false;
+                if !timed_out {
+                    seen = None;
+                }
+            } else if now.1 % 2 == 1 {
+                return crew.set_reader(&standby, self.number);
+            } else {
+                standby.watched = true;
+                crew.asleep.store(true, Ordering::SeqCst);
+                if crew.stage(reader) == now.1 {
+                    standby = crew.changed.wait(standby);
+                }
+                crew.asleep.store(false, Ordering::SeqCst);
+                standby.watched = false;
+                seen = None;
+            }
+        }
+    }
+}
+
+impl Drop for Member<'_> {
+    /// The mount is gone, or this worker has failed: others must find out by reading.
+    fn drop(&mut self) {
+        let standby = self.crew.standby.lock();
+        self.crew.set_reader(&standby, ALL);
+    }
+}
+
+/// The CPU on which thread `client` runs or last ran, where `/proc` tells.
+fn cpu_of(client: u32) -> Option<usize> {
+    parse_cpu(&fs::read_to_string(format!("/proc/{client}/stat")).ok()?)
+}
+
+fn parse_cpu(stat: &str) -> Option<usize> {
+    // The name may hold anything, brackets too.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(STAT_CPU)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_sync::{mpsc, thread};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn reader(crew: &Crew) -> usize {
+        crew.reader.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    fn one_client_has_one_worker_and_several_have_all() {
+        let crew = Crew::new(2);
+        let (mut first, _second) = (crew.join(), crew.join());
+        first.await_turn();
+        for _ in 0..3 {
+            (0..200).for_each(|_| first.during(7, || ()));
+            assert_eq!(reader(&crew), first.number);
+            (0..200).for_each(|request| first.during(7 + request % 2, || ()));
+            assert_eq!(reader(&crew), ALL);
+        }
+    }
+
+    #[test]
+    fn a_client_that_asks_now_and_then_is_served_by_the_one_reader() {
+        let crew = Crew::new(2);
+        let mut worker = crew.join();
+        worker.await_turn();
+        (0..2_000).for_each(|request| worker.during(if request % 10 == 0 { 8 } else { 7 }, || ()));
+        assert_eq!(reader(&crew), worker.number);
+    }
+
+    #[test]
+    fn a_reader_that_is_held_up_is_replaced_and_stands_by_afterwards() {
+        let crew = &Crew::new(3);
+        let (taken, is_taken) = mpsc::channel();
+        thread::scope(|scope| {
+            let mut held_up = crew.join();
+            held_up.await_turn();
+            for _ in 0..2 {
+                let taken = taken.clone();
+                scope.spawn(move || {
+                    let mut other = crew.join();
+                    other.await_turn();
+                    // The other one of the two gets here when the mount ends.
+                    let _ = taken.send(other.number);
+                });
+            }
+            held_up.during(7, || {
+                is_taken.recv_timeout(LONG).expect("one takes its place");
+            });
+            held_up.await_turn();
+        });
+    }
+
+    #[test]
+    fn a_watcher_that_sleeps_hears_of_the_next_request() {
+        let crew = &Crew::new(2);
+        let (taken, is_taken) = mpsc::channel();
+        thread::scope(|scope| {
+            let mut first = crew.join();
+            first.await_turn();
+            scope.spawn(move || {
+                let mut other = crew.join();
+                other.await_turn();
+                taken.send(()).expect("the test waits");
+            });
+            while !crew.asleep.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            first.during(7, || is_taken.recv_timeout(LONG).expect("it takes the reader's place"));
+        });
+    }
+
+    #[test]
+    fn when_a_worker_ends_all_find_out() {
+        let crew = &Crew::new(2);
+        thread::scope(|scope| {
+            let mut first = crew.join();
+            first.await_turn();
+            scope.spawn(|| crew.join().await_turn());
+            drop(first);
+        });
+        assert_eq!(reader(crew), ALL);
+    }
+
+    #[test]
+    fn the_cpu_is_found_behind_any_name() {
+        let fields: Vec<_> = (3..=52).map(|field| (field * 10).to_string()).collect();
+        let stat = format!("77 (a) (b) {}", fields.join(" "));
+        assert_eq!(parse_cpu(&stat), Some(390));
+        assert_eq!(parse_cpu("77 (a) S"), None);
+        assert_eq!(parse_cpu(""), None);
+        // That of this thread is one that it may use.
+        let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        assert!(cpu_of(own).is_none_or(|cpu| cpu < cpu::possible()));
+    }
+}
