@@ -438,7 +438,11 @@ impl Queue {
         self.moves += u64::from(self.last.replace(grant.node).is_some_and(|last| last != grant.node));
         match self.grant_of(grant.node, grant.range) {
             Some(at) => self.grants[at] = grant,
-            None => self.grants.push(grant),
+            None => {
+                // Mostly it stays the only one.
+                self.grants.reserve_exact(1);
+                self.grants.push(grant);
+            }
         }
     }
 
