@@ -109,6 +109,7 @@ impl Store {
             idle: AtomicBool::new(false),
             source: OnceLock::new(),
             failed: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
         });
         let mut store = Store { core: core.clone(), background: None };
         if core.options.background {

@@ -119,6 +119,8 @@ pub(crate) struct Core {
     pub(crate) idle: AtomicBool,
     /// `state.failed` is set. *atomic (stands alone), set once*
     pub(crate) failed: AtomicBool,
+    /// It was closed. *atomic (stands alone), set once*
+    pub(crate) closed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -210,6 +212,10 @@ impl Store {
     /// As [`sync`](Self::sync).
     pub fn close(&self) -> Result<(), StoreError> {
         let core = &*self.core;
+        // Once: a store that was closed may be dropped by a thread that holds locks.
+        if core.closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
         let closed = core.sync().and_then(|()| core.checkpoint());
         if closed.is_ok() {
             core.segments.trim();
@@ -310,7 +316,7 @@ impl Drop for Store {
             // It does not panic; if it did, the store is closed all the same.
             let _ = thread.join();
         }
-        // One that was closed, or has failed, writes nothing.
+        // One that has failed writes nothing.
         let _ = self.close();
     }
 }

@@ -181,7 +181,8 @@ impl Open<'_> {
     fn mark(&self, inode: &InodeRef, mark: impl FnOnce(&pending::Stored)) {
         let Some(stored) = inode.stored() else { return };
         mark(stored);
-        if inode.has(flag::RECORDED) && self.durable.pending.list(inode) {
+        // What has no name need not be collected, and the list would keep it in memory.
+        if inode.has(flag::RECORDED) && inode.has_name() && self.durable.pending.list(inode) {
             // So that the store knows of something to push.
             self.inode(inode);
         }

@@ -238,3 +238,21 @@ fn a_copy_in_memory_of_a_directory_on_disk_is_whole() {
     assert!(copy.read("/b/c").expect("it is there") == vec![5; 100_000]);
     assert_eq!(copy.metadata("/b").expect("it is there").file_type(), FileType::Directory);
 }
+
+#[test]
+fn a_file_that_is_written_after_it_lost_its_name_goes_with_its_last_user() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let dir = Dir::new();
+    let quiet = StoreOptions { background: false, ..options().store };
+    let fs = Fs::create(&dir, Options { store: quiet, ..options() }).expect("a new directory");
+    let process = fs.process(Cred::root());
+    let fd = process.open("/f", OpenFlags::CREAT | OpenFlags::RDWR, 0o644).expect("room");
+    process.unlink("/f").expect("it is there");
+    process.write(fd, &[1; 5_000]).expect("room");
+    process.fchmod(fd, 0o600).expect("root may");
+    process.close(fd).expect("it is open");
+    drop(process);
+    assert_eq!((fs.superblock().live_inodes(), fs.superblock().bytes_used()), (1, 0));
+}
