@@ -28,6 +28,7 @@ pub mod op;
 mod pool;
 pub mod rng;
 pub mod shrink;
+pub mod store_run;
 mod sys;
 pub mod tree;
 pub mod view;

@@ -5,6 +5,7 @@ use crate::executor::{Executor, User, process_users, tester_caps};
 use crate::op::{Op, Step};
 use crate::view::{Entry, LockView, Outcome, Value, View, names};
 use crate::word::{LockKind, LockOwner, Target, TimeArg};
+use sluice_sync::Arc;
 use sluice_vfs::{
     Access, Cred, Errno, FallocateMode, Fd, FileLock, FileType, FlockOperation, Fs, LockType, OpenFlags,
     Options, Process, SetTime, Stat, Superblock, Timestamp, Whence,
@@ -36,16 +37,13 @@ pub struct LibRun {
 impl LibRun {
     /// A fresh file system whose root belongs to the inspector.
     pub fn new(confined: bool) -> LibRun {
+        LibRun::on(Superblock::new(options(confined)), confined)
+    }
+
+    /// A run on this file system.
+    pub fn on(superblock: Arc<Superblock>, confined: bool) -> LibRun {
         let users = process_users(confined);
-        let inspector = &users[users.len() - 1];
-        let options = Options {
-            root_mode: 0o755,
-            root_uid: inspector.uid,
-            root_gid: inspector.gid,
-            protected_hardlinks: crate::host::policy("protected_hardlinks"),
-            ..Options::default()
-        };
-        let fs = Fs::with_superblock(Superblock::new(options));
+        let fs = Fs::with_superblock(superblock);
         let cred = |user: &User| {
             let mut cred = Cred::with_groups(user.uid, user.gid, &user.groups);
             if confined {
@@ -65,6 +63,19 @@ impl LibRun {
     /// Ends every process, so that nothing is open any more.
     pub fn end_processes(&mut self) {
         self.processes.clear();
+    }
+}
+
+/// A file system whose root belongs to the inspector.
+pub(crate) fn options(confined: bool) -> Options {
+    let users = process_users(confined);
+    let inspector = &users[users.len() - 1];
+    Options {
+        root_mode: 0o755,
+        root_uid: inspector.uid,
+        root_gid: inspector.gid,
+        protected_hardlinks: crate::host::policy("protected_hardlinks"),
+        ..Options::default()
     }
 }
 

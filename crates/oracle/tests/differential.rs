@@ -3,10 +3,12 @@
 use sluice_oracle::campaign::{prove, replay};
 use sluice_oracle::host::{Host, Place};
 use sluice_oracle::lib_exec::InProcess;
+use sluice_oracle::store_run::OnStore;
 use std::path::Path;
 
 /// Operations of the tests below unless `SLUICE_ORACLE_OPS` says otherwise.
 const IN_PROCESS: usize = 200_000;
+const ON_A_STORE: usize = 40_000;
 const TMPFS_ITSELF: usize = 20_000;
 
 /// Where failing sequences are written.
@@ -20,6 +22,12 @@ fn tmpfs() -> Host {
 fn in_process_calls_agree_with_tmpfs() {
     let mut subject = InProcess { confined: tmpfs().confined() };
     prove("in process", IN_PROCESS, Path::new(FAILURES), &mut subject);
+}
+
+#[test]
+fn calls_on_a_store_agree_with_tmpfs_and_it_shows_the_same_when_it_is_opened_again() {
+    let mut subject = OnStore { confined: tmpfs().confined() };
+    prove("on a store", ON_A_STORE, Path::new(FAILURES), &mut subject);
 }
 
 /// What differs between two tmpfs is chance, and must not be compared.
