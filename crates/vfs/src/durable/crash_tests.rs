@@ -131,6 +131,11 @@ enum Call {
 }
 use Call::*;
 
+/// The target of a link, longer than what else a change puts down.
+const LONG: &str = match std::str::from_utf8(&[b't'; 3_000]) {
+    Ok(target) => target,
+    Err(_) => "",
+};
 const NONE: RenameFlags = RenameFlags::empty();
 const KEEP: FallocateMode = FallocateMode::KEEP_SIZE;
 
@@ -160,6 +165,10 @@ const CALLS: &[Call] = &[
     Link("/f", "/d/l"),
     Symlink("target", "/d/s"),
     Mknod("/d/p"),
+    Link("/s", "/d/s2"),
+    Rename("/s", "/d/s", NONE),
+    Rename("/s", "/s2", RenameFlags::EXCHANGE),
+    Unlink("/s"),
     Tmpfile("/d", "/d/t"),
     Rename("/f", "/d/f", NONE),
     Rename("/f", "/d/g", NONE),
@@ -189,6 +198,8 @@ const BEGIN: &[Call] = &[
     Write("/d/g", 0, 150_000),
     SetXattr("/d/g", 3),
     Link("/d/g", "/hard"),
+    Symlink(LONG, "/s"),
+    Symlink(LONG, "/s2"),
 ];
 
 fn bytes(len: usize, from: usize) -> Vec<u8> {

@@ -33,18 +33,18 @@ impl<'s> Section<'s> {
 
     /// Attributes of `inode` changed.
     #[inline]
-    pub(crate) fn inode(&self, inode: &Inode) {
+    pub(crate) fn inode(&self, inode: &InodeRef) {
         if let Some(open) = &self.0 {
-            open.inode(inode);
+            open.changed(inode);
         }
     }
 
-    /// The times of `inode` changed, if they `moved`: another call of the same tick may have moved them. That call began before
+    /// The times of `inode`, which is no symbolic link, changed, if they `moved`: another call of the same tick may have moved them. That call began before
     /// this one ended, so no later push has it.
     #[inline]
     pub(crate) fn times(&self, inode: &Inode, moved: bool) {
-        if moved {
-            self.inode(inode);
+        if moved && let Some(open) = &self.0 {
+            open.inode(inode);
         }
     }
 
@@ -74,7 +74,7 @@ impl<'s> Section<'s> {
 
     /// `inode` has lost a name, and its change time moved.
     #[inline]
-    pub(crate) fn lost_name(&self, inode: &Inode) {
+    pub(crate) fn lost_name(&self, inode: &InodeRef) {
         if let Some(open) = &self.0 {
             open.lost_name(inode);
         }
@@ -119,6 +119,20 @@ impl Open<'_> {
         self.transaction.borrow_mut().put(&Key::inode(inode.ino()), version, &record.encode());
     }
 
+    /// Attributes of `inode` changed.
+    fn changed(&self, inode: &InodeRef) {
+        if !inode.is_symlink() {
+            return self.inode(inode);
+        }
+        if !inode.has(flag::RECORDED) || !inode.has_name() {
+            return;
+        }
+        // The section has no room for the target, which is in the record: the push collects it.
+        self.durable.pending.list(inode);
+        // So that the store knows of something to push: what has a name is no orphan.
+        self.transaction.borrow_mut().remove(&Key::orphan(inode.ino()), 0);
+    }
+
     fn name(&self, dir: &Inode, name: &[u8], leads_to: Option<&InodeRef>) {
         let (key, mut version) = (Key::name(dir.ino(), name), self.durable.now());
         if self.has(Mutant::OlderName) {
@@ -143,8 +157,10 @@ impl Open<'_> {
             if !names.is_empty() || has_contents {
                 self.mark(inode, |stored| stored.mark_all(names));
             }
+            // The section has room for the target of a new link.
+            return self.inode(inode);
         }
-        self.inode(inode);
+        self.changed(inode);
     }
 
     fn gained_tree(&self, top: &InodeRef) {
@@ -163,9 +179,9 @@ impl Open<'_> {
         self.inode(top);
     }
 
-    fn lost_name(&self, inode: &Inode) {
+    fn lost_name(&self, inode: &InodeRef) {
         if inode.has_name() {
-            self.inode(inode);
+            self.changed(inode);
             return;
         }
         // Nobody gives it a name again.

@@ -1,6 +1,8 @@
 //! Tests of a durable file system in a directory of the host: what a user sees of opening, closing and failing.
 
-use crate::{Cred, Errno, FileType, Fs, InodeRef, OpenFlags, Options, StoreError, StoreOptions, Superblock};
+use crate::{
+    AtFlags, Cred, Errno, FileType, Fs, InodeRef, OpenFlags, Options, StoreError, StoreOptions, Superblock,
+};
 use sluice_store::disk::Disk;
 use sluice_store::disk::crash::CrashDisk;
 use sluice_store::disk::fault::FaultDisk;
@@ -255,4 +257,32 @@ fn a_file_that_is_written_after_it_lost_its_name_goes_with_its_last_user() {
     process.close(fd).expect("it is open");
     drop(process);
     assert_eq!((fs.superblock().live_inodes(), fs.superblock().bytes_used()), (1, 0));
+}
+
+#[test]
+fn a_symbolic_link_with_a_long_target_can_be_changed_with_and_without_a_name() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let dir = Dir::new();
+    let fs = Fs::create(&dir, options()).expect("a new directory");
+    let process = fs.process(Cred::root());
+    let target = "t".repeat(4_000);
+    process.symlink(&target, "/link").expect("room");
+    process.link("/link", "/other").expect("room");
+    process.lchown("/link", Some(5), None).expect("root may");
+    let how = OpenFlags::PATH | OpenFlags::NOFOLLOW;
+    let fd = process.open("/link", how, 0).expect("it is there");
+    process.rename("/link", "/moved").expect("it is there");
+    for name in ["/moved", "/other"] {
+        process.fchownat(fd, "", Some(7), None, AtFlags::EMPTY_PATH).expect("root may");
+        process.unlink(name).expect("it is there");
+    }
+    process.fchownat(fd, "", Some(8), None, AtFlags::EMPTY_PATH).expect("root may");
+    process.symlink(&target, "/kept").expect("room");
+    process.lchown("/kept", Some(9), None).expect("root may");
+    fs.superblock().close().expect("the disk works");
+    let again = Fs::open(&dir, options()).expect("it was closed");
+    let kept = again.symlink_metadata("/kept").expect("it is there");
+    assert_eq!((kept.uid, kept.size, again.read_dir("/").expect("whole").len()), (9, 4_000, 1));
 }
