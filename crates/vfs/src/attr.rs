@@ -3,7 +3,7 @@
 use crate::attributes::{Acls, Attr};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISUID, S_IXGRP, Timestamp};
 use crate::xattr::ACL_ACCESS;
-use crate::{Access, Caps, Cred, Errno, Inode, InodeRef};
+use crate::{Access, Caps, Cred, Errno, Inode, InodeFlags, InodeRef};
 
 /// What to change. `None` leaves as is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,21 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// This is a `chown`: clear set-ID bits even when neither owner nor group is given.
     pub chown: bool,
+}
+
+impl SetAttr {
+    /// The flags of a file that forbid this change.
+    fn forbidden_by(&self) -> InodeFlags {
+        let is_touch = [self.atime, self.mtime] == [Some(SetTime::Now); 2];
+        let sets_times = self.atime.is_some() || self.mtime.is_some();
+        if self.mode.is_some() || self.uid.is_some() || self.gid.is_some() || (sets_times && !is_touch) {
+            InodeFlags::FIXED
+        } else if is_touch {
+            InodeFlags::IMMUTABLE
+        } else {
+            InodeFlags::empty()
+        }
+    }
 }
 
 /// A time to set.
@@ -84,7 +99,7 @@ impl InodeRef {
     /// Changes attributes, all of them or none.
     ///
     /// # Errors
-    /// `EPERM` when `cred` may not; `EACCES` when both times are to be set to now by a user that neither owns
+    /// `EPERM` when `cred` may not, or nobody may because of the file's [flags](InodeFlags); `EACCES` when both times are to be set to now by a user that neither owns
     /// the file nor may write it; `EINVAL` for nanoseconds out of range.
     pub fn set_attr(&self, cred: &Cred, change: &SetAttr) -> Result<(), Errno> {
         for time in [change.atime, change.mtime] {
@@ -92,6 +107,7 @@ impl InodeRef {
                 return Err(Errno::EINVAL);
             }
         }
+        self.check_not(change.forbidden_by())?;
         let section = self.shared.begin(0)?;
         let mut has_acls = false;
         self.change_acls(|attr, acls| {

@@ -4,7 +4,7 @@ use crate::dir::Dir;
 use crate::durable::Section;
 use crate::inode::{Body, InodeInit, flag, settle};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP, Timestamp};
-use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, PATH_MAX};
+use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeFlags, InodeRef, NAME_MAX, PATH_MAX};
 use sluice_sync::name_table::{LockedEntry, Recorder};
 use sluice_sync::rcu::{self, Guard};
 use sluice_sync::refcache::Ref;
@@ -209,7 +209,7 @@ impl InodeRef {
     /// Gives `target` the further name `name` in this directory.
     ///
     /// # Errors
-    /// `EEXIST`; `EXDEV` (another file system); `EPERM` (a directory); `ENOENT` (the file lost its last
+    /// `EEXIST`; `EXDEV` (another file system); `EPERM` (a directory, or it is immutable or append-only); `ENOENT` (the file lost its last
     /// name, or the directory was removed); `EMLINK`; `EACCES`.
     pub fn link(&self, cred: &Cred, name: &[u8], target: &InodeRef) -> Result<(), Errno> {
         self.as_dir()?;
@@ -225,6 +225,7 @@ impl InodeRef {
             let mut entry = self.lock_entry(name)?;
             let room = entry.room().ok_or(Errno::EEXIST)?;
             self.may_change_names(cred)?;
+            target.check_not(InodeFlags::FIXED)?;
             target.links.add()?;
             target.touch_ctime();
             room.fill(target.clone(), target.weight()).map_err(|_| {
@@ -294,6 +295,7 @@ impl InodeRef {
         let nlink = if is_dir { 2 } else { 1 };
         let init = InodeInit { file_type, mode, uid: cred.uid, gid, nlink, born: Timestamp::now() };
         let inode = Inode::make(&self.shared, init, body)?;
+        inode.put_flags(self.flags() & InodeFlags::INHERITED);
         if let Some(inherited) = acls {
             inode.change_acls(|_, acls| {
                 (acls.access, acls.default) = inherited;

@@ -18,6 +18,8 @@ bitflags! {
         const FOWNER = 1 << 3;
         /// Keep set-ID bits where they would be cleared.
         const FSETID = 1 << 4;
+        /// Set and clear the flags that keep a file as it is.
+        const LINUX_IMMUTABLE = 1 << 9;
         /// Mount, and use `trusted.` extended attributes.
         const SYS_ADMIN = 1 << 21;
         /// Create device nodes.

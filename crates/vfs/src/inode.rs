@@ -35,7 +35,7 @@ use crate::times::Times;
 use crate::xattr::Xattrs;
 use crate::{Cred, Errno, FileType, ObserverId};
 use sluice_locks::FileLocks;
-use sluice_sync::atomic::{AtomicU8, Ordering};
+use sluice_sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use sluice_sync::name_fields;
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::{self, Ref, Standing};
@@ -112,12 +112,20 @@ pub(crate) struct Extra {
     locks: OnceLock<FileLocks>,
     /// What a durable file system keeps of it. *Set when it is made.*
     pub(crate) stored: OnceLock<Box<Stored>>,
+    /// [`InodeFlags`](crate::InodeFlags). *Atomic (stands alone); changed only under the writers of `attr`.*
+    pub(crate) flags: AtomicU32,
 }
 
 impl Default for Extra {
     fn default() -> Self {
         let xattrs = Mutex::with_class(&INODE_XATTRS, Xattrs::default());
-        Extra { xattrs, acls: OnceLock::new(), locks: OnceLock::new(), stored: OnceLock::new() }
+        Extra {
+            xattrs,
+            acls: OnceLock::new(),
+            locks: OnceLock::new(),
+            stored: OnceLock::new(),
+            flags: AtomicU32::new(0),
+        }
     }
 }
 

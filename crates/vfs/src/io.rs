@@ -5,7 +5,7 @@
 
 use crate::data::FileData;
 use crate::inode::{Body, flag};
-use crate::{Cred, Errno, FILE_SIZE_MAX, FallocateMode, Inode, InodeRef, Whence};
+use crate::{Cred, Errno, FILE_SIZE_MAX, FallocateMode, Inode, InodeFlags, InodeRef, Whence};
 use sluice_sync::refcache::Ref;
 use std::ops::Range;
 
@@ -218,11 +218,12 @@ impl InodeRef {
     /// Makes the file `size` bytes long: cuts it, or grows it by a hole.
     ///
     /// # Errors
-    /// `EISDIR`, `EINVAL` (not a regular file), `EFBIG`.
+    /// `EISDIR`, `EINVAL` (not a regular file), `EFBIG`, `EPERM` (append-only).
     pub fn truncate(&self, cred: &Cred, size: u64) -> Result<(), Errno> {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG);
         }
+        self.check_not(InodeFlags::APPEND)?;
         self.write_back_caches(cred.via, size..u64::MAX);
         let contents = self.data()?;
         let section = self.shared.begin_contents()?;
@@ -238,7 +239,7 @@ impl InodeRef {
     ///
     /// # Errors
     /// `EISDIR`, `ENODEV` (not a regular file), `EINVAL` (empty or misaligned range), `EOPNOTSUPP` (flags
-    /// that do not go together), `EFBIG`, `ENOSPC`.
+    /// that do not go together), `EFBIG`, `ENOSPC`, `EPERM` (immutable; append-only, and not only space is reserved).
     pub fn fallocate(&self, cred: &Cred, mode: FallocateMode, offset: u64, len: u64) -> Result<(), Errno> {
         let operation = FallocateOperation::from_mode(mode)?;
         let moves = matches!(operation, FallocateOperation::Collapse | FallocateOperation::Insert);
@@ -246,6 +247,8 @@ impl InodeRef {
         if len == 0 {
             return Err(Errno::EINVAL);
         }
+        let only_reserves = matches!(operation, FallocateOperation::Reserve);
+        self.check_not(if only_reserves { InodeFlags::IMMUTABLE } else { InodeFlags::FIXED })?;
         match self.body {
             Body::Regular => {}
             Body::Directory(_) => return Err(Errno::EISDIR),
@@ -279,7 +282,7 @@ impl InodeRef {
     ///
     /// # Errors
     /// `EXDEV` (another file system), `EINVAL` (not regular files, or overlapping ranges of one file),
-    /// `EISDIR`, `EFBIG`, `ENOSPC`.
+    /// `EISDIR`, `EFBIG`, `ENOSPC`, `EPERM` (`to` is immutable).
     pub fn copy_range(
         &self,
         cred: &Cred,
@@ -305,6 +308,7 @@ impl InodeRef {
             return Err(Errno::EXDEV);
         }
         let (source, target) = (self.data()?, to.data()?);
+        to.check_not(InodeFlags::IMMUTABLE)?;
         let len = len.min(source.size().saturating_sub(offset));
         if self.is_same(to) && offset.abs_diff(to_offset) < len {
             return Err(Errno::EINVAL);

@@ -3,15 +3,18 @@
 use crate::acl::Acl;
 use crate::attributes::Attr;
 use crate::stat::{S_ISGID, S_ISUID, S_ISVTX, S_IXGRP};
-use crate::{Access, Caps, Cred, Errno, Inode};
+use crate::{Access, Caps, Cred, Errno, Inode, InodeFlags};
 
 impl Inode {
     /// May `cred` read, write or execute (search) this inode, as `want` asks?
     ///
     /// # Errors
-    /// `EACCES` if not.
+    /// `EACCES` if not; `EPERM` when nobody may write it, because it is immutable.
     #[inline]
     pub fn access(&self, cred: &Cred, want: Access) -> Result<(), Errno> {
+        if want.contains(Access::WRITE) {
+            self.check_not(InodeFlags::IMMUTABLE)?;
+        }
         // A user that may do everything need not look, and so does not meet a call that changes the mode.
         if cred.has(Caps::DAC_OVERRIDE) && (self.is_dir() || !want.contains(Access::EXEC)) {
             return Ok(());

@@ -4,7 +4,7 @@ use crate::create::check_name;
 use crate::dir::Burial;
 use crate::durable::Section;
 use crate::inode::flag;
-use crate::{Cred, Errno, Inode, InodeRef};
+use crate::{Cred, Errno, Inode, InodeFlags, InodeRef};
 use sluice_sync::name_table::LockedEntry;
 use sluice_sync::rcu::Guard;
 use sluice_sync::thread;
@@ -179,7 +179,9 @@ impl Inode {
     /// May `cred` take the name of `victim` out of this directory?
     pub(crate) fn may_delete(&self, cred: &Cred, victim: &Inode) -> Result<(), Errno> {
         self.may_change_names(cred)?;
-        self.check_sticky(cred, victim)
+        self.check_not(InodeFlags::APPEND)?;
+        self.check_sticky(cred, victim)?;
+        victim.check_not(InodeFlags::FIXED)
     }
 
     /// A file lost one of its names. Called with that name locked.

@@ -213,6 +213,7 @@ impl Inode {
             self.shared.charge(xattrs.charged())?;
             *self.extra().xattrs.lock() = xattrs;
         }
+        self.put_flags(original.flags());
         self.times.set_as(&original.times);
         Ok(())
     }

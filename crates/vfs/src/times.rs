@@ -9,7 +9,7 @@
 //! - a time does not go back, unless the clock was set back or somebody asked for it.
 
 use crate::stat::Timestamp;
-use crate::{Errno, Inode, InodeRef};
+use crate::{Errno, Inode, InodeFlags, InodeRef};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 
 /// The times that change. Each is a packed [`Timestamp`]. *Atomic (stands alone).*
@@ -94,8 +94,15 @@ impl Inode {
         // Relaxed: a time publishes nothing. The later time has the larger word.
         let [seen, written, changed] = [atime, mtime, ctime].map(|word| word.load(Ordering::Relaxed));
         let is_old = || Timestamp::now().sec - Timestamp::unpack(seen).sec >= DAY;
-        if seen <= written || seen <= changed || is_old() {
+        if (seen <= written || seen <= changed || is_old()) && !self.flags().contains(InodeFlags::NOATIME) {
             advance([atime]);
+        }
+    }
+
+    /// As after a read, however often that was before (`strictatime`).
+    pub fn touch_atime_strictly(&self) {
+        if !self.flags().contains(InodeFlags::NOATIME) {
+            advance([&self.times.atime]);
         }
     }
 

@@ -7,7 +7,9 @@
 use crate::acl::Acl;
 use crate::stat::{S_ISGID, S_ISVTX};
 use crate::superblock::charged;
-use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, XATTR_SIZE_MAX, XattrFlags};
+use crate::{
+    Access, Caps, Cred, Errno, FileType, Inode, InodeFlags, InodeRef, NAME_MAX, XATTR_SIZE_MAX, XattrFlags,
+};
 use std::collections::BTreeMap;
 
 /// The named values of one inode.
@@ -152,6 +154,9 @@ impl Inode {
     /// The rules of Linux's `xattr_permission` and of its capability module.
     fn permit_xattr(&self, cred: &Cred, space: Space, name: &[u8], want: Access) -> Result<(), Errno> {
         let reading = want == Access::READ;
+        if !reading {
+            self.check_not(InodeFlags::FIXED)?;
+        }
         match space {
             Space::Trusted if cred.has(Caps::SYS_ADMIN) => Ok(()),
             Space::Trusted => Err(if reading { Errno::ENODATA } else { Errno::EPERM }),
@@ -244,6 +249,7 @@ impl InodeRef {
     /// contains. The checks are made in the order of Linux.
     fn set_acl(&self, cred: &Cred, space: Space, value: &[u8]) -> Result<(), Errno> {
         let removes = !Acl::check_form(value)?;
+        self.check_not(InodeFlags::FIXED)?;
         if self.file_type() == FileType::Symlink {
             return Err(Errno::EOPNOTSUPP);
         }

@@ -2,7 +2,7 @@
 
 use super::{Fd, Process};
 use crate::mount::Location;
-use crate::{Access, AtFlags, Errno, FileType, SetAttr, SetTime, Stat, StatFs, Statx};
+use crate::{Access, AtFlags, Errno, FileType, InodeFlags, SetAttr, SetTime, Stat, StatFs, Statx};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -175,6 +175,28 @@ impl Process {
         let location = self.resolve_at(dir, path.as_ref(), flags)?;
         let [atime, mtime] = checked_times(times)?;
         self.change(&location, &SetAttr { atime, mtime, ..SetAttr::default() })
+    }
+
+    /// The flags of an open file (`FS_IOC_GETFLAGS`).
+    ///
+    /// # Errors
+    /// `EBADF`; `ENOTTY` when it is neither a regular file nor a directory.
+    pub fn ioctl_getflags(&self, fd: Fd) -> Result<InodeFlags, Errno> {
+        let inode = self.opened_location(fd)?.inode;
+        match inode.file_type() {
+            FileType::Regular | FileType::Directory => Ok(inode.flags()),
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    /// Sets the flags of an open file, all of them (`FS_IOC_SETFLAGS`).
+    ///
+    /// # Errors
+    /// `EBADF`, `EROFS`, and those of [`Inode::set_flags`](crate::Inode::set_flags).
+    pub fn ioctl_setflags(&self, fd: Fd, flags: InodeFlags) -> Result<(), Errno> {
+        let location = self.opened_location(fd)?;
+        location.mount.check_writable()?;
+        location.inode.set_flags(&self.cred, flags)
     }
 
     fn change(&self, location: &Location, change: &SetAttr) -> Result<(), Errno> {

@@ -11,7 +11,7 @@
 
 use super::{Process, is_regular};
 use crate::open_file::OpenFile;
-use crate::{Errno, OpenFlags};
+use crate::{Errno, InodeFlags, OpenFlags};
 use sluice_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_sync::{CachePadded, OnceLock, Ref, RefSlot, SlotTable};
 use std::fmt;
@@ -323,6 +323,9 @@ impl Process {
     pub fn fcntl_setfl(&self, fd: Fd, flags: OpenFlags) -> Result<(), Errno> {
         let file = self.file(fd)?;
         file.check_opened()?;
+        if (flags ^ file.flags()).contains(OpenFlags::APPEND) {
+            file.inode().check_not(InodeFlags::APPEND)?;
+        }
         let adds_noatime = flags.contains(OpenFlags::NOATIME) && !file.flags().contains(OpenFlags::NOATIME);
         if adds_noatime && !file.inode().attr.read().owned_by(&self.cred) {
             return Err(Errno::EPERM);

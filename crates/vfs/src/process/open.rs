@@ -204,6 +204,7 @@ impl Process {
             _ => {}
         }
         inode.access(&self.cred, wants)?;
+        inode.check_writing(flags)?;
         if flags.contains(OpenFlags::NOATIME) && !inode.attr.read().owned_by(&self.cred) {
             return Err(Errno::EPERM);
         }
