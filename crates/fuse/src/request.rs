@@ -58,7 +58,7 @@ pub(crate) enum Operation<'a> {
         oldnodeid: u64,
         name: &'a [u8],
     },
-    Open,
+    Open(abi::OpenIn),
     Opendir,
     Create {
         arg: abi::CreateIn,
@@ -108,7 +108,10 @@ pub(crate) enum Operation<'a> {
     },
     Init(abi::InitIn),
     Destroy,
-    Ioctl,
+    Ioctl {
+        arg: abi::IoctlIn,
+        data: &'a [u8],
+    },
     /// Known or not, this opcode is never served.
     Unserved,
 }
@@ -191,7 +194,7 @@ impl<'a> Operation<'a> {
                 let arg: abi::LinkIn = body.fixed()?;
                 Operation::Link { oldnodeid: arg.oldnodeid, name: body.name()? }
             }
-            opcode::OPEN => Operation::Open,
+            opcode::OPEN => Operation::Open(body.fixed()?),
             opcode::OPENDIR => Operation::Opendir,
             opcode::CREATE => Operation::Create { arg: body.fixed()?, name: body.name()? },
             opcode::TMPFILE => Operation::Tmpfile(body.fixed()?),
@@ -232,7 +235,10 @@ impl<'a> Operation<'a> {
             opcode::COPY_FILE_RANGE_64 => Operation::CopyFileRange { arg: body.fixed()?, wide_reply: true },
             opcode::INIT => Operation::Init(body.init()?),
             opcode::DESTROY => Operation::Destroy,
-            opcode::IOCTL => Operation::Ioctl,
+            opcode::IOCTL => {
+                let arg: abi::IoctlIn = body.fixed()?;
+                Operation::Ioctl { arg, data: body.bytes(arg.in_size as usize)? }
+            }
             _ => Operation::Unserved,
         })
     }

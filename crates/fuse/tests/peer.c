@@ -17,23 +17,34 @@
  *   peer handle DIR NAME                                   "handle"; then for each line of its input what the handle of
  *                                                          DIR/NAME leads to now: a file's contents, a directory's
  *                                                          path, or "error NAME"
+ *   peer fsxattr FILE                                      checks FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR
+ *   peer chown|make|list FILE UID                          as user UID: changes neither owner nor group | creates it |
+ *                                                          lists its extended attributes
+ *   peer idmap DIR TARGET FROM TO COUNT                    mounts DIR a second time on TARGET, where user and group FROM
+ *                                                          are TO, and so on; "mapped", or "error NAME"
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <grp.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <linux/fs.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #define CHECK(what) do { if (!(what)) { printf("failed at line %d: %s (%s)\n", __LINE__, #what, strerrorname_np(errno)); exit(1); } } while (0)
@@ -497,6 +508,77 @@ static int handle(const char *dir, const char *name) {
     return 0;
 }
 
+static int fsxattr(const char *path) {
+    struct fsxattr attr;
+    int fd = open(path, O_RDONLY);
+    memset(&attr, 0xff, sizeof attr);
+    CHECK(fd >= 0 && !ioctl(fd, FS_IOC_FSGETXATTR, &attr));
+    printf("%s, ", attr.fsx_xflags || attr.fsx_projid ? "something" : "none");
+    attr.fsx_xflags = FS_XFLAG_NODUMP;
+    CHECK(!ioctl(fd, FS_IOC_FSSETXATTR, &attr));
+    printf("set, ");
+    CHECK(!ioctl(fd, FS_IOC_FSGETXATTR, &attr));
+    printf("%s, ", attr.fsx_xflags == FS_XFLAG_NODUMP ? "NODUMP" : "other");
+    attr.fsx_projid = 5;
+    printf("project: %s\n", ioctl(fd, FS_IOC_FSSETXATTR, &attr) ? strerrorname_np(errno) : "set");
+    return 0;
+}
+
+/* Does `what` to `path` as user `uid`, who is in the group of that number alone. */
+static int as_user(const char *what, const char *path, uid_t uid) {
+    char names[256];
+    CHECK(!setgroups(0, NULL) && !setgid(uid) && !setuid(uid));
+    if (!strcmp(what, "list")) {
+        printf("%s\n", listxattr(path, names, sizeof(names)) > 0 ? names : "");
+        return 0;
+    }
+    if (!strcmp(what, "chown") ? chown(path, -1, -1) : open(path, O_CREAT | O_EXCL | O_WRONLY, 0644) < 0)
+        printf("error %s\n", strerrorname_np(errno));
+    else
+        puts("done");
+    return 0;
+}
+
+/* The kernel's: headers of the C library may lack it. */
+struct mapping {
+    uint64_t set, clear, propagation, userns;
+};
+
+static int idmap(char **argv) {
+    char path[64], line[64];
+    int go[2], in_namespace[2];
+    char byte = 0;
+    CHECK(!pipe(go) && !pipe(in_namespace));
+    pid_t child = fork();
+    if (child == 0) {
+        if (unshare(CLONE_NEWUSER) || write(in_namespace[1], &byte, 1) != 1) _exit(1);
+        close(go[1]);
+        (void)!read(go[0], &byte, 1);
+        _exit(0);
+    }
+    close(in_namespace[1]);
+    CHECK(read(in_namespace[0], &byte, 1) == 1);
+    snprintf(line, sizeof(line), "%s %s %s", argv[4], argv[5], argv[6]);
+    for (const char *map = "ug"; *map; map++) {
+        snprintf(path, sizeof(path), "/proc/%d/%cid_map", child, *map);
+        int fd = open(path, O_WRONLY);
+        CHECK(fd >= 0 && write(fd, line, strlen(line)) > 0);
+        close(fd);
+    }
+    snprintf(path, sizeof(path), "/proc/%d/ns/user", child);
+    int userns = open(path, O_RDONLY | O_CLOEXEC);
+    int tree = syscall(428 /* open_tree */, AT_FDCWD, argv[2], 1 /* OPEN_TREE_CLONE */ | O_CLOEXEC);
+    struct mapping mapping = {0x00100000 /* MOUNT_ATTR_IDMAP */, 0, 0, userns};
+    if (tree < 0 || syscall(442 /* mount_setattr */, tree, "", AT_EMPTY_PATH, &mapping, sizeof(mapping)) ||
+        syscall(429 /* move_mount */, tree, "", AT_FDCWD, argv[3], 4 /* MOVE_MOUNT_F_EMPTY_PATH */))
+        printf("error %s\n", strerrorname_np(errno));
+    else
+        puts("mapped");
+    close(go[1]);
+    waitpid(child, NULL, 0);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     program = argv[0];
     if (argc >= 5 && (!strcmp(argv[1], "posix") || !strcmp(argv[1], "ofd") || !strcmp(argv[1], "flock"))) return lock(argc, argv);
@@ -513,6 +595,10 @@ int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "map")) return mapped(argv[2]);
     if (argc == 3 && !strcmp(argv[1], "hammer")) return hammer(argv[2]);
     if (argc == 4 && !strcmp(argv[1], "handle")) return handle(argv[2], argv[3]);
+    if (argc == 3 && !strcmp(argv[1], "fsxattr")) return fsxattr(argv[2]);
+    if (argc == 4 && (!strcmp(argv[1], "chown") || !strcmp(argv[1], "make") || !strcmp(argv[1], "list")))
+        return as_user(argv[1], argv[2], atoi(argv[3]));
+    if (argc == 7 && !strcmp(argv[1], "idmap")) return idmap(argv);
     puts("bad usage");
     return 2;
 }

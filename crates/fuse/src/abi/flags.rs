@@ -27,6 +27,7 @@ bitflags! {
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         const SETXATTR_EXT = 1 << 29;
         const INIT_EXT = 1 << 30;
+        const ALLOW_IDMAP = 1 << 40;
         const OVER_IO_URING = 1 << 41;
 
         const _ = !0;
@@ -66,6 +67,15 @@ pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// SETXATTR of an access ACL: clear the set-group-ID bit.
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
+
+/// IOCTL: read the flags of a file.
+pub(crate) const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
+/// IOCTL: set them.
+pub(crate) const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+/// IOCTL: read them and more as a `struct fsxattr`.
+pub(crate) const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+/// IOCTL: set these.
+pub(crate) const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 
 /// `fl_type` of a lock: shared.
 pub(crate) const F_RDLCK: u32 = 0;

@@ -236,6 +236,38 @@ pub(crate) struct FallocateIn {
     pub(crate) padding: u32,
 }
 
+/// OPEN and OPENDIR.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct OpenIn {
+    pub(crate) flags: u32,
+    pub(crate) open_flags: u32,
+}
+
+/// IOCTL; `in_size` bytes of data follow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct IoctlIn {
+    pub(crate) fh: u64,
+    pub(crate) flags: u32,
+    pub(crate) cmd: u32,
+    pub(crate) arg: u64,
+    pub(crate) in_size: u32,
+    pub(crate) out_size: u32,
+}
+
+/// What FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR are about: `struct fsxattr`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct FsXattr {
+    pub(crate) xflags: u32,
+    pub(crate) extsize: u32,
+    pub(crate) nextents: u32,
+    pub(crate) projid: u32,
+    pub(crate) cowextsize: u32,
+    pub(crate) padding: [u8; 8],
+}
+
 /// LSEEK: SEEK_DATA and SEEK_HOLE.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]

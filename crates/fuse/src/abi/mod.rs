@@ -52,6 +52,10 @@ mod tests {
         assert_eq!(size_of::<CopyFileRangeIn>(), 56);
         assert_eq!(size_of::<FallocateIn>(), 32);
         assert_eq!(size_of::<LseekIn>(), 24);
+        assert_eq!(size_of::<IoctlIn>(), 32);
+        assert_eq!(size_of::<IoctlOut>(), 16);
+        assert_eq!(size_of::<FsXattr>(), 28);
+        assert_eq!(size_of::<OpenIn>(), 8);
         assert_eq!(size_of::<CreateIn>(), 16);
         assert_eq!(size_of::<ReleaseIn>(), 24);
         assert_eq!(size_of::<Dirent>(), 24);

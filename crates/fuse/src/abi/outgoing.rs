@@ -11,6 +11,16 @@ pub(crate) struct OutHeader {
     pub(crate) unique: u64,
 }
 
+/// IOCTL; data follow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromZeros, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct IoctlOut {
+    pub(crate) result: i32,
+    pub(crate) flags: u32,
+    pub(crate) in_iovs: u32,
+    pub(crate) out_iovs: u32,
+}
+
 /// INIT: what the server accepts.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromZeros, IntoBytes, KnownLayout, Immutable)]

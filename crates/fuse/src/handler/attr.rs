@@ -1,12 +1,12 @@
 //! Attributes: GETATTR, STATX, SETATTR and STATFS.
 
-use super::{FOREVER, attr_of, time_of};
+use super::{FOREVER, attr_of, caller, has_set_id_bits, time_of};
 use crate::CheckMode;
 use crate::abi::flags::STATX_BASIC_STATS_AND_BTIME;
 use crate::abi::{self, Fattr, InHeader};
 use crate::connection::Connection;
 use crate::reply::Reply;
-use sluice_vfs::{Access, Errno, SetAttr, SetTime, Stat, Timestamp};
+use sluice_vfs::{Access, Errno, Inode, OpenFlags, SetAttr, SetTime, Stat, Timestamp};
 use zerocopy::FromZeros;
 
 /// The fields of SETATTR that say what to change.
@@ -61,6 +61,8 @@ impl Connection {
         let inode = self.node(header.nodeid)?;
         let valid = Fattr::from_bits_retain(arg.valid);
         if valid.contains(Fattr::SIZE) {
+            // The kernel asks for permission to write by the mode alone.
+            inode.check_writing(OpenFlags::WRONLY)?;
             let cred = self.cred_killing(header, valid.contains(Fattr::KILL_SUIDGID));
             inode.truncate(&cred, arg.size)?;
         }
@@ -74,6 +76,9 @@ impl Connection {
             chown: !valid.intersects(CHANGES),
         };
         if change != SetAttr::default() {
+            if change.chown && has_set_id_bits(&inode) {
+                check_stranger(header, &inode)?;
+            }
             inode.set_attr(&self.cred(header), &change)?;
         }
         if self.writes_back() && valid.contains(Fattr::CTIME) {
@@ -93,7 +98,12 @@ impl Connection {
     }
 
     pub(super) fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
-        let statfs = self.superblock.statfs();
+        let mut statfs = self.superblock.statfs();
+        if statfs.files == 0 {
+            // Programs that ask want a number. Without a limit of their own, files that are not empty end with the pages.
+            statfs.files_free = statfs.blocks_free;
+            statfs.files = self.superblock.live_inodes().saturating_add(statfs.files_free);
+        }
         reply.put(&abi::Kstatfs {
             blocks: statfs.blocks,
             bfree: statfs.blocks_free,
@@ -113,6 +123,17 @@ impl Connection {
         let inode = self.node(nodeid)?;
         self.nodes.mark_told(nodeid);
         Ok(self.stat(&inode))
+    }
+}
+
+/// Refuses a chown that changes neither owner nor group to callers for whom it would clear set-ID bits, and who may not. The
+/// kernel does not ask about that. It sends the same request before a write: so a caller who may write is let through.
+fn check_stranger(header: &InHeader, inode: &Inode) -> Result<(), Errno> {
+    match caller::cred(header) {
+        Some(cred) if cred.uid != 0 && cred.uid != inode.stat().uid => {
+            inode.access(&cred, Access::WRITE).map_err(|_| Errno::EPERM)
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! File data: READ, WRITE, FALLOCATE and COPY_FILE_RANGE.
 
+use crate::MountOptions;
 use crate::abi::flags::{WRITE_CACHE, WRITE_KILL_SUIDGID};
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
@@ -31,7 +32,13 @@ impl Connection {
         }
         let bytes = arg.offset..arg.offset.saturating_add(arg.size.into());
         let inode = self.nodes.get_caching(header.nodeid, &bytes).ok_or(Errno::ESTALE)?;
-        reply.fill(arg.size as usize, |buffer| inode.read_at(arg.offset, buffer, !self.options.noatime))?;
+        let MountOptions { noatime, read_only, strictatime, .. } = self.options;
+        let noatime =
+            noatime || read_only || OpenFlags::from_bits_retain(arg.flags).contains(OpenFlags::NOATIME);
+        reply.fill(arg.size as usize, |buffer| inode.read_at(arg.offset, buffer, !noatime))?;
+        if strictatime && !noatime {
+            inode.touch_atime_strictly();
+        }
         // Once it has the page, a process may store into it.
         if inode.has_hole_in(bytes.clone()) {
             self.hand_out_hole(header.nodeid, &inode.stat(), &bytes);
@@ -52,7 +59,12 @@ impl Connection {
         let bytes = arg.offset..arg.offset.saturating_add(cached);
         let inode = self.nodes.get_caching(header.nodeid, &bytes).ok_or(Errno::ESTALE)?;
         let cred = self.cred_killing(header, arg.write_flags & WRITE_KILL_SUIDGID != 0);
-        let append = OpenFlags::from_bits_retain(arg.flags).contains(OpenFlags::APPEND);
+        let opened = OpenFlags::from_bits_retain(arg.flags);
+        if !from_cache {
+            // The kernel opens files without asking, and knows nothing of such flags.
+            inode.check_writing(opened)?;
+        }
+        let append = opened.contains(OpenFlags::APPEND);
         let size = if append && !from_cache && self.nodes.is_changed(header.nodeid) {
             // The kernel chose the offset by the size that it knows, and somebody in process changed the file
             // since. The data go to the true end, and the kernel is told to forget what it believes.
@@ -82,12 +94,8 @@ impl Connection {
 
     pub(super) fn fallocate(&self, header: &InHeader, arg: &abi::FallocateIn) -> Result<(), Errno> {
         let mode = FallocateMode::from_bits_retain(arg.mode);
-        self.node(header.nodeid)?.fallocate(
-            &self.cred_killing(header, kills_unasked(header)),
-            mode,
-            arg.offset,
-            arg.length,
-        )
+        let inode = self.node(header.nodeid)?;
+        inode.fallocate(&self.cred_killing_unasked(header, &inode), mode, arg.offset, arg.length)
     }
 
     pub(super) fn copy_file_range(
@@ -99,13 +107,8 @@ impl Connection {
     ) -> Result<(), Errno> {
         let (from, to) = (self.node(header.nodeid)?, self.node(arg.nodeid_out)?);
         let len = arg.len.min(COPY_MAX);
-        let copied = from.copy_range(
-            &self.cred_killing(header, kills_unasked(header)),
-            arg.off_in,
-            &to,
-            arg.off_out,
-            len,
-        )?;
+        let cred = self.cred_killing_unasked(header, &to);
+        let copied = from.copy_range(&cred, arg.off_in, &to, arg.off_out, len)?;
         if wide_reply {
             reply.put(&abi::CopyFileRangeOut { bytes_copied: copied });
         } else {
@@ -113,10 +116,4 @@ impl Connection {
         }
         Ok(())
     }
-}
-
-/// Whether a call clears set-ID bits where the kernel does not say: all callers do but the superuser, who has the
-/// capability to keep them.
-fn kills_unasked(header: &InHeader) -> bool {
-    header.uid != 0
 }

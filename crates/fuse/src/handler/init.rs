@@ -22,7 +22,9 @@ const CONGESTION_THRESHOLD: u16 = 96;
 /// - `POSIX_ACL` with `DONT_MASK`: the kernel checks ACLs, and the umask is applied here, where a default ACL
 ///   can replace it;
 /// - `EXPORT_SUPPORT`: a file handle leads to its file although the kernel has forgotten that (`nodes`);
-/// - `SETXATTR_EXT`: the layout of SETXATTR that says when to clear the set-group-ID bit.
+/// - `SETXATTR_EXT`: the layout of SETXATTR that says when to clear the set-group-ID bit;
+/// - `ALLOW_IDMAP`: mounts that map users to others. It needs `default_permissions`; the kernel then tells the user only of
+///   requests that make a file.
 ///
 /// `WRITEBACK_CACHE` makes the kernel the owner of size and times: only on request. Never taken: `ATOMIC_O_TRUNC`, which
 /// loses truncations together with messageless opens, and `ASYNC_DIO` (the kernel drops cached pages before an
@@ -42,6 +44,7 @@ const WANTED: InitFlags = InitFlags::PARALLEL_DIROPS
     .union(InitFlags::DONT_MASK)
     .union(InitFlags::EXPORT_SUPPORT)
     .union(InitFlags::SETXATTR_EXT)
+    .union(InitFlags::ALLOW_IDMAP)
     .union(InitFlags::INIT_EXT);
 
 /// What a mount that serves locks takes besides.

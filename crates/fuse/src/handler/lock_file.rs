@@ -81,7 +81,7 @@ impl Connection {
                 Err(Errno::EPERM)
             }
             _ if node != file.nodeid => return None,
-            Operation::Open => self.open_lock_file(file, reply),
+            Operation::Open(_) => self.open_lock_file(file, reply),
             Operation::Read(arg) => self.read_lock_file(arg, reply),
             Operation::Setattr(_)
             | Operation::Write { .. }

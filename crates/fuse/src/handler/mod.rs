@@ -16,9 +16,11 @@
 //! invalidates what they touch.
 
 mod attr;
+mod caller;
 mod data;
 mod dir;
 mod init;
+mod ioctl;
 mod lock_file;
 mod locks;
 mod lookup;
@@ -35,7 +37,7 @@ use crate::connection::Connection;
 use crate::reply::Reply;
 use crate::request::{Operation, Request};
 use locks::{Ask, LockRequest};
-use sluice_vfs::{Caps, Cred, Errno, FileType, InodeRef, Stat, Timestamp};
+use sluice_vfs::{Caps, Cred, Errno, FileType, Inode, InodeRef, Stat, Timestamp};
 use zerocopy::FromZeros;
 
 pub(crate) use init::Negotiated;
@@ -86,7 +88,7 @@ impl Connection {
             Operation::Rmdir { name } => self.rmdir(header, name),
             Operation::Rename { newdir, flags, old, new } => self.rename(header, newdir, flags, old, new),
             Operation::Link { oldnodeid, name } => self.link(header, oldnodeid, name, reply),
-            Operation::Open => self.open(header, reply),
+            Operation::Open(arg) => self.open(header, &arg, reply),
             Operation::Opendir => self.opendir(reply),
             Operation::Create { arg, name } => self.create(header, &arg, name, reply),
             Operation::Tmpfile(arg) => self.tmpfile(header, &arg, reply),
@@ -121,8 +123,8 @@ impl Connection {
                 self.copy_file_range(header, &arg, wide_reply, reply)
             }
             Operation::Init(arg) => self.init(&arg, reply),
-            Operation::Ioctl => Err(Errno::ENOTTY),
             Operation::Access(arg) => self.access(header, &arg),
+            Operation::Ioctl { arg, data } => self.ioctl(header, &arg, data, reply),
             Operation::Unserved => Err(Errno::ENOSYS),
         })
     }
@@ -158,12 +160,24 @@ impl Connection {
         Cred::checked_elsewhere(header.uid, header.gid, self.observer.get().copied())
     }
 
+    /// Of a call that clears set-ID bits where the kernel does not say: all callers do but the superuser, who has the
+    /// capability to keep them.
+    fn cred_killing_unasked(&self, header: &InHeader, inode: &Inode) -> Cred {
+        let kill = has_set_id_bits(inode) && !caller::is_superuser(header);
+        self.cred_killing(header, kill)
+    }
+
     /// As [`cred`](Self::cred); with `kill` the call clears set-ID bits, as one by an ordinary user does.
     fn cred_killing(&self, header: &InHeader, kill: bool) -> Cred {
         let mut cred = self.cred(header);
         cred.caps.set(Caps::FSETID, !kill);
         cred
     }
+}
+
+fn has_set_id_bits(inode: &Inode) -> bool {
+    const SET_ID: u32 = 0o6000;
+    inode.stat().permissions() & SET_ID != 0
 }
 
 /// The attributes of an inode as the kernel wants them.

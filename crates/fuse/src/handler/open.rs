@@ -9,14 +9,15 @@ use crate::abi::{self, InHeader};
 use crate::connection::Connection;
 use crate::reply::Reply;
 use sluice_locks::Owner;
-use sluice_vfs::{Errno, InodeRef, NewInode, NewKind};
+use sluice_vfs::{Errno, InodeRef, NewInode, NewKind, OpenFlags};
 
 impl Connection {
-    pub(super) fn open(&self, header: &InHeader, reply: &mut Reply) -> Result<(), Errno> {
+    pub(super) fn open(&self, header: &InHeader, arg: &abi::OpenIn, reply: &mut Reply) -> Result<(), Errno> {
         if self.opens_without_message() {
             return Err(Errno::ENOSYS);
         }
         let inode = self.node(header.nodeid)?;
+        inode.check_writing(OpenFlags::from_bits_retain(arg.flags))?;
         reply.put(&self.open_out(inode));
         Ok(())
     }
