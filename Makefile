@@ -16,13 +16,14 @@ CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
 
-.PHONY: help demo build test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim stress uring crash miri clean prerequisites programs mount-speed
+.PHONY: help demo build install test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim stress uring crash miri clean prerequisites programs mount-speed
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo         build sluice and take the two-minute tour'
 	@echo 'make test         everything that CI runs'
 	@echo 'make build        target/release/sluice'
+	@echo 'make install      the program, and its helper for mount(8) and /etc/fstab, below PREFIX (/usr/local) and SBINDIR (/sbin)'
 	@echo 'make unit         the Rust tests alone'
 	@echo 'make conformance  pjdfstest, fsx and testers of file locks over a mount'
 	@echo 'make foreign      every workload on tmpfs, ext4, xfs and a FUSE file system that is not ours (root)'
@@ -42,6 +43,17 @@ demo: build
 
 build: prerequisites
 	cargo build --release --locked -p sluice
+
+# Does not build: root often installs what another user has built. mount(8) looks for its helpers in /sbin alone.
+PREFIX ?= /usr/local
+SBINDIR ?= /sbin
+install:
+	@test -x target/release/sluice || { echo 'nothing to install yet: run make build first'; exit 1; }
+	install -D -m 755 target/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
+	install -d $(DESTDIR)$(SBINDIR)
+	ln -sf $(PREFIX)/bin/sluice $(DESTDIR)$(SBINDIR)/mount.fuse.sluice
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|/usr/local|$(PREFIX)|' contrib/sluice@.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/sluice@.service
 
 test: prerequisites programs fmt clippy doc deny package unit conformance
 	@echo 'make test: all parts done'

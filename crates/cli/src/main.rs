@@ -9,11 +9,14 @@ mod bench;
 mod commute;
 mod copies;
 mod lab;
+
+mod mount_helper;
 mod output;
 mod pages;
 mod ram_options;
 mod serve;
 mod store;
+mod system_log;
 mod watch;
 
 use args::{Child, Command, DlmAction};
@@ -37,6 +40,10 @@ static HEAP: sluice_machine::Heap = sluice_machine::Heap;
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    if mount_helper::is_meant(arguments.next().as_deref()) {
+        return ExitCode::from(mount_helper::run(arguments));
+    }
     let command = match parse() {
         Ok(command) => command,
         Err(status) => return status,

@@ -6,12 +6,12 @@
 //! pipe of its parent's.
 
 use crate::args::Mount as MountArgs;
-use crate::ram_options;
 use crate::store::failure;
 use crate::watch::{serve_metrics, take_metrics};
 use crate::{announce, this_program};
+use crate::{ram_options, system_log};
 use rustix::fs::{CWD, Mode, OFlags};
-use sluice_fuse::{Ended, Mount, MountOptions, StopSignals};
+use sluice_fuse::{Ended, Mount, MountError, MountOptions, StopSignals};
 use sluice_lab::failure::{Context, Failure, Result};
 use sluice_lab::mount_files::{self, MountFile};
 use sluice_lab::mounted;
@@ -27,7 +27,7 @@ use std::process::{Command, Stdio};
 /// Several `-o` as one list, checked.
 pub(crate) fn option_list(options: &[String]) -> Result<String> {
     let list = options.join(",");
-    ram_options::parse(&take_metrics(&list)?.0)?;
+    ram_options::parse(&take_metrics(&system_log::take_level(&list)?.0)?.0)?;
     Ok(list)
 }
 
@@ -42,12 +42,29 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
     // Absolute: the serving process goes elsewhere.
     let store =
         store.map(|store| store.canonicalize().context(|| store.display().to_string())).transpose()?;
-    let list = option_list(&args.options)?;
-    if args.foreground {
-        serve(store.as_deref(), &dir, &list, (args.attached, args.detach))
-    } else {
-        daemonize(store.as_deref(), &dir, &list)
+    if !args.foreground {
+        return mount_in_background(store.as_deref(), &dir, &args.options);
     }
+    let list = option_list(&args.options)?;
+    serve(store.as_deref(), &dir, &list, (args.attached, args.detach))
+}
+
+/// Mounts on `dir`, served by a process in the background; or changes the flags of what is mounted there, if `options` say
+/// `remount`.
+pub(crate) fn mount_in_background(store: Option<&Path>, dir: &Path, options: &[String]) -> Result<()> {
+    let list = options.join(",");
+    if !list.split(',').any(|option| option == "remount") {
+        return daemonize(store, dir, &option_list(options)?);
+    }
+    let failed = |error: MountError| Failure::Failed(error.to_string());
+    let unchanged = sluice_fuse::remount_at(dir, &list).map_err(failed)?;
+    if !unchanged.is_empty() {
+        let (dir, unchanged) = (dir.display(), unchanged.join(","));
+        eprintln!(
+            "sluice: {dir}: {unchanged}: as when it was mounted; to remount changes ro, noatime and their like"
+        );
+    }
+    Ok(())
 }
 
 /// Starts the serving process and waits until its mount answers.
@@ -69,10 +86,12 @@ fn daemonize(store: Option<&Path>, dir: &Path, list: &str) -> Result<()> {
 
 /// Mounts, serves until unmounted or told to stop by a signal, and unmounts.
 fn serve(store: Option<&Path>, dir: &Path, list: &str, (attached, detach): (bool, bool)) -> Result<()> {
-    let (list, metrics) = take_metrics(list)?;
+    let (list, level) = system_log::take_level(list)?;
+    let (list, metrics) = take_metrics(&list)?;
     let (ram, mut options) = ram_options::parse(&list)?;
     options.dedicated = true;
     options.own_session = detach;
+    system_log::begin(level, detach)?;
     // Before mounting: a signal in between would otherwise leave a mount without a server.
     let signals = StopSignals::catch()?;
     if detach {
@@ -106,23 +125,26 @@ fn serve(store: Option<&Path>, dir: &Path, list: &str, (attached, detach): (bool
     if attached {
         thread::spawn(stop_when_input_ends);
     }
+    log::info!("mounted on {}, device {major}:{minor}", dir.display());
     let ended = mount.run_until_signal(signals)?;
+    log::info!("{} ended: {ended:?}", dir.display());
     if let Some(store) = store {
         let why = || superblock.failure().map_or_else(String::new, |why| format!(" ({why})"));
         let lost =
             |error| Failure::Failed(format!("{}: not all is durable: {error}{}", store.display(), why()));
         superblock.sync().map_err(lost)?;
     }
-    match ended {
-        Ended::Unmounted => Ok(()),
-        Ended::Detached => {
-            // The path of a file that is out of the tree says nothing.
-            let users = mount_files::of_programs_on(device).unwrap_or_default();
-            let user = users.first().map_or("a process that ends".into(), MountFile::user);
-            let text = format!("{} was detached while in use: {user} loses what it has open", dir.display());
-            Err(Failure::Failed(text))
-        }
+    if ended == Ended::Unmounted {
+        return Ok(());
     }
+    // The path of a file that is out of the tree says nothing.
+    let users = mount_files::of_programs_on(device).unwrap_or_default();
+    let user = users.first().map_or("a process that ends".into(), MountFile::user);
+    let text = format!("{} was detached while in use: {user} loses what it has open", dir.display());
+    if detach {
+        log::warn!("{text}");
+    }
+    Err(Failure::Failed(text))
 }
 
 /// The file system in `store`; `looks`: only to be looked at, and then nothing there is changed.

@@ -215,3 +215,23 @@ fn a_server_in_another_pid_namespace_is_told_of() {
     }
     sluice(["umount", text]).well();
 }
+
+#[test]
+fn a_foreground_mount_says_on_standard_error_what_its_level_lets_through() {
+    if !can_mount("a_foreground_mount_says_on_standard_error_what_its_level_lets_through") {
+        return;
+    }
+    for (level, expected) in [("info", ["mounted on", "ended: Unmounted"].as_slice()), ("error", &[])] {
+        let scratch = Scratch::new();
+        let dir = scratch.dir("m");
+        let _served = Served(dir.clone());
+        let serve = ["mount", "--foreground", "-o", &format!("log={level}"), dir.to_str().unwrap()];
+        let server = Command::new(SLUICE).args(serve).stderr(Stdio::piped()).spawn().expect("sluice starts");
+        until("it is mounted", || is_mounted(&dir));
+        sluice(["umount", dir.to_str().unwrap()]).well();
+        let ran = Ran::from(server.wait_with_output().expect("it ends"));
+        assert_eq!((ran.status, ran.stderr.lines().count()), (Some(0), expected.len()), "{}", ran.stderr);
+        assert!(expected.iter().all(|part| ran.stderr.contains(part)), "{}", ran.stderr);
+    }
+    assert!(sluice(["mount", "-o", "log=loud", "/"]).complaint(2).contains("give off, error, warn"));
+}

@@ -213,8 +213,8 @@ impl Connection {
         // Relaxed: only decides who prints.
         if !self.panicked.swap(true, Ordering::Relaxed) {
             let name = opcode::name(opcode);
-            eprintln!(
-                "sluicefs: a {name} request panicked and was answered with EIO; the mount goes on. Please report it."
+            log::error!(
+                "a {name} request panicked and was answered with EIO; the mount goes on. Please report it."
             );
         }
     }

@@ -1,7 +1,7 @@
 //! MountError: why mounting or unmounting failed, each with its cure in the same line.
 
 use rustix::io::Errno;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{error, fmt, io};
 
 /// Whether `error` is what the files of a *dead* mount answer: its server has ended, or its connection was aborted.
@@ -35,6 +35,8 @@ pub enum MountError {
     Denied(PathBuf),
     /// Files of the mount are in use.
     Busy(PathBuf),
+    /// It is to become read-only, and files are open for writing.
+    OpenForWriting(PathBuf),
     /// Another file system is mounted on top.
     Covered(PathBuf),
     /// It is unmounted here, and mounted still in another mount namespace.
@@ -53,6 +55,17 @@ pub enum MountError {
     KernelTooOld,
     /// Anything else, and what was being done.
     System(&'static str, io::Error),
+}
+
+impl MountError {
+    /// What it means that `dir` answers with `error`.
+    pub(crate) fn of_place(dir: &Path, error: io::Error) -> MountError {
+        if is_dead(&error) {
+            MountError::Dead(dir.into())
+        } else {
+            MountError::Unreachable(dir.into(), error)
+        }
+    }
 }
 
 impl fmt::Display for MountError {
@@ -95,6 +108,9 @@ impl fmt::Display for MountError {
             ),
             MountError::Busy(dir) => {
                 write!(f, "{} is in use: leave it and close its files, or unmount lazily", dir.display())
+            }
+            MountError::OpenForWriting(dir) => {
+                write!(f, "files of {} are open for writing: close them before it becomes read-only", dir.display())
             }
             MountError::Covered(dir) => {
                 write!(f, "another file system is mounted on top of {0}: unmount that first", dir.display())

@@ -9,7 +9,7 @@
 //! # Code map
 //! ```text
 //!   session      a mount from its making to its end: threads, signals
-//!     mount        mount(2), umount2(2), fusermount3
+//!     mount        mount(2), umount2(2), fusermount3          remount  its flags, later
 //!     transport    how messages travel; dev_fuse: the classic device, uring: a queue for each CPU, policy: which
 //!     connection   what the workers share; the path of one message
 //!       request      taking a message apart           abi   the kernel's layouts and numbers
@@ -40,6 +40,7 @@ mod nodes;
 mod notify;
 mod options;
 mod parked;
+mod remount;
 mod reply;
 mod request;
 mod session;
@@ -51,4 +52,5 @@ pub use abi::opcode;
 pub use error::{MountError, is_dead};
 pub use mount::{source_at, unmount_at};
 pub use options::{CheckMode, LockMode, MountOptions, OptionError, Transport};
+pub use remount::remount_at;
 pub use session::{Ended, Mount, StopSignals};

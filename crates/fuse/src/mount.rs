@@ -20,17 +20,12 @@ use std::process::{Command, Stdio};
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
-const SUBTYPE: &str = "sluicefs";
+/// What `/proc/mounts` shows as the type is `fuse.` and this, as `mount -t` takes it.
+const SUBTYPE: &str = "sluice";
 
 /// The absolute path of `dir`, if one may mount on it.
 pub(crate) fn mountpoint(dir: &Path) -> Result<PathBuf, MountError> {
-    let unreachable = |error: io::Error| {
-        if is_dead(&error) {
-            MountError::Dead(dir.into())
-        } else {
-            MountError::Unreachable(dir.into(), error)
-        }
-    };
+    let unreachable = |error: io::Error| MountError::of_place(dir, error);
     let path = dir.canonicalize().map_err(unreachable)?;
     let metadata = path.metadata().map_err(unreachable)?;
     reach(&path).map_err(unreachable)?;
@@ -65,15 +60,24 @@ pub(crate) fn reach(path: &Path) -> io::Result<()> {
 /// # Errors
 /// [`MountError::NotMounted`], [`MountError::Busy`], or as the operating system says.
 pub fn unmount_at(dir: &Path, lazy: bool) -> Result<Ended, MountError> {
+    let (dir, device) = place_of(dir)?;
+    match unmount(&dir, device, lazy) {
+        Err(MountError::Busy(_)) if reach(&dir).is_err_and(|error| is_dead(&error)) => {
+            unmount(&dir, device, true).map(|()| Ended::Detached)
+        }
+        outcome => outcome.map(|()| Ended::Unmounted),
+    }
+}
+
+/// The absolute path of `dir` and the device number of the sluicefs that is mounted there.
+///
+/// # Errors
+/// [`MountError::NotMounted`], or as the operating system says.
+pub(crate) fn place_of(dir: &Path) -> Result<(PathBuf, (u32, u32)), MountError> {
     let dir = absolute(dir).map_err(|error| MountError::Unreachable(dir.into(), error))?;
     let mounts = mountinfo::read().map_err(|error| MountError::System("read the table of mounts", error))?;
     match mounts.iter().rev().find(|entry| entry.mountpoint == dir) {
-        Some(entry) if entry.kind == format!("fuse.{SUBTYPE}") => match unmount(&dir, entry.device, lazy) {
-            Err(MountError::Busy(_)) if reach(&dir).is_err_and(|error| is_dead(&error)) => {
-                unmount(&dir, entry.device, true).map(|()| Ended::Detached)
-            }
-            outcome => outcome.map(|()| Ended::Unmounted),
-        },
+        Some(entry) if entry.kind == format!("fuse.{SUBTYPE}") => Ok((dir, entry.device)),
         _ => Err(MountError::NotMounted(dir)),
     }
 }
@@ -176,6 +180,7 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountEr
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);
     flags.set(MountFlags::NOATIME, options.noatime);
+    flags.set(MountFlags::STRICTATIME, options.strictatime);
     flags.set(MountFlags::NOSUID, options.nosuid.unwrap_or(false));
     flags.set(MountFlags::NODEV, options.nodev.unwrap_or(false));
     flags.set(MountFlags::NOEXEC, options.noexec);
@@ -195,6 +200,7 @@ fn mount_with_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Moun
         (options.admits_others(false), ",allow_other"),
         (options.read_only, ",ro"),
         (options.noatime, ",noatime"),
+        (options.strictatime, ",strictatime"),
         (options.noexec, ",noexec"),
         (!options.nosuid.unwrap_or(true), ",suid"),
         (!options.nodev.unwrap_or(true), ",dev"),

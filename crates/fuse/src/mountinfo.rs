@@ -13,7 +13,7 @@ pub(crate) struct Entry {
     /// Device number (`st_dev`) as major and minor.
     pub(crate) device: (u32, u32),
     pub(crate) mountpoint: PathBuf,
-    /// File system type, such as `fuse.sluicefs`.
+    /// File system type, such as `fuse.sluice`.
     pub(crate) kind: String,
     /// What is mounted, as its server calls it.
     pub(crate) source: OsString,
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_line_gives_device_and_mountpoint() {
-        let table = b"22 1 0:21 / /proc rw - proc proc rw\n90 22 0:47 / /a\\040b\\134c rw - fuse.sluicefs sluicefs rw\nbad\n";
+        let table = b"22 1 0:21 / /proc rw - proc proc rw\n90 22 0:47 / /a\\040b\\134c rw - fuse.sluice sluicefs rw\nbad\n";
         let entries = parse(table);
         assert_eq!(entries.len(), 2);
         let mountpoint = PathBuf::from("/a b\\c");
@@ -95,7 +95,7 @@ mod tests {
                 id: 90,
                 device: (0, 47),
                 mountpoint,
-                kind: "fuse.sluicefs".into(),
+                kind: "fuse.sluice".into(),
                 source: "sluicefs".into()
             }
         );

@@ -9,7 +9,7 @@ const MAX_WRITE: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
 /// The most worker threads.
 const THREADS_MAX: usize = 256;
 /// What an unknown option is answered with.
-const KNOWN: &str = "locks=kernel|sluice, lockfile=NAME, checks=kernel|sluice, allow_other, noallow_other, ro, rw, noatime, nosuid, suid, \
+const KNOWN: &str = "locks=kernel|sluice, lockfile=NAME, checks=kernel|sluice, allow_other, noallow_other, ro, rw, noatime, relatime, strictatime, nosuid, suid, \
                      nodev, dev, noexec, exec, writeback, nowriteback, transport=auto|uring|classic, threads=N, max_write=N, fsname=NAME";
 
 /// Who serves the file locks of a mount.
@@ -78,6 +78,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Do not update access times when data are read.
     pub noatime: bool,
+    /// Update access times at every read that reaches the server, and not only where that tells something new (`relatime`).
+    pub strictatime: bool,
     /// Ignore set-ID bits of programs. `None`: yes, unless root mounts.
     pub nosuid: Option<bool>,
     /// Refuse to open device nodes. `None`: yes, unless root mounts.
@@ -112,6 +114,7 @@ impl Default for MountOptions {
             allow_other: None,
             read_only: false,
             noatime: false,
+            strictatime: false,
             nosuid: None,
             nodev: None,
             noexec: false,
@@ -210,7 +213,11 @@ impl MountOptions {
             ("noallow_other", None) => self.allow_other = Some(false),
             ("ro", None) => self.read_only = true,
             ("rw", None) => self.read_only = false,
-            ("noatime", None) => self.noatime = true,
+            ("noatime", None) => (self.noatime, self.strictatime) = (true, false),
+            ("relatime" | "atime" | "nostrictatime", None) => {
+                (self.noatime, self.strictatime) = (false, false)
+            }
+            ("strictatime" | "norelatime", None) => (self.noatime, self.strictatime) = (false, true),
             ("nosuid", None) => self.nosuid = Some(true),
             ("suid", None) => self.nosuid = Some(false),
             ("nodev", None) => self.nodev = Some(true),

@@ -212,7 +212,7 @@ impl Mount {
                 if shared.unmount().is_err()
                     && let Err(error) = shared.unmount_lazily()
                 {
-                    eprintln!("sluicefs: {error}");
+                    log::error!("{error}");
                 }
             }
         })?;
@@ -348,7 +348,7 @@ impl Worker {
             Source::Rest => dev_fuse::serve(device, buffer_len, connection, None),
         };
         let Err(error) = ended else { return };
-        eprintln!("sluicefs: receiving requests failed, a worker ends: {error}");
+        log::error!("receiving requests failed, a worker ends: {error}");
         if is_queue {
             // Nobody serves the clients on this CPU any more: better an error than no answer.
             shared.abort();

@@ -52,8 +52,8 @@ impl Server {
         Self::try_start(device, Arc::downgrade(connection))
             .inspect_err(|error| {
                 let (major, minor) = device;
-                eprintln!(
-                    "sluicefs: no control socket for mount {major}:{minor}, `sluice locks` will not work: {error}"
+                log::error!(
+                    "no control socket for mount {major}:{minor}, `sluice locks` will not work: {error}"
                 );
             })
             .ok()

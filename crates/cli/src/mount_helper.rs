@@ -1,0 +1,118 @@
+//! Mount helper: this program under the name `mount.fuse.sluice`, as which mount(8) runs it for `mount -t fuse.sluice` and
+//! for lines of `/etc/fstab`.
+//!
+//! # Theory
+//! mount(8) looks for a program of that name in `/sbin`, and hands over what it was asked for:
+//! ```text
+//!   mount.fuse.sluice SOURCE DIR [-sfnv] [-o OPTION,...] [-t TYPE]
+//! ```
+//! Nothing is read from SOURCE: it is what the table of mounts shows, as with tmpfs. Exit status 0: mounted; 1: bad usage;
+//! 32: failed, as mount(8) has it.
+
+use crate::serve;
+use sluice_lab::failure::{Failure, Result};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+const NAME: &str = "mount.fuse.sluice";
+/// Options that are for mount(8) and for what reads `/etc/fstab`; so are those that begin with `x-`.
+const FOR_OTHERS: [&str; 13] = [
+    "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev", "async",
+    "comment", "uhelper",
+];
+
+/// What mount(8) asks for.
+#[derive(Debug, PartialEq, Eq)]
+struct Order {
+    source: String,
+    dir: PathBuf,
+    /// Those that are ours.
+    options: Vec<String>,
+    /// Do everything but mount.
+    fake: bool,
+}
+
+/// Whether this program was started under the name of the helper.
+pub(crate) fn is_meant(program: Option<&OsStr>) -> bool {
+    program.is_some_and(|program| Path::new(program).file_name() == Some(OsStr::new(NAME)))
+}
+
+/// Mounts, or remounts, as `arguments` say, and gives the exit status.
+pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> u8 {
+    let (text, status) = match Order::parse(arguments).and_then(Order::carry_out) {
+        Ok(()) => return 0,
+        Err(Failure::Usage(text)) => (text, 1),
+        Err(failure) => (failure.to_string(), 32),
+    };
+    eprintln!("{NAME}: {text}");
+    status
+}
+
+impl Order {
+    fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Order> {
+        let usage = || Failure::Usage("give SOURCE DIR [-o OPTION,...]; mount(8) calls this program".into());
+        let (mut places, mut options, mut fake) = (Vec::new(), Vec::new(), false);
+        let mut arguments = arguments.map(|argument| argument.into_string());
+        while let Some(argument) = arguments.next() {
+            let argument = argument.map_err(|_| usage())?;
+            let letters = argument.strip_prefix('-').filter(|letters| !letters.is_empty());
+            match letters {
+                None => places.push(argument),
+                Some("o") => {
+                    let list = arguments.next().and_then(std::result::Result::ok).ok_or_else(usage)?;
+                    options
+                        .extend(list.split(',').filter(|option| !is_for_others(option)).map(str::to_owned));
+                }
+                // The type is known by our name.
+                Some("t") => drop(arguments.next()),
+                Some(letters) if letters.chars().all(|letter| "sfnv".contains(letter)) => {
+                    fake |= letters.contains('f');
+                }
+                Some(_) => return Err(usage()),
+            }
+        }
+        let [source, dir] = <[String; 2]>::try_from(places).map_err(|_| usage())?;
+        Ok(Order { source, dir: dir.into(), options, fake })
+    }
+
+    fn carry_out(mut self) -> Result<()> {
+        if self.fake {
+            return Ok(());
+        }
+        let names_source = self.options.iter().any(|option| option.starts_with("fsname="));
+        if !names_source && !self.source.contains([',', '\\', '\n']) && !self.source.is_empty() {
+            self.options.insert(0, format!("fsname={}", self.source));
+        }
+        serve::mount_in_background(None, &self.dir, &self.options)
+    }
+}
+
+fn is_for_others(option: &str) -> bool {
+    let name = option.split('=').next().unwrap_or(option);
+    name.is_empty() || name.starts_with("x-") || name.starts_with("X-") || FOR_OTHERS.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Order> {
+        Order::parse(line.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn what_mount_hands_over_is_understood() {
+        let order =
+            parse("scratch /mnt -n -o rw,size=1G,x-systemd.automount,_netdev,user=me -t fuse.sluice -sv")
+                .unwrap();
+        let options = vec!["rw".to_owned(), "size=1G".to_owned()];
+        assert_eq!(order, Order { source: "scratch".into(), dir: "/mnt".into(), options, fake: false });
+        assert!(parse("none /mnt -fn").unwrap().fake);
+        for bad in ["/mnt", "a b c", "a b -o", "a b -q"] {
+            assert!(matches!(parse(bad), Err(Failure::Usage(_))), "{bad}");
+        }
+        assert!(
+            is_meant(Some(OsStr::new("/sbin/mount.fuse.sluice"))) && !is_meant(Some(OsStr::new("sluice")))
+        );
+    }
+}

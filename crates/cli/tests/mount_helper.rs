@@ -1,0 +1,148 @@
+//! `mount -t fuse.sluice`: this program as a helper of mount(8), and remounting.
+
+mod harness;
+
+use harness::{Ran, SLUICE, Scratch, Served, can_mount, is_mounted, skipped, sluice};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The program under the name of the helper, in a directory of its own.
+fn helper(scratch: &Scratch) -> PathBuf {
+    let helper = scratch.dir("sbin").join("mount.fuse.sluice");
+    std::os::unix::fs::symlink(SLUICE, &helper).unwrap();
+    helper
+}
+
+fn run(program: &Path, arguments: &[&str]) -> Ran {
+    Command::new(program).args(arguments).stdin(Stdio::null()).output().expect("it starts").into()
+}
+
+/// Of the line of the table of mounts about `dir`: type, source, flags.
+fn shown(dir: &Path) -> [String; 3] {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.split(' ').nth(4) == dir.to_str()).expect("it is mounted");
+    let (left, right) = line.split_once(" - ").unwrap();
+    let right: Vec<&str> = right.split(' ').collect();
+    [right[0], right[1], left.split(' ').nth(5).unwrap()].map(str::to_owned)
+}
+
+fn is_root(test: &str) -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skipped(test, "mount(8) and remounting are for root");
+    }
+    is_root
+}
+
+#[test]
+fn the_helper_mounts_what_mount_asks_for_and_ignores_what_is_for_others() {
+    let test = "the_helper_mounts_what_mount_asks_for_and_ignores_what_is_for_others";
+    if !can_mount(test) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (helper, dir) = (helper(&scratch), scratch.dir("m"));
+    let text = dir.to_str().unwrap();
+    let _served = Served(dir.clone());
+    assert_eq!(run(&helper, &["scratch", text, "-f", "-o", "rw"]).well(), "");
+    assert!(!is_mounted(&dir));
+    let options = "rw,nosuid,size=64K,mode=1777,x-systemd.automount,_netdev,nofail";
+    assert_eq!(run(&helper, &["scratch", text, "-n", "-o", options, "-t", "fuse.sluice"]).well(), "");
+    let [kind, source, flags] = shown(&dir);
+    assert_eq!((kind.as_str(), source.as_str()), ("fuse.sluice", "scratch"));
+    assert!(flags.contains("nosuid"), "{flags}");
+    assert_eq!(dir.metadata().unwrap().permissions().mode() & 0o7777, 0o1777);
+    sluice(["umount", text]).well();
+    for (arguments, status, word) in [
+        (vec!["scratch"], 1, "give SOURCE DIR"),
+        (vec!["scratch", text, "-o", "turbo"], 1, "unknown mount option"),
+        (vec!["scratch", "/no/such/place"], 32, "give an existing directory"),
+    ] {
+        let ran = run(&helper, &arguments);
+        assert_eq!(ran.status, Some(status), "{}", ran.stderr);
+        assert!(ran.stderr.starts_with("mount.fuse.sluice: ") && ran.stderr.contains(word), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_mount_becomes_read_only_and_writable_again_and_keeps_its_other_flags() {
+    let test = "a_mount_becomes_read_only_and_writable_again_and_keeps_its_other_flags";
+    if !can_mount(test) || !is_root(test) {
+        return;
+    }
+    for mode in ["locks=kernel", "locks=sluice"] {
+        let scratch = Scratch::new();
+        let (helper, dir) = (helper(&scratch), scratch.dir("m"));
+        let text = dir.to_str().unwrap();
+        let _served = Served::on(&dir, &format!("{mode},nosuid,noexec,noatime"));
+        let file = dir.join("file");
+        let open = std::fs::File::create(&file).unwrap();
+        let line = sluice(["mount", "-o", "remount,ro", text]).complaint(1);
+        assert!(line.contains("open for writing"), "{line}");
+        drop(open);
+        // A process that another test forks has the file open too, until it executes its program.
+        harness::until("it is read-only", || sluice(["mount", "-o", "remount,ro", text]).status == Some(0));
+        let refused = std::fs::write(&file, "x").unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        assert!(std::fs::create_dir(dir.join("d")).is_err() && std::fs::remove_file(&file).is_err());
+        assert_eq!(std::fs::read(&file).unwrap(), b"");
+        let flags = shown(&dir)[2].clone();
+        assert!(["ro", "nosuid", "noexec", "noatime"].iter().all(|flag| flags.contains(flag)), "{flags}");
+        // mount(8) hands back what the kernel shows, and what stands in /etc/fstab.
+        let list = "remount,rw,suid,relatime,user_id=0,group_id=0,default_permissions,allow_other,size=1G";
+        let ran = run(&helper, &["sluicefs", text, "-o", list]);
+        assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+        assert!(ran.stderr.contains("size=1G: as when it was mounted"), "{}", ran.stderr);
+        std::fs::write(&file, "x").unwrap();
+        let flags = shown(&dir)[2].clone();
+        assert!(
+            flags.contains("noexec") && flags.contains("relatime") && !flags.contains("nosuid"),
+            "{flags}"
+        );
+        sluice(["umount", text]).well();
+        let line = sluice(["mount", "-o", "remount,ro", text]).complaint(1);
+        assert!(line.contains("no sluicefs is mounted there"), "{line}");
+    }
+}
+
+#[test]
+fn mount_and_fstab_find_the_helper() {
+    let test = "mount_and_fstab_find_the_helper";
+    if !can_mount(test) || !is_root(test) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let helper = helper(&scratch);
+    let (sbin, dir) = (helper.parent().unwrap(), scratch.dir("m"));
+    let fstab = scratch.0.join("fstab");
+    let line = format!("scratch {} fuse.sluice size=64K,mode=1777,noatime,nofail 0 0\n", dir.display());
+    std::fs::write(&fstab, line).unwrap();
+    // In a mount namespace of its own, so that /sbin stays what it is for everybody else.
+    let script = r#"set -e
+        mount --bind "$1" /sbin
+        mount -T "$2" "$3"
+        test "$(stat -f -c %b "$3")" = 16
+        grep -q "^scratch $3 fuse.sluice rw,.*noatime" /proc/mounts
+        echo x > "$3/file"
+        mount -o remount,ro "$3"
+        ! touch "$3/file" 2>/dev/null
+        mount -o remount,rw "$3"
+        touch "$3/file"
+        umount "$3"
+        mount -t fuse.sluice -o ro none "$3"
+        ! touch "$3/file" 2>/dev/null
+        umount "$3"
+        echo done"#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).args([sbin, &fstab, &dir]);
+    let output = match command.stdin(Stdio::null()).output() {
+        Ok(output) => output,
+        Err(error) => return skipped(test, &format!("unshare: {error}")),
+    };
+    let ran = Ran::from(output);
+    if ran.stderr.contains("unshare") {
+        return skipped(test, ran.stderr.trim_end());
+    }
+    assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "done\n"), "{}", ran.stderr);
+}
