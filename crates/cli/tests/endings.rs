@@ -1,32 +1,11 @@
-//! How mounts end when something is wrong: processes that stay, servers that die, other namespaces.
+//! How mounts end when something is wrong: processes that stay, servers that die.
 
 mod harness;
 
-use harness::{Ran, SLUICE, Scratch, Served, can_mount, is_mounted, server_of, sluice, until};
+use harness::{Ran, SLUICE, Scratch, Served, Sleeper, can_mount, is_mounted, kill, server_of, sluice, until};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-
-/// A process that sleeps in a directory. Killed when dropped.
-struct Sleeper(Child);
-
-impl Sleeper {
-    fn in_dir(dir: &Path) -> Sleeper {
-        Sleeper(Command::new("sleep").arg("600").current_dir(dir).spawn().expect("sleep starts"))
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn kill(signal: &str, pid: u32) {
-    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill runs").success());
-}
+use std::process::{Command, Stdio};
 
 /// True when the files of `dir` cannot be reached any more.
 fn is_dead(dir: &Path) -> bool {
@@ -134,86 +113,6 @@ fn a_dead_mount_that_nobody_uses_is_unmounted_without_a_word() {
     let _served = dead_mount(&dir);
     assert_eq!(sluice(["umount", dir.to_str().unwrap()]).well(), "");
     assert!(!is_mounted(&dir));
-}
-
-/// Whether this process may make namespaces; says that `test` is skipped if not.
-fn can_unshare(test: &str) -> bool {
-    let made =
-        Command::new("unshare").args(["--mount", "--pid", "--fork", "true"]).stderr(Stdio::null()).status();
-    let can = made.is_ok_and(|status| status.success());
-    if !can {
-        harness::skipped(test, "needs root and unshare");
-    }
-    can
-}
-
-#[test]
-fn a_second_place_keeps_the_file_system_and_sigterm_takes_both_away() {
-    let test = "a_second_place_keeps_the_file_system_and_sigterm_takes_both_away";
-    if !can_mount(test) || !can_unshare(test) {
-        return;
-    }
-    let scratch = Scratch::new();
-    let (dir, second) = (scratch.dir("m"), scratch.dir("second"));
-    let _served = [Served::on(&dir, ""), Served(second.clone())];
-    let bind = |from: &Path, to: &Path| {
-        assert!(Command::new("mount").arg("--bind").args([from, to]).status().unwrap().success());
-    };
-    bind(&dir, &second);
-    std::fs::write(dir.join("file"), "contents").unwrap();
-    let server = server_of(&dir);
-    sluice(["umount", dir.to_str().unwrap()]).well();
-    assert_eq!(std::fs::read_to_string(second.join("file")).unwrap(), "contents");
-    bind(&second, &dir);
-    kill("-TERM", server);
-    until("both are unmounted", || !is_mounted(&dir) && !is_mounted(&second));
-    until("the server has ended", || !Path::new(&format!("/proc/{server}")).exists());
-}
-
-#[test]
-fn a_server_ends_though_another_mount_namespace_has_its_mount() {
-    let test = "a_server_ends_though_another_mount_namespace_has_its_mount";
-    if !can_mount(test) || !can_unshare(test) {
-        return;
-    }
-    let scratch = Scratch::new();
-    let dir = scratch.dir("m");
-    let _served = Served::on(&dir, "");
-    let server = server_of(&dir);
-    let script = ["--mount", "sh", "-c", "echo there; exec sleep 600"];
-    let mut elsewhere =
-        Sleeper(Command::new("unshare").args(script).stdout(Stdio::piped()).spawn().expect("unshare starts"));
-    let mut line = String::new();
-    BufReader::new(elsewhere.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    kill("-TERM", server);
-    until("the server has ended", || !Path::new(&format!("/proc/{server}")).exists());
-    assert!(!is_mounted(&dir));
-}
-
-#[test]
-fn a_server_in_another_pid_namespace_is_told_of() {
-    let test = "a_server_in_another_pid_namespace_is_told_of";
-    if !can_mount(test) || !can_unshare(test) {
-        return;
-    }
-    let scratch = Scratch::new();
-    let dir = scratch.dir("m");
-    let _served = Served(dir.clone());
-    let text = dir.to_str().unwrap();
-    let serve = ["--pid", "--fork", "--kill-child", SLUICE, "mount", "--foreground", text];
-    let _server = Sleeper(Command::new("unshare").args(serve).spawn().expect("unshare starts"));
-    until("it is mounted", || is_mounted(&dir));
-    for command in ["stat", "locks"] {
-        until("the server answers", || sluice(["stat", text]).status == Some(0));
-        let ran = sluice([command, text]);
-        assert_eq!(ran.status, Some(0), "{}", ran.stderr);
-        assert!(
-            ran.stderr.lines().count() == 1 && ran.stderr.contains("another pid namespace"),
-            "{}",
-            ran.stderr
-        );
-    }
-    sluice(["umount", text]).well();
 }
 
 #[test]

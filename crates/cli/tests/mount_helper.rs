@@ -1,4 +1,4 @@
-//! `mount -t fuse.sluice`: this program as a helper of mount(8), and remounting.
+//! This program as a helper of mount(8), and remounting.
 
 mod harness;
 
@@ -104,45 +104,4 @@ fn a_mount_becomes_read_only_and_writable_again_and_keeps_its_other_flags() {
         let line = sluice(["mount", "-o", "remount,ro", text]).complaint(1);
         assert!(line.contains("no sluicefs is mounted there"), "{line}");
     }
-}
-
-#[test]
-fn mount_and_fstab_find_the_helper() {
-    let test = "mount_and_fstab_find_the_helper";
-    if !can_mount(test) || !is_root(test) {
-        return;
-    }
-    let scratch = Scratch::new();
-    let helper = helper(&scratch);
-    let (sbin, dir) = (helper.parent().unwrap(), scratch.dir("m"));
-    let fstab = scratch.0.join("fstab");
-    let line = format!("scratch {} fuse.sluice size=64K,mode=1777,noatime,nofail 0 0\n", dir.display());
-    std::fs::write(&fstab, line).unwrap();
-    // In a mount namespace of its own, so that /sbin stays what it is for everybody else.
-    let script = r#"set -e
-        mount --bind "$1" /sbin
-        mount -T "$2" "$3"
-        test "$(stat -f -c %b "$3")" = 16
-        grep -q "^scratch $3 fuse.sluice rw,.*noatime" /proc/mounts
-        echo x > "$3/file"
-        mount -o remount,ro "$3"
-        ! touch "$3/file" 2>/dev/null
-        mount -o remount,rw "$3"
-        touch "$3/file"
-        umount "$3"
-        mount -t fuse.sluice -o ro none "$3"
-        ! touch "$3/file" 2>/dev/null
-        umount "$3"
-        echo done"#;
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script, "sh"]).args([sbin, &fstab, &dir]);
-    let output = match command.stdin(Stdio::null()).output() {
-        Ok(output) => output,
-        Err(error) => return skipped(test, &format!("unshare: {error}")),
-    };
-    let ran = Ran::from(output);
-    if ran.stderr.contains("unshare") {
-        return skipped(test, ran.stderr.trim_end());
-    }
-    assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "done\n"), "{}", ran.stderr);
 }

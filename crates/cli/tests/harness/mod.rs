@@ -5,7 +5,7 @@
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
@@ -171,6 +171,28 @@ pub fn server_of(dir: &Path) -> u32 {
         words.contains(&b"--foreground".as_slice()) && words.contains(&dir.as_os_str().as_encoded_bytes())
     };
     pids.into_iter().find(serves).expect("a server serves it")
+}
+
+/// A process that sleeps in a directory. Killed when dropped.
+pub struct Sleeper(pub Child);
+
+impl Sleeper {
+    pub fn in_dir(dir: &Path) -> Sleeper {
+        Sleeper(Command::new("sleep").arg("600").current_dir(dir).spawn().expect("sleep starts"))
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Sends a signal by kill(1).
+pub fn kill(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill runs").success());
 }
 
 /// Waits until `done`, and fails after a time that no machine needs.
