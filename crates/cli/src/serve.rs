@@ -137,9 +137,10 @@ fn serve(store: Option<&Path>, dir: &Path, list: &str, (attached, detach): (bool
     if ended == Ended::Unmounted {
         return Ok(());
     }
-    // The path of a file that is out of the tree says nothing.
     let users = mount_files::of_programs_on(device).unwrap_or_default();
-    let user = users.first().map_or("a process that ends".into(), MountFile::user);
+    // None: it has ended since, or another mount namespace has a copy of the mount that nobody uses.
+    let Some(user) = users.first().map(MountFile::user) else { return Ok(()) };
+    // The path of a file that is out of the tree says nothing.
     let text = format!("{} was detached while in use: {user} loses what it has open", dir.display());
     if detach {
         log::warn!("{text}");

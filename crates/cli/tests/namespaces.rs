@@ -70,6 +70,22 @@ fn a_server_ends_though_another_mount_namespace_has_its_mount() {
 }
 
 #[test]
+fn a_copy_of_the_mount_that_nobody_uses_is_no_fault_of_a_run() {
+    let test = "a_copy_of_the_mount_that_nobody_uses_is_no_fault_of_a_run";
+    let Some(_alone) = alone(test) else { return };
+    let scratch = Scratch::new();
+    let said = scratch.0.join("pid");
+    let script = r#"cd /
+        unshare --mount sh -c 'echo $$; exec sleep 600' >"$1" 2>/dev/null &
+        until test -s "$1"; do sleep 0.01; done
+        exit 5"#;
+    let run = ["run", "--", "sh", "-c", script, "sh", said.to_str().unwrap()];
+    let ran = sluice(run);
+    kill("-KILL", std::fs::read_to_string(&said).unwrap().trim_end().parse().unwrap());
+    assert_eq!((ran.status, ran.stderr.as_str()), (Some(5), ""));
+}
+
+#[test]
 fn a_server_in_another_pid_namespace_is_told_of() {
     let test = "a_server_in_another_pid_namespace_is_told_of";
     let Some(_alone) = alone(test) else { return };

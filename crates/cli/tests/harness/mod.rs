@@ -116,6 +116,10 @@ impl Drop for Served {
         if is_mounted(&self.0) {
             sluice(["umount".as_ref(), "--lazy".as_ref(), self.0.as_os_str()]);
         }
+        if is_mounted(&self.0) {
+            // Not ours: a test has failed before it was.
+            let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+        }
     }
 }
 
