@@ -309,7 +309,7 @@ impl Shared {
     /// Ends the mount at once: requests under way and to come fail.
     fn abort(&self) {
         if let Err(error) = mount::abort(&self.dir, self.device).and_then(|()| self.unmount_lazily()) {
-            eprintln!("sluicefs: {error}");
+            log::error!("{error}");
         }
     }
 

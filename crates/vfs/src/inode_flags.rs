@@ -5,7 +5,7 @@
 //! memory for them, and a call finds that by one load. They are kept by one word of their own, which is looked at with
 //! nothing locked, as on Linux: a call that has passed the check goes on although the flag is set meanwhile.
 //!
-//! Where Linux looks at them: whoever wants to write (and so to add and remove names) is refused by `IMMUTABLE`; names of
+//! Where Linux looks at them: a write (and so a change of a directory's names) is refused by `IMMUTABLE`; names of
 //! and in what is `IMMUTABLE` or `APPEND` are not removed, it gets no further names, attributes and extended attributes;
 //! `APPEND` is opened for appending only, and not cut. A file that is open for writing already stays writable.
 

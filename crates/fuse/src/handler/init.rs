@@ -77,8 +77,9 @@ impl Connection {
         }
         let mut wanted = WANTED;
         wanted.set(LOCKS, self.serves_locks());
-        // With it the kernel would check permissions.
-        wanted.set(InitFlags::POSIX_ACL, self.options.checks == CheckMode::Kernel);
+        // With the first the kernel would check permissions; without its checks it refuses the second.
+        let by_kernel = self.options.checks == CheckMode::Kernel;
+        wanted.set(InitFlags::POSIX_ACL | InitFlags::ALLOW_IDMAP, by_kernel);
         wanted.set(InitFlags::WRITEBACK_CACHE, self.options.writeback);
         wanted.set(InitFlags::OVER_IO_URING, self.options.transport == Transport::Uring);
         let flags = wanted & offered;
