@@ -56,13 +56,16 @@ struct Node {
     lookups: u64,
     /// Somebody else changed the inode since the kernel was last told its attributes.
     changed: bool,
+    /// How often in a row thread `looker` has asked whether the file has a capability.
+    looks: u8,
+    looker: u32,
     /// Pages that the kernel may have, if it ever had any since it looked the node up.
     pages: Option<Box<Pages>>,
 }
 
 impl Node {
     fn new(inode: InodeRef) -> Node {
-        Node { inode, lookups: 0, changed: false, pages: None }
+        Node { inode, lookups: 0, changed: false, looks: 0, looker: 0, pages: None }
     }
 
     /// The inode, if it owes that its times move. It no longer does: the caller moves them.
@@ -236,6 +239,21 @@ impl Nodes {
     /// Calls `look` with what the kernel may have of `nodeid`, if it may have something.
     fn look_at_pages<R>(&self, nodeid: u64, look: impl FnOnce(&mut Pages) -> R) -> Option<R> {
         self.shard(nodeid).lock().get_mut(&nodeid)?.pages.as_deref_mut().map(look)
+    }
+
+    /// Thread `looker` asks whether the file `nodeid` has a capability, and it has one.
+    pub(crate) fn note_look(&self, nodeid: u64, looker: u32) {
+        if let Some(node) = self.shard(nodeid).lock().get_mut(&nodeid) {
+            node.looks = if node.looker == looker { node.looks.saturating_add(1) } else { 1 };
+            node.looker = looker;
+        }
+    }
+
+    /// How often in a row thread `looker` asked that, until now.
+    pub(crate) fn take_looks(&self, nodeid: u64, looker: u32) -> u8 {
+        let mut shard = self.shard(nodeid).lock();
+        let looked = shard.get_mut(&nodeid).filter(|node| node.looker == looker);
+        looked.map_or(0, |node| std::mem::take(&mut node.looks))
     }
 
     /// Gives back `lookups` lookups of `nodeid`.

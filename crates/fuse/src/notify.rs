@@ -163,6 +163,12 @@ impl Connection {
         let _ = self.notify(message.notification(NOTIFY_INVAL_ENTRY));
     }
 
+    /// The kernel is to ask for the attributes of `ino` before it believes in them again.
+    pub(crate) fn forget_attributes(&self, ino: u64) {
+        // False: it does not know the inode, and so no attributes.
+        self.invalidate_inode(ino, -1, 0);
+    }
+
     /// Pages from `off` on are dropped, none if it is negative. False: the kernel does not know the inode.
     fn invalidate_inode(&self, ino: u64, off: i64, len: i64) -> bool {
         let mut message = Reply::new();

@@ -1,4 +1,4 @@
-//! What the kernel leaves to a FUSE server: flags of files, idmapped mounts, access times, chown by a stranger, statfs.
+//! What the kernel leaves to a FUSE server: flags of files, idmapped mounts, access times, statfs.
 
 mod harness;
 
@@ -197,33 +197,6 @@ fn reading_moves_the_access_time_as_the_mount_and_the_open_file_say() {
             let now = process.stat(format!("/{name}")).expect("it is there").atime;
             assert_eq!((text.as_str(), now != atime), ("contents", moves), "{options}, {name}");
         }
-        fixture.finish();
-    }
-}
-
-#[test]
-fn a_stranger_who_changes_neither_owner_nor_group_clears_no_set_id_bits() {
-    if !is_root() {
-        return;
-    }
-    for mode in LOCK_MODES {
-        let Some(fixture) = Fixture::new(mode) else { return };
-        let check = |name: &str, permissions: u32, expected: &str, after: u32| {
-            let path = fixture.path(name);
-            fs::write(&path, "").expect("writable");
-            fs::set_permissions(&path, fs::Permissions::from_mode(permissions)).expect("root may");
-            let Some(mut peer) = Peer::start(&["chown", &path.display().to_string(), "65534"]) else {
-                return;
-            };
-            assert_eq!(peer.line(), expected, "{mode}, {permissions:o}");
-            assert_eq!(fs::metadata(&path).expect("it is there").mode() & 0o7777, after);
-        };
-        check("plain", 0o755, "done", 0o755);
-        check("setuid", 0o4755, "error EPERM", 0o4755);
-        let own = fixture.path("own");
-        fs::write(&own, "").expect("writable");
-        std::os::unix::fs::chown(&own, Some(65534), Some(65534)).expect("root may");
-        check("own", 0o4755, "done", 0o755);
         fixture.finish();
     }
 }

@@ -1,6 +1,6 @@
 //! Attributes: GETATTR, STATX, SETATTR and STATFS.
 
-use super::{FOREVER, attr_of, caller, has_set_id_bits, time_of};
+use super::{FOREVER, attr_of, caller, time_of};
 use crate::CheckMode;
 use crate::abi::flags::STATX_BASIC_STATS_AND_BTIME;
 use crate::abi::{self, Fattr, InHeader};
@@ -63,8 +63,8 @@ impl Connection {
         if valid.contains(Fattr::SIZE) {
             // The kernel asks for permission to write by the mode alone.
             inode.check_writing(OpenFlags::WRONLY)?;
-            let cred = self.cred_killing(header, valid.contains(Fattr::KILL_SUIDGID));
-            inode.truncate(&cred, arg.size)?;
+            let kill = Some(valid.contains(Fattr::KILL_SUIDGID));
+            self.clearing(header, &inode, kill, |cred| inode.truncate(cred, arg.size))?;
         }
         let change = SetAttr {
             mode: valid.contains(Fattr::MODE).then_some(arg.mode & 0o7777),
@@ -72,19 +72,32 @@ impl Connection {
             gid: valid.contains(Fattr::GID).then_some(arg.gid),
             atime: set_time(valid, Fattr::ATIME, Fattr::ATIME_NOW, arg.atime, arg.atimensec),
             mtime: set_time(valid, Fattr::MTIME, Fattr::MTIME_NOW, arg.mtime, arg.mtimensec),
-            // A chown that changes neither owner nor group comes as a request to set nothing.
-            chown: !valid.intersects(CHANGES),
+            chown: !valid.intersects(CHANGES) && self.may_chown(header, &inode),
         };
-        if change != SetAttr::default() {
-            if change.chown && has_set_id_bits(&inode) {
-                check_stranger(header, &inode)?;
-            }
+        if change.chown || change.uid.is_some() || change.gid.is_some() {
+            self.clearing(header, &inode, None, |cred| inode.set_attr(cred, &change))?;
+        } else if change != SetAttr::default() {
             inode.set_attr(&self.cred(header), &change)?;
         }
         if self.writes_back() && valid.contains(Fattr::CTIME) {
             inode.set_ctime(timestamp(arg.ctime, arg.ctimensec))?;
         }
         self.getattr(header, reply)
+    }
+
+    /// Whether a request to set nothing is a chown that changes neither owner nor group. The kernel sends the same before it writes
+    /// to a file with set-ID bits or a capability.
+    ///
+    /// For the owner both clear set-ID bits. The superuser's write does so only for a file with a capability, and keeps them; the
+    /// kernel then looks twice for the capability, and once before a chown. Of others it must be the write, which itself says
+    /// what it clears, or a chown that is to have no effect.
+    fn may_chown(&self, header: &InHeader, inode: &Inode) -> bool {
+        let looks = self.nodes.take_looks(header.nodeid, header.pid);
+        match caller::cred(header) {
+            Some(caller) if caller.uid == 0 => looks < 2,
+            Some(caller) => caller.uid == inode.stat().uid,
+            None => true,
+        }
     }
 
     /// With `default_permissions` the kernel checks by itself, and ENOSYS keeps it from asking again.
@@ -123,17 +136,6 @@ impl Connection {
         let inode = self.node(nodeid)?;
         self.nodes.mark_told(nodeid);
         Ok(self.stat(&inode))
-    }
-}
-
-/// Refuses a chown that changes neither owner nor group to callers for whom it would clear set-ID bits, and who may not. The
-/// kernel does not ask about that. It sends the same request before a write: so a caller who may write is let through.
-fn check_stranger(header: &InHeader, inode: &Inode) -> Result<(), Errno> {
-    match caller::cred(header) {
-        Some(cred) if cred.uid != 0 && cred.uid != inode.stat().uid => {
-            inode.access(&cred, Access::WRITE).map_err(|_| Errno::EPERM)
-        }
-        _ => Ok(()),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::abi::{self, InHeader};
 use crate::connection::Connection;
 use crate::notify;
 use crate::reply::Reply;
-use sluice_vfs::{Errno, FallocateMode, OpenFlags};
+use sluice_vfs::{Cred, Errno, FallocateMode, OpenFlags};
 
 /// The most bytes that one READ may ask for. The kernel's own limit is far below.
 const READ_MAX: u32 = 32 << 20;
@@ -58,35 +58,38 @@ impl Connection {
         let cached = if from_cache { 0 } else { data.len() as u64 };
         let bytes = arg.offset..arg.offset.saturating_add(cached);
         let inode = self.nodes.get_caching(header.nodeid, &bytes).ok_or(Errno::ESTALE)?;
-        let cred = self.cred_killing(header, arg.write_flags & WRITE_KILL_SUIDGID != 0);
+        let kill = Some(arg.write_flags & WRITE_KILL_SUIDGID != 0);
         let opened = OpenFlags::from_bits_retain(arg.flags);
         if !from_cache {
             // The kernel opens files without asking, and knows nothing of such flags.
             inode.check_writing(opened)?;
         }
         let append = opened.contains(OpenFlags::APPEND);
-        let size = if append && !from_cache && self.nodes.is_changed(header.nodeid) {
-            // The kernel chose the offset by the size that it knows, and somebody in process changed the file
-            // since. The data go to the true end, and the kernel is told to forget what it believes.
-            let (offset, size) = inode.append(&cred, data)?;
-            if offset != arg.offset {
-                self.tell_later(notify::Event::Data {
-                    ino: inode.ino(),
-                    offset: offset.min(arg.offset),
-                    len: 0,
-                });
-            }
-            size
-        } else if self.writes_back() && from_cache {
-            // When the bytes were written the kernel says itself, in SETATTR.
-            inode.write_back(&cred, arg.offset, data)?
-        } else if from_cache {
-            let moves_times = !self.nodes.owe_times(header.nodeid);
-            inode.write_within(&cred, arg.offset, data, moves_times)?;
-            data.len()
-        } else {
-            inode.write_at(&cred, arg.offset, data)?
+        let write = |cred: &Cred| -> Result<usize, Errno> {
+            Ok(if append && !from_cache && self.nodes.is_changed(header.nodeid) {
+                // The kernel chose the offset by the size that it knows, and somebody in process changed the file
+                // since. The data go to the true end, and the kernel is told to forget what it believes.
+                let (offset, size) = inode.append(cred, data)?;
+                if offset != arg.offset {
+                    self.tell_later(notify::Event::Data {
+                        ino: inode.ino(),
+                        offset: offset.min(arg.offset),
+                        len: 0,
+                    });
+                }
+                size
+            } else if self.writes_back() && from_cache {
+                // When the bytes were written the kernel says itself, in SETATTR.
+                inode.write_back(cred, arg.offset, data)?
+            } else if from_cache {
+                let moves_times = !self.nodes.owe_times(header.nodeid);
+                inode.write_within(cred, arg.offset, data, moves_times)?;
+                data.len()
+            } else {
+                inode.write_at(cred, arg.offset, data)?
+            })
         };
+        let size = self.clearing(header, &inode, kill, write)?;
         // No more than `data.len()`, which came as a u32.
         reply.put(&abi::WriteOut { size: size as u32, padding: 0 });
         Ok(())
@@ -95,7 +98,7 @@ impl Connection {
     pub(super) fn fallocate(&self, header: &InHeader, arg: &abi::FallocateIn) -> Result<(), Errno> {
         let mode = FallocateMode::from_bits_retain(arg.mode);
         let inode = self.node(header.nodeid)?;
-        inode.fallocate(&self.cred_killing_unasked(header, &inode), mode, arg.offset, arg.length)
+        self.clearing(header, &inode, None, |cred| inode.fallocate(cred, mode, arg.offset, arg.length))
     }
 
     pub(super) fn copy_file_range(
@@ -107,8 +110,8 @@ impl Connection {
     ) -> Result<(), Errno> {
         let (from, to) = (self.node(header.nodeid)?, self.node(arg.nodeid_out)?);
         let len = arg.len.min(COPY_MAX);
-        let cred = self.cred_killing_unasked(header, &to);
-        let copied = from.copy_range(&cred, arg.off_in, &to, arg.off_out, len)?;
+        let copied = self
+            .clearing(header, &to, None, |cred| from.copy_range(cred, arg.off_in, &to, arg.off_out, len))?;
         if wide_reply {
             reply.put(&abi::CopyFileRangeOut { bytes_copied: copied });
         } else {

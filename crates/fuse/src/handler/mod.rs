@@ -160,24 +160,37 @@ impl Connection {
         Cred::checked_elsewhere(header.uid, header.gid, self.observer.get().copied())
     }
 
-    /// Of a call that clears set-ID bits where the kernel does not say: all callers do but the superuser, who has the
-    /// capability to keep them.
-    fn cred_killing_unasked(&self, header: &InHeader, inode: &Inode) -> Cred {
-        let kill = has_set_id_bits(inode) && !caller::is_superuser(header);
-        self.cred_killing(header, kill)
-    }
-
-    /// As [`cred`](Self::cred); with `kill` the call clears set-ID bits, as one by an ordinary user does.
-    fn cred_killing(&self, header: &InHeader, kill: bool) -> Cred {
+    /// Makes `call`, which clears set-ID bits of `inode` for a caller without the capability to keep them, as the kernel says
+    /// with `kill`. Where it does not say, the superuser has that capability. The kernel would go on believing in bits that
+    /// are cleared, so it is told before it gets the reply.
+    fn clearing<R>(
+        &self,
+        header: &InHeader,
+        inode: &Inode,
+        kill: Option<bool>,
+        call: impl FnOnce(&Cred) -> R,
+    ) -> R {
+        const SET_ID: u32 = 0o6000;
         let mut cred = self.cred(header);
-        cred.caps.set(Caps::FSETID, !kill);
-        cred
+        if kill == Some(false) {
+            return call(&cred);
+        }
+        let before = inode.stat().permissions();
+        if before & SET_ID == 0 {
+            return call(&cred);
+        }
+        if kill.unwrap_or_else(|| !caller::is_superuser(header)) {
+            cred.caps.remove(Caps::FSETID);
+            if let Some(caller) = caller::cred(header) {
+                (cred.gid, cred.groups) = (caller.gid, caller.groups);
+            }
+        }
+        let result = call(&cred);
+        if inode.stat().permissions() != before {
+            self.forget_attributes(inode.ino());
+        }
+        result
     }
-}
-
-fn has_set_id_bits(inode: &Inode) -> bool {
-    const SET_ID: u32 = 0o6000;
-    inode.stat().permissions() & SET_ID != 0
 }
 
 /// The attributes of an inode as the kernel wants them.

@@ -10,6 +10,7 @@ use crate::reply::Reply;
 use sluice_vfs::{Errno, SetAttr, XattrFlags};
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const CAPABILITY: &[u8] = b"security.capability";
 const SET_GROUP_ID: u32 = 0o2000;
 
 impl Connection {
@@ -45,6 +46,9 @@ impl Connection {
         reply: &mut Reply,
     ) -> Result<(), Errno> {
         let value = self.node(header.nodeid)?.get_xattr(&self.cred(header), name)?;
+        if size == 0 && name == CAPABILITY {
+            self.nodes.note_look(header.nodeid, header.pid);
+        }
         answer(size, &value, reply)
     }
 

@@ -230,21 +230,20 @@ impl Drop for Peer {
 /// The compiled helper, or None where there is no C compiler.
 fn peer_program() -> Option<&'static Path> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let program = PROGRAM.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peer.c");
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("peer-{}", std::process::id()));
-        let compiled =
-            Command::new("cc").args(["-O1", "-Wall", "-pthread", "-o"]).args([&program, &source]).status();
-        match compiled {
-            Ok(status) => {
-                assert!(status.success(), "peer.c does not compile");
-                Some(program)
-            }
-            Err(_) => None,
+    PROGRAM.get_or_init(|| compiled("peer")).as_deref()
+}
+
+/// The program of the file `NAME.c`, or says why not.
+pub fn compiled(name: &str) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let mut compiler = Command::new("cc");
+    match compiler.args(["-O1", "-Wall", "-pthread", "-o"]).args([&program, &source]).status() {
+        Ok(status) => assert!(status.success(), "{name}.c does not compile"),
+        Err(_) => {
+            skipped("no C compiler (install gcc): this test needs a helper process and did not run");
+            return None;
         }
-    });
-    if program.is_none() {
-        skipped("no C compiler (install gcc): this test needs a helper process and did not run");
     }
-    program.as_deref()
+    Some(program)
 }
