@@ -12,10 +12,10 @@ struct OnTmpfs(PathBuf);
 
 impl OnTmpfs {
     fn new() -> Option<OnTmpfs> {
-        const TMPFS_MAGIC: i64 = 0x0102_1994;
+        const TMPFS_MAGIC: u32 = 0x0102_1994;
         let statfs = rustix::fs::statfs("/dev/shm").ok()?;
         let path = PathBuf::from(format!("/dev/shm/sluice-privileges-{}", std::process::id()));
-        (i64::from(statfs.f_type) == TMPFS_MAGIC && fs::create_dir(&path).is_ok()).then_some(OnTmpfs(path))
+        (statfs.f_type as u32 == TMPFS_MAGIC && fs::create_dir(&path).is_ok()).then_some(OnTmpfs(path))
     }
 }
 
