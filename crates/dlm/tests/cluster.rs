@@ -95,7 +95,7 @@ fn a_lock_is_awaited_and_its_value_goes_with_it() {
 
 #[test]
 fn a_dead_nodes_locks_are_free_when_its_lease_is_over_and_it_is_fenced() {
-    let (ca, membership) = (ClusterCa::new().expect("made"), membership(2_000));
+    let (ca, membership) = (ClusterCa::new().expect("made"), membership(6_000));
     let fenced = Arc::new(Mutex::new(Vec::new()));
     let with_fence = || {
         let fenced = fenced.clone();

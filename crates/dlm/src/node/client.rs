@@ -25,7 +25,7 @@ pub struct Held {
     notice: u64,
 }
 
-/// A request that waits: see [`Node::cancel`].
+/// A request that waits: see [`Node::finish`].
 #[must_use = "the request stays"]
 pub struct Ticket {
     wait: Arc<Wait>,
