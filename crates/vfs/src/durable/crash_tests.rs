@@ -109,7 +109,7 @@ enum Call {
     Reflink(&'static str, &'static str),
     Clone(&'static str, &'static str),
     Unlink(&'static str),
-    /// While it is open, and written to afterwards.
+    /// While it is open, and written to afterwards: of a file with one name, so that nobody sees what is written.
     UnlinkOpen(&'static str),
     Mkdir(&'static str),
     Rmdir(&'static str),
@@ -159,7 +159,7 @@ const CALLS: &[Call] = &[
     Clone("/d", "/e/c"),
     Clone("/f", "/c"),
     Unlink("/f"),
-    UnlinkOpen("/d/g"),
+    UnlinkOpen("/f"),
     Mkdir("/d/n"),
     Rmdir("/e"),
     Link("/f", "/d/l"),
@@ -490,7 +490,7 @@ fn each_planted_fault_is_found() {
         (SizeWithoutBytes, &[Append("/f", 100), Sync]),
         (ChunksStay, &[Truncate("/d/g", 10), Truncate("/d/g", 150_000), Sync]),
         (XattrsForgotten, &[SetXattr("/f", 10), Sync]),
-        (OrphanForgotten, &[UnlinkOpen("/d/g"), Unlink("/hard"), Sync]),
+        (OrphanForgotten, &[UnlinkOpen("/f"), Sync]),
         (RecordBeforeChange, &[Chmod("/f", 0o600), Sync]),
     ];
     for (mutant, calls) in shows {
