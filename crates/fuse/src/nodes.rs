@@ -25,16 +25,19 @@
 //! - I1 Every entry but the root has a lookup count above zero, or its inode has a name or is about to be looked at
 //!   because it lost the last one.
 
+mod pages;
+
+pub(crate) use pages::Noted;
+
 use crate::abi::ROOT_ID;
 use crate::lock_class::NODES;
+use pages::Pages;
 use sluice_sync::Mutex;
 use sluice_vfs::InodeRef;
 use std::collections::HashMap;
 use std::ops::Range;
 
 const SHARDS: usize = 16;
-/// A page of the kernel, or a part of one.
-const PAGE: u64 = 4096;
 
 type Shard = Mutex<HashMap<u64, Node>>;
 
@@ -72,70 +75,6 @@ impl Node {
     fn take_owing(&mut self) -> Option<InodeRef> {
         let pages = self.pages.as_mut()?;
         std::mem::take(&mut pages.owes_times).then(|| self.inode.clone())
-    }
-}
-
-/// What the kernel may have of a file.
-#[derive(Default)]
-struct Pages {
-    /// Where it may have pages.
-    cached: Hull,
-    /// Where it may have pages that were holes here.
-    holes: Hull,
-    /// What is written back now is not to move the times, but to owe that.
-    is_quiet: bool,
-    /// The times are to move because of something that was written back.
-    owes_times: bool,
-}
-
-/// Which pages of a node are meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Noted {
-    /// Those that the kernel may have.
-    Cached,
-    /// Those of them that were holes here.
-    Holes,
-}
-
-/// The smallest range around the bytes that were added; nothing was if it is empty.
-#[derive(Default)]
-struct Hull(Range<u64>);
-
-impl Hull {
-    /// A hull no longer than this is taken whole, so that what is asked in small pieces is asked once.
-    const WHOLE_MAX: u64 = 4 << 20;
-
-    /// Adds the pages of `bytes`.
-    fn add(&mut self, bytes: &Range<u64>) {
-        if bytes.is_empty() {
-            return;
-        }
-        let Hull(all) = self;
-        let pages = bytes.start / PAGE * PAGE..bytes.end.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
-        *all = if all.is_empty() { pages } else { all.start.min(pages.start)..all.end.max(pages.end) };
-    }
-
-    fn meets(&self, bytes: &Range<u64>) -> bool {
-        self.0.start.max(bytes.start) < self.0.end.min(bytes.end)
-    }
-
-    /// The part of the hull to hand down because of `bytes`, if there is one. It leaves the hull where that stays a range.
-    fn take(&mut self, bytes: &Range<u64>) -> Option<Range<u64>> {
-        if !self.meets(bytes) {
-            return None;
-        }
-        let Hull(all) = self;
-        if all.end - all.start <= Hull::WHOLE_MAX {
-            return Some(std::mem::take(all));
-        }
-        let part = all.start.max(bytes.start)..all.end.min(bytes.end);
-        // What is left of a page that the part ends in stays.
-        if part.start == all.start {
-            all.start = part.end / PAGE * PAGE;
-        } else if part.end == all.end {
-            all.end = part.start.next_multiple_of(PAGE);
-        }
-        Some(part)
     }
 }
 
@@ -193,7 +132,7 @@ impl Nodes {
         let mut shard = self.shard(nodeid).lock();
         let Some(node) = shard.get_mut(&nodeid) else { return false };
         let holes = &mut node.pages.get_or_insert_default().holes;
-        let is_first = holes.0.is_empty();
+        let is_first = holes.is_empty();
         holes.add(bytes);
         is_first
     }
@@ -400,24 +339,6 @@ mod tests {
         assert!(nodes.get(nodeid).is_some());
         nodes.let_go_if_removed(nodeid);
         assert!(nodes.get(nodeid).is_none());
-    }
-
-    #[test]
-    fn of_a_large_hull_the_ends_are_taken_and_a_small_one_is_taken_whole() {
-        let mut hull = Hull::default();
-        assert_eq!(hull.take(&(0..u64::MAX)), None);
-        hull.add(&(4096..8192));
-        hull.add(&(0..1));
-        hull.add(&(9000..9000));
-        assert!(hull.meets(&(8191..8192)) && !hull.meets(&(8192..9000)) && !hull.meets(&(5..5)));
-        assert_eq!(hull.take(&(8191..9000)), Some(0..8192));
-        assert_eq!(hull.take(&(0..u64::MAX)), None);
-        let end = 2 * Hull::WHOLE_MAX;
-        hull.add(&(0..end));
-        assert_eq!(hull.take(&(4096..8192)), Some(4096..8192));
-        assert_eq!(hull.take(&(0..5000)), Some(0..5000));
-        assert_eq!(hull.take(&(end - 5000..u64::MAX)), Some(end - 5000..end));
-        assert_eq!(hull.0, 4096..end - 4096);
     }
 
     #[test]
