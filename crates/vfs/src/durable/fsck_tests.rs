@@ -46,12 +46,17 @@ fn tree() -> (CrashDisk, impl Fn(&str) -> u64) {
 }
 
 /// Changes records behind the file system's back.
-fn tamper(disk: &CrashDisk, with: impl FnOnce(&mut Transaction<'_>, &dyn Fn(&[u8]) -> Vec<u8>)) {
+fn tamper(disk: &CrashDisk, with: impl FnOnce(&mut Transaction<'_>)) {
     let store = Store::open(shared(disk), options().store).expect("a store");
-    let value = |key: &[u8]| store.get(key).expect("whole").expect("it is there");
     let mut change = store.begin(10_000).expect("room");
-    with(&mut change, &value);
+    with(&mut change);
     drop(change);
+}
+
+/// The record with this key.
+fn value_of(disk: &CrashDisk, key: &[u8]) -> Vec<u8> {
+    let store = Store::open(shared(disk), options().store).expect("a store");
+    store.get(key).expect("whole").expect("it is there")
 }
 
 /// What fsck says of it with `gravity`, after which it mends it: what is left is clean.
@@ -92,12 +97,12 @@ fn a_file_without_a_name_goes_to_lost_and_found_with_its_contents() {
     }
     let (disk, number) = tree();
     let (dir, file) = (number("/dir/below"), number("/dir/below/file"));
-    tamper(&disk, |change, _| change.remove(&Key::name(dir, b"file"), 1));
+    tamper(&disk, |change| change.remove(&Key::name(dir, b"file"), 1));
     let fs = found_and_mended(&disk, Gravity::Damage, "has no name");
     assert!(fs.read(format!("/lost+found/#{file}")).expect("it was found") == vec![7; 200_000]);
     // A second one finds the directory there.
     drop(fs);
-    tamper(&disk, |change, _| change.remove(&Key::name(number("/dir"), b"below"), 1));
+    tamper(&disk, |change| change.remove(&Key::name(number("/dir"), b"below"), 1));
     let fs = found_and_mended(&disk, Gravity::Damage, "has no name");
     assert!(
         fs.metadata(format!("/lost+found/#{dir}")).expect("found too").file_type() == FileType::Directory
@@ -112,23 +117,20 @@ fn names_that_lead_nowhere_are_removed_and_wrong_counts_corrected() {
     }
     let (disk, number) = tree();
     let twice = number("/twice");
-    tamper(&disk, |change, _| {
+    tamper(&disk, |change| {
         change.put(&Key::name(ROOT_INO, b"stray"), 1, &record::name_value(900, FileType::Regular))
     });
     let fs = found_and_mended(&disk, Gravity::Damage, "\"stray\"");
     assert!(fs.metadata("/stray").is_err());
     drop(fs);
-    tamper(&disk, |change, value| {
-        let key = Key::inode(twice);
-        let value = value(&key);
-        let mut record = InodeRecord::decode(&value).expect("an inode");
-        (record.nlink, record.pages) = (7, 9);
-        change.put(&key, 1, &record.encode());
-    });
+    let value = value_of(&disk, &Key::inode(twice));
+    let mut record = InodeRecord::decode(&value).expect("an inode");
+    (record.nlink, record.pages) = (7, 9);
+    tamper(&disk, |change| change.put(&Key::inode(twice), 1, &record.encode()));
     let fs = found_and_mended(&disk, Gravity::Count, "has 2 names, and says 7");
     assert_eq!(fs.metadata("/twice").expect("it is there").nlink, 2);
     drop(fs);
-    tamper(&disk, |change, _| change.put(&Key::chunk(900, 0), 1, &[0, 1, 0, 5]));
+    tamper(&disk, |change| change.put(&Key::chunk(900, 0), 1, &[0, 1, 0, 5]));
     found_and_mended(&disk, Gravity::Damage, "inode 900");
 }
 
@@ -139,7 +141,7 @@ fn a_circle_of_directories_and_a_second_name_are_taken_apart() {
     }
     let (disk, number) = tree();
     let (dir, below) = (number("/dir"), number("/dir/below"));
-    tamper(&disk, |change, _| {
+    tamper(&disk, |change| {
         change.remove(&Key::name(ROOT_INO, b"dir"), 1);
         change.put(&Key::name(below, b"up"), 1, &record::name_value(dir, FileType::Directory));
     });
@@ -147,7 +149,7 @@ fn a_circle_of_directories_and_a_second_name_are_taken_apart() {
     let kept = [format!("/lost+found/#{dir}/below/file"), format!("/lost+found/#{below}/file")];
     assert!(kept.iter().any(|path| fs.read(path).is_ok_and(|bytes| bytes == vec![7; 200_000])));
     drop(fs);
-    tamper(&disk, |change, _| {
+    tamper(&disk, |change| {
         change.put(&Key::name(ROOT_INO, b"zwei"), 1, &record::name_value(below, FileType::Directory));
     });
     found_and_mended(&disk, Gravity::Damage, "another name already");
@@ -167,7 +169,7 @@ fn whatever_records_hold_a_check_ends_and_a_repair_leaves_what_passes() {
     };
     for round in 0..60 {
         let (disk, _) = tree();
-        tamper(&disk, |change, _| {
+        tamper(&disk, |change| {
             for version in 1..6 {
                 let mut key = vec![b"cdinox?"[random() as usize % 7]];
                 key.extend((random() % 8).to_be_bytes());
