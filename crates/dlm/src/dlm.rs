@@ -59,7 +59,7 @@ pub struct Config {
     pub hold: Duration,
     /// How many bytes of cached locks are kept, about.
     pub memory: u64,
-    /// A Unix socket where the node tells its status ([`ask_status`]); whoever may connect to it may ask.
+    /// A Unix socket where the node tells its status ([`ask_status`]); a process that may connect to it may ask.
     pub status: Option<PathBuf>,
 }
 
@@ -318,7 +318,7 @@ impl Inner {
         self.node.effects().peers.lock().by_id.values().map(|peer| peer.pending()).max().unwrap_or(0)
     }
 
-    /// Back-pressure: who asks for more than the network takes waits here.
+    /// Back-pressure: a thread that asks for more than the network takes waits here.
     fn wait_for_room(&self) {
         while self.pending() > PENDING_MAX && !self.is_over() {
             thread::sleep(Duration::from_millis(1));

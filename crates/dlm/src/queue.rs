@@ -21,7 +21,7 @@
 //!   proves that the node does not have it, and never will.
 //!
 //! # Cost
-//! Linear in grants, quadratic in those who wait for one resource.
+//! Linear in grants, quadratic in the requests that wait for one resource.
 
 use crate::message::{Answer, Body, Next, Token, Value};
 use crate::mutant::Mutant;
@@ -344,7 +344,7 @@ impl Queue {
         }
     }
 
-    /// Lets one wait again that was promised the lock: before all who do not convert.
+    /// Lets a request wait again that was promised the lock: before all that do not convert.
     fn put_back(&mut self, waiting: Waiting) {
         let queue = self.waiting.get_or_insert_default();
         let at = if waiting.converts { 0 } else { queue.iter().take_while(|other| other.converts).count() };

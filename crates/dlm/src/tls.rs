@@ -1,6 +1,6 @@
 //! TLS: how nodes know each other: a certificate authority for each cluster, and connections that both ends authenticate.
 //!
-//! Who has a certificate of the cluster's authority is a node of it; others get no further than the handshake. Only TLS 1.3,
+//! A process with a certificate of the cluster's authority is a node of it; others get no further than the handshake. Only TLS 1.3,
 //! without early data: so what was recorded of one connection says nothing on another.
 
 use crate::lock_class::{TLS, WRITING};
@@ -29,7 +29,7 @@ pub struct ClusterCa {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// What a node shows to others: its certificate, its key, and whom it believes.
+/// What a node shows to others: its certificate, its key, and the authority that it believes.
 pub struct Identity {
     ca: CertificateDer<'static>,
     certificate: CertificateDer<'static>,

@@ -92,7 +92,7 @@ impl Word {
     #[must_use]
     pub(crate) fn put(&self, mode: Mode) -> bool {
         // Release(unlock): what was done under the lock; pairs with Acquire(unlock) in take().
-        // Acquire: who drains the lock hands on what all holders did.
+        // Acquire: the thread that drains the lock hands on what all holders did.
         self.0.fetch_sub(count_of(mode).0, Ordering::AcqRel) & SHUT != 0
     }
 
@@ -112,7 +112,7 @@ impl Word {
 
     /// Makes locks and unlocks ask, or not: for the owner of the slow state.
     pub(crate) fn set_shut(&self, shut: bool) {
-        // AcqRel: an unlock that comes before is seen by who shuts; one that comes after sees that it is shut.
+        // AcqRel: an unlock that comes before is seen by the thread that shuts; one that comes after sees that it is shut.
         if shut {
             self.0.fetch_or(SHUT, Ordering::AcqRel);
         } else {

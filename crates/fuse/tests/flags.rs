@@ -237,7 +237,7 @@ fn a_mount_can_be_idmapped() {
         assert_eq!(maker.line(), "done");
         assert_eq!(fs::metadata(fixture.path("d/new")).expect("it is there").uid(), 1000);
         assert_eq!(fs::metadata(second.join("d/new")).expect("it is there").uid(), 2000);
-        // Who asks is not told by the kernel any more: the privileged still see what only they may, and nobody else does.
+        // The kernel does not tell any more which user asks: privileged callers still see what only they may see.
         let mut names = vec![0; 64];
         let len = rustix::fs::listxattr(fixture.path("theirs"), &mut names).expect("readable");
         assert_eq!(&names[..len], b"trusted.a\0");

@@ -185,7 +185,7 @@ impl Store {
             return Err(StoreError::Damaged("records name what cannot be".into()));
         }
         let mut table = Table::named(&extents);
-        // What was written up to there may be somebody's who has not named it: an end does not go back.
+        // What was written up to there may get its name yet: an end does not go back.
         for (one, former) in table.uses.iter_mut().zip(&behind.table.uses) {
             one.end = one.end.max(former.end);
         }

@@ -64,8 +64,8 @@ impl Fs {
         whole
     }
 
-    /// What the file systems of this tree, and the process, have in memory. Stops all counting of references for a moment: for a
-    /// person who looks, not for every call.
+    /// What the file systems of this tree, and the process, have in memory. Stops all counting of references for a moment:
+    /// meant for a report, not for every call.
     ///
     /// ```
     /// # use sluice_vfs::Fs;

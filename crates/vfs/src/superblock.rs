@@ -246,7 +246,7 @@ impl Drop for Superblock {
     fn drop(&mut self) {
         promise(self.shared.options.size_limit, u64::wrapping_sub);
         if self.shared.durable().is_some() && refcache::in_destructor() {
-            // No destructor waits for I/O: whoever runs it may have locks.
+            // No destructor waits for I/O: the thread that runs it may hold locks.
             return close_apart(self.root.clone());
         }
         // An error was told to callers that asked for durability; nobody asks now.

@@ -287,7 +287,7 @@ impl InodeRef {
     }
 }
 
-/// For a store: the attributes as they are, whoever may know of them.
+/// For a store: the attributes as they are, without a check of permission.
 impl Inode {
     /// Whether there are any, access control lists aside.
     pub(crate) fn has_xattrs(&self) -> bool {

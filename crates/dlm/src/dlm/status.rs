@@ -47,7 +47,7 @@ impl Inner {
         }
     }
 
-    /// Answers who asks, until the end.
+    /// Answers questions, until the end.
     pub(super) fn tell_status(self: Arc<Self>, listener: &UnixListener) {
         while !self.is_over() {
             let answered = listener.accept().and_then(|(mut stream, _)| {

@@ -1,4 +1,4 @@
-//! Cached: what becomes of a lock on this node between those who want it here and its master: granted, asked for, revoked.
+//! Cached: what becomes of a lock on this node between the callers here and its master: granted, asked for, revoked.
 //!
 //! # Theory
 //! A grant stays cached when it is unlocked. When the master revokes it, the node goes on using it for

@@ -253,7 +253,7 @@ impl<E: Effects> Node<E> {
         self.stop();
     }
 
-    /// This node is no member any more, or perhaps: nobody gets a lock here from now on, and who waits is told.
+    /// This node is no member any more, or perhaps: no lock is given out here from now on, and waiting callers are told.
     pub fn stop(&self) {
         // Relaxed: as in renewed().
         self.lease_end.store(OVER, Ordering::Relaxed);

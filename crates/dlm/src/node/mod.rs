@@ -1,7 +1,7 @@
 //! Node: one member's locks and the resources that it is master of, without threads, clocks or sockets.
 //!
 //! # Theory
-//! Whoever runs a node calls it with what happens (a lock is wanted, a message or a view has come, time has passed) and
+//! The caller of a node tells it what happens (a lock is wanted, a message or a view has come, time has passed) and
 //! with the time, in nanoseconds of any clock that never goes back. What the node wants done it says by [`Effects`]. So the same
 //! code runs over TCP, in a simulation with a clock of its own, and in a model checker.
 //!
@@ -240,7 +240,7 @@ impl<E: Effects> Node<E> {
         }
     }
 
-    /// Runs `work` with the shard locked, then what this node sent to itself, and then calls those who wait for the outcome.
+    /// Runs `work` with the shard locked, then what this node sent to itself, and then tells the callers that wait for an outcome.
     fn under<R>(&self, shard: ShardId, now: u64, work: impl FnOnce(&Self, &mut Shard) -> R) -> R {
         let mut guard = self.shards[usize::from(shard) % self.shards.len()].lock();
         let result = work(self, &mut guard);

@@ -7,8 +7,8 @@
 //!
 //! Permissions are the kernel's business (`default_permissions`, POSIX ACLs included), so requests run with
 //! [`Cred::checked_elsewhere`]: `uid` and `gid` only say to whom new files belong. With
-//! [`CheckMode::Sluice`](crate::CheckMode::Sluice) all callers are the superuser, who may do everything but run a file that
-//! nobody may: ACCESS is answered here then, and everything else is allowed.
+//! [`CheckMode::Sluice`](crate::CheckMode::Sluice) all callers are the superuser, which may do everything but run a file that
+//! no user may: ACCESS is answered here then, and everything else is allowed.
 //!
 //! # Cache policy
 //! Names, attributes and the absence of names are valid for ever: every change is known here, and changes made

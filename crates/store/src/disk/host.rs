@@ -41,7 +41,7 @@ impl HostDisk {
         HostDisk::locked(dir, FlockOperation::NonBlockingLockShared)
     }
 
-    /// The directory `dir`, whoever uses it, to look at what never changes.
+    /// The directory `dir`, also while another process uses it, to look at what never changes.
     ///
     /// # Errors
     /// The system's.

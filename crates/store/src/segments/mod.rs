@@ -186,7 +186,7 @@ impl Segments {
         if self.planted.has(Mutant::DataNotFlushed) {
             return Ok(());
         }
-        // Whoever comes during a flush waits for it: it may have taken what this call must flush.
+        // A call during a flush waits for it: that flush may have taken what this call must flush.
         let mut failed = self.flush.lock();
         if let Some(why) = &*failed {
             return Err(StoreError::Failed(why.clone()));

@@ -255,8 +255,8 @@ impl Process {
         self.fsync(fd)
     }
 
-    /// Makes everything durable, in every file system of the tree. As with sync(2), errors are told to those who ask for one
-    /// file.
+    /// Makes everything durable, in every file system of the tree. As with sync(2), errors are told to callers that ask
+    /// about one file.
     pub fn sync(&self) {
         let _ = self.fs.sync();
     }
