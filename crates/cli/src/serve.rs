@@ -90,11 +90,12 @@ fn serve(store: Option<&Path>, dir: &Path, list: &str, (attached, detach): (bool
     let (list, metrics) = take_metrics(&list)?;
     let (ram, mut options) = ram_options::parse(&list)?;
     options.dedicated = true;
-    options.own_session = detach;
+    // Programs that run in the session of `sluice run` or of a measurement are its clients: the server is apart from both.
+    options.own_session = attached || detach;
     system_log::begin(level, detach)?;
     // Before mounting: a signal in between would otherwise leave a mount without a server.
     let signals = StopSignals::catch()?;
-    if detach {
+    if options.own_session {
         // No controlling terminal, and a share of the CPUs of its own.
         rustix::process::setsid().map_err(std::io::Error::from)?;
     }

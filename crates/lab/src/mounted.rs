@@ -3,14 +3,14 @@
 //! # Theory
 //! The child is `sluice mount --foreground --attached DIR`. It writes `ready` to its standard output once the mount
 //! answers, and unmounts and ends when its standard input ends. That happens when we close it and, the kernel
-//! sees to it, when we die in whatever way: no mount outlives its user. The child has a process group of
-//! its own, so that Ctrl-C in a terminal reaches us first and the mount stays until we let it go.
+//! sees to it, when we die in whatever way: no mount outlives its user. The child makes a session of its own. So Ctrl-C in a
+//! terminal reaches us alone and the mount stays until we let it go; and its threads may give way to its clients' (`policy` of
+//! `sluice-fuse`).
 
 use crate::failure::{Context, Failure, Result};
 use crate::private_dir::{PrivateDir, runtime_dir};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -43,7 +43,7 @@ impl Mounted {
         std::fs::create_dir(&point)?;
         let mut command = Command::new(program);
         command.args(["mount", "--foreground", "--attached"]).args(options).args(store).arg(&point);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context(|| format!("cannot run {}", program.display()))?;
         match await_ready(&mut child) {
             Ok(()) => Ok(Mounted { point, child, _dir: dir }),
