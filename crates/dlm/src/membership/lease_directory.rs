@@ -3,10 +3,9 @@
 //! `registry.json` is replaced as a whole, under a lock on the file `lock`. Leases are counted by the clock of the machine, from
 //! when it was started: what is from before is over.
 
-use super::{Membership, Registry};
+use super::{Keeper, Registry};
 use crate::clock::now;
 use crate::view::View;
-use crate::{NodeId, ShardId};
 use serde::{Deserialize, Serialize};
 use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant, nanoseconds};
@@ -54,7 +53,15 @@ impl LeaseDirectory {
         }
         Ok(membership)
     }
+}
 
+impl Keeper for LeaseDirectory {
+    fn lease(&self) -> Duration {
+        self.ttl
+    }
+    fn shard_count(&self) -> u16 {
+        self.shards
+    }
     fn change<R>(&self, change: impl FnOnce(&mut Registry) -> R) -> io::Result<R> {
         let lock = File::create(self.dir.join("lock"))?;
         lock.lock()?;
@@ -83,34 +90,7 @@ impl LeaseDirectory {
         }
         Ok(result)
     }
-}
-
-impl Membership for LeaseDirectory {
-    fn ttl(&self) -> Duration {
-        self.ttl
-    }
-    fn shards(&self) -> u16 {
-        self.shards
-    }
-    fn join(&self, address: &str) -> io::Result<NodeId> {
-        self.change(|registry| registry.join(now(), address))
-    }
-    fn renew(&self, node: NodeId) -> io::Result<bool> {
-        self.change(|registry| registry.renew(now(), node))
-    }
-    fn claim(&self, node: NodeId, shard: ShardId, epoch: u64) -> io::Result<bool> {
-        self.change(|registry| registry.claim(now(), node, shard, epoch))
-    }
-    fn resign(&self, node: NodeId, shard: ShardId, epoch: u64) -> io::Result<bool> {
-        self.change(|registry| registry.resign(now(), node, shard, epoch))
-    }
-    fn fenced(&self, dead: NodeId) -> io::Result<bool> {
-        self.change(|registry| registry.fenced(dead))
-    }
-    fn leave(&self, node: NodeId) -> io::Result<()> {
-        self.change(|registry| registry.leave(node))
-    }
-    fn view(&self, revision: u64, wait: Duration) -> io::Result<View> {
+    fn wait_for_view(&self, revision: u64, wait: Duration) -> io::Result<View> {
         let end = Instant::now() + wait;
         loop {
             let view = self.change(|registry| {
@@ -128,6 +108,7 @@ impl Membership for LeaseDirectory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Membership;
 
     #[test]
     fn what_one_process_changes_another_sees_until_leases_end() {

@@ -1,4 +1,4 @@
-//! Membership: who is a member of the cluster, and who is master of which shard.
+//! Membership: the members of the cluster, and the master of each shard.
 //!
 //! All implementations keep a [`Registry`]: in the memory of one process ([`InMemory`], for nodes of one process and for tests) or
 //! in a directory ([`LeaseDirectory`], for the processes of one machine).
@@ -11,6 +11,7 @@ pub use in_memory::InMemory;
 pub use lease_directory::LeaseDirectory;
 pub use registry::Registry;
 
+use crate::clock::now;
 use crate::view::View;
 use crate::{NodeId, ShardId};
 use sluice_sync::time::Duration;
@@ -63,4 +64,47 @@ pub trait Membership: Send + Sync {
     /// # Errors
     /// As [`join`](Self::join).
     fn view(&self, revision: u64, wait: Duration) -> io::Result<View>;
+}
+
+/// A place that keeps a [`Registry`]. A membership of such a place differs in how the registry is reached, and how news are
+/// waited for.
+trait Keeper: Send + Sync {
+    /// As [`Membership::ttl`].
+    fn lease(&self) -> Duration;
+    /// As [`Membership::shards`].
+    fn shard_count(&self) -> u16;
+    /// Changes the registry; nothing comes between what `change` reads and what it writes.
+    fn change<R>(&self, change: impl FnOnce(&mut Registry) -> R) -> io::Result<R>;
+    /// As [`Membership::view`].
+    fn wait_for_view(&self, revision: u64, wait: Duration) -> io::Result<View>;
+}
+
+impl<K: Keeper> Membership for K {
+    fn ttl(&self) -> Duration {
+        self.lease()
+    }
+    fn shards(&self) -> u16 {
+        self.shard_count()
+    }
+    fn join(&self, address: &str) -> io::Result<NodeId> {
+        self.change(|registry| registry.join(now(), address))
+    }
+    fn renew(&self, node: NodeId) -> io::Result<bool> {
+        self.change(|registry| registry.renew(now(), node))
+    }
+    fn claim(&self, node: NodeId, shard: ShardId, epoch: u64) -> io::Result<bool> {
+        self.change(|registry| registry.claim(now(), node, shard, epoch))
+    }
+    fn resign(&self, node: NodeId, shard: ShardId, epoch: u64) -> io::Result<bool> {
+        self.change(|registry| registry.resign(now(), node, shard, epoch))
+    }
+    fn fenced(&self, dead: NodeId) -> io::Result<bool> {
+        self.change(|registry| registry.fenced(dead))
+    }
+    fn leave(&self, node: NodeId) -> io::Result<()> {
+        self.change(|registry| registry.leave(node))
+    }
+    fn view(&self, revision: u64, wait: Duration) -> io::Result<View> {
+        self.wait_for_view(revision, wait)
+    }
 }
