@@ -5,6 +5,7 @@
 //! `SETFCAP`); `system.posix_acl_access` and `system.posix_acl_default` are views of the POSIX ACLs.
 
 use crate::acl::Acl;
+use crate::durable::Section;
 use crate::stat::{S_ISGID, S_ISVTX};
 use crate::superblock::charged;
 use crate::{
@@ -213,11 +214,7 @@ impl InodeRef {
         let replaced = self.extra().xattrs.lock().set(name, value, flags);
         self.shared.discharge(*replaced.as_ref().unwrap_or(&charge));
         replaced?;
-        self.touch_ctime();
-        section.xattrs(self, &[name]);
-        section.inode(self);
-        drop(section);
-        self.notify_attributes(cred);
+        self.xattr_changed(cred, section, name);
         Ok(())
     }
 
@@ -237,12 +234,17 @@ impl InodeRef {
         let section = self.shared.begin(0)?;
         let removed = extra.xattrs.lock().remove(name)?;
         self.shared.discharge(removed);
+        self.xattr_changed(cred, section, name);
+        Ok(())
+    }
+
+    /// Attribute `name` changed in `section`, which ends here.
+    fn xattr_changed(&self, cred: &Cred, section: Section<'_>, name: &[u8]) {
         self.touch_ctime();
         section.xattrs(self, &[name]);
         section.inode(self);
         drop(section);
         self.notify_attributes(cred);
-        Ok(())
     }
 
     /// Sets the ACL that `value` spells, or removes it. An access ACL also sets the permission bits that it
@@ -278,11 +280,7 @@ impl InodeRef {
             *(if slot_is_access { &mut acls.access } else { &mut acls.default }) = kept;
             Ok(())
         })?;
-        self.touch_ctime();
-        section.xattrs(self, &[if slot_is_access { ACL_ACCESS } else { ACL_DEFAULT }]);
-        section.inode(self);
-        drop(section);
-        self.notify_attributes(cred);
+        self.xattr_changed(cred, section, if slot_is_access { ACL_ACCESS } else { ACL_DEFAULT });
         Ok(())
     }
 }
