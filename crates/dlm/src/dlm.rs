@@ -49,9 +49,9 @@ pub struct Config {
     pub cluster: String,
     /// Where other nodes reach this one; port 0 chooses one.
     pub listen: SocketAddr,
-    /// Who this node is.
+    /// How this node shows that it belongs to the cluster.
     pub identity: Identity,
-    /// Whom all nodes trust.
+    /// The membership that all nodes trust.
     pub membership: Arc<dyn Membership>,
     /// How a dead node is fenced. Without one its locks are free when its lease is over.
     pub fence: Option<Fence>,

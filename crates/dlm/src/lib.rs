@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! A *resource* is a name that nodes agree on. It is locked in one of six [`Mode`]s, as a whole or in part. Each resource belongs
-//! to a *shard*, and each shard has one *master*, a node that knows who has which lock of it and who waits:
+//! to a *shard*, and each shard has one *master*, a node that knows the holders of its locks and the requests that wait:
 //!
 //! ```text
 //!    node A                                 node B: master of the shard          node C
@@ -19,7 +19,7 @@
 //! (the *minimum hold*), so that nodes that fight for a lock pass it on a few hundred times a second and not for each use.
 //! Messages go only to nodes concerned: how many nodes there are does not matter.
 //!
-//! Who is a member, and who is master of which shard, says a membership that all nodes trust, with leases. A node that cannot
+//! A membership that all nodes trust names the members and the master of each shard, with leases. A node that cannot
 //! renew its lease stops by itself before the membership calls it dead, and the locks of the dead are free only when nothing that
 //! they did can still take effect (the *fence*). A shard that gets a new master gets a new *epoch*; messages of others count for
 //! nothing. What survives a master is what the other nodes hold; they tell the next one.

@@ -46,7 +46,7 @@ pub(crate) struct Slow {
 /// What there is to say of a lock that somebody waits for.
 #[derive(Default)]
 pub(crate) struct More {
-    /// Who waits on this node, in order; conversions first.
+    /// The requests that wait on this node, in order; conversions first.
     pub(crate) waiters: VecDeque<Waiter>,
     /// What the master was asked for.
     pub(crate) request: Option<Request>,
@@ -56,7 +56,7 @@ pub(crate) struct More {
     pub(crate) early: Option<Revoke>,
     /// Nobody gets the lock any more before the revoke is answered.
     pub(crate) is_draining: bool,
-    /// Holders that want to know who waits for them.
+    /// Holders that want to be told of requests that wait for them.
     pub(crate) notices: Vec<(u64, Mode, Notice)>,
 }
 

@@ -26,7 +26,7 @@ pub struct Value {
     pub bytes: Box<[u8]>,
 }
 
-/// Whom a holder hands its lock to.
+/// The node that a holder hands its lock to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Next {
     /// The node.
@@ -116,7 +116,7 @@ pub enum Body {
         wanted: Mode,
         /// Whether to refuse if the lock is in use.
         is_try: bool,
-        /// Whom to hand the lock to.
+        /// The node to hand the lock to.
         next: Option<Next>,
     },
     /// To a new master: the node has this grant.

@@ -1,4 +1,4 @@
-//! Queue: what the master knows of one resource: who has been granted what, and who waits, in which order.
+//! Queue: what the master knows of one resource: what is granted, and what waits, in order.
 //!
 //! # Theory
 //! A pure state machine: each call changes the queue and says what has to be sent. A node has at most one grant and one
@@ -43,7 +43,7 @@ pub(crate) struct Grant {
     from: Option<NodeId>,
 }
 
-/// Who waits.
+/// A request that waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiting {
     pub(crate) node: NodeId,
@@ -124,7 +124,7 @@ impl Queue {
         self.grants.is_empty() && self.promise.is_none() && self.waiting.is_none()
     }
 
-    /// Who waits, in order; first the one that was promised the lock.
+    /// The requests that wait, in order; first the one that was promised the lock.
     pub(crate) fn waiters(&self) -> impl Iterator<Item = &Waiting> {
         self.promise.iter().map(|promise| &promise.to).chain(self.waiting.iter().flat_map(|all| all.iter()))
     }

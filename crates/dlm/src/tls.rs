@@ -18,7 +18,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::{fmt, fs};
 
-/// The name in all certificates: what matters is who has signed them.
+/// The name in all certificates: what matters is the authority that has signed them.
 const NAME: &str = "node.sluice-dlm";
 /// How long a peer may take for its part of a handshake.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! View: what the membership says at one instant: who is a member, and who is master of which shard.
+//! View: what the membership says at one instant: the members, and the master of each shard.
 
 use crate::{NodeId, ShardId};
 use serde::{Deserialize, Serialize};

@@ -27,7 +27,7 @@ impl Wait {
         Arc::new(Wait { state: Mutex::with_class(&WAIT, State::default()), decided: Condvar::new() })
     }
 
-    /// Decides it, once. Returns whom to wake when no lock is held.
+    /// Decides it, once. Returns what to wake when no lock is held.
     #[must_use]
     pub(crate) fn decide(&self, outcome: Outcome) -> Option<Waker> {
         let waker = {

@@ -24,7 +24,7 @@ pub enum LockMode {
     Sluice,
 }
 
-/// Who checks permissions in a mount.
+/// Which side checks permissions in a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CheckMode {
     /// The kernel, by the attributes that it knows. On Linux 6.18 and before, each change in a directory makes it ask for
@@ -69,7 +69,7 @@ pub struct MountOptions {
     /// The name of a file in the root that shows all locks as `/proc/locks` does, and is in no listing. Only where sluicefs
     /// serves them.
     pub lock_file: Option<String>,
-    /// Who checks permissions.
+    /// Which side checks permissions.
     pub checks: CheckMode,
     /// Whether users other than the mounting one may use the mount. `None`: yes for root whose kernel checks permissions,
     /// no for others.

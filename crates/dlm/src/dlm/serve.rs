@@ -14,7 +14,7 @@ use std::io;
 use std::mem;
 use std::net::{TcpListener, TcpStream};
 
-/// How many callers that have not shown who they are, are listened to at once.
+/// How many callers without a certificate yet are listened to at once.
 const STRANGERS_MAX: usize = 64;
 /// How often a lease is renewed within its length, and the membership reminded.
 const RENEWALS: u32 = 4;
@@ -45,7 +45,7 @@ impl Inner {
         }
     }
 
-    /// Learns who is a member.
+    /// Learns of members that come and go.
     pub(super) fn keep_view(self: Arc<Self>, calling: Arc<ClientConfig>) {
         let mut revision = 0;
         while !self.is_over() {

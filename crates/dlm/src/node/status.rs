@@ -50,7 +50,7 @@ pub struct LockStatus {
     pub token: Option<Token>,
     /// How many hold it here, by mode.
     pub holders: Vec<(Mode, u64)>,
-    /// Who waits here.
+    /// The modes of the requests that wait here.
     pub waiters: Vec<Mode>,
     /// When it was granted, by the node's clock.
     pub granted_at: u64,
@@ -63,9 +63,9 @@ pub struct LockStatus {
 pub struct ResourceStatus {
     /// The resource.
     pub name: Name,
-    /// Who has it: node, range, mode, token.
+    /// Its holders: node, range, mode, token.
     pub grants: Vec<(NodeId, Range, Mode, Token)>,
-    /// Who waits for it: node, range, mode, and since when, by the master's clock.
+    /// The requests that wait for it: node, range, mode, and since when, by the master's clock.
     pub waiters: Vec<(NodeId, Range, Mode, u64)>,
     /// How often it has gone to another node.
     pub moves: u64,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A holder: the node, and its client's number.
 pub(crate) type Holder = (NodeId, usize);
 
-/// Who holds what in truth, and the store that all write to.
+/// The true holders of each lock, and the store that all write to.
 #[derive(Default)]
 pub(crate) struct Truth {
     /// Ends with the unlock, or when the store has fenced the node.

@@ -25,7 +25,7 @@ pub(super) fn cred(header: &InHeader) -> Option<Cred> {
     of_process(header.pid)
 }
 
-/// User and group for whom a process uses files are the last of four in its status.
+/// The user and group in whose name a process uses files are the last of four in its status.
 fn of_process(pid: u32) -> Option<Cred> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let numbers = |name: &str| -> Option<Vec<u32>> {
