@@ -16,7 +16,7 @@ CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
 
-.PHONY: help demo build install test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim stress uring crash miri clean prerequisites programs mount-speed
+.PHONY: help demo build install test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model stress uring crash miri clean prerequisites programs mount-speed
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo 'make peers        sluicefs beside the in-memory file systems of other libraries, in one process'
 	@echo 'make regression   does the lab find a shared counter in open, and nothing where nothing changed?'
 	@echo 'make dlm-sim      ten thousand seeds of the simulated cluster of lock managers'
+	@echo 'make dlm-model    all orders of events in small clusters of lock managers'
 	@echo 'make stress       one minute of threads on shared names, then the invariant checker'
 	@echo 'make uring        mounts over io_uring, which the kernel is told to allow for as long as the tests run (root)'
 	@echo 'make mount-speed  a mount beside tmpfs and libfuse, row by row, for an idle machine (root)'
@@ -119,6 +120,9 @@ regression: prerequisites
 
 dlm-sim: prerequisites
 	SLUICE_DLM_SEEDS=10000 cargo test --locked -p sluice-dlm --test simulation -- --nocapture
+
+dlm-model: prerequisites
+	SLUICE_DLM_STATES=10000000 cargo test --locked -p sluice-dlm --test model no_order -- --nocapture
 
 stress: prerequisites
 	SLUICE_STRESS_SECONDS=60 cargo test --locked --release -p sluice-oracle --test stress

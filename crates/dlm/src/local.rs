@@ -72,7 +72,7 @@ pub(crate) struct Waiter {
 }
 
 /// A request of this node to the master.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) serial: u64,
     pub(crate) mode: Mode,
@@ -86,6 +86,7 @@ pub(crate) struct Request {
 }
 
 /// A request of the master to this node.
+#[derive(Debug)]
 pub(crate) struct Revoke {
     /// In what epoch of the shard.
     pub(crate) epoch: u64,

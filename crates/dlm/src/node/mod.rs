@@ -140,6 +140,7 @@ struct Shard {
 }
 
 /// Whether this node is master of a shard.
+#[derive(Debug)]
 enum Role {
     /// It is not.
     Other,

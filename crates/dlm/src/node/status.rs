@@ -121,6 +121,36 @@ impl<E: Effects> Node<E> {
         NodeStatus { node: self.id, locks, resources }
     }
 
+    /// All that decides what this node does next while time stands still, as text: a model checker tells states apart by it.
+    #[doc(hidden)]
+    pub fn state_text(&self) -> String {
+        let mut text = String::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let (epoch, owner, role, last) = (shard.epoch, shard.owner, &shard.role, shard.last);
+            text +=
+                &format!("{epoch} {owner:?} {role:?} {last:?} {:?} {:?};", shard.view.revision, shard.stash);
+        }
+        for local in self.all_locals() {
+            let slow = local.slow.lock();
+            let (token, value, is_dirty) = (slow.token, &slow.value, slow.is_dirty);
+            text += &format!("{} {:?} {token:?} {value:?} {is_dirty}", local.key, local.word);
+            if let Some(more) = &slow.more {
+                let waiters: Vec<_> =
+                    more.waiters.iter().map(|waiter| (waiter.mode, waiter.holds, waiter.is_try)).collect();
+                let (request, revoke, early) = (more.request, &more.revoke, &more.early);
+                text += &format!(" {waiters:?} {request:?} {revoke:?} {early:?} {}", more.is_draining);
+            }
+            text.push(';');
+        }
+        for name in self.resource_names(|_| true) {
+            if let Some(queue) = self.resources.get(&name, &self.resources.read()) {
+                text += &format!("{name} {:?};", queue.lock());
+            }
+        }
+        text
+    }
+
     /// How many locks are cached, held or waited for here.
     pub fn locks(&self) -> usize {
         self.locals.len()

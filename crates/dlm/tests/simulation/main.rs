@@ -3,13 +3,15 @@
 //! `SLUICE_DLM_SEEDS=10000` runs more of them (`make dlm-sim`), `SLUICE_DLM_SEED=7` one, and with
 //! `SLUICE_DLM_LOG=1` says what happens in it.
 
-mod check;
 mod client;
 mod random;
+#[path = "../support/mod.rs"]
+mod support;
 mod world;
 
 use sluice_dlm::{Mutant, NodeId};
 use std::collections::BTreeMap;
+use support::check::leaked;
 use world::{MS, World};
 
 /// Seeds beyond the usual ones that found something once.
@@ -39,25 +41,7 @@ fn run(seed: u64, mutant: Option<Mutant>) -> Result<World, String> {
             }
         }
     }
-    // No lock is leaked: what a master says that a node has, the node has.
-    for machine in living.values() {
-        for resource in machine.node.status().resources {
-            for (node, range, _, token) in &resource.grants {
-                let has = living.get(node).is_some_and(|holder| {
-                    let locks = holder.node.status().locks;
-                    locks.iter().any(|l| {
-                        l.key.name == resource.name && l.key.range == *range && l.token == Some(*token)
-                    })
-                });
-                if !has {
-                    return Err(format!("{node} has no more what it was granted: {resource:?}"));
-                }
-            }
-            if !resource.waiters.is_empty() {
-                return Err(format!("nobody waits, but {resource:?}"));
-            }
-        }
-    }
+    leaked(living.values().map(|machine| &*machine.node))?;
     Ok(world)
 }
 

@@ -1,52 +1,19 @@
 //! World: machines with clocks of their own, a network that loses, repeats, delays and reorders packets, a membership service and a
 //! store, all driven by one queue of events and one seed.
 
-use crate::check::Truth;
 use crate::client::Client;
 use crate::random::Random;
-use sluice_dlm::{
-    Effects, Message, Mutant, Node, NodeId, Options, Packet, Registry, Session, ShardId, Token, View,
-};
+use crate::support::check::Truth;
+use crate::support::wishes::{Wish, Wishes};
+use sluice_dlm::{Mutant, Node, NodeId, Options, Packet, Registry, Session, ShardId, Token, View};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 pub(crate) const MS: u64 = 1_000_000;
 const TTL: u64 = 4_000 * MS;
 /// Clocks differ by at most one in a hundred; a lease is counted as shorter by more than that.
 const MARGIN: u64 = TTL / 10;
 const SHARDS: u16 = 4;
-
-/// What a node wants done, as it wanted it.
-#[derive(Default)]
-pub(crate) struct Wishes(Mutex<Vec<Wish>>);
-
-enum Wish {
-    Send(NodeId, Message),
-    Fence(NodeId),
-    Claim(ShardId, u64),
-    Resign(ShardId, u64),
-}
-
-impl Wishes {
-    fn push(&self, wish: Wish) {
-        self.0.lock().expect("no panic").push(wish);
-    }
-}
-
-impl Effects for Wishes {
-    fn send(&self, to: NodeId, message: Message) {
-        self.push(Wish::Send(to, message));
-    }
-    fn fence(&self, dead: NodeId) {
-        self.push(Wish::Fence(dead));
-    }
-    fn claim(&self, shard: ShardId, epoch: u64) {
-        self.push(Wish::Claim(shard, epoch));
-    }
-    fn resign(&self, shard: ShardId, epoch: u64) {
-        self.push(Wish::Resign(shard, epoch));
-    }
-}
 
 pub(crate) struct Machine {
     pub(crate) node: Arc<Node<Wishes>>,
@@ -325,7 +292,7 @@ impl World {
 
     pub(crate) fn grant_wishes(&mut self, id: NodeId) {
         let Some(machine) = self.machines.get(&id) else { return };
-        let wishes = std::mem::take(&mut *machine.node.effects().0.lock().expect("no panic"));
+        let wishes = machine.node.effects().take();
         let is_cut = machine.cut_from_members;
         for wish in wishes {
             let delay = self.random.below(5 * MS);

@@ -1,13 +1,14 @@
 //! Check: what must hold, seen from outside of all nodes.
 
-use sluice_dlm::{Key, Mode, Name, NodeId, Token};
+use super::wishes::Wishes;
+use sluice_dlm::{Key, Mode, Name, Node, NodeId, Token};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A holder: the node, and its client's number.
 pub(crate) type Holder = (NodeId, usize);
 
 /// The true holders of each lock, and the store that all write to.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Truth {
     /// Ends with the unlock, or when the store has fenced the node.
     held: BTreeMap<Holder, (Key, Mode)>,
@@ -76,4 +77,25 @@ impl Truth {
     pub(crate) fn set(&mut self, name: &Name, value: Vec<u8>) {
         self.values.insert(name.clone(), value);
     }
+}
+
+/// When nobody waits: what a master says that a node has, the node has.
+pub(crate) fn leaked<'n>(living: impl Iterator<Item = &'n Node<Wishes>>) -> Result<(), String> {
+    let living: BTreeMap<NodeId, _> = living.map(|node| (node.id(), node.status())).collect();
+    for resource in living.values().flat_map(|status| &status.resources) {
+        for (node, range, _, token) in &resource.grants {
+            let has = living.get(node).is_some_and(|holder| {
+                holder.locks.iter().any(|lock| {
+                    lock.key.name == resource.name && lock.key.range == *range && lock.token == Some(*token)
+                })
+            });
+            if !has {
+                return Err(format!("{node} has no more what it was granted: {resource:?}"));
+            }
+        }
+        if !resource.waiters.is_empty() {
+            return Err(format!("nobody waits, but {resource:?}"));
+        }
+    }
+    Ok(())
 }

@@ -1,0 +1,208 @@
+//! Model: all orders of events in small clusters, by the model checker stateright. The nodes are the real ones.
+//!
+//! # Theory
+//! A state is the list of what has happened. To look at one, the cluster is made anew and all of it happens again; two lists
+//! after which nodes, messages under way, membership, store and programs are the same are one state. So what the simulation
+//! leaves to chance is tried whole here, in small: two or three nodes, one resource, programs of a few calls, one death.
+//!
+//! Time stands still. There is no minimum hold and no repetition; the end of a lease is an event, at the node before it is one at
+//! the membership.
+//!
+//! `SLUICE_DLM_STATES=1000000` raises the bound on the states of each cluster (`make dlm-model`).
+
+mod cluster;
+#[path = "../support/mod.rs"]
+mod support;
+
+use cluster::Call::{self, Convert, Lock, Try, Unlock, Write};
+use cluster::{Cluster, Event, Scenario};
+use sluice_dlm::Mode::{Cw, Ex, Nl, Pr, Pw};
+use sluice_dlm::Mutant;
+use stateright::{Checker, HasDiscoveries, Model, Property};
+use std::hash::{BuildHasher, Hash, Hasher};
+
+/// How many states of each cluster are looked at, unless the environment says otherwise.
+const STATES: usize = 10_000;
+
+#[derive(Clone, Debug)]
+struct State {
+    happened: Vec<Event>,
+    events: Vec<Event>,
+    broken: Option<String>,
+    /// Of all that decides what can happen from here on.
+    hash: u64,
+}
+
+impl Hash for State {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
+impl State {
+    fn after(scenario: &Scenario, happened: Vec<Event>) -> State {
+        let mut cluster = Cluster::new(scenario);
+        happened.iter().for_each(|event| cluster.happen(*event));
+        let events = cluster.events();
+        let need_not =
+            |event: &Event| matches!(event, Event::Cancel(_) | Event::Die(_) | Event::Lapse(_) | Event::Join);
+        let mut broken = cluster.broken.clone();
+        if events.iter().all(need_not) {
+            broken = broken.and_then(|()| cluster.at_rest());
+        }
+        let hash = foldhash::fast::FixedState::default().hash_one(cluster.text());
+        State { happened, events, broken: broken.err(), hash }
+    }
+}
+
+impl Model for Scenario {
+    type State = State;
+    type Action = Event;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::after(self, Vec::new())]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Event>) {
+        if state.broken.is_none() {
+            actions.extend(&state.events);
+        }
+    }
+
+    fn next_state(&self, state: &State, event: Event) -> Option<State> {
+        Some(State::after(self, state.happened.iter().copied().chain([event]).collect()))
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![Property::always(
+            "locks exclude each other, tokens grow, no request is lost, no lock is leaked",
+            |_, state: &State| state.broken.is_none(),
+        )]
+    }
+}
+
+fn scenario(name: &'static str, nodes: usize, programs: &[(usize, &[Call])]) -> Scenario {
+    let programs = programs.iter().map(|(node, calls)| (*node, calls.to_vec())).collect();
+    Scenario { name, nodes, joins_late: false, programs, may_cancel: false, deaths: 0, mutant: None }
+}
+
+/// The clusters that are looked at.
+fn scenarios() -> Vec<Scenario> {
+    let exclusive: &[Call] = &[Lock(Ex), Write, Unlock];
+    vec![
+        scenario("two writers", 2, &[(0, &[Lock(Ex), Write, Unlock, Lock(Ex), Unlock]), (1, exclusive)]),
+        scenario("writers that share a node", 2, &[(0, exclusive), (0, exclusive), (1, exclusive)]),
+        scenario(
+            "readers and a writer",
+            3,
+            &[(0, &[Lock(Pr), Unlock]), (1, &[Lock(Pr), Unlock]), (2, exclusive)],
+        ),
+        scenario(
+            "conversions up and down",
+            2,
+            &[
+                (0, &[Lock(Pr), Convert(Ex), Write, Convert(Pr), Unlock]),
+                (1, &[Lock(Pr), Convert(Ex), Unlock]),
+            ],
+        ),
+        scenario(
+            "the weaker modes",
+            2,
+            &[(0, &[Lock(Nl), Convert(Cw), Unlock]), (1, &[Lock(Cw), Convert(Pw), Write, Unlock])],
+        ),
+        Scenario {
+            may_cancel: true,
+            ..scenario(
+                "requests that are withdrawn",
+                3,
+                &[(0, exclusive), (1, exclusive), (2, &[Try(Ex), Unlock])],
+            )
+        },
+        Scenario {
+            deaths: 1,
+            ..scenario(
+                "a death among writers",
+                3,
+                &[(0, exclusive), (1, &[Lock(Ex), Unlock, Lock(Ex), Unlock])],
+            )
+        },
+        Scenario {
+            joins_late: true,
+            ..scenario("a master that changes", 3, &[(1, &[Lock(Ex), Unlock]), (2, &[Lock(Ex), Unlock])])
+        },
+        Scenario {
+            joins_late: true,
+            ..scenario("a member that comes late", 3, &[(0, exclusive), (1, exclusive), (2, exclusive)])
+        },
+        Scenario {
+            joins_late: true,
+            deaths: 1,
+            may_cancel: true,
+            ..scenario(
+                "everything at once",
+                3,
+                &[(0, exclusive), (1, &[Lock(Pr), Convert(Ex), Unlock]), (2, exclusive)],
+            )
+        },
+    ]
+}
+
+/// Looks at up to `states` states. What was broken, and how it came to that; else how many states there were, and whether these
+/// were all.
+fn check(scenario: &Scenario, states: usize) -> Result<(usize, bool), String> {
+    let checker = scenario.clone().checker().target_state_count(states).finish_when(HasDiscoveries::Any);
+    let checker = checker.spawn_bfs().join();
+    match checker.discoveries().into_values().next() {
+        Some(path) => {
+            let last = path.last_state();
+            Err(format!(
+                "{}: {} after {:?}",
+                scenario.name,
+                last.broken.as_deref().unwrap_or(""),
+                last.happened
+            ))
+        }
+        None => Ok((checker.unique_state_count(), checker.state_count() < states)),
+    }
+}
+
+fn bound() -> usize {
+    std::env::var("SLUICE_DLM_STATES").ok().and_then(|text| text.parse().ok()).unwrap_or(STATES)
+}
+
+#[test]
+fn no_order_of_events_breaks_a_lock() {
+    for scenario in scenarios() {
+        match check(&scenario, bound()) {
+            Ok((states, is_all)) => {
+                println!("{}: {states} states, {}", scenario.name, if is_all { "all" } else { "the first" });
+                assert!(states > 50, "{}: nothing happened", scenario.name);
+            }
+            Err(what) => panic!("{what}"),
+        }
+    }
+}
+
+#[test]
+fn planted_faults_are_found() {
+    let mutants = [
+        Mutant::GrantBeforeDowngrade,
+        Mutant::OldEpochAccepted,
+        Mutant::FreedBeforeFence,
+        Mutant::WakeUpLost,
+        Mutant::LeaseIgnored,
+        Mutant::ServesUnregistered,
+    ];
+    for mutant in mutants {
+        let found = scenarios()
+            .into_iter()
+            .find_map(|scenario| check(&Scenario { mutant: Some(mutant), ..scenario }, 4 * STATES).err());
+        println!("{mutant:?}: {}", found.unwrap_or_else(|| panic!("{mutant:?} was not found")));
+    }
+}
