@@ -24,6 +24,7 @@ use crate::recovery::{Behind, recover};
 use crate::segments::{SEGMENTS_MAX, Segments, Span, Table, blocks_of, name};
 use crate::{Extent, Options, Store, StoreError};
 use sluice_sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Findings that are kept; the others are counted.
 pub const FINDINGS_MAX: usize = 1000;
@@ -94,6 +95,9 @@ pub trait Look {
 
     /// The extents that a record names; none if it is damaged.
     fn extents(&self, key: &[u8], value: &[u8]) -> Vec<Extent>;
+
+    /// Takes a record, after all were shown, that names what is none, or what a record shown before names too: it must go.
+    fn refuse(&mut self, _key: &[u8], _value: &[u8]) {}
 }
 
 impl Report {
@@ -272,10 +276,24 @@ fn records(
         }
     })?;
     spans.sort_unstable();
+    let doubtful = doubtful(&mut spans, blocks, report);
+    if !doubtful.is_empty() {
+        refuse(engine, look, doubtful)?;
+    }
+    report.extents = spans.len() as u64;
+    report.data_bytes = spans.iter().map(|span| span.bytes()).sum();
+    Ok(spans)
+}
+
+/// Takes out of `spans`, which are sorted, those that lie in no segment, and finds those that lie in others: all these, each with
+/// whether it could be right.
+fn doubtful(spans: &mut Vec<Span>, blocks: u32, report: &mut Report) -> BTreeMap<Span, bool> {
+    let mut doubtful = BTreeMap::new();
     spans.retain(|span| {
         let sound = span.segment < SEGMENTS_MAX
             && span.block.checked_add(span.blocks).is_some_and(|end| end <= blocks);
         if !sound {
+            doubtful.insert(*span, false);
             report.find(
                 Gravity::Damage,
                 format!("a record names block {} of segment {}, which is none", span.block, span.segment),
@@ -283,17 +301,47 @@ fn records(
         }
         sound
     });
-    for pair in spans.windows(2) {
-        if pair[0].segment == pair[1].segment && pair[1].block < pair[0].end() {
-            report.find(
-                Gravity::Damage,
-                format!("two records name block {} of `{}`", pair[1].block, name(pair[1].segment)),
-            );
+    // The one so far that reaches furthest.
+    let mut furthest: Option<Span> = None;
+    for span in spans.iter() {
+        match furthest {
+            Some(before) if before.segment == span.segment && span.block < before.end() => {
+                doubtful.extend([(before, true), (*span, true)]);
+                report.find(
+                    Gravity::Damage,
+                    format!("two records name block {} of `{}`", span.block, name(span.segment)),
+                );
+                if span.end() > before.end() {
+                    furthest = Some(*span);
+                }
+            }
+            _ => furthest = Some(*span),
         }
     }
-    report.extents = spans.len() as u64;
-    report.data_bytes = spans.iter().map(|span| span.bytes()).sum();
-    Ok(spans)
+    doubtful
+}
+
+/// Refuses the records that name `doubtful` spans; of several that name the same blocks all but the first.
+fn refuse(
+    engine: &dyn Engine,
+    look: &mut dyn Look,
+    doubtful: BTreeMap<Span, bool>,
+) -> Result<(), StoreError> {
+    let mut taken: BTreeSet<Span> = BTreeSet::new();
+    each_record(engine, &mut |key, value| {
+        for span in look.extents(key, value).iter().map(Extent::span) {
+            let Some(could_be_right) = doubtful.get(&span) else { continue };
+            // Those that are taken do not overlap: the last that begins before this one's end is the one to look at.
+            let end = Span { block: span.end(), blocks: 0, ..span };
+            let before = taken.range(..end).next_back();
+            let is_taken = before.is_some_and(|one| one.segment == span.segment && one.end() > span.block);
+            if is_taken || !could_be_right {
+                look.refuse(key, value);
+            } else {
+                taken.insert(span);
+            }
+        }
+    })
 }
 
 /// Compares what records name with the table.

@@ -10,7 +10,8 @@
 //!   CPU 1   [ T2 ][ T4 ]   |  [ T5 ]
 //! ```
 //! What is too large to be copied at each change, such as the contents of files, the store's [`Source`] adds in the cut: no
-//! transaction is under way then, so it adds what is true after the same transactions.
+//! transaction is under way then, so it adds what is true after the same transactions. What is too large for a record it
+//! copies in the cut, and writes to the segments when transactions go on.
 //!
 //! # Clients must
 //! - begin a transaction before they take the locks under which they change an object, and end it after the last change: a
@@ -23,9 +24,10 @@
 //! room that it asks for, a count on the CPU's own line. A cut: one membarrier(2), a look at each thread's line, a swap for
 //! each CPU.
 
+use crate::StoreError;
 use crate::mutant::{Mutant, Planted};
 use crate::record::{Records, cost};
-use crate::segments::{CHANGE_LEN, Change, Extent};
+use crate::segments::{CHANGE_LEN, Change, Extent, Segments};
 use sluice_sync::percpu::{Budget, PerCpu};
 use sluice_sync::{BrLock, BrReadGuard, LockClass, Mutex};
 
@@ -51,6 +53,32 @@ pub trait Source: Send + Sync {
     /// Adds the values that objects have now. No transaction is under way, and none begins before this returns: it must be
     /// quick, and begin none itself.
     fn collect(&self, to: &mut Added);
+
+    /// Writes data that the last [`collect`](Self::collect) copied, and adds the records that name them. Transactions go on
+    /// meanwhile; the next `collect` waits.
+    fn write(&self, _data: &Data<'_>, _to: &mut Added) {}
+}
+
+/// Where a [`Source`] writes data that are too large for a record.
+#[derive(Clone, Copy)]
+pub struct Data<'s>(pub(crate) &'s Segments);
+
+impl Data<'_> {
+    /// As [`Store::write_extent`](crate::Store::write_extent).
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn write(&self, bytes: &[u8]) -> Result<Extent, StoreError> {
+        self.0.write(bytes)
+    }
+
+    /// As [`Store::discard_extent`](crate::Store::discard_extent).
+    pub fn discard(&self, extent: &Extent) {
+        self.0.discard(extent);
+    }
 }
 
 /// Takes what a [`Source`] adds to a push: each value is newer than any that a transaction wrote.
@@ -66,6 +94,16 @@ impl Added {
     /// Writes that there is no object `key` any more.
     pub fn remove(&mut self, key: &[u8]) {
         self.0.push(key, u64::MAX, None);
+    }
+
+    /// As [`Transaction::name_extent`].
+    pub fn name_extent(&mut self, extent: &Extent) {
+        self.0.push_change(Change { span: extent.span(), freed: false });
+    }
+
+    /// As [`Transaction::free_extent`].
+    pub fn free_extent(&mut self, extent: &Extent) {
+        self.0.push_change(Change { span: extent.span(), freed: true });
     }
 }
 
@@ -99,7 +137,7 @@ impl Cil {
     }
 
     /// Takes the records of all transactions that have ended, and what `source` adds.
-    pub(crate) fn cut(&self, source: Option<&dyn Source>) -> Cut {
+    pub(crate) fn cut(&self, source: Option<&dyn Source>, data: Data<'_>) -> Cut {
         let mut added = Added::default();
         let taken: Vec<Records> = {
             let _alone = (!self.planted.has(Mutant::CutInParts)).then(|| self.open.write());
@@ -108,6 +146,9 @@ impl Cil {
             }
             self.buffers.iter().map(|buffer| std::mem::take(&mut *buffer.lock())).collect()
         };
+        if let Some(source) = source {
+            source.write(&data, &mut added);
+        }
         let mut records = Records::default();
         taken.iter().filter(|part| !part.is_empty()).for_each(|part| records.append(part));
         let room = records.cost();

@@ -10,7 +10,9 @@
 use crate::StoreError;
 
 /// The version of the format that this program writes, and the newest that it reads.
-pub(crate) const VERSION: u32 = 1;
+///
+/// 2: the contents of files are in segments. A store of version 1 has none there, and is else the same.
+pub(crate) const VERSION: u32 = 2;
 /// Bytes of the file `super`.
 pub(crate) const SUPER_SIZE: usize = 512;
 const MAGIC: &[u8; 8] = b"sluicefs";
@@ -18,6 +20,8 @@ const MAGIC: &[u8; 8] = b"sluicefs";
 /// What the file `super` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Super {
+    /// The version of the format that it has.
+    pub(crate) version: u32,
     pub(crate) uuid: [u8; 16],
     /// Bytes of the file `log`.
     pub(crate) log_size: u64,
@@ -30,7 +34,7 @@ impl Super {
     pub(crate) fn encode(&self) -> [u8; SUPER_SIZE] {
         let mut bytes = [0; SUPER_SIZE];
         bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.uuid);
         bytes[32..40].copy_from_slice(&self.log_size.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.segment_size.to_le_bytes());
@@ -60,7 +64,7 @@ impl Super {
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&bytes[16..32]);
         let long = |at| u64::from(number(at)) | u64::from(number(at + 4)) << 32;
-        Ok(Super { uuid, log_size: long(32), segment_size: long(40) })
+        Ok(Super { version, uuid, log_size: long(32), segment_size: long(40) })
     }
 }
 
@@ -70,20 +74,21 @@ mod tests {
 
     #[test]
     fn a_newer_version_is_refused_by_its_number_whatever_else_it_holds() {
-        let mut bytes = Super { uuid: [7; 16], log_size: 1 << 33, segment_size: 1 << 28 }.encode();
+        let mut bytes =
+            Super { version: VERSION, uuid: [7; 16], log_size: 1 << 33, segment_size: 1 << 28 }.encode();
         bytes[8..12].copy_from_slice(&(VERSION + 1).to_le_bytes());
         let error = Super::decode(&bytes).expect_err("newer");
         assert!(matches!(error, StoreError::NewerFormat(newer) if newer == VERSION + 1));
         let line = error.to_string();
         assert!(
-            line.contains("format 2") && line.contains("use a newer sluice") && !line.contains('\n'),
+            line.contains("format 3") && line.contains("use a newer sluice") && !line.contains('\n'),
             "{line}"
         );
     }
 
     #[test]
     fn any_flipped_bit_of_super_is_found() {
-        let written = Super { uuid: [7; 16], log_size: 1 << 33, segment_size: 1 << 28 };
+        let written = Super { version: VERSION, uuid: [7; 16], log_size: 1 << 33, segment_size: 1 << 28 };
         let bytes = written.encode();
         assert_eq!(Super::decode(&bytes).expect("as written"), written);
         for bit in 0..SUPER_SIZE * 8 {

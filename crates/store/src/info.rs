@@ -2,7 +2,6 @@
 
 use crate::disk::{Disk, OverlayDisk};
 use crate::engine::RedbEngine;
-use crate::format::VERSION;
 use crate::log::Log;
 use crate::mutant::Planted;
 use crate::open::{LOG, TREE, read_super};
@@ -43,7 +42,7 @@ impl Store {
     pub fn info(disk: &dyn Disk) -> Result<Info, StoreError> {
         let found = read_super(disk)?;
         let (log_size, segment_size) = (found.log_size, found.segment_size);
-        Ok(Info { uuid: found.uuid, version: VERSION, log_size, segment_size })
+        Ok(Info { uuid: found.uuid, version: found.version, log_size, segment_size })
     }
 
     /// What is in the store on `disk`, which nobody writes meanwhile, and which is not changed.
@@ -63,7 +62,6 @@ impl Store {
             batches += 1;
             position = next;
         }
-        let data_bytes = behind.table.uses.iter().map(|one| u64::from(one.live) * crate::log::BLOCK).sum();
-        Ok(Content { log_used, batches, data_bytes })
+        Ok(Content { log_used, batches, data_bytes: behind.table.live_bytes() })
     }
 }

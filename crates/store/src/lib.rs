@@ -67,7 +67,7 @@ pub mod disk;
 pub mod engine;
 
 pub use check::{FINDINGS_MAX, Finding, Gravity, Look, Progress, Report};
-pub use cil::{Added, Source, Transaction};
+pub use cil::{Added, Data, Source, Transaction};
 pub use error::StoreError;
 pub use info::{Content, Info};
 pub use record::{Batch, KEY_MAX, VALUE_MAX};

@@ -3,7 +3,7 @@
 use crate::cil::Cil;
 use crate::disk::Disk;
 use crate::engine::{Engine, RedbEngine};
-use crate::format::{SUPER_SIZE, Super};
+use crate::format::{SUPER_SIZE, Super, VERSION};
 use crate::log::{BLOCK, Log};
 use crate::mutant::Planted;
 use crate::record::Batch;
@@ -51,7 +51,7 @@ impl Store {
         let mark = || {
             disk.sync_names()?;
             let file = disk.create(SUPER, SUPER_SIZE as u64)?;
-            file.write_at(&Super { uuid, log_size, segment_size }.encode(), 0)?;
+            file.write_at(&Super { version: VERSION, uuid, log_size, segment_size }.encode(), 0)?;
             file.sync()?;
             disk.sync_names()
         };
@@ -73,7 +73,11 @@ impl Store {
         options: Options,
         planted: Planted,
     ) -> Result<Store, StoreError> {
-        let Super { uuid, log_size, segment_size } = read_super(&*disk)?;
+        let found = read_super(&*disk)?;
+        if found.version < VERSION {
+            upgrade(&*disk, found)?;
+        }
+        let Super { uuid, log_size, segment_size, .. } = found;
         let log = disk.open(LOG).map_err(StoreError::io("open the log"))?;
         let log = Log::new(log, log_size, uuid, planted)?;
         let tree = disk.open(TREE).map_err(StoreError::io("open the tree"))?;
@@ -120,6 +124,14 @@ impl Store {
     }
 }
 
+/// From now on older programs refuse the store: what is written to it they cannot read. `super` is one sector, written whole or
+/// not at all.
+fn upgrade(disk: &dyn Disk, found: Super) -> Result<(), StoreError> {
+    let file = disk.open(SUPER).map_err(StoreError::io("open `super`"))?;
+    let upgraded = Super { version: VERSION, ..found }.encode();
+    file.write_at(&upgraded, 0).and_then(|()| file.sync()).map_err(StoreError::io("write `super`"))
+}
+
 /// What the file `super` says.
 ///
 /// # Errors
@@ -144,4 +156,25 @@ fn random_uuid() -> io::Result<[u8; 16]> {
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     Ok(uuid)
+}
+
+#[cfg(all(test, not(feature = "sim")))]
+mod tests {
+    use super::*;
+    use crate::disk::crash::CrashDisk;
+
+    #[test]
+    fn an_older_store_is_read_and_from_then_on_not_for_older_programs() {
+        let disk = Arc::new(CrashDisk::new());
+        let store = Store::create(disk.clone(), Options::default()).expect("an empty disk");
+        store.begin(100).expect("room").put(b"key", 1, b"value");
+        drop(store);
+        let older = Super { version: 1, ..read_super(&*disk).expect("a store") };
+        let file = disk.open(SUPER).expect("it is there");
+        file.write_at(&older.encode(), 0).expect("memory");
+        assert_eq!(Store::info(&*disk).expect("a store").version, 1);
+        let store = Store::open(disk.clone(), Options::default()).expect("an older one");
+        assert_eq!(store.get(b"key").expect("the disk works").as_deref(), Some(b"value".as_slice()));
+        assert_eq!(read_super(&*disk).expect("a store"), Super { version: VERSION, ..older });
+    }
 }

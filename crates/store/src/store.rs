@@ -21,7 +21,7 @@
 //! See the crate's header.
 
 use crate::StoreError;
-use crate::cil::{Cil, Cut, Source, Transaction};
+use crate::cil::{Cil, Cut, Data, Source, Transaction};
 use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::log::{Formed, IN_FLIGHT, Log, Position};
@@ -161,6 +161,8 @@ pub struct Stats {
     pub log_size: u64,
     /// Batches written since the store was made.
     pub batches: u64,
+    /// Bytes of segments that records of the tree name.
+    pub data_bytes: u64,
 }
 
 impl Store {
@@ -295,12 +297,14 @@ impl Store {
 
     /// What the store is doing.
     pub fn stats(&self) -> Stats {
+        let data_bytes = self.core.segments.live_bytes();
         let state = self.core.state.lock();
         Stats {
             waiting_bytes: self.core.cil.waiting(),
             log_used: state.used,
             log_size: self.core.log.size(),
             batches: state.done,
+            data_bytes,
         }
     }
 }
@@ -367,7 +371,8 @@ impl Core {
     /// Writes what waits as one batch: its number, or that of the last one if nothing waits.
     fn push(&self) -> Result<u64, StoreError> {
         let mut next = self.push.lock();
-        let Cut { records, room } = self.cil.cut(self.source.get().map(|source| &**source));
+        let Cut { records, room } =
+            self.cil.cut(self.source.get().map(|source| &**source), Data(&self.segments));
         if records.is_empty() {
             let mut state = self.state.lock();
             state.formed_cuts += 1;

@@ -96,6 +96,16 @@ impl CrashDisk {
         self.inner.lock().now.clone()
     }
 
+    /// Bytes that were written to files whose names begin with `prefix`.
+    pub fn written(&self, prefix: &str) -> u64 {
+        let inner = self.inner.lock();
+        let writes = inner.steps.iter().map(|step| match step {
+            Step::Write { name, bytes, .. } if name.starts_with(prefix) => bytes.len() as u64,
+            _ => 0,
+        });
+        writes.sum()
+    }
+
     /// Lets the flush after the next `good` ones fail, and later ones succeed.
     pub fn fail_sync_after(&self, good: usize) {
         self.inner.lock().good_syncs = Some(good);

@@ -155,6 +155,11 @@ impl Segments {
         self.blocks
     }
 
+    /// Bytes that records of the engine name.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.space.lock().table.live_bytes()
+    }
+
     /// Writes `bytes`, without a flush.
     ///
     /// # Errors

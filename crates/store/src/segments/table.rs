@@ -11,6 +11,7 @@
 //! that something lives in: such a segment is not written again from its beginning before a later checkpoint.
 
 use super::extent::Span;
+use crate::log::BLOCK;
 
 /// A span that records name from now on, or no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,11 @@ impl Table {
             uses[at].end = uses[at].end.max(span.end());
         }
         Table { uses, freed: Vec::new() }
+    }
+
+    /// Bytes that records name.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.uses.iter().map(|one| u64::from(one.live) * BLOCK).sum()
     }
 
     /// The table after `changes`.

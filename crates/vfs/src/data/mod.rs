@@ -103,7 +103,7 @@ pub(crate) use page_set::PageSet;
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::{RadixTree, SeqBytes, SeqCount, SharedBytes};
 use std::ops::Range;
-pub(crate) use stored::{CHUNK_PAGES, pages_of_chunk};
+pub(crate) use stored::CHUNK_PAGES;
 
 /// Bytes in a page.
 pub(crate) const PAGE_SIZE: usize = 4096;

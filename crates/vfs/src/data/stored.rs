@@ -1,13 +1,7 @@
-//! Stored: contents as a store keeps them: in chunks, each the value of one record.
+//! Stored: contents in the chunks in which a store keeps them.
 //!
-//! # Theory
-//! A chunk is [`CHUNK_PAGES`] pages. Its value says which of them have data, and ends with the last byte that is not zero:
-//! ```text
-//!   0      1          3
-//!   | kind | pages    | the bytes of each page that has data ...     pages: one bit each, little endian
-//! ```
-//! `kind` is 0; others are left for chunks whose bytes are elsewhere. A chunk without data has no record. So holes stay holes, and
-//! a file of ten bytes takes ten bytes.
+//! A chunk is [`CHUNK_PAGES`] pages. What is kept of it is which of its pages have data, one bit for each, and their bytes one
+//! page behind the other, up to the last byte that is not zero. So holes stay holes, and a file of ten bytes takes ten bytes.
 
 use super::page_set::PageSet;
 use super::{FileData, PAGE_SIZE, Space};
@@ -17,18 +11,6 @@ use std::ops::Range;
 
 /// Pages in a chunk.
 pub(crate) const CHUNK_PAGES: u64 = 16;
-/// Bytes before those of the pages.
-const HEAD: usize = 3;
-/// The bytes follow.
-const INLINE: u8 = 0;
-
-/// Pages with data in a chunk with this value, if it is one.
-pub(crate) fn pages_of_chunk(value: &[u8]) -> Option<u64> {
-    let ([kind, low, high], bytes) = value.split_first_chunk::<HEAD>()?;
-    let pages = u16::from_le_bytes([*low, *high]).count_ones() as usize;
-    (*kind == INLINE && bytes.len() <= pages * PAGE_SIZE).then_some(pages as u64)
-}
-
 impl FileData {
     /// The file, new and known to nobody else, is as long as this, and has so many pages, for which space was reserved. They are to
     /// be [filled](Self::fill_chunk) before anybody looks at them.
@@ -39,43 +21,31 @@ impl FileData {
         self.pages.store(pages, Ordering::Relaxed);
     }
 
-    /// Puts the pages of `chunk` into the file, which has holes there, as `value` has them. False if it is no value of a chunk.
-    pub(crate) fn fill_chunk(&self, space: &dyn Space, chunk: u64, value: &[u8]) -> bool {
-        let Some(([kind, low, high], mut bytes)) = value.split_first_chunk::<HEAD>() else { return false };
-        if *kind != INLINE {
-            return false;
-        }
-        let present = u16::from_le_bytes([*low, *high]);
+    /// Puts the pages of `chunk` into the file, which has holes there: those that are `present`, with these bytes, of which there
+    /// are no more than the pages hold.
+    pub(crate) fn fill_chunk(&self, space: &dyn Space, chunk: u64, present: u16, mut bytes: &[u8]) {
         let mut change = self.grow(space);
         for at in (0..CHUNK_PAGES).filter(|at| present & 1 << at != 0) {
             let (page, rest) = bytes.split_at(bytes.len().min(PAGE_SIZE));
             change.fill(chunk * CHUNK_PAGES + at, page);
             bytes = rest;
         }
-        bytes.is_empty()
     }
 
-    /// Appends the value of `chunk` to `value`. False, and nothing is appended, if it has no data. Nobody changes the file
-    /// meanwhile.
-    pub(crate) fn chunk(&self, chunk: u64, value: &mut Vec<u8>) -> bool {
-        let (guard, start) = (domain().read(), value.len());
-        value.extend_from_slice(&[INLINE, 0, 0]);
+    /// Appends the bytes of `chunk` to `bytes`, and returns which of its pages are present. Nobody changes the file meanwhile.
+    pub(crate) fn chunk(&self, chunk: u64, bytes: &mut Vec<u8>) -> u16 {
+        let (guard, start) = (domain().read(), bytes.len());
         let mut present: u16 = 0;
         for at in 0..CHUNK_PAGES {
             let Some(page) = self.tree.get(&guard, chunk * CHUNK_PAGES + at) else { continue };
             present |= 1 << at;
-            let end = value.len();
-            value.resize(end + PAGE_SIZE, 0);
-            page.load_padded(0, &mut value[end..]);
+            let end = bytes.len();
+            bytes.resize(end + PAGE_SIZE, 0);
+            page.load_padded(0, &mut bytes[end..]);
         }
-        if present == 0 {
-            value.truncate(start);
-            return false;
-        }
-        let last = value.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
-        value.truncate(last.max(start + HEAD));
-        value[start + 1..start + HEAD].copy_from_slice(&present.to_le_bytes());
-        true
+        let last = bytes[start..].iter().rposition(|byte| *byte != 0).map_or(start, |at| start + at + 1);
+        bytes.truncate(last);
+        present
     }
 
     /// The chunks among `chunks` that have data. Nobody changes the file meanwhile.

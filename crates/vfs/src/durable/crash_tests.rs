@@ -5,6 +5,7 @@
 //! not. The oracle is the tree as it was in memory after each call, down to its times. The same calls on a file system in
 //! memory must give the same trees.
 
+use super::chunk::Chunk;
 use super::keys::{Key, ino_of};
 use super::mutant::Mutant;
 use super::record;
@@ -12,6 +13,7 @@ use crate::{
     AtFlags, Cred, Errno, FallocateMode, Fd, FileType, Fs, OpenFlags, Options, Process, RenameFlags, SetTime,
     StoreOptions, Superblock, Timestamp, Whence, XattrFlags,
 };
+use sluice_store::Extent;
 use sluice_store::disk::Disk;
 use sluice_store::disk::crash::{CrashDisk, Survivors};
 use sluice_sync::face::HOSTS_SHARE;
@@ -39,15 +41,24 @@ type Tree = BTreeMap<PathBuf, Seen>;
 
 const USER: &[u8] = b"user.note";
 const ACL: &[u8] = b"system.posix_acl_access";
-/// A log so short that large files go past it.
-const LOG: u64 = 256 << 10;
+/// A log so short that a long extended attribute goes past it.
+const LOG: u64 = 128 << 10;
+/// Segments so short that a file takes several.
+const SEGMENT: u64 = 128 << 10;
 
 fn options() -> Options {
-    let store = StoreOptions { log_size: LOG, cache: 1 << 20, background: false, ..StoreOptions::default() };
+    let store = StoreOptions {
+        log_size: LOG,
+        segment_size: SEGMENT,
+        open_segments: 1,
+        cache: 1 << 20,
+        background: false,
+        ..StoreOptions::default()
+    };
     Options { store, ..Options::default() }
 }
 
-fn shared(disk: &CrashDisk) -> Arc<dyn Disk> {
+pub(super) fn shared(disk: &CrashDisk) -> Arc<dyn Disk> {
     Arc::from(Box::new(disk.clone()) as Box<dyn Disk>)
 }
 
@@ -147,10 +158,14 @@ const CALLS: &[Call] = &[
     Write("/f", 3_000, 5_000),
     Write("/d/g", 60_000, 20_000),
     Write("/f", 0, 200_000),
+    Write("/b", 70_000, 10),
+    Write("/b", 0, 100_000),
     Append("/f", 100),
     Truncate("/f", 0),
     Truncate("/d/g", 70_000),
     Truncate("/f", 500_000),
+    Truncate("/b", 0),
+    Truncate("/b", 3_000),
     Fallocate("/d/g", FallocateMode::PUNCH_HOLE.union(KEEP), 4_096, 70_000),
     Fallocate("/d/g", FallocateMode::COLLAPSE_RANGE, 0, 65_536),
     Fallocate("/d/g", FallocateMode::INSERT_RANGE, 4_096, 65_536),
@@ -159,7 +174,9 @@ const CALLS: &[Call] = &[
     Clone("/d", "/e/c"),
     Clone("/f", "/c"),
     Unlink("/f"),
+    Unlink("/b"),
     UnlinkOpen("/f"),
+    UnlinkOpen("/b"),
     Mkdir("/d/n"),
     Rmdir("/e"),
     Link("/f", "/d/l"),
@@ -172,6 +189,7 @@ const CALLS: &[Call] = &[
     Tmpfile("/d", "/d/t"),
     Rename("/f", "/d/f", NONE),
     Rename("/f", "/d/g", NONE),
+    Rename("/f", "/b", NONE),
     Rename("/d/g", "/new", NONE),
     Rename("/f", "/d/g", RenameFlags::EXCHANGE),
     Rename("/f", "/moved", RenameFlags::WHITEOUT),
@@ -181,7 +199,7 @@ const CALLS: &[Call] = &[
     Chmod("/f", 0o4711),
     Chown("/d", 7),
     Times("/f"),
-    SetXattr("/f", 20_000),
+    SetXattr("/f", 65_536),
     SetXattr("/d", 5),
     RemoveXattr("/d/g"),
     SetAcl("/f"),
@@ -196,6 +214,8 @@ const BEGIN: &[Call] = &[
     Write("/f", 0, 100),
     Create("/d/g"),
     Write("/d/g", 0, 150_000),
+    Create("/b"),
+    Write("/b", 0, 100_000),
     SetXattr("/d/g", 3),
     Link("/d/g", "/hard"),
     Symlink(LONG, "/s"),
@@ -391,14 +411,18 @@ impl Ran {
     }
 }
 
-/// Checks that each record in the store belongs to a file with a name. All is synchronised.
+/// Checks that each record in the store belongs to a file with a name, and that records name what lives in the segments, each
+/// block once. All is synchronised.
 fn audit(fs: &Fs) -> Result<(), String> {
     let root = fs.superblock().root();
     let durable = root.shared.durable().expect("a store");
     durable.store.checkpoint().map_err(|error| error.to_string())?;
     let mut named = BTreeSet::from([root.ino()]);
-    let mut others: Vec<Vec<u8>> = Vec::new();
+    let (mut others, mut extents): (Vec<Vec<u8>>, Vec<Extent>) = Default::default();
     let visit = &mut |key: &[u8], value: &[u8]| {
+        if key[0] == b'd' {
+            extents.extend(Chunk::decode(value).expect("the value of a chunk").extent());
+        }
         match key[0] {
             b'n' => drop(named.insert(record::named(value).expect("the value of a name"))),
             b'c' => {}
@@ -415,6 +439,15 @@ fn audit(fs: &Fs) -> Result<(), String> {
         if key[0] != b'i' && durable.store.get(&Key::inode(ino)).is_ok_and(|inode| inode.is_none()) {
             return Err(format!("inode {ino} has no record"));
         }
+    }
+    let (named, live) =
+        (extents.iter().map(Extent::allocated).sum::<u64>(), durable.store.stats().data_bytes);
+    if named != live {
+        return Err(format!("records name {named} bytes of segments, of which {live} live"));
+    }
+    for extent in extents {
+        let read = durable.store.read_extent(&extent, 0, &mut vec![0; extent.len() as usize]);
+        read.map_err(|error| format!("{extent:?}: {error}"))?;
     }
     Ok(())
 }
@@ -492,6 +525,9 @@ fn each_planted_fault_is_found() {
         (XattrsForgotten, &[SetXattr("/f", 10), Sync]),
         (OrphanForgotten, &[UnlinkOpen("/f"), Sync]),
         (RecordBeforeChange, &[Chmod("/f", 0o600), Sync]),
+        (FreedEarly, &[Write("/f", 0, 20_000), Sync]),
+        (NameWithoutBytes, &[Write("/f", 0, 20_000), Sync]),
+        (ExtentsStay, &[Truncate("/b", 0), Sync]),
     ];
     for (mutant, calls) in shows {
         run(&base, calls, None).crash_everywhere(1, 1).expect("without the fault all is well");

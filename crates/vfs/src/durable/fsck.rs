@@ -7,7 +7,8 @@
 //! - F2: a file has as many names as its link count says, a directory but the root one; an orphan has none;
 //! - F3: each directory is reached from the root;
 //! - F4: contents and attributes belong to an inode, contents to a regular file, and are as many pages as it says;
-//! - F5: all inode numbers are below the recorded bound.
+//! - F5: all inode numbers are below the recorded bound;
+//! - F6: no two records name the same bytes of a segment. (The store looks for that, and says which record must go.)
 //!
 //! *Repair* removes names that lead nowhere and what belongs to nobody, puts what has no name into `/lost+found`, and
 //! corrects counts, as transactions of the store. A file whose inode cannot be read is lost with its contents.
@@ -15,9 +16,9 @@
 //! # Cost
 //! Some sixty bytes of memory for each inode, and the name of each directory.
 
+use super::chunk::{CHUNK, Chunk};
 use super::keys::{self, Key, chunk_of, ino_of, name_of};
 use super::record::{self, InodeRecord};
-use crate::data::{CHUNK_PAGES, PAGE_SIZE, pages_of_chunk};
 use crate::stat::Timestamp;
 use crate::superblock::ROOT_INO;
 use crate::{FileType, NAME_MAX, Superblock};
@@ -156,7 +157,7 @@ impl Look for Tree {
         match key.first() {
             Some(&keys::COMMON) => "the bound of inode numbers".to_owned(),
             Some(&keys::DATA) => {
-                let start = chunk_of(key).unwrap_or(0).saturating_mul(CHUNK_PAGES * PAGE_SIZE as u64);
+                let start = chunk_of(key).unwrap_or(0).saturating_mul(CHUNK);
                 format!("contents of inode {ino} from byte {start}")
             }
             Some(&keys::INODE) => format!("inode {ino}"),
@@ -167,8 +168,16 @@ impl Look for Tree {
         }
     }
 
-    fn extents(&self, _key: &[u8], _value: &[u8]) -> Vec<Extent> {
-        Vec::new()
+    fn extents(&self, key: &[u8], value: &[u8]) -> Vec<Extent> {
+        let chunk = (key.first() == Some(&keys::DATA)).then(|| Chunk::decode(value)).flatten();
+        chunk.and_then(Chunk::extent).into_iter().collect()
+    }
+
+    fn refuse(&mut self, key: &[u8], value: &[u8]) {
+        let pages = Chunk::decode(value).map_or(0, |chunk| chunk.pages());
+        let owner = ino_of(key).and_then(|ino| self.contents_mut(ino));
+        owner.into_iter().for_each(|sum| *sum = sum.saturating_sub(pages));
+        self.fixes.push(Fix::Remove(key.to_vec()));
     }
 }
 
@@ -189,8 +198,16 @@ impl Tree {
         found.map_or(0, |at| self.contents[at].1)
     }
 
+    fn contents_mut(&mut self, ino: u64) -> Option<&mut u64> {
+        let at = self.contents.binary_search_by_key(&ino, |(ino, _)| *ino).ok()?;
+        self.contents.get_mut(at).map(|(_, pages)| pages)
+    }
+
     fn data(&mut self, ino: u64, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
-        let pages = chunk_of(key).and_then(|_| pages_of_chunk(value)).ok_or("they cannot be read")?;
+        let pages = chunk_of(key)
+            .and_then(|_| Chunk::decode(value))
+            .map(|chunk| chunk.pages())
+            .ok_or("they cannot be read")?;
         match self.contents.last_mut() {
             Some((last, sum)) if *last == ino => *sum += pages,
             _ => self.contents.push((ino, pages)),

@@ -1,22 +1,23 @@
 //! Fsck finds each way in which the records of a file system can contradict each other, and mends it without losing what is left.
 
+use super::crash_tests::shared;
 use super::keys::Key;
 use super::record::{self, InodeRecord};
 use crate::superblock::ROOT_INO;
-use crate::{FileType, Fs, Options, StoreOptions, Superblock};
+use crate::{Errno, FileType, Fs, Options, StoreOptions, Superblock};
 use sluice_store::disk::Disk;
 use sluice_store::disk::crash::CrashDisk;
 use sluice_store::{Gravity, Report, Store, Transaction};
-use sluice_sync::Arc;
 use sluice_sync::face::HOSTS_SHARE;
 
 fn options() -> Options {
-    let store = StoreOptions { log_size: 1 << 20, background: false, ..StoreOptions::default() };
+    let store = StoreOptions {
+        log_size: 1 << 20,
+        segment_size: 1 << 20,
+        background: false,
+        ..StoreOptions::default()
+    };
     Options { store, ..Options::default() }
-}
-
-fn shared(disk: &CrashDisk) -> Arc<dyn Disk> {
-    Arc::from(Box::new(disk.clone()) as Box<dyn Disk>)
 }
 
 fn open(disk: &CrashDisk) -> Fs {
@@ -153,6 +154,47 @@ fn a_circle_of_directories_and_a_second_name_are_taken_apart() {
         change.put(&Key::name(ROOT_INO, b"zwei"), 1, &record::name_value(below, FileType::Directory));
     });
     found_and_mended(&disk, Gravity::Damage, "another name already");
+}
+
+#[test]
+fn an_extent_belongs_to_one_chunk_and_what_names_none_is_removed() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, number) = tree();
+    let (file, twice) = (number("/dir/below/file"), number("/twice"));
+    let value = value_of(&disk, &Key::chunk(file, 1));
+    // The first of two has it, whichever was the right one.
+    tamper(&disk, |change| change.put(&Key::chunk(twice, 5), 1, &value));
+    let fs = found_and_mended(&disk, Gravity::Damage, "two records name block");
+    assert!(fs.read("/dir/below/file").expect("the first") == vec![7; 200_000]);
+    assert_eq!(fs.read_to_string("/twice").expect("the rest of it"), "twice");
+    drop(fs);
+    let mut nowhere = value;
+    nowhere[3..7].copy_from_slice(&9_000_000_u32.to_le_bytes());
+    tamper(&disk, |change| change.put(&Key::chunk(file, 2), 1, &nowhere));
+    let fs = found_and_mended(&disk, Gravity::Damage, "which is none");
+    let left = fs.read("/dir/below/file").expect("the rest of it");
+    assert!(left[..131_072] == [7; 131_072] && left[131_072..196_608] == [0; 65_536]);
+    drop(fs);
+    tamper(&disk, |change| change.remove(&Key::chunk(file, 0), 1));
+    found_and_mended(&disk, Gravity::Count, "blocks of `segment-00000000`, the tree says");
+}
+
+#[test]
+fn a_flipped_bit_of_contents_is_found_and_read_as_an_error() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, _) = tree();
+    let segment = disk.open("segment-00000000").expect("it has contents");
+    segment.write_at(&[8], 70_000).expect("memory");
+    let report = check(&disk);
+    let said = |one: &sluice_store::Finding| one.text.contains("from byte 65536: block");
+    assert!(report.findings.iter().any(said), "{report:?}");
+    let fs = open(&disk);
+    assert_eq!(fs.read("/dir/below/file"), Err(Errno::EIO));
+    assert_eq!(fs.read_to_string("/twice").expect("whole"), "twice");
 }
 
 #[test]

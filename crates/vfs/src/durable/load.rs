@@ -3,9 +3,10 @@
 //! What is loaded has not changed since the store was opened, as a change would have loaded it. So the store's tree has it: what
 //! the log held was brought there when the store was opened.
 
+use super::chunk::{Bytes, Chunk};
 use super::keys::{Key, chunk_of, name_of};
 use super::record::{self, InodeRecord};
-use super::{Durable, errno};
+use super::{Durable, Stored, errno};
 use crate::inode::{Body, InodeInit, flag};
 use crate::stat::S_IALLUGO;
 use crate::superblock::{ROOT_INO, SharedRef};
@@ -69,17 +70,33 @@ impl Inode {
         if !self.has(flag::PARTIAL) {
             return Ok(());
         }
-        let mut is_whole = true;
+        let mut loaded = Ok(());
         durable.scan(Key::chunks(self.ino()), &mut |key, value| {
-            let Some(chunk) = chunk_of(key) else { return false };
-            is_whole &= self.data.fill_chunk(&*self.shared, chunk, value);
-            stored.keep(chunk);
-            is_whole
+            loaded = self.load_chunk(durable, stored, key, value);
+            loaded.is_ok()
         })?;
-        if !is_whole {
-            return Err(Errno::EIO);
-        }
+        loaded?;
         self.clear_partial();
+        Ok(())
+    }
+}
+
+impl Inode {
+    /// Loads the chunk in the record with this key and value.
+    fn load_chunk(&self, durable: &Durable, stored: &Stored, key: &[u8], value: &[u8]) -> Result<(), Errno> {
+        let (at, Chunk { present, bytes }) = chunk_of(key).zip(Chunk::decode(value)).ok_or(Errno::EIO)?;
+        match bytes {
+            Bytes::Here(bytes) => {
+                self.data.fill_chunk(&*self.shared, at, present, bytes);
+                stored.keep(at, None);
+            }
+            Bytes::There(extent) => {
+                let mut bytes = vec![0; extent.len() as usize];
+                durable.store.read_extent(&extent, 0, &mut bytes).map_err(|error| errno(&error))?;
+                self.data.fill_chunk(&*self.shared, at, present, &bytes);
+                stored.keep(at, Some(extent));
+            }
+        }
         Ok(())
     }
 }

@@ -8,7 +8,7 @@
 //!   i inode                    attributes, the target of a symbolic link               record.rs
 //!   n directory name           inode
 //!   x inode name               an extended attribute, or an access control list
-//!   d inode chunk              64 KiB of contents                                      data/stored.rs
+//!   d inode chunk              64 KiB of contents, or where they are                   chunk.rs
 //!   o inode                    it has no name: to be deleted when the store is opened
 //! ```
 //! *Changes.* A call that changes something begins a [`Section`], a transaction of the store, before it takes locks. In it, after
@@ -39,6 +39,7 @@
 //! # Cost
 //! A file system in memory: a load of a word that does not change, and a branch, for each change; nothing for a read.
 
+mod chunk;
 mod fsck;
 mod keys;
 mod load;

@@ -22,6 +22,12 @@ pub(super) enum Mutant {
     OrphanForgotten,
     /// Attributes are put down as they were before the change.
     RecordBeforeChange,
+    /// An extent is free although a record names it.
+    FreedEarly,
+    /// A record names an extent that does not hold the bytes.
+    NameWithoutBytes,
+    /// What an overwritten or deleted chunk named is not freed.
+    ExtentsStay,
 }
 
 /// Which fault is planted in a file system, if any. Without tests there are none.

@@ -1,10 +1,10 @@
 //! Open: making a durable file system, and coming back to one.
 
 use super::Durable;
+use super::chunk::Chunk;
 use super::keys::{Key, chunk_of, ino_of, name_of};
-use super::pending::Gone;
+use super::pending::{Gone, Kept};
 use super::record;
-use crate::data::PageSet;
 use crate::inode::settle;
 use crate::superblock::{ROOT_INO, Shared, SharedRef};
 use crate::{Errno, Fs, Inode, InodeRef, Options, Superblock};
@@ -177,16 +177,17 @@ impl Durable {
             true
         })?;
         for ino in orphans {
-            let (mut chunks, mut xattrs) = (PageSet::new(), Vec::new());
-            self.scan(Key::chunks(ino), &mut |key, _| {
-                chunk_of(key).into_iter().for_each(|chunk| chunks.insert(chunk..chunk + 1));
+            let (mut kept, mut xattrs) = (Kept::default(), Vec::new());
+            self.scan(Key::chunks(ino), &mut |key, value| {
+                let extent = Chunk::decode(value).and_then(Chunk::extent);
+                chunk_of(key).into_iter().for_each(|chunk| kept.insert(chunk, extent.clone()));
                 true
             })?;
             self.scan(Key::xattrs(ino), &mut |key, _| {
                 xattrs.push(name_of(key).into());
                 true
             })?;
-            self.pending.remove(Gone { ino, chunks, xattrs });
+            self.pending.remove(Gone { ino, kept, xattrs });
         }
         Ok(())
     }

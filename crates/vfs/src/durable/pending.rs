@@ -3,19 +3,22 @@
 //! # Theory
 //! An inode of a durable file system has a [`Stored`]: which of its chunks the store has, which have changed since, and which of its
 //! extended attributes have. An inode of which any has changed is *listed* here, with a reference, so that it stays until the push has it.
-//! The push takes the list in its cut: then nobody changes anything, and what it reads is of one moment.
+//! The push takes the list in its cut: then nobody changes anything, and what it reads is of one moment. Bytes that are too many
+//! for a record it only copies there; they are written to an extent when calls go on (`Pending::write`). Until then the copy
+//! holds the inode, so that what is to be removed of an inode that goes includes each extent.
 //!
 //! A file that loses its last name is taken off the list. When its last user lets go, its records are to be removed: the
 //! destructor notes that here, and the next push does it.
 
+use super::chunk::{self, CHUNK, HERE_MAX};
 use super::keys::Key;
 use super::mutant::{Mutant, Planted};
 use super::record::{self, InodeRecord};
-use crate::data::{CHUNK_PAGES, PAGE, PageSet};
+use crate::data::PageSet;
 use crate::inode::Body;
 use crate::lock_class::{DURABLE_PENDING, INODE_STORED};
 use crate::{Inode, InodeRef};
-use sluice_store::{Added, Source};
+use sluice_store::{Added, Data, Extent, Source};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::Budget;
 use sluice_sync::{Arc, Mutex};
@@ -23,8 +26,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::Range;
 
-/// Bytes in a chunk.
-const CHUNK: u64 = CHUNK_PAGES * PAGE;
 /// The part of the log that contents may fill which the store does not have.
 const SHARE: u64 = 4;
 
@@ -39,8 +40,7 @@ pub(crate) struct Stored {
 struct Changed {
     /// Chunks that changed.
     dirty: PageSet,
-    /// Chunks that the store has a record of, or a push that was not refused.
-    kept: PageSet,
+    kept: Kept,
     /// Names of extended attributes that changed.
     xattrs: BTreeSet<Box<[u8]>>,
     /// All names of this directory are to be written.
@@ -50,10 +50,29 @@ struct Changed {
     counted: u64,
 }
 
+/// What the store has of a file's contents, or a push that was not refused.
+#[derive(Default)]
+pub(super) struct Kept {
+    /// Chunks that have a record.
+    records: PageSet,
+    /// Where the bytes are of those whose record names an extent.
+    extents: BTreeMap<u64, Extent>,
+}
+
+/// Bytes of a chunk as they were in the cut.
+struct Copied {
+    inode: InodeRef,
+    chunk: u64,
+    present: u16,
+    bytes: Vec<u8>,
+}
+
 /// What the next push is to collect.
 pub(super) struct Pending {
     listed: Mutex<BTreeMap<u64, InodeRef>>,
     gone: Mutex<Vec<Gone>>,
+    /// What the last cut copied.
+    copied: Mutex<Vec<Copied>>,
     /// Bytes that changed. *Per CPU.*
     bytes: Budget,
     /// There are too many of them. *Atomic (stands alone).*
@@ -64,8 +83,30 @@ pub(super) struct Pending {
 /// The records of an inode that are to be removed.
 pub(super) struct Gone {
     pub(super) ino: u64,
-    pub(super) chunks: PageSet,
+    pub(super) kept: Kept,
     pub(super) xattrs: Vec<Box<[u8]>>,
+}
+
+impl Kept {
+    /// The store has a record of `chunk`, with its bytes or with the extent that holds them.
+    pub(super) fn insert(&mut self, chunk: u64, extent: Option<Extent>) {
+        self.records.insert(chunk..chunk + 1);
+        self.extents.extend(extent.map(|extent| (chunk, extent)));
+    }
+
+    /// The records of `chunks` are removed, or replaced by others: what they name is free.
+    fn remove(&mut self, chunks: &Range<u64>, to: &mut Added, planted: &Planted) -> PageSet {
+        let mut removed = PageSet::new();
+        self.records.within(chunks).for_each(|range| removed.insert(range));
+        self.records.remove(chunks);
+        let mut rest = self.extents.split_off(&chunks.start);
+        let mut behind = rest.split_off(&chunks.end);
+        self.extents.append(&mut behind);
+        if !planted.has(Mutant::ExtentsStay) {
+            rest.values().for_each(|extent| to.free_extent(extent));
+        }
+        removed
+    }
 }
 
 impl Default for Stored {
@@ -94,9 +135,9 @@ impl Stored {
         changed.all_names = true;
     }
 
-    /// The store has this chunk, as the file does.
-    pub(super) fn keep(&self, chunk: u64) {
-        self.changed.lock().kept.insert(chunk..chunk + 1);
+    /// The store has this chunk, as the file does: its bytes, or the extent that holds them.
+    pub(super) fn keep(&self, chunk: u64, extent: Option<Extent>) {
+        self.changed.lock().kept.insert(chunk, extent);
     }
 }
 
@@ -106,6 +147,7 @@ impl Pending {
         Pending {
             listed: Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()),
             gone: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
+            copied: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             bytes: Budget::new(Some(log_size / SHARE), 0),
             is_full: AtomicBool::new(false),
             planted: Planted::default(),
@@ -162,7 +204,7 @@ impl Pending {
         self.gone.lock().clear();
     }
 
-    fn collect_inode(&self, inode: &Inode, to: &mut Added) {
+    fn collect_inode(&self, inode: &InodeRef, to: &mut Added) {
         let Some(stored) = inode.stored() else { return };
         let Changed { dirty, mut kept, xattrs, counted, all_names, .. } =
             mem::take(&mut *stored.changed.lock());
@@ -173,7 +215,7 @@ impl Pending {
         }
         // With nothing locked: contents have locks of their own.
         if matches!(inode.body, Body::Regular) && !self.planted.has(Mutant::SizeWithoutBytes) {
-            dirty.ranges().for_each(|chunks| collect_chunks(inode, chunks, &mut kept, to, &self.planted));
+            dirty.ranges().for_each(|chunks| self.collect_chunks(inode, chunks, &mut kept, to));
         }
         if all_names && let Ok(dir) = inode.as_dir() {
             for (name, child) in dir.list(|_| true) {
@@ -190,27 +232,28 @@ impl Pending {
         to.put(&Key::inode(inode.ino()), &InodeRecord::of(inode).encode());
         stored.changed.lock().kept = kept;
     }
-}
 
-/// Writes what `inode` has in `chunks`, of which the store has those that are `kept`.
-fn collect_chunks(inode: &Inode, chunks: Range<u64>, kept: &mut PageSet, to: &mut Added, planted: &Planted) {
-    let (present, mut value) = (inode.data.chunks_with_data(chunks.clone()), Vec::new());
-    let mut gone = PageSet::new();
-    kept.within(&chunks).for_each(|kept| gone.insert(kept));
-    kept.remove(&chunks);
-    for range in present.ranges() {
-        gone.remove(&range);
-        kept.insert(range.clone());
-        for chunk in range {
-            value.clear();
-            inode.data.chunk(chunk, &mut value);
-            to.put(&Key::chunk(inode.ino(), chunk), &value);
+    /// Collects what `inode` has in `chunks`, of which the store has those that are `kept`.
+    fn collect_chunks(&self, inode: &InodeRef, chunks: Range<u64>, kept: &mut Kept, to: &mut Added) {
+        let mut gone = kept.remove(&chunks, to, &self.planted);
+        let present = inode.data.chunks_with_data(chunks);
+        for range in present.ranges() {
+            gone.remove(&range);
+            for chunk in range {
+                let mut bytes = Vec::new();
+                let present = inode.data.chunk(chunk, &mut bytes);
+                kept.insert(chunk, None);
+                if bytes.len() <= HERE_MAX {
+                    to.put(&Key::chunk(inode.ino(), chunk), &[&chunk::here(present), &*bytes].concat());
+                } else {
+                    self.copied.lock().push(Copied { inode: inode.clone(), chunk, present, bytes });
+                }
+            }
+        }
+        if !self.planted.has(Mutant::ChunksStay) {
+            gone.ranges().flatten().for_each(|chunk| to.remove(&Key::chunk(inode.ino(), chunk)));
         }
     }
-    if planted.has(Mutant::ChunksStay) {
-        return;
-    }
-    gone.ranges().flatten().for_each(|chunk| to.remove(&Key::chunk(inode.ino(), chunk)));
 }
 
 /// Lets the store collect what is pending.
@@ -219,6 +262,10 @@ pub(super) struct Collector(pub(super) Arc<Pending>);
 impl Source for Collector {
     fn collect(&self, to: &mut Added) {
         self.0.collect(to);
+    }
+
+    fn write(&self, data: &Data<'_>, to: &mut Added) {
+        self.0.write(data, to);
     }
 }
 
@@ -229,13 +276,37 @@ impl Pending {
         // Relaxed: a hint.
         self.is_full.store(false, Ordering::Relaxed);
         let gone = mem::take(&mut *self.gone.lock());
-        for Gone { ino, chunks, xattrs } in gone {
+        for Gone { ino, mut kept, xattrs } in gone {
+            let chunks = kept.remove(&(0..u64::MAX), to, &self.planted);
             chunks.ranges().flatten().for_each(|chunk| to.remove(&Key::chunk(ino, chunk)));
             xattrs.iter().for_each(|name| to.remove(&Key::xattr(ino, name)));
             to.remove(&Key::inode(ino));
             to.remove(&Key::orphan(ino));
         }
         drop(listed);
+    }
+
+    /// Writes what the cut copied.
+    fn write(&self, data: &Data<'_>, to: &mut Added) {
+        let copied = mem::take(&mut *self.copied.lock());
+        for Copied { inode, chunk, present, bytes } in &copied {
+            let key = Key::chunk(inode.ino(), *chunk);
+            let Some(stored) = inode.stored() else { continue };
+            // A disk without room for it has some in the log: the room that deletions need.
+            let Ok(extent) = data.write(bytes) else {
+                to.put(&key, &[&chunk::here(*present), &**bytes].concat());
+                continue;
+            };
+            to.put(&key, &chunk::there(*present, &extent));
+            to.name_extent(&extent);
+            if self.planted.has(Mutant::NameWithoutBytes) {
+                data.discard(&extent);
+            }
+            if self.planted.has(Mutant::FreedEarly) {
+                to.free_extent(&extent);
+            }
+            stored.keep(*chunk, Some(extent));
+        }
     }
 }
 
@@ -244,8 +315,8 @@ impl Inode {
     #[cold]
     pub(crate) fn leave_store(&self) {
         let (Some(durable), Some(stored)) = (self.shared.durable(), self.stored()) else { return };
-        let chunks = mem::take(&mut stored.changed.lock().kept);
+        let kept = mem::take(&mut stored.changed.lock().kept);
         let xattrs = self.xattr_names();
-        durable.pending.remove(Gone { ino: self.ino(), chunks, xattrs });
+        durable.pending.remove(Gone { ino: self.ino(), kept, xattrs });
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of a durable file system in a directory of the host: what a user sees of opening, closing and failing.
 
+use super::crash_tests::shared;
 use crate::{
     AtFlags, Cred, Errno, FileType, Fs, InodeRef, OpenFlags, Options, StoreError, StoreOptions, Superblock,
 };
@@ -106,6 +107,58 @@ fn a_store_is_in_use_as_long_as_it_is_open_and_is_made_once() {
     assert!(matches!(Fs::open(&dir, options()), Err(StoreError::InUse(_))));
     drop(fs);
     assert!(matches!(Fs::create(&dir, options()), Err(StoreError::Exists)));
+}
+
+/// An empty file system on a disk that counts.
+fn counted() -> (CrashDisk, Fs) {
+    let disk = CrashDisk::new();
+    let store = StoreOptions { segment_size: 1 << 20, background: false, ..options().store };
+    let made = Superblock::create_on(shared(&disk), Options { store, ..options() });
+    (disk, Fs::with_superblock(made.expect("an empty disk")))
+}
+
+#[test]
+fn contents_are_written_once_and_little_ones_need_no_segment() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, fs) = counted();
+    let records = |disk: &CrashDisk| disk.written("log") + disk.written("tree");
+    fs.write("/little", vec![1; 4096]).expect("room");
+    fs.sync().expect("the disk works");
+    assert_eq!(disk.written("segment"), 0);
+    let before = records(&disk);
+    fs.write("/file", vec![1; 200_000]).expect("room");
+    fs.sync().expect("the disk works");
+    assert_eq!(disk.written("segment"), 3 * 65_536, "the rest is little");
+    assert!(records(&disk) - before < 20_000, "{} bytes", records(&disk) - before);
+    // A chunk that changes is written again, the others are not.
+    let process = fs.process(Cred::root());
+    let file = process.open("/file", OpenFlags::WRONLY, 0).expect("it is there");
+    process.pwrite(file, b"x", 70_000).expect("room");
+    fs.sync().expect("the disk works");
+    assert_eq!(disk.written("segment"), 4 * 65_536);
+    drop((process, fs));
+    let fs = Fs::with_superblock(Superblock::open_on(shared(&disk), options()).expect("it was closed"));
+    let live = fs.superblock().root().shared.durable().expect("a store").store.stats().data_bytes;
+    assert_eq!(live, 3 * 65_536, "the former bytes are free");
+}
+
+#[test]
+fn what_is_deleted_before_a_push_never_reaches_the_disk() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, fs) = counted();
+    fs.write("/file", vec![1; 200_000]).expect("room");
+    fs.remove_file("/file").expect("it is there");
+    fs.write("/other", vec![2; 100_000]).expect("room");
+    fs.sync().expect("the disk works");
+    assert_eq!(disk.written("segment"), 100_000);
+    fs.write("/other", vec![3; 100_000]).expect("room");
+    fs.write("/other", "little").expect("room");
+    fs.sync().expect("the disk works");
+    assert_eq!(disk.written("segment"), 100_000, "nobody saw what was overwritten");
 }
 
 #[test]
