@@ -42,7 +42,7 @@ pub(crate) struct Connection {
     /// Announcements that this thread must not make itself; see `notify`.
     later: mpsc::Sender<Event>,
     /// Seeks that wait for the kernel's pages. *immutable once set*
-    pub(crate) seeks: OnceLock<mpsc::Sender<Seek>>,
+    pub(crate) seeks: OnceLock<mpsc::Sender<(Seek, Arc<dyn Channel>)>>,
     pub(crate) counters: Counters,
     /// A panic was reported. *atomic (no label: a flag on its own)*
     panicked: AtomicBool,
@@ -50,10 +50,19 @@ pub(crate) struct Connection {
 
 /// What became of one message.
 pub(crate) struct Served<'r> {
-    /// The answer that is to be sent.
-    pub(crate) answer: Option<&'r [u8]>,
+    pub(crate) answer: Answer<'r>,
     /// The opcode and when it came, if how long it takes is counted.
     pub(crate) kind: Option<(u32, Instant)>,
+}
+
+/// How a message is answered.
+pub(crate) enum Answer<'r> {
+    /// By this, which is to be sent.
+    Now(&'r [u8]),
+    /// By [`Connection::seek_later`] or [`Connection::seek_at_once`], as the caller chooses.
+    Seek(Seek),
+    /// By another thread, or not at all.
+    Elsewhere,
 }
 
 impl Connection {
@@ -88,21 +97,23 @@ impl Connection {
     /// Takes one message apart, serves it and answers it, with `reply` as scratch space.
     pub(crate) fn serve(&self, message: &[u8], reply: &mut Reply) {
         let served = self.process(message, reply);
-        if let Some(answer) = served.answer {
-            self.send(answer);
+        match served.answer {
+            Answer::Now(answer) => send(&*self.channel, answer),
+            Answer::Seek(seek) => self.seek_later(seek, self.channel.clone()),
+            Answer::Elsewhere => {}
         }
         self.count(served.kind);
     }
 
-    /// Takes one message apart and serves it. The answer, if one is due now, is built in `reply`.
+    /// Takes one message apart and serves it. An answer that is due now is built in `reply`.
     pub(crate) fn process<'r>(&self, message: &[u8], reply: &'r mut Reply) -> Served<'r> {
         reply.clear();
         let request = match Request::parse(message) {
             Ok(request) => request,
             Err(Malformed { unique: Some(unique), errno }) => {
-                return Served { answer: Some(reply.failure(unique, errno)), kind: None };
+                return Served { answer: Answer::Now(reply.failure(unique, errno)), kind: None };
             }
-            Err(Malformed { unique: None, .. }) => return Served { answer: None, kind: None },
+            Err(Malformed { unique: None, .. }) => return Served { answer: Answer::Elsewhere, kind: None },
         };
         let (opcode, arrival) = (request.header.opcode, Instant::now());
         self.counters.count(opcode);
@@ -115,7 +126,9 @@ impl Connection {
     pub(crate) fn serve_due(&self, reply: &mut Reply) {
         for request in self.second_looks.due() {
             reply.clear();
-            self.answer(&request.header, reply, |reply| self.lock_after_others(&request, reply));
+            self.answer(&*self.channel, &request.header, reply, |reply| {
+                self.lock_after_others(&request, reply)
+            });
         }
     }
 
@@ -126,34 +139,36 @@ impl Connection {
         }
     }
 
-    /// Sends what `serve` finds, if it is to be sent now.
+    /// Sends by `channel` what `serve` finds, if it is to be sent now.
     pub(crate) fn answer(
         &self,
+        channel: &dyn Channel,
         header: &InHeader,
         reply: &mut Reply,
         serve: impl FnOnce(&mut Reply) -> Disposition,
     ) {
-        if let (Some(answer), _) = self.outcome(header, reply, serve) {
-            self.send(answer);
+        if let (Answer::Now(answer), _) = self.outcome(header, reply, serve) {
+            send(channel, answer);
         }
     }
 
-    /// The answer that `serve` finds, if one is due now, and whether the request is parked.
+    /// The answer that `serve` finds, and whether the request is parked.
     fn outcome<'r>(
         &self,
         header: &InHeader,
         reply: &'r mut Reply,
         serve: impl FnOnce(&mut Reply) -> Disposition,
-    ) -> (Option<&'r [u8]>, bool) {
+    ) -> (Answer<'r>, bool) {
         let disposition = catch_unwind(AssertUnwindSafe(|| serve(reply))).unwrap_or_else(|_| {
             self.report_panic(header.opcode);
             Disposition::Done(Err(Errno::EIO))
         });
         match disposition {
-            Disposition::Done(Ok(())) => (Some(reply.success(header.unique)), false),
-            Disposition::Done(Err(errno)) => (Some(reply.failure(header.unique, errno)), false),
-            Disposition::NoReply => (None, false),
-            Disposition::Parked => (None, true),
+            Disposition::Done(Ok(())) => (Answer::Now(reply.success(header.unique)), false),
+            Disposition::Done(Err(errno)) => (Answer::Now(reply.failure(header.unique, errno)), false),
+            Disposition::NoReply => (Answer::Elsewhere, false),
+            Disposition::Parked => (Answer::Elsewhere, true),
+            Disposition::Seek(seek) => (Answer::Seek(seek), true),
         }
     }
 
@@ -202,11 +217,6 @@ impl Connection {
         self.panicked.load(Ordering::Relaxed)
     }
 
-    fn send(&self, message: &[u8]) {
-        // An error means that the request was aborted or the mount is gone: there is nobody left to tell.
-        let _ = self.channel.send(message);
-    }
-
     /// Says once, on standard error, that requests panic. The panic's own message stands above it.
     #[cold]
     fn report_panic(&self, opcode: u32) {
@@ -218,4 +228,9 @@ impl Connection {
             );
         }
     }
+}
+
+fn send(channel: &dyn Channel, message: &[u8]) {
+    // An error means that the request was aborted or the mount is gone: there is nobody left to tell.
+    let _ = channel.send(message);
 }

@@ -7,8 +7,6 @@ use std::process::{Command, Output, Stdio};
 
 /// Both ways to serve file locks.
 pub(crate) const LOCK_MODES: [&str; 2] = ["locks=kernel", "locks=sluice"];
-/// For tests of holes: over io_uring, what follows a hole that the kernel may have read is told to be data.
-pub(crate) const EXACT_HOLES: &str = "transport=classic";
 /// Ends a script that hangs, in seconds: a hang is a failure with a name, not a test run that never ends.
 const PATIENCE: &str = "300";
 /// Programs that a machine may lack, with the packages that have them.

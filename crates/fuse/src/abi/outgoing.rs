@@ -1,10 +1,10 @@
 //! Outgoing: the layouts of replies and notifications.
 
-use zerocopy::{FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Starts every reply and notification.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, FromZeros, IntoBytes, KnownLayout, Immutable)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct OutHeader {
     pub(crate) len: u32,
     pub(crate) error: i32,

@@ -56,8 +56,10 @@ pub(crate) enum Disposition {
     Done(Result<(), Errno>),
     /// Served, and not to be answered.
     NoReply,
-    /// Waits for a lock, for what was read before it, or for the kernel's pages; will be answered later.
+    /// Waits for a lock, or for what was read before it; will be answered later.
     Parked,
+    /// Waits for the kernel's pages.
+    Seek(Seek),
 }
 
 impl Connection {
@@ -132,11 +134,6 @@ impl Connection {
     /// True when the kernel collects writes, so that it knows more of a file than we do: its size, its times, its data.
     fn writes_back(&self) -> bool {
         self.negotiated.get().is_some_and(|negotiated| negotiated.writeback)
-    }
-
-    /// True when requests come over io_uring: each must then be answered before the next of its CPU comes.
-    fn comes_by_ring(&self) -> bool {
-        self.negotiated.get().is_some_and(|negotiated| negotiated.uring)
     }
 
     /// The attributes of `inode`, as the kernel is told them.

@@ -6,13 +6,14 @@
 //! shows a hole of which the kernel may have a page (see `nodes`), the kernel is made to write that part back first.
 //!
 //! That takes WRITEs, which the workers must be free to serve: the request is *parked*, and a thread of its own waits for
-//! the kernel and answers. The kernel holds the inode's lock during LSEEK, but not while it writes pages back.
+//! the kernel and answers, by the channel by which the request came. The kernel holds the inode's lock during LSEEK, but not
+//! while it writes pages back.
 //!
 //! Those WRITEs would move the file's times while a program copies it, and `tar` would say that the file changed. The
 //! times move a while later instead, as they would had the kernel written the pages back in its own time.
 //!
-//! Over io_uring nothing is parked, because a request that waits would hold the queue by which those WRITEs come. The part of
-//! the file that follows is said to be data instead.
+//! A transport that cannot park one more answers at once that the part of the file that follows is data: right, if not as
+//! exact.
 //!
 //! GETATTR waits for nothing of the kind. A file that seems to be all hole shows one block of 512 bytes while the kernel may
 //! have a page of it, so that programs which look at `st_blocks` do not take it for empty.
@@ -23,6 +24,7 @@ use crate::connection::Connection;
 use crate::nodes::Noted;
 use crate::notify::Event;
 use crate::reply::Reply;
+use crate::transport::{Channel, Replier};
 use sluice_sync::mpsc::RecvTimeoutError;
 use sluice_sync::thread::Builder;
 use sluice_sync::time::{Duration, Instant};
@@ -39,6 +41,7 @@ const SEEK_HOLE: u32 = 4;
 const TIMES_AFTER: Duration = Duration::from_secs(30);
 
 /// An LSEEK that waits for the kernel's pages.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seek {
     header: InHeader,
     offset: u64,
@@ -71,7 +74,7 @@ pub(crate) fn start(connection: &Arc<Connection>) -> io::Result<()> {
     Ok(())
 }
 
-fn run(connection: &Weak<Connection>, seeks: &mpsc::Receiver<Seek>) {
+fn run(connection: &Weak<Connection>, seeks: &mpsc::Receiver<(Seek, Arc<dyn Channel>)>) {
     // When the times of which nodes are to move, the earliest first.
     let mut owing = VecDeque::<(Instant, u64)>::new();
     loop {
@@ -81,7 +84,7 @@ fn run(connection: &Weak<Connection>, seeks: &mpsc::Receiver<Seek>) {
         };
         let Some(connection) = connection.upgrade() else { return };
         match next {
-            Ok(seek) if connection.answer_seek(&seek) => {
+            Ok((seek, channel)) if connection.answer_seek(&seek, &*channel) => {
                 owing.push_back((Instant::now() + TIMES_AFTER, seek.header.nodeid))
             }
             Ok(_) => {}
@@ -117,18 +120,31 @@ impl Connection {
                 Disposition::Done(Ok(()))
             }
             Err(Delay::Failed(errno)) => Disposition::Done(Err(errno)),
-            Err(Delay::WriteBack) if self.comes_by_ring() => Disposition::Done(
-                self.take_for_data(&seek).map(|offset| reply.put(&abi::LseekOut { offset })),
-            ),
-            // Without the thread there is no kernel either.
-            Err(Delay::WriteBack) => match self.seeks.get().map(|seeks| seeks.send(seek)) {
-                Some(Ok(())) => Disposition::Parked,
-                _ => Disposition::Done(Err(Errno::EIO)),
-            },
+            Err(Delay::WriteBack) => Disposition::Seek(seek),
         }
     }
 
-    /// The answer to `seek` that takes all that follows for data: right, if not as exact, whatever the kernel has.
+    /// Has `seek` answered, by `channel`, when the kernel has handed its pages down.
+    pub(crate) fn seek_later(&self, seek: Seek, channel: Arc<dyn Channel>) {
+        let replier = Replier::new(channel.clone(), seek.header.unique);
+        if self.seeks.get().is_none_or(|seeks| seeks.send((seek, channel)).is_err()) {
+            // Without the thread there is no kernel either.
+            replier.answer(Err(Errno::EIO));
+        }
+    }
+
+    /// Answers `seek` without the kernel's pages: all that follows is said to be data.
+    pub(crate) fn seek_at_once<'r>(&self, seek: &Seek, reply: &'r mut Reply) -> &'r [u8] {
+        reply.clear();
+        match self.take_for_data(seek) {
+            Ok(offset) => {
+                reply.put(&abi::LseekOut { offset });
+                reply.success(seek.header.unique)
+            }
+            Err(errno) => reply.failure(seek.header.unique, errno),
+        }
+    }
+
     fn take_for_data(&self, seek: &Seek) -> Result<u64, Errno> {
         let size = self.node(seek.header.nodeid)?.stat().size;
         match seek.whence {
@@ -138,16 +154,17 @@ impl Connection {
         }
     }
 
-    /// Answers `seek`, which waits for the kernel's pages. True if the times of the node are to move later.
-    fn answer_seek(&self, seek: &Seek) -> bool {
+    /// Answers `seek`, by `channel`, when the kernel has handed its pages down. True if the times of the node are to move later.
+    fn answer_seek(&self, seek: &Seek, channel: &dyn Channel) -> bool {
         let nodeid = seek.header.nodeid;
-        self.nodes.set_quiet(nodeid, true);
-        let found = self.seek(seek, |ino, hole| {
-            self.write_back(ino, Noted::Holes, &hole);
-            Ok::<_, Errno>(())
-        });
-        let owes_times = self.nodes.set_quiet(nodeid, false);
-        self.answer(&seek.header, &mut Reply::new(), |reply| {
+        let mut owes_times = false;
+        self.answer(channel, &seek.header, &mut Reply::new(), |reply| {
+            self.nodes.set_quiet(nodeid, true);
+            let found = self.seek(seek, |ino, hole| {
+                self.write_back(ino, Noted::Holes, &hole);
+                Ok::<_, Errno>(())
+            });
+            owes_times = self.nodes.set_quiet(nodeid, false);
             Disposition::Done(found.map(|offset| reply.put(&abi::LseekOut { offset })))
         });
         owes_times

@@ -49,6 +49,11 @@ impl Entry {
         [header, &mut rest[PAYLOAD - HEADER_END..]]
     }
 
+    /// The number of the request.
+    pub(super) fn unique(&self) -> u64 {
+        self.header().unique
+    }
+
     /// By which number the kernel knows the request when it is answered.
     pub(super) fn commit_id(&self) -> u64 {
         self.place().commit_id
@@ -78,8 +83,7 @@ impl Entry {
 
     /// Answers with `errno`.
     pub(super) fn fail(&mut self, errno: Errno) {
-        let unique = self.header().unique;
-        self.answer(Reply::new().failure(unique, errno));
+        self.answer(Reply::new().failure(self.unique(), errno));
     }
 
     /// Copies header and fixed layout before the payload.

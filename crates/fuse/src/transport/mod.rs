@@ -6,6 +6,7 @@
 pub(crate) mod crew;
 pub(crate) mod dev_fuse;
 mod entry;
+mod late;
 pub(crate) mod policy;
 mod ring;
 mod schedule;

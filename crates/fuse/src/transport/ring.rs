@@ -8,38 +8,57 @@
 //! The ring is the calling thread's own (SINGLE_ISSUER), and the kernel does the thread's part of the work, which is to copy
 //! requests into entries, only inside that call (DEFER_TASKRUN).
 //!
+//! An entry may be *kept* for an answer that another thread finds. One further command completes when there are such answers.
+//!
 //! # Invariants
 //! - I1 The kernel writes to the memory of an entry only inside [`Ring::turn`] and [`Ring::open`], on the calling thread.
-//! - I2 Each entry has at most one command under way.
+//! - I2 Each entry has at most one command under way, and none while it is kept.
+//! - I3 One entry is not kept. When it is answered the kernel gives it the next request of the queue, so all of them come.
 
 #![allow(unsafe_code, reason = "the kernel is given addresses; each block argues below")]
 
 use super::entry::Entry;
-use crate::abi::{RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand};
-use io_uring::types::Fixed;
+use super::late::LateAnswers;
+use crate::abi::{OutHeader, RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand};
+use io_uring::types::{Fd, Fixed};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
+use sluice_sync::Arc;
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsRawFd, BorrowedFd};
-use zerocopy::IntoBytes;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// A memory area of a command, at this offset of a submission: `len` in the kernel's `struct io_uring_sqe`.
 const SQE_LEN: usize = 24;
 /// How many pieces of memory an entry has.
 const SEGMENTS: u32 = 2;
 
+/// The command that completes when there are late answers, in place of the number of an entry.
+const LATE: u64 = u64::MAX;
+
 /// Flags of `io_uring_enter`: waits for completions; the wait is no wait for a disk (Linux 6.15).
 const GET_EVENTS: u32 = 1;
 const NO_IOWAIT: u32 = 1 << 7;
+
+/// Whether an entry waits for a late answer to its request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kept {
+    Yes,
+    No,
+}
 
 /// A queue with its entries.
 pub(super) struct Ring {
     /// Dropped before `entries`, after which the kernel has no use for them.
     ring: Uring,
     entries: Vec<Entry>,
+    /// The numbers of the entries that are kept.
+    kept: Vec<usize>,
+    /// *immutable*
+    late: Arc<LateAnswers>,
     /// The number of the queue. *immutable*
     queue: u16,
-    /// Entries that the kernel has.
+    /// Entries that the kernel has or will have again.
     live: usize,
     /// Flags of each wait. *immutable*
     wait_flags: u32,
@@ -56,15 +75,30 @@ impl Ring {
         let ring = Uring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
-            .build(entries.len().next_power_of_two() as u32)?;
+            .build((entries.len() + 1).next_power_of_two() as u32)?;
         // Otherwise each command and each call would count a use of a file that threads share.
         ring.submitter().register_files(&[device.as_raw_fd()])?;
         ring.submitter().register_ring_fd()?;
         let live = entries.len();
-        let mut opened = Ring { ring, live, entries, queue, wait_flags: GET_EVENTS, completed: Vec::new() };
+        let mut opened = Ring {
+            ring,
+            live,
+            entries,
+            kept: Vec::new(),
+            late: Arc::new(LateAnswers::new()?),
+            queue,
+            wait_flags: GET_EVENTS,
+            completed: Vec::new(),
+        };
         opened.register()?;
+        opened.watch_late();
         opened.wait_flags = opened.idle_wait_flags();
         Ok(opened)
+    }
+
+    /// Where answers to requests go whose entries are kept.
+    pub(super) fn late(&self) -> Arc<LateAnswers> {
+        self.late.clone()
     }
 
     /// The flags with which an idle mount does not look like one that waits for a disk, which `top` and
@@ -108,11 +142,12 @@ impl Ring {
         failed.map_or(Ok(()), |(_, result)| Err(io::Error::from_raw_os_error(-result)))
     }
 
-    /// Waits for requests and has each served by `serve`, which leaves the answer in the entry. False: the mount is gone.
+    /// Waits for requests and has each served by `serve`, which leaves the answer in the entry, or keeps the entry if it is
+    /// told that it may. False: the mount is gone.
     ///
     /// # Errors
     /// What no retry would cure; the queue is then of no use.
-    pub(super) fn turn(&mut self, mut serve: impl FnMut(&mut Entry)) -> io::Result<bool> {
+    pub(super) fn turn(&mut self, mut serve: impl FnMut(&mut Entry, bool) -> Kept) -> io::Result<bool> {
         if self.completed.is_empty() {
             match self.submit_and_wait() {
                 Ok(_) => {}
@@ -123,15 +158,18 @@ impl Ring {
         }
         let mut completed = std::mem::take(&mut self.completed);
         for (number, result) in completed.drain(..) {
-            let entry = usize::try_from(number).ok().and_then(|number| self.entries.get_mut(number));
-            match (entry, result.wrapping_neg()) {
-                (Some(entry), 0) => {
-                    serve(entry);
-                    let id = entry.commit_id();
-                    let command = command(RING_COMMIT_AND_FETCH, self.queue, id).build().user_data(number);
-                    // SAFETY: as in `register`; this command names no address.
-                    unsafe { push(&mut self.ring, &command) };
-                }
+            if number == LATE {
+                self.answer_late();
+                self.watch_late();
+                continue;
+            }
+            let may_keep = self.kept.len() + 1 < self.entries.len();
+            let number = usize::try_from(number).unwrap_or(usize::MAX);
+            match (self.entries.get_mut(number), result.wrapping_neg()) {
+                (Some(entry), 0) => match serve(entry, may_keep) {
+                    Kept::Yes => self.kept.push(number),
+                    Kept::No => self.commit(number),
+                },
                 (Some(_), errno) if is_end(errno) => self.live -= 1,
                 (Some(_), errno) => return Err(io::Error::from_raw_os_error(errno)),
                 (None, _) => return Err(io::ErrorKind::InvalidData.into()),
@@ -140,6 +178,37 @@ impl Ring {
         // Its memory is used again.
         self.completed = completed;
         Ok(self.live > 0)
+    }
+
+    /// Prepares to hand in the answer in entry `number`.
+    fn commit(&mut self, number: usize) {
+        let id = self.entries[number].commit_id();
+        let command = command(RING_COMMIT_AND_FETCH, self.queue, id).build().user_data(number as u64);
+        // SAFETY: the entry's memory, which the kernel knows since `register`, is valid as argued there; this command names
+        // no address.
+        unsafe { push(&mut self.ring, &command) };
+    }
+
+    /// Puts the late answers that there are into the entries that wait for them.
+    #[cold]
+    fn answer_late(&mut self) {
+        for message in self.late.take() {
+            let unique = OutHeader::read_from_prefix(&message).map_or(0, |(header, _)| header.unique);
+            let kept = self.kept.iter().position(|&number| self.entries[number].unique() == unique);
+            if let Some(at) = kept {
+                let number = self.kept.swap_remove(at);
+                self.entries[number].answer(&message);
+                self.commit(number);
+            }
+        }
+    }
+
+    /// Prepares to be told when there are late answers.
+    fn watch_late(&mut self) {
+        let descriptor = Fd(self.late.as_fd().as_raw_fd());
+        let command = opcode::PollAdd::new(descriptor, libc::POLLIN as u32).build().user_data(LATE);
+        // SAFETY: names no memory.
+        unsafe { push(&mut self.ring, &command.into()) };
     }
 
     fn collect(&mut self) {
@@ -154,7 +223,7 @@ type Uring = IoUring<squeue::Entry128, cqueue::Entry>;
 unsafe fn push(ring: &mut Uring, command: &squeue::Entry128) {
     // SAFETY: the caller's.
     let pushed = unsafe { ring.submission().push(command) };
-    pushed.expect("there is room for a command of each entry, and none has two (I2)");
+    pushed.expect("there is room for a command of each entry and one more, and none has two (I2)");
 }
 
 /// Errors with which commands end when the mount does.

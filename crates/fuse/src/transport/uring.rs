@@ -5,23 +5,25 @@
 //! CPU: neither a request nor its answer goes to another one. FORGET and INTERRUPT, and what comes before all queues are
 //! open, come by the classic device; its reader waits a little after each message, so that FORGETs gather.
 //!
-//! A lock request that waits would hold its entry and so the queue of its CPU; such mounts use the classic device (see
-//! `policy`).
+//! A seek that waits for WRITEs (see `write_back`) keeps its entry until the thread that decides it sends the answer
+//! ([`LateAnswers`]). One entry of each queue is never kept, so that the WRITEs can come. Lock requests may wait in any
+//! number, and for any time: mounts that serve locks use the classic device (see `policy`).
 
 use super::dev_fuse::DevFuse;
 use super::entry::Entry;
+use super::late::LateAnswers;
 use super::policy;
-use super::ring::Ring;
-use crate::connection::Connection;
+use super::ring::{Kept, Ring};
+use crate::connection::{Answer, Connection, Served};
 use crate::reply::Reply;
-use sluice_sync::{cpu, mpsc};
+use sluice_sync::{Arc, cpu, mpsc};
 use sluice_vfs::Errno;
 use std::io;
 use std::os::fd::AsFd;
 
-/// Entries of a queue. More change nothing: a thread serves one request after the other, and takes the next with the call
-/// that hands in an answer.
-const ENTRIES: usize = 1;
+/// Entries of a queue: one, and as many seeks as may wait at a time. For speed one is enough: a thread serves one request
+/// after the other, and takes the next with the call that hands in an answer. The kernel uses the one again that came last.
+const ENTRIES: usize = 4;
 /// The smallest payload: the longest value of an extended attribute, twice.
 pub(crate) const PAYLOAD_MIN: u32 = 128 << 10;
 
@@ -56,20 +58,38 @@ pub(crate) fn serve(
     };
     let _ = opened.send(Ok(()));
     drop(opened);
-    let mut reply = Reply::new();
-    while ring.turn(|entry| serve_one(connection, entry, &mut reply))? {}
+    let (mut reply, late) = (Reply::new(), ring.late());
+    while ring.turn(|entry, may_keep| {
+        let late = if may_keep { Some(&late) } else { None };
+        serve_one(connection, entry, &mut reply, late)
+    })? {}
     Ok(())
 }
 
-fn serve_one(connection: &Connection, entry: &mut Entry, reply: &mut Reply) {
-    let served = match entry.message() {
+/// Serves the request in `entry`, which is kept if that is answered by `late`.
+fn serve_one(
+    connection: &Connection,
+    entry: &mut Entry,
+    reply: &mut Reply,
+    late: Option<&Arc<LateAnswers>>,
+) -> Kept {
+    let Served { answer, kind } = match entry.message() {
         Ok(message) => connection.process(message, reply),
-        Err(errno) => return entry.fail(errno),
+        Err(errno) => {
+            entry.fail(errno);
+            return Kept::No;
+        }
     };
-    match served.answer {
-        Some(answer) => entry.answer(answer),
+    match (answer, late) {
+        (Answer::Now(answer), _) => entry.answer(answer),
+        (Answer::Seek(seek), Some(late)) => {
+            connection.seek_later(seek, late.clone());
+            return Kept::Yes;
+        }
+        (Answer::Seek(seek), None) => entry.answer(connection.seek_at_once(&seek, reply)),
         // Nothing that is not answered comes by a ring. But whatever came, the kernel must have its entry back.
-        None => entry.fail(Errno::EIO),
+        (Answer::Elsewhere, _) => entry.fail(Errno::EIO),
     }
-    connection.count(served.kind);
+    connection.count(kind);
+    Kept::No
 }
