@@ -12,10 +12,11 @@ use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, Observer
 use sluice_locks::{DomainOptions, LockDomain};
 use sluice_store::Options as StoreOptions;
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sluice_sync::face::{Host, PerHost};
 use sluice_sync::percpu::{Budget, Ida, PerCpu};
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::{self, Ref, Standing};
-use sluice_sync::{Arc, CachePadded, Mutex, memory, name_fields};
+use sluice_sync::{Arc, CachePadded, Mutex, fibonacci, memory, name_fields};
 
 /// The inode number of every root directory.
 pub(crate) const ROOT_INO: u64 = 1;
@@ -90,6 +91,8 @@ pub(crate) type SharedRef = Ref<Shared, Standing>;
 pub(crate) struct Shared {
     /// Device number. *Immutable.*
     pub(crate) dev: u64,
+    /// What tells inode numbers from those of another file system, in the keys of remembered paths. *Immutable.*
+    pub(crate) key: u64,
     /// Limits and policies. *Immutable.*
     pub(crate) options: Options,
     /// The waits for file locks, and the list of all locks. *Immutable.*
@@ -259,9 +262,9 @@ impl Drop for Superblock {
 impl Shared {
     /// What the inodes of a new file system share. Numbers begin above `above`.
     fn new(options: Options, durable: Option<Box<Durable>>, above: u64) -> SharedRef {
-        static NEXT_DEV: AtomicU64 = AtomicU64::new(1);
+        static LAST_DEV: PerHost<AtomicU64> = PerHost::new(AtomicU64::new(0));
         // Relaxed: only uniqueness matters.
-        let minor = NEXT_DEV.fetch_add(1, Ordering::Relaxed);
+        let minor = LAST_DEV.get(Host::here()).fetch_add(1, Ordering::Relaxed) + 1;
         let locking = DomainOptions {
             deadlock_detection: options.deadlock_detection,
             max_locks: options.lock_limit,
@@ -274,6 +277,7 @@ impl Shared {
         let shared = Ref::standing(Shared {
             // Major number 0: no real device, as the kernel's own memory file systems have it.
             dev: (minor & 0xff) | ((minor & 0xf_ff00) << 12),
+            key: fibonacci(minor),
             options,
             lock_domain: LockDomain::new(locking),
             rename_lock: CachePadded::new(Mutex::with_class(&SUPERBLOCK_RENAME, ())),
