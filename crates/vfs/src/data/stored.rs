@@ -32,13 +32,17 @@ impl FileData {
         }
     }
 
-    /// Appends the bytes of `chunk` to `bytes`, and returns which of its pages are present. Nobody changes the file meanwhile.
-    pub(crate) fn chunk(&self, chunk: u64, bytes: &mut Vec<u8>) -> u16 {
+    /// Appends the bytes of the pages of `chunk` that are `wanted` to `bytes`, and returns which of all are present. Nobody
+    /// changes the file meanwhile.
+    pub(crate) fn chunk(&self, chunk: u64, wanted: u16, bytes: &mut Vec<u8>) -> u16 {
         let (guard, start) = (domain().read(), bytes.len());
         let mut present: u16 = 0;
         for at in 0..CHUNK_PAGES {
             let Some(page) = self.tree.get(&guard, chunk * CHUNK_PAGES + at) else { continue };
             present |= 1 << at;
+            if wanted & 1 << at == 0 {
+                continue;
+            }
             let end = bytes.len();
             bytes.resize(end + PAGE_SIZE, 0);
             page.load_padded(0, &mut bytes[end..]);

@@ -3,80 +3,122 @@
 //! # Theory
 //! ```text
 //!   0      1          3
-//!   | kind | pages    | the bytes of each page that has data, or the extent that holds them        pages: one bit each
+//!   | 0    | present  | the bytes of the present pages
+//!   | 1    | present  | held | patched | extent | the bytes of the patched pages              a page: one bit of two bytes
 //! ```
-//! `kind` is 0 where the bytes follow, 1 where an extent does. Little bytes stand in the record: they go to the log and to the
-//! tree, and need no flush of their own. More are written once, to a segment.
+//! `present` are the pages that have data. Few bytes stand in the record: they go to the log and to the tree, and need no flush
+//! of their own. More are written once, to an extent. When few pages of a chunk change that is in an extent, these stand in the
+//! record and the extent stays: it *holds* pages of which some are *patched*, and some may be present no more.
 
 use crate::data::{CHUNK_PAGES, PAGE, PAGE_SIZE};
 use sluice_store::Extent;
+use std::borrow::Cow;
 
 /// Bytes of a whole chunk.
 pub(super) const CHUNK: u64 = CHUNK_PAGES * PAGE;
 /// So many bytes stand in the record: those of one page.
 pub(super) const HERE_MAX: usize = PAGE_SIZE;
-/// Bytes before those of the pages.
-pub(super) const HEAD: usize = 3;
+/// Pages that are patched, at most. And if a push has no more bytes than these, they stand in records: that saves a flush.
+pub(super) const PATCHED_MAX: u32 = 4;
 const HERE: u8 = 0;
 const THERE: u8 = 1;
 
-/// What a record says of a chunk.
+/// What a record says of a chunk. Pages are bits, the lowest for the first.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Chunk<'v> {
-    /// The pages that have data, the lowest bit for the first.
+    /// The pages that have data.
     pub(super) present: u16,
-    pub(super) bytes: Bytes<'v>,
+    /// The extent with bytes of them, if there is one.
+    pub(super) held: Option<Held>,
+    /// The bytes of pages that are patched; without an extent, of all.
+    pub(super) bytes: &'v [u8],
 }
 
-/// The bytes of a chunk.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Bytes<'v> {
-    Here(&'v [u8]),
-    There(Extent),
+/// An extent with bytes of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) extent: Extent,
+    /// The pages whose bytes it holds.
+    pub(super) pages: u16,
+    /// The pages of which the record has newer bytes.
+    pub(super) patched: u16,
 }
 
 impl<'v> Chunk<'v> {
     /// What `value` says, if it is that of a chunk.
     pub(super) fn decode(value: &'v [u8]) -> Option<Chunk<'v>> {
-        let ([kind, low, high], rest) = value.split_first_chunk::<HEAD>()?;
-        let present = u16::from_le_bytes([*low, *high]);
-        let (bytes, len) = match *kind {
-            HERE => (Bytes::Here(rest), rest.len()),
+        let (kind, value) = value.split_first()?;
+        let (present, bytes) = split_pages(value)?;
+        let (held, bytes) = match *kind {
+            HERE => (None, bytes),
             THERE => {
-                let (extent, rest) = Extent::decode(rest)?;
-                let len = usize::try_from(extent.len()).ok().filter(|_| rest.is_empty())?;
-                (Bytes::There(extent), len)
+                let (pages, rest) = split_pages(bytes)?;
+                let (patched, rest) = split_pages(rest)?;
+                let (extent, bytes) = Extent::decode(rest)?;
+                let sound = extent.len() <= room_of(pages) as u64
+                    && present & !(pages | patched) == 0
+                    && patched & !present == 0;
+                (Some(sound.then_some(Held { extent, pages, patched })?), bytes)
             }
             _ => return None,
         };
-        (len <= present.count_ones() as usize * PAGE_SIZE).then_some(Chunk { present, bytes })
+        let here = held.as_ref().map_or(present, |held| held.patched);
+        (bytes.len() <= room_of(here)).then_some(Chunk { present, held, bytes })
     }
 
-    /// Pages with data.
+    /// The value of the record.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let extent = self.held.as_ref().map_or(0, |held| 4 + held.extent.encoded_len());
+        let mut value = Vec::with_capacity(3 + extent + self.bytes.len());
+        value.push(if self.held.is_some() { THERE } else { HERE });
+        value.extend_from_slice(&self.present.to_le_bytes());
+        if let Some(Held { extent, pages, patched }) = &self.held {
+            value.extend_from_slice(&pages.to_le_bytes());
+            value.extend_from_slice(&patched.to_le_bytes());
+            extent.encode(&mut value);
+        }
+        value.extend_from_slice(self.bytes);
+        value
+    }
+
+    /// Number of pages with data.
     pub(super) fn pages(&self) -> u64 {
         u64::from(self.present.count_ones())
     }
 
-    /// The extent with its bytes, if they are in one.
-    pub(super) fn extent(self) -> Option<Extent> {
-        match self.bytes {
-            Bytes::Here(_) => None,
-            Bytes::There(extent) => Some(extent),
+    /// The bytes of all pages that are present, one page behind the other; `read` reads an extent.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub(super) fn bytes<E>(
+        &self,
+        read: impl FnOnce(&Extent, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Cow<'v, [u8]>, E> {
+        let Some(Held { extent, pages, patched }) = &self.held else { return Ok(Cow::Borrowed(self.bytes)) };
+        let mut held = vec![0; room_of(*pages)];
+        read(extent, &mut held[..extent.len() as usize])?;
+        if *pages == self.present && *patched == 0 {
+            return Ok(Cow::Owned(held));
         }
+        let mut bytes = Vec::with_capacity(room_of(self.present));
+        for at in (0..CHUNK_PAGES as u32).filter(|at| self.present & 1 << at != 0) {
+            let (from, among) = if patched & 1 << at != 0 { (self.bytes, patched) } else { (&*held, pages) };
+            let start = room_of(among & ((1 << at) - 1));
+            let page = from.get(start..).unwrap_or_default();
+            let end = bytes.len() + PAGE_SIZE;
+            bytes.extend_from_slice(&page[..page.len().min(PAGE_SIZE)]);
+            bytes.resize(end, 0);
+        }
+        Ok(Cow::Owned(bytes))
     }
 }
 
-/// What a record begins with whose bytes follow.
-pub(super) fn here(present: u16) -> [u8; HEAD] {
-    let [low, high] = present.to_le_bytes();
-    [HERE, low, high]
+/// Bytes of so many pages as there are bits in `pages`.
+fn room_of(pages: u16) -> usize {
+    pages.count_ones() as usize * PAGE_SIZE
 }
 
-/// The value of a record whose bytes are in `extent`.
-pub(super) fn there(present: u16, extent: &Extent) -> Vec<u8> {
-    let [low, high] = present.to_le_bytes();
-    let mut value = Vec::with_capacity(HEAD + extent.encoded_len());
-    value.extend_from_slice(&[THERE, low, high]);
-    extent.encode(&mut value);
-    value
+fn split_pages(bytes: &[u8]) -> Option<(u16, &[u8])> {
+    let (pages, rest) = bytes.split_first_chunk()?;
+    Some((u16::from_le_bytes(*pages), rest))
 }

@@ -5,20 +5,17 @@
 //! not. The oracle is the tree as it was in memory after each call, down to its times. The same calls on a file system in
 //! memory must give the same trees.
 
-use super::chunk::Chunk;
-use super::keys::{Key, ino_of};
+use super::audit::audit;
 use super::mutant::Mutant;
-use super::record;
 use crate::{
     AtFlags, Cred, Errno, FallocateMode, Fd, FileType, Fs, OpenFlags, Options, Process, RenameFlags, SetTime,
     StoreOptions, Superblock, Timestamp, Whence, XattrFlags,
 };
-use sluice_store::Extent;
 use sluice_store::disk::Disk;
 use sluice_store::disk::crash::{CrashDisk, Survivors};
 use sluice_sync::face::HOSTS_SHARE;
 use sluice_sync::{Arc, thread};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A file as a user sees it: everything but its access time. Names that lead to one file show the same number.
@@ -159,6 +156,7 @@ const CALLS: &[Call] = &[
     Write("/d/g", 60_000, 20_000),
     Write("/f", 0, 200_000),
     Write("/b", 70_000, 10),
+    Write("/b", 80_000, 11),
     Write("/b", 0, 100_000),
     Append("/f", 100),
     Truncate("/f", 0),
@@ -238,9 +236,9 @@ impl Call {
         let (write, append) = (OpenFlags::WRONLY, OpenFlags::WRONLY | OpenFlags::APPEND);
         match self {
             Create(path) => with(path, write | OpenFlags::CREAT | OpenFlags::EXCL, &|_| Ok(())),
-            Write(path, at, len) => {
-                with(path, write, &|fd| process.pwrite(fd, &bytes(len, at as usize), at as i64).map(drop))
-            }
+            Write(path, at, len) => with(path, write, &|fd| {
+                process.pwrite(fd, &bytes(len, at as usize + len), at as i64).map(drop)
+            }),
             Append(path, len) => with(path, append, &|fd| process.write(fd, &bytes(len, 7)).map(drop)),
             Truncate(path, size) => process.truncate(path, size),
             Fallocate(path, mode, at, len) => with(path, write, &|fd| process.fallocate(fd, mode, at, len)),
@@ -411,47 +409,6 @@ impl Ran {
     }
 }
 
-/// Checks that each record in the store belongs to a file with a name, and that records name what lives in the segments, each
-/// block once. All is synchronised.
-fn audit(fs: &Fs) -> Result<(), String> {
-    let root = fs.superblock().root();
-    let durable = root.shared.durable().expect("a store");
-    durable.store.checkpoint().map_err(|error| error.to_string())?;
-    let mut named = BTreeSet::from([root.ino()]);
-    let (mut others, mut extents): (Vec<Vec<u8>>, Vec<Extent>) = Default::default();
-    let visit = &mut |key: &[u8], value: &[u8]| {
-        if key[0] == b'd' {
-            extents.extend(Chunk::decode(value).expect("the value of a chunk").extent());
-        }
-        match key[0] {
-            b'n' => drop(named.insert(record::named(value).expect("the value of a name"))),
-            b'c' => {}
-            _ => others.push(key.to_vec()),
-        }
-        true
-    };
-    durable.store.scan(b"a", b"z", visit).map_err(|error| error.to_string())?;
-    for key in others {
-        let ino = ino_of(&key).ok_or("a short key")?;
-        if key[0] == b'o' || !named.contains(&ino) {
-            return Err(format!("a record {} of inode {ino} is left", char::from(key[0])));
-        }
-        if key[0] != b'i' && durable.store.get(&Key::inode(ino)).is_ok_and(|inode| inode.is_none()) {
-            return Err(format!("inode {ino} has no record"));
-        }
-    }
-    let (named, live) =
-        (extents.iter().map(Extent::allocated).sum::<u64>(), durable.store.stats().data_bytes);
-    if named != live {
-        return Err(format!("records name {named} bytes of segments, of which {live} live"));
-    }
-    for extent in extents {
-        let read = durable.store.read_extent(&extent, 0, &mut vec![0; extent.len() as usize]);
-        read.map_err(|error| format!("{extent:?}: {error}"))?;
-    }
-    Ok(())
-}
-
 /// Every workload of one call and, of those of two, each `stride`-th, from `first` on.
 fn workloads(first: usize, stride: usize) -> impl Iterator<Item = Vec<Call>> {
     let one = CALLS.iter().map(|call| vec![*call, Sync]);
@@ -527,6 +484,7 @@ fn each_planted_fault_is_found() {
         (RecordBeforeChange, &[Chmod("/f", 0o600), Sync]),
         (FreedEarly, &[Write("/f", 0, 20_000), Sync]),
         (NameWithoutBytes, &[Write("/f", 0, 20_000), Sync]),
+        (PatchForgotten, &[Write("/b", 70_000, 10), Sync, Write("/b", 80_000, 10), Sync]),
         (ExtentsStay, &[Truncate("/b", 0), Sync]),
     ];
     for (mutant, calls) in shows {

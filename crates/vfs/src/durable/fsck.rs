@@ -170,7 +170,7 @@ impl Look for Tree {
 
     fn extents(&self, key: &[u8], value: &[u8]) -> Vec<Extent> {
         let chunk = (key.first() == Some(&keys::DATA)).then(|| Chunk::decode(value)).flatten();
-        chunk.and_then(Chunk::extent).into_iter().collect()
+        chunk.and_then(|chunk| chunk.held).map(|held| held.extent).into_iter().collect()
     }
 
     fn refuse(&mut self, key: &[u8], value: &[u8]) {

@@ -171,7 +171,7 @@ fn an_extent_belongs_to_one_chunk_and_what_names_none_is_removed() {
     assert_eq!(fs.read_to_string("/twice").expect("the rest of it"), "twice");
     drop(fs);
     let mut nowhere = value;
-    nowhere[3..7].copy_from_slice(&9_000_000_u32.to_le_bytes());
+    nowhere[7..11].copy_from_slice(&9_000_000_u32.to_le_bytes());
     tamper(&disk, |change| change.put(&Key::chunk(file, 2), 1, &nowhere));
     let fs = found_and_mended(&disk, Gravity::Damage, "which is none");
     let left = fs.read("/dir/below/file").expect("the rest of it");

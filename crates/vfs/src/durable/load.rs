@@ -3,7 +3,7 @@
 //! What is loaded has not changed since the store was opened, as a change would have loaded it. So the store's tree has it: what
 //! the log held was brought there when the store was opened.
 
-use super::chunk::{Bytes, Chunk};
+use super::chunk::Chunk;
 use super::keys::{Key, chunk_of, name_of};
 use super::record::{self, InodeRecord};
 use super::{Durable, Stored, errno};
@@ -11,6 +11,7 @@ use crate::inode::{Body, InodeInit, flag};
 use crate::stat::S_IALLUGO;
 use crate::superblock::{ROOT_INO, SharedRef};
 use crate::{Errno, FileType, Inode, InodeRef};
+use sluice_store::Extent;
 use sluice_sync::rcu;
 use std::ops::Range;
 
@@ -84,19 +85,11 @@ impl Inode {
 impl Inode {
     /// Loads the chunk in the record with this key and value.
     fn load_chunk(&self, durable: &Durable, stored: &Stored, key: &[u8], value: &[u8]) -> Result<(), Errno> {
-        let (at, Chunk { present, bytes }) = chunk_of(key).zip(Chunk::decode(value)).ok_or(Errno::EIO)?;
-        match bytes {
-            Bytes::Here(bytes) => {
-                self.data.fill_chunk(&*self.shared, at, present, bytes);
-                stored.keep(at, None);
-            }
-            Bytes::There(extent) => {
-                let mut bytes = vec![0; extent.len() as usize];
-                durable.store.read_extent(&extent, 0, &mut bytes).map_err(|error| errno(&error))?;
-                self.data.fill_chunk(&*self.shared, at, present, &bytes);
-                stored.keep(at, Some(extent));
-            }
-        }
+        let (at, chunk) = chunk_of(key).zip(Chunk::decode(value)).ok_or(Errno::EIO)?;
+        let read = |extent: &Extent, bytes: &mut [u8]| durable.store.read_extent(extent, 0, bytes);
+        let bytes = chunk.bytes(read).map_err(|error| errno(&error))?;
+        self.data.fill_chunk(&*self.shared, at, chunk.present, &bytes);
+        stored.keep(at, chunk.held);
         Ok(())
     }
 }

@@ -50,6 +50,8 @@ mod record;
 mod section;
 
 #[cfg(test)]
+mod audit;
+#[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
 mod fsck_tests;

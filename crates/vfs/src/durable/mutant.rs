@@ -28,6 +28,8 @@ pub(super) enum Mutant {
     NameWithoutBytes,
     /// What an overwritten or deleted chunk named is not freed.
     ExtentsStay,
+    /// Of pages that changed since the extent was written only the last ones are put down.
+    PatchForgotten,
 }
 
 /// Which fault is planted in a file system, if any. Without tests there are none.

@@ -179,8 +179,8 @@ impl Durable {
         for ino in orphans {
             let (mut kept, mut xattrs) = (Kept::default(), Vec::new());
             self.scan(Key::chunks(ino), &mut |key, value| {
-                let extent = Chunk::decode(value).and_then(Chunk::extent);
-                chunk_of(key).into_iter().for_each(|chunk| kept.insert(chunk, extent.clone()));
+                let held = Chunk::decode(value).and_then(|chunk| chunk.held);
+                chunk_of(key).into_iter().for_each(|chunk| kept.insert(chunk, held.clone()));
                 true
             })?;
             self.scan(Key::xattrs(ino), &mut |key, _| {

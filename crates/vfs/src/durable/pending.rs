@@ -10,15 +10,15 @@
 //! A file that loses its last name is taken off the list. When its last user lets go, its records are to be removed: the
 //! destructor notes that here, and the next push does it.
 
-use super::chunk::{self, CHUNK, HERE_MAX};
+use super::chunk::{Chunk, HERE_MAX, Held, PATCHED_MAX};
 use super::keys::Key;
 use super::mutant::{Mutant, Planted};
 use super::record::{self, InodeRecord};
-use crate::data::PageSet;
+use crate::data::{CHUNK_PAGES, PAGE, PAGE_SIZE, PageSet};
 use crate::inode::Body;
 use crate::lock_class::{DURABLE_PENDING, INODE_STORED};
 use crate::{Inode, InodeRef};
-use sluice_store::{Added, Data, Extent, Source};
+use sluice_store::{Added, Data, Source};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::Budget;
 use sluice_sync::{Arc, Mutex};
@@ -38,7 +38,7 @@ pub(crate) struct Stored {
 
 #[derive(Default)]
 struct Changed {
-    /// Chunks that changed.
+    /// Pages that changed.
     dirty: PageSet,
     kept: Kept,
     /// Names of extended attributes that changed.
@@ -56,7 +56,7 @@ pub(super) struct Kept {
     /// Chunks that have a record.
     records: PageSet,
     /// Where the bytes are of those whose record names an extent.
-    extents: BTreeMap<u64, Extent>,
+    extents: BTreeMap<u64, Held>,
 }
 
 /// Bytes of a chunk as they were in the cut.
@@ -88,24 +88,21 @@ pub(super) struct Gone {
 }
 
 impl Kept {
-    /// The store has a record of `chunk`, with its bytes or with the extent that holds them.
-    pub(super) fn insert(&mut self, chunk: u64, extent: Option<Extent>) {
+    /// The store has a record of `chunk`, with all its bytes or with the extent that holds them.
+    pub(super) fn insert(&mut self, chunk: u64, held: Option<Held>) {
         self.records.insert(chunk..chunk + 1);
-        self.extents.extend(extent.map(|extent| (chunk, extent)));
+        self.extents.extend(held.map(|held| (chunk, held)));
     }
 
     /// The records of `chunks` are removed, or replaced by others: what they name is free.
-    fn remove(&mut self, chunks: &Range<u64>, to: &mut Added, planted: &Planted) -> PageSet {
-        let mut removed = PageSet::new();
-        self.records.within(chunks).for_each(|range| removed.insert(range));
+    fn remove(&mut self, chunks: &Range<u64>, to: &mut Added, planted: &Planted) {
         self.records.remove(chunks);
         let mut rest = self.extents.split_off(&chunks.start);
         let mut behind = rest.split_off(&chunks.end);
         self.extents.append(&mut behind);
         if !planted.has(Mutant::ExtentsStay) {
-            rest.values().for_each(|extent| to.free_extent(extent));
+            rest.values().for_each(|held| to.free_extent(&held.extent));
         }
-        removed
     }
 }
 
@@ -119,7 +116,7 @@ impl Default for Stored {
 impl Stored {
     /// Contents changed in `bytes`.
     pub(super) fn mark_contents(&self, bytes: Range<u64>) {
-        self.changed.lock().dirty.insert(bytes.start / CHUNK..bytes.end.div_ceil(CHUNK));
+        self.changed.lock().dirty.insert(bytes.start / PAGE..bytes.end.div_ceil(PAGE));
     }
 
     /// Extended attributes of these names changed.
@@ -136,8 +133,8 @@ impl Stored {
     }
 
     /// The store has this chunk, as the file does: its bytes, or the extent that holds them.
-    pub(super) fn keep(&self, chunk: u64, extent: Option<Extent>) {
-        self.changed.lock().kept.insert(chunk, extent);
+    pub(super) fn keep(&self, chunk: u64, held: Option<Held>) {
+        self.changed.lock().kept.insert(chunk, held);
     }
 }
 
@@ -165,7 +162,7 @@ impl Pending {
         let Some(stored) = inode.stored() else { return false };
         let is_new = {
             let mut changed = stored.changed.lock();
-            let bytes = changed.dirty.len().saturating_mul(CHUNK).min(inode.size());
+            let bytes = changed.dirty.len().saturating_mul(PAGE).min(inode.size());
             let more = bytes.saturating_sub(changed.counted);
             match self.bytes.take(more) {
                 Ok(_) => changed.counted += more,
@@ -215,7 +212,7 @@ impl Pending {
         }
         // With nothing locked: contents have locks of their own.
         if matches!(inode.body, Body::Regular) && !self.planted.has(Mutant::SizeWithoutBytes) {
-            dirty.ranges().for_each(|chunks| self.collect_chunks(inode, chunks, &mut kept, to));
+            self.collect_contents(inode, &dirty, &mut kept, to);
         }
         if all_names && let Ok(dir) = inode.as_dir() {
             for (name, child) in dir.list(|_| true) {
@@ -233,25 +230,47 @@ impl Pending {
         stored.changed.lock().kept = kept;
     }
 
-    /// Collects what `inode` has in `chunks`, of which the store has those that are `kept`.
-    fn collect_chunks(&self, inode: &InodeRef, chunks: Range<u64>, kept: &mut Kept, to: &mut Added) {
-        let mut gone = kept.remove(&chunks, to, &self.planted);
-        let present = inode.data.chunks_with_data(chunks);
-        for range in present.ranges() {
-            gone.remove(&range);
-            for chunk in range {
-                let mut bytes = Vec::new();
-                let present = inode.data.chunk(chunk, &mut bytes);
-                kept.insert(chunk, None);
-                if bytes.len() <= HERE_MAX {
-                    to.put(&Key::chunk(inode.ino(), chunk), &[&chunk::here(present), &*bytes].concat());
-                } else {
-                    self.copied.lock().push(Copied { inode: inode.clone(), chunk, present, bytes });
-                }
+    /// Collects the `dirty` pages of `inode`, of which the store has what is `kept`.
+    fn collect_contents(&self, inode: &InodeRef, dirty: &PageSet, kept: &mut Kept, to: &mut Added) {
+        let mut chunks = PageSet::new();
+        dirty
+            .ranges()
+            .for_each(|pages| chunks.insert(pages.start / CHUNK_PAGES..pages.end.div_ceil(CHUNK_PAGES)));
+        for chunks in chunks.ranges() {
+            let mut gone = PageSet::new();
+            kept.records.within(&chunks).for_each(|range| gone.insert(range));
+            for range in inode.data.chunks_with_data(chunks).ranges() {
+                gone.remove(&range);
+                range.for_each(|chunk| self.collect_chunk(inode, chunk, dirty, kept, to));
+            }
+            gone.ranges().for_each(|range| kept.remove(&range, to, &self.planted));
+            if !self.planted.has(Mutant::ChunksStay) {
+                gone.ranges().flatten().for_each(|chunk| to.remove(&Key::chunk(inode.ino(), chunk)));
             }
         }
-        if !self.planted.has(Mutant::ChunksStay) {
-            gone.ranges().flatten().for_each(|chunk| to.remove(&Key::chunk(inode.ino(), chunk)));
+    }
+
+    /// Collects `chunk`, which has data.
+    fn collect_chunk(&self, inode: &InodeRef, chunk: u64, dirty: &PageSet, kept: &mut Kept, to: &mut Added) {
+        let pages = chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES;
+        let changed = dirty.within(&pages).flatten().fold(0, |mask, page| mask | 1 << (page - pages.start));
+        let (key, mut bytes) = (Key::chunk(inode.ino(), chunk), Vec::new());
+        if let Some(held) = kept.extents.get_mut(&chunk)
+            && (held.patched | changed).count_ones() <= PATCHED_MAX
+        {
+            let former = if self.planted.has(Mutant::PatchForgotten) { 0 } else { held.patched };
+            let present = inode.data.chunk(chunk, former | changed, &mut bytes);
+            held.patched = (former | changed) & present;
+            to.put(&key, &Chunk { present, held: Some(held.clone()), bytes: &bytes }.encode());
+            return;
+        }
+        kept.remove(&(chunk..chunk + 1), to, &self.planted);
+        kept.insert(chunk, None);
+        let present = inode.data.chunk(chunk, u16::MAX, &mut bytes);
+        if bytes.len() <= HERE_MAX {
+            to.put(&key, &Chunk { present, held: None, bytes: &bytes }.encode());
+        } else {
+            self.copied.lock().push(Copied { inode: inode.clone(), chunk, present, bytes });
         }
     }
 }
@@ -277,8 +296,8 @@ impl Pending {
         self.is_full.store(false, Ordering::Relaxed);
         let gone = mem::take(&mut *self.gone.lock());
         for Gone { ino, mut kept, xattrs } in gone {
-            let chunks = kept.remove(&(0..u64::MAX), to, &self.planted);
-            chunks.ranges().flatten().for_each(|chunk| to.remove(&Key::chunk(ino, chunk)));
+            kept.records.ranges().flatten().for_each(|chunk| to.remove(&Key::chunk(ino, chunk)));
+            kept.remove(&(0..u64::MAX), to, &self.planted);
             xattrs.iter().for_each(|name| to.remove(&Key::xattr(ino, name)));
             to.remove(&Key::inode(ino));
             to.remove(&Key::orphan(ino));
@@ -289,15 +308,19 @@ impl Pending {
     /// Writes what the cut copied.
     fn write(&self, data: &Data<'_>, to: &mut Added) {
         let copied = mem::take(&mut *self.copied.lock());
+        let are_few =
+            copied.iter().map(|one| one.bytes.len()).sum::<usize>() <= PATCHED_MAX as usize * PAGE_SIZE;
         for Copied { inode, chunk, present, bytes } in &copied {
-            let key = Key::chunk(inode.ino(), *chunk);
+            let (key, pages) = (Key::chunk(inode.ino(), *chunk), *present);
             let Some(stored) = inode.stored() else { continue };
             // A disk without room for it has some in the log: the room that deletions need.
-            let Ok(extent) = data.write(bytes) else {
-                to.put(&key, &[&chunk::here(*present), &**bytes].concat());
+            let written = if are_few { None } else { data.write(bytes).ok() };
+            let Some(extent) = written else {
+                to.put(&key, &Chunk { present: pages, held: None, bytes }.encode());
                 continue;
             };
-            to.put(&key, &chunk::there(*present, &extent));
+            let held = Some(Held { extent: extent.clone(), pages, patched: 0 });
+            to.put(&key, &Chunk { present: pages, held: held.clone(), bytes: &[] }.encode());
             to.name_extent(&extent);
             if self.planted.has(Mutant::NameWithoutBytes) {
                 data.discard(&extent);
@@ -305,7 +328,7 @@ impl Pending {
             if self.planted.has(Mutant::FreedEarly) {
                 to.free_extent(&extent);
             }
-            stored.keep(*chunk, Some(extent));
+            stored.keep(*chunk, held);
         }
     }
 }

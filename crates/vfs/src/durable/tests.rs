@@ -132,16 +132,34 @@ fn contents_are_written_once_and_little_ones_need_no_segment() {
     fs.sync().expect("the disk works");
     assert_eq!(disk.written("segment"), 3 * 65_536, "the rest is little");
     assert!(records(&disk) - before < 20_000, "{} bytes", records(&disk) - before);
-    // A chunk that changes is written again, the others are not.
+    // Little that changes goes to the log; of a chunk that changes more, all is written again.
     let process = fs.process(Cred::root());
     let file = process.open("/file", OpenFlags::WRONLY, 0).expect("it is there");
-    process.pwrite(file, b"x", 70_000).expect("room");
-    fs.sync().expect("the disk works");
-    assert_eq!(disk.written("segment"), 4 * 65_536);
-    drop((process, fs));
+    let write = |bytes: &[u8], at| {
+        let before = disk.written("log");
+        process.pwrite(file, bytes, at).expect("room");
+        fs.sync().expect("the disk works");
+        (disk.written("log") - before, disk.written("segment") / 65_536)
+    };
+    assert_eq!(write(b"x", 70_000), (2 * 4096, 3));
+    assert_eq!(write(b"y", 80_000), (3 * 4096, 3));
+    assert_eq!(write(&[5; 16_384], 65_536), (5 * 4096, 3));
+    assert_eq!(write(&[1], 90_000), (4096, 4));
+    assert_eq!(write(&[6; 16_384], 131_072), (5 * 4096, 4));
+    drop(process);
+    drop(fs);
     let fs = Fs::with_superblock(Superblock::open_on(shared(&disk), options()).expect("it was closed"));
     let live = fs.superblock().root().shared.durable().expect("a store").store.stats().data_bytes;
     assert_eq!(live, 3 * 65_536, "the former bytes are free");
+    let read = fs.read("/file").expect("it is there");
+    let parts = [
+        (0, 65_536, 1),
+        (65_536, 81_920, 5),
+        (81_920, 131_072, 1),
+        (131_072, 147_456, 6),
+        (147_456, 200_000, 1),
+    ];
+    parts.iter().for_each(|(from, to, byte)| assert!(read[*from..*to].iter().all(|is| is == byte), "{from}"));
 }
 
 #[test]

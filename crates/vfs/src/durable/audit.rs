@@ -1,0 +1,50 @@
+//! Audit: whether what a store holds is what its file system has, down to each record and each block. For tests.
+
+use super::chunk::Chunk;
+use super::keys::{Key, ino_of};
+use super::record;
+use crate::Fs;
+use sluice_store::Extent;
+use std::collections::BTreeSet;
+
+/// Checks that each record in the store belongs to a file with a name, and that records name what lives in the segments, each
+/// block once. All is synchronised.
+pub(super) fn audit(fs: &Fs) -> Result<(), String> {
+    let root = fs.superblock().root();
+    let durable = root.shared.durable().expect("a store");
+    durable.store.checkpoint().map_err(|error| error.to_string())?;
+    let mut named = BTreeSet::from([root.ino()]);
+    let (mut others, mut extents): (Vec<Vec<u8>>, Vec<Extent>) = Default::default();
+    let visit = &mut |key: &[u8], value: &[u8]| {
+        if key[0] == b'd' {
+            let chunk = Chunk::decode(value).expect("the value of a chunk");
+            extents.extend(chunk.held.map(|held| held.extent));
+        }
+        match key[0] {
+            b'n' => drop(named.insert(record::named(value).expect("the value of a name"))),
+            b'c' => {}
+            _ => others.push(key.to_vec()),
+        }
+        true
+    };
+    durable.store.scan(b"a", b"z", visit).map_err(|error| error.to_string())?;
+    for key in others {
+        let ino = ino_of(&key).ok_or("a short key")?;
+        if key[0] == b'o' || !named.contains(&ino) {
+            return Err(format!("a record {} of inode {ino} is left", char::from(key[0])));
+        }
+        if key[0] != b'i' && durable.store.get(&Key::inode(ino)).is_ok_and(|inode| inode.is_none()) {
+            return Err(format!("inode {ino} has no record"));
+        }
+    }
+    let (named, live) =
+        (extents.iter().map(Extent::allocated).sum::<u64>(), durable.store.stats().data_bytes);
+    if named != live {
+        return Err(format!("records name {named} bytes of segments, of which {live} live"));
+    }
+    for extent in extents {
+        let read = durable.store.read_extent(&extent, 0, &mut vec![0; extent.len() as usize]);
+        read.map_err(|error| format!("{extent:?}: {error}"))?;
+    }
+    Ok(())
+}
