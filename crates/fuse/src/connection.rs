@@ -2,10 +2,11 @@
 
 use crate::abi::{InHeader, opcode};
 use crate::counters::Counters;
+use crate::guest::Seat;
 use crate::handler::{Disposition, LockFile, Negotiated, SecondLooks, Seek, Turns};
 use crate::handles::Handles;
 use crate::nodes::Nodes;
-use crate::notify::Event;
+use crate::notify::{self, Event};
 use crate::parked::{Parked, Wait};
 use crate::reply::Reply;
 use crate::request::{Malformed, Request};
@@ -32,6 +33,8 @@ pub(crate) struct Connection {
     pub(crate) negotiated: OnceLock<Negotiated>,
     /// Under which name the file system knows this mount. *immutable once set*
     pub(crate) observer: OnceLock<ObserverId>,
+    /// For a guest: how its kernel is told of changes. *immutable once set*
+    pub(crate) seat: OnceLock<Seat>,
     /// All locks as a file. *immutable once set*
     pub(crate) lock_file: OnceLock<LockFile>,
     pub(crate) nodes: Nodes,
@@ -81,6 +84,7 @@ impl Connection {
             channel,
             negotiated: OnceLock::new(),
             observer: OnceLock::new(),
+            seat: OnceLock::new(),
             lock_file: OnceLock::new(),
             nodes,
             handles: Arc::default(),
@@ -177,6 +181,11 @@ impl Connection {
         Replier::new(self.channel.clone(), unique)
     }
 
+    /// Sends an answer.
+    pub(crate) fn send(&self, answer: &[u8]) {
+        send(&*self.channel, answer);
+    }
+
     /// Sends a notification.
     pub(crate) fn notify(&self, message: &[u8]) -> io::Result<()> {
         self.channel.send(message)
@@ -184,6 +193,9 @@ impl Connection {
 
     /// Has `event` announced by the mount's own thread.
     pub(crate) fn tell_later(&self, event: Event) {
+        if let Some(seat) = self.seat.get() {
+            return seat.tell(self, &event, notify::is_worker());
+        }
         // The receiver lives as long as the mount; after that there is nobody to tell.
         let _ = self.later.send(event);
     }

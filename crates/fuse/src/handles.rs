@@ -18,7 +18,7 @@ use sluice_locks::Owner;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::{Arc, Mutex};
 use sluice_vfs::InodeRef;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// How many owners that have flushed a handle are remembered, beside those that wait for a lock through it: time enough
 /// for a request that was on the way when its descriptor was closed.
@@ -78,13 +78,45 @@ impl Handles {
         self.open.lock().get(&fh)?.text.clone()
     }
 
+    /// The kernel has `inode` open as `fh`.
+    pub(crate) fn restore(&self, fh: u64, inode: InodeRef) {
+        // Relaxed: only uniqueness matters.
+        self.last.fetch_max(fh, Ordering::Relaxed);
+        self.add_as(fh, inode, None);
+    }
+
     fn add(&self, inode: InodeRef, text: Option<Arc<Vec<u8>>>) -> u64 {
         // Relaxed: only uniqueness matters.
         let fh = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.add_as(fh, inode, text);
+        fh
+    }
+
+    fn add_as(&self, fh: u64, inode: InodeRef, text: Option<Arc<Vec<u8>>>) {
         let (owners, waiting, flushed) = Default::default();
         let handle = Handle { inode, owners, flock: None, waiting, flushed, text };
         self.open.lock().insert(fh, handle);
-        fh
+    }
+
+    /// The owners that have locks through some handle, with the file.
+    pub(crate) fn owners(&self) -> HashSet<(u64, u64)> {
+        let open = self.open.lock();
+        let of_one = |handle: &Handle| {
+            let owners = handle.owners.iter().chain(&handle.flock);
+            owners.map(|&owner| (handle.inode.ino(), owner)).collect::<Vec<_>>()
+        };
+        open.values().flat_map(of_one).collect()
+    }
+
+    /// Releases everything but the locks of those in `kept`, which others look after.
+    pub(crate) fn leave(&self, kept: &HashSet<(u64, u64)>) {
+        let handles = std::mem::take(&mut *self.open.lock());
+        for mut handle in handles.into_values() {
+            let ino = handle.inode.ino();
+            handle.owners.retain(|&owner| !kept.contains(&(ino, owner)));
+            handle.flock.take_if(|owner| kept.contains(&(ino, *owner)));
+            handle.unlock();
+        }
     }
 
     /// Notes that `owner` was granted a byte range of `inode` through `fh`.

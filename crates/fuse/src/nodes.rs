@@ -33,6 +33,7 @@ use crate::abi::ROOT_ID;
 use crate::lock_class::NODES;
 use pages::Pages;
 use sluice_sync::Mutex;
+use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_vfs::InodeRef;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -48,8 +49,12 @@ const SMALL: usize = 1024;
 pub(crate) struct Nodes {
     /// *immutable*
     root: InodeRef,
-    /// Of all nodes but the root, of which the kernel demands 0. *immutable*
-    generation: u64,
+    /// Of all nodes but the root, of which the kernel demands 0. *atomic (stands alone: set before requests are served)*
+    generation: AtomicU64,
+    /// What the kernel was told by an earlier server, if that is another generation. *protected by its mutex*, a leaf
+    restored: Mutex<HashMap<u64, u64>>,
+    /// There are such nodes. *atomic (stands alone: set before requests are served)*
+    has_restored: AtomicBool,
     /// By node number. *each protected by its own mutex*, a leaf
     shards: [Shard; SHARDS],
 }
@@ -82,7 +87,13 @@ impl Nodes {
     /// A table that holds `root` alone. The other nodes get this `generation`.
     pub(crate) fn new(root: InodeRef, generation: u32) -> Nodes {
         let shards = std::array::from_fn(|_| Mutex::with_class(&NODES, HashMap::new()));
-        let nodes = Nodes { root, generation: generation.into(), shards };
+        let nodes = Nodes {
+            root,
+            generation: AtomicU64::new(generation.into()),
+            restored: Mutex::with_class(&NODES, HashMap::new()),
+            has_restored: AtomicBool::new(false),
+            shards,
+        };
         nodes.keep_root();
         nodes
     }
@@ -98,7 +109,36 @@ impl Nodes {
 
     /// The generation of `nodeid`.
     pub(crate) fn generation(&self, nodeid: u64) -> u64 {
-        if nodeid == ROOT_ID { 0 } else { self.generation }
+        if nodeid == ROOT_ID {
+            return 0;
+        }
+        // Relaxed: see the fields.
+        if self.has_restored.load(Ordering::Relaxed)
+            && let Some(&told) = self.restored.lock().get(&nodeid)
+        {
+            return told;
+        }
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// The nodes to come get this `generation`.
+    pub(crate) fn begin_generation(&self, generation: u32) {
+        // Relaxed: before requests are served.
+        self.generation.store(generation.into(), Ordering::Relaxed);
+    }
+
+    /// The kernel has `lookups` of `inode`, and was told this `generation` of it.
+    pub(crate) fn restore(&self, inode: &InodeRef, generation: u64, lookups: u64) {
+        let nodeid = self.nodeid(inode.ino());
+        if nodeid == ROOT_ID {
+            return;
+        }
+        let mut shard = self.shard(nodeid).lock();
+        shard.entry(nodeid).or_insert_with(|| Node::new(inode.clone())).lookups += lookups;
+        drop(shard);
+        self.restored.lock().insert(nodeid, generation);
+        // Relaxed: before requests are served.
+        self.has_restored.store(true, Ordering::Relaxed);
     }
 
     /// Counts one lookup of `inode`, and returns its node number.
@@ -210,9 +250,14 @@ impl Nodes {
             node.pages = None;
         }
         let gone = remove_if_unreachable(&mut shard, nodeid);
+        let is_forgotten = shard.get(&nodeid).is_none_or(|node| node.lookups == 0);
         // The last reference to an inode may be the one here: it is dropped with the table unlocked.
         drop(shard);
         drop(gone);
+        // Relaxed: see the field. What the kernel has forgotten it believes of any generation.
+        if is_forgotten && self.has_restored.load(Ordering::Relaxed) {
+            self.restored.lock().remove(&nodeid);
+        }
         if let Some(inode) = owing {
             pay(&inode);
         }

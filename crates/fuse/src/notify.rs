@@ -32,8 +32,8 @@ use sluice_sync::{Weak, mpsc, thread};
 use sluice_vfs::{Errno, FILE_SIZE_MAX, Observer};
 use std::ops::Range;
 
-/// What the names of worker threads start with.
-pub(crate) const WORKER: &str = "sluice-fuse-";
+/// What the names of threads that serve a mount's requests start with.
+pub const WORKER: &str = "sluice-fuse-";
 /// How often an announcement that found nothing is repeated, and how long apart.
 const REPEATS: u32 = 5;
 const REPEAT_AFTER: Duration = Duration::from_millis(1);
@@ -58,13 +58,16 @@ pub(crate) struct Watcher {
 }
 
 /// True on a thread that serves some mount's requests.
-fn is_worker() -> bool {
+pub(crate) fn is_worker() -> bool {
     thread::current().name().is_some_and(|name| name.starts_with(WORKER))
 }
 
 impl Watcher {
     fn tell(&self, event: Event) {
         let Some(connection) = self.connection.upgrade() else { return };
+        if let Some(seat) = connection.seat.get() {
+            return seat.tell(&connection, &event, is_worker());
+        }
         if is_worker() || !connection.announce(&event) {
             connection.tell_later(event);
         }
@@ -92,8 +95,10 @@ impl Observer for Watcher {
 
     fn write_back(&self, ino: u64, bytes: Range<u64>) {
         // A worker that waited here for another mount's kernel could wait for one of that mount that waits for ours.
+        // A guest's kernel is told later, and does not wait either.
         if !is_worker()
             && let Some(connection) = self.connection.upgrade()
+            && connection.seat.get().is_none()
         {
             connection.write_back(ino, Noted::Cached, &bytes);
         }
@@ -153,14 +158,50 @@ impl Connection {
         }
     }
 
-    fn invalidate_entry(&self, dir: u64, name: &[u8]) {
+    /// What the kernel of a guest is to be told of `event`, in this order; empty if it knows nothing of that.
+    pub(crate) fn notifications(&self, event: &Event) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let inode = |bytes: &mut Vec<u8>, ino: u64, off, len| {
+            if self.nodes.mark_changed(ino) {
+                bytes.extend(self.inode_message(ino, off, len).notification(NOTIFY_INVAL_INODE));
+            }
+        };
+        match event {
+            Event::Entry { dir, name, child } => {
+                if self.nodes.mark_changed(*dir) {
+                    bytes.extend(self.entry_message(*dir, name).notification(NOTIFY_INVAL_ENTRY));
+                    inode(&mut bytes, *dir, 0, 0);
+                }
+                if let Some(child) = child {
+                    inode(&mut bytes, *child, -1, 0);
+                }
+            }
+            Event::Attributes { ino } => inode(&mut bytes, *ino, -1, 0),
+            Event::Data { ino, offset, len } => {
+                inode(&mut bytes, *ino, offset.cast_signed().max(0), len.cast_signed().max(0));
+            }
+        }
+        bytes
+    }
+
+    fn entry_message(&self, dir: u64, name: &[u8]) -> Reply {
         let mut message = Reply::new();
         let namelen = name.len() as u32;
         message.put(&NotifyInvalEntryOut { parent: self.nodes.nodeid(dir), namelen, flags: 0 });
         message.put_bytes(name);
         message.put_bytes(&[0]);
+        message
+    }
+
+    fn inode_message(&self, ino: u64, off: i64, len: i64) -> Reply {
+        let mut message = Reply::new();
+        message.put(&NotifyInvalInodeOut { ino: self.nodes.nodeid(ino), off, len });
+        message
+    }
+
+    fn invalidate_entry(&self, dir: u64, name: &[u8]) {
         // ENOENT: the kernel has nothing cached under this name.
-        let _ = self.notify(message.notification(NOTIFY_INVAL_ENTRY));
+        let _ = self.notify(self.entry_message(dir, name).notification(NOTIFY_INVAL_ENTRY));
     }
 
     /// The kernel is to ask for the attributes of `ino` before it believes in them again.
@@ -171,9 +212,7 @@ impl Connection {
 
     /// Pages from `off` on are dropped, none if it is negative. False: the kernel does not know the inode.
     fn invalidate_inode(&self, ino: u64, off: i64, len: i64) -> bool {
-        let mut message = Reply::new();
-        message.put(&NotifyInvalInodeOut { ino: self.nodes.nodeid(ino), off, len });
-        match self.notify(message.notification(NOTIFY_INVAL_INODE)) {
+        match self.notify(self.inode_message(ino, off, len).notification(NOTIFY_INVAL_INODE)) {
             Ok(()) => true,
             Err(error) => error.raw_os_error() != Some(Errno::ENOENT.raw()),
         }

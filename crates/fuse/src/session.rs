@@ -21,8 +21,8 @@ use crate::transport::policy::{self, InKernel};
 use crate::transport::uring;
 use crate::{MountError, MountOptions, Transport, mount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use sluice_sync::thread::Builder;
+use signal_hook::iterator::{Handle, Signals};
+use sluice_sync::thread::{Builder, JoinHandle};
 use sluice_sync::{Arc, Condvar, Mutex, mpsc};
 use sluice_vfs::Superblock;
 use std::io;
@@ -76,6 +76,32 @@ impl StopSignals {
     /// The operating system's.
     pub fn catch() -> io::Result<StopSignals> {
         Signals::new([SIGTERM, SIGINT, SIGHUP]).map(StopSignals)
+    }
+
+    /// Calls `stop` on a thread of its own when a signal comes, each time.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(crate) fn on_each(self, stop: impl Fn() + Send + 'static) -> io::Result<Stopping> {
+        let StopSignals(mut signals) = self;
+        let handle = signals.handle();
+        let thread = Builder::new().name("sluice-signals".into());
+        let thread = thread.spawn(move || signals.forever().for_each(|_| stop()))?;
+        Ok(Stopping { handle, thread })
+    }
+}
+
+/// The thread that waits for signals.
+pub(crate) struct Stopping {
+    handle: Handle,
+    thread: JoinHandle<()>,
+}
+
+impl Stopping {
+    pub(crate) fn end(self) {
+        self.handle.close();
+        // The thread ends when the handle is closed; it does not panic.
+        let _ = self.thread.join();
     }
 }
 
@@ -203,23 +229,17 @@ impl Mount {
     /// # Errors
     /// When no thread can be started.
     pub fn run_until_signal(self, signals: StopSignals) -> io::Result<Ended> {
-        let StopSignals(mut signals) = signals;
-        let handle = signals.handle();
         let shared = self.shared.clone();
-        let thread = Builder::new().name("sluice-signals".into()).spawn(move || {
-            for _ in signals.forever() {
-                // A second signal finds the mount gone. What cannot be unmounted cleanly is detached.
-                if shared.unmount().is_err()
-                    && let Err(error) = shared.unmount_lazily()
-                {
-                    log::error!("{error}");
-                }
+        let stop = signals.on_each(move || {
+            // A second signal finds the mount gone. What cannot be unmounted cleanly is detached.
+            if shared.unmount().is_err()
+                && let Err(error) = shared.unmount_lazily()
+            {
+                log::error!("{error}");
             }
         })?;
         self.shared.wait(|progress| progress.workers == 0 || progress.detached);
-        handle.close();
-        // The thread ends when the handle is closed; it does not panic.
-        let _ = thread.join();
+        stop.end();
         let ended = if self.shared.progress.lock().workers == 0 { Ended::Unmounted } else { Ended::Detached };
         Ok(ended)
     }

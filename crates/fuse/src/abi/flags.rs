@@ -27,6 +27,7 @@ bitflags! {
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         const SETXATTR_EXT = 1 << 29;
         const INIT_EXT = 1 << 30;
+        const DIRECT_IO_ALLOW_MMAP = 1 << 36;
         const ALLOW_IDMAP = 1 << 40;
         const OVER_IO_URING = 1 << 41;
 
@@ -96,3 +97,5 @@ pub(crate) const RING_COMMIT_AND_FETCH: u32 = 2;
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 /// The meaning of a name changed.
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// Look every name up again (Linux 6.16).
+pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;

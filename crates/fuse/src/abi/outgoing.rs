@@ -43,7 +43,7 @@ pub(crate) struct InitOut {
 
 /// The attributes of a node.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, FromZeros, IntoBytes, KnownLayout, Immutable)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct Attr {
     pub(crate) ino: u64,
     pub(crate) size: u64,
@@ -65,7 +65,7 @@ pub(crate) struct Attr {
 
 /// A name's node, its attributes, and how long both stay valid.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, FromZeros, IntoBytes, KnownLayout, Immutable)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct EntryOut {
     pub(crate) nodeid: u64,
     pub(crate) generation: u64,
@@ -135,7 +135,7 @@ pub(crate) struct StatxOut {
 
 /// OPEN and OPENDIR.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, FromZeros, IntoBytes, KnownLayout, Immutable)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct OpenOut {
     pub(crate) fh: u64,
     pub(crate) open_flags: u32,
@@ -197,7 +197,7 @@ pub(crate) struct LseekOut {
 
 /// One directory entry; its name follows, padded to 8 bytes.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, FromZeros, IntoBytes, KnownLayout, Immutable)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct Dirent {
     pub(crate) ino: u64,
     pub(crate) off: u64,
@@ -207,7 +207,7 @@ pub(crate) struct Dirent {
 
 /// Forget cached attributes, and pages from `off` on (none if negative).
 #[repr(C)]
-#[derive(Clone, Copy, Debug, FromZeros, IntoBytes, KnownLayout, Immutable)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct NotifyInvalInodeOut {
     pub(crate) ino: u64,
     pub(crate) off: i64,

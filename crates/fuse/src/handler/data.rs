@@ -66,9 +66,9 @@ impl Connection {
         }
         let append = opened.contains(OpenFlags::APPEND);
         let write = |cred: &Cred| -> Result<usize, Errno> {
-            Ok(if append && !from_cache && self.nodes.is_changed(header.nodeid) {
-                // The kernel chose the offset by the size that it knows, and somebody in process changed the file
-                // since. The data go to the true end, and the kernel is told to forget what it believes.
+            Ok(if append && !from_cache && (self.is_guest() || self.nodes.is_changed(header.nodeid)) {
+                // The kernel chose the offset by the size that it knows, and somebody in process or another guest may have
+                // changed the file since. The data go to the true end, and the kernel is told to forget what it believes.
                 let (offset, size) = inode.append(cred, data)?;
                 if offset != arg.offset {
                     self.tell_later(notify::Event::Data {

@@ -77,6 +77,8 @@ impl Connection {
         }
         let mut wanted = WANTED;
         wanted.set(LOCKS, self.serves_locks());
+        // A guest appends past its page cache.
+        wanted.set(InitFlags::DIRECT_IO_ALLOW_MMAP, self.is_guest());
         // With the first the kernel would check permissions; without its checks it refuses the second.
         let by_kernel = self.options.checks == CheckMode::Kernel;
         wanted.set(InitFlags::POSIX_ACL | InitFlags::ALLOW_IDMAP, by_kernel);

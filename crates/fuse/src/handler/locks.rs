@@ -203,38 +203,62 @@ impl LockRequest {
         self.arg.lk_flags & LK_FLOCK != 0
     }
 
-    /// The request for a byte range that it is; its kind does not matter where it unlocks.
+    /// The request for a byte range that it is.
     fn range(&self) -> Result<RangeRequest, Errno> {
-        let LkIn { owner, lk, .. } = self.arg;
-        let kind = if lk.lock_type == F_UNLCK { Kind::Shared } else { kind_of(lk.lock_type)? };
-        Ok(RangeRequest { owner: Owner::Process(owner), pid: pid_of(&self.arg), kind, range: range_of(&lk)? })
+        range_request(&self.arg)
     }
 }
 
 /// To be called when a lock was granted, and before that is answered: takes it back if its owner has closed the file.
 fn keep(handles: &Handles, dev: u64, inode: &InodeRef, request: &LockRequest) -> Result<(), Errno> {
-    let LkIn { fh, owner, .. } = request.arg;
-    if request.is_flock() {
-        return match handles.note_flock(fh, inode, owner) {
-            Noted::Open | Noted::Flushed => Ok(()),
-            Noted::Unknown => {
-                inode.locks().release_flock(owner);
-                Err(Errno::EBADF)
-            }
-        };
-    }
-    let is_open = match handles.note_owner(fh, inode, owner) {
-        Noted::Open => true,
-        Noted::Unknown => false,
-        Noted::Flushed => {
-            blocked_call::still_has_open(request.header.pid, FileOfMount { dev, ino: inode.ino() })
-        }
-    };
-    if is_open {
+    let file = FileOfMount { dev, ino: inode.ino() };
+    if note(handles, inode, &request.arg)? == Noted::Open
+        || request.is_flock()
+        || blocked_call::still_has_open(request.header.pid, file)
+    {
         return Ok(());
     }
-    inode.locks().release_owner(Owner::Process(owner));
+    inode.locks().release_owner(Owner::Process(request.arg.owner));
     Err(Errno::EBADF)
+}
+
+/// Takes a lock that a kernel holds already: an earlier server granted it.
+///
+/// # Errors
+/// Another has it, or the handle is not known.
+pub(crate) fn set_again(handles: &Handles, inode: &InodeRef, arg: &LkIn) -> Result<(), Errno> {
+    if arg.lk_flags & LK_FLOCK != 0 {
+        inode.locks().set_flock(arg.owner, pid_of(arg), kind_of(arg.lk.lock_type)?)?;
+    } else {
+        inode.locks().set_range(&range_request(arg)?)?;
+    }
+    note(handles, inode, arg).map(drop)
+}
+
+/// Notes the owner of a lock that was granted. Takes the lock back if the handle is not known.
+fn note(handles: &Handles, inode: &InodeRef, arg: &LkIn) -> Result<Noted, Errno> {
+    let LkIn { fh, owner, .. } = *arg;
+    if arg.lk_flags & LK_FLOCK != 0 {
+        let noted = handles.note_flock(fh, inode, owner);
+        if noted == Noted::Unknown {
+            inode.locks().release_flock(owner);
+            return Err(Errno::EBADF);
+        }
+        return Ok(noted);
+    }
+    let noted = handles.note_owner(fh, inode, owner);
+    if noted == Noted::Unknown {
+        inode.locks().release_owner(Owner::Process(owner));
+        return Err(Errno::EBADF);
+    }
+    Ok(noted)
+}
+
+/// The request for a byte range of `arg`; its kind does not matter where it unlocks.
+fn range_request(arg: &LkIn) -> Result<RangeRequest, Errno> {
+    let LkIn { owner, lk, .. } = *arg;
+    let kind = if lk.lock_type == F_UNLCK { Kind::Shared } else { kind_of(lk.lock_type)? };
+    Ok(RangeRequest { owner: Owner::Process(owner), pid: pid_of(arg), kind, range: range_of(&lk)? })
 }
 
 /// Whether the wait of the thread of `header` for a byte range may be refused as a deadlock.

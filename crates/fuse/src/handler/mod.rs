@@ -42,8 +42,9 @@ use zerocopy::FromZeros;
 
 pub(crate) use init::Negotiated;
 pub(crate) use lock_file::LockFile;
+pub(crate) use locks::set_again as set_lock_again;
 pub(crate) use second_look::SecondLooks;
-pub(crate) use turns::{Turns, pause};
+pub(crate) use turns::{Begun, Turns, pause};
 pub(crate) use write_back::{Seek, start as start_seeks};
 
 /// How long the kernel may keep names and attributes, in seconds: for ever, as far as it can count.
@@ -134,6 +135,11 @@ impl Connection {
     /// True when the kernel collects writes, so that it knows more of a file than we do: its size, its times, its data.
     fn writes_back(&self) -> bool {
         self.negotiated.get().is_some_and(|negotiated| negotiated.writeback)
+    }
+
+    /// True when this is one of several kernels, each of which caches without asking.
+    fn is_guest(&self) -> bool {
+        self.seat.get().is_some()
     }
 
     /// The attributes of `inode`, as the kernel is told them.

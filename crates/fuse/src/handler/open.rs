@@ -4,7 +4,7 @@
 //! answered with ENOSYS once, and the kernel opens and closes without a message from then on (it makes files with
 //! MKNOD). When this crate serves the locks, it must see every open and close, because locks end there.
 
-use crate::abi::flags::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE};
+use crate::abi::flags::{FOPEN_CACHE_DIR, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE};
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
 use crate::reply::Reply;
@@ -18,7 +18,7 @@ impl Connection {
         }
         let inode = self.node(header.nodeid)?;
         inode.check_writing(OpenFlags::from_bits_retain(arg.flags))?;
-        reply.put(&self.open_out(inode));
+        reply.put(&self.open_out(inode, arg.flags));
         Ok(())
     }
 
@@ -50,7 +50,7 @@ impl Connection {
             other => other,
         })?;
         reply.put(&self.entry(&inode));
-        reply.put(&self.open_out(inode));
+        reply.put(&self.open_out(inode, arg.flags));
         Ok(())
     }
 
@@ -63,7 +63,7 @@ impl Connection {
         let new = NewInode { kind: NewKind::Regular, mode: arg.mode & 0o7777, umask: arg.umask };
         let inode = self.node(header.nodeid)?.create_unnamed(&self.cred(header), &new)?;
         reply.put(&self.entry(&inode));
-        reply.put(&self.open_out(inode));
+        reply.put(&self.open_out(inode, arg.flags));
         Ok(())
     }
 
@@ -87,8 +87,11 @@ impl Connection {
         !self.serves_locks() && self.negotiated.get().is_some_and(|negotiated| negotiated.no_open)
     }
 
-    fn open_out(&self, inode: InodeRef) -> abi::OpenOut {
+    fn open_out(&self, inode: InodeRef, flags: u32) -> abi::OpenOut {
         let fh = if self.serves_locks() { self.handles.open(inode) } else { 0 };
-        abi::OpenOut { fh, open_flags: FOPEN_KEEP_CACHE, padding: 0 }
+        // What a guest appends goes to the true end, which its kernel may not know: that must not put the bytes into a page.
+        let appends = self.is_guest() && OpenFlags::from_bits_retain(flags).contains(OpenFlags::APPEND);
+        let open_flags = if appends { FOPEN_DIRECT_IO } else { FOPEN_KEEP_CACHE };
+        abi::OpenOut { fh, open_flags, padding: 0 }
     }
 }

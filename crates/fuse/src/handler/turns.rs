@@ -11,6 +11,9 @@
 //! has read before another one reads a request, it is serving then, or has just got from the kernel and not begun.
 //! From outside the latter looks like a worker that waits for the kernel; but such a one sleeps, and `/proc` says so.
 //!
+//! Requests that come from elsewhere than `/dev/fuse` are read by a thread that does not serve them ([`Begun`]): such a
+//! one is served from the moment it was read on.
+//!
 //! # Limits
 //! The kernel itself holds back a RELEASE while many reads ahead and writes back are under way: it is then made later than
 //! the lock request, and not waited for. Without `/proc` only what a worker has begun is waited for.
@@ -22,8 +25,9 @@
 //! # Cost
 //! Two additions on the worker's own line for each request.
 
+use crate::connection::Connection;
 use crate::lock_class::TURNS;
-use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, CachePadded, Mutex, thread};
 
@@ -33,8 +37,8 @@ pub(crate) struct Turns(Mutex<Vec<Arc<Worker>>>);
 struct Worker {
     /// Even: asks the kernel for a request. Odd: serves one. *atomic (no label: SeqCst)*
     stage: CachePadded<AtomicU64>,
-    /// *immutable*
-    thread: i32,
+    /// The thread that serves, 0 for one that is not known yet. *atomic (no label: SeqCst)*
+    thread: AtomicI32,
 }
 
 /// One thread's part in [`Turns`], until it is dropped.
@@ -61,16 +65,25 @@ impl Default for Turns {
 impl Turns {
     /// The calling thread reads and serves requests from now on.
     pub(crate) fn join(&self) -> Turn<'_> {
-        let stage = CachePadded::new(AtomicU64::new(0));
-        let worker = Arc::new(Worker { stage, thread: this_thread() });
+        Turn { turns: self, worker: self.add(0, this_thread()) }
+    }
+
+    fn end(&self, ended: &Arc<Worker>) {
+        ended.stage.store(ENDED, Ordering::SeqCst);
+        self.0.lock().retain(|worker| !Arc::ptr_eq(worker, ended));
+    }
+
+    fn add(&self, stage: u64, thread: i32) -> Arc<Worker> {
+        let stage = CachePadded::new(AtomicU64::new(stage));
+        let worker = Arc::new(Worker { stage, thread: AtomicI32::new(thread) });
         self.0.lock().push(worker.clone());
-        Turn { turns: self, worker }
+        worker
     }
 
     /// What others have read before the request that the calling thread serves.
     pub(crate) fn earlier(&self) -> Earlier {
         let (workers, me) = (self.0.lock().clone(), this_thread());
-        let others = workers.into_iter().filter(|worker| worker.thread != me);
+        let others = workers.into_iter().filter(|worker| worker.thread.load(Ordering::SeqCst) != me);
         Earlier(others.filter_map(|worker| worker.is_idle_from().map(|stage| (worker, stage))).collect())
     }
 }
@@ -88,8 +101,31 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.worker.stage.store(ENDED, Ordering::SeqCst);
-        self.turns.0.lock().retain(|worker| !Arc::ptr_eq(worker, &self.worker));
+        self.turns.end(&self.worker);
+    }
+}
+
+/// A request that one thread has read and another serves, from the one to the end of the other.
+pub(crate) struct Begun {
+    connection: Arc<Connection>,
+    worker: Arc<Worker>,
+}
+
+impl Begun {
+    /// A request was read.
+    pub(crate) fn new(connection: &Arc<Connection>) -> Begun {
+        Begun { connection: connection.clone(), worker: connection.turns.add(1, 0) }
+    }
+
+    /// The calling thread serves it.
+    pub(crate) fn serve(&self) {
+        self.worker.thread.store(this_thread(), Ordering::SeqCst);
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.connection.turns.end(&self.worker);
     }
 }
 
@@ -118,7 +154,7 @@ impl Worker {
             if !stage.is_multiple_of(2) {
                 return Some(stage + 1);
             }
-            if sleeps(self.thread) && self.stage.load(Ordering::SeqCst) == stage {
+            if sleeps(self.thread.load(Ordering::SeqCst)) && self.stage.load(Ordering::SeqCst) == stage {
                 return None;
             }
             pause(&mut looks);

@@ -124,7 +124,17 @@ impl Durable {
         parent: Option<InodeRef>,
     ) -> Result<InodeRef, Errno> {
         let bytes = self.store.get(&Key::inode(ino)).map_err(|error| errno(&error))?.ok_or(Errno::EIO)?;
-        let record = InodeRecord::decode(&bytes).ok_or(Errno::EIO)?;
+        self.revive_from(shared, ino, parent, InodeRecord::decode(&bytes).ok_or(Errno::EIO)?)
+    }
+
+    /// As [`revive`](Self::revive), with this `record`.
+    pub(super) fn revive_from(
+        &self,
+        shared: &SharedRef,
+        ino: u64,
+        parent: Option<InodeRef>,
+        record: InodeRecord,
+    ) -> Result<InodeRef, Errno> {
         let file_type = FileType::from_mode(record.mode).ok_or(Errno::EIO)?;
         let body = match file_type {
             FileType::Regular => Body::Regular,

@@ -39,6 +39,7 @@
 //! # Cost
 //! A file system in memory: a load of a word that does not change, and a branch, for each change; nothing for a read.
 
+mod adopt;
 mod chunk;
 mod fsck;
 mod keys;

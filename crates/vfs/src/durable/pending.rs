@@ -136,6 +136,11 @@ impl Stored {
     pub(super) fn keep(&self, chunk: u64, held: Option<Held>) {
         self.changed.lock().kept.insert(chunk, held);
     }
+
+    /// The store has these, as the file does.
+    pub(super) fn keep_all(&self, kept: Kept) {
+        self.changed.lock().kept = kept;
+    }
 }
 
 impl Pending {
@@ -192,6 +197,13 @@ impl Pending {
     /// The records of `gone` are to be removed.
     pub(super) fn remove(&self, gone: Gone) {
         self.gone.lock().push(gone);
+    }
+
+    /// The records of inode `ino` are to stay, if they were to be removed.
+    pub(super) fn take_gone(&self, ino: u64) -> Option<Gone> {
+        let mut gone = self.gone.lock();
+        let at = gone.iter().position(|gone| gone.ino == ino)?;
+        Some(gone.swap_remove(at))
     }
 
     /// Lets go of all that is listed.

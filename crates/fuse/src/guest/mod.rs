@@ -1,0 +1,262 @@
+//! Guest: a mount of a file system of this process whose kernel another process talks to.
+//!
+//! # Theory
+//! A [`Host`] serves one file system to guests. A guest's messages are those of `/dev/fuse`, and how they travel is not known
+//! here: its owner calls [`Guest::take`] for each in the order of the kernel, and [`Guest::serve`] on any thread. Answers and
+//! notices go to a [`GuestChannel`]. At the other end a [`Relay`](crate::Relay) reads and writes the device.
+//!
+//! *Coherence.* A kernel caches without a time limit, so each change is announced to the guests whose kernel knows what
+//! changed. The answer to the request that made the change is *held* ([`Hold`]) until they have all been told. So a program
+//! that sees the call return finds the new state in every guest.
+//!
+//! *Another host.* What a kernel holds - node numbers, open files, locks - its relay knows, too ([`Holdings`]). A host that
+//! takes over gets it back with [`Guest::restore`], before other requests are served.
+//!
+//! # Clients must
+//! - name threads that call [`Guest::serve`] with [`WORKER`](crate::WORKER) first: what such a thread changes is announced
+//!   without waiting;
+//! - drop a [`Notice`] when the guest's kernel has been told, or can be asked no more, and at no other time.
+
+mod hold;
+mod holdings;
+
+pub use hold::Hold;
+pub use holdings::Holdings;
+
+use crate::abi::{InHeader, LkIn};
+use crate::connection::{Answer, Connection};
+use crate::handler::{Begun, set_lock_again};
+use crate::notify::{Event, Watcher};
+use crate::reply::Reply;
+use crate::transport::Channel;
+use crate::{LockMode, MountOptions, Transport};
+use hold::Holds;
+use sluice_sync::{Arc, mpsc};
+use sluice_vfs::{Errno, InodeRef, Superblock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::mem::offset_of;
+use zerocopy::FromBytes;
+
+/// A file system that is served to guests.
+pub struct Host {
+    superblock: Arc<Superblock>,
+    /// Of nodes that no host before has told of. *immutable*
+    generation: u32,
+    holds: Arc<Holds>,
+}
+
+/// Where the messages to a guest's kernel go.
+pub trait GuestChannel: Send + Sync {
+    /// Sends an answer.
+    ///
+    /// # Errors
+    /// The guest cannot be reached: then there is nobody left to tell.
+    fn answer(&self, message: &[u8]) -> io::Result<()>;
+    /// Has the kernel told of a change. Does not wait for it.
+    fn announce(&self, notice: Notice);
+}
+
+/// A change that a guest's kernel is to be told of. Dropping it says that it has been.
+pub struct Notice {
+    bytes: Vec<u8>,
+    _hold: Option<Arc<Hold>>,
+}
+
+impl Notice {
+    /// Notifications for `/dev/fuse`, one after the other, each with its length.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A mount of a [`Host`]'s file system.
+pub struct Guest {
+    connection: Arc<Connection>,
+    holds: Arc<Holds>,
+    /// Its processes are not those of this machine. *immutable*
+    is_remote: bool,
+}
+
+/// A request that was taken and is to be served.
+pub struct Ticket(Begun);
+
+/// What of a guest's [`Holdings`] there is no more.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Handles whose file is gone, or whose locks others have.
+    pub handles: BTreeSet<u64>,
+    /// Nodes that have lost their last name: what was written there and synchronised may not be there.
+    pub nameless: BTreeSet<u64>,
+}
+
+/// How a connection tells its guest's kernel of changes.
+pub(crate) struct Seat {
+    channel: Arc<dyn GuestChannel>,
+    holds: Arc<Holds>,
+}
+
+impl Seat {
+    /// Announces `event`, if the kernel knows what it is about. `may_hold`: the answer to the request that the calling thread
+    /// serves waits for that.
+    pub(crate) fn tell(&self, connection: &Connection, event: &Event, may_hold: bool) {
+        let bytes = connection.notifications(event);
+        if !bytes.is_empty() {
+            let hold = may_hold.then(|| self.holds.of_this_thread());
+            self.channel.announce(Notice { bytes, _hold: hold });
+        }
+    }
+}
+
+/// A guest's channel as the handler sees it.
+struct ToGuest(Arc<dyn GuestChannel>);
+
+impl Channel for ToGuest {
+    fn send(&self, message: &[u8]) -> io::Result<()> {
+        const UNIQUE: usize = offset_of!(crate::abi::OutHeader, unique);
+        if message.get(UNIQUE..UNIQUE + 8).is_some_and(|unique| unique != [0; 8]) {
+            return self.0.answer(message);
+        }
+        self.0.announce(Notice { bytes: message.to_vec(), _hold: None });
+        Ok(())
+    }
+}
+
+impl Host {
+    /// Serves `superblock`. `generation` tells this host from others that served the same file system: inode numbers that
+    /// they gave out and that were lost with them may be given out again.
+    pub fn new(superblock: Arc<Superblock>, generation: u32) -> Host {
+        Host { superblock, generation, holds: Arc::default() }
+    }
+
+    /// The file system.
+    pub fn superblock(&self) -> &Arc<Superblock> {
+        &self.superblock
+    }
+
+    /// A new guest, which is reached by `channel`. Its file locks are served here. `is_remote`: the processes that use it are
+    /// on another machine.
+    ///
+    /// # Errors
+    /// `EBUSY` if the file system has a mount that must be alone.
+    pub fn admit(&self, channel: Arc<dyn GuestChannel>, is_remote: bool) -> Result<Guest, Errno> {
+        let options = MountOptions {
+            locks: LockMode::Sluice,
+            transport: Transport::Classic,
+            ..MountOptions::default()
+        };
+        // What is to be told later goes by the channel.
+        let (later, _) = mpsc::channel();
+        let to_guest = Arc::new(ToGuest(channel.clone()));
+        let connection = Arc::new(Connection::new(self.superblock.clone(), options, 0, to_guest, later));
+        connection.nodes.begin_generation(self.generation);
+        // Nobody else sets them.
+        let _ = connection.seat.set(Seat { channel, holds: self.holds.clone() });
+        let watcher = Watcher { connection: Arc::downgrade(&connection), is_alone: false };
+        let _ = connection.observer.set(self.superblock.observe(Arc::new(watcher))?);
+        Ok(Guest { connection, holds: self.holds.clone(), is_remote })
+    }
+}
+
+impl Guest {
+    /// Notes that a request was read. To be called in the order in which the kernel sends them, and to be followed by
+    /// [`serve`](Self::serve).
+    pub fn take(&self) -> Ticket {
+        Ticket(Begun::new(&self.connection))
+    }
+
+    /// Serves a request, and answers it if an answer is due. Bytes that are no request are answered with an error, or not at all.
+    pub fn serve(&self, Ticket(begun): Ticket, message: &mut [u8]) {
+        const PID: usize = offset_of!(InHeader, pid);
+        if self.is_remote
+            && let Some(pid) = message.get_mut(PID..PID + 4)
+        {
+            // The number of a process here is somebody else.
+            pid.fill(0);
+        }
+        let connection = &self.connection;
+        let mut reply = Reply::new();
+        begun.serve();
+        let served = connection.process(message, &mut reply);
+        let (kind, hold) = (served.kind, self.holds.take());
+        let mut spare = Reply::new();
+        let answer = match served.answer {
+            Answer::Now(answer) => Some(answer),
+            // A guest's kernel is not waited for.
+            Answer::Seek(seek) => Some(connection.seek_at_once(&seek, &mut spare)),
+            Answer::Elsewhere => None,
+        };
+        match (answer, hold) {
+            (Some(answer), Some(hold)) => hold.answer(connection.clone(), answer),
+            (Some(answer), None) => connection.send(answer),
+            (None, _) => {}
+        }
+        connection.count(kind);
+        drop(begun);
+        connection.serve_due(&mut Reply::new());
+    }
+
+    /// Gives the guest what its kernel holds already. `find` finds inodes by their numbers. To be called before any other
+    /// request is served.
+    pub fn restore(&self, holdings: &Holdings, found: &BTreeMap<u64, InodeRef>) -> Lost {
+        let connection = &self.connection;
+        if !holdings.init.is_empty() {
+            // The kernel has had its answer.
+            let _ = connection.process(&holdings.init, &mut Reply::new());
+        }
+        let mut lost = Lost::default();
+        for &(nodeid, generation, lookups) in &holdings.nodes {
+            if let Some(inode) = found.get(&nodeid) {
+                connection.nodes.restore(inode, generation, lookups);
+                if !inode.has_name() {
+                    lost.nameless.insert(nodeid);
+                }
+            }
+        }
+        for &(fh, nodeid) in &holdings.handles {
+            match connection.nodes.get(nodeid) {
+                Some(inode) => connection.handles.restore(fh, inode),
+                None => drop(lost.handles.insert(fh)),
+            }
+        }
+        for (nodeid, lock) in &holdings.locks {
+            let Ok(arg) = LkIn::read_from_bytes(lock) else { continue };
+            let kept = connection
+                .nodes
+                .get(*nodeid)
+                .is_some_and(|inode| set_lock_again(&connection.handles, &inode, &arg).is_ok());
+            if !kept {
+                lost.handles.insert(arg.fh);
+            }
+        }
+        lost
+    }
+
+    /// The inode that the guest's kernel calls `nodeid`.
+    pub fn inode(&self, nodeid: u64) -> Option<InodeRef> {
+        self.connection.nodes.get(nodeid)
+    }
+
+    /// How many requests of `opcode` (see [`opcode`](crate::opcode)) have come.
+    pub fn requests(&self, opcode: u32) -> u64 {
+        self.connection.counters.get(opcode)
+    }
+
+    /// How many requests have come, by kind, as a JSON object.
+    pub fn requests_json(&self) -> String {
+        self.connection.counters.to_json()
+    }
+
+    /// As dropping it, but leaves the locks of owners that `heir`, which has restored what this guest's kernel holds, has too.
+    pub fn give_way(self, heir: &Guest) {
+        let kept = heir.connection.handles.owners();
+        self.connection.handles.leave(&kept);
+    }
+}
+
+impl Drop for Guest {
+    /// Gives back what the guest's kernel held, its locks too.
+    fn drop(&mut self) {
+        self.connection.close();
+    }
+}

@@ -1,0 +1,372 @@
+//! Ledger: what a kernel holds of its server: lookups, open files, locks, writes that are not durable. Kept from the messages.
+//!
+//! # Theory
+//! What the kernel *gets* counts from the answer on: it does not hold what it has not been told. What it *gives back* counts
+//! from the request on: a server that takes over need not know of it. So a request that is sent again, to the same server or
+//! the next, finds a server that knows what the kernel knew when it made it.
+
+use crate::abi::flags::{F_UNLCK, LK_FLOCK};
+use crate::abi::{
+    self, BatchForgetIn, Dirent, EntryOut, FlushIn, ForgetIn, ForgetOne, InHeader, LkIn, OpenOut, OutHeader,
+    RECORD_ALIGN, ReadIn, ReleaseIn, opcode,
+};
+use crate::guest::Holdings;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Where a request keeps its handle, if it has one.
+const FH: usize = size_of::<InHeader>();
+
+/// What a kernel holds.
+#[derive(Default)]
+pub(super) struct Ledger {
+    init: Vec<u8>,
+    /// Generation and lookups.
+    nodes: HashMap<u64, (u64, u64)>,
+    /// Node of each handle.
+    handles: BTreeMap<u64, u64>,
+    /// By node, in the order in which they were granted; of one owner none that overlap.
+    locks: HashMap<u64, Vec<LkIn>>,
+    /// Nodes that were changed since everything was durable, each with the number of its last change.
+    unsynced: HashMap<u64, u64>,
+    /// Changes that were answered.
+    changes: u64,
+    /// Handles whose next FSYNC must fail: what was written may be lost.
+    failed: HashSet<u64>,
+    /// Handles that nothing can be done with any more.
+    dead: HashSet<u64>,
+}
+
+impl Ledger {
+    /// The kernel makes a request. Returns the error that it gets, if it is not to be served.
+    pub(super) fn asked(&mut self, header: &InHeader, message: &[u8]) -> Option<i32> {
+        let body = &message[size_of::<InHeader>()..];
+        match header.opcode {
+            opcode::FORGET => {
+                if let Ok((arg, _)) = ForgetIn::read_from_prefix(body) {
+                    self.forget(header.nodeid, arg.nlookup);
+                }
+            }
+            opcode::BATCH_FORGET => {
+                let Ok((arg, rest)) = BatchForgetIn::read_from_prefix(body) else { return None };
+                let ones = rest.chunks_exact(size_of::<ForgetOne>()).take(arg.count as usize);
+                for one in ones.filter_map(|bytes| ForgetOne::read_from_bytes(bytes).ok()) {
+                    self.forget(one.nodeid, one.nlookup);
+                }
+            }
+            opcode::RELEASE => {
+                let Ok((arg, _)) = ReleaseIn::read_from_prefix(body) else { return None };
+                if let Some(nodeid) = self.handles.remove(&arg.fh) {
+                    self.drop_locks(nodeid, |lock| lock.fh == arg.fh);
+                }
+                self.failed.remove(&arg.fh);
+                self.dead.remove(&arg.fh);
+            }
+            opcode::FLUSH => {
+                let Ok((arg, _)) = FlushIn::read_from_prefix(body) else { return None };
+                self.drop_locks(header.nodeid, |lock| {
+                    lock.owner == arg.lock_owner && lock.lk_flags & LK_FLOCK == 0
+                });
+            }
+            opcode::SETLK | opcode::SETLKW => {
+                let Ok((arg, _)) = LkIn::read_from_prefix(body) else { return None };
+                if arg.lk.lock_type == F_UNLCK {
+                    self.unlock(header.nodeid, &arg);
+                }
+                return self.dead.contains(&arg.fh).then_some(EIO);
+            }
+            opcode::FSYNC => {
+                let fh = u64::read_from_prefix(&message[FH..]).map_or(0, |(fh, _)| fh);
+                return (self.failed.remove(&fh) || self.dead.contains(&fh)).then_some(EIO);
+            }
+            opcode::READ | opcode::WRITE => {
+                let fh = u64::read_from_prefix(&message[FH..]).map_or(0, |(fh, _)| fh);
+                return self.dead.contains(&fh).then_some(EIO);
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// The kernel is about to get `answer` to `request`, which was made after so many `changes`.
+    pub(super) fn answered(&mut self, request: &[u8], answer: &[u8], changes: u64) {
+        let (Ok((header, body)), Ok((out, told))) =
+            (InHeader::read_from_prefix(request), OutHeader::read_from_prefix(answer))
+        else {
+            return;
+        };
+        if out.error != 0 {
+            return;
+        }
+        match header.opcode {
+            opcode::INIT => self.init = request.to_vec(),
+            opcode::LOOKUP | opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::LINK => {
+                self.entry(told);
+            }
+            opcode::CREATE | opcode::TMPFILE => {
+                let nodeid = self.entry(told);
+                if let (Some(nodeid), Ok((open, _))) =
+                    (nodeid, OpenOut::read_from_prefix(told.get(size_of::<EntryOut>()..).unwrap_or_default()))
+                {
+                    self.handles.insert(open.fh, nodeid);
+                }
+            }
+            opcode::OPEN => {
+                if let Ok((open, _)) = OpenOut::read_from_prefix(told) {
+                    self.handles.insert(open.fh, header.nodeid);
+                }
+            }
+            opcode::READDIRPLUS => self.entries(told),
+            opcode::SETLK | opcode::SETLKW => {
+                if let Ok((arg, _)) = LkIn::read_from_prefix(body)
+                    && arg.lk.lock_type != F_UNLCK
+                {
+                    self.unlock(header.nodeid, &arg);
+                    self.locks.entry(header.nodeid).or_default().push(arg);
+                }
+            }
+            opcode::WRITE | opcode::SETATTR | opcode::FALLOCATE => {
+                self.changed(header.nodeid);
+            }
+            opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
+                if let Ok((arg, _)) = abi::CopyFileRangeIn::read_from_prefix(body) {
+                    self.changed(arg.nodeid_out);
+                }
+            }
+            opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => {
+                self.unsynced.retain(|_, last| *last > changes);
+            }
+            _ => {}
+        }
+    }
+
+    /// How many changes were answered until now.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    fn changed(&mut self, nodeid: u64) {
+        self.changes += 1;
+        self.unsynced.insert(nodeid, self.changes);
+    }
+
+    /// What the next server is to know.
+    pub(super) fn holdings(&self) -> Holdings {
+        let locks = self.locks.iter().flat_map(|(&nodeid, locks)| {
+            locks.iter().map(move |lock| {
+                let mut bytes = [0; size_of::<LkIn>()];
+                bytes.copy_from_slice(lock.as_bytes());
+                (nodeid, bytes)
+            })
+        });
+        Holdings {
+            init: self.init.clone(),
+            nodes: self
+                .nodes
+                .iter()
+                .map(|(&nodeid, &(generation, count))| (nodeid, generation, count))
+                .collect(),
+            handles: self.handles.iter().map(|(&fh, &nodeid)| (fh, nodeid)).collect(),
+            locks: locks.collect(),
+        }
+    }
+
+    /// The nodes that the kernel knows, but the root.
+    pub(super) fn nodes(&self) -> Vec<u64> {
+        self.nodes.keys().copied().collect()
+    }
+
+    pub(super) fn knows(&self, nodeid: u64) -> bool {
+        nodeid == abi::ROOT_ID || self.nodes.contains_key(&nodeid)
+    }
+
+    /// Another server goes on from what was durable. Of handles in `dead` there is nothing left; what was written to
+    /// `nameless` nodes may be lost although it was synchronised.
+    pub(super) fn taken_over(&mut self, dead: &BTreeSet<u64>, nameless: &BTreeSet<u64>) {
+        self.dead.extend(dead);
+        let lost = |nodeid: &u64| self.unsynced.contains_key(nodeid) || nameless.contains(nodeid);
+        self.failed.extend(self.handles.iter().filter(|(_, nodeid)| lost(nodeid)).map(|(fh, _)| fh));
+        self.unsynced.clear();
+    }
+
+    fn entry(&mut self, told: &[u8]) -> Option<u64> {
+        let (entry, _) = EntryOut::read_from_prefix(told).ok()?;
+        if entry.nodeid > abi::ROOT_ID {
+            let node = self.nodes.entry(entry.nodeid).or_insert((entry.generation, 0));
+            *node = (entry.generation, node.1 + 1);
+        }
+        (entry.nodeid != 0).then_some(entry.nodeid)
+    }
+
+    /// Entries of READDIRPLUS.
+    fn entries(&mut self, mut told: &[u8]) {
+        while let Some(rest) = told.get(size_of::<EntryOut>()..)
+            && let Ok((dirent, _)) = Dirent::read_from_prefix(rest)
+        {
+            self.entry(told);
+            let len = size_of::<EntryOut>() + size_of::<Dirent>() + dirent.namelen as usize;
+            told = told.get(len.next_multiple_of(RECORD_ALIGN)..).unwrap_or_default();
+        }
+    }
+
+    fn forget(&mut self, nodeid: u64, lookups: u64) {
+        if let Some((_, count)) = self.nodes.get_mut(&nodeid) {
+            *count = count.saturating_sub(lookups);
+            if *count == 0 {
+                self.nodes.remove(&nodeid);
+                self.locks.remove(&nodeid);
+                self.unsynced.remove(&nodeid);
+            }
+        }
+    }
+
+    fn drop_locks(&mut self, nodeid: u64, ends: impl Fn(&LkIn) -> bool) {
+        if let Some(locks) = self.locks.get_mut(&nodeid) {
+            locks.retain(|lock| !ends(lock));
+            if locks.is_empty() {
+                self.locks.remove(&nodeid);
+            }
+        }
+    }
+
+    /// Takes the range of `arg` out of what its owner has.
+    fn unlock(&mut self, nodeid: u64, arg: &LkIn) {
+        let Some(locks) = self.locks.get_mut(&nodeid) else { return };
+        let kind = arg.lk_flags & LK_FLOCK;
+        let (start, end) = (arg.lk.start, arg.lk.end);
+        let mut left = Vec::with_capacity(locks.len());
+        for lock in locks.drain(..) {
+            let has = lock.lk;
+            let is_hit = lock.owner == arg.owner
+                && lock.lk_flags & LK_FLOCK == kind
+                && (kind != 0 || (has.start <= end && start <= has.end));
+            if !is_hit {
+                left.push(lock);
+                continue;
+            }
+            if kind == 0 && has.start < start {
+                left.push(LkIn { lk: abi::FileLock { end: start - 1, ..has }, ..lock });
+            }
+            if kind == 0 && has.end > end {
+                left.push(LkIn { lk: abi::FileLock { start: end + 1, ..has }, ..lock });
+            }
+        }
+        *locks = left;
+        if locks.is_empty() {
+            self.locks.remove(&nodeid);
+        }
+    }
+}
+
+const EIO: i32 = 5;
+
+/// The bytes of a file that a request may keep locked in the kernel's cache: its node, first byte, and length.
+pub(super) fn pages_of(header: &InHeader, message: &[u8]) -> Option<(u64, u64, u64)> {
+    if !matches!(header.opcode, opcode::READ | opcode::WRITE | opcode::READDIR | opcode::READDIRPLUS) {
+        return None;
+    }
+    // WRITE has handle, offset and size in the same places.
+    let (arg, _) = ReadIn::read_from_prefix(&message[size_of::<InHeader>()..]).ok()?;
+    Some((header.nodeid, arg.offset, arg.size.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::FileLock;
+    use crate::abi::flags::{F_RDLCK, F_WRLCK};
+    use crate::request::tests::message;
+    use zerocopy::FromZeros;
+
+    fn ask(ledger: &mut Ledger, request: &[u8]) -> Option<i32> {
+        let (header, _) = InHeader::read_from_prefix(request).expect("a header");
+        ledger.asked(&header, request)
+    }
+
+    /// Asks, and gets an answer with this body.
+    fn call(ledger: &mut Ledger, request: &[u8], body: &[&[u8]]) {
+        let (header, _) = InHeader::read_from_prefix(request).expect("a header");
+        assert_eq!(ledger.asked(&header, request), None);
+        let changes = ledger.changes();
+        let answer = [&[0; size_of::<OutHeader>()], body.concat().as_slice()].concat();
+        ledger.answered(request, &answer, changes);
+    }
+
+    fn entry(nodeid: u64) -> EntryOut {
+        EntryOut { nodeid, generation: 3, ..EntryOut::new_zeroed() }
+    }
+
+    fn lock(owner: u64, range: (u64, u64), lock_type: u32) -> LkIn {
+        let lk = FileLock { start: range.0, end: range.1, lock_type, pid: 1 };
+        LkIn { fh: 9, owner, lk, lk_flags: 0, padding: 0 }
+    }
+
+    fn ranges(ledger: &Ledger) -> Vec<(u64, u64)> {
+        let holdings = ledger.holdings();
+        let locks = holdings.locks.iter().map(|(_, bytes)| LkIn::read_from_bytes(bytes).expect("a lock"));
+        locks.map(|lock| (lock.lk.start, lock.lk.end)).collect()
+    }
+
+    #[test]
+    fn lookups_count_from_the_answer_and_until_they_are_given_back() {
+        let mut ledger = Ledger::default();
+        let lookup = message(opcode::LOOKUP, 1, &[b"a\0"]);
+        call(&mut ledger, &lookup, &[entry(5).as_bytes()]);
+        call(&mut ledger, &lookup, &[entry(5).as_bytes()]);
+        call(&mut ledger, &lookup, &[entry(0).as_bytes()]);
+        assert_eq!(ledger.holdings().nodes, [(5, 3, 2)]);
+        let list = [
+            entry(6).as_bytes(),
+            Dirent { ino: 6, off: 1, namelen: 3, kind: 8 }.as_bytes(),
+            b"abc\0\0\0\0\0",
+        ]
+        .concat();
+        call(&mut ledger, &message(opcode::READDIRPLUS, 1, &[]), &[&list, &list]);
+        assert_eq!(ledger.nodes.get(&6), Some(&(3, 2)));
+        ask(&mut ledger, &message(opcode::FORGET, 5, &[&2_u64.to_le_bytes()]));
+        assert!(!ledger.knows(5) && ledger.knows(6) && ledger.knows(abi::ROOT_ID));
+    }
+
+    #[test]
+    fn a_lock_is_held_from_its_answer_until_it_is_split_flushed_or_released() {
+        let mut ledger = Ledger::default();
+        let open = OpenOut { fh: 9, open_flags: 0, padding: 0 };
+        call(&mut ledger, &message(opcode::OPEN, 5, &[&[0; 8]]), &[open.as_bytes()]);
+        let set = |arg: LkIn| message(opcode::SETLK, 5, &[arg.as_bytes()]);
+        call(&mut ledger, &set(lock(1, (0, 99), F_WRLCK)), &[]);
+        call(&mut ledger, &set(lock(1, (40, 49), F_UNLCK)), &[]);
+        assert_eq!(ranges(&ledger), [(0, 39), (50, 99)]);
+        call(&mut ledger, &set(lock(1, (30, 59), F_RDLCK)), &[]);
+        assert_eq!(ranges(&ledger), [(0, 29), (60, 99), (30, 59)]);
+        call(&mut ledger, &set(lock(2, (200, 201), F_RDLCK)), &[]);
+        let flush = FlushIn { fh: 9, unused: 0, padding: 0, lock_owner: 1 };
+        ask(&mut ledger, &message(opcode::FLUSH, 5, &[flush.as_bytes()]));
+        assert_eq!(ranges(&ledger), [(200, 201)]);
+        let release = ReleaseIn { fh: 9, flags: 0, release_flags: 0, lock_owner: 0 };
+        ask(&mut ledger, &message(opcode::RELEASE, 5, &[release.as_bytes()]));
+        assert_eq!(ledger.holdings(), Holdings::default());
+    }
+
+    #[test]
+    fn after_a_takeover_fsync_of_what_was_not_durable_fails_once_for_each_handle() {
+        let mut ledger = Ledger::default();
+        for (fh, nodeid) in [(1_u64, 5), (2, 5), (3, 6)] {
+            let open = OpenOut { fh, open_flags: 0, padding: 0 };
+            call(&mut ledger, &message(opcode::OPEN, nodeid, &[&[0; 8]]), &[open.as_bytes()]);
+        }
+        let fsync = |fh: u64, nodeid| message(opcode::FSYNC, nodeid, &[&fh.to_le_bytes(), &[0; 8]]);
+        let write = |nodeid| message(opcode::WRITE, nodeid, &[&[0; 40]]);
+        call(&mut ledger, &write(6), &[]);
+        call(&mut ledger, &fsync(3, 6), &[]);
+        call(&mut ledger, &write(5), &[]);
+        ledger.taken_over(&BTreeSet::new(), &BTreeSet::new());
+        assert_eq!(ask(&mut ledger, &fsync(3, 6)), None);
+        for fh in [1, 2] {
+            assert_eq!(ask(&mut ledger, &fsync(fh, 5)), Some(EIO));
+            assert_eq!(ask(&mut ledger, &fsync(fh, 5)), None);
+        }
+        ledger.taken_over(&BTreeSet::from([1]), &BTreeSet::new());
+        assert_eq!(ask(&mut ledger, &fsync(1, 5)), Some(EIO));
+        assert_eq!(ask(&mut ledger, &fsync(1, 5)), Some(EIO));
+    }
+}

@@ -1,0 +1,548 @@
+//! Relay: a mount whose requests are served elsewhere: by a [`Guest`] of this process, or by another process.
+//!
+//! # Theory
+//! A relay reads requests from `/dev/fuse` and hands them to its server; answers come back by [`Relay::answer`]. The server may
+//! go and another take its place: the relay keeps each request until it is answered, and a [ledger](ledger) of what the kernel holds.
+//!
+//! ```text
+//!   detach ──> no server: requests wait ──> holdings to the next server ──> attach: what was not answered is sent again
+//! ```
+//!
+//! One thread at a time reads, and hands its request on before the next one reads. So requests reach a server in the order in
+//! which the kernel makes them. A request for a guest of this process is served by the thread that has read it, while another
+//! reads.
+//!
+//! # Clients must
+//! - give each server a [number](Relay::next_attachment) of its own, and pass its answers on with that: those of a server that is
+//!   detached count for nothing;
+//! - pass on the messages of a remote server in the order in which it sends them.
+//!
+//! # Lock order
+//! `fuse.reading`, held while a request is awaited and handed on; within it `fuse.relay`, then the ledger. An [`Uplink`] is
+//! called with both.
+
+mod announcer;
+mod ledger;
+
+use crate::abi::flags::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
+use crate::abi::{InHeader, InterruptIn, NotifyInvalInodeOut, OutHeader, opcode};
+use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice, Ticket};
+use crate::lock_class::{LEDGER, PROGRESS, READING, RELAY};
+use crate::notify::WORKER;
+use crate::reply::Reply;
+use crate::session::StopSignals;
+use crate::transport::Channel;
+use crate::transport::dev_fuse::{DevFuse, HEADROOM};
+use crate::{Ended, MountError, MountOptions, mount};
+use announcer::{Announcer, Done};
+use ledger::{Ledger, pages_of};
+use sluice_sync::atomic::Ordering;
+use sluice_sync::thread::Builder;
+use sluice_sync::time::{Duration, Instant};
+use sluice_sync::{Arc, Condvar, Mutex, Weak};
+use sluice_vfs::{Errno, InodeRef};
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use zerocopy::FromBytes;
+
+/// How long the kernel may take to drop what it has cached when the server changes.
+const DROP_PATIENCE: Duration = Duration::from_secs(2);
+/// Nodes that one announcement tells of then.
+const DROP_BATCH: usize = 128;
+
+/// Where a relay's requests go.
+#[derive(Clone)]
+pub enum Server {
+    /// A guest of this process.
+    Local(Arc<Guest>),
+    /// Elsewhere.
+    Remote(Arc<dyn Uplink>),
+}
+
+/// The way to a server elsewhere.
+pub trait Uplink: Send + Sync {
+    /// Sends a request. Does not wait: what cannot be sent is sent again to the next server.
+    fn request(&self, message: &[u8]);
+}
+
+/// What a relay has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelayCounts {
+    /// Requests of the kernel.
+    pub requests: u64,
+    /// How often a server was attached.
+    pub attachments: u64,
+    /// Notices of changes.
+    pub notices: u64,
+    /// Notices that the kernel took too long to take in, so that all names were dropped.
+    pub notices_cut_short: u64,
+}
+
+/// A mounted file system that is served elsewhere. Dropping it unmounts.
+pub struct Relay(Arc<Shared>);
+
+struct Shared {
+    /// *immutable*
+    dir: PathBuf,
+    /// *immutable*
+    number: (u32, u32),
+    device: Arc<DevFuse>,
+    /// Held by the thread that reads the device.
+    reading: Mutex<()>,
+    state: Mutex<State>,
+    ended: Condvar,
+    ledger: Arc<Mutex<Ledger>>,
+    announcer: Arc<Announcer>,
+}
+
+#[derive(Default)]
+struct State {
+    server: Option<Server>,
+    /// Requests that were not answered, with a number that tells their order.
+    in_flight: HashMap<u64, Request>,
+    last: u64,
+    /// The number of the server that is or was attached, and the last one given out.
+    attachment: u64,
+    next_attachment: u64,
+    threads: usize,
+    is_detached: bool,
+    counts: RelayCounts,
+}
+
+struct Request {
+    order: u64,
+    message: Vec<u8>,
+    /// How many changes had been answered when it was made.
+    changes: u64,
+}
+
+impl Relay {
+    /// Mounts on `dir`. Nothing is answered before a server is [attached](Self::attach).
+    ///
+    /// # Errors
+    /// See [`MountError`]; nothing is left mounted.
+    pub fn mount(dir: &Path, options: &MountOptions) -> Result<Relay, MountError> {
+        let dir = mount::mountpoint(dir)?;
+        mount::check_checks(options)?;
+        let buffer_len = options.max_write as usize + HEADROOM;
+        let (device, number) = mount::mount(&dir, options)?;
+        let device = Arc::new(DevFuse::new(device));
+        let ledger = Arc::new(Mutex::with_class(&LEDGER, Ledger::default()));
+        let announcer = Announcer::new(device.clone(), ledger.clone());
+        let threads = options.thread_count();
+        let state = State { threads, ..State::default() };
+        let relay = Relay(Arc::new(Shared {
+            dir,
+            number,
+            device,
+            reading: Mutex::with_class(&READING, ()),
+            state: Mutex::with_class(&RELAY, state),
+            ended: Condvar::new(),
+            ledger,
+            announcer,
+        }));
+        // From here on, whatever fails, dropping `relay` unmounts.
+        let unstarted = |error| MountError::System("start a thread", error);
+        relay.0.announcer.start().map_err(unstarted)?;
+        // All are counted already: those that cannot be started are counted out as they are dropped.
+        let readers: Vec<_> = (0..threads).map(|_| Reader(relay.0.clone())).collect();
+        for (number, reader) in readers.into_iter().enumerate() {
+            let thread = Builder::new().name(format!("{WORKER}{number}"));
+            thread.spawn(move || reader.run(buffer_len)).map_err(unstarted)?;
+        }
+        Ok(relay)
+    }
+
+    /// Where the file system is mounted, as an absolute path.
+    pub fn dir(&self) -> &Path {
+        &self.0.dir
+    }
+
+    /// The mount's device number (`st_dev`), as major and minor.
+    pub fn device(&self) -> (u32, u32) {
+        self.0.number
+    }
+
+    /// Takes the server away: requests wait from here on. The kernel drops all that it has cached. Returns what it holds, for the
+    /// next server.
+    pub fn detach(&self) -> Holdings {
+        self.0.state.lock().server = None;
+        self.0.drop_caches();
+        self.0.ledger.lock().holdings()
+    }
+
+    /// What the kernel holds now.
+    pub fn holdings(&self) -> Holdings {
+        self.0.ledger.lock().holdings()
+    }
+
+    /// The next server, which knows the [`Holdings`] and found that so much is lost: it gets what was not answered, in the order
+    /// of the kernel. `is_another`: it goes on from what was durable, and what was not may be lost. Its answers have the
+    /// number `attachment`.
+    pub fn attach(&self, attachment: u64, server: Server, lost: &Lost, is_another: bool) {
+        if is_another {
+            self.0.ledger.lock().taken_over(&lost.handles, &lost.nameless);
+        }
+        let shared = &self.0;
+        let again = {
+            let mut state = shared.state.lock();
+            state.counts.attachments += 1;
+            let mut waiting: Vec<_> =
+                state.in_flight.values().map(|request| (request.order, request.message.clone())).collect();
+            waiting.sort_unstable_by_key(|(order, _)| *order);
+            if let Server::Remote(uplink) = &server {
+                waiting.iter().for_each(|(_, message)| uplink.request(message));
+            }
+            state.server = Some(server.clone());
+            state.attachment = attachment;
+            waiting
+        };
+        if let Server::Local(guest) = server {
+            // Requests that come meanwhile may be served before these: their callers do not wait for each other.
+            let serve = move || {
+                let tickets: Vec<_> = again.iter().map(|_| guest.take()).collect();
+                for (ticket, (_, mut message)) in tickets.into_iter().zip(again) {
+                    guest.serve(ticket, &mut message);
+                }
+            };
+            let spawned = Builder::new().name(format!("{WORKER}again")).spawn(serve);
+            if let Err(error) = spawned {
+                log::error!("requests that waited for a server stay unanswered: {error}");
+            }
+        }
+    }
+
+    /// A number for the next server.
+    pub fn next_attachment(&self) -> u64 {
+        let mut state = self.0.state.lock();
+        state.next_attachment += 1;
+        state.next_attachment
+    }
+
+    /// Has `host`, which is of this process, serve the kernel, which has `holdings`; `found` are the inodes of these. See
+    /// [`attach`](Self::attach).
+    ///
+    /// # Errors
+    /// As [`Host::admit`].
+    pub fn attach_host(
+        &self,
+        host: &Host,
+        holdings: &Holdings,
+        found: &BTreeMap<u64, InodeRef>,
+        is_another: bool,
+    ) -> Result<Arc<Guest>, Errno> {
+        let attachment = self.next_attachment();
+        let channel = InProcess { relay: Arc::downgrade(&self.0), attachment };
+        let guest = Arc::new(host.admit(Arc::new(channel), false)?);
+        let lost = guest.restore(holdings, found);
+        self.attach(attachment, Server::Local(guest.clone()), &lost, is_another);
+        Ok(guest)
+    }
+
+    /// Has the kernel get an answer of the server with the number `attachment`.
+    pub fn answer(&self, attachment: u64, answer: &[u8]) {
+        self.0.answer(attachment, answer);
+    }
+
+    /// Has the kernel told of a change. `done` is called when it has been, or others must not wait any more.
+    pub fn announce(&self, notifications: &[u8], done: impl FnOnce() + Send + 'static) {
+        self.0.announce(notifications, Box::new(done));
+    }
+
+    /// What was counted.
+    pub fn counts(&self) -> RelayCounts {
+        let mut counts = self.0.state.lock().counts;
+        // Relaxed: a statistic.
+        counts.notices_cut_short = self.0.announcer.cut_short.load(Ordering::Relaxed);
+        counts
+    }
+
+    /// Whether the kernel still has the mount.
+    pub fn is_mounted(&self) -> bool {
+        self.0.state.lock().threads > 0
+    }
+
+    /// Unmounts, as [`Mount::unmount`](crate::Mount::unmount).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn unmount(&self) -> Result<(), MountError> {
+        self.0.unmount()
+    }
+
+    /// Takes the mount out of the tree even if it is in use.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    pub fn unmount_lazily(&self) -> Result<(), MountError> {
+        self.0.unmount_lazily()
+    }
+
+    /// Serves until somebody unmounts or one of `signals` comes, which unmounts.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn run_until_signal(&self, signals: StopSignals) -> io::Result<Ended> {
+        let shared = self.0.clone();
+        let stop = signals.on_each(move || {
+            if shared.unmount().is_err()
+                && let Err(error) = shared.unmount_lazily()
+            {
+                log::error!("{error}");
+            }
+        })?;
+        self.0.wait();
+        stop.end();
+        let state = self.0.state.lock();
+        Ok(if state.threads == 0 { Ended::Unmounted } else { Ended::Detached })
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        if self.0.unmount().is_err() {
+            // In use, or worse: a destructor has nobody to tell.
+            let _ = self.0.unmount_lazily();
+        }
+        self.0.announcer.end();
+    }
+}
+
+/// From a guest of this process to its relay.
+struct InProcess {
+    relay: Weak<Shared>,
+    attachment: u64,
+}
+
+impl GuestChannel for InProcess {
+    fn answer(&self, message: &[u8]) -> io::Result<()> {
+        let relay = self.relay.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        relay.answer(self.attachment, message);
+        Ok(())
+    }
+
+    fn announce(&self, notice: Notice) {
+        if let Some(relay) = self.relay.upgrade() {
+            let bytes = notice.bytes().to_vec();
+            relay.announce(&bytes, Box::new(move || drop(notice)));
+        }
+    }
+}
+
+/// A thread that reads the device: counted from before it starts until it ends.
+struct Reader(Arc<Shared>);
+
+impl Reader {
+    fn run(&self, buffer_len: usize) {
+        let shared = &self.0;
+        let mut buffer = vec![0; buffer_len];
+        loop {
+            let (len, work) = {
+                let _reading = shared.reading.lock();
+                match shared.device.receive(&mut buffer) {
+                    Ok(Some(len)) => (len, shared.received(&buffer[..len])),
+                    Ok(None) => return,
+                    Err(error) => {
+                        log::error!("receiving requests failed, a worker ends: {error}");
+                        return;
+                    }
+                }
+            };
+            if let Some((guest, ticket)) = work {
+                guest.serve(ticket, &mut buffer[..len]);
+            }
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.state.lock().threads -= 1;
+        self.0.ended.notify_all();
+    }
+}
+
+impl Shared {
+    /// Hands a request on. Returns the guest that the calling thread is to serve it for.
+    fn received(&self, message: &[u8]) -> Option<(Arc<Guest>, Ticket)> {
+        let (header, _) = InHeader::read_from_prefix(message).ok()?;
+        let mut state = self.state.lock();
+        state.counts.requests += 1;
+        let (error, changes) = {
+            let mut ledger = self.ledger.lock();
+            (ledger.asked(&header, message), ledger.changes())
+        };
+        if let Some(error) = error {
+            let mut reply = Reply::new();
+            // An error means that the request is gone.
+            let _ = self.device.send(reply.failure(header.unique, Errno::from_raw(error)));
+            return None;
+        }
+        let is_answered = !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
+        if is_answered {
+            state.last += 1;
+            let request = Request { order: state.last, message: message.to_vec(), changes };
+            state.in_flight.insert(header.unique, request);
+        }
+        match state.server.clone() {
+            None => {
+                if header.opcode == opcode::INTERRUPT {
+                    self.interrupt(&mut state, message);
+                }
+                None
+            }
+            Some(Server::Local(guest)) => {
+                let ticket = guest.take();
+                Some((guest, ticket))
+            }
+            Some(Server::Remote(uplink)) => {
+                uplink.request(message);
+                None
+            }
+        }
+    }
+
+    /// A signal came for a request that waits for a server: it is withdrawn.
+    fn interrupt(&self, state: &mut State, message: &[u8]) {
+        let Ok((arg, _)) = InterruptIn::read_from_prefix(&message[size_of::<InHeader>()..]) else { return };
+        if state.in_flight.remove(&arg.unique).is_some() {
+            // An error means that the request is gone.
+            let _ = self.device.send(Reply::new().failure(arg.unique, Errno::EINTR));
+        }
+    }
+
+    fn announce(&self, notifications: &[u8], done: Done) {
+        let is_busy = {
+            let mut state = self.state.lock();
+            state.counts.notices += 1;
+            let dir = inval_entry_dir(notifications);
+            dir.is_some_and(|dir| {
+                state.in_flight.values().any(|request| changes_names_of(&request.message, dir))
+            })
+        };
+        if is_busy {
+            // The kernel would take it in when that request is answered, which may have to wait for this.
+            self.announcer.cut_short(done);
+            return self.announcer.announce(notifications, Box::new(|| {}));
+        }
+        self.announcer.announce(notifications, done);
+    }
+
+    fn answer(&self, attachment: u64, answer: &[u8]) {
+        let Ok((out, _)) = OutHeader::read_from_prefix(answer) else { return };
+        {
+            let mut state = self.state.lock();
+            if attachment != state.attachment || state.server.is_none() {
+                return;
+            }
+            let Some(request) = state.in_flight.remove(&out.unique) else { return };
+            self.ledger.lock().answered(&request.message, answer, request.changes);
+        }
+        // An error means that the request was aborted or the mount is gone.
+        let _ = self.device.send(answer);
+    }
+
+    /// Has the kernel drop names, attributes and pages, but for pages that requests under way are about.
+    fn drop_caches(&self) {
+        self.announcer.drop_names();
+        let mut busy = BTreeMap::<u64, Vec<(u64, u64)>>::new();
+        for request in self.state.lock().in_flight.values() {
+            let Ok((header, _)) = InHeader::read_from_prefix(&request.message) else { continue };
+            if let Some((nodeid, offset, len)) = pages_of(&header, &request.message) {
+                busy.entry(nodeid).or_default().push((offset, len));
+            }
+        }
+        let nodes = self.ledger.lock().nodes();
+        let pending = Arc::new((Mutex::with_class(&PROGRESS, 0_usize), Condvar::new()));
+        let tell = |messages: Vec<u8>| {
+            *pending.0.lock() += 1;
+            let pending = pending.clone();
+            let done = move || {
+                *pending.0.lock() -= 1;
+                pending.1.notify_all();
+            };
+            self.announcer.announce(&messages, Box::new(done));
+        };
+        let (still, moving): (Vec<_>, Vec<_>) =
+            nodes.into_iter().chain([crate::abi::ROOT_ID]).partition(|nodeid| !busy.contains_key(nodeid));
+        for batch in still.chunks(DROP_BATCH) {
+            tell(batch.iter().flat_map(|&nodeid| inval_inode(nodeid, 0, 0)).collect());
+        }
+        for nodeid in moving {
+            let mut ranges = busy.remove(&nodeid).unwrap_or_default();
+            ranges.sort_unstable();
+            let mut messages = inval_inode(nodeid, -1, 0);
+            let mut from = 0;
+            for (offset, len) in ranges {
+                if offset > from {
+                    messages.extend(inval_inode(nodeid, from.cast_signed(), (offset - from).cast_signed()));
+                }
+                from = from.max(offset.saturating_add(len).min(i64::MAX.cast_unsigned()));
+            }
+            messages.extend(inval_inode(nodeid, from.cast_signed(), 0));
+            tell(messages);
+        }
+        let end = Instant::now() + DROP_PATIENCE;
+        let mut left = pending.0.lock();
+        while *left > 0 && Instant::now() < end {
+            left = pending.1.wait_timeout(left, end.saturating_duration_since(Instant::now())).0;
+        }
+    }
+
+    fn unmount(&self) -> Result<(), MountError> {
+        if !self.device.is_connected() {
+            return Ok(());
+        }
+        mount::unmount_everywhere(self.number, false)?;
+        if !self.state.lock().is_detached && self.device.is_connected() {
+            return Err(MountError::Elsewhere(self.dir.clone()));
+        }
+        self.wait();
+        Ok(())
+    }
+
+    fn unmount_lazily(&self) -> Result<(), MountError> {
+        if self.device.is_connected() {
+            mount::unmount_everywhere(self.number, true)?;
+        }
+        self.state.lock().is_detached = true;
+        self.ended.notify_all();
+        Ok(())
+    }
+
+    fn wait(&self) {
+        let mut state = self.state.lock();
+        while state.threads > 0 && !state.is_detached {
+            state = self.ended.wait(state);
+        }
+    }
+}
+
+/// The directory, if a name is announced first.
+fn inval_entry_dir(notifications: &[u8]) -> Option<u64> {
+    let (out, body) = OutHeader::read_from_prefix(notifications).ok()?;
+    let is_entry = out.error == NOTIFY_INVAL_ENTRY;
+    is_entry.then(|| u64::read_from_prefix(body).ok()).flatten().map(|(parent, _)| parent)
+}
+
+/// Whether the kernel keeps the lock of directory `dir` until it has the answer to `request`, and others may have to be told
+/// before.
+fn changes_names_of(request: &[u8], dir: u64) -> bool {
+    let Ok((header, body)) = InHeader::read_from_prefix(request) else { return false };
+    let into = || u64::read_from_prefix(body).is_ok_and(|(newdir, _)| newdir == dir);
+    match header.opcode {
+        opcode::RENAME | opcode::RENAME2 => header.nodeid == dir || into(),
+        opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::LINK | opcode::CREATE => {
+            header.nodeid == dir
+        }
+        opcode::UNLINK | opcode::RMDIR | opcode::SETXATTR | opcode::SETATTR => header.nodeid == dir,
+        _ => false,
+    }
+}
+
+fn inval_inode(ino: u64, off: i64, len: i64) -> Vec<u8> {
+    let mut message = Reply::new();
+    message.put(&NotifyInvalInodeOut { ino, off, len });
+    message.notification(NOTIFY_INVAL_INODE).to_vec()
+}

@@ -1,0 +1,223 @@
+//! Guests: two mounts of one file system, each by a relay: what one changes the other sees by its next call.
+
+mod harness;
+
+use harness::{can_mount, eventually, fresh_dir, fresh_superblock, is_mounted};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use sluice_fuse::{Guest, Holdings, Host, MountError, MountOptions, Relay};
+use sluice_sync::time::Instant;
+use sluice_sync::{Arc, thread};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+struct Pair {
+    host: Host,
+    nodes: Vec<Node>,
+}
+
+struct Node {
+    relay: Relay,
+    guest: Option<Arc<Guest>>,
+    dir: PathBuf,
+}
+
+impl Node {
+    fn new(host: &Host) -> Node {
+        let dir = fresh_dir();
+        let options = MountOptions::parse("locks=sluice,transport=classic").expect("valid");
+        let relay = Relay::mount(&dir, &options).expect("mounting works here");
+        let guest = relay.attach_host(host, &Holdings::default(), &BTreeMap::new(), false).expect("admitted");
+        Node { relay, guest: Some(guest), dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.relay.unmount_lazily();
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+impl Pair {
+    fn new() -> Option<Pair> {
+        can_mount().then(|| {
+            let host = Host::new(fresh_superblock(), 1);
+            let nodes = vec![Node::new(&host), Node::new(&host)];
+            Pair { host, nodes }
+        })
+    }
+
+    fn dirs(&self) -> (&Path, &Path) {
+        (&self.nodes[0].dir, &self.nodes[1].dir)
+    }
+
+    fn finish(mut self) {
+        for node in self.nodes.drain(..) {
+            eventually("nothing uses the mount any more", || match node.relay.unmount() {
+                Err(MountError::Busy(_)) => false,
+                decided => decided.map(|()| true).expect("unmounting works"),
+            });
+            assert!(!is_mounted(&node.dir));
+        }
+        let report = self.host.superblock().check_idle();
+        assert!(report.is_clean(), "{report}");
+    }
+}
+
+#[test]
+fn what_one_guest_changes_the_other_sees_by_its_next_call() {
+    let Some(pair) = Pair::new() else { return };
+    let (a, b) = pair.dirs();
+    for round in 0..50_u32 {
+        let name = format!("f{round}");
+        assert!(!b.join(&name).exists());
+        fs::write(a.join(&name), "one").expect("written");
+        assert_eq!(fs::read(b.join(&name)).expect("it is there"), b"one");
+        fs::write(b.join(&name), "another").expect("written");
+        assert_eq!(fs::read(a.join(&name)).expect("it is there"), b"another");
+        assert_eq!(fs::metadata(a.join(&name)).expect("it is there").len(), 7);
+        let kept = File::options().read(true).write(true).open(b.join(&name)).expect("it is there");
+        let changed = File::options().write(true).open(a.join(&name)).expect("it is there");
+        changed.write_all_at(b"X", 2).expect("written");
+        let mut bytes = [0; 7];
+        kept.read_exact_at(&mut bytes, 0).expect("read");
+        assert_eq!(&bytes, b"anXther");
+        kept.set_len(2).expect("cut");
+        assert_eq!(changed.metadata().expect("open").len(), 2);
+        fs::rename(a.join(&name), a.join("other")).expect("renamed");
+        assert!(!b.join(&name).exists() && b.join("other").exists());
+        fs::remove_file(b.join("other")).expect("removed");
+        assert!(!a.join("other").exists());
+        assert_eq!(kept.metadata().expect("open").nlink(), 0);
+    }
+    pair.finish();
+}
+
+#[test]
+fn two_guests_that_change_one_directory_at_once_do_not_wait_for_each_other_for_ever() {
+    let Some(pair) = Pair::new() else { return };
+    let (a, b) = pair.dirs();
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for (dir, other, me) in [(a, b, "a"), (b, a, "b")] {
+            scope.spawn(move || {
+                for round in 0..300 {
+                    let name = format!("{me}{round}");
+                    fs::create_dir(dir.join(&name)).expect("the name is free");
+                    assert!(other.join(&name).is_dir());
+                    fs::remove_dir(other.join(&name)).expect("it is empty");
+                    assert!(!dir.join(&name).exists());
+                }
+            });
+        }
+    });
+    let cut: u64 = pair.nodes.iter().map(|node| node.relay.counts().notices_cut_short).sum();
+    println!("{:?}, cut short {cut}", began.elapsed());
+    pair.finish();
+}
+
+#[test]
+fn a_name_is_made_by_one_of_two_guests_and_lines_appended_by_both_are_all_there() {
+    let Some(pair) = Pair::new() else { return };
+    let (a, b) = pair.dirs();
+    const ROUNDS: usize = 200;
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
+    let wins: usize = thread::scope(|scope| {
+        let tasks = [a, b].map(|dir| {
+            scope.spawn(move || {
+                let mut wins = 0;
+                let mut log = File::options().append(true).create(true).open(dir.join("log")).expect("open");
+                for round in 0..ROUNDS {
+                    match rustix::fs::open(dir.join(format!("x{round}")), flags, Mode::RUSR) {
+                        Ok(_) => wins += 1,
+                        Err(errno) => assert_eq!(errno, rustix::io::Errno::EXIST),
+                    }
+                    log.write_all(format!("{round:9}\n").as_bytes()).expect("appended");
+                }
+                wins
+            })
+        });
+        tasks.into_iter().map(|task| task.join().expect("no panic")).sum()
+    });
+    assert_eq!(wins, ROUNDS);
+    for dir in [a, b] {
+        let text = fs::read_to_string(dir.join("log")).expect("it is there");
+        assert_eq!(text.len(), 2 * ROUNDS * 10);
+        let mut counts = BTreeMap::new();
+        text.lines().for_each(|line| *counts.entry(line.to_string()).or_insert(0) += 1);
+        assert!(counts.len() == ROUNDS && counts.values().all(|count| *count == 2), "{counts:?}");
+    }
+    pair.finish();
+}
+
+#[test]
+fn locks_exclude_each_other_between_guests_and_a_waiter_gets_its_turn() {
+    let Some(pair) = Pair::new() else { return };
+    let (a, b) = pair.dirs();
+    let mine = File::create(a.join("f")).expect("made");
+    let yours = File::open(b.join("f")).expect("it is there");
+    rustix::fs::flock(&mine, FlockOperation::LockExclusive).expect("free");
+    let refused = rustix::fs::flock(&yours, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK));
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| rustix::fs::flock(&yours, FlockOperation::LockExclusive));
+        let guest = pair.nodes[1].guest.as_ref().expect("attached");
+        eventually("it waits", || guest.requests(sluice_fuse::opcode::SETLKW) >= 1);
+        drop(mine);
+        assert_eq!(waits.join().expect("no panic"), Ok(()));
+    });
+    drop(yours);
+    pair.finish();
+}
+
+#[test]
+fn another_host_goes_on_where_the_kernel_was() {
+    let Some(mut pair) = Pair::new() else { return };
+    let path = pair.nodes[0].path("d/f");
+    fs::create_dir(pair.nodes[0].path("d")).expect("made");
+    let mut file = File::options().read(true).write(true).create_new(true).open(&path).expect("made");
+    file.write_all(b"kept").expect("written");
+    rustix::fs::flock(&file, FlockOperation::LockExclusive).expect("free");
+    // The kernel's own server goes; a request that comes meanwhile waits.
+    let node = &mut pair.nodes[0];
+    let holdings = node.relay.detach();
+    let waits = thread::spawn({
+        let path = path.clone();
+        move || fs::metadata(path).map(|metadata| metadata.len())
+    });
+    eventually("it waits", || node.relay.counts().requests > 0);
+    let wanted: BTreeSet<u64> = holdings.inodes().collect();
+    let found = pair.host.superblock().adopt(&wanted);
+    assert_eq!(found.len(), wanted.len());
+    let host = Host::new(pair.host.superblock().clone(), 2);
+    let old = node.guest.take().expect("attached");
+    let guest = node.relay.attach_host(&host, &holdings, &found, true).expect("admitted");
+    Arc::into_inner(old).expect("nobody serves it").give_way(&guest);
+    node.guest = Some(guest);
+    assert_eq!(waits.join().expect("no panic").expect("it is there"), 4);
+    let other = File::open(pair.nodes[1].path("d/f")).expect("it is there");
+    let refused = rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK));
+    // What was written before may be lost: the next fsync says so, once.
+    assert_eq!(file.sync_all().expect_err("it may be lost").raw_os_error(), Some(5));
+    file.seek(SeekFrom::Start(0)).expect("seek");
+    let mut text = String::new();
+    file.read_to_string(&mut text).expect("read");
+    assert_eq!(text, "kept");
+    file.write_all(b", and more").expect("written");
+    drop(file);
+    eventually("the lock is free", || {
+        rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive).is_ok()
+    });
+    assert_eq!(fs::read_to_string(pair.nodes[1].path("d/f")).expect("read"), "kept, and more");
+    assert_eq!(fs::File::create_new(&path).expect_err("it is there").kind(), ErrorKind::AlreadyExists);
+    drop(other);
+    pair.finish();
+}
