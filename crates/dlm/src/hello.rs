@@ -4,22 +4,29 @@ use crate::NodeId;
 use crate::tls::Secure;
 use std::io;
 
-/// The protocol and its version.
-const MAGIC: &[u8; 8] = b"slucdlm1";
 /// The longest name of a cluster.
-pub(crate) const CLUSTER_MAX: usize = 64;
+const CLUSTER_MAX: usize = 64;
 
 /// What a node says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hello {
-    pub(crate) cluster: String,
-    pub(crate) from: NodeId,
-    pub(crate) to: NodeId,
+pub struct Hello {
+    /// The protocol that is spoken, and its version.
+    pub protocol: [u8; 8],
+    /// The name of the cluster, of at most 64 bytes.
+    pub cluster: String,
+    /// The node that says it.
+    pub from: NodeId,
+    /// The node that it means to talk to.
+    pub to: NodeId,
 }
 
 impl Hello {
-    pub(crate) fn say(&self, connection: &Secure) -> io::Result<()> {
-        let mut bytes = MAGIC.to_vec();
+    /// Sends it.
+    ///
+    /// # Errors
+    /// The connection's; `InvalidInput` if the name is too long.
+    pub fn say(&self, connection: &Secure) -> io::Result<()> {
+        let mut bytes = self.protocol.to_vec();
         bytes.extend(self.from.0.to_le_bytes());
         bytes.extend(self.to.0.to_le_bytes());
         let mut name = [0; CLUSTER_MAX];
@@ -29,13 +36,15 @@ impl Hello {
         connection.write_all(&bytes)
     }
 
-    pub(crate) fn hear(connection: &Secure) -> io::Result<Hello> {
-        let mut bytes = [0; 8 + 8 + 8 + CLUSTER_MAX];
-        connection.read_exact(&mut bytes)?;
-        let (magic, rest) = bytes.split_at(8);
-        if magic != MAGIC {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
+    /// Reads the other side's. Whether it is the right one is for the caller to judge.
+    ///
+    /// # Errors
+    /// The connection's, or if the name is no text.
+    pub fn hear(connection: &Secure) -> io::Result<Hello> {
+        let mut protocol = [0; 8];
+        connection.read_exact(&mut protocol)?;
+        let mut rest = [0; 8 + 8 + CLUSTER_MAX];
+        connection.read_exact(&mut rest)?;
         let number = |at: usize| {
             let bytes = rest[at..at + 8].try_into().expect("eight bytes");
             NodeId(u64::from_le_bytes(bytes))
@@ -43,6 +52,6 @@ impl Hello {
         let name = &rest[16..];
         let length = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         let cluster = str::from_utf8(&name[..length]).map_err(io::Error::other)?.to_string();
-        Ok(Hello { cluster, from: number(0), to: number(8) })
+        Ok(Hello { protocol, cluster, from: number(0), to: number(8) })
     }
 }

@@ -62,8 +62,10 @@ mod wait;
 mod wire;
 mod word;
 
+pub use clock::now;
 pub use dlm::{Config, Dlm, Fence, Guard, LockFuture, ask_status};
 pub use error::LockError;
+pub use hello::Hello;
 pub use local::Notice;
 pub use membership::{InMemory, LeaseDirectory, Membership, Registry};
 pub use message::{Answer, Body, Message, Next, Token, Value};
@@ -76,7 +78,7 @@ pub use node::{
     Ticket, Want,
 };
 pub use session::{Invalid, Packet, Session};
-pub use tls::{ClusterCa, Identity};
+pub use tls::{ClusterCa, Identity, Secure};
 pub use view::{Member, Owner, View};
 pub use wait::Outcome;
 pub use wire::{FRAME_MAX, decode, encode};

@@ -37,16 +37,43 @@ pub struct Identity {
 }
 
 impl ClusterCa {
-    /// A new one. It lasts as long as this value: make all identities of a cluster with one.
+    /// A new one. Make all identities of a cluster with one.
     ///
     /// # Errors
     /// If the system has no random numbers.
     pub fn new() -> io::Result<ClusterCa> {
-        let mut params = CertificateParams::new(Vec::new()).map_err(io::Error::other)?;
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let params = ClusterCa::params()?;
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let certificate = params.self_signed(&key).map_err(io::Error::other)?.der().clone();
         Ok(ClusterCa { certificate, issuer: Issuer::new(params, key) })
+    }
+
+    /// Reads `ca.pem` and `ca.key` of a directory.
+    ///
+    /// # Errors
+    /// If they are not there, or are not what they should be.
+    pub fn load(dir: &Path) -> io::Result<ClusterCa> {
+        let certificate = CertificateDer::from_pem_file(dir.join("ca.pem")).map_err(of_pem)?;
+        let key = PrivateKeyDer::from_pem_file(dir.join("ca.key")).map_err(of_pem)?;
+        let key = KeyPair::try_from(&key).map_err(io::Error::other)?;
+        Ok(ClusterCa { certificate, issuer: Issuer::new(ClusterCa::params()?, key) })
+    }
+
+    /// Writes them. The key is readable by its owner alone: with it identities are made.
+    ///
+    /// # Errors
+    /// If the directory cannot be written.
+    pub fn save(&self, dir: &Path) -> io::Result<()> {
+        fs::create_dir_all(dir)?;
+        fs::write(dir.join("ca.pem"), pem("CERTIFICATE", &self.certificate))?;
+        save_key(&dir.join("ca.key"), &self.issuer.key().serialize_der())
+    }
+
+    /// What the authority says of itself, the same each time.
+    fn params() -> io::Result<CertificateParams> {
+        let mut params = CertificateParams::new(Vec::new()).map_err(io::Error::other)?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Ok(params)
     }
 
     /// An identity for a node.
@@ -68,8 +95,8 @@ impl Identity {
     /// # Errors
     /// If they are not there, or are not what they should be.
     pub fn load(dir: &Path) -> io::Result<Identity> {
-        let certificate = |name| CertificateDer::from_pem_file(dir.join(name)).map_err(io::Error::other);
-        let key = PrivateKeyDer::from_pem_file(dir.join("node.key")).map_err(io::Error::other)?;
+        let certificate = |name| CertificateDer::from_pem_file(dir.join(name)).map_err(of_pem);
+        let key = PrivateKeyDer::from_pem_file(dir.join("node.key")).map_err(of_pem)?;
         Ok(Identity { ca: certificate("ca.pem")?, certificate: certificate("node.pem")?, key })
     }
 
@@ -81,13 +108,7 @@ impl Identity {
         fs::create_dir_all(dir)?;
         fs::write(dir.join("ca.pem"), pem("CERTIFICATE", &self.ca))?;
         fs::write(dir.join("node.pem"), pem("CERTIFICATE", &self.certificate))?;
-        let mut key = fs::File::options()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(dir.join("node.key"))?;
-        key.write_all(pem("PRIVATE KEY", self.key.secret_der()).as_bytes())
+        save_key(&dir.join("node.key"), self.key.secret_der())
     }
 
     fn roots(&self) -> io::Result<Arc<RootCertStore>> {
@@ -97,7 +118,10 @@ impl Identity {
     }
 
     /// The two configurations: to be called, and to call.
-    pub(crate) fn configurations(&self) -> io::Result<(Arc<ServerConfig>, Arc<ClientConfig>)> {
+    ///
+    /// # Errors
+    /// If the identity is not what it should be.
+    pub fn configurations(&self) -> io::Result<(Arc<ServerConfig>, Arc<ClientConfig>)> {
         let provider = Arc::new(default_provider());
         let roots = self.roots()?;
         let versions = &[&rustls::version::TLS13];
@@ -116,6 +140,20 @@ impl Identity {
             .with_client_auth_cert(vec![self.certificate.clone()], self.key.clone_key())
             .map_err(io::Error::other)?;
         Ok((Arc::new(server), Arc::new(client)))
+    }
+}
+
+/// Writes a key that its owner alone may read.
+fn save_key(path: &Path, der: &[u8]) -> io::Result<()> {
+    let mut file = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(pem("PRIVATE KEY", der).as_bytes())
+}
+
+/// An error of a file, where it is one.
+fn of_pem(error: rustls::pki_types::pem::Error) -> io::Error {
+    match error {
+        rustls::pki_types::pem::Error::Io(error) => error,
+        error => io::Error::other(error),
     }
 }
 
@@ -138,7 +176,7 @@ fn pem(label: &str, der: &[u8]) -> String {
 }
 
 /// A connection. One thread reads, and any write.
-pub(crate) struct Secure {
+pub struct Secure {
     tcp: TcpStream,
     /// *protected by its mutex, which is held across no I/O*
     connection: Mutex<Connection>,
@@ -148,13 +186,19 @@ pub(crate) struct Secure {
 
 impl Secure {
     /// Answers a call.
-    pub(crate) fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<Secure> {
+    ///
+    /// # Errors
+    /// The connection's, or if the other side does not belong to the cluster.
+    pub fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<Secure> {
         let connection = ServerConnection::new(config).map_err(io::Error::other)?;
         Secure::new(tcp, connection.into())
     }
 
     /// Calls.
-    pub(crate) fn call(tcp: TcpStream, config: Arc<ClientConfig>) -> io::Result<Secure> {
+    ///
+    /// # Errors
+    /// The connection's, or if the other side does not belong to the cluster.
+    pub fn call(tcp: TcpStream, config: Arc<ClientConfig>) -> io::Result<Secure> {
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
         let connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
         Secure::new(tcp, connection.into())
@@ -173,13 +217,19 @@ impl Secure {
     }
 
     /// From here on the other side may be silent for as long as it likes.
-    pub(crate) fn settled(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The connection's.
+    pub fn settled(&self) -> io::Result<()> {
         self.tcp.set_read_timeout(None)
     }
 
     /// Fills `bytes`. For one thread.
-    pub(crate) fn read_exact(&self, bytes: &mut [u8]) -> io::Result<()> {
-        let mut raw = [0; 4096];
+    ///
+    /// # Errors
+    /// The connection's.
+    pub fn read_exact(&self, bytes: &mut [u8]) -> io::Result<()> {
+        let mut raw = [0; 16 << 10];
         let mut filled = 0;
         loop {
             {
@@ -210,7 +260,10 @@ impl Secure {
     }
 
     /// Writes all of `bytes`.
-    pub(crate) fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The connection's.
+    pub fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
         let _turn = self.writing.lock();
         let mut records = Vec::new();
         {
@@ -224,7 +277,7 @@ impl Secure {
     }
 
     /// Ends it for both sides, also for a thread that reads.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         // It may be closed already.
         let _ = self.tcp.shutdown(Shutdown::Both);
     }
@@ -233,6 +286,12 @@ impl Secure {
 impl fmt::Debug for ClusterCa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ClusterCa(..)")
+    }
+}
+
+impl fmt::Debug for Secure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secure(..)")
     }
 }
 
@@ -245,6 +304,27 @@ impl fmt::Debug for Identity {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_authority_that_was_saved_makes_identities_that_the_others_believe() {
+        let dir = std::env::temp_dir().join(format!("sluice-dlm-ca-{}", std::process::id()));
+        let ca = ClusterCa::new().expect("made");
+        ca.save(&dir).expect("written");
+        let (server, _) = ca.issue().and_then(|one| one.configurations()).expect("issued");
+        let again = ClusterCa::load(&dir).and_then(|ca| ca.issue()).expect("issued");
+        let (_, client) = again.configurations().expect("whole");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("bound");
+        let calling = sluice_sync::thread::spawn(move || {
+            Secure::call(TcpStream::connect(address)?, client)?.write_all(b"x")
+        });
+        let accepted = Secure::accept(listener.accept().expect("called").0, server).expect("believed");
+        let mut byte = [0];
+        accepted.read_exact(&mut byte).expect("written");
+        assert_eq!(&byte, b"x");
+        calling.join().expect("no panic").expect("believed");
+        fs::remove_dir_all(dir).expect("removed");
+    }
 
     #[test]
     fn an_identity_is_the_same_after_it_was_saved() {

@@ -215,12 +215,17 @@ impl Connection {
         if let Some(observer) = self.observer.get() {
             self.superblock.unobserve(*observer);
         }
+        self.withdraw_all();
+        self.handles.close_all();
+        self.nodes.clear();
+    }
+
+    /// Takes back the lock requests that wait. They are not answered.
+    pub(crate) fn withdraw_all(&self) {
         self.second_looks.clear();
         for Wait { inode, ticket } in self.parked.drain() {
             inode.locks().cancel(&ticket);
         }
-        self.handles.close_all();
-        self.nodes.clear();
     }
 
     /// True if a request has panicked.

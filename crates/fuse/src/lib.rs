@@ -4,6 +4,7 @@
 //! - [`Mount`]: mounts a [`Superblock`](sluice_vfs::Superblock) and serves it; dropping it unmounts.
 //! - [`MountOptions`]: what can be chosen, and the `-o` strings for it.
 //! - [`unmount_at`]: unmounts a mount that any process serves.
+//! - [`Host`], [`Guest`] and [`Relay`]: a mount that another process serves.
 //! - [`control`]: what another process may ask the server of a mount.
 //!
 //! # Code map
@@ -18,11 +19,12 @@
 //!       parked       lock requests that wait          notify  changes by others, told to the kernel
 //!       blocked_call what a client's thread waits for, by /proc
 //!     control      questions by other processes
+//!   relay        a mount whose requests go elsewhere       guest   a mount whose requests come from elsewhere
 //! ```
 //!
 //! # Lock order
 //! Every lock of this crate is a leaf: none is held while another is taken, across a call into the file system
-//! or the lock manager, or across a system call.
+//! or the lock manager, or across a system call. A relay's are in the header of its module.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Lock classes: the names of the mount's locks. Each is a leaf.
+//! Lock classes: the names of the mount's locks. Each but the relay's is a leaf.
 
 use sluice_sync::LockClass;
 
@@ -13,7 +13,7 @@ pub(crate) static PROGRESS: LockClass = LockClass::new("fuse.session.progress");
 pub(crate) static CONTROL: LockClass = LockClass::new("fuse.session.control");
 pub(crate) static SERVING: LockClass = LockClass::new("fuse.control.serving");
 pub(crate) static HOLDS: LockClass = LockClass::new("fuse.holds");
-pub(crate) static RELAY: LockClass = LockClass::new("fuse.relay");
-pub(crate) static LEDGER: LockClass = LockClass::new("fuse.ledger");
-pub(crate) static READING: LockClass = LockClass::new("fuse.reading");
+pub(crate) static RELAY: LockClass = LockClass::new("relay.state");
+pub(crate) static LEDGER: LockClass = LockClass::new("relay.ledger");
+pub(crate) static READING: LockClass = LockClass::new("relay.reading");
 pub(crate) static ANNOUNCER: LockClass = LockClass::new("fuse.announcer");

@@ -199,7 +199,8 @@ fn another_host_goes_on_where_the_kernel_was() {
     let host = Host::new(pair.host.superblock().clone(), 2);
     let old = node.guest.take().expect("attached");
     let guest = node.relay.attach_host(&host, &holdings, &found, true).expect("admitted");
-    Arc::into_inner(old).expect("nobody serves it").give_way(&guest);
+    old.give_way(&guest);
+    drop(old);
     node.guest = Some(guest);
     assert_eq!(waits.join().expect("no panic").expect("it is there"), 4);
     let other = File::open(pair.nodes[1].path("d/f")).expect("it is there");

@@ -14,6 +14,8 @@ use std::io;
 use std::mem;
 use std::net::{TcpListener, TcpStream};
 
+/// The protocol and its version.
+const PROTOCOL: [u8; 8] = *b"slucdlm1";
 /// How many callers without a certificate yet are listened to at once.
 const STRANGERS_MAX: usize = 64;
 /// How often a lease is renewed within its length, and the membership reminded.
@@ -110,7 +112,8 @@ impl Inner {
         let address = address.parse().map_err(io::Error::other)?;
         let tcp = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
         let connection = Secure::call(tcp, calling.clone())?;
-        let hello = Hello { cluster: self.config.cluster.clone(), from: self.node.id(), to };
+        let hello =
+            Hello { protocol: PROTOCOL, cluster: self.config.cluster.clone(), from: self.node.id(), to };
         hello.say(&connection)?;
         let answer = Hello::hear(&connection)?;
         if answer != (Hello { from: to, to: self.node.id(), ..hello }) {
@@ -149,7 +152,11 @@ impl Inner {
         let connection = Secure::accept(tcp, answering)?;
         let hello = Hello::hear(&connection)?;
         let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
-        if hello.cluster != self.config.cluster || hello.to != self.node.id() || self.is_over() {
+        if hello.protocol != PROTOCOL
+            || hello.cluster != self.config.cluster
+            || hello.to != self.node.id()
+            || self.is_over()
+        {
             return Err(refused());
         }
         // One that this node has not heard of calls again.

@@ -247,8 +247,10 @@ impl Guest {
         self.connection.counters.to_json()
     }
 
-    /// As dropping it, but leaves the locks of owners that `heir`, which has restored what this guest's kernel holds, has too.
-    pub fn give_way(self, heir: &Guest) {
+    /// To be called before this guest is dropped, when no thread serves it: leaves the locks of owners that `heir` has too,
+    /// which has restored what this guest's kernel holds.
+    pub fn give_way(&self, heir: &Guest) {
+        self.connection.withdraw_all();
         let kept = heir.connection.handles.owners();
         self.connection.handles.leave(&kept);
     }

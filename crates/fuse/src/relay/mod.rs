@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! A relay reads requests from `/dev/fuse` and hands them to its server; answers come back by [`Relay::answer`]. The server may
-//! go and another take its place: the relay keeps each request until it is answered, and a [ledger](ledger) of what the kernel holds.
+//! go and another take its place: the relay keeps each request until it is answered, and a [ledger] of what the kernel holds.
 //!
 //! ```text
 //!   detach ──> no server: requests wait ──> holdings to the next server ──> attach: what was not answered is sent again
@@ -18,8 +18,8 @@
 //! - pass on the messages of a remote server in the order in which it sends them.
 //!
 //! # Lock order
-//! `fuse.reading`, held while a request is awaited and handed on; within it `fuse.relay`, then the ledger. An [`Uplink`] is
-//! called with both.
+//! `relay.reading`, held while a request is awaited and handed on; within it `relay.state`, then `relay.ledger`. An [`Uplink`] is
+//! called with the first two.
 
 mod announcer;
 mod ledger;
@@ -102,6 +102,8 @@ struct State {
     /// Requests that were not answered, with a number that tells their order.
     in_flight: HashMap<u64, Request>,
     last: u64,
+    /// FORGETs since the holdings were told to a server that is not attached yet.
+    forgets: Vec<Vec<u8>>,
     /// The number of the server that is or was attached, and the last one given out.
     attachment: u64,
     next_attachment: u64,
@@ -169,11 +171,13 @@ impl Relay {
     pub fn detach(&self) -> Holdings {
         self.0.state.lock().server = None;
         self.0.drop_caches();
-        self.0.ledger.lock().holdings()
+        self.holdings()
     }
 
-    /// What the kernel holds now.
+    /// What the kernel holds now, while there is no server: for one that is to be attached.
     pub fn holdings(&self) -> Holdings {
+        let mut state = self.0.state.lock();
+        state.forgets.clear();
         self.0.ledger.lock().holdings()
     }
 
@@ -190,6 +194,7 @@ impl Relay {
             state.counts.attachments += 1;
             let mut waiting: Vec<_> =
                 state.in_flight.values().map(|request| (request.order, request.message.clone())).collect();
+            waiting.extend(std::mem::take(&mut state.forgets).into_iter().map(|forget| (0, forget)));
             waiting.sort_unstable_by_key(|(order, _)| *order);
             if let Server::Remote(uplink) = &server {
                 waiting.iter().for_each(|(_, message)| uplink.request(message));
@@ -387,8 +392,10 @@ impl Shared {
         }
         match state.server.clone() {
             None => {
-                if header.opcode == opcode::INTERRUPT {
-                    self.interrupt(&mut state, message);
+                match header.opcode {
+                    opcode::INTERRUPT => self.interrupt(&mut state, message),
+                    opcode::FORGET | opcode::BATCH_FORGET => state.forgets.push(message.to_vec()),
+                    _ => {}
                 }
                 None
             }

@@ -1,0 +1,62 @@
+//! `sluice-cluster`: one file system on several machines.
+//!
+//! # Theory
+//! One node at a time is the *owner*: it has the store open and executes every operation. Every node, the owner too, has a mount
+//! whose requests a [relay](sluice_fuse::Relay) reads: the owner's go to a guest in its own process, those of the others by
+//! connection to a guest at the owner.
+//!
+//! ```text
+//!    node A: owner                                      node B
+//!    kernel -- relay -- guest --+                       kernel -- relay
+//!                               +-- file system -- store            |
+//!                       guest --+                                   |
+//!                         +------------ requests, answers, notices -+
+//! ```
+//!
+//! *Coherence* is that of guests: kernels cache without a time limit, each change is announced, and the call that made it returns
+//! when all have been told. A guest that cannot be told is waited for until its lease is over; by then it has dropped what its
+//! kernel had.
+//!
+//! *Leases.* There are two. A node renews its lease with the membership; an owner that cannot stops serving before that calls it
+//! dead. A guest's node renews by pings what it may cache: after [`cache_lease`] without an answer it drops it. The owner takes the
+//! node for gone later, after the whole lease.
+//!
+//! *Takeover.* When the owner dies the membership lets another claim its place. It opens the store, waits until the other living
+//! members have told what their kernels hold (the *grace* period), and serves. The tree is what was durable; a request that was
+//! under way is sent again.
+//!
+//! # Limits
+//! One owner executes everything: a change at another node costs a round trip, and more nodes do not make it faster. See
+//! `docs/cluster.md`.
+//!
+//! # Lock order
+//! ```text
+//! cluster.role                  what the node does now; held across no I/O but attaching
+//! cluster.seats                 the owner's guests
+//!   cluster.jobs                requests that wait for a worker
+//! cluster.notices               what a guest's kernel is being told; never held while one is dropped
+//!   cluster.link                what is queued for a connection; a leaf
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod link;
+mod lock_class;
+mod node;
+mod owner;
+mod seat;
+mod setup;
+mod status;
+mod wire;
+
+pub use node::{Config, Node, Open};
+pub use setup::Cluster;
+pub use status::{Role, Status};
+pub use wire::{Frame, decode, encode};
+
+use sluice_sync::time::Duration;
+
+/// For how long a node may use what its kernel has cached, after the owner last heard from it.
+pub fn cache_lease(ttl: Duration) -> Duration {
+    ttl * 5 / 8
+}

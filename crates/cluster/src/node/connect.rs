@@ -1,0 +1,191 @@
+//! Connect: how nodes reach each other: the owner is called, and the others are listened to.
+
+use super::{Inner, TICK};
+use crate::link::Link;
+use crate::owner::Owner;
+use crate::wire::Frame;
+use rustls::{ClientConfig, ServerConfig};
+use sluice_dlm::{Hello, NodeId, Owner as Owned, Secure, now};
+use sluice_fuse::{Holdings, Lost, Server, Uplink};
+use sluice_sync::Arc;
+use sluice_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use sluice_sync::thread::{self, Builder};
+use sluice_sync::time::Duration;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+/// The protocol and its version.
+const PROTOCOL: [u8; 8] = *b"slucfsc1";
+/// How many callers without a certificate yet are listened to at once.
+const STRANGERS_MAX: usize = 64;
+
+/// A connection to the owner.
+pub(super) struct Uplinked {
+    pub(super) link: Arc<Link>,
+    pub(super) to: NodeId,
+    pub(super) epoch: u64,
+    /// When the last ping was sent that was answered. *atomic (stands alone)*
+    pub(super) answered: AtomicU64,
+}
+
+impl Uplink for Uplinked {
+    fn request(&self, message: &[u8]) {
+        self.link.send(&Frame::Request(message.to_vec()));
+    }
+}
+
+impl Inner {
+    /// Calls the owner on a thread of its own: one that is frozen takes a call and says nothing, and another may come.
+    pub(super) fn call_apart(
+        self: &Arc<Self>,
+        owner: Owned,
+        address: String,
+        calling: &Arc<ClientConfig>,
+    ) -> io::Result<()> {
+        if self.role.lock().calling.replace(owner) == Some(owner) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let (this, calling) = (self.clone(), calling.clone());
+        let call = move || {
+            let called = this.call(owner, &address, &calling);
+            this.role.lock().calling.take_if(|other| *other == owner);
+            if let Err(error) = called {
+                log::debug!("node {} cannot be reached: {error}", owner.node.0);
+            }
+        };
+        Builder::new().name("cluster-call".into()).spawn(call).map(drop)
+    }
+
+    /// Becomes a guest of the owner.
+    fn call(
+        self: &Arc<Self>,
+        Owned { node: to, epoch }: Owned,
+        address: &str,
+        calling: &Arc<ClientConfig>,
+    ) -> io::Result<()> {
+        let address: SocketAddr = address.parse().map_err(io::Error::other)?;
+        let tcp = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+        let secure = Secure::call(tcp, calling.clone())?;
+        let hello = Hello { protocol: PROTOCOL, cluster: self.cluster.clone(), from: self.id(), to };
+        hello.say(&secure)?;
+        let answer = Hello::hear(&secure)?;
+        if answer != (Hello { from: to, to: self.id(), ..hello }) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        secure.settled()?;
+        let link = Link::new(secure);
+        let up = Arc::new(Uplinked { link: link.clone(), to, epoch, answered: AtomicU64::new(now()) });
+        let last = {
+            let mut role = self.role.lock();
+            if role.calling != Some(Owned { node: to, epoch }) || role.link.is_some() || role.owner.is_some()
+            {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            role.link = Some(up.clone());
+            role.epoch
+        };
+        let writer = link.clone();
+        Builder::new().name("cluster-write".into()).spawn(move || writer.write())?;
+        let holdings: Holdings = self.relay.holdings();
+        link.send(&Frame::Attach { mount: self.mount, epoch: last, holdings: holdings.encode() });
+        let this = self.clone();
+        let read = move || {
+            // Whatever it ends with: the keeper calls again.
+            let _ = this.read(&up, last);
+            up.link.close();
+        };
+        Builder::new().name("cluster-read".into()).spawn(read).inspect_err(|_| link.close())?;
+        Ok(())
+    }
+
+    fn read(&self, up: &Arc<Uplinked>, last: u64) -> io::Result<()> {
+        let attachment = self.relay.next_attachment();
+        loop {
+            match up.link.read(true)? {
+                Frame::Attached { handles, nameless } => {
+                    let lost = Lost {
+                        handles: handles.into_iter().collect(),
+                        nameless: nameless.into_iter().collect(),
+                    };
+                    let is_another = last != 0 && last != up.epoch;
+                    {
+                        let mut role = self.role.lock();
+                        if !role.link.as_ref().is_some_and(|other| Arc::ptr_eq(other, up)) {
+                            return Ok(());
+                        }
+                        role.epoch = up.epoch;
+                    }
+                    log::info!("node {} serves this mount, epoch {}", up.to.0, up.epoch);
+                    self.relay.attach(attachment, Server::Remote(up.clone()), &lost, is_another);
+                }
+                Frame::Answer(answer) => self.relay.answer(attachment, &answer),
+                Frame::Notice(number, bytes) => {
+                    let link = up.link.clone();
+                    self.relay.announce(&bytes, move || link.send(&Frame::Noticed(number)));
+                }
+                // Relaxed: see the field.
+                Frame::Pong(time) => drop(up.answered.fetch_max(time, Ordering::Relaxed)),
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+    }
+
+    /// Listens to other nodes.
+    pub(super) fn listen(self: Arc<Self>, listener: &TcpListener, answering: &Arc<ServerConfig>) {
+        let strangers = Arc::new(AtomicUsize::new(0));
+        while !self.is_over() {
+            let Ok((tcp, _)) = listener.accept() else {
+                self.pause(TICK);
+                continue;
+            };
+            // Relaxed: a count. One too many is dropped, and may call again.
+            if strangers.fetch_add(1, Ordering::Relaxed) >= STRANGERS_MAX {
+                strangers.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let (inner, answering, strangers) = (self.clone(), answering.clone(), strangers.clone());
+            thread::spawn(move || {
+                let known = inner.recognise(tcp, answering);
+                // Relaxed: as above.
+                strangers.fetch_sub(1, Ordering::Relaxed);
+                // An error ends the connection, and the node calls again.
+                if let Ok((node, owner, link)) = known {
+                    let writer = link.clone();
+                    thread::spawn(move || writer.write());
+                    if let Err(error) = owner.serve(node, &link) {
+                        log::info!("the connection of node {} ended: {error}", node.0);
+                    }
+                    link.close();
+                }
+            });
+        }
+    }
+
+    fn recognise(
+        &self,
+        tcp: TcpStream,
+        answering: Arc<ServerConfig>,
+    ) -> io::Result<(NodeId, Arc<Owner>, Arc<Link>)> {
+        let secure = Secure::accept(tcp, answering)?;
+        let hello = Hello::hear(&secure)?;
+        let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
+        if hello.protocol != PROTOCOL || hello.cluster != self.cluster || hello.to != self.id() {
+            return Err(refused());
+        }
+        // One that is not the owner yet, or does not know the caller, is called again.
+        let owner = {
+            let role = self.role.lock();
+            let owner =
+                role.owner.clone().filter(|_| role.view.is_alive(hello.from) || self.knows(hello.from));
+            owner.ok_or_else(refused)?
+        };
+        Hello { from: hello.to, to: hello.from, ..hello.clone() }.say(&secure)?;
+        secure.settled()?;
+        Ok((hello.from, owner, Link::new(secure)))
+    }
+
+    /// Whether the membership knows a living member that is not in the last view.
+    fn knows(&self, node: NodeId) -> bool {
+        self.membership.view(0, Duration::ZERO).is_ok_and(|view| view.is_alive(node))
+    }
+}

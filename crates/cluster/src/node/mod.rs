@@ -1,0 +1,463 @@
+//! Node: a member of the cluster with its mount: who serves it, and when that changes.
+//!
+//! # Theory
+//! One thread, the *keeper*, decides. It follows the membership's view and the node's own role:
+//!
+//! ```text
+//!                 +-- another owns ---> call it, tell what the kernel holds ---> guest --- link lost --+
+//!   waiting <-----+                                                                                    |
+//!      ^          +-- nobody owns ----> claim, open the store, grace ----------> owner --- lease over -+
+//!      +-----------------------------------------------------------------------------------------------+
+//! ```
+//!
+//! On each way back to *waiting* the kernel drops what it has cached, and its requests wait.
+
+mod connect;
+
+use crate::cache_lease;
+use crate::lock_class::ROLE;
+use crate::owner::Owner;
+use crate::status::{Role, Status};
+use crate::wire::Frame;
+use connect::Uplinked;
+use rustls::ClientConfig;
+use sluice_dlm::{Identity, Membership, NodeId, Owner as Owned, View, now};
+use sluice_fuse::{Ended, MountError, MountOptions, Relay, StopSignals};
+use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sluice_sync::thread::{self, Builder, JoinHandle};
+use sluice_sync::time::{Duration, nanoseconds};
+use sluice_sync::{Arc, Mutex};
+use sluice_vfs::Superblock;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+
+/// Of a lease, the part that is left unused, for clocks of different speed and for what takes time to stop.
+const MARGIN: u32 = 8;
+/// How often a lease is renewed within its length.
+const RENEWALS: u32 = 4;
+/// How often time is looked at.
+const TICK: Duration = Duration::from_millis(20);
+/// The shard. There is one.
+const SHARD: u16 = 0;
+
+/// Opens the store, which no other node has open from then on.
+pub type Open = Arc<dyn Fn() -> io::Result<Arc<Superblock>> + Send + Sync>;
+
+/// How a node takes part.
+pub struct Config {
+    /// The name of the cluster, of at most 64 bytes.
+    pub cluster: String,
+    /// Where other nodes reach this one; port 0 chooses one.
+    pub listen: SocketAddr,
+    /// How this node shows that it belongs to the cluster.
+    pub identity: Identity,
+    /// The membership that all nodes trust, of one shard.
+    pub membership: Arc<dyn Membership>,
+    /// Opens the store. Tried again until it succeeds, while the node is to be owner.
+    pub open: Open,
+    /// Where it mounts.
+    pub dir: PathBuf,
+    /// How.
+    pub options: MountOptions,
+}
+
+/// A member of a cluster, with its mount. Dropping it leaves the cluster and unmounts.
+pub struct Node {
+    inner: Arc<Inner>,
+    keeper: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Inner {
+    cluster: String,
+    membership: Arc<dyn Membership>,
+    open: Open,
+    address: SocketAddr,
+    relay: Relay,
+    /// A number of the mount.
+    mount: u64,
+    /// *atomic (stands alone)*
+    id: AtomicU64,
+    /// Until when the node counts as a member. *atomic (stands alone)*
+    valid_until: Arc<AtomicU64>,
+    role: Mutex<At>,
+    /// No server is looked for any more. *atomic (stands alone)*
+    is_leaving: AtomicBool,
+    /// *atomic (stands alone)*
+    is_over: AtomicBool,
+}
+
+/// What a node does now.
+#[derive(Default)]
+struct At {
+    owner: Option<Arc<Owner>>,
+    link: Option<Arc<Uplinked>>,
+    /// The owner, with its epoch, that is being called.
+    calling: Option<Owned>,
+    /// The epoch of the last server.
+    epoch: u64,
+    view: View,
+}
+
+impl Node {
+    /// Joins the cluster and mounts. What is asked of the mount waits until it [has a server](Self::await_server).
+    ///
+    /// # Errors
+    /// If the membership, the address or the directory cannot be used.
+    pub fn start(config: Config) -> io::Result<Node> {
+        let (answering, calling) = config.identity.configurations()?;
+        let listener = TcpListener::bind(config.listen)?;
+        let address = listener.local_addr()?;
+        let relay = Relay::mount(&config.dir, &config.options).map_err(io::Error::other)?;
+        let inner = Arc::new(Inner {
+            cluster: config.cluster,
+            membership: config.membership,
+            open: config.open,
+            address,
+            relay,
+            mount: RandomState::new().hash_one(address),
+            id: AtomicU64::new(0),
+            valid_until: Arc::new(AtomicU64::new(0)),
+            role: Mutex::with_class(&ROLE, At::default()),
+            is_leaving: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+        });
+        let mut node = Node { inner: inner.clone(), keeper: None, threads: Vec::new() };
+        inner.join()?;
+        let keeper = Builder::new().name("cluster-keeper".into());
+        let this = inner.clone();
+        node.keeper = Some(keeper.spawn(move || this.keep(&calling))?);
+        let mut start = |name: &str, work: Box<dyn FnOnce(Arc<Inner>) + Send>| {
+            let inner = inner.clone();
+            let builder = Builder::new().name(format!("cluster-{name}"));
+            builder.spawn(move || work(inner)).map(|thread| node.threads.push(thread))
+        };
+        start("lease", Box::new(|inner| inner.keep_lease()))?;
+        start("tick", Box::new(|inner| inner.tick()))?;
+        start("listen", Box::new(move |inner| inner.listen(&listener, &answering)))?;
+        Ok(node)
+    }
+
+    /// The mount.
+    pub fn relay(&self) -> &Relay {
+        &self.inner.relay
+    }
+
+    /// What it is and does.
+    pub fn status(&self) -> Status {
+        self.inner.status()
+    }
+
+    /// Waits until the mount has a server, or for as long as `limit`. True if it has one.
+    pub fn await_server(&self, limit: Duration) -> bool {
+        let end = now() + nanoseconds(limit);
+        while self.status().role == Role::Waiting {
+            if now() > end || !self.inner.relay.is_mounted() {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        true
+    }
+
+    /// Serves until somebody unmounts or one of `signals` comes, which unmounts. To be followed by [`leave`](Self::leave).
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn run_until_signal(&self, signals: StopSignals) -> io::Result<Ended> {
+        self.inner.relay.run_until_signal(signals)
+    }
+
+    /// Unmounts.
+    ///
+    /// # Errors
+    /// As [`Relay::unmount`].
+    pub fn unmount(&self) -> Result<(), MountError> {
+        self.inner.relay.unmount()
+    }
+
+    /// Leaves the cluster, in an order that loses nothing: an owner makes everything durable and closes the store before another may
+    /// have it.
+    ///
+    /// # Errors
+    /// The store's: then it is not known what of the last changes is durable.
+    pub fn leave(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        if self.keeper.is_none() && self.threads.is_empty() {
+            return Ok(());
+        }
+        let inner = &self.inner;
+        // Relaxed: the keeper ends when it sees it.
+        inner.is_leaving.store(true, Ordering::Relaxed);
+        if let Some(keeper) = self.keeper.take() {
+            // A panic of its own was reported where it happened.
+            let _ = keeper.join();
+        }
+        let (owner, link) = {
+            let mut role = inner.role.lock();
+            (role.owner.take(), role.link.take())
+        };
+        if let Some(link) = link {
+            link.link.send(&Frame::Detach);
+            // What is queued is written before the link is closed, or the owner waits for the lease.
+            thread::sleep(Duration::from_millis(20));
+            link.link.close();
+        }
+        let closed = owner.map_or(Ok(()), |owner| inner.give_up(&owner));
+        // Relaxed: each thread ends when it sees it. The lease was renewed until the store was closed.
+        inner.is_over.store(true, Ordering::Relaxed);
+        // The listener waits for a call.
+        let _ = TcpStream::connect_timeout(&inner.address, Duration::from_secs(1));
+        for thread in std::mem::take(&mut self.threads) {
+            // A panic of its own was reported where it happened.
+            let _ = thread.join();
+        }
+        // If it cannot be reached the lease runs out.
+        let left = inner.membership.leave(inner.id());
+        closed.and(left)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.inner.relay.unmount().is_err() {
+            // In use: a destructor has nobody to tell.
+            let _ = self.inner.relay.unmount_lazily();
+        }
+        // Nobody is there to be told.
+        let _ = self.end();
+    }
+}
+
+impl Inner {
+    fn is_over(&self) -> bool {
+        // Relaxed: each thread ends when it sees it.
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    fn id(&self) -> NodeId {
+        // Relaxed: see the field.
+        NodeId(self.id.load(Ordering::Relaxed))
+    }
+
+    fn usable(&self) -> u64 {
+        let ttl = self.membership.ttl();
+        nanoseconds(ttl - ttl / MARGIN)
+    }
+
+    fn join(&self) -> io::Result<()> {
+        let sent_at = now();
+        let id = self.membership.join(&self.address.to_string())?;
+        // Relaxed: see the fields.
+        self.id.store(id.0, Ordering::Relaxed);
+        self.valid_until.store(sent_at + self.usable(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn is_member(&self) -> bool {
+        // Relaxed: see the field.
+        now() < self.valid_until.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps, for at most as long as it takes to notice the end.
+    fn pause(&self, time: Duration) {
+        let end = now() + nanoseconds(time);
+        while !self.is_over() && now() < end {
+            thread::sleep(Duration::from_nanos(end - now().min(end)).min(TICK));
+        }
+    }
+
+    /// Renews the lease, and what the kernel may cache.
+    fn keep_lease(&self) {
+        while !self.is_over() {
+            let sent_at = now();
+            match self.membership.renew(self.id()) {
+                // Relaxed: see the field. An owner that has stopped does not begin again.
+                Ok(true) if self.is_member() => {
+                    self.valid_until.store(sent_at + self.usable(), Ordering::Relaxed);
+                }
+                Ok(_) => {
+                    log::warn!("the lease is over");
+                    self.valid_until.store(0, Ordering::Relaxed);
+                    self.stop_owning();
+                    // Its old number is not renewed by mistake. If this fails it runs out.
+                    let _ = self.membership.leave(self.id());
+                    if let Err(error) = self.join() {
+                        log::warn!("cannot join again: {error}");
+                    }
+                }
+                // It runs out by itself.
+                Err(error) => log::warn!("cannot renew the lease: {error}"),
+            }
+            if let Some(up) = &self.role.lock().link {
+                up.link.send(&Frame::Ping(now()));
+            }
+            self.pause(self.membership.ttl() / RENEWALS);
+        }
+    }
+
+    fn tick(&self) {
+        let lease = nanoseconds(cache_lease(self.membership.ttl()));
+        while !self.is_over() {
+            let (owner, up) = {
+                let role = self.role.lock();
+                (role.owner.clone(), role.link.clone())
+            };
+            if let Some(owner) = owner {
+                if self.is_member() { owner.tick() } else { self.stop_owning() }
+            }
+            if let Some(up) = up
+                // Relaxed: see the field.
+                && up.answered.load(Ordering::Relaxed) + lease < now()
+            {
+                log::warn!("the owner does not answer");
+                up.link.close();
+            }
+            thread::sleep(TICK);
+        }
+    }
+
+    /// Decides who serves the mount.
+    fn keep(self: Arc<Self>, calling: &Arc<ClientConfig>) {
+        // Relaxed: see the field.
+        while !self.is_leaving.load(Ordering::Relaxed) {
+            let lost = {
+                let mut role = self.role.lock();
+                role.link.take_if(|up| up.link.is_closed())
+            };
+            if lost.is_some() {
+                self.relay.detach();
+            }
+            let (revision, has_server) = {
+                let role = self.role.lock();
+                (role.view.revision, role.owner.is_some() || role.link.is_some())
+            };
+            // One without a server looks again soon.
+            let wait = if has_server { Duration::from_millis(100) } else { Duration::ZERO };
+            let Ok(view) = self.membership.view(if has_server { revision } else { 0 }, wait) else {
+                self.pause(TICK);
+                continue;
+            };
+            if let Err(error) = self.follow(view, calling) {
+                log::debug!("no server yet: {error}");
+                self.pause(TICK);
+            }
+        }
+    }
+
+    fn follow(self: &Arc<Self>, view: View, calling: &Arc<ClientConfig>) -> io::Result<()> {
+        let last = view.owners.first().copied().flatten();
+        let living = view.living_owner(SHARD);
+        let (owner, up) = {
+            let mut role = self.role.lock();
+            role.view = view.clone();
+            (role.owner.clone(), role.link.clone())
+        };
+        if let Some(owner) = owner {
+            owner.members(|node| view.is_alive(node));
+            return Ok(());
+        }
+        match living {
+            Some(owner) if owner.node == self.id() => self.own(owner.epoch, &view),
+            Some(owner) => {
+                if up.as_ref().is_some_and(|up| (up.to, up.epoch) == (owner.node, owner.epoch)) {
+                    return Ok(());
+                }
+                if let Some(old) = up {
+                    // It was an owner, and another is.
+                    old.link.close();
+                    return Ok(());
+                }
+                let address = view.members.get(&owner.node).map(|member| member.address.clone());
+                let address = address.ok_or(io::ErrorKind::NotFound)?;
+                self.call_apart(owner, address, calling)
+            }
+            None if up.is_some() || !self.is_member() => Ok(()),
+            None => {
+                let epoch = last.map_or(0, |owner| owner.epoch);
+                self.membership.claim(self.id(), SHARD, epoch).map(drop)
+            }
+        }
+    }
+
+    /// Becomes the owner: opens the store, and serves.
+    fn own(self: &Arc<Self>, epoch: u64, view: &View) -> io::Result<()> {
+        let superblock = (self.open)()?;
+        log::info!("this node is the owner, epoch {epoch}");
+        let others = view.members.keys().copied().filter(|node| *node != self.id() && view.is_alive(*node));
+        let owner = Arc::new(Owner::new(
+            epoch,
+            superblock,
+            self.membership.ttl(),
+            self.valid_until.clone(),
+            others.collect(),
+        ));
+        let holdings = self.relay.holdings();
+        let is_another = {
+            let mut role = self.role.lock();
+            let is_another = !matches!(role.epoch, 0);
+            (role.owner, role.epoch) = (Some(owner.clone()), epoch);
+            is_another
+        };
+        // The others are listened to from here on. The keeper goes on to tell who is alive.
+        let this = self.clone();
+        let serve = move || {
+            if let Err(error) = owner.serve_own(&this.relay, &holdings, is_another) {
+                log::error!("this node's own mount cannot be served: {error}");
+            }
+        };
+        Builder::new().name("cluster-grace".into()).spawn(serve)?;
+        for (&dead, _) in view.members.iter().filter(|(_, member)| !member.is_alive) {
+            // The store that was opened fences it. If this fails it stays in the list.
+            let _ = self.membership.fenced(dead);
+        }
+        Ok(())
+    }
+
+    /// The lease is over.
+    fn stop_owning(&self) {
+        let owner = self.role.lock().owner.take();
+        if let Some(owner) = owner {
+            log::warn!("this node is not the owner any more");
+            // What is durable is; the next owner goes on from there.
+            let _ = self.give_up(&owner);
+        }
+    }
+
+    /// Serves nothing more, and lets others have the store.
+    fn give_up(&self, owner: &Owner) -> io::Result<()> {
+        // Before the answers that are held are let go: they do not reach the kernel then.
+        self.relay.detach();
+        owner.stop();
+        Ok(owner.superblock().close()?)
+    }
+
+    fn status(&self) -> Status {
+        let role = self.role.lock();
+        let living = role.view.living_owner(SHARD);
+        let mut status = Status {
+            cluster: self.cluster.clone(),
+            node: self.id().0,
+            role: match () {
+                () if role.owner.as_ref().is_some_and(|owner| owner.local().is_some()) => Role::Owner,
+                () if role.link.as_ref().is_some_and(|up| up.epoch == role.epoch) => Role::Guest,
+                () => Role::Waiting,
+            },
+            owner: living.map_or(0, |owner| owner.node.0),
+            epoch: living.map_or(0, |owner| owner.epoch),
+            members: role.view.members.values().filter(|member| member.is_alive).count(),
+            guests: role.owner.as_ref().map_or(0, |owner| owner.seats()),
+            requests: 0,
+            notices: 0,
+            notices_cut_short: 0,
+            reconnections: 0,
+        };
+        status.count(self.relay.counts());
+        status
+    }
+}

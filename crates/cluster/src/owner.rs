@@ -1,0 +1,224 @@
+//! Owner: what the node does that has the store: it serves its own kernel and the mounts of the others.
+//!
+//! # Theory
+//! *Grace.* A new owner serves nothing until each member that was alive when it took over has told what its kernel holds, or has
+//! died, or has had time enough. So no lock is granted that a survivor holds, and no file is deleted that one has open.
+//!
+//! *Gone or not.* A node whose connection breaks may come back: its locks stay, and changes that its kernel would have to be told of
+//! are not answered, until it attaches again or its lease is over.
+
+use crate::link::Link;
+use crate::lock_class::SEATS;
+use crate::seat::{Channel, Seat};
+use crate::wire::Frame;
+use sluice_dlm::{NodeId, now};
+use sluice_fuse::{Guest, Holdings, Host, Lost, Relay};
+use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::time::{Duration, nanoseconds};
+use sluice_sync::{Arc, Condvar, Mutex};
+use sluice_vfs::{InodeRef, Superblock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+/// The owner's side of a cluster.
+pub(crate) struct Owner {
+    /// *immutable*
+    pub(crate) epoch: u64,
+    host: Host,
+    ttl: Duration,
+    /// Until when it may answer. *atomic (stands alone)*
+    valid_until: Arc<AtomicU64>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// By the number of the mount.
+    seats: BTreeMap<u64, Arc<Seat>>,
+    /// The members that are waited for.
+    grace: BTreeSet<NodeId>,
+    grace_ends: u64,
+    /// The guest of this node's own kernel.
+    local: Option<Arc<Guest>>,
+    is_over: bool,
+}
+
+impl Owner {
+    /// The owner in `epoch`, with the file system opened, after `members` were told of.
+    pub(crate) fn new(
+        epoch: u64,
+        superblock: Arc<Superblock>,
+        ttl: Duration,
+        valid_until: Arc<AtomicU64>,
+        members: BTreeSet<NodeId>,
+    ) -> Owner {
+        // What comes of two epochs with the same low half is told apart by the kernel's own forgetting.
+        let generation = epoch as u32 | 1 << 31;
+        let state = State {
+            seats: BTreeMap::new(),
+            grace: members,
+            grace_ends: now() + nanoseconds(ttl * 2),
+            local: None,
+            is_over: false,
+        };
+        Owner {
+            epoch,
+            host: Host::new(superblock, generation),
+            ttl,
+            valid_until,
+            state: Mutex::with_class(&SEATS, state),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Serves this node's own kernel, which has `holdings`, when the grace period is over.
+    ///
+    /// # Errors
+    /// If the file system has a mount that must be alone.
+    pub(crate) fn serve_own(&self, relay: &Relay, holdings: &Holdings, is_another: bool) -> io::Result<()> {
+        // Found before others change anything, and kept until they are restored.
+        let found = self.find(holdings);
+        self.end_grace(None);
+        let mut state = self.state.lock();
+        if !state.is_over {
+            state.local = Some(relay.attach_host(&self.host, holdings, &found, is_another)?);
+        }
+        Ok(())
+    }
+
+    /// Serves a mount of `node`, until its connection breaks.
+    ///
+    /// # Errors
+    /// The connection's, or that it says something that no honest node does.
+    pub(crate) fn serve(&self, node: NodeId, link: &Arc<Link>) -> io::Result<()> {
+        let Frame::Attach { mount, epoch, holdings } = link.read(true)? else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let holdings = Holdings::decode(&holdings)?;
+        let old = self.state.lock().seats.get(&mount).cloned();
+        if let Some(old) = &old {
+            old.quiesce();
+        }
+        let found = match &old {
+            Some(old) if epoch == self.epoch => {
+                holdings.inodes().filter_map(|nodeid| Some((nodeid, old.guest.inode(nodeid)?))).collect()
+            }
+            _ => self.find(&holdings),
+        };
+        let channel = Channel::new(link.clone(), self.valid_until.clone());
+        let guest = Arc::new(self.host.admit(channel.clone(), true)?);
+        let lost = guest.restore(&holdings, &found);
+        drop(found);
+        let seat = Arc::new(Seat::new(guest, channel));
+        {
+            let mut state = self.state.lock();
+            if state.is_over {
+                return Ok(());
+            }
+            state.seats.insert(mount, seat.clone());
+        }
+        if let Some(old) = old {
+            // Its kernel has dropped all that it was to be told of.
+            old.guest.give_way(&seat.guest);
+            old.release_notices();
+        }
+        self.end_grace(Some(node));
+        let Lost { handles, nameless } = lost;
+        link.send(&Frame::Attached {
+            handles: handles.into_iter().collect(),
+            nameless: nameless.into_iter().collect(),
+        });
+        let served = seat.serve();
+        seat.quiesce();
+        if matches!(served, Ok(true)) {
+            self.remove(mount, &seat);
+        }
+        served.map(drop)
+    }
+
+    fn find(&self, holdings: &Holdings) -> BTreeMap<u64, InodeRef> {
+        self.host.superblock().adopt(&holdings.inodes().collect())
+    }
+
+    /// `node` has told what it holds. Returns when all have.
+    fn end_grace(&self, node: Option<NodeId>) {
+        let mut state = self.state.lock();
+        if let Some(node) = node {
+            state.grace.remove(&node);
+            self.changed.notify_all();
+        }
+        while !state.grace.is_empty() && !state.is_over {
+            let left = state.grace_ends.saturating_sub(now());
+            if left == 0 {
+                log::warn!("members that are alive did not come within the grace period: {:?}", state.grace);
+                state.grace.clear();
+            } else {
+                state = self.changed.wait_timeout(state, Duration::from_nanos(left)).0;
+            }
+        }
+    }
+
+    /// Members that are not alive any more are not waited for.
+    pub(crate) fn members(&self, is_alive: impl Fn(NodeId) -> bool) {
+        self.state.lock().grace.retain(|node| is_alive(*node));
+        self.changed.notify_all();
+    }
+
+    /// Gives up mounts whose nodes have not been heard of for a whole lease.
+    pub(crate) fn tick(&self) {
+        let limit = now().saturating_sub(nanoseconds(self.ttl));
+        let silent: Vec<_> = {
+            let state = self.state.lock();
+            let silent = state.seats.iter().filter(|(_, seat)| seat.heard() < limit);
+            silent.map(|(mount, seat)| (*mount, seat.clone())).collect()
+        };
+        for (mount, seat) in silent {
+            log::warn!("a mount was not heard of for {:?}: its locks are free", self.ttl);
+            seat.quiesce();
+            self.remove(mount, &seat);
+        }
+    }
+
+    fn remove(&self, mount: u64, seat: &Arc<Seat>) {
+        let removed = {
+            let mut state = self.state.lock();
+            let is_same = state.seats.get(&mount).is_some_and(|other| Arc::ptr_eq(other, seat));
+            is_same.then(|| state.seats.remove(&mount)).flatten()
+        };
+        if let Some(removed) = removed {
+            removed.release_notices();
+        }
+    }
+
+    /// The mounts that are served, this node's own left out.
+    pub(crate) fn seats(&self) -> usize {
+        self.state.lock().seats.len()
+    }
+
+    /// The file system.
+    pub(crate) fn superblock(&self) -> &Arc<Superblock> {
+        self.host.superblock()
+    }
+
+    /// The guest of this node's own kernel.
+    pub(crate) fn local(&self) -> Option<Arc<Guest>> {
+        self.state.lock().local.clone()
+    }
+
+    /// Ends it: nothing more is answered.
+    pub(crate) fn stop(&self) {
+        // Relaxed: see the field.
+        self.valid_until.store(0, Ordering::Relaxed);
+        let (seats, local) = {
+            let mut state = self.state.lock();
+            state.is_over = true;
+            (std::mem::take(&mut state.seats), state.local.take())
+        };
+        self.changed.notify_all();
+        for seat in seats.values() {
+            seat.quiesce();
+            seat.release_notices();
+        }
+        drop((seats, local));
+    }
+}

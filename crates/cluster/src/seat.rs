@@ -1,0 +1,205 @@
+//! Seat: a mount of another node, at the owner: its guest, its connection, and the threads that serve it.
+
+use crate::link::Link;
+use crate::lock_class::{JOBS, NOTICES};
+use crate::wire::Frame;
+use sluice_dlm::now;
+use sluice_fuse::{Guest, GuestChannel, Notice, Ticket, WORKER};
+use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::thread::{Builder, JoinHandle};
+use sluice_sync::{Arc, Condvar, Mutex};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+
+/// Threads that serve one mount.
+const WORKERS: usize = 4;
+/// So many requests of one mount may wait for a thread: a kernel makes fewer. More are not read.
+const JOBS_MAX: usize = 1024;
+
+/// A mount of another node.
+pub(crate) struct Seat {
+    pub(crate) guest: Arc<Guest>,
+    pub(crate) channel: Arc<Channel>,
+    jobs: Arc<Jobs>,
+    /// When its node was last heard of. *atomic (stands alone)*
+    heard: AtomicU64,
+    workers: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// The way to its kernel.
+pub(crate) struct Channel {
+    link: Arc<Link>,
+    notices: Mutex<Notices>,
+    /// Until when the owner may answer: shared by all. *atomic (stands alone)*
+    valid_until: Arc<AtomicU64>,
+}
+
+#[derive(Default)]
+struct Notices {
+    last: u64,
+    /// Those that were not taken in.
+    pending: BTreeMap<u64, Notice>,
+    is_closed: bool,
+}
+
+struct Jobs {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<(Ticket, Vec<u8>)>,
+    is_closed: bool,
+}
+
+impl Channel {
+    pub(crate) fn new(link: Arc<Link>, valid_until: Arc<AtomicU64>) -> Arc<Channel> {
+        let notices = Mutex::with_class(&NOTICES, Notices::default());
+        Arc::new(Channel { link, notices, valid_until })
+    }
+
+    fn is_valid(&self) -> bool {
+        // Relaxed: see the field.
+        now() < self.valid_until.load(Ordering::Relaxed)
+    }
+}
+
+impl GuestChannel for Channel {
+    fn answer(&self, message: &[u8]) -> io::Result<()> {
+        // What an owner says whose lease is over may be wrong.
+        if self.is_valid() {
+            self.link.send(&Frame::Answer(message.to_vec()));
+        }
+        Ok(())
+    }
+
+    fn announce(&self, notice: Notice) {
+        let mut notices = self.notices.lock();
+        if notices.is_closed {
+            // With nothing locked: the answer that it held goes out.
+            drop(notices);
+            return drop(notice);
+        }
+        notices.last += 1;
+        let number = notices.last;
+        let frame = Frame::Notice(number, notice.bytes().to_vec());
+        notices.pending.insert(number, notice);
+        // In the order of their numbers.
+        self.link.send(&frame);
+    }
+}
+
+impl Seat {
+    /// A mount that is served from now on.
+    pub(crate) fn new(guest: Arc<Guest>, channel: Arc<Channel>) -> Seat {
+        let queue = Mutex::with_class(&JOBS, Queue::default());
+        Seat {
+            guest,
+            channel,
+            jobs: Arc::new(Jobs { queue, changed: Condvar::new() }),
+            heard: AtomicU64::new(now()),
+            workers: Mutex::with_class(&JOBS, Vec::new()),
+        }
+    }
+
+    /// Reads and serves what the node sends, until the link breaks or the owner's lease is over. True if the mount is gone.
+    pub(crate) fn serve(&self) -> io::Result<bool> {
+        {
+            let mut workers = self.workers.lock();
+            for number in 0..WORKERS {
+                let (jobs, guest) = (self.jobs.clone(), self.guest.clone());
+                let thread = Builder::new().name(format!("{WORKER}guest-{number}"));
+                workers.push(thread.spawn(move || jobs.serve(&guest))?);
+            }
+        }
+        let link = &self.channel.link;
+        loop {
+            let frame = link.read(false)?;
+            if !self.channel.is_valid() {
+                return Ok(false);
+            }
+            // Relaxed: see the field.
+            self.heard.store(now(), Ordering::Relaxed);
+            match frame {
+                Frame::Request(message) => self.jobs.push(&self.guest, message),
+                Frame::Noticed(number) => {
+                    let notice = self.channel.notices.lock().pending.remove(&number);
+                    // With nothing locked.
+                    drop(notice);
+                }
+                Frame::Ping(time) => link.send(&Frame::Pong(time)),
+                Frame::Detach => return Ok(true),
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+    }
+
+    /// Nothing more is read; what was begun is served. Returns when no thread serves the guest.
+    pub(crate) fn quiesce(&self) {
+        self.channel.link.close();
+        self.jobs.close();
+        let workers = std::mem::take(&mut *self.workers.lock());
+        // A panic of its own was reported where it happened.
+        workers.into_iter().for_each(|worker| drop(worker.join()));
+    }
+
+    /// What the kernel was to be told counts as told.
+    pub(crate) fn release_notices(&self) {
+        let pending = {
+            let mut notices = self.channel.notices.lock();
+            notices.is_closed = true;
+            std::mem::take(&mut notices.pending)
+        };
+        drop(pending);
+    }
+
+    /// When the node was last heard of.
+    pub(crate) fn heard(&self) -> u64 {
+        // Relaxed: see the field.
+        self.heard.load(Ordering::Relaxed)
+    }
+}
+
+impl Jobs {
+    fn push(&self, guest: &Guest, message: Vec<u8>) {
+        let mut queue = self.queue.lock();
+        while queue.waiting.len() >= JOBS_MAX && !queue.is_closed {
+            queue = self.changed.wait(queue);
+        }
+        queue.waiting.push_back((guest.take(), message));
+        drop(queue);
+        self.changed.notify_one();
+    }
+
+    fn serve(&self, guest: &Guest) {
+        loop {
+            let (ticket, mut message) = {
+                let mut queue = self.queue.lock();
+                loop {
+                    if queue.is_closed {
+                        return;
+                    }
+                    if let Some(job) = queue.waiting.pop_front() {
+                        if queue.waiting.len() + 1 == JOBS_MAX {
+                            self.changed.notify_all();
+                        }
+                        break job;
+                    }
+                    queue = self.changed.wait(queue);
+                }
+            };
+            guest.serve(ticket, &mut message);
+        }
+    }
+
+    fn close(&self) {
+        let left = {
+            let mut queue = self.queue.lock();
+            queue.is_closed = true;
+            std::mem::take(&mut queue.waiting)
+        };
+        self.changed.notify_all();
+        drop(left);
+    }
+}

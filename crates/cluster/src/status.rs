@@ -1,0 +1,58 @@
+//! Status: what a node says of itself.
+
+use serde::Serialize;
+use sluice_fuse::RelayCounts;
+
+/// What a node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// It has no server: its mount's requests wait.
+    Waiting,
+    /// It has the store.
+    Owner,
+    /// Another node serves it.
+    Guest,
+}
+
+/// A node at one instant.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// The name of the cluster.
+    pub cluster: String,
+    /// Its number.
+    pub node: u64,
+    /// What it does.
+    pub role: Role,
+    /// The owner's number; 0 if there is none.
+    pub owner: u64,
+    /// The epoch of the owner.
+    pub epoch: u64,
+    /// The members that are alive.
+    pub members: usize,
+    /// The mounts of other nodes that it serves.
+    pub guests: usize,
+    /// Requests of its kernel.
+    pub requests: u64,
+    /// Notices of changes by others.
+    pub notices: u64,
+    /// Notices that the kernel took too long to take in, so that all names were dropped.
+    pub notices_cut_short: u64,
+    /// How often a server was attached after the first time.
+    pub reconnections: u64,
+}
+
+impl Status {
+    pub(crate) fn count(&mut self, counts: RelayCounts) {
+        self.requests = counts.requests;
+        self.notices = counts.notices;
+        self.notices_cut_short = counts.notices_cut_short;
+        self.reconnections = counts.attachments.saturating_sub(1);
+    }
+
+    /// One line of JSON.
+    pub fn to_json(&self) -> String {
+        // There is nothing in it that cannot be written.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}

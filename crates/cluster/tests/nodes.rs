@@ -1,0 +1,95 @@
+//! Nodes of one process, over TLS on this machine: coherence, takeover by hand-over, strangers.
+
+mod harness;
+
+use harness::{Cluster, eventually};
+use rustix::fs::FlockOperation;
+use sluice_cluster::Role;
+use sluice_dlm::{ClusterCa, Secure};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+#[test]
+fn what_one_node_writes_the_other_reads_and_warm_reads_send_no_message() {
+    let Some(mut cluster) = Cluster::new() else { return };
+    let (a, b) = (cluster.join(), cluster.join());
+    assert_eq!((cluster.role(a), cluster.role(b)), (Role::Owner, Role::Guest));
+    fs::create_dir(cluster.path(b, "d")).expect("made");
+    for round in 0..20_u32 {
+        let name = format!("d/f{round}");
+        fs::write(cluster.path(a, &name), name.as_bytes()).expect("written");
+        assert_eq!(fs::read(cluster.path(b, &name)).expect("it is there"), name.as_bytes());
+    }
+    let look = || {
+        for entry in fs::read_dir(cluster.path(b, "d")).expect("it is there") {
+            let entry = entry.expect("read");
+            assert!(entry.metadata().expect("it is there").len() >= 4);
+        }
+    };
+    look();
+    look();
+    let before = cluster.node(b).status().requests;
+    look();
+    assert_eq!(cluster.node(b).status().requests - before, 0, "served by the kernel's caches");
+    cluster.finish();
+}
+
+#[test]
+fn when_the_owner_leaves_open_files_and_locks_of_the_others_go_on() {
+    let Some(mut cluster) = Cluster::new() else { return };
+    let (a, b) = (cluster.join(), cluster.join());
+    let mut kept =
+        File::options().read(true).append(true).create(true).open(cluster.path(b, "kept")).expect("made");
+    kept.write_all(b"one\n").expect("written");
+    rustix::fs::flock(&kept, FlockOperation::LockExclusive).expect("free");
+    let unnamed = File::create_new(cluster.path(b, "unnamed")).expect("made");
+    unnamed.write_all_at(b"still here", 0).expect("written");
+    unnamed.sync_all().expect("durable");
+    fs::remove_file(cluster.path(a, "unnamed")).expect("removed");
+    cluster.leave(a);
+    eventually("the other is owner", || cluster.role(b) == Role::Owner);
+    kept.write_all(b"two\n").expect("written");
+    assert_eq!(fs::read_to_string(cluster.path(b, "kept")).expect("read"), "one\ntwo\n");
+    let mut bytes = [0; 10];
+    unnamed.read_exact_at(&mut bytes, 0).expect("it is open");
+    assert_eq!(&bytes, b"still here");
+    assert_eq!(unnamed.metadata().expect("it is open").nlink(), 0);
+    let c = cluster.join();
+    assert_eq!(cluster.role(c), Role::Guest);
+    let other = File::open(cluster.path(c, "kept")).expect("it is there");
+    let refused = rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK));
+    drop(kept);
+    eventually("the lock is free", || {
+        rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive).is_ok()
+    });
+    drop((other, unnamed));
+    cluster.finish();
+}
+
+#[test]
+fn strangers_and_garbage_are_refused_and_harm_nothing() {
+    let Some(mut cluster) = Cluster::new() else { return };
+    let a = cluster.join();
+    let address = cluster.address(a);
+    // No TLS, and TLS of another cluster.
+    let mut tcp = TcpStream::connect(&address).expect("it listens");
+    tcp.write_all(&[0x5a; 4096]).expect("sent");
+    let _ = tcp.read(&mut [0; 16]);
+    let stranger =
+        ClusterCa::new().and_then(|ca| ca.issue()).and_then(|one| one.configurations()).expect("made");
+    let called = Secure::call(TcpStream::connect(&address).expect("it listens"), stranger.1);
+    assert!(called.is_err());
+    // A node of the cluster that says what no node says.
+    let known = cluster.identity().configurations().expect("issued");
+    for noise in [vec![0xff; 200], b"slucdlm1".to_vec(), [b"slucfsc1".as_slice(), &[0; 80]].concat()] {
+        let tcp = TcpStream::connect(&address).expect("it listens");
+        let secure = Secure::call(tcp, known.1.clone()).expect("one of them");
+        secure.write_all(&noise).expect("sent");
+        assert!(secure.read_exact(&mut [0; 8]).is_err(), "it is cut off");
+    }
+    fs::write(cluster.path(a, "f"), "fine").expect("it still works");
+    cluster.finish();
+}
