@@ -2,6 +2,7 @@
 
 use crate::attributes::{Acls, Attr};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISUID, S_IXGRP, Timestamp};
+use crate::watch::fault::Calls;
 use crate::xattr::ACL_ACCESS;
 use crate::{Access, Caps, Cred, Errno, Inode, InodeFlags, InodeRef};
 
@@ -108,6 +109,7 @@ impl InodeRef {
             }
         }
         self.check_not(change.forbidden_by())?;
+        self.meet_faults(Calls::SETATTR)?;
         let section = self.shared.begin(0)?;
         let mut has_acls = false;
         self.change_acls(|attr, acls| {

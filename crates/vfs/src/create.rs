@@ -4,6 +4,7 @@ use crate::dir::Dir;
 use crate::durable::Section;
 use crate::inode::{Body, InodeInit, flag, settle};
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP, Timestamp};
+use crate::watch::fault::Calls;
 use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeFlags, InodeRef, NAME_MAX, PATH_MAX};
 use sluice_sync::name_table::{LockedEntry, Recorder};
 use sluice_sync::rcu::{self, Guard};
@@ -138,6 +139,7 @@ impl InodeRef {
         self.as_dir()?;
         check_name(name)?;
         self.load_names()?;
+        self.meet_faults_of(Calls::CREATE, &[(self, name)])?;
         let create = || {
             self.shared.may_grow()?;
             let section = self.shared.begin(new.kind.target_len())?;
@@ -164,7 +166,7 @@ impl InodeRef {
         new: &NewInode<'_>,
     ) -> Option<Result<InodeRef, Errno>> {
         // A section is not begun inside another.
-        if self.shared.is_observed() || self.shared.durable().is_some() || check_name(name).is_err() {
+        if self.shared.is_observed() || !self.shared.has_no_hooks() || check_name(name).is_err() {
             return None;
         }
         let names = &self.as_dir().ok()?.names;
@@ -219,6 +221,7 @@ impl InodeRef {
             if !Ref::ptr_eq(&self.shared, &target.shared) || target.is_dir() {
                 return Err(self.refuse_link(cred, name, target));
             }
+            self.meet_faults_of(Calls::LINK, &[(self, name)])?;
             self.shared.ask_for_name()?;
             self.shared.may_grow()?;
             let section = self.shared.begin(0)?;

@@ -5,6 +5,8 @@
 
 use crate::data::FileData;
 use crate::inode::{Body, flag};
+use crate::watch::fault::Calls;
+use crate::watch::hook;
 use crate::{Cred, Errno, FILE_SIZE_MAX, FallocateMode, Inode, InodeFlags, InodeRef, Whence};
 use sluice_sync::refcache::Ref;
 use std::ops::Range;
@@ -40,7 +42,9 @@ impl Inode {
     /// # Errors
     /// `EISDIR`, `EINVAL` (not a regular file).
     pub fn read_at(&self, offset: u64, buf: &mut [u8], update_atime: bool) -> Result<usize, Errno> {
-        let read = self.data()?.read(offset, buf);
+        let data = self.data()?;
+        let most = self.meet_faults(Calls::READ)?.min(buf.len());
+        let read = data.read(offset, &mut buf[..most]);
         if update_atime && !buf.is_empty() {
             self.touch_atime();
         }
@@ -58,7 +62,7 @@ impl Inode {
         buf: &mut [u8],
         update_atime: bool,
     ) -> Result<usize, Errno> {
-        if self.has(flag::CACHED | flag::PARTIAL) {
+        if self.has(flag::CACHED | flag::PARTIAL) || self.shared.has_hook(hook::FAULTS) {
             // Of a directory too: it is said with a reference.
             return Err(Errno::EAGAIN);
         }
@@ -137,8 +141,7 @@ impl InodeRef {
     pub fn write_at(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         self.write_back_caches(cred.via, offset..offset.saturating_add(data.len() as u64));
         let contents = self.data()?;
-        self.shared.may_grow()?;
-        let section = self.shared.begin_contents()?;
+        let (section, data) = self.shared.begin_write(self, data)?;
         let written = contents.write(&*self.shared, offset, data)?;
         if written > 0 {
             self.contents_changed(cred);
@@ -156,8 +159,7 @@ impl InodeRef {
     /// As [`InodeRef::write_at`].
     pub fn write_back(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let contents = self.data()?;
-        self.shared.may_grow()?;
-        let section = self.shared.begin_contents()?;
+        let (section, data) = self.shared.begin_write(self, data)?;
         let written = contents.write(&*self.shared, offset, data)?;
         if written > 0 {
             section.contents(self, offset..offset + written as u64);
@@ -181,8 +183,7 @@ impl InodeRef {
         moves_times: bool,
     ) -> Result<(), Errno> {
         let contents = self.data()?;
-        self.shared.may_grow()?;
-        let section = self.shared.begin_contents()?;
+        let (section, data) = self.shared.begin_write(self, data)?;
         let written = contents.write_within(&*self.shared, offset, data)? as u64;
         if written > 0 {
             if moves_times {
@@ -203,8 +204,7 @@ impl InodeRef {
     pub fn append(&self, cred: &Cred, data: &[u8]) -> Result<(u64, usize), Errno> {
         self.write_back_caches(cred.via, self.size()..u64::MAX);
         let contents = self.data()?;
-        self.shared.may_grow()?;
-        let section = self.shared.begin_contents()?;
+        let (section, data) = self.shared.begin_write(self, data)?;
         let (offset, written) = contents.append(&*self.shared, data)?;
         if written > 0 {
             self.contents_changed(cred);
@@ -226,6 +226,7 @@ impl InodeRef {
         self.check_not(InodeFlags::APPEND)?;
         self.write_back_caches(cred.via, size..u64::MAX);
         let contents = self.data()?;
+        self.meet_faults(Calls::TRUNCATE)?;
         let section = self.shared.begin_contents()?;
         contents.truncate(&*self.shared, size)?;
         self.contents_changed(cred);
@@ -257,6 +258,7 @@ impl InodeRef {
         if end.is_none() {
             return Err(Errno::EFBIG);
         }
+        self.meet_faults(Calls::FALLOCATE)?;
         self.write_back_caches(cred.via, offset..u64::MAX);
         let keep_size = mode.contains(FallocateMode::KEEP_SIZE);
         let (data, space) = (self.data()?, &*self.shared);
@@ -315,6 +317,7 @@ impl InodeRef {
         }
         self.write_back_caches(cred.via, offset..offset.saturating_add(len));
         to.write_back_caches(cred.via, to_offset..to_offset.saturating_add(len));
+        let len = len.min(to.meet_faults(Calls::WRITE)? as u64);
         self.shared.may_grow()?;
         let section = self.shared.begin_contents()?;
         let copied = target.copy_from(&*self.shared, to_offset, source, offset, len)?;

@@ -15,6 +15,7 @@
 //!     vfs.mount_table             changes of the tree of mounts; never held across a call into an inode
 //!       vfs.directory.mounts      the mounts that stand on one directory
 //!       vfs.superblock.rename     renames that give a directory another parent
+//!       vfs.watch                 each change of a file system that is watched for a test
 //!         vfs.directory.names     each bucket of a directory; of two directories: by inode number
 //!           vfs.file.data         one file at a time; then its pages by number
 //!             vfs.inode.attr, vfs.inode.xattrs, vfs.superblock.observers: leaves
@@ -65,6 +66,7 @@ mod snapshot;
 mod stat;
 mod superblock;
 mod times;
+mod watch;
 mod xattr;
 
 pub use attr::{SetAttr, SetTime};
@@ -88,6 +90,8 @@ pub use sluice_store::{Options as StoreOptions, StoreError};
 pub use snapshot::SNAPSHOTS;
 pub use stat::{FileType, Stat, StatFs, Statx, Timestamp};
 pub use superblock::{Options, Superblock};
+pub use watch::crash::Unsynced;
+pub use watch::fault::{Calls, Effect, Fault, FaultId};
 
 /// The longest name of a directory entry, in bytes.
 pub const NAME_MAX: usize = 255;

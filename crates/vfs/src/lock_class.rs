@@ -18,6 +18,7 @@ pub(crate) static FILE_DATA: LockClass = LockClass::new("vfs.file.data");
 pub(crate) static INODE_ATTR: LockClass = LockClass::new("vfs.inode.attr");
 pub(crate) static INODE_STORED: LockClass = LockClass::new("vfs.inode.stored");
 pub(crate) static INODE_XATTRS: LockClass = LockClass::new("vfs.inode.xattrs");
+pub(crate) static WATCH: LockClass = LockClass::new("vfs.watch");
 pub(crate) static SUPERBLOCK_OBSERVERS: LockClass = LockClass::new("vfs.superblock.observers");
 
 /// The level of a name in the second of two directories, that of the higher inode number.

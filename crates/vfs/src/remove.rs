@@ -4,6 +4,7 @@ use crate::create::check_name;
 use crate::dir::Burial;
 use crate::durable::Section;
 use crate::inode::flag;
+use crate::watch::fault::Calls;
 use crate::{Cred, Errno, Inode, InodeFlags, InodeRef};
 use sluice_sync::name_table::LockedEntry;
 use sluice_sync::rcu::Guard;
@@ -25,6 +26,7 @@ impl InodeRef {
         self.as_dir()?;
         check_name(name)?;
         self.load_names()?;
+        self.meet_faults_of(Calls::REMOVE, &[(self, name)])?;
         let removed = {
             let section = self.shared.begin(0)?;
             self.unlink_locked(cred, name, &mut self.lock_entry(name)?, &section)?
@@ -43,6 +45,7 @@ impl InodeRef {
         self.as_dir()?;
         check_name(name)?;
         self.load_names()?;
+        self.meet_faults_of(Calls::REMOVE, &[(self, name)])?;
         let victim = loop {
             let section = self.shared.begin(0)?;
             let mut entry = self.lock_entry(name)?;
@@ -86,7 +89,7 @@ impl Inode {
     ) -> Option<Result<bool, Errno>> {
         let dir = self.as_dir().ok()?;
         // A section is not begun inside another.
-        if self.shared.is_observed() || self.shared.durable().is_some() || check_name(name).is_err() {
+        if self.shared.is_observed() || !self.shared.has_no_hooks() || check_name(name).is_err() {
             return None;
         }
         let hash = self.shared.hasher.hash(name);

@@ -19,6 +19,7 @@ use crate::dir::Burial;
 use crate::durable::Section;
 use crate::inode::{flag, settle};
 use crate::lock_class::SECOND_DIRECTORY;
+use crate::watch::fault::Calls;
 use crate::{Access, Cred, Errno, Inode, InodeRef, NewInode, NewKind, RenameFlags};
 use sluice_sync::MutexGuard;
 use sluice_sync::name_table::LockedPair;
@@ -51,9 +52,9 @@ impl Moved {
         let left = if exchange { self.target.as_ref() } else { self.whiteout.as_ref() };
         section.name(old_dir, old, left);
         section.name(new_dir, new, Some(&self.source));
-        for inode in [old_dir, new_dir, &self.source] {
-            section.inode(inode);
-        }
+        section.times(old_dir, true);
+        section.times(new_dir, true);
+        section.inode(&self.source);
         match &self.target {
             Some(target) if exchange => section.inode(target),
             Some(target) => section.lost_name(target),
@@ -95,6 +96,7 @@ impl InodeRef {
         if self.is_nothing_to_rename(name, (new_dir, new_name), flags)? {
             return Ok(());
         }
+        self.meet_faults_of(Calls::RENAME, &[(self, name), (new_dir, new_name)])?;
         let (mut tree, mut has_settled) = (None, false);
         let moved = loop {
             match self.try_rename(cred, name, (new_dir, new_name), flags, tree.as_ref()) {

@@ -137,7 +137,7 @@ impl InodeRef {
     }
 
     /// Gives `inode` the name `name` in this directory, of which nobody else knows yet.
-    fn enter(&self, name: &[u8], inode: &InodeRef) -> Result<(), Errno> {
+    pub(crate) fn enter(&self, name: &[u8], inode: &InodeRef) -> Result<(), Errno> {
         let mut entry = self.lock_entry(name)?;
         entry.insert(inode.clone(), inode.weight()).map(drop).map_err(|_| Errno::ENOSPC)
     }

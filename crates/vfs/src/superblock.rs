@@ -8,15 +8,16 @@ use crate::lock_class::{SUPERBLOCK_OBSERVERS, SUPERBLOCK_RENAME};
 use crate::open_counts::OpenCounts;
 use crate::open_files::Trees;
 use crate::stat::{S_IALLUGO, Timestamp};
+use crate::watch::{Watch, hook};
 use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, StatFs};
 use sluice_locks::{DomainOptions, LockDomain};
 use sluice_store::Options as StoreOptions;
-use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sluice_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use sluice_sync::face::{Host, PerHost};
 use sluice_sync::percpu::{Budget, Ida, PerCpu};
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::{self, Ref, Standing};
-use sluice_sync::{Arc, CachePadded, Mutex, fibonacci, memory, name_fields};
+use sluice_sync::{Arc, CachePadded, Mutex, OnceLock, fibonacci, memory, name_fields};
 
 /// The inode number of every root directory.
 pub(crate) const ROOT_INO: u64 = 1;
@@ -103,6 +104,10 @@ pub(crate) struct Shared {
     pub(crate) hasher: NameHasher,
     /// Where changes go to last; nowhere in memory. *Immutable.*
     durable: Option<Box<Durable>>,
+    /// What a call has to look at: bits of [`hook`]. *Atomic (stands alone); changed under the watch's mutex.*
+    hooks: AtomicU8,
+    /// What tests ask. *Set once.*
+    watch: OnceLock<Box<Watch>>,
     /// Inode numbers. *Per CPU.*
     inos: Ida,
     /// Inodes in memory. *Per CPU.*
@@ -282,7 +287,9 @@ impl Shared {
             lock_domain: LockDomain::new(locking),
             rename_lock: CachePadded::new(Mutex::with_class(&SUPERBLOCK_RENAME, ())),
             hasher: NameHasher::new(),
+            hooks: AtomicU8::new(if durable.is_some() { hook::DURABLE } else { 0 }),
             durable,
+            watch: OnceLock::new(),
             inos: Ida::new(above + 1..u64::MAX),
             // The root is in use.
             inodes: Budget::new(inodes, 1),
@@ -314,6 +321,39 @@ impl Shared {
     #[inline]
     pub(crate) fn durable(&self) -> Option<&Durable> {
         self.durable.as_deref()
+    }
+
+    /// Whether a call has to look at nothing but the tree: see [`hook`].
+    #[inline]
+    pub(crate) fn has_no_hooks(&self) -> bool {
+        // Relaxed: the bits publish nothing. A call that comes while one is set may come before.
+        self.hooks.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether one of these bits is set.
+    #[inline]
+    pub(crate) fn has_hook(&self, hooks: u8) -> bool {
+        // Relaxed: as above.
+        self.hooks.load(Ordering::Relaxed) & hooks != 0
+    }
+
+    /// Sets a bit, or clears it.
+    pub(crate) fn set_hook(&self, hook: u8, is_set: bool) {
+        // Relaxed: as above.
+        match is_set {
+            true => self.hooks.fetch_or(hook, Ordering::Relaxed),
+            false => self.hooks.fetch_and(!hook, Ordering::Relaxed),
+        };
+    }
+
+    /// What tests ask, if any ever has.
+    pub(crate) fn watch(&self) -> Option<&Watch> {
+        self.watch.get().map(|watch| &**watch)
+    }
+
+    /// The same, made if need be.
+    pub(crate) fn make_watch(&self) -> &Watch {
+        self.watch.get_or_init(|| Box::new(Watch::new()))
     }
 
     /// Counts an inode that is loaded, with space for `pages`, and for `bytes` beside them: it was counted when it was made, and

@@ -146,7 +146,7 @@ impl CrashDisk {
                 || match survivors {
                     Survivors::None => false,
                     Survivors::All => true,
-                    Survivors::Some(_) => random.next().is_multiple_of(2),
+                    Survivors::Some(_) => random.draw().is_multiple_of(2),
                 };
             let torn = !durable && survives && matches!(survivors, Survivors::Some(_));
             if let Step::Create { .. } = step
@@ -158,7 +158,7 @@ impl CrashDisk {
                 }
             }
             if survives {
-                step.apply(&mut files, |_| !torn || !random.next().is_multiple_of(4));
+                step.apply(&mut files, |_| !torn || !random.draw().is_multiple_of(4));
             }
         }
         CrashDisk::with(files)
@@ -302,10 +302,17 @@ impl DiskFile for CrashFile {
 }
 
 /// Numbers for choices: splitmix64.
-struct Random(u64);
+#[derive(Debug, Clone)]
+pub struct Random(u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    /// Numbers that follow from `seed`.
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -65,7 +65,9 @@ pub(crate) use section::Section;
 
 use crate::lock_class::{DURABLE_LOADING, DURABLE_NUMBERS, DURABLE_PENDING};
 use crate::superblock::Shared;
-use crate::{Errno, InodeRef};
+use crate::watch::fault::Calls;
+use crate::watch::{Watch, hook};
+use crate::{Errno, Inode, InodeRef};
 use keys::{FIXED, Key};
 use mutant::Mutant;
 use pending::{Collector, Pending};
@@ -111,17 +113,16 @@ impl Durable {
         }
     }
 
-    fn begin(&self, bytes: u64) -> Result<Section<'_>, Errno> {
+    fn begin(&self, bytes: u64) -> Result<Transaction<'_>, Errno> {
         // Relaxed: a caller that comes while the file system is closed may come before.
         if self.closed.load(Ordering::Relaxed) {
             return Err(Errno::EROFS);
         }
         // After an error of the store nothing can be changed any more.
-        let transaction = self.store.begin(bytes).map_err(|error| match error {
+        self.store.begin(bytes).map_err(|error| match error {
             StoreError::Failed(_) => Errno::EROFS,
             error => errno(&error),
-        })?;
-        Ok(Section::new(self, transaction))
+        })
     }
 
     /// Makes everything durable that calls did which have returned.
@@ -190,10 +191,20 @@ impl Shared {
     /// `EROFS` after the store failed, and the store's.
     #[inline]
     pub(crate) fn begin(&self, bytes: usize) -> Result<Section<'_>, Errno> {
-        match self.durable() {
-            None => Ok(Section::none()),
-            Some(durable) => durable.begin((FIXED + bytes) as u64),
-        }
+        if self.has_no_hooks() { Ok(Section::none()) } else { self.begin_put_down(FIXED + bytes) }
+    }
+
+    /// As [`begin`](Self::begin), where the change is to be put down.
+    #[inline(never)]
+    fn begin_put_down(&self, bytes: usize) -> Result<Section<'_>, Errno> {
+        let watch = self.watch().filter(|_| self.has_hook(hook::CHANGES));
+        // First: a section of the store is not held while others are waited for.
+        let recording = watch.map(Watch::record);
+        let stored = match self.durable() {
+            Some(durable) => Some((durable, durable.begin(bytes as u64)?)),
+            None => None,
+        };
+        Ok(Section::new(stored, recording))
     }
 
     /// As [`begin`](Self::begin), of a change of contents. Waits until there is not too much that the store does not have.
@@ -202,15 +213,35 @@ impl Shared {
     /// As [`begin`](Self::begin).
     #[inline]
     pub(crate) fn begin_contents(&self) -> Result<Section<'_>, Errno> {
-        match self.durable() {
-            None => Ok(Section::none()),
-            Some(durable) => {
-                if durable.pending.is_full() {
-                    durable.sync()?;
-                }
-                durable.begin(FIXED as u64)
-            }
+        if self.has_no_hooks() { Ok(Section::none()) } else { self.begin_put_down_contents() }
+    }
+
+    #[inline(never)]
+    fn begin_put_down_contents(&self) -> Result<Section<'_>, Errno> {
+        if let Some(durable) = self.durable()
+            && durable.pending.is_full()
+        {
+            durable.sync()?;
         }
+        self.begin_put_down(FIXED)
+    }
+
+    /// Begins a write of `data`, or of as much of it as is to be written.
+    ///
+    /// # Errors
+    /// As [`may_grow`](Self::may_grow) and [`begin_contents`](Self::begin_contents).
+    #[inline]
+    pub(crate) fn begin_write<'d>(
+        &self,
+        inode: &Inode,
+        data: &'d [u8],
+    ) -> Result<(Section<'_>, &'d [u8]), Errno> {
+        if self.has_no_hooks() {
+            return Ok((Section::none(), data));
+        }
+        let most = inode.meet_faults(Calls::WRITE)?;
+        self.may_grow()?;
+        Ok((self.begin_put_down_contents()?, &data[..data.len().min(most)]))
     }
 
     /// Makes everything durable that calls did which have returned. In memory that is nothing.
@@ -218,7 +249,30 @@ impl Shared {
     /// # Errors
     /// The store's: then it is not known what of it is durable.
     pub(crate) fn sync(&self) -> Result<(), Errno> {
-        self.durable().map_or(Ok(()), Durable::sync)
+        self.sync_noting(None)
+    }
+
+    /// As [`sync`](Self::sync), for the sake of file `ino`, if one is given: for that alone what is tracked counts as durable.
+    ///
+    /// # Errors
+    /// As there.
+    fn sync_noting(&self, ino: Option<u64>) -> Result<(), Errno> {
+        let watch = self.watch().filter(|_| self.has_hook(hook::CRASHES));
+        let done_by_now = watch.map(Watch::now);
+        self.durable().map_or(Ok(()), Durable::sync)?;
+        if let (Some(watch), Some(end)) = (watch, done_by_now) {
+            watch.synced(ino, end);
+        }
+        Ok(())
+    }
+
+    /// As [`sync`](Self::sync), for the sake of `inode`.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn sync_inode(&self, inode: &Inode) -> Result<(), Errno> {
+        inode.meet_faults(Calls::FSYNC)?;
+        self.sync_noting(Some(inode.ino()))
     }
 
     /// The file system is closed: see [`Superblock::close`](crate::Superblock::close).

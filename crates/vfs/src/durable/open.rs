@@ -7,6 +7,7 @@ use super::pending::{Gone, Kept};
 use super::record;
 use crate::inode::settle;
 use crate::superblock::{ROOT_INO, Shared, SharedRef};
+use crate::watch::fault::Calls;
 use crate::{Errno, Fs, Inode, InodeRef, Options, Superblock};
 use sluice_store::disk::{Disk, HostDisk};
 use sluice_store::{Store, StoreError};
@@ -82,7 +83,7 @@ impl Superblock {
     /// # Errors
     /// The store's: then it is not known what of it is durable, and nothing can be changed any more.
     pub fn sync(&self) -> Result<(), Errno> {
-        self.root().shared.sync()
+        self.root().sync_all()
     }
 
     /// Makes everything durable and lets others open the store. Nothing can be changed any more (`EROFS`), or loaded. Dropping
@@ -122,6 +123,15 @@ impl Inode {
     /// # Errors
     /// As [`Superblock::sync`].
     pub fn sync(&self) -> Result<(), Errno> {
+        self.shared.sync_inode(self)
+    }
+
+    /// Makes the whole file system durable, for an fsync of one file that means all.
+    ///
+    /// # Errors
+    /// As [`Superblock::sync`].
+    pub(crate) fn sync_all(&self) -> Result<(), Errno> {
+        self.meet_faults(Calls::FSYNC)?;
         self.shared.sync()
     }
 }

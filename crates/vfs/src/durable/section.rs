@@ -5,27 +5,40 @@ use super::mutant::Mutant;
 use super::record::{self, InodeRecord};
 use super::{Durable, pending};
 use crate::inode::flag;
+use crate::watch::Recording;
 use crate::{Inode, InodeRef};
 use sluice_store::Transaction;
 use sluice_sync::atomic::Ordering;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// A change under way: it is in the store whole or not at all. Of a file system in memory it is nothing.
+/// A change under way: it is in the store whole or not at all. Of a file system in memory that nobody watches it is nothing.
 #[must_use = "the change ends when this is dropped"]
 pub(crate) struct Section<'s>(Option<Open<'s>>);
 
 struct Open<'s> {
+    stored: Option<Stored<'s>>,
+    recording: Option<Box<RefCell<Recording<'s>>>>,
+}
+
+/// What goes to the store.
+struct Stored<'s> {
     durable: &'s Durable,
     transaction: RefCell<Transaction<'s>>,
 }
 
 impl<'s> Section<'s> {
-    pub(super) fn new(durable: &'s Durable, transaction: Transaction<'s>) -> Section<'s> {
-        Section(Some(Open { durable, transaction: RefCell::new(transaction) }))
+    /// To be put down in a store, and by what watches.
+    pub(super) fn new(
+        stored: Option<(&'s Durable, Transaction<'s>)>,
+        recording: Option<Recording<'s>>,
+    ) -> Section<'s> {
+        let stored =
+            stored.map(|(durable, transaction)| Stored { durable, transaction: RefCell::new(transaction) });
+        Section(Some(Open { stored, recording: recording.map(RefCell::new).map(Box::new) }))
     }
 
-    /// Of a file system in memory.
+    /// Of a file system in memory that nobody watches.
     #[inline]
     pub(crate) fn none() -> Section<'s> {
         Section(None)
@@ -35,7 +48,7 @@ impl<'s> Section<'s> {
     #[inline]
     pub(crate) fn inode(&self, inode: &InodeRef) {
         if let Some(open) = &self.0 {
-            open.changed(inode);
+            open.put_down(|recording| recording.inode(inode), |stored| stored.changed(inode));
         }
     }
 
@@ -44,7 +57,7 @@ impl<'s> Section<'s> {
     #[inline]
     pub(crate) fn times(&self, inode: &Inode, moved: bool) {
         if moved && let Some(open) = &self.0 {
-            open.inode(inode);
+            open.put_down(|_| (), |stored| stored.inode(inode));
         }
     }
 
@@ -52,7 +65,10 @@ impl<'s> Section<'s> {
     #[inline]
     pub(crate) fn name(&self, dir: &Inode, name: &[u8], leads_to: Option<&InodeRef>) {
         if let Some(open) = &self.0 {
-            open.name(dir, name, leads_to);
+            open.put_down(
+                |recording| recording.name(dir, name, leads_to),
+                |stored| stored.name(dir, name, leads_to),
+            );
         }
     }
 
@@ -60,7 +76,7 @@ impl<'s> Section<'s> {
     #[inline]
     pub(crate) fn gained_name(&self, inode: &InodeRef) {
         if let Some(open) = &self.0 {
-            open.gained_name(inode);
+            open.put_down(|recording| recording.inode(inode), |stored| stored.gained_name(inode));
         }
     }
 
@@ -68,7 +84,7 @@ impl<'s> Section<'s> {
     #[inline]
     pub(crate) fn gained_tree(&self, inode: &InodeRef) {
         if let Some(open) = &self.0 {
-            open.gained_tree(inode);
+            open.put_down(|recording| recording.tree(inode), |stored| stored.gained_tree(inode));
         }
     }
 
@@ -76,7 +92,7 @@ impl<'s> Section<'s> {
     #[inline]
     pub(crate) fn lost_name(&self, inode: &InodeRef) {
         if let Some(open) = &self.0 {
-            open.lost_name(inode);
+            open.put_down(|recording| recording.inode(inode), |stored| stored.lost_name(inode));
         }
     }
 
@@ -84,7 +100,10 @@ impl<'s> Section<'s> {
     #[inline]
     pub(crate) fn contents(&self, inode: &InodeRef, bytes: Range<u64>) {
         if let Some(open) = &self.0 {
-            open.mark(inode, |stored| stored.mark_contents(bytes));
+            open.put_down(
+                |recording| recording.contents(inode, bytes.clone()),
+                |stored| stored.mark(inode, |marks| marks.mark_contents(bytes.clone())),
+            );
         }
     }
 
@@ -92,12 +111,26 @@ impl<'s> Section<'s> {
     #[inline]
     pub(crate) fn xattrs(&self, inode: &InodeRef, names: &[&[u8]]) {
         if let Some(open) = &self.0 {
-            open.mark(inode, |stored| stored.mark_xattrs(names.iter().copied()));
+            open.put_down(
+                |recording| recording.inode(inode),
+                |stored| stored.mark(inode, |marks| marks.mark_xattrs(names.iter().copied())),
+            );
         }
     }
 }
 
 impl Open<'_> {
+    fn put_down(&self, watched: impl FnOnce(&mut Recording<'_>), stored: impl FnOnce(&Stored<'_>)) {
+        if let Some(recording) = &self.recording {
+            watched(&mut recording.borrow_mut());
+        }
+        if let Some(open) = &self.stored {
+            stored(open);
+        }
+    }
+}
+
+impl Stored<'_> {
     /// Whether this fault is planted.
     #[inline]
     fn has(&self, mutant: Mutant) -> bool {

@@ -238,7 +238,8 @@ impl Process {
     /// # Errors
     /// `EBADF`; `EIO` and others of the store's disk.
     pub fn fsync(&self, fd: Fd) -> Result<(), Errno> {
-        let in_memory = |file: &OpenFile| !file.inode().has(flag::CACHED | flag::DURABLE);
+        let in_memory =
+            |file: &OpenFile| !file.inode().has(flag::CACHED) && file.inode().shared.has_no_hooks();
         if self.borrow(fd, |file| file.check_opened().map(|()| in_memory(file)))? {
             return Ok(());
         }
@@ -266,7 +267,7 @@ impl Process {
     /// # Errors
     /// As [`fsync`](Self::fsync).
     pub fn syncfs(&self, fd: Fd) -> Result<(), Errno> {
-        self.file(fd)?.inode().sync()
+        self.file(fd)?.inode().sync_all()
     }
 
     /// Copies up to `len` bytes from one open file to another, or within one, without passing them through

@@ -4,6 +4,7 @@ use super::{Acted, Fd, Process, path_bytes};
 use crate::mount::{Location, Place};
 use crate::namei::{Last, Parent};
 use crate::open_file::OpenFile;
+use crate::watch::fault::Calls;
 use crate::{Access, Errno, FileType, InodeRef, NewInode, NewKind, OpenFlags};
 use sluice_sync::Ref;
 use sluice_sync::rcu::Guard;
@@ -55,6 +56,7 @@ impl Process {
         match self.find_or_create(dir, path, flags, mode)? {
             Found::Created(location) => self.describe_ready(location, flags - OpenFlags::TRUNC),
             Found::Existing(location) => {
+                location.inode.meet_faults(Calls::OPEN)?;
                 self.permit_open(&location, flags)?;
                 self.describe_ready(location, flags)
             }

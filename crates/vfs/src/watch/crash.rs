@@ -1,0 +1,326 @@
+//! Crash: what would be left of a file system if the power failed now.
+//!
+//! # Theory
+//! What a program may rely on is what POSIX says of `fsync`, as journalling file systems keep it:
+//! - after `fsync` of a file (`fdatasync`, and a write with `O_SYNC`, count as one) its contents, its attributes and its names are there;
+//! - after `fsync` of a directory its attributes, its own name, and what was done to names in it;
+//! - after `sync` and `syncfs` all is;
+//! - what they need is there with them: the directory in which a name stands, and the changes on which theirs depends;
+//! - a change of names is there whole or not at all: a rename never loses the file, or shows it twice;
+//! - the tree holds together, whatever is lost.
+//!
+//! All else may be there or not: each change of names or attributes that depends on none that is lost; each write whole, or in some
+//! of its sectors of 512 bytes, or not at all, in any order, also when the file's name or size is there. What a file has no bytes for reads as zeros.
+//! `journal.rs` says what depends on what.
+//!
+//! The rules are the same with a store below, though that keeps more: a program that gets on with these is right on either, and
+//! on ext4, XFS and btrfs.
+
+use super::hook;
+use super::journal::{Attributes, Edit, Image, Journal, Touched};
+use super::names::Slot;
+use crate::inode::{Body, InodeInit};
+use crate::{Errno, FileType, Fs, InodeRef, Options, Superblock};
+use sluice_store::disk::crash::Random;
+use sluice_sync::Arc;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What a crash may lose of one path; see [`Fs::unsynced`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsynced {
+    /// Where it is, from the root of the file system on; or was, if the name is gone.
+    pub path: PathBuf,
+    /// Bytes of contents that a crash may lose.
+    pub bytes: u64,
+    /// Whether the path leads to this file, or to none, may be lost.
+    pub name: bool,
+    /// Changes of mode, owner, times or extended attributes may be lost.
+    pub attributes: bool,
+}
+
+impl Fs {
+    /// From now on it is known what a crash would leave of the file system at the bottom of this tree; what it holds now counts as durable.
+    /// It becomes slower, and its changes come one after another. Called while no other thread changes it.
+    ///
+    /// # Errors
+    /// As [`Superblock::track_crashes`].
+    pub fn track_crashes(&self) -> Result<(), Errno> {
+        self.superblock().track_crashes()
+    }
+
+    /// The file system as it would be after a power failure now, in memory and without limits, for a test to look into: everything that was
+    /// synchronised, and of the rest what `seed` chooses. With seed 0 nothing of the rest is there, with seed 1 everything.
+    ///
+    /// ```
+    /// use sluice_vfs::{File, Fs};
+    ///
+    /// let fs = Fs::new();
+    /// fs.track_crashes()?;
+    /// fs.write("/balance.new", "100")?;
+    /// // A rename without an fsync: the name may get to the disk before the bytes.
+    /// fs.rename("/balance.new", "/balance")?;
+    /// let read = |seed| fs.crash_clone(seed)?.read_to_string("/balance");
+    /// assert!((0..100).any(|seed| read(seed) == Ok(String::new())));
+    ///
+    /// File::open(&fs, "/balance")?.sync_all()?;
+    /// assert!((0..100).all(|seed| read(seed) == Ok("100".into())));
+    /// assert!(fs.unsynced()?.is_empty());
+    /// # Ok::<(), sluice_vfs::Errno>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Superblock::crash_clone`].
+    pub fn crash_clone(&self, seed: u64) -> Result<Fs, Errno> {
+        self.superblock().crash_clone(seed).map(Fs::with_superblock)
+    }
+
+    /// What a crash now may lose, in the order of paths: nothing, if it is empty.
+    ///
+    /// # Errors
+    /// As [`Superblock::unsynced`].
+    pub fn unsynced(&self) -> Result<Vec<Unsynced>, Errno> {
+        self.superblock().unsynced()
+    }
+
+    /// Makes calls on the file system at the bottom of this tree fail from now on, as `fault` says; see [`Superblock::inject`].
+    ///
+    /// ```
+    /// use sluice_vfs::{Errno, Fs};
+    ///
+    /// let fs = Fs::new();
+    /// let full = fs.inject("write:ENOSPC:path=/log:nth=2".parse().expect("a rule"))?;
+    /// fs.append("/log", "first")?;
+    /// assert_eq!(fs.append("/log", "second"), Err(Errno::ENOSPC));
+    /// fs.superblock().clear_fault(full);
+    /// fs.append("/log", "second")?;
+    /// # Ok::<(), Errno>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Superblock::inject`].
+    pub fn inject(&self, fault: crate::Fault) -> Result<crate::FaultId, Errno> {
+        self.superblock().inject(fault)
+    }
+}
+
+impl Superblock {
+    /// As [`Fs::track_crashes`], of this file system.
+    ///
+    /// # Errors
+    /// The store's, when what is there cannot be loaded.
+    pub fn track_crashes(&self) -> Result<(), Errno> {
+        self.write_back_all()?;
+        let shared = &self.root().shared;
+        let mut state = shared.watch_names(self)?;
+        state.journal = Some(Journal::begin(self)?);
+        shared.set_hook(hook::CRASHES, true);
+        Ok(())
+    }
+
+    /// As [`Fs::crash_clone`], of this file system. Caches above are asked for what is newer with them: that counts as not synchronised.
+    ///
+    /// # Errors
+    /// `EINVAL` unless it is [tracked](Self::track_crashes).
+    pub fn crash_clone(&self, seed: u64) -> Result<Arc<Superblock>, Errno> {
+        self.write_back_all()?;
+        let watch = self.root().shared.watch().ok_or(Errno::EINVAL)?;
+        let state = watch.lock();
+        let journal = state.journal.as_ref().ok_or(Errno::EINVAL)?;
+        let options = Options { size_limit: None, inode_limit: None, ..self.root().shared.options.clone() };
+        Crash { journal, chance: Chance::new(seed) }.superblock(options)
+    }
+
+    /// As [`Fs::unsynced`], of this file system.
+    ///
+    /// # Errors
+    /// `EINVAL` unless it is [tracked](Self::track_crashes).
+    pub fn unsynced(&self) -> Result<Vec<Unsynced>, Errno> {
+        self.write_back_all()?;
+        let watch = self.root().shared.watch().ok_or(Errno::EINVAL)?;
+        let state = watch.lock();
+        let journal = state.journal.as_ref().ok_or(Errno::EINVAL)?;
+        let names = state.names.as_ref().ok_or(Errno::EINVAL)?;
+        let mut found = BTreeMap::new();
+        let mut at = |path: PathBuf, add: &dyn Fn(&mut Unsynced)| {
+            let new = Unsynced { path: path.clone(), bytes: 0, name: false, attributes: false };
+            add(found.entry(path).or_insert(new));
+        };
+        let path_of = |slot: &Slot| names.path(slot).or_else(|| journal.image.names.path(slot));
+        for step in &journal.steps {
+            for path in step.names.iter().filter_map(|(slot, _)| path_of(slot)) {
+                at(path, &|unsynced| unsynced.name = true);
+            }
+            // With a name come the attributes of what it leads to.
+            if step.names.is_empty() {
+                for path in step.attributes.keys().flat_map(|ino| names.paths(*ino)) {
+                    at(path, &|unsynced| unsynced.attributes = true);
+                }
+            }
+        }
+        for (ino, edits) in &journal.edits {
+            let bytes = bytes_of(edits);
+            names.paths(*ino).into_iter().for_each(|path| at(path, &|unsynced| unsynced.bytes = bytes));
+        }
+        Ok(found.into_values().collect())
+    }
+
+    /// Has caches above hand down what is newer with them.
+    fn write_back_all(&self) -> Result<(), Errno> {
+        if !self.root().shared.is_observed() {
+            return Ok(());
+        }
+        super::for_each_directory(self, |_, _, inode| {
+            inode.write_back_caches(None, 0..u64::MAX);
+            Ok(())
+        })
+    }
+}
+
+/// Bytes that some of `edits` concern.
+fn bytes_of(edits: &[Edit]) -> u64 {
+    let mut ranges: Vec<_> = edits.iter().map(Edit::concerned).collect();
+    ranges.sort_by_key(|range| range.start);
+    let (mut sum, mut end) = (0, 0);
+    for range in ranges {
+        sum += range.end.saturating_sub(range.start.max(end));
+        end = end.max(range.end);
+    }
+    sum
+}
+
+/// What decides over what is not durable.
+struct Chance {
+    random: Random,
+    /// Of four changes so many are kept.
+    kept: u64,
+}
+
+impl Chance {
+    fn new(seed: u64) -> Chance {
+        let mut random = Random::new(seed);
+        let kept = match seed {
+            0 => 0,
+            1 => 4,
+            _ => random.draw() % 5,
+        };
+        Chance { random, kept }
+    }
+
+    fn keeps(&mut self) -> bool {
+        self.random.draw() % 4 < self.kept
+    }
+
+    /// Whether what is kept is torn.
+    fn tears(&mut self) -> bool {
+        self.kept < 4 && self.random.draw().is_multiple_of(3)
+    }
+}
+
+/// A crash that is being made.
+struct Crash<'j> {
+    journal: &'j Journal,
+    chance: Chance,
+}
+
+impl Crash<'_> {
+    fn superblock(&mut self, options: Options) -> Result<Arc<Superblock>, Errno> {
+        let mut image = self.journal.image.without_contents();
+        let mut lost = Touched::default();
+        for step in &self.journal.steps {
+            if !lost.meets(step) && self.chance.keeps() {
+                image.apply(step);
+            } else {
+                lost.add(step);
+            }
+        }
+        self.build(&image, options)
+    }
+
+    /// A file system like `image`.
+    fn build(&mut self, image: &Image, options: Options) -> Result<Arc<Superblock>, Errno> {
+        let root = image.attributes.get(&crate::superblock::ROOT_INO).ok_or(Errno::EIO)?;
+        let superblock = Superblock::with_root(options, root.init());
+        root.restore(superblock.root())?;
+        let mut met: BTreeMap<u64, InodeRef> = BTreeMap::new();
+        let mut pending = vec![(superblock.root().ino(), superblock.root().clone())];
+        while let Some((ino, dir)) = pending.pop() {
+            for (name, child) in image.names.within(ino) {
+                if let Some(met) = met.get(&child) {
+                    met.links.add()?;
+                    dir.enter(name, met)?;
+                    continue;
+                }
+                let attributes = image.attributes.get(&child).ok_or(Errno::EIO)?;
+                let inode = self.inode(image, child, attributes, &dir)?;
+                dir.enter(name, &inode)?;
+                if inode.is_dir() {
+                    pending.push((child, inode));
+                } else {
+                    met.insert(child, inode);
+                }
+            }
+        }
+        Ok(superblock)
+    }
+
+    fn inode(
+        &mut self,
+        image: &Image,
+        ino: u64,
+        attributes: &Attributes,
+        dir: &InodeRef,
+    ) -> Result<InodeRef, Errno> {
+        let mut attributes = attributes.clone();
+        let body = match attributes.file_type {
+            FileType::Regular => Body::Regular,
+            FileType::Directory => Body::new_directory(Some(dir.clone())),
+            FileType::Symlink => Body::Symlink(attributes.target.clone()),
+            file_type => Body::Special { file_type, rdev: attributes.rdev },
+        };
+        let inode = crate::Inode::make(&dir.shared, attributes.init(), body)?;
+        if inode.file_type() == FileType::Regular {
+            let (data, space) = (&inode.data, &*dir.shared);
+            if let Some(contents) = self.journal.image.contents.get(&ino) {
+                data.copy_whole(space, contents)?;
+            }
+            // Of a copy that came with a step.
+            if let Some(contents) = image.contents.get(&ino) {
+                data.copy_whole(space, contents)?;
+            }
+            let (edits, chance) = (&self.journal.edits, &mut self.chance);
+            for edit in edits.get(&ino).into_iter().flatten() {
+                if !chance.keeps() {
+                    if edit.is_barrier() {
+                        break;
+                    }
+                } else if edit.is_barrier() || !chance.tears() {
+                    edit.apply(data, space)?;
+                    attributes.after(edit);
+                } else {
+                    edit.apply_torn(data, space, || chance.keeps())?;
+                }
+            }
+        }
+        attributes.restore(&inode)?;
+        Ok(inode)
+    }
+}
+
+impl Attributes {
+    /// What an inode with these begins with.
+    fn init(&self) -> InodeInit {
+        let Attributes { file_type, mode, uid, gid, born, .. } = *self;
+        let nlink = if file_type == FileType::Directory { 2 } else { 1 };
+        InodeInit { file_type, mode, uid, gid, nlink, born }
+    }
+
+    /// Gives `inode`, which began so, the rest.
+    fn restore(&self, inode: &InodeRef) -> Result<(), Errno> {
+        self.xattrs.iter().try_for_each(|(name, value)| inode.restore_xattr(name, value))?;
+        inode.put_flags(self.flags);
+        inode.times.set(Some(self.atime), Some(self.mtime));
+        inode.change_ctime(self.ctime);
+        Ok(())
+    }
+}
