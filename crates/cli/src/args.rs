@@ -64,6 +64,38 @@ pub(crate) enum Snapshot {
     },
 }
 
+#[derive(clap::Args)]
+pub(crate) struct Fault {
+    /// Track from now on what a crash would leave; what is there counts as durable
+    #[arg(long, group = "what", conflicts_with = "rules")]
+    pub(crate) track: bool,
+    /// List what a crash now may lose: bytes, what else, and the path
+    #[arg(long, group = "what", conflicts_with = "rules")]
+    pub(crate) unsynced: bool,
+    /// Write the tree as a power failure now would leave it to this new directory
+    #[arg(long, group = "what", conflicts_with = "rules", value_name = "TO")]
+    pub(crate) crash_clone: Option<PathBuf>,
+    /// Chooses what is kept of all that is not durable: with 0 nothing, with 1 everything
+    #[arg(long, requires = "crash_clone", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Take a rule away, or all
+    #[arg(
+        long,
+        group = "what",
+        conflicts_with = "rules",
+        value_name = "ID",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "all"
+    )]
+    pub(crate) clear: Option<String>,
+    /// Any file or directory of the mount
+    pub(crate) dir: PathBuf,
+    /// What to inject: CALL,...:EFFECT[:path=GLOB][:nth=N][:times=N]; without any, the rules are listed
+    #[arg(value_name = "RULE")]
+    pub(crate) rules: Vec<String>,
+}
+
 /// What is asked of a node of the cluster lock manager.
 #[derive(Subcommand)]
 pub(crate) enum DlmAction {
@@ -125,6 +157,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         action: Snapshot,
     },
+    /// Make calls on a mount fail, or see what a crash would leave of it: for tests of programs
+    #[command(after_help = FAULT_EXAMPLES)]
+    Fault(Fault),
     /// Run a command on a file system of its own
     #[command(
         override_usage = "sluice run [--ram | STORE] [-o OPT,...] -- COMMAND...",
@@ -301,6 +336,20 @@ Examples:
   sluice run -- sh -c 'git clone ~/project . && make test'
   sluice run -o locks=sluice,size=1G -- ./stress
   sluice run ~/store -- make                       in a store, where it stays";
+
+const FAULT_EXAMPLES: &str = "\
+Calls: open, create, read, write, truncate, fallocate, fsync, remove, rename, link, setattr, or all. Effects: an error such
+as EIO or ENOSPC, short=BYTES, delay=MILLISECONDSms. A rule acts when the command returns, and prints its number. What the
+kernel answers by itself, such as a read of cached pages, meets no rule. A list shows number, calls met, rule.
+
+What a crash leaves: all that was synchronised, and of the rest what the seed chooses; writes may be torn.
+
+Examples:
+  sluice fault ~/scratch write:ENOSPC:path=/db/*.log:nth=3
+  sluice fault ~/scratch fsync:EIO:times=1 fsync:delay=20ms
+  sluice fault ~/scratch; sluice fault --clear ~/scratch
+  sluice mount -o track ~/scratch; ./database ~/scratch; sluice fault --unsynced ~/scratch
+  sluice fault --crash-clone /tmp/after --seed 7 ~/scratch; ./database --recover /tmp/after";
 
 const DLM_EXAMPLES: &str = "Examples:
   sluice dlm status /run/node.sock

@@ -8,6 +8,7 @@ mod args;
 mod bench;
 mod commute;
 mod copies;
+mod fault;
 mod lab;
 
 mod mount_helper;
@@ -139,6 +140,7 @@ fn perform(command: Command) -> Result<u8> {
         }
         Command::Clone { from, to } => copies::clone_tree(&from, &to)?,
         Command::Snapshot { action } => copies::snapshot(&action)?,
+        Command::Fault(args) => fault::fault(&args)?,
         Command::Run { ram: _, store, options, command } => {
             let options = serve::option_list(&options)?;
             let options = [OsStr::new("-o"), OsStr::new(&options)];

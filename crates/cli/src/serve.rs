@@ -6,6 +6,7 @@
 //! pipe of its parent's.
 
 use crate::args::Mount as MountArgs;
+use crate::fault::take_track;
 use crate::store::failure;
 use crate::watch::{serve_metrics, take_metrics};
 use crate::{announce, this_program};
@@ -27,7 +28,7 @@ use std::process::{Command, Stdio};
 /// Several `-o` as one list, checked.
 pub(crate) fn option_list(options: &[String]) -> Result<String> {
     let list = options.join(",");
-    ram_options::parse(&take_metrics(&system_log::take_level(&list)?.0)?.0)?;
+    ram_options::parse(&take_track(&take_metrics(&system_log::take_level(&list)?.0)?.0).0)?;
     Ok(list)
 }
 
@@ -88,6 +89,7 @@ fn daemonize(store: Option<&Path>, dir: &Path, list: &str) -> Result<()> {
 fn serve(store: Option<&Path>, dir: &Path, list: &str, (attached, detach): (bool, bool)) -> Result<()> {
     let (list, level) = system_log::take_level(list)?;
     let (list, metrics) = take_metrics(&list)?;
+    let (list, is_tracked) = take_track(&list);
     let (ram, mut options) = ram_options::parse(&list)?;
     options.dedicated = true;
     // Programs that run in the session of `sluice run` or of a measurement are its clients: the server is apart from both.
@@ -106,6 +108,9 @@ fn serve(store: Option<&Path>, dir: &Path, list: &str, (attached, detach): (bool
             open(store, ram, options.read_only).map_err(failure(store))?
         }
     };
+    if is_tracked {
+        superblock.track_crashes().map_err(std::io::Error::from)?;
+    }
     let mount =
         Mount::new(superblock.clone(), dir, options).map_err(|error| Failure::Failed(error.to_string()))?;
     let (major, minor) = mount.device();

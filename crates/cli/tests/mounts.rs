@@ -355,3 +355,72 @@ fn top_shows_latencies_waiters_and_the_hottest_locks_of_a_mount_at_work() {
     waiter.join().unwrap().unwrap();
     sluice(["umount", text]).well();
 }
+
+#[test]
+fn a_rule_acts_when_fault_returns_and_no_longer_when_it_is_taken_away() {
+    if !can_mount("a_rule_acts_when_fault_returns_and_no_longer_when_it_is_taken_away") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.dir("m");
+    let text = dir.to_str().unwrap();
+    sluice(["mount", "--ram", text]).well();
+    std::fs::create_dir(dir.join("db")).unwrap();
+    let write = || std::fs::write(dir.join("db/log"), "bytes").map_err(|error| error.raw_os_error().unwrap());
+    for _ in 0..20 {
+        let id = sluice(["fault", text, "write:ENOSPC:path=/db/*"]).well();
+        assert_eq!(write(), Err(28));
+        let listed = sluice(["fault", text]).well();
+        assert_eq!(listed, format!("{} 1 write:ENOSPC:path=/db/*\n", id.trim()));
+        assert_eq!(sluice(["fault", &format!("--clear={}", id.trim()), text]).well(), "");
+        assert_eq!(write(), Ok(()));
+    }
+    sluice(["fault", text, "create:EIO:nth=2", "write:short=2"]).well();
+    let made = |name| std::fs::File::create(dir.join(name)).is_ok();
+    assert_eq!([made("a"), made("b"), made("c")], [true, false, false]);
+    assert_eq!(sluice(["fault", "--clear", text]).well(), "");
+    assert_eq!((sluice(["fault", text]).well().as_str(), made("b")), ("", true));
+    let line = sluice(["fault", text, "wrote:EIO"]).complaint(2);
+    assert!(line.contains("fallocate"), "{line}");
+    let line = sluice(["fault", "--clear=7", text]).complaint(1);
+    assert!(line.contains("no such rule"), "{line}");
+    let line = sluice(["fault", "--unsynced", text]).complaint(1);
+    assert!(line.contains("-o track"), "{line}");
+    sluice(["umount", text]).well();
+}
+
+#[test]
+fn a_crash_of_a_tracked_mount_leaves_what_was_synchronised() {
+    if !can_mount("a_crash_of_a_tracked_mount_leaves_what_was_synchronised") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.dir("m");
+    let text = dir.to_str().unwrap();
+    for options in ["track", "track,writeback", "track,locks=sluice"] {
+        sluice(["mount", "--ram", "-o", options, text]).well();
+        std::fs::create_dir(dir.join("db")).unwrap();
+        std::fs::write(dir.join("db/kept"), "precious").unwrap();
+        std::fs::File::open(dir.join("db/kept")).unwrap().sync_all().unwrap();
+        std::fs::write(dir.join("db/lost"), "nobody asked").unwrap();
+        let unsynced = sluice(["fault", "--unsynced", text]).well();
+        assert_eq!(unsynced, "12 name /db/lost\n", "{options}");
+        let crash = |seed: &str| {
+            let to = scratch.0.join(format!("{options}-{seed}"));
+            sluice(["fault", "--seed", seed, "--crash-clone", to.to_str().unwrap(), text]).well();
+            ["db/kept", "db/lost"].map(|name| std::fs::read_to_string(to.join(name)).ok())
+        };
+        let (kept, lost) = (Some("precious".to_owned()), Some("nobody asked".to_owned()));
+        assert_eq!(crash("0"), [kept.clone(), None], "{options}");
+        assert_eq!(crash("1"), [kept, lost], "{options}");
+        std::fs::File::open(dir.join("db/lost")).unwrap().sync_all().unwrap();
+        assert_eq!(sluice(["fault", "--unsynced", text]).well(), "", "{options}");
+        sluice(["umount", text]).well();
+    }
+    // Where the kernel was told that fsync is nothing, it cannot begin.
+    sluice(["mount", "--ram", text]).well();
+    std::fs::File::create(dir.join("f")).unwrap().sync_all().unwrap();
+    let line = sluice(["fault", "--track", text]).complaint(1);
+    assert!(line.contains("-o track"), "{line}");
+    sluice(["umount", text]).well();
+}

@@ -47,6 +47,8 @@ pub(crate) struct Connection {
     /// Seeks that wait for the kernel's pages. *immutable once set*
     pub(crate) seeks: OnceLock<mpsc::Sender<(Seek, Arc<dyn Channel>)>>,
     pub(crate) counters: Counters,
+    /// The kernel was told that it need not hand fsync on. *atomic (no label: a flag on its own)*
+    pub(crate) declined_fsync: AtomicBool,
     /// A panic was reported. *atomic (no label: a flag on its own)*
     panicked: AtomicBool,
 }
@@ -94,6 +96,7 @@ impl Connection {
             later,
             seeks: OnceLock::new(),
             counters: Counters::new(),
+            declined_fsync: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
         }
     }

@@ -153,6 +153,11 @@ fn order(device: (u32, u32), order: &str, name: &OsStr) -> io::Result<Option<()>
     Ok(ask(device, &order, None)?.map(unwrap).transpose()?.map(drop))
 }
 
+/// What the server of the mount that holds `dir` answers to `order`, however long that takes. `None` if there is none.
+pub(super) fn order_at(dir: &Path, order: &str) -> io::Result<Option<Vec<u8>>> {
+    ask(device_of(dir)?, order.as_bytes(), None)?.map(unwrap).transpose()
+}
+
 /// As [`stat`], for the mount with this device number; its files are not touched, so that a server may ask itself.
 ///
 /// # Errors

@@ -10,7 +10,7 @@
 //!   order and what it is about        ──>
 //!                           <──   "ok\n" and the answer, or one line that says why not; end of stream
 //! ```
-//! The orders are `clone`, `take-snapshot` and `drop-snapshot`. A line of numbers follows, the last one the length of a name,
+//! The orders are `clone`, `take-snapshot` and `drop-snapshot`, and those in `faults.rs`. A line of numbers follows, the last one the length of a name,
 //! and the name. What is to be cloned is told in numbers, since a path would be one of the client's: an inode and the directory
 //! of the copy. The client has both open until it is answered.
 //!
@@ -18,12 +18,14 @@
 //! answers root and its own user, the client believes root and its own user.
 
 mod client;
+mod faults;
 mod server;
 
 pub use client::{
     all_locks, clone_tree, drop_snapshot, hot_locks, is_elsewhere, kernel_locks, library_files, locks,
     snapshots, stat, stat_of_device, take_snapshot,
 };
+pub use faults::{clear_faults, crash_clone, faults, inject, track_crashes, unsynced};
 pub(crate) use server::Server;
 
 use nix::sys::socket::{getsockopt, sockopt};

@@ -1,6 +1,6 @@
 //! The answering side.
 
-use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, is_trusted, pid_namespace};
+use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, faults, is_trusted, pid_namespace};
 use crate::connection::Connection;
 use crate::lock_class::SERVING;
 use sluice_locks::FileStatistics;
@@ -151,6 +151,7 @@ fn answer(mut stream: UnixStream, connection: &Weak<Connection>) -> io::Result<(
                 connection.superblock.snapshots().into_iter().flat_map(|name| [name, vec![0]].concat());
             return stream.write_all(&OK.bytes().chain(names).collect::<Vec<u8>>());
         }
+        order if faults::obey(order, &mut stream, &connection)? => return Ok(()),
         _ => match obey(&question, &mut stream, &connection)? {
             Some(Ok(())) => OK.into(),
             Some(Err(errno)) => format!("{errno}\n"),
@@ -194,16 +195,24 @@ fn obey(
     }))
 }
 
-/// What an order is about: `N` numbers and a name.
+/// What an order is about: `N` numbers and a name, or another text.
 type About<const N: usize> = ([u64; N], Vec<u8>);
 
 /// Reads what an order is about.
 fn about<const N: usize>(stream: &mut UnixStream) -> io::Result<Result<About<N>, Errno>> {
+    about_up_to(stream, NAME_MAX as u64 + 1)
+}
+
+/// As [`about`], with a text of up to `most` bytes.
+pub(super) fn about_up_to<const N: usize>(
+    stream: &mut UnixStream,
+    most: u64,
+) -> io::Result<Result<About<N>, Errno>> {
     let line = String::from_utf8(read_line(stream)?).unwrap_or_default();
     let numbers: Vec<u64> = line.split(' ').map_while(|number| number.parse().ok()).collect();
     let Some((&len, numbers)) = numbers.split_last() else { return Ok(Err(Errno::EINVAL)) };
     let Ok(numbers) = numbers.try_into() else { return Ok(Err(Errno::EINVAL)) };
-    let mut name = vec![0; len.min(NAME_MAX as u64 + 1) as usize];
+    let mut name = vec![0; len.min(most) as usize];
     stream.read_exact(&mut name)?;
     Ok(Ok((numbers, name)))
 }

@@ -6,6 +6,7 @@ use crate::abi::{self, InHeader};
 use crate::connection::Connection;
 use crate::notify;
 use crate::reply::Reply;
+use sluice_sync::atomic::Ordering;
 use sluice_vfs::{Cred, Errno, FallocateMode, OpenFlags};
 
 /// The most bytes that one READ may ask for. The kernel's own limit is far below.
@@ -18,7 +19,9 @@ impl Connection {
     /// Makes a file durable, or a directory. Memory is as durable as it gets: there ENOSYS makes the kernel answer the next
     /// ones itself, with success.
     pub(super) fn fsync(&self, header: &InHeader) -> Result<(), Errno> {
-        if !self.superblock.is_durable() {
+        if !self.superblock.hears_fsync() {
+            // Relaxed: a flag on its own.
+            self.declined_fsync.store(true, Ordering::Relaxed);
             return Err(Errno::ENOSYS);
         }
         // What was stored through a mapping moves the times now.

@@ -100,6 +100,11 @@ impl Superblock {
         self.root().shared.durable().is_some()
     }
 
+    /// Whether an fsync means anything here: with a store, or while a test watches.
+    pub fn hears_fsync(&self) -> bool {
+        !self.root().shared.has_no_hooks()
+    }
+
     /// Why nothing can be changed any more, if that is so: the store's disk failed. For people.
     pub fn failure(&self) -> Option<String> {
         self.root().shared.durable()?.store.failure()

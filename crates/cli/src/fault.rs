@@ -1,0 +1,78 @@
+//! Fault: `sluice fault`: faults and crashes of a mount, for tests of programs that use it.
+
+use crate::args::Fault;
+use crate::output::Output;
+use sluice_fuse::control;
+use sluice_lab::failure::{Context, Failure, Result};
+use sluice_vfs::Fs;
+use std::path::Path;
+
+/// The option of a mount that tracks crashes from its beginning.
+const TRACK: &str = "track";
+
+/// Whether the option list has `track`, and the list without it.
+pub(crate) fn take_track(list: &str) -> (String, bool) {
+    let (ours, others): (Vec<&str>, Vec<&str>) = list.split(',').partition(|one| *one == TRACK);
+    (others.join(","), !ours.is_empty())
+}
+
+pub(crate) fn fault(args: &Fault) -> Result<()> {
+    let dir = args.dir.as_path();
+    if let Some(to) = &args.crash_clone {
+        return crash_clone(dir, to, args.seed);
+    }
+    if args.track {
+        return answered(dir, control::track_crashes(dir)).map(drop);
+    }
+    if args.unsynced {
+        return Output::plain().give(&answered(dir, control::unsynced(dir))?);
+    }
+    if let Some(which) = &args.clear {
+        let id = match which.as_str() {
+            "all" => None,
+            id => Some(id.parse().map_err(|_| Failure::Usage(format!("--clear={id}: give a number")))?),
+        };
+        return answered(dir, control::clear_faults(dir, id)).map(drop);
+    }
+    if args.rules.is_empty() {
+        return Output::plain().give(&answered(dir, control::faults(dir))?);
+    }
+    // All are looked at before the first acts.
+    for rule in &args.rules {
+        rule.parse::<sluice_vfs::Fault>().map_err(Failure::Usage)?;
+    }
+    for rule in &args.rules {
+        Output::plain().give(&answered(dir, control::inject(dir, rule))?)?;
+    }
+    Ok(())
+}
+
+/// Writes what a crash would leave to the directory `to`.
+fn crash_clone(dir: &Path, to: &Path, seed: u64) -> Result<()> {
+    if std::fs::read_dir(to).is_ok_and(|mut names| names.next().is_some()) {
+        return Err(Failure::Failed(format!("{}: not empty: give a new directory", to.display())));
+    }
+    let archive = answered(dir, control::crash_clone(dir, seed))?;
+    let fs = Fs::new();
+    fs.import_tar(archive.as_slice(), "/").context(|| dir.display().to_string())?;
+    fs.export("/", to).context(|| to.display().to_string())?;
+    Ok(())
+}
+
+fn answered(dir: &Path, answer: std::io::Result<Option<Vec<u8>>>) -> Result<Vec<u8>> {
+    answer.context(|| dir.display().to_string())?.ok_or_else(|| {
+        let text = "not in a sluicefs mount: `sluice mount` makes one";
+        Failure::Failed(format!("{}: {text}", dir.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_option_that_tracks_is_taken_out_of_the_list() {
+        assert_eq!(take_track("ro,track,size=1M"), ("ro,size=1M".into(), true));
+        assert_eq!(take_track("ro"), ("ro".into(), false));
+    }
+}
