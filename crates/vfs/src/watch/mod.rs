@@ -24,6 +24,8 @@ mod journal;
 mod names;
 
 #[cfg(test)]
+mod name_tests;
+#[cfg(test)]
 mod tests;
 
 use crate::lock_class::WATCH;

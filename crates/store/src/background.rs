@@ -1,0 +1,55 @@
+//! Background: the thread of a store, which pushes what has become old, and checkpoints when much of the log is used.
+
+use crate::store::{CHECKPOINT_SHARE, Core};
+use sluice_sync::atomic::Ordering;
+use sluice_sync::time::Instant;
+
+impl Core {
+    /// A transaction has begun: the store's thread must not sleep.
+    pub(crate) fn wake(&self) {
+        // Acquire(idle): none is needed, the lock of transactions orders: see run(). A hint that is read everywhere and
+        // written when a quiet store changes.
+        if self.idle.load(Ordering::Relaxed) {
+            let state = self.state.lock();
+            // Relaxed: under the mutex that the sleeper holds.
+            self.idle.store(false, Ordering::Relaxed);
+            drop(state);
+            self.work.notify_one();
+        }
+    }
+
+    /// The work of the store's thread.
+    pub(crate) fn run(&self) {
+        loop {
+            // Relaxed: see wake().
+            self.idle.store(true, Ordering::Relaxed);
+            // A transaction that did not see it has ended after this, and shows in what waits; a later one sees it.
+            self.cil.pass();
+            let mut state = self.state.lock();
+            if state.is_ending() {
+                return;
+            }
+            let quarter = self.log.size() / CHECKPOINT_SHARE;
+            if state.used <= quarter && self.cil.waiting() == 0 {
+                while self.idle.load(Ordering::Relaxed) && !state.is_ending() && state.used <= quarter {
+                    state = self.work.wait(state);
+                }
+                continue;
+            }
+            // Relaxed: see wake().
+            self.idle.store(false, Ordering::Relaxed);
+            let began = Instant::now();
+            while state.used <= quarter && !state.is_ending() {
+                let Some(left) = self.options.age.checked_sub(began.elapsed()) else { break };
+                state = self.work.wait_timeout(state, left).0;
+            }
+            if state.is_ending() {
+                return;
+            }
+            let is_full = state.used > quarter;
+            drop(state);
+            // An error is remembered, and ends this loop.
+            let _ = if is_full { self.checkpoint() } else { self.sync() };
+        }
+    }
+}

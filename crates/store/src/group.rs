@@ -1,0 +1,167 @@
+//! Group: callers of [`Store::sync`](crate::Store::sync) that share one push.
+//!
+//! # Theory
+//! A caller joins the group that gathers. One member *leads*: it closes the group, so that later callers gather anew, and pushes
+//! for all; the others sleep until their push has ended, and are woken for nothing else.
+//! ```text
+//!   in flight   [ leader . . . ]        writes and flushes
+//!   gathering   [ . . . ]               sleep; the first that may lead does
+//! ```
+//! A group goes when no push is in flight, or when it has half as many members as there have been callers lately: so one thread
+//! waits for nobody, two flush side by side, and sixteen make two groups of eight. Without that the first that comes back would
+//! push alone, as often as there may be pushes in flight.
+//!
+//! # Cost
+//! A member that does not lead: one sleep.
+
+use crate::StoreError;
+use crate::log::IN_FLIGHT;
+use crate::store::Core;
+use sluice_sync::{Arc, Condvar, LockClass, Mutex};
+
+static GROUP: LockClass = LockClass::new("store.group");
+
+/// What a member waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Gathers,
+    /// One of the members is to lead; the first that wakes does.
+    Wanted,
+    /// The push has ended: whether it succeeded.
+    Ended(bool),
+}
+
+/// Some callers, and the push that they wait for.
+struct Group {
+    turn: Mutex<Turn>,
+    changed: Condvar,
+}
+
+/// What became of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    /// It is to lead.
+    Lead,
+    /// The push has ended: whether it succeeded.
+    Ended(bool),
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        Group { turn: Mutex::with_class(&GROUP, Turn::Gathers), changed: Condvar::new() }
+    }
+}
+
+impl Group {
+    /// Sleeps until the push has ended, or this member is called to lead.
+    fn wait(&self) -> Call {
+        let mut turn = self.turn.lock();
+        loop {
+            match *turn {
+                Turn::Gathers => turn = self.changed.wait(turn),
+                Turn::Wanted => {
+                    *turn = Turn::Gathers;
+                    return Call::Lead;
+                }
+                Turn::Ended(done) => return Call::Ended(done),
+            }
+        }
+    }
+
+    /// Calls one of those that wait to lead.
+    fn call_leader(&self) {
+        *self.turn.lock() = Turn::Wanted;
+        self.changed.notify_one();
+    }
+
+    /// The push has ended: wakes all members.
+    fn end(&self, done: bool) {
+        *self.turn.lock() = Turn::Ended(done);
+        self.changed.notify_all();
+    }
+}
+
+/// Who waits for which push. *Protected by the store's state.*
+#[derive(Default)]
+pub(crate) struct Callers {
+    gathering: Arc<Group>,
+    /// Members of it.
+    gathered: usize,
+    /// One of them is called to lead.
+    is_led: bool,
+    /// Pushes under way.
+    pub(crate) in_flight: usize,
+    /// Callers that wait for these.
+    waiting: usize,
+    /// How many callers there have been lately, in sixteenths.
+    crowd: usize,
+}
+
+impl Callers {
+    /// Whether one of those that gather may push now; if so it is to [close](Self::close) the group.
+    fn call(&mut self) -> bool {
+        let is_due = self.in_flight == 0 || self.gathered * 2 >= self.crowd.div_ceil(16);
+        let may_lead = self.gathered > 0 && !self.is_led && is_due && self.in_flight < IN_FLIGHT;
+        self.is_led |= may_lead;
+        may_lead
+    }
+
+    /// The group that gathered is to be pushed for: how many members it has. Later callers gather anew.
+    fn close(&mut self) -> usize {
+        self.gathering = Arc::default();
+        self.is_led = false;
+        let members = std::mem::take(&mut self.gathered);
+        self.in_flight += 1;
+        self.waiting += members;
+        self.crowd = (self.waiting * 16).max(self.crowd - self.crowd / 16);
+        members
+    }
+
+    /// A push for so many has ended: those that gather, if one of them may lead now.
+    fn end(&mut self, members: usize) -> Option<Arc<Group>> {
+        self.in_flight -= 1;
+        self.waiting -= members;
+        self.call().then(|| self.gathering.clone())
+    }
+}
+
+impl Core {
+    /// Makes durable what all transactions wrote that ended before.
+    pub(crate) fn sync(&self) -> Result<(), StoreError> {
+        let (group, mut leads) = {
+            let mut state = self.state.lock();
+            state.check()?;
+            let callers = &mut state.callers;
+            callers.gathered += 1;
+            let leads = callers.call();
+            (callers.gathering.clone(), leads)
+        };
+        while !leads {
+            match group.wait() {
+                Call::Lead => leads = true,
+                Call::Ended(true) => return Ok(()),
+                Call::Ended(false) => {
+                    self.state.lock().check()?;
+                    return Err(StoreError::Failed("a push failed".into()));
+                }
+            }
+        }
+        self.lead(&group)
+    }
+
+    /// Pushes for `group`, which gathers.
+    fn lead(&self, group: &Group) -> Result<(), StoreError> {
+        let (members, checked) = {
+            let mut state = self.state.lock();
+            (state.callers.close(), state.check())
+        };
+        let pushed = checked.and_then(|()| self.push()).inspect_err(|error| self.fail(error));
+        let next = self.state.lock().callers.end(members);
+        self.changed.notify_all();
+        // First, so that the disk is not idle while the members wake.
+        next.iter().for_each(|next| next.call_leader());
+        let done = pushed.and_then(|formed| self.wait_for(self.state.lock(), formed));
+        group.end(done.is_ok());
+        done
+    }
+}
