@@ -7,12 +7,13 @@
 //! refused, because the worker that has read its RELEASE is still on the way. So a request that a lock is in the way of
 //! is looked at again when everything that was read before it is served (`second_look`).
 //!
-//! Each worker counts its *stage*: even while it asks the kernel for a request, odd while it serves one. What a worker
-//! has read before another one reads a request, it is serving then, or has just got from the kernel and not begun.
-//! From outside the latter looks like a worker that waits for the kernel; but such a one sleeps, and `/proc` says so.
+//! Each worker says at which *stage* it is: it stands by, it asks the kernel for a request, it serves one that may free
+//! locks though nobody waits for it, which is RELEASE alone, or it serves another. What a worker has read before another one
+//! reads a request, it is serving then, or has just got from the kernel and not begun. From outside the latter looks like a
+//! worker that waits for the kernel; but such a one sleeps, and `/proc` says so.
 //!
 //! Requests that come from elsewhere than `/dev/fuse` are read by a thread that does not serve them ([`Begun`]): such a
-//! one is served from the moment it was read on.
+//! one is served from the moment it was read on, and is taken for one that may free locks.
 //!
 //! # Limits
 //! The kernel itself holds back a RELEASE while many reads ahead and writes back are under way: it is then made later than
@@ -23,22 +24,28 @@
 //! wait, then its worker looks once more whether the others have served theirs. One of the two sees the other.
 //!
 //! # Cost
-//! Two additions on the worker's own line for each request.
+//! Two stores to the worker's own line for each request. A request that is about to be refused costs a call to `/proc` for each
+//! other worker that asks the kernel: while one client is at work there is none.
 
+use crate::abi::opcode;
 use crate::connection::Connection;
 use crate::lock_class::TURNS;
 use sluice_sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, CachePadded, Mutex, thread};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 /// The workers of one mount.
 pub(crate) struct Turns(Mutex<Vec<Arc<Worker>>>);
 
 struct Worker {
-    /// Even: asks the kernel for a request. Odd: serves one. *atomic (no label: SeqCst)*
+    /// How often it has changed, times [`STAGES`], and the stage. *atomic (no label: SeqCst)*
     stage: CachePadded<AtomicU64>,
     /// The thread that serves, 0 for one that is not known yet. *atomic (no label: SeqCst)*
     thread: AtomicI32,
+    /// Its `stat` in `/proc`, if there is one. *immutable*
+    stat: Option<File>,
 }
 
 /// One thread's part in [`Turns`], until it is dropped.
@@ -47,11 +54,18 @@ pub(crate) struct Turn<'a> {
     worker: Arc<Worker>,
 }
 
-/// What other workers had read at some moment and not served, each with the stage from which on it is.
+/// What other workers had read at some moment and not served, each with the stage at which it was.
 pub(crate) struct Earlier(Vec<(Arc<Worker>, u64)>);
 
-/// The stage of a worker that has ended.
-const ENDED: u64 = u64::MAX;
+/// Stages: has read nothing that it does not serve, or has ended.
+const STANDS_BY: u64 = 0;
+/// Asks the kernel for a request, or has just got one.
+const ASKS: u64 = 1;
+/// Serves what its client waits for, or what frees no lock.
+const SERVES: u64 = 2;
+/// Serves RELEASE.
+const RELEASES: u64 = 3;
+const STAGES: u64 = 4;
 /// How often a thread lets others run before it sleeps, for so long, while another is about to do something.
 const YIELDS: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(100);
@@ -65,37 +79,46 @@ impl Default for Turns {
 impl Turns {
     /// The calling thread reads and serves requests from now on.
     pub(crate) fn join(&self) -> Turn<'_> {
-        Turn { turns: self, worker: self.add(0, this_thread()) }
+        let thread = this_thread();
+        let stat = File::open(format!("/proc/self/task/{thread}/stat")).ok();
+        Turn { turns: self, worker: self.add(ASKS, thread, stat) }
+    }
+
+    fn add(&self, stage: u64, thread: i32, stat: Option<File>) -> Arc<Worker> {
+        let stage = CachePadded::new(AtomicU64::new(stage));
+        let worker = Arc::new(Worker { stage, thread: AtomicI32::new(thread), stat });
+        self.0.lock().push(worker.clone());
+        worker
     }
 
     fn end(&self, ended: &Arc<Worker>) {
-        ended.stage.store(ENDED, Ordering::SeqCst);
+        ended.enter(STANDS_BY);
         self.0.lock().retain(|worker| !Arc::ptr_eq(worker, ended));
-    }
-
-    fn add(&self, stage: u64, thread: i32) -> Arc<Worker> {
-        let stage = CachePadded::new(AtomicU64::new(stage));
-        let worker = Arc::new(Worker { stage, thread: AtomicI32::new(thread) });
-        self.0.lock().push(worker.clone());
-        worker
     }
 
     /// What others have read before the request that the calling thread serves.
     pub(crate) fn earlier(&self) -> Earlier {
         let (workers, me) = (self.0.lock().clone(), this_thread());
         let others = workers.into_iter().filter(|worker| worker.thread.load(Ordering::SeqCst) != me);
-        Earlier(others.filter_map(|worker| worker.is_idle_from().map(|stage| (worker, stage))).collect())
+        Earlier(others.filter_map(|worker| worker.releasing().map(|stage| (worker, stage))).collect())
     }
 }
 
 impl Turn<'_> {
-    /// Serves a request that was just read.
-    pub(crate) fn during(&self, serve: impl FnOnce()) {
-        let stage = &self.worker.stage;
-        // Nobody else writes it.
-        stage.fetch_add(1, Ordering::SeqCst);
-        serve();
-        stage.fetch_add(1, Ordering::SeqCst);
+    /// Serves a request with this opcode that was just read.
+    pub(crate) fn during(&self, opcode: u32, serve: impl FnOnce()) {
+        self.at(if opcode == opcode::RELEASE { RELEASES } else { SERVES }, serve);
+    }
+
+    /// Does `wait`, in which no request is read.
+    pub(crate) fn standing_by(&self, wait: impl FnOnce()) {
+        self.at(STANDS_BY, wait);
+    }
+
+    fn at(&self, stage: u64, act: impl FnOnce()) {
+        self.worker.enter(stage);
+        act();
+        self.worker.enter(ASKS);
     }
 }
 
@@ -114,7 +137,7 @@ pub(crate) struct Begun {
 impl Begun {
     /// A request was read.
     pub(crate) fn new(connection: &Arc<Connection>) -> Begun {
-        Begun { connection: connection.clone(), worker: connection.turns.add(1, 0) }
+        Begun { connection: connection.clone(), worker: connection.turns.add(RELEASES, 0, None) }
     }
 
     /// The calling thread serves it.
@@ -137,28 +160,40 @@ impl Earlier {
 
     /// True if all of it is served.
     pub(crate) fn is_served(&self) -> bool {
-        self.0.iter().all(|(worker, stage)| worker.stage.load(Ordering::SeqCst) >= *stage)
+        self.0.iter().all(|(worker, stage)| worker.stage.load(Ordering::SeqCst) != *stage)
     }
 }
 
 impl Worker {
-    /// From which stage on it has served what it has read. `None`: it has read nothing. Waits while that cannot be told,
-    /// because the thread runs and has not begun: it does not depend on the caller for its next step.
-    fn is_idle_from(&self) -> Option<u64> {
+    /// Only one thread does this at a time.
+    fn enter(&self, next: u64) {
+        // Relaxed: what this thread wrote, or got with the worker.
+        let changes = self.stage.load(Ordering::Relaxed) / STAGES + 1;
+        self.stage.store(changes * STAGES + next, Ordering::SeqCst);
+    }
+
+    /// The stage at which it serves a RELEASE that it has read. `None`: there is none. Waits while that cannot be told, because
+    /// the thread runs and has not begun: it does not depend on the caller for its next step.
+    fn releasing(&self) -> Option<u64> {
         let mut looks = 0;
         loop {
             let stage = self.stage.load(Ordering::SeqCst);
-            if stage == ENDED {
-                return None;
+            match stage % STAGES {
+                RELEASES => return Some(stage),
+                ASKS if !self.sleeps() || self.stage.load(Ordering::SeqCst) != stage => pause(&mut looks),
+                _ => return None,
             }
-            if !stage.is_multiple_of(2) {
-                return Some(stage + 1);
-            }
-            if sleeps(self.thread.load(Ordering::SeqCst)) && self.stage.load(Ordering::SeqCst) == stage {
-                return None;
-            }
-            pause(&mut looks);
         }
+    }
+
+    /// True if its thread waits for something, other than for memory. Without `/proc` that is taken for granted.
+    fn sleeps(&self) -> bool {
+        let mut stat = [0; 64];
+        let read = self.stat.as_ref().and_then(|file| file.read_at(&mut stat, 0).ok());
+        // Number, name of 15 bytes at most in brackets, state. The name may have brackets in it.
+        let stat = read.map_or(&[][..], |len| &stat[..len]);
+        let state = stat.iter().rposition(|&byte| byte == b')').and_then(|end| stat.get(end + 2));
+        state.is_none_or(|&state| state == b'S')
     }
 }
 
@@ -172,29 +207,26 @@ fn this_thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// True if `thread` of this process waits for something, other than for memory.
-fn sleeps(thread: i32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")) else { return true };
-    // Number, name in brackets, state. The name may have brackets in it.
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('S'))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::opcode::{GETATTR, RELEASE};
     use sluice_sync::mpsc;
 
-    /// Another worker, which serves one request for each message, and says that it has begun.
-    fn with_worker(body: impl FnOnce(&Turns, &mpsc::Sender<()>, &mpsc::Receiver<()>, &mpsc::Sender<()>)) {
-        let turns = &Turns::default();
+    /// Another worker, which serves one request for each opcode that it is told, and says that it has begun.
+    fn with_worker(
+        body: impl FnOnce(&Turns, &mpsc::Sender<u32>, &mpsc::Receiver<()>, &mpsc::Sender<()>),
+    ) -> Turns {
+        let kept = Turns::default();
+        let turns = &kept;
         let ((read, requests), (begin, begun), (end, ends)) =
             (mpsc::channel(), mpsc::channel(), mpsc::channel());
         thread::scope(|scope| {
             scope.spawn(move || {
                 let turn = turns.join();
                 begin.send(()).expect("the test listens");
-                while requests.recv().is_ok() {
-                    turn.during(|| {
+                while let Ok(opcode) = requests.recv() {
+                    turn.during(opcode, || {
                         begin.send(()).expect("the test listens");
                         ends.recv().expect("the test says when");
                     });
@@ -204,7 +236,7 @@ mod tests {
             body(turns, &read, &begun, &end);
             drop(read);
         });
-        assert!(turns.earlier().is_empty());
+        kept
     }
 
     #[test]
@@ -214,16 +246,49 @@ mod tests {
 
     #[test]
     fn what_was_read_before_is_served_when_that_request_is_and_not_the_next() {
-        with_worker(|turns, read, begun, end| {
-            read.send(()).expect("the worker runs");
+        let turns = with_worker(|turns, read, begun, end| {
+            read.send(RELEASE).expect("the worker runs");
             begun.recv().expect("the worker runs");
             let earlier = turns.earlier();
             assert!(!earlier.is_empty() && !earlier.is_served());
-            read.send(()).expect("the worker runs");
+            read.send(RELEASE).expect("the worker runs");
             end.send(()).expect("the worker runs");
             begun.recv().expect("the worker runs");
             assert!(earlier.is_served() && !turns.earlier().is_served());
             end.send(()).expect("the worker runs");
+        });
+        assert!(turns.earlier().is_empty());
+    }
+
+    #[test]
+    fn what_somebody_waits_for_is_not_waited_for_again() {
+        with_worker(|turns, read, begun, end| {
+            read.send(GETATTR).expect("the worker runs");
+            begun.recv().expect("the worker runs");
+            assert!(turns.earlier().is_empty());
+            end.send(()).expect("the worker runs");
+        });
+    }
+
+    /// It runs all the time: nothing outside of it tells that it has read nothing.
+    #[test]
+    fn a_worker_that_stands_by_is_not_asked_for() {
+        let turns = Turns::default();
+        let (stands, standing) = mpsc::channel();
+        let ended = AtomicU64::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                turns.join().standing_by(|| {
+                    stands.send(()).expect("the test listens");
+                    while ended.load(Ordering::SeqCst) == 0 {
+                        thread::yield_now();
+                    }
+                });
+            });
+            standing.recv().expect("it was sent");
+            let earlier = turns.earlier();
+            ended.store(1, Ordering::SeqCst);
+            assert!(earlier.is_empty());
         });
     }
 
@@ -231,7 +296,7 @@ mod tests {
     fn the_callers_own_request_is_not_earlier_than_itself() {
         let turns = Turns::default();
         let turn = turns.join();
-        turn.during(|| assert!(turns.earlier().is_empty()));
+        turn.during(RELEASE, || assert!(turns.earlier().is_empty()));
     }
 
     #[test]
@@ -241,7 +306,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 let turn = turns.join();
-                turn.during(|| {
+                turn.during(RELEASE, || {
                     earlier
                         .send(thread::scope(|scope| {
                             scope.spawn(|| turns.earlier()).join().expect("no panic")

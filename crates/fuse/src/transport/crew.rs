@@ -113,6 +113,12 @@ impl Crew {
 }
 
 impl Member<'_> {
+    /// Whether the worker is to read, and nothing is to be done before.
+    pub(crate) fn is_to_read(&self) -> bool {
+        let reader = self.crew.reader.load(Ordering::SeqCst);
+        reader == self.number || reader == ALL && self.cpu.is_none()
+    }
+
     /// Waits until the worker is to read.
     pub(crate) fn await_turn(&mut self) {
         let reader = self.crew.reader.load(Ordering::SeqCst);

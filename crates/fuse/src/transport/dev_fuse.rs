@@ -73,21 +73,23 @@ pub(crate) fn serve(
     let turn = connection.turns.join();
     let mut member = crew.map(Crew::join);
     loop {
-        if let Some(member) = &mut member {
-            member.await_turn();
+        if let Some(member) = &mut member
+            && !member.is_to_read()
+        {
+            turn.standing_by(|| member.await_turn());
         }
         let Some(len) = device.receive(&mut buffer)? else { return Ok(()) };
         let message = &buffer[..len];
-        let mut serve = || turn.during(|| connection.serve(message, &mut reply));
-        match &mut member {
-            Some(member) => {
-                let client = InHeader::read_from_prefix(message).map_or(0, |(header, _)| header.pid);
-                member.during(client, serve);
-            }
-            None => {
-                serve();
-                thread::sleep(GATHER);
-            }
+        let (client, opcode) =
+            InHeader::read_from_prefix(message).map_or((0, 0), |(header, _)| (header.pid, header.opcode));
+        let mut serve = || connection.serve(message, &mut reply);
+        // Around the member's part, which may sleep.
+        turn.during(opcode, || match &mut member {
+            Some(member) => member.during(client, serve),
+            None => serve(),
+        });
+        if member.is_none() {
+            thread::sleep(GATHER);
         }
         connection.serve_due(&mut reply);
     }

@@ -125,7 +125,7 @@ fn overtake(opened: &Opened, lock: Lock) {
     thread::scope(|scope| {
         scope.spawn(move || {
             let turn = opened.connection().turns.join();
-            turn.during(|| {
+            turn.during(opcode::RELEASE, || {
                 begin.send(()).expect("the test listens");
                 may_go_on.recv().expect("the test says when");
                 opened.release(fh);
@@ -240,7 +240,7 @@ fn the_end_of_the_connection_ends_what_waits_for_a_second_look() {
     thread::scope(|scope| {
         let opened = &opened;
         scope.spawn(move || {
-            opened.connection().turns.join().during(|| {
+            opened.connection().turns.join().during(opcode::RELEASE, || {
                 begin.send(()).expect("the test listens");
                 may_go_on.recv().expect("the test says when");
             });
