@@ -6,6 +6,7 @@
 
 mod args;
 mod bench;
+mod bucket;
 mod commute;
 mod copies;
 mod fault;

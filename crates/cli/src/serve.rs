@@ -6,12 +6,14 @@
 //! pipe of its parent's.
 
 use crate::args::Mount as MountArgs;
+use crate::bucket;
 use crate::fault::take_track;
 use crate::store::failure;
 use crate::watch::{serve_metrics, take_metrics};
 use crate::{announce, this_program};
 use crate::{ram_options, system_log};
 use rustix::fs::{CWD, Mode, OFlags};
+use sluice_bucket::Bucket;
 use sluice_fuse::{Ended, Mount, MountError, MountOptions, StopSignals};
 use sluice_lab::failure::{Context, Failure, Result};
 use sluice_lab::mount_files::{self, MountFile};
@@ -22,7 +24,7 @@ use sluice_sync::Arc;
 use sluice_sync::thread;
 use sluice_vfs::{Options, Superblock};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Several `-o` as one list, checked.
@@ -41,8 +43,11 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
         Err(mut one) => (one.remove(0), None),
     };
     // Absolute: the serving process goes elsewhere.
-    let store =
-        store.map(|store| store.canonicalize().context(|| store.display().to_string())).transpose()?;
+    let absolute = |store: PathBuf| match Bucket::is_url(&store) {
+        true => Ok(store),
+        false => store.canonicalize().context(|| store.display().to_string()),
+    };
+    let store = store.map(absolute).transpose()?;
     if !args.foreground {
         return mount_in_background(store.as_deref(), &dir, &args.options);
     }
@@ -156,6 +161,9 @@ fn serve(store: Option<&Path>, dir: &Path, list: &str, (attached, detach): (bool
 
 /// The file system in `store`; `looks`: only to be looked at, and then nothing there is changed.
 fn open(store: &Path, options: Options, looks: bool) -> std::result::Result<Arc<Superblock>, StoreError> {
+    if let Some(bucket) = bucket::at(store)? {
+        return bucket::open(&bucket, options, looks);
+    }
     if !looks {
         return Superblock::open(store, options);
     }

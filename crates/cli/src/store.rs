@@ -1,10 +1,12 @@
 //! Store: what is done to a store that is not mounted: `mkfs`, `info`, `fsck`.
 
 use crate::args::Fsck;
+use crate::bucket;
 use crate::output::Output;
 use crate::ram_options;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
+use sluice_bucket::Bucket;
 use sluice_lab::failure::{Context, Failure, Result};
 use sluice_store::disk::{Disk, HostDisk};
 use sluice_store::{Gravity, Progress, Report, Store, StoreError};
@@ -28,6 +30,9 @@ const LOG_SHARE: u64 = 8;
 
 /// Makes an empty file system in the directory `store`.
 pub(crate) fn mkfs(store: &Path) -> Result<()> {
+    if bucket::mkfs(store)? {
+        return Ok(());
+    }
     let is_used = std::fs::read_dir(store).is_ok_and(|mut names| names.next().is_some());
     if is_used && Store::info(&HostDisk::unlocked(store).map_err(failure(store))?).is_err() {
         let text = "the directory holds files that are no store: give an empty or a new one";
@@ -50,6 +55,9 @@ pub(crate) fn mkfs(store: &Path) -> Result<()> {
 /// The store that is mounted on `dir`, if one is.
 pub(crate) fn mounted_on(dir: &Path) -> Option<PathBuf> {
     let source = PathBuf::from(sluice_fuse::source_at(dir)?);
+    if Bucket::is_url(&source) {
+        return Some(source);
+    }
     let is_store = Store::info(&HostDisk::unlocked(&source).ok()?).is_ok();
     is_store.then_some(source)
 }
@@ -57,19 +65,34 @@ pub(crate) fn mounted_on(dir: &Path) -> Option<PathBuf> {
 /// Waits until the server of `store`, which is unmounted, has brought everything there and let go: the next command may want it.
 pub(crate) fn await_end(store: &Path) {
     let began = Instant::now();
-    while matches!(HostDisk::lock_read_only(store), Err(StoreError::InUse(_))) && began.elapsed() < PATIENCE {
+    let bucket = bucket::at(store).unwrap_or_default();
+    let is_used = || match &bucket {
+        Some(bucket) => bucket.user().is_ok_and(|user| user.is_some()),
+        None => matches!(HostDisk::lock_read_only(store), Err(StoreError::InUse(_))),
+    };
+    while is_used() && began.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(2));
     }
 }
 
 /// What a store says of itself.
 pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
-    let info = Store::info(&HostDisk::unlocked(store).map_err(failure(store))?).map_err(failure(store))?;
-    // Of one that is in use only what never changes.
-    let (content, user) = match HostDisk::lock_read_only(store) {
-        Ok(disk) => (Some(Store::content(shared(disk)).map_err(failure(store))?), None),
-        Err(StoreError::InUse(user)) => (None, Some(user)),
-        Err(error) => return Err(failure(store)(error)),
+    let (info, size, content, user) = match bucket::at(store).map_err(failure(store))? {
+        Some(bucket) => {
+            let (info, size, user) = bucket::info(&bucket).map_err(failure(store))?;
+            (info, size, None, user.map(Some))
+        }
+        None => {
+            let disk = HostDisk::unlocked(store).map_err(failure(store))?;
+            let info = Store::info(&disk).map_err(failure(store))?;
+            // Of one that is in use only what never changes.
+            let (content, user) = match HostDisk::lock_read_only(store) {
+                Ok(disk) => (Some(Store::content(shared(disk)).map_err(failure(store))?), None),
+                Err(StoreError::InUse(user)) => (None, Some(user)),
+                Err(error) => return Err(failure(store)(error)),
+            };
+            (info, allocated(store)?, content, user)
+        }
     };
     let uuid = info.uuid.iter().enumerate().fold(String::new(), |mut text, (at, byte)| {
         let dash = if [4, 6, 8, 10].contains(&at) { "-" } else { "" };
@@ -77,7 +100,6 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
         let _ = write!(text, "{dash}{byte:02x}");
         text
     });
-    let size = allocated(store)?;
     let cache = Options::default().store.cache;
     let text = if json {
         let fields = json!({
@@ -95,12 +117,13 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
         });
         format!("{fields}\n")
     } else {
-        let used = match (content, user.flatten()) {
+        let used = match (content, user) {
             (Some(content), _) => {
                 format!("{} used, {} batches to replay", bytes(content.log_used), content.batches)
             }
-            (None, Some(pid)) => format!("in use by process {pid}"),
-            (None, None) => "in use".to_owned(),
+            (None, Some(Some(pid))) => format!("in use by process {pid}"),
+            (None, Some(None)) => "in use".to_owned(),
+            (None, None) => "not in use by this machine".to_owned(),
         };
         let data = content.map_or("?".to_owned(), |content| bytes(content.data_bytes));
         format!(
@@ -119,6 +142,18 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
 /// Checks a store, and mends it if asked: the exit status of fsck(8).
 pub(crate) fn fsck(args: &Fsck) -> Result<u8> {
     say_nothing_of_panics_that_are_findings();
+    if let Some(bucket) = bucket::at(&args.store).map_err(failure(&args.store))? {
+        if args.repair {
+            return Err(bucket::no_repair(&args.store));
+        }
+        let bar = ProgressBar::new(0);
+        let checked = bucket::check(&bucket, &mut |progress| show(&bar, progress));
+        bar.finish_and_clear();
+        let found = checked.map_err(failure(&args.store))?;
+        let status = if is_sound(&found) { 0 } else { UNCORRECTED };
+        tell(args, &found, &found, status)?;
+        return Ok(status);
+    }
     let disk = if args.repair { HostDisk::lock(&args.store) } else { HostDisk::lock_read_only(&args.store) };
     let disk = shared(disk.map_err(failure(&args.store))?);
     let bar = ProgressBar::new(0);
@@ -198,7 +233,7 @@ fn tell(args: &Fsck, found: &Report, left: &Report, status: u8) -> Result<()> {
             bytes(left.log_used),
             left.batches,
         );
-        if status == UNCORRECTED && !args.repair {
+        if status == UNCORRECTED && !args.repair && !Bucket::is_url(&args.store) {
             let _ = writeln!(text, "mend it: sluice fsck --repair {}", args.store.display());
         }
     }

@@ -153,7 +153,7 @@ impl Store {
         let log = Log::new(log, found.log_size, found.uuid, Planted::default());
         let Some(log) = report.passed(log)? else { return Ok(report) };
         let blocks = blocks_of(found.segment_size);
-        let behind = Behind::of(&engine, &log, blocks);
+        let behind = Behind::of(&engine, log.size(), blocks);
         let Some(behind) = report.passed(behind)? else { return Ok(report) };
         let tail = walk(&log, &behind, &mut report, progress);
         report.passed(tail)?;
@@ -166,6 +166,26 @@ impl Store {
         counts(&extents, &table, &mut report);
         let segments = Segments::open(disk, (blocks, 1), Table::default(), Planted::default());
         data(&engine, &segments, look, &mut report, progress)?;
+        Ok(report)
+    }
+
+    /// As [`check`](Self::check), of a store whose engine keeps everything: what `open` opens for that.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check), and those of `open`.
+    pub fn check_over(
+        open: impl FnOnce() -> Result<Box<dyn Engine>, StoreError>,
+        look: &mut dyn Look,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Report, StoreError> {
+        let mut report = Report::default();
+        let Some(engine) = report.passed(open())? else { return Ok(report) };
+        let behind = Behind::of(&*engine, u64::MAX, 0);
+        if report.passed(behind)?.is_some() {
+            let extents = records(&*engine, 0, look, &mut report, progress);
+            report.whole = report.passed(extents)?.is_some();
+        }
+        engine.close();
         Ok(report)
     }
 
@@ -182,7 +202,7 @@ impl Store {
         let log = Log::new(open(LOG)?, found.log_size, found.uuid, Planted::default())?;
         let engine = RedbEngine::open(open(TREE)?, CACHE)?;
         let blocks = blocks_of(found.segment_size);
-        let mut behind = Behind::of(&engine, &log, blocks)?;
+        let mut behind = Behind::of(&engine, log.size(), blocks)?;
         let mut report = Report::default();
         let extents = records(&engine, blocks, look, &mut report, &mut |_| ())?;
         if report.worst() == Some(Gravity::Damage) {

@@ -19,6 +19,8 @@ pub enum StoreError {
     Io(&'static str, io::Error),
     /// An earlier error of the disk ended all writing; what was synchronised before is safe.
     Failed(String),
+    /// Another node has opened the store since, and what this one writes no longer counts. What was synchronised before is safe.
+    Fenced,
 }
 
 impl StoreError {
@@ -35,6 +37,7 @@ impl StoreError {
             StoreError::Exists => Errno::EXIST,
             StoreError::InUse(_) => Errno::BUSY,
             StoreError::Damaged(_) | StoreError::Failed(_) => Errno::IO,
+            StoreError::Fenced => Errno::STALE,
             StoreError::Io(_, error) => return error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
         };
         errno.raw_os_error()
@@ -62,6 +65,9 @@ impl fmt::Display for StoreError {
             StoreError::Io(what, error) => write!(f, "could not {what}: {error}"),
             StoreError::Failed(why) => {
                 write!(f, "the store takes no more changes since an earlier error: {why}")
+            }
+            StoreError::Fenced => {
+                f.write_str("another node has opened the store since: changes of this one no longer count (mount it again)")
             }
         }
     }

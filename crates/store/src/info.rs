@@ -2,12 +2,13 @@
 
 use crate::disk::{Disk, OverlayDisk};
 use crate::engine::RedbEngine;
+use crate::format::{Super, VERSION};
 use crate::log::Log;
 use crate::mutant::Planted;
-use crate::open::{LOG, TREE, read_super};
+use crate::open::{LOG, LOG_MIN, TREE, random_uuid, read_super};
 use crate::recovery::Behind;
 use crate::segments::blocks_of;
-use crate::{Store, StoreError};
+use crate::{Options, Store, StoreError};
 use sluice_sync::Arc;
 
 /// What a store says of itself.
@@ -19,7 +20,7 @@ pub struct Info {
     pub version: u32,
     /// Bytes of the log.
     pub log_size: u64,
-    /// Bytes of each file of data.
+    /// Bytes of each file of data; 0: there are none.
     pub segment_size: u64,
 }
 
@@ -34,15 +35,45 @@ pub struct Content {
     pub data_bytes: u64,
 }
 
+impl Info {
+    /// Of a store that is made with `options` and has no files: an engine keeps it.
+    ///
+    /// # Errors
+    /// The system's, without random numbers.
+    pub fn of_new(options: &Options) -> Result<Info, StoreError> {
+        let uuid = random_uuid().map_err(StoreError::io("make a UUID"))?;
+        let log_size = options.log_size.max(LOG_MIN);
+        Ok(Info { uuid, version: VERSION, log_size, segment_size: 0 })
+    }
+
+    /// As the object or the file `super` says it.
+    pub fn encode(&self) -> Vec<u8> {
+        let Info { uuid, version, log_size, segment_size } = *self;
+        Super { version, uuid, log_size, segment_size }.encode().to_vec()
+    }
+
+    /// What [`encode`](Self::encode) wrote.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`].
+    pub fn decode(bytes: &[u8]) -> Result<Info, StoreError> {
+        let bytes = bytes.try_into().map_err(|_| StoreError::NotAStore)?;
+        Super::decode(bytes).map(Info::of)
+    }
+
+    fn of(found: Super) -> Info {
+        let Super { version, uuid, log_size, segment_size } = found;
+        Info { uuid, version, log_size, segment_size }
+    }
+}
+
 impl Store {
     /// What the store on `disk` says of itself. It may be in use.
     ///
     /// # Errors
     /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the disk's.
     pub fn info(disk: &dyn Disk) -> Result<Info, StoreError> {
-        let found = read_super(disk)?;
-        let (log_size, segment_size) = (found.log_size, found.segment_size);
-        Ok(Info { uuid: found.uuid, version: found.version, log_size, segment_size })
+        read_super(disk).map(Info::of)
     }
 
     /// What is in the store on `disk`, which nobody writes meanwhile, and which is not changed.
@@ -55,7 +86,7 @@ impl Store {
         let open = |name| disk.open(name).map_err(StoreError::io("open the store"));
         let log = Log::new(open(LOG)?, found.log_size, found.uuid, Planted::default())?;
         let engine = RedbEngine::open(open(TREE)?, 1 << 20)?;
-        let behind = Behind::of(&engine, &log, blocks_of(found.segment_size))?;
+        let behind = Behind::of(&engine, log.size(), blocks_of(found.segment_size))?;
         let (mut position, mut log_used, mut batches) = (behind.position, 0, 0);
         while let Some((_, next)) = log.read(position)? {
             log_used += log.distance(position, next);

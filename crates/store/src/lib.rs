@@ -55,6 +55,7 @@ mod recovery;
 mod room;
 mod segments;
 mod store;
+mod why;
 
 #[cfg(all(test, not(feature = "sim")))]
 mod check_tests;

@@ -1,7 +1,7 @@
 //! Open: how a store is made, and how one is opened after a clean end or a crash.
 
 use crate::cil::Cil;
-use crate::disk::Disk;
+use crate::disk::{Disk, NoDisk};
 use crate::engine::{Engine, RedbEngine};
 use crate::format::{SUPER_SIZE, Super, VERSION};
 use crate::log::{BLOCK, Log};
@@ -25,6 +25,8 @@ static STATE: LockClass = LockClass::new("store.state");
 pub(crate) const SUPER: &str = "super";
 /// The file of the log.
 pub(crate) const LOG: &str = "log";
+/// The smallest log.
+pub(crate) const LOG_MIN: u64 = 16 * BLOCK;
 /// The file of the engine.
 pub(crate) const TREE: &str = "tree";
 
@@ -42,7 +44,7 @@ impl Store {
             _ => StoreError::Io("make the store", error),
         };
         let uuid = random_uuid().map_err(made)?;
-        let log_size = options.log_size.max(16 * BLOCK).next_multiple_of(BLOCK);
+        let log_size = options.log_size.max(LOG_MIN).next_multiple_of(BLOCK);
         let segment_size = options.segment_size.max(BLOCK).next_multiple_of(BLOCK);
         disk.create(LOG, log_size).and_then(|log| log.sync()).map_err(made)?;
         let tree = disk.create(TREE, 0).map_err(made)?;
@@ -82,27 +84,43 @@ impl Store {
         let log = Log::new(log, log_size, uuid, planted)?;
         let tree = disk.open(TREE).map_err(StoreError::io("open the tree"))?;
         let engine = RedbEngine::open(tree, options.cache)?;
-        Store::start((disk, segment_size), log, Box::new(engine), options, planted)
+        let blocks = blocks_of(segment_size);
+        let behind = recover(&log, &engine, blocks, planted)?;
+        let options = Options { log_size, ..options };
+        Store::start((disk, blocks), Some(log), Box::new(engine), behind, options, planted)
+    }
+
+    /// The store whose records `engine` keeps, which makes each batch durable by itself: there is no log beside it. What is
+    /// given to the engine at a push is what a log would hold. `options.log_size` bounds what may wait for a push.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], and the engine's.
+    pub fn over(engine: Box<dyn Engine>, options: Options) -> Result<Store, StoreError> {
+        let disk: Arc<dyn Disk> = Arc::from(Box::new(NoDisk) as Box<dyn Disk>);
+        let behind = Behind::of(&*engine, u64::MAX, 0)?;
+        Store::start((disk, 0), None, engine, behind, options, Planted::default())
     }
 
     fn start(
-        (disk, segment_size): (Arc<dyn Disk>, u64),
-        log: Log,
+        (disk, blocks): (Arc<dyn Disk>, u32),
+        log: Option<Log>,
         engine: Box<dyn Engine>,
+        behind: Behind,
         options: Options,
         planted: Planted,
     ) -> Result<Store, StoreError> {
-        let blocks = blocks_of(segment_size);
-        let Behind { position: next, table } = recover(&log, &*engine, blocks, planted)?;
+        let Behind { position: next, table } = behind;
         let state = State::since(next.sequence - 1);
-        let room = Room::new(log.size());
+        let log_size = options.log_size;
+        let room = Room::new(log_size);
         room.look(&*disk);
         let core = Arc::new(Core {
             segments: Segments::open(disk.clone(), (blocks, options.open_segments), table, planted),
             disk,
             room,
-            cil: Cil::new(log.size() / WAITING_SHARE, planted),
+            cil: Cil::new(log_size / WAITING_SHARE, planted),
             log,
+            log_size,
             engine,
             options,
             planted,
@@ -150,7 +168,7 @@ pub(crate) fn read_super(disk: &dyn Disk) -> Result<Super, StoreError> {
 }
 
 /// Sixteen random bytes, marked as a random UUID.
-fn random_uuid() -> io::Result<[u8; 16]> {
+pub(crate) fn random_uuid() -> io::Result<[u8; 16]> {
     let mut uuid = [0; 16];
     io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut uuid)?;
     uuid[6] = uuid[6] & 0x0f | 0x40;

@@ -30,16 +30,16 @@ impl Behind {
         bytes
     }
 
-    /// What `engine` keeps, for `log` and segments of `blocks`.
+    /// What `engine` keeps, for a log of `log_size` bytes and segments of `blocks`.
     ///
     /// # Errors
     /// [`StoreError::Damaged`], and the disk's.
-    pub(crate) fn of(engine: &dyn Engine, log: &Log, blocks: u32) -> Result<Behind, StoreError> {
+    pub(crate) fn of(engine: &dyn Engine, log_size: u64, blocks: u32) -> Result<Behind, StoreError> {
         let Some(bytes) = engine.position()? else { return Ok(Behind::default()) };
         let decoded = bytes.split_at_checked(Position::LEN).and_then(|(position, table)| {
             let position = Position::decode(position)?;
             let table = Table::decode(table, blocks)?;
-            (position.sequence > 0 && position.offset <= log.size()).then_some(Behind { position, table })
+            (position.sequence > 0 && position.offset <= log_size).then_some(Behind { position, table })
         });
         decoded.ok_or_else(|| StoreError::Damaged("the tree's position in the log is none".into()))
     }
@@ -58,7 +58,7 @@ pub(crate) fn recover(
 ) -> Result<Behind, StoreError> {
     /// Records that are applied at a time.
     const RECORDS_MAX: usize = 100_000;
-    let mut behind = Behind::of(engine, log, blocks)?;
+    let mut behind = Behind::of(engine, log.size(), blocks)?;
     if planted.has(Mutant::ReplayFromStart) {
         behind.position = Position::start();
     }

@@ -30,6 +30,7 @@ use crate::record::Batch;
 use crate::recovery::Behind;
 use crate::room::Room;
 use crate::segments::{Extent, Segments};
+use crate::why::Why;
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::thread::JoinHandle;
 use sluice_sync::time::Duration;
@@ -103,7 +104,10 @@ pub(crate) struct Core {
     pub(crate) cil: Cil,
     /// What adds to each push. *set once*
     pub(crate) source: OnceLock<Box<dyn Source>>,
-    pub(crate) log: Log,
+    /// None: the engine makes each batch durable by itself. *immutable*
+    pub(crate) log: Option<Log>,
+    /// Bytes of the log, or what stands for it where there is none: it bounds what may wait for a push. *immutable*
+    pub(crate) log_size: u64,
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) segments: Segments,
     pub(crate) options: Options,
@@ -139,7 +143,7 @@ pub(crate) struct State {
     /// Durable batches that the engine does not hold, oldest first.
     unapplied: VecDeque<Done>,
     /// Why nothing more can be written.
-    failed: Option<String>,
+    failed: Option<Why>,
     stopping: bool,
 }
 
@@ -173,7 +177,7 @@ impl Store {
     /// [`StoreError::Failed`]; [`StoreError::Io`] when the log can never hold so much.
     pub fn begin(&self, bytes: u64) -> Result<Transaction<'_>, StoreError> {
         let core = &*self.core;
-        if bytes > core.log.size() / WAITING_SHARE {
+        if bytes > core.log_size / WAITING_SHARE {
             return Err(StoreError::Io("begin so large a change", io::ErrorKind::FileTooLarge.into()));
         }
         loop {
@@ -205,7 +209,7 @@ impl Store {
 
     /// Why nothing can be written any more, if that is so.
     pub fn failure(&self) -> Option<String> {
-        self.core.state.lock().failed.clone()
+        self.core.state.lock().failed.as_ref().map(Why::text)
     }
 
     /// Makes everything durable, brings the tree up to it, and lets others open the store. Nothing can be written any more.
@@ -222,7 +226,7 @@ impl Store {
         if closed.is_ok() {
             core.segments.trim();
         }
-        core.state.lock().failed.get_or_insert_with(|| "it was closed".into());
+        core.state.lock().failed.get_or_insert_with(|| Why::Other("it was closed".into()));
         // Relaxed: see begin().
         core.failed.store(true, Ordering::Relaxed);
         core.wake();
@@ -302,7 +306,7 @@ impl Store {
         Stats {
             waiting_bytes: self.core.cil.waiting(),
             log_used: state.used,
-            log_size: self.core.log.size(),
+            log_size: self.core.log_size,
             batches: state.done,
             data_bytes,
         }
@@ -379,12 +383,13 @@ impl Core {
             return Ok(state.formed);
         }
         let batch = records.absorb(self.planted);
-        if batch.encoded_len() as u64 > self.log.size() / LARGE_SHARE {
+        let is_large = batch.encoded_len() as u64 > self.log_size / LARGE_SHARE;
+        let Some(log) = self.log.as_ref().filter(|_| !is_large) else {
             let applied = self.apply_at_once(&batch, &mut next);
             self.cil.give_back(room);
             return applied;
-        }
-        let formed = self.log.form(&batch, *next);
+        };
+        let formed = log.form(&batch, *next);
         self.make_room(formed.span)?;
         *next = formed.next;
         {
@@ -404,7 +409,7 @@ impl Core {
         }
         // Data first: a batch in the log is taken for whole, and so must be what it names.
         self.room.look(&*self.disk);
-        let written = self.segments.flush().and_then(|()| self.log.write(&formed));
+        let written = self.segments.flush().and_then(|()| log.write(&formed));
         self.cil.give_back(room);
         written?;
         self.finish(batch, &formed)?;
@@ -414,7 +419,7 @@ impl Core {
     /// Waits until `span` bytes of the log are free. Called by the thread that forms a batch.
     fn make_room(&self, span: u64) -> Result<(), StoreError> {
         let mut state = self.state.lock();
-        while state.used + span > self.log.size() {
+        while state.used + span > self.log_size {
             state.check()?;
             if state.unapplied.is_empty() {
                 // What takes the room is being written.
@@ -480,7 +485,7 @@ impl Core {
     }
 
     fn fail(&self, state: &mut State, error: &StoreError) {
-        state.failed.get_or_insert_with(|| error.to_string());
+        state.failed.get_or_insert_with(|| Why::of(error));
         // Relaxed: see begin().
         self.failed.store(true, Ordering::Relaxed);
     }
@@ -540,7 +545,7 @@ impl Core {
             if state.stopping || state.failed.is_some() {
                 return;
             }
-            let quarter = self.log.size() / 4;
+            let quarter = self.log_size / 4;
             if state.used <= quarter {
                 if self.cil.waiting() == 0 {
                     while self.idle.load(Ordering::Relaxed) && !state.stopping && state.used <= quarter {
@@ -571,7 +576,7 @@ impl State {
 
     fn check(&self) -> Result<(), StoreError> {
         match &self.failed {
-            Some(why) => Err(StoreError::Failed(why.clone())),
+            Some(why) => Err(why.error()),
             None => Ok(()),
         }
     }

@@ -11,9 +11,11 @@
 pub mod crash;
 pub mod fault;
 mod host;
+mod none;
 mod overlay;
 
 pub use host::HostDisk;
+pub(crate) use none::NoDisk;
 pub use overlay::OverlayDisk;
 
 use sluice_sync::Arc;

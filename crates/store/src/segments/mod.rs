@@ -168,6 +168,10 @@ impl Segments {
     /// # Panics
     /// When there are none, or more than fit: the caller's fault.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<Extent, StoreError> {
+        if self.blocks == 0 {
+            // A store whose engine keeps everything: see Store::over.
+            return Err(StoreError::Io("write data", std::io::ErrorKind::Unsupported.into()));
+        }
         let blocks = bytes.len().div_ceil(BLOCK as usize) as u32;
         assert!(
             blocks > 0 && bytes.len() <= EXTENT_MAX && blocks <= self.blocks,

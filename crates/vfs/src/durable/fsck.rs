@@ -42,6 +42,16 @@ impl Superblock {
         looked_at(disk, progress).map(|(report, _)| report)
     }
 
+    /// As [`check_store`](Self::check_store), of a store that `check` shows to what is given to it.
+    ///
+    /// # Errors
+    /// Those of `check`.
+    pub fn check_shown(
+        check: impl FnOnce(&mut dyn Look) -> Result<Report, StoreError>,
+    ) -> Result<Report, StoreError> {
+        judged(check).map(|(report, _)| report)
+    }
+
     /// Mends what [`check_store`](Self::check_store) finds, as far as it can be.
     ///
     /// # Errors
@@ -64,8 +74,15 @@ impl Superblock {
 
 /// What a check finds, and what would mend it.
 fn looked_at(disk: Arc<dyn Disk>, progress: &mut dyn FnMut(Progress)) -> Result<(Report, Tree), StoreError> {
+    judged(|tree| Store::check(disk, tree, progress))
+}
+
+/// What `check` finds, and what is wrong with the tree that it showed.
+fn judged(
+    check: impl FnOnce(&mut dyn Look) -> Result<Report, StoreError>,
+) -> Result<(Report, Tree), StoreError> {
     let mut tree = Tree::default();
-    let mut report = Store::check(disk, &mut tree, progress)?;
+    let mut report = check(&mut tree)?;
     if report.whole {
         tree.judge(&mut report);
     }

@@ -41,7 +41,14 @@ impl Superblock {
     /// # Errors
     /// As there.
     pub fn create_on(disk: Arc<dyn Disk>, options: Options) -> Result<Arc<Superblock>, StoreError> {
-        let store = Store::create(disk, options.store.clone())?;
+        Superblock::create_in(Store::create(disk, options.store.clone())?, options)
+    }
+
+    /// As [`create`](Self::create), in a store that was just made.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_in(store: Store, options: Options) -> Result<Arc<Superblock>, StoreError> {
         let log_size = store.stats().log_size;
         let durable = Durable::new(store, 0, log_size);
         let superblock = Superblock::with_store(options, durable, 0, |shared| Ok(Shared::new_root(shared)));
@@ -59,7 +66,14 @@ impl Superblock {
     /// # Errors
     /// As there.
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Arc<Superblock>, StoreError> {
-        let store = Store::open(disk, options.store.clone())?;
+        Superblock::open_in(Store::open(disk, options.store.clone())?, options)
+    }
+
+    /// As [`open`](Self::open), in a store that was opened.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_in(store: Store, options: Options) -> Result<Arc<Superblock>, StoreError> {
         let log_size = store.stats().log_size;
         let common = store.get(&Key::common())?;
         let numbers = common.as_deref().and_then(record::numbers);
@@ -171,6 +185,22 @@ impl Fs {
     /// As [`Superblock::open`].
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Fs, StoreError> {
         Superblock::open(dir, options).map(Fs::with_superblock)
+    }
+
+    /// Makes an empty file system in a store that was just made, such as one in an object store.
+    ///
+    /// # Errors
+    /// As [`Superblock::create`].
+    pub fn create_in(store: Store, options: Options) -> Result<Fs, StoreError> {
+        Superblock::create_in(store, options).map(Fs::with_superblock)
+    }
+
+    /// Opens the file system in a store that was opened.
+    ///
+    /// # Errors
+    /// As [`Superblock::open`].
+    pub fn open_in(store: Store, options: Options) -> Result<Fs, StoreError> {
+        Superblock::open_in(store, options).map(Fs::with_superblock)
     }
 
     /// Makes everything durable in every file system of the tree.

@@ -1,0 +1,199 @@
+//! Bucket: the place of one store in an object store, and what is done with the store there: made, opened, looked at.
+
+use crate::engine::Records;
+use crate::error::of_objects;
+use crate::looking::Looking;
+
+use crate::objects::{self, Objects};
+use crate::owner::{self, Owner};
+use crate::race;
+use crate::runtime::wait;
+use object_store::path::Path;
+use sluice_store::engine::Engine;
+use sluice_store::{Info, Look, Options, Progress, Report, Store, StoreError};
+use sluice_sync::Arc;
+
+/// The object that says what this is.
+const SUPER: &str = "super";
+
+/// How often a request that failed is made again, with up to a second in between: for about a minute a store waits for an object
+/// store that does not answer, then it fails.
+const RETRIES: u32 = 60;
+
+/// With which right a node opens a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// As the only one: the next epoch. A living process of this machine that has the store open is in the way; one that died,
+    /// or runs on another machine, loses the store.
+    Alone,
+    /// As the owner in this epoch, which a membership gave out. Nodes that opened the store in an earlier one lose it.
+    Epoch(u64),
+}
+
+/// The place of a store in an object store.
+///
+/// ```
+/// use sluice_bucket::{Bucket, Claim, StoreError};
+/// use sluice_store::Options;
+///
+/// # let dir = std::env::temp_dir().join(format!("sluice-bucket-doc-{}", std::process::id()));
+/// # let url = format!("file://{}", dir.display());
+/// let bucket = Bucket::make(&url)?;
+/// let store = bucket.create(Options::default())?;
+/// let mut change = store.begin(1024)?;
+/// change.put(b"name", 1, b"value");
+/// drop(change);
+/// store.sync()?;
+///
+/// // Another node takes over.
+/// let newer = bucket.open(Claim::Epoch(7), Options::default())?;
+/// assert_eq!(newer.get(b"name")?.as_deref(), Some(b"value".as_slice()));
+/// let mut change = store.begin(1024)?;
+/// change.put(b"name", 2, b"too late");
+/// drop(change);
+/// assert!(matches!(store.sync(), Err(StoreError::Fenced)));
+/// # drop((store, newer));
+/// # std::fs::remove_dir_all(dir).map_err(|error| StoreError::Io("clean up", error))?;
+/// # Ok::<(), StoreError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Bucket {
+    objects: Objects,
+    /// How often a request that failed is made again.
+    retries: u32,
+}
+
+impl Bucket {
+    /// Whether `store` is the address of a store in an object store, and not the path of a directory.
+    pub fn is_url(store: &std::path::Path) -> bool {
+        store.to_str().is_some_and(|text| text.contains("://"))
+    }
+
+    /// The place at `url`: `file:///DIRECTORY` or `s3://BUCKET/PATH`. How S3 is reached, and as whom, is read from the
+    /// environment (`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, ...).
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] that says what is wrong with the address; [`StoreError::NotAStore`] if there is no such directory.
+    pub fn at(url: &str) -> Result<Bucket, StoreError> {
+        objects::at(url, false).map(|objects| Bucket { objects, retries: RETRIES })
+    }
+
+    /// As [`at`](Self::at), and makes the directory of a `file://`.
+    ///
+    /// # Errors
+    /// As [`at`](Self::at).
+    pub fn make(url: &str) -> Result<Bucket, StoreError> {
+        objects::at(url, true).map(|objects| Bucket { objects, retries: RETRIES })
+    }
+
+    /// The place that `objects` are, for tests: they are not patient.
+    #[doc(hidden)]
+    pub fn over(objects: Arc<dyn object_store::ObjectStore>) -> Bucket {
+        Bucket { objects, retries: 3 }
+    }
+
+    /// Makes a store and opens it, alone. The object store must pass a race of conditional writes first.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`]; [`StoreError::Io`] with `Unsupported` if the object store cannot be trusted, with
+    /// `DirectoryNotEmpty` if there is something that is no store; the object store's: what was made by then stays.
+    pub fn create(&self, options: Options) -> Result<Store, StoreError> {
+        self.must_be_empty()?;
+        let info = Info::of_new(&options)?;
+        let race = info.uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        race::accept(&self.objects, &format!("race-{race}"))?;
+        let records = Records::open(&self.objects, self.claim(Claim::Alone)?, self.retries)?;
+        let store = Store::over(Box::new(records), Options { log_size: info.log_size, ..options })?;
+        // Without `super` it is no store: so it comes when all else is whole.
+        match wait(objects::create(&self.objects, &Path::from(SUPER), &info.encode()))? {
+            true => Ok(store),
+            false => Err(StoreError::Exists),
+        }
+    }
+
+    /// Opens the store. Nodes that had it open before can synchronise nothing any more.
+    ///
+    /// # Errors
+    /// [`StoreError::Fenced`] if a node has opened it that is newer; [`StoreError::InUse`], see [`Claim::Alone`];
+    /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the object store's.
+    pub fn open(&self, claim: Claim, options: Options) -> Result<Store, StoreError> {
+        let info = self.info()?;
+        let records = Records::open(&self.objects, self.claim(claim)?, self.retries)?;
+        Store::over(Box::new(records), Options { log_size: info.log_size, ..options })
+    }
+
+    /// Opens the store to be looked at: nobody is fenced, and what is changed reaches nothing. What others write meanwhile may
+    /// show or not.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), without the first two.
+    pub fn look(&self, options: Options) -> Result<Store, StoreError> {
+        let info = self.info()?;
+        let records = Looking::open(&self.objects, self.retries)?;
+        Store::over(Box::new(records), Options { log_size: info.log_size, ..options })
+    }
+
+    /// Shows each record of the store to `look`, which is not changed, and tells what is damaged.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`]; the object store's. What is damaged is no error, but a finding.
+    pub fn check(
+        &self,
+        look: &mut dyn Look,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Report, StoreError> {
+        let open = || -> Result<Box<dyn Engine>, StoreError> {
+            self.info()?;
+            Ok(Box::new(Looking::open(&self.objects, self.retries)?))
+        };
+        Store::check_over(open, look, progress)
+    }
+
+    /// What the store says of itself. It may be in use.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the object store's.
+    pub fn info(&self) -> Result<Info, StoreError> {
+        let bytes = wait(objects::get(&self.objects, &Path::from(SUPER)))?.ok_or(StoreError::NotAStore)?;
+        Info::decode(&bytes)
+    }
+
+    /// Bytes that all objects of the store take.
+    ///
+    /// # Errors
+    /// The object store's.
+    pub fn size(&self) -> Result<u64, StoreError> {
+        wait(objects::size(&self.objects))
+    }
+
+    /// The process of this machine that has the store open, if one has.
+    ///
+    /// # Errors
+    /// The object store's.
+    pub fn user(&self) -> Result<Option<u32>, StoreError> {
+        wait(async {
+            let newest = owner::newest(&self.objects).await?;
+            owner::user(&self.objects, newest).await
+        })
+    }
+
+    fn claim(&self, claim: Claim) -> Result<Owner, StoreError> {
+        wait(owner::claim(&self.objects, claim))
+    }
+
+    fn must_be_empty(&self) -> Result<(), StoreError> {
+        wait(async {
+            if objects::get(&self.objects, &Path::from(SUPER)).await?.is_some() {
+                return Err(StoreError::Exists);
+            }
+            let found = self.objects.list_with_delimiter(None).await;
+            let found = found.map_err(of_objects("look whether there is something"))?;
+            match found.objects.is_empty() && found.common_prefixes.is_empty() {
+                true => Ok(()),
+                false => {
+                    Err(StoreError::Io("make a store here", std::io::ErrorKind::DirectoryNotEmpty.into()))
+                }
+            }
+        })
+    }
+}

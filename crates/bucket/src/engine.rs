@@ -1,0 +1,265 @@
+//! Records: the engine kept by the library SlateDB in objects, whose own log makes each batch durable.
+//!
+//! Keys of the store have a byte before them, so that the position, which changes with each batch, stands beside them:
+//! ```text
+//!   p          the position that came with the last batch
+//!   q NUMBER   a push, of the last KEPT
+//!   r KEY      a record
+//! ```
+//! Checksums are SlateDB's: of each object's parts, looked at whenever they are read. It takes an empty object for an empty push,
+//! and would pass over one that lost its bytes: so pushes are numbered, and one that is missing is damage.
+
+use crate::error::{failed, of_records};
+use crate::objects::Objects;
+use crate::owner::Owner;
+use crate::runtime::wait;
+use slatedb::config::{FlushOptions, FlushType, ScanOptions, Settings};
+use slatedb::{Db, DbReadOps, WriteBatch};
+use sluice_store::engine::{Engine, Visit};
+use sluice_store::{Batch, StoreError};
+use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::time::Duration;
+use sluice_sync::{LockClass, RwLock};
+
+static ENGINE: LockClass = LockClass::new("bucket.engine");
+
+/// Where SlateDB keeps its objects.
+pub(crate) const RECORDS: &str = "records";
+pub(crate) const POSITION: &[u8] = b"p";
+const PUSH: u8 = b'q';
+const RECORD: u8 = b'r';
+
+/// After so many pushes they are brought into a sorted object: a node that takes over has few more to read.
+const PUSHES: u64 = 256;
+/// Numbers of pushes that are kept: more than SlateDB reads from its log.
+const KEPT: u64 = 4 * PUSHES;
+/// Bytes of records that SlateDB keeps in memory before it makes a sorted object of them.
+const MEMTABLE: usize = 16 << 20;
+/// How often SlateDB looks for what its compaction has done. Fencing does not wait for it: a push finds its number taken.
+const POLL: Duration = Duration::from_secs(2);
+
+/// Makes a sorted object of what is in memory.
+const SORTED: FlushOptions = FlushOptions { flush_type: FlushType::MemTable };
+
+/// The records of a store, as its owner has them.
+pub(crate) struct Records {
+    objects: Objects,
+    owner: Owner,
+    /// None once it was closed. *protected by its lock*
+    db: RwLock<Option<Db>>,
+    /// The number of the next push. *written by one thread at a time; atomic (stands alone)*
+    next: AtomicU64,
+    retries: u32,
+}
+
+impl Records {
+    /// Opens the records as `owner`; a node that had them open can write no more. An operation that failed is tried again so
+    /// many times.
+    ///
+    /// # Errors
+    /// [`StoreError::Fenced`], [`StoreError::Damaged`], and the object store's.
+    pub(crate) fn open(objects: &Objects, owner: Owner, retries: u32) -> Result<Records, StoreError> {
+        let db = wait(open(objects, &owner, retries))?;
+        wait(async {
+            owner.forget_others(objects).await;
+            Ok(())
+        })?;
+        let next = AtomicU64::new(pushes(&db)?);
+        let db = RwLock::with_class(&ENGINE, Some(db));
+        Ok(Records { objects: objects.clone(), owner, db, next, retries })
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&Db) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        work(self.db.read().as_ref().ok_or_else(|| failed("it was closed"))?)
+    }
+
+    /// A node that claimed the store before this one may have opened the records after it: it goes away when it sees the newer
+    /// claim, and this one opens them once more.
+    #[cold]
+    fn reopen(&self) -> Result<(), StoreError> {
+        let mut db = self.db.write();
+        if db.is_none() {
+            return Err(failed("it was closed"));
+        }
+        let newer = wait(open(&self.objects, &self.owner, self.retries))?;
+        if let Some(older) = db.replace(newer) {
+            // It can write nothing, so there is nothing to lose.
+            let _ = wait(async { older.close().await.map_err(of_records("close the records")) });
+        }
+        Ok(())
+    }
+}
+
+/// Opens the records, unless `owner` is no longer the newest.
+async fn open(objects: &Objects, owner: &Owner, retries: u32) -> Result<Db, StoreError> {
+    if !owner.is_newest(objects).await? {
+        return Err(StoreError::Fenced);
+    }
+    let settings = Settings {
+        flush_interval: None,
+        manifest_poll_interval: POLL,
+        l0_sst_size_bytes: MEMTABLE,
+        max_unflushed_bytes: 4 * MEMTABLE,
+        object_store_max_retries: Some(retries),
+        ..Settings::default()
+    };
+    let db = Db::builder(RECORDS, objects.clone()).with_settings(settings).build().await;
+    let db = db.map_err(of_records("open the records"))?;
+    // One that slept here, while a newer one claimed and opened, has fenced that: it sees that now, and the newer one opens again.
+    if !owner.is_newest(objects).await? {
+        let _ = db.close().await;
+        return Err(StoreError::Fenced);
+    }
+    Ok(db)
+}
+
+impl Engine for Records {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.with(|db| get(db, &record(key)))
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreError> {
+        self.with(|db| scan(db, from, to, visit))
+    }
+
+    fn position(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.with(|db| get(db, POSITION))
+    }
+
+    fn close(&self) {
+        if let Some(db) = self.db.write().take() {
+            let close = async {
+                // The next node that opens the store has no pushes to read then.
+                let _ = db.flush_with_options(SORTED).await;
+                let closed = db.close().await.map_err(of_records("close the records"));
+                self.owner.close(&self.objects).await;
+                closed
+            };
+            // All that was synchronised is there.
+            let _ = wait(close);
+        }
+    }
+
+    fn apply(&self, batch: &Batch, position: &[u8]) -> Result<(), StoreError> {
+        let write = |db: &Db| {
+            let mut all = WriteBatch::new();
+            for (key, value) in batch.iter() {
+                match value {
+                    Some(value) => all.put(record(key), value),
+                    None => all.delete(record(key)),
+                }
+            }
+            all.put(POSITION, position);
+            // Relaxed: written by this thread, or by one before it under the lock of pushes.
+            let number = self.next.load(Ordering::Relaxed);
+            all.put(push(number), []);
+            if let Some(old) = number.checked_sub(KEPT) {
+                all.delete(push(old));
+            }
+            wait(async {
+                db.write(all).await.map_err(of_records("write the records"))?;
+                db.flush().await.map_err(of_records("make the records durable"))?;
+                self.next.store(number + 1, Ordering::Relaxed);
+                if number % PUSHES == PUSHES - 1 {
+                    let db = db.clone();
+                    // Behind the push. What does not succeed shows at a later one.
+                    tokio::spawn(async move { db.flush_with_options(SORTED).await });
+                }
+                Ok(())
+            })
+        };
+        match self.with(write) {
+            // The same batch once more has the same effect.
+            Err(StoreError::Fenced) => self.reopen().and_then(|()| self.with(write)),
+            written => written,
+        }
+    }
+}
+
+/// The key under which SlateDB has the record `key`.
+pub(crate) fn record(key: &[u8]) -> Vec<u8> {
+    [&[RECORD], key].concat()
+}
+
+/// The key that says that there was the push `number`.
+fn push(number: u64) -> Vec<u8> {
+    [&[PUSH], number.to_be_bytes().as_slice()].concat()
+}
+
+/// The number of the next push.
+///
+/// # Errors
+/// [`StoreError::Damaged`] when one is missing; the object store's.
+pub(crate) fn pushes(db: &(impl DbReadOps + Sync)) -> Result<u64, StoreError> {
+    let (mut next, mut missing) = (None, None);
+    visit(db, &[PUSH], &[PUSH + 1], &mut |key, _| {
+        let number = key[1..].try_into().map_or(u64::MAX - 1, u64::from_be_bytes);
+        missing = missing.or(next.filter(|next| *next != number));
+        next = Some(number + 1);
+        true
+    })?;
+    match missing {
+        Some(number) => Err(StoreError::Damaged(format!("push {number} is missing"))),
+        None => Ok(next.unwrap_or(0)),
+    }
+}
+
+/// The value of `key`, as SlateDB has it.
+///
+/// # Errors
+/// [`StoreError::Damaged`], and the object store's.
+pub(crate) fn get(db: &(impl DbReadOps + Sync), key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+    let found = wait(async { db.get(key).await.map_err(of_records("read the records")) })?;
+    Ok(found.map(|value| value.to_vec()))
+}
+
+/// As [`Engine::scan`]. What is visited may itself read: so records are fetched a few at a time.
+///
+/// # Errors
+/// [`StoreError::Damaged`], and the object store's.
+pub(crate) fn scan(
+    db: &(impl DbReadOps + Sync),
+    from: &[u8],
+    to: &[u8],
+    visitor: &mut Visit<'_>,
+) -> Result<(), StoreError> {
+    if from >= to {
+        return Ok(());
+    }
+    visit(db, &record(from), &record(to), &mut |key, value| visitor(&key[1..], value))
+}
+
+/// Visits keys as SlateDB has them.
+fn visit(
+    db: &(impl DbReadOps + Sync),
+    from: &[u8],
+    to: &[u8],
+    visit: &mut Visit<'_>,
+) -> Result<(), StoreError> {
+    /// Records that are fetched at a time.
+    const FETCH: usize = 256;
+    let options = ScanOptions { read_ahead_bytes: 1 << 20, ..ScanOptions::default() };
+    let range = from..to;
+    let mut found =
+        wait(async { db.scan_with_options(range, &options).await.map_err(of_records("read the records")) })?;
+    loop {
+        let mut some = Vec::with_capacity(FETCH);
+        wait(async {
+            while some.len() < FETCH {
+                match found.next().await.map_err(of_records("read the records"))? {
+                    Some(one) => some.push(one),
+                    None => break,
+                }
+            }
+            Ok(())
+        })?;
+        for one in &some {
+            if !visit(&one.key, &one.value) {
+                return Ok(());
+            }
+        }
+        if some.len() < FETCH {
+            return Ok(());
+        }
+    }
+}

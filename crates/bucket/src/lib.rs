@@ -1,0 +1,53 @@
+//! `sluice-bucket`: a store in an object store, which one node at a time may change, and any node may take over.
+//!
+//! # Theory
+//! The parts above are those of a store in a directory: transactions, pushes, the file system. Below them the library SlateDB
+//! takes the place of the log and of the tree. It writes each push as one immutable object, only if no object has that number
+//! yet (a conditional PUT), and brings the records into sorted objects behind it.
+//!
+//! ```text
+//!   BUCKET/PATH/super              what this is: written last, if there is none                   bucket.rs
+//!   BUCKET/PATH/owners/EPOCH       who has opened the store, one object for each time             owner.rs
+//!   BUCKET/PATH/records/wal/N      pushes                                                         SlateDB, by way of
+//!   BUCKET/PATH/records/...        what they come to, sorted, and the list of those objects       engine.rs
+//! ```
+//!
+//! *Fencing.* A node that opens the store first claims an *epoch*, greater than all before, by making its object in `owners/` if
+//! there is none. Then it opens the records, for which SlateDB puts an empty object behind the last push: the push that the
+//! node before it writes next finds its number taken. From then on each call of that node says [`StoreError::Fenced`].
+//! ```text
+//!   node A, epoch 7   push 41  push 42                push 43: the number is taken -> Fenced
+//!   node B, epoch 8                     claim, open: 43      push 44 ...
+//! ```
+//! A node that slept after its claim, and opens the records behind a node that is newer, finds the newer claim and stops; the
+//! newer one finds its own claim to be the newest, opens the records once more and goes on.
+//!
+//! # Clients must
+//! - open a store only with an epoch that the cluster's membership gave them, or alone;
+//! - make a store with [`Bucket::create`], which takes only an object store whose conditional writes hold under a race.
+//!
+//! # Then
+//! - what was synchronised before another node opened the store is there for that node;
+//! - what a node could not synchronise because of that is not there, and the node is told so;
+//! - a store does not fence readers: a node that was fenced and does not know it yet reads what was true when it was.
+//!
+//! # Lock order
+//! `bucket.engine`: the open records; held for reading across I/O, for writing while they are opened again. Below `store.push`
+//! and `store.checkpoint`.
+//!
+//! # Sources
+//! RFC 1 of SlateDB for the fencing of its manifest and log; Burrows, "The Chubby lock service" (2006) for epochs.
+
+#![forbid(unsafe_code)]
+
+mod bucket;
+mod engine;
+mod error;
+mod looking;
+mod objects;
+mod owner;
+mod race;
+mod runtime;
+
+pub use bucket::{Bucket, Claim};
+pub use sluice_store::StoreError;

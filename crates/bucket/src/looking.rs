@@ -1,0 +1,56 @@
+//! Looking: the records of a store that is only looked at. What is applied reaches nothing.
+
+use crate::engine::{POSITION, RECORDS, get, pushes, record, scan};
+use crate::error::of_records;
+use crate::objects::Objects;
+use crate::runtime::wait;
+use slatedb::config::DbReaderOptions;
+use slatedb::{DbReader, DbReaderMode};
+use sluice_store::engine::{Engine, Visit};
+use sluice_store::{Batch, StoreError};
+
+/// An engine that reads what the owner of the store has written.
+pub(crate) struct Looking(DbReader);
+
+impl Looking {
+    /// Opens the records; nobody is told.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], and the object store's.
+    pub(crate) fn open(objects: &Objects, retries: u32) -> Result<Looking, StoreError> {
+        let options = DbReaderOptions { object_store_max_retries: Some(retries), ..Default::default() };
+        let reader = wait(async {
+            let reader = DbReader::builder(RECORDS, objects.clone())
+                .with_reader_mode(DbReaderMode::FollowLatest)
+                .with_options(options)
+                .build()
+                .await;
+            reader.map_err(of_records("open the records"))
+        })?;
+        pushes(&reader)?;
+        Ok(Looking(reader))
+    }
+}
+
+impl Engine for Looking {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        get(&self.0, &record(key))
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreError> {
+        scan(&self.0, from, to, visit)
+    }
+
+    fn position(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        get(&self.0, POSITION)
+    }
+
+    fn close(&self) {
+        // Nothing was written.
+        let _ = wait(async { self.0.close().await.map_err(of_records("close the records")) });
+    }
+
+    fn apply(&self, _batch: &Batch, _position: &[u8]) -> Result<(), StoreError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! Objects: the place in an object store that a URL names, and the two ways in which small objects are written there.
+//!
+//! Credentials come from the environment and never stand in a URL: it is shown in lists of mounts and of processes.
+
+use crate::error::of_objects;
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+use object_store::{
+    ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig,
+};
+use sluice_store::StoreError;
+use sluice_sync::Arc;
+use sluice_sync::time::Duration;
+use std::io;
+
+/// Where all objects of one store are.
+pub(crate) type Objects = Arc<dyn ObjectStore>;
+
+/// How long a request may take. SlateDB tries again what may be tried again.
+const REQUEST: Duration = Duration::from_secs(10);
+
+/// The place that `url` names; with `make`, the directory of a `file://` is made if need be.
+///
+/// # Errors
+/// What is wrong with the URL, or with the client's settings.
+pub(crate) fn at(url: &str, make: bool) -> Result<Objects, StoreError> {
+    let refused = |what: &str| {
+        let text = format!("{what}; a store's address is file:///DIRECTORY or s3://BUCKET/PATH");
+        StoreError::Io("use this address", io::Error::new(io::ErrorKind::InvalidInput, text))
+    };
+    let Some((scheme, rest)) = url.split_once("://") else { return Err(refused("it has no scheme")) };
+    match scheme {
+        "file" => {
+            if !rest.starts_with('/') {
+                return Err(refused("the directory must begin with /"));
+            }
+            if make {
+                std::fs::create_dir_all(rest)
+                    .map_err(|error| StoreError::Io("make the store's directory", error))?;
+            }
+            let local = LocalFileSystem::new_with_prefix(rest).map_err(|error| match &error {
+                _ if !std::path::Path::new(rest).is_dir() => StoreError::NotAStore,
+                _ => of_objects("open the directory")(error),
+            })?;
+            Ok(Arc::new(local.with_fsync(true)))
+        }
+        "s3" => {
+            let (bucket, path) = rest.split_once('/').unwrap_or((rest, ""));
+            if bucket.is_empty() || bucket.contains('@') {
+                return Err(refused("it names no bucket"));
+            }
+            let plain = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]
+                .iter()
+                .any(|name| std::env::var(name).is_ok_and(|url| url.starts_with("http://")));
+            let retry = RetryConfig { max_retries: 2, retry_timeout: 2 * REQUEST, ..RetryConfig::default() };
+            let options = ClientOptions::new().with_allow_http(plain).with_timeout(REQUEST);
+            // Once for the process: a second time changes nothing.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            let s3 = AmazonS3Builder::from_env()
+                .with_bucket_name(bucket)
+                .with_client_options(options)
+                .with_retry(retry)
+                .build()
+                .map_err(of_objects("use the bucket"))?;
+            Ok(Arc::new(PrefixStore::new(s3, path.trim_matches('/'))))
+        }
+        _ => Err(refused("it is of an unknown kind")),
+    }
+}
+
+/// Makes the object `path`, if there is none: false if there is one that holds something else. An answer that was lost is
+/// asked for again: `bytes` must be such as nobody else writes.
+///
+/// # Errors
+/// The object store's: then it is not known whether it was made.
+pub(crate) async fn create(objects: &Objects, path: &Path, bytes: &[u8]) -> Result<bool, StoreError> {
+    const TRIES: usize = 5;
+    let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+    let mut last = None;
+    for _ in 0..TRIES {
+        let payload = PutPayload::from(bytes.to_vec());
+        match objects.put_opts(path, payload, options.clone()).await {
+            Ok(_) => return Ok(true),
+            Err(object_store::Error::AlreadyExists { .. }) => {
+                return Ok(get(objects, path).await?.as_deref() == Some(bytes));
+            }
+            // It may have been made all the same.
+            Err(error) => last = Some(error),
+        }
+    }
+    let error = last.expect("tried at least once");
+    Err(of_objects("make an object")(error))
+}
+
+/// Writes the object `path`, whether or not it is there.
+///
+/// # Errors
+/// The object store's.
+pub(crate) async fn put(objects: &Objects, path: &Path, bytes: Vec<u8>) -> Result<(), StoreError> {
+    objects.put(path, PutPayload::from(bytes)).await.map_err(of_objects("write an object"))?;
+    Ok(())
+}
+
+/// What the object `path` holds; none if it is not there.
+///
+/// # Errors
+/// The object store's.
+pub(crate) async fn get(objects: &Objects, path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
+    /// No object that is read so has more.
+    const MAX: u64 = 1 << 16;
+    let found = match objects.get(path).await {
+        Err(object_store::Error::NotFound { .. }) => return Ok(None),
+        found => found.map_err(of_objects("read an object"))?,
+    };
+    if found.meta.size > MAX {
+        return Err(StoreError::Damaged(format!("`{path}` has {} bytes", found.meta.size)));
+    }
+    Ok(Some(found.bytes().await.map_err(of_objects("read an object"))?.to_vec()))
+}
+
+/// Bytes that all objects take.
+///
+/// # Errors
+/// The object store's.
+pub(crate) async fn size(objects: &Objects) -> Result<u64, StoreError> {
+    let (mut places, mut bytes) = (vec![Path::default()], 0);
+    while let Some(place) = places.pop() {
+        let found =
+            objects.list_with_delimiter(Some(&place)).await.map_err(of_objects("list the objects"))?;
+        bytes += found.objects.iter().map(|one| one.size).sum::<u64>();
+        places.extend(found.common_prefixes);
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,162 @@
+//! Faults: one node's way to an object store in memory that other nodes use too: requests fail, answers are lost, the node dies.
+
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+use sluice_bucket::Bucket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What befalls a node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Plan {
+    /// Of a thousand writes so many fail, and so many are done though the answer is lost.
+    pub failing: u64,
+    /// The node dies at this write, counted from 0.
+    pub dies_at: Option<u64>,
+    /// The write at which it dies is done.
+    pub dies_after: bool,
+    /// `PutMode::Create` is taken for `PutMode::Overwrite`.
+    pub careless: bool,
+}
+
+/// One node's way to the objects.
+#[derive(Debug)]
+pub(crate) struct Node {
+    objects: Arc<InMemory>,
+    plan: Plan,
+    writes: AtomicU64,
+    seed: AtomicU64,
+}
+
+impl Node {
+    pub(crate) fn new(objects: &Arc<InMemory>, plan: Plan, seed: u64) -> Arc<Node> {
+        let seed = AtomicU64::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        Arc::new(Node { objects: objects.clone(), plan, writes: AtomicU64::new(0), seed })
+    }
+
+    pub(crate) fn bucket(self: &Arc<Node>) -> Bucket {
+        Bucket::over(self.clone())
+    }
+
+    /// Writes that it asked for.
+    pub(crate) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.plan.dies_at.is_some_and(|at| self.writes() > at)
+    }
+
+    fn random(&self) -> u64 {
+        let mut x = self.seed.load(Ordering::SeqCst);
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.seed.store(x, Ordering::SeqCst);
+        x
+    }
+
+    fn lives(&self) -> Result<()> {
+        // Not to be tried again: a dead node does not wait.
+        let dead = || Error::NotSupported { source: "the node is dead".into() };
+        if self.is_dead() { Err(dead()) } else { Ok(()) }
+    }
+
+    /// Whether a write is done, and whether its answer arrives.
+    fn befalls(&self) -> Result<(bool, bool)> {
+        self.lives()?;
+        let number = self.writes.fetch_add(1, Ordering::SeqCst);
+        if self.plan.dies_at == Some(number) {
+            return Ok((self.plan.dies_after, false));
+        }
+        let drawn = self.random() % 1000;
+        Ok((drawn >= self.plan.failing, drawn >= 2 * self.plan.failing))
+    }
+
+    fn lost(&self) -> Error {
+        self.lives().err().unwrap_or_else(|| Error::Generic { store: "faulty", source: "timed out".into() })
+    }
+}
+
+impl std::fmt::Display for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("faulty")
+    }
+}
+
+#[async_trait::async_trait]
+impl ObjectStore for Node {
+    async fn put_opts(&self, at: &Path, payload: PutPayload, mut options: PutOptions) -> Result<PutResult> {
+        if self.plan.careless && options.mode == PutMode::Create {
+            options.mode = PutMode::Overwrite;
+        }
+        let (is_done, is_told) = self.befalls()?;
+        if !is_done {
+            return Err(self.lost());
+        }
+        let done = self.objects.put_opts(at, payload, options).await;
+        if is_told { done } else { Err(self.lost()) }
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        at: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.lives()?;
+        self.objects.put_multipart_opts(at, options).await
+    }
+
+    async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
+        self.lives()?;
+        self.objects.get_opts(at, options).await
+    }
+
+    fn delete_stream(&self, at: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        match self.lives() {
+            Ok(()) => self.objects.delete_stream(at),
+            Err(error) => stream::once(async { Err(error) }).boxed(),
+        }
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        match self.lives() {
+            Ok(()) => self.objects.list(prefix),
+            Err(error) => stream::once(async { Err(error) }).boxed(),
+        }
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.lives()?;
+        self.objects.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.lives()?;
+        self.objects.copy_opts(from, to, options).await
+    }
+}
+
+/// Waits for what a test does with the objects itself.
+pub(crate) fn wait<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work)
+}
+
+/// All objects and what they hold.
+pub(crate) fn contents(objects: &InMemory) -> Vec<(Path, Vec<u8>)> {
+    wait(async {
+        let mut all = Vec::new();
+        for meta in objects.list(None).collect::<Vec<_>>().await {
+            let path = meta.expect("memory").location;
+            let bytes = objects.get(&path).await.expect("memory").bytes().await.expect("memory");
+            all.push((path, bytes.to_vec()));
+        }
+        all
+    })
+}

@@ -1,0 +1,263 @@
+//! A store in an object store in memory: what it keeps, who may write it, and what it makes of faults, deaths and damage.
+
+mod faults;
+
+use faults::{Node, Plan, contents, wait};
+use object_store::memory::InMemory;
+use object_store::{ObjectStoreExt, PutPayload};
+use sluice_bucket::{Bucket, Claim, StoreError};
+use sluice_store::{Options, Store};
+use std::sync::Arc;
+
+fn quiet() -> Options {
+    Options { log_size: 1 << 20, background: false, ..Options::default() }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Writes one record and makes it durable.
+fn push(store: &Store, key: u64, value: &[u8]) -> Result<(), StoreError> {
+    let mut change = store.begin(value.len() as u64 + 64)?;
+    change.put(format!("{key:06}").as_bytes(), key, value);
+    drop(change);
+    store.sync()
+}
+
+/// All records of the store, by number.
+fn records(store: &Store) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
+    let mut all = Vec::new();
+    store.scan(b"", &[0xff], &mut |key, value| {
+        let key = std::str::from_utf8(key).ok().and_then(|text| text.parse().ok()).expect("as written");
+        all.push((key, value.to_vec()));
+        true
+    })?;
+    Ok(all)
+}
+
+/// What [`push`] has written under `0..count`.
+fn expected(count: u64) -> Vec<(u64, Vec<u8>)> {
+    (0..count).map(|key| (key, value(key))).collect()
+}
+
+fn value(key: u64) -> Vec<u8> {
+    vec![key as u8; 100 + key as usize]
+}
+
+#[test]
+fn what_was_synchronised_is_there_when_the_store_is_opened_again() {
+    let objects = Arc::new(InMemory::new());
+    let bucket = Bucket::over(objects);
+    let store = bucket.create(quiet()).expect("a new store");
+    for key in 0..600 {
+        push(&store, key, &value(key)).expect("memory");
+    }
+    assert!(matches!(bucket.create(quiet()), Err(StoreError::Exists)));
+    drop(store);
+    let store = bucket.open(Claim::Alone, quiet()).expect("it was closed");
+    assert!(records(&store).expect("memory") == expected(600));
+    assert_eq!(store.get(b"000007").expect("memory"), Some(value(7)));
+    let mut change = store.begin(1024).expect("room");
+    change.remove(b"000007", 1000);
+    drop(change);
+    store.sync().expect("memory");
+    assert_eq!(store.get(b"000007").expect("memory"), None);
+    assert_eq!(store.stats().batches, 601);
+}
+
+#[test]
+fn the_older_of_two_writers_is_fenced_at_its_next_push_and_what_was_acknowledged_stays() {
+    for seed in 0..number("SLUICE_BUCKET_SEEDS", 6) {
+        let objects = Arc::new(InMemory::new());
+        let plan = Plan { failing: 15, ..Plan::default() };
+        let node = |n: u64| Node::new(&objects, plan, seed * 100 + n).bucket();
+        drop(Bucket::over(objects.clone()).create(quiet()).expect("a new store"));
+        let mut owner = node(0).open(Claim::Epoch(2), quiet()).expect("it was closed");
+        let (mut acknowledged, mut epoch) = (0, 2);
+        for round in 1..5 {
+            for _ in 0..3 + (seed + round) % 5 {
+                push(&owner, acknowledged, &value(acknowledged)).expect("the owner writes");
+                acknowledged += 1;
+            }
+            // A change that is on its way when the next node opens the store.
+            epoch += 1 + seed % 3;
+            let late = std::thread::scope(|scope| {
+                let late = scope.spawn(|| push(&owner, acknowledged, &value(acknowledged)));
+                let next = node(round).open(Claim::Epoch(epoch), quiet()).expect("newer");
+                let late = late.join().expect("no panic");
+                (late, next)
+            });
+            let (late, next) = late;
+            if late.is_ok() {
+                acknowledged += 1;
+            }
+            for _ in 0..2 {
+                let pushed = push(&owner, 999_999, b"of a fenced node");
+                assert!(matches!(pushed, Err(StoreError::Fenced)), "seed {seed}: {pushed:?}");
+            }
+            assert!(matches!(owner.begin(10), Err(StoreError::Fenced)));
+            assert!(owner.failure().is_some_and(|why| why.contains("another node")));
+            let found = records(&next).expect("memory");
+            let may = [expected(acknowledged), expected(acknowledged + 1)];
+            assert!(may.contains(&found), "seed {seed}, round {round}: {} records", found.len());
+            acknowledged = found.len() as u64;
+            owner = next;
+        }
+    }
+}
+
+#[test]
+fn a_node_of_an_older_epoch_cannot_open_the_store_and_disturbs_nobody() {
+    let objects = Arc::new(InMemory::new());
+    let bucket = Bucket::over(objects.clone());
+    drop(bucket.create(quiet()).expect("a new store"));
+    let owner = bucket.open(Claim::Epoch(9), quiet()).expect("newest");
+    push(&owner, 0, &value(0)).expect("memory");
+    for epoch in [1, 8, 9] {
+        assert!(matches!(bucket.open(Claim::Epoch(epoch), quiet()), Err(StoreError::Fenced)));
+    }
+    push(&owner, 1, &value(1)).expect("nobody else has opened it");
+    // One that slept after its claim opens the records now.
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    let sleeper = runtime.block_on(slatedb::Db::open("records", objects)).expect("memory");
+    push(&owner, 2, &value(2)).expect("its claim is still the newest");
+    let late = runtime.block_on(async {
+        let written = sleeper.put(b"rubbish", b"of a sleeper").await;
+        written.map(|_| ()).and(sleeper.flush().await)
+    });
+    late.expect_err("it is fenced in turn");
+    assert!(records(&owner).expect("memory") == expected(3));
+}
+
+#[test]
+fn a_living_process_of_this_machine_is_in_the_way_of_one_that_comes_alone() {
+    let bucket = Bucket::over(Arc::new(InMemory::new()));
+    let store = bucket.create(quiet()).expect("a new store");
+    let here = std::process::id();
+    assert_eq!(bucket.user().expect("memory"), Some(here));
+    let second = bucket.open(Claim::Alone, quiet());
+    assert!(matches!(second, Err(StoreError::InUse(Some(pid))) if pid == here));
+    store.close().expect("memory");
+    assert_eq!(bucket.user().expect("memory"), None);
+    bucket.open(Claim::Alone, quiet()).expect("it was closed");
+}
+
+#[test]
+fn a_node_that_dies_at_any_write_loses_nothing_that_was_acknowledged() {
+    let work = |node: &Arc<Node>| -> (bool, u64) {
+        let Ok(store) = node.bucket().create(quiet()) else { return (false, 0) };
+        let pushed = (0..8).take_while(|key| push(&store, *key, &value(*key)).is_ok()).count();
+        (true, pushed as u64)
+    };
+    let whole = Node::new(&Arc::new(InMemory::new()), Plan::default(), 1);
+    assert_eq!(work(&whole), (true, 8));
+    assert!(whole.writes() > 300, "the race alone has more");
+    // Each writer of the race is a write; dying among them is one case.
+    let race = 20 * 16;
+    for at in race - 2..whole.writes() {
+        for dies_after in [false, true] {
+            let objects = Arc::new(InMemory::new());
+            let plan = Plan { dies_at: Some(at), dies_after, ..Plan::default() };
+            let node = Node::new(&objects, plan, at);
+            let (is_made, acknowledged) = work(&node);
+            let next = Bucket::over(objects).open(Claim::Epoch(100), quiet());
+            let found = match next {
+                Ok(next) => records(&next).expect("memory"),
+                Err(StoreError::NotAStore) if !is_made => continue,
+                Err(error) => panic!("died at write {at}: {error}"),
+            };
+            let may = [expected(acknowledged), expected(acknowledged + 1)];
+            assert!(may.contains(&found), "died at write {at}: {} of {acknowledged}", found.len());
+        }
+    }
+}
+
+#[test]
+fn a_damaged_object_is_an_error_and_never_another_value() {
+    let objects = Arc::new(InMemory::new());
+    let bucket = Bucket::over(objects.clone());
+    let store = bucket.create(quiet()).expect("a new store");
+    // More than one sorted object, and pushes behind.
+    for key in 0..300 {
+        push(&store, key, &value(key)).expect("memory");
+    }
+    let is_sorted = |whole: &[(object_store::path::Path, Vec<u8>)]| {
+        whole.iter().any(|(path, _)| path.as_ref().contains("compacted"))
+    };
+    // As a crash would leave it: the pushes behind the sorted object are needed.
+    let mut whole = contents(&objects);
+    while !is_sorted(&whole) {
+        std::thread::yield_now();
+        whole = contents(&objects);
+    }
+    let copy = |without: &object_store::path::Path| {
+        let copy = InMemory::new();
+        wait(async {
+            for (path, bytes) in whole.iter().filter(|(path, _)| path != without) {
+                copy.put(path, PutPayload::from(bytes.clone())).await.expect("memory");
+            }
+        });
+        copy
+    };
+    let (mut refused, mut cases) = (0, 0);
+    let is_push = |path: &object_store::path::Path| path.as_ref().contains("/wal/");
+    let pushes = whole.iter().filter(|(path, _)| is_push(path)).count();
+    let some = whole.iter().filter(|(path, _)| !is_push(path));
+    let last = whole.iter().filter(|(path, _)| is_push(path)).skip(pushes - 5);
+    for (path, bytes) in some.chain(last) {
+        let flipped = |at: usize| {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 0x10;
+            bytes
+        };
+        let strange = [
+            flipped(0),
+            flipped(bytes.len() / 2),
+            flipped(bytes.len() - 1),
+            bytes[..bytes.len() / 2].to_vec(),
+            Vec::new(),
+            b"something else".to_vec(),
+        ];
+        for (case, strange) in strange.into_iter().enumerate() {
+            cases += 1;
+            let strange_len = strange.len();
+            let damaged = copy(path);
+            wait(damaged.put(path, PutPayload::from(strange))).expect("memory");
+            let bucket = Bucket::over(Arc::new(damaged));
+            let found = bucket.open(Claim::Epoch(100), quiet()).and_then(|store| records(&store));
+            // Without its last push a store looks as if that had not come about yet.
+            let is_last = strange_len == 0
+                && Some(path) == whole.iter().map(|(path, _)| path).rfind(|path| is_push(path));
+            match found {
+                Ok(found) if is_last && found == expected(299) => {}
+                Ok(found) => {
+                    assert!(found == expected(300), "`{path}`, case {case}: {} records", found.len())
+                }
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    println!("damage: {refused} of {cases} stores refused, the others whole");
+    assert!(refused > cases / 3, "much of the damage is in the way: {refused} of {cases}");
+}
+
+#[test]
+fn an_object_store_whose_conditional_writes_do_not_hold_is_refused() {
+    let plan = Plan { careless: true, ..Plan::default() };
+    let node = Node::new(&Arc::new(InMemory::new()), plan, 1);
+    let error = node.bucket().create(quiet()).err().expect("refused").to_string();
+    assert!(error.contains("conditional writes"), "{error}");
+}
+
+#[test]
+fn a_place_with_something_else_is_no_place_for_a_store() {
+    let objects = Arc::new(InMemory::new());
+    wait(objects.put(&"notes.txt".into(), PutPayload::from_static(b"of somebody"))).expect("memory");
+    let bucket = Bucket::over(objects);
+    assert!(matches!(bucket.create(quiet()), Err(StoreError::Io(..))));
+    assert!(matches!(bucket.open(Claim::Alone, quiet()), Err(StoreError::NotAStore)));
+    for url in ["file://relative", "s3://", "ftp://host/path", "s3://key:secret@bucket/path", "nothing"] {
+        assert!(matches!(Bucket::at(url), Err(StoreError::Io(..))), "{url}");
+    }
+}

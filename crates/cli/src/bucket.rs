@@ -1,0 +1,70 @@
+//! Bucket: what is done to a store whose address is a URL: `mkfs`, `info`, `fsck`, and opening it for a mount.
+
+use crate::ram_options;
+use crate::store::failure;
+use sluice_bucket::{Bucket, Claim};
+use sluice_lab::failure::{Context, Failure, Result};
+use sluice_store::{Info, Progress, Report, StoreError};
+use sluice_sync::Arc;
+use sluice_vfs::{Options, Superblock};
+use std::path::Path;
+
+/// The place at the address `store`; none if it is the path of a directory.
+///
+/// # Errors
+/// What is wrong with the address.
+pub(crate) fn at(store: &Path) -> std::result::Result<Option<Bucket>, StoreError> {
+    url(store).map(Bucket::at).transpose()
+}
+
+fn url(store: &Path) -> Option<&str> {
+    store.to_str().filter(|_| Bucket::is_url(store))
+}
+
+/// Makes an empty file system, if the store's place is the address of one: false if it is none.
+pub(crate) fn mkfs(store: &Path) -> Result<bool> {
+    let Some(url) = url(store) else { return Ok(false) };
+    let (options, _) = ram_options::parse("")?;
+    let made = Bucket::make(url).and_then(|bucket| {
+        let made = bucket.create(options.store.clone())?;
+        Superblock::create_in(made, options)
+    });
+    let superblock = made.map_err(failure(store))?;
+    superblock.sync().and_then(|()| superblock.close()).context(|| store.display().to_string())?;
+    Ok(true)
+}
+
+/// The file system in `bucket`; `looks`: only to be looked at, and then nothing there is changed.
+pub(crate) fn open(
+    bucket: &Bucket,
+    options: Options,
+    looks: bool,
+) -> std::result::Result<Arc<Superblock>, StoreError> {
+    let store = match looks {
+        true => bucket.look(options.store.clone()),
+        false => bucket.open(Claim::Alone, options.store.clone()),
+    };
+    Superblock::open_in(store?, options)
+}
+
+/// What the store says of itself, the bytes that its objects take, and which process of this machine uses it.
+pub(crate) fn info(bucket: &Bucket) -> std::result::Result<(Info, u64, Option<u32>), StoreError> {
+    Ok((bucket.info()?, bucket.size()?, bucket.user()?))
+}
+
+/// Checks the store.
+pub(crate) fn check(
+    bucket: &Bucket,
+    progress: &mut dyn FnMut(Progress),
+) -> std::result::Result<Report, StoreError> {
+    if let Some(user) = bucket.user()? {
+        return Err(StoreError::InUse(Some(user)));
+    }
+    Superblock::check_shown(|look| bucket.check(look, progress))
+}
+
+/// That a store in an object store is not mended, as an error.
+pub(crate) fn no_repair(store: &Path) -> Failure {
+    let text = "a store in an object store is checked, and cannot be mended yet";
+    Failure::Unsupported(format!("{}: {text}", store.display()))
+}

@@ -1,0 +1,199 @@
+//! The command line with stores in an object store: in a directory by `file://`, and in S3 where a server can be had.
+
+mod harness;
+
+use harness::{Scratch, can_mount, is_mounted, kill, server_of, skipped, sluice, until};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// A server of S3 on a directory, for as long as this lives.
+struct S3 {
+    server: Child,
+    port: u16,
+}
+
+const KEY: &str = "sluice-tests";
+const SECRET: &str = "not-a-secret-of-anybody";
+
+impl S3 {
+    /// Starts one, if the program is installed.
+    fn start(scratch: &Scratch) -> Option<S3> {
+        let dir = scratch.dir("objects");
+        fs::create_dir(dir.join("bucket")).expect("a new directory");
+        let tools = std::env::var("TOOLS").map(PathBuf::from);
+        let tools =
+            tools.unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools").into());
+        let places = [tools.join("bin/versitygw"), PathBuf::from("versitygw")];
+        let port =
+            TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+        let server = places.iter().find_map(|program| {
+            Command::new(program)
+                .args([
+                    "--port",
+                    &format!("127.0.0.1:{port}"),
+                    "--access",
+                    KEY,
+                    "--secret",
+                    SECRET,
+                    "--quiet",
+                ])
+                .arg("posix")
+                .arg(&dir)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .ok()
+        })?;
+        until("the S3 server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        Some(S3 { server, port })
+    }
+}
+
+impl Drop for S3 {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// A store at an address, and the directory on which it is mounted. Unmounted when dropped, however the test ends.
+struct Stored {
+    url: String,
+    dir: PathBuf,
+    s3: Option<S3>,
+}
+
+impl Stored {
+    fn sluice(&self, arguments: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(harness::SLUICE);
+        if let Some(s3) = &self.s3 {
+            command
+                .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", s3.port))
+                .env("AWS_REGION", "us-east-1")
+                .env("AWS_ACCESS_KEY_ID", KEY)
+                .env("AWS_SECRET_ACCESS_KEY", SECRET);
+        }
+        let ran = command.args(arguments).output().expect("it starts");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match ran.status.success() {
+            true => Ok(text(&ran.stdout)),
+            false => Err(text(&ran.stderr)),
+        }
+    }
+
+    fn dir(&self) -> &str {
+        self.dir.to_str().expect("a plain path")
+    }
+
+    fn mount(&self, options: &str) {
+        assert_eq!(self.sluice(&["mount", "-o", options, &self.url, self.dir()]), Ok(String::new()));
+    }
+
+    fn umount(&self) {
+        self.sluice(&["umount", self.dir()]).expect("nobody uses it");
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let said = self.sluice(&[arguments, &[&self.url]].concat()).expect("it is sound");
+        serde_json::from_str(&said).expect("JSON")
+    }
+
+    fn assert_clean(&self) {
+        let said = self.json(&["fsck", "--json"]);
+        assert_eq!(said["status"], "clean", "{said}");
+    }
+
+    /// Ends the server as a crash of its process does, and takes the dead mount away.
+    fn kill(&self) {
+        kill("-KILL", server_of(&self.dir));
+        until("the server is dead", || self.json(&["info", "--json"])["in_use"] == false);
+        // It says that the server had ended.
+        let _ = self.sluice(&["umount", "--lazy", self.dir()]);
+        assert!(!is_mounted(&self.dir));
+    }
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        if is_mounted(&self.dir) {
+            let _ = self.sluice(&["umount", "--lazy", self.dir()]);
+        }
+    }
+}
+
+/// A store is made, used, killed and used again.
+fn a_life(stored: &Stored) {
+    let refused = stored.sluice(&["mount", &stored.url, stored.dir()]).expect_err("there is none");
+    assert!(refused.contains("no sluicefs store") && refused.trim_end().lines().count() == 1, "{refused}");
+    stored.sluice(&["mkfs", &stored.url]).expect("an empty place");
+    let again = stored.sluice(&["mkfs", &stored.url]).expect_err("there is one");
+    assert!(again.contains("already"), "{again}");
+    let contents: Vec<u8> = (0..3_000_000_u32).map(|at| (at * 7 >> 3) as u8).collect();
+    stored.mount("size=1G");
+    let file = |name: &str| stored.dir.join(name);
+    fs::create_dir(file("d")).expect("room");
+    fs::write(file("d/kept"), &contents).expect("room");
+    fs::hard_link(file("d/kept"), file("link")).expect("room");
+    let busy = stored.sluice(&["mount", &stored.url, stored.dir()]).expect_err("it is mounted");
+    assert!(busy.contains("in use by process"), "{busy}");
+    assert_eq!(stored.json(&["info", "--json"])["in_use"], true);
+    // Not synchronised: unmounting does it.
+    stored.umount();
+    stored.assert_clean();
+    stored.mount("size=1G");
+    assert!(fs::read(file("link")).expect("it is there") == contents);
+    for number in 0..20_u8 {
+        let mut synced = File::create(file(&format!("f{number}"))).expect("room");
+        synced.write_all(&vec![number; 5_000]).and_then(|()| synced.sync_all()).expect("room");
+    }
+    stored.kill();
+    stored.assert_clean();
+    stored.mount("ro");
+    for number in 0..20_u8 {
+        let name = format!("f{number}");
+        assert!(fs::read(file(&name)).expect("it was synchronised") == vec![number; 5_000], "{name}");
+    }
+    stored.umount();
+    let listed = stored.sluice(&["run", &stored.url, "--", "sh", "-c", "rm f1 && ls"]).expect("it runs");
+    assert!(listed.starts_with("d\nf0\nf10\n"), "{listed}");
+    stored.assert_clean();
+    let info = stored.json(&["info", "--json"]);
+    assert!(info["size_bytes"].as_u64() > Some(contents.len() as u64) && info["in_use"] == false, "{info}");
+}
+
+#[test]
+fn a_store_in_a_directory_of_objects_survives_kill_and_is_one_for_the_next_mount() {
+    if !can_mount("a_store_in_a_directory_of_objects_survives_kill_and_is_one_for_the_next_mount") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let url = format!("file://{}/store", scratch.0.display());
+    a_life(&Stored { url, dir: scratch.dir("m"), s3: None });
+}
+
+#[test]
+fn a_store_in_s3_survives_kill_and_is_one_for_the_next_mount() {
+    let name = "a_store_in_s3_survives_kill_and_is_one_for_the_next_mount";
+    if !can_mount(name) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let Some(s3) = S3::start(&scratch) else {
+        return skipped(name, "there is no versitygw (make s3-server installs it)");
+    };
+    a_life(&Stored { url: "s3://bucket/place/store".into(), dir: scratch.dir("m"), s3: Some(s3) });
+}
+
+#[test]
+fn an_address_that_is_none_is_refused_in_one_line() {
+    for url in ["ftp://host/path", "file://relative", "s3://"] {
+        let said = sluice(["info", url]).complaint(1);
+        assert!(said.contains("file:///DIRECTORY or s3://BUCKET/PATH"), "{said}");
+    }
+    let said = sluice(["fsck", "file:///nowhere/at/all"]).complaint(8);
+    assert!(said.contains("no sluicefs store"), "{said}");
+}
