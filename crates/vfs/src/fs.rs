@@ -84,6 +84,21 @@ impl Fs {
         memory_of(superblocks.iter().map(|superblock| &**superblock))
     }
 
+    /// Releases what has lost its last user by now, as [`Superblock::settle`]: `statfs` is exact then.
+    ///
+    /// ```
+    /// # use sluice_vfs::Fs;
+    /// let fs = Fs::new();
+    /// fs.write("/large", vec![7; 1 << 20])?;
+    /// fs.remove_file("/large")?;
+    /// fs.settle();
+    /// assert_eq!(fs.superblock().inodes_used(), 1, "the root");
+    /// # Ok::<(), sluice_vfs::Errno>(())
+    /// ```
+    pub fn settle(&self) {
+        self.superblock().settle();
+    }
+
     pub(crate) fn mounts(&self) -> &MountTable {
         &self.mounts
     }

@@ -98,8 +98,8 @@ pub(crate) struct MountTable {
     attached: CachePadded<Mutex<Attached>>,
     /// The processes that use this tree. *Immutable.*
     processes: Arc<Processes>,
-    /// Releases the mounts, before the file system and not as a part of it.
-    _settle: SettleOnDrop,
+    /// Releases the mounts, if need be: before the file system, and not as a part of it.
+    settle: SettleOnDrop,
     /// The file system at "/". *Immutable.*
     root_superblock: Arc<Superblock>,
 }
@@ -110,12 +110,14 @@ struct Attached {
     mounts: Vec<MountRef>,
 }
 
-/// Releases what a namespace held when it goes: else that waits until references are used elsewhere.
-struct SettleOnDrop;
+/// Whether to release at once what a namespace held when it goes: else that waits until references are used elsewhere.
+struct SettleOnDrop(bool);
 
 impl Drop for SettleOnDrop {
     fn drop(&mut self) {
-        settle();
+        if self.0 {
+            settle();
+        }
     }
 }
 
@@ -239,7 +241,7 @@ impl MountTable {
             root: Mount::new(1, superblock.clone(), root_inode, None, MountFlags::empty()),
             attached: CachePadded::new(Mutex::with_class(&MOUNT_TABLE, attached)),
             processes,
-            _settle: SettleOnDrop,
+            settle: SettleOnDrop(false),
             root_superblock: superblock,
         }
     }
@@ -369,6 +371,9 @@ impl Attached {
 impl Drop for MountTable {
     /// The directories that mounts stood on may live on in file systems that other namespaces use.
     fn drop(&mut self) {
+        for superblock in self.superblocks() {
+            self.settle.0 |= superblock.should_settle_after();
+        }
         let attached = self.attached.get_mut();
         while let Some(mount) = attached.mounts.last().cloned() {
             attached.remove(&mount);

@@ -29,6 +29,8 @@ const INODE_BYTES: u64 = 1024;
 const NAME_BYTES: u64 = 512;
 /// Nobody looks for what is dead before so many units are in use: 64 MiB.
 const SETTLES_AT_MIN: u64 = (64 << 20) / UNIT;
+/// What a file system takes in memory beside its inodes and their contents, about.
+const SUPERBLOCK_BYTES: u64 = 64 << 10;
 /// The limits of all file systems of the process together, in bytes. *Atomic, alone.*
 static PROMISED: AtomicU64 = AtomicU64::new(0);
 
@@ -175,9 +177,9 @@ impl Superblock {
     }
 
     /// Size and use. Without a limit the totals are 0, as the kernel's tmpfs has it. No more is free than the machine has memory
-    /// left.
+    /// left. A file that lost its last name and user just now may be counted still: [`settle`](Self::settle) first, to know
+    /// exactly.
     pub fn statfs(&self) -> StatFs {
-        settle();
         let left = memory::left() / PAGE;
         StatFs {
             block_size: PAGE_SIZE as u32,
@@ -200,13 +202,27 @@ impl Superblock {
         &self.shared.lock_domain
     }
 
-    /// Inodes in memory, those without a name that somebody still holds included.
+    /// Releases what has lost its last user by now, in all file systems of the process: what is counted of them is exact then.
+    /// Waits for calls that are under way, and stops all counting of references for a moment: meant for a report, not for every
+    /// call. In a callback of a call that must not wait, such as [`Process::visit_entries`](crate::Process::visit_entries), it
+    /// does nothing.
+    pub fn settle(&self) {
+        settle();
+    }
+
+    /// Inodes in memory, those included that a last user let go just now.
+    pub fn inodes_used(&self) -> u64 {
+        self.shared.inodes.used()
+    }
+
+    /// Inodes in memory, those without a name that somebody still holds included. [Settles](Self::settle).
     pub fn live_inodes(&self) -> u64 {
         settle();
         self.shared.inodes.used()
     }
 
     /// Bytes in use of those that [`Options::size_limit`] limits: file data in whole pages, the rest in small units.
+    /// [Settles](Self::settle).
     pub fn bytes_used(&self) -> u64 {
         settle();
         self.shared.space.used() * UNIT
@@ -214,6 +230,23 @@ impl Superblock {
 
     pub(crate) fn trees(&self) -> &Trees {
         &self.trees
+    }
+
+    /// Notes that a user of this file system goes, perhaps the last. Whether the caller should [`settle`], so that what is left
+    /// behind is released now: because it is much together with what others left, or because a store is to be closed.
+    pub(crate) fn should_settle_after(&self) -> bool {
+        /// What users left behind since the last one that settled. *Atomic, alone.*
+        static LEFT: PerHost<AtomicU64> = PerHost::new(AtomicU64::new(0));
+        const LEFT_MAX: u64 = 16 << 20;
+        let Shared { space, inodes, .. } = &*self.shared;
+        let bytes = SUPERBLOCK_BYTES + space.used() * UNIT + inodes.used() * INODE_BYTES;
+        let left = LEFT.get(Host::here());
+        // Relaxed: a hint.
+        let is_much = left.fetch_add(bytes, Ordering::Relaxed) + bytes >= LEFT_MAX;
+        if is_much {
+            left.store(0, Ordering::Relaxed);
+        }
+        is_much || self.shared.durable().is_some()
     }
 
     /// Tells `observer` of each change from now on.
@@ -250,9 +283,11 @@ fn promise(limit: Option<u64>, add: fn(u64, u64) -> u64) {
 }
 
 impl Drop for Superblock {
-    /// Makes everything durable, and takes the tree apart.
+    /// Makes everything durable, and takes the tree apart. What is in memory is released as threads go on, or when they become
+    /// idle: a thread that drops file systems waits for no call on another.
     fn drop(&mut self) {
         promise(self.shared.options.size_limit, u64::wrapping_sub);
+        let should_settle = self.should_settle_after();
         if self.shared.durable().is_some() && refcache::in_destructor() {
             // No destructor waits for I/O: the thread that runs it may hold locks.
             return close_apart(self.root.clone());
@@ -260,7 +295,9 @@ impl Drop for Superblock {
         // An error was told to callers that asked for durability; nobody asks now.
         let _ = self.shared.close();
         self.root.clone().take_apart();
-        settle();
+        if should_settle {
+            settle();
+        }
     }
 }
 

@@ -128,6 +128,7 @@ fn nothing_is_left_of_a_clone_that_does_not_fit() {
             fs.write(format!("/a/b/c/{number}"), vec![1; 8000]).unwrap();
         }
         let free = || {
+            fs.settle();
             let stat = fs.superblock().statfs();
             (stat.files_free, stat.blocks_free)
         };

@@ -1,5 +1,7 @@
 //! Space: what counts against the size of a file system, and is given back.
 
+use sluice_sync::time::Duration;
+use sluice_sync::{mpsc, rcu, thread};
 use sluice_vfs::{Cred, Errno, Fs, OpenFlags, Options, Process, Superblock, XATTR_SIZE_MAX, XattrFlags};
 
 const SIZE: u64 = 16 << 20;
@@ -11,6 +13,7 @@ fn limited() -> (Fs, Process) {
 }
 
 fn free(fs: &Fs) -> u64 {
+    fs.settle();
     let statfs = fs.superblock().statfs();
     statfs.blocks_free * u64::from(statfs.block_size)
 }
@@ -126,4 +129,34 @@ fn a_snapshot_pays_for_its_own_attributes() {
     assert_eq!(free(&snapshot), SIZE);
     assert!(free(&fs) < SIZE);
     assert_sound(&fs);
+}
+
+#[test]
+fn neither_statfs_nor_dropping_a_file_system_waits_for_a_call_on_another() {
+    const GENEROUS: Duration = Duration::from_secs(60);
+    let ((ready, is_ready), (stop, stopped), (done, is_done)) =
+        (mpsc::channel(), mpsc::channel(), mpsc::channel());
+    thread::scope(|scope| {
+        // As a call that reads, and does not end.
+        scope.spawn(move || {
+            let _section = rcu::domain().read();
+            ready.send(()).expect("the test waits");
+            // An error: the test has failed.
+            let _ = stopped.recv();
+        });
+        is_ready.recv().expect("the reader begins");
+        scope.spawn(move || {
+            for _ in 0..20 {
+                let (fs, process) = limited();
+                fs.write("/file", [7; 5000]).expect("there is space");
+                process.unlink("/file").expect("it is there");
+                assert_eq!(process.statfs("/").expect("it is there").blocks, SIZE / 4096);
+                drop((process, fs));
+            }
+            done.send(()).expect("the test waits");
+        });
+        let in_time = is_done.recv_timeout(GENEROUS);
+        stop.send(()).expect("the reader waits");
+        assert_eq!(in_time, Ok(()));
+    });
 }

@@ -115,7 +115,7 @@ impl Connection {
         if statfs.files == 0 {
             // Programs that ask want a number. Without a limit of their own, files that are not empty end with the pages.
             statfs.files_free = statfs.blocks_free;
-            statfs.files = self.superblock.live_inodes().saturating_add(statfs.files_free);
+            statfs.files = self.superblock.inodes_used().saturating_add(statfs.files_free);
         }
         reply.put(&abi::Kstatfs {
             blocks: statfs.blocks,
