@@ -4,7 +4,7 @@ use crate::link::Link;
 use crate::lock_class::{JOBS, NOTICES};
 use crate::wire::Frame;
 use sluice_dlm::now;
-use sluice_fuse::{Guest, GuestChannel, Notice, Ticket, WORKER};
+use sluice_fuse::{Guest, GuestChannel, Notice, Ticket};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::thread::{Builder, JoinHandle};
 use sluice_sync::{Arc, Condvar, Mutex};
@@ -109,7 +109,7 @@ impl Seat {
             let mut workers = self.workers.lock();
             for number in 0..WORKERS {
                 let (jobs, guest) = (self.jobs.clone(), self.guest.clone());
-                let thread = Builder::new().name(format!("{WORKER}guest-{number}"));
+                let thread = Builder::new().name(format!("sluice-guest-{number}"));
                 workers.push(thread.spawn(move || jobs.serve(&guest))?);
             }
         }

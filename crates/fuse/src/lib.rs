@@ -56,7 +56,6 @@ pub use abi::opcode;
 pub use error::{MountError, is_dead};
 pub use guest::{Guest, GuestChannel, Hold, Holdings, Host, Lost, Notice, Ticket};
 pub use mount::{source_at, unmount_at};
-pub use notify::WORKER;
 pub use options::{CheckMode, LockMode, MountOptions, OptionError, Transport};
 pub use relay::{Relay, RelayCounts, Server, Uplink};
 pub use remount::remount_at;

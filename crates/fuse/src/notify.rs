@@ -27,13 +27,13 @@ use crate::abi::{NotifyInvalEntryOut, NotifyInvalInodeOut};
 use crate::connection::Connection;
 use crate::nodes::Noted;
 use crate::reply::Reply;
+use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::time::Duration;
-use sluice_sync::{Weak, mpsc, thread};
+use sluice_sync::{SlotTable, Weak, mpsc, thread};
 use sluice_vfs::{Errno, FILE_SIZE_MAX, Observer};
+use std::marker::PhantomData;
 use std::ops::Range;
 
-/// What the names of threads that serve a mount's requests start with.
-pub const WORKER: &str = "sluice-fuse-";
 /// How often an announcement that found nothing is repeated, and how long apart.
 const REPEATS: u32 = 5;
 const REPEAT_AFTER: Duration = Duration::from_millis(1);
@@ -57,9 +57,35 @@ pub(crate) struct Watcher {
     pub(crate) is_alone: bool,
 }
 
+/// By thread slot: the thread serves some mount's requests. *Owner only.*
+static SERVES: SlotTable<AtomicBool> = SlotTable::new();
+
 /// True on a thread that serves some mount's requests.
 pub(crate) fn is_worker() -> bool {
-    thread::current().name().is_some_and(|name| name.starts_with(WORKER))
+    // Relaxed, here and below: the thread's own.
+    SERVES.get(thread::slot()).load(Ordering::Relaxed)
+}
+
+/// The calling thread serves requests for as long as this is there.
+pub(crate) struct Serving {
+    /// It did so before.
+    served: bool,
+    not_send: PhantomData<*const ()>,
+}
+
+impl Serving {
+    pub(crate) fn begin() -> Serving {
+        let served = is_worker();
+        SERVES.get(thread::slot()).store(true, Ordering::Relaxed);
+        Serving { served, not_send: PhantomData }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // When the thread ends, another gets its slot.
+        SERVES.get(thread::slot()).store(self.served, Ordering::Relaxed);
+    }
 }
 
 impl Watcher {
@@ -216,5 +242,22 @@ impl Connection {
             Ok(()) => true,
             Err(error) => error.raw_os_error() != Some(Errno::ENOENT.raw()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_a_worker_while_it_serves_whatever_its_name() {
+        let named = thread::Builder::new().name("sluice-fuse-0".into()).spawn(is_worker);
+        assert!(!named.expect("a thread starts").join().expect("it ends"), "a name is anybody's");
+        let serving = Serving::begin();
+        drop(Serving::begin());
+        assert!(is_worker());
+        assert!(!thread::spawn(is_worker).join().expect("it ends"), "another thread");
+        drop(serving);
+        assert!(!is_worker(), "the next thread with this slot serves nothing");
     }
 }

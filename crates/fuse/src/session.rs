@@ -13,7 +13,7 @@ use crate::connection::Connection;
 use crate::control::Server;
 use crate::handler::start_seeks;
 use crate::lock_class::{CONTROL, PROGRESS};
-use crate::notify::{self, WORKER, Watcher};
+use crate::notify::{self, Serving, Watcher};
 use crate::reply::Reply;
 use crate::transport::crew::Crew;
 use crate::transport::dev_fuse::{self, DevFuse, HEADROOM};
@@ -277,7 +277,7 @@ impl Mount {
                 () if uring => Source::Rest,
                 () => Source::Device(crew.clone()),
             };
-            let thread = Builder::new().name(format!("{WORKER}{number}"));
+            let thread = Builder::new().name(format!("sluice-fuse-{number}"));
             thread.spawn(move || worker.run(&device, buffer_len, source)).map_err(unstarted)?;
         }
         drop(opened);
@@ -358,6 +358,7 @@ impl Worker {
     /// Serves messages from `source` until the mount is gone.
     fn run(&self, device: &DevFuse, buffer_len: usize, source: Source) {
         let Worker(shared, connection) = self;
+        let _serving = Serving::begin();
         let is_queue = matches!(source, Source::Queue(..));
         let ended = match source {
             Source::Device(crew) => {

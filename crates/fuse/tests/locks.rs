@@ -6,6 +6,7 @@ use harness::{
     Fixture, LOCK_MODES, Peer, can_mount, eventually, fresh_dir, fresh_superblock, is_mounted,
     options_of_ours,
 };
+use rustix::fs::IFlags;
 use rustix::process::Signal;
 use sluice_fuse::{Mount, MountOptions, control, opcode};
 use sluice_locks::{Kind, LockError, Owner, Range, RangeRequest};
@@ -237,6 +238,10 @@ fn the_lock_file_cannot_be_changed_and_is_in_no_listing() {
     assert!(std::fs::hard_link(&table, fixture.path("g")).is_err());
     assert!(is_refused(std::fs::create_dir(&table)));
     assert!(is_refused(std::fs::set_permissions(&table, Permissions::from_mode(0o666))));
+    let file = File::open(&table).expect("it is readable");
+    assert!(rustix::fs::ioctl_setflags(&file, IFlags::NODUMP).is_err());
+    assert!(!rustix::fs::ioctl_getflags(&file).is_ok_and(|flags| flags.contains(IFlags::NODUMP)));
+    drop(file);
     let names = |dir: &Path| {
         std::fs::read_dir(dir).expect("a directory").map(|entry| entry.map(|entry| entry.file_name()))
     };

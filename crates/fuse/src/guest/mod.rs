@@ -13,8 +13,6 @@
 //! takes over gets it back with [`Guest::restore`], before other requests are served.
 //!
 //! # Clients must
-//! - name threads that call [`Guest::serve`] with [`WORKER`](crate::WORKER) first: what such a thread changes is announced
-//!   without waiting;
 //! - drop a [`Notice`] when the guest's kernel has been told, or can be asked no more, and at no other time.
 
 mod hold;
@@ -26,7 +24,7 @@ pub use holdings::Holdings;
 use crate::abi::{InHeader, LkIn};
 use crate::connection::{Answer, Connection};
 use crate::handler::{Begun, set_lock_again};
-use crate::notify::{Event, Watcher};
+use crate::notify::{Event, Serving, Watcher};
 use crate::reply::Reply;
 use crate::transport::Channel;
 use crate::{LockMode, MountOptions, Transport};
@@ -166,7 +164,9 @@ impl Guest {
     }
 
     /// Serves a request, and answers it if an answer is due. Bytes that are no request are answered with an error, or not at all.
+    /// What this changes is announced without waiting.
     pub fn serve(&self, Ticket(begun): Ticket, message: &mut [u8]) {
+        let _serving = Serving::begin();
         const PID: usize = offset_of!(InHeader, pid);
         if self.is_remote
             && let Some(pid) = message.get_mut(PID..PID + 4)

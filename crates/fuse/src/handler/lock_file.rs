@@ -4,7 +4,8 @@
 //! # Theory
 //! The file has an inode that stands in no directory: a program opens it by its name, and one that lists, copies or
 //! removes the tree does not meet it. Each OPEN writes the table down, and READ gives out what was written then: a reader sees
-//! one text, in however small pieces it reads. Nothing about the file can be changed through the mount.
+//! one text, in however small pieces it reads. Nothing about the file can be changed through the mount: each operation is named
+//! here, so that the compiler asks what a new one may do.
 
 use crate::abi::flags::FOPEN_DIRECT_IO;
 use crate::abi::{self, ROOT_ID};
@@ -62,6 +63,7 @@ impl Connection {
                 self.node(file.nodeid).map(|inode| reply.put(&self.entry(&inode)))
             }
             Operation::Unlink { name } if file.is(node, name) => Err(Errno::EPERM),
+            Operation::Rmdir { name } if file.is(node, name) => Err(Errno::ENOTDIR),
             Operation::Rename { newdir, old, new, .. } if file.is(node, old) || file.is(*newdir, new) => {
                 Err(Errno::EPERM)
             }
@@ -83,13 +85,49 @@ impl Connection {
             _ if node != file.nodeid => return None,
             Operation::Open(_) => self.open_lock_file(file, reply),
             Operation::Read(arg) => self.read_lock_file(arg, reply),
+            // They say what the file is, lock it, or are not about a file.
+            Operation::Lookup { .. }
+            | Operation::Forget(_)
+            | Operation::BatchForget(_)
+            | Operation::Access(_)
+            | Operation::Getattr
+            | Operation::Statx
+            | Operation::Release(_)
+            | Operation::Flush(_)
+            | Operation::Fsync
+            | Operation::Syncfs
+            | Operation::Statfs
+            | Operation::Getxattr { .. }
+            | Operation::Listxattr { .. }
+            | Operation::Getlk(_)
+            | Operation::Setlk { .. }
+            | Operation::Interrupt(_)
+            | Operation::Lseek(_)
+            | Operation::Init(_)
+            | Operation::Destroy
+            | Operation::Unserved => return None,
+            Operation::Ioctl { .. } => Err(Errno::ENOTTY),
+            Operation::Readlink => Err(Errno::EINVAL),
+            Operation::Symlink { .. }
+            | Operation::Mknod { .. }
+            | Operation::Mkdir { .. }
+            | Operation::Unlink { .. }
+            | Operation::Rmdir { .. }
+            | Operation::Rename { .. }
+            | Operation::Link { .. }
+            | Operation::Create { .. }
+            | Operation::Tmpfile(_)
+            | Operation::Opendir
+            | Operation::Readdir(_)
+            | Operation::Readdirplus(_)
+            | Operation::Releasedir
+            | Operation::Fsyncdir => Err(Errno::ENOTDIR),
             Operation::Setattr(_)
             | Operation::Write { .. }
             | Operation::Fallocate(_)
             | Operation::CopyFileRange { .. }
             | Operation::Setxattr { .. }
             | Operation::Removexattr { .. } => Err(Errno::EPERM),
-            _ => return None,
         })
     }
 

@@ -28,7 +28,7 @@ use crate::abi::flags::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
 use crate::abi::{InHeader, InterruptIn, NotifyInvalInodeOut, OutHeader, opcode};
 use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice, Ticket};
 use crate::lock_class::{LEDGER, PROGRESS, READING, RELAY};
-use crate::notify::WORKER;
+use crate::notify::Serving;
 use crate::reply::Reply;
 use crate::session::StopSignals;
 use crate::transport::Channel;
@@ -150,7 +150,7 @@ impl Relay {
         // All are counted already: those that cannot be started are counted out as they are dropped.
         let readers: Vec<_> = (0..threads).map(|_| Reader(relay.0.clone())).collect();
         for (number, reader) in readers.into_iter().enumerate() {
-            let thread = Builder::new().name(format!("{WORKER}{number}"));
+            let thread = Builder::new().name(format!("sluice-fuse-{number}"));
             thread.spawn(move || reader.run(buffer_len)).map_err(unstarted)?;
         }
         Ok(relay)
@@ -211,7 +211,7 @@ impl Relay {
                     guest.serve(ticket, &mut message);
                 }
             };
-            let spawned = Builder::new().name(format!("{WORKER}again")).spawn(serve);
+            let spawned = Builder::new().name("sluice-fuse-again".into()).spawn(serve);
             if let Err(error) = spawned {
                 log::error!("requests that waited for a server stay unanswered: {error}");
             }
@@ -340,6 +340,7 @@ struct Reader(Arc<Shared>);
 
 impl Reader {
     fn run(&self, buffer_len: usize) {
+        let _serving = Serving::begin();
         let shared = &self.0;
         let mut buffer = vec![0; buffer_len];
         loop {
