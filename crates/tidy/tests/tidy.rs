@@ -1,5 +1,6 @@
 //! The source keeps its own rules: layers, headers, size, where `unsafe` may stand.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -50,6 +51,9 @@ const UNSAFE_FILES: &[&str] = &[
 ];
 /// Lines, past which a file surely holds a second noun.
 const LINES_MAX: usize = 600;
+
+/// Names that several types have, and how many.
+const SHARED_NAMES: &str = include_str!("shared_names.txt");
 
 struct Source {
     path: String,
@@ -174,4 +178,52 @@ fn nothing_is_left_to_do_in_the_source() {
         }
     }
     assert_none("finish these", &offenders);
+}
+
+/// What a line defines, if it is a type or trait of a module.
+fn defined_type(line: &str) -> Option<&str> {
+    let line = line.strip_prefix("pub").map_or(line, |rest| match rest.strip_prefix('(') {
+        Some(rest) => rest.split_once(')').map_or(rest, |(_, rest)| rest),
+        None => rest,
+    });
+    let line = line.strip_prefix(' ').unwrap_or(line);
+    let line = line.strip_prefix("unsafe ").unwrap_or(line);
+    let (keyword, rest) = line.split_once(' ')?;
+    let is_type = ["struct", "enum", "union", "trait", "type"].contains(&keyword);
+    is_type.then(|| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default())
+}
+
+#[test]
+fn a_type_has_a_name_of_its_own_in_the_whole_workspace() {
+    let listed: HashMap<&str, usize> = (SHARED_NAMES.lines())
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, count)| (name, count.parse().expect("a name and how many types have it")))
+        .collect();
+    let files = rust_files();
+    let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for file in files.iter().filter(|file| file.path.contains("/src/") && !is_test(&file.path)) {
+        for (number, line) in file.text.lines().enumerate() {
+            if let Some(name) = defined_type(line) {
+                places.entry(name).or_default().push(format!("{}:{}", file.path, number + 1));
+            }
+        }
+    }
+    assert!(places.len() > 500, "found only {} types", places.len());
+    let new: Vec<_> = (places.iter())
+        .filter(|(name, of)| of.len() > listed.get(*name).copied().unwrap_or(1))
+        .map(|(name, of)| format!("{name}: {}", of.join(", ")))
+        .collect();
+    assert_none("these names mean two things, which no reader wants: take another", &new);
+    let gone: Vec<_> = (listed.iter())
+        .map(|(name, count)| (name, count, places.get(name).map_or(0, Vec::len)))
+        .filter(|(_, count, found)| found < *count)
+        .map(|(name, count, found)| format!("{name} {count}: {found} are left"))
+        .collect();
+    assert_none("well done: say so in shared_names.txt, which only shrinks", &gone);
+}
+
+/// Whether a file of the source is a test. Its types are nobody else's.
+fn is_test(path: &str) -> bool {
+    path.contains("/tests/") || path.ends_with("tests.rs")
 }

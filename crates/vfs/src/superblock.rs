@@ -1,6 +1,11 @@
 //! Superblock: one file system: its root, its limits and what its inodes share.
 
-use crate::data::{PAGE, PAGE_SIZE, Space};
+mod space;
+
+pub(crate) use self::space::charged;
+
+use self::space::ask_machine;
+use crate::data::{PAGE, PAGE_SIZE};
 use crate::dir::NameHasher;
 use crate::durable::{Durable, close_apart};
 use crate::inode::{Body, InodeInit, settle};
@@ -496,113 +501,5 @@ impl Shared {
         for observer in told {
             tell(&*observer);
         }
-    }
-}
-
-impl Shared {
-    /// Counts space for `bytes` that are kept beside the pages of files, all or none.
-    ///
-    /// # Errors
-    /// `ENOSPC`.
-    pub(crate) fn charge(&self, bytes: u64) -> Result<(), Errno> {
-        self.take_units(bytes.div_ceil(UNIT))
-    }
-
-    /// As [`charge`](Self::charge), for a caller that must not wait for others.
-    ///
-    /// # Errors
-    /// `ENOSPC`, also when there is space that is given back later.
-    pub(crate) fn charge_at_once(&self, bytes: u64) -> Result<(), Errno> {
-        self.try_take_units(bytes.div_ceil(UNIT))
-    }
-
-    /// Gives back what is dead, if there is not space for `bytes`: before [`charge_at_once`](Self::charge_at_once).
-    pub(crate) fn make_room(&self, bytes: u64) {
-        if self.options.size_limit.is_some() && self.space.free() < bytes.div_ceil(UNIT) {
-            settle();
-        }
-    }
-
-    /// Gives back what [`charge`](Self::charge) has counted for `bytes`.
-    pub(crate) fn discharge(&self, bytes: u64) {
-        self.space.give(bytes.div_ceil(UNIT));
-        // Noting is a write to a line that all CPUs share.
-        if bytes >= PAGE {
-            memory::note_freed(bytes);
-        }
-    }
-
-    fn take_units(&self, units: u64) -> Result<(), Errno> {
-        self.try_take_units(units).or_else(|_| {
-            settle();
-            self.try_after_making_room(|| self.try_take_units(units))
-        })
-    }
-
-    fn try_take_units(&self, units: u64) -> Result<(), Errno> {
-        let passed = self.space.take(units)?;
-        if passed > 0 {
-            self.settle_if_grown();
-        }
-        ask_machine(passed, units, UNIT).inspect_err(|_| self.space.give(units))
-    }
-
-    /// What `take` returns, which asks for memory; once more if there was none, after all that can be has been given back.
-    fn try_after_making_room<T>(&self, take: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
-        take().or_else(|error| {
-            if !memory::is_short() {
-                return Err(error);
-            }
-            memory::make_room();
-            take()
-        })
-    }
-
-    /// Looks for what is dead when twice as much is in use as after the last look: files that were removed while they were open,
-    /// or while a kernel remembered them, are noticed late, and their contents may be large.
-    fn settle_if_grown(&self) {
-        // Relaxed, both: a hint.
-        if self.space.used() >= self.settles_at.load(Ordering::Relaxed) {
-            settle();
-            let next = self.space.used().saturating_mul(2).max(SETTLES_AT_MIN);
-            self.settles_at.store(next, Ordering::Relaxed);
-        }
-    }
-
-    /// Asks the machine for memory for a name that some inode is given.
-    ///
-    /// # Errors
-    /// `ENOSPC`.
-    pub(crate) fn ask_for_name(&self) -> Result<(), Errno> {
-        self.try_after_making_room(|| Ok(memory::take(NAME_BYTES)?))
-    }
-}
-
-/// Asks the machine for memory for what was just `taken`, in units of so many bytes: for each use where memory is short, and else
-/// once for the many that have `passed` a CPU's counter.
-fn ask_machine(passed: u64, taken: u64, unit_bytes: u64) -> Result<(), Errno> {
-    match if memory::is_short() { taken } else { passed } {
-        0 => Ok(()),
-        units => Ok(memory::take(units.saturating_mul(unit_bytes))?),
-    }
-}
-
-/// What `bytes` count for, in bytes, where space is counted in units.
-pub(crate) fn charged(bytes: u64) -> u64 {
-    bytes.div_ceil(UNIT) * UNIT
-}
-
-impl Space for Shared {
-    fn reserve(&self, pages: u64) -> Result<(), Errno> {
-        // No file has so many pages that this overflows.
-        self.take_units(pages * UNITS_A_PAGE)
-    }
-
-    fn release(&self, pages: u64) {
-        self.space.give(pages * UNITS_A_PAGE);
-    }
-
-    fn will_touch(&self, pages: u64) -> Result<(), Errno> {
-        self.try_after_making_room(|| Ok(memory::take(pages * PAGE)?))
     }
 }
