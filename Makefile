@@ -15,6 +15,7 @@ SHELL := /bin/bash
 CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
+VERSITYGW := v1.8.0
 
 .PHONY: help demo build install test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model stress uring crash miri clean prerequisites programs mount-speed
 .DEFAULT_GOAL := help
@@ -33,6 +34,8 @@ help:
 	@echo 'make regression   does the lab find a shared counter in open, and nothing where nothing changed?'
 	@echo 'make dlm-sim      ten thousand seeds of the simulated cluster of lock managers'
 	@echo 'make dlm-model    all orders of events in small clusters of lock managers'
+	@echo 'make etcd-rounds  a hundred deaths of processes that share a lock through etcd'
+	@echo 'make s3-server    the S3 server versitygw into target/tools, for the tests of stores in S3 (Go)'
 	@echo 'make stress       one minute of threads on shared names, then the invariant checker'
 	@echo 'make uring        mounts over io_uring, which the kernel is told to allow for as long as the tests run (root)'
 	@echo 'make mount-speed  a mount beside tmpfs and libfuse, row by row, for an idle machine (root)'
@@ -123,6 +126,13 @@ dlm-sim: prerequisites
 
 dlm-model: prerequisites
 	SLUICE_DLM_STATES=10000000 cargo test --locked -p sluice-dlm --test model no_order -- --nocapture
+
+etcd-rounds: prerequisites programs
+	SLUICE_ETCD_ROUNDS=100 cargo test --locked -p sluice-dlm --test etcd processes -- --nocapture
+
+# Not part of `make test`: it builds five minutes of Go.
+s3-server:
+	GOBIN=$(TOOLS)/bin go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW)
 
 stress: prerequisites
 	SLUICE_STRESS_SECONDS=60 cargo test --locked --release -p sluice-oracle --test stress

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 /// The crates above `sync`, which take everything about threads from it.
 const ABOVE_SYNC: &[&str] = &["locks", "dlm", "vfs", "store", "bucket", "fuse", "cluster", "lab", "cli"];
 /// The floors, lowest first: a crate may use only crates that come before it.
-const FLOORS: &[&str] = &["machine", "sync", "store", "bucket", "locks", "dlm", "vfs", "fuse", "cluster", "lab", "cli"];
+const FLOORS: &[&str] =
+    &["machine", "sync", "store", "bucket", "locks", "dlm", "vfs", "fuse", "cluster", "lab", "cli"];
 /// Files that may contain `unsafe`, each for the reason in its header.
 const UNSAFE_FILES: &[&str] = &[
     "crates/fuse/src/transport/ring.rs",

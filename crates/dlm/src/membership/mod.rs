@@ -1,12 +1,14 @@
 //! Membership: the members of the cluster, and the master of each shard.
 //!
-//! All implementations keep a [`Registry`]: in the memory of one process ([`InMemory`], for nodes of one process and for tests) or
-//! in a directory ([`LeaseDirectory`], for the processes of one machine).
+//! For several machines etcd keeps it ([`Etcd`]). The others keep a [`Registry`]: in the memory of one process ([`InMemory`], for
+//! nodes of one process and for tests) or in a directory ([`LeaseDirectory`], for the processes of one machine).
 
+mod etcd;
 mod in_memory;
 mod lease_directory;
 mod registry;
 
+pub use etcd::Etcd;
 pub use in_memory::InMemory;
 pub use lease_directory::LeaseDirectory;
 pub use registry::Registry;
@@ -59,7 +61,7 @@ pub trait Membership: Send + Sync {
     /// # Errors
     /// As [`join`](Self::join).
     fn leave(&self, node: NodeId) -> io::Result<()>;
-    /// The state, as soon as it is newer than `revision`, or after `wait`.
+    /// The state, as soon as it is newer than `revision`, or after `wait`: not older than when a node joined here.
     ///
     /// # Errors
     /// As [`join`](Self::join).

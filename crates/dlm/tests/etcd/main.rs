@@ -1,0 +1,132 @@
+//! The membership in etcd: a real etcd, which each test starts for itself; then processes that share locks through it, and die.
+
+mod processes;
+mod server;
+
+use server::{LIMIT, Server, until};
+use sluice_dlm::{Etcd, Membership, NodeId};
+use std::time::{Duration, Instant};
+
+const TTL: Duration = Duration::from_secs(4);
+
+fn connect(server: &Server) -> Etcd {
+    Etcd::connect(std::slice::from_ref(&server.address), "test", 2, TTL).expect("etcd answers")
+}
+
+/// Renews the lease of `node` until `is_so`.
+fn renewing(membership: &Etcd, node: NodeId, what: &str, is_so: impl Fn() -> bool) {
+    let limit = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < limit, "in vain: {what}");
+        assert!(membership.renew(node).expect("etcd answers"), "{what}: renewed in time");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn what_one_machine_changes_another_sees() {
+    let Some(server) = Server::start("what_one_machine_changes_another_sees") else { return };
+    let (a, b) = (connect(&server), connect(&server));
+    let other = Etcd::connect(std::slice::from_ref(&server.address), "test", 3, TTL);
+    assert!(other.is_err_and(|error| error.to_string().contains("other shards")), "another cluster");
+    let (first, second) = (a.join("here:1").expect("a member"), b.join("there:2").expect("a member"));
+    assert!(second > first, "numbers grow");
+    let seen = |membership: &Etcd| membership.view(0, Duration::ZERO).expect("reached");
+    until("both see both", || [&a, &b].iter().all(|one| seen(one).members.len() == 2));
+    assert_eq!(seen(&b).members[&first].address, "here:1");
+    assert!(a.claim(first, 1, 0).expect("reached"));
+    assert!(!b.claim(second, 1, 0).expect("reached"), "it has a living master");
+    let view = b.view(seen(&b).revision, Duration::ZERO).expect("reached");
+    until("the claim is seen", || seen(&b).owners[1].is_some_and(|owner| owner.node == first));
+    let epoch = seen(&b).owners[1].expect("claimed").epoch;
+    assert!(epoch > second.0 && view.owners.len() == 2);
+    assert!(!b.claim(second, 1, epoch).expect("reached"), "its master lives");
+    assert!(!b.claim(second, 7, 0).expect("reached"), "there is no such shard");
+    assert!(!b.resign(second, 1, epoch + 1).expect("reached"), "of another epoch");
+    assert!(a.resign(first, 1, epoch).expect("reached"));
+    assert!(b.claim(second, 1, 0).expect("reached"));
+    until("the new epoch is seen", || seen(&a).owners[1].is_some_and(|owner| owner.epoch > epoch));
+    assert!(!a.fenced(second).expect("reached"), "it lives");
+    // A view waits for what is newer, and no longer than it is told.
+    let revision = seen(&a).revision;
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| a.view(revision, LIMIT).expect("reached"));
+        b.leave(second).expect("reached");
+        assert!(waiting.join().expect("no panic").revision > revision);
+    });
+    until("it has left", || seen(&a).members.len() == 1);
+    assert_eq!(seen(&a).owners, [None, None]);
+    assert!(!b.renew(second).expect("reached"), "it is no member any more");
+}
+
+#[test]
+fn a_member_that_does_not_renew_is_dead_and_its_shard_free_when_the_lease_is_over() {
+    let name = "a_member_that_does_not_renew_is_dead_and_its_shard_free_when_the_lease_is_over";
+    let Some(server) = Server::start(name) else { return };
+    let (a, b) = (connect(&server), connect(&server));
+    let (silent, other) = (a.join("silent").expect("a member"), b.join("other").expect("a member"));
+    assert!(a.claim(silent, 0, 0).expect("reached"));
+    let seen = || b.view(0, Duration::ZERO).expect("reached");
+    until("the claim is seen", || seen().owners[0].is_some());
+    let epoch = seen().owners[0].expect("claimed").epoch;
+    renewing(&b, other, "it is dead", || {
+        // Renewing is asked of etcd alone: what one node sees late does not kill it.
+        let is_dead = !seen().is_alive(silent);
+        if !is_dead && seen().is_alive(silent) {
+            // Whoever is alive for all keeps its shard; the lease may end between the two calls.
+            let claimed = b.claim(other, 0, epoch).expect("reached");
+            assert!(!claimed || !a.renew(silent).expect("reached"), "a living master lost its shard");
+            if claimed {
+                return true;
+            }
+        }
+        is_dead
+    });
+    assert!(!a.renew(silent).expect("reached"), "too late");
+    until("all see it", || !seen().is_alive(silent));
+    assert!(seen().members.contains_key(&silent), "until it is fenced");
+    let owner = seen().owners[0].expect("claimed");
+    if owner.node == silent {
+        assert!(b.claim(other, 0, epoch).expect("reached"));
+    }
+    until("its shard has a new master", || {
+        seen().owners[0].is_some_and(|owner| owner.node == other && owner.epoch > epoch)
+    });
+    assert!(b.fenced(silent).expect("reached") && !b.fenced(silent).expect("reached"), "once");
+    until("it is forgotten", || seen().is_gone(silent));
+    assert!(!a.claim(silent, 1, 0).expect("reached"), "the dead claim nothing");
+}
+
+#[test]
+fn an_etcd_that_does_not_answer_is_an_error_after_a_part_of_a_lease() {
+    let Some(server) = Server::start("an_etcd_that_does_not_answer_is_an_error_after_a_part_of_a_lease")
+    else {
+        return;
+    };
+    let membership = connect(&server);
+    let node = membership.join("here").expect("a member");
+    server.signal("-STOP");
+    assert!(membership.renew(node).is_err());
+    assert!(membership.join("there").is_err() && membership.claim(node, 0, 0).is_err());
+    server.signal("-CONT");
+    until("etcd answers again", || {
+        membership.view(0, Duration::ZERO).is_ok() && membership.renew(node).is_ok()
+    });
+    let nobody =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+    let endpoints = [nobody.to_string(), server.address.clone()];
+    let passed_over = Etcd::connect(&endpoints, "test", 2, TTL).expect("the second one answers");
+    assert!(passed_over.join("elsewhere").is_ok());
+}
+
+#[test]
+fn a_lease_that_etcd_cannot_keep_and_an_address_that_is_none_are_refused() {
+    let refused = |endpoint: &str, cluster: &str, ttl: Duration| {
+        let error = Etcd::connect(&[endpoint.to_owned()], cluster, 1, ttl).err().expect("refused");
+        error.kind() == std::io::ErrorKind::InvalidInput
+    };
+    assert!(refused("127.0.0.1:1", "test", Duration::from_secs(3)));
+    assert!(refused("127.0.0.1:1", "test", Duration::from_millis(4500)));
+    assert!(refused("127.0.0.1:1", "a/b", TTL));
+    assert!(refused("unix://socket", "test", TTL));
+}

@@ -1,0 +1,100 @@
+//! Server: an etcd of one member on loopback, with its own data, for as long as this lives.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// No test waits for longer.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+pub(crate) struct Server {
+    process: Child,
+    /// Its data, and what tests put beside.
+    pub(crate) dir: PathBuf,
+    pub(crate) address: String,
+}
+
+impl Server {
+    /// Starts one. Says loudly, past the test harness, that `test` is skipped if etcd is not installed.
+    pub(crate) fn start(test: &str) -> Option<Server> {
+        let dir = std::env::temp_dir().join(format!("sluice-etcd-{}-{test}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a new directory");
+        let free = || TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+        let (clients, peers) = (free(), free());
+        let address = format!("http://{clients}");
+        let tools = std::env::var_os("TOOLS").map(PathBuf::from);
+        let tools =
+            tools.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools").into());
+        let started =
+            ["etcd".into(), tools.join("etcd/usr/bin/etcd")].iter().find_map(|program: &PathBuf| {
+                Command::new(program)
+                    .arg("--data-dir")
+                    .arg(dir.join("data"))
+                    .args(["--listen-client-urls", &address, "--advertise-client-urls", &address])
+                    .args(["--listen-peer-urls", &format!("http://{peers}")])
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .ok()
+            });
+        let Some(process) = started else {
+            let _ = std::fs::remove_dir_all(&dir);
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: {test}: there is no etcd (make programs installs it, or apt-get install etcd-server)"
+            );
+            return None;
+        };
+        let server = Server { process, dir, address };
+        until("etcd has a leader", || is_healthy(&server.address));
+        Some(server)
+    }
+
+    /// Stops or continues it.
+    pub(crate) fn signal(&self, signal: &str) {
+        send(signal, self.process.id());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Whether it answers that it works.
+fn is_healthy(address: &str) -> bool {
+    let asked = || -> std::io::Result<String> {
+        let mut connection = TcpStream::connect(address.trim_start_matches("http://"))?;
+        connection.set_read_timeout(Some(LIMIT))?;
+        connection.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    asked().is_ok_and(|answer| answer.contains("true"))
+}
+
+/// Sends a signal by kill(1).
+pub(crate) fn send(signal: &str, pid: u32) {
+    let sent = Command::new("kill").args([signal, &pid.to_string()]).status();
+    assert!(sent.expect("kill runs").success(), "{signal} to {pid}");
+}
+
+/// Waits until something is so.
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+    let limit = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < limit, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What a file holds; nothing if it is not there yet.
+pub(crate) fn lines(path: &Path) -> Vec<String> {
+    std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+}
