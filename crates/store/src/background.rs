@@ -29,7 +29,7 @@ impl Core {
             if state.is_ending() {
                 return;
             }
-            let quarter = self.log.size() / CHECKPOINT_SHARE;
+            let quarter = self.log_size / CHECKPOINT_SHARE;
             if state.used <= quarter && self.cil.waiting() == 0 {
                 while self.idle.load(Ordering::Relaxed) && !state.is_ending() && state.used <= quarter {
                     state = self.work.wait(state);

@@ -11,7 +11,7 @@ use crate::StoreError;
 
 /// The version of the format that this program writes, and the newest that it reads.
 ///
-/// 2: the contents of files are in segments. A store of version 1 has none there, and is else the same.
+/// 2: the contents of files are in segments, inodes have flags. A store of version 1 has none of either, and is else the same.
 pub(crate) const VERSION: u32 = 2;
 /// Bytes of the file `super`.
 pub(crate) const SUPER_SIZE: usize = 512;

@@ -165,3 +165,42 @@ impl Core {
         done
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// Pushes that so many callers need for `calls` calls, when each comes back before another push ends.
+    fn pushes(callers: usize, calls: usize) -> usize {
+        let (mut state, mut flights) = (Callers::default(), VecDeque::new());
+        let (mut idle, mut done, mut pushes) = (callers, 0, 0);
+        while done < calls {
+            let leads = if idle > 0 {
+                idle -= 1;
+                state.gathered += 1;
+                state.call()
+            } else {
+                let members = flights.pop_front().expect("somebody is in flight, or all would wait for ever");
+                idle += members;
+                done += members;
+                state.end(members).is_some()
+            };
+            if leads {
+                flights.push_back(state.close());
+                pushes += 1;
+            }
+            assert!(flights.len() <= IN_FLIGHT);
+        }
+        pushes
+    }
+
+    #[test]
+    fn many_callers_share_a_push_and_few_do_not_wait_for_each_other() {
+        assert_eq!(pushes(1, 1_000), 1_000);
+        assert!((999..=1_001).contains(&pushes(2, 1_000)), "two flush side by side");
+        assert!(pushes(4, 1_000) < 600);
+        assert!(pushes(16, 16_000) < 2_100, "eight share one");
+        assert!(pushes(1_000, 1_000_000) < 2_500);
+    }
+}

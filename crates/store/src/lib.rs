@@ -29,6 +29,7 @@
 //! store.push                one batch is formed at a time
 //!   store.cil               the cut: excludes transactions for as long as it takes to swap the buffers
 //!     store.cil.buffer      a CPU's records
+//!   store.group             callers that share a push; a leaf
 //!   store.state             what is in flight, done, applied; a leaf, never held across I/O
 //! store.segments.flush      one flush of data at a time
 //! store.segments.open       the segment that a CPU writes
@@ -42,10 +43,12 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 mod check;
 mod cil;
 mod error;
 mod format;
+mod group;
 mod info;
 mod log;
 mod mutant;

@@ -128,6 +128,7 @@ impl Store {
             checkpoint: Mutex::with_class(&CHECKPOINT, ()),
             state: Mutex::with_class(&STATE, state),
             changed: Condvar::new(),
+            work: Condvar::new(),
             idle: AtomicBool::new(false),
             source: OnceLock::new(),
             failed: AtomicBool::new(false),

@@ -1,9 +1,9 @@
 //! Store: the parts put together: transactions above, the log in the middle, the engine behind.
 //!
 //! # Theory
-//! [`Store::sync`] makes durable what ended before it was called. Up to [`IN_FLIGHT`] callers *push*: each cuts the list of
-//! records, forms a batch, writes and flushes it. The others wait for a push whose cut began after they came, so that many
-//! callers share one flush. Batches are formed one at a time, written side by side, and counted as done in order.
+//! [`Store::sync`] makes durable what ended before it was called. Callers gather in groups (`group.rs`), of which one member *pushes*:
+//! it cuts the list of records, forms a batch, writes and flushes it. The others wait, so that many callers share one flush. Up
+//! to [`IN_FLIGHT`] pushes are under way: their batches are formed one at a time, written side by side, and counted as done in order.
 //!
 //! ```text
 //!   sequence      done          formed
@@ -24,7 +24,8 @@ use crate::StoreError;
 use crate::cil::{Cil, Cut, Data, Source, Transaction};
 use crate::disk::Disk;
 use crate::engine::Engine;
-use crate::log::{Formed, IN_FLIGHT, Log, Position};
+use crate::group::Callers;
+use crate::log::{Formed, Log, Position};
 use crate::mutant::{Mutant, Planted};
 use crate::record::Batch;
 use crate::recovery::Behind;
@@ -40,6 +41,8 @@ use std::io;
 
 /// A batch that takes more than this part of the log goes to the tree at once.
 const LARGE_SHARE: u64 = 2;
+/// From this part of the log on there is a checkpoint.
+pub(crate) const CHECKPOINT_SHARE: u64 = 4;
 /// Part of the log that records may take before a push is formed: what waits, is in flight and is padded must fit.
 pub(crate) const WAITING_SHARE: u64 = 4;
 
@@ -117,8 +120,10 @@ pub(crate) struct Core {
     /// Held during a checkpoint.
     pub(crate) checkpoint: Mutex<()>,
     pub(crate) state: Mutex<State>,
-    /// `state` changed.
+    /// `state` changed, for those who push.
     pub(crate) changed: Condvar,
+    /// There is something to do for the thread of the store.
+    pub(crate) work: Condvar,
     /// The thread of the store sleeps until there is something to do. *atomic (idle)*
     pub(crate) idle: AtomicBool,
     /// `state.failed` is set. *atomic (stands alone), set once*
@@ -129,22 +134,19 @@ pub(crate) struct Core {
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// Cuts that have begun.
-    cuts: u64,
-    /// Cuts whose batch has its number.
-    formed_cuts: u64,
+    /// Who waits for which push.
+    pub(crate) callers: Callers,
     /// The newest batch with a number.
     pub(crate) formed: u64,
     /// The newest batch that is durable, with all before it.
     pub(crate) done: u64,
-    in_flight: usize,
     /// Bytes of the log that hold batches which the engine does not.
-    used: u64,
+    pub(crate) used: u64,
     /// Durable batches that the engine does not hold, oldest first.
     unapplied: VecDeque<Done>,
     /// Why nothing more can be written.
-    failed: Option<Why>,
-    stopping: bool,
+    pub(crate) failed: Option<Why>,
+    pub(crate) stopping: bool,
 }
 
 #[derive(Clone)]
@@ -229,11 +231,11 @@ impl Store {
         core.state.lock().failed.get_or_insert_with(|| Why::Other("it was closed".into()));
         // Relaxed: see begin().
         core.failed.store(true, Ordering::Relaxed);
-        core.wake();
+        core.work.notify_all();
         core.changed.notify_all();
         // A push that began before ends first; a later one sees that it was closed.
         let mut state = core.state.lock();
-        while state.in_flight > 0 {
+        while state.callers.in_flight > 0 {
             state = core.changed.wait(state);
         }
         drop(state);
@@ -319,8 +321,7 @@ impl Drop for Store {
     fn drop(&mut self) {
         if let Some(thread) = self.background.take() {
             self.core.state.lock().stopping = true;
-            self.core.wake();
-            self.core.changed.notify_all();
+            self.core.work.notify_all();
             // It does not panic; if it did, the store is closed all the same.
             let _ = thread.join();
         }
@@ -330,41 +331,8 @@ impl Drop for Store {
 }
 
 impl Core {
-    fn sync(&self) -> Result<(), StoreError> {
-        let mut state = self.state.lock();
-        let entered = state.cuts;
-        loop {
-            state.check()?;
-            if state.cuts > entered {
-                // A cut began after we came. Cuts get their numbers in another order than they begin, but of more than
-                // `entered` that have one, at least one began after we came.
-                while state.formed_cuts <= entered {
-                    state.check()?;
-                    state = self.changed.wait(state);
-                }
-                let formed = state.formed;
-                return self.wait_for(state, formed);
-            }
-            if state.in_flight < IN_FLIGHT {
-                state.cuts += 1;
-                state.in_flight += 1;
-                drop(state);
-                let pushed = self.push();
-                let mut state = self.state.lock();
-                state.in_flight -= 1;
-                if let Err(error) = &pushed {
-                    self.fail(&mut state, error);
-                }
-                self.changed.notify_all();
-                let formed = pushed?;
-                return self.wait_for(state, formed);
-            }
-            state = self.changed.wait(state);
-        }
-    }
-
     /// Waits until batch `sequence` is durable, with all before it.
-    fn wait_for(&self, mut state: MutexGuard<'_, State>, sequence: u64) -> Result<(), StoreError> {
+    pub(crate) fn wait_for(&self, mut state: MutexGuard<'_, State>, sequence: u64) -> Result<(), StoreError> {
         while state.done < sequence {
             state.check()?;
             state = self.changed.wait(state);
@@ -373,14 +341,12 @@ impl Core {
     }
 
     /// Writes what waits as one batch: its number, or that of the last one if nothing waits.
-    fn push(&self) -> Result<u64, StoreError> {
+    pub(crate) fn push(&self) -> Result<u64, StoreError> {
         let mut next = self.push.lock();
         let Cut { records, room } =
             self.cil.cut(self.source.get().map(|source| &**source), Data(&self.segments));
         if records.is_empty() {
-            let mut state = self.state.lock();
-            state.formed_cuts += 1;
-            return Ok(state.formed);
+            return Ok(self.state.lock().formed);
         }
         let batch = records.absorb(self.planted);
         let is_large = batch.encoded_len() as u64 > self.log_size / LARGE_SHARE;
@@ -394,7 +360,6 @@ impl Core {
         *next = formed.next;
         {
             let mut state = self.state.lock();
-            state.formed_cuts += 1;
             state.formed = formed.sequence;
             state.used += formed.span;
         }
@@ -447,11 +412,16 @@ impl Core {
         }
         state.done = state.done.max(formed.sequence);
         state.unapplied.push_back(Done { batch: Arc::new(batch), span: formed.span, next: formed.next });
+        let is_much = state.used > self.log_size / CHECKPOINT_SHARE;
+        drop(state);
         self.changed.notify_all();
+        if is_much {
+            self.work.notify_one();
+        }
         Ok(())
     }
 
-    fn checkpoint(&self) -> Result<(), StoreError> {
+    pub(crate) fn checkpoint(&self) -> Result<(), StoreError> {
         let _one = self.checkpoint.lock();
         let batches: Vec<Done> = {
             let state = self.state.lock();
@@ -476,18 +446,28 @@ impl Core {
         match applied {
             Ok(table) => self.segments.applied(table, batch.changes()),
             Err(error) => {
-                self.fail(&mut self.state.lock(), &error);
-                self.changed.notify_all();
+                self.fail(&error);
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    fn fail(&self, state: &mut State, error: &StoreError) {
-        state.failed.get_or_insert_with(|| Why::of(error));
+    /// Nothing more is written, because of `error`; said once.
+    pub(crate) fn fail(&self, error: &StoreError) {
+        let is_first = {
+            let mut state = self.state.lock();
+            let is_first = state.failed.is_none();
+            state.failed.get_or_insert_with(|| Why::of(error));
+            is_first
+        };
         // Relaxed: see begin().
         self.failed.store(true, Ordering::Relaxed);
+        self.changed.notify_all();
+        self.work.notify_all();
+        if is_first {
+            log::error!("nothing can be written any more, what was synchronised stays: {error}");
+        }
     }
 
     /// Brings `batch`, for which the log has no room, to the tree behind all that was written before it. Called by the
@@ -506,7 +486,6 @@ impl Core {
         self.apply(batch, after)?;
         *next = after;
         let mut state = self.state.lock();
-        state.formed_cuts += 1;
         state.formed = after.sequence - 1;
         state.done = state.formed;
         self.changed.notify_all();
@@ -520,52 +499,6 @@ impl Core {
         state.used -= freed;
         self.changed.notify_all();
     }
-
-    /// A transaction has begun: the store's thread must not sleep.
-    fn wake(&self) {
-        // Acquire(idle): none is needed, the lock of transactions orders: see run(). A hint that is read everywhere and
-        // written when a quiet store changes.
-        if self.idle.load(Ordering::Relaxed) {
-            let state = self.state.lock();
-            // Relaxed: under the mutex that the sleeper holds.
-            self.idle.store(false, Ordering::Relaxed);
-            drop(state);
-            self.changed.notify_all();
-        }
-    }
-
-    /// The work of the store's thread.
-    pub(crate) fn run(&self) {
-        loop {
-            // Relaxed: see wake().
-            self.idle.store(true, Ordering::Relaxed);
-            // A transaction that did not see it has ended after this, and shows in what waits; a later one sees it.
-            self.cil.pass();
-            let mut state = self.state.lock();
-            if state.stopping || state.failed.is_some() {
-                return;
-            }
-            let quarter = self.log_size / 4;
-            if state.used <= quarter {
-                if self.cil.waiting() == 0 {
-                    while self.idle.load(Ordering::Relaxed) && !state.stopping && state.used <= quarter {
-                        state = self.changed.wait(state);
-                    }
-                    continue;
-                }
-                self.idle.store(false, Ordering::Relaxed);
-                let (waited, timed_out) = self.changed.wait_timeout(state, self.options.age);
-                state = waited;
-                if !timed_out && state.used <= quarter {
-                    continue;
-                }
-            }
-            let is_full = state.used > quarter;
-            drop(state);
-            // An error is remembered, and ends this loop.
-            let _ = if is_full { self.checkpoint() } else { self.sync() };
-        }
-    }
 }
 
 impl State {
@@ -574,7 +507,12 @@ impl State {
         State { formed: sequence, done: sequence, ..State::default() }
     }
 
-    fn check(&self) -> Result<(), StoreError> {
+    /// Whether the thread of the store has nothing more to do.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.stopping || self.failed.is_some()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
         match &self.failed {
             Some(why) => Err(why.error()),
             None => Ok(()),
