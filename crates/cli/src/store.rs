@@ -7,7 +7,9 @@ use crate::ram_options;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use sluice_bucket::Bucket;
+use sluice_fuse::control;
 use sluice_lab::failure::{Context, Failure, Result};
+use sluice_lab::mount_stat::MountStat;
 use sluice_store::disk::{Disk, HostDisk};
 use sluice_store::{Gravity, Progress, Report, Store, StoreError};
 use sluice_sync::time::{Duration, Instant};
@@ -100,6 +102,7 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
         let _ = write!(text, "{dash}{byte:02x}");
         text
     });
+    let failure = if user.is_some() { failure_of_server(store) } else { None };
     let cache = Options::default().store.cache;
     let text = if json {
         let fields = json!({
@@ -114,6 +117,7 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
             "cache_bytes": cache,
             "in_use": user.is_some(),
             "pid": user.flatten(),
+            "failure": failure,
         });
         format!("{fields}\n")
     } else {
@@ -125,10 +129,11 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
             (None, Some(None)) => "in use".to_owned(),
             (None, None) => "not in use by this machine".to_owned(),
         };
+        let failed = failure.map_or_else(String::new, |why| format!("failed   read-only: {why}\n"));
         let data = content.map_or("?".to_owned(), |content| bytes(content.data_bytes));
         format!(
             "uuid     {uuid}\nversion  {}\nsize     {} on the host's disk\ndata     {data} in files of {}\n\
-             log      {}, {used}\ncache    {} of the tree at most\n",
+             log      {}, {used}\ncache    {} of the tree at most\n{failed}",
             info.version,
             bytes(size),
             bytes(info.segment_size),
@@ -137,6 +142,14 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
         )
     };
     Output::plain().give(text.as_bytes())
+}
+
+/// Why the server of `store`, if one has it mounted, cannot write there any more.
+fn failure_of_server(store: &Path) -> Option<String> {
+    // A bucket is no path.
+    let source = store.canonicalize().unwrap_or_else(|_| store.to_owned());
+    let answer = control::stat_of_device(sluice_fuse::device_of_source(source.as_os_str())?).ok()??;
+    MountStat::parse(&answer).ok()?.failure
 }
 
 /// Checks a store, and mends it if asked: the exit status of fsck(8).

@@ -10,6 +10,57 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+#[test]
+fn a_mount_whose_store_failed_says_so_once_and_stat_and_info_show_why() {
+    let name = "a_mount_whose_store_failed_says_so_once_and_stat_and_info_show_why";
+    if !can_mount(name) {
+        return;
+    }
+    // The disk below is a mount of ours, of which the log fails.
+    let scratch = Scratch::new();
+    let disk = scratch.dir("disk");
+    sluice(["mount".as_ref(), "--ram".as_ref(), disk.as_os_str()]).well();
+    let (store, dir) = (disk.join("store"), scratch.dir("m"));
+    sluice(["mkfs".as_ref(), store.as_os_str()]).well();
+    let log = File::create(scratch.0.join("log")).expect("room");
+    let mut server = Command::new(harness::SLUICE)
+        .args(["mount", "--foreground"])
+        .args([&store, &dir])
+        .stderr(log)
+        .spawn()
+        .expect("sluice starts");
+    until("it is mounted", || is_mounted(&dir));
+    let said = |wanted: &str| {
+        let text = fs::read_to_string(scratch.0.join("log")).expect("text");
+        text.lines().filter(|line| line.contains(wanted)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    fs::write(dir.join("kept"), "bytes").expect("room");
+    assert_eq!(said("nothing can be written"), [""; 0]);
+    sluice(["fault".as_ref(), disk.as_os_str(), "write:EIO:path=/store/log".as_ref()]).well();
+    let failed = File::open(dir.join("kept")).expect("it is there").sync_all();
+    assert_eq!(failed.map_err(|error| error.raw_os_error()), Err(Some(5)));
+    for round in 0..3 {
+        let refused = fs::write(dir.join("more"), "bytes").expect_err("nothing can be written");
+        assert_eq!(refused.raw_os_error(), Some(30), "round {round}");
+    }
+    assert_eq!(fs::read_to_string(dir.join("kept")).expect("it can be read"), "bytes");
+    let lines = said("nothing can be written");
+    assert!(matches!(&*lines, [line] if line.contains("write the log")), "{lines:?}");
+    let stat: Value =
+        serde_json::from_str(&sluice(["stat".as_ref(), "--json".as_ref(), dir.as_os_str()]).well())
+            .expect("JSON");
+    assert!(stat["failure"].as_str().is_some_and(|why| why.contains("write the log")), "{stat}");
+    assert!(sluice(["stat".as_ref(), dir.as_os_str()]).well().contains("write the log"));
+    let info = sluice(["info".as_ref(), "--json".as_ref(), store.as_os_str()]).well();
+    let info: Value = serde_json::from_str(&info).expect("JSON");
+    assert_eq!(info["failure"], stat["failure"]);
+    assert!(sluice(["info".as_ref(), store.as_os_str()]).well().contains("read-only: "));
+    sluice(["umount".as_ref(), dir.as_os_str()]).well();
+    // It has lost something, and says so in the end.
+    assert!(!server.wait().expect("it ends").success());
+    sluice(["umount".as_ref(), disk.as_os_str()]).well();
+}
+
 const LOCK_MODES: [&str; 2] = ["locks=kernel", "locks=sluice"];
 
 /// A mounted store. Unmounted when dropped, however the test ends.

@@ -11,7 +11,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -88,6 +88,12 @@ pub fn source_at(dir: &Path) -> Option<OsString> {
     let mounts = mountinfo::read().ok()?;
     let entry = mounts.into_iter().rev().find(|entry| entry.mountpoint == dir)?;
     (entry.kind == format!("fuse.{SUBTYPE}")).then_some(entry.source)
+}
+
+/// The device number of the mount of ours whose source is `source`, if there is one.
+pub fn device_of_source(source: &OsStr) -> Option<(u32, u32)> {
+    let is_it = |entry: &mountinfo::Entry| entry.kind == format!("fuse.{SUBTYPE}") && entry.source == source;
+    mountinfo::read().ok()?.into_iter().rev().find(is_it).map(|entry| entry.device)
 }
 
 /// The absolute path of `dir` without links, as the table of mounts has it. `dir` itself is not looked at when

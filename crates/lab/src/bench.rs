@@ -58,7 +58,7 @@ impl Plan {
             if self.tasks.is_some() && matches!(target, Spec::Simulated(_)) {
                 return usage(format!("--tasks: on {target} there is one task per CPU; leave it out"));
             }
-            if self.processes && !matches!(target, Spec::Dir(_) | Spec::Mount) {
+            if self.processes && !matches!(target, Spec::Dir(_) | Spec::Mount | Spec::MountStore(_)) {
                 return usage(format!("--processes: {target} lives in one; use it on dir:PATH or mount"));
             }
         }

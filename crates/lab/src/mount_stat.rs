@@ -13,6 +13,9 @@ pub struct MountStat {
     /// How messages travel: `uring` or `classic`; nothing from a server of an earlier version.
     #[serde(default)]
     pub transport: String,
+    /// Why nothing can be changed any more, if that is so.
+    #[serde(default)]
+    pub failure: Option<String>,
     /// Requests since the mount began.
     pub requests_total: u64,
     /// The same by kind.
@@ -108,6 +111,9 @@ impl MountStat {
         let mut table = Table::with_left_columns(1);
         table.line(["", "", "p50", "p99"]);
         table.line(["transport", &self.transport]);
+        if let Some(why) = &self.failure {
+            table.line(["read-only, since", why]);
+        }
         for (name, value) in self.gauges() {
             table.line([name.replace('_', " "), grouped(value as f64)]);
         }

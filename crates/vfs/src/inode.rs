@@ -74,8 +74,6 @@ pub struct Inode {
 pub(crate) mod flag {
     /// A cache above may have pages of the contents, and newer bytes in them. Set once.
     pub(crate) const CACHED: u8 = 1;
-    /// Changes go to a store. Immutable.
-    pub(crate) const DURABLE: u8 = 2;
     /// Names, or contents, are in the store only. Cleared once.
     pub(crate) const PARTIAL: u8 = 4;
     /// The store, or a transaction, has a record of it. Set once.
@@ -216,7 +214,6 @@ impl Inode {
         if inode.shared.durable().is_some() {
             // Nobody else knows the inode yet.
             let _ = inode.extra().stored.set(Box::default());
-            inode.raise(flag::DURABLE);
         }
         InodeRef(inode)
     }

@@ -10,8 +10,7 @@
 //! `APPEND` is opened for appending only, and not cut. A file that is open for writing already stays writable.
 
 use crate::attributes::Attr;
-use crate::inode::flag;
-use crate::{Caps, Cred, Errno, FileType, Inode, OpenFlags};
+use crate::{Caps, Cred, Errno, FileType, Inode, InodeRef, OpenFlags};
 use bitflags::bitflags;
 use sluice_sync::atomic::Ordering;
 
@@ -47,23 +46,6 @@ impl Inode {
         })
     }
 
-    /// Sets these flags and clears all others.
-    ///
-    /// # Errors
-    /// `EPERM` when `cred` does not own the file, or lacks `LINUX_IMMUTABLE` and would change `IMMUTABLE` or `APPEND`;
-    /// `ENOTTY` when this is neither a regular file nor a directory, or the file system is kept in a store, which has no place
-    /// for flags.
-    pub fn set_flags(&self, cred: &Cred, flags: InodeFlags) -> Result<(), Errno> {
-        if !matches!(self.file_type(), FileType::Regular | FileType::Directory) || self.has(flag::DURABLE) {
-            return Err(Errno::ENOTTY);
-        }
-        // Changes of flags come one after another, as those of attributes do.
-        self.attr.change(|attr| self.set_flags_of(attr, cred, flags))?;
-        self.touch_ctime();
-        self.notify_attributes(cred);
-        Ok(())
-    }
-
     fn set_flags_of(&self, attr: &Attr, cred: &Cred, flags: InodeFlags) -> Result<(), Errno> {
         let changed = self.flags().symmetric_difference(flags);
         let may_fix = cred.has(Caps::LINUX_IMMUTABLE) || !changed.intersects(InodeFlags::FIXED);
@@ -74,7 +56,7 @@ impl Inode {
         Ok(())
     }
 
-    /// As [`set_flags`](Self::set_flags), for an inode that nobody else knows yet.
+    /// As [`set_flags`](InodeRef::set_flags), for an inode that nobody else knows yet.
     pub(crate) fn put_flags(&self, flags: InodeFlags) {
         if flags != self.flags() {
             // Relaxed: a flag publishes nothing.
@@ -101,6 +83,27 @@ impl Inode {
     #[inline]
     pub(crate) fn check_not(&self, fixed: InodeFlags) -> Result<(), Errno> {
         if self.flags().intersects(fixed) { Err(Errno::EPERM) } else { Ok(()) }
+    }
+}
+
+impl InodeRef {
+    /// Sets these flags and clears all others.
+    ///
+    /// # Errors
+    /// `EPERM` when `cred` does not own the file, or lacks `LINUX_IMMUTABLE` and would change `IMMUTABLE` or `APPEND`;
+    /// `ENOTTY` when this is neither a regular file nor a directory; the store's, of a durable file system.
+    pub fn set_flags(&self, cred: &Cred, flags: InodeFlags) -> Result<(), Errno> {
+        if !matches!(self.file_type(), FileType::Regular | FileType::Directory) {
+            return Err(Errno::ENOTTY);
+        }
+        let section = self.shared.begin(0)?;
+        // Changes of flags come one after another, as those of attributes do.
+        self.attr.change(|attr| self.set_flags_of(attr, cred, flags))?;
+        self.touch_ctime();
+        section.inode(self);
+        drop(section);
+        self.notify_attributes(cred);
+        Ok(())
     }
 }
 

@@ -141,7 +141,8 @@ impl InodeRef {
     pub fn write_at(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         self.write_back_caches(cred.via, offset..offset.saturating_add(data.len() as u64));
         let contents = self.data()?;
-        let (section, data) = self.shared.begin_write(self, data)?;
+        let data = self.shared.may_write(self, data)?;
+        let section = self.shared.begin_contents()?;
         let written = contents.write(&*self.shared, offset, data)?;
         if written > 0 {
             self.contents_changed(cred);
@@ -159,7 +160,8 @@ impl InodeRef {
     /// As [`InodeRef::write_at`].
     pub fn write_back(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let contents = self.data()?;
-        let (section, data) = self.shared.begin_write(self, data)?;
+        let data = self.shared.may_write(self, data)?;
+        let section = self.shared.begin_contents()?;
         let written = contents.write(&*self.shared, offset, data)?;
         if written > 0 {
             section.contents(self, offset..offset + written as u64);
@@ -183,7 +185,8 @@ impl InodeRef {
         moves_times: bool,
     ) -> Result<(), Errno> {
         let contents = self.data()?;
-        let (section, data) = self.shared.begin_write(self, data)?;
+        let data = self.shared.may_write(self, data)?;
+        let section = self.shared.begin_contents()?;
         let written = contents.write_within(&*self.shared, offset, data)? as u64;
         if written > 0 {
             if moves_times {
@@ -204,7 +207,8 @@ impl InodeRef {
     pub fn append(&self, cred: &Cred, data: &[u8]) -> Result<(u64, usize), Errno> {
         self.write_back_caches(cred.via, self.size()..u64::MAX);
         let contents = self.data()?;
-        let (section, data) = self.shared.begin_write(self, data)?;
+        let data = self.shared.may_write(self, data)?;
+        let section = self.shared.begin_contents()?;
         let (offset, written) = contents.append(&*self.shared, data)?;
         if written > 0 {
             self.contents_changed(cred);

@@ -258,6 +258,14 @@ fn files(superblock: &Superblock) -> String {
     lines
 }
 
+/// Why nothing can be changed any more, as JSON.
+fn failure(superblock: &Superblock) -> String {
+    // A message has none of these, but a path in it may.
+    let quoted =
+        |why: String| format!("\"{}\"", why.replace(|c: char| c.is_control() || "\"\\".contains(c), " "));
+    superblock.failure().map_or("null".into(), quoted)
+}
+
 /// One line of JSON.
 fn stat(connection: &Connection) -> String {
     // First, as the next look frees what can be.
@@ -268,7 +276,7 @@ fn stat(connection: &Connection) -> String {
          \"live_inodes\":{},\"open_files\":{},\"waiting_locks\":{},\"resident_bytes\":{},\"block_size\":{},\
          \"blocks\":{},\"blocks_free\":{},\"file_bytes\":{},\"left_bytes\":{},\"deferred_calls\":{},\
          \"deferred_bytes\":{},\"objects_in_review\":{},\"spare_page_bytes\":{},\"spare_block_bytes\":{},\
-         \"transport\":\"{}\"}}",
+         \"transport\":\"{}\",\"failure\":{}}}",
         connection.counters.total(),
         connection.counters.to_json(),
         connection.counters.latency_json(),
@@ -289,5 +297,6 @@ fn stat(connection: &Connection) -> String {
         memory.held.spare_page_bytes,
         memory.held.spare_block_bytes,
         connection.options.transport.name(),
+        failure(&connection.superblock),
     )
 }

@@ -7,7 +7,7 @@ use super::vfs::{
     Cancel, Cred, FallocateMode, Fd, FileLock, FileType, FlockOperation, Fs, LockType, Notice, OpenFlags,
     Options, Process, Superblock, Whence,
 };
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::target::open_files::OpenFiles;
 use crate::target::{CallResult, Calls, Handle, Lock, Meta, Open, Target};
 use sluice_vfs::Errno;
@@ -16,10 +16,11 @@ use std::marker::PhantomData;
 use std::os::unix::ffi::OsStringExt;
 use std::rc::Rc;
 
-/// A fresh file system in memory. Each task is a [`Process`] on it.
+/// A fresh file system in memory, or a directory of another one. Each task is a [`Process`] on it.
 pub struct Library {
-    fs: Fs,     // immutable
-    cred: Cred, // immutable: the user who runs the program, so that permissions are checked as on a host
+    fs: Fs,      // immutable
+    cred: Cred,  // immutable: the user who runs the program, so that permissions are checked as on a host
+    dir: String, // immutable: where tasks begin
 }
 
 impl Library {
@@ -28,7 +29,13 @@ impl Library {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
         let options = Options { root_uid: uid, root_gid: gid, root_mode: 0o755, ..Options::default() };
-        Library { fs: Fs::with_superblock(Superblock::new(options)), cred: Cred::user(uid, gid) }
+        Library::within(Fs::with_superblock(Superblock::new(options)), "/")
+    }
+
+    /// The directory `dir` of `fs`.
+    pub fn within(fs: Fs, dir: &str) -> Library {
+        let cred = Cred::user(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Library { fs, cred, dir: dir.to_owned() }
     }
 }
 
@@ -41,6 +48,7 @@ impl Default for Library {
 impl Target for Library {
     fn task(&self) -> Result<Box<dyn Calls>> {
         let process = self.fs.process(self.cred.clone());
+        process.chdir(&self.dir).map_err(|error| Failure::Failed(format!("{}: {error}", self.dir)))?;
         let unheard = Notice::unheard();
         Ok(Box::new(ProcessCalls { process, files: OpenFiles::new(), unheard, here: PhantomData }))
     }

@@ -1,24 +1,29 @@
 //! Spec: a TARGET as it is written on the command line.
 
 use super::{HostDir, Library, Target};
-use crate::failure::{Failure, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::machine;
 use crate::mounted::Mounted;
 use sluice_machine::Machine;
 use sluice_sync::cpu;
+use sluice_vfs::{Fs, Options, StoreError};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Which target to run on. Parsed from `lib`, `dir:PATH`, `mount` or `sim:MACHINE`.
+/// Which target to run on. Parsed from `lib`, `lib:STORE`, `dir:PATH`, `mount`, `mount:STORE` or `sim:MACHINE`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Spec {
     /// The library, in this process, in memory.
     Lib,
+    /// The library, in this process, with the store there, which is made if it is missing.
+    LibStore(PathBuf),
     /// A directory of any mounted file system.
     Dir(PathBuf),
     /// A RAM file system of ours, mounted for the occasion.
     Mount,
+    /// The store there, which is made if it is missing, mounted for the occasion.
+    MountStore(PathBuf),
     /// The library, on a simulated machine of this name.
     Simulated(String),
 }
@@ -40,8 +45,14 @@ impl Spec {
     pub fn open(&self, program: &Path) -> Result<Ready> {
         Ok(Ready::Native(match self {
             Spec::Lib => Box::new(Library::new()),
+            Spec::LibStore(store) => Box::new(OwnStore::new(store)?),
             Spec::Dir(path) => Box::new(HostDir::below(path)?),
-            Spec::Mount => Box::new(OwnMount::new(program)?),
+            Spec::Mount => Box::new(OwnMount::new(program, None)?),
+            Spec::MountStore(store) => {
+                // Made here, and let go.
+                open_or_make(store)?.superblock().close().context(|| store.display().to_string())?;
+                Box::new(OwnMount::new(program, Some(store))?)
+            }
             Spec::Simulated(name) => return Ok(Ready::Simulated(Box::new(machine_called(name)?))),
         }))
     }
@@ -81,11 +92,12 @@ impl FromStr for Spec {
             None if text == "lib" => Ok(Spec::Lib),
             None if text == "mount" => Ok(Spec::Mount),
             Some(("dir", path)) if !path.is_empty() => Ok(Spec::Dir(PathBuf::from(path))),
-            Some((kind @ ("lib" | "mount"), _)) => usage(format!(
-                "target {text}: durable stores are not there yet; use {kind}, which is in memory"
-            )),
+            Some(("lib", store)) if !store.is_empty() => Ok(Spec::LibStore(PathBuf::from(store))),
+            Some(("mount", store)) if !store.is_empty() => Ok(Spec::MountStore(PathBuf::from(store))),
             Some(("sim", name)) => machine_called(name).map(|_| Spec::Simulated(name.to_owned())),
-            _ => usage(format!("target {text}: unknown; use lib, dir:PATH, mount or sim:MACHINE")),
+            _ => usage(format!(
+                "target {text}: unknown; use lib, lib:STORE, dir:PATH, mount, mount:STORE or sim:MACHINE"
+            )),
         }
     }
 }
@@ -94,22 +106,62 @@ impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Spec::Lib => f.write_str("lib"),
+            Spec::LibStore(store) => write!(f, "lib:{}", store.display()),
             Spec::Dir(path) => write!(f, "dir:{}", path.display()),
             Spec::Mount => f.write_str("mount"),
+            Spec::MountStore(store) => write!(f, "mount:{}", store.display()),
             Spec::Simulated(name) => write!(f, "sim:{name}"),
         }
     }
 }
 
-/// The target `mount`: a host directory that happens to be ours.
+/// The file system in `store`, which is made if it is missing.
+fn open_or_make(store: &Path) -> Result<Fs> {
+    let opened = Fs::open(store, Options::default()).or_else(|error| match error {
+        StoreError::NotAStore => Fs::create(store, Options::default()),
+        error => Err(error),
+    });
+    opened.map_err(|error| Failure::Failed(format!("{}: {error}", store.display())))
+}
+
+/// The target `lib:STORE`: a directory of its own in the store, which is removed in the end.
+struct OwnStore {
+    library: Library,
+    fs: Fs,
+    dir: String,
+}
+
+impl OwnStore {
+    fn new(store: &Path) -> Result<OwnStore> {
+        let (fs, dir) = (open_or_make(store)?, format!("/.sluice-bench-{}", std::process::id()));
+        fs.create_dir(&dir).map_err(std::io::Error::from).context(|| dir.clone())?;
+        Ok(OwnStore { library: Library::within(fs.clone(), &dir), fs, dir })
+    }
+}
+
+impl Target for OwnStore {
+    fn task(&self) -> Result<Box<dyn super::Calls>> {
+        self.library.task()
+    }
+}
+
+impl Drop for OwnStore {
+    fn drop(&mut self) {
+        // What was measured was measured.
+        let _ = self.fs.remove_dir_all(&self.dir);
+        let _ = self.fs.superblock().close();
+    }
+}
+
+/// The targets `mount` and `mount:STORE`: a host directory that happens to be ours.
 struct OwnMount {
     dir: HostDir, // immutable; first: its files close before the unmount
     _mounted: Mounted,
 }
 
 impl OwnMount {
-    fn new(program: &Path) -> Result<OwnMount> {
-        let mounted = Mounted::start(program, &[])?;
+    fn new(program: &Path, store: Option<&Path>) -> Result<OwnMount> {
+        let mounted = Mounted::start_on(program, store, &[])?;
         Ok(OwnMount { dir: HostDir::below(mounted.path())?, _mounted: mounted })
     }
 }
@@ -127,17 +179,36 @@ impl Target for OwnMount {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::private_dir::{PrivateDir, runtime_dir};
+    use crate::target::Open;
 
     #[test]
     fn a_spec_reads_as_it_is_written() {
-        for text in ["lib", "mount", "dir:/dev/shm", "dir:a:b", "sim:uma-2"] {
+        for text in ["lib", "lib:/a/store", "mount", "mount:store", "dir:/dev/shm", "dir:a:b", "sim:uma-2"] {
             assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
         }
     }
 
     #[test]
+    fn a_store_is_made_where_none_is_and_the_load_leaves_nothing_in_it() {
+        let place = PrivateDir::below(&runtime_dir()).expect("a directory");
+        let store = place.path().join("store");
+        for round in 0..2 {
+            let target = OwnStore::new(&store).expect("a directory of ours");
+            let mut task = target.task().expect("a directory of its own");
+            let file = task.open("f", Open::New(0o600)).expect("a fresh name");
+            task.pwrite(file, b"bytes", 0).expect("there is room");
+            task.fsync(file).expect("it can be");
+            task.close(file).expect("it is open");
+            drop((task, target));
+            let fs = open_or_make(&store).expect("it is there");
+            assert_eq!(fs.read_dir("/"), Ok(Vec::new()), "round {round}");
+        }
+    }
+
+    #[test]
     fn what_is_not_there_yet_is_refused_in_one_line_that_says_what_to_use() {
-        for text in ["lib:/store", "mount:/store", "sim:abacus", "dir:", "nfs", ""] {
+        for text in ["lib:", "mount:", "sim:abacus", "dir:", "nfs", ""] {
             let Err(Failure::Usage(line)) = text.parse::<Spec>() else { panic!("{text} was accepted") };
             assert!((line.contains("use ") || line.contains("there are")) && !line.contains('\n'), "{line}");
         }

@@ -21,7 +21,7 @@ use super::keys::{self, Key, chunk_of, ino_of, name_of};
 use super::record::{self, InodeRecord};
 use crate::stat::Timestamp;
 use crate::superblock::ROOT_INO;
-use crate::{FileType, NAME_MAX, Superblock};
+use crate::{FileType, InodeFlags, NAME_MAX, Superblock};
 use sluice_store::disk::Disk;
 use sluice_store::{Extent, Gravity, Look, Options, Progress, Report, Store, StoreError};
 use sluice_sync::Arc;
@@ -408,6 +408,7 @@ impl Tree {
         let ino = self.numbers.unwrap_or(0).max(self.nodes.last().map_or(0, |node| node.ino + 1));
         let then = Timestamp::unpack(0);
         let record = InodeRecord {
+            flags: InodeFlags::empty(),
             has_xattrs: false,
             mode: FileType::Directory.mode_bits() | 0o700,
             uid: 0,

@@ -151,6 +151,7 @@ impl Durable {
         let inode = Inode::allocate(shared, ino, init, body);
         inode.times.set(Some(record.atime), Some(record.mtime));
         inode.change_ctime(record.ctime);
+        inode.put_flags(record.flags);
         if file_type == FileType::Regular && record.size > 0 {
             inode.data.preset(record.size, record.pages);
         }

@@ -226,22 +226,18 @@ impl Shared {
         self.begin_put_down(FIXED)
     }
 
-    /// Begins a write of `data`, or of as much of it as is to be written.
+    /// Of `data`, which is to be written to `inode`, as much as may be.
     ///
     /// # Errors
-    /// As [`may_grow`](Self::may_grow) and [`begin_contents`](Self::begin_contents).
+    /// As [`may_grow`](Self::may_grow), and those that are injected.
     #[inline]
-    pub(crate) fn begin_write<'d>(
-        &self,
-        inode: &Inode,
-        data: &'d [u8],
-    ) -> Result<(Section<'_>, &'d [u8]), Errno> {
+    pub(crate) fn may_write<'d>(&self, inode: &Inode, data: &'d [u8]) -> Result<&'d [u8], Errno> {
         if self.has_no_hooks() {
-            return Ok((Section::none(), data));
+            return Ok(data);
         }
         let most = inode.meet_faults(Calls::WRITE)?;
         self.may_grow()?;
-        Ok((self.begin_put_down_contents()?, &data[..data.len().min(most)]))
+        Ok(&data[..data.len().min(most)])
     }
 
     /// Makes everything durable that calls did which have returned. In memory that is nothing.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   inode  0      1       2..4   4      8     12    16      20     28     36     44      52      60      68     76
-//!          | form | xattrs| 0    | mode | uid | gid | nlink | size | pages| rdev | atime | mtime | ctime | born | target ...
+//!          | form | xattrs| flags| mode | uid | gid | nlink | size | pages| rdev | atime | mtime | ctime | born | target ...
 //!   name   0                8      12
 //!          | inode          | mode |                 mode: the type only
 //!   common 0      1         9
@@ -12,7 +12,7 @@
 
 use crate::inode::Body;
 use crate::stat::Timestamp;
-use crate::{FileType, Inode};
+use crate::{FileType, Inode, InodeFlags};
 
 /// The form of these values, and the newest that is read.
 const FORM: u8 = 1;
@@ -22,6 +22,7 @@ const HEAD: usize = 76;
 /// What the store has of an inode, names and contents aside.
 pub(super) struct InodeRecord<'r> {
     pub(super) has_xattrs: bool,
+    pub(super) flags: InodeFlags,
     /// Type and permissions.
     pub(super) mode: u32,
     pub(super) uid: u32,
@@ -53,6 +54,7 @@ impl<'r> InodeRecord<'r> {
         let attr = inode.attr.read();
         InodeRecord {
             has_xattrs: has_xattrs || attr.has_acls,
+            flags: inode.flags(),
             mode: inode.file_type().mode_bits() | attr.mode,
             uid: attr.uid,
             gid: attr.gid,
@@ -70,7 +72,9 @@ impl<'r> InodeRecord<'r> {
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD + self.target.len());
-        bytes.extend_from_slice(&[FORM, u8::from(self.has_xattrs), 0, 0]);
+        // There are no others than these.
+        let [low, high, ..] = self.flags.bits().to_le_bytes();
+        bytes.extend_from_slice(&[FORM, u8::from(self.has_xattrs), low, high]);
         for word in [self.mode, self.uid, self.gid, self.nlink] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
@@ -90,6 +94,7 @@ impl<'r> InodeRecord<'r> {
         let time = |at: usize| Timestamp::unpack(long(at));
         let record = InodeRecord {
             has_xattrs: head[1] != 0,
+            flags: InodeFlags::from_bits_truncate(word(0) >> 16),
             mode: word(4),
             uid: word(8),
             gid: word(12),

@@ -2,7 +2,8 @@
 
 use super::crash_tests::shared;
 use crate::{
-    AtFlags, Cred, Errno, FileType, Fs, InodeRef, OpenFlags, Options, StoreError, StoreOptions, Superblock,
+    AtFlags, Cred, Errno, FileType, Fs, InodeFlags, InodeRef, OpenFlags, Options, StoreError, StoreOptions,
+    Superblock,
 };
 use sluice_store::disk::Disk;
 use sluice_store::disk::crash::CrashDisk;
@@ -356,4 +357,41 @@ fn a_symbolic_link_with_a_long_target_can_be_changed_with_and_without_a_name() {
     let again = Fs::open(&dir, options()).expect("it was closed");
     let kept = again.symlink_metadata("/kept").expect("it is there");
     assert_eq!((kept.uid, kept.size, again.read_dir("/").expect("whole").len()), (9, 4_000, 1));
+}
+
+#[test]
+fn flags_of_files_survive_and_are_inherited_and_forbid_what_they_did() {
+    let disk = CrashDisk::new();
+    let made = Superblock::create_on(shared(&disk), options()).expect("an empty disk");
+    let fs = Fs::with_superblock(made);
+    let set = |fs: &Fs, path: &str, flags| {
+        let process = fs.process(Cred::root());
+        let fd = process.open(path, OpenFlags::RDONLY, 0).expect("it is there");
+        process.ioctl_setflags(fd, flags)
+    };
+    fs.create_dir("/d").expect("room");
+    set(&fs, "/d", InodeFlags::NODUMP | InodeFlags::NOATIME).expect("root may");
+    fs.write("/d/fixed", "x").expect("room");
+    fs.write("/free", "x").expect("room");
+    set(&fs, "/d/fixed", InodeFlags::IMMUTABLE | InodeFlags::NODUMP).expect("root may");
+    set(&fs, "/free", InodeFlags::APPEND).expect("root may");
+    set(&fs, "/free", InodeFlags::empty()).expect("root may");
+    fs.superblock().close().expect("memory");
+    let opened =
+        Superblock::open_on(shared(&CrashDisk::with(disk.files())), options()).expect("it was closed");
+    let fs = Fs::with_superblock(opened);
+    let flags = |path: &str| {
+        let process = fs.process(Cred::root());
+        process.ioctl_getflags(process.open(path, OpenFlags::RDONLY, 0).expect("it is there"))
+    };
+    assert_eq!(flags("/d"), Ok(InodeFlags::NODUMP | InodeFlags::NOATIME));
+    assert_eq!(flags("/d/fixed"), Ok(InodeFlags::IMMUTABLE | InodeFlags::NODUMP));
+    assert_eq!(flags("/free"), Ok(InodeFlags::empty()));
+    assert_eq!(fs.write("/d/fixed", "y"), Err(Errno::EPERM));
+    assert_eq!(fs.remove_file("/d/fixed"), Err(Errno::EPERM));
+    fs.write("/d/new", "x").expect("room");
+    assert_eq!(flags("/d/new"), Ok(InodeFlags::NODUMP | InodeFlags::NOATIME));
+    assert_eq!(set(&fs, "/d/fixed", InodeFlags::empty()), Ok(()));
+    fs.remove_file("/d/fixed").expect("nothing forbids it");
+    fs.superblock().close().expect("memory");
 }

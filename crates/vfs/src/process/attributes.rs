@@ -192,7 +192,7 @@ impl Process {
     /// Sets the flags of an open file, all of them (`FS_IOC_SETFLAGS`).
     ///
     /// # Errors
-    /// `EBADF`, `EROFS`, and those of [`Inode::set_flags`](crate::Inode::set_flags).
+    /// `EBADF`, `EROFS`, and those of [`InodeRef::set_flags`](crate::InodeRef::set_flags).
     pub fn ioctl_setflags(&self, fd: Fd, flags: InodeFlags) -> Result<(), Errno> {
         let location = self.opened_location(fd)?;
         location.mount.check_writable()?;
