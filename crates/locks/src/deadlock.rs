@@ -78,7 +78,7 @@ impl Outcomes {
 
 /// One step on the way around: the request waits for a lock of process `to`.
 #[derive(Clone)]
-struct Step {
+struct SearchStep {
     wait: Wait,
     to: u64,
 }
@@ -97,10 +97,10 @@ fn search(domain: &LockDomain, waits: &WaitTable, suspect: &Wait, outcomes: &mut
 }
 
 /// A way from the request `suspect` back to its own process: the first step is that request.
-fn charge(waits: &WaitTable, suspect: &Wait) -> Option<Vec<Step>> {
+fn charge(waits: &WaitTable, suspect: &Wait) -> Option<Vec<SearchStep>> {
     let origin = suspect.process()?;
     // By the process that it leads to.
-    let mut steps: BTreeMap<u64, (Step, Option<u64>)> = BTreeMap::new();
+    let mut steps: BTreeMap<u64, (SearchStep, Option<u64>)> = BTreeMap::new();
     let mut open = VecDeque::from([(None, vec![suspect.clone()])]);
     while let Some((from, blocked)) = open.pop_front() {
         for wait in blocked {
@@ -109,7 +109,7 @@ fn charge(waits: &WaitTable, suspect: &Wait) -> Option<Vec<Step>> {
                 if steps.contains_key(&to) {
                     continue;
                 }
-                steps.insert(to, (Step { wait: wait.clone(), to }, from));
+                steps.insert(to, (SearchStep { wait: wait.clone(), to }, from));
                 if to == origin {
                     return Some(way_to(origin, &steps));
                 }
@@ -121,7 +121,7 @@ fn charge(waits: &WaitTable, suspect: &Wait) -> Option<Vec<Step>> {
 }
 
 /// The steps that lead to `process`, in order.
-fn way_to(process: u64, steps: &BTreeMap<u64, (Step, Option<u64>)>) -> Vec<Step> {
+fn way_to(process: u64, steps: &BTreeMap<u64, (SearchStep, Option<u64>)>) -> Vec<SearchStep> {
     let mut way = Vec::new();
     let mut at = Some(process);
     while let Some((step, from)) = at.and_then(|process| steps.get(&process)) {
@@ -144,7 +144,7 @@ enum Proof {
 fn prove(
     domain: &LockDomain,
     searching: &MutexGuard<'_, ()>,
-    charge: &[Step],
+    charge: &[SearchStep],
     outcomes: &mut Outcomes,
 ) -> Proof {
     let mut files: Vec<&Arc<FileState>> = charge.iter().map(|step| &step.wait.file).collect();
@@ -156,7 +156,7 @@ fn prove(
     let position = |wait: &Wait| files.iter().position(|file| Arc::ptr_eq(file, &wait.file)).unwrap_or(0);
 
     let mut starving = None;
-    for Step { wait, to } in charge {
+    for SearchStep { wait, to } in charge {
         match locked[position(wait)].edge(wait.ticket.place, *to) {
             None => return Proof::None,
             Some(Edge::Starving(place)) => starving = Some((wait, place)),

@@ -44,11 +44,11 @@ pub(crate) trait Item {
 
 /// A sorted set of items.
 pub(crate) struct Tree<T: Item> {
-    root: Node<T>,
+    root: TreeNode<T>,
     len: usize,
 }
 
-enum Node<T: Item> {
+enum TreeNode<T: Item> {
     Leaf(Vec<T>),
     Inner(Vec<Child<T>>),
 }
@@ -56,12 +56,12 @@ enum Node<T: Item> {
 struct Child<T: Item> {
     first: T::Key,
     max_end: u64,
-    node: Node<T>,
+    node: TreeNode<T>,
 }
 
 impl<T: Item> Default for Tree<T> {
     fn default() -> Self {
-        Tree { root: Node::Leaf(Vec::new()), len: 0 }
+        Tree { root: TreeNode::Leaf(Vec::new()), len: 0 }
     }
 }
 
@@ -88,8 +88,8 @@ impl<T: Item> Tree<T> {
     /// The root was halved: both halves get a new one.
     #[cold]
     fn grow(&mut self, sibling: Child<T>) {
-        let left = mem::replace(&mut self.root, Node::Inner(Vec::with_capacity(NODE_MAX + 1)));
-        if let Node::Inner(children) = &mut self.root {
+        let left = mem::replace(&mut self.root, TreeNode::Inner(Vec::with_capacity(NODE_MAX + 1)));
+        if let TreeNode::Inner(children) = &mut self.root {
             children.extend([Child::of(left), sibling]);
         }
     }
@@ -99,7 +99,7 @@ impl<T: Item> Tree<T> {
     pub(crate) fn remove(&mut self, key: T::Key) -> Option<T> {
         let item = self.root.remove(key)?;
         self.len -= 1;
-        if let Node::Inner(children) = &mut self.root
+        if let TreeNode::Inner(children) = &mut self.root
             && children.len() == 1
             && let Some(only) = children.pop()
         {
@@ -113,10 +113,10 @@ impl<T: Item> Tree<T> {
         let mut node = &self.root;
         loop {
             match node {
-                Node::Leaf(items) => {
+                TreeNode::Leaf(items) => {
                     return items.binary_search_by_key(&key, T::key).ok().map(|at| &items[at]);
                 }
-                Node::Inner(children) => node = &children[child_at(children, key)].node,
+                TreeNode::Inner(children) => node = &children[child_at(children, key)].node,
             }
         }
     }
@@ -126,10 +126,10 @@ impl<T: Item> Tree<T> {
         let mut node = &mut self.root;
         loop {
             match node {
-                Node::Leaf(items) => {
+                TreeNode::Leaf(items) => {
                     return items.binary_search_by_key(&key, T::key).ok().map(|at| &mut items[at]);
                 }
-                Node::Inner(children) => {
+                TreeNode::Inner(children) => {
                     let at = child_at(children, key);
                     node = &mut children[at].node;
                 }
@@ -175,8 +175,8 @@ impl<T: Item> Tree<T> {
     pub(crate) fn clear(&mut self) {
         self.len = 0;
         match &mut self.root {
-            Node::Leaf(items) => items.clear(),
-            inner => *inner = Node::Leaf(Vec::new()),
+            TreeNode::Leaf(items) => items.clear(),
+            inner => *inner = TreeNode::Leaf(Vec::new()),
         }
     }
 }
@@ -199,32 +199,32 @@ fn child_at<T: Item>(children: &[Child<T>], key: T::Key) -> usize {
 }
 
 impl<T: Item> Child<T> {
-    fn of(node: Node<T>) -> Self {
+    fn of(node: TreeNode<T>) -> Self {
         // A node that becomes a child has entries (T1).
         let (first, max_end) = (node.first(), node.max_end());
         Child { first, max_end, node }
     }
 }
 
-impl<T: Item> Node<T> {
+impl<T: Item> TreeNode<T> {
     fn entries(&self) -> usize {
         match self {
-            Node::Leaf(items) => items.len(),
-            Node::Inner(children) => children.len(),
+            TreeNode::Leaf(items) => items.len(),
+            TreeNode::Inner(children) => children.len(),
         }
     }
 
     fn first(&self) -> T::Key {
         match self {
-            Node::Leaf(items) => items[0].key(),
-            Node::Inner(children) => children[0].first,
+            TreeNode::Leaf(items) => items[0].key(),
+            TreeNode::Inner(children) => children[0].first,
         }
     }
 
     fn max_end(&self) -> u64 {
         match self {
-            Node::Leaf(items) => items.iter().map(|item| item.range().end()).max(),
-            Node::Inner(children) => children.iter().map(|child| child.max_end).max(),
+            TreeNode::Leaf(items) => items.iter().map(|item| item.range().end()).max(),
+            TreeNode::Inner(children) => children.iter().map(|child| child.max_end).max(),
         }
         .unwrap_or(0)
     }
@@ -235,57 +235,57 @@ impl<T: Item> Node<T> {
     #[inline]
     fn insert(&mut self, item: T) -> Option<Child<T>> {
         match self {
-            Node::Leaf(items) => {
+            TreeNode::Leaf(items) => {
                 let key = item.key();
                 let at = items.partition_point(|other| other.key() < key);
                 debug_assert!(items.get(at).is_none_or(|other| other.key() != key), "a key twice");
                 items.insert(at, item);
-                (items.len() > NODE_MAX).then(|| Child::of(Node::Leaf(items.split_off(NODE_MAX / 2))))
+                (items.len() > NODE_MAX).then(|| Child::of(TreeNode::Leaf(items.split_off(NODE_MAX / 2))))
             }
-            Node::Inner(children) => insert_below(children, item),
+            TreeNode::Inner(children) => insert_below(children, item),
         }
     }
 
     #[inline]
     fn remove(&mut self, key: T::Key) -> Option<T> {
         match self {
-            Node::Leaf(items) => items.binary_search_by_key(&key, T::key).ok().map(|at| items.remove(at)),
-            Node::Inner(children) => remove_below(children, key),
+            TreeNode::Leaf(items) => items.binary_search_by_key(&key, T::key).ok().map(|at| items.remove(at)),
+            TreeNode::Inner(children) => remove_below(children, key),
         }
     }
 
     #[inline]
     fn visit_all<B>(&self, visit: &mut impl FnMut(&T) -> ControlFlow<B>) -> ControlFlow<B> {
         match self {
-            Node::Leaf(items) => items.iter().try_for_each(visit),
-            Node::Inner(children) => visit_below(children, visit),
+            TreeNode::Leaf(items) => items.iter().try_for_each(visit),
+            TreeNode::Inner(children) => visit_below(children, visit),
         }
     }
 
     #[inline]
     fn visit_from<B>(&self, key: T::Key, visit: &mut impl FnMut(&T) -> ControlFlow<B>) -> ControlFlow<B> {
         match self {
-            Node::Leaf(items) => {
+            TreeNode::Leaf(items) => {
                 let at = items.partition_point(|item| item.key() <= key).saturating_sub(1);
                 items[at..].iter().try_for_each(visit)
             }
-            Node::Inner(children) => visit_from_below(children, key, visit),
+            TreeNode::Inner(children) => visit_from_below(children, key, visit),
         }
     }
 }
 
-impl<T: Item<Key = (u64, K)>, K: Ord + Copy> Node<T> {
+impl<T: Item<Key = (u64, K)>, K: Ord + Copy> TreeNode<T> {
     fn visit_overlapping<B>(
         &self,
         range: Range,
         visit: &mut impl FnMut(&T) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         match self {
-            Node::Leaf(items) => {
+            TreeNode::Leaf(items) => {
                 let begun = items.iter().take_while(|item| item.key().0 <= range.end());
                 begun.filter(|item| item.range().end() >= range.start()).try_for_each(visit)
             }
-            Node::Inner(children) => {
+            TreeNode::Inner(children) => {
                 let begun = children.iter().take_while(|child| child.first.0 <= range.end());
                 let mut reaching = begun.filter(|child| child.max_end >= range.start());
                 reaching.try_for_each(|child| child.node.visit_overlapping(range, visit))
@@ -303,7 +303,7 @@ fn insert_below<T: Item>(children: &mut Vec<Child<T>>, item: T) -> Option<Child<
     let sibling = child.node.insert(item)?;
     child.max_end = child.node.max_end();
     children.insert(at + 1, sibling);
-    (children.len() > NODE_MAX).then(|| Child::of(Node::Inner(children.split_off(NODE_MAX / 2))))
+    (children.len() > NODE_MAX).then(|| Child::of(TreeNode::Inner(children.split_off(NODE_MAX / 2))))
 }
 
 fn remove_below<T: Item>(children: &mut Vec<Child<T>>, key: T::Key) -> Option<T> {
@@ -355,8 +355,8 @@ fn join<T: Item>(children: &mut Vec<Child<T>>, at: usize) {
     let right = children.remove(left + 1);
     let child = &mut children[left];
     match (&mut child.node, right.node) {
-        (Node::Leaf(items), Node::Leaf(more)) => items.extend(more),
-        (Node::Inner(items), Node::Inner(more)) => items.extend(more),
+        (TreeNode::Leaf(items), TreeNode::Leaf(more)) => items.extend(more),
+        (TreeNode::Inner(items), TreeNode::Inner(more)) => items.extend(more),
         _ => unreachable!("all leaves are at one depth (T1)"),
     }
     child.max_end = child.max_end.max(right.max_end);
@@ -383,15 +383,15 @@ mod tests {
     }
 
     /// T1 and T2. Returns the depth of the leaves.
-    fn check<T: Item>(node: &Node<T>, is_root: bool) -> usize {
+    fn check<T: Item>(node: &TreeNode<T>, is_root: bool) -> usize {
         assert!(is_root || node.entries() > 0);
         assert!(node.entries() <= NODE_MAX);
         match node {
-            Node::Leaf(items) => {
+            TreeNode::Leaf(items) => {
                 assert!(items.is_sorted_by(|a, b| a.key() < b.key()));
                 0
             }
-            Node::Inner(children) => {
+            TreeNode::Inner(children) => {
                 assert!(children.is_sorted_by(|a, b| a.first < b.first));
                 let depth = check(&children[0].node, false);
                 for child in children {

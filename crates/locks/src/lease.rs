@@ -156,11 +156,11 @@ pub(crate) struct Leases {
     /// under the mutex*
     present: AtomicU32,
     /// *protected by its own mutex*
-    state: Mutex<State>,
+    state: Mutex<LeasesOfFile>,
 }
 
 #[derive(Default)]
-struct State {
+struct LeasesOfFile {
     leases: Vec<Lease>,
     waiters: Vec<Waiter>,
     /// The file is not open for writing, or a call that opens it has not yet come for the mutex; see the header.
@@ -202,7 +202,7 @@ impl Lease {
     }
 }
 
-impl State {
+impl LeasesOfFile {
     fn position(&self, owner: u64) -> Option<usize> {
         self.leases.iter().position(|lease| lease.request.owner == owner)
     }
@@ -275,7 +275,7 @@ const FAR: Duration = Duration::from_secs(1 << 30);
 
 impl Leases {
     pub(crate) fn new() -> Leases {
-        let state = Mutex::with_class(&FILE_LEASES, State::default());
+        let state = Mutex::with_class(&FILE_LEASES, LeasesOfFile::default());
         Leases { present: AtomicU32::new(0), state }
     }
 
@@ -309,7 +309,7 @@ impl Leases {
     }
 
     /// Lets all threads see which promises there are, and returns the waiters that may have waited for a change.
-    fn show(&self, state: &State) -> Vec<Arc<Slot>> {
+    fn show(&self, state: &LeasesOfFile) -> Vec<Arc<Slot>> {
         self.show_bits(state.bits());
         state.waiters.iter().map(|waiter| waiter.slot.clone()).collect()
     }
@@ -347,7 +347,12 @@ impl Leases {
 
     /// Whether others have the file open in a way that `request` excludes. A call that opens it from now on sees the
     /// request, and waits for the mutex.
-    fn find_in_use(&self, state: &mut State, request: &LeaseRequest, is_in_use: impl Fn() -> bool) -> bool {
+    fn find_in_use(
+        &self,
+        state: &mut LeasesOfFile,
+        request: &LeaseRequest,
+        is_in_use: impl Fn() -> bool,
+    ) -> bool {
         let is_about_writers = request.kind == Kind::Shared && request.promise == Promise::Lease;
         if is_about_writers && state.is_unwritten {
             return false;

@@ -32,34 +32,34 @@ pub(crate) struct Ranges {
     /// How many locks there are.
     len: usize,
     /// The first that came, until another joins it: most files never have two.
-    sole: Option<Held>,
+    sole: Option<HeldRange>,
     /// All others, and it.
-    owners: Tree<Own>,
+    owners: Tree<OwnRanges>,
     /// The same locks by first byte, a tree for each [`Kind`], while there are more than a few.
     by_start: Option<Box<[Tree<Placed>; 2]>>,
     /// The age of the next owner that comes.
     next_age: u64,
     /// Empty, both: for the next rewriting, and for the next owner that comes. They keep their memory.
-    spare: Vec<Held>,
-    spare_locks: Tree<Held>,
+    spare: Vec<HeldRange>,
+    spare_locks: Tree<HeldRange>,
 }
 
 /// A granted lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct HeldRange {
     pub(crate) lock: RangeLock,
     /// When the owner got its first lock here: less for an earlier one.
     pub(crate) age: u64,
 }
 
 /// What one owner has: one lock at least.
-struct Own {
+struct OwnRanges {
     owner: Owner,
-    locks: Tree<Held>,
+    locks: Tree<HeldRange>,
 }
 
 /// A granted lock in the order of first bytes.
-struct Placed(Held);
+struct Placed(HeldRange);
 
 /// What is in the way of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub(crate) enum InTheWay {
     Several,
 }
 
-impl Item for Own {
+impl Item for OwnRanges {
     type Key = Owner;
 
     fn key(&self) -> Owner {
@@ -85,7 +85,7 @@ impl Item for Own {
     }
 }
 
-impl Item for Held {
+impl Item for HeldRange {
     type Key = u64;
 
     fn key(&self) -> u64 {
@@ -132,14 +132,14 @@ impl Ranges {
     }
 
     /// Shows `visit` all locks, owner by owner, until it breaks.
-    fn visit_all<B>(&self, mut visit: impl FnMut(&Held) -> ControlFlow<B>) -> ControlFlow<B> {
+    fn visit_all<B>(&self, mut visit: impl FnMut(&HeldRange) -> ControlFlow<B>) -> ControlFlow<B> {
         match &self.sole {
             Some(sole) => visit(sole),
             None => self.owners.visit_all(|own| own.locks.visit_all(&mut visit)),
         }
     }
 
-    fn search_order(held: &Held) -> (u64, u64) {
+    fn search_order(held: &HeldRange) -> (u64, u64) {
         (held.age, held.lock.range.start())
     }
 
@@ -147,9 +147,9 @@ impl Ranges {
     fn conflicts<B>(
         &self,
         request: &RangeRequest,
-        mut visit: impl FnMut(&Held) -> ControlFlow<B>,
+        mut visit: impl FnMut(&HeldRange) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        let mut consider = |held: &Held| {
+        let mut consider = |held: &HeldRange| {
             let RangeLock { owner, kind, range, .. } = held.lock;
             if request.conflicts_with(owner, kind, range) { visit(held) } else { Continue(()) }
         };
@@ -189,7 +189,7 @@ impl Ranges {
 
     /// The lock in the way of `request` that comes first in search order.
     pub(crate) fn first_conflict(&self, request: &RangeRequest) -> Option<RangeLock> {
-        let mut first: Option<Held> = None;
+        let mut first: Option<HeldRange> = None;
         let _ = self.conflicts(request, |held| {
             if first.as_ref().is_none_or(|first| Self::search_order(held) < Self::search_order(first)) {
                 first = Some(*held);
@@ -246,7 +246,7 @@ impl Ranges {
         &self,
         owner: Owner,
         range: Range,
-        mut visit: impl FnMut(&Held) -> ControlFlow<B>,
+        mut visit: impl FnMut(&HeldRange) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         if let Some(sole) = &self.sole {
             return if sole.lock.owner == owner { visit(sole) } else { Continue(()) };
@@ -298,7 +298,7 @@ impl Ranges {
     /// Adds the only lock, which is counted already.
     pub(crate) fn put_sole(&mut self, lock: RangeLock) {
         let age = self.age_of_owner(None);
-        (self.len, self.sole) = (1, Some(Held { lock, age }));
+        (self.len, self.sole) = (1, Some(HeldRange { lock, age }));
     }
 
     /// Takes the lock out that stands alone, which goes on being counted.
@@ -395,7 +395,7 @@ impl Ranges {
             (None, Some((kind, pid))) => {
                 quota.reserve(owner, 1)?;
                 let age = self.age_of_owner(age);
-                self.insert(Held { lock: RangeLock { owner, pid, kind, range }, age });
+                self.insert(HeldRange { lock: RangeLock { owner, pid, kind, range }, age });
                 Ok(false)
             }
             (Some(held), Some((kind, _))) if held.lock.kind == kind && held.lock.range.contains(range) => {
@@ -418,7 +418,7 @@ impl Ranges {
         range: Range,
         new: Option<(Kind, i32)>,
         age: &mut Option<u64>,
-        mut visit: impl FnMut(&Held) -> ControlFlow<()>,
+        mut visit: impl FnMut(&HeldRange) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         self.visit_own(owner, range, |held| {
             *age = Some(held.age);
@@ -458,7 +458,7 @@ impl Ranges {
         let mut middle = range;
         let mut inherited = None;
         let mut gave_up = false;
-        for Held { lock, .. } in &old {
+        for HeldRange { lock, .. } in &old {
             if new.is_some_and(|(kind, _)| lock.kind == kind) {
                 middle = middle.hull(lock.range);
                 inherited.get_or_insert(lock.pid);
@@ -482,20 +482,20 @@ impl Ranges {
         if reserved.is_ok() {
             let age = self.age_of_owner(age);
             old.iter().for_each(|held| self.remove(held));
-            pieces.for_each(|lock| self.insert(Held { lock, age }));
+            pieces.for_each(|lock| self.insert(HeldRange { lock, age }));
             quota.release(owner, before.saturating_sub(after));
         }
         self.keep_spare(old);
         reserved.map(|()| gave_up)
     }
 
-    fn keep_spare(&mut self, mut spare: Vec<Held>) {
+    fn keep_spare(&mut self, mut spare: Vec<HeldRange>) {
         spare.clear();
         spare.shrink_to(FEW);
         self.spare = spare;
     }
 
-    fn insert(&mut self, held: Held) {
+    fn insert(&mut self, held: HeldRange) {
         self.len += 1;
         if self.len == 1 {
             self.sole = Some(held);
@@ -507,14 +507,14 @@ impl Ranges {
         self.insert_among(held);
     }
 
-    fn insert_among(&mut self, held: Held) {
+    fn insert_among(&mut self, held: HeldRange) {
         let owner = held.lock.owner;
         match self.owners.get_mut(owner) {
             Some(own) => own.locks.insert(held),
             None => {
                 let mut locks = mem::take(&mut self.spare_locks);
                 locks.insert(held);
-                self.owners.insert(Own { owner, locks });
+                self.owners.insert(OwnRanges { owner, locks });
             }
         }
         if let Some(trees) = &mut self.by_start {
@@ -529,7 +529,7 @@ impl Ranges {
         }
     }
 
-    fn remove(&mut self, held: &Held) {
+    fn remove(&mut self, held: &HeldRange) {
         if self.sole.take().is_some() {
             self.len = 0;
             return;
@@ -556,7 +556,7 @@ impl Ranges {
 }
 
 /// Takes `held` out of the tree of its kind.
-fn remove_placed(by_start: &mut Option<Box<[Tree<Placed>; 2]>>, held: &Held) {
+fn remove_placed(by_start: &mut Option<Box<[Tree<Placed>; 2]>>, held: &HeldRange) {
     if let Some(trees) = by_start {
         trees[held.lock.kind as usize].remove(Placed(*held).key());
     }

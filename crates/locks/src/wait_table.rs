@@ -18,12 +18,12 @@ use std::collections::BTreeMap;
 /// The waiting requests of processes.
 pub(crate) struct WaitTable {
     /// Chosen by process. *immutable; looks after itself*
-    shards: Shards<Shard>,
+    shards: Shards<WaitShard>,
     /// Held by a thread that searches for a cycle: only after a request that waits for an owner that itself waits.
     pub(crate) searching: Mutex<()>,
 }
 
-type Shard = BTreeMap<u64, Vec<Wait>>;
+type WaitShard = BTreeMap<u64, Vec<Wait>>;
 
 impl Default for WaitTable {
     fn default() -> Self {
@@ -61,6 +61,6 @@ impl WaitTable {
     /// True if no request waits.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.shards.all(Shard::is_empty)
+        self.shards.all(WaitShard::is_empty)
     }
 }

@@ -56,7 +56,7 @@ global! {
 /// All blocks that are kept.
 struct Store {
     /// By thread slot. *each of its thread alone*
-    own: NearTable<Own>,
+    own: NearTable<ThreadBlocks>,
     /// By thread slot: what others have sent there.
     boxes: SlotTable<CachePadded<Inbox>>,
 }
@@ -69,10 +69,10 @@ unsafe impl Send for Block {}
 
 /// What one thread keeps, which no other looks at.
 #[derive(Default)]
-struct Own(UnsafeCell<Blocks>);
+struct ThreadBlocks(UnsafeCell<Blocks>);
 
 // SAFETY: only Store::with_own() looks into it, on the thread whose it is.
-unsafe impl Sync for Own {}
+unsafe impl Sync for ThreadBlocks {}
 
 /// What a thread keeps.
 struct Blocks {
@@ -198,7 +198,7 @@ impl Store {
     const_new! {
         /// Nothing is kept.
         fn new() -> Self {
-            Store { own: near_table!(Own(UnsafeCell::new(Blocks::new()))), boxes: SlotTable::new() }
+            Store { own: near_table!(ThreadBlocks(UnsafeCell::new(Blocks::new()))), boxes: SlotTable::new() }
         }
     }
 

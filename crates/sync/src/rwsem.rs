@@ -68,7 +68,7 @@ use crate::face::{Mutant, const_new, seeded, thread};
 use crate::spin_policy::{Patience, Verdict};
 
 pub use crate::spin_policy::Pace;
-use crate::spinner::{Look, Place, SpinnerQueue};
+use crate::spinner::{Look, QueuePlace, SpinnerQueue};
 use crate::wait_queue::{Locked, WaitQueue, Want, park, wants};
 use std::marker::PhantomData;
 
@@ -388,7 +388,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     fn spin(&self, want: Want) -> bool {
         self.spinners.spin(P::PACE, |patience, place| {
             let look = self.look(want, patience, place);
-            if look == Look::GiveUp && place == Place::First && want == Want::Write {
+            if look == Look::GiveUp && place == QueuePlace::First && want == Want::Write {
                 self.renounce();
             }
             look
@@ -396,7 +396,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     }
 
     /// Looks at the lock for a thread that spins for it.
-    fn look(&self, want: Want, patience: &mut Patience, place: Place) -> Look {
+    fn look(&self, want: Want, patience: &mut Patience, place: QueuePlace) -> Look {
         if self.take(want) {
             return Look::Taken;
         }
@@ -412,7 +412,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
             if patience.spin(writer_of(count), unchanged) == Verdict::Sleep {
                 return Look::GiveUp;
             }
-        } else if place == Place::First && want == Want::Write && count & WRITER_NEXT == 0 {
+        } else if place == QueuePlace::First && want == Want::Write && count & WRITER_NEXT == 0 {
             // Relaxed: a flag for other threads, which publishes nothing. Unconditionally: an exchange would
             // fail for as long as enough readers come and go.
             self.count.fetch_or(WRITER_NEXT, Ordering::Relaxed);

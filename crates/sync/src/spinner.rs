@@ -34,7 +34,7 @@ use crate::face::{CachePadded, SlotTable, const_new, global, hint, thread};
 use crate::spin_policy::{Pace, Patience};
 
 #[derive(Default)]
-struct Node {
+struct SpinnerNode {
     /// The slot plus one of the spinner behind, or 0. *atomic (line)*
     next: AtomicU32,
     /// The slot plus one of the spinner in front. *atomic (line)*
@@ -45,10 +45,10 @@ struct Node {
 
 global! {
     /// The node of every thread.
-    static NODES: SlotTable<CachePadded<Node>> = SlotTable::new();
+    static NODES: SlotTable<CachePadded<SpinnerNode>> = SlotTable::new();
 }
 
-fn node(name: u32) -> &'static Node {
+fn node(name: u32) -> &'static SpinnerNode {
     NODES.get(name - 1)
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum Look {
 
 /// Which spinner looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum QueuePlace {
     /// One of any number.
     Alone,
     /// The first in line, of whom there is one.
@@ -88,10 +88,10 @@ impl SpinnerQueue {
 
     /// Spins for the lock, at which `look` looks once, takes it if it can, and else is patient for a turn: first alone,
     /// then in line. True if it was taken.
-    pub(crate) fn spin(&self, pace: Pace, mut look: impl FnMut(&mut Patience, Place) -> Look) -> bool {
+    pub(crate) fn spin(&self, pace: Pace, mut look: impl FnMut(&mut Patience, QueuePlace) -> Look) -> bool {
         let mut patience = Patience::new(pace);
         while patience.is_young() {
-            match look(&mut patience, Place::Alone) {
+            match look(&mut patience, QueuePlace::Alone) {
                 Look::Again => {}
                 end => return end == Look::Taken,
             }
@@ -101,7 +101,7 @@ impl SpinnerQueue {
             return false;
         }
         let taken = loop {
-            match look(&mut patience, Place::First) {
+            match look(&mut patience, QueuePlace::First) {
                 Look::Again => {}
                 end => break end == Look::Taken,
             }
@@ -131,7 +131,7 @@ impl SpinnerQueue {
     }
 
     /// Waits to become first: while the one in front runs, if that can be known, else for a bounded time.
-    fn wait_in_line(own: &Node, turns: u32) -> bool {
+    fn wait_in_line(own: &SpinnerNode, turns: u32) -> bool {
         loop {
             // Acquire(turn): pairs with Release(turn) in leave().
             if own.turn.load(Ordering::Acquire) == 1 {

@@ -45,7 +45,7 @@ pub(crate) enum Want {
 }
 
 #[derive(Default)]
-struct Node {
+struct WaitNode {
     /// `WAITING`, `PARKED` (asleep) or `WOKEN`. *atomic (wake)*
     state: AtomicU32,
     /// The next waiter's slot plus one, or 0. *protected by the queue's lock*
@@ -56,7 +56,7 @@ struct Node {
 
 global! {
     /// The node of every thread.
-    static NODES: SlotTable<CachePadded<Node>> = SlotTable::new();
+    static NODES: SlotTable<CachePadded<WaitNode>> = SlotTable::new();
 }
 
 /// The waiters of one lock.

@@ -28,9 +28,9 @@ const BUCKETS_MIN: usize = if SHRUNK { 1 } else { 16 };
 
 /// An entry of the table.
 #[repr(align(8))]
-struct Entry<K, V> {
+struct TableEntry<K, V> {
     /// See [`Node::links`].
-    links: [AtomicPtr<Entry<K, V>>; 2],
+    links: [AtomicPtr<TableEntry<K, V>>; 2],
     /// The reversed hash. *immutable*
     place: u64,
     /// *immutable*
@@ -39,7 +39,7 @@ struct Entry<K, V> {
     value: V,
 }
 
-impl<K: 'static, V: 'static> Node for Entry<K, V> {
+impl<K: 'static, V: 'static> Node for TableEntry<K, V> {
     type Bucket = AtomicPtr<Self>;
     type Count = ();
 
@@ -59,7 +59,7 @@ impl<K: 'static, V: 'static> Node for Entry<K, V> {
 
 /// A map from `K` to `V` that is read without locks.
 pub struct HashTable<K: Send + Sync + 'static, V: Send + Sync + 'static, S = RandomState> {
-    chains: Chains<Entry<K, V>>,
+    chains: Chains<TableEntry<K, V>>,
     /// How many nodes there are. *per CPU*
     count: Counter,
     /// *immutable*
@@ -141,7 +141,7 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
             if found {
                 return Err((key, value));
             }
-            let node = Box::into_raw(Box::new(Entry { links: unlinked(), place, key, value }));
+            let node = Box::into_raw(Box::new(TableEntry { links: unlinked(), place, key, value }));
             // SAFETY: new, and from a box.
             unsafe { bucket.insert(at, node) };
             (walked, bucket.array.len())
@@ -214,13 +214,17 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
     }
 
     /// The bucket of `place`, locked.
-    fn lock(&self, place: u64) -> Locked<'_, Entry<K, V>> {
+    fn lock(&self, place: u64) -> Locked<'_, TableEntry<K, V>> {
         self.chains.lock(place).expect("the first array is made with the table, which is never closed")
     }
 }
 
 /// Finds `key` or the end of those with its place; says which, and how many nodes were passed.
-fn find<K, V, Q>(bucket: &Locked<'_, Entry<K, V>>, place: u64, key: &Q) -> (Place<Entry<K, V>>, bool, usize)
+fn find<K, V, Q>(
+    bucket: &Locked<'_, TableEntry<K, V>>,
+    place: u64,
+    key: &Q,
+) -> (Place<TableEntry<K, V>>, bool, usize)
 where
     K: Borrow<Q> + Send + Sync + 'static,
     V: Send + Sync + 'static,

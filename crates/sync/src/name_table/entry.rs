@@ -1,7 +1,7 @@
 //! Locked entries: what a thread may do to a name whose bucket it has locked.
 
 use super::node::{
-    NAME_MAX, NameNode, Standing, first_position, insert_at, last_twin, name_at, place_of, same,
+    EntryState, NAME_MAX, NameNode, first_position, insert_at, last_twin, name_at, place_of, same,
 };
 use super::tally::{Adder, Count};
 use super::{BUCKETS_FIRST, NameTable};
@@ -332,7 +332,7 @@ impl<'e, V: Clone + Send + Sync + 'static> There<'e, '_, V> {
         let node = found(name.bucket, at);
         if !seeded(Mutant::RemovedUnmarked) {
             // For threads that remember it. Before it is out of the chain: a thread that has missed it there finds it nowhere.
-            node.stand(Standing::Left);
+            node.stand(EntryState::Left);
         }
         let array = name.bucket.array;
         array.count(place_of(node.position)).remove(node.weight, Adder::to(array));
@@ -354,10 +354,10 @@ impl<V: Clone + Send + Sync + 'static> Room<'_, '_, V> {
     /// # Errors
     /// Gives `value` back if the name is longer than [`NAME_MAX`], or if 256 names have its hash.
     pub fn fill(self, value: V, weight: u8) -> Result<u64, V> {
-        self.fill_as(value, weight, Standing::Stands)
+        self.fill_as(value, weight, EntryState::Stands)
     }
 
-    pub(super) fn fill_as(self, value: V, weight: u8, standing: Standing) -> Result<u64, V> {
+    pub(super) fn fill_as(self, value: V, weight: u8, standing: EntryState) -> Result<u64, V> {
         let Room { entry: Entry { name, bucket, aftermath }, position, behind } = self;
         if position > last_twin(first_position(name.hash)) || name.bytes.len() > NAME_MAX {
             return Err(value);

@@ -70,7 +70,7 @@ pub use self::pair::LockedPair;
 pub use self::trail::{Recorder, Remembered, Trail, Trails};
 
 use self::node::NameNode;
-use self::tally::Tally;
+use self::tally::EntryCounts;
 use crate::chains::{Array, Chains};
 use crate::face::{Mutant, SHRUNK, hint, seeded};
 use crate::lock_debug::{LockClass, Watch};
@@ -253,10 +253,10 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
     }
 
     /// Looks at what is counted in `array` and the next, once.
-    fn add_up(&self, array: &Array<NameNode<V>>, guard: &Guard<'_>) -> Tally {
+    fn add_up(&self, array: &Array<NameNode<V>>, guard: &Guard<'_>) -> EntryCounts {
         loop {
             let moved = array.progress().moved();
-            let mut tally = Tally::new();
+            let mut tally = EntryCounts::new();
             [Some(array), array.next(guard)].into_iter().flatten().for_each(|array| tally.add(array));
             // While a bucket is moved its entries may be counted in both arrays or in none. If each move that was
             // claimed by now had ended before we began to add up, there was no such bucket.

@@ -69,7 +69,7 @@ pub(super) struct NameNode<V> {
     pub(super) position: u64,
     /// *immutable*
     pub(super) value: V,
-    /// A [`Standing`]. *written under the bucket's lock; atomic (standing)*
+    /// A [`EntryState`]. *written under the bucket's lock; atomic (standing)*
     standing: AtomicU8,
     /// What the entry counts beside 1. *immutable*
     pub(super) weight: u8,
@@ -80,7 +80,7 @@ pub(super) struct NameNode<V> {
 /// Whether a lookup that comes to the entry finds it. See `pair.rs`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Standing {
+pub(super) enum EntryState {
     Stands,
     /// It stands as soon as the entry that is leaving does not any more.
     Arrives,
@@ -104,7 +104,7 @@ impl<V: 'static> NameNode<V> {
     }
 
     /// A new node. Of a name that is too long only the beginning is kept.
-    fn allocate(position: u64, name: &[u8], value: V, weight: u8, standing: Standing) -> *mut Self {
+    fn allocate(position: u64, name: &[u8], value: V, weight: u8, standing: EntryState) -> *mut Self {
         let standing = AtomicU8::new(standing as u8);
         let name = &name[..name.len().min(NAME_MAX)];
         let name_len = name.len() as u8;
@@ -120,7 +120,7 @@ impl<V: 'static> NameNode<V> {
     }
 
     #[inline]
-    fn is(&self, standing: Standing) -> bool {
+    fn is(&self, standing: EntryState) -> bool {
         // Acquire(standing): of an entry that arrived, that the other left; pairs with Release(standing) in stand().
         self.standing.load(Ordering::Acquire) == standing as u8
     }
@@ -128,26 +128,26 @@ impl<V: 'static> NameNode<V> {
     /// Whether lookups find it, without a look at any other.
     #[inline]
     pub(super) fn stands(&self) -> bool {
-        self.is(Standing::Stands)
+        self.is(EntryState::Stands)
     }
 
     /// Whether lookups find the entry, which is in a chain of `array` and did not [stand](Self::stands) just now. If not,
     /// they go on to what was behind it before they asked.
     #[cold]
     pub(super) fn stands_by_now(&self, array: &Array<Self>) -> bool {
-        if !self.is(Standing::Arrives) {
-            return !self.is(Standing::Left);
+        if !self.is(EntryState::Arrives) {
+            return !self.is(EntryState::Left);
         }
         // Acquire(leaving): if it is of a later move, that ours is over; pairs with Release(leaving) in set_leaving().
         let leaving = array.bucket(self.place()).leaving.load(Ordering::Acquire);
         // SAFETY: set before this entry came into the chain where the caller's section found it; what leaves, in this
         // move or in a later one, is freed a grace period after it was unlinked.
         let has_left = unsafe { leaving.as_ref() }.is_none_or(|leaving| !leaving.stands());
-        has_left || !self.is(Standing::Arrives)
+        has_left || !self.is(EntryState::Arrives)
     }
 
     /// Says how the entry, whose bucket the caller has locked, stands from now on.
-    pub(super) fn stand(&self, standing: Standing) {
+    pub(super) fn stand(&self, standing: EntryState) {
         // Release(standing): what came before in the move; pairs with Acquire(standing) in is().
         self.standing.store(standing as u8, Ordering::Release);
     }
@@ -176,7 +176,7 @@ pub(super) fn insert_at<V: Send + Sync + 'static>(
     bucket: &mut Locked<'_, NameNode<V>>,
     at: Place<NameNode<V>>,
     (position, name, value, weight): (u64, &[u8], V, u8),
-    standing: Standing,
+    standing: EntryState,
 ) {
     let node = NameNode::allocate(position, name, value, weight, standing);
     // SAFETY: new, and from allocate().

@@ -36,7 +36,7 @@
 
 use super::NameTable;
 use super::entry::{Aftermath, Bucket, Entry, LockedEntry, Name, find};
-use super::node::{NameNode, Standing, insert_at, name_at, place_of};
+use super::node::{EntryState, NameNode, insert_at, name_at, place_of};
 use super::tally::Adder;
 use crate::chains::Place;
 use crate::face::{Mutant, seeded};
@@ -140,7 +140,7 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
         if !self.second().arrive(source, leaving) {
             return false;
         }
-        self.first().leave(leaving, Standing::Left);
+        self.first().leave(leaving, EntryState::Left);
         self.second().settle();
         if let Some(left) = self.first().there() {
             left.remove();
@@ -175,7 +175,7 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
         }
         let arrived = self.first().arrive(Source { node: leaving, value, weight }, leaving);
         debug_assert!(arrived, "where the name is, there is room for it");
-        self.first().leave(leaving, Standing::Replaced);
+        self.first().leave(leaving, EntryState::Replaced);
         self.first().settle();
         self.second().settle();
         true
@@ -202,7 +202,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
     /// False if there is no room.
     fn arrive(self, Source { value, weight, .. }: Source<V>, leaving: Place<NameNode<V>>) -> bool {
         let leaving = self.bucket.get_raw(leaving);
-        let standing = if seeded(Mutant::MovedInTwoSteps) { Standing::Stands } else { Standing::Arrives };
+        let standing = if seeded(Mutant::MovedInTwoSteps) { EntryState::Stands } else { EntryState::Arrives };
         self.bucket.bucket().set_leaving(leaving);
         let at = find(self.bucket, self.name);
         match self.bucket.get(at) {
@@ -210,7 +210,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
             Some(node) => {
                 if !ptr::eq(node, leaving) && !seeded(Mutant::ReplacedUnmarked) {
                     // From now on a thread that remembers it must ask the chain.
-                    node.stand(Standing::Yields);
+                    node.stand(EntryState::Yields);
                 }
                 let position = node.position;
                 let array = self.bucket.array;
@@ -222,7 +222,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
     }
 
     /// Says how the entry at `leaving`, which stood when the move began, stands from now on.
-    fn leave(&self, leaving: Place<NameNode<V>>, standing: Standing) {
+    fn leave(&self, leaving: Place<NameNode<V>>, standing: EntryState) {
         if let Some(node) = self.bucket.get(leaving) {
             node.stand(standing);
         }
@@ -232,7 +232,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
     fn settle(&mut self) {
         let at = find(self.bucket, self.name);
         let Some(node) = self.bucket.get(at) else { return };
-        node.stand(Standing::Stands);
+        node.stand(EntryState::Stands);
         if let Some(replaced) = self.replaced_by(at) {
             let unlinked = self.bucket.unlink(replaced);
             self.discard(unlinked);

@@ -11,7 +11,7 @@
 //! # Ordering
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
-//! | tally | [`Count::add`], [`Count::remove`] | [`Tally::add`] | what was counted before: that the move was claimed which counts an entry elsewhere; that an entry came which goes |
+//! | tally | [`Count::add`], [`Count::remove`] | [`EntryCounts::add`] | what was counted before: that the move was claimed which counts an entry elsewhere; that an entry came which goes |
 
 use super::node::NameNode;
 use crate::chains::{Array, Bucket, is_locked};
@@ -114,7 +114,7 @@ fn difference(added: u64, removed: u64) -> i64 {
 
 /// What is counted, and whether it may be of one moment.
 #[derive(Clone, Copy, Default, PartialEq)]
-pub(super) struct Tally {
+pub(super) struct EntryCounts {
     pub(super) entries: i64,
     pub(super) weight: i64,
     /// A number that tells apart counts which add up to the same.
@@ -123,11 +123,11 @@ pub(super) struct Tally {
     pub(super) is_settled: bool,
 }
 
-impl Tally {
+impl EntryCounts {
     /// Of nothing yet.
     pub(super) fn new() -> Self {
         // Not 0, or it would not tell how many counts of 0 came first.
-        Tally { is_settled: true, print: 1, ..Tally::default() }
+        EntryCounts { is_settled: true, print: 1, ..EntryCounts::default() }
     }
 
     /// Adds what is counted in `array`. If its buckets count, their locks say whether somebody is at work there.

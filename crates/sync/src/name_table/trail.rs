@@ -59,21 +59,21 @@ const STEPS: u64 = (1 << FREE_BITS) - 1;
 /// What the threads remember of paths. Each remembers those through tables of the first domain in which it was asked.
 pub struct Trails<V: Clone + Send + Sync + 'static> {
     /// By thread slot. *owner only*
-    own: NearTable<OnceLock<Box<Own<V>>>>,
+    own: NearTable<OnceLock<Box<ThreadTrails<V>>>>,
 }
 
 /// What one thread remembers. Its atomics are plain memory: nobody else looks.
-struct Own<V: Clone + Send + Sync + 'static> {
+struct ThreadTrails<V: Clone + Send + Sync + 'static> {
     /// Whose eras its places have: where it lies, for ever as tables have no other. *immutable*
     domain: usize,
-    places: [Place<V>; PLACES],
+    places: [TrailPlace<V>; PLACES],
     /// By place, the tag of what was looked for there in vain.
     missed: [AtomicU64; PLACES],
 }
 
 /// One path and its trail: a line, and two for the steps.
 #[repr(C, align(64))]
-struct Place<V: Clone + Send + Sync + 'static> {
+struct TrailPlace<V: Clone + Send + Sync + 'static> {
     /// The era of the steps; 0 while there are none. *owner only*
     era: AtomicU64,
     /// The path's tag; its lowest bits count the steps. *owner only*
@@ -81,11 +81,11 @@ struct Place<V: Clone + Send + Sync + 'static> {
     /// The path. *owner only*
     words: [AtomicU64; WORDS],
     /// *owner only*
-    steps: [Step<V>; STEPS_MAX],
+    steps: [TrailStep<V>; STEPS_MAX],
 }
 
 /// An entry, and the array of the table in which it stood.
-struct Step<V: Clone + Send + Sync + 'static> {
+struct TrailStep<V: Clone + Send + Sync + 'static> {
     array: AtomicPtr<Array<NameNode<V>>>,
     entry: AtomicPtr<NameNode<V>>,
 }
@@ -102,12 +102,12 @@ pub enum Remembered<'g, V: Clone + Send + Sync + 'static> {
 
 /// A trail that is being gone.
 pub struct Trail<'g, V: Clone + Send + Sync + 'static> {
-    place: &'g Place<V>,
+    place: &'g TrailPlace<V>,
     /// The era when the section had begun.
     era: Era,
     section: PhantomData<&'g Guard<'g>>,
     /// What is left of the steps.
-    steps: std::slice::Iter<'g, Step<V>>,
+    steps: std::slice::Iter<'g, TrailStep<V>>,
 }
 
 /// A trail that is being made, by lookups.
@@ -156,7 +156,7 @@ impl<V: Clone + Send + Sync + 'static> Trails<V> {
 
     /// What the calling thread, which is in the section `guard`, remembers.
     #[inline]
-    fn own(&self, guard: &Guard<'_>) -> &Own<V> {
+    fn own(&self, guard: &Guard<'_>) -> &ThreadTrails<V> {
         match self.own.peek(thread::ready_slot()).and_then(|own| own.get()) {
             Some(own) => own,
             None => self.own_slowly(guard),
@@ -165,10 +165,10 @@ impl<V: Clone + Send + Sync + 'static> Trails<V> {
 
     /// As [`own`](Self::own), of a thread that remembers nothing yet, and of all where membarrier(2) does not work.
     #[cold]
-    fn own_slowly(&self, guard: &Guard<'_>) -> &Own<V> {
+    fn own_slowly(&self, guard: &Guard<'_>) -> &ThreadTrails<V> {
         self.own.get(thread::slot()).get_or_init(|| {
-            let own = Box::new(Own::new(guard.domain_addr()));
-            name_value(&*own, std::any::type_name::<Own<V>>(), "");
+            let own = Box::new(ThreadTrails::new(guard.domain_addr()));
+            name_value(&*own, std::any::type_name::<ThreadTrails<V>>(), "");
             own
         })
     }
@@ -198,23 +198,23 @@ impl<V: Clone + Send + Sync + 'static> Default for Trails<V> {
     }
 }
 
-impl<V: Clone + Send + Sync + 'static> Own<V> {
+impl<V: Clone + Send + Sync + 'static> ThreadTrails<V> {
     fn new(domain: usize) -> Self {
-        let place = |_| Place {
+        let place = |_| TrailPlace {
             era: AtomicU64::new(0),
             tag: AtomicU64::new(0),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
-            steps: std::array::from_fn(|_| Step {
+            steps: std::array::from_fn(|_| TrailStep {
                 array: AtomicPtr::new(ptr::null_mut()),
                 entry: AtomicPtr::new(ptr::null_mut()),
             }),
         };
         let places = std::array::from_fn(place);
-        Own { domain, places, missed: std::array::from_fn(|_| AtomicU64::new(0)) }
+        ThreadTrails { domain, places, missed: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 }
 
-impl<V: Clone + Send + Sync + 'static> Place<V> {
+impl<V: Clone + Send + Sync + 'static> TrailPlace<V> {
     #[inline]
     fn is_of(&self, key: &Key<'_>) -> bool {
         // Relaxed: the thread's own.

@@ -22,14 +22,14 @@ use std::ops::Range;
 const RANGE: u64 = if crate::face::SHRUNK { 2 } else { 1024 };
 
 #[derive(Debug, Default)]
-struct Shard {
+struct NumberShard {
     /// Never given out yet; none before anybody asked.
     fresh: Option<Range<u64>>,
     /// Given out and freed.
     freed: Vec<u64>,
 }
 
-impl Shard {
+impl NumberShard {
     /// A number of this CPU's, whose first ones are `first`.
     fn take(&mut self, first: impl FnOnce() -> Range<u64>) -> Option<u64> {
         self.freed.pop().or_else(|| self.fresh.get_or_insert_with(first).next())
@@ -39,7 +39,7 @@ impl Shard {
 /// Hands out numbers, each to one owner at a time.
 #[derive(Debug)]
 pub struct Ida {
-    shards: PerCpu<Mutex<Shard>>,
+    shards: PerCpu<Mutex<NumberShard>>,
     /// The first number. *immutable*
     start: u64,
     /// The first number that no CPU has taken, or one behind the last. *atomic*

@@ -29,15 +29,15 @@ pub struct Handle {
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct ListPlace<T> {
     /// Moves on when the place is emptied, so that an old handle finds nothing.
     generation: u32,
     value: Option<T>,
 }
 
 #[derive(Debug)]
-struct Shard<T> {
-    places: Vec<Place<T>>,
+struct ListShard<T> {
+    places: Vec<ListPlace<T>>,
     /// The empty ones.
     free: Vec<u32>,
 }
@@ -45,7 +45,7 @@ struct Shard<T> {
 /// A list with one part for each CPU.
 #[derive(Debug)]
 pub struct PerCpuList<T> {
-    shards: PerCpu<Mutex<Shard<T>>>,
+    shards: PerCpu<Mutex<ListShard<T>>>,
 }
 
 impl<T> PerCpuList<T> {
@@ -61,7 +61,7 @@ impl<T> PerCpuList<T> {
     }
 
     fn watched(watch: Watch) -> Self {
-        let shard = |_| Mutex::watched(watch, Shard { places: Vec::new(), free: Vec::new() });
+        let shard = |_| Mutex::watched(watch, ListShard { places: Vec::new(), free: Vec::new() });
         PerCpuList { shards: PerCpu::new(shard) }
     }
 
@@ -73,7 +73,7 @@ impl<T> PerCpuList<T> {
         let cpu = self.shards.here_at();
         let mut shard = self.shards.get(cpu).expect("here_at() is in range").lock();
         let at = shard.free.pop().unwrap_or_else(|| {
-            shard.places.push(Place { generation: 0, value: None });
+            shard.places.push(ListPlace { generation: 0, value: None });
             u32::try_from(shard.places.len() - 1).expect("fewer than 2^32 elements on one CPU")
         });
         let place = &mut shard.places[at as usize];
@@ -105,7 +105,7 @@ impl<T> PerCpuList<T> {
 
     /// How many elements there are; exact when nobody adds or removes meanwhile.
     pub fn len(&self) -> usize {
-        let of_shard = |shard: &Shard<T>| shard.places.len() - shard.free.len();
+        let of_shard = |shard: &ListShard<T>| shard.places.len() - shard.free.len();
         self.shards.iter().map(|shard| of_shard(&shard.lock())).sum()
     }
 

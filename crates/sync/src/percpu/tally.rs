@@ -38,15 +38,15 @@ use crate::readers::heavy_barrier;
 /// `N` counts of many threads.
 pub struct Tally<const N: usize> {
     /// By thread slot, each made when its thread first adds.
-    threads: SlotTable<CachePadded<OnceLock<Box<CachePadded<Own<N>>>>>>,
+    threads: SlotTable<CachePadded<OnceLock<Box<CachePadded<ThreadCounts<N>>>>>>,
 }
 
 /// What one thread has added. *written by the owner; read by threads that add up (added)*
-struct Own<const N: usize>([AtomicI32; N]);
+struct ThreadCounts<const N: usize>([AtomicI32; N]);
 
-impl<const N: usize> Default for Own<N> {
+impl<const N: usize> Default for ThreadCounts<N> {
     fn default() -> Self {
-        Own(std::array::from_fn(|_| AtomicI32::new(0)))
+        ThreadCounts(std::array::from_fn(|_| AtomicI32::new(0)))
     }
 }
 
@@ -60,7 +60,7 @@ impl<const N: usize> Tally<N> {
     /// Adds `n`, which may be negative, to count `at`, below `N`. The count wraps around on overflow.
     #[inline]
     pub fn add(&self, at: usize, n: i32) {
-        let Own(counts) = &***self.threads.get(thread::slot()).get_or_init(Box::default);
+        let ThreadCounts(counts) = &***self.threads.get(thread::slot()).get_or_init(Box::default);
         let count = &counts[at];
         // Relaxed: our own store. Release(added): pairs with Acquire(added) in sum().
         count.store(count.load(Ordering::Relaxed).wrapping_add(n), Ordering::Release);

@@ -43,7 +43,7 @@ mod write;
 pub use self::object::Object;
 pub use self::write::{Slots, Writer};
 
-use self::node::{Entry, SLOTS};
+use self::node::{RadixEntry, SLOTS};
 use crate::face::atomic::{AtomicPtr, Ordering};
 use crate::lock_debug::{LockClass, Watch};
 use crate::rcu::{Guard, domain};
@@ -126,7 +126,7 @@ impl<O: Object, S> RadixTree<O, S> {
     /// The entry of object number `index`, or null. The caller keeps what it leads to from being freed: it is
     /// inside a read section, or the writer.
     #[inline]
-    fn find(&self, index: u64) -> Entry {
+    fn find(&self, index: u64) -> RadixEntry {
         // Acquire(publish): what the entry leads to, also below; pairs with Release(publish) in insert_with().
         let mut entry = self.root.load(Ordering::Acquire);
         let mut height = node::height(entry);

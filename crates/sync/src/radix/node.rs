@@ -16,11 +16,11 @@ pub(super) const ALIGN: usize = 16;
 
 /// Where a slot leads: nowhere (null), to an object (height 0), or to a node. The low bits of the address are
 /// the height of what it leads to, so a reader knows it without another look.
-pub(super) type Entry = *mut ();
+pub(super) type RadixEntry = *mut ();
 
 /// The height of what `entry` leads to: 0 for an object and for nothing.
 #[inline]
-pub(super) fn height(entry: Entry) -> u32 {
+pub(super) fn height(entry: RadixEntry) -> u32 {
     (entry.addr() & (ALIGN - 1)) as u32
 }
 
@@ -46,7 +46,7 @@ pub(super) fn reaches(height: u32, index: u64) -> bool {
 
 /// One level of one part of a tree.
 #[repr(C, align(64))]
-pub(super) struct Node {
+pub(super) struct RadixNode {
     /// In the order of [`place_of`]. *written by the writer, read by everybody (publish)*
     slots: [AtomicPtr<()>; SLOTS],
     /// How many slots lead somewhere. Apart from the slots, since readers have no use for it.
@@ -54,9 +54,9 @@ pub(super) struct Node {
     filled: AtomicU32,
 }
 
-impl Node {
-    pub(super) fn new() -> Box<Node> {
-        Box::new(Node {
+impl RadixNode {
+    pub(super) fn new() -> Box<RadixNode> {
+        Box::new(RadixNode {
             slots: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
             filled: AtomicU32::new(0),
         })
@@ -69,7 +69,7 @@ impl Node {
     }
 
     /// The entry that leads to this node of `height`.
-    pub(super) fn into_entry(self: Box<Node>, height: u32) -> Entry {
+    pub(super) fn into_entry(self: Box<RadixNode>, height: u32) -> RadixEntry {
         Box::into_raw(self).map_addr(|address| address | height as usize).cast()
     }
 
@@ -93,19 +93,19 @@ impl Node {
 /// # Safety
 /// It leads to a node, which is not freed for `'a`.
 #[inline]
-pub(super) unsafe fn node<'a>(entry: Entry) -> &'a Node {
+pub(super) unsafe fn node<'a>(entry: RadixEntry) -> &'a RadixNode {
     debug_assert!(height(entry) > 0, "not a node");
     // SAFETY: without the height the entry is the pointer of `into_entry`; alive by the caller's promise.
-    unsafe { &*entry.map_addr(|address| address & !(ALIGN - 1)).cast::<Node>() }
+    unsafe { &*entry.map_addr(|address| address & !(ALIGN - 1)).cast::<RadixNode>() }
 }
 
 /// How many bytes what `entry` leads to has, without what hangs below it.
 ///
 /// # Safety
 /// It is null or leads to a node or an `O`, which is not freed meanwhile.
-pub(super) unsafe fn bytes<O: Object>(entry: Entry) -> usize {
+pub(super) unsafe fn bytes<O: Object>(entry: RadixEntry) -> usize {
     match NonNull::new(entry) {
-        Some(_) if height(entry) > 0 => size_of::<Node>(),
+        Some(_) if height(entry) > 0 => size_of::<RadixNode>(),
         // SAFETY: an object, by contract.
         object => object.map_or(0, |object| size_of_val(unsafe { O::target(object) })),
     }
@@ -116,10 +116,10 @@ pub(super) unsafe fn bytes<O: Object>(entry: Entry) -> usize {
 /// # Safety
 /// It came from `Node::into_entry` or is null or from [`Object::into_raw`] of an `O`; the caller holds the
 /// tree's own reference to it, and nobody can find it any more.
-pub(super) unsafe fn free<O: Object>(entry: Entry) {
+pub(super) unsafe fn free<O: Object>(entry: RadixEntry) {
     if height(entry) > 0 {
         // SAFETY: `into_entry` got it from a box, and nobody has another reference.
-        drop(unsafe { Box::from_raw(entry.map_addr(|address| address & !(ALIGN - 1)).cast::<Node>()) });
+        drop(unsafe { Box::from_raw(entry.map_addr(|address| address & !(ALIGN - 1)).cast::<RadixNode>()) });
     } else if let Some(object) = NonNull::new(entry) {
         // SAFETY: from `into_raw`; the tree's reference becomes ours.
         drop(unsafe { O::from_raw(object) });
@@ -130,7 +130,7 @@ pub(super) unsafe fn free<O: Object>(entry: Entry) {
 ///
 /// # Safety
 /// As [`free`], for the whole subtree.
-pub(super) unsafe fn free_subtree<O: Object>(entry: Entry) {
+pub(super) unsafe fn free_subtree<O: Object>(entry: RadixEntry) {
     if height(entry) > 0 {
         // SAFETY: the caller's promise; freed only below.
         for slot in &unsafe { node(entry) }.slots {

@@ -1,7 +1,7 @@
 //! Writer: the right to change a radix tree, and what becomes of what it takes out.
 
 use super::RadixTree;
-use super::node::{self, Entry, HEIGHT_MAX, Node};
+use super::node::{self, HEIGHT_MAX, RadixEntry, RadixNode};
 use super::object::{Object, borrowed};
 use crate::MutexGuard;
 use crate::face::SHRUNK;
@@ -124,13 +124,14 @@ impl<'w, O: Object, S> Slots<'w, O, S> {
         if self.tree.find(index).is_null() {
             return false;
         }
-        let mut path: [Option<(&Node, &AtomicPtr<()>)>; HEIGHT_MAX as usize] = [None; HEIGHT_MAX as usize];
+        let mut path: [Option<(&RadixNode, &AtomicPtr<()>)>; HEIGHT_MAX as usize] =
+            [None; HEIGHT_MAX as usize];
         let mut slot = &self.tree.root;
         // Relaxed: nobody else writes (T1).
         let mut entry = slot.load(Ordering::Relaxed);
         for height in (1..=node::height(entry)).rev() {
             // SAFETY: reachable, so not freed: as in get().
-            let parent: &Node = unsafe { node::node(entry) };
+            let parent: &RadixNode = unsafe { node::node(entry) };
             path[height as usize - 1] = Some((parent, slot));
             slot = parent.slot(node::slot_of(index, height));
             entry = slot.load(Ordering::Relaxed);
@@ -154,20 +155,20 @@ impl<'w, O: Object, S> Slots<'w, O, S> {
         self.discard(old);
     }
 
-    fn discard(self, entry: Entry) {
+    fn discard(self, entry: RadixEntry) {
         self.garbage.borrow_mut().0.push(entry);
     }
 
     /// The slot for number `index`, and the node that it is in: makes the tree as high as it must be, and the
     /// nodes on the way.
-    fn slot(self, index: u64) -> (&'w AtomicPtr<()>, Option<&'w Node>) {
+    fn slot(self, index: u64) -> (&'w AtomicPtr<()>, Option<&'w RadixNode>) {
         // Relaxed, as all loads here: nobody else writes (T1).
         let mut root = self.tree.root.load(Ordering::Relaxed);
         let mut height = node::height(root);
         while !node::reaches(height, index) {
             height += 1;
             if !root.is_null() {
-                let top = Node::new();
+                let top = RadixNode::new();
                 top.slot(0).store(root, Ordering::Relaxed);
                 top.count_up();
                 root = top.into_entry(height);
@@ -175,17 +176,17 @@ impl<'w, O: Object, S> Slots<'w, O, S> {
                 self.tree.root.store(root, Ordering::Release);
             }
         }
-        let (mut slot, mut parent): (_, Option<&Node>) = (&self.tree.root, None);
+        let (mut slot, mut parent): (_, Option<&RadixNode>) = (&self.tree.root, None);
         for height in (1..=height).rev() {
             let mut entry = slot.load(Ordering::Relaxed);
             if entry.is_null() {
-                entry = Node::new().into_entry(height);
+                entry = RadixNode::new().into_entry(height);
                 // Release(publish): as above.
                 slot.store(entry, Ordering::Release);
-                parent.into_iter().for_each(Node::count_up);
+                parent.into_iter().for_each(RadixNode::count_up);
             }
             // SAFETY: reachable, so not freed: as in get().
-            let child: &'w Node = unsafe { node::node(entry) };
+            let child: &'w RadixNode = unsafe { node::node(entry) };
             (slot, parent) = (child.slot(node::slot_of(index, height)), Some(child));
         }
         (slot, parent)
@@ -193,7 +194,7 @@ impl<'w, O: Object, S> Slots<'w, O, S> {
 }
 
 /// What a writer took out, to be freed when no reader can have it any more.
-struct Garbage<O: Object>(Vec<Entry>, PhantomData<O>);
+struct Garbage<O: Object>(Vec<RadixEntry>, PhantomData<O>);
 
 // SAFETY: entries are owned nodes and counted references, which any thread may drop.
 unsafe impl<O: Object> Send for Garbage<O> {}

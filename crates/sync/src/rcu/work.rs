@@ -3,13 +3,13 @@
 use std::mem::MaybeUninit;
 
 /// Room for what most deferred calls capture: the address of what they free.
-type Word = MaybeUninit<*mut ()>;
+type WorkWord = MaybeUninit<*mut ()>;
 
 /// A call to be made once. One that is never made leaks what it captured.
 pub(super) struct Work {
-    captured: Word,
+    captured: WorkWord,
     /// Makes the call of the type whose value is in the word.
-    run: unsafe fn(Word),
+    run: unsafe fn(WorkWord),
 }
 
 // SAFETY: it owns what the call captured, which is `Send` (the bound of `new`).
@@ -22,7 +22,7 @@ impl Work {
 
     fn in_a_word<F: FnOnce() + Send + 'static>(call: F) -> Work {
         assert!(fits::<F>(), "a box is one word");
-        let mut captured = Word::uninit();
+        let mut captured = WorkWord::uninit();
         // SAFETY: the word is as long and as aligned as `F` needs: asserted.
         unsafe { captured.as_mut_ptr().cast::<F>().write(call) };
         Work { captured, run: run::<F> }
@@ -35,12 +35,12 @@ impl Work {
 }
 
 const fn fits<F>() -> bool {
-    size_of::<F>() <= size_of::<Word>() && align_of::<F>() <= align_of::<Word>()
+    size_of::<F>() <= size_of::<WorkWord>() && align_of::<F>() <= align_of::<WorkWord>()
 }
 
 /// # Safety
 /// `captured` holds an `F`, which nobody takes again.
-unsafe fn run<F: FnOnce()>(captured: Word) {
+unsafe fn run<F: FnOnce()>(captured: WorkWord) {
     // SAFETY: by contract.
     let call = unsafe { captured.as_ptr().cast::<F>().read() };
     call();

@@ -10,7 +10,7 @@ use crate::owner_lock::OwnerLock;
 const RETIRED: u32 = u32::MAX;
 
 /// What one thread writes.
-pub(super) struct Shard {
+pub(super) struct CacheShard {
     /// Others visit it to flush for an idle thread, or to know all counts. The owner takes it in `world.rs` only.
     pub(super) cache: OwnerLock<Cache>,
     /// The epoch in which the cache was last flushed, or [`RETIRED`]. *written under the lock of `cache`; read by threads
@@ -23,13 +23,13 @@ pub(super) struct Shard {
 }
 
 /// The shards of all threads, by slot.
-pub(super) type Shards = NearTable<Shard>;
+pub(super) type Shards = NearTable<CacheShard>;
 
-impl Shard {
+impl CacheShard {
     const_new! {
         pub(super) fn new() -> Self {
             let (flushed, freeing) = (AtomicU32::new(RETIRED), AtomicBool::new(false));
-            Shard { cache: OwnerLock::new(Cache::new()), flushed, freeing }
+            CacheShard { cache: OwnerLock::new(Cache::new()), flushed, freeing }
         }
     }
 
@@ -59,15 +59,15 @@ impl Shard {
     }
 }
 
-impl Default for Shard {
+impl Default for CacheShard {
     fn default() -> Self {
-        Shard::new()
+        CacheShard::new()
     }
 }
 
 /// The owner of the shard is freeing objects, until this is dropped: also when a destructor panics, or others would
 /// wait for ever.
-pub(super) struct Freeing<'a>(pub(super) &'a Shard);
+pub(super) struct Freeing<'a>(pub(super) &'a CacheShard);
 
 impl Drop for Freeing<'_> {
     fn drop(&mut self) {

@@ -3,7 +3,7 @@
 use super::cache::{Cache, Keepers, turns};
 use super::object::Object;
 use super::rounds::{Epoch, Round, Rounds};
-use super::shard::{Freeing, Shard, Shards};
+use super::shard::{CacheShard, Freeing, Shards};
 use super::{Passing, Stay};
 use crate::face::atomic::{AtomicBool, Ordering, fence};
 use crate::face::{
@@ -45,7 +45,7 @@ impl World {
     const_new! {
         fn new() -> Self {
             World {
-                shards: near_table!(Shard::new()),
+                shards: near_table!(CacheShard::new()),
                 rounds: CachePadded::new(Rounds::new()),
                 known: Mutex::new(Vec::new()),
                 waiting: CachePadded::new(AtomicBool::new(false)),
@@ -81,7 +81,7 @@ impl World {
 
     /// As [`count_found`](Self::count_found); `shard` is that of the calling thread, whose slot is ready.
     #[inline]
-    fn count_in<S: Stay>(&self, shard: &Shard, delta: i64, find: impl FnOnce() -> Option<Object>) {
+    fn count_in<S: Stay>(&self, shard: &CacheShard, delta: i64, find: impl FnOnce() -> Option<Object>) {
         // SAFETY: as in own(); and the slot is ready.
         let Some(mut cache) = (unsafe { shard.cache.try_lock() }) else {
             return self.count_slowly::<S>(delta, find);
@@ -118,14 +118,20 @@ impl World {
 
     /// Counts `delta` references of `object`, which `cache`, that of `shard`, holds no count of.
     #[inline(never)]
-    fn count_anew<S: Stay>(&self, shard: &Shard, mut cache: Inside<'_, Cache>, object: Object, delta: i64) {
+    fn count_anew<S: Stay>(
+        &self,
+        shard: &CacheShard,
+        mut cache: Inside<'_, Cache>,
+        object: Object,
+        delta: i64,
+    ) {
         cache.count_anew::<S>(object, delta);
         self.finish(shard, cache);
     }
 
     /// Ends a counting in `cache`, that of `shard`.
     #[inline]
-    fn finish(&self, shard: &Shard, cache: Inside<'_, Cache>) {
+    fn finish(&self, shard: &CacheShard, cache: Inside<'_, Cache>) {
         let due = cache.is_due();
         drop(cache);
         if due {
@@ -153,7 +159,7 @@ impl World {
     /// Holds the cache of `shard`, that of the calling thread, whose slot is ready; not if it is visited, not enlisted or to be
     /// flushed.
     #[inline]
-    fn try_hold<'a>(&self, shard: &'a Shard) -> Option<Held<'a, Cache>> {
+    fn try_hold<'a>(&self, shard: &'a CacheShard) -> Option<Held<'a, Cache>> {
         // SAFETY: as in own(), and the slot is ready. A guard of the lock that is made meanwhile is dropped before the call
         // that made it returns, and the caller drops the result in the call that asked for it.
         let mut held = unsafe { shard.cache.try_hold() }?;
@@ -185,13 +191,13 @@ impl World {
 
     /// What the calling thread writes.
     #[inline]
-    pub(super) fn shard(&self) -> &Shard {
+    pub(super) fn shard(&self) -> &CacheShard {
         self.shards.get(thread::slot())
     }
 
     /// The calling thread's cache, locked; `shard` is its shard. Not to be called by a thread that has it locked.
     #[inline]
-    pub(super) fn own<'a>(&self, shard: &'a Shard) -> Inside<'a, Cache> {
+    pub(super) fn own<'a>(&self, shard: &'a CacheShard) -> Inside<'a, Cache> {
         // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. All
         // calls are in this file and in `idle.rs`, and none is made while an earlier one's guard is there: under it nothing
         // runs but what `Cache` does, the load of a slot, and the start of a thread.
@@ -200,7 +206,7 @@ impl World {
 
     /// Lets the calling thread's cache take part in flushes from now on; returns it locked.
     #[cold]
-    pub(super) fn enlist<'a>(&self, shard: &'a Shard) -> Inside<'a, Cache> {
+    pub(super) fn enlist<'a>(&self, shard: &'a CacheShard) -> Inside<'a, Cache> {
         // Relaxed: a hint.
         if self.waiting.load(Ordering::Relaxed) {
             // The thread that is waited for needs the CPU, and more garbage does not help.
@@ -225,7 +231,7 @@ impl World {
     }
 
     /// Flushes the cache of `shard`, which takes part and which the caller has locked, `now`; returns the round after that.
-    pub(super) fn flush(&self, shard: &Shard, cache: &mut Cache, now: Round) -> Round {
+    pub(super) fn flush(&self, shard: &CacheShard, cache: &mut Cache, now: Round) -> Round {
         cache.flush(Keepers::of(now.members()), &self.rounds);
         if shard.was_flushed_in(now.epoch()) {
             cache.again += 1;
@@ -239,7 +245,7 @@ impl World {
 
     /// Flushes the calling thread's cache, helps the epoch to its end, and frees what is found dead.
     #[cold]
-    fn maintain(&self, shard: &Shard) {
+    fn maintain(&self, shard: &CacheShard) {
         // Relaxed: our own. While it is held, a flush would let what is borrowed die, and others may wait for us. The next to
         // count does it.
         if shard.freeing.load(Ordering::Relaxed)
@@ -266,7 +272,11 @@ impl World {
 
     /// Flushes the cache of `shard`, the calling thread's, which is enlisted; returns the round after that, and what is found
     /// dead, to be freed once the cache is unlocked.
-    pub(super) fn flush_and_review<'a>(&self, shard: &'a Shard, cache: &mut Cache) -> (Round, Found<'a>) {
+    pub(super) fn flush_and_review<'a>(
+        &self,
+        shard: &'a CacheShard,
+        cache: &mut Cache,
+    ) -> (Round, Found<'a>) {
         // Relaxed: published by the lock, under which settle() looks.
         shard.freeing.store(true, Ordering::Relaxed);
         let freeing = Freeing(shard);
@@ -281,7 +291,7 @@ impl World {
     /// review is left to them, so that memory stays with the thread that made it. But the caller, whose shard is `own`,
     /// takes over from threads that have counted nothing in the whole epoch. These are no more waited for until they
     /// count again.
-    pub(super) fn flush_laggards(&self, own: &Shard, epoch: Epoch, waits: bool) {
+    pub(super) fn flush_laggards(&self, own: &CacheShard, epoch: Epoch, waits: bool) {
         let known = match waits {
             true => self.known.lock(),
             false => match self.known.try_lock() {

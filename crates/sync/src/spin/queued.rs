@@ -66,7 +66,7 @@ const GO: u32 = 1;
 const ASLEEP: u32 = 2;
 
 #[derive(Default)]
-struct Node {
+struct QueuedNode {
     /// The slot plus one of the waiter behind, or 0. *atomic (queue)*
     next: AtomicU32,
     /// `WAIT`, `GO`, or `ASLEEP` (paravirtual). *atomic (head)*
@@ -75,7 +75,7 @@ struct Node {
 
 global! {
     /// A thread waits for one queued lock at a time.
-    static NODES: SlotTable<CachePadded<Node>> = SlotTable::new();
+    static NODES: SlotTable<CachePadded<QueuedNode>> = SlotTable::new();
 }
 
 /// Beds for halted heads of queues. Two locks may share one: then a kick for one is spurious for the other.
@@ -330,7 +330,7 @@ impl<M: QueuedMode> Queued<M> {
     }
 }
 
-fn node(name: u16) -> &'static Node {
+fn node(name: u16) -> &'static QueuedNode {
     NODES.get(u32::from(name) - 1)
 }
 
