@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 
 /// A step of the tour, the same in every place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
+enum DemoStep {
     Unpack,
     List,
     Search,
@@ -41,20 +41,27 @@ enum Step {
     Delete,
 }
 
-impl Step {
-    const ALL: [Step; 7] =
-        [Step::Unpack, Step::List, Step::Search, Step::Compile, Step::Sqlite, Step::Locks, Step::Delete];
+impl DemoStep {
+    const ALL: [DemoStep; 7] = [
+        DemoStep::Unpack,
+        DemoStep::List,
+        DemoStep::Search,
+        DemoStep::Compile,
+        DemoStep::Sqlite,
+        DemoStep::Locks,
+        DemoStep::Delete,
+    ];
 
     /// What the table calls it.
     fn name(self) -> &'static str {
         match self {
-            Step::Unpack => "unpack (tar)",
-            Step::List => "list (find)",
-            Step::Search => "search (grep -r)",
-            Step::Compile => "compile (cargo)",
-            Step::Sqlite => "SQLite, 2 processes",
-            Step::Locks => "byte-range lock, 2 processes",
-            Step::Delete => "delete (rm -rf)",
+            DemoStep::Unpack => "unpack (tar)",
+            DemoStep::List => "list (find)",
+            DemoStep::Search => "search (grep -r)",
+            DemoStep::Compile => "compile (cargo)",
+            DemoStep::Sqlite => "SQLite, 2 processes",
+            DemoStep::Locks => "byte-range lock, 2 processes",
+            DemoStep::Delete => "delete (rm -rf)",
         }
     }
 }
@@ -70,11 +77,11 @@ enum Done {
 }
 
 /// A place where the steps are taken.
-trait Place {
+trait DemoPlace {
     /// Column of the table.
     fn name(&self) -> String;
     /// Takes one step.
-    fn perform(&mut self, step: Step, inputs: &Inputs) -> Result<Done>;
+    fn perform(&mut self, step: DemoStep, inputs: &Inputs) -> Result<Done>;
 }
 
 /// Runs `work` and says how long it took.
@@ -131,7 +138,7 @@ struct Guide<'a> {
 /// The places of a tour. Dropping them removes what is on them.
 struct Places {
     /// The narrated one first.
-    list: Vec<Box<dyn Place>>,
+    list: Vec<Box<dyn DemoPlace>>,
     mounted: Option<Mounted>,
 }
 
@@ -144,7 +151,7 @@ impl Guide<'_> {
 
     /// Mounts, and finds the host's file systems to compare with.
     fn places(&mut self) -> Result<Places> {
-        let mut list: Vec<Box<dyn Place>> = Vec::new();
+        let mut list: Vec<Box<dyn DemoPlace>> = Vec::new();
         let mut mounted = None;
         writeln!(self.out)?;
         match timed(|| Mounted::start(self.program, &[])) {
@@ -182,7 +189,7 @@ impl Guide<'_> {
         let names: Vec<String> = places.list.iter().map(|place| place.name()).collect();
         table.line(std::iter::once("".to_owned()).chain(names.iter().cloned()));
         let mut not_here = false;
-        for (number, step) in Step::ALL.into_iter().enumerate() {
+        for (number, step) in DemoStep::ALL.into_iter().enumerate() {
             let all = self.everywhere(step, number, &mut places.list)?;
             self.agree(step, &names, &all)?;
             if let Done::Yes { time, told } = &all[0] {
@@ -193,7 +200,7 @@ impl Guide<'_> {
             {
                 writeln!(self.out, "Skipped {}: {why}", step.name())?;
             }
-            if step == Step::Locks {
+            if step == DemoStep::Locks {
                 self.show_the_waiter(places.mounted.is_some())?;
             }
             not_here |= all.iter().any(|done| matches!(done, Done::NotHere));
@@ -230,7 +237,12 @@ impl Guide<'_> {
     }
 
     /// One step in each place, beginning with another one each time, so that no place is always first.
-    fn everywhere(&mut self, step: Step, number: usize, places: &mut [Box<dyn Place>]) -> Result<Vec<Done>> {
+    fn everywhere(
+        &mut self,
+        step: DemoStep,
+        number: usize,
+        places: &mut [Box<dyn DemoPlace>],
+    ) -> Result<Vec<Done>> {
         let mut all: Vec<Option<Done>> = places.iter().map(|_| None).collect();
         for turn in 0..places.len() {
             self.interrupt.check()?;
@@ -246,7 +258,7 @@ impl Guide<'_> {
     }
 
     /// The places must have seen the same.
-    fn agree(&self, step: Step, names: &[String], all: &[Done]) -> Result<()> {
+    fn agree(&self, step: DemoStep, names: &[String], all: &[Done]) -> Result<()> {
         let told: Vec<(&String, &String)> = names
             .iter()
             .zip(all)
@@ -361,7 +373,7 @@ mod tests {
         let inputs = Inputs::of(&Corpus::generated(200)).unwrap();
         let mut host = HostPlace::host("host", &std::env::temp_dir(), Path::new("/no/such/program")).unwrap();
         let mut library = LibraryPlace::new();
-        for step in [Step::Unpack, Step::List, Step::Search, Step::Delete] {
+        for step in [DemoStep::Unpack, DemoStep::List, DemoStep::Search, DemoStep::Delete] {
             let told =
                 [host.perform(step, &inputs).unwrap(), library.perform(step, &inputs).unwrap()].map(|done| {
                     let Done::Yes { told, .. } = done else { panic!("{step:?} was not taken") };
@@ -379,8 +391,9 @@ mod tests {
             Guide { program, out: &mut Vec::new(), interrupt: &interrupt, inputs: &inputs, others_max: 0 };
         let done = |told: &str| Done::Yes { time: Duration::ZERO, told: told.into() };
         let names = ["mount", "tmpfs", "in process"].map(String::from);
-        assert!(guide.agree(Step::List, &names, &[done("5"), Done::NotHere, done("5")]).is_ok());
-        let failure = guide.agree(Step::List, &names, &[done("5"), Done::NotHere, done("6")]).unwrap_err();
+        assert!(guide.agree(DemoStep::List, &names, &[done("5"), Done::NotHere, done("5")]).is_ok());
+        let failure =
+            guide.agree(DemoStep::List, &names, &[done("5"), Done::NotHere, done("6")]).unwrap_err();
         assert_eq!(failure.to_string(), "list (find): mount says \"5\", in process says \"6\"");
     }
 }

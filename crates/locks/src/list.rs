@@ -3,7 +3,7 @@
 use crate::file::FileState;
 use crate::lease::{LeaseRequest, LeaseState, Promise};
 use crate::space::Space;
-use crate::waiters::{Place, Waiters};
+use crate::waiters::{WaiterPlace, Waiters};
 use crate::{Kind, Owner, Range, RangeLock, RangeRequest};
 use std::collections::BTreeMap;
 
@@ -116,5 +116,5 @@ enum Blocker {
     /// The lock of this owner that begins there.
     Lock(Owner, u64),
     /// A starving request.
-    Starving(Option<Place>),
+    Starving(Option<WaiterPlace>),
 }

@@ -22,7 +22,7 @@ use crate::ranges::{InTheWay, Ranges};
 use crate::statistics::SpaceStatistics;
 use crate::wait::{Outcomes, Submitted, Then, Ticket, Wait};
 use crate::wait_table::WaitTable;
-use crate::waiters::{Place, Waiter, Waiters};
+use crate::waiters::{Waiter, WaiterPlace, Waiters};
 use crate::{LockError, Owner, Range, RangeRequest};
 use sluice_sync::Arc;
 use std::cmp::Reverse;
@@ -52,7 +52,7 @@ pub(crate) struct Around<'a> {
 }
 
 /// What is in the way of a request.
-enum Verdict {
+enum Admission {
     Admissible,
     /// Locks of this owner alone.
     Owner(Owner),
@@ -79,36 +79,36 @@ impl Space {
         self.waiters.as_deref().filter(|waiters| !waiters.is_empty())
     }
 
-    fn ticket(&self, place: Place) -> Ticket {
+    fn ticket(&self, place: WaiterPlace) -> Ticket {
         Ticket { place, is_flock: self.is_flock }
     }
 
-    fn waiter(&self, place: Place) -> Option<&Waiter> {
+    fn waiter(&self, place: WaiterPlace) -> Option<&Waiter> {
         self.waiters.as_ref()?.get(place)
     }
 
     /// The request that waits there.
-    pub(crate) fn waiting(&self, place: Place) -> Option<RangeRequest> {
+    pub(crate) fn waiting(&self, place: WaiterPlace) -> Option<RangeRequest> {
         self.waiter(place).map(|waiter| waiter.request)
     }
 
     /// The process that waits there, if its request takes part in deadlock detection.
-    pub(crate) fn waiting_process(&self, place: Place) -> Option<u64> {
+    pub(crate) fn waiting_process(&self, place: WaiterPlace) -> Option<u64> {
         self.waiter(place)?.process()
     }
 
-    fn verdict(&self, request: &RangeRequest, number: u64) -> Verdict {
+    fn verdict(&self, request: &RangeRequest, number: u64) -> Admission {
         match self.granted.in_the_way(request) {
-            InTheWay::One(owner) => Verdict::Owner(owner),
-            InTheWay::Several => Verdict::Owners,
-            InTheWay::Nobody if self.waiters().is_none() => Verdict::Admissible,
+            InTheWay::One(owner) => Admission::Owner(owner),
+            InTheWay::Several => Admission::Owners,
+            InTheWay::Nobody if self.waiters().is_none() => Admission::Admissible,
             InTheWay::Nobody if number != NEWCOMER && self.called_in_the_way(request, number) => {
-                Verdict::Called
+                Admission::Called
             }
             InTheWay::Nobody if self.starving_in_the_way(*request, number).next().is_some() => {
-                Verdict::Starving
+                Admission::Starving
             }
-            InTheWay::Nobody => Verdict::Admissible,
+            InTheWay::Nobody => Admission::Admissible,
         }
     }
 
@@ -135,7 +135,7 @@ impl Space {
         then: impl FnOnce(u64) -> Option<F>,
         outcomes: &mut Outcomes,
     ) -> Result<Submitted, LockError> {
-        if matches!(self.verdict(&request, NEWCOMER), Verdict::Admissible) {
+        if matches!(self.verdict(&request, NEWCOMER), Admission::Admissible) {
             if self.grant(around, &request, NEWCOMER, outcomes)? {
                 self.settle(around, request.range, outcomes);
             }
@@ -220,7 +220,7 @@ impl Space {
 
     /// Makes suspects of the requests at `places`, each of which has something new in its way. Requests of
     /// descriptions are no suspects, but the requests that wait for a starving one of them are.
-    fn suspect(&self, around: Around<'_>, mut places: Vec<Place>, outcomes: &mut Outcomes) {
+    fn suspect(&self, around: Around<'_>, mut places: Vec<WaiterPlace>, outcomes: &mut Outcomes) {
         let (Some(_), Some(waiters)) = (self.detection(around), self.waiters()) else { return };
         let mut at = 0;
         while let Some(&place) = places.get(at) {
@@ -279,14 +279,14 @@ impl Space {
             let request = waiter.request;
             let behind = waiters.behind(place).filter(|_| leads).map(|behind| Reverse((behind, true)));
             match self.verdict(&request, place.number) {
-                Verdict::Admissible if let Then::Call(slot) = &waiter.then => {
+                Admission::Admissible if let Then::Call(slot) = &waiter.then => {
                     let slot = slot.clone();
                     if self.waiters.as_mut().is_some_and(|waiters| waiters.call(place)) {
                         outcomes.call(&slot);
                     }
                     candidates.extend(behind);
                 }
-                Verdict::Admissible => {
+                Admission::Admissible => {
                     let gave_up = self.grant_waiter(around, place, &request, outcomes);
                     candidates.extend(behind);
                     if gave_up && let Some(waiters) = self.waiters() {
@@ -295,11 +295,11 @@ impl Space {
                         );
                     }
                 }
-                Verdict::Owner(owner) if leads => {
+                Admission::Owner(owner) if leads => {
                     candidates.extend(waiters.own_in_queue(owner, place).map(|own| Reverse((own, false))));
                 }
-                Verdict::Starving => candidates.extend(behind),
-                Verdict::Owner(_) | Verdict::Owners | Verdict::Called => {}
+                Admission::Starving => candidates.extend(behind),
+                Admission::Owner(_) | Admission::Owners | Admission::Called => {}
             }
         }
     }
@@ -308,7 +308,7 @@ impl Space {
     fn grant_waiter(
         &mut self,
         around: Around<'_>,
-        place: Place,
+        place: WaiterPlace,
         request: &RangeRequest,
         outcomes: &mut Outcomes,
     ) -> bool {
@@ -320,7 +320,7 @@ impl Space {
     }
 
     /// Takes a waiting request out, and forgets that it waited.
-    fn take_out(&mut self, around: Around<'_>, place: Place) -> Option<Waiter> {
+    fn take_out(&mut self, around: Around<'_>, place: WaiterPlace) -> Option<Waiter> {
         let waiter = self.waiters.as_mut()?.remove(place)?;
         around.domain.quota.release(waiter.request.owner, 1);
         if let (Some(waits), Some(process)) = (self.detection(around), waiter.process()) {
@@ -334,11 +334,11 @@ impl Space {
     pub(crate) fn claim(
         &mut self,
         around: Around<'_>,
-        place: Place,
+        place: WaiterPlace,
         outcomes: &mut Outcomes,
     ) -> Option<Result<(), LockError>> {
         let request = self.waiting(place)?;
-        if !matches!(self.verdict(&request, place.number), Verdict::Admissible) {
+        if !matches!(self.verdict(&request, place.number), Admission::Admissible) {
             self.waiters.as_mut()?.uncall(place);
             // Others may have waited for it alone.
             self.settle(around, place.range, outcomes);
@@ -357,7 +357,7 @@ impl Space {
     pub(crate) fn withdraw(
         &mut self,
         around: Around<'_>,
-        place: Place,
+        place: WaiterPlace,
         outcomes: &mut Outcomes,
     ) -> Option<Then> {
         let held_up = self.waiters.as_ref()?.holds_up(place);
@@ -381,7 +381,7 @@ impl Space {
 
     /// The processes that the request waiting at `place` waits for: those that hold locks in its way, or whose
     /// starving requests are. A starving request of a description stands for the processes that it waits for itself.
-    pub(crate) fn processes_in_the_way(&self, place: Place) -> Vec<u64> {
+    pub(crate) fn processes_in_the_way(&self, place: WaiterPlace) -> Vec<u64> {
         let mut processes = Vec::new();
         let mut places = vec![place];
         let mut at = 0;
@@ -401,7 +401,7 @@ impl Space {
     }
 
     /// How the request waiting at `place` waits for `process`, if it does.
-    pub(crate) fn edge(&self, place: Place, process: u64) -> Option<Edge> {
+    pub(crate) fn edge(&self, place: WaiterPlace, process: u64) -> Option<Edge> {
         let request = self.waiting(place)?;
         if self.granted.is_in_the_way(Owner::Process(process), &request) {
             return Some(Edge::Lock);
@@ -415,13 +415,13 @@ impl Space {
     }
 
     /// A starving request that the one at `place` waits for.
-    pub(crate) fn starving_before(&self, place: Place) -> Option<Place> {
+    pub(crate) fn starving_before(&self, place: WaiterPlace) -> Option<WaiterPlace> {
         let request = self.waiting(place)?;
         self.starving_in_the_way(request, place.number).next().map(Waiter::place)
     }
 
     /// Lets others pass the starving request at `place` again.
-    pub(crate) fn forgive(&mut self, around: Around<'_>, place: Place, outcomes: &mut Outcomes) {
+    pub(crate) fn forgive(&mut self, around: Around<'_>, place: WaiterPlace, outcomes: &mut Outcomes) {
         if self.waiters.as_mut().is_some_and(|waiters| waiters.forgive(place)) {
             self.settle(around, place.range, outcomes);
         }
@@ -434,5 +434,5 @@ pub(crate) enum Edge {
     /// The process holds a lock that is in the way.
     Lock,
     /// A starving request of the process, or one of a description that waits for it, is in the way, and waits there.
-    Starving(Place),
+    Starving(WaiterPlace),
 }

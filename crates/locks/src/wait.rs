@@ -2,7 +2,7 @@
 
 use crate::file::FileState;
 use crate::lock_class::WAIT_SLOT;
-use crate::waiters::Place;
+use crate::waiters::WaiterPlace;
 use crate::{Cancel, LockError};
 use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Condvar, Mutex, thread};
@@ -26,7 +26,7 @@ pub enum Detection {
 /// Names a waiting request of a file, for [`crate::FileLocks::cancel`]. Never used again for that file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
-    pub(crate) place: Place,
+    pub(crate) place: WaiterPlace,
     /// In which of the file's spaces.
     pub(crate) is_flock: bool,
 }

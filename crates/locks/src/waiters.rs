@@ -31,7 +31,7 @@ pub(crate) struct Waiter {
 
 /// Where to find a waiting request. The older one is less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct WaiterPlace {
     pub(crate) number: u64,
     pub(crate) range: Range,
     pub(crate) kind: Kind,
@@ -41,11 +41,11 @@ pub(crate) struct Place {
 #[derive(Default)]
 pub(crate) struct Waiters {
     groups: Tree<Group>,
-    by_owner: BTreeSet<(Owner, Place)>,
+    by_owner: BTreeSet<(Owner, WaiterPlace)>,
     /// Those that were bypassed as often as is allowed.
-    starving: Vec<Place>,
+    starving: Vec<WaiterPlace>,
     /// Requests whose thread was woken and has not claimed its lock yet.
-    called: Vec<Place>,
+    called: Vec<WaiterPlace>,
 }
 
 /// The requests for one range.
@@ -69,8 +69,8 @@ impl Item for Group {
 
 impl Waiter {
     /// Where it is to be found.
-    pub(crate) fn place(&self) -> Place {
-        Place { number: self.number, range: self.request.range, kind: self.request.kind }
+    pub(crate) fn place(&self) -> WaiterPlace {
+        WaiterPlace { number: self.number, range: self.request.range, kind: self.request.kind }
     }
 
     /// The process that waits, if the request takes part in deadlock detection.
@@ -82,7 +82,7 @@ impl Waiter {
     }
 }
 
-impl Place {
+impl WaiterPlace {
     fn group(&self) -> (u64, u64) {
         (self.range.start(), self.range.end())
     }
@@ -100,7 +100,7 @@ impl Waiters {
     }
 
     /// Adds a request, which is the youngest.
-    pub(crate) fn push(&mut self, number: u64, request: RangeRequest, then: Then) -> Place {
+    pub(crate) fn push(&mut self, number: u64, request: RangeRequest, then: Then) -> WaiterPlace {
         let waiter = Waiter { number, request, then, since: Instant::now(), bypassed: 0 };
         let place = waiter.place();
         self.by_owner.insert((request.owner, place));
@@ -116,24 +116,24 @@ impl Waiters {
     }
 
     /// The request at `place`, if it still waits.
-    pub(crate) fn get(&self, place: Place) -> Option<&Waiter> {
+    pub(crate) fn get(&self, place: WaiterPlace) -> Option<&Waiter> {
         let (queue, at) = self.find(place)?;
         queue.get(at)
     }
 
     /// The one behind it in its queue.
-    pub(crate) fn behind(&self, place: Place) -> Option<Place> {
+    pub(crate) fn behind(&self, place: WaiterPlace) -> Option<WaiterPlace> {
         let (queue, at) = self.find(place)?;
         queue.get(at + 1).map(Waiter::place)
     }
 
-    fn find(&self, place: Place) -> Option<(&VecDeque<Waiter>, usize)> {
+    fn find(&self, place: WaiterPlace) -> Option<(&VecDeque<Waiter>, usize)> {
         let queue = &self.groups.get(place.group())?.queues[place.kind as usize];
         Some((queue, queue.binary_search_by_key(&place.number, |waiter| waiter.number).ok()?))
     }
 
     /// Takes the request at `place` out.
-    pub(crate) fn remove(&mut self, place: Place) -> Option<Waiter> {
+    pub(crate) fn remove(&mut self, place: WaiterPlace) -> Option<Waiter> {
         let group = self.groups.get_mut(place.group())?;
         let queue = &mut group.queues[place.kind as usize];
         let at = queue.binary_search_by_key(&place.number, |waiter| waiter.number).ok()?;
@@ -148,14 +148,14 @@ impl Waiters {
     }
 
     /// All requests, oldest first.
-    pub(crate) fn all(&self) -> Vec<Place> {
+    pub(crate) fn all(&self) -> Vec<WaiterPlace> {
         let mut all: Vec<_> = self.by_owner.iter().map(|(_, place)| *place).collect();
         all.sort_unstable();
         all
     }
 
     /// The first of each queue of requests for bytes of `range`.
-    pub(crate) fn heads(&self, range: Range) -> Vec<Place> {
+    pub(crate) fn heads(&self, range: Range) -> Vec<WaiterPlace> {
         let mut heads = Vec::new();
         let _ = self.groups.visit_overlapping(range, |group| {
             heads.extend(group.queues.iter().filter_map(|queue| queue.front()).map(Waiter::place));
@@ -165,14 +165,14 @@ impl Waiters {
     }
 
     /// The requests of `owner` in the queue of `place`.
-    pub(crate) fn own_in_queue(&self, owner: Owner, place: Place) -> impl Iterator<Item = Place> {
-        let first = Place { number: 0, ..place };
+    pub(crate) fn own_in_queue(&self, owner: Owner, place: WaiterPlace) -> impl Iterator<Item = WaiterPlace> {
+        let first = WaiterPlace { number: 0, ..place };
         let own = self.by_owner.range((owner, first)..).take_while(move |(other, _)| *other == owner);
         own.map(|(_, own)| *own).filter(move |own| (own.range, own.kind) == (place.range, place.kind))
     }
 
     /// The requests that a lock of this shape keeps waiting, oldest first.
-    pub(crate) fn against(&self, request: &RangeRequest) -> Vec<Place> {
+    pub(crate) fn against(&self, request: &RangeRequest) -> Vec<WaiterPlace> {
         let mut found: Vec<_> = self.conflicting(request).map(Waiter::place).collect();
         found.sort_unstable();
         found
@@ -184,8 +184,8 @@ impl Waiters {
         request: &RangeRequest,
         number: u64,
         excused: impl Fn(&RangeRequest) -> bool,
-    ) -> Option<Place> {
-        let mut oldest: Option<Place> = None;
+    ) -> Option<WaiterPlace> {
+        let mut oldest: Option<WaiterPlace> = None;
         let _ = self.groups.visit_overlapping(request.range, |group| {
             for queue in &group.queues {
                 let first = queue.iter().take_while(|waiter| waiter.number < number).find(|waiter| {
@@ -213,7 +213,7 @@ impl Waiters {
     // Fairness.
 
     /// Counts a bypass of the request at `place`, which starves when there have been `most`: true if from now on.
-    pub(crate) fn bypass(&mut self, place: Place, most: u32) -> bool {
+    pub(crate) fn bypass(&mut self, place: WaiterPlace, most: u32) -> bool {
         let Some(group) = self.groups.get_mut(place.group()) else { return false };
         let queue = &mut group.queues[place.kind as usize];
         let Ok(at) = queue.binary_search_by_key(&place.number, |waiter| waiter.number) else { return false };
@@ -226,7 +226,7 @@ impl Waiters {
     }
 
     /// Lets the request at `place` be bypassed again as often as at first. True if it starved.
-    pub(crate) fn forgive(&mut self, place: Place) -> bool {
+    pub(crate) fn forgive(&mut self, place: WaiterPlace) -> bool {
         let Some(at) = self.starving.iter().position(|starving| *starving == place) else { return false };
         self.starving.swap_remove(at);
         if let Some(group) = self.groups.get_mut(place.group()) {
@@ -254,7 +254,7 @@ impl Waiters {
 
     fn among<'a>(
         &'a self,
-        places: &'a [Place],
+        places: &'a [WaiterPlace],
         request: RangeRequest,
         number: u64,
     ) -> impl Iterator<Item = &'a Waiter> {
@@ -266,7 +266,7 @@ impl Waiters {
     }
 
     /// Says that it is the turn of the request at `place`. False if that was so already.
-    pub(crate) fn call(&mut self, place: Place) -> bool {
+    pub(crate) fn call(&mut self, place: WaiterPlace) -> bool {
         let is_new = !self.called.contains(&place);
         if is_new {
             self.called.push(place);
@@ -275,17 +275,17 @@ impl Waiters {
     }
 
     /// The request at `place` came in vain.
-    pub(crate) fn uncall(&mut self, place: Place) {
+    pub(crate) fn uncall(&mut self, place: WaiterPlace) {
         self.called.retain(|called| *called != place);
     }
 
     /// True if the request at `place` was bypassed as often as is allowed.
-    pub(crate) fn starves(&self, place: Place) -> bool {
+    pub(crate) fn starves(&self, place: WaiterPlace) -> bool {
         self.starving.contains(&place)
     }
 
     /// True if others wait for the request at `place` although it has no lock yet.
-    pub(crate) fn holds_up(&self, place: Place) -> bool {
+    pub(crate) fn holds_up(&self, place: WaiterPlace) -> bool {
         self.starves(place) || self.called.contains(&place)
     }
 }

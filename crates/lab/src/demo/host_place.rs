@@ -1,7 +1,7 @@
 //! Host place: a directory of a mounted file system, ours or the host's, worked on by the usual programs.
 
 use super::inputs::Inputs;
-use super::{Done, Place, Step, byte_lock, crate_build, timed};
+use super::{DemoPlace, DemoStep, Done, byte_lock, crate_build, timed};
 use crate::failure::{Context, Failure, Result};
 use crate::private_dir::PrivateDir;
 use crate::table::grouped;
@@ -31,34 +31,34 @@ impl HostPlace {
     }
 }
 
-impl Place for HostPlace {
+impl DemoPlace for HostPlace {
     fn name(&self) -> String {
         self.name.clone()
     }
 
-    fn perform(&mut self, step: Step, inputs: &Inputs) -> Result<Done> {
+    fn perform(&mut self, step: DemoStep, inputs: &Inputs) -> Result<Done> {
         let tree = self.tree();
         let (time, told) = match step {
-            Step::Unpack => {
+            DemoStep::Unpack => {
                 std::fs::create_dir(&tree)?;
                 let mut tar = Command::new("tar");
                 tar.arg("-xf").arg(&inputs.archive).arg("-C").arg(&tree);
                 let (time, _) = timed(|| run(&mut tar))?;
                 (time, "Unpacked the sources".to_owned())
             }
-            Step::List => {
+            DemoStep::List => {
                 let (time, found) = timed(|| run(Command::new("find").arg(&tree)))?;
                 let names = found.stdout.iter().filter(|&&byte| byte == b'\n').count();
                 (time, format!("Listed {} names", grouped(names as f64)))
             }
-            Step::Search => {
+            DemoStep::Search => {
                 let mut grep = Command::new("grep");
                 grep.args(["-r", "-l", "-F", "-a", super::inputs::NEEDLE]).arg(&tree).env("LC_ALL", "C");
                 let (time, found) = timed(|| run(&mut grep))?;
                 let files = found.stdout.iter().filter(|&&byte| byte == b'\n').count();
                 (time, format!("Searched: {} is in {} files", super::inputs::NEEDLE, grouped(files as f64)))
             }
-            Step::Compile => {
+            DemoStep::Compile => {
                 if let Some(why) = &inputs.no_build {
                     return Ok(Done::Skipped(why.clone()));
                 }
@@ -67,13 +67,13 @@ impl Place for HostPlace {
                 let (time, ()) = timed(|| crate_build::build_and_run(&dir))?;
                 (time, "Compiled a small crate with cargo, and ran it".to_owned())
             }
-            Step::Sqlite => return self.sqlite(),
-            Step::Locks => {
+            DemoStep::Sqlite => return self.sqlite(),
+            DemoStep::Locks => {
                 let file = self.dir.path().join("locked");
                 let (time, ()) = timed(|| byte_lock::contend(&self.program, &file))?;
                 (time, byte_lock::told())
             }
-            Step::Delete => {
+            DemoStep::Delete => {
                 let (time, _) = timed(|| run(Command::new("rm").arg("-rf").arg(&tree)))?;
                 if tree.exists() {
                     return Err(Failure::Failed("the tree is still there".into()));

@@ -1,7 +1,7 @@
 //! Library place: the same operations in process, without a mount.
 
 use super::inputs::{Inputs, NEEDLE};
-use super::{Done, Place, Step, byte_lock, timed};
+use super::{DemoPlace, DemoStep, Done, byte_lock, timed};
 use crate::failure::{Failure, Result};
 use crate::table::grouped;
 use memchr::memmem::Finder;
@@ -32,36 +32,36 @@ impl LibraryPlace {
     }
 }
 
-impl Place for LibraryPlace {
+impl DemoPlace for LibraryPlace {
     fn name(&self) -> String {
         "in process".into()
     }
 
-    fn perform(&mut self, step: Step, inputs: &Inputs) -> Result<Done> {
+    fn perform(&mut self, step: DemoStep, inputs: &Inputs) -> Result<Done> {
         let fs = &self.fs;
         let (time, told) = match step {
-            Step::Unpack => {
+            DemoStep::Unpack => {
                 fs.create_dir("/tree")?;
                 let archive = BufReader::with_capacity(1 << 20, File::open(&inputs.archive)?);
                 let (time, _) = timed(|| Ok(fs.import_tar(archive, "/tree")?))?;
                 (time, "Unpacked the sources".to_owned())
             }
-            Step::List => {
+            DemoStep::List => {
                 let (time, names) =
                     timed(|| fs.walk("/tree").try_fold(0, |names, entry| Ok(entry.map(|_| names + 1)?)))?;
                 (time, format!("Listed {} names", grouped(f64::from(names))))
             }
-            Step::Search => {
+            DemoStep::Search => {
                 let (time, files) = timed(|| self.search())?;
                 (time, format!("Searched: {NEEDLE} is in {} files", grouped(files as f64)))
             }
-            Step::Compile | Step::Sqlite => return Ok(Done::NotHere),
-            Step::Locks => {
+            DemoStep::Compile | DemoStep::Sqlite => return Ok(Done::NotHere),
+            DemoStep::Locks => {
                 fs.write("/locked", vec![0; 200])?;
                 let (time, ()) = timed(|| byte_lock::contend_in_process(fs))?;
                 (time, byte_lock::told())
             }
-            Step::Delete => {
+            DemoStep::Delete => {
                 let (time, ()) = timed(|| Ok(fs.remove_dir_all("/tree")?))?;
                 if fs.exists("/tree") {
                     return Err(Failure::Failed("the tree is still there".into()));

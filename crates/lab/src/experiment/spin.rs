@@ -19,23 +19,23 @@ use sluice_sync_sim::spin as there;
 /// Seeds of the simulated runs; the median counts.
 const SEEDS: &[u64] = &[7, 8, 9];
 
-struct Place {
+struct SpinMachine {
     machine: &'static str,
     cpus: &'static [usize],
     until: u64,
 }
 
 /// A slice of a virtual CPU is 6.6 million cycles, so a guest must run for longer.
-const PLACES: &[Place] = &[
-    Place { machine: "opteron-32", cpus: &[1, 2, 4, 8, 16, 32], until: 8_000_000 },
-    Place { machine: "westmere-160", cpus: &[1, 2, 10, 20, 40, 80, 160], until: 16_000_000 },
-    Place { machine: "vm-16", cpus: &[1, 2, 4, 8, 12, 16], until: 60_000_000 },
+const PLACES: &[SpinMachine] = &[
+    SpinMachine { machine: "opteron-32", cpus: &[1, 2, 4, 8, 16, 32], until: 8_000_000 },
+    SpinMachine { machine: "westmere-160", cpus: &[1, 2, 10, 20, 40, 80, 160], until: 16_000_000 },
+    SpinMachine { machine: "vm-16", cpus: &[1, 2, 4, 8, 12, 16], until: 60_000_000 },
 ];
 
 /// Critical sections: name, cycles inside, lines written inside, cycles outside.
 const SECTIONS: &[(&str, u64, usize, u64)] = &[("spin-short", 100, 1, 200), ("spin-long", 2_000, 4, 1_000)];
 
-struct Lock {
+struct SpinContender {
     name: &'static str,
     simulated: fn(&Machine, usize, &Load) -> Run,
     native: fn(usize, &Load) -> Result<native::NativeRun>,
@@ -43,7 +43,7 @@ struct Lock {
 
 macro_rules! locks {
     ($($lock:ident $(< $mode:ident >)?,)*) => {
-        &[$(Lock {
+        &[$(SpinContender {
             name: <there::$lock $(<there::$mode>)? as there::RawSpinLock>::NAME,
             simulated: on_machine::<there::$lock $(<there::$mode>)?>,
             native: on_this_computer::<here::$lock $(<here::$mode>)?>,
@@ -51,7 +51,7 @@ macro_rules! locks {
     };
 }
 
-const LOCKS: &[Lock] =
+const LOCKS: &[SpinContender] =
     locks![Tas, Ttas, Ticket, Mcs, Queued<BareMetal>, Queued<Paravirtual>, Queued<VirtualTestAndSet>, Cna,];
 
 fn on_machine<R: there::RawSpinLock>(machine: &Machine, cpus: usize, load: &Load) -> Run {
@@ -107,7 +107,7 @@ fn run_natively(session: &mut Session<'_>) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for &(section, inside, lines, outside) in SECTIONS {
         let load = Load { inside, lines, outside, until: 0 };
-        let run = |lock: &Lock, cpus| (lock.native)(cpus, &load);
+        let run = |lock: &SpinContender, cpus| (lock.native)(cpus, &load);
         rows.extend(native::in_turn(session, (section, native::RUNS), LOCKS, |lock| lock.name, run)?);
     }
     Ok(rows)

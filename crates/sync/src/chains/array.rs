@@ -406,22 +406,22 @@ pub(crate) struct Locked<'a, N: Node> {
 }
 
 /// A place in a locked chain: a node, or null at the end, and the node before it, null at the beginning.
-pub(crate) struct Place<N> {
+pub(crate) struct ChainPlace<N> {
     before: *mut N,
     node: *mut N,
 }
 
-impl<N> Clone for Place<N> {
+impl<N> Clone for ChainPlace<N> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<N> Copy for Place<N> {}
+impl<N> Copy for ChainPlace<N> {}
 
-impl<N> Place<N> {
+impl<N> ChainPlace<N> {
     /// At the end of any chain; nothing can be put there.
-    pub(crate) const END: Place<N> = Place { before: ptr::null_mut(), node: ptr::null_mut() };
+    pub(crate) const END: ChainPlace<N> = ChainPlace { before: ptr::null_mut(), node: ptr::null_mut() };
 }
 
 impl<N: Node> Locked<'_, N> {
@@ -461,8 +461,8 @@ impl<N: Node> Locked<'_, N> {
     }
 
     /// The first node whose place is not before `place`, and how many are before it.
-    pub(crate) fn seek(&self, place: u64) -> (Place<N>, usize) {
-        let (mut at, mut walked) = (Place { before: ptr::null_mut(), node: self.first() }, 0);
+    pub(crate) fn seek(&self, place: u64) -> (ChainPlace<N>, usize) {
+        let (mut at, mut walked) = (ChainPlace { before: ptr::null_mut(), node: self.first() }, 0);
         while self.get(at).is_some_and(|node| node.place() < place) {
             at = self.step(at);
             walked += 1;
@@ -471,30 +471,30 @@ impl<N: Node> Locked<'_, N> {
     }
 
     /// The node at `at`; none at the end.
-    pub(crate) fn get(&self, at: Place<N>) -> Option<&N> {
+    pub(crate) fn get(&self, at: ChainPlace<N>) -> Option<&N> {
         // SAFETY: nodes of a locked chain are not freed; what was taken out of it is not freed before the thread that did so
         // has unlocked it.
         unsafe { at.node.as_ref() }
     }
 
     /// As [`get`](Self::get), for what lies behind the node in its allocation too.
-    pub(crate) fn get_raw(&self, at: Place<N>) -> *const N {
+    pub(crate) fn get_raw(&self, at: ChainPlace<N>) -> *const N {
         at.node
     }
 
     /// The place behind the node at `at`; at the end `at` itself.
-    pub(crate) fn step(&self, at: Place<N>) -> Place<N> {
+    pub(crate) fn step(&self, at: ChainPlace<N>) -> ChainPlace<N> {
         match self.get(at) {
             // Relaxed: under the bucket's lock (H1).
             Some(node) => {
-                Place { before: at.node, node: node.links()[self.array.link].load(Ordering::Relaxed) }
+                ChainPlace { before: at.node, node: node.links()[self.array.link].load(Ordering::Relaxed) }
             }
             None => at,
         }
     }
 
     /// Makes `node` follow what comes before `at`.
-    fn link(&mut self, at: Place<N>, node: *mut N) {
+    fn link(&mut self, at: ChainPlace<N>, node: *mut N) {
         // SAFETY: null, or in the locked chain.
         match unsafe { at.before.as_ref() } {
             None => {
@@ -515,7 +515,7 @@ impl<N: Node> Locked<'_, N> {
     /// # Safety
     /// The node is new and from where [`Node::free`] expects it; or it is in a locked chain of the array before, and
     /// not yet in this one.
-    pub(crate) unsafe fn insert(&mut self, at: Place<N>, node: *mut N) {
+    pub(crate) unsafe fn insert(&mut self, at: ChainPlace<N>, node: *mut N) {
         // Relaxed: published by link() or with the head. Readers of a moved chain use the other link.
         // SAFETY: by contract; not freed either way.
         unsafe { &*node }.links()[self.array.link].store(at.node, Ordering::Relaxed);
@@ -544,7 +544,7 @@ impl<N: Node> Locked<'_, N> {
     }
 
     /// Takes the node at `at`, which is not the end, out of the chain.
-    pub(crate) fn unlink(&mut self, at: Place<N>) -> Unlinked<N> {
+    pub(crate) fn unlink(&mut self, at: ChainPlace<N>) -> Unlinked<N> {
         let behind = self.step(at).node;
         self.link(at, behind);
         Unlinked(at.node)

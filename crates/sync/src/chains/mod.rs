@@ -56,7 +56,7 @@ mod progress;
 mod resize;
 mod used;
 
-pub(crate) use self::array::{Array, Locked, Place, Unlinked, is_locked};
+pub(crate) use self::array::{Array, ChainPlace, Locked, Unlinked, is_locked};
 pub(crate) use self::used::Seen;
 
 use self::array::{Attempt, closed, is_array};

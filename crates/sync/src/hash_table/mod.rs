@@ -12,7 +12,7 @@
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-use crate::chains::{Chains, Locked, Node, Place, unlinked};
+use crate::chains::{ChainPlace, Chains, Locked, Node, unlinked};
 use crate::face::SHRUNK;
 use crate::face::atomic::AtomicPtr;
 use crate::percpu::Counter;
@@ -224,7 +224,7 @@ fn find<K, V, Q>(
     bucket: &Locked<'_, TableEntry<K, V>>,
     place: u64,
     key: &Q,
-) -> (Place<TableEntry<K, V>>, bool, usize)
+) -> (ChainPlace<TableEntry<K, V>>, bool, usize)
 where
     K: Borrow<Q> + Send + Sync + 'static,
     V: Send + Sync + 'static,

@@ -5,7 +5,7 @@ use super::node::{
 };
 use super::tally::{Adder, Count};
 use super::{BUCKETS_FIRST, NameTable};
-use crate::chains::{Array, Locked, Place, Unlinked};
+use crate::chains::{Array, ChainPlace, Locked, Unlinked};
 use crate::face::{Mutant, cpu, seeded};
 use crate::lock_debug::{Ask, Held};
 use crate::rcu::Guard;
@@ -99,7 +99,7 @@ pub struct Entry<'e, 't, V: Clone + Send + Sync + 'static> {
 /// A name in a locked bucket that is there.
 pub struct There<'e, 't, V: Clone + Send + Sync + 'static> {
     entry: Entry<'e, 't, V>,
-    at: Place<NameNode<V>>,
+    at: ChainPlace<NameNode<V>>,
 }
 
 /// The room in a locked bucket for a name that is not there.
@@ -107,7 +107,7 @@ pub struct Room<'e, 't, V: Clone + Send + Sync + 'static> {
     entry: Entry<'e, 't, V>,
     /// The first position that no name of this hash has, and what comes behind it.
     position: u64,
-    behind: Place<NameNode<V>>,
+    behind: ChainPlace<NameNode<V>>,
 }
 
 #[derive(Clone, Copy)]
@@ -247,7 +247,10 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
 
 /// Where `name` is in its bucket: the entry that arrives, if one does. The end if it is not there: two words, which registers
 /// hold.
-pub(super) fn find<V: Send + Sync + 'static>(bucket: &Bucket<'_, V>, name: &Name<'_>) -> Place<NameNode<V>> {
+pub(super) fn find<V: Send + Sync + 'static>(
+    bucket: &Bucket<'_, V>,
+    name: &Name<'_>,
+) -> ChainPlace<NameNode<V>> {
     let first = first_position(name.hash);
     let (mut at, _) = bucket.seek(place_of(first));
     while bucket.get(at).is_some_and(|node| node.position <= last_twin(first)) {
@@ -256,7 +259,7 @@ pub(super) fn find<V: Send + Sync + 'static>(bucket: &Bucket<'_, V>, name: &Name
         }
         at = bucket.step(at);
     }
-    Place::END
+    ChainPlace::END
 }
 
 impl<'e, 't, V: Clone + Send + Sync + 'static> Entry<'e, 't, V> {
@@ -344,7 +347,10 @@ impl<'e, V: Clone + Send + Sync + 'static> There<'e, '_, V> {
 }
 
 /// The node at `at`, where there is one for as long as the bucket is locked.
-fn found<'b, V: Send + Sync + 'static>(bucket: &'b Bucket<'_, V>, at: Place<NameNode<V>>) -> &'b NameNode<V> {
+fn found<'b, V: Send + Sync + 'static>(
+    bucket: &'b Bucket<'_, V>,
+    at: ChainPlace<NameNode<V>>,
+) -> &'b NameNode<V> {
     bucket.get(at).expect("a node was found there")
 }
 

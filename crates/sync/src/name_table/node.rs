@@ -2,7 +2,7 @@
 
 use super::tally::{Adder, Count};
 use crate::blocks::Kind;
-use crate::chains::{Array, Bucket, Locked, Node, Place, unlinked};
+use crate::chains::{Array, Bucket, ChainPlace, Locked, Node, unlinked};
 use crate::face::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
@@ -165,7 +165,7 @@ impl<V: 'static> NameNode<V> {
 /// The name of the node at `at`; none at the end.
 pub(super) fn name_at<'b, V: Send + Sync + 'static>(
     bucket: &'b Locked<'_, NameNode<V>>,
-    at: Place<NameNode<V>>,
+    at: ChainPlace<NameNode<V>>,
 ) -> Option<&'b [u8]> {
     // SAFETY: nodes of a locked chain are not freed, and are from allocate().
     bucket.get(at).map(|_| unsafe { NameNode::name(bucket.get_raw(at)) })
@@ -174,7 +174,7 @@ pub(super) fn name_at<'b, V: Send + Sync + 'static>(
 /// Puts a new entry before the node at `at`. The name is not too long.
 pub(super) fn insert_at<V: Send + Sync + 'static>(
     bucket: &mut Locked<'_, NameNode<V>>,
-    at: Place<NameNode<V>>,
+    at: ChainPlace<NameNode<V>>,
     (position, name, value, weight): (u64, &[u8], V, u8),
     standing: EntryState,
 ) {

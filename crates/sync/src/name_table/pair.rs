@@ -38,7 +38,7 @@ use super::NameTable;
 use super::entry::{Aftermath, Bucket, Entry, LockedEntry, Name, find};
 use super::node::{EntryState, NameNode, insert_at, name_at, place_of};
 use super::tally::Adder;
-use crate::chains::Place;
+use crate::chains::ChainPlace;
 use crate::face::{Mutant, seeded};
 use crate::lock_debug::{Ask, Held};
 use std::ptr;
@@ -184,7 +184,7 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
 
 /// What a name stands for.
 struct Source<V> {
-    node: Place<NameNode<V>>,
+    node: ChainPlace<NameNode<V>>,
     value: V,
     weight: u8,
 }
@@ -200,7 +200,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
 
     /// Adds an entry that stands as soon as `leaving` does not any more, before what the name stands for until then.
     /// False if there is no room.
-    fn arrive(self, Source { value, weight, .. }: Source<V>, leaving: Place<NameNode<V>>) -> bool {
+    fn arrive(self, Source { value, weight, .. }: Source<V>, leaving: ChainPlace<NameNode<V>>) -> bool {
         let leaving = self.bucket.get_raw(leaving);
         let standing = if seeded(Mutant::MovedInTwoSteps) { EntryState::Stands } else { EntryState::Arrives };
         self.bucket.bucket().set_leaving(leaving);
@@ -222,7 +222,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
     }
 
     /// Says how the entry at `leaving`, which stood when the move began, stands from now on.
-    fn leave(&self, leaving: Place<NameNode<V>>, standing: EntryState) {
+    fn leave(&self, leaving: ChainPlace<NameNode<V>>, standing: EntryState) {
         if let Some(node) = self.bucket.get(leaving) {
             node.stand(standing);
         }
@@ -240,7 +240,7 @@ impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
     }
 
     /// The entry of the same name behind `at`.
-    fn replaced_by(&self, at: Place<NameNode<V>>) -> Option<Place<NameNode<V>>> {
+    fn replaced_by(&self, at: ChainPlace<NameNode<V>>) -> Option<ChainPlace<NameNode<V>>> {
         let behind = self.bucket.step(at);
         (name_at(self.bucket, behind) == Some(self.name.bytes)).then_some(behind)
     }

@@ -1,7 +1,7 @@
 //! Cache: what one thread has counted and not yet added to the global counts, and its queue of reviews.
 
 use super::Stay;
-use super::object::{Object, Verdict};
+use super::object::{Object, Review};
 use super::rounds::{Epoch, Round, Rounds};
 use crate::face::atomic::{Ordering, fence};
 use crate::face::{SHRUNK, const_new, cpu};
@@ -276,9 +276,9 @@ impl Cache {
         {
             self.reviews.pop_front();
             match object.review() {
-                Verdict::Dead => dead.push(object),
-                Verdict::Again => self.to_review.push(object),
-                Verdict::Live => {}
+                Review::Dead => dead.push(object),
+                Review::Again => self.to_review.push(object),
+                Review::Live => {}
             }
         }
     }
@@ -287,8 +287,7 @@ impl Cache {
     pub(super) fn review_exact(&mut self, dead: &mut Vec<Object>) {
         let reviews = self.reviews.drain(..);
         dead.extend(
-            reviews
-                .filter_map(|(_, object)| matches!(object.review_exact(), Verdict::Dead).then_some(object)),
+            reviews.filter_map(|(_, object)| matches!(object.review_exact(), Review::Dead).then_some(object)),
         );
     }
 }

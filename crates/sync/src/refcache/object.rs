@@ -69,7 +69,7 @@ pub(super) struct Object(NonNull<Header>);
 unsafe impl Send for Object {}
 
 /// What a review finds.
-pub(super) enum Verdict {
+pub(super) enum Review {
     /// No reference is left.
     Dead,
     /// Used meanwhile, and unreferenced again, or so it seems: another review.
@@ -136,15 +136,15 @@ impl Object {
     }
 
     /// Judges an object two epochs after its review began.
-    pub(super) fn review(self) -> Verdict {
+    pub(super) fn review(self) -> Review {
         let word = &self.header().word;
         loop {
             // Acquire(count): uses of the value by others, before it is dropped.
             let now = word.load(Ordering::Acquire);
             let (next, verdict) = match now {
-                REVIEW => return Verdict::Dead,
-                _ if now & !DIRTY == REVIEW => (REVIEW, Verdict::Again),
-                _ => (now & !(REVIEW | DIRTY), Verdict::Live),
+                REVIEW => return Review::Dead,
+                _ if now & !DIRTY == REVIEW => (REVIEW, Review::Again),
+                _ => (now & !(REVIEW | DIRTY), Review::Live),
             };
             // Relaxed: only its own word is said; a review that begins anew does so with a flush, which has a fence.
             if word.compare_exchange(now, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -154,9 +154,9 @@ impl Object {
     }
 
     /// Judges an object of which no CPU holds a count.
-    pub(super) fn review_exact(self) -> Verdict {
+    pub(super) fn review_exact(self) -> Review {
         match self.review() {
-            Verdict::Again => Verdict::Dead,
+            Review::Again => Review::Dead,
             verdict => verdict,
         }
     }

@@ -20,7 +20,7 @@
 //! counter that travels with the lock, so that bypassing is bounded.
 
 use super::RawSpinLock;
-use super::nodes::{Node, Queue, Token, give_back, node};
+use super::nodes::{Queue, QueueNode, Token, give_back, node};
 use crate::face::atomic::Ordering;
 use crate::face::{SHRUNK, const_new, cpu};
 
@@ -106,7 +106,7 @@ impl RawSpinLock for Cna {
     }
 }
 
-fn prepare(own: &Node) {
+fn prepare(own: &QueueNode) {
     // Relaxed: published with the name.
     own.streak.store(0, Ordering::Relaxed);
     own.socket.store(u32::try_from(cpu::node()).unwrap_or(0), Ordering::Relaxed);
@@ -129,7 +129,7 @@ fn pass(name: u32, go: u32, streak: u32) {
 
 /// The first waiter of the owner's memory node. Those in front of it join the secondary queue.
 // Relaxed: sockets are published with the names (queue); the secondary queue is the owner's alone.
-fn local_successor(own: &Node, next: u32) -> Option<u32> {
+fn local_successor(own: &QueueNode, next: u32) -> Option<u32> {
     let home = own.socket.load(Ordering::Relaxed);
     if node(next).socket.load(Ordering::Relaxed) == home {
         return Some(next);

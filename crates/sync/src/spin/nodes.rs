@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 const NESTING: u32 = if cfg!(feature = "loom") { 2 } else { 8 };
 
 /// A waiter's node. What the fields mean is up to the lock.
-pub(crate) struct Node {
+pub(crate) struct QueueNode {
     /// The name of the waiter behind, or 0.
     pub(crate) next: AtomicU32,
     /// 0 while waiting.
@@ -29,9 +29,9 @@ pub(crate) struct Node {
     pub(crate) task: AtomicPtr<()>,
 }
 
-impl Default for Node {
+impl Default for QueueNode {
     fn default() -> Self {
-        Node {
+        QueueNode {
             next: AtomicU32::new(0),
             go: AtomicU32::new(0),
             socket: AtomicU32::new(0),
@@ -46,7 +46,7 @@ impl Default for Node {
 struct Thread {
     /// Bit n: node n is in use. *owner only*
     used: AtomicU32,
-    nodes: [CachePadded<Node>; NESTING as usize],
+    nodes: [CachePadded<QueueNode>; NESTING as usize],
 }
 
 global! {
@@ -54,7 +54,7 @@ global! {
 }
 
 /// The node called `name`.
-pub(crate) fn node(name: u32) -> &'static Node {
+pub(crate) fn node(name: u32) -> &'static QueueNode {
     &THREADS.get((name - 1) / NESTING).nodes[((name - 1) % NESTING) as usize]
 }
 
@@ -105,7 +105,7 @@ impl Queue {
     }
 
     /// Lines up behind the others, with a node that `prepare` has prepared, and waits for the lock. True if it was free.
-    pub(super) fn enter(&self, prepare: impl FnOnce(&Node)) -> (Token, bool) {
+    pub(super) fn enter(&self, prepare: impl FnOnce(&QueueNode)) -> (Token, bool) {
         let token = new_node(prepare);
         // Release(queue): our node; Acquire(queue, unlock): the node in front, or the last owner's data.
         let front = self.tail.swap(token.name, Ordering::AcqRel);
@@ -119,7 +119,7 @@ impl Queue {
     }
 
     /// As [`enter`](Self::enter), if the lock is free.
-    pub(super) fn try_enter(&self, prepare: impl FnOnce(&Node)) -> Option<Token> {
+    pub(super) fn try_enter(&self, prepare: impl FnOnce(&QueueNode)) -> Option<Token> {
         let token = new_node(prepare);
         // Release(queue), Acquire(unlock): as the swap in enter(). A failure publishes nothing.
         match self.tail.compare_exchange(0, token.name, Ordering::AcqRel, Ordering::Relaxed) {
@@ -150,7 +150,7 @@ impl Queue {
 }
 
 /// A node of the calling thread, to be published by an exchange of a tail.
-fn new_node(prepare: impl FnOnce(&Node)) -> Token {
+fn new_node(prepare: impl FnOnce(&QueueNode)) -> Token {
     let token = take();
     let own = node(token.name);
     // Relaxed: published with the name.
