@@ -8,9 +8,11 @@ use std::io;
 pub(crate) fn of_records(what: &'static str) -> impl FnOnce(slatedb::Error) -> StoreError {
     move |error| match error.kind() {
         ErrorKind::Closed(CloseReason::Fenced) => StoreError::Fenced,
-        ErrorKind::Unavailable => StoreError::Io(what, io::Error::other(error.to_string())),
-        ErrorKind::Closed(_) | ErrorKind::Transaction => failed(&format!("could not {what}: {error}")),
-        _ => StoreError::Damaged(format!("could not {what}: {error}")),
+        ErrorKind::Unavailable => StoreError::Io(what, io::Error::other(brief(&error.to_string()))),
+        ErrorKind::Closed(_) | ErrorKind::Transaction => {
+            failed(&format!("could not {what}: {}", brief(&error.to_string())))
+        }
+        _ => StoreError::Damaged(format!("could not {what}: {}", brief(&error.to_string()))),
     }
 }
 
@@ -25,11 +27,33 @@ pub(crate) fn of_objects(what: &'static str) -> impl FnOnce(object_store::Error)
             }
             _ => io::ErrorKind::Other,
         };
-        StoreError::Io(what, io::Error::new(kind, error.to_string()))
+        StoreError::Io(what, io::Error::new(kind, brief(&error.to_string())))
     }
 }
 
 /// An error that ends all writing.
 pub(crate) fn failed(why: &str) -> StoreError {
     StoreError::Failed(why.to_owned())
+}
+
+/// What an error says, without the page that a server sends with it: that has many lines, and may name the key of the caller.
+fn brief(text: &str) -> String {
+    const CHARS: usize = 300;
+    let line = text.split(['<', '\n']).next().unwrap_or_default();
+    line.trim_end_matches([':', ' ']).chars().take(CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_sends_with_a_refusal_is_not_repeated() {
+        let source =
+            "403 Forbidden: <?xml version=\"1.0\"?>\n<Error><AWSAccessKeyId>KEY</AWSAccessKeyId></Error>"
+                .into();
+        let refused = object_store::Error::Unauthenticated { path: "a/b".into(), source };
+        let text = of_objects("read an object")(refused).to_string();
+        assert!(text.ends_with("403 Forbidden") && !text.contains("KEY"), "{text}");
+    }
 }

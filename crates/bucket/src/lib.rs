@@ -41,6 +41,7 @@
 #![forbid(unsafe_code)]
 
 mod bucket;
+mod credentials;
 mod engine;
 mod error;
 mod looking;

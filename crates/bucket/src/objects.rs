@@ -1,7 +1,8 @@
 //! Objects: the place in an object store that a URL names, and the two ways in which small objects are written there.
 //!
-//! Credentials come from the environment and never stand in a URL: it is shown in lists of mounts and of processes.
+//! Credentials come from the environment or a file and never stand in a URL: it is shown in lists of mounts and of processes.
 
+use crate::credentials::{self, Credentials};
 use crate::error::of_objects;
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
@@ -58,12 +59,13 @@ pub(crate) fn at(url: &str, make: bool) -> Result<Objects, StoreError> {
             let options = ClientOptions::new().with_allow_http(plain).with_timeout(REQUEST);
             // Once for the process: a second time changes nothing.
             let _ = rustls::crypto::ring::default_provider().install_default();
-            let s3 = AmazonS3Builder::from_env()
-                .with_bucket_name(bucket)
-                .with_client_options(options)
-                .with_retry(retry)
-                .build()
-                .map_err(of_objects("use the bucket"))?;
+            let mut s3 = AmazonS3Builder::from_env();
+            if let Some(Credentials { key, secret, token }) = credentials::from_file() {
+                s3 = s3.with_access_key_id(key).with_secret_access_key(secret);
+                s3 = token.into_iter().fold(s3, AmazonS3Builder::with_token);
+            }
+            let s3 = s3.with_bucket_name(bucket).with_client_options(options).with_retry(retry);
+            let s3 = s3.build().map_err(of_objects("use the bucket"))?;
             Ok(Arc::new(PrefixStore::new(s3, path.trim_matches('/'))))
         }
         _ => Err(refused("it is of an unknown kind")),

@@ -67,6 +67,20 @@ fn what_was_synchronised_is_there_when_the_store_is_opened_again() {
 }
 
 #[test]
+fn a_push_is_one_write() {
+    let node = Node::new(&Arc::new(InMemory::new()), Plan::default(), 1);
+    let store = node.bucket().create(quiet()).expect("a new store");
+    push(&store, 0, &value(0)).expect("memory");
+    let before = node.writes();
+    for key in 1..=100 {
+        push(&store, key, &value(key)).expect("memory");
+    }
+    // What SlateDB does behind the pushes is a few writes, if it comes about meanwhile.
+    let writes = node.writes() - before;
+    assert!((100..=110).contains(&writes), "{writes} writes for 100 pushes");
+}
+
+#[test]
 fn the_older_of_two_writers_is_fenced_at_its_next_push_and_what_was_acknowledged_stays() {
     for seed in 0..number("SLUICE_BUCKET_SEEDS", 6) {
         let objects = Arc::new(InMemory::new());

@@ -129,10 +129,11 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
             (None, Some(None)) => "in use".to_owned(),
             (None, None) => "not in use by this machine".to_owned(),
         };
+        let place = if Bucket::is_url(store) { "in objects" } else { "on the host's disk" };
         let failed = failure.map_or_else(String::new, |why| format!("failed   read-only: {why}\n"));
         let data = content.map_or("?".to_owned(), |content| bytes(content.data_bytes));
         format!(
-            "uuid     {uuid}\nversion  {}\nsize     {} on the host's disk\ndata     {data} in files of {}\n\
+            "uuid     {uuid}\nversion  {}\nsize     {} {place}\ndata     {data} in files of {}\n\
              log      {}, {used}\ncache    {} of the tree at most\n{failed}",
             info.version,
             bytes(size),

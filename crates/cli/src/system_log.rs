@@ -30,6 +30,8 @@ pub(crate) fn take_level(list: &str) -> Result<(String, LevelFilter)> {
 pub(crate) fn begin(level: LevelFilter, daemon: bool) -> io::Result<()> {
     let mut builder = Builder::new();
     builder.filter_level(level);
+    // What the library of stores in objects tells of a refused request may name the key of the caller.
+    builder.filter_module("slatedb", log::LevelFilter::Off);
     if daemon {
         builder.target(Target::Pipe(Box::new(SystemLog::at(SYSTEM_LOG.as_ref())?)));
         let pid = std::process::id();

@@ -5,6 +5,7 @@
 //! is no line of another, unless the first one never came to its `out`.
 
 use crate::server::{Server, lines, send, until};
+use rustix::process::Pid;
 use sluice_dlm::{ClusterCa, Config, Dlm, Etcd, Identity, Mode, Token, Want};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -44,19 +45,32 @@ fn a_node_that_another_test_has_started() {
     let words: Vec<&str> = order.split(' ').collect();
     let [dir, etcd] = words[..] else { panic!("{order}") };
     let dir = PathBuf::from(dir);
-    let membership = Etcd::connect(&[etcd.to_owned()], "processes", 2, TTL).expect("etcd answers");
-    let identity = Identity::load(&dir).expect("saved before");
-    let config = Config::local("processes", identity, Arc::new(membership));
-    let dlm = Dlm::join_now(config).expect("joined");
-    let key = dlm.key("the lock").expect("short");
     let journal = dir.join("journal");
-    loop {
-        let Ok(guard) = dlm.lock_wait(&key, &Want::new(Mode::Ex), None) else { return };
+    let parent = rustix::process::getppid();
+    // One that was left behind ends.
+    while rustix::process::getppid() == parent {
+        // One whose lease is over comes back as another member.
+        let membership = Etcd::connect(&[etcd.to_owned()], "processes", 2, TTL);
+        let identity = Identity::load(&dir).expect("saved before");
+        let joined = membership
+            .and_then(|membership| Dlm::join_now(Config::local("processes", identity, Arc::new(membership))));
+        if let Ok(dlm) = joined {
+            take_turns(&dlm, &journal, parent);
+        }
+    }
+}
+
+/// Locks and unlocks, until the node is no member any more.
+fn take_turns(dlm: &Dlm, journal: &Path, parent: Option<Pid>) {
+    let key = dlm.key("the lock").expect("short");
+    while rustix::process::getppid() == parent
+        && let Ok(guard) = dlm.lock_wait(&key, &Want::new(Mode::Ex), None)
+    {
         // One that is no longer valid may still try: the journal refuses it.
         let Some(token) = guard.token() else { continue };
-        if write(&journal, token, "in").expect("a file") {
+        if write(journal, token, "in").expect("a file") {
             std::thread::sleep(Duration::from_millis(1));
-            write(&journal, token, "out").expect("a file");
+            write(journal, token, "out").expect("a file");
         }
         drop(guard);
         std::thread::sleep(Duration::from_millis(1));

@@ -41,29 +41,29 @@ const CALL_SHARE: u32 = 4;
 
 /// A membership in etcd.
 pub struct Etcd {
-    shared: Arc<Shared>,
+    shared: Arc<EtcdCluster>,
 }
 
-struct Shared {
+struct EtcdCluster {
     gateway: Gateway,
     /// Before all keys. *immutable*
     prefix: String,
     shards: u16,
     ttl: Duration,
-    state: Mutex<State>,
+    state: Mutex<Learned>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct Learned {
     /// As it was read last.
     view: View,
     /// Nodes that joined here: by what etcd knows them.
-    own: BTreeMap<NodeId, Own>,
+    own: BTreeMap<NodeId, LeasedNode>,
 }
 
 #[derive(Clone)]
-struct Own {
+struct LeasedNode {
     name: String,
     lease: u64,
 }
@@ -91,12 +91,12 @@ impl Etcd {
         if cluster.is_empty() || !cluster.chars().all(is_plain) {
             return Err(invalid("the name of a cluster is of letters, digits and -_."));
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EtcdCluster {
             gateway: Gateway::new(endpoints, ttl / CALL_SHARE)?,
             prefix: format!("sluice/{cluster}/"),
             shards,
             ttl,
-            state: Mutex::with_class(&REGISTRY, State::default()),
+            state: Mutex::with_class(&REGISTRY, Learned::default()),
             changed: Condvar::new(),
         });
         let settings = format!("{shards} {}", ttl.as_secs());
@@ -133,7 +133,7 @@ impl Membership for Etcd {
         let puts = [put(&joined, address, None), put(&alive, address, Some(lease))];
         let revision = shared.transact(&[absent(&joined)], &puts)?;
         let revision = revision.ok_or_else(|| io::Error::other("etcd gave a lease twice"))?;
-        shared.state.lock().own.insert(NodeId(revision), Own { name, lease });
+        shared.state.lock().own.insert(NodeId(revision), LeasedNode { name, lease });
         // A view without the node that looks at it would say that it is dead.
         shared.learn()?;
         Ok(NodeId(revision))
@@ -212,12 +212,12 @@ impl Membership for Etcd {
     }
 }
 
-impl Shared {
+impl EtcdCluster {
     fn key(&self, rest: &str) -> String {
         format!("{}{rest}", self.prefix)
     }
 
-    fn own(&self, node: NodeId) -> Option<Own> {
+    fn own(&self, node: NodeId) -> Option<LeasedNode> {
         self.state.lock().own.get(&node).cloned()
     }
 
@@ -282,7 +282,7 @@ impl Keys {
 }
 
 /// The work of the thread that watches, until nobody uses the membership any more.
-fn watch(shared: &Weak<Shared>) {
+fn watch(shared: &Weak<EtcdCluster>) {
     /// Between attempts to reach an etcd that does not answer.
     const PAUSE: Duration = Duration::from_millis(100);
     while let Some(shared) = shared.upgrade() {
