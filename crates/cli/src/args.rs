@@ -110,6 +110,45 @@ pub(crate) enum DlmAction {
     },
 }
 
+/// What is done about a cluster.
+#[derive(Subcommand)]
+pub(crate) enum ClusterAction {
+    /// Make a cluster: its name, its certificate authority, its leases
+    #[command(after_help = CLUSTER_EXAMPLES)]
+    Init {
+        /// How long a node may be silent before another takes its place
+        #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+        ttl: f64,
+        /// A directory that all nodes share
+        shared: PathBuf,
+    },
+    /// Make the identity of a node, for `sluice mount --identity`
+    Join {
+        /// The cluster's directory, with the key of its authority
+        shared: PathBuf,
+        /// Where the identity goes: keep it secret
+        identity: PathBuf,
+    },
+    /// List the nodes: which is the owner, what each has served
+    Status {
+        /// As JSON, an object for each node, a line each
+        #[arg(long)]
+        json: bool,
+        /// An identity that `join` made; without, one is made for the question
+        #[arg(long, value_name = "DIR")]
+        identity: Option<PathBuf>,
+        /// The cluster's directory
+        shared: PathBuf,
+    },
+    /// Unmount, and wait until the node has handed everything over
+    Leave {
+        /// Where the node has it mounted
+        dir: PathBuf,
+    },
+    /// Show it: three nodes on this machine, one of which is killed
+    Demo,
+}
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Take the tour: real programs on a mount, compared with the host's file systems
@@ -197,6 +236,11 @@ pub(crate) enum Command {
     Dlm {
         #[command(subcommand)]
         action: DlmAction,
+    },
+    /// One file system on several machines
+    Cluster {
+        #[command(subcommand)]
+        action: ClusterAction,
     },
     /// Print what the server of a mount has counted
     #[command(after_help = STAT_EXAMPLES)]
@@ -375,6 +419,15 @@ const REPORT_EXAMPLES: &str = "Examples:
   sluice bench open-close stat --on lib,dir:/dev/shm --json result.json; sluice report result.json -o page.html
   sluice report --sources -o sources.html       every experiment; some minutes";
 
+const CLUSTER_EXAMPLES: &str = "\
+On each machine the same: mount the store with --cluster. See docs/cluster.md.
+
+Examples:
+  sluice mkfs /shared/fs; sluice cluster init /shared/cluster
+  sluice mount /shared/fs DIR --cluster dir:/shared/cluster
+  sluice cluster status /shared/cluster
+  sluice cluster demo";
+
 const STAT_EXAMPLES: &str = "Examples:
   sluice stat ~/scratch
   sluice stat --json ~/scratch
@@ -413,7 +466,7 @@ Examples:
 
 #[derive(clap::Args)]
 #[command(
-    override_usage = "sluice mount [--ram | STORE] DIR [-o OPT,...] [--foreground]",
+    override_usage = "sluice mount [--ram | STORE] DIR [-o OPT,...] [--foreground] [--cluster dir:SHARED]",
     after_help = MOUNT_EXAMPLES
 )]
 pub(crate) struct Mount {
@@ -426,6 +479,15 @@ pub(crate) struct Mount {
     /// Mount options
     #[arg(short = 'o', value_name = "OPT,...")]
     pub(crate) options: Vec<String>,
+    /// Mount as a node of this cluster, which `sluice cluster init` has made in a directory
+    #[arg(long, value_name = "dir:SHARED", conflicts_with = "ram")]
+    pub(crate) cluster: Option<String>,
+    /// The identity of the node; without, one is made with the key of the cluster's authority
+    #[arg(long, value_name = "DIR", requires = "cluster")]
+    pub(crate) identity: Option<PathBuf>,
+    /// Where the other nodes reach this one; port 0 chooses one
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "cluster", default_value = "127.0.0.1:0")]
+    pub(crate) listen: std::net::SocketAddr,
     /// Stay in the foreground, until Ctrl-C or until it is unmounted
     #[arg(short, long)]
     pub(crate) foreground: bool,

@@ -7,6 +7,7 @@
 mod args;
 mod bench;
 mod bucket;
+mod cluster;
 mod commute;
 mod copies;
 mod fault;
@@ -149,6 +150,7 @@ fn perform(command: Command) -> Result<u8> {
         }
         Command::Locks { table, json, hot, dir } => watch::locks(&dir, table, json, hot)?,
         Command::Dlm { action: DlmAction::Status { json, socket } } => watch::dlm(&socket, json)?,
+        Command::Cluster { action } => cluster::perform(action)?,
         Command::Stat { json, files, dir } => watch::stat(&dir, json, files)?,
         Command::Top { dir } => watch::top(&dir)?,
         Command::Bench(options) => bench::bench(options)?,

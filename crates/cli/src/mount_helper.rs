@@ -83,7 +83,7 @@ impl Order {
         if !names_source && !self.source.contains([',', '\\', '\n']) && !self.source.is_empty() {
             self.options.insert(0, format!("fsname={}", self.source));
         }
-        serve::mount_in_background(None, &self.dir, &self.options)
+        serve::mount_in_background(None, &self.dir, &self.options, None)
     }
 }
 

@@ -7,6 +7,7 @@
 
 use crate::args::Mount as MountArgs;
 use crate::bucket;
+use crate::cluster::Member;
 use crate::fault::take_track;
 use crate::store::failure;
 use crate::watch::{serve_metrics, take_metrics};
@@ -48,19 +49,27 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
         false => store.canonicalize().context(|| store.display().to_string()),
     };
     let store = store.map(absolute).transpose()?;
+    let member =
+        args.cluster.as_deref().map(|place| Member::of(place, args.identity.as_deref(), args.listen));
+    let member = member.transpose()?;
     if !args.foreground {
-        return mount_in_background(store.as_deref(), &dir, &args.options);
+        return mount_in_background(store.as_deref(), &dir, &args.options, member.as_ref());
     }
     let list = option_list(&args.options)?;
-    serve(store.as_deref(), &dir, &list, (args.attached, args.detach))
+    serve(store.as_deref(), &dir, &list, (args.attached, args.detach), member.as_ref())
 }
 
 /// Mounts on `dir`, served by a process in the background; or changes the flags of what is mounted there, if `options` say
 /// `remount`.
-pub(crate) fn mount_in_background(store: Option<&Path>, dir: &Path, options: &[String]) -> Result<()> {
+pub(crate) fn mount_in_background(
+    store: Option<&Path>,
+    dir: &Path,
+    options: &[String],
+    member: Option<&Member>,
+) -> Result<()> {
     let list = options.join(",");
     if !list.split(',').any(|option| option == "remount") {
-        return daemonize(store, dir, &option_list(options)?);
+        return daemonize(store, dir, &option_list(options)?, member);
     }
     let failed = |error: MountError| Failure::Failed(error.to_string());
     let unchanged = sluice_fuse::remount_at(dir, &list).map_err(failed)?;
@@ -74,9 +83,11 @@ pub(crate) fn mount_in_background(store: Option<&Path>, dir: &Path, options: &[S
 }
 
 /// Starts the serving process and waits until its mount answers.
-fn daemonize(store: Option<&Path>, dir: &Path, list: &str) -> Result<()> {
+fn daemonize(store: Option<&Path>, dir: &Path, list: &str, member: Option<&Member>) -> Result<()> {
     let mut child = Command::new(this_program()?)
-        .args(["mount", "--foreground", "--detach", "-o", list, "--"])
+        .args(["mount", "--foreground", "--detach", "-o", list])
+        .args(member.into_iter().flat_map(Member::arguments))
+        .arg("--")
         .args(store)
         .arg(dir)
         .stdin(Stdio::null())
@@ -91,7 +102,13 @@ fn daemonize(store: Option<&Path>, dir: &Path, list: &str) -> Result<()> {
 }
 
 /// Mounts, serves until unmounted or told to stop by a signal, and unmounts.
-fn serve(store: Option<&Path>, dir: &Path, list: &str, (attached, detach): (bool, bool)) -> Result<()> {
+fn serve(
+    store: Option<&Path>,
+    dir: &Path,
+    list: &str,
+    (attached, detach): (bool, bool),
+    member: Option<&Member>,
+) -> Result<()> {
     let (list, level) = system_log::take_level(list)?;
     let (list, metrics) = take_metrics(&list)?;
     let (list, is_tracked) = take_track(&list);
@@ -105,6 +122,11 @@ fn serve(store: Option<&Path>, dir: &Path, list: &str, (attached, detach): (bool
     if options.own_session {
         // No controlling terminal, and a share of the CPUs of its own.
         rustix::process::setsid().map_err(std::io::Error::from)?;
+    }
+    if let Some(member) = member {
+        let store = store.ok_or_else(|| Failure::Usage("--cluster needs a STORE before DIR".into()))?;
+        name_after(store, &mut options);
+        return member.serve(store, ram, dir, options, signals, || ready(attached, detach));
     }
     let superblock = match store {
         None => Superblock::new(ram),
@@ -123,19 +145,7 @@ fn serve(store: Option<&Path>, dir: &Path, list: &str, (attached, detach): (bool
     if let Some(address) = metrics {
         serve_metrics(address, mount.device())?;
     }
-    if detach {
-        // Not a directory that somebody may want to unmount.
-        std::env::set_current_dir("/")?;
-    }
-    if attached || detach {
-        announce()?;
-    }
-    if detach {
-        leave_the_pipes()?;
-    }
-    if attached {
-        thread::spawn(stop_when_input_ends);
-    }
+    ready(attached, detach)?;
     log::info!("mounted on {}, device {major}:{minor}", dir.display());
     let ended = mount.run_until_signal(signals)?;
     log::info!("{} ended: {ended:?}", dir.display());
@@ -159,8 +169,30 @@ fn serve(store: Option<&Path>, dir: &Path, list: &str, (attached, detach): (bool
     Err(Failure::Failed(text))
 }
 
+/// The mount answers: says so to a process that waits for it.
+fn ready(attached: bool, detach: bool) -> Result<()> {
+    if detach {
+        // Not a directory that somebody may want to unmount.
+        std::env::set_current_dir("/")?;
+    }
+    if attached || detach {
+        announce()?;
+    }
+    if detach {
+        leave_the_pipes()?;
+    }
+    if attached {
+        thread::spawn(stop_when_input_ends);
+    }
+    Ok(())
+}
+
 /// The file system in `store`; `looks`: only to be looked at, and then nothing there is changed.
-fn open(store: &Path, options: Options, looks: bool) -> std::result::Result<Arc<Superblock>, StoreError> {
+pub(crate) fn open(
+    store: &Path,
+    options: Options,
+    looks: bool,
+) -> std::result::Result<Arc<Superblock>, StoreError> {
     if let Some(bucket) = bucket::at(store)? {
         return bucket::open(&bucket, options, looks);
     }

@@ -49,7 +49,7 @@ mod setup;
 mod status;
 mod wire;
 
-pub use node::{Config, Node, Open};
+pub use node::{Config, Node, Open, ask_status};
 pub use setup::Cluster;
 pub use status::{Role, Status};
 pub use wire::{Frame, decode, encode};

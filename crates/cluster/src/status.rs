@@ -1,10 +1,10 @@
 //! Status: what a node says of itself.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sluice_fuse::RelayCounts;
 
 /// What a node does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// It has no server: its mount's requests wait.
@@ -16,7 +16,7 @@ pub enum Role {
 }
 
 /// A node at one instant.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// The name of the cluster.
     pub cluster: String,
@@ -48,6 +48,14 @@ impl Status {
         self.notices = counts.notices;
         self.notices_cut_short = counts.notices_cut_short;
         self.reconnections = counts.attachments.saturating_sub(1);
+    }
+
+    /// Reads what [`to_json`](Self::to_json) wrote.
+    ///
+    /// # Errors
+    /// If it is nothing of the kind.
+    pub fn parse(json: &str) -> std::io::Result<Status> {
+        Ok(serde_json::from_str(json)?)
     }
 
     /// One line of JSON.

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod cluster_demo;
 pub mod commute;
 pub mod compare;
 pub mod corpus;

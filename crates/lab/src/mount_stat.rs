@@ -61,6 +61,9 @@ pub struct MountStat {
     /// Blocks for inodes and the like, kept for the next.
     #[serde(default)]
     pub spare_block_bytes: u64,
+    /// Of a node of a cluster: its role, the owner, the epoch, and what it has counted.
+    #[serde(default)]
+    pub cluster: BTreeMap<String, serde_json::Value>,
 }
 
 /// How long requests of one kind took.
@@ -113,6 +116,10 @@ impl MountStat {
         table.line(["transport", &self.transport]);
         if let Some(why) = &self.failure {
             table.line(["read-only, since", why]);
+        }
+        for (name, value) in &self.cluster {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            table.line([format!("cluster {}", name.replace('_', " ")), value]);
         }
         for (name, value) in self.gauges() {
             table.line([name.replace('_', " "), grouped(value as f64)]);

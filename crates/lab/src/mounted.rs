@@ -9,7 +9,7 @@
 
 use crate::failure::{Context, Failure, Result};
 use crate::private_dir::{PrivateDir, runtime_dir};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -38,11 +38,30 @@ impl Mounted {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_on(program: &Path, store: Option<&Path>, options: &[&OsStr]) -> Result<Mounted> {
+        Mounted::start_through(&[], program, store, options)
+    }
+
+    /// As [`start_on`](Self::start_on), by a command that is given the program's and becomes it.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_through(
+        through: &[OsString],
+        program: &Path,
+        store: Option<&Path>,
+        options: &[&OsStr],
+    ) -> Result<Mounted> {
         let dir = PrivateDir::below(&runtime_dir())?;
         let point = dir.path().join("mnt");
         std::fs::create_dir(&point)?;
-        let mut command = Command::new(program);
-        command.args(["mount", "--foreground", "--attached"]).args(options).args(store).arg(&point);
+        let mut words = through.iter().map(OsString::as_os_str).chain([program.as_os_str()]);
+        let mut command = Command::new(words.next().unwrap_or(program.as_os_str()));
+        command
+            .args(words)
+            .args(["mount", "--foreground", "--attached"])
+            .args(options)
+            .args(store)
+            .arg(&point);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context(|| format!("cannot run {}", program.display()))?;
         match await_ready(&mut child) {

@@ -5,7 +5,7 @@ use crate::link::Link;
 use crate::owner::Owner;
 use crate::wire::Frame;
 use rustls::{ClientConfig, ServerConfig};
-use sluice_dlm::{Hello, NodeId, Owner as Owned, Secure, now};
+use sluice_dlm::{Hello, Identity, NodeId, Owner as Owned, Secure, now};
 use sluice_fuse::{Holdings, Lost, Server, Uplink};
 use sluice_sync::Arc;
 use sluice_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,8 +14,14 @@ use sluice_sync::time::Duration;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+/// How long a call may take.
+const CALL_PATIENCE: Duration = Duration::from_secs(1);
 /// The protocol and its version.
 const PROTOCOL: [u8; 8] = *b"slucfsc1";
+/// Of a question for the status.
+const STATUS: [u8; 8] = *b"slucfss1";
+/// The longest status.
+const STATUS_MAX: usize = 64 << 10;
 /// How many callers without a certificate yet are listened to at once.
 const STRANGERS_MAX: usize = 64;
 
@@ -32,6 +38,27 @@ impl Uplink for Uplinked {
     fn request(&self, message: &[u8]) {
         self.link.send(&Frame::Request(message.to_vec()));
     }
+}
+
+/// Asks the node at `address`, of the cluster with this name, for its [`Status`] as JSON.
+///
+/// # Errors
+/// If it cannot be reached, or does not belong to the cluster.
+pub fn ask_status(address: &str, cluster: &str, identity: &Identity) -> io::Result<String> {
+    let address: SocketAddr = address.parse().map_err(io::Error::other)?;
+    let tcp = TcpStream::connect_timeout(&address, CALL_PATIENCE)?;
+    let secure = Secure::call(tcp, identity.configurations()?.1)?;
+    let hello = Hello { protocol: STATUS, cluster: cluster.to_string(), from: NodeId(0), to: NodeId(0) };
+    hello.say(&secure)?;
+    let mut length = [0; 4];
+    secure.read_exact(&mut length)?;
+    let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
+    if length > STATUS_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut text = vec![0; length];
+    secure.read_exact(&mut text)?;
+    String::from_utf8(text).map_err(io::Error::other)
 }
 
 impl Inner {
@@ -64,7 +91,7 @@ impl Inner {
         calling: &Arc<ClientConfig>,
     ) -> io::Result<()> {
         let address: SocketAddr = address.parse().map_err(io::Error::other)?;
-        let tcp = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+        let tcp = TcpStream::connect_timeout(&address, CALL_PATIENCE)?;
         let secure = Secure::call(tcp, calling.clone())?;
         let hello = Hello { protocol: PROTOCOL, cluster: self.cluster.clone(), from: self.id(), to };
         hello.say(&secure)?;
@@ -169,6 +196,12 @@ impl Inner {
         let secure = Secure::accept(tcp, answering)?;
         let hello = Hello::hear(&secure)?;
         let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
+        if hello.protocol == STATUS && hello.cluster == self.cluster {
+            let text = self.status().to_json();
+            let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+            secure.write_all(&[length.to_le_bytes().as_slice(), text.as_bytes()].concat())?;
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         if hello.protocol != PROTOCOL || hello.cluster != self.cluster || hello.to != self.id() {
             return Err(refused());
         }

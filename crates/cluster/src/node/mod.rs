@@ -20,6 +20,7 @@ use crate::owner::Owner;
 use crate::status::{Role, Status};
 use crate::wire::Frame;
 use connect::Uplinked;
+pub use connect::ask_status;
 use rustls::ClientConfig;
 use sluice_dlm::{Identity, Membership, NodeId, Owner as Owned, View, now};
 use sluice_fuse::{Ended, MountError, MountOptions, Relay, StopSignals};
@@ -87,6 +88,8 @@ struct Inner {
     is_leaving: AtomicBool,
     /// *atomic (stands alone)*
     is_over: AtomicBool,
+    /// Why the node that is to be owner is none yet. *protected by its mutex*
+    failure: Mutex<Option<String>>,
 }
 
 /// What a node does now.
@@ -123,6 +126,11 @@ impl Node {
             role: Mutex::with_class(&ROLE, At::default()),
             is_leaving: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            failure: Mutex::with_class(&ROLE, None),
+        });
+        let told = Arc::downgrade(&inner);
+        inner.relay.answer_questions(move || {
+            told.upgrade().map_or_else(|| "{}".into(), |inner| inner.status().to_json())
         });
         let mut node = Node { inner: inner.clone(), keeper: None, threads: Vec::new() };
         inner.join()?;
@@ -160,6 +168,11 @@ impl Node {
             thread::sleep(Duration::from_millis(2));
         }
         true
+    }
+
+    /// Why this node, which is to be owner, cannot open the store, if that is so.
+    pub fn last_failure(&self) -> Option<String> {
+        self.inner.failure.lock().clone()
     }
 
     /// Serves until somebody unmounts or one of `signals` comes, which unmounts. To be followed by [`leave`](Self::leave).
@@ -387,7 +400,9 @@ impl Inner {
 
     /// Becomes the owner: opens the store, and serves.
     fn own(self: &Arc<Self>, epoch: u64, view: &View) -> io::Result<()> {
-        let superblock = (self.open)()?;
+        let opened = (self.open)();
+        *self.failure.lock() = opened.as_ref().err().map(io::Error::to_string);
+        let superblock = opened?;
         log::info!("this node is the owner, epoch {epoch}");
         let others = view.members.keys().copied().filter(|node| *node != self.id() && view.is_alive(*node));
         let owner = Arc::new(Owner::new(

@@ -73,6 +73,17 @@ pub fn stat(dir: &Path) -> io::Result<Option<Vec<u8>>> {
     ask_at(dir, "stat\n")?.map(unwrap).transpose()
 }
 
+/// The number of the process that serves the sluicefs mount that holds `dir`, as it sees it itself. `None` if there is no
+/// server.
+///
+/// # Errors
+/// As [`locks`].
+pub fn server_of(dir: &Path) -> io::Result<Option<u32>> {
+    let Some(answer) = ask_at(dir, "server\n")? else { return Ok(None) };
+    let number = String::from_utf8(unwrap(answer)?).unwrap_or_default();
+    number.trim().parse().map(Some).map_err(io::Error::other)
+}
+
 /// Whether the server of the mount that holds `dir` is in another pid namespace than this process. The process numbers that
 /// it tells are those there then.
 ///

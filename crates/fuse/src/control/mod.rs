@@ -6,7 +6,7 @@
 //! ```text
 //!   client                        server
 //!   "locks\n", "hot\n", "stat\n", "files\n",
-//!   "namespace\n", "snapshots\n", or an
+//!   "namespace\n", "server\n", "snapshots\n", or an
 //!   order and what it is about        ──>
 //!                           <──   "ok\n" and the answer, or one line that says why not; end of stream
 //! ```
@@ -23,10 +23,10 @@ mod server;
 
 pub use client::{
     all_locks, clone_tree, drop_snapshot, hot_locks, is_elsewhere, kernel_locks, library_files, locks,
-    snapshots, stat, stat_of_device, take_snapshot,
+    server_of, snapshots, stat, stat_of_device, take_snapshot,
 };
 pub use faults::{clear_faults, crash_clone, faults, inject, track_crashes, unsynced};
-pub(crate) use server::Server;
+pub(crate) use server::{Server, respond};
 
 use nix::sys::socket::{getsockopt, sockopt};
 use sluice_sync::time::Duration;

@@ -6,7 +6,7 @@ use crate::lock_class::SERVING;
 use sluice_locks::FileStatistics;
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::Duration;
-use sluice_sync::{Arc, Mutex, Weak};
+use sluice_sync::{Arc, Mutex};
 use sluice_vfs::{Cred, Errno, FileInUse, Fs, Holder, NAME_MAX, SNAPSHOTS, Superblock};
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -45,11 +45,25 @@ struct Serving {
     client: Option<UnixStream>,
 }
 
+/// What answers a question, which came by the stream: nothing more than the question was read.
+pub(crate) type Respond = Box<dyn Fn(&[u8], &mut UnixStream) -> io::Result<()> + Send>;
+
 impl Server {
     /// Starts to answer questions about the mount `device`. `None` if the name is taken or no thread can be
     /// started, said on standard error: the mount works without.
     pub(crate) fn start(device: (u32, u32), connection: &Arc<Connection>) -> Option<Server> {
-        Self::try_start(device, Arc::downgrade(connection))
+        let connection = Arc::downgrade(connection);
+        Self::start_with(
+            device,
+            Box::new(move |question, stream| {
+                connection.upgrade().map_or(Ok(()), |connection| respond(&connection, question, stream))
+            }),
+        )
+    }
+
+    /// As [`start`](Self::start), with what `with` answers.
+    pub(crate) fn start_with(device: (u32, u32), with: Respond) -> Option<Server> {
+        Self::try_start(device, with)
             .inspect_err(|error| {
                 let (major, minor) = device;
                 log::error!(
@@ -59,13 +73,13 @@ impl Server {
             .ok()
     }
 
-    fn try_start(device: (u32, u32), connection: Weak<Connection>) -> io::Result<Server> {
+    fn try_start(device: (u32, u32), with: Respond) -> io::Result<Server> {
         let shared = Arc::new(Shared {
             listener: bind(device)?,
             serving: Mutex::with_class(&SERVING, Serving::default()),
         });
         let inner = shared.clone();
-        let thread = Builder::new().name("sluice-control".into()).spawn(move || inner.serve(&connection))?;
+        let thread = Builder::new().name("sluice-control".into()).spawn(move || inner.serve(&with))?;
         Ok(Server { shared, thread: Some(thread) })
     }
 }
@@ -91,11 +105,11 @@ impl Drop for Server {
 }
 
 impl Shared {
-    fn serve(&self, connection: &Weak<Connection>) {
+    fn serve(&self, with: &Respond) {
         loop {
             match self.listener.accept() {
                 // What goes wrong with one client is that client's affair.
-                Ok((stream, _)) => drop(self.serve_one(stream, connection)),
+                Ok((stream, _)) => drop(self.serve_one(stream, with)),
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 // Shut down; or out of descriptors, when answering is hopeless as well.
@@ -104,7 +118,7 @@ impl Shared {
         }
     }
 
-    fn serve_one(&self, stream: UnixStream, connection: &Weak<Connection>) -> io::Result<()> {
+    fn serve_one(&self, stream: UnixStream, with: &Respond) -> io::Result<()> {
         {
             let mut serving = self.serving.lock();
             if serving.stopped {
@@ -112,7 +126,7 @@ impl Shared {
             }
             serving.client = Some(stream.try_clone()?);
         }
-        let outcome = answer(stream, connection);
+        let outcome = answer(stream, with);
         self.serving.lock().client = None;
         outcome
     }
@@ -129,33 +143,40 @@ fn bind(device: (u32, u32)) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&address)
 }
 
-fn answer(mut stream: UnixStream, connection: &Weak<Connection>) -> io::Result<()> {
+fn answer(mut stream: UnixStream, with: &Respond) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     if !is_trusted(&stream)? {
         return stream.write_all(b"only root and the user who serves the mount may ask\n");
     }
     let question = read_line(&mut stream)?;
-    let Some(connection) = connection.upgrade() else { return Ok(()) };
-    let text = match question.as_slice() {
+    match question.as_slice() {
+        b"namespace" => stream.write_all(format!("{OK}{}", pid_namespace()).as_bytes()),
+        b"server" => stream.write_all(format!("{OK}{}", std::process::id()).as_bytes()),
+        question => with(question, &mut stream),
+    }
+}
+
+/// Answers a question about `connection`.
+pub(crate) fn respond(connection: &Connection, question: &[u8], stream: &mut UnixStream) -> io::Result<()> {
+    let text = match question {
         b"locks" if connection.serves_locks() => format!("{OK}{}", connection.lock_table()),
         b"hot" if connection.serves_locks() => {
-            format!("{OK}{}", hot(&connection, HOT_MAX).map(|line| line + "\n").collect::<String>())
+            format!("{OK}{}", hot(connection, HOT_MAX).map(|line| line + "\n").collect::<String>())
         }
         b"locks" | b"hot" => LOCKS_IN_KERNEL.into(),
-        b"stat" => format!("{OK}{}\n", stat(&connection)),
+        b"stat" => format!("{OK}{}\n", stat(connection)),
         b"files" => format!("{OK}{}", files(&connection.superblock)),
-        b"namespace" => format!("{OK}{}", pid_namespace()),
         b"snapshots" => {
             let names =
                 connection.superblock.snapshots().into_iter().flat_map(|name| [name, vec![0]].concat());
             return stream.write_all(&OK.bytes().chain(names).collect::<Vec<u8>>());
         }
-        order if faults::obey(order, &mut stream, &connection)? => return Ok(()),
-        _ => match obey(&question, &mut stream, &connection)? {
+        order if faults::obey(order, stream, connection)? => return Ok(()),
+        _ => match obey(question, stream, connection)? {
             Some(Ok(())) => OK.into(),
             Some(Err(errno)) => format!("{errno}\n"),
-            None => "unknown question: ask locks, hot, stat, files, namespace or snapshots\n".into(),
+            None => "unknown question: ask locks, hot, stat, files, namespace, server or snapshots\n".into(),
         },
     };
     stream.write_all(text.as_bytes())

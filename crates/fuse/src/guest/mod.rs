@@ -23,6 +23,7 @@ pub use holdings::Holdings;
 
 use crate::abi::{InHeader, LkIn};
 use crate::connection::{Answer, Connection};
+use crate::control;
 use crate::handler::{Begun, set_lock_again};
 use crate::notify::{Event, Serving, Watcher};
 use crate::reply::Reply;
@@ -34,6 +35,7 @@ use sluice_vfs::{Errno, InodeRef, Superblock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem::offset_of;
+use std::os::unix::net::UnixStream;
 use zerocopy::FromBytes;
 
 /// A file system that is served to guests.
@@ -237,14 +239,14 @@ impl Guest {
         self.connection.nodes.get(nodeid)
     }
 
+    /// Answers a question of another process about this mount.
+    pub(crate) fn respond(&self, question: &[u8], stream: &mut UnixStream) -> io::Result<()> {
+        control::respond(&self.connection, question, stream)
+    }
+
     /// How many requests of `opcode` (see [`opcode`](crate::opcode)) have come.
     pub fn requests(&self, opcode: u32) -> u64 {
         self.connection.counters.get(opcode)
-    }
-
-    /// How many requests have come, by kind, as a JSON object.
-    pub fn requests_json(&self) -> String {
-        self.connection.counters.to_json()
     }
 
     /// To be called before this guest is dropped, when no thread serves it: leaves the locks of owners that `heir` has too,

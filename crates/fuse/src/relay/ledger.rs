@@ -140,6 +140,11 @@ impl Ledger {
         }
     }
 
+    /// How many nodes the kernel knows, files it has open, and locks it holds.
+    pub(super) fn counts(&self) -> (usize, usize, usize) {
+        (self.nodes.len() + 1, self.handles.len(), self.locks.values().map(Vec::len).sum())
+    }
+
     /// How many changes were answered until now.
     pub(super) fn changes(&self) -> u64 {
         self.changes

@@ -26,8 +26,10 @@ mod ledger;
 
 use crate::abi::flags::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
 use crate::abi::{InHeader, InterruptIn, NotifyInvalInodeOut, OutHeader, opcode};
+use crate::control;
+use crate::counters::Counters;
 use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice, Ticket};
-use crate::lock_class::{LEDGER, PROGRESS, READING, RELAY};
+use crate::lock_class::{CONTROL, LEDGER, PROGRESS, READING, RELAY};
 use crate::notify::Serving;
 use crate::reply::Reply;
 use crate::session::StopSignals;
@@ -42,7 +44,8 @@ use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, Condvar, Mutex, Weak};
 use sluice_vfs::{Errno, InodeRef};
 use std::collections::{BTreeMap, HashMap};
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use zerocopy::FromBytes;
 
@@ -94,6 +97,9 @@ struct Shared {
     ended: Condvar,
     ledger: Arc<Mutex<Ledger>>,
     announcer: Arc<Announcer>,
+    counters: Counters,
+    /// Answers questions. *protected by its own mutex*, a leaf
+    control: Mutex<Option<control::Server>>,
 }
 
 #[derive(Default)]
@@ -117,6 +123,8 @@ struct Request {
     message: Vec<u8>,
     /// How many changes had been answered when it was made.
     changes: u64,
+    opcode: u32,
+    arrival: Instant,
 }
 
 impl Relay {
@@ -143,6 +151,8 @@ impl Relay {
             ended: Condvar::new(),
             ledger,
             announcer,
+            counters: Counters::new(),
+            control: Mutex::with_class(&CONTROL, None),
         }));
         // From here on, whatever fails, dropping `relay` unmounts.
         let unstarted = |error| MountError::System("start a thread", error);
@@ -255,6 +265,25 @@ impl Relay {
         self.0.announce(notifications, Box::new(done));
     }
 
+    /// Answers questions of other processes about the mount (see [`control`](crate::control)). `more` is told with the counts
+    /// of the relay, as a JSON object. What only a server of this process knows is asked of that.
+    pub fn answer_questions(&self, more: impl Fn() -> String + Send + 'static) {
+        let relay = Arc::downgrade(&self.0);
+        let respond = move |question: &[u8], stream: &mut UnixStream| {
+            let Some(relay) = relay.upgrade() else { return Ok(()) };
+            if question == b"stat" {
+                return stream.write_all(format!("ok\n{}\n", relay.stat(&more())).as_bytes());
+            }
+            let server = relay.state.lock().server.clone();
+            match server {
+                Some(Server::Local(guest)) => guest.respond(question, stream),
+                _ => stream.write_all(b"another node serves this mount: ask there\n"),
+            }
+        };
+        let server = control::Server::start_with(self.0.number, Box::new(respond));
+        *self.0.control.lock() = server;
+    }
+
     /// What was counted.
     pub fn counts(&self) -> RelayCounts {
         let mut counts = self.0.state.lock().counts;
@@ -310,6 +339,8 @@ impl Drop for Relay {
             // In use, or worse: a destructor has nobody to tell.
             let _ = self.0.unmount_lazily();
         }
+        let control = self.0.control.lock().take();
+        drop(control);
         self.0.announcer.end();
     }
 }
@@ -373,6 +404,7 @@ impl Shared {
     /// Hands a request on. Returns the guest that the calling thread is to serve it for.
     fn received(&self, message: &[u8]) -> Option<(Arc<Guest>, Ticket)> {
         let (header, _) = InHeader::read_from_prefix(message).ok()?;
+        self.counters.count(header.opcode);
         let mut state = self.state.lock();
         state.counts.requests += 1;
         let (error, changes) = {
@@ -388,7 +420,13 @@ impl Shared {
         let is_answered = !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
         if is_answered {
             state.last += 1;
-            let request = Request { order: state.last, message: message.to_vec(), changes };
+            let request = Request {
+                order: state.last,
+                message: message.to_vec(),
+                changes,
+                opcode: header.opcode,
+                arrival: Instant::now(),
+            };
             state.in_flight.insert(header.unique, request);
         }
         match state.server.clone() {
@@ -445,10 +483,25 @@ impl Shared {
                 return;
             }
             let Some(request) = state.in_flight.remove(&out.unique) else { return };
+            self.counters.took(request.opcode, request.arrival.elapsed());
             self.ledger.lock().answered(&request.message, answer, request.changes);
         }
         // An error means that the request was aborted or the mount is gone.
         let _ = self.device.send(answer);
+    }
+
+    /// One line of JSON, of the form that the server of a mount answers.
+    fn stat(&self, cluster: &str) -> String {
+        let (nodes, handles, _) = self.ledger.lock().counts();
+        format!(
+            "{{\"requests_total\":{},\"requests\":{},\"latency\":{},\"hot_locks\":[],\"known_inodes\":{nodes},\
+             \"live_inodes\":0,\"open_files\":{handles},\"waiting_locks\":0,\"resident_bytes\":{},\"block_size\":0,\
+             \"blocks\":0,\"blocks_free\":0,\"transport\":\"relay\",\"cluster\":{cluster}}}",
+            self.counters.total(),
+            self.counters.to_json(),
+            self.counters.latency_json(),
+            sluice_sync::memory::resident_bytes().unwrap_or(0),
+        )
     }
 
     /// Has the kernel drop names, attributes and pages, but for pages that requests under way are about.

@@ -1,0 +1,194 @@
+//! Cluster: `sluice cluster`, and a mount that is a node of one.
+
+use crate::args::ClusterAction;
+use crate::output::Output;
+use crate::{serve, this_program};
+use sluice_cluster::{Cluster, Config, Node, Status, ask_status};
+use sluice_dlm::Identity;
+use sluice_fuse::{Ended, MountOptions, StopSignals};
+use sluice_lab::failure::{Context, Failure, Result};
+use sluice_lab::{cluster_demo, interrupt::Interrupt};
+use sluice_sync::Arc;
+use sluice_sync::thread;
+use sluice_sync::time::{Duration, Instant};
+use sluice_vfs::Options;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// How long a mount may wait for its first server: for the lease of one that died.
+const FIRST_SERVER: Duration = Duration::from_secs(60);
+/// How long a node that leaves may take to bring everything to the store.
+const LEAVING: Duration = Duration::from_secs(120);
+
+/// How a mount takes part in a cluster.
+pub(crate) struct Member {
+    shared: PathBuf,
+    identity: Option<PathBuf>,
+    listen: SocketAddr,
+}
+
+impl Member {
+    /// A member of the cluster at `place`.
+    ///
+    /// # Errors
+    /// If that is none.
+    pub(crate) fn of(place: &str, identity: Option<&Path>, listen: SocketAddr) -> Result<Member> {
+        let shared = place.strip_prefix("dir:").ok_or_else(|| {
+            Failure::Usage(format!(
+                "--cluster {place}: give dir:SHARED, as `sluice cluster init SHARED` made it"
+            ))
+        })?;
+        // Absolute: the serving process goes elsewhere.
+        let absolute = |path: &Path| path.canonicalize().context(|| path.display().to_string());
+        let identity = identity.map(absolute).transpose()?;
+        Ok(Member { shared: absolute(Path::new(shared))?, identity, listen })
+    }
+
+    /// The arguments that say the same.
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        let mut place = OsString::from("dir:");
+        place.push(&self.shared);
+        let mut arguments =
+            vec!["--cluster".into(), place, "--listen".into(), self.listen.to_string().into()];
+        if let Some(identity) = &self.identity {
+            arguments.extend(["--identity".into(), identity.into()]);
+        }
+        arguments
+    }
+
+    /// Mounts as a node, serves until unmounted or told to stop by a signal, and leaves the cluster.
+    pub(crate) fn serve(
+        &self,
+        store: &Path,
+        ram: Options,
+        dir: &Path,
+        options: MountOptions,
+        signals: StopSignals,
+        ready: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let cluster = Cluster::open(&self.shared)?;
+        let path = store.to_path_buf();
+        let config = Config {
+            cluster: cluster.name().to_string(),
+            listen: self.listen,
+            identity: identity(&cluster, self.identity.as_deref())?,
+            membership: cluster.membership()?,
+            open: Arc::new(move || serve::open(&path, ram.clone(), false).map_err(io::Error::other)),
+            dir: dir.to_path_buf(),
+            options,
+        };
+        let node = Node::start(config).map_err(|error| Failure::Failed(error.to_string()))?;
+        if !node.await_server(FIRST_SERVER) {
+            let text = match node.last_failure() {
+                Some(failure) => format!("no node serves the file system: {failure}"),
+                None => "no node serves the file system".into(),
+            };
+            return Err(Failure::Failed(format!("{}: {text}", store.display())));
+        }
+        ready()?;
+        let ended = node.run_until_signal(signals)?;
+        node.leave()
+            .map_err(|error| Failure::Failed(format!("{}: not all is durable: {error}", store.display())))?;
+        match ended {
+            Ended::Unmounted => Ok(()),
+            Ended::Detached => Err(Failure::Failed(format!("{} was detached while in use", dir.display()))),
+        }
+    }
+}
+
+fn identity(cluster: &Cluster, dir: Option<&Path>) -> Result<Identity> {
+    match dir {
+        Some(dir) => Identity::load(dir).context(|| dir.display().to_string()),
+        None => Ok(cluster.issue()?),
+    }
+}
+
+pub(crate) fn perform(action: ClusterAction) -> Result<()> {
+    match action {
+        ClusterAction::Init { ttl, shared } => {
+            let ttl = Duration::try_from_secs_f64(ttl).ok().filter(|ttl| *ttl >= Duration::from_millis(500));
+            let ttl = ttl.ok_or_else(|| Failure::Usage("--ttl: give half a second or more".into()))?;
+            Cluster::init(&shared, ttl)?;
+        }
+        ClusterAction::Join { shared, identity } => Cluster::open(&shared)?.issue()?.save(&identity)?,
+        ClusterAction::Status { json, identity: dir, shared } => status(&shared, dir.as_deref(), json)?,
+        ClusterAction::Leave { dir } => leave(&dir)?,
+        ClusterAction::Demo => {
+            let interrupt = Interrupt::on_signals()?;
+            let mut output = Output::stopping(&interrupt);
+            let outcome = cluster_demo::show(&this_program()?, &mut output);
+            output.forgive(outcome)?;
+        }
+    }
+    Ok(())
+}
+
+fn status(shared: &Path, dir: Option<&Path>, json: bool) -> Result<()> {
+    let cluster = Cluster::open(shared)?;
+    let identity = identity(&cluster, dir)?;
+    let view = cluster.membership()?.view(0, Duration::ZERO)?;
+    let mut text = String::new();
+    if !json {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "cluster {}, leases of {:?}\n{:>6} {:>8} {:>8} {:>8} {:>10} {:>10} {:>8}  address",
+            cluster.name(),
+            cluster.ttl(),
+            "node",
+            "role",
+            "epoch",
+            "guests",
+            "requests",
+            "notices",
+            "rejoins"
+        );
+    }
+    for (node, member) in &view.members {
+        let told = if member.is_alive {
+            ask_status(&member.address, cluster.name(), &identity)
+                .and_then(|told| Ok((Status::parse(&told)?, told)))
+        } else {
+            Err(io::ErrorKind::TimedOut.into())
+        };
+        let _ = match (told, json) {
+            (Ok((_, told)), true) => writeln!(text, "{told}"),
+            (Err(_), true) => writeln!(text, "{{\"node\":{},\"role\":\"silent\"}}", node.0),
+            (Ok((status, _)), false) => writeln!(
+                text,
+                "{:>6} {:>8} {:>8} {:>8} {:>10} {:>10} {:>8}  {}",
+                status.node,
+                format!("{:?}", status.role).to_lowercase(),
+                status.epoch,
+                status.guests,
+                status.requests,
+                status.notices,
+                status.reconnections,
+                member.address
+            ),
+            (Err(_), false) => {
+                writeln!(text, "{:>6} {:>8}  does not answer at {}", node.0, "silent", member.address)
+            }
+        };
+    }
+    Output::plain().give(text.as_bytes())
+}
+
+/// Unmounts, and waits until the process that served the mount has ended.
+fn leave(dir: &Path) -> Result<()> {
+    let server = sluice_fuse::control::server_of(dir).context(|| dir.display().to_string())?;
+    sluice_fuse::unmount_at(dir, false).map_err(|error| Failure::Failed(error.to_string()))?;
+    let began = Instant::now();
+    while let Some(pid) = server
+        && Path::new(&format!("/proc/{pid}")).exists()
+    {
+        if began.elapsed() > LEAVING {
+            return Err(Failure::Failed(format!("{}: process {pid} has not handed over yet", dir.display())));
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
