@@ -298,10 +298,11 @@ impl Inner {
                     log::warn!("the lease is over");
                     self.valid_until.store(0, Ordering::Relaxed);
                     self.stop_owning();
-                    // Its old number is not renewed by mistake. If this fails it runs out.
-                    let _ = self.membership.leave(self.id());
-                    if let Err(error) = self.join() {
-                        log::warn!("cannot join again: {error}");
+                    let old = self.id();
+                    match self.join() {
+                        // In this order: whoever sees that the old one is gone sees the new one. If this fails it runs out.
+                        Ok(()) => drop(self.membership.leave(old)),
+                        Err(error) => log::warn!("cannot join again: {error}"),
                     }
                 }
                 // It runs out by itself.

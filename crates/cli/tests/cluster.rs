@@ -1,0 +1,278 @@
+//! Clusters of processes on this machine: what survives when the owner is killed or stands still, and what never happens.
+
+mod harness;
+
+use harness::{SLUICE, Scratch, can_mount, sluice};
+use rustix::fs::FlockOperation;
+use rustix::process::{Pid, Signal, kill_process};
+use sluice_lab::mounted::Mounted;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// After this long something is taken to hang. Nothing is measured by it.
+const HANG: Duration = Duration::from_secs(120);
+/// The lease, in seconds.
+const TTL: &str = "2";
+
+struct Cluster {
+    scratch: Scratch,
+    nodes: Vec<Mounted>,
+}
+
+impl Cluster {
+    fn new(test: &str, nodes: usize) -> Option<Cluster> {
+        if !can_mount(test) {
+            return None;
+        }
+        let scratch = Scratch::new();
+        let mut cluster = Cluster { scratch, nodes: Vec::new() };
+        sluice(["mkfs", cluster.store().to_str().expect("a path of ours")]).well();
+        sluice(["cluster", "init", "--ttl", TTL, cluster.shared().to_str().expect("a path of ours")]).well();
+        (0..nodes).for_each(|_| cluster.nodes.push(cluster.join()));
+        Some(cluster)
+    }
+
+    fn store(&self) -> PathBuf {
+        self.scratch.0.join("store")
+    }
+
+    fn shared(&self) -> PathBuf {
+        self.scratch.0.join("cluster")
+    }
+
+    fn join(&self) -> Mounted {
+        let place = format!("dir:{}", self.shared().display());
+        let options: [&OsStr; 2] = ["--cluster".as_ref(), place.as_ref()];
+        Mounted::start_on(Path::new(SLUICE), Some(&self.store()), &options).expect("mounting works here")
+    }
+
+    fn path(&self, node: usize, name: &str) -> PathBuf {
+        self.nodes[node].path().join(name)
+    }
+
+    fn signal(&self, node: usize, signal: Signal) {
+        let pid = i32::try_from(self.nodes[node].server_pid()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a process"), signal).expect("it runs");
+    }
+
+    fn status(&self) -> String {
+        sluice(["cluster", "status", "--json", self.shared().to_str().expect("a path of ours")]).well()
+    }
+
+    /// The node's number in the membership and role, by its status.
+    fn role(&self, node: usize) -> String {
+        let stat = sluice(["stat", "--json", self.nodes[node].path().to_str().expect("a path")]).well();
+        let role = stat.split("\"role\":\"").nth(1).expect("a role").split('"').next();
+        role.expect("a role").to_owned()
+    }
+
+    /// All but `dead` unmount; the store is sound.
+    fn finish(mut self, dead: &[usize]) {
+        for (number, node) in self.nodes.drain(..).enumerate() {
+            let ended = node.unmount();
+            assert!(dead.contains(&number) || ended.is_ok(), "{number}: {ended:?}");
+        }
+        let checked = sluice(["fsck", self.store().to_str().expect("a path of ours")]);
+        assert_eq!(checked.status, Some(0), "{}", checked.stdout);
+    }
+}
+
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < HANG, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn when_the_owner_is_killed_files_locks_and_what_was_durable_stay() {
+    let test = "when_the_owner_is_killed_files_locks_and_what_was_durable_stay";
+    let Some(cluster) = Cluster::new(test, 3) else { return };
+    assert_eq!([0, 1, 2].map(|node| cluster.role(node)), ["owner", "guest", "guest"]);
+    fs::write(cluster.path(0, "by-owner"), "gone unless durable").expect("written");
+    let mut durable =
+        File::options().read(true).append(true).create(true).open(cluster.path(1, "durable")).expect("made");
+    durable.write_all(b"first\n").expect("written");
+    durable.sync_all().expect("durable");
+    durable.lock().expect("free");
+    let mut unsynced = File::create_new(cluster.path(2, "unsynced")).expect("made");
+    unsynced.write_all(b"maybe").expect("written");
+    let unnamed = File::create_new(cluster.path(1, "unnamed")).expect("made");
+    unnamed.sync_all().expect("durable");
+    fs::remove_file(cluster.path(2, "unnamed")).expect("removed");
+    durable.sync_all().expect("durable");
+    let contender = File::open(cluster.path(2, "durable")).expect("it is there");
+
+    cluster.signal(0, Signal::KILL);
+    // The next change needs a new owner, and is made.
+    durable.write_all(b"second\n").expect("appended");
+    assert!(["owner", "guest"].contains(&cluster.role(1).as_str()));
+    assert_eq!(fs::read_to_string(cluster.path(2, "durable")).expect("read"), "first\nsecond\n");
+    assert_eq!(
+        fs::read_to_string(cluster.path(2, "by-owner")).expect("it was durable"),
+        "gone unless durable"
+    );
+    let refused = rustix::fs::flock(&contender, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK), "the lock survived");
+    // It was unlinked and open: it is there for the one that has it open, and for nobody else.
+    unnamed.set_len(10).expect("it is open");
+    assert_eq!(unnamed.metadata().expect("it is open").len(), 10);
+    assert!(!cluster.path(2, "unnamed").exists());
+    // What was written and not synchronised may be lost, and fsync says so once.
+    assert_eq!(unsynced.sync_all().expect_err("never false success").raw_os_error(), Some(5));
+    drop(unsynced);
+    durable.unlock().expect("it is held");
+    contender.lock().expect("it is free");
+    assert!(cluster.status().lines().count() >= 2, "{}", cluster.status());
+    drop((durable, contender, unnamed));
+    cluster.finish(&[0]);
+}
+
+#[test]
+fn exclusive_names_appended_lines_and_locks_hold_while_the_owner_is_killed() {
+    let test = "exclusive_names_appended_lines_and_locks_hold_while_the_owner_is_killed";
+    let Some(mut cluster) = Cluster::new(test, 3) else { return };
+    let seconds =
+        std::env::var("SLUICE_CLUSTER_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    let over = AtomicBool::new(false);
+    let (turns, inside) = (AtomicU64::new(0), AtomicBool::new(false));
+    let dirs = [1, 2].map(|node| cluster.nodes[node].path().to_owned());
+    let (turns, inside, over) = (&turns, &inside, &over);
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let tasks: Vec<_> = dirs
+            .iter()
+            .enumerate()
+            .map(|(me, dir)| scope.spawn(move || work(me, dir, over, inside, turns)))
+            .collect();
+        let begun = Instant::now();
+        let mut kills = 0;
+        while begun.elapsed() < Duration::from_secs(seconds) || kills == 0 {
+            let before = turns.load(Ordering::Relaxed);
+            eventually("both work", || turns.load(Ordering::Relaxed) > before + 20);
+            // Only the first node has no clients: it is killed as an owner, and then as a guest.
+            cluster.signal(0, Signal::KILL);
+            kills += 1;
+            eventually("both go on", || turns.load(Ordering::Relaxed) > before + 60);
+            let fresh = cluster.join();
+            let dead = std::mem::replace(&mut cluster.nodes[0], fresh);
+            let _ = dead.unmount();
+        }
+        over.store(true, Ordering::Relaxed);
+        tasks.into_iter().map(|task| task.join().expect("no violation")).collect()
+    });
+    let [first, second] = outcomes.as_slice() else { unreachable!() };
+    let both: Vec<_> = first.won.iter().filter(|name| second.won.contains(name)).collect();
+    assert!(both.is_empty() && !first.won.is_empty() && !second.won.is_empty(), "both made {both:?}");
+    let log = fs::read_to_string(dirs[0].join("log")).expect("it is there");
+    for line in first.appended.iter().chain(&second.appended) {
+        assert!(log.lines().any(|other| other == line), "{line} was durable and is not there");
+    }
+    println!("{} turns, {} lines", turns.load(Ordering::Relaxed), log.lines().count());
+    cluster.finish(&[]);
+}
+
+/// What a task was told that it did, durably.
+#[derive(Default)]
+struct Did {
+    won: Vec<u64>,
+    appended: Vec<String>,
+}
+
+/// Makes names that another makes too, appends lines, and locks a file, in turns.
+fn work(me: usize, dir: &Path, over: &AtomicBool, inside: &AtomicBool, turns: &AtomicU64) -> Did {
+    let mut did = Did::default();
+    let open = |name: &str| File::options().append(true).create(true).open(dir.join(name)).expect("open");
+    let (mut log, guard) = (open("log"), open("guard"));
+    let mut turn = 0;
+    while !over.load(Ordering::Relaxed) {
+        turn += 1;
+        match File::create_new(dir.join(format!("x{turn}"))) {
+            // Of one that may be lost nobody says that it was made.
+            Ok(file) if file.sync_all().is_ok() => did.won.push(turn),
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}"),
+        }
+        let line = format!("{me} {turn}");
+        log.write_all(format!("{line}\n").as_bytes()).expect("appended");
+        match log.sync_all() {
+            Ok(()) => did.appended.push(line),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(5)),
+        }
+        guard.lock().expect("locked");
+        assert!(!inside.swap(true, Ordering::SeqCst), "two have one lock");
+        std::thread::yield_now();
+        inside.store(false, Ordering::SeqCst);
+        guard.unlock().expect("it is held");
+        turns.fetch_add(1, Ordering::Relaxed);
+    }
+    did
+}
+
+#[test]
+fn an_owner_that_stands_still_for_longer_than_its_lease_gives_way_and_comes_back() {
+    let test = "an_owner_that_stands_still_for_longer_than_its_lease_gives_way_and_comes_back";
+    let Some(cluster) = Cluster::new(test, 2) else { return };
+    fs::write(cluster.path(1, "f"), "before").expect("written");
+    File::open(cluster.path(1, "f")).and_then(|file| file.sync_all()).expect("durable");
+    cluster.signal(0, Signal::STOP);
+    let waits = std::thread::spawn({
+        let path = cluster.path(1, "g");
+        move || fs::write(path, "meanwhile")
+    });
+    // Longer than its lease; it has the store locked, so that nobody else can serve.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!waits.is_finished());
+    cluster.signal(0, Signal::CONT);
+    waits.join().expect("no panic").expect("it is made at last");
+    assert_eq!(fs::read_to_string(cluster.path(0, "f")).expect("it serves again"), "before");
+    assert_eq!(fs::read_to_string(cluster.path(0, "g")).expect("it serves again"), "meanwhile");
+    eventually("one owns", || {
+        let roles = [0, 1].map(|node| cluster.role(node));
+        roles.iter().filter(|role| *role == "owner").count() == 1 && roles.iter().any(|role| role == "guest")
+    });
+    cluster.finish(&[]);
+}
+
+#[test]
+fn the_demo_of_a_cluster_shows_what_it_should() {
+    if !can_mount("the_demo_of_a_cluster_shows_what_it_should") {
+        return;
+    }
+    let shown = sluice(["cluster", "demo"]).well();
+    assert!(shown.contains("B still has its lock") && shown.contains("C has the lock now"), "{shown}");
+}
+
+#[test]
+fn what_is_wrong_with_a_cluster_is_said_in_a_line() {
+    let scratch = Scratch::new();
+    let (dir, shared) = (scratch.dir("m"), scratch.0.join("cluster"));
+    let (dir, shared) = (dir.to_str().expect("a path"), shared.to_str().expect("a path"));
+    let place = format!("dir:{shared}");
+    for (arguments, status, word) in [
+        (vec!["mount", "/nowhere", dir, "--cluster", &place], 1, "/nowhere"),
+        (vec!["mount", dir, dir, "--cluster", "etcd"], 2, "dir:SHARED"),
+        (vec!["mount", dir, "--cluster", &place], 1, "cluster"),
+        (vec!["cluster", "status", shared], 1, "sluice cluster init"),
+        (vec!["cluster", "init", "--ttl", "0.1", shared], 2, "half a second"),
+        (vec!["cluster", "leave", dir], 1, dir),
+    ] {
+        let ran = sluice(arguments.clone());
+        assert_eq!(ran.status, Some(status), "{arguments:?}: {}", ran.stderr);
+        assert!(
+            ran.stderr.contains(word) && ran.stderr.lines().count() == 1,
+            "{arguments:?}: {}",
+            ran.stderr
+        );
+    }
+    sluice(["cluster", "init", shared]).well();
+    assert!(sluice(["cluster", "init", shared]).stderr.contains("there is a cluster already"));
+    let identity = scratch.0.join("identity");
+    sluice(["cluster", "join", shared, identity.to_str().expect("a path")]).well();
+    assert!(identity.join("node.key").exists());
+    assert!(sluice(["cluster", "status", shared]).well().contains("leases of 5s"));
+}
