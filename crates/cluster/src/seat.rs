@@ -167,7 +167,7 @@ impl Jobs {
         while queue.waiting.len() >= JOBS_MAX && !queue.is_closed {
             queue = self.changed.wait(queue);
         }
-        queue.waiting.push_back((guest.take(), message));
+        queue.waiting.push_back((guest.take(&message), message));
         drop(queue);
         self.changed.notify_one();
     }

@@ -40,7 +40,7 @@ impl Uplink for Uplinked {
     }
 }
 
-/// Asks the node at `address`, of the cluster with this name, for its [`Status`] as JSON.
+/// Asks the node at `address`, of the cluster with this name, for its [`Status`](crate::Status) as JSON.
 ///
 /// # Errors
 /// If it cannot be reached, or does not belong to the cluster.

@@ -21,10 +21,10 @@ mod holdings;
 pub use hold::Hold;
 pub use holdings::Holdings;
 
-use crate::abi::{InHeader, LkIn};
+use crate::abi::{InHeader, LkIn, opcode};
 use crate::connection::{Answer, Connection};
 use crate::control;
-use crate::handler::{Begun, set_lock_again};
+use crate::handler::{Releasing, set_lock_again};
 use crate::notify::{Event, Serving, Watcher};
 use crate::reply::Reply;
 use crate::transport::Channel;
@@ -79,7 +79,9 @@ pub struct Guest {
 }
 
 /// A request that was taken and is to be served.
-pub struct Ticket(Begun);
+pub struct Ticket {
+    _releasing: Option<Releasing>,
+}
 
 /// What of a guest's [`Holdings`] there is no more.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -161,13 +163,15 @@ impl Host {
 impl Guest {
     /// Notes that a request was read. To be called in the order in which the kernel sends them, and to be followed by
     /// [`serve`](Self::serve).
-    pub fn take(&self) -> Ticket {
-        Ticket(Begun::new(&self.connection))
+    pub fn take(&self, message: &[u8]) -> Ticket {
+        let is_release =
+            InHeader::read_from_prefix(message).is_ok_and(|(header, _)| header.opcode == opcode::RELEASE);
+        Ticket { _releasing: is_release.then(|| Releasing::new(&self.connection)) }
     }
 
     /// Serves a request, and answers it if an answer is due. Bytes that are no request are answered with an error, or not at all.
     /// What this changes is announced without waiting.
-    pub fn serve(&self, Ticket(begun): Ticket, message: &mut [u8]) {
+    pub fn serve(&self, ticket: Ticket, message: &mut [u8]) {
         let _serving = Serving::begin();
         const PID: usize = offset_of!(InHeader, pid);
         if self.is_remote
@@ -178,7 +182,6 @@ impl Guest {
         }
         let connection = &self.connection;
         let mut reply = Reply::new();
-        begun.serve();
         let served = connection.process(message, &mut reply);
         let (kind, hold) = (served.kind, self.holds.take());
         let mut spare = Reply::new();
@@ -194,7 +197,7 @@ impl Guest {
             (None, _) => {}
         }
         connection.count(kind);
-        drop(begun);
+        drop(ticket);
         connection.serve_due(&mut Reply::new());
     }
 
@@ -244,7 +247,7 @@ impl Guest {
         control::respond(&self.connection, question, stream)
     }
 
-    /// How many requests of `opcode` (see [`opcode`](crate::opcode)) have come.
+    /// How many requests of `opcode` (see [`opcode`]) have come.
     pub fn requests(&self, opcode: u32) -> u64 {
         self.connection.counters.get(opcode)
     }

@@ -44,7 +44,7 @@ pub(crate) use init::Negotiated;
 pub(crate) use lock_file::LockFile;
 pub(crate) use locks::set_again as set_lock_again;
 pub(crate) use second_look::SecondLooks;
-pub(crate) use turns::{Begun, Turns, pause};
+pub(crate) use turns::{Releasing, Turns, pause};
 pub(crate) use write_back::{Seek, start as start_seeks};
 
 /// How long the kernel may keep names and attributes, in seconds: for ever, as far as it can count.

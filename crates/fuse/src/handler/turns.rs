@@ -12,8 +12,8 @@
 //! reads a request, it is serving then, or has just got from the kernel and not begun. From outside the latter looks like a
 //! worker that waits for the kernel; but such a one sleeps, and `/proc` says so.
 //!
-//! Requests that come from elsewhere than `/dev/fuse` are read by a thread that does not serve them ([`Begun`]): such a
-//! one is served from the moment it was read on, and is taken for one that may free locks.
+//! Requests that come from elsewhere than `/dev/fuse` are read by a thread that does not serve them: a RELEASE among them counts
+//! as served from the moment it was read on ([`Releasing`]).
 //!
 //! # Limits
 //! The kernel itself holds back a RELEASE while many reads ahead and writes back are under way: it is then made later than
@@ -30,7 +30,7 @@
 use crate::abi::opcode;
 use crate::connection::Connection;
 use crate::lock_class::TURNS;
-use sluice_sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, CachePadded, Mutex, thread};
 use std::fs::File;
@@ -42,8 +42,8 @@ pub(crate) struct Turns(Mutex<Vec<Arc<Worker>>>);
 struct Worker {
     /// How often it has changed, times [`STAGES`], and the stage. *atomic (no label: SeqCst)*
     stage: CachePadded<AtomicU64>,
-    /// The thread that serves, 0 for one that is not known yet. *atomic (no label: SeqCst)*
-    thread: AtomicI32,
+    /// 0 if it does not matter. *immutable*
+    thread: i32,
     /// Its `stat` in `/proc`, if there is one. *immutable*
     stat: Option<File>,
 }
@@ -86,7 +86,7 @@ impl Turns {
 
     fn add(&self, stage: u64, thread: i32, stat: Option<File>) -> Arc<Worker> {
         let stage = CachePadded::new(AtomicU64::new(stage));
-        let worker = Arc::new(Worker { stage, thread: AtomicI32::new(thread), stat });
+        let worker = Arc::new(Worker { stage, thread, stat });
         self.0.lock().push(worker.clone());
         worker
     }
@@ -99,7 +99,7 @@ impl Turns {
     /// What others have read before the request that the calling thread serves.
     pub(crate) fn earlier(&self) -> Earlier {
         let (workers, me) = (self.0.lock().clone(), this_thread());
-        let others = workers.into_iter().filter(|worker| worker.thread.load(Ordering::SeqCst) != me);
+        let others = workers.into_iter().filter(|worker| worker.thread != me);
         Earlier(others.filter_map(|worker| worker.releasing().map(|stage| (worker, stage))).collect())
     }
 }
@@ -128,25 +128,20 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A request that one thread has read and another serves, from the one to the end of the other.
-pub(crate) struct Begun {
+/// A RELEASE that one thread has read and another serves, from the one to the end of the other.
+pub(crate) struct Releasing {
     connection: Arc<Connection>,
     worker: Arc<Worker>,
 }
 
-impl Begun {
-    /// A request was read.
-    pub(crate) fn new(connection: &Arc<Connection>) -> Begun {
-        Begun { connection: connection.clone(), worker: connection.turns.add(RELEASES, 0, None) }
-    }
-
-    /// The calling thread serves it.
-    pub(crate) fn serve(&self) {
-        self.worker.thread.store(this_thread(), Ordering::SeqCst);
+impl Releasing {
+    /// It was read.
+    pub(crate) fn new(connection: &Arc<Connection>) -> Releasing {
+        Releasing { connection: connection.clone(), worker: connection.turns.add(RELEASES, 0, None) }
     }
 }
 
-impl Drop for Begun {
+impl Drop for Releasing {
     fn drop(&mut self) {
         self.connection.turns.end(&self.worker);
     }

@@ -22,14 +22,14 @@
 //! called with the first two.
 
 mod announcer;
+mod caches;
 mod ledger;
 
-use crate::abi::flags::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
-use crate::abi::{InHeader, InterruptIn, NotifyInvalInodeOut, OutHeader, opcode};
+use crate::abi::{InHeader, InterruptIn, OutHeader, opcode};
 use crate::control;
 use crate::counters::Counters;
 use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice, Ticket};
-use crate::lock_class::{CONTROL, LEDGER, PROGRESS, READING, RELAY};
+use crate::lock_class::{CONTROL, LEDGER, READING, RELAY};
 use crate::notify::Serving;
 use crate::reply::Reply;
 use crate::session::StopSignals;
@@ -37,10 +37,11 @@ use crate::transport::Channel;
 use crate::transport::dev_fuse::{DevFuse, HEADROOM};
 use crate::{Ended, MountError, MountOptions, mount};
 use announcer::{Announcer, Done};
-use ledger::{Ledger, pages_of};
+use caches::{changes_names_of, inval_entry_dir};
+use ledger::Ledger;
 use sluice_sync::atomic::Ordering;
 use sluice_sync::thread::Builder;
-use sluice_sync::time::{Duration, Instant};
+use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Condvar, Mutex, Weak};
 use sluice_vfs::{Errno, InodeRef};
 use std::collections::{BTreeMap, HashMap};
@@ -48,11 +49,6 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use zerocopy::FromBytes;
-
-/// How long the kernel may take to drop what it has cached when the server changes.
-const DROP_PATIENCE: Duration = Duration::from_secs(2);
-/// Nodes that one announcement tells of then.
-const DROP_BATCH: usize = 128;
 
 /// Where a relay's requests go.
 #[derive(Clone)]
@@ -216,7 +212,7 @@ impl Relay {
         if let Server::Local(guest) = server {
             // Requests that come meanwhile may be served before these: their callers do not wait for each other.
             let serve = move || {
-                let tickets: Vec<_> = again.iter().map(|_| guest.take()).collect();
+                let tickets: Vec<_> = again.iter().map(|(_, message)| guest.take(message)).collect();
                 for (ticket, (_, mut message)) in tickets.into_iter().zip(again) {
                     guest.serve(ticket, &mut message);
                 }
@@ -265,7 +261,7 @@ impl Relay {
         self.0.announce(notifications, Box::new(done));
     }
 
-    /// Answers questions of other processes about the mount (see [`control`](crate::control)). `more` is told with the counts
+    /// Answers questions of other processes about the mount (see [`control`]). `more` is told with the counts
     /// of the relay, as a JSON object. What only a server of this process knows is asked of that.
     pub fn answer_questions(&self, more: impl Fn() -> String + Send + 'static) {
         let relay = Arc::downgrade(&self.0);
@@ -439,7 +435,7 @@ impl Shared {
                 None
             }
             Some(Server::Local(guest)) => {
-                let ticket = guest.take();
+                let ticket = guest.take(message);
                 Some((guest, ticket))
             }
             Some(Server::Remote(uplink)) => {
@@ -504,53 +500,6 @@ impl Shared {
         )
     }
 
-    /// Has the kernel drop names, attributes and pages, but for pages that requests under way are about.
-    fn drop_caches(&self) {
-        self.announcer.drop_names();
-        let mut busy = BTreeMap::<u64, Vec<(u64, u64)>>::new();
-        for request in self.state.lock().in_flight.values() {
-            let Ok((header, _)) = InHeader::read_from_prefix(&request.message) else { continue };
-            if let Some((nodeid, offset, len)) = pages_of(&header, &request.message) {
-                busy.entry(nodeid).or_default().push((offset, len));
-            }
-        }
-        let nodes = self.ledger.lock().nodes();
-        let pending = Arc::new((Mutex::with_class(&PROGRESS, 0_usize), Condvar::new()));
-        let tell = |messages: Vec<u8>| {
-            *pending.0.lock() += 1;
-            let pending = pending.clone();
-            let done = move || {
-                *pending.0.lock() -= 1;
-                pending.1.notify_all();
-            };
-            self.announcer.announce(&messages, Box::new(done));
-        };
-        let (still, moving): (Vec<_>, Vec<_>) =
-            nodes.into_iter().chain([crate::abi::ROOT_ID]).partition(|nodeid| !busy.contains_key(nodeid));
-        for batch in still.chunks(DROP_BATCH) {
-            tell(batch.iter().flat_map(|&nodeid| inval_inode(nodeid, 0, 0)).collect());
-        }
-        for nodeid in moving {
-            let mut ranges = busy.remove(&nodeid).unwrap_or_default();
-            ranges.sort_unstable();
-            let mut messages = inval_inode(nodeid, -1, 0);
-            let mut from = 0;
-            for (offset, len) in ranges {
-                if offset > from {
-                    messages.extend(inval_inode(nodeid, from.cast_signed(), (offset - from).cast_signed()));
-                }
-                from = from.max(offset.saturating_add(len).min(i64::MAX.cast_unsigned()));
-            }
-            messages.extend(inval_inode(nodeid, from.cast_signed(), 0));
-            tell(messages);
-        }
-        let end = Instant::now() + DROP_PATIENCE;
-        let mut left = pending.0.lock();
-        while *left > 0 && Instant::now() < end {
-            left = pending.1.wait_timeout(left, end.saturating_duration_since(Instant::now())).0;
-        }
-    }
-
     fn unmount(&self) -> Result<(), MountError> {
         if !self.device.is_connected() {
             return Ok(());
@@ -578,32 +527,4 @@ impl Shared {
             state = self.ended.wait(state);
         }
     }
-}
-
-/// The directory, if a name is announced first.
-fn inval_entry_dir(notifications: &[u8]) -> Option<u64> {
-    let (out, body) = OutHeader::read_from_prefix(notifications).ok()?;
-    let is_entry = out.error == NOTIFY_INVAL_ENTRY;
-    is_entry.then(|| u64::read_from_prefix(body).ok()).flatten().map(|(parent, _)| parent)
-}
-
-/// Whether the kernel keeps the lock of directory `dir` until it has the answer to `request`, and others may have to be told
-/// before.
-fn changes_names_of(request: &[u8], dir: u64) -> bool {
-    let Ok((header, body)) = InHeader::read_from_prefix(request) else { return false };
-    let into = || u64::read_from_prefix(body).is_ok_and(|(newdir, _)| newdir == dir);
-    match header.opcode {
-        opcode::RENAME | opcode::RENAME2 => header.nodeid == dir || into(),
-        opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::LINK | opcode::CREATE => {
-            header.nodeid == dir
-        }
-        opcode::UNLINK | opcode::RMDIR | opcode::SETXATTR | opcode::SETATTR => header.nodeid == dir,
-        _ => false,
-    }
-}
-
-fn inval_inode(ino: u64, off: i64, len: i64) -> Vec<u8> {
-    let mut message = Reply::new();
-    message.put(&NotifyInvalInodeOut { ino, off, len });
-    message.notification(NOTIFY_INVAL_INODE).to_vec()
 }
