@@ -2,16 +2,18 @@
 
 use crate::args::ClusterAction;
 use crate::output::Output;
-use crate::{serve, this_program};
+use crate::{bucket, serve, this_program};
+use sluice_bucket::Claim;
 use sluice_cluster::{Cluster, Config, Node, Status, ask_status};
 use sluice_dlm::Identity;
 use sluice_fuse::{Ended, MountOptions, StopSignals};
 use sluice_lab::failure::{Context, Failure, Result};
 use sluice_lab::{cluster_demo, interrupt::Interrupt};
+use sluice_store::StoreError;
 use sluice_sync::Arc;
 use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant};
-use sluice_vfs::Options;
+use sluice_vfs::{Options, Superblock};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
@@ -70,13 +72,15 @@ impl Member {
         ready: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let cluster = Cluster::open(&self.shared)?;
-        let path = store.to_path_buf();
+        let (path, of) = (store.to_path_buf(), cluster.clone());
         let config = Config {
             cluster: cluster.name().to_string(),
             listen: self.listen,
             identity: identity(&cluster, self.identity.as_deref())?,
             membership: cluster.membership()?,
-            open: Arc::new(move || serve::open(&path, ram.clone(), false).map_err(io::Error::other)),
+            open: Arc::new(move |epoch| {
+                open(&path, ram.clone(), of.store_epoch(epoch)).map_err(io::Error::other)
+            }),
             dir: dir.to_path_buf(),
             options,
         };
@@ -96,6 +100,17 @@ impl Member {
             Ended::Unmounted => Ok(()),
             Ended::Detached => Err(Failure::Failed(format!("{} was detached while in use", dir.display()))),
         }
+    }
+}
+
+/// The file system in `store`, which nodes of an earlier epoch lose. A store in a directory has no epochs: it is in the way
+/// of others while a living process has it open.
+fn open(store: &Path, options: Options, epoch: u64) -> std::result::Result<Arc<Superblock>, StoreError> {
+    match bucket::at(store)? {
+        Some(bucket) => {
+            Superblock::open_in(bucket.open(Claim::Epoch(epoch), options.store.clone())?, options)
+        }
+        None => serve::open(store, options, false),
     }
 }
 

@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 use sluice_dlm::{ClusterCa, Identity, LeaseDirectory, Membership};
 use sluice_sync::Arc;
-use sluice_sync::time::Duration;
+use sluice_sync::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,8 @@ pub struct Cluster {
 struct Saved {
     name: String,
     ttl_ms: u64,
+    /// When it was made, in seconds since 1970.
+    made: u64,
 }
 
 impl Cluster {
@@ -42,7 +44,8 @@ impl Cluster {
         }
         ClusterCa::new()?.save(dir)?;
         let name = format!("{:016x}", RandomState::new().hash_one(dir));
-        let saved = Saved { name, ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX) };
+        let made = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let saved = Saved { name, ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX), made };
         std::fs::write(dir.join(FILE), serde_json::to_vec(&saved)?)?;
         Cluster::open(dir)
     }
@@ -68,6 +71,14 @@ impl Cluster {
     /// How long leases are.
     pub fn ttl(&self) -> Duration {
         Duration::from_millis(self.saved.ttl_ms)
+    }
+
+    /// What a store is told for an epoch of this cluster: greater than for all clusters that were made before, and with some room
+    /// after each for programs that open the store by themselves, when no node has it.
+    pub fn store_epoch(&self, epoch: u64) -> u64 {
+        const ROOM: u32 = 8;
+        const EPOCHS: u32 = 32;
+        (self.saved.made << EPOCHS) + (epoch << ROOM)
     }
 
     /// A new identity of a node.

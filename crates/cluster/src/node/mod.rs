@@ -43,8 +43,8 @@ const TICK: Duration = Duration::from_millis(20);
 /// The shard. There is one.
 const SHARD: u16 = 0;
 
-/// Opens the store, which no other node has open from then on.
-pub type Open = Arc<dyn Fn() -> io::Result<Arc<Superblock>> + Send + Sync>;
+/// Opens the store for the owner in this epoch. Nodes that opened it in an earlier one have it no more.
+pub type Open = Arc<dyn Fn(u64) -> io::Result<Arc<Superblock>> + Send + Sync>;
 
 /// How a node takes part.
 pub struct Config {
@@ -401,7 +401,7 @@ impl Inner {
 
     /// Becomes the owner: opens the store, and serves.
     fn own(self: &Arc<Self>, epoch: u64, view: &View) -> io::Result<()> {
-        let opened = (self.open)();
+        let opened = (self.open)(epoch);
         *self.failure.lock() = opened.as_ref().err().map(io::Error::to_string);
         let superblock = opened?;
         log::info!("this node is the owner, epoch {epoch}");

@@ -70,7 +70,7 @@ impl Cluster {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             identity: self.identity(),
             membership: self.cluster.membership().expect("it is there"),
-            open: Arc::new(move || Superblock::open(&store, Options::default()).map_err(io::Error::other)),
+            open: Arc::new(move |_| Superblock::open(&store, Options::default()).map_err(io::Error::other)),
             dir: dir.clone(),
             options: MountOptions::parse("locks=sluice,transport=classic").expect("valid"),
         };
