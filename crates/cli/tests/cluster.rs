@@ -20,16 +20,22 @@ const TTL: &str = "2";
 
 struct Cluster {
     scratch: Scratch,
+    /// The store is one in an object store.
+    is_bucket: bool,
     nodes: Vec<Mounted>,
 }
 
 impl Cluster {
     fn new(test: &str, nodes: usize) -> Option<Cluster> {
+        Cluster::over(false, test, nodes)
+    }
+
+    fn over(is_bucket: bool, test: &str, nodes: usize) -> Option<Cluster> {
         if !can_mount(test) {
             return None;
         }
         let scratch = Scratch::new();
-        let mut cluster = Cluster { scratch, nodes: Vec::new() };
+        let mut cluster = Cluster { scratch, is_bucket, nodes: Vec::new() };
         sluice(["mkfs", cluster.store().to_str().expect("a path of ours")]).well();
         sluice(["cluster", "init", "--ttl", TTL, cluster.shared().to_str().expect("a path of ours")]).well();
         (0..nodes).for_each(|_| cluster.nodes.push(cluster.join()));
@@ -37,7 +43,8 @@ impl Cluster {
     }
 
     fn store(&self) -> PathBuf {
-        self.scratch.0.join("store")
+        let dir = self.scratch.0.join("store");
+        if self.is_bucket { format!("file://{}", dir.display()).into() } else { dir }
     }
 
     fn shared(&self) -> PathBuf {
@@ -235,6 +242,26 @@ fn an_owner_that_stands_still_for_longer_than_its_lease_gives_way_and_comes_back
         let roles = [0, 1].map(|node| cluster.role(node));
         roles.iter().filter(|role| *role == "owner").count() == 1 && roles.iter().any(|role| role == "guest")
     });
+    cluster.finish(&[]);
+}
+
+#[test]
+fn in_an_object_store_another_takes_over_while_the_owner_stands_still() {
+    let test = "in_an_object_store_another_takes_over_while_the_owner_stands_still";
+    let Some(cluster) = Cluster::over(true, test, 2) else { return };
+    fs::write(cluster.path(0, "f"), "before").expect("written");
+    File::open(cluster.path(1, "f")).and_then(|file| file.sync_all()).expect("durable");
+    cluster.signal(0, Signal::STOP);
+    let written = fs::write(cluster.path(1, "g"), "meanwhile");
+    let synced = File::open(cluster.path(1, "g")).and_then(|file| file.sync_all());
+    cluster.signal(0, Signal::CONT);
+    written.expect("another serves");
+    synced.expect("durable");
+    eventually("the old owner is a guest", || cluster.role(0) == "guest");
+    assert_eq!(fs::read_to_string(cluster.path(0, "g")).expect("it is served"), "meanwhile");
+    assert_eq!(fs::read_to_string(cluster.path(0, "f")).expect("it is served"), "before");
+    fs::write(cluster.path(0, "f"), "after").expect("written");
+    assert_eq!(fs::read_to_string(cluster.path(1, "f")).expect("read"), "after");
     cluster.finish(&[]);
 }
 
