@@ -26,18 +26,18 @@ const FIRST_SERVER: Duration = Duration::from_secs(60);
 const LEAVING: Duration = Duration::from_secs(120);
 
 /// How a mount takes part in a cluster.
-pub(crate) struct Member {
+pub(crate) struct ClusterMember {
     shared: PathBuf,
     identity: Option<PathBuf>,
     listen: SocketAddr,
 }
 
-impl Member {
+impl ClusterMember {
     /// A member of the cluster at `place`.
     ///
     /// # Errors
     /// If that is none.
-    pub(crate) fn of(place: &str, identity: Option<&Path>, listen: SocketAddr) -> Result<Member> {
+    pub(crate) fn of(place: &str, identity: Option<&Path>, listen: SocketAddr) -> Result<ClusterMember> {
         let shared = place.strip_prefix("dir:").ok_or_else(|| {
             Failure::Usage(format!(
                 "--cluster {place}: give dir:SHARED, as `sluice cluster init SHARED` made it"
@@ -46,7 +46,7 @@ impl Member {
         // Absolute: the serving process goes elsewhere.
         let absolute = |path: &Path| path.canonicalize().context(|| path.display().to_string());
         let identity = identity.map(absolute).transpose()?;
-        Ok(Member { shared: absolute(Path::new(shared))?, identity, listen })
+        Ok(ClusterMember { shared: absolute(Path::new(shared))?, identity, listen })
     }
 
     /// The arguments that say the same.

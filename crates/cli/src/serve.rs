@@ -7,7 +7,7 @@
 
 use crate::args::Mount as MountArgs;
 use crate::bucket;
-use crate::cluster::Member;
+use crate::cluster::ClusterMember;
 use crate::fault::take_track;
 use crate::store::failure;
 use crate::watch::{serve_metrics, take_metrics};
@@ -50,7 +50,7 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
     };
     let store = store.map(absolute).transpose()?;
     let member =
-        args.cluster.as_deref().map(|place| Member::of(place, args.identity.as_deref(), args.listen));
+        args.cluster.as_deref().map(|place| ClusterMember::of(place, args.identity.as_deref(), args.listen));
     let member = member.transpose()?;
     if !args.foreground {
         return mount_in_background(store.as_deref(), &dir, &args.options, member.as_ref());
@@ -65,7 +65,7 @@ pub(crate) fn mount_in_background(
     store: Option<&Path>,
     dir: &Path,
     options: &[String],
-    member: Option<&Member>,
+    member: Option<&ClusterMember>,
 ) -> Result<()> {
     let list = options.join(",");
     if !list.split(',').any(|option| option == "remount") {
@@ -83,10 +83,10 @@ pub(crate) fn mount_in_background(
 }
 
 /// Starts the serving process and waits until its mount answers.
-fn daemonize(store: Option<&Path>, dir: &Path, list: &str, member: Option<&Member>) -> Result<()> {
+fn daemonize(store: Option<&Path>, dir: &Path, list: &str, member: Option<&ClusterMember>) -> Result<()> {
     let mut child = Command::new(this_program()?)
         .args(["mount", "--foreground", "--detach", "-o", list])
-        .args(member.into_iter().flat_map(Member::arguments))
+        .args(member.into_iter().flat_map(ClusterMember::arguments))
         .arg("--")
         .args(store)
         .arg(dir)
@@ -107,7 +107,7 @@ fn serve(
     dir: &Path,
     list: &str,
     (attached, detach): (bool, bool),
-    member: Option<&Member>,
+    member: Option<&ClusterMember>,
 ) -> Result<()> {
     let (list, level) = system_log::take_level(list)?;
     let (list, metrics) = take_metrics(&list)?;
