@@ -111,6 +111,8 @@ impl Connection {
     }
 
     pub(super) fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
+        // `df` after `rm` is to be exact, as the programs on a mount are used to.
+        self.superblock.settle();
         let mut statfs = self.superblock.statfs();
         if statfs.files == 0 {
             // Programs that ask want a number. Without a limit of their own, files that are not empty end with the pages.
