@@ -132,7 +132,7 @@ fn a_life(stored: &Stored) {
     stored.sluice(&["mkfs", &stored.url]).expect("an empty place");
     let again = stored.sluice(&["mkfs", &stored.url]).expect_err("there is one");
     assert!(again.contains("already"), "{again}");
-    let contents: Vec<u8> = (0..3_000_000_u32).map(|at| (at * 7 >> 3) as u8).collect();
+    let contents: Vec<u8> = (0..3_000_000_u32).map(|at| ((at * 7) >> 3) as u8).collect();
     stored.mount("size=1G");
     let file = |name: &str| stored.dir.join(name);
     fs::create_dir(file("d")).expect("room");
