@@ -95,7 +95,7 @@ pub(crate) struct Fault {
     pub(crate) clear: Option<String>,
     /// Any file or directory of the mount
     pub(crate) dir: PathBuf,
-    /// What to inject: CALL,...:EFFECT[:path=GLOB][:nth=N][:times=N]; without any, the rules are listed
+    /// What to inject: CALL,...:EFFECT, then if wanted :path=GLOB, :nth=N, :times=N; without any, the rules are listed
     #[arg(value_name = "RULE")]
     pub(crate) rules: Vec<String>,
 }

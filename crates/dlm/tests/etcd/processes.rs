@@ -6,7 +6,7 @@
 
 use crate::server::{Server, lines, send, until};
 use rustix::process::Pid;
-use sluice_dlm::{ClusterCa, Config, Dlm, Etcd, Identity, Mode, Token, Want};
+use sluice_dlm::{ClusterCa, Config, Dlm, Etcd, Identity, Mode, Token, Want, ask_status};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -52,12 +52,19 @@ fn a_node_that_another_test_has_started() {
         // One whose lease is over comes back as another member.
         let membership = Etcd::connect(&[etcd.to_owned()], "processes", 2, TTL);
         let identity = Identity::load(&dir).expect("saved before");
-        let joined = membership
-            .and_then(|membership| Dlm::join_now(Config::local("processes", identity, Arc::new(membership))));
+        let joined = membership.and_then(|membership| {
+            let status = Some(status_of(&dir, std::process::id()));
+            Dlm::join_now(Config { status, ..Config::local("processes", identity, Arc::new(membership)) })
+        });
         if let Ok(dlm) = joined {
             take_turns(&dlm, &journal, parent);
         }
     }
+}
+
+/// Where the node of this process tells its status.
+fn status_of(dir: &Path, pid: u32) -> PathBuf {
+    dir.join(format!("{pid}.status"))
 }
 
 /// Locks and unlocks, until the node is no member any more.
@@ -146,6 +153,12 @@ impl Nodes<'_> {
 
 impl Drop for Nodes<'_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            for node in self.running.iter().map(Child::id) {
+                let status = ask_status(&status_of(&self.server.dir, node), false);
+                println!("process {node}: {}", status.unwrap_or_else(|error| error.to_string()));
+            }
+        }
         for node in &mut self.running {
             let _ = node.kill();
             let _ = node.wait();
