@@ -3,7 +3,7 @@
 //! # Theory
 //! [`Store::sync`] makes durable what ended before it was called. Callers gather in groups (`group.rs`), of which one member *pushes*:
 //! it cuts the list of records, forms a batch, writes and flushes it. The others wait, so that many callers share one flush. Up
-//! to [`IN_FLIGHT`] pushes are under way: their batches are formed one at a time, written side by side, and counted as done in order.
+//! to [`IN_FLIGHT`](crate::log::IN_FLIGHT) pushes are under way: their batches are formed one at a time, written side by side, and counted as done in order.
 //!
 //! ```text
 //!   sequence      done          formed

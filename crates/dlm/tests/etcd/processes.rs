@@ -53,7 +53,7 @@ fn a_node_that_another_test_has_started() {
         let membership = Etcd::connect(&[etcd.to_owned()], "processes", 2, TTL);
         let identity = Identity::load(&dir).expect("saved before");
         let joined = membership.and_then(|membership| {
-            let status = Some(status_of(&dir, std::process::id()));
+            let status = Some(status_of(std::process::id()));
             Dlm::join_now(Config { status, ..Config::local("processes", identity, Arc::new(membership)) })
         });
         if let Ok(dlm) = joined {
@@ -62,9 +62,9 @@ fn a_node_that_another_test_has_started() {
     }
 }
 
-/// Where the node of this process tells its status.
-fn status_of(dir: &Path, pid: u32) -> PathBuf {
-    dir.join(format!("{pid}.status"))
+/// Where the node of this process tells its status. The path of a socket is short.
+fn status_of(pid: u32) -> PathBuf {
+    std::env::temp_dir().join(format!("sluice-node-{pid}"))
 }
 
 /// Locks and unlocks, until the node is no member any more.
@@ -109,9 +109,7 @@ impl Nodes<'_> {
 
     fn end(&mut self, pid: u32) {
         let at = self.running.iter().position(|node| node.id() == pid).expect("running");
-        let mut node = self.running.swap_remove(at);
-        let _ = node.kill();
-        let _ = node.wait();
+        end(&mut self.running.swap_remove(at));
     }
 
     fn journal(&self) -> Vec<String> {
@@ -155,15 +153,18 @@ impl Drop for Nodes<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for node in self.running.iter().map(Child::id) {
-                let status = ask_status(&status_of(&self.server.dir, node), false);
+                let status = ask_status(&status_of(node), false);
                 println!("process {node}: {}", status.unwrap_or_else(|error| error.to_string()));
             }
         }
-        for node in &mut self.running {
-            let _ = node.kill();
-            let _ = node.wait();
-        }
+        self.running.iter_mut().for_each(end);
     }
+}
+
+fn end(node: &mut Child) {
+    let _ = node.kill();
+    let _ = node.wait();
+    let _ = std::fs::remove_file(status_of(node.id()));
 }
 
 /// How many deaths there are to be. Rarely, once in some thirty, a node that waits for the lock after one never gets it: until
