@@ -33,12 +33,16 @@ pub(super) struct Ledger {
     changes: u64,
     /// Handles whose next FSYNC must fail: what was written may be lost.
     failed: HashSet<u64>,
+    /// Nodes whose next FSYNCDIR must fail, likewise; and whether the next SYNCFS must.
+    failed_nodes: HashSet<u64>,
+    is_failed: bool,
     /// Handles that nothing can be done with any more.
     dead: HashSet<u64>,
 }
 
 impl Ledger {
-    /// The kernel makes a request. Returns the error that it gets, if it is not to be served.
+    /// The kernel makes a request. Returns the error that it gets, if it is not to be served. To be asked again of what is sent
+    /// to another server: what it gives back it gives back once.
     pub(super) fn asked(&mut self, header: &InHeader, message: &[u8]) -> Option<i32> {
         let body = &message[size_of::<InHeader>()..];
         match header.opcode {
@@ -79,6 +83,8 @@ impl Ledger {
                 let fh = u64::read_from_prefix(&message[FH..]).map_or(0, |(fh, _)| fh);
                 return (self.failed.remove(&fh) || self.dead.contains(&fh)).then_some(EIO);
             }
+            opcode::FSYNCDIR => return self.failed_nodes.remove(&header.nodeid).then_some(EIO),
+            opcode::SYNCFS => return std::mem::take(&mut self.is_failed).then_some(EIO),
             opcode::READ | opcode::WRITE => {
                 let fh = u64::read_from_prefix(&message[FH..]).map_or(0, |(fh, _)| fh);
                 return self.dead.contains(&fh).then_some(EIO);
@@ -98,8 +104,27 @@ impl Ledger {
         if out.error != 0 {
             return;
         }
+        let changes_names = [
+            opcode::MKNOD,
+            opcode::MKDIR,
+            opcode::SYMLINK,
+            opcode::LINK,
+            opcode::CREATE,
+            opcode::UNLINK,
+            opcode::RMDIR,
+            opcode::RENAME,
+            opcode::RENAME2,
+        ];
+        if changes_names.contains(&header.opcode) {
+            self.changed(header.nodeid);
+        }
         match header.opcode {
             opcode::INIT => self.init = request.to_vec(),
+            opcode::RENAME | opcode::RENAME2 => {
+                if let Ok((newdir, _)) = u64::read_from_prefix(body) {
+                    self.changed(newdir);
+                }
+            }
             opcode::LOOKUP | opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::LINK => {
                 self.entry(told);
             }
@@ -191,7 +216,8 @@ impl Ledger {
         self.dead.extend(dead);
         let lost = |nodeid: &u64| self.unsynced.contains_key(nodeid) || nameless.contains(nodeid);
         self.failed.extend(self.handles.iter().filter(|(_, nodeid)| lost(nodeid)).map(|(fh, _)| fh));
-        self.unsynced.clear();
+        self.is_failed |= !self.unsynced.is_empty();
+        self.failed_nodes.extend(self.unsynced.drain().map(|(nodeid, _)| nodeid));
     }
 
     fn entry(&mut self, told: &[u8]) -> Option<u64> {
@@ -221,6 +247,7 @@ impl Ledger {
                 self.nodes.remove(&nodeid);
                 self.locks.remove(&nodeid);
                 self.unsynced.remove(&nodeid);
+                self.failed_nodes.remove(&nodeid);
             }
         }
     }

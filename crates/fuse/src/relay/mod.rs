@@ -197,6 +197,9 @@ impl Relay {
         let shared = &self.0;
         let again = {
             let mut state = shared.state.lock();
+            if is_another {
+                shared.fail_what_is_lost(&mut state);
+            }
             state.counts.attachments += 1;
             let mut waiting: Vec<_> =
                 state.in_flight.values().map(|request| (request.order, request.message.clone())).collect();
@@ -443,6 +446,20 @@ impl Shared {
                 None
             }
         }
+    }
+
+    /// Another server must not say of what is lost that it is durable.
+    fn fail_what_is_lost(&self, state: &mut State) {
+        let mut ledger = self.ledger.lock();
+        state.in_flight.retain(|&unique, request| {
+            let Ok((header, _)) = InHeader::read_from_prefix(&request.message) else { return true };
+            let error = ledger.asked(&header, &request.message);
+            if let Some(error) = error {
+                // An error means that the request is gone.
+                let _ = self.device.send(Reply::new().failure(unique, Errno::from_raw(error)));
+            }
+            error.is_none()
+        });
     }
 
     /// A signal came for a request that waits for a server: it is withdrawn.
