@@ -202,7 +202,7 @@ fn work(me: usize, dir: &Path, over: &AtomicBool, inside: &AtomicBool, turns: &A
             // Of one that may be lost nobody says that it was made.
             Ok(file) if file.sync_all().is_ok() => did.won.push(turn),
             Ok(_) => {}
-            Err(error) => assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::AlreadyExists, "x{turn}: {error}"),
         }
         let line = format!("{me} {turn}");
         log.write_all(format!("{line}\n").as_bytes()).expect("appended");
