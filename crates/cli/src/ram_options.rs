@@ -11,7 +11,7 @@ use sluice_vfs::{Options, Superblock};
 
 /// Added to the known mount options when somebody asks for one that is not there.
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
-                     nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock";
+                     nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock; of a store: memory=N[K|M|G|T|%]";
 /// What file data occupy in memory: whole pages.
 const PAGE: u64 = 4096;
 /// Permission bits, the set-ID and sticky bits among them.
@@ -60,13 +60,13 @@ fn apply(ram: &mut Options, option: &str, memory: u64) -> Result<bool> {
             scaled(value).ok_or_else(|| refuse("give a number, such as 100000 or 1M; 0 for no limit"));
         count.map(limit)
     };
+    let bytes = || {
+        let wanted = "give bytes, such as 500M or 2G, or a share of the memory, such as 25%";
+        size(value, memory).ok_or_else(|| refuse(wanted))
+    };
     match name {
-        "size" => {
-            let bytes = size(value, memory).ok_or_else(|| {
-                refuse("give bytes, such as 500M or 2G, or a share of the memory, such as 25%")
-            })?;
-            ram.size_limit = limit(bytes);
-        }
+        "size" => ram.size_limit = limit(bytes()?),
+        "memory" => ram.memory_limit = Some(bytes()?).filter(|bytes| *bytes != 0),
         "nr_inodes" => ram.inode_limit = count()?,
         "nr_locks" => ram.lock_limit = count()?,
         "nr_owner_locks" => ram.owner_lock_limit = count()?,

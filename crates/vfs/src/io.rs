@@ -4,6 +4,7 @@
 //! asks of single calls. How that goes without a lock for all is told in `data`.
 
 use crate::data::FileData;
+use crate::durable::CHUNK;
 use crate::inode::{Body, flag};
 use crate::watch::fault::Calls;
 use crate::watch::hook;
@@ -12,43 +13,17 @@ use sluice_sync::refcache::Ref;
 use std::ops::Range;
 
 impl Inode {
-    /// The contents, for callers that want a regular file.
+    /// The contents in memory, for callers that want a regular file. Pages may be with a store.
     ///
     /// # Errors
     /// `EISDIR` for a directory, `EINVAL` for anything else that is no regular file.
+    #[inline]
     pub(crate) fn data(&self) -> Result<&FileData, Errno> {
         match &self.body {
-            Body::Regular => {
-                if self.has(flag::PARTIAL) {
-                    self.load_contents()?;
-                }
-                Ok(&self.data)
-            }
+            Body::Regular => Ok(&self.data),
             Body::Directory(_) => Err(Errno::EISDIR),
             Body::Symlink(_) | Body::Special { .. } => Err(Errno::EINVAL),
         }
-    }
-
-    /// As [`data`](Self::data), for callers that must not wait: where it has no pages there may be some in a store.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn data_in_memory(&self) -> Result<&FileData, Errno> {
-        if matches!(self.body, Body::Regular) { Ok(&self.data) } else { self.data() }
-    }
-
-    /// Reads from `offset` into `buf`; the count is short only at the end of the file. Holes read as zeros.
-    ///
-    /// # Errors
-    /// `EISDIR`, `EINVAL` (not a regular file).
-    pub fn read_at(&self, offset: u64, buf: &mut [u8], update_atime: bool) -> Result<usize, Errno> {
-        let data = self.data()?;
-        let most = self.meet_faults(Calls::READ)?.min(buf.len());
-        let read = data.read(offset, &mut buf[..most]);
-        if update_atime && !buf.is_empty() {
-            self.touch_atime();
-        }
-        Ok(read)
     }
 
     /// As [`read_at`](Self::read_at).
@@ -62,11 +37,40 @@ impl Inode {
         buf: &mut [u8],
         update_atime: bool,
     ) -> Result<usize, Errno> {
-        if self.has(flag::CACHED | flag::PARTIAL) || self.shared.has_hook(hook::FAULTS) {
+        if self.has(flag::CACHED) || self.shared.has_hook(hook::FAULTS) {
             // Of a directory too: it is said with a reference.
             return Err(Errno::EAGAIN);
         }
         let read = self.data()?.read_at_once(offset, buf).ok_or(Errno::EAGAIN)?;
+        if update_atime && !buf.is_empty() {
+            self.touch_atime();
+        }
+        Ok(read)
+    }
+
+    /// First read, then written: the order shows when both are one file.
+    fn note_copy(&self, cred: &Cred, to: &Inode, copied: u64, update_atime: bool) {
+        if copied > 0 && update_atime {
+            self.touch_atime();
+        }
+        if copied > 0 {
+            to.contents_changed(cred);
+        }
+    }
+}
+
+impl InodeRef {
+    /// Reads from `offset` into `buf`; the count is short only at the end of the file. Holes read as zeros.
+    ///
+    /// # Errors
+    /// `EISDIR`, `EINVAL` (not a regular file).
+    pub fn read_at(&self, offset: u64, buf: &mut [u8], update_atime: bool) -> Result<usize, Errno> {
+        let data = self.data()?;
+        let most = self.meet_faults(Calls::READ)?.min(buf.len());
+        let read = match data.read(offset, &mut buf[..most]) {
+            Some(read) => read,
+            None => self.read_loading(offset, &mut buf[..most])?,
+        };
         if update_atime && !buf.is_empty() {
             self.touch_atime();
         }
@@ -78,7 +82,10 @@ impl Inode {
     /// # Errors
     /// `ENXIO` when there is none; `EINVAL` or `EISDIR` when this is no regular file.
     pub fn seek_data(&self, offset: u64) -> Result<u64, Errno> {
-        self.data()?.seek_data(offset).ok_or(Errno::ENXIO)
+        let found = self.data()?.seek_data(offset);
+        // Last: what left memory while we looked shows here.
+        let found = if self.has(flag::PARTIAL) { self.seek_data_loading(offset)? } else { found };
+        found.ok_or(Errno::ENXIO)
     }
 
     /// The first byte of a hole at or after `offset`; the end of the file counts as one.
@@ -86,7 +93,10 @@ impl Inode {
     /// # Errors
     /// `ENXIO` when `offset` is past the end; `EINVAL` or `EISDIR` when this is no regular file.
     pub fn seek_hole(&self, offset: u64) -> Result<u64, Errno> {
-        self.data()?.seek_hole(offset).ok_or(Errno::ENXIO)
+        let found = self.data()?.seek_hole(offset);
+        // As in seek_data().
+        let found = if self.has(flag::PARTIAL) { self.seek_hole_loading(offset)? } else { found };
+        found.ok_or(Errno::ENXIO)
     }
 
     /// The answer to `lseek` with `Data` or `Hole`. `fill` is called first with each hole that the answer would show: where a
@@ -119,35 +129,25 @@ impl Inode {
 
     /// Whether one of the bytes in `bytes` lies in a hole.
     pub fn has_hole_in(&self, bytes: Range<u64>) -> bool {
-        self.seek_hole(bytes.start).is_ok_and(|hole| hole < bytes.end.min(self.size()))
+        // As in seek_data().
+        self.data().is_ok_and(|data| data.has_hole_in(&bytes))
+            && (!self.has(flag::PARTIAL) || self.has_hole_loading(bytes))
     }
 
-    /// First read, then written: the order shows when both are one file.
-    fn note_copy(&self, cred: &Cred, to: &Inode, copied: u64, update_atime: bool) {
-        if copied > 0 && update_atime {
-            self.touch_atime();
-        }
-        if copied > 0 {
-            to.contents_changed(cred);
-        }
-    }
-}
-
-impl InodeRef {
     /// Writes `data` at `offset`, growing the file as needed. Set-ID bits go unless `cred` may keep them.
     ///
     /// # Errors
     /// `EISDIR`, `EINVAL` (not a regular file), `EFBIG`, `ENOSPC` when nothing at all could be written.
     pub fn write_at(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         self.write_back_caches(cred.via, offset..offset.saturating_add(data.len() as u64));
-        let contents = self.data()?;
+        let contents = self.contents(offset..offset.saturating_add(data.len() as u64))?;
         let data = self.shared.may_write(self, data)?;
         let section = self.shared.begin_contents()?;
         let written = contents.write(&*self.shared, offset, data)?;
         if written > 0 {
             self.contents_changed(cred);
             section.contents(self, offset..offset + written as u64);
-            drop(section);
+            drop((section, contents));
             self.notify_data(cred, offset, written as u64);
         }
         Ok(written)
@@ -159,13 +159,13 @@ impl InodeRef {
     /// # Errors
     /// As [`InodeRef::write_at`].
     pub fn write_back(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-        let contents = self.data()?;
+        let contents = self.contents(offset..offset.saturating_add(data.len() as u64))?;
         let data = self.shared.may_write(self, data)?;
         let section = self.shared.begin_contents()?;
         let written = contents.write(&*self.shared, offset, data)?;
         if written > 0 {
             section.contents(self, offset..offset + written as u64);
-            drop(section);
+            drop((section, contents));
             self.notify_data(cred, offset, written as u64);
         }
         Ok(written)
@@ -184,7 +184,7 @@ impl InodeRef {
         data: &[u8],
         moves_times: bool,
     ) -> Result<(), Errno> {
-        let contents = self.data()?;
+        let contents = self.contents(offset..offset.saturating_add(data.len() as u64))?;
         let data = self.shared.may_write(self, data)?;
         let section = self.shared.begin_contents()?;
         let written = contents.write_within(&*self.shared, offset, data)? as u64;
@@ -193,7 +193,7 @@ impl InodeRef {
                 self.touch_mtime();
             }
             section.contents(self, offset..offset + written);
-            drop(section);
+            drop((section, contents));
             self.notify_data(cred, offset, data.len() as u64);
         }
         Ok(())
@@ -206,14 +206,14 @@ impl InodeRef {
     /// As [`InodeRef::write_at`].
     pub fn append(&self, cred: &Cred, data: &[u8]) -> Result<(u64, usize), Errno> {
         self.write_back_caches(cred.via, self.size()..u64::MAX);
-        let contents = self.data()?;
+        let contents = self.contents(self.size().saturating_sub(1)..u64::MAX)?;
         let data = self.shared.may_write(self, data)?;
         let section = self.shared.begin_contents()?;
         let (offset, written) = contents.append(&*self.shared, data)?;
         if written > 0 {
             self.contents_changed(cred);
             section.contents(self, offset..offset + written as u64);
-            drop(section);
+            drop((section, contents));
             self.notify_data(cred, offset, written as u64);
         }
         Ok((offset, written))
@@ -229,13 +229,15 @@ impl InodeRef {
         }
         self.check_not(InodeFlags::APPEND)?;
         self.write_back_caches(cred.via, size..u64::MAX);
-        let contents = self.data()?;
         self.meet_faults(Calls::TRUNCATE)?;
+        let contents = self.contents(size..size.next_multiple_of(CHUNK))?;
+        let alone = self.before_discard();
         let section = self.shared.begin_contents()?;
         contents.truncate(&*self.shared, size)?;
+        self.discarded(size..u64::MAX, &alone);
         self.contents_changed(cred);
         section.contents(self, size..u64::MAX);
-        drop(section);
+        drop((section, alone, contents));
         self.notify_data(cred, 0, 0);
         Ok(())
     }
@@ -265,20 +267,32 @@ impl InodeRef {
         self.meet_faults(Calls::FALLOCATE)?;
         self.write_back_caches(cred.via, offset..u64::MAX);
         let keep_size = mode.contains(FallocateMode::KEEP_SIZE);
-        let (data, space) = (self.data()?, &*self.shared);
-        let section = self.shared.begin_contents()?;
+        let space = &*self.shared;
         // What is moved reaches to the end.
         let changed = offset..if moves { u64::MAX } else { offset + len };
+        let punches = matches!(operation, FallocateOperation::Punch);
+        // Of what is punched, the chunks at both ends are enough.
+        let data = self.contents(if punches { offset..offset + 1 } else { changed.clone() })?;
+        let alone = if punches {
+            self.more_contents(&data, offset + len - 1..offset + len)?;
+            self.before_discard()
+        } else {
+            None
+        };
+        let section = self.shared.begin_contents()?;
         match operation {
             FallocateOperation::Reserve => data.allocate(space, offset, len, keep_size)?,
-            FallocateOperation::Punch => data.punch_hole(space, offset, len),
+            FallocateOperation::Punch => {
+                data.punch_hole(space, offset, len);
+                self.discarded(changed.clone(), &alone);
+            }
             FallocateOperation::Zero => data.zero_range(space, offset, len, keep_size)?,
             FallocateOperation::Collapse => data.collapse_range(space, offset, len)?,
             FallocateOperation::Insert => data.insert_range(space, offset, len)?,
         }
         self.contents_changed(cred);
         section.contents(self, changed);
-        drop(section);
+        drop((section, alone, data));
         self.notify_data(cred, offset, 0);
         Ok(())
     }
@@ -313,7 +327,7 @@ impl InodeRef {
         if !Ref::ptr_eq(&self.shared, &to.shared) {
             return Err(Errno::EXDEV);
         }
-        let (source, target) = (self.data()?, to.data()?);
+        let (source, _) = (self.data()?, to.data()?);
         to.check_not(InodeFlags::IMMUTABLE)?;
         let len = len.min(source.size().saturating_sub(offset));
         if self.is_same(to) && offset.abs_diff(to_offset) < len {
@@ -323,12 +337,20 @@ impl InodeRef {
         to.write_back_caches(cred.via, to_offset..to_offset.saturating_add(len));
         let len = len.min(to.meet_faults(Calls::WRITE)? as u64);
         self.shared.may_grow()?;
+        let source = self.contents(offset..offset.saturating_add(len))?;
+        let replaced = to_offset..to_offset.saturating_add(len);
+        let target = if self.is_same(to) {
+            self.more_contents(&source, replaced)?;
+            to.all_contents()
+        } else {
+            to.contents_beside(replaced, 1)?
+        };
         let section = self.shared.begin_contents()?;
-        let copied = target.copy_from(&*self.shared, to_offset, source, offset, len)?;
+        let copied = target.copy_from(&*self.shared, to_offset, &source, offset, len)?;
         self.note_copy(cred, to, copied, update_atime);
         if copied > 0 {
             section.contents(to, to_offset..to_offset + copied);
-            drop(section);
+            drop((section, target, source));
             to.notify_data(cred, to_offset, copied);
         }
         Ok(copied)

@@ -119,7 +119,7 @@ impl InodeRef {
     }
 
     /// An inode like `original`, to put into this directory. If it is a directory, it is empty.
-    fn copy_of(&self, original: &Inode) -> Result<InodeRef, Errno> {
+    fn copy_of(&self, original: &InodeRef) -> Result<InodeRef, Errno> {
         let body = match &original.body {
             Body::Regular => Body::Regular,
             Body::Directory(_) => Body::new_directory(Some(self.clone())),
@@ -129,9 +129,9 @@ impl InodeRef {
         let inode = Inode::make(&self.shared, original.init(), body)?;
         inode.take_after(original)?;
         if matches!(original.body, Body::Regular) {
-            let data = original.data()?;
             original.write_back_caches(None, 0..u64::MAX);
-            inode.data.copy_whole(&*self.shared, data)?;
+            let contents = original.contents(0..u64::MAX)?;
+            inode.data.copy_whole(&*self.shared, &contents)?;
         }
         Ok(inode)
     }

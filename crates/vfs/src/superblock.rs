@@ -63,6 +63,9 @@ pub struct Options {
     /// Let only the owner of a file, or who may read and write it, give it another name, as Linux does with
     /// `fs.protected_hardlinks = 1`. POSIX allows everybody.
     pub protected_hardlinks: bool,
+    /// The most bytes of file contents that a durable file system keeps in memory: about, and without files of up to a page and
+    /// what else is in memory. None for half of the machine's. In memory it means nothing.
+    pub memory_limit: Option<u64>,
     /// How the store of a durable file system works. In memory it means nothing.
     pub store: StoreOptions,
 }
@@ -79,6 +82,7 @@ impl Default for Options {
             lock_limit: None,
             owner_lock_limit: None,
             protected_hardlinks: false,
+            memory_limit: None,
             store: StoreOptions::default(),
         }
     }

@@ -78,7 +78,7 @@ impl Change<'_> {
     }
 
     /// Releases `pages` of the file's pages.
-    fn release(&self, pages: u64) {
+    pub(super) fn release(&self, pages: u64) {
         release(self.space, pages);
         count_pages(self.file, 0, pages);
     }

@@ -68,6 +68,7 @@
 //! |---|---|---|---|
 //! | size | [`FileData::set_size`] | [`FileData::size`] | the pages below a new size, locked until all is written |
 //! | reserved | [`FileData::set_reserved`] | [`FileData::ends_at`] | that there is no unwritten page |
+//! | absent | [`FileData::set_absent`] | [`FileData::may_be_absent`] | that no page is with a store only |
 //!
 //! # Cost
 //! Reading or overwriting a page: one load a level of the tree (none at all in files of one page). Else
@@ -140,6 +141,8 @@ pub(crate) struct FileData {
     layout: SeqCount,
     /// There may be unwritten pages. *Written under the tree's mutex; atomic (reserved).*
     reserved: AtomicBool,
+    /// A page that is missing may be with a store, and is no hole then. *Written under the tree's mutex; atomic (absent).*
+    absent: AtomicBool,
     /// The pages that hold data, by page number; and, *protected by its mutex*, those that are reserved and
     /// read as zeros.
     tree: RadixTree<SharedBytes, PageSet>,
@@ -153,6 +156,7 @@ impl FileData {
             pages: AtomicU64::new(0),
             layout: SeqCount::new(),
             reserved: AtomicBool::new(false),
+            absent: AtomicBool::new(false),
             tree: RadixTree::with_class(&FILE_DATA, PageSet::new()),
         }
     }
@@ -183,6 +187,19 @@ impl FileData {
             // Release(reserved): pairs with Acquire(reserved) in ends_at().
             self.reserved.store(reserved, Ordering::Release);
         }
+    }
+
+    /// Whether a page that is missing may be with a store.
+    fn may_be_absent(&self) -> bool {
+        // Acquire(absent): pairs with Release(absent) in set_absent(). A reader that meets a page while it leaves sees the layout
+        // change; one that comes later sees this.
+        self.absent.load(Ordering::Acquire)
+    }
+
+    /// Pages may be with a store from now on, or none is.
+    pub(crate) fn set_absent(&self, absent: bool) {
+        // Release(absent): the pages that came; pairs with Acquire(absent) in may_be_absent().
+        self.absent.store(absent, Ordering::Release);
     }
 
     /// Whether the file is `size` bytes long and has no storage beyond. May say no when it is so.

@@ -21,15 +21,21 @@ struct Seen<'g> {
 
 impl FileData {
     /// Reads from `offset` into `buf` and returns the number of bytes read, which is less than asked for only
-    /// at the end of the file. Holes read as zeros.
-    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
+    /// at the end of the file. Holes read as zeros. `None` where pages may be with a store.
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
         for attempt in 0..TRIES {
             if let Some(len) = self.read_at_once(offset, buf) {
-                return len;
+                return Some(len);
             }
             hint::pause(1 << attempt);
         }
-        self.read_locked(offset, buf)
+        self.read_locked(offset, buf, false)
+    }
+
+    /// As [`read`](Self::read), when no page that is read is with a store.
+    #[cold]
+    pub(crate) fn read_here(&self, offset: u64, buf: &mut [u8]) -> usize {
+        self.read_locked(offset, buf, true).unwrap_or(0)
     }
 
     /// As [`read`](Self::read), unless somebody changes meanwhile what the read relies on. Waits for nobody.
@@ -118,7 +124,7 @@ impl FileData {
                     }
                     page.load_padded((piece.start - index * PAGE) as usize, target);
                 }
-                None if settled => return None,
+                None if settled || self.may_be_absent() => return None,
                 None => target.fill(0),
             }
         }
@@ -130,13 +136,13 @@ impl FileData {
         pages_touched(&wanted).zip(&*seen).all(same).then_some(())
     }
 
-    /// Reads behind the mutex and under the locks of the pages.
+    /// Reads behind the mutex and under the locks of the pages. `None` where a page may be with a store, unless all are `here`.
     #[cold]
-    fn read_locked(&self, offset: u64, buf: &mut [u8]) -> usize {
+    fn read_locked(&self, offset: u64, buf: &mut [u8], here: bool) -> Option<usize> {
         let writer = self.tree.write();
         let len = self.size().saturating_sub(offset).min(buf.len() as u64);
         if len == 0 {
-            return 0;
+            return Some(0);
         }
         let wanted = offset..offset + len;
         let lock = |index| (index, writer.slots().get(index).map(|page| page.lock()));
@@ -146,10 +152,11 @@ impl FileData {
             let target = &mut buf[within(offset, &piece)];
             match page {
                 Some(page) => page.load_padded((piece.start - index * PAGE) as usize, target),
+                None if !here && self.may_be_absent() => return None,
                 None => target.fill(0),
             }
         }
-        len as usize
+        Some(len as usize)
     }
 
     /// The first offset at or after `offset` that holds data, in whole pages; `None` (`ENXIO`) when there is
@@ -178,6 +185,14 @@ impl FileData {
                 index += 1;
             }
             Some(offset.max(index * PAGE).min(size))
+        })
+    }
+
+    /// Whether one of the pages with a byte in `bytes` that lies before the end of the file is a hole, or with a store.
+    pub(crate) fn has_hole_in(&self, bytes: &Range<u64>) -> bool {
+        self.look(|guard| {
+            let bytes = bytes.start..bytes.end.min(self.size()).max(bytes.start);
+            pages_touched(&bytes).any(|index| self.tree.get(guard, index).is_none())
         })
     }
 

@@ -17,11 +17,26 @@ impl FileData {
     pub(crate) fn preset(&self, size: u64, pages: u64) {
         let _growing = self.tree.write();
         self.set_size(size);
+        self.set_absent(pages > 0);
         // Relaxed: a number that stands alone.
         self.pages.store(pages, Ordering::Relaxed);
     }
 
-    /// Puts the pages of `chunk` into the file, which has holes there: those that are `present`, with these bytes, of which there
+    /// Takes those of the `pages` of `chunk` out that are there, keeping their storage: they are with a store. Returns which.
+    pub(crate) fn evict(&self, space: &dyn Space, chunk: u64, pages: u16) -> u16 {
+        let first = chunk * CHUNK_PAGES;
+        let mut change = self.rearrange(space, first..first + CHUNK_PAGES);
+        self.set_absent(true);
+        let mut take = |at: u64| change.remove_data(&(first + at..first + at + 1)) > 0;
+        (0..CHUNK_PAGES).filter(|at| pages & 1 << at != 0 && take(*at)).fold(0, |gone, at| gone | 1 << at)
+    }
+
+    /// So many pages that are with a store are holes now: releases their storage.
+    pub(crate) fn forget(&self, space: &dyn Space, pages: u64) {
+        self.grow(space).release(pages);
+    }
+
+    /// Puts pages of `chunk` into the file, which has none there: those that are `present`, with these bytes, of which there
     /// are no more than the pages hold.
     pub(crate) fn fill_chunk(&self, space: &dyn Space, chunk: u64, present: u16, mut bytes: &[u8]) {
         let mut change = self.grow(space);

@@ -15,7 +15,7 @@ use sluice_store::Extent;
 use std::borrow::Cow;
 
 /// Bytes of a whole chunk.
-pub(super) const CHUNK: u64 = CHUNK_PAGES * PAGE;
+pub(crate) const CHUNK: u64 = CHUNK_PAGES * PAGE;
 /// So many bytes stand in the record: those of one page.
 pub(super) const HERE_MAX: usize = PAGE_SIZE;
 /// Pages that are patched, at most. And if a push has no more bytes than these, they stand in records: that saves a flush.

@@ -55,6 +55,11 @@ fn options() -> Options {
     Options { store, ..Options::default() }
 }
 
+/// Of what is in segments, next to nothing stays in memory.
+fn tight() -> Options {
+    Options { memory_limit: Some(64 << 10), ..options() }
+}
+
 pub(super) fn shared(disk: &CrashDisk) -> Arc<dyn Disk> {
     Arc::from(Box::new(disk.clone()) as Box<dyn Disk>)
 }
@@ -136,6 +141,8 @@ enum Call {
     Fsync(&'static str),
     /// Synchronises after each write.
     WriteSync(&'static str),
+    /// Reads all of it.
+    Read(&'static str),
 }
 use Call::*;
 
@@ -202,6 +209,7 @@ const CALLS: &[Call] = &[
     RemoveXattr("/d/g"),
     SetAcl("/f"),
     WriteSync("/f"),
+    Read("/b"),
 ];
 
 /// The tree that workloads begin with.
@@ -275,6 +283,7 @@ impl Call {
             SetAcl(path) => process.setxattr(path, ACL, &acl(), XattrFlags::empty()),
             Sync => process.fs().sync(),
             Fsync(path) => with(path, OpenFlags::RDONLY, &|fd| process.fsync(fd)),
+            Read(path) => process.fs().read(path).map(drop),
             WriteSync(path) => {
                 with(path, write | OpenFlags::SYNC, &|fd| process.write(fd, &bytes(50, 90)).map(drop))
             }
@@ -316,6 +325,15 @@ fn close(fs: Fs) {
     let _ = fs.superblock().close();
 }
 
+/// What the calls return in a file system in memory, and the tree after them.
+fn in_memory(calls: &[Call]) -> (Vec<Result<(), Errno>>, Tree) {
+    let fs = Fs::new();
+    let process = fs.process(Cred::root());
+    BEGIN.iter().for_each(|call| call.run(&process).expect("each of them works"));
+    let results = calls.iter().map(|call| call.run(&process)).collect();
+    (results, look(&fs, false).expect("memory"))
+}
+
 struct Ran {
     disk: CrashDisk,
     /// The tree before the calls, and after each.
@@ -329,17 +347,24 @@ struct Ran {
 }
 
 fn open(disk: &CrashDisk) -> Result<Fs, String> {
-    let superblock = Superblock::open_on(shared(disk), options()).map_err(|error| error.to_string())?;
+    open_with(disk, options())
+}
+
+fn open_with(disk: &CrashDisk, options: Options) -> Result<Fs, String> {
+    let superblock = Superblock::open_on(shared(disk), options).map_err(|error| error.to_string())?;
     Ok(Fs::with_superblock(superblock))
 }
 
-fn run(base: &CrashDisk, calls: &[Call], mutant: Option<Mutant>) -> Ran {
+fn run(base: &CrashDisk, calls: &[Call], mutant: Option<Mutant>) -> Result<Ran, String> {
     let disk = CrashDisk::with(base.files());
-    let fs = open(&disk).expect("made just now");
+    // One half of the workloads lets go of contents as soon as it can.
+    let options = if calls.len().is_multiple_of(2) { tight() } else { options() };
+    let fs = open_with(&disk, options).expect("made just now");
     let durable = |fs: &Fs| fs.superblock().root().shared.durable().expect("a store").pending.clone();
     durable(&fs).planted.plant(mutant);
     let process = fs.process(Cred::root());
-    let tree = look(&fs, true).expect("memory");
+    let look = |fs: &Fs| look(fs, true).map_err(|error| format!("what was written is not there: {error:?}"));
+    let tree = look(&fs)?;
     let (mut trees, mut begun, mut synced) = (vec![tree], vec![(0, 0)], vec![(0, 0)]);
     for (at, call) in calls.iter().enumerate() {
         begun.push((disk.steps(), at + 1));
@@ -347,14 +372,17 @@ fn run(base: &CrashDisk, calls: &[Call], mutant: Option<Mutant>) -> Ran {
         if done.is_ok() && call.synchronises() {
             synced.push((disk.steps(), at + 1));
         }
-        trees.push(look(&fs, true).expect("memory"));
+        trees.push(look(&fs)?);
     }
     assert!(fs.check().is_clean(), "{calls:?}: {}", fs.check());
+    if self::look(&fs, false).ok() != Some(in_memory(calls).1) {
+        return Err("another tree than in memory".into());
+    }
     // What closing writes comes too late.
     let steps = disk.steps();
     drop(process);
     close(fs);
-    Ran { disk, trees, begun, synced, steps }
+    Ok(Ran { disk, trees, begun, synced, steps })
 }
 
 impl Ran {
@@ -367,7 +395,7 @@ impl Ran {
 
     /// Opens what a crash after `steps` left, and says what is wrong with it.
     fn judge(&self, disk: &CrashDisk, steps: usize) -> Result<(), String> {
-        let fs = open(disk)?;
+        let fs = open_with(disk, tight())?;
         let report = fs.check();
         if !report.is_clean() {
             return Err(report.to_string());
@@ -432,7 +460,7 @@ fn after_a_crash_at_any_step_the_tree_is_of_a_prefix_with_all_that_was_synchroni
     let base = begin();
     let mut crashes = 0;
     for calls in workloads(0, stride) {
-        let found = run(&base, &calls, None).crash_everywhere(1, 1);
+        let found = run(&base, &calls, None).and_then(|ran| ran.crash_everywhere(1, 1));
         crashes += found.unwrap_or_else(|what| panic!("{calls:?}: {what}"));
     }
     println!("{crashes} crashes");
@@ -451,16 +479,13 @@ fn calls_on_a_store_give_the_trees_that_they_give_in_memory() {
             let results: Vec<_> = calls.iter().map(|call| call.run(&process)).collect();
             (results, look(fs, false).expect("memory"))
         };
-        let memory = Fs::new();
-        let process = memory.process(Cred::root());
-        BEGIN.iter().for_each(|call| call.run(&process).expect("each of them works"));
-        let expected = trees(&memory);
+        let expected = in_memory(&calls);
         let disk = CrashDisk::with(disk.files());
-        let fs = open(&disk).expect("a store");
+        let fs = open_with(&disk, tight()).expect("a store");
         assert_eq!(trees(&fs), expected, "{calls:?}");
         close(fs);
         // The first may still have the disk.
-        let fs = open(&CrashDisk::with(disk.files())).expect("a store");
+        let fs = open_with(&CrashDisk::with(disk.files()), tight()).expect("a store");
         assert_eq!(look(&fs, false).expect("the disk works"), expected.1, "{calls:?}, opened again");
         close(fs);
     }
@@ -484,12 +509,14 @@ fn each_planted_fault_is_found() {
         (RecordBeforeChange, &[Chmod("/f", 0o600), Sync]),
         (FreedEarly, &[Write("/f", 0, 20_000), Sync]),
         (NameWithoutBytes, &[Write("/f", 0, 20_000), Sync]),
-        (PatchForgotten, &[Write("/b", 70_000, 10), Sync, Write("/b", 80_000, 10), Sync]),
+        (PatchForgotten, &[Write("/b", 70_000, 10), Sync, Write("/b", 80_000, 10), Sync, Sync]),
+        (ChangedPagesLeave, &[Read("/b"), Write("/b", 70_000, 10), Read("/d/g"), Sync]),
         (ExtentsStay, &[Truncate("/b", 0), Sync]),
     ];
     for (mutant, calls) in shows {
-        run(&base, calls, None).crash_everywhere(1, 1).expect("without the fault all is well");
-        let found = run(&base, calls, Some(*mutant)).crash_everywhere(1, 1);
+        let outcome = |mutant| run(&base, calls, mutant).and_then(|ran| ran.crash_everywhere(1, 1));
+        outcome(None).expect("without the fault all is well");
+        let found = outcome(Some(*mutant));
         assert!(found.is_err(), "{mutant:?} was not found");
     }
 }

@@ -1,18 +1,23 @@
 //! Load: bringing names, inodes and contents from the store into memory.
 //!
-//! What is loaded has not changed since the store was opened, as a change would have loaded it. So the store's tree has it: what
-//! the log held was brought there when the store was opened.
+//! Names and inodes that are loaded have not changed since the store was opened, as a change would have loaded them. So the
+//! store's tree has them: what the log held was brought there when the store was opened. The same goes for where the contents of a
+//! file are; from then on the file knows it itself, and chunks come from their extents one by one.
 
-use super::chunk::Chunk;
+use super::chunk::{CHUNK, Chunk, Held};
 use super::keys::{Key, chunk_of, name_of};
+use super::pending::Kept;
 use super::record::{self, InodeRecord};
+use super::resident::HeldContents;
 use super::{Durable, Stored, errno};
+use crate::data::{CHUNK_PAGES, PAGE};
 use crate::inode::{Body, InodeInit, flag};
 use crate::stat::S_IALLUGO;
 use crate::superblock::{ROOT_INO, SharedRef};
+use crate::watch::hook;
 use crate::{Errno, FileType, Inode, InodeRef};
 use sluice_store::Extent;
-use sluice_sync::rcu;
+use sluice_sync::{MutexGuard, rcu};
 use std::ops::Range;
 
 impl InodeRef {
@@ -56,41 +61,199 @@ impl InodeRef {
     }
 }
 
-impl Inode {
-    /// Loads the contents of a regular file, unless they are in memory. Called as [`InodeRef::load_names`].
+impl InodeRef {
+    /// The contents of this regular file for a call that changes, or needs, what is in `bytes`: those are in memory, whole
+    /// chunks, and nothing leaves. Called as [`load_names`](Self::load_names).
+    ///
+    /// # Errors
+    /// `EISDIR` for a directory, `EINVAL` for anything else that is no regular file; the store's.
+    #[inline]
+    pub(crate) fn contents(&self, bytes: Range<u64>) -> Result<HeldContents<'_>, Errno> {
+        self.contents_beside(bytes, 0)
+    }
+
+    /// As [`contents`](Self::contents), by a thread that holds `level` other files'.
+    #[inline]
+    pub(crate) fn contents_beside(&self, bytes: Range<u64>, level: u8) -> Result<HeldContents<'_>, Errno> {
+        self.data()?;
+        if self.shared.has_hook(hook::DURABLE) {
+            self.contents_here(bytes, level)
+        } else {
+            Ok(self.all_contents())
+        }
+    }
+
+    #[inline(never)]
+    fn contents_here(&self, bytes: Range<u64>, level: u8) -> Result<HeldContents<'_>, Errno> {
+        let contents = self.hold_contents(self.stored(), level);
+        if self.has(flag::PARTIAL) {
+            self.bring(bytes)?;
+        }
+        Ok(contents)
+    }
+
+    /// Reads as [`FileData::read`](crate::data::FileData::read), where pages may be with the store.
     ///
     /// # Errors
     /// The store's.
     #[cold]
-    pub(crate) fn load_contents(&self) -> Result<(), Errno> {
+    pub(crate) fn read_loading(&self, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        let contents = self.contents(offset..offset.saturating_add(buf.len() as u64))?;
+        Ok(contents.read(offset, buf).unwrap_or_else(|| contents.read_here(offset, buf)))
+    }
+
+    /// Loads the chunks with a byte in `bytes`. The caller holds [`Stored::here`].
+    #[cold]
+    fn bring(&self, bytes: Range<u64>) -> Result<(), Errno> {
         let (Some(durable), Some(stored)) = (self.shared.durable(), self.stored()) else {
             return Err(Errno::EIO);
         };
         debug_assert!(!rcu::domain().is_reading(), "a section would be held up");
-        let _loading = durable.loading.lock();
-        if !self.has(flag::PARTIAL) {
+        let chunks = bytes.start / CHUNK..bytes.end.min(self.size()).div_ceil(CHUNK);
+        let next = || {
+            let kept = stored.kept.lock();
+            let first = |kept: &Kept| {
+                let (chunk, pages) = kept.absent.range(chunks.start..chunks.end.max(chunks.start)).next()?;
+                Some((*chunk, *pages, kept.extents.get(chunk)?.clone()))
+            };
+            if kept.is_known { Some(first(&kept)) } else { None }
+        };
+        if let Some(None) = next() {
             return Ok(());
         }
-        let mut loaded = Ok(());
-        durable.scan(Key::chunks(self.ino()), &mut |key, value| {
-            loaded = self.load_chunk(durable, stored, key, value);
-            loaded.is_ok()
-        })?;
-        loaded?;
-        self.clear_partial();
+        let _loading = stored.loading.lock();
+        if next().is_none() {
+            self.find_contents(durable, stored)?;
+        }
+        while let Some(Some((chunk, pages, held))) = next() {
+            let read = |extent: &Extent, bytes: &mut [u8]| durable.store.read_extent(extent, 0, bytes);
+            let wanted = Chunk { present: pages, held: Some(Held { patched: 0, ..held }), bytes: &[] };
+            let bytes = wanted.bytes(read).map_err(|error| errno(&error))?;
+            self.data.fill_chunk(&*self.shared, chunk, pages, &bytes);
+            {
+                let mut kept = stored.kept.lock();
+                kept.absent.remove(&chunk);
+                if kept.absent.is_empty() {
+                    self.all_here();
+                }
+            }
+            durable.pending.memory.enter(self, stored, chunk);
+        }
         Ok(())
     }
-}
 
-impl Inode {
-    /// Loads the chunk in the record with this key and value.
-    fn load_chunk(&self, durable: &Durable, stored: &Stored, key: &[u8], value: &[u8]) -> Result<(), Errno> {
-        let (at, chunk) = chunk_of(key).zip(Chunk::decode(value)).ok_or(Errno::EIO)?;
-        let read = |extent: &Extent, bytes: &mut [u8]| durable.store.read_extent(extent, 0, bytes);
-        let bytes = chunk.bytes(read).map_err(|error| errno(&error))?;
-        self.data.fill_chunk(&*self.shared, at, chunk.present, &bytes);
-        stored.keep(at, chunk.held);
+    /// Finds out what the store has of the contents, and loads what stands in records.
+    fn find_contents(&self, durable: &Durable, stored: &Stored) -> Result<(), Errno> {
+        let mut found = Kept::default();
+        found.is_known = true;
+        let mut is_sound = true;
+        durable.scan(Key::chunks(self.ino()), &mut |key, value| {
+            let Some((at, chunk)) = chunk_of(key).zip(Chunk::decode(value)) else {
+                is_sound = false;
+                return false;
+            };
+            let here = chunk.held.as_ref().map_or(chunk.present, |held| held.patched);
+            self.data.fill_chunk(&*self.shared, at, here, chunk.bytes);
+            if chunk.present & !here != 0 {
+                found.absent.insert(at, chunk.present & !here);
+            }
+            let patched = chunk.held.as_ref().map_or(0, |held| held.patched);
+            durable.pending.memory.count_patched(patched, 0);
+            found.insert(at, chunk.held);
+            true
+        })?;
+        if !is_sound {
+            return Err(Errno::EIO);
+        }
+        if found.absent.is_empty() {
+            self.all_here();
+        }
+        *stored.kept.lock() = found;
         Ok(())
+    }
+
+    /// As [`contents`](Self::contents), of more of a file whose contents are held.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(crate) fn more_contents(&self, _held: &HeldContents<'_>, bytes: Range<u64>) -> Result<(), Errno> {
+        if self.has(flag::PARTIAL) { self.bring(bytes) } else { Ok(()) }
+    }
+
+    /// To be called before a change of held contents that makes holes of whole chunks which may be with the store only: while
+    /// this is there no reader brings back what goes.
+    pub(crate) fn before_discard(&self) -> Option<MutexGuard<'_, ()>> {
+        if self.has(flag::PARTIAL) { self.stored().map(|stored| stored.loading.lock()) } else { None }
+    }
+
+    /// Of the chunks within `bytes`, which are holes now, forgets what is with the store only. Called in the section of that
+    /// change, with what [`before_discard`](Self::before_discard) gave.
+    pub(crate) fn discarded(&self, bytes: Range<u64>, alone: &Option<MutexGuard<'_, ()>>) {
+        let (Some(_), Some(stored)) = (alone, self.stored()) else { return };
+        let whole = bytes.start.div_ceil(CHUNK)..bytes.end / CHUNK;
+        let mut kept = stored.kept.lock();
+        let gone: Vec<u64> =
+            kept.absent.range(whole.start..whole.end.max(whole.start)).map(|(chunk, _)| *chunk).collect();
+        let pages: u32 = gone.iter().filter_map(|chunk| kept.absent.remove(chunk)).map(u16::count_ones).sum();
+        if kept.absent.is_empty() {
+            self.all_here();
+        }
+        drop(kept);
+        self.data.forget(&*self.shared, u64::from(pages));
+    }
+
+    /// The first page from `page` on that is not in memory, and whether `page` is one.
+    fn first_absent(&self, page: u64) -> Option<u64> {
+        let kept = self.stored()?.kept.lock();
+        let (at, offset) = (page / CHUNK_PAGES, page % CHUNK_PAGES);
+        let mut absent = kept.absent.range(at..).map(|(chunk, pages)| {
+            let pages = if *chunk == at { pages & u16::MAX << offset } else { *pages };
+            (pages != 0).then(|| chunk * CHUNK_PAGES + u64::from(pages.trailing_zeros()))
+        });
+        absent.find_map(|found| found)
+    }
+
+    /// As [`FileData::seek_data`](crate::data::FileData::seek_data), where pages may be with the store.
+    ///
+    /// # Errors
+    /// The store's.
+    #[cold]
+    pub(crate) fn seek_data_loading(&self, offset: u64) -> Result<Option<u64>, Errno> {
+        let contents = self.contents(0..0)?;
+        let absent = self.first_absent(offset / PAGE).map(|page| offset.max(page * PAGE));
+        let absent = absent.filter(|at| *at < contents.size());
+        Ok(contents.seek_data(offset).into_iter().chain(absent).min())
+    }
+
+    /// As [`has_hole_in`](Self::has_hole_in), where pages may be with the store.
+    #[cold]
+    pub(crate) fn has_hole_loading(&self, bytes: Range<u64>) -> bool {
+        let Ok(contents) = self.contents(0..0) else { return false };
+        let pages = bytes.start / PAGE..bytes.end.min(contents.size()).div_ceil(PAGE);
+        let is_hole = |page| {
+            contents.has_hole_in(&(page * PAGE..(page + 1) * PAGE)) && self.first_absent(page) != Some(page)
+        };
+        pages.into_iter().any(is_hole)
+    }
+
+    /// As [`FileData::seek_hole`](crate::data::FileData::seek_hole), where pages may be with the store.
+    ///
+    /// # Errors
+    /// The store's.
+    #[cold]
+    pub(crate) fn seek_hole_loading(&self, mut offset: u64) -> Result<Option<u64>, Errno> {
+        let contents = self.contents(0..0)?;
+        loop {
+            let Some(hole) = contents.seek_hole(offset) else { return Ok(None) };
+            let page = hole / PAGE;
+            if hole >= contents.size() || self.first_absent(page) != Some(page) {
+                return Ok(Some(hole));
+            }
+            offset = (page + 1) * PAGE;
+            if offset >= contents.size() {
+                return Ok(Some(contents.size()));
+            }
+        }
     }
 }
 

@@ -21,23 +21,27 @@
 //! time of a clock that does not go back.
 //!
 //! *Loading.* Opening a store loads the root's attributes. The names of a directory, with the attributes of what they lead to, are
-//! loaded when it is first looked into; contents when a file is first read or changed (`load.rs`). Nothing leaves memory.
+//! loaded when it is first looked into; where contents are when they are first read or changed, and they themselves chunk by chunk
+//! (`load.rs`). Contents that are in segments leave memory again when a limit is reached (`resident.rs`); nothing else does.
 //!
 //! # Clients must
 //! - begin a section outside of any read section, with no lock held but cursors and the superblock's rename lock; end it before observers are told;
-//! - load a directory's names before they lock one of them, a file's contents before they begin to change them.
+//! - load a directory's names before they lock one of them, and have a file's contents (`InodeRef::contents`) before they begin to
+//!   change them.
 //!
 //! # Lock order
 //! ```text
 //! rename lock, cursors
-//!   loading                     held while names or contents are loaded
-//!   a section (store.cil)
-//!     names, file data, ...     as in the crate's header
-//!       pending, stored         leaves, one at a time
+//!   here                        of one file, or of the two of a copy
+//!     loading                   held while names or contents are loaded
+//!     a section (store.cil)
+//!       names, kept, file data  as in the crate's header
+//!         pending, stored       leaves, one at a time
 //! ```
 //!
 //! # Cost
-//! A file system in memory: a load of a word that does not change, and a branch, for each change; nothing for a read.
+//! A file system in memory: a load of a word that does not change, and a branch, for each change; nothing for a read of bytes
+//! that are there. A durable one: a read-write lock of the file for each change of contents.
 
 mod adopt;
 mod chunk;
@@ -48,6 +52,7 @@ mod mutant;
 mod open;
 mod pending;
 mod record;
+mod resident;
 mod section;
 
 #[cfg(test)]
@@ -59,6 +64,7 @@ mod fsck_tests;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use chunk::CHUNK;
 pub(crate) use open::close_apart;
 pub(crate) use pending::Stored;
 pub(crate) use section::Section;
@@ -74,7 +80,7 @@ use pending::{Collector, Pending};
 use sluice_store::{Store, StoreError, Transaction};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::time::{Instant, nanoseconds};
-use sluice_sync::{Arc, Mutex};
+use sluice_sync::{Arc, Mutex, memory};
 use std::collections::BTreeMap;
 
 /// By so much the recorded bound of inode numbers is raised.
@@ -98,8 +104,10 @@ pub(crate) struct Durable {
 }
 
 impl Durable {
-    fn new(store: Store, numbers: u64, log_size: u64) -> Durable {
-        let pending = Arc::new(Pending::new(log_size));
+    fn new(store: Store, numbers: u64, memory_limit: Option<u64>) -> Durable {
+        let log_size = store.stats().log_size;
+        let limit = memory_limit.unwrap_or_else(|| memory::total_bytes().unwrap_or(u64::MAX) / 2);
+        let pending = Arc::new(Pending::new(log_size, limit));
         store.set_source(Box::new(Collector(pending.clone())));
         Durable {
             store,

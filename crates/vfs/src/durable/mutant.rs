@@ -28,6 +28,8 @@ pub(super) enum Mutant {
     NameWithoutBytes,
     /// What an overwritten or deleted chunk named is not freed.
     ExtentsStay,
+    /// Contents leave memory although they have changed.
+    ChangedPagesLeave,
     /// Of pages that changed since the extent was written only the last ones are put down.
     PatchForgotten,
 }

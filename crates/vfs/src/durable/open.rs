@@ -49,8 +49,7 @@ impl Superblock {
     /// # Errors
     /// As there.
     pub fn create_in(store: Store, options: Options) -> Result<Arc<Superblock>, StoreError> {
-        let log_size = store.stats().log_size;
-        let durable = Durable::new(store, 0, log_size);
+        let durable = Durable::new(store, 0, options.memory_limit);
         let superblock = Superblock::with_store(options, durable, 0, |shared| Ok(Shared::new_root(shared)));
         let superblock = superblock.map_err(damaged("could not be made"))?;
         let recorded = || {
@@ -74,11 +73,10 @@ impl Superblock {
     /// # Errors
     /// As there.
     pub fn open_in(store: Store, options: Options) -> Result<Arc<Superblock>, StoreError> {
-        let log_size = store.stats().log_size;
         let common = store.get(&Key::common())?;
         let numbers = common.as_deref().and_then(record::numbers);
         let numbers = numbers.ok_or_else(|| damaged("has no end of its inode numbers")(Errno::EIO))?;
-        let durable = Durable::new(store, numbers, log_size);
+        let durable = Durable::new(store, numbers, options.memory_limit);
         durable.find_gone().map_err(damaged("has files without a name that cannot be deleted"))?;
         let is_limited = options.size_limit.is_some() || options.inode_limit.is_some();
         let superblock = Superblock::with_store(options, durable, numbers, |shared| {
@@ -112,6 +110,12 @@ impl Superblock {
     /// Whether changes go to a store.
     pub fn is_durable(&self) -> bool {
         self.root().shared.durable().is_some()
+    }
+
+    /// The most bytes of contents that a durable file system has in memory, and how many it has, as far as they count.
+    pub fn memory_limit(&self) -> Option<(u64, u64)> {
+        let durable = self.root().shared.durable()?;
+        Some((durable.pending.memory.limit, durable.memory_used()))
     }
 
     /// Whether an fsync means anything here: with a store, or while a test watches.

@@ -10,18 +10,19 @@
 //! A file that loses its last name is taken off the list. When its last user lets go, its records are to be removed: the
 //! destructor notes that here, and the next push does it.
 
-use super::chunk::{Chunk, HERE_MAX, Held, PATCHED_MAX};
+use super::chunk::{CHUNK, Chunk, HERE_MAX, Held, PATCHED_MAX};
 use super::keys::Key;
 use super::mutant::{Mutant, Planted};
 use super::record::{self, InodeRecord};
+use super::resident::ResidentSet;
 use crate::data::{CHUNK_PAGES, PAGE, PAGE_SIZE, PageSet};
 use crate::inode::Body;
-use crate::lock_class::{DURABLE_PENDING, INODE_STORED};
+use crate::lock_class::{DURABLE_PENDING, INODE_HERE, INODE_KEPT, INODE_LOADING, INODE_STORED};
 use crate::{Inode, InodeRef};
 use sluice_store::{Added, Data, Source};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::Budget;
-use sluice_sync::{Arc, Mutex};
+use sluice_sync::{Arc, Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::Range;
@@ -34,19 +35,25 @@ pub(crate) struct Stored {
     /// Versions of the inode's record. *Atomic: see the module's header.*
     pub(super) version: AtomicU64,
     changed: Mutex<Changed>,
+    /// What the store has. Taken before `changed`, and by a push for as long as it collects the file.
+    pub(super) kept: Mutex<Kept>,
+    /// Held for reading while no contents may leave memory.
+    pub(super) here: RwLock<()>,
+    /// Held while contents are loaded.
+    pub(super) loading: Mutex<()>,
 }
 
 #[derive(Default)]
 struct Changed {
-    /// Pages that changed.
+    /// Pages that changed, and the chunks in which they are.
     dirty: PageSet,
-    kept: Kept,
+    chunks: PageSet,
     /// Names of extended attributes that changed.
     xattrs: BTreeSet<Box<[u8]>>,
     /// All names of this directory are to be written.
     all_names: bool,
     is_listed: bool,
-    /// Bytes of `dirty` that were counted.
+    /// Bytes of `chunks` that were counted.
     counted: u64,
 }
 
@@ -56,7 +63,13 @@ pub(super) struct Kept {
     /// Chunks that have a record.
     records: PageSet,
     /// Where the bytes are of those whose record names an extent.
-    extents: BTreeMap<u64, Held>,
+    pub(super) extents: BTreeMap<u64, Held>,
+    /// Of these, the pages that are not in memory.
+    pub(super) absent: BTreeMap<u64, u16>,
+    /// Those that the limit of memory counts.
+    pub(super) entered: BTreeSet<u64>,
+    /// All that the store had when it was opened is known.
+    pub(super) is_known: bool,
 }
 
 /// Bytes of a chunk as they were in the cut.
@@ -73,10 +86,13 @@ pub(super) struct Pending {
     gone: Mutex<Vec<Gone>>,
     /// What the last cut copied.
     copied: Mutex<Vec<Copied>>,
+    /// Chunks that the last cut patched.
+    patched: Mutex<Vec<(InodeRef, u64)>>,
     /// Bytes that changed. *Per CPU.*
     bytes: Budget,
     /// There are too many of them. *Atomic (stands alone).*
     is_full: AtomicBool,
+    pub(super) memory: ResidentSet,
     pub(super) planted: Planted,
 }
 
@@ -95,12 +111,13 @@ impl Kept {
     }
 
     /// The records of `chunks` are removed, or replaced by others: what they name is free.
-    fn remove(&mut self, chunks: &Range<u64>, to: &mut Added, planted: &Planted) {
+    fn remove(&mut self, chunks: &Range<u64>, to: &mut Added, pending: &Pending) {
         self.records.remove(chunks);
         let mut rest = self.extents.split_off(&chunks.start);
         let mut behind = rest.split_off(&chunks.end);
         self.extents.append(&mut behind);
-        if !planted.has(Mutant::ExtentsStay) {
+        rest.values().for_each(|held| pending.memory.count_patched(0, held.patched));
+        if !pending.planted.has(Mutant::ExtentsStay) {
             rest.values().for_each(|held| to.free_extent(&held.extent));
         }
     }
@@ -108,15 +125,22 @@ impl Kept {
 
 impl Default for Stored {
     fn default() -> Self {
-        let changed = Mutex::with_class(&INODE_STORED, Changed::default());
-        Stored { version: AtomicU64::new(0), changed }
+        Stored {
+            version: AtomicU64::new(0),
+            changed: Mutex::with_class(&INODE_STORED, Changed::default()),
+            kept: Mutex::with_class(&INODE_KEPT, Kept::default()),
+            here: RwLock::with_class(&INODE_HERE, ()),
+            loading: Mutex::with_class(&INODE_LOADING, ()),
+        }
     }
 }
 
 impl Stored {
     /// Contents changed in `bytes`.
     pub(super) fn mark_contents(&self, bytes: Range<u64>) {
-        self.changed.lock().dirty.insert(bytes.start / PAGE..bytes.end.div_ceil(PAGE));
+        let mut changed = self.changed.lock();
+        changed.dirty.insert(bytes.start / PAGE..bytes.end.div_ceil(PAGE));
+        changed.chunks.insert(bytes.start / CHUNK..bytes.end.div_ceil(CHUNK));
     }
 
     /// Extended attributes of these names changed.
@@ -128,32 +152,46 @@ impl Stored {
     pub(super) fn mark_all(&self, xattrs: Vec<Box<[u8]>>) {
         let mut changed = self.changed.lock();
         changed.dirty.insert(0..u64::MAX);
+        changed.chunks.insert(0..u64::MAX);
         changed.xattrs.extend(xattrs);
         changed.all_names = true;
     }
 
     /// The store has this chunk, as the file does: its bytes, or the extent that holds them.
     pub(super) fn keep(&self, chunk: u64, held: Option<Held>) {
-        self.changed.lock().kept.insert(chunk, held);
+        self.kept.lock().insert(chunk, held);
+    }
+
+    /// Whether one of `pages` has changed.
+    pub(super) fn is_dirty(&self, pages: Range<u64>) -> bool {
+        self.changed.lock().dirty.count(&pages) > 0
     }
 
     /// The store has these, as the file does.
     pub(super) fn keep_all(&self, kept: Kept) {
-        self.changed.lock().kept = kept;
+        *self.kept.lock() = kept;
     }
 }
 
 impl Pending {
-    /// Of a store with a log of this size.
-    pub(super) fn new(log_size: u64) -> Pending {
+    /// Of a store with a log of this size, and for contents of `limit` bytes in memory.
+    pub(super) fn new(log_size: u64, limit: u64) -> Pending {
+        let changed = (log_size / SHARE).min(limit / SHARE);
         Pending {
             listed: Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()),
             gone: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             copied: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
-            bytes: Budget::new(Some(log_size / SHARE), 0),
+            patched: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
+            bytes: Budget::new(Some(changed), 0),
             is_full: AtomicBool::new(false),
+            memory: ResidentSet::new(limit, changed),
             planted: Planted::default(),
         }
+    }
+
+    /// Bytes that changed.
+    pub(super) fn changed_bytes(&self) -> u64 {
+        self.bytes.used()
     }
 
     /// Whether so much waits that a writer should push.
@@ -167,13 +205,15 @@ impl Pending {
         let Some(stored) = inode.stored() else { return false };
         let is_new = {
             let mut changed = stored.changed.lock();
-            let bytes = changed.dirty.len().saturating_mul(PAGE).min(inode.size());
+            // Whole chunks: until they are pushed, nothing of them leaves memory.
+            let bytes = changed.chunks.len().saturating_mul(CHUNK).min(inode.size());
             let more = bytes.saturating_sub(changed.counted);
-            match self.bytes.take(more) {
-                Ok(_) => changed.counted += more,
+            if self.bytes.take(more).is_err() {
+                self.bytes.exceed(more);
                 // Relaxed: a hint.
-                Err(_) => self.is_full.store(true, Ordering::Relaxed),
+                self.is_full.store(true, Ordering::Relaxed);
             }
+            changed.counted += more;
             !mem::replace(&mut changed.is_listed, true)
         };
         if is_new {
@@ -189,6 +229,7 @@ impl Pending {
             changed.is_listed = false;
             self.bytes.give(mem::take(&mut changed.counted));
         }
+        self.memory.forget(inode);
         let forgotten = self.listed.lock().remove(&inode.ino());
         // With nothing locked.
         drop(forgotten);
@@ -211,20 +252,21 @@ impl Pending {
         let listed = mem::take(&mut *self.listed.lock());
         drop(listed);
         self.gone.lock().clear();
+        self.memory.clear();
     }
 
     fn collect_inode(&self, inode: &InodeRef, to: &mut Added) {
         let Some(stored) = inode.stored() else { return };
-        let Changed { dirty, mut kept, xattrs, counted, all_names, .. } =
+        let mut kept = stored.kept.lock();
+        let Changed { dirty, chunks, xattrs, counted, all_names, .. } =
             mem::take(&mut *stored.changed.lock());
         self.bytes.give(counted);
         if !inode.has_name() {
-            stored.changed.lock().kept = kept;
             return;
         }
         // With nothing locked: contents have locks of their own.
         if matches!(inode.body, Body::Regular) && !self.planted.has(Mutant::SizeWithoutBytes) {
-            self.collect_contents(inode, &dirty, &mut kept, to);
+            self.collect_contents(inode, (&dirty, &chunks), &mut kept, to);
         }
         if all_names && let Ok(dir) = inode.as_dir() {
             for (name, child) in dir.list(|_| true) {
@@ -239,23 +281,25 @@ impl Pending {
             }
         }
         to.put(&Key::inode(inode.ino()), &InodeRecord::of(inode).encode());
-        stored.changed.lock().kept = kept;
     }
 
-    /// Collects the `dirty` pages of `inode`, of which the store has what is `kept`.
-    fn collect_contents(&self, inode: &InodeRef, dirty: &PageSet, kept: &mut Kept, to: &mut Added) {
-        let mut chunks = PageSet::new();
-        dirty
-            .ranges()
-            .for_each(|pages| chunks.insert(pages.start / CHUNK_PAGES..pages.end.div_ceil(CHUNK_PAGES)));
+    /// Collects the `dirty` pages of `inode`, which are in `chunks`, and of which the store has what is `kept`.
+    fn collect_contents(
+        &self,
+        inode: &InodeRef,
+        (dirty, chunks): (&PageSet, &PageSet),
+        kept: &mut Kept,
+        to: &mut Added,
+    ) {
         for chunks in chunks.ranges() {
             let mut gone = PageSet::new();
             kept.records.within(&chunks).for_each(|range| gone.insert(range));
+            kept.absent.range(chunks.clone()).for_each(|(chunk, _)| _ = gone.remove(&(*chunk..chunk + 1)));
             for range in inode.data.chunks_with_data(chunks).ranges() {
                 gone.remove(&range);
                 range.for_each(|chunk| self.collect_chunk(inode, chunk, dirty, kept, to));
             }
-            gone.ranges().for_each(|range| kept.remove(&range, to, &self.planted));
+            gone.ranges().for_each(|range| kept.remove(&range, to, self));
             if !self.planted.has(Mutant::ChunksStay) {
                 gone.ranges().flatten().for_each(|chunk| to.remove(&Key::chunk(inode.ino(), chunk)));
             }
@@ -269,14 +313,19 @@ impl Pending {
         let (key, mut bytes) = (Key::chunk(inode.ino(), chunk), Vec::new());
         if let Some(held) = kept.extents.get_mut(&chunk)
             && (held.patched | changed).count_ones() <= PATCHED_MAX
+            && self.memory.may_patch()
         {
             let former = if self.planted.has(Mutant::PatchForgotten) { 0 } else { held.patched };
-            let present = inode.data.chunk(chunk, former | changed, &mut bytes);
-            held.patched = (former | changed) & present;
+            let absent = kept.absent.get(&chunk).copied().unwrap_or(0);
+            let present = inode.data.chunk(chunk, former | changed, &mut bytes) | absent;
+            let patched = (former | changed) & present;
+            self.memory.count_patched(patched, held.patched);
+            held.patched = patched;
             to.put(&key, &Chunk { present, held: Some(held.clone()), bytes: &bytes }.encode());
+            self.patched.lock().push((inode.clone(), chunk));
             return;
         }
-        kept.remove(&(chunk..chunk + 1), to, &self.planted);
+        kept.remove(&(chunk..chunk + 1), to, self);
         kept.insert(chunk, None);
         let present = inode.data.chunk(chunk, u16::MAX, &mut bytes);
         if bytes.len() <= HERE_MAX {
@@ -309,7 +358,7 @@ impl Pending {
         let gone = mem::take(&mut *self.gone.lock());
         for Gone { ino, mut kept, xattrs } in gone {
             kept.records.ranges().flatten().for_each(|chunk| to.remove(&Key::chunk(ino, chunk)));
-            kept.remove(&(0..u64::MAX), to, &self.planted);
+            kept.remove(&(0..u64::MAX), to, self);
             xattrs.iter().for_each(|name| to.remove(&Key::xattr(ino, name)));
             to.remove(&Key::inode(ino));
             to.remove(&Key::orphan(ino));
@@ -341,7 +390,13 @@ impl Pending {
                 to.free_extent(&extent);
             }
             stored.keep(*chunk, held);
+            self.memory.enter(inode, stored, *chunk);
         }
+        let patched = mem::take(&mut *self.patched.lock());
+        for (inode, chunk) in &patched {
+            inode.stored().into_iter().for_each(|stored| self.memory.enter(inode, stored, *chunk));
+        }
+        self.memory.evict(&self.planted);
     }
 }
 
@@ -350,7 +405,8 @@ impl Inode {
     #[cold]
     pub(crate) fn leave_store(&self) {
         let (Some(durable), Some(stored)) = (self.shared.durable(), self.stored()) else { return };
-        let kept = mem::take(&mut stored.changed.lock().kept);
+        // Nobody else has the inode. The destructor may run under any lock, so this one is not waited for.
+        let kept = stored.kept.try_lock().map(|mut kept| mem::take(&mut *kept)).unwrap_or_default();
         let xattrs = self.xattr_names();
         durable.pending.remove(Gone { ino: self.ino(), kept, xattrs });
     }

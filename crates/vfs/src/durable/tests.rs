@@ -395,3 +395,123 @@ fn flags_of_files_survive_and_are_inherited_and_forbid_what_they_did() {
     fs.remove_file("/d/fixed").expect("nothing forbids it");
     fs.superblock().close().expect("memory");
 }
+
+/// A file system whose contents take so much memory at most.
+fn limited(limit: u64) -> (CrashDisk, Fs) {
+    let disk = CrashDisk::new();
+    let store = StoreOptions { segment_size: 1 << 20, ..options().store };
+    let made =
+        Superblock::create_on(shared(&disk), Options { store, memory_limit: Some(limit), ..options() });
+    (disk, Fs::with_superblock(made.expect("an empty disk")))
+}
+
+/// Asserts that files have no more contents in memory than the limit allows, and that the file system knows how many they have.
+fn assert_within_limit(fs: &Fs, paths: &[String]) {
+    let mut here = 0;
+    for path in paths {
+        let file = fs.superblock().root().lookup(&Cred::root(), &path.as_bytes()[1..]).expect("it is there");
+        let absent: u32 = file
+            .stored()
+            .expect("of a store")
+            .kept
+            .lock()
+            .absent
+            .values()
+            .map(|pages| pages.count_ones())
+            .sum();
+        here += (file.pages() - u64::from(absent)) * 4096;
+    }
+    let (limit, used) = fs.superblock().memory_limit().expect("a store");
+    assert!(here <= limit + limit / 10, "{here} bytes of {limit} are in memory");
+    assert!(
+        used <= limit + limit / 10 && here <= used + limit / 10,
+        "{used} of {limit} count, {here} are there"
+    );
+}
+
+/// The bytes of a file from `at` on: every page is another.
+fn pattern(at: usize, len: usize) -> Vec<u8> {
+    (at..at + len).map(|at| (at / 4096 * 31 + at % 255) as u8 | 1).collect()
+}
+
+#[test]
+fn a_file_four_times_as_large_as_memory_is_written_and_read_and_changed() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    const LIMIT: usize = 2_000_000;
+    const PART: usize = 100_000;
+    let (disk, fs) = limited(LIMIT as u64);
+    let path = [String::from("/large")];
+    let process = fs.process(Cred::root());
+    let fd = process.open(&path[0], OpenFlags::CREAT | OpenFlags::RDWR, 0o644).expect("room");
+    for at in (0..4 * LIMIT).step_by(PART) {
+        process.pwrite(fd, &pattern(at, PART), at as i64).expect("room");
+        assert_within_limit(&fs, &path);
+    }
+    let mut buf = vec![0; PART];
+    for at in (0..4 * LIMIT).step_by(PART) {
+        assert_eq!(process.pread(fd, &mut buf, at as i64), Ok(PART));
+        assert!(buf == pattern(at, PART), "at {at}");
+        assert_within_limit(&fs, &path);
+    }
+    // Single bytes all over it.
+    for at in (0..4 * LIMIT).step_by(70_001) {
+        process.pwrite(fd, &[0], at as i64).expect("room");
+        assert_within_limit(&fs, &path);
+    }
+    let zeros = |buf: &[u8]| buf.iter().filter(|byte| **byte == 0).count();
+    let whole = fs.read(&path[0]).expect("it is there");
+    assert_eq!(zeros(&whole), (4 * LIMIT).div_ceil(70_001));
+    assert!((0..whole.len()).step_by(70_001).all(|at| whole[at] == 0));
+    assert_within_limit(&fs, &path);
+    assert!(fs.check().is_clean(), "{}", fs.check());
+    drop(process);
+    drop(fs);
+    let again = Options { memory_limit: Some(LIMIT as u64), ..options() };
+    let fs = Fs::with_superblock(Superblock::open_on(shared(&disk), again).expect("it was closed"));
+    assert!(fs.read(&path[0]).expect("it is there") == whole);
+    assert_within_limit(&fs, &path);
+    // What is cut off is not read for that.
+    let process = fs.process(Cred::root());
+    process.truncate(&path[0], 100_000).expect("it is there");
+    process.truncate(&path[0], 3_000_000).expect("it is there");
+    let cut = fs.read(&path[0]).expect("it is there");
+    assert!(cut[..100_000] == whole[..100_000] && cut[100_000..].iter().all(|byte| *byte == 0));
+    assert!(fs.check().is_clean(), "{}", fs.check());
+    let blocks = fs.metadata(&path[0]).expect("it is there").blocks;
+    assert_eq!(blocks, 100_000_u64.div_ceil(4096) * 8, "what is cut off takes no space");
+}
+
+#[test]
+fn a_tree_larger_than_memory_is_written_and_read_by_threads() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    const LIMIT: u64 = 2 << 20;
+    let (_disk, fs) = limited(LIMIT);
+    let paths: Vec<String> = (0..24).map(|n| format!("/{n}")).collect();
+    let contents = |n: usize| pattern(n * 7, 400_000);
+    sluice_sync::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (fs, paths) = (&fs, &paths);
+            scope.spawn(move || {
+                for (n, path) in paths.iter().enumerate().skip(thread).step_by(3) {
+                    fs.write(path, contents(n)).expect("room");
+                    assert!(fs.read(&paths[thread]).expect("it is there") == contents(thread), "after {n}");
+                }
+            });
+        }
+    });
+    // Threads may have written beyond it at the same time.
+    fs.sync().expect("the disk works");
+    assert_within_limit(&fs, &paths);
+    for (n, path) in paths.iter().enumerate() {
+        assert!(fs.read(path).expect("it is there") == contents(n));
+    }
+    assert_within_limit(&fs, &paths);
+    paths.iter().for_each(|path| fs.remove_file(path).expect("it is there"));
+    fs.sync().expect("the disk works");
+    fs.sync().expect("the disk works");
+    assert!(fs.check().is_clean(), "{}", fs.check());
+}

@@ -5,7 +5,7 @@ use crate::cursor::HeldCursor;
 use crate::data::PAGE_SIZE;
 use crate::inode::flag;
 use crate::open_file::OpenFile;
-use crate::{Access, Errno, FILE_SIZE_MAX, FallocateMode, FileType, Inode, OpenFlags, Whence};
+use crate::{Access, Errno, FILE_SIZE_MAX, FallocateMode, FileType, InodeRef, OpenFlags, Whence};
 use sluice_locks::{Breaking, Kind};
 use std::path::Path;
 
@@ -368,7 +368,7 @@ fn sync_if_asked(file: &OpenFile, written: usize) -> Result<usize, Errno> {
 /// # Errors
 /// As [`Process::lseek`].
 #[inline]
-fn seek_target(inode: &Inode, position: u64, offset: i64, whence: Whence) -> Result<u64, Errno> {
+fn seek_target(inode: &InodeRef, position: u64, offset: i64, whence: Whence) -> Result<u64, Errno> {
     let base = match whence {
         Whence::Set => 0,
         Whence::Cur => position,
@@ -380,7 +380,7 @@ fn seek_target(inode: &Inode, position: u64, offset: i64, whence: Whence) -> Res
 }
 
 #[inline(never)]
-fn seek_contents(inode: &Inode, offset: i64, whence: Whence) -> Result<u64, Errno> {
+fn seek_contents(inode: &InodeRef, offset: i64, whence: Whence) -> Result<u64, Errno> {
     let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
     inode.seek_contents(offset, whence, |hole| {
         inode.write_back_caches(None, hole);
@@ -458,7 +458,7 @@ fn read_at_once(file: &OpenFile, offset: u64, buf: &mut [u8]) -> Result<usize, E
 /// # Errors
 /// As [`Process::read`].
 fn at_end(file: &OpenFile, len: usize) -> Result<bool, Errno> {
-    let data = file.inode().data_in_memory()?;
+    let data = file.inode().data()?;
     let Some(position) = file.cursor.at_rest() else { return Ok(false) };
     // It is still there when that is known: both hold at one moment.
     if !data.ends_by(position) || file.cursor.at_rest() != Some(position) {

@@ -154,7 +154,7 @@ impl Space for Unlimited {
 impl Edit {
     /// What `inode` holds now in `bytes`; none if it is no regular file.
     pub(super) fn of(inode: &Inode, bytes: Range<u64>) -> Option<Edit> {
-        let Ok(data) = inode.data_in_memory() else { return None };
+        let Ok(data) = inode.data() else { return None };
         if !matches!(inode.body, Body::Regular) {
             return None;
         }
@@ -162,7 +162,7 @@ impl Edit {
         while let Some(start) = data.seek_data(at).filter(|start| *start < bytes.end) {
             let hole = data.seek_hole(start).unwrap_or(size).min(bytes.end);
             let mut piece = vec![0; (hole - start) as usize];
-            let read = data.read(start, &mut piece);
+            let read = data.read(start, &mut piece).unwrap_or_else(|| data.read_here(start, &mut piece));
             piece.truncate(read);
             pieces.push((start, piece));
             at = hole;
