@@ -124,6 +124,8 @@ enum Call {
     Unlink(&'static str),
     /// While it is open, and written to afterwards: of a file with one name, so that nobody sees what is written.
     UnlinkOpen(&'static str),
+    /// All is synchronised while it is open.
+    UnlinkOpenSync(&'static str),
     Mkdir(&'static str),
     Rmdir(&'static str),
     Link(&'static str, &'static str),
@@ -261,6 +263,10 @@ impl Call {
                 process.unlink(path)?;
                 process.write(fd, b"nobody will read this").map(drop)
             }),
+            UnlinkOpenSync(path) => with(path, OpenFlags::RDWR, &|_| {
+                process.unlink(path)?;
+                process.fs().sync()
+            }),
             Mkdir(path) => process.mkdir(path, 0o755),
             Rmdir(path) => process.rmdir(path),
             Link(old, new) => process.link(old, new),
@@ -292,7 +298,7 @@ impl Call {
 
     /// Whether all that was done before it is durable when it returns.
     fn synchronises(self) -> bool {
-        matches!(self, Sync | Fsync(_) | WriteSync(_))
+        matches!(self, Sync | Fsync(_) | WriteSync(_) | UnlinkOpenSync(_))
     }
 }
 
@@ -505,7 +511,7 @@ fn each_planted_fault_is_found() {
         (SizeWithoutBytes, &[Append("/f", 100), Sync]),
         (ChunksStay, &[Truncate("/d/g", 10), Truncate("/d/g", 150_000), Sync]),
         (XattrsForgotten, &[SetXattr("/f", 10), Sync]),
-        (OrphanForgotten, &[UnlinkOpen("/f"), Sync]),
+        (OrphanForgotten, &[UnlinkOpenSync("/f")]),
         (RecordBeforeChange, &[Chmod("/f", 0o600), Sync]),
         (FreedEarly, &[Write("/f", 0, 20_000), Sync]),
         (NameWithoutBytes, &[Write("/f", 0, 20_000), Sync]),
