@@ -84,7 +84,7 @@ fn bad_usage_ends_with_status_2_and_one_line_that_says_what_to_do() {
         (&["bench", "stat", "--processes"], "dir:PATH or mount"),
         (&["compare", "/no/such/a", "/b", "--fail-over", "much"], "such as 5%"),
         (&["report", "-o", "/tmp/page.html"], "RESULT"),
-        (&["bench", "stat", "--on", "lib:/store"], "use lib"),
+        (&["bench", "stat", "--on", "lib:"], "use lib"),
         (&["bench", "stat", "--cpus", "100000"], "--cpus 100000"),
         (&["bench", "stat", "--seconds", "-1"], "--seconds"),
         (&["bench", "stat", "--seconds", "0"], "above 0"),
