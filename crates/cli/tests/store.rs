@@ -358,7 +358,8 @@ fn on_a_full_disk_writes_fail_cleanly_deletes_work_and_nothing_fsynced_is_lost()
         assert!(count < 128, "more than the disk holds");
     };
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()), "{error}");
-    assert!(count > 20, "only {count} files");
+    // How many segments are begun depends on the CPUs that the writer ran on.
+    assert!(count > 8, "only {count} files");
     for number in 0..count {
         assert!(fs::read(name(number)).expect("fsynced") == contents(number), "file {number}");
     }

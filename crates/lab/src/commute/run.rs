@@ -5,7 +5,7 @@ use super::stage::{Answer, Stage, agrees};
 use sluice_machine::atomic::{AtomicU32, Ordering};
 use sluice_machine::cell::OwnLine;
 use sluice_machine::{Conflict, Machine, Toucher, clear_labels, name_objects, spin_until};
-use sluice_vfs_sim::Errno;
+use sluice_vfs_sim::{Errno, Options, Superblock};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
 
@@ -51,6 +51,8 @@ pub(super) fn machine() -> Machine {
 
 /// Runs `case`, and compares it with what the model expects.
 pub(super) fn run(machine: &Machine, case: &Case, expected: &Expected) -> Finding {
+    // What the cases before have left is freed now, and not in this one.
+    Superblock::new(Options::default()).settle();
     clear_labels();
     name_objects(true);
     let stage: OnceCell<Result<Stage, String>> = OnceCell::new();

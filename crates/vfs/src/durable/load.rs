@@ -17,7 +17,7 @@ use crate::superblock::{ROOT_INO, SharedRef};
 use crate::watch::hook;
 use crate::{Errno, FileType, Inode, InodeRef};
 use sluice_store::Extent;
-use sluice_sync::{MutexGuard, rcu};
+use sluice_sync::{Arc, MutexGuard, rcu};
 use std::ops::Range;
 
 impl InodeRef {
@@ -269,12 +269,15 @@ impl Durable {
 
     /// The inode `ino`, to which a name in `dir` leads.
     fn child(&self, dir: &InodeRef, ino: u64) -> Result<InodeRef, Errno> {
-        if let Some(linked) = self.linked.lock().get(&ino) {
-            return Ok(linked.clone());
+        let linked = self.linked.lock().get(&ino).cloned();
+        if let Some(linked) = linked {
+            return Ok(InodeRef::clone(&linked));
         }
         let inode = self.revive(&dir.shared, ino, Some(dir.clone()))?;
         if inode.nlink() > 1 && !inode.is_dir() {
-            self.linked.lock().insert(ino, inode.clone());
+            let own = Arc::new(inode.clone());
+            let before = self.linked.lock().insert(ino, own);
+            drop(before);
         }
         Ok(inode)
     }

@@ -93,7 +93,8 @@ pub(crate) struct Durable {
     /// Held while something is loaded.
     loading: Mutex<()>,
     /// Files that were loaded with several names: another directory may lead to them. *Protected by its mutex.*
-    linked: Mutex<BTreeMap<u64, InodeRef>>,
+    /// *In an Arc: a thread that counts a reference to an inode may free dead ones, which it must not under this mutex.*
+    linked: Mutex<BTreeMap<u64, Arc<InodeRef>>>,
     /// All numbers of inodes are below, says the store. *Raised under `raising`; atomic (stands alone).*
     numbers: AtomicU64,
     raising: Mutex<()>,

@@ -57,7 +57,8 @@ pub(super) struct ResidentSet {
     pub(super) limit: u64,
     reclaimer: Reclaimer<Arc<Resident>>,
     /// The files with such chunks. A file leaves when it loses its last name. *Protected by its mutex.*
-    files: Mutex<BTreeMap<u64, InodeRef>>,
+    /// *In an Arc: a thread that counts a reference to an inode may free dead ones, which it must not under this mutex.*
+    files: Mutex<BTreeMap<u64, Arc<InodeRef>>>,
     /// File and chunk of what is to leave. *Protected by its mutex.*
     victims: Mutex<Vec<(u64, u64)>>,
     /// How many those are. *Atomic (stands alone).*
@@ -107,7 +108,9 @@ impl ResidentSet {
         if is_known || !inode.has_name() {
             return;
         }
-        self.files.lock().insert(inode.ino(), inode.clone());
+        let own = Arc::new(inode.clone());
+        let before = self.files.lock().insert(inode.ino(), own);
+        drop(before);
         if !inode.has_name() {
             // It lost its last name meanwhile, and the thread that took it may have come too early.
             self.forget(inode);

@@ -223,7 +223,8 @@ impl Stored<'_> {
         }
         self.transaction.borrow_mut().put(&Key::orphan(inode.ino()), 0, &[]);
         self.durable.pending.forget(inode);
-        self.durable.linked.lock().remove(&inode.ino());
+        let linked = self.durable.linked.lock().remove(&inode.ino());
+        drop(linked);
     }
 
     /// Marks what of `inode` the next push is to collect.
