@@ -26,7 +26,7 @@ impl Inode {
         }
     }
 
-    /// As [`read_at`](Self::read_at).
+    /// As [`InodeRef::read_at`].
     ///
     /// # Errors
     /// Also `EAGAIN`, if it would have to wait for others.
