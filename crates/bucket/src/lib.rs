@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   BUCKET/PATH/super              what this is: written last, if there is none                   bucket.rs
-//!   BUCKET/PATH/owners/EPOCH       who has opened the store, one object for each time             owner.rs
+//!   BUCKET/PATH/owners/EPOCH       which process opened the store, an object each time            owner.rs
 //!   BUCKET/PATH/records/wal/N      pushes                                                         SlateDB, by way of
 //!   BUCKET/PATH/records/...        what they come to, sorted, and the list of those objects       engine.rs
 //! ```

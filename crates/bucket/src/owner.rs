@@ -1,4 +1,4 @@
-//! Owner: who has opened the store, as objects `owners/EPOCH`.
+//! Owner: which processes have opened the store, as objects `owners/EPOCH`.
 //!
 //! An object is made once, by the node that claims the epoch, and only that node writes it again, when it has closed the store:
 //! ```text

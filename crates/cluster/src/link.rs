@@ -1,7 +1,7 @@
 //! Link: a connection to another node, with what is queued for it.
 //!
 //! Frames are queued without waiting; a thread writes what has come together since it wrote last. A peer that takes nothing in
-//! while more than [`QUEUE_MAX`] bytes are queued is cut off: so memory is bounded, whoever the peer is.
+//! while more than [`QUEUE_MAX`] bytes are queued is cut off: so memory is bounded, whatever the peer does.
 
 use crate::lock_class::LINK;
 use crate::wire::{ATTACH_MAX, FRAME_MAX, Frame, decode, encode};

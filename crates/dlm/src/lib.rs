@@ -56,6 +56,7 @@ mod peer;
 mod queue;
 mod session;
 mod status_text;
+mod strangers;
 mod tls;
 mod view;
 mod wait;
@@ -78,6 +79,7 @@ pub use node::{
     Ticket, Want,
 };
 pub use session::{Invalid, Packet, Session};
+pub use strangers::listen;
 pub use tls::{ClusterCa, Identity, Secure};
 pub use view::{Member, Owner, View};
 pub use wait::Outcome;

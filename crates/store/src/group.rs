@@ -81,7 +81,7 @@ impl Group {
     }
 }
 
-/// Who waits for which push. *Protected by the store's state.*
+/// The callers that wait for each push. *Protected by the store's state.*
 #[derive(Default)]
 pub(crate) struct Callers {
     gathering: Arc<Group>,

@@ -120,7 +120,7 @@ pub(crate) struct Core {
     /// Held during a checkpoint.
     pub(crate) checkpoint: Mutex<()>,
     pub(crate) state: Mutex<State>,
-    /// `state` changed, for those who push.
+    /// `state` changed, for the threads that push.
     pub(crate) changed: Condvar,
     /// There is something to do for the thread of the store.
     pub(crate) work: Condvar,
@@ -134,7 +134,7 @@ pub(crate) struct Core {
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// Who waits for which push.
+    /// The callers that wait for each push.
     pub(crate) callers: Callers,
     /// The newest batch with a number.
     pub(crate) formed: u64,

@@ -1,6 +1,6 @@
 //! Connect: how nodes reach each other: the owner is called, and the others are listened to.
 
-use super::{Inner, TICK};
+use super::Inner;
 use crate::link::Link;
 use crate::owner::Owner;
 use crate::wire::Frame;
@@ -8,7 +8,7 @@ use rustls::{ClientConfig, ServerConfig};
 use sluice_dlm::{Hello, Identity, NodeId, Owner as Owned, Secure, now};
 use sluice_fuse::{Holdings, Lost, Server, Uplink};
 use sluice_sync::Arc;
-use sluice_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::thread::{self, Builder};
 use sluice_sync::time::Duration;
 use std::io;
@@ -22,8 +22,6 @@ const PROTOCOL: [u8; 8] = *b"slucfsc1";
 const STATUS: [u8; 8] = *b"slucfss1";
 /// The longest status.
 const STATUS_MAX: usize = 64 << 10;
-/// How many callers without a certificate yet are listened to at once.
-const STRANGERS_MAX: usize = 64;
 
 /// A connection to the owner.
 pub(super) struct Uplinked {
@@ -159,33 +157,21 @@ impl Inner {
 
     /// Listens to other nodes.
     pub(super) fn listen(self: Arc<Self>, listener: &TcpListener, answering: &Arc<ServerConfig>) {
-        let strangers = Arc::new(AtomicUsize::new(0));
-        while !self.is_over() {
-            let Ok((tcp, _)) = listener.accept() else {
-                self.pause(TICK);
-                continue;
-            };
-            // Relaxed: a count. One too many is dropped, and may call again.
-            if strangers.fetch_add(1, Ordering::Relaxed) >= STRANGERS_MAX {
-                strangers.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            }
-            let (inner, answering, strangers) = (self.clone(), answering.clone(), strangers.clone());
-            thread::spawn(move || {
-                let known = inner.recognise(tcp, answering);
-                // Relaxed: as above.
-                strangers.fetch_sub(1, Ordering::Relaxed);
-                // An error ends the connection, and the node calls again.
-                if let Ok((node, owner, link)) = known {
-                    let writer = link.clone();
-                    thread::spawn(move || writer.write());
-                    if let Err(error) = owner.serve(node, &link) {
-                        log::info!("the connection of node {} ended: {error}", node.0);
-                    }
-                    link.close();
+        let (inner, answering) = (self.clone(), answering.clone());
+        let recognise = move |tcp| inner.recognise(tcp, answering.clone());
+        sluice_dlm::listen(
+            listener,
+            || self.is_over(),
+            recognise,
+            |(node, owner, link)| {
+                let writer = link.clone();
+                thread::spawn(move || writer.write());
+                if let Err(error) = owner.serve(node, &link) {
+                    log::info!("the connection of node {} ended: {error}", node.0);
                 }
-            });
-        }
+                link.close();
+            },
+        );
     }
 
     fn recognise(

@@ -1,4 +1,4 @@
-//! Node: a member of the cluster with its mount: who serves it, and when that changes.
+//! Node: a member of the cluster with its mount: which node serves it, and when that changes.
 //!
 //! # Theory
 //! One thread, the *keeper*, decides. It follows the membership's view and the node's own role:
@@ -300,7 +300,7 @@ impl Inner {
                     self.stop_owning();
                     let old = self.id();
                     match self.join() {
-                        // In this order: whoever sees that the old one is gone sees the new one. If this fails it runs out.
+                        // In this order: a node that sees that the old one is gone sees the new one. If this fails it runs out.
                         Ok(()) => drop(self.membership.leave(old)),
                         Err(error) => log::warn!("cannot join again: {error}"),
                     }
@@ -336,7 +336,7 @@ impl Inner {
         }
     }
 
-    /// Decides who serves the mount.
+    /// Decides which node serves the mount.
     fn keep(self: Arc<Self>, calling: &Arc<ClientConfig>) {
         // Relaxed: see the field.
         while !self.is_leaving.load(Ordering::Relaxed) {
@@ -420,7 +420,7 @@ impl Inner {
             (role.owner, role.epoch) = (Some(owner.clone()), epoch);
             is_another
         };
-        // The others are listened to from here on. The keeper goes on to tell who is alive.
+        // The others are listened to from here on. The keeper goes on to tell which are alive.
         let this = self.clone();
         let serve = move || {
             if let Err(error) = owner.serve_own(&this.relay, &holdings, is_another) {

@@ -5,9 +5,9 @@ use crate::NodeId;
 use crate::clock::now;
 use crate::hello::Hello;
 use crate::peer::Peer;
+use crate::strangers::listen;
 use crate::tls::Secure;
 use rustls::{ClientConfig, ServerConfig};
-use sluice_sync::atomic::{AtomicUsize, Ordering};
 use sluice_sync::time::{Duration, nanoseconds};
 use sluice_sync::{Arc, thread};
 use std::io;
@@ -16,8 +16,6 @@ use std::net::{TcpListener, TcpStream};
 
 /// The protocol and its version.
 const PROTOCOL: [u8; 8] = *b"slucdlm1";
-/// How many callers without a certificate yet are listened to at once.
-const STRANGERS_MAX: usize = 64;
 /// How often a lease is renewed within its length, and the membership reminded.
 const RENEWALS: u32 = 4;
 
@@ -125,27 +123,10 @@ impl Inner {
 
     /// Listens to callers.
     pub(super) fn listen(self: Arc<Self>, listener: &TcpListener, answering: &Arc<ServerConfig>) {
-        let strangers = Arc::new(AtomicUsize::new(0));
-        while !self.is_over() {
-            let Ok((tcp, _)) = listener.accept() else {
-                self.pause(Duration::from_millis(20));
-                continue;
-            };
-            // Relaxed: a count. One too many is dropped, and may call again.
-            if strangers.fetch_add(1, Ordering::Relaxed) >= STRANGERS_MAX {
-                strangers.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            }
-            let (inner, answering, strangers) = (self.clone(), answering.clone(), strangers.clone());
-            thread::spawn(move || {
-                let answered = inner.answer(tcp, answering);
-                // Relaxed: as above.
-                strangers.fetch_sub(1, Ordering::Relaxed);
-                if let Ok((peer, connection)) = answered {
-                    inner.read(&peer, &connection);
-                }
-            });
-        }
+        let (inner, reader, answering) = (self.clone(), self.clone(), answering.clone());
+        let recognise = move |tcp| inner.answer(tcp, answering.clone());
+        let serve = move |(peer, connection): (Arc<Peer>, _)| reader.read(&peer, &connection);
+        listen(listener, || self.is_over(), recognise, serve);
     }
 
     fn answer(&self, tcp: TcpStream, answering: Arc<ServerConfig>) -> io::Result<(Arc<Peer>, Arc<Secure>)> {

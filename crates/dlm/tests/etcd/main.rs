@@ -73,7 +73,7 @@ fn a_member_that_does_not_renew_is_dead_and_its_shard_free_when_the_lease_is_ove
         // Renewing is asked of etcd alone: what one node sees late does not kill it.
         let is_dead = !seen().is_alive(silent);
         if !is_dead && seen().is_alive(silent) {
-            // Whoever is alive for all keeps its shard; the lease may end between the two calls.
+            // A node that is alive for all keeps its shard; the lease may end between the two calls.
             let claimed = b.claim(other, 0, epoch).expect("reached");
             assert!(!claimed || !a.renew(silent).expect("reached"), "a living master lost its shard");
             if claimed {

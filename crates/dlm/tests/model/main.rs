@@ -17,9 +17,9 @@ mod support;
 use cluster::Call::{self, Convert, Lock, Try, Unlock, Write};
 use cluster::{Cluster, Event, Scenario};
 use sluice_dlm::Mode::{Cw, Ex, Nl, Pr, Pw};
-use sluice_dlm::Mutant;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use std::hash::{BuildHasher, Hash, Hasher};
+use support::MUTANTS;
 
 /// How many states of each cluster are looked at, unless the environment says otherwise.
 const STATES: usize = 10_000;
@@ -191,15 +191,7 @@ fn no_order_of_events_breaks_a_lock() {
 
 #[test]
 fn planted_faults_are_found() {
-    let mutants = [
-        Mutant::GrantBeforeDowngrade,
-        Mutant::OldEpochAccepted,
-        Mutant::FreedBeforeFence,
-        Mutant::WakeUpLost,
-        Mutant::LeaseIgnored,
-        Mutant::ServesUnregistered,
-    ];
-    for mutant in mutants {
+    for mutant in MUTANTS {
         let found = scenarios()
             .into_iter()
             .find_map(|scenario| check(&Scenario { mutant: Some(mutant), ..scenario }, 4 * STATES).err());

@@ -11,6 +11,7 @@ mod world;
 
 use sluice_dlm::{Mutant, NodeId};
 use std::collections::BTreeMap;
+use support::MUTANTS;
 use support::check::leaked;
 use world::{MS, World};
 
@@ -73,15 +74,7 @@ fn locks_exclude_each_other_and_no_request_is_lost_whatever_fails() {
 
 #[test]
 fn planted_faults_are_found() {
-    let mutants = [
-        Mutant::GrantBeforeDowngrade,
-        Mutant::OldEpochAccepted,
-        Mutant::FreedBeforeFence,
-        Mutant::WakeUpLost,
-        Mutant::LeaseIgnored,
-        Mutant::ServesUnregistered,
-    ];
-    for mutant in mutants {
+    for mutant in MUTANTS {
         let found = (0..400).find_map(|seed| run(seed, Some(mutant)).err().map(|what| (seed, what)));
         let Some((seed, what)) = found else { panic!("{mutant:?} was not found") };
         println!("{mutant:?}: seed {seed}: {}", what.lines().next().unwrap_or_default());

@@ -217,7 +217,10 @@ impl Pending {
             !mem::replace(&mut changed.is_listed, true)
         };
         if is_new {
-            self.listed.lock().insert(inode.ino(), inode.clone());
+            // Counted, and dropped, with nothing locked: that may free dead inodes.
+            let own = inode.clone();
+            let before = self.listed.lock().insert(inode.ino(), own);
+            drop(before);
         }
         is_new
     }

@@ -316,7 +316,7 @@ impl Inode {
 }
 
 impl Superblock {
-    /// Makes calls fail from now on as `fault` says, whoever makes them: programs in process, and those of a mount. A call that has
+    /// Makes calls fail from now on as `fault` says, from wherever they come: programs in process, and those of a mount. A call that has
     /// begun goes on as it was.
     ///
     /// Calls meet rules in the order in which these were injected: times of all delays add up, the first error counts.

@@ -12,7 +12,7 @@
 //! A file system that is watched is slower, and its changes come one after another.
 //!
 //! # Lock order
-//! `vfs.watch` comes after the rename lock and before a store's. It is not taken in a read section: who holds it may wait for a
+//! `vfs.watch` comes after the rename lock and before a store's. It is not taken in a read section: a thread that holds it may wait for a
 //! grace period.
 //!
 //! # Cost
