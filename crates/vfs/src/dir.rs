@@ -35,7 +35,8 @@ const BURIED: u32 = u32::MAX;
 /// The level of names in a file system that no call can reach: locked after any of a living one, as a thread that counts
 /// references may have to free it, with names locked.
 const DYING: u8 = 6;
-/// The same in a destructor, where counting frees nothing more: locked after those of one that dies outside of any.
+/// The same in a destructor, where counting frees nothing more: locked after those of one that dies outside of any, and
+/// under any lock under which references are counted. `tests/lock_order.rs` knows the number.
 const DYING_IN_DESTRUCTOR: u8 = 7;
 
 /// What only directories have.

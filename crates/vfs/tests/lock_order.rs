@@ -8,6 +8,10 @@ use sluice_vfs::{
 };
 use std::collections::BTreeSet;
 
+/// The level of names whose file system dies in a destructor. No thread can reach these locks, so none is waited for, and a
+/// destructor may take them under any lock under which references are counted.
+const DYING_IN_DESTRUCTOR: u8 = 7;
+
 /// What `sync` locks within itself comes after everything, and has mostly no name.
 fn is_within_sync(class: &str) -> bool {
     class.starts_with("crates/sync/") || class.starts_with("sync.")
@@ -66,7 +70,9 @@ fn check_against_what_is_stated(edges: &[Dependency]) {
             .position(names)
             .unwrap_or_else(|| panic!("{class} is not in ARCHITECTURE.md's lock order"))
     };
-    for edge in edges.iter().filter(|edge| !is_within_sync(&edge.after)) {
+    let unreachable =
+        |edge: &Dependency| edge.after == "vfs.directory.names" && edge.after_level == DYING_IN_DESTRUCTOR;
+    for edge in edges.iter().filter(|edge| !is_within_sync(&edge.after) && !unreachable(edge)) {
         assert!(!is_within_sync(&edge.before), "out of sync's own locks: {edge:?}");
         let downwards = place(&edge.before) < place(&edge.after);
         let by_level = edge.before == edge.after && edge.before_level < edge.after_level;
