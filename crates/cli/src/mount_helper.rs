@@ -6,10 +6,11 @@
 //! ```text
 //!   mount.fuse.sluice SOURCE DIR [-sfnv] [-o OPTION,...] [-t TYPE]
 //! ```
-//! Nothing is read from SOURCE: it is what the table of mounts shows, as with tmpfs. Exit status 0: mounted; 1: bad usage;
-//! 32: failed, as mount(8) has it.
+//! A SOURCE that is an absolute path or a URL is a store. Any other is a word that the table of mounts shows, as with tmpfs, and
+//! the file system is in memory. Exit status 0: mounted; 1: bad usage; 32: failed, as mount(8) has it.
 
 use crate::serve;
+use sluice_bucket::Bucket;
 use sluice_lab::failure::{Failure, Result};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -79,11 +80,20 @@ impl Order {
         if self.fake {
             return Ok(());
         }
+        if let Some(store) = self.store() {
+            return serve::mount_in_background(Some(store), &self.dir, &self.options, None);
+        }
         let names_source = self.options.iter().any(|option| option.starts_with("fsname="));
         if !names_source && !self.source.contains([',', '\\', '\n']) && !self.source.is_empty() {
             self.options.insert(0, format!("fsname={}", self.source));
         }
         serve::mount_in_background(None, &self.dir, &self.options, None)
+    }
+
+    /// The store that is to be mounted, if the source is one.
+    fn store(&self) -> Option<&Path> {
+        let source = Path::new(&self.source);
+        (source.is_absolute() || Bucket::is_url(source)).then_some(source)
     }
 }
 
@@ -108,6 +118,11 @@ mod tests {
         let options = vec!["rw".to_owned(), "size=1G".to_owned()];
         assert_eq!(order, Order { source: "scratch".into(), dir: "/mnt".into(), options, fake: false });
         assert!(parse("none /mnt -fn").unwrap().fake);
+        for (source, is_store) in
+            [("/srv/store", true), ("s3://bucket/path", true), ("scratch", false), ("a/b", false)]
+        {
+            assert_eq!(parse(&format!("{source} /mnt")).unwrap().store().is_some(), is_store, "{source}");
+        }
         for bad in ["/mnt", "a b c", "a b -o", "a b -q"] {
             assert!(matches!(parse(bad), Err(Failure::Usage(_))), "{bad}");
         }

@@ -66,6 +66,29 @@ fn the_helper_mounts_what_mount_asks_for_and_ignores_what_is_for_others() {
 }
 
 #[test]
+fn a_source_that_is_a_path_is_a_store_whose_files_stay() {
+    let test = "a_source_that_is_a_path_is_a_store_whose_files_stay";
+    if !can_mount(test) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (helper, dir, store) = (helper(&scratch), scratch.dir("m"), scratch.dir("store"));
+    let (text, source) = (dir.to_str().unwrap(), store.to_str().unwrap());
+    let _served = Served(dir.clone());
+    let refused = run(&helper, &[source, text]);
+    assert_eq!(refused.status, Some(32), "{}", refused.stderr);
+    assert!(refused.stderr.contains("mkfs"), "{}", refused.stderr);
+    sluice(["mkfs", source]).well();
+    for round in 0..2 {
+        assert_eq!(run(&helper, &[source, text, "-o", "rw,noatime,_netdev"]).well(), "");
+        assert_eq!(shown(&dir)[..2], ["fuse.sluice", source]);
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), round);
+        std::fs::write(dir.join(round.to_string()), "kept").unwrap();
+        sluice(["umount", text]).well();
+    }
+}
+
+#[test]
 fn a_mount_becomes_read_only_and_writable_again_and_keeps_its_other_flags() {
     let test = "a_mount_becomes_read_only_and_writable_again_and_keeps_its_other_flags";
     if !can_mount(test) || !is_root(test) {
