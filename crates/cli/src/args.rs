@@ -387,10 +387,10 @@ unmounted or gets SIGTERM.
 Options for -o: locks=kernel|sluice (which side serves file locks; kernel), lockfile=NAME (a file in the root, in no listing,
 that shows all locks as /proc/locks does; with locks=sluice), checks=kernel|sluice (which side checks permissions;
 kernel; sluice saves messages, where root mounts for itself alone), allow_other, noallow_other, ro, noatime,
-relatime, strictatime, nosuid, nodev, noexec, writeback (the kernel collects writes), transport=auto|uring|classic (auto:
-io_uring where the kernel allows it and serves the locks), threads=N, max_write=BYTES, fsname=NAME, log=LEVEL (off, error, warn,
-info, debug or trace: to the system's log, in the foreground to standard error; warn), metrics=ADDRESS:PORT (counts
-for Prometheus, by HTTP); for a file system on disk: memory=N (at most so many bytes of contents in memory; half of the
+relatime, strictatime, nodiratime, sync, nosuid, nodev, noexec, writeback (the kernel collects writes),
+transport=auto|uring|classic (auto: io_uring where the kernel allows it and serves the locks), threads=N, max_write=BYTES,
+fsname=NAME, log=LEVEL (off, error, warn, info, debug or trace: to the system's log, in the foreground to standard error;
+warn), metrics=ADDRESS:PORT (counts for Prometheus, by HTTP); for a file system on disk: memory=N (at most so many bytes of contents in memory; half of the
 machine's); for the file system in memory: size=N, with K, M, G,
 T or % of the machine's memory (at most so many bytes of file data; half of the memory; 0: no limit),
 nr_inodes=N (at most so many files; no limit), mode=OCTAL, uid=N, gid=N (of the root directory; 755 and yours),

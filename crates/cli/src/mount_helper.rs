@@ -17,9 +17,25 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "mount.fuse.sluice";
 /// Options that are for mount(8) and for what reads `/etc/fstab`; so are those that begin with `x-`.
-const FOR_OTHERS: [&str; 13] = [
-    "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev", "async",
-    "comment", "uhelper",
+const FOR_OTHERS: [&str; 18] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "comment",
+    "uhelper",
+    "nolazytime",
+    "silent",
+    "loud",
+    "iversion",
+    "noiversion",
+    "nomand",
 ];
 
 /// What mount(8) asks for.

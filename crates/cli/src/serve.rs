@@ -9,7 +9,7 @@ use crate::args::Mount as MountArgs;
 use crate::bucket;
 use crate::cluster::ClusterMember;
 use crate::fault::take_track;
-use crate::store::failure;
+use crate::store::{failure, once_left};
 use crate::watch::{serve_metrics, take_metrics};
 use crate::{announce, this_program};
 use crate::{ram_options, system_log};
@@ -197,9 +197,10 @@ pub(crate) fn open(
         return bucket::open(&bucket, options, looks);
     }
     if !looks {
-        return Superblock::open(store, options);
+        return once_left(store, || Superblock::open(store, options.clone()));
     }
-    let disk: Arc<dyn Disk> = Arc::new(OverlayDisk::new(Arc::new(HostDisk::lock_read_only(store)?)));
+    let disk = once_left(store, || HostDisk::lock_read_only(store))?;
+    let disk: Arc<dyn Disk> = Arc::new(OverlayDisk::new(Arc::new(disk)));
     Superblock::open_on(disk, options)
 }
 

@@ -27,6 +27,8 @@ pub(crate) const USAGE: u8 = 16;
 
 /// How long a server may take that writes what is left.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a server without a mount is waited for: one that was unmounted lazily stays as long as its files are open.
+const LEAVING: Duration = Duration::from_secs(30);
 /// The part of the host's free space that a log may take.
 const LOG_SHARE: u64 = 8;
 
@@ -75,6 +77,31 @@ pub(crate) fn await_end(store: &Path) {
     while is_used() && began.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Does `open`, again and again while a server of ours has `store` whose mount is gone: umount(8) returns before it has ended.
+pub(crate) fn once_left<T>(
+    store: &Path,
+    open: impl Fn() -> std::result::Result<T, StoreError>,
+) -> std::result::Result<T, StoreError> {
+    let began = Instant::now();
+    loop {
+        match open() {
+            Err(StoreError::InUse(Some(user))) if is_leaving(user, store) && began.elapsed() < LEAVING => {
+                thread::sleep(Duration::from_millis(2));
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Whether process `user` is a server that has `store`, and no mount of it any more.
+fn is_leaving(user: u32, store: &Path) -> bool {
+    // One whose mount has another name than the store is not known to be gone.
+    let is_server = std::fs::read_to_string(format!("/proc/{user}/cmdline"))
+        .is_ok_and(|line| line.split('\0').nth(1) == Some("mount") && !line.contains("fsname="));
+    let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
+    is_server && sluice_fuse::is_mounted_for(user, store.as_os_str()).is_ok_and(|mounted| !mounted)
 }
 
 /// What a store says of itself.
@@ -168,7 +195,9 @@ pub(crate) fn fsck(args: &Fsck) -> Result<u8> {
         tell(args, &found, &found, status)?;
         return Ok(status);
     }
-    let disk = if args.repair { HostDisk::lock(&args.store) } else { HostDisk::lock_read_only(&args.store) };
+    let lock =
+        || if args.repair { HostDisk::lock(&args.store) } else { HostDisk::lock_read_only(&args.store) };
+    let disk = once_left(&args.store, lock);
     let disk = shared(disk.map_err(failure(&args.store))?);
     let bar = ProgressBar::new(0);
     let check = || {

@@ -92,8 +92,19 @@ pub fn source_at(dir: &Path) -> Option<OsString> {
 
 /// The device number of the mount of ours whose source is `source`, if there is one.
 pub fn device_of_source(source: &OsStr) -> Option<(u32, u32)> {
-    let is_it = |entry: &mountinfo::Entry| entry.kind == format!("fuse.{SUBTYPE}") && entry.source == source;
-    mountinfo::read().ok()?.into_iter().rev().find(is_it).map(|entry| entry.device)
+    mountinfo::read().ok()?.iter().rev().find(|entry| is_of(entry, source)).map(|entry| entry.device)
+}
+
+/// Whether `process` sees a mount of ours whose source is `source`.
+///
+/// # Errors
+/// The system's, when there is no such process.
+pub fn is_mounted_for(process: u32, source: &OsStr) -> io::Result<bool> {
+    Ok(mountinfo::read_of(process)?.iter().any(|entry| is_of(entry, source)))
+}
+
+fn is_of(entry: &mountinfo::Entry, source: &OsStr) -> bool {
+    entry.kind == format!("fuse.{SUBTYPE}") && entry.source == source
 }
 
 /// The absolute path of `dir` without links, as the table of mounts has it. `dir` itself is not looked at when
@@ -186,7 +197,9 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountEr
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);
     flags.set(MountFlags::NOATIME, options.noatime);
+    flags.set(MountFlags::NODIRATIME, options.nodiratime);
     flags.set(MountFlags::STRICTATIME, options.strictatime);
+    flags.set(MountFlags::SYNCHRONOUS, options.synchronous);
     flags.set(MountFlags::NOSUID, options.nosuid.unwrap_or(false));
     flags.set(MountFlags::NODEV, options.nodev.unwrap_or(false));
     flags.set(MountFlags::NOEXEC, options.noexec);
@@ -206,7 +219,9 @@ fn mount_with_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Moun
         (options.admits_others(false), ",allow_other"),
         (options.read_only, ",ro"),
         (options.noatime, ",noatime"),
+        (options.nodiratime, ",nodiratime"),
         (options.strictatime, ",strictatime"),
+        (options.synchronous, ",sync"),
         (options.noexec, ",noexec"),
         (!options.nosuid.unwrap_or(true), ",suid"),
         (!options.nodev.unwrap_or(true), ",dev"),

@@ -24,6 +24,11 @@ pub(crate) fn read() -> io::Result<Vec<Entry>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
+/// All mounts that `process` sees.
+pub(crate) fn read_of(process: u32) -> io::Result<Vec<Entry>> {
+    Ok(parse(&std::fs::read(format!("/proc/{process}/mountinfo"))?))
+}
+
 /// The device of the uppermost mount on `mountpoint`, if there is one.
 pub(crate) fn device_at(mountpoint: &Path) -> io::Result<Option<(u32, u32)>> {
     Ok(read()?.iter().rev().find(|entry| entry.mountpoint == mountpoint).map(|entry| entry.device))
@@ -31,8 +36,7 @@ pub(crate) fn device_at(mountpoint: &Path) -> io::Result<Option<(u32, u32)>> {
 
 /// The device of mount `id` as `thread` sees it, if it does.
 pub(crate) fn device_of(thread: u32, id: u64) -> io::Result<Option<(u32, u32)>> {
-    let entries = parse(&std::fs::read(format!("/proc/{thread}/mountinfo"))?);
-    Ok(entries.iter().find(|entry| entry.id == id).map(|entry| entry.device))
+    Ok(read_of(thread)?.iter().find(|entry| entry.id == id).map(|entry| entry.device))
 }
 
 fn parse(table: &[u8]) -> Vec<Entry> {

@@ -9,7 +9,7 @@ const MAX_WRITE: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
 /// The most worker threads.
 const THREADS_MAX: usize = 256;
 /// What an unknown option is answered with.
-const KNOWN: &str = "locks=kernel|sluice, lockfile=NAME, checks=kernel|sluice, allow_other, noallow_other, ro, rw, noatime, relatime, strictatime, nosuid, suid, \
+const KNOWN: &str = "locks=kernel|sluice, lockfile=NAME, checks=kernel|sluice, allow_other, noallow_other, ro, rw, noatime, relatime, strictatime, nodiratime, diratime, sync, async, nosuid, suid, \
                      nodev, dev, noexec, exec, writeback, nowriteback, transport=auto|uring|classic, threads=N, max_write=N, fsname=NAME";
 
 /// Who serves the file locks of a mount.
@@ -78,8 +78,12 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Do not update access times when data are read.
     pub noatime: bool,
+    /// Do not update access times when directories are listed.
+    pub nodiratime: bool,
     /// Update access times at every read that reaches the server, and not only where that tells something new (`relatime`).
     pub strictatime: bool,
+    /// Every write is made durable before it returns, as if each file were open with O_SYNC.
+    pub synchronous: bool,
     /// Ignore set-ID bits of programs. `None`: yes, unless root mounts.
     pub nosuid: Option<bool>,
     /// Refuse to open device nodes. `None`: yes, unless root mounts.
@@ -114,7 +118,9 @@ impl Default for MountOptions {
             allow_other: None,
             read_only: false,
             noatime: false,
+            nodiratime: false,
             strictatime: false,
+            synchronous: false,
             nosuid: None,
             nodev: None,
             noexec: false,
@@ -180,6 +186,16 @@ impl MountOptions {
         self.allow_other.unwrap_or(by_default && self.checks == CheckMode::Kernel)
     }
 
+    /// Whether reading moves access times.
+    pub(crate) fn updates_atime(&self) -> bool {
+        !self.noatime && !self.read_only
+    }
+
+    /// Whether listing moves the access times of directories.
+    pub(crate) fn updates_dir_atime(&self) -> bool {
+        self.updates_atime() && !self.nodiratime
+    }
+
     /// The number of worker threads that these options ask for.
     pub fn thread_count(&self) -> usize {
         self.threads.unwrap_or_else(|| cpu::count().max(2)).clamp(1, THREADS_MAX)
@@ -218,6 +234,10 @@ impl MountOptions {
                 (self.noatime, self.strictatime) = (false, false)
             }
             ("strictatime" | "norelatime", None) => (self.noatime, self.strictatime) = (false, true),
+            ("nodiratime", None) => self.nodiratime = true,
+            ("diratime", None) => self.nodiratime = false,
+            ("sync", None) => self.synchronous = true,
+            ("async", None) => self.synchronous = false,
             ("nosuid", None) => self.nosuid = Some(true),
             ("suid", None) => self.nosuid = Some(false),
             ("nodev", None) => self.nodev = Some(true),

@@ -202,6 +202,34 @@ fn reading_moves_the_access_time_as_the_mount_and_the_open_file_say() {
 }
 
 #[test]
+fn listing_and_following_a_link_move_access_times_only_where_the_mount_lets_reads_move_them() {
+    const EARLY: Timestamp = Timestamp { sec: 100, nsec: 0 };
+    for (options, [dir_moves, link_moves]) in [
+        ("", [true, true]),
+        ("noatime", [false, false]),
+        ("ro", [false, false]),
+        ("nodiratime", [false, true]),
+        ("nodiratime,diratime", [true, true]),
+    ] {
+        let superblock = Superblock::new(options_of_ours());
+        let fixture = if harness::can_mount() { Fixture::of(&superblock, options) } else { return };
+        let process = fixture.fs.process(Cred::root());
+        process.mkdir("/dir", 0o755).expect("there is room");
+        process.symlink("dir", "/link").expect("there is room");
+        let times = [Some(SetTime::At(EARLY)); 2];
+        process.utimens("/dir", times).expect("root may");
+        let flags = sluice_vfs::AtFlags::SYMLINK_NOFOLLOW;
+        process.utimensat(sluice_vfs::Fd::CWD, "/link", times, flags).expect("root may");
+        assert_eq!(fs::read_dir(fixture.path("dir")).expect("readable").count(), 0);
+        assert_eq!(fs::read_link(fixture.path("link")).expect("readable"), Path::new("dir"));
+        let moved = |name| process.lstat(name).expect("it is there").atime != EARLY;
+        assert_eq!([moved("/dir"), moved("/link")], [dir_moves, link_moves], "{options}");
+        drop(process);
+        fixture.finish();
+    }
+}
+
+#[test]
 fn a_mount_can_be_idmapped() {
     if !is_root() {
         return;

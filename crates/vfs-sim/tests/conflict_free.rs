@@ -57,7 +57,7 @@ fn come_and_go(dir: &InodeRef, [one, two]: [&[u8]; 2]) {
 
 fn list(_: &Process, dir: &InodeRef) {
     let mut names = 0;
-    dir.read_dir(0, &mut |_| {
+    dir.read_dir(0, true, &mut |_| {
         names += 1;
         true
     })

@@ -342,14 +342,16 @@ impl Inode {
         }
     }
 
-    /// The target of a symbolic link.
+    /// The target of a symbolic link; `update_atime`: the link's access time moves.
     ///
     /// # Errors
     /// `EINVAL` for any other type of file.
-    pub fn read_link(&self) -> Result<Vec<u8>, Errno> {
+    pub fn read_link(&self, update_atime: bool) -> Result<Vec<u8>, Errno> {
         match &self.body {
             Body::Symlink(target) => {
-                self.touch_atime();
+                if update_atime {
+                    self.touch_atime();
+                }
                 Ok(target.to_vec())
             }
             _ => Err(Errno::EINVAL),

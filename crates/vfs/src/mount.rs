@@ -43,6 +43,8 @@ bitflags! {
         const RDONLY = 1;
         /// Reading through this mount leaves access times alone.
         const NOATIME = 1024;
+        /// Listing through this mount leaves the access times of directories alone.
+        const NODIRATIME = 2048;
     }
 
     /// How to unmount.
@@ -162,6 +164,10 @@ impl Mount {
 
     pub(crate) fn updates_atime(&self) -> bool {
         !self.flags.intersects(MountFlags::NOATIME | MountFlags::RDONLY)
+    }
+
+    pub(crate) fn updates_dir_atime(&self) -> bool {
+        self.updates_atime() && !self.flags.contains(MountFlags::NODIRATIME)
     }
 }
 

@@ -18,7 +18,7 @@
 
 use crate::mount::{Location, MountTable, Place};
 use crate::recall::Recording;
-use crate::{Access, Cred, Errno, FileType, Inode, InodeRef, PATH_MAX, SYMLOOP_MAX};
+use crate::{Access, Cred, Errno, FileType, InodeRef, PATH_MAX, SYMLOOP_MAX};
 use sluice_sync::rcu::{self, Guard};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -183,7 +183,7 @@ impl<'a> Namei<'a> {
 
     /// Goes on at the target of `link`, which `parent`'s last component names.
     pub(crate) fn follow(&mut self, parent: &Parent<'_>, link: &Location) -> Result<Parent<'static>, Errno> {
-        let mut target = self.target(&link.inode)?;
+        let mut target = self.target(link.place())?;
         if parent.trailing_slash {
             target.push(b'/');
         }
@@ -295,7 +295,7 @@ impl<'a> Namei<'a> {
         match found.inode.file_type() {
             FileType::Directory => (walk.dir, walk.begin) = (found, name.after),
             FileType::Symlink => {
-                let mut path = self.target(found.inode)?;
+                let mut path = self.target(found)?;
                 path.extend_from_slice(&walk.path[name.end..]);
                 *walk = self.begin(Some(walk.dir), Cow::Owned(path), section);
             }
@@ -346,14 +346,14 @@ impl<'a> Namei<'a> {
         }
     }
 
-    /// The target of the symbolic link `link`, which is about to be followed.
+    /// The target of the symbolic link at `link`, which is about to be followed.
     #[cold]
-    fn target(&mut self, link: &Inode) -> Result<Vec<u8>, Errno> {
+    fn target(&mut self, link: Place<'_>) -> Result<Vec<u8>, Errno> {
         if self.links_followed >= SYMLOOP_MAX {
             return Err(Errno::ELOOP);
         }
         self.links_followed += 1;
-        link.read_link()
+        link.inode.read_link(link.mount.updates_atime())
     }
 }
 

@@ -28,16 +28,23 @@ impl DirEntry<'_> {
 
 impl InodeRef {
     /// Calls `visit` for the entries past position `from` (0: from the start) until it answers false; that
-    /// entry counts as not read. An entry that is there from the first call to the last is visited exactly
+    /// entry counts as not read. `update_atime`: the directory's access time moves. An entry that is there from the first call to the last is visited exactly
     /// once.
     ///
     /// `visit` runs in a read section, in which no inode and no name is freed: it must be quick.
     ///
     /// # Errors
     /// `ENOTDIR`; `ENOENT` when the directory was removed.
-    pub fn read_dir(&self, from: u64, visit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Errno> {
+    pub fn read_dir(
+        &self,
+        from: u64,
+        update_atime: bool,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<(), Errno> {
         self.visit_entries(from, visit)?;
-        self.touch_atime();
+        if update_atime {
+            self.touch_atime();
+        }
         Ok(())
     }
 

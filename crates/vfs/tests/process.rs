@@ -3,7 +3,7 @@
 use sluice_sync::thread;
 use sluice_vfs::{
     AtFlags, Cancel, Cred, Errno, Fd, FileLock, FileType, FlockOperation, Fs, LockType, MountFlags,
-    OpenFlags, Options, Process, RenameFlags, Superblock, UmountFlags, Whence,
+    OpenFlags, Options, Process, RenameFlags, SetTime, Superblock, Timestamp, UmountFlags, Whence,
 };
 use std::path::Path;
 
@@ -160,6 +160,35 @@ fn a_bind_mount_shows_a_directory_twice_and_can_be_read_only() {
     assert_eq!(p.getcwd().unwrap().to_str(), Some("/"));
     p.umount("/b", UmountFlags::empty()).unwrap();
     assert!(!p.fs().exists("/b/f"));
+}
+
+#[test]
+fn listing_reading_and_following_move_access_times_as_the_mount_says() {
+    let early = Timestamp { sec: 100, nsec: 0 };
+    for (flags, [list, read, follow]) in [
+        (MountFlags::empty(), [true, true, true]),
+        (MountFlags::NODIRATIME, [false, true, true]),
+        (MountFlags::NOATIME, [false, false, false]),
+        (MountFlags::RDONLY, [false, false, false]),
+    ] {
+        let p = root();
+        p.fs().create_dir_all("/a/dir").unwrap();
+        p.mkdir("/b", 0o755).unwrap();
+        p.symlink("dir", "/a/read").unwrap();
+        p.symlink("dir", "/a/followed").unwrap();
+        p.bind("/a", "/b", flags).unwrap();
+        let names = ["/a/dir", "/a/read", "/a/followed"];
+        for name in names {
+            let times = [Some(SetTime::At(early)); 2];
+            p.utimensat(Fd::CWD, name, times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        }
+        let dir = p.open("/b/dir", OpenFlags::DIRECTORY, 0).unwrap();
+        assert!(p.getdents(dir, 10).is_ok());
+        assert_eq!(p.readlink("/b/read").unwrap(), Path::new("dir"));
+        assert!(p.stat("/b/followed/.").is_ok());
+        let moved = names.map(|name| p.lstat(name).unwrap().atime != early);
+        assert_eq!(moved, [list, read, follow], "{flags:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! File data: READ, WRITE, FALLOCATE and COPY_FILE_RANGE.
 
-use crate::MountOptions;
 use crate::abi::flags::{WRITE_CACHE, WRITE_KILL_SUIDGID};
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
@@ -35,11 +34,10 @@ impl Connection {
         }
         let bytes = arg.offset..arg.offset.saturating_add(arg.size.into());
         let inode = self.nodes.get_caching(header.nodeid, &bytes).ok_or(Errno::ESTALE)?;
-        let MountOptions { noatime, read_only, strictatime, .. } = self.options;
-        let noatime =
-            noatime || read_only || OpenFlags::from_bits_retain(arg.flags).contains(OpenFlags::NOATIME);
-        reply.fill(arg.size as usize, |buffer| inode.read_at(arg.offset, buffer, !noatime))?;
-        if strictatime && !noatime {
+        let noatime = OpenFlags::from_bits_retain(arg.flags).contains(OpenFlags::NOATIME);
+        let update_atime = self.options.updates_atime() && !noatime;
+        reply.fill(arg.size as usize, |buffer| inode.read_at(arg.offset, buffer, update_atime))?;
+        if self.options.strictatime && update_atime {
             inode.touch_atime_strictly();
         }
         // Once it has the page, a process may store into it.

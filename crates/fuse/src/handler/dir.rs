@@ -21,7 +21,7 @@ impl Connection {
         let dir = self.node(header.nodeid)?;
         let size = (arg.size as usize).min(SIZE_MAX);
         let mut full = false;
-        dir.read_dir(arg.offset, &mut |entry| {
+        dir.read_dir(arg.offset, self.options.updates_dir_atime(), &mut |entry| {
             let record = size_of::<Dirent>() + entry.name.len();
             if reply.len() + record.next_multiple_of(RECORD_ALIGN) > size {
                 full = true;
@@ -45,7 +45,7 @@ impl Connection {
         let mut full = false;
         // The visitor must not call back into the file system, so attributes are filled in afterwards.
         let mut found: Vec<(usize, InodeRef)> = Vec::new();
-        dir.read_dir(arg.offset, &mut |entry| {
+        dir.read_dir(arg.offset, self.options.updates_dir_atime(), &mut |entry| {
             let record = size_of::<EntryOut>() + size_of::<Dirent>() + entry.name.len();
             if reply.len() + record.next_multiple_of(RECORD_ALIGN) > size {
                 full = true;

@@ -85,7 +85,7 @@ impl Connection {
     }
 
     pub(super) fn readlink(&self, header: &InHeader, reply: &mut Reply) -> Result<(), Errno> {
-        reply.put_bytes(&self.node(header.nodeid)?.read_link()?);
+        reply.put_bytes(&self.node(header.nodeid)?.read_link(self.options.updates_atime())?);
         Ok(())
     }
 

@@ -58,10 +58,17 @@ impl HostDisk {
     fn locked(dir: &Path, operation: FlockOperation) -> Result<HostDisk, StoreError> {
         let HostDisk { dir, directory, .. } = HostDisk::unlocked(dir)?;
         let writes = matches!(operation, FlockOperation::NonBlockingLockExclusive);
-        match flock(&directory, operation) {
-            Ok(()) => Ok(HostDisk { dir, directory, writes }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::InUse(holder(&directory))),
-            Err(error) => Err(StoreError::Io("lock the store", error.into())),
+        let mut holders = (0..HOLDER_TRIES).map(|_| holder(&directory));
+        loop {
+            match flock(&directory, operation) {
+                Ok(()) => return Ok(HostDisk { dir, directory, writes }),
+                Err(rustix::io::Errno::WOULDBLOCK) => match holders.next() {
+                    // It may have let go in between.
+                    Some(None) => {}
+                    held => return Err(StoreError::InUse(held.flatten())),
+                },
+                Err(error) => return Err(StoreError::Io("lock the store", error.into())),
+            }
         }
     }
 
@@ -71,6 +78,9 @@ impl HostDisk {
         options
     }
 }
+
+/// How often it is looked for: one of another pid namespace is not shown.
+const HOLDER_TRIES: usize = 3;
 
 /// The process that has locked `file`, as far as the system tells.
 fn holder(file: &File) -> Option<u32> {

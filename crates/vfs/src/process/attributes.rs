@@ -257,7 +257,10 @@ impl Process {
             if path.as_os_str().is_empty() && found.inode.file_type() != FileType::Symlink {
                 return Err(Errno::ENOENT);
             }
-            found.inode.read_link().map(|target| PathBuf::from(OsString::from_vec(target)))
+            found
+                .inode
+                .read_link(found.mount.updates_atime())
+                .map(|target| PathBuf::from(OsString::from_vec(target)))
         })
     }
 

@@ -45,7 +45,7 @@ impl Process {
         if cursor.position() != last {
             cursor.move_to(last);
         }
-        if file.updates_atime() {
+        if file.updates_atime() && file.location.mount.updates_dir_atime() {
             dir.touch_atime();
         }
         Ok(())
