@@ -5,7 +5,6 @@ mod model;
 use loom::thread;
 use model::explore;
 use sluice_sync_loom::face::{Mutant, seed_mutant};
-use sluice_sync_loom::spin::{SpinLock, Ticket};
 use sluice_sync_loom::{Mutex, RwLock};
 
 /// A value that outlives its execution: a test that dies in mid-execution must not run loom's destructors.
@@ -41,28 +40,6 @@ fn an_unlock_without_release_is_found() {
 fn a_forgotten_waiter_is_found() {
     seed_mutant(Some(Mutant::WaitersForgotten));
     three_threads_count_under_a_mutex();
-}
-
-fn two_threads_count_under_a_ticket_lock() {
-    explore(2, || {
-        let lock: &SpinLock<_, Ticket> = leak(SpinLock::new(0));
-        let thread = thread::spawn(|| *lock.lock() += 1);
-        *lock.lock() += 1;
-        thread.join().expect("the thread ends");
-    });
-}
-
-#[test]
-fn the_ticket_lock_passes_without_a_fault() {
-    seed_mutant(None);
-    two_threads_count_under_a_ticket_lock();
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn a_dropped_barrier_is_found() {
-    seed_mutant(Some(Mutant::TicketWithoutBarrier));
-    two_threads_count_under_a_ticket_lock();
 }
 
 fn two_writers_and_a_reader_share_an_rwsem() {

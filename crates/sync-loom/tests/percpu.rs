@@ -7,8 +7,7 @@ use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
 use model::explore;
 use sluice_sync_loom::atomic::{AtomicBool, AtomicUsize, Ordering};
-use sluice_sync_loom::face::{Mutant, seed_mutant};
-use sluice_sync_loom::percpu::{Counter, Ida, PerCpuList, PerCpuRef, Tally};
+use sluice_sync_loom::percpu::{Counter, Ida, PerCpuList, Tally};
 
 fn join(threads: Vec<JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().expect("the thread ends"));
@@ -99,44 +98,4 @@ fn no_identifier_has_two_owners() {
         own(&ida, &taken);
         join(threads);
     });
-}
-
-/// One reference is handed from thread to thread, others come and go, while the count is killed.
-fn references_come_and_go_while_the_count_is_killed(preemptions: usize) {
-    explore(preemptions, || {
-        let calls: &'static AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
-        let count: &'static PerCpuRef = Box::leak(Box::new(PerCpuRef::new(|| {
-            calls.fetch_add(1, Ordering::Relaxed);
-        })));
-        count.get();
-        let user = thread::spawn(|| {
-            count.get();
-            assert_eq!(calls.load(Ordering::Relaxed), 0, "called back under a reference");
-            count.put();
-            count.put();
-        });
-        let taker = thread::spawn(|| {
-            if let Some(_held) = count.try_get() {
-                assert_eq!(calls.load(Ordering::Relaxed), 0, "called back under a reference");
-            }
-        });
-        count.kill();
-        assert!(count.try_get_live().is_none());
-        join(vec![user, taker]);
-        assert_eq!(calls.load(Ordering::Relaxed), 1, "called back once");
-        assert!(count.try_get().is_none());
-    });
-}
-
-#[test]
-fn the_count_is_exact_to_zero_and_calls_back_once() {
-    seed_mutant(None);
-    references_come_and_go_while_the_count_is_killed(2);
-}
-
-#[test]
-#[should_panic(expected = "called back")]
-fn closing_a_count_in_two_steps_is_found() {
-    seed_mutant(Some(Mutant::KillInTwoSteps));
-    references_come_and_go_while_the_count_is_killed(2);
 }

@@ -4,7 +4,7 @@
 //! Every figure here is simulated.
 
 use sluice_machine::Machine;
-use sluice_sync_sim::percpu::{Counter, PerCpuRef};
+use sluice_sync_sim::percpu::Counter;
 use sluice_sync_sim::rcu::{RcuCell, domain};
 use sluice_sync_sim::{Arc, BrLock, HashTable, RadixTree, SeqLock};
 use std::cell::Cell;
@@ -80,13 +80,4 @@ fn adding_to_a_per_cpu_counter() {
         counter.add(-1);
     });
     assert_eq!(counter.sum(), 0);
-}
-
-#[test]
-fn taking_and_dropping_a_per_cpu_reference() {
-    let count = PerCpuRef::new(|| ());
-    is_linear(|| {
-        count.get();
-        count.put();
-    });
 }

@@ -8,9 +8,9 @@
 mod measure;
 
 use measure::median;
-use sluice_sync::percpu::{Counter, PerCpuRef};
+use sluice_sync::percpu::Counter;
 use sluice_sync::rcu::{RcuCell, domain};
-use sluice_sync::{BrLock, CachePadded, HashTable, RangeLock, RwLock, SeqLock};
+use sluice_sync::{BrLock, CachePadded, HashTable, RwLock, SeqLock};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -84,8 +84,6 @@ fn main() {
     let table = HashTable::new(domain());
     (0..1_000u64).for_each(|key| table.insert(key, key).expect("a new key"));
     let counter = Counter::new(0);
-    let count = PerCpuRef::new(|| ());
-    let range = RangeLock::new();
     let contestants: &[Contestant] = &[
         (
             "plain: one load and store",
@@ -109,15 +107,7 @@ fn main() {
         ("sequence lock, read 2 words", turns!(seq.read())),
         ("rwsem, read", turns!(*rw.read())),
         ("per-CPU counter, add", turns!(counter.add(1))),
-        (
-            "per-CPU reference, get and put",
-            turns!({
-                count.get();
-                count.put();
-            }),
-        ),
         ("hash table, find one of 1,000", turns!(table.contains(&77u64))),
-        ("range lock, write", turns!(drop(range.write(0..4096)))),
     ];
     let mut times = vec![Vec::new(); contestants.len()];
     for _ in 0..rounds {

@@ -1,7 +1,7 @@
 //! Big-reader lock: readers write only a line of their own, writers pay for all of them.
 //!
 //! # Theory
-//! For data that is read by everybody and written hardly ever (the mount table, a freeze). A reader announces
+//! For data that is read by everybody and written hardly ever. A reader announces
 //! itself on its thread's line and looks at the writers' flag. A writer raises the flag, makes every CPU
 //! notice (membarrier), and waits for the lines to empty.
 //!
@@ -40,6 +40,9 @@
 //! # Cost
 //! Read: two stores to the thread's own line, a load of `writer` (shared, written by writers only). Write: the
 //! gate, one membarrier(2), one load per thread slot, and the readers' sections. Memory: 2 KiB and more.
+//!
+//! # Used by
+//! `store/src/cil.rs`: a change of a durable file system reads, the thread that swaps the buffers writes.
 //!
 //! # Sources
 //! The kernel's percpu-rwsem and the brlock before it; Corbet, "Big reader locks" (LWN, 2010).

@@ -14,14 +14,13 @@
 //! | one value that is replaced as a whole | [`rcu::RcuCell`] | as above; a change: an allocation |
 //! | a few words that are read together | [`SeqLock`]; bytes: [`SeqBytes`] | no store to read |
 //! | a map by key, by name, or by number | [`HashTable`], [`NameTable`], [`RadixTree`] | no shared store to look up; a bucket's line to change |
-//! | parts of one thing, used by different threads | [`RangeLock`] | one line, written twice |
 //! | a sum that is added to everywhere and read seldom | [`percpu::Counter`]; with a limit: [`percpu::Budget`] | a line of the CPU's own |
 //! | a set of objects that come and go on all CPUs; their numbers | [`percpu::PerCpuList`]; [`percpu::Ida`] | the same |
-//! | an object that lives as long as somebody uses it | [`Arc`]; used from all CPUs: [`Ref`]; until it is closed: [`percpu::PerCpuRef`] | the object's line; a line of the thread's own |
+//! | an object that lives as long as somebody uses it | [`Arc`]; used from all CPUs: [`Ref`] | the object's line; a line of the thread's own |
 //! | objects that can be read again, in a limited memory | [`reclaim::Reclaimer`] | to find: a load; to enter: a line of the CPU's own |
 //! | data of one thread that others visit at times | [`owner_lock::OwnerLock`] | a line of its own, no read-modify-write |
 //! | much that can mostly be said in little | [`Inflatable`] | one line, written twice, one read-modify-write |
-//! | a few instructions that all CPUs fight for | [`CombiningLock`], or a lock of [`spin`] | one line, written twice |
+//! | a few instructions, mostly by threads of one CPU | [`spin::SpinLock`] | one line, written twice |
 //!
 //! Doubtful cases are a [`Mutex`]: it spins while that pays and then sleeps, nobody starves, and it costs what the best
 //! known ones cost (`examples/peers.rs`). What the others cost is in the head of each module, with its theory and what its
@@ -39,8 +38,6 @@ mod blocks;
 mod brlock;
 #[allow(unsafe_code)]
 mod chains;
-#[allow(unsafe_code)]
-mod combining;
 mod condvar;
 pub mod drain;
 mod fibonacci;
@@ -68,7 +65,6 @@ pub mod owner_lock;
 pub mod percpu;
 #[allow(unsafe_code)]
 pub mod radix;
-pub mod range_lock;
 pub mod rcu;
 pub mod reclaim;
 #[allow(unsafe_code)]
@@ -81,7 +77,6 @@ pub mod spin;
 pub mod time;
 
 pub use brlock::{BrLock, BrReadGuard, BrWriteGuard};
-pub use combining::CombiningLock;
 pub use condvar::Condvar;
 #[cfg(feature = "sim")]
 pub use face::Host;
@@ -96,7 +91,6 @@ pub use lock_debug::LockClass;
 pub use mutex::{Mutex, MutexGuard};
 pub use name_table::NameTable;
 pub use radix::RadixTree;
-pub use range_lock::{RangeGuard, RangeLock};
 pub use refcache::{Ref, RefSlot};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use seq_bytes::{LockedBytes, SeqBytes, SharedBytes};

@@ -293,13 +293,6 @@ impl<T> Mutex<T> {
     }
 
     const_new! {
-        /// As [`new`](Self::new), as a part of another lock, which is watched instead.
-        pub(crate) fn part(value: T) -> Self {
-            Mutex::watched(Watch::none(), value)
-        }
-    }
-
-    const_new! {
         /// As [`new`](Self::new), of the class that `watch` names.
         pub(crate) fn watched(watch: Watch, value: T) -> Self {
             Mutex { raw: RawMutex::new(), watch, value: UnsafeCell::new(value) }

@@ -101,15 +101,6 @@ impl RwsemPolicy for Current {
     const READERS_SPIN: bool = true;
 }
 
-/// What the kernel does since 2020: a reader that finds the lock taken sleeps.
-#[derive(Debug)]
-pub struct ReadersSleep;
-
-impl RwsemPolicy for ReadersSleep {
-    const NAME: &'static str = "rwsem-2020";
-    const READERS_SPIN: bool = false;
-}
-
 /// A reader-writer lock that protects nothing by itself.
 pub struct RawRwsem<P: RwsemPolicy = Current> {
     /// See the table above. *atomic (unlock)*

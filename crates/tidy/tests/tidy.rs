@@ -5,18 +5,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates above `sync`, which take everything about threads from it.
-const ABOVE_SYNC: &[&str] = &["locks", "dlm", "vfs", "store", "bucket", "fuse", "cluster", "lab", "cli"];
+const ABOVE_SYNC: &[&str] =
+    &["locks", "dlm", "vfs", "store", "bucket", "fuse", "cluster", "lock-zoo", "lab", "cli"];
+/// Those of them that are part of the product.
+const PRODUCT: &[&str] = &["locks", "dlm", "vfs", "store", "bucket", "fuse", "cluster", "cli"];
 /// The floors, lowest first: a crate may use only crates that come before it.
-const FLOORS: &[&str] =
-    &["machine", "sync", "store", "bucket", "locks", "dlm", "vfs", "fuse", "cluster", "lab", "cli"];
+const FLOORS: &[&str] = &[
+    "machine", "sync", "store", "bucket", "locks", "dlm", "vfs", "fuse", "cluster", "lock-zoo", "lab", "cli",
+];
 /// Files that may contain `unsafe`, each for the reason in its header.
 const UNSAFE_FILES: &[&str] = &[
     "crates/fuse/src/transport/ring.rs",
     "crates/fuse/src/transport/schedule.rs",
+    "crates/lock-zoo/src/combining.rs",
+    "crates/lock-zoo/src/excludes.rs",
     "crates/machine/src/fiber.rs",
     "crates/machine/src/heap.rs",
     "crates/oracle/src/sys.rs",
-    "crates/sync/src/combining.rs",
     "crates/sync/src/face/quiet.rs",
     "crates/sync/src/face/rseq.rs",
     "crates/sync/src/face/sim/counted.rs",
@@ -227,4 +232,75 @@ fn a_type_has_a_name_of_its_own_in_the_whole_workspace() {
 /// Whether a file of the source is a test. Its types are nobody else's.
 fn is_test(path: &str) -> bool {
     path.contains("/tests/") || path.ends_with("tests.rs")
+}
+
+/// The public modules of `sync`, as paths below its root, each with the names by which others use it.
+fn public_modules_of_sync(files: &[Source]) -> BTreeMap<String, Vec<&str>> {
+    let mut modules: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (root, prefix) in [("crates/sync/src/lib.rs", ""), ("crates/sync/src/percpu/mod.rs", "percpu/")] {
+        let root = files.iter().find(|file| file.path == root).expect("a root of modules");
+        for statement in
+            root.text.split(';').filter_map(|text| text.split_once("pub ")).map(|(_, rest)| rest.trim())
+        {
+            if let Some(module) = statement.strip_prefix("mod ").filter(|rest| !rest.contains('{')) {
+                modules.entry(format!("{prefix}{module}")).or_default().push(module);
+            } else if let Some((module, list)) =
+                statement.strip_prefix("use ").and_then(|rest| rest.split_once("::"))
+            {
+                let list = list.trim_matches(['{', '}']).split(',').map(str::trim);
+                modules
+                    .entry(format!("{prefix}{module}"))
+                    .or_default()
+                    .extend(list.filter(|name| !name.is_empty()));
+            }
+        }
+    }
+    modules
+}
+
+/// Whether the code of `file`, without its unit tests and what it only passes on, uses one of `names`: a type by its name,
+/// a module as a path.
+fn uses_any_of(file: &Source, names: &[&str]) -> bool {
+    let product = file.text.split("\nmod tests {").next().unwrap_or_default();
+    let mut lines = code_lines(product).filter(|(_, line)| !line.starts_with("pub use "));
+    lines.any(|(_, line)| {
+        let imports = line.contains("use sluice_sync") || line.contains("use crate");
+        let mut words =
+            line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| names.contains(word));
+        words.any(|word| {
+            imports || word.starts_with(char::is_uppercase) || line.contains(&format!("{word}::"))
+        })
+    })
+}
+
+#[test]
+fn a_public_module_of_sync_has_a_caller_in_the_product() {
+    let files: Vec<_> = rust_files().into_iter().filter(|file| !is_test(&file.path)).collect();
+    let mut unreached = public_modules_of_sync(&files);
+    assert!(unreached.len() > 30, "found only {} modules: {unreached:?}", unreached.len());
+    // What is reached from the product: at first its own files that use `sync`, then what these use, and so on.
+    let in_product = |path: &str| PRODUCT.iter().any(|name| path.starts_with(&format!("crates/{name}/src/")));
+    let mut reached: Vec<&Source> =
+        (files.iter()).filter(|file| in_product(&file.path) && file.text.contains("sluice_sync")).collect();
+    loop {
+        let found: Vec<String> = (unreached.iter())
+            .filter(|(_, names)| reached.iter().any(|file| uses_any_of(file, names)))
+            .map(|(module, _)| module.clone())
+            .collect();
+        if found.is_empty() {
+            break;
+        }
+        for module in found {
+            unreached.remove(&module);
+            let path = format!("crates/sync/src/{module}");
+            let of_it = |source: &&Source| match source.path.strip_prefix(&path) {
+                Some(".rs" | "/mod.rs") => true,
+                Some(rest) => module != "percpu" && rest.starts_with('/'),
+                None => false,
+            };
+            reached.extend(files.iter().filter(of_it));
+        }
+    }
+    let unreached: Vec<_> = unreached.keys().map(|module| format!("sync/src/{module}")).collect();
+    assert_none("nothing of the product uses these: they belong in lock-zoo", &unreached);
 }

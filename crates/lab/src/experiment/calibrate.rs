@@ -18,8 +18,8 @@ use crate::history::small_locks::Small;
 use crate::history::{false_sharing, file_lock_waiters, open_close, small_locks};
 use crate::row::{Origin, Row};
 use crate::table::Table;
+use sluice_lock_zoo_sim::Queued;
 use sluice_machine::{Machine, Report};
-use sluice_sync_sim::spin::Queued;
 use std::fmt::Write as _;
 
 /// How far simulated and published ratio may be apart.

@@ -14,8 +14,7 @@ use crate::failure::Result;
 use crate::history::commit_list::{CommitLists, create_or_remove};
 use crate::history::on_host;
 use sluice_machine::Machine;
-use sluice_sync::spin as here;
-use sluice_sync_sim::spin as there;
+use {sluice_lock_zoo as here, sluice_lock_zoo_sim as there};
 
 const SEEDS: &[u64] = &[7, 8, 9];
 const WORKLOAD: &str = "journal-commit";

@@ -20,7 +20,7 @@ use sluice_machine::{Cpu, Machine};
 use sluice_sync::time::Duration;
 use sluice_sync::{CachePadded, Mutex, RwLock};
 use sluice_sync_sim as sim;
-use sluice_sync_sim::rwsem::{Current, ReadersSleep, RwsemPolicy};
+use sluice_sync_sim::rwsem::{Current, RwsemPolicy};
 
 /// Seeds of the simulated runs; the median counts. Writers alone are held to 1%, and on many CPUs one run differs from the
 /// next by 4%.
@@ -62,6 +62,14 @@ const LOCKS: &[(&str, Simulate)] = &[
     (ReadersSleep::NAME, under_rwsem::<ReadersSleep>),
     (Current::NAME, under_rwsem::<Current>),
 ];
+
+/// What the kernel does since 2020: a reader that finds the lock taken sleeps.
+struct ReadersSleep;
+
+impl RwsemPolicy for ReadersSleep {
+    const NAME: &'static str = "rwsem-2020";
+    const READERS_SPIN: bool = false;
+}
 
 fn reads(cpu: &Cpu, percent: u64) -> bool {
     cpu.random(100) < percent

@@ -13,8 +13,8 @@ use super::{Findings, Session};
 use crate::failure::Result;
 use crate::row::Row;
 use sluice_machine::Machine;
-use sluice_sync::{CachePadded, spin as here};
-use sluice_sync_sim::spin as there;
+use sluice_sync::CachePadded;
+use {sluice_lock_zoo as here, sluice_lock_zoo_sim as there};
 
 /// Seeds of the simulated runs; the median counts.
 const SEEDS: &[u64] = &[7, 8, 9];

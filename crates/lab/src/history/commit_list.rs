@@ -7,7 +7,7 @@
 //! How many items, lines and how much computing is a guess, and the share of the lock decides where the knee is.
 
 use super::sync::CachePadded;
-use super::sync::spin::RawSpinLock;
+use super::zoo::RawSpinLock;
 use super::{Cpu, Line, Word};
 
 /// Items of a commit: inodes, buffers of a directory and of free inodes.

@@ -14,8 +14,8 @@
 //! # Sources
 //! S3: the resource table of ocfs2's lock manager in 2006, of one page, and the patches that followed; the kernel's fs/dlm.
 
-use super::sync::spin::{Queued, RawSpinLock};
 use super::sync::{CachePadded, HashTable, rcu};
+use super::zoo::{Queued, RawSpinLock};
 use super::{Cpu, Line};
 
 /// Computing the hash of a name, and comparing two.

@@ -5,13 +5,13 @@
 //! has to wait for a lock, then with another. A task that is woken, to try again, is put into the mailbox of its CPU, which
 //! sleeps when it has nothing to do. Going on with a woken task costs a task switch.
 
+use sluice_lock_zoo_sim::{Queued, SpinLock};
 use sluice_machine::{Machine, Report};
 use sluice_sync::Arc;
 use sluice_sync::atomic as unseen;
 use sluice_sync_sim::CachePadded;
 use sluice_sync_sim::atomic::{AtomicU32, Ordering};
 use sluice_sync_sim::face::futex;
-use sluice_sync_sim::spin::{Queued, SpinLock};
 use std::collections::VecDeque;
 
 /// Which locks are meant.

@@ -5,11 +5,11 @@
 //! that it conflicts with, so an unlock wakes the first alone, which takes those below along; to queue is to walk
 //! down to a leaf.
 
+use sluice_lock_zoo_sim::{Queued, SpinLock};
 use sluice_machine::{Machine, Report};
 use sluice_sync_sim::CachePadded;
 use sluice_sync_sim::atomic::{AtomicU32, Ordering};
 use sluice_sync_sim::face::futex;
-use sluice_sync_sim::spin::{Queued, SpinLock};
 use std::collections::VecDeque;
 
 /// Checks and allocation of the system call around each lock and unlock, in cycles.

@@ -16,11 +16,12 @@ pub mod rwsem_2016;
 pub mod vfs_2009;
 
 use super::file_lock_tasks::{Design, Form, Tasks};
+use sluice_lock_zoo_sim as zoo;
+use sluice_lock_zoo_sim::{SpinLock, Ticket};
 use sluice_machine::cell::{touch_read, touch_write};
 use sluice_machine::{Cpu, work};
 use sluice_sync_sim as sync;
 use sluice_sync_sim::CachePadded;
-use sluice_sync_sim::spin::{SpinLock, Ticket};
 
 /// A spin lock of the kernel's.
 type Lock<T> = SpinLock<T, Ticket>;

@@ -3,10 +3,10 @@
 //! Before, each open and close took the dentry cache's lock, the inode lock, the mount lock and the list of open
 //! files; spin locks without order, as POWER had them. After, what is left is what the process shares with no one.
 
+use sluice_lock_zoo_sim::{RawSpinLock, Tas};
 use sluice_machine::cell::touch_write;
 use sluice_machine::{Machine, Report};
 use sluice_sync_sim::CachePadded;
-use sluice_sync_sim::spin::{RawSpinLock, Tas};
 
 /// The global locks, and how often an open with its close takes each.
 const TAKEN: [usize; 3] = [6, 2, 2];

@@ -11,8 +11,8 @@
 //! # Sources
 //! The end of S2: `dcache_readdir` before cursors were moved once per call.
 
-use super::sync::spin::{Queued, RawSpinLock};
 use super::sync::{CachePadded, RwLock};
+use super::zoo::{Queued, RawSpinLock};
 use super::{Cpu, Line};
 
 /// Names that one call gives out.

@@ -19,8 +19,8 @@
 
 use super::sync::atomic::{AtomicU32, Ordering};
 use super::sync::face::{futex, hint, thread};
-use super::sync::spin::{Mcs, RawSpinLock, SpinLock};
 use super::sync::{CachePadded, SlotTable};
+use super::zoo::{Mcs, Queued, RawSpinLock, SpinLock};
 use std::collections::VecDeque;
 
 const WRITER: u32 = 1 << 0;
@@ -49,7 +49,7 @@ pub struct Rwsem2016 {
     /// The thread that has this looks at `owner` and `count`; the others line up.
     spinner: Mcs,
     /// First come first.
-    sleepers: SpinLock<VecDeque<Sleeper>>,
+    sleepers: SpinLock<VecDeque<Sleeper>, Queued>,
     /// For each thread whether it sleeps. *atomic*
     states: SlotTable<CachePadded<AtomicU32>>,
 }

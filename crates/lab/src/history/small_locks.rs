@@ -3,13 +3,12 @@
 //! Its machine was a Xeon E5-2680 v4 of two sockets with 28 threads each; here `icelake-2s` cut to that shape,
 //! with neighbouring threads on different sockets, as the operating system spreads them.
 
+use sluice_lock_zoo_sim::{CombiningLock, Mcs, Queued, RawSpinLock, SpinLock, Tas};
 use sluice_machine::cell::{OwnLine, touch_write};
 use sluice_machine::{Machine, Report, Spec, machines};
 use sluice_sync_sim::CachePadded;
-use sluice_sync_sim::CombiningLock;
 use sluice_sync_sim::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_sync_sim::face::futex;
-use sluice_sync_sim::spin::{Mcs, Queued, RawSpinLock, SpinLock, Tas};
 
 /// Computing between two operations: about what a round of the benchmark takes alone, 0.6 us, in cycles.
 const OUTSIDE: u64 = 1_500;

@@ -13,8 +13,8 @@
 //! 145,891 creates and unlinks, at 3.5 GHz, are 9,100 and 24,000 cycles.
 
 use super::sync::atomic::{AtomicU64, Ordering};
-use super::sync::spin::{RawSpinLock, Tas};
 use super::sync::{CachePadded, Mutex};
+use super::zoo::{RawSpinLock, Tas};
 use super::{Cpu, Line};
 
 /// Computing between the locks of an open with its close, in cycles.

@@ -1,5 +1,6 @@
 //! The loom face: the model checker's atomics, cells and threads, and parking built from them.
 
+pub use loom::lazy_static;
 pub use loom::sync::{Arc, Barrier};
 
 /// A place that is filled once. The checker wants to know its objects before other threads do: here it is full when it
@@ -27,7 +28,7 @@ pub fn seed_mutant(mutant: Option<super::Mutant>) {
 }
 
 /// Whether `mutant` is seeded in this execution.
-pub(crate) fn seeded(mutant: super::Mutant) -> bool {
+pub fn seeded(mutant: super::Mutant) -> bool {
     SEEDED.get() == Some(mutant)
 }
 

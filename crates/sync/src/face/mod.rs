@@ -118,7 +118,7 @@ pub enum Mutant {
 /// Whether `mutant` is seeded in this execution.
 #[cfg(not(feature = "loom"))]
 #[inline]
-pub(crate) const fn seeded(_mutant: Mutant) -> bool {
+pub const fn seeded(_mutant: Mutant) -> bool {
     false
 }
 
@@ -169,25 +169,41 @@ pub enum Wait {
 }
 
 /// Writes a constructor that is `const` wherever the face's atomics allow it (loom's do not).
+#[cfg(not(feature = "loom"))]
+#[doc(hidden)]
+#[macro_export]
 macro_rules! const_new {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block) => {
-        #[cfg(not(feature = "loom"))]
         $(#[$meta])*
         $vis const fn $name($($arg: $ty),*) -> $ret $body
-        #[cfg(feature = "loom")]
+    };
+}
+#[cfg(feature = "loom")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! const_new {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block) => {
         $(#[$meta])*
         $vis fn $name($($arg: $ty),*) -> $ret $body
     };
 }
 
 /// Declares a static that lives as long as the program, or under loom as long as one explored execution.
+#[cfg(not(feature = "loom"))]
+#[doc(hidden)]
+#[macro_export]
 macro_rules! global {
     ($(#[$meta:meta])* static $name:ident: $ty:ty = $init:expr;) => {
-        #[cfg(not(feature = "loom"))]
         $(#[$meta])*
         static $name: $ty = $init;
-        #[cfg(feature = "loom")]
-        ::loom::lazy_static! {
+    };
+}
+#[cfg(feature = "loom")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! global {
+    ($(#[$meta:meta])* static $name:ident: $ty:ty = $init:expr;) => {
+        $crate::face::lazy_static! {
             $(#[$meta])*
             static ref $name: $ty = $init;
         }
@@ -206,4 +222,5 @@ macro_rules! near_table {
     }};
 }
 
-pub(crate) use {const_new, global, near_table};
+pub(crate) use near_table;
+pub use {const_new, global};

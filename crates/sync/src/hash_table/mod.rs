@@ -8,6 +8,9 @@
 //! Find: the section's two stores to the own line, loads of the array pointer, the head and the nodes: nothing
 //! shared is written. Insert, remove: one read-modify-write and one store on the bucket's head, the own CPU's
 //! count; a grace period's share per removed node. Moving: `MOVE_AT_ONCE` buckets per write.
+//!
+//! # Used by
+//! `dlm`: the locks and resources of a node by name, through the [`Reclaimer`](crate::reclaim::Reclaimer) that bounds them.
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;

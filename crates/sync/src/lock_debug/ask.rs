@@ -47,12 +47,6 @@ impl Ask {
     /// A bucket of a table, whose taker spins but gives up its CPU when that lasts: its owner may sleep.
     pub(crate) const BUCKET: Ask = Ask { in_parts: true, ..Ask::PLAIN };
 
-    /// A range of a range lock.
-    pub(crate) const fn range(exclusive: bool) -> Ask {
-        let mode = if exclusive { Mode::Exclusive } else { Mode::Shared };
-        Ask { mode, in_parts: true, ..Ask::PLAIN }
-    }
-
     /// The same, for one of many locks of a class, which one order of theirs or a common outer lock rules.
     pub(crate) const fn any_number(self) -> Ask {
         Ask { any_number: true, ..self }

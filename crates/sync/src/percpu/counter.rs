@@ -22,6 +22,9 @@
 //! `add`: one read-modify-write on the CPU's own line. `read`: one load of a line written once per batch and
 //! CPU. `sum`: one load per CPU.
 //!
+//! # Used by
+//! [`HashTable`](crate::HashTable), which counts its entries; [`super::Budget`], which counts towards a limit.
+//!
 //! # Sources
 //! The kernel's percpu_counter.
 

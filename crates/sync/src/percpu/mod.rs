@@ -14,7 +14,6 @@ pub mod counter;
 pub mod ida;
 pub mod list;
 pub mod pool;
-pub mod refcount;
 pub mod tally;
 
 pub use budget::Budget;
@@ -22,7 +21,6 @@ pub use counter::Counter;
 pub use ida::Ida;
 pub use list::PerCpuList;
 pub use pool::Pool;
-pub use refcount::PerCpuRef;
 pub use tally::Tally;
 
 use crate::face::{CachePadded, cpu};

@@ -1,38 +1,20 @@
-//! Spin locks: six ways to wait without sleeping, behind one trait so that they can be exchanged.
+//! Spin locks: a value for a few instructions at a time, by threads that do not sleep for it.
 //!
 //! # Theory
-//! | lock | size | waiters look at | hand-over costs | order | weak spot |
-//! |---|---|---|---|---|---|
-//! | [`Tas`] | 4 | the lock, writing it | all of them a transfer | none | collapses with CPUs |
-//! | [`Ttas`] | 4 | the lock, reading, then backing off | few transfers | none | unfair |
-//! | [`Ticket`] | 8 | the lock, reading | all of them a transfer | first come | decays; a preempted waiter stops all |
-//! | [`Mcs`] | 4 | a line of their own | one transfer | first come | a preempted waiter stops all |
-//! | [`Queued`] | 4 | the lock (two of them), own lines | one or two transfers | first come | as MCS, unless paravirtual |
-//! | [`Cna`] | 4 | a line of their own | one, mostly on the same node | by node, bounded | one CPU's scan of the queue |
-//!
-//! Queue nodes are named by number and live for ever (`nodes`), so no lock here needs `unsafe`; that they do
-//! exclude is argued where data is hung on them, in [`SpinLock`].
+//! [`SpinLock`] is the value and its guard. What the waiters do is up to a [`RawSpinLock`]: [`Ttas`], which the product
+//! uses where threads of one CPU meet ([`crate::percpu::Pool`]). The others (tickets, queues) are in the crate
+//! `lock-zoo`, which compares them.
 //!
 //! # Clients must
 //! hold a spin lock for a few hundred instructions at most, and never sleep under one. Threads of a process
 //! can be preempted at any instruction: prefer [`crate::Mutex`] unless you know better.
 
-mod cna;
 #[allow(unsafe_code)]
 mod lock;
-mod mcs;
-pub(crate) mod nodes;
-mod queued;
-mod tas;
-mod ticket;
+mod ttas;
 
-pub use cna::Cna;
 pub use lock::{MutualExclusion, SpinGuard, SpinLock};
-pub use mcs::Mcs;
-pub use nodes::Token as NodeToken;
-pub use queued::{BareMetal, Paravirtual, Queued, QueuedMode, VirtualTestAndSet};
-pub use tas::{Tas, Ttas};
-pub use ticket::Ticket;
+pub use ttas::Ttas;
 
 /// A spin lock that protects nothing by itself.
 pub trait RawSpinLock: Default + Send + Sync {

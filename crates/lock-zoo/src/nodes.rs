@@ -6,12 +6,12 @@
 //! | queue | swap of `tail`, store of `next` | swap of `tail`, load of `next` | the node behind the name |
 //! | unlock | store of `go`, exchange of `tail` | load of `go`, swap of `tail` | the protected data |
 
-use crate::face::atomic::{AtomicPtr, AtomicU32, Ordering};
-use crate::face::{CachePadded, SlotTable, const_new, global, hint, thread};
+use sluice_sync::face::atomic::{AtomicPtr, AtomicU32, Ordering};
+use sluice_sync::face::{CachePadded, SHRUNK, SlotTable, const_new, global, hint, thread};
 use std::marker::PhantomData;
 
 /// How many queue locks one thread may hold at a time.
-const NESTING: u32 = if cfg!(feature = "loom") { 2 } else { 8 };
+const NESTING: u32 = if SHRUNK { 3 } else { 8 };
 
 /// A waiter's node. What the fields mean is up to the lock.
 pub(crate) struct QueueNode {
@@ -91,7 +91,7 @@ pub(crate) fn give_back(token: Token) {
 
 /// The owner of a lock and the waiters for it, as Mellor-Crummey and Scott line them up: the owner's node, then the waiters'.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     /// The name of the last node, or 0. *atomic (queue, unlock)*
     tail: AtomicU32,
 }
@@ -99,13 +99,13 @@ pub(super) struct Queue {
 impl Queue {
     const_new! {
         /// Nobody has the lock.
-        pub(super) fn new() -> Self {
+        pub(crate) fn new() -> Self {
             Queue { tail: AtomicU32::new(0) }
         }
     }
 
     /// Lines up behind the others, with a node that `prepare` has prepared, and waits for the lock. True if it was free.
-    pub(super) fn enter(&self, prepare: impl FnOnce(&QueueNode)) -> (Token, bool) {
+    pub(crate) fn enter(&self, prepare: impl FnOnce(&QueueNode)) -> (Token, bool) {
         let token = new_node(prepare);
         // Release(queue): our node; Acquire(queue, unlock): the node in front, or the last owner's data.
         let front = self.tail.swap(token.name, Ordering::AcqRel);
@@ -119,7 +119,7 @@ impl Queue {
     }
 
     /// As [`enter`](Self::enter), if the lock is free.
-    pub(super) fn try_enter(&self, prepare: impl FnOnce(&QueueNode)) -> Option<Token> {
+    pub(crate) fn try_enter(&self, prepare: impl FnOnce(&QueueNode)) -> Option<Token> {
         let token = new_node(prepare);
         // Release(queue), Acquire(unlock): as the swap in enter(). A failure publishes nothing.
         match self.tail.compare_exchange(0, token.name, Ordering::AcqRel, Ordering::Relaxed) {
@@ -133,7 +133,7 @@ impl Queue {
 
     /// The waiter behind the owner, whose node is `own`. If there is none, the lock has been left to the waiters whose
     /// last is `rest`, or to nobody if that is 0.
-    pub(super) fn leave(&self, own: &Token, rest: impl FnOnce() -> u32) -> Option<u32> {
+    pub(crate) fn leave(&self, own: &Token, rest: impl FnOnce() -> u32) -> Option<u32> {
         let next = &node(own.name).next;
         // Acquire(queue): the waiter's node; pairs with Release(queue) in enter().
         let behind = next.load(Ordering::Acquire);

@@ -32,13 +32,16 @@
 //! lock, unlock: the table's mutex for one pass over the ranges held and waited for *now*, which are as many as
 //! threads are at work in the file. The table's line is the shared line of the data path.
 //!
+//! # Used by
+//! Nothing of the product. A file's contents had one for each range of bytes; since pages carry sequence counts of their own
+//! (`SeqBytes`) a write takes its page alone, and the file's table is no shared line any more.
+//!
 //! # Sources
 //! Kara, "Implement range locks" (kernel mailing list, 2013), for the counted blockers.
 
-use crate::Mutex;
-use crate::face::atomic::{AtomicU32, Ordering};
-use crate::face::{CachePadded, SHRUNK, SlotTable, const_new, futex, global, hint, thread};
-use crate::lock_debug::{Ask, Held, LockClass, Watch};
+use sluice_sync::Mutex;
+use sluice_sync::face::atomic::{AtomicU32, Ordering};
+use sluice_sync::face::{CachePadded, SHRUNK, SlotTable, const_new, futex, global, hint, thread};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -89,8 +92,6 @@ struct Table {
 #[derive(Debug)]
 pub struct RangeLock {
     table: Mutex<Table>,
-    /// *immutable*
-    watch: Watch,
 }
 
 /// A held range; released when dropped.
@@ -98,87 +99,46 @@ pub struct RangeLock {
 pub struct RangeGuard<'a> {
     lock: &'a RangeLock,
     number: u64,
-    _held: Held,
     /// Holders are kept by thread, so a guard stays on its thread.
     marker: PhantomData<*const ()>,
 }
 
 impl RangeLock {
     const_new! {
-        /// A lock of which no range is held. Its class is the place of this call.
-        #[track_caller]
+        /// A lock of which no range is held.
         pub fn new() -> Self {
-            RangeLock::watched(Watch::here())
-        }
-    }
-
-    const_new! {
-        /// As [`new`](Self::new), of `class`.
-        pub fn with_class(class: &'static LockClass) -> Self {
-            RangeLock::watched(Watch::class(class))
-        }
-    }
-
-    const_new! {
-        fn watched(watch: Watch) -> Self {
-            RangeLock { table: Mutex::part(Table { requests: Vec::new(), next: 0 }), watch }
+            RangeLock { table: Mutex::new(Table { requests: Vec::new(), next: 0 }) }
         }
     }
 
     /// Holds `range` together with other readers of it; sleeps while a writer before us has part of it. An empty
     /// range conflicts with nothing.
-    #[track_caller]
     pub fn read(&self, range: Range<u64>) -> RangeGuard<'_> {
-        self.lock(range, false, 0)
-    }
-
-    /// As [`read`](Self::read), by a thread that may hold ranges of this class at lower levels: see
-    /// [`lock_debug`](crate::lock_debug).
-    #[track_caller]
-    pub fn read_nested(&self, range: Range<u64>, level: u8) -> RangeGuard<'_> {
-        self.lock(range, false, level)
+        self.lock(range, false)
     }
 
     /// Holds `range` alone; sleeps while anybody before us has part of it.
-    #[track_caller]
     pub fn write(&self, range: Range<u64>) -> RangeGuard<'_> {
-        self.lock(range, true, 0)
-    }
-
-    /// As [`write`](Self::write), by a thread that may hold ranges of this class at lower levels: see
-    /// [`lock_debug`](crate::lock_debug).
-    #[track_caller]
-    pub fn write_nested(&self, range: Range<u64>, level: u8) -> RangeGuard<'_> {
-        self.lock(range, true, level)
+        self.lock(range, true)
     }
 
     /// As [`read`](Self::read), unless it had to sleep.
-    #[track_caller]
     pub fn try_read(&self, range: Range<u64>) -> Option<RangeGuard<'_>> {
         self.try_lock(range, false)
     }
 
     /// As [`write`](Self::write), unless it had to sleep.
-    #[track_caller]
     pub fn try_write(&self, range: Range<u64>) -> Option<RangeGuard<'_>> {
         self.try_lock(range, true)
     }
 
-    #[track_caller]
-    fn lock(&self, range: Range<u64>, exclusive: bool, level: u8) -> RangeGuard<'_> {
-        let (number, held) = self.watch.lock(
-            Ask::range(exclusive).at(level),
-            || self.try_enter(&range, exclusive),
-            || self.enter(&range, exclusive),
-        );
-        RangeGuard { lock: self, number, _held: held, marker: PhantomData }
+    fn lock(&self, range: Range<u64>, exclusive: bool) -> RangeGuard<'_> {
+        RangeGuard { lock: self, number: self.enter(&range, exclusive), marker: PhantomData }
     }
 
-    #[track_caller]
     fn try_lock(&self, range: Range<u64>, exclusive: bool) -> Option<RangeGuard<'_>> {
         let number = self.try_enter(&range, exclusive)?;
-        let held = self.watch.tried(Ask::range(exclusive));
-        Some(RangeGuard { lock: self, number, _held: held, marker: PhantomData })
+        Some(RangeGuard { lock: self, number, marker: PhantomData })
     }
 
     /// Adds a request, waits until it holds its range, and returns its number.
@@ -279,7 +239,6 @@ impl fmt::Debug for RangeGuard<'_> {
 }
 
 impl Default for RangeLock {
-    #[track_caller]
     fn default() -> Self {
         RangeLock::new()
     }
@@ -288,13 +247,13 @@ impl Default for RangeLock {
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
-    use crate::atomic::AtomicU64;
+    use sluice_sync::atomic::AtomicU64;
 
     #[test]
     fn disjoint_ranges_and_readers_are_held_at_once() {
         let lock = RangeLock::new();
-        let (_a, _b) = (lock.write(0..10), lock.write_nested(10..20, 1));
-        let (_c, _d) = (lock.read_nested(20..30, 2), lock.read_nested(25..35, 3));
+        let (_a, _b) = (lock.write(0..10), lock.write(10..20));
+        let (_c, _d) = (lock.read(20..30), lock.read(25..35));
         assert!(lock.try_write(9..11).is_none() && lock.try_write(29..30).is_none());
         assert!(lock.try_read(5..6).is_none() && lock.try_read(20..22).is_some());
         let _empty = lock.try_write(5..5).expect("an empty range conflicts with nothing");

@@ -41,10 +41,12 @@
 //! differences: an unlock is a read-modify-write here, and lock and tail are never changed in one step, as Rust has
 //! no accesses of mixed size; halted waiters are kicked when they become head, not only when the lock is free.
 
-use super::RawSpinLock;
-use crate::face::atomic::{AtomicU16, AtomicU32, Ordering};
-use crate::face::hint::{Waiting, spin_until};
-use crate::face::{CachePadded, DETERMINISTIC, SHRUNK, SlotTable, const_new, global, hint, thread, vcpu};
+use crate::RawSpinLock;
+use sluice_sync::face::atomic::{AtomicU16, AtomicU32, Ordering};
+use sluice_sync::face::hint::{Waiting, spin_until};
+use sluice_sync::face::{
+    CachePadded, DETERMINISTIC, SHRUNK, SlotTable, const_new, global, hint, thread, vcpu,
+};
 use std::marker::PhantomData;
 
 const LOCKED: u16 = 1 << 0;
@@ -355,11 +357,11 @@ fn wait_for_turn<M: QueuedMode>(turn: &AtomicU32) {
     }
 }
 
-#[cfg(all(test, not(any(feature = "loom", feature = "sim"))))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
-    use crate::face::SHRUNK;
-    use crate::thread;
+    use sluice_sync::face::SHRUNK;
+    use sluice_sync::thread;
 
     /// Locks as the thread in `slot`, which nobody else is.
     fn count<M: QueuedMode>(lock: &Queued<M>, counter: &AtomicU32, slot: u32, rounds: u32) {

@@ -5,7 +5,7 @@ mod model;
 use loom::sync::Arc;
 use loom::thread;
 use model::explore;
-use sluice_sync_loom::spin::{
+use sluice_lock_zoo_loom::{
     BareMetal, Cna, Mcs, MutualExclusion, Paravirtual, Queued, SpinLock, Tas, Ticket, Ttas, VirtualTestAndSet,
 };
 

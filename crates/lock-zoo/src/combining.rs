@@ -24,16 +24,19 @@
 //! # Cost
 //! A waiter writes its own node, `tail`, and its predecessor's node; the value stays with the combiner.
 //!
+//! # Used by
+//! Nothing of the product, which keeps contended data apart instead, by thread or CPU; `small_locks` of the lab has it.
+//!
 //! # Sources
 //! P. Fatourou and N. Kallimanis, "Revisiting the combining synchronization technique", PPoPP 2012 (DSM-Synch);
 //! Y. Oyama, K. Taura and A. Yonezawa, 1999, for the idea.
 
-use crate::face::atomic::{AtomicU32, Ordering};
-use crate::face::cell::UnsafeCell;
-use crate::face::{SHRUNK, const_new, hint};
-use crate::spin::nodes::{give_back, node, take};
+use crate::nodes::{give_back, node, take};
+use sluice_sync::face::atomic::{AtomicU32, Ordering};
+use sluice_sync::face::cell::UnsafeCell;
+use sluice_sync::face::{SHRUNK, const_new, hint};
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::thread::Result;
 
 /// Critical sections that one combiner runs for others before it passes the role on.
 const BATCH_MAX: u32 = if SHRUNK { 1 } else { 64 };
@@ -66,7 +69,7 @@ struct Task<F, R> {
 enum Body<F, R> {
     Ready(F),
     Running,
-    Finished(Result<R>),
+    Finished(Result<R, Box<dyn Any + Send>>),
 }
 
 /// # Safety
@@ -203,7 +206,7 @@ impl<T> std::fmt::Debug for CombiningLock<T> {
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
-    use crate::thread;
+    use sluice_sync::thread;
 
     #[test]
     fn every_section_runs_once_and_returns_to_its_caller() {

@@ -5,7 +5,7 @@ mod model;
 use loom::sync::Arc;
 use loom::thread;
 use model::explore;
-use sluice_sync_loom::CombiningLock;
+use sluice_lock_zoo_loom::CombiningLock;
 
 fn count(preemptions: usize, threads: usize, rounds: usize) {
     explore(preemptions, move || {

@@ -9,9 +9,9 @@
 //! J. Mellor-Crummey and M. Scott, "Algorithms for scalable synchronization on shared-memory
 //! multiprocessors", 1991; Linux's spin lock from 2008 to 2015.
 
-use super::RawSpinLock;
-use crate::face::atomic::{AtomicU32, Ordering, fence};
-use crate::face::{Mutant, const_new, hint, seeded};
+use crate::RawSpinLock;
+use sluice_sync::face::atomic::{AtomicU32, Ordering, fence};
+use sluice_sync::face::{Mutant, const_new, hint, seeded};
 
 /// Ticket lock.
 #[derive(Debug)]
@@ -76,9 +76,9 @@ impl RawSpinLock for Ticket {
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
-    use crate::face::SHRUNK;
-    use crate::spin::SpinLock;
-    use crate::thread;
+    use crate::SpinLock;
+    use sluice_sync::face::SHRUNK;
+    use sluice_sync::thread;
 
     #[test]
     fn numbers_wrap_around_and_nobody_is_lost() {

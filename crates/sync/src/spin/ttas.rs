@@ -1,28 +1,20 @@
-//! Test-and-set, and test-and-test-and-set with back-off: the smallest locks.
+//! Test-and-test-and-set with back-off: a lock of one word.
 //!
 //! # Theory
-//! Test-and-set tries to write the lock until it succeeds; every try takes the line away from the owner, so
-//! the unlock itself queues behind the tries. Looking first and writing only when the lock looks free
-//! removes most of that; looking ever more rarely removes most of the rest, and is unfair: the thread that
-//! had the lock last, and still has its line, mostly gets it again.
+//! A waiter that tried to write the lock until it succeeded would take the line away from the owner with every try.
+//! Looking first and writing only when the lock looks free removes most of that; looking ever more rarely removes most
+//! of the rest, and is unfair: the thread that had the lock last, and still has its line, mostly gets it again.
 //!
 //! # Sources
 //! T. Anderson, "The performance of spin lock alternatives for shared-memory multiprocessors", 1990.
 
 use super::RawSpinLock;
 use crate::face::atomic::{AtomicU32, Ordering};
-use crate::face::hint::{Waiting, pause};
+use crate::face::hint::pause;
 use crate::face::{SHRUNK, const_new, cpu};
 
 /// Longest pause of a waiter, in turns of a waiting loop.
 const BACKOFF_MAX: u32 = if SHRUNK { 1 } else { 1 << 10 };
-
-/// Test-and-set.
-#[derive(Debug)]
-pub struct Tas {
-    /// 1 while held. *atomic (unlock)*
-    held: AtomicU32,
-}
 
 /// Test-and-test-and-set with exponential back-off.
 #[derive(Debug)]
@@ -31,26 +23,14 @@ pub struct Ttas {
     held: AtomicU32,
 }
 
-macro_rules! one_word {
-    ($lock:ident) => {
-        impl $lock {
-            const_new! {
-                /// A free lock.
-                pub fn new() -> Self {
-                    $lock { held: AtomicU32::new(0) }
-                }
-            }
-        }
-
-        impl Default for $lock {
-            fn default() -> Self {
-                Self::new()
-            }
-        }
-    };
-}
-
 impl Ttas {
+    const_new! {
+        /// A free lock.
+        pub fn new() -> Self {
+            Ttas { held: AtomicU32::new(0) }
+        }
+    }
+
     /// Pauses of random length, up to a bound that doubles, with one look between them: waiters that saw the
     /// lock become free at the same time would all try at the same time.
     #[cold]
@@ -73,29 +53,9 @@ impl Ttas {
     }
 }
 
-one_word!(Tas);
-one_word!(Ttas);
-
-impl RawSpinLock for Tas {
-    const NAME: &'static str = "tas";
-    type Token = ();
-
-    fn lock(&self) {
-        let mut waiting = Waiting::new();
-        while self.try_lock().is_none() {
-            waiting.turn();
-        }
-    }
-
-    fn try_lock(&self) -> Option<()> {
-        // An exchange, which takes the line away from the owner whether it succeeds or not.
-        // Acquire(unlock): pairs with Release(unlock) in unlock(). A failure publishes nothing.
-        self.held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| ())
-    }
-
-    fn unlock(&self, (): ()) {
-        // Release(unlock): the protected data; pairs with Acquire(unlock) in try_lock().
-        self.held.store(0, Ordering::Release);
+impl Default for Ttas {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -13,16 +13,16 @@
 //! put back in front of the main one: nobody waits for ever.
 //!
 //! # Ordering
-//! As in [`super::nodes`]; the secondary queue is the owner's alone and travels with label *unlock*.
+//! As in [`crate::nodes`]; the secondary queue is the owner's alone and travels with label *unlock*.
 //!
 //! # Sources
 //! D. Dice and A. Kogan, "Compact NUMA-aware locks", EuroSys 2019. There the streak ends by a coin, here by a
 //! counter that travels with the lock, so that bypassing is bounded.
 
-use super::RawSpinLock;
-use super::nodes::{Queue, QueueNode, Token, give_back, node};
-use crate::face::atomic::Ordering;
-use crate::face::{SHRUNK, const_new, cpu};
+use crate::RawSpinLock;
+use crate::nodes::{Queue, QueueNode, Token, give_back, node};
+use sluice_sync::face::atomic::Ordering;
+use sluice_sync::face::{SHRUNK, const_new, cpu};
 
 /// Hand-overs within one memory node before the others get their turn.
 const STREAK_MAX: u32 = if SHRUNK { 1 } else { 256 };

@@ -33,12 +33,16 @@
 //! # Cost
 //! get, put: one read-modify-write on the CPU's own line; after the kill, another on one common line.
 //!
+//! # Used by
+//! Nothing of the product. Objects that all CPUs refer to are counted by Refcache (`sluice_sync::refcache`): it needs no
+//! word for each CPU in each object, and no call that says that the object may go.
+//!
 //! # Sources
 //! The kernel's percpu_ref, which needs an RCU grace period where the mark in the word suffices here.
 
-use super::PerCpu;
-use crate::face::atomic::{AtomicI64, Ordering};
-use crate::face::{CachePadded, Mutant, seeded};
+use sluice_sync::face::atomic::{AtomicI64, Ordering};
+use sluice_sync::face::{CachePadded, Mutant, seeded};
+use sluice_sync::percpu::PerCpu;
 
 /// The mark in a CPU's word: count in the common word instead.
 const CLOSED: i64 = 1;
@@ -174,8 +178,8 @@ impl std::fmt::Debug for PerCpuRef {
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
-    use crate::atomic::AtomicUsize;
-    use crate::{Arc, thread};
+    use sluice_sync::atomic::AtomicUsize;
+    use sluice_sync::{Arc, thread};
 
     fn counted() -> (PerCpuRef, Arc<AtomicUsize>) {
         let calls = Arc::new(AtomicUsize::new(0));
@@ -201,7 +205,7 @@ mod tests {
 
     #[test]
     fn references_taken_and_put_during_the_kill_are_counted_exactly() {
-        for _ in 0..if crate::face::SHRUNK { 3 } else { 30 } {
+        for _ in 0..if sluice_sync::face::SHRUNK { 3 } else { 30 } {
             let (count, calls) = counted();
             thread::scope(|scope| {
                 for _ in 0..3 {

@@ -5,7 +5,7 @@ mod model;
 use loom::cell::UnsafeCell;
 use loom::thread::{self, JoinHandle};
 use model::explore;
-use sluice_sync_loom::RangeLock;
+use sluice_lock_zoo_loom::RangeLock;
 
 /// Three bytes, each checked for races, and the lock on them. They outlive the execution.
 struct File {

@@ -8,16 +8,16 @@
 //! One remote transfer per hand-over however many wait; strictly first come, first served.
 //!
 //! # Ordering
-//! As in [`super::nodes`].
+//! As in [`crate::nodes`].
 //!
 //! # Sources
 //! J. Mellor-Crummey and M. Scott, "Algorithms for scalable synchronization on shared-memory
 //! multiprocessors", 1991.
 
-use super::RawSpinLock;
-use super::nodes::{Queue, Token, give_back, node};
-use crate::face::atomic::Ordering;
-use crate::face::const_new;
+use crate::RawSpinLock;
+use crate::nodes::{Queue, Token, give_back, node};
+use sluice_sync::face::atomic::Ordering;
+use sluice_sync::face::const_new;
 
 /// MCS queue lock.
 #[derive(Debug)]
