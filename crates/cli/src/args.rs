@@ -406,7 +406,7 @@ Examples:
 
 #[derive(clap::Args)]
 #[command(
-    override_usage = "sluice mount [--ram | STORE] DIR [-o OPT,...] [--foreground] [--cluster dir:SHARED]",
+    override_usage = "sluice mount [--ram | STORE] DIR [-o OPT,...] [--foreground] [--cluster CLUSTER]",
     after_help = MOUNT_EXAMPLES
 )]
 pub(crate) struct Mount {
@@ -419,15 +419,17 @@ pub(crate) struct Mount {
     /// Mount options
     #[arg(short = 'o', value_name = "OPT,...")]
     pub(crate) options: Vec<String>,
-    /// Mount as a node of this cluster, which `sluice cluster init` has made in a directory
-    #[arg(long, value_name = "dir:SHARED", conflicts_with = "ram")]
+    /// Mount as a node of this cluster, which `sluice cluster init` has made: `http://HOST:PORT[,...][/NAME]` of an
+    /// etcd, or `dir:SHARED`
+    #[arg(long, value_name = "CLUSTER", conflicts_with = "ram")]
     pub(crate) cluster: Option<String>,
-    /// The identity of the node; without, one is made with the key of the cluster's authority
+    /// The identity of the node, or the key of the cluster's authority [default: where init put it]
     #[arg(long, value_name = "DIR", requires = "cluster")]
     pub(crate) identity: Option<PathBuf>,
-    /// Where the other nodes reach this one; port 0 chooses one
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "cluster", default_value = "127.0.0.1:0")]
-    pub(crate) listen: std::net::SocketAddr,
+    /// Where the other nodes reach this one; port 0 chooses one [default: the address from which this machine
+    /// reaches etcd]
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "cluster")]
+    pub(crate) listen: Option<std::net::SocketAddr>,
     /// Stay in the foreground, until Ctrl-C or until it is unmounted
     #[arg(short, long)]
     pub(crate) foreground: bool,

@@ -4,8 +4,7 @@ use crate::args::ClusterAction;
 use crate::output::Output;
 use crate::{bucket, serve, this_program};
 use sluice_bucket::Claim;
-use sluice_cluster::{Cluster, Config, Node, Status, ask_status};
-use sluice_dlm::Identity;
+use sluice_cluster::{Cluster, Config, Node, Rendezvous, Status, ask_status};
 use sluice_fuse::{Ended, MountOptions, StopSignals};
 use sluice_lab::failure::{Context, Failure, Result};
 use sluice_lab::{cluster_demo, interrupt::Interrupt};
@@ -27,8 +26,8 @@ const LEAVING: Duration = Duration::from_secs(120);
 
 /// How a mount takes part in a cluster.
 pub(crate) struct ClusterMember {
-    shared: PathBuf,
-    identity: Option<PathBuf>,
+    place: Rendezvous,
+    identity: PathBuf,
     listen: SocketAddr,
 }
 
@@ -37,27 +36,46 @@ impl ClusterMember {
     ///
     /// # Errors
     /// If that is none.
-    pub(crate) fn of(place: &str, identity: Option<&Path>, listen: SocketAddr) -> Result<ClusterMember> {
-        let shared = place.strip_prefix("dir:").ok_or_else(|| {
-            Failure::Usage(format!(
-                "--cluster {place}: give dir:SHARED, as `sluice cluster init SHARED` made it"
-            ))
-        })?;
+    pub(crate) fn of(
+        place: &str,
+        identity: Option<&Path>,
+        listen: Option<SocketAddr>,
+    ) -> Result<ClusterMember> {
+        let place: Rendezvous =
+            place.parse().map_err(|error| Failure::Usage(format!("--cluster {error}")))?;
         // Absolute: the serving process goes elsewhere.
-        let absolute = |path: &Path| path.canonicalize().context(|| path.display().to_string());
-        let identity = identity.map(absolute).transpose()?;
-        Ok(ClusterMember { shared: absolute(Path::new(shared))?, identity, listen })
+        let place = match place {
+            Rendezvous::Directory(dir) => {
+                Rendezvous::Directory(dir.canonicalize().context(|| dir.display().to_string())?)
+            }
+            etcd @ Rendezvous::Etcd { .. } => etcd,
+        };
+        let listen = match listen {
+            Some(listen) if listen.ip().is_unspecified() => {
+                return Err(Failure::Usage(format!(
+                    "--listen {listen}: give the address of this machine where the other nodes reach it"
+                )));
+            }
+            Some(listen) => listen,
+            None => SocketAddr::new(place.own_address()?, 0),
+        };
+        let identity = identity.map(std::path::absolute).transpose()?.unwrap_or_else(|| place.keys());
+        Ok(ClusterMember { place, identity, listen })
     }
 
     /// The arguments that say the same.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
-        let mut place = OsString::from("dir:");
-        place.push(&self.shared);
+        let place = match &self.place {
+            Rendezvous::Directory(dir) => {
+                let mut place = OsString::from("dir:");
+                place.push(dir);
+                place
+            }
+            etcd @ Rendezvous::Etcd { .. } => etcd.to_string().into(),
+        };
         let mut arguments =
             vec!["--cluster".into(), place, "--listen".into(), self.listen.to_string().into()];
-        if let Some(identity) = &self.identity {
-            arguments.extend(["--identity".into(), identity.into()]);
-        }
+        arguments.extend(["--identity".into(), self.identity.clone().into()]);
         arguments
     }
 
@@ -71,12 +89,12 @@ impl ClusterMember {
         signals: StopSignals,
         ready: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let cluster = Cluster::open(&self.shared)?;
+        let cluster = Cluster::open(&self.place)?;
         let (path, of) = (store.to_path_buf(), cluster.clone());
         let config = Config {
             cluster: cluster.name().to_string(),
             listen: self.listen,
-            identity: identity(&cluster, self.identity.as_deref())?,
+            identity: cluster.identity(&self.identity)?,
             membership: cluster.membership()?,
             open: Arc::new(move |epoch| {
                 open(&path, ram.clone(), of.store_epoch(epoch)).map_err(io::Error::other)
@@ -114,22 +132,31 @@ fn open(store: &Path, options: Options, epoch: u64) -> std::result::Result<Arc<S
     }
 }
 
-fn identity(cluster: &Cluster, dir: Option<&Path>) -> Result<Identity> {
-    match dir {
-        Some(dir) => Identity::load(dir).context(|| dir.display().to_string()),
-        None => Ok(cluster.issue()?),
+/// The place that `text` names: a directory may be named by its path alone.
+fn place(text: &str) -> Result<Rendezvous> {
+    match ["dir:", "etcd:", "http:", "https:"].iter().any(|prefix| text.starts_with(prefix)) {
+        true => text.parse().map_err(|error: io::Error| Failure::Usage(error.to_string())),
+        false => Ok(Rendezvous::Directory(text.into())),
     }
 }
 
 pub(crate) fn perform(action: ClusterAction) -> Result<()> {
     match action {
-        ClusterAction::Init { ttl, shared } => {
+        ClusterAction::Init { ttl, authority, place: text } => {
             let ttl = Duration::try_from_secs_f64(ttl).ok().filter(|ttl| *ttl >= Duration::from_millis(500));
             let ttl = ttl.ok_or_else(|| Failure::Usage("--ttl: give half a second or more".into()))?;
-            Cluster::init(&shared, ttl)?;
+            let place = place(&text)?;
+            Cluster::init(&place, &authority.unwrap_or_else(|| place.keys()), ttl)?;
         }
-        ClusterAction::Join { shared, identity } => Cluster::open(&shared)?.issue()?.save(&identity)?,
-        ClusterAction::Status { json, identity: dir, shared } => status(&shared, dir.as_deref(), json)?,
+        ClusterAction::Join { authority, place: text, identity } => {
+            let place = place(&text)?;
+            let keys = authority.unwrap_or_else(|| place.keys());
+            Cluster::open(&place)?.new_identity(&keys)?.save(&identity)?;
+        }
+        ClusterAction::Status { json, identity, place: text } => {
+            let place = place(&text)?;
+            status(&place, &identity.unwrap_or_else(|| place.keys()), json)?;
+        }
         ClusterAction::Leave { dir } => leave(&dir)?,
         ClusterAction::Demo => {
             let interrupt = Interrupt::on_signals()?;
@@ -141,9 +168,9 @@ pub(crate) fn perform(action: ClusterAction) -> Result<()> {
     Ok(())
 }
 
-fn status(shared: &Path, dir: Option<&Path>, json: bool) -> Result<()> {
-    let cluster = Cluster::open(shared)?;
-    let identity = identity(&cluster, dir)?;
+fn status(place: &Rendezvous, keys: &Path, json: bool) -> Result<()> {
+    let cluster = Cluster::open(place)?;
+    let identity = cluster.identity(keys)?;
     let view = cluster.membership()?.view(0, Duration::ZERO)?;
     let mut text = String::new();
     if !json {
@@ -192,13 +219,19 @@ fn status(shared: &Path, dir: Option<&Path>, json: bool) -> Result<()> {
     Output::plain().give(text.as_bytes())
 }
 
+/// Whether the process with this `stat` has not ended: one that has may wait for its parent to ask how.
+fn runs(stat: &str) -> bool {
+    let stat = std::fs::read_to_string(stat).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+}
+
 /// Unmounts, and waits until the process that served the mount has ended.
 fn leave(dir: &Path) -> Result<()> {
     let server = sluice_fuse::control::server_of(dir).context(|| dir.display().to_string())?;
     sluice_fuse::unmount_at(dir, false).map_err(|error| Failure::Failed(error.to_string()))?;
     let began = Instant::now();
     while let Some(pid) = server
-        && Path::new(&format!("/proc/{pid}")).exists()
+        && runs(&format!("/proc/{pid}/stat"))
     {
         if began.elapsed() > LEAVING {
             return Err(Failure::Failed(format!("{}: process {pid} has not handed over yet", dir.display())));

@@ -44,12 +44,14 @@ mod link;
 mod lock_class;
 mod node;
 mod owner;
+mod rendezvous;
 mod seat;
 mod setup;
 mod status;
 mod wire;
 
 pub use node::{Config, Node, Open, ask_status};
+pub use rendezvous::Rendezvous;
 pub use setup::Cluster;
 pub use status::{Role, Status};
 pub use wire::{Frame, decode, encode};

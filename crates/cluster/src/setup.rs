@@ -1,25 +1,28 @@
-//! Setup: the directory that the nodes of a cluster share: what it is called, its authority, its leases.
+//! Setup: what the nodes of a cluster agree about: what it is called, its authority, its leases.
 //!
 //! ```text
-//!   cluster.json    name, length of leases
-//!   ca.pem ca.key   the authority; the key may be taken away when all nodes have joined
-//!   members/        the lease directory
+//!   in a directory: cluster.json  name, length of leases
+//!                   ca.pem ca.key the authority; the key may be taken away when all nodes have joined
+//!                   members/      the lease directory
+//!   at an etcd:     charter       name, length of leases, and the certificate of the authority; its key never
 //! ```
 
+use crate::rendezvous::Rendezvous;
 use serde::{Deserialize, Serialize};
-use sluice_dlm::{ClusterCa, Identity, LeaseDirectory, Membership};
+use sluice_dlm::{ClusterCa, Etcd, Identity, LeaseDirectory, Membership};
 use sluice_sync::Arc;
 use sluice_sync::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const FILE: &str = "cluster.json";
+const CERTIFICATE: &str = "ca.pem";
 
-/// A cluster's shared directory.
+/// A cluster, as its nodes find it.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    dir: PathBuf,
+    place: Rendezvous,
     saved: Saved,
 }
 
@@ -29,38 +32,88 @@ struct Saved {
     ttl_ms: u64,
     /// When it was made, in seconds since 1970.
     made: u64,
+    /// The certificate of its authority, where there is no file with it.
+    #[serde(default)]
+    authority: String,
 }
 
 impl Cluster {
-    /// Makes a cluster in `dir`, with leases of the length `ttl`.
+    /// Makes a cluster at `place`, with leases of the length `ttl`. The key of its authority goes to `keys`, if it is not there
+    /// already.
     ///
     /// # Errors
-    /// `AlreadyExists` if there is one; the file system's.
-    pub fn init(dir: &Path, ttl: Duration) -> io::Result<Cluster> {
-        std::fs::create_dir_all(dir)?;
-        if dir.join(FILE).exists() {
-            let text = format!("{}: there is a cluster already", dir.display());
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
-        }
-        ClusterCa::new()?.save(dir)?;
-        let name = format!("{:016x}", RandomState::new().hash_one(dir));
+    /// `AlreadyExists` if there is one; the file system's; etcd's.
+    pub fn init(place: &Rendezvous, keys: &Path, ttl: Duration) -> io::Result<Cluster> {
+        let exists = |text: String| Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         let made = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let saved = Saved { name, ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX), made };
-        std::fs::write(dir.join(FILE), serde_json::to_vec(&saved)?)?;
-        Cluster::open(dir)
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        let number = format!("{:016x}", RandomState::new().hash_one(made));
+        let mut saved = Saved { name: number.clone(), ttl_ms, made, authority: String::new() };
+        match place {
+            Rendezvous::Directory(dir) => {
+                std::fs::create_dir_all(dir)?;
+                if dir.join(FILE).exists() {
+                    return exists(format!("{}: there is a cluster already", dir.display()));
+                }
+                ClusterCa::new()?.save(keys)?;
+                if keys != dir {
+                    std::fs::copy(keys.join(CERTIFICATE), dir.join(CERTIFICATE))?;
+                }
+                std::fs::write(dir.join(FILE), serde_json::to_vec(&saved)?)?;
+            }
+            Rendezvous::Etcd { endpoints, name } => {
+                Etcd::check_lease(ttl)?;
+                let access = Rendezvous::access(endpoints);
+                let taken = || {
+                    exists(format!(
+                        "{place}: there is a cluster already: give another name behind the last /"
+                    ))
+                };
+                if Etcd::charter(&access, name)?.is_some() {
+                    return taken();
+                }
+                if keys.join(CERTIFICATE).exists() {
+                    return exists(format!("{}: there are keys of a cluster already", keys.display()));
+                }
+                ClusterCa::new()?.save(keys)?;
+                saved.authority = std::fs::read_to_string(keys.join(CERTIFICATE))?;
+                saved.name = format!("{name}-{number}");
+                if !Etcd::found(&access, name, ttl, &serde_json::to_string(&saved)?)? {
+                    return taken();
+                }
+            }
+        }
+        Cluster::open(place)
     }
 
-    /// The cluster in `dir`.
+    /// The cluster at `place`.
     ///
     /// # Errors
-    /// If there is none.
-    pub fn open(dir: &Path) -> io::Result<Cluster> {
-        let bytes = std::fs::read(dir.join(FILE)).map_err(|error| {
-            let text =
-                format!("{}: no cluster: make one with `sluice cluster init` ({error})", dir.display());
-            io::Error::new(error.kind(), text)
-        })?;
-        Ok(Cluster { dir: dir.to_path_buf(), saved: serde_json::from_slice(&bytes)? })
+    /// If there is none; etcd's.
+    pub fn open(place: &Rendezvous) -> io::Result<Cluster> {
+        let none = |kind, why: &str| {
+            let place = match place {
+                Rendezvous::Directory(dir) => dir.display().to_string(),
+                Rendezvous::Etcd { .. } => place.to_string(),
+            };
+            io::Error::new(kind, format!("{place}: no cluster: make one with `sluice cluster init`{why}"))
+        };
+        let saved: Saved = match place {
+            Rendezvous::Directory(dir) => {
+                let read = |name| {
+                    std::fs::read(dir.join(name)).map_err(|error| none(error.kind(), &format!(" ({error})")))
+                };
+                let mut saved: Saved = serde_json::from_slice(&read(FILE)?)?;
+                saved.authority = String::from_utf8_lossy(&read(CERTIFICATE)?).into_owned();
+                saved
+            }
+            Rendezvous::Etcd { endpoints, name } => {
+                let charter = Etcd::charter(&Rendezvous::access(endpoints), name)?;
+                let charter = charter.ok_or_else(|| none(io::ErrorKind::NotFound, ""))?;
+                serde_json::from_str(&charter)?
+            }
+        };
+        Ok(Cluster { place: place.clone(), saved })
     }
 
     /// Its name.
@@ -81,26 +134,55 @@ impl Cluster {
         (self.saved.made << EPOCHS) + (epoch << ROOM)
     }
 
-    /// A new identity of a node.
+    /// The identity of a node in `keys`; or a new one, if there is the key of the authority.
     ///
     /// # Errors
-    /// If the key of the authority is not there, or may not be read.
-    pub fn issue(&self) -> io::Result<Identity> {
-        let ca = ClusterCa::load(&self.dir).map_err(|error| {
+    /// If there is neither, or it may not be read, or is of another cluster.
+    pub fn identity(&self, keys: &Path) -> io::Result<Identity> {
+        if !keys.join("node.key").exists() {
+            return self.new_identity(keys);
+        }
+        let identity = Identity::load(keys).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: no identity of a node: {error}", keys.display()))
+        })?;
+        self.check(identity, keys)
+    }
+
+    /// A new identity of a node, by the key of the authority in `keys`.
+    ///
+    /// # Errors
+    /// If it is not there, or may not be read, or is of another cluster.
+    pub fn new_identity(&self, keys: &Path) -> io::Result<Identity> {
+        let ca = ClusterCa::load(keys).map_err(|error| {
             let text = format!(
-                "{}: cannot make an identity without ca.key: give one with --identity ({error})",
-                self.dir.display()
+                "{}: no ca.key of the cluster's authority: bring here what `sluice cluster join` makes ({error})",
+                keys.display()
             );
             io::Error::new(error.kind(), text)
         })?;
-        ca.issue()
+        self.check(ca.issue()?, keys)
+    }
+
+    fn check(&self, identity: Identity, keys: &Path) -> io::Result<Identity> {
+        if identity.authority() != self.saved.authority {
+            let text = format!("{}: of the authority of another cluster than {}", keys.display(), self.place);
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(identity)
     }
 
     /// Its members.
     ///
     /// # Errors
-    /// If the directory cannot be used.
+    /// If the directory cannot be used, or etcd not be reached.
     pub fn membership(&self) -> io::Result<Arc<dyn Membership>> {
-        Ok(Arc::new(LeaseDirectory::open(&self.dir.join("members"), 1, self.ttl())?))
+        match &self.place {
+            Rendezvous::Directory(dir) => {
+                Ok(Arc::new(LeaseDirectory::open(&dir.join("members"), 1, self.ttl())?))
+            }
+            Rendezvous::Etcd { endpoints, name } => {
+                Ok(Arc::new(Etcd::connect(&Rendezvous::access(endpoints), name, 1, self.ttl())?))
+            }
+        }
     }
 }

@@ -68,7 +68,7 @@ pub use dlm::{Config, Dlm, Fence, Guard, LockFuture, ask_status};
 pub use error::LockError;
 pub use hello::Hello;
 pub use local::Notice;
-pub use membership::{Etcd, InMemory, LeaseDirectory, Membership, Registry};
+pub use membership::{Etcd, EtcdAccess, InMemory, LeaseDirectory, Membership, Registry};
 pub use message::{Answer, Body, Message, Next, Token, Value};
 pub use mode::Mode;
 #[doc(hidden)]

@@ -111,6 +111,11 @@ impl Identity {
         save_key(&dir.join("node.key"), self.key.secret_der())
     }
 
+    /// The certificate of the authority that it believes, as PEM.
+    pub fn authority(&self) -> String {
+        pem("CERTIFICATE", &self.ca)
+    }
+
     fn roots(&self) -> io::Result<Arc<RootCertStore>> {
         let mut roots = RootCertStore::empty();
         roots.add(self.ca.clone()).map_err(io::Error::other)?;

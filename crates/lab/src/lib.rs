@@ -41,6 +41,7 @@ pub mod private_dir;
 pub mod report;
 pub mod row;
 pub mod run_in_mount;
+pub mod servers;
 pub mod sleep_places;
 pub mod stats;
 pub mod table;

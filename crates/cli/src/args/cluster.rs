@@ -26,13 +26,21 @@ pub(crate) enum ClusterAction {
         /// How long a node may be silent before another takes its place
         #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
         ttl: f64,
-        /// A directory that all nodes share
-        shared: PathBuf,
+        /// Where the key of its authority goes: keep it secret [default: the directory; /etc/sluice/NAME for an etcd]
+        #[arg(long, value_name = "DIR")]
+        authority: Option<PathBuf>,
+        /// A directory that all nodes share, or `http://HOST:PORT[,...][/NAME]` of an etcd
+        #[arg(value_name = "CLUSTER")]
+        place: String,
     },
     /// Make the identity of a node, for `sluice mount --identity`
     Join {
-        /// The cluster's directory, with the key of its authority
-        shared: PathBuf,
+        /// Where the key of the authority is [default: as for init]
+        #[arg(long, value_name = "DIR")]
+        authority: Option<PathBuf>,
+        /// The cluster, as for init
+        #[arg(value_name = "CLUSTER")]
+        place: String,
         /// Where the identity goes: keep it secret
         identity: PathBuf,
     },
@@ -41,11 +49,12 @@ pub(crate) enum ClusterAction {
         /// As JSON, an object for each node, a line each
         #[arg(long)]
         json: bool,
-        /// An identity that `join` made; without, one is made for the question
+        /// An identity that `join` made, or the key of the authority [default: where init put it]
         #[arg(long, value_name = "DIR")]
         identity: Option<PathBuf>,
-        /// The cluster's directory
-        shared: PathBuf,
+        /// The cluster, as for init
+        #[arg(value_name = "CLUSTER")]
+        place: String,
     },
     /// Unmount, and wait until the node has handed everything over
     Leave {
@@ -60,10 +69,17 @@ const CLUSTER_EXAMPLES: &str = "\
 On each machine the same: mount the store with --cluster. See docs/cluster.md.
 
 Examples:
+  sluice mkfs s3://BUCKET/fs; sluice cluster init http://10.0.0.1:2379/work
+  sluice mount s3://BUCKET/fs DIR --cluster http://10.0.0.1:2379/work
+  sluice cluster status http://10.0.0.1:2379/work
+  sluice cluster demo
+
+On one machine, without etcd:
   sluice mkfs /shared/fs; sluice cluster init /shared/cluster
   sluice mount /shared/fs DIR --cluster dir:/shared/cluster
-  sluice cluster status /shared/cluster
-  sluice cluster demo";
+
+To an etcd that asks for it a user, certificates or both are shown, as ETCDCTL_USER, ETCDCTL_PASSWORD,
+ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY in the environment say.";
 
 const DLM_EXAMPLES: &str = "Examples:
   sluice dlm status /run/node.sock

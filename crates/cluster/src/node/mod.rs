@@ -289,6 +289,7 @@ impl Inner {
     fn keep_lease(&self) {
         while !self.is_over() {
             let sent_at = now();
+            let mut wait = self.membership.ttl() / RENEWALS;
             match self.membership.renew(self.id()) {
                 // Relaxed: see the field. An owner that has stopped does not begin again.
                 Ok(true) if self.is_member() => {
@@ -306,12 +307,15 @@ impl Inner {
                     }
                 }
                 // It runs out by itself.
-                Err(error) => log::warn!("cannot renew the lease: {error}"),
+                Err(error) => {
+                    log::warn!("cannot renew the lease: {error}");
+                    wait = TICK;
+                }
             }
             if let Some(up) = &self.role.lock().link {
                 up.link.send(&Frame::Ping(now()));
             }
-            self.pause(self.membership.ttl() / RENEWALS);
+            self.pause(wait);
         }
     }
 

@@ -55,7 +55,10 @@ impl Cluster {
     pub fn new() -> Option<Cluster> {
         can_mount().then(|| {
             let shared = fresh_dir();
-            let cluster = sluice_cluster::Cluster::init(&shared, Duration::from_secs(20)).expect("made");
+            let cluster = {
+                let place = sluice_cluster::Rendezvous::Directory(shared.clone());
+                sluice_cluster::Cluster::init(&place, &shared, Duration::from_secs(20)).expect("made")
+            };
             let made = Superblock::create(shared.join("store"), Options::default()).expect("made");
             made.close().expect("closed");
             Cluster { shared, cluster, nodes: Vec::new() }
@@ -81,7 +84,7 @@ impl Cluster {
     }
 
     pub fn identity(&self) -> Identity {
-        self.cluster.issue().expect("issued")
+        self.cluster.identity(&self.shared).expect("issued")
     }
 
     pub fn node(&self, number: usize) -> &Node {

@@ -8,7 +8,7 @@ mod in_memory;
 mod lease_directory;
 mod registry;
 
-pub use etcd::Etcd;
+pub use etcd::{Etcd, EtcdAccess};
 pub use in_memory::InMemory;
 pub use lease_directory::LeaseDirectory;
 pub use registry::Registry;

@@ -3,14 +3,22 @@
 mod processes;
 mod server;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use server::{LIMIT, Server, until};
-use sluice_dlm::{Etcd, Membership, NodeId};
+use sluice_dlm::{Etcd, EtcdAccess, Membership, NodeId};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const TTL: Duration = Duration::from_secs(4);
 
+fn access(endpoints: &[&str]) -> EtcdAccess {
+    EtcdAccess { endpoints: endpoints.iter().map(ToString::to_string).collect(), ..EtcdAccess::default() }
+}
+
 fn connect(server: &Server) -> Etcd {
-    Etcd::connect(std::slice::from_ref(&server.address), "test", 2, TTL).expect("etcd answers")
+    Etcd::connect(&access(&[&server.address]), "test", 2, TTL).expect("etcd answers")
 }
 
 /// Renews the lease of `node` until `is_so`.
@@ -27,7 +35,7 @@ fn renewing(membership: &Etcd, node: NodeId, what: &str, is_so: impl Fn() -> boo
 fn what_one_machine_changes_another_sees() {
     let Some(server) = Server::start("what_one_machine_changes_another_sees") else { return };
     let (a, b) = (connect(&server), connect(&server));
-    let other = Etcd::connect(std::slice::from_ref(&server.address), "test", 3, TTL);
+    let other = Etcd::connect(&access(&[&server.address]), "test", 3, TTL);
     assert!(other.is_err_and(|error| error.to_string().contains("other shards")), "another cluster");
     let (first, second) = (a.join("here:1").expect("a member"), b.join("there:2").expect("a member"));
     assert!(second > first, "numbers grow");
@@ -114,15 +122,90 @@ fn an_etcd_that_does_not_answer_is_an_error_after_a_part_of_a_lease() {
     });
     let nobody =
         std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
-    let endpoints = [nobody.to_string(), server.address.clone()];
-    let passed_over = Etcd::connect(&endpoints, "test", 2, TTL).expect("the second one answers");
+    let nobody = nobody.to_string();
+    let passed_over =
+        Etcd::connect(&access(&[&nobody, &server.address]), "test", 2, TTL).expect("the second one answers");
     assert!(passed_over.join("elsewhere").is_ok());
+}
+
+#[test]
+fn an_etcd_that_asks_for_certificates_or_a_password_gets_them_and_refuses_others() {
+    let test = "an_etcd_that_asks_for_certificates_or_a_password_gets_them_and_refuses_others";
+    let secured = Server::start_with(test, "https", |dir| {
+        let option = |name: &str, file: &str| format!("--{name}={}", certified(dir).join(file).display());
+        let files = [("cert-file", "etcd.pem"), ("key-file", "etcd.key"), ("trusted-ca-file", "ca.pem")];
+        let files = files.map(|(name, file)| option(name, file));
+        files.into_iter().chain(["--client-cert-auth".to_owned()]).collect()
+    });
+    let Some(secured) = secured else { return };
+    let file = |name: &str| Some(secured.dir.join(name));
+    let full = EtcdAccess {
+        ca: file("ca.pem"),
+        certificate: file("etcd.pem").zip(file("etcd.key")),
+        ..access(&[&secured.address])
+    };
+    let membership = Etcd::connect(&full, "test", 1, TTL).expect("it believes us");
+    let node = membership.join("here").expect("a member");
+    assert!(membership.renew(node).expect("reached"));
+    let bare = EtcdAccess { certificate: None, ..full.clone() };
+    assert!(Etcd::connect(&bare, "test", 1, TTL).is_err(), "without a certificate");
+    let stranger = secured.dir.join("stranger");
+    std::fs::create_dir(&stranger).expect("made");
+    certified(&stranger);
+    let wrong = EtcdAccess { ca: Some(stranger.join("ca.pem")), ..full };
+    assert!(Etcd::connect(&wrong, "test", 1, TTL).is_err(), "an etcd that it does not believe");
+
+    let Some(server) = Server::start(&format!("{test}-2")) else { return };
+    for (method, arguments) in [
+        ("user/add", r#"{"name":"root","password":"secret"}"#),
+        ("user/grant", r#"{"user":"root","role":"root"}"#),
+        ("enable", "{}"),
+    ] {
+        server.post(&format!("auth/{method}"), arguments);
+    }
+    let with = |password: &str| EtcdAccess {
+        user: Some(("root".into(), password.into())),
+        ..access(&[&server.address])
+    };
+    assert!(Etcd::connect(&access(&[&server.address]), "test", 1, TTL).is_err(), "nobody");
+    assert!(Etcd::connect(&with("guess"), "test", 1, TTL).is_err(), "a wrong password");
+    let membership = Etcd::connect(&with("secret"), "test", 1, TTL).expect("it lets us in");
+    let node = membership.join("here").expect("a member");
+    assert!(membership.claim(node, 0, 0).expect("reached"));
+    until("the watch sees it", || {
+        membership.view(0, Duration::ZERO).expect("reached").owners[0].is_some_and(|owner| owner.node == node)
+    });
+    assert!(!format!("{:?}", with("secret")).contains("secret"));
+}
+
+/// Makes `ca.pem`, and `etcd.pem` with `etcd.key` that it signed, in `dir`.
+fn certified(dir: &Path) -> &Path {
+    if dir.join("etcd.key").exists() {
+        return dir;
+    }
+    let mut params = CertificateParams::new(Vec::new()).expect("no name");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("random numbers");
+    let ca = params.self_signed(&key).expect("signed");
+    let issuer = Issuer::new(params, key);
+    let key = KeyPair::generate().expect("random numbers");
+    let params = CertificateParams::new(vec!["127.0.0.1".into()]).expect("an address");
+    let signed = params.signed_by(&key, &issuer).expect("signed");
+    for (name, label, der) in [
+        ("ca.pem", "CERTIFICATE", ca.der().as_ref()),
+        ("etcd.pem", "CERTIFICATE", signed.der().as_ref()),
+        ("etcd.key", "PRIVATE KEY", key.serialize_der().as_ref()),
+    ] {
+        let text = format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", BASE64.encode(der));
+        std::fs::write(dir.join(name), text).expect("written");
+    }
+    dir
 }
 
 #[test]
 fn a_lease_that_etcd_cannot_keep_and_an_address_that_is_none_are_refused() {
     let refused = |endpoint: &str, cluster: &str, ttl: Duration| {
-        let error = Etcd::connect(&[endpoint.to_owned()], cluster, 1, ttl).err().expect("refused");
+        let error = Etcd::connect(&access(&[endpoint]), cluster, 1, ttl).err().expect("refused");
         error.kind() == std::io::ErrorKind::InvalidInput
     };
     assert!(refused("127.0.0.1:1", "test", Duration::from_secs(3)));

@@ -6,7 +6,7 @@
 
 use crate::server::{Server, lines, send, until};
 use rustix::process::Pid;
-use sluice_dlm::{ClusterCa, Config, Dlm, Etcd, Identity, Mode, Token, Want, ask_status};
+use sluice_dlm::{ClusterCa, Config, Dlm, Etcd, EtcdAccess, Identity, Mode, Token, Want, ask_status};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,9 @@ fn write(journal: &Path, token: Token, what: &str) -> std::io::Result<bool> {
     let last = text.lines().last().and_then(token_of);
     let is_due = last.is_none_or(|last| token >= last);
     if is_due {
-        writeln!(file, "{} {} {what} {}", token.epoch, token.number, std::process::id())?;
+        // In one write: others read meanwhile, and a process may be killed between two.
+        let line = format!("{} {} {what} {}\n", token.epoch, token.number, std::process::id());
+        file.write_all(line.as_bytes())?;
     }
     Ok(is_due)
 }
@@ -50,7 +52,12 @@ fn a_node_that_another_test_has_started() {
     // One that was left behind ends.
     while rustix::process::getppid() == parent {
         // One whose lease is over comes back as another member.
-        let membership = Etcd::connect(&[etcd.to_owned()], "processes", 2, TTL);
+        let membership = Etcd::connect(
+            &EtcdAccess { endpoints: vec![etcd.to_owned()], ..EtcdAccess::default() },
+            "processes",
+            2,
+            TTL,
+        );
         let identity = Identity::load(&dir).expect("saved before");
         let joined = membership.and_then(|membership| {
             let status = Some(status_of(std::process::id()));

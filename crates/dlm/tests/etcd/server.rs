@@ -19,11 +19,20 @@ pub(crate) struct Server {
 impl Server {
     /// Starts one. Says loudly, past the test harness, that `test` is skipped if etcd is not installed.
     pub(crate) fn start(test: &str) -> Option<Server> {
+        Server::start_with(test, "http", |_| Vec::new())
+    }
+
+    /// As [`start`](Self::start), with what `options` makes in its directory, for clients that use `scheme`.
+    pub(crate) fn start_with(
+        test: &str,
+        scheme: &str,
+        options: impl Fn(&Path) -> Vec<String>,
+    ) -> Option<Server> {
         let dir = std::env::temp_dir().join(format!("sluice-etcd-{}-{test}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a new directory");
         let free = || TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
-        let (clients, peers) = (free(), free());
-        let address = format!("http://{clients}");
+        let (clients, peers, health) = (free(), free(), format!("http://{}", free()));
+        let address = format!("{scheme}://{clients}");
         let tools = std::env::var_os("TOOLS").map(PathBuf::from);
         let tools =
             tools.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools").into());
@@ -34,6 +43,8 @@ impl Server {
                     .arg(dir.join("data"))
                     .args(["--listen-client-urls", &address, "--advertise-client-urls", &address])
                     .args(["--listen-peer-urls", &format!("http://{peers}")])
+                    .args(["--listen-metrics-urls", &health])
+                    .args(options(&dir))
                     .stdout(Stdio::null())
                     .stderr(Stdio::null())
                     .spawn()
@@ -48,8 +59,15 @@ impl Server {
             return None;
         };
         let server = Server { process, dir, address };
-        until("etcd has a leader", || is_healthy(&server.address));
+        until("etcd has a leader", || is_healthy(&health));
         Some(server)
+    }
+
+    /// Makes a call, as JSON, of one that nobody must be known for.
+    pub(crate) fn post(&self, method: &str, arguments: &str) {
+        let head = format!("POST /v3/{method} HTTP/1.0\r\nContent-Length: {}\r\n\r\n", arguments.len());
+        let answer = ask(&self.address, &(head + arguments)).expect("it answers");
+        assert!(answer.starts_with("HTTP/1.0 200"), "{method}: {answer}");
     }
 
     /// Stops or continues it.
@@ -68,15 +86,16 @@ impl Drop for Server {
 
 /// Whether it answers that it works.
 fn is_healthy(address: &str) -> bool {
-    let asked = || -> std::io::Result<String> {
-        let mut connection = TcpStream::connect(address.trim_start_matches("http://"))?;
-        connection.set_read_timeout(Some(LIMIT))?;
-        connection.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
-        let mut answer = String::new();
-        connection.read_to_string(&mut answer)?;
-        Ok(answer)
-    };
-    asked().is_ok_and(|answer| answer.contains("true"))
+    ask(address, "GET /health HTTP/1.0\r\n\r\n").is_ok_and(|answer| answer.contains("true"))
+}
+
+fn ask(address: &str, request: &str) -> std::io::Result<String> {
+    let mut connection = TcpStream::connect(address.trim_start_matches("http://"))?;
+    connection.set_read_timeout(Some(LIMIT))?;
+    connection.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 /// Sends a signal by kill(1).

@@ -3,9 +3,12 @@
 //! The calls of gRPC would need a compiler for their descriptions on each machine that builds this. Keys and values are base64,
 //! numbers of 64 bits are text.
 
+use super::access::EtcdAccess;
+use crate::lock_class::REGISTRY;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
+use sluice_sync::Mutex;
 use sluice_sync::atomic::{AtomicUsize, Ordering};
 use sluice_sync::time::Duration;
 use std::io::{self, BufRead, BufReader, Read};
@@ -13,47 +16,82 @@ use ureq::{Agent, Body, Timeout};
 
 /// The longest answer, or line of a stream, in bytes.
 const ANSWER_MAX: u64 = 16 << 20;
+/// The call that is not the same when it is made twice.
+const TRANSACTION: &str = "kv/txn";
 
 /// The members of an etcd cluster, of which the one that answered last is asked.
 pub(super) struct Gateway {
-    /// `http://HOST:PORT` each. *immutable*
+    /// `SCHEME://HOST:PORT` each. *immutable*
     endpoints: Vec<String>,
     /// Which one is asked. *atomic (stands alone)*
     current: AtomicUsize,
     agent: Agent,
     /// How long a call may take. *immutable*
     patience: Duration,
+    /// *immutable*
+    user: Option<(String, String)>,
+    /// What etcd gave the user last. *protected by its mutex*
+    token: Mutex<String>,
 }
 
 impl Gateway {
-    /// Of these members, each `HOST:PORT` or `http://HOST:PORT`.
+    /// Of these members.
     ///
     /// # Errors
-    /// `InvalidInput` without one, or for another scheme.
-    pub(super) fn new(endpoints: &[String], patience: Duration) -> io::Result<Gateway> {
-        let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
-        let address = |one: &String| match one.split_once("://") {
-            None => Ok(format!("http://{one}")),
-            Some(("http", _)) => Ok(one.trim_end_matches('/').to_owned()),
-            Some(_) => Err(invalid(format!("{one}: an etcd is reached by http://HOST:PORT"))),
-        };
-        let endpoints: Vec<String> = endpoints.iter().map(address).collect::<io::Result<_>>()?;
-        if endpoints.is_empty() {
-            return Err(invalid("no etcd is named".into()));
-        }
-        let config = Agent::config_builder().http_status_as_error(false).proxy(None).build();
-        Ok(Gateway { endpoints, current: AtomicUsize::new(0), agent: config.into(), patience })
+    /// `InvalidInput` without one, for another scheme, and for files that are not what they should be.
+    pub(super) fn new(access: &EtcdAccess, patience: Duration) -> io::Result<Gateway> {
+        let endpoints = access.urls()?;
+        let config =
+            Agent::config_builder().http_status_as_error(false).proxy(None).tls_config(access.tls()?);
+        let (current, token) = (AtomicUsize::new(0), Mutex::with_class(&REGISTRY, String::new()));
+        Ok(Gateway {
+            endpoints,
+            current,
+            agent: config.build().into(),
+            patience,
+            user: access.user.clone(),
+            token,
+        })
     }
 
-    /// Calls `method`. A member that does not listen is passed over; a call that one may have got is not made again.
+    /// How many there are to ask.
+    pub(super) fn members(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// Does `changes` if all `conditions` hold: the revision that did it.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub(super) fn transact(&self, conditions: &[Value], changes: &[Value]) -> io::Result<Option<u64>> {
+        let answer = self.call(TRANSACTION, &json!({"compare": conditions, "success": changes}))?;
+        let is_done = answer["succeeded"].as_bool() == Some(true);
+        Ok(is_done.then(|| number(&answer["header"], "revision")))
+    }
+
+    /// Calls `method`. A member that does not listen is passed over, and so is one that gives no answer; but a transaction that one
+    /// may have got is not sent again.
     ///
     /// # Errors
     /// etcd's, and the network's: then nothing is known of what became of it.
     pub(super) fn call(&self, method: &str, arguments: &Value) -> io::Result<Value> {
-        let mut body = self.post(method, arguments, self.patience)?;
-        let mut text = Vec::new();
-        body.as_reader().take(ANSWER_MAX).read_to_end(&mut text)?;
-        Ok(serde_json::from_slice(&text)?)
+        let once = || {
+            let mut text = Vec::new();
+            self.post(method, arguments, self.patience)?
+                .as_reader()
+                .take(ANSWER_MAX)
+                .read_to_end(&mut text)?;
+            Ok(serde_json::from_slice(&text)?)
+        };
+        let attempts = if method == TRANSACTION { 1 } else { self.endpoints.len() };
+        let mut outcome = once();
+        for _ in 1..attempts {
+            if outcome.is_ok() {
+                break;
+            }
+            outcome = once();
+        }
+        outcome
     }
 
     /// Calls `method`, and shows each line of its answer to `visit`, until that says false, the stream ends, or `time` is over.
@@ -80,24 +118,57 @@ impl Gateway {
     }
 
     fn post(&self, method: &str, arguments: &Value, time: Duration) -> io::Result<Body> {
+        let token = self.token.lock().clone();
+        match self.post_with(&token, method, arguments, time)? {
+            Ok(body) => Ok(body),
+            Err(error) => {
+                let Some((name, password)) = &self.user else { return Err(error) };
+                let asked = json!({"name": name, "password": password});
+                let mut text = Vec::new();
+                let mut body = self.post_with("", "auth/authenticate", &asked, self.patience)??;
+                body.as_reader().take(ANSWER_MAX).read_to_end(&mut text)?;
+                let answer: Value = serde_json::from_slice(&text)?;
+                let token = answer["token"].as_str().unwrap_or_default().to_owned();
+                *self.token.lock() = token.clone();
+                self.post_with(&token, method, arguments, time)?
+            }
+        }
+    }
+
+    /// As a user with this token. The inner error is etcd's, if it does not take the token.
+    fn post_with(
+        &self,
+        token: &str,
+        method: &str,
+        arguments: &Value,
+        time: Duration,
+    ) -> io::Result<io::Result<Body>> {
         let arguments = serde_json::to_vec(arguments)?;
         let mut last = None;
         for _ in 0..self.endpoints.len() {
             // Relaxed: any member will do.
             let at = self.current.load(Ordering::Relaxed) % self.endpoints.len();
-            let url = format!("{}/v3/{method}", self.endpoints[at]);
-            let request = self.agent.post(url).content_type("application/json");
+            let endpoint = &self.endpoints[at];
+            let request = self.agent.post(format!("{endpoint}/v3/{method}")).content_type("application/json");
+            let request = if token.is_empty() { request } else { request.header("authorization", token) };
             let connect = time.min(self.patience) / self.endpoints.len() as u32;
             let request = request.config().timeout_connect(Some(connect)).timeout_global(Some(time)).build();
             match request.send(&arguments[..]) {
-                Ok(answer) if answer.status().is_success() => return Ok(answer.into_body()),
+                Ok(answer) if answer.status().is_success() => return Ok(Ok(answer.into_body())),
                 Ok(answer) => {
                     let status = answer.status();
                     let mut text = String::new();
                     // What it says is for people only.
                     let _ = answer.into_body().into_reader().take(500).read_to_string(&mut text);
+                    let said: Value = serde_json::from_str(&text).unwrap_or_default();
+                    let said = said["message"].as_str().unwrap_or(text.trim());
+                    let error = io::Error::other(format!("etcd at {endpoint}: {said}"));
+                    // Without a token, or with one that it does not know any more.
+                    if status == 401 || said.contains("user name is empty") {
+                        return Ok(Err(error));
+                    }
                     self.pass_over(at);
-                    return Err(io::Error::other(format!("etcd: {status}: {}", text.trim())));
+                    return Err(error);
                 }
                 Err(error) => {
                     self.pass_over(at);
@@ -107,7 +178,7 @@ impl Gateway {
                             | ureq::Error::HostNotFound
                             | ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve)
                     ) && !is_refused(&error);
-                    let error = io::Error::other(format!("etcd at {}: {error}", self.endpoints[at]));
+                    let error = io::Error::other(format!("etcd at {endpoint} does not answer: {error}"));
                     if was_sent {
                         return Err(error);
                     }

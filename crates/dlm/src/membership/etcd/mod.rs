@@ -2,6 +2,7 @@
 //!
 //! # Theory
 //! ```text
+//!   sluice/CLUSTER/charter       what the one that founded the cluster says of it, for those that join
 //!   sluice/CLUSTER/settings      shards and length of leases, which all members must say
 //!   sluice/CLUSTER/joined/NAME   a member's address; the revision that made it is the node's number
 //!   sluice/CLUSTER/alive/NAME    the same, for as long as the member's lease: etcd removes it
@@ -18,14 +19,16 @@
 //! What [`Membership`] promises. etcd may prolong leases, when its own leader changes, and never shortens one.
 //!
 //! # Lock order
-//! `dlm.registry`: what was read last; a leaf, never held across a call.
+//! `dlm.registry`: what was read last, and a user's token; a leaf, never held across a call.
 
+mod access;
 mod gateway;
 
 use super::Membership;
 use crate::lock_class::REGISTRY;
 use crate::view::{Member, Owner, View};
 use crate::{NodeId, ShardId};
+pub use access::EtcdAccess;
 use gateway::{Gateway, bytes, number, text};
 use serde_json::{Value, json};
 use sluice_sync::time::{Duration, Instant};
@@ -38,6 +41,8 @@ use std::io;
 const TTL_MIN: Duration = Duration::from_secs(4);
 /// A call may take such a part of a lease.
 const CALL_SHARE: u32 = 4;
+/// How long a call may take before there are leases.
+const CALL_PATIENCE: Duration = Duration::from_secs(3);
 
 /// A membership in etcd.
 pub struct Etcd {
@@ -76,24 +81,16 @@ struct Keys {
 }
 
 impl Etcd {
-    /// The cluster of this name at an etcd, whose members are reached at `endpoints` (`HOST:PORT`). All nodes say the same
-    /// `shards` and `ttl`, whole seconds.
+    /// The cluster of this name at an etcd. All nodes say the same `shards` and `ttl`, whole seconds.
     ///
     /// # Errors
     /// `InvalidInput` for a lease of less than four seconds, for a cluster that has other shards or leases, and for a name with
     /// other than letters, digits and `-_.`; etcd's.
-    pub fn connect(endpoints: &[String], cluster: &str, shards: u16, ttl: Duration) -> io::Result<Etcd> {
-        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
-        if ttl < TTL_MIN || ttl.subsec_nanos() > 0 {
-            return Err(invalid("a lease in etcd lasts for four seconds or more, whole ones"));
-        }
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if cluster.is_empty() || !cluster.chars().all(is_plain) {
-            return Err(invalid("the name of a cluster is of letters, digits and -_."));
-        }
+    pub fn connect(access: &EtcdAccess, cluster: &str, shards: u16, ttl: Duration) -> io::Result<Etcd> {
+        Etcd::check_lease(ttl)?;
         let shared = Arc::new(EtcdCluster {
-            gateway: Gateway::new(endpoints, ttl / CALL_SHARE)?,
-            prefix: format!("sluice/{cluster}/"),
+            gateway: Gateway::new(access, ttl / CALL_SHARE)?,
+            prefix: prefix(cluster)?,
             shards,
             ttl,
             state: Mutex::with_class(&REGISTRY, Learned::default()),
@@ -111,6 +108,52 @@ impl Etcd {
         thread::Builder::new().name("dlm-etcd".into()).spawn(move || watch(&watched))?;
         Ok(Etcd { shared })
     }
+
+    /// Whether leases may be as long as `ttl`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if not.
+    pub fn check_lease(ttl: Duration) -> io::Result<()> {
+        if ttl < TTL_MIN || ttl.subsec_nanos() > 0 {
+            return Err(invalid("a lease in etcd lasts for four seconds or more, whole ones"));
+        }
+        Ok(())
+    }
+
+    /// Founds a cluster whose leases are to last for `ttl`: keeps `charter` for those that join. False if there is a cluster of this
+    /// name.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn found(access: &EtcdAccess, cluster: &str, ttl: Duration, charter: &str) -> io::Result<bool> {
+        Etcd::check_lease(ttl)?;
+        let key = format!("{}charter", prefix(cluster)?);
+        let gateway = Gateway::new(access, CALL_PATIENCE)?;
+        Ok(gateway.transact(&[absent(&key)], &[put(&key, charter, None)])?.is_some())
+    }
+
+    /// What the one that [founded](Self::found) the cluster said of it; none if there is no such cluster.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn charter(access: &EtcdAccess, cluster: &str) -> io::Result<Option<String>> {
+        let key = format!("{}charter", prefix(cluster)?);
+        let answer = Gateway::new(access, CALL_PATIENCE)?.call("kv/range", &json!({"key": bytes(&key)}))?;
+        Ok(answer["kvs"].as_array().and_then(|found| Some(text(found.first()?, "value"))))
+    }
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what)
+}
+
+/// Before all keys of a cluster.
+fn prefix(cluster: &str) -> io::Result<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if cluster.is_empty() || !cluster.chars().all(is_plain) {
+        return Err(invalid("the name of a cluster is of letters, digits and -_."));
+    }
+    Ok(format!("sluice/{cluster}/"))
 }
 
 impl Membership for Etcd {
@@ -124,15 +167,15 @@ impl Membership for Etcd {
 
     fn join(&self, address: &str) -> io::Result<NodeId> {
         let shared = &*self.shared;
-        let seconds = shared.ttl.as_secs().to_string();
-        let lease = shared.gateway.call("lease/grant", &json!({"TTL": seconds}))?;
-        let lease = number(&lease, "ID");
-        // The lease is etcd's only one of this number, so the name is this member's alone.
-        let name = format!("{lease:016x}");
-        let (joined, alive) = (shared.key(&format!("joined/{name}")), shared.key(&format!("alive/{name}")));
-        let puts = [put(&joined, address, None), put(&alive, address, Some(lease))];
-        let revision = shared.transact(&[absent(&joined)], &puts)?;
-        let revision = revision.ok_or_else(|| io::Error::other("etcd gave a lease twice"))?;
+        let mut joined = shared.join(address);
+        // One that may have been taken for a member counts as one until its lease is over.
+        for _ in 1..shared.gateway.members() {
+            if joined.is_ok() {
+                break;
+            }
+            joined = shared.join(address);
+        }
+        let (revision, name, lease) = joined?;
         shared.state.lock().own.insert(NodeId(revision), LeasedNode { name, lease });
         // A view without the node that looks at it would say that it is dead.
         shared.learn()?;
@@ -217,6 +260,19 @@ impl EtcdCluster {
         format!("{}{rest}", self.prefix)
     }
 
+    /// A new member: the revision that made it, its name and its lease.
+    fn join(&self, address: &str) -> io::Result<(u64, String, u64)> {
+        let seconds = self.ttl.as_secs().to_string();
+        let lease = number(&self.gateway.call("lease/grant", &json!({"TTL": seconds}))?, "ID");
+        // The lease is etcd's only one of this number, so the name is this member's alone.
+        let name = format!("{lease:016x}");
+        let (joined, alive) = (self.key(&format!("joined/{name}")), self.key(&format!("alive/{name}")));
+        let puts = [put(&joined, address, None), put(&alive, address, Some(lease))];
+        let revision = self.transact(&[absent(&joined)], &puts)?;
+        let revision = revision.ok_or_else(|| io::Error::other("etcd gave a lease twice"))?;
+        Ok((revision, name, lease))
+    }
+
     fn own(&self, node: NodeId) -> Option<LeasedNode> {
         self.state.lock().own.get(&node).cloned()
     }
@@ -241,9 +297,7 @@ impl EtcdCluster {
 
     /// Does `changes` if all `conditions` hold: the revision that did it.
     fn transact(&self, conditions: &[Value], changes: &[Value]) -> io::Result<Option<u64>> {
-        let answer = self.gateway.call("kv/txn", &json!({"compare": conditions, "success": changes}))?;
-        let is_done = answer["succeeded"].as_bool() == Some(true);
-        Ok(is_done.then(|| number(&answer["header"], "revision")))
+        self.gateway.transact(conditions, changes)
     }
 
     /// Reads what there is, and tells those that wait.

@@ -1,0 +1,165 @@
+//! Servers: the servers that a cluster stands on, for as long as a demo or a test lasts: members of an etcd, and an S3 server.
+
+use crate::failure::{Context, Failure, Result};
+use sluice_sync::thread;
+use sluice_sync::time::{Duration, Instant};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// How long a server may take until it answers.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// A server. Dropping it kills it.
+pub struct ServerProcess {
+    child: Child,
+    /// `http://ADDRESS:PORT`.
+    pub url: String,
+    /// What its clients need in their environment.
+    pub environment: Vec<(&'static str, &'static str)>,
+}
+
+impl ServerProcess {
+    /// Members of one etcd that listen at `address`, with their data below `dir`; none if there is no etcd, neither in `PATH` nor
+    /// in `tools`, where `make programs` unpacks it.
+    ///
+    /// # Errors
+    /// If one does not start.
+    pub fn etcd(
+        tools: &Path,
+        dir: &Path,
+        address: IpAddr,
+        members: usize,
+    ) -> Result<Option<Vec<ServerProcess>>> {
+        let Some(program) = find("etcd", &tools.join("etcd/usr/bin/etcd")) else { return Ok(None) };
+        let mut urls = Vec::new();
+        for _ in 0..members {
+            urls.push((format!("http://{}", free(address)?), format!("http://{}", free(address)?)));
+        }
+        let all: Vec<_> = urls.iter().enumerate().map(|(at, (_, peer))| format!("m{at}={peer}")).collect();
+        let mut servers = Vec::new();
+        for (at, (url, peer)) in urls.iter().enumerate() {
+            let name = format!("m{at}");
+            let arguments = [
+                ("--name", name.as_str()),
+                ("--listen-client-urls", url),
+                ("--advertise-client-urls", url),
+                ("--listen-peer-urls", peer),
+                ("--initial-advertise-peer-urls", peer),
+                ("--initial-cluster", &all.join(",")),
+            ];
+            let mut command = Command::new(&program);
+            command.arg("--data-dir").arg(dir.join(&name));
+            command.args(arguments.iter().flat_map(|(option, value)| [*option, *value]));
+            servers.push(ServerProcess::start(
+                &mut command,
+                &dir.join(format!("{name}.log")),
+                url.clone(),
+                Vec::new(),
+            )?);
+        }
+        for server in &mut servers {
+            // It answers this only when it has a leader.
+            server.await_answer("/health", |answer| answer.contains("true"))?;
+        }
+        Ok(Some(servers))
+    }
+
+    /// An S3 server with `bucket` in it, whose objects are files below `dir`; none if there is no versitygw, neither in `PATH` nor
+    /// in `tools`, where `make s3-server` puts it.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn s3(tools: &Path, dir: &Path, address: IpAddr, bucket: &str) -> Result<Option<ServerProcess>> {
+        const ACCESS: &str = "demo";
+        const SECRET: &str = "for-this-demo-alone";
+        let Some(program) = find("versitygw", &tools.join("bin/versitygw")) else { return Ok(None) };
+        let objects = dir.join("objects");
+        fs::create_dir_all(objects.join(bucket))?;
+        let at = free(address)?.to_string();
+        let mut command = Command::new(program);
+        command.args(["--port", &at, "--quiet", "posix"]).arg(objects);
+        command.env("ROOT_ACCESS_KEY", ACCESS).env("ROOT_SECRET_KEY", SECRET);
+        let environment = vec![
+            ("AWS_ACCESS_KEY_ID", ACCESS),
+            ("AWS_SECRET_ACCESS_KEY", SECRET),
+            ("AWS_REGION", "us-east-1"),
+        ];
+        let url = format!("http://{at}");
+        let mut server = ServerProcess::start(&mut command, &dir.join("s3.log"), url, environment)?;
+        // Whatever it says to one that shows no key.
+        server.await_answer("/", |answer| answer.starts_with("HTTP/"))?;
+        Ok(Some(server))
+    }
+
+    fn start(
+        command: &mut Command,
+        log: &Path,
+        url: String,
+        environment: Vec<(&'static str, &'static str)>,
+    ) -> Result<ServerProcess> {
+        let log = File::create(log)?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        // Ctrl-C in a terminal is for us, and not for it: its clients come first.
+        let child = command.process_group(0).spawn().context(|| format!("cannot start {command:?}"))?;
+        Ok(ServerProcess { child, url, environment })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn await_answer(&mut self, path: &str, is_right: impl Fn(&str) -> bool) -> Result<()> {
+        let limit = Instant::now() + START_LIMIT;
+        while !ask(&self.url, path).is_ok_and(|answer| is_right(&answer)) {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(Failure::Failed(format!("the server at {} ended early: {status}", self.url)));
+            }
+            if Instant::now() > limit {
+                return Err(Failure::Failed(format!("the server at {} does not answer", self.url)));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        // It has nothing that is to be kept.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The program `name` in `PATH`, or else the one at `other`.
+fn find(name: &str, other: &Path) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|dir| dir.join(name)).chain([other.to_owned()]);
+    places.find(|program| program.is_file())
+}
+
+/// A port that nobody listens at now.
+fn free(address: IpAddr) -> Result<SocketAddr> {
+    Ok(TcpListener::bind((address, 0))?.local_addr()?)
+}
+
+/// What a server says to GET, with its head.
+fn ask(url: &str, path: &str) -> std::io::Result<String> {
+    let mut connection = TcpStream::connect(url.trim_start_matches("http://"))?;
+    connection.set_read_timeout(Some(START_LIMIT))?;
+    write!(connection, "GET {path} HTTP/1.0\r\n\r\n")?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// The members of an etcd, as the nodes of a cluster are told of them.
+pub fn endpoints(servers: &[ServerProcess]) -> OsString {
+    servers.iter().map(|server| server.url.as_str()).collect::<Vec<_>>().join(",").into()
+}
