@@ -155,21 +155,73 @@ impl Core {
             let mut state = self.state.lock();
             (state.callers.close(), state.check())
         };
+        let mut flight = Flight { core: self, group, members: Some(members), done: None };
         let pushed = checked.and_then(|()| self.push()).inspect_err(|error| self.fail(error));
-        let next = self.state.lock().callers.end(members);
-        self.changed.notify_all();
         // First, so that the disk is not idle while the members wake.
-        next.iter().for_each(|next| next.call_leader());
+        flight.land();
         let done = pushed.and_then(|formed| self.wait_for(self.state.lock(), formed));
-        group.end(done.is_ok());
+        flight.done = Some(done.is_ok());
         done
+    }
+}
+
+/// A push under way. Its members are woken when this is dropped, also by a panic: then nothing is known of what it wrote.
+struct Flight<'f> {
+    core: &'f Core,
+    group: &'f Group,
+    /// As long as it counts as in flight.
+    members: Option<usize>,
+    /// Whether it succeeded.
+    done: Option<bool>,
+}
+
+impl Flight<'_> {
+    /// Another push may begin.
+    fn land(&mut self) {
+        let Some(members) = self.members.take() else { return };
+        let next = self.core.state.lock().callers.end(members);
+        self.core.changed.notify_all();
+        next.iter().for_each(|next| next.call_leader());
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        if self.done.is_none() {
+            self.core.fail(&StoreError::Failed("a push panicked".into()));
+        }
+        self.land();
+        self.group.end(self.done == Some(true));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::crash::CrashDisk;
+    use crate::{Added, Options, Source, Store};
     use std::collections::VecDeque;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// Has nothing to add, and panics.
+    struct Panics;
+
+    impl Source for Panics {
+        fn collect(&self, _: &mut Added) {
+            panic!("planned");
+        }
+    }
+
+    #[test]
+    fn a_push_that_panics_fails_the_store_and_leaves_nobody_asleep() {
+        let options = Options { log_size: 64 << 10, background: false, ..Options::default() };
+        let store = Store::create(Arc::new(CrashDisk::new()), options).expect("an empty disk");
+        store.set_source(Box::new(Panics));
+        assert!(catch_unwind(AssertUnwindSafe(|| store.sync())).is_err());
+        assert!(matches!(store.sync(), Err(StoreError::Failed(_))));
+        assert!(store.failure().is_some_and(|why| why.contains("panicked")));
+        assert!(matches!(store.close(), Err(StoreError::Failed(_))));
+    }
 
     /// Pushes that so many callers need for `calls` calls, when each comes back before another push ends.
     fn pushes(callers: usize, calls: usize) -> usize {
