@@ -1,5 +1,6 @@
 //! Create: new inodes and new names for them.
 
+use crate::at_once::{AtOnce, WouldWait};
 use crate::dir::Dir;
 use crate::durable::Section;
 use crate::inode::{Body, InodeInit, flag, settle};
@@ -157,23 +158,22 @@ impl InodeRef {
         Ok(inode)
     }
 
-    /// As [`create`](Self::create), of a name that has this `hash`, if nobody is waited for or told of it.
+    /// As [`create`](Self::create), if nobody is waited for or told of it.
     #[inline]
-    pub(crate) fn create_at_once(
-        &self,
-        cred: &Cred,
-        (hash, name): (u64, &[u8]),
-        new: &NewInode<'_>,
-    ) -> Option<Result<InodeRef, Errno>> {
+    pub(crate) fn create_at_once(&self, cred: &Cred, name: &[u8], new: &NewInode<'_>) -> AtOnce<InodeRef> {
         // A section is not begun inside another.
         if self.shared.is_observed() || !self.shared.has_no_hooks() || check_name(name).is_err() {
-            return None;
+            return Err(WouldWait);
         }
-        let names = &self.as_dir().ok()?.names;
+        let (names, hash) = (&self.as_dir()?.names, self.shared.hasher.hash(name));
         let none = Section::none();
-        let created =
-            names.try_with_locked(hash, name, |entry| self.create_locked(cred, name, entry, new, &none))?;
-        (created.as_ref().err() != Some(&Errno::ENOSPC)).then_some(created)
+        let create =
+            |entry: &mut LockedEntry<'_, InodeRef>| self.create_locked(cred, name, entry, new, &none);
+        match names.try_with_locked(hash, name, create) {
+            // There may be room after others have let go.
+            None | Some(Err(Errno::ENOSPC)) => Err(WouldWait),
+            Some(created) => Ok(created?),
+        }
     }
 
     fn create_locked(

@@ -23,6 +23,7 @@
 //! - I2: a directory whose names are marked dead has no names and gets none.
 //! - I3: the parent pointer of a live directory leads to the directory that holds its name.
 
+use crate::at_once::{AtOnce, WouldWait};
 use crate::attributes::{Acls, Attr};
 use crate::data::{FileData, PAGE, PAGE_SIZE};
 use crate::dir::Dir;
@@ -256,15 +257,12 @@ impl Inode {
     }
 
     /// As [`stat`](Self::stat), if that waits for nobody.
-    ///
-    /// # Errors
-    /// `EAGAIN`.
     #[inline]
-    pub(crate) fn stat_at_once(&self) -> Result<Stat, Errno> {
+    pub(crate) fn stat_at_once(&self) -> AtOnce<Stat> {
         // Threads that change a directory's names count them apart; the counts are added up.
         match self.attr.try_read() {
             Some(attr) if !self.is_dir() => Ok(self.stat_with(attr)),
-            _ => Err(Errno::EAGAIN),
+            _ => Err(WouldWait),
         }
     }
 

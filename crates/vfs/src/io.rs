@@ -3,6 +3,7 @@
 //! A read sees a write whole or not at all, and an append finds the end and writes there in one step, as POSIX
 //! asks of single calls. How that goes without a lock for all is told in `data`.
 
+use crate::at_once::{AtOnce, WouldWait};
 use crate::data::FileData;
 use crate::durable::CHUNK;
 use crate::inode::{Body, flag};
@@ -26,22 +27,14 @@ impl Inode {
         }
     }
 
-    /// As [`InodeRef::read_at`].
-    ///
-    /// # Errors
-    /// Also `EAGAIN`, if it would have to wait for others.
+    /// As [`InodeRef::read_at`], if nobody is waited for.
     #[inline]
-    pub(crate) fn read_at_once(
-        &self,
-        offset: u64,
-        buf: &mut [u8],
-        update_atime: bool,
-    ) -> Result<usize, Errno> {
+    pub(crate) fn read_at_once(&self, offset: u64, buf: &mut [u8], update_atime: bool) -> AtOnce<usize> {
         if self.has(flag::CACHED) || self.shared.has_hook(hook::FAULTS) {
             // Of a directory too: it is said with a reference.
-            return Err(Errno::EAGAIN);
+            return Err(WouldWait);
         }
-        let read = self.data()?.read_at_once(offset, buf).ok_or(Errno::EAGAIN)?;
+        let read = self.data()?.read_at_once(offset, buf)?;
         if update_atime && !buf.is_empty() {
             self.touch_atime();
         }

@@ -29,6 +29,7 @@
 
 mod acl;
 mod archive;
+mod at_once;
 mod attr;
 mod attributes;
 mod check;

@@ -45,15 +45,15 @@ pub(crate) struct Parent<'p, D = Location> {
     pub(crate) trailing_slash: bool,
 }
 
-/// One path walk.
-pub(crate) struct Namei<'a> {
-    mounts: &'a MountTable,
-    pub(crate) cred: &'a Cred,
-    pub(crate) links_followed: usize,
+/// One path walk. It outlives the sections that it is made in; in each it borrows what lives as long as that.
+pub(crate) struct Namei<'g> {
+    mounts: &'g MountTable,
+    pub(crate) cred: &'g Cred,
+    links_followed: Cell<usize>,
     /// The directory whose names must be loaded before the walk can go on.
     wanted: Cell<Option<InodeRef>>,
     /// What was to be recalled should be remembered from now on.
-    pub(crate) should_record: bool,
+    pub(crate) should_record: Cell<bool>,
 }
 
 /// A walk along one path: where it is, and what is left of the path.
@@ -100,10 +100,16 @@ impl<D> Parent<'_, D> {
     }
 }
 
-impl<'a> Namei<'a> {
+impl<'g> Namei<'g> {
     /// A walk of a path that passed [`check_path`].
-    pub(crate) fn new(mounts: &'a MountTable, cred: &'a Cred) -> Self {
-        Namei { mounts, cred, links_followed: 0, wanted: Cell::new(None), should_record: false }
+    pub(crate) fn new(mounts: &'g MountTable, cred: &'g Cred) -> Self {
+        Namei {
+            mounts,
+            cred,
+            links_followed: Cell::new(0),
+            wanted: Cell::new(None),
+            should_record: Cell::new(false),
+        }
     }
 
     /// The file that `path` names, from `start` if relative. A symbolic link at the end is followed if
@@ -111,16 +117,13 @@ impl<'a> Namei<'a> {
     ///
     /// # Errors
     /// Those of each step: `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`.
-    pub(crate) fn find<'g>(
-        &mut self,
+    pub(crate) fn find(
+        &self,
         start: Option<Place<'g>>,
         path: &[u8],
         follow: bool,
         section: &'g Guard<'_>,
-    ) -> Result<Place<'g>, Errno>
-    where
-        'a: 'g,
-    {
+    ) -> Result<Place<'g>, Errno> {
         let mut walk = self.begin(start, Cow::Borrowed(path), section);
         self.recall_dirs(&mut walk, section);
         while let Some(name) = walk.component(self.cred)? {
@@ -165,15 +168,12 @@ impl<'a> Namei<'a> {
 
     /// As [`load_wanted`](Self::load_wanted), for a walk that begins again where it had followed so many links.
     #[cold]
-    pub(crate) fn load_and_go_back(&mut self, links_followed: usize) -> Result<(), Errno> {
-        self.links_followed = links_followed;
+    pub(crate) fn load_and_go_back(&self, links_followed: usize) -> Result<(), Errno> {
+        self.links_followed.set(links_followed);
         self.load_wanted()
     }
 
-    fn last_in<'g>(&self, dir: Place<'g>, last: &Last<'_>, section: &'g Guard<'_>) -> Result<Place<'g>, Errno>
-    where
-        'a: 'g,
-    {
+    fn last_in(&self, dir: Place<'g>, last: &Last<'_>, section: &'g Guard<'_>) -> Result<Place<'g>, Errno> {
         match last {
             Last::Root | Last::Dot => Ok(dir),
             Last::DotDot => Ok(dir.above(section)),
@@ -182,12 +182,12 @@ impl<'a> Namei<'a> {
     }
 
     /// Goes on at the target of `link`, which `parent`'s last component names.
-    pub(crate) fn follow(&mut self, parent: &Parent<'_>, link: &Location) -> Result<Parent<'static>, Errno> {
+    pub(crate) fn follow(&self, parent: &Parent<'_>, link: &Location) -> Result<Parent<'static>, Errno> {
         let mut target = self.target(link.place())?;
         if parent.trailing_slash {
             target.push(b'/');
         }
-        let followed = self.links_followed;
+        let followed = self.links_followed.get();
         loop {
             let walked = {
                 let section = rcu::domain().read();
@@ -206,31 +206,25 @@ impl<'a> Namei<'a> {
     /// # Errors
     /// As [`find`](Self::find).
     #[inline(always)]
-    pub(crate) fn parent_of<'g, 'p>(
-        &mut self,
+    pub(crate) fn to_parent<'p>(
+        &self,
         start: Option<Place<'g>>,
         path: &'p [u8],
         section: &'g Guard<'_>,
-    ) -> Result<Parent<'p, Place<'g>>, Errno>
-    where
-        'a: 'g,
-    {
+    ) -> Result<Parent<'p, Place<'g>>, Errno> {
         match self.recall_parent(start, path, section) {
             Some(parent) => Ok(parent),
             None => self.walk(start, Cow::Borrowed(path), section),
         }
     }
 
-    /// As [`parent_of`](Self::parent_of), whatever the thread remembers.
-    fn walk<'g, 'p>(
-        &mut self,
+    /// As [`to_parent`](Self::to_parent), whatever the thread remembers.
+    fn walk<'p>(
+        &self,
         start: Option<Place<'g>>,
         path: Cow<'p, [u8]>,
         section: &'g Guard<'_>,
-    ) -> Result<Parent<'p, Place<'g>>, Errno>
-    where
-        'a: 'g,
-    {
+    ) -> Result<Parent<'p, Place<'g>>, Errno> {
         let mut walk = self.begin(start, path, section);
         self.record_dirs(&mut walk, section);
         while let Some(name) = walk.component(self.cred)? {
@@ -251,15 +245,12 @@ impl<'a> Namei<'a> {
 
     /// A walk of `path`, from `start` if relative, "/" in its absence.
     #[inline]
-    fn begin<'g, 'p>(
+    fn begin<'p>(
         &self,
         start: Option<Place<'g>>,
         path: Cow<'p, [u8]>,
         section: &'g Guard<'_>,
-    ) -> Walk<'g, 'p>
-    where
-        'a: 'g,
-    {
+    ) -> Walk<'g, 'p> {
         let dir = self.start(start, &path, section);
         let begin = skip_slashes(&path, 0);
         Walk { dir, path, begin, recording: None }
@@ -267,10 +258,7 @@ impl<'a> Namei<'a> {
 
     /// Where a walk of `path` begins, which is at `start` if relative, at "/" in its absence.
     #[inline]
-    pub(crate) fn start<'g>(&self, start: Option<Place<'g>>, path: &[u8], section: &'g Guard<'_>) -> Place<'g>
-    where
-        'a: 'g,
-    {
+    pub(crate) fn start(&self, start: Option<Place<'g>>, path: &[u8], section: &'g Guard<'_>) -> Place<'g> {
         match start {
             Some(start) if path.first() != Some(&b'/') => start,
             _ => self.mounts.root(section),
@@ -282,16 +270,13 @@ impl<'a> Namei<'a> {
     /// # Errors
     /// `ENOTDIR`, `ELOOP`.
     #[inline(always)]
-    fn go_on<'g>(
-        &mut self,
+    fn go_on(
+        &self,
         walk: &mut Walk<'g, '_>,
         name: Component,
         found: Place<'g>,
         section: &'g Guard<'_>,
-    ) -> Result<(), Errno>
-    where
-        'a: 'g,
-    {
+    ) -> Result<(), Errno> {
         match found.inode.file_type() {
             FileType::Directory => (walk.dir, walk.begin) = (found, name.after),
             FileType::Symlink => {
@@ -306,15 +291,12 @@ impl<'a> Namei<'a> {
 
     /// What the component `name` means where the walk is, in a directory that the caller may search.
     #[inline]
-    fn child<'g>(
+    fn child(
         &self,
         walk: &mut Walk<'g, '_>,
         name: Component,
         section: &'g Guard<'_>,
-    ) -> Result<Place<'g>, Errno>
-    where
-        'a: 'g,
-    {
+    ) -> Result<Place<'g>, Errno> {
         match walk.recording {
             None => self.look_up(walk.dir, &walk.path[walk.begin..name.end], section),
             Some(_) => self.child_recorded(walk, name, section),
@@ -323,15 +305,12 @@ impl<'a> Namei<'a> {
 
     /// What `name` means in `dir`, which the caller may search.
     #[inline]
-    pub(crate) fn look_up<'g>(
+    pub(crate) fn look_up(
         &self,
         dir: Place<'g>,
         name: &[u8],
         section: &'g Guard<'_>,
-    ) -> Result<Place<'g>, Errno>
-    where
-        'a: 'g,
-    {
+    ) -> Result<Place<'g>, Errno> {
         match name {
             b"." => Ok(dir),
             b".." => Ok(dir.above(section)),
@@ -348,11 +327,12 @@ impl<'a> Namei<'a> {
 
     /// The target of the symbolic link at `link`, which is about to be followed.
     #[cold]
-    fn target(&mut self, link: Place<'_>) -> Result<Vec<u8>, Errno> {
-        if self.links_followed >= SYMLOOP_MAX {
+    fn target(&self, link: Place<'_>) -> Result<Vec<u8>, Errno> {
+        let followed = self.links_followed.get();
+        if followed >= SYMLOOP_MAX {
             return Err(Errno::ELOOP);
         }
-        self.links_followed += 1;
+        self.links_followed.set(followed + 1);
         link.inode.read_link(link.mount.updates_atime())
     }
 }

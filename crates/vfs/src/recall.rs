@@ -48,37 +48,31 @@ fn key<'p>(dir: Place<'_>, path: &'p [u8]) -> Option<Key<'p>> {
     Key::new(origin(dir), path)
 }
 
-impl<'a> Namei<'a> {
+impl<'g> Namei<'g> {
     /// The file that `path` names, from `start` if relative, as [`find`](Self::find), if the thread remembers it. The path need
     /// not be checked: a remembered one was. If it should be remembered from now on, `find` sees to that.
     #[inline]
-    pub(crate) fn recall<'g>(
-        &mut self,
+    pub(crate) fn recall(
+        &self,
         start: Option<Place<'g>>,
         path: &[u8],
         follow: bool,
         section: &'g Guard<'_>,
-    ) -> Option<Place<'g>>
-    where
-        'a: 'g,
-    {
+    ) -> Option<Place<'g>> {
         let found = self.remembered(self.start(start, path, section), path, section)?;
         let goes_on = path.ends_with(b"/") || (follow && found.inode.is_symlink());
         (found.inode.is_dir() || !goes_on).then_some(found)
     }
 
-    /// The directory and the last component of `path`, from `start` if relative, as [`parent_of`](Self::parent_of), if the thread
-    /// remembers the directory. If it should from now on, `parent_of` sees to that.
+    /// The directory and the last component of `path`, from `start` if relative, as [`to_parent`](Self::to_parent), if the thread
+    /// remembers the directory. If it should from now on, `to_parent` sees to that.
     #[inline(always)]
-    pub(crate) fn recall_parent<'g, 'p>(
-        &mut self,
+    pub(crate) fn recall_parent<'p>(
+        &self,
         start: Option<Place<'g>>,
         path: &'p [u8],
         section: &'g Guard<'_>,
-    ) -> Option<Parent<'p, Place<'g>>>
-    where
-        'a: 'g,
-    {
+    ) -> Option<Parent<'p, Place<'g>>> {
         let (dirs, name) = path.split_at(dir_len(path));
         if dirs.len() <= 1 || matches!(name, b"." | b"..") {
             return None;
@@ -90,30 +84,24 @@ impl<'a> Namei<'a> {
 
     /// The directory to which `dirs` leads from `start`, if the thread remembers it.
     #[inline]
-    fn recall_dir<'g>(&mut self, start: Place<'g>, dirs: &[u8], section: &'g Guard<'_>) -> Option<Place<'g>>
-    where
-        'a: 'g,
-    {
+    fn recall_dir(&self, start: Place<'g>, dirs: &[u8], section: &'g Guard<'_>) -> Option<Place<'g>> {
         self.remembered(start, dirs, section).filter(|dir| dir.inode.is_dir())
     }
 
     /// Where the names of `path` lead from `start`, if the thread remembers it. Notes if it should from now on.
     #[inline]
-    fn remembered<'g>(&mut self, start: Place<'g>, path: &[u8], section: &'g Guard<'_>) -> Option<Place<'g>>
-    where
-        'a: 'g,
-    {
+    fn remembered(&self, start: Place<'g>, path: &[u8], section: &'g Guard<'_>) -> Option<Place<'g>> {
         match trails().find(&key(start, path)?, section) {
             Remembered::Trail(trail) => {
                 let found = self.retrace(trail, start);
                 // What has changed is recorded again.
                 if found.is_none() {
-                    self.should_record = true;
+                    self.should_record.set(true);
                 }
                 found
             }
             Remembered::Wanted => {
-                self.should_record = true;
+                self.should_record.set(true);
                 None
             }
             Remembered::Unknown => None,
@@ -122,11 +110,8 @@ impl<'a> Namei<'a> {
 
     /// Records a walk whose whole path should be remembered. Takes one that begins past all directories of its path, if the thread
     /// remembers where they lead.
-    pub(crate) fn recall_dirs<'g>(&mut self, walk: &mut Walk<'g, '_>, section: &'g Guard<'_>)
-    where
-        'a: 'g,
-    {
-        if self.should_record {
+    pub(crate) fn recall_dirs(&self, walk: &mut Walk<'g, '_>, section: &'g Guard<'_>) {
+        if self.should_record.get() {
             return walk.record(walk.path.len(), section);
         }
         let len = dir_len(&walk.path);
@@ -140,15 +125,15 @@ impl<'a> Namei<'a> {
 
     /// Records a walk of whose path the directories should be remembered.
     #[inline]
-    pub(crate) fn record_dirs<'g>(&self, walk: &mut Walk<'g, '_>, section: &'g Guard<'_>) {
-        if self.should_record {
+    pub(crate) fn record_dirs(&self, walk: &mut Walk<'g, '_>, section: &'g Guard<'_>) {
+        if self.should_record.get() {
             walk.record(dir_len(&walk.path), section);
         }
     }
 
     /// Where `trail` leads from `start`, if what the thread remembers still holds, and the caller may go there.
     #[inline]
-    fn retrace<'g>(&self, mut trail: Trail<'g, InodeRef>, start: Place<'g>) -> Option<Place<'g>> {
+    fn retrace(&self, mut trail: Trail<'g, InodeRef>, start: Place<'g>) -> Option<Place<'g>> {
         let (mut at, mut dir) = (start, start.inode.as_dir().ok()?);
         loop {
             at.inode.access(self.cred, Access::EXEC).ok()?;
@@ -164,15 +149,12 @@ impl<'a> Namei<'a> {
     /// What the component `name` means where the walk is, in a directory that the caller may search: a step of what is
     /// recorded.
     #[cold]
-    pub(crate) fn child_recorded<'g>(
+    pub(crate) fn child_recorded(
         &self,
         walk: &mut Walk<'g, '_>,
         name: Component,
         section: &'g Guard<'_>,
-    ) -> Result<Place<'g>, Errno>
-    where
-        'a: 'g,
-    {
+    ) -> Result<Place<'g>, Errno> {
         let (dir, bytes) = (walk.dir, &walk.path[walk.begin..name.end]);
         let Some(mut recording) = walk.recording.take() else { return self.look_up(dir, bytes, section) };
         let found = match bytes {
@@ -244,7 +226,7 @@ mod tests {
     /// Walks to [`PATH`] as a call does. The era, and whether the thread remembered the path.
     fn walk(fs: &Fs) -> (Era, bool) {
         let (cred, section) = (Cred::root(), rcu::domain().read());
-        let mut namei = Namei::new(fs.mounts(), &cred);
+        let namei = Namei::new(fs.mounts(), &cred);
         let is_hit = namei.recall(None, PATH.as_bytes(), true, &section).is_some();
         if !is_hit {
             assert!(namei.find(None, PATH.as_bytes(), true, &section).is_ok());

@@ -1,5 +1,6 @@
 //! Remove: taking names away.
 
+use crate::at_once::{AtOnce, WouldWait};
 use crate::create::check_name;
 use crate::dir::Burial;
 use crate::durable::Section;
@@ -81,26 +82,21 @@ impl Inode {
     /// As [`unlink`](InodeRef::unlink) in the caller's read section, of a file that is there, if nobody is waited for or told of it:
     /// whether the caller should [`settle`](crate::inode::settle) after the section.
     #[inline]
-    pub(crate) fn unlink_at_once(
-        &self,
-        cred: &Cred,
-        name: &[u8],
-        section: &Guard<'_>,
-    ) -> Option<Result<bool, Errno>> {
-        let dir = self.as_dir().ok()?;
+    pub(crate) fn unlink_at_once(&self, cred: &Cred, name: &[u8], section: &Guard<'_>) -> AtOnce<bool> {
+        let dir = self.as_dir()?;
         // A section is not begun inside another.
         if self.shared.is_observed() || !self.shared.has_no_hooks() || check_name(name).is_err() {
-            return None;
+            return Err(WouldWait);
         }
         let hash = self.shared.hasher.hash(name);
         // What is not there, or not to be removed so, is found with nothing locked.
-        if dir.names.get(hash, name, section)?.is_dir() {
-            return None;
+        if dir.names.get(hash, name, section).is_none_or(|victim| victim.is_dir()) {
+            return Err(WouldWait);
         }
         let none = Section::none();
         let unlink = |entry: &mut LockedEntry<'_, InodeRef>| self.unlink_locked(cred, name, entry, &none);
-        let removed = dir.names.try_with_locked(hash, name, unlink)?;
-        Some(removed.map(|removed| self.shared.should_release(removed.pages)))
+        let removed = dir.names.try_with_locked(hash, name, unlink).ok_or(WouldWait)??;
+        Ok(self.shared.should_release(removed.pages))
     }
 
     /// Removes the name of `entry`, that of a file that is no directory.

@@ -1,6 +1,7 @@
 //! Reading: looking at the contents while others may be changing them, without a lock and without a store.
 
 use super::{FileData, PAGE, PAGE_SIZE, Page, clip, pages_touched, within};
+use crate::at_once::{AtOnce, WouldWait};
 use sluice_sync::face::hint;
 use sluice_sync::rcu::{Guard, domain};
 use std::ops::Range;
@@ -24,7 +25,7 @@ impl FileData {
     /// at the end of the file. Holes read as zeros. `None` where pages may be with a store.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
         for attempt in 0..TRIES {
-            if let Some(len) = self.read_at_once(offset, buf) {
+            if let Ok(len) = self.read_at_once(offset, buf) {
                 return Some(len);
             }
             hint::pause(1 << attempt);
@@ -39,36 +40,37 @@ impl FileData {
     }
 
     /// As [`read`](Self::read), unless somebody changes meanwhile what the read relies on. Waits for nobody.
-    pub(crate) fn read_at_once(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
+    pub(crate) fn read_at_once(&self, offset: u64, buf: &mut [u8]) -> AtOnce<usize> {
         let guard = domain().read();
         if self.take_of_one(&guard, offset, buf) {
-            return Some(buf.len());
+            return Ok(buf.len());
         }
         self.read_pages_at_once(&guard, offset, buf)
     }
 
     /// As [`read_at_once`](Self::read_at_once), of what is not in one settled page.
     #[inline(never)]
-    fn read_pages_at_once(&self, guard: &Guard<'_>, offset: u64, buf: &mut [u8]) -> Option<usize> {
+    fn read_pages_at_once(&self, guard: &Guard<'_>, offset: u64, buf: &mut [u8]) -> AtOnce<usize> {
         if !buf.is_empty()
             && let Some(end) = offset.checked_add(buf.len() as u64)
             && self.may_be_settled(guard, end)
             && with_seen(&(offset..end), |seen| self.take(guard, offset, buf, seen, true)).is_some()
         {
-            return Some(buf.len());
+            return Ok(buf.len());
         }
-        let layout = self.layout.try_begin()?;
+        let layout = self.layout.try_begin().ok_or(WouldWait)?;
         let size = self.size();
         let len = size.saturating_sub(offset).min(buf.len() as u64);
         if len == 0 {
-            return Some(0);
+            return Ok(0);
         }
         let cut = len < buf.len() as u64;
         let piece = &mut buf[..len as usize];
-        with_seen(&(offset..offset + len), |seen| self.take(guard, offset, piece, seen, false))?;
+        with_seen(&(offset..offset + len), |seen| self.take(guard, offset, piece, seen, false))
+            .ok_or(WouldWait)?;
         // The layout last: what was compared was so while it stood still.
         let valid = !self.layout.retry(layout) && (!cut || self.size() == size);
-        valid.then_some(len as usize)
+        if valid { Ok(len as usize) } else { Err(WouldWait) }
     }
 
     /// Whether there is nothing at `offset` and after.

@@ -113,11 +113,11 @@ impl FdTable {
     /// Calls `look` with the open file of `fd`, which is borrowed and not counted: it must be over soon, and wait for nobody,
     /// see [`RefSlot::borrow`].
     #[inline]
-    pub(super) fn borrow<R>(
+    pub(super) fn borrow<R, E: From<Errno>>(
         &self,
         fd: Fd,
-        look: impl FnOnce(&OpenFile) -> Result<R, Errno>,
-    ) -> Result<R, Errno> {
+        look: impl FnOnce(&OpenFile) -> Result<R, E>,
+    ) -> Result<R, E> {
         self.known_slot(fd)?.file.borrow(|file| look(file.ok_or(Errno::EBADF)?))
     }
 

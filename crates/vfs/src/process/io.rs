@@ -1,6 +1,7 @@
 //! Reading, writing and positioning through descriptors.
 
 use super::{Fd, Process, is_regular};
+use crate::at_once::{AtOnce, WouldWait, or_waiting};
 use crate::cursor::HeldCursor;
 use crate::data::PAGE_SIZE;
 use crate::inode::flag;
@@ -36,11 +37,13 @@ impl Process {
         if let [one] = bufs
             && one.len() <= BORROWED_MAX
         {
-            let read = self.borrow(fd, |file| read_moving_at_once(file, one));
-            if read != Err(Errno::EAGAIN) {
-                return read;
-            }
+            let at_once = self.descriptors.borrow(fd, |file| read_moving_at_once(file, one));
+            return or_waiting(at_once, || self.read_moving_waiting(fd, bufs));
         }
+        self.read_moving_waiting(fd, bufs)
+    }
+
+    fn read_moving_waiting(&self, fd: Fd, bufs: &mut [&mut [u8]]) -> Result<usize, Errno> {
         let file = self.file(fd)?;
         file.check_readable()?;
         if at_end(&file, bufs.iter().map(|buf| buf.len()).sum())? {
@@ -74,14 +77,19 @@ impl Process {
             && one.len() <= BORROWED_MAX
             && !nothing
         {
-            let read = self.borrow(fd, |file| read_at_once(file, offset, one));
-            if read != Err(Errno::EAGAIN) {
-                return read;
-            }
+            let at_once = self.descriptors.borrow(fd, |file| read_at_once(file, offset, one));
+            return or_waiting(at_once, || self.read_into_waiting(fd, offset, bufs));
         }
+        if nothing {
+            return self.borrow(fd, |file| file.check_readable().map(|()| 0));
+        }
+        self.read_into_waiting(fd, offset, bufs)
+    }
+
+    fn read_into_waiting(&self, fd: Fd, offset: u64, bufs: &mut [&mut [u8]]) -> Result<usize, Errno> {
         let file = self.file(fd)?;
         file.check_readable()?;
-        if nothing { Ok(0) } else { self.read_into(&file, offset, bufs) }
+        self.read_into(&file, offset, bufs)
     }
 
     /// Reads as one operation: several buffers see one state of the file.
@@ -411,43 +419,34 @@ fn seek_holding(file: &OpenFile, cursor: &HeldCursor<'_>, offset: i64, whence: W
     Ok(target)
 }
 
-/// As [`Process::lseek`].
-///
-/// # Errors
-/// Also `EAGAIN`, if it would have to wait for others.
+/// As [`Process::lseek`], if nobody is waited for.
 #[inline]
-fn seek_at_once(file: &OpenFile, offset: i64, whence: Whence) -> Result<u64, Errno> {
+fn seek_at_once(file: &OpenFile, offset: i64, whence: Whence) -> AtOnce<u64> {
     if matches!(whence, Whence::Data | Whence::Hole) {
-        return Err(Errno::EAGAIN);
+        return Err(WouldWait);
     }
     if let Some(at) = seek_in_place(file, offset, whence)? {
         return Ok(at);
     }
-    let cursor = file.cursor.try_hold().ok_or(Errno::EAGAIN)?;
-    seek_holding(file, &cursor, offset, whence)
+    let cursor = file.cursor.try_hold().ok_or(WouldWait)?;
+    Ok(seek_holding(file, &cursor, offset, whence)?)
 }
 
-/// As [`Process::read`].
-///
-/// # Errors
-/// Also `EAGAIN`, if it would have to wait for others.
-fn read_moving_at_once(file: &OpenFile, buf: &mut [u8]) -> Result<usize, Errno> {
+/// As [`Process::read`], if nobody is waited for.
+fn read_moving_at_once(file: &OpenFile, buf: &mut [u8]) -> AtOnce<usize> {
     file.check_readable()?;
     if at_end(file, buf.len())? {
         return Ok(0);
     }
-    let cursor = file.cursor.try_hold().ok_or(Errno::EAGAIN)?;
+    let cursor = file.cursor.try_hold().ok_or(WouldWait)?;
     let read = read_at_once(file, cursor.position(), buf)?;
     cursor.move_to(cursor.position() + read as u64);
     Ok(read)
 }
 
-/// As [`Process::pread`].
-///
-/// # Errors
-/// Also `EAGAIN`, if it would have to wait for others.
+/// As [`Process::pread`], if nobody is waited for.
 #[inline]
-fn read_at_once(file: &OpenFile, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+fn read_at_once(file: &OpenFile, offset: u64, buf: &mut [u8]) -> AtOnce<usize> {
     file.check_readable()?;
     check_span(offset, buf.len())?;
     file.inode().read_at_once(offset, buf, file.updates_atime())

@@ -1,6 +1,7 @@
 //! Leases and delegations: a process is told before somebody else opens or changes a file.
 
 use super::{Fd, LockType, Process, is_regular};
+use crate::at_once::{AtOnce, WouldWait};
 use crate::open_file::{OpenFile, Owned};
 use crate::{Caps, Errno, Inode, InodeRef, OpenFlags};
 use sluice_locks::{Breaker, Breaking, Cancel, Kind, LeaseRequest, Notice, Promise};
@@ -141,14 +142,14 @@ impl Process {
     pub(super) fn changing_at_once<R>(
         &self,
         changed: &Inode,
-        change: impl FnOnce() -> Option<R>,
-    ) -> Option<R> {
+        change: impl FnOnce() -> AtOnce<R>,
+    ) -> AtOnce<R> {
         if changed.shared.opens.are_leases_used() {
-            return None;
+            return Err(WouldWait);
         }
-        let result = change()?;
+        let result = change();
         let _ = self.break_delegations(&[changed], false);
-        Some(result)
+        result
     }
 
     /// Breaks the delegations of `changed`.

@@ -22,6 +22,7 @@ pub(crate) use descriptors::{FdTable, Owner};
 pub use dirents::{Dirent, Dirents};
 pub use locks::{FileLock, FlockOperation, LockType};
 
+use crate::at_once::{AtOnce, WouldWait, or_waiting};
 use crate::inode::flag;
 use crate::lock_class::PROCESS_MOVING;
 use crate::mount::{Location, Place};
@@ -193,7 +194,7 @@ impl Process {
         follow: bool,
         look: impl FnOnce(Place<'_>) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        let (path, mut namei) = (path_bytes(path), self.namei());
+        let (path, namei) = (path_bytes(path), self.namei());
         if dir == Fd::CWD || path.first() == Some(&b'/') {
             let section = rcu::domain().read();
             let start = self.cwd.load(&section).place();
@@ -250,7 +251,7 @@ impl Process {
     /// Walks up to the last component of `path`.
     fn parent_of<'p>(&self, dir: Fd, path: &'p Path) -> Result<Parent<'p>, Errno> {
         let path = path_bytes(path);
-        match self.act_or_parent::<Infallible>(&mut self.namei(), dir, path, |_, _| None)? {
+        match self.act_or_parent::<Infallible>(&self.namei(), dir, path, |_, _| Err(WouldWait))? {
             Acted::Done(nothing) => match nothing {},
             Acted::Not(parent) => Ok(parent),
         }
@@ -261,23 +262,21 @@ impl Process {
     #[inline]
     fn act_or_parent<'p, R>(
         &self,
-        namei: &mut Namei<'_>,
+        namei: &Namei<'_>,
         dir: Fd,
         path: &'p [u8],
-        act: impl FnOnce(&Parent<'p, Place<'_>>, &Guard<'_>) -> Option<Result<R, Errno>>,
+        act: impl FnOnce(&Parent<'p, Place<'_>>, &Guard<'_>) -> AtOnce<R>,
     ) -> Result<Acted<'p, R>, Errno> {
         let start = self.start(dir, path)?;
         loop {
             {
                 let section = rcu::domain().read();
-                match namei.parent_of(self.place_of(&start, &section), path, &section) {
+                match namei.to_parent(self.place_of(&start, &section), path, &section) {
                     Err(Errno::NOT_LOADED) => {}
                     parent => {
                         let parent = parent?;
-                        return match act(&parent, &section) {
-                            Some(done) => done.map(Acted::Done),
-                            None => Ok(Acted::Not(parent.into_owned())),
-                        };
+                        let done = act(&parent, &section).map(Acted::Done);
+                        return or_waiting(done, || Ok(Acted::Not(parent.into_owned())));
                     }
                 }
             }
@@ -299,20 +298,19 @@ impl Process {
         self.descriptors.borrow(fd, look)
     }
 
-    /// What `at_once` makes of the open file of `fd`, which is borrowed as for [`borrow`](Self::borrow); where it says `EAGAIN`,
-    /// as it would have to wait for others, what `waiting` does with a reference.
+    /// What `at_once` makes of the open file of `fd`, which is borrowed as for [`borrow`](Self::borrow); where it would have to
+    /// wait for others, what `waiting` does with a reference.
     ///
     /// # Errors
-    /// `EBADF`, and those of both but for `EAGAIN`.
+    /// `EBADF`, and those of both.
     #[inline]
     fn use_file<R>(
         &self,
         fd: Fd,
-        at_once: impl FnOnce(&OpenFile) -> Result<R, Errno>,
+        at_once: impl FnOnce(&OpenFile) -> AtOnce<R>,
         waiting: impl FnOnce(&OpenFile) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        let done = self.borrow(fd, at_once);
-        if matches!(done, Err(Errno::EAGAIN)) { self.use_file_waiting(fd, waiting) } else { done }
+        or_waiting(self.descriptors.borrow(fd, at_once), || self.use_file_waiting(fd, waiting))
     }
 
     #[cold]

@@ -1,6 +1,7 @@
 //! Calls that add, remove and move names.
 
 use super::{Acted, Fd, Process, path_bytes};
+use crate::at_once::{AtOnce, WouldWait};
 use crate::create::checked_target;
 use crate::inode::settle;
 use crate::mount::{Location, Place};
@@ -212,9 +213,9 @@ impl Process {
         let remove_dir = flags.contains(AtFlags::REMOVEDIR);
         let path = path_bytes(path.as_ref());
         let at_once = |parent: &Parent<'_, Place<'_>>, section: &Guard<'_>| {
-            if remove_dir { None } else { self.unlink_at_once(parent, section) }
+            if remove_dir { Err(WouldWait) } else { self.unlink_at_once(parent, section) }
         };
-        let parent = match self.act_or_parent(&mut self.namei(), dir, path, at_once)? {
+        let parent = match self.act_or_parent(&self.namei(), dir, path, at_once)? {
             Acted::Done(should_settle) => {
                 if should_settle {
                     settle();
@@ -254,13 +255,11 @@ impl Process {
     /// Removes the name to which `parent` leads, that of a file, in the section in which it was walked to, if nobody is waited
     /// for: whether to [`settle`] after it.
     #[inline]
-    fn unlink_at_once(
-        &self,
-        parent: &Parent<'_, Place<'_>>,
-        section: &Guard<'_>,
-    ) -> Option<Result<bool, Errno>> {
-        let Parent { dir, last: Last::Name(name), trailing_slash: false } = parent else { return None };
-        dir.mount.check_writable().ok()?;
+    fn unlink_at_once(&self, parent: &Parent<'_, Place<'_>>, section: &Guard<'_>) -> AtOnce<bool> {
+        let Parent { dir, last: Last::Name(name), trailing_slash: false } = parent else {
+            return Err(WouldWait);
+        };
+        dir.mount.check_writable().map_err(|_| WouldWait)?;
         self.changing_at_once(dir.inode, || dir.inode.unlink_at_once(&self.cred, name, section))
     }
 

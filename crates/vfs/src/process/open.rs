@@ -1,6 +1,7 @@
 //! Open: from a path to a descriptor.
 
 use super::{Acted, Fd, Process, path_bytes};
+use crate::at_once::{AtOnce, NotAtOnce, WouldWait};
 use crate::mount::{Location, Place};
 use crate::namei::{Last, Parent};
 use crate::open_file::OpenFile;
@@ -111,11 +112,11 @@ impl Process {
         if !create {
             return self.resolve(dir, path, follow).map(Found::Existing);
         }
-        let mut namei = self.namei();
+        let namei = self.namei();
         let at_once = |parent: &Parent<'_, Place<'_>>, section: &Guard<'_>| {
             self.find_or_create_at_once(parent, exclusive, follow, mode, section)
         };
-        let mut parent = match self.act_or_parent(&mut namei, dir, path_bytes(path), at_once)? {
+        let mut parent = match self.act_or_parent(&namei, dir, path_bytes(path), at_once)? {
             Acted::Done(found) => return Ok(found),
             Acted::Not(parent) => parent,
         };
@@ -157,27 +158,28 @@ impl Process {
         follow: bool,
         mode: u32,
         section: &Guard<'_>,
-    ) -> Option<Result<Found, Errno>> {
-        let Parent { dir, last: Last::Name(name), trailing_slash: false } = parent else { return None };
-        let hash = dir.inode.shared.hasher.hash(name);
-        match dir.inode.as_dir().ok()?.names.get(hash, name, section) {
-            Some(_) if exclusive => Some(Err(Errno::EEXIST)),
-            Some(found) if found.is_symlink() && follow => None,
-            Some(inode) => {
+    ) -> AtOnce<Found> {
+        let Parent { dir, last: Last::Name(name), trailing_slash: false } = parent else {
+            return Err(WouldWait);
+        };
+        match dir.inode.lookup_in(name, section) {
+            Ok(_) if exclusive => Err(Errno::EEXIST.into()),
+            Ok(found) if found.is_symlink() && follow => Err(WouldWait),
+            Ok(inode) => {
                 let found = Place { inode, ..*dir }.enter(section);
-                Some(Ok(Found::Existing(found.to_location())))
+                Ok(Found::Existing(found.to_location()))
             }
-            None => {
-                dir.mount.check_writable().ok()?;
+            Err(Errno::ENOENT) if dir.mount.check_writable().is_ok() => {
                 let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
-                let create = || dir.inode.create_at_once(&self.cred, (hash, name), &new);
-                let created = self.changing_at_once(dir.inode, create)?;
-                if matches!(created, Err(Errno::EEXIST)) && !exclusive {
+                let create = || dir.inode.create_at_once(&self.cred, name, &new);
+                match self.changing_at_once(dir.inode, create) {
                     // Somebody else created the name since it was looked up.
-                    return None;
+                    Err(NotAtOnce::Failed(Errno::EEXIST)) if !exclusive => Err(WouldWait),
+                    created => Ok(Found::Created(Location::new(dir.mount, created?))),
                 }
-                Some(created.map(|inode| Found::Created(Location::new(dir.mount, inode))))
             }
+            // What is wrong is said in the order of Linux.
+            Err(_) => Err(WouldWait),
         }
     }
 

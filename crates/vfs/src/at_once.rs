@@ -1,0 +1,46 @@
+//! At once: calls that wait for nobody, and what is done where they would have to.
+//!
+//! # Theory
+//! A call first tries what it can do in the read section of its path walk, or with an open file that is only borrowed: no
+//! reference is counted. Neither may last, so such an attempt waits for no other thread. Where it would have to, it changes
+//! nothing and says [`NotAtOnce::WouldWait`], and the call begins again with references ([`or_waiting`]). That is no error
+//! number, of which `EAGAIN` is one that a caller may be meant to see.
+
+use crate::Errno;
+
+/// What came of an attempt that waits for nobody.
+pub(crate) type AtOnce<T> = Result<T, NotAtOnce>;
+
+/// Why there is no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotAtOnce {
+    /// The call fails.
+    Failed(Errno),
+    /// Nothing is done: it would have to wait for another thread.
+    WouldWait,
+}
+
+pub(crate) use NotAtOnce::WouldWait;
+
+impl From<Errno> for NotAtOnce {
+    #[inline]
+    fn from(errno: Errno) -> NotAtOnce {
+        NotAtOnce::Failed(errno)
+    }
+}
+
+/// What was done at once or, if that would have had to wait, what `waiting` does.
+///
+/// # Errors
+/// Those of both.
+#[inline]
+pub(crate) fn or_waiting<T>(
+    at_once: AtOnce<T>,
+    waiting: impl FnOnce() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    match at_once {
+        Ok(done) => Ok(done),
+        Err(NotAtOnce::Failed(errno)) => Err(errno),
+        Err(WouldWait) => waiting(),
+    }
+}
