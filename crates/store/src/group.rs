@@ -199,7 +199,7 @@ impl Drop for Flight<'_> {
 mod tests {
     use super::*;
     use crate::disk::crash::CrashDisk;
-    use crate::{Added, Options, Source, Store};
+    use crate::{Added, Disk, Options, Source, Store};
     use std::collections::VecDeque;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -215,7 +215,8 @@ mod tests {
     #[test]
     fn a_push_that_panics_fails_the_store_and_leaves_nobody_asleep() {
         let options = Options { log_size: 64 << 10, background: false, ..Options::default() };
-        let store = Store::create(Arc::new(CrashDisk::new()), options).expect("an empty disk");
+        let disk = Arc::from(Box::new(CrashDisk::new()) as Box<dyn Disk>);
+        let store = Store::create(disk, options).expect("an empty disk");
         store.set_source(Box::new(Panics));
         assert!(catch_unwind(AssertUnwindSafe(|| store.sync())).is_err());
         assert!(matches!(store.sync(), Err(StoreError::Failed(_))));
