@@ -198,8 +198,9 @@ impl Drop for Flight<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::Disk;
     use crate::disk::crash::CrashDisk;
-    use crate::{Added, Disk, Options, Source, Store};
+    use crate::{Added, Options, Source, Store};
     use std::collections::VecDeque;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
