@@ -50,7 +50,7 @@ fn locks_were_taken_in_that_order_by_all_test_programs_that_left_a_record() {
     let edges: BTreeSet<_> = record.lines().filter_map(Dependency::from_record).collect();
     // Tests have locks of their own.
     let is_ours = |class: &str| {
-        ["vfs.", "locks.", "fuse.", "relay.", "cluster.", "store.", "dlm."]
+        ["vfs.", "refcache.", "locks.", "fuse.", "relay.", "cluster.", "store.", "dlm."]
             .iter()
             .any(|of| class.starts_with(of))
     };

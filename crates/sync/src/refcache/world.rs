@@ -9,6 +9,7 @@ use crate::face::atomic::{AtomicBool, Ordering, fence};
 use crate::face::{
     CachePadded, Host, Mutant, PerHost, SHRUNK, const_new, global, near_table, seeded, thread,
 };
+use crate::lock_debug::{Ask, LockClass, Watch};
 use crate::owner_lock::{Held, Inside, OwnerLock};
 use crate::{Mutex, drain};
 use std::collections::VecDeque;
@@ -34,6 +35,11 @@ pub(super) struct World {
 global! {
     static WORLDS: PerHost<World> = PerHost::new(World::new());
 }
+
+/// A thread that counts may free what is dead, and take the locks of its destructors: to those who watch the order of locks each
+/// count is a lock of this class.
+static DEAD: LockClass = LockClass::new("refcache.dead");
+static WATCH: Watch = Watch::class(&DEAD);
 
 /// The world that counts the objects made at `home`.
 #[inline]
@@ -63,6 +69,7 @@ impl World {
     /// cache.
     #[inline]
     pub(super) fn count_found<S: Stay>(&self, delta: i64, find: impl FnOnce() -> Option<Object>) {
+        WATCH.about_to_lock(Ask::WRITE);
         // Whatever is out of the ordinary is left to a call from which nothing comes back here.
         match self.shards.near(thread::ready_slot()) {
             Some(shard) => self.count_in::<S>(shard, delta, find),

@@ -325,7 +325,8 @@ impl Pending {
             self.memory.count_patched(patched, held.patched);
             held.patched = patched;
             to.put(&key, &Chunk { present, held: Some(held.clone()), bytes: &bytes }.encode());
-            self.patched.lock().push((inode.clone(), chunk));
+            let inode = inode.clone();
+            self.patched.lock().push((inode, chunk));
             return;
         }
         kept.remove(&(chunk..chunk + 1), to, self);
@@ -334,7 +335,8 @@ impl Pending {
         if bytes.len() <= HERE_MAX {
             to.put(&key, &Chunk { present, held: None, bytes: &bytes }.encode());
         } else {
-            self.copied.lock().push(Copied { inode: inode.clone(), chunk, present, bytes });
+            let copied = Copied { inode: inode.clone(), chunk, present, bytes };
+            self.copied.lock().push(copied);
         }
     }
 }
