@@ -17,7 +17,7 @@ PJDFSTEST := 0.2.2
 FSX := 0.3.2
 VERSITYGW := v1.8.0
 
-.PHONY: help demo build install test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model stress uring crash cluster miri clean prerequisites programs mount-speed
+.PHONY: help demo build install test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model stress uring crash cluster miri clean prerequisites programs mount-speed cluster-speed
 .DEFAULT_GOAL := help
 
 help:
@@ -39,6 +39,7 @@ help:
 	@echo 'make stress       one minute of threads on shared names, then the invariant checker'
 	@echo 'make uring        mounts over io_uring, which the kernel is told to allow for as long as the tests run (root)'
 	@echo 'make mount-speed  a mount beside tmpfs and libfuse, row by row, for an idle machine (root)'
+	@echo 'make cluster-speed  two nodes of a cluster beside libfuse, for an idle machine (root)'
 	@echo 'make cluster      two nodes of a cluster for five minutes, while the owner is killed again and again'
 	@echo 'make crash        the long crash tests: 200 kills of a mount, random crashes of a store, hostile stores'
 	@echo 'make miri         the tests of sync under the interpreter Miri (a nightly toolchain with miri and rust-src)'
@@ -143,6 +144,9 @@ uring: prerequisites
 
 mount-speed: build
 	SLUICE=$(CURDIR)/target/release/sluice sh tests/mount-speed
+
+cluster-speed: build
+	SLUICE=$(CURDIR)/target/release/sluice sh tests/cluster-speed
 
 # Each crash point of some hundred workloads on the store and of the file system, with what is unsynced dropped, torn, reordered.
 crash: prerequisites
