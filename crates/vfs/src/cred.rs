@@ -44,6 +44,9 @@ pub struct Cred {
     pub caps: Caps,
     /// The observer on whose behalf the call is made: it is not told of the change that it made itself.
     pub via: Option<ObserverId>,
+    /// The process that makes the call, as a lease's holder is told of it; 0 if it is none. A [`Process`](crate::Process) puts
+    /// its own.
+    pub pid: i32,
 }
 
 impl Cred {
@@ -60,13 +63,13 @@ impl Cred {
     /// User `uid` in group `gid` and the supplementary `groups`.
     pub fn with_groups(uid: u32, gid: u32, groups: &[u32]) -> Cred {
         let caps = if uid == 0 { Caps::all() } else { Caps::empty() };
-        Cred { uid, gid, groups: groups.into(), caps, via: None }
+        Cred { uid, gid, groups: groups.into(), caps, via: None, pid: 0 }
     }
 
     /// A caller whose permissions somebody else (such as the kernel above a FUSE mount) has checked already:
     /// new files belong to `uid` and `gid`, nothing is refused, set-ID bits are kept as they are asked for.
     pub fn checked_elsewhere(uid: u32, gid: u32, via: Option<ObserverId>) -> Cred {
-        Cred { uid, gid, groups: Arc::from([]), caps: Caps::all(), via }
+        Cred { uid, gid, groups: Arc::from([]), caps: Caps::all(), via, pid: 0 }
     }
 
     /// True when `gid` is one of the caller's groups.

@@ -96,14 +96,13 @@ impl InodeRef {
         if !matches!(self.file_type(), FileType::Regular | FileType::Directory) {
             return Err(Errno::ENOTTY);
         }
-        let section = self.shared.begin(0)?;
-        // Changes of flags come one after another, as those of attributes do.
-        self.attr.change(|attr| self.set_flags_of(attr, cred, flags))?;
-        self.touch_ctime();
-        section.inode(self);
-        drop(section);
-        self.notify_attributes(cred);
-        Ok(())
+        self.change_attributes(cred, |section| {
+            // Changes of flags come one after another, as those of attributes do.
+            self.attr.change(|attr| self.set_flags_of(attr, cred, flags))?;
+            self.touch_ctime();
+            section.inode(self);
+            Ok(())
+        })
     }
 }
 

@@ -24,8 +24,8 @@
 //! and a map of the directories, and of the files of several names, that were met. Names are not looked up, attributes not
 //! checked: it is for callers that may read everything.
 
-use crate::create::check_name;
 use crate::inode::{Body, InodeInit};
+use crate::ops::create::check_name;
 use crate::{Cred, Errno, Inode, InodeRef, NewInode, NewKind, Superblock};
 use sluice_sync::{Arc, Ref};
 use std::collections::BTreeMap;
@@ -82,9 +82,7 @@ impl InodeRef {
         }
         let copy = dir.copy_of(self)?;
         let filled = if copy.is_dir() { copy.fill_like(self, left_out) } else { Ok(()) };
-        filled.and_then(|()| dir.enter_new(cred, name, &copy)).inspect_err(|_| copy.clone().take_apart())?;
-        dir.shared.notify(cred, |observer| observer.entry_changed(dir.ino(), name, None));
-        Ok(())
+        filled.and_then(|()| dir.enter_new(cred, name, &copy)).inspect_err(|_| copy.clone().take_apart())
     }
 
     /// Puts copies of all that is below the directory `original`, without directory number `left_out`, into this one, which
@@ -144,16 +142,23 @@ impl InodeRef {
 
     /// Gives `inode` the name `name` in this directory, where that must be new.
     fn enter_new(&self, cred: &Cred, name: &[u8], inode: &InodeRef) -> Result<(), Errno> {
-        let section = self.shared.begin(0)?;
-        let mut entry = self.lock_entry(name)?;
-        let room = entry.room().ok_or(Errno::EEXIST)?;
-        self.may_change_names(cred)?;
-        room.fill(inode.clone(), inode.weight()).map_err(|_| Errno::ENOSPC)?;
-        section.gained_tree(inode);
-        section.name(self, name, Some(inode));
-        let moved = self.touch_mtime();
-        section.times(self, moved);
-        Ok(())
+        self.shared.operate(
+            cred,
+            &[self],
+            0,
+            |section, _| {
+                let mut entry = self.lock_entry(name)?;
+                let room = entry.room().ok_or(Errno::EEXIST)?;
+                self.may_change_names(cred)?;
+                room.fill(inode.clone(), inode.weight()).map_err(|_| Errno::ENOSPC)?;
+                section.gained_tree(inode);
+                section.name(self, name, Some(inode));
+                let moved = self.touch_mtime();
+                section.times(self, moved);
+                Ok(())
+            },
+            |()| self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None)),
+        )
     }
 }
 

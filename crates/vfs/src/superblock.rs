@@ -474,6 +474,12 @@ impl Shared {
         self.is_observed.load(Ordering::Acquire)
     }
 
+    /// Whether a change of names waits for nobody and is told to nobody: there are no hooks, observers and delegations.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.has_no_hooks() && !self.is_observed() && !self.opens.are_leases_used()
+    }
+
     /// Calls `tell` for each observer but the one on whose behalf the change was made.
     #[inline]
     pub(crate) fn notify(&self, cred: &Cred, tell: impl Fn(&dyn Observer)) {

@@ -2,7 +2,8 @@
 
 use sluice_locks::{Kind, LeaseBreak, Notice};
 use sluice_sync::{Arc, Mutex, thread};
-use sluice_vfs::{AtFlags, Caps, Cred, Errno, Fd, Fs, LockType, OpenFlags, Process, RenameFlags, XattrFlags};
+use sluice_vfs::{AtFlags, Caps, Cred, Errno, Fd, Fs, InodeRef, LockType, NewInode, NewKind, OpenFlags};
+use sluice_vfs::{Process, RenameFlags, SetAttr, XattrFlags};
 
 fn root() -> Process {
     let process = Fs::new().process(Cred::root());
@@ -163,6 +164,45 @@ fn of_a_lease_and_an_open_at_once_one_sees_the_other() {
         assert!(leased.is_err() || opened.is_err(), "a lease and a writer");
         if let Ok(fd) = opened {
             process.close(fd).unwrap();
+        }
+    }
+}
+
+/// Changes that a server of files, such as a mount, makes in "/d", in turn; and whether each is one of the file, too.
+const SERVED: [(Served, bool); 8] = [
+    (|cred, dir, _| dir.create(cred, b"s", &NEW_DIR).map(drop), false),
+    (|cred, dir, _| dir.rmdir(cred, b"s"), false),
+    (|cred, _, file| file.set_attr(cred, &SetAttr { mode: Some(0o600), ..SetAttr::default() }), true),
+    (|cred, _, file| file.set_xattr(cred, b"user.a", b"1", XattrFlags::empty()), true),
+    (|cred, _, file| file.remove_xattr(cred, b"user.a"), true),
+    (|cred, dir, file| dir.link(cred, b"h", file), true),
+    (|cred, dir, _| dir.unlink(cred, b"h"), true),
+    (|cred, dir, _| dir.rename(cred, b"f", dir, b"g", RenameFlags::empty()), true),
+];
+type Served = fn(&Cred, &InodeRef, &InodeRef) -> Result<(), Errno>;
+const NEW_DIR: NewInode<'static> = NewInode { kind: NewKind::Directory, mode: 0o755, umask: 0 };
+
+#[test]
+fn a_delegation_is_broken_by_changes_that_a_server_of_files_makes() {
+    for of_file in [true, false] {
+        let process = Arc::new(root());
+        let cred = Cred::checked_elsewhere(0, 0, None);
+        let dir = process.fs().superblock().root().lookup(&cred, b"d").unwrap();
+        let file = dir.lookup(&cred, b"f").unwrap();
+        let fd = if of_file { read(&process) } else { process.open("/d", OpenFlags::DIRECTORY, 0).unwrap() };
+        for (number, (change, is_of_file)) in SERVED.into_iter().enumerate() {
+            let (told, teller) = (Arc::new(Mutex::new(false)), process.clone());
+            let notes = told.clone();
+            let gives_up = Notice::new(move |_| {
+                *notes.lock() = true;
+                teller.fcntl_setdeleg(fd, LockType::Unlock, Notice::unheard()).unwrap();
+            });
+            process.fcntl_setdeleg(fd, LockType::Read, gives_up).unwrap();
+            change(&cred, &dir, &file).unwrap();
+            // Attributes of the file are none of the directory's.
+            let is_broken = if of_file { is_of_file } else { !(2..5).contains(&number) };
+            assert_eq!(*told.lock(), is_broken, "change {number}, of the file: {of_file}");
+            let _ = process.fcntl_setdeleg(fd, LockType::Unlock, Notice::unheard());
         }
     }
 }

@@ -160,7 +160,8 @@ impl Connection {
 
     /// The caller: the kernel has checked its permissions, or it may do everything.
     fn cred(&self, header: &InHeader) -> Cred {
-        Cred::checked_elsewhere(header.uid, header.gid, self.observer.get().copied())
+        let cred = Cred::checked_elsewhere(header.uid, header.gid, self.observer.get().copied());
+        Cred { pid: header.pid.cast_signed(), ..cred }
     }
 
     /// Makes `call`, which clears set-ID bits of `inode` for a caller without the capability to keep them, as the kernel says

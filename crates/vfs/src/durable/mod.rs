@@ -220,9 +220,14 @@ impl Shared {
     ///
     /// # Errors
     /// As [`begin`](Self::begin).
+    ///
+    /// `section` is [none](Section::none) before; it stays where it stands, as it is large and mostly nothing.
     #[inline]
-    pub(crate) fn begin_contents(&self) -> Result<Section<'_>, Errno> {
-        if self.has_no_hooks() { Ok(Section::none()) } else { self.begin_put_down_contents() }
+    pub(crate) fn begin_contents<'s>(&'s self, section: &mut Section<'s>) -> Result<(), Errno> {
+        if !self.has_no_hooks() {
+            *section = self.begin_put_down_contents()?;
+        }
+        Ok(())
     }
 
     #[inline(never)]

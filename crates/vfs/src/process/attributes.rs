@@ -201,7 +201,7 @@ impl Process {
 
     fn change(&self, location: &Location, change: &SetAttr) -> Result<(), Errno> {
         location.mount.check_writable()?;
-        self.changing(&[&location.inode], || location.inode.set_attr(&self.cred, change))
+        location.inode.set_attr(&self.cred, change)
     }
 
     /// May this process use the file at `path` as `want` asks? Empty: does it exist?

@@ -204,7 +204,7 @@ impl Process {
         }
         location.mount.check_writable()?;
         location.inode.access(&self.cred, Access::WRITE)?;
-        self.break_leases(&location.inode, Breaking::Open(Kind::Exclusive), true)?;
+        location.inode.break_leases(&self.cred, Breaking::Open(Kind::Exclusive), true)?;
         location.inode.truncate(&self.cred, size)
     }
 
@@ -235,7 +235,7 @@ impl Process {
         if len == 0 {
             return Err(Errno::EINVAL);
         }
-        crate::io::check_fallocate_mode(mode)?;
+        crate::ops::io::check_fallocate_mode(mode)?;
         file.check_writable()?;
         file.inode().fallocate(&self.cred, mode, offset, len)
     }

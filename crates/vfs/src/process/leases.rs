@@ -1,11 +1,9 @@
 //! Leases and delegations: a process is told before somebody else opens or changes a file.
 
 use super::{Fd, LockType, Process, is_regular};
-use crate::at_once::{AtOnce, WouldWait};
 use crate::open_file::{OpenFile, Owned};
-use crate::{Caps, Errno, Inode, InodeRef, OpenFlags};
-use sluice_locks::{Breaker, Breaking, Cancel, Kind, LeaseRequest, Notice, Promise};
-use sluice_sync::rcu;
+use crate::{Caps, Errno, OpenFlags};
+use sluice_locks::{Breaking, Kind, LeaseRequest, Notice, Promise};
 
 impl Process {
     /// Takes, changes or gives up a lease on the file (`F_SETLEASE`). `notice` is called when somebody opens or
@@ -101,69 +99,6 @@ impl Process {
         // By its access mode alone, as on Linux: `TRUNC` with `RDONLY` counts as reading.
         let kind = if flags.writable() { Kind::Exclusive } else { Kind::Shared };
         let may_wait = !flags.contains(OpenFlags::NONBLOCK);
-        self.break_leases(file.inode(), Breaking::Open(kind), may_wait)
-    }
-
-    /// Breaks the leases on `inode` that `breaking` is against.
-    ///
-    /// # Errors
-    /// `EAGAIN`, if there are any and it may not wait.
-    pub(super) fn break_leases(
-        &self,
-        inode: &Inode,
-        breaking: Breaking,
-        may_wait: bool,
-    ) -> Result<(), Errno> {
-        if !inode.shared.opens.are_leases_used() {
-            return Ok(());
-        }
-        let Some(locks) = inode.locks_if_any() else { return Ok(()) };
-        let breaker = Breaker { pid: self.pid(), breaking, owner: None };
-        let patience = Cancel::never();
-        Ok(locks.break_leases(&breaker, may_wait.then_some(&patience))?)
-    }
-
-    /// Does `change` to what was promised to stay in the delegations of `changed`, once they are given up. A call that takes
-    /// one meanwhile sees the change, or is told after it.
-    pub(super) fn changing<R>(
-        &self,
-        changed: &[&Inode],
-        change: impl FnOnce() -> Result<R, Errno>,
-    ) -> Result<R, Errno> {
-        self.break_delegations(changed, true)?;
-        let result = change();
-        // To tell is enough: the change is done.
-        let _ = self.break_delegations(changed, false);
-        result
-    }
-
-    /// As [`changing`](Self::changing) if nobody is waited for: where there have never been delegations. `change` may refuse.
-    #[inline]
-    pub(super) fn changing_at_once<R>(
-        &self,
-        changed: &Inode,
-        change: impl FnOnce() -> AtOnce<R>,
-    ) -> AtOnce<R> {
-        if changed.shared.opens.are_leases_used() {
-            return Err(WouldWait);
-        }
-        let result = change();
-        let _ = self.break_delegations(&[changed], false);
-        result
-    }
-
-    /// Breaks the delegations of `changed`.
-    ///
-    /// # Errors
-    /// `EAGAIN`, if there are any and it may not wait.
-    fn break_delegations(&self, changed: &[&Inode], may_wait: bool) -> Result<(), Errno> {
-        let mut inodes = changed.iter();
-        inodes.try_for_each(|inode| self.break_leases(inode, Breaking::Change, may_wait))
-    }
-
-    /// The file called `name` in `dir`, if there may be delegations to break.
-    pub(super) fn maybe_delegated(&self, dir: &InodeRef, name: &[u8]) -> Option<InodeRef> {
-        let used = dir.shared.opens.are_leases_used();
-        used.then(|| dir.lookup_in(name, &rcu::domain().read()).ok().cloned()).flatten()
+        file.inode().break_leases(&self.cred, Breaking::Open(kind), may_wait)
     }
 }

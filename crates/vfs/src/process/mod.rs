@@ -92,7 +92,8 @@ impl Process {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let owner = Owner { pid: pid_of(id), uid: cred.uid, gid: cred.gid };
+        let cred = Cred { pid: pid_of(id), ..cred };
+        let owner = Owner { pid: cred.pid, uid: cred.uid, gid: cred.gid };
         let descriptors = Arc::new(descriptors(owner));
         let listed = fs.mounts().processes().add(&descriptors);
         let (umask, cwd) = (AtomicU32::new(umask), RcuCell::new(rcu::domain(), cwd));

@@ -2,11 +2,11 @@
 
 use super::{Acted, Fd, Process, path_bytes};
 use crate::at_once::{AtOnce, WouldWait};
-use crate::create::checked_target;
 use crate::inode::settle;
 use crate::mount::{Location, Place};
 use crate::namei::{Last, Parent, check_path};
-use crate::rename::check_flags;
+use crate::ops::create::checked_target;
+use crate::ops::rename::check_flags;
 use crate::{Access, AtFlags, Caps, Errno, FileType, Inode, NewInode, NewKind, RenameFlags};
 use sluice_sync::rcu::{self, Guard};
 use std::path::Path;
@@ -89,8 +89,7 @@ impl Process {
         let parent = self.parent_of(dir, path)?;
         let name = self.new_name(&parent, is_dir)?;
         let new = NewInode { kind, mode, umask: self.current_umask() };
-        let dir = &parent.dir.inode;
-        self.changing(&[dir], || dir.create(&self.cred, name, &new)).map(drop)
+        parent.dir.inode.create(&self.cred, name, &new).map(drop)
     }
 
     /// Copies the file at `from`, or the directory there with all that is below it, to the new name `to` in the same file
@@ -104,8 +103,7 @@ impl Process {
         let original = self.resolve(Fd::CWD, from.as_ref(), false)?.inode;
         let parent = self.parent_of(Fd::CWD, to.as_ref())?;
         let name = self.new_name(&parent, original.is_dir())?;
-        let dir = &parent.dir.inode;
-        self.changing(&[dir], || original.clone_tree(&self.cred, dir, name))
+        original.clone_tree(&self.cred, &parent.dir.inode, name)
     }
 
     /// The name to create, checked in the order of Linux: what exists counts before what is forbidden.
@@ -167,8 +165,7 @@ impl Process {
             return Err(Errno::EXDEV);
         }
         self.permit_link(&source.inode)?;
-        let dir = &parent.dir.inode;
-        self.changing(&[dir, &source.inode], || dir.link(&self.cred, name, &source.inode))
+        parent.dir.inode.link(&self.cred, name, &source.inode)
     }
 
     /// The policy `protected_hardlinks`.
@@ -246,10 +243,7 @@ impl Process {
                 return Err(error);
             }
         }
-        let victim = self.maybe_delegated(&dir.inode, name);
-        self.changing(&[&dir.inode, victim.as_deref().unwrap_or(&dir.inode)], || {
-            if remove_dir { dir.inode.rmdir(&self.cred, name) } else { dir.inode.unlink(&self.cred, name) }
-        })
+        if remove_dir { dir.inode.rmdir(&self.cred, name) } else { dir.inode.unlink(&self.cred, name) }
     }
 
     /// Removes the name to which `parent` leads, that of a file, in the section in which it was walked to, if nobody is waited
@@ -260,7 +254,7 @@ impl Process {
             return Err(WouldWait);
         };
         dir.mount.check_writable().map_err(|_| WouldWait)?;
-        self.changing_at_once(dir.inode, || dir.inode.unlink_at_once(&self.cred, name, section))
+        dir.inode.unlink_at_once(&self.cred, name, section)
     }
 
     /// Moves the name `old` to `new`, replacing what had that name.
@@ -294,16 +288,7 @@ impl Process {
         let new_name = to.name_or(unnamed)?;
         from.dir.mount.check_writable()?;
         self.check_trailing_slashes(&from, &to, flags)?;
-        let (old_dir, new_dir) = (&from.dir.inode, &to.dir.inode);
-        let moved = self.maybe_delegated(old_dir, name);
-        let replaced = self.maybe_delegated(new_dir, new_name);
-        let changed = [
-            &**old_dir,
-            new_dir,
-            moved.as_deref().unwrap_or(old_dir),
-            replaced.as_deref().unwrap_or(new_dir),
-        ];
-        self.changing(&changed, || old_dir.rename(&self.cred, name, new_dir, new_name, flags))
+        from.dir.inode.rename(&self.cred, name, &to.dir.inode, new_name, flags)
     }
 
     /// A slash after a name demands a directory, in the order in which Linux finds fault.

@@ -171,8 +171,7 @@ impl Process {
             }
             Err(Errno::ENOENT) if dir.mount.check_writable().is_ok() => {
                 let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
-                let create = || dir.inode.create_at_once(&self.cred, name, &new);
-                match self.changing_at_once(dir.inode, create) {
+                match dir.inode.create_at_once(&self.cred, name, &new) {
                     // Somebody else created the name since it was looked up.
                     Err(NotAtOnce::Failed(Errno::EEXIST)) if !exclusive => Err(WouldWait),
                     created => Ok(Found::Created(Location::new(dir.mount, created?))),
@@ -187,7 +186,7 @@ impl Process {
         parent.dir.mount.check_writable()?;
         let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
         let dir = &parent.dir.inode;
-        self.changing(&[dir], || dir.create(&self.cred, name, &new))
+        dir.create(&self.cred, name, &new)
     }
 
     /// May this process open the existing file at `location` as `flags` say?

@@ -2,7 +2,7 @@
 
 use super::{Fd, Process};
 use crate::mount::Location;
-use crate::xattr::{check_xattr, check_xattr_name};
+use crate::ops::xattr::{check_xattr, check_xattr_name};
 use crate::{Errno, XattrFlags};
 use std::path::Path;
 
@@ -126,11 +126,11 @@ impl Process {
 
     fn set_at(&self, at: &Location, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<(), Errno> {
         at.mount.check_writable()?;
-        self.changing(&[&at.inode], || at.inode.set_xattr(&self.cred, name, value, flags))
+        at.inode.set_xattr(&self.cred, name, value, flags)
     }
 
     fn remove_from(&self, at: &Location, name: &[u8]) -> Result<(), Errno> {
         at.mount.check_writable()?;
-        self.changing(&[&at.inode], || at.inode.remove_xattr(&self.cred, name))
+        at.inode.remove_xattr(&self.cred, name)
     }
 }

@@ -5,6 +5,7 @@
 //! `SETFCAP`); `system.posix_acl_access` and `system.posix_acl_default` are views of the POSIX ACLs.
 
 use crate::acl::Acl;
+use crate::attributes::{Acls, Attr};
 use crate::durable::Section;
 use crate::stat::{S_ISGID, S_ISVTX};
 use crate::superblock::charged;
@@ -209,13 +210,14 @@ impl InodeRef {
         space.check_exists(name)?;
         // As with tmpfs, space is asked for before the old value is looked at.
         let charge = charge_of(name, value);
-        let section = self.shared.begin(0)?;
-        self.shared.charge(charge)?;
-        let replaced = self.extra().xattrs.lock().set(name, value, flags);
-        self.shared.discharge(*replaced.as_ref().unwrap_or(&charge));
-        replaced?;
-        self.xattr_changed(cred, section, name);
-        Ok(())
+        self.change_attributes(cred, |section| {
+            self.shared.charge(charge)?;
+            let replaced = self.extra().xattrs.lock().set(name, value, flags);
+            self.shared.discharge(*replaced.as_ref().unwrap_or(&charge));
+            replaced?;
+            self.xattr_changed(section, name);
+            Ok(())
+        })
     }
 
     /// Removes attribute `name`.
@@ -231,20 +233,19 @@ impl InodeRef {
         self.permit_xattr(cred, space, name, Access::WRITE)?;
         space.check_exists(name)?;
         let extra = self.extra_if_any().ok_or(Errno::ENODATA)?;
-        let section = self.shared.begin(0)?;
-        let removed = extra.xattrs.lock().remove(name)?;
-        self.shared.discharge(removed);
-        self.xattr_changed(cred, section, name);
-        Ok(())
+        self.change_attributes(cred, |section| {
+            let removed = extra.xattrs.lock().remove(name)?;
+            self.shared.discharge(removed);
+            self.xattr_changed(section, name);
+            Ok(())
+        })
     }
 
-    /// Attribute `name` changed in `section`, which ends here.
-    fn xattr_changed(&self, cred: &Cred, section: Section<'_>, name: &[u8]) {
+    /// Attribute `name` changed in `section`.
+    fn xattr_changed(&self, section: &Section<'_>, name: &[u8]) {
         self.touch_ctime();
         section.xattrs(self, &[name]);
         section.inode(self);
-        drop(section);
-        self.notify_attributes(cred);
     }
 
     /// Sets the ACL that `value` spells, or removes it. An access ACL also sets the permission bits that it
@@ -260,8 +261,7 @@ impl InodeRef {
             return if removes { Ok(()) } else { Err(Errno::EACCES) };
         }
         self.shared.make_room(value.len() as u64);
-        let section = self.shared.begin(0)?;
-        self.change_acls(|attr, acls| {
+        let set = |attr: &mut Attr, acls: &mut Acls| {
             if !attr.owned_by(cred) {
                 return Err(Errno::EPERM);
             }
@@ -279,9 +279,12 @@ impl InodeRef {
             }
             *(if slot_is_access { &mut acls.access } else { &mut acls.default }) = kept;
             Ok(())
-        })?;
-        self.xattr_changed(cred, section, if slot_is_access { ACL_ACCESS } else { ACL_DEFAULT });
-        Ok(())
+        };
+        self.change_attributes(cred, |section| {
+            self.change_acls(set)?;
+            self.xattr_changed(section, if slot_is_access { ACL_ACCESS } else { ACL_DEFAULT });
+            Ok(())
+        })
     }
 }
 

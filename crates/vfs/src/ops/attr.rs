@@ -1,9 +1,11 @@
 //! SetAttr: changing mode, owner and times of an inode.
 
 use crate::attributes::{Acls, Attr};
+use crate::durable::Section;
+use crate::ops::TreeLock;
+use crate::ops::xattr::ACL_ACCESS;
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISUID, S_IXGRP, Timestamp};
 use crate::watch::fault::Calls;
-use crate::xattr::ACL_ACCESS;
 use crate::{Access, Caps, Cred, Errno, Inode, InodeFlags, InodeRef};
 
 /// What to change. `None` leaves as is.
@@ -110,37 +112,50 @@ impl InodeRef {
         }
         self.check_not(change.forbidden_by())?;
         self.meet_faults(Calls::SETATTR)?;
-        let section = self.shared.begin(0)?;
-        let mut has_acls = false;
-        self.change_acls(|attr, acls| {
-            has_acls = acls.access.is_some();
-            let new_mode = self.permitted_mode(attr, acls, cred, change)?;
-            attr.uid = change.uid.unwrap_or(attr.uid);
-            attr.gid = change.gid.unwrap_or(attr.gid);
-            if let Some(mode) = new_mode {
-                attr.mode = mode;
-                if change.mode.is_some()
-                    && let Some(acl) = &mut acls.access
-                {
-                    acl.chmod(mode);
+        let attempt = |section: &Section<'_>| {
+            let mut has_acls = false;
+            self.change_acls(|attr, acls| {
+                has_acls = acls.access.is_some();
+                let new_mode = self.permitted_mode(attr, acls, cred, change)?;
+                attr.uid = change.uid.unwrap_or(attr.uid);
+                attr.gid = change.gid.unwrap_or(attr.gid);
+                if let Some(mode) = new_mode {
+                    attr.mode = mode;
+                    if change.mode.is_some()
+                        && let Some(acl) = &mut acls.access
+                    {
+                        acl.chmod(mode);
+                    }
                 }
+                Ok(())
+            })?;
+            let now = Timestamp::now();
+            let instant = |time: SetTime| match time {
+                SetTime::Now => now,
+                SetTime::At(at) => at,
+            };
+            self.times.set(change.atime.map(instant), change.mtime.map(instant));
+            self.touch_ctime();
+            section.inode(self);
+            if has_acls {
+                section.xattrs(self, &[ACL_ACCESS]);
             }
             Ok(())
-        })?;
-        let now = Timestamp::now();
-        let instant = |time: SetTime| match time {
-            SetTime::Now => now,
-            SetTime::At(at) => at,
         };
-        self.times.set(change.atime.map(instant), change.mtime.map(instant));
-        self.touch_ctime();
-        section.inode(self);
-        if has_acls {
-            section.xattrs(self, &[ACL_ACCESS]);
-        }
-        drop(section);
-        self.notify_attributes(cred);
-        Ok(())
+        self.change_attributes(cred, attempt)
+    }
+
+    /// Makes one operation of `attempt`, which changes attributes of this inode.
+    ///
+    /// # Errors
+    /// As [`Shared::operate`](crate::superblock::Shared::operate).
+    pub(crate) fn change_attributes(
+        &self,
+        cred: &Cred,
+        attempt: impl Fn(&Section<'_>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let attempt = |section: &Section<'_>, _: Option<&TreeLock<'_>>| Ok(attempt(section)?);
+        self.shared.operate(cred, &[self], 0, attempt, |()| self.notify_attributes(cred))
     }
 
     /// Clears set-user-ID, and set-group-ID where it means execution, as a write by somebody else does.

@@ -5,7 +5,7 @@
 
 use crate::at_once::{AtOnce, WouldWait};
 use crate::data::FileData;
-use crate::durable::CHUNK;
+use crate::durable::{CHUNK, Section};
 use crate::inode::{Body, flag};
 use crate::watch::fault::Calls;
 use crate::watch::hook;
@@ -127,23 +127,75 @@ impl InodeRef {
             && (!self.has(flag::PARTIAL) || self.has_hole_loading(bytes))
     }
 
+    /// Makes one operation of `change` to the contents of this file, which the caller `held`: in a section, and told to the
+    /// observers when both are let go. (See [`ops`](crate::ops).)
+    ///
+    /// # Errors
+    /// Those of `change`; `EROFS` after the store failed, and the store's.
+    fn change_contents<H, R>(
+        &self,
+        cred: &Cred,
+        held: H,
+        change: impl FnOnce(&H) -> Result<ContentsChange<R>, Errno>,
+    ) -> Result<R, Errno> {
+        let mut section = Section::none();
+        self.shared.begin_contents(&mut section)?;
+        let ContentsChange { result, bytes, told: (offset, len) } = change(&held)?;
+        if !bytes.is_empty() {
+            section.contents(self, bytes);
+            drop((section, held));
+            self.notify_data(cred, offset, len);
+        }
+        Ok(result)
+    }
+
+    /// As [`change_contents`](Self::change_contents), of a `write` of `data`, or as much of it as may be, for which the contents
+    /// in `needs` must be here. In memory, where nobody watches, there is nothing to hold or to put down.
+    #[inline]
+    fn write_contents<R>(
+        &self,
+        cred: &Cred,
+        needs: Range<u64>,
+        data: &[u8],
+        write: impl FnOnce(&FileData, &[u8]) -> Result<ContentsChange<R>, Errno>,
+    ) -> Result<R, Errno> {
+        if !self.shared.has_no_hooks() {
+            return self.write_put_down(cred, needs, data, write);
+        }
+        let ContentsChange { result, bytes, told: (offset, len) } = write(self.data()?, data)?;
+        if !bytes.is_empty() {
+            self.notify_data(cred, offset, len);
+        }
+        Ok(result)
+    }
+
+    #[inline(never)]
+    fn write_put_down<R>(
+        &self,
+        cred: &Cred,
+        needs: Range<u64>,
+        data: &[u8],
+        write: impl FnOnce(&FileData, &[u8]) -> Result<ContentsChange<R>, Errno>,
+    ) -> Result<R, Errno> {
+        let contents = self.contents(needs)?;
+        let data = self.shared.may_write(self, data)?;
+        self.change_contents(cred, contents, |contents| write(contents, data))
+    }
+
     /// Writes `data` at `offset`, growing the file as needed. Set-ID bits go unless `cred` may keep them.
     ///
     /// # Errors
     /// `EISDIR`, `EINVAL` (not a regular file), `EFBIG`, `ENOSPC` when nothing at all could be written.
     pub fn write_at(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         self.write_back_caches(cred.via, offset..offset.saturating_add(data.len() as u64));
-        let contents = self.contents(offset..offset.saturating_add(data.len() as u64))?;
-        let data = self.shared.may_write(self, data)?;
-        let section = self.shared.begin_contents()?;
-        let written = contents.write(&*self.shared, offset, data)?;
-        if written > 0 {
-            self.contents_changed(cred);
-            section.contents(self, offset..offset + written as u64);
-            drop((section, contents));
-            self.notify_data(cred, offset, written as u64);
-        }
-        Ok(written)
+        let needs = offset..offset.saturating_add(data.len() as u64);
+        self.write_contents(cred, needs, data, |contents, data| {
+            let written = contents.write(&*self.shared, offset, data)?;
+            if written > 0 {
+                self.contents_changed(cred);
+            }
+            Ok(ContentsChange::at(offset, written, written))
+        })
     }
 
     /// As [`write_at`](Self::write_at), for a cache above that collected the writes and keeps the times itself: times
@@ -152,16 +204,11 @@ impl InodeRef {
     /// # Errors
     /// As [`InodeRef::write_at`].
     pub fn write_back(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-        let contents = self.contents(offset..offset.saturating_add(data.len() as u64))?;
-        let data = self.shared.may_write(self, data)?;
-        let section = self.shared.begin_contents()?;
-        let written = contents.write(&*self.shared, offset, data)?;
-        if written > 0 {
-            section.contents(self, offset..offset + written as u64);
-            drop((section, contents));
-            self.notify_data(cred, offset, written as u64);
-        }
-        Ok(written)
+        let needs = offset..offset.saturating_add(data.len() as u64);
+        self.write_contents(cred, needs, data, |contents, data| {
+            let written = contents.write(&*self.shared, offset, data)?;
+            Ok(ContentsChange::at(offset, written, written))
+        })
     }
 
     /// As [`write_at`](Self::write_at), of what `data` has for below the end of the file, for a cache above that collected
@@ -177,19 +224,17 @@ impl InodeRef {
         data: &[u8],
         moves_times: bool,
     ) -> Result<(), Errno> {
-        let contents = self.contents(offset..offset.saturating_add(data.len() as u64))?;
-        let data = self.shared.may_write(self, data)?;
-        let section = self.shared.begin_contents()?;
-        let written = contents.write_within(&*self.shared, offset, data)? as u64;
-        if written > 0 {
-            if moves_times {
+        let needs = offset..offset.saturating_add(data.len() as u64);
+        self.write_contents(cred, needs, data, |contents, data| {
+            let written = contents.write_within(&*self.shared, offset, data)?;
+            if written > 0 && moves_times {
                 self.touch_mtime();
             }
-            section.contents(self, offset..offset + written);
-            drop((section, contents));
-            self.notify_data(cred, offset, data.len() as u64);
-        }
-        Ok(())
+            Ok(ContentsChange {
+                told: (offset, data.len() as u64),
+                ..ContentsChange::at(offset, written, ())
+            })
+        })
     }
 
     /// Writes `data` at the end of the file, in one step with finding that end. Returns where it went and
@@ -199,17 +244,14 @@ impl InodeRef {
     /// As [`InodeRef::write_at`].
     pub fn append(&self, cred: &Cred, data: &[u8]) -> Result<(u64, usize), Errno> {
         self.write_back_caches(cred.via, self.size()..u64::MAX);
-        let contents = self.contents(self.size().saturating_sub(1)..u64::MAX)?;
-        let data = self.shared.may_write(self, data)?;
-        let section = self.shared.begin_contents()?;
-        let (offset, written) = contents.append(&*self.shared, data)?;
-        if written > 0 {
-            self.contents_changed(cred);
-            section.contents(self, offset..offset + written as u64);
-            drop((section, contents));
-            self.notify_data(cred, offset, written as u64);
-        }
-        Ok((offset, written))
+        let needs = self.size().saturating_sub(1)..u64::MAX;
+        self.write_contents(cred, needs, data, |contents, data| {
+            let (offset, written) = contents.append(&*self.shared, data)?;
+            if written > 0 {
+                self.contents_changed(cred);
+            }
+            Ok(ContentsChange::at(offset, written, (offset, written)))
+        })
     }
 
     /// Makes the file `size` bytes long: cuts it, or grows it by a hole.
@@ -225,14 +267,13 @@ impl InodeRef {
         self.meet_faults(Calls::TRUNCATE)?;
         let contents = self.contents(size..size.next_multiple_of(CHUNK))?;
         let alone = self.before_discard();
-        let section = self.shared.begin_contents()?;
-        contents.truncate(&*self.shared, size)?;
-        self.discarded(size..u64::MAX, &alone);
-        self.contents_changed(cred);
-        section.contents(self, size..u64::MAX);
-        drop((section, alone, contents));
-        self.notify_data(cred, 0, 0);
-        Ok(())
+        // In the order in which they are let go.
+        self.change_contents(cred, (alone, contents), |(alone, contents)| {
+            contents.truncate(&*self.shared, size)?;
+            self.discarded(size..u64::MAX, alone);
+            self.contents_changed(cred);
+            Ok(ContentsChange { result: (), bytes: size..u64::MAX, told: (0, 0) })
+        })
     }
 
     /// Reserves, frees, zeroes, removes or inserts space, as `mode` says; see `fallocate(2)`.
@@ -272,22 +313,20 @@ impl InodeRef {
         } else {
             None
         };
-        let section = self.shared.begin_contents()?;
-        match operation {
-            FallocateOperation::Reserve => data.allocate(space, offset, len, keep_size)?,
-            FallocateOperation::Punch => {
-                data.punch_hole(space, offset, len);
-                self.discarded(changed.clone(), &alone);
+        self.change_contents(cred, (alone, data), |(alone, data)| {
+            match operation {
+                FallocateOperation::Reserve => data.allocate(space, offset, len, keep_size)?,
+                FallocateOperation::Punch => {
+                    data.punch_hole(space, offset, len);
+                    self.discarded(changed.clone(), alone);
+                }
+                FallocateOperation::Zero => data.zero_range(space, offset, len, keep_size)?,
+                FallocateOperation::Collapse => data.collapse_range(space, offset, len)?,
+                FallocateOperation::Insert => data.insert_range(space, offset, len)?,
             }
-            FallocateOperation::Zero => data.zero_range(space, offset, len, keep_size)?,
-            FallocateOperation::Collapse => data.collapse_range(space, offset, len)?,
-            FallocateOperation::Insert => data.insert_range(space, offset, len)?,
-        }
-        self.contents_changed(cred);
-        section.contents(self, changed);
-        drop((section, alone, data));
-        self.notify_data(cred, offset, 0);
-        Ok(())
+            self.contents_changed(cred);
+            Ok(ContentsChange { result: (), bytes: changed, told: (offset, 0) })
+        })
     }
 
     /// Copies `len` bytes from `offset` here to `to_offset` in `to`, sharing whole pages where both offsets
@@ -338,15 +377,29 @@ impl InodeRef {
         } else {
             to.contents_beside(replaced, 1)?
         };
-        let section = self.shared.begin_contents()?;
-        let copied = target.copy_from(&*self.shared, to_offset, &source, offset, len)?;
-        self.note_copy(cred, to, copied, update_atime);
-        if copied > 0 {
-            section.contents(to, to_offset..to_offset + copied);
-            drop((section, target, source));
-            to.notify_data(cred, to_offset, copied);
-        }
-        Ok(copied)
+        to.change_contents(cred, (target, source), |(target, source)| {
+            let copied = target.copy_from(&*self.shared, to_offset, source, offset, len)?;
+            self.note_copy(cred, to, copied, update_atime);
+            Ok(ContentsChange::at(to_offset, copied as usize, copied))
+        })
+    }
+}
+
+/// What a change of contents did.
+struct ContentsChange<R> {
+    result: R,
+    /// The bytes that are to be put down; none if nothing changed.
+    bytes: Range<u64>,
+    /// What observers are told: an offset, and a length or 0.
+    told: (u64, u64),
+}
+
+impl<R> ContentsChange<R> {
+    /// `len` bytes changed at `offset`.
+    #[inline]
+    fn at(offset: u64, len: usize, result: R) -> ContentsChange<R> {
+        let len = len as u64;
+        ContentsChange { result, bytes: offset..offset + len, told: (offset, len) }
     }
 }
 

@@ -14,14 +14,14 @@
 //! Rename lock; the names, of two directories by inode number. A directory that is replaced is buried without
 //! waiting: if it is in use, all names are unlocked and the rename begins anew.
 
-use crate::create::check_name;
 use crate::dir::Burial;
 use crate::durable::Section;
-use crate::inode::{flag, settle};
+use crate::inode::flag;
 use crate::lock_class::SECOND_DIRECTORY;
+use crate::ops::create::check_name;
+use crate::ops::{Obstacle, TreeLock};
 use crate::watch::fault::Calls;
 use crate::{Access, Cred, Errno, Inode, InodeRef, NewInode, NewKind, RenameFlags};
-use sluice_sync::MutexGuard;
 use sluice_sync::name_table::LockedPair;
 use sluice_sync::rcu;
 use sluice_sync::refcache::Ref;
@@ -61,6 +61,23 @@ impl Moved {
             None => {}
         }
     }
+
+    /// Tells the observers.
+    fn tell(&self, cred: &Cred, (old_dir, old): (&InodeRef, &[u8]), (new_dir, new): (&InodeRef, &[u8])) {
+        let other = self.target.as_ref().map(|target| target.ino());
+        let shared = &old_dir.shared;
+        shared.notify(cred, |observer| {
+            observer.entry_changed(old_dir.ino(), old, Some(self.source.ino()));
+            observer.entry_changed(new_dir.ino(), new, other);
+            observer.attributes_changed(self.source.ino());
+            if let Some(other) = other {
+                observer.attributes_changed(other);
+            }
+        });
+        if let Some(other) = other {
+            shared.notify_name_lost(other);
+        }
+    }
 }
 
 impl InodeRef {
@@ -97,38 +114,28 @@ impl InodeRef {
             return Ok(());
         }
         self.meet_faults_of(Calls::RENAME, &[(self, name), (new_dir, new_name)])?;
-        let (mut tree, mut has_settled) = (None, false);
-        let moved = loop {
-            match self.try_rename(cred, name, (new_dir, new_name), flags, tree.as_ref()) {
-                Ok(Attempt::Done(moved)) => break moved,
-                Ok(Attempt::NeedsTree) => tree = Some(self.shared.rename_lock.lock()),
-                Ok(Attempt::Blocked(target)) if target.has(flag::PARTIAL) => target.load_names()?,
-                Ok(Attempt::Blocked(target)) => target.await_burial()?,
-                // Inodes that lost their last holder may not have been released yet.
-                Err(Errno::ENOSPC) if !has_settled => {
-                    (tree, has_settled) = (None, true);
-                    settle();
+        let (source, target) = (self.maybe_delegated(name), new_dir.maybe_delegated(new_name));
+        let moved = self.shared.operate(
+            cred,
+            &[self, new_dir, source.as_deref().unwrap_or(self), target.as_deref().unwrap_or(new_dir)],
+            0,
+            |section, tree| {
+                with_names((self, name), (new_dir, new_name), |names| {
+                    let moved = self.rename_locked(names, cred, new_dir, flags, tree)?;
+                    if let Some(moved) = &moved {
+                        moved.put_down(section, (self, name), (new_dir, new_name), flags);
+                    }
+                    Ok(moved)
+                })?
+            },
+            |moved| {
+                if let Some(moved) = moved {
+                    moved.tell(cred, (self, name), (new_dir, new_name));
                 }
-                Err(error) => return Err(error),
-            }
-        };
-        drop(tree);
-        if let Some(Moved { source, target, .. }) = moved {
-            let other = target.as_ref().map(|target| target.ino());
-            self.shared.notify(cred, |observer| {
-                observer.entry_changed(self.ino(), name, Some(source.ino()));
-                observer.entry_changed(new_dir.ino(), new_name, other);
-                observer.attributes_changed(source.ino());
-                if let Some(other) = other {
-                    observer.attributes_changed(other);
-                }
-            });
-            if let Some(other) = other {
-                self.shared.notify_name_lost(other);
-            }
-            let pages = target.map_or(0, |target| target.pages_without_name());
-            self.shared.release_soon(pages);
-        }
+            },
+        )?;
+        let target = moved.and_then(|moved| moved.target);
+        self.shared.release_soon(target.map_or(0, |target| target.pages_without_name()));
         Ok(())
     }
 
@@ -155,27 +162,8 @@ impl InodeRef {
         if was_there { outcome.map(|()| true) } else { Ok(false) }
     }
 
-    /// One attempt, with the names locked. Between directories a rename that a directory takes part in needs the
-    /// `tree` lock.
-    fn try_rename(
-        &self,
-        cred: &Cred,
-        name: &[u8],
-        (new_dir, new_name): (&InodeRef, &[u8]),
-        flags: RenameFlags,
-        tree: Option<&TreeLock<'_>>,
-    ) -> Result<Attempt, Errno> {
-        let section = self.shared.begin(0)?;
-        with_names((self, name), (new_dir, new_name), |names| {
-            let attempt = self.rename_locked(names, cred, new_dir, flags, tree)?;
-            if let Attempt::Done(Some(moved)) = &attempt {
-                moved.put_down(&section, (self, name), (new_dir, new_name), flags);
-            }
-            Ok(attempt)
-        })?
-    }
-
-    /// As [`try_rename`](Self::try_rename), with the `names` locked.
+    /// One attempt, with the `names` locked: what it did, if there was anything to do. Between directories a rename that a
+    /// directory takes part in needs the `tree` lock.
     fn rename_locked(
         &self,
         names: &mut LockedPair<'_, InodeRef>,
@@ -183,7 +171,7 @@ impl InodeRef {
         new_dir: &InodeRef,
         flags: RenameFlags,
         tree: Option<&TreeLock<'_>>,
-    ) -> Result<Attempt, Errno> {
+    ) -> Result<Option<Moved>, Obstacle> {
         let (source, target) = (names.first().get().cloned(), names.second().get().cloned());
         let source = source.ok_or(Errno::ENOENT)?;
         check_target_exists(target.is_some(), flags)?;
@@ -192,18 +180,18 @@ impl InodeRef {
             && (source.is_dir() || target.as_ref().is_some_and(|target| target.is_dir()));
         if reshapes {
             if tree.is_none() {
-                return Ok(Attempt::NeedsTree);
+                return Err(Obstacle::NeedsTree);
             }
             if is_ancestor_or_same(&source, new_dir) {
-                return Err(Errno::EINVAL);
+                return Err(Errno::EINVAL.into());
             }
             if target.as_ref().is_some_and(|target| is_ancestor_or_same(target, self)) {
-                return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+                return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into());
             }
         }
         let ends = Ends { old_dir: self, new_dir, source: &source, target: target.as_ref() };
         if !ends.permit(cred, flags)? {
-            return Ok(Attempt::Done(None));
+            return Ok(None);
         }
         let whiteout =
             if flags.contains(RenameFlags::WHITEOUT) { Some(self.new_whiteout(cred)?) } else { None };
@@ -223,7 +211,7 @@ impl InodeRef {
                 if let Ok(dir) = dir
                     && (target.has(flag::PARTIAL) || dir.bury()? == Burial::Busy)
                 {
-                    return Ok(Attempt::Blocked(target.clone()));
+                    return Err(Obstacle::Busy(target.clone()));
                 }
                 rename(names);
                 // Only now: a file has links as long as a walk can find it.
@@ -233,13 +221,13 @@ impl InodeRef {
                 }
             }
             None if rename(names) => {}
-            None => return Err(Errno::ENOSPC),
+            None => return Err(Errno::ENOSPC.into()),
         }
         if reshapes {
             source.set_parent(new_dir);
         }
         ends.touch(flags);
-        Ok(Attempt::Done(Some(Moved { source, target, whiteout })))
+        Ok(Some(Moved { source, target, whiteout }))
     }
 
     /// What a rename with `WHITEOUT` leaves in this directory.
@@ -254,18 +242,6 @@ impl InodeRef {
         }
     }
 }
-
-/// What came of an attempt to rename.
-enum Attempt {
-    /// Done, or there was nothing to do.
-    Done(Option<Moved>),
-    /// To be tried again with the rename lock.
-    NeedsTree,
-    /// To be tried again when this directory, which is to be replaced, is left alone, or in memory.
-    Blocked(InodeRef),
-}
-
-type TreeLock<'a> = MutexGuard<'a, ()>;
 
 /// Calls `act` with both names of a rename locked.
 ///

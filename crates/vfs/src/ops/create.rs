@@ -3,7 +3,8 @@
 use crate::at_once::{AtOnce, WouldWait};
 use crate::dir::Dir;
 use crate::durable::Section;
-use crate::inode::{Body, InodeInit, flag, settle};
+use crate::inode::{Body, InodeInit, flag};
+use crate::ops::delegations::break_all;
 use crate::stat::{S_IALLUGO, S_ISGID, S_ISVTX, S_IXGRP, Timestamp};
 use crate::watch::fault::Calls;
 use crate::{Access, Caps, Cred, Errno, FileType, Inode, InodeFlags, InodeRef, NAME_MAX, PATH_MAX};
@@ -141,28 +142,23 @@ impl InodeRef {
         check_name(name)?;
         self.load_names()?;
         self.meet_faults_of(Calls::CREATE, &[(self, name)])?;
-        let create = || {
-            self.shared.may_grow()?;
-            let section = self.shared.begin(new.kind.target_len())?;
-            self.create_locked(cred, name, &mut self.lock_entry(name)?, new, &section)
-        };
-        let inode = create().or_else(|error| match error {
-            // Inodes that lost their last holder may not have been released yet.
-            Errno::ENOSPC => {
-                settle();
-                create()
-            }
-            error => Err(error),
-        })?;
-        self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None));
-        Ok(inode)
+        self.shared.operate(
+            cred,
+            &[self],
+            new.kind.target_len(),
+            |section, _| {
+                self.shared.may_grow()?;
+                Ok(self.create_locked(cred, name, &mut self.lock_entry(name)?, new, section)?)
+            },
+            |_| self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None)),
+        )
     }
 
     /// As [`create`](Self::create), if nobody is waited for or told of it.
     #[inline]
     pub(crate) fn create_at_once(&self, cred: &Cred, name: &[u8], new: &NewInode<'_>) -> AtOnce<InodeRef> {
         // A section is not begun inside another.
-        if self.shared.is_observed() || !self.shared.has_no_hooks() || check_name(name).is_err() {
+        if !self.shared.is_quiet() || check_name(name).is_err() {
             return Err(WouldWait);
         }
         let (names, hash) = (&self.as_dir()?.names, self.shared.hasher.hash(name));
@@ -172,7 +168,11 @@ impl InodeRef {
         match names.try_with_locked(hash, name, create) {
             // There may be room after others have let go.
             None | Some(Err(Errno::ENOSPC)) => Err(WouldWait),
-            Some(created) => Ok(created?),
+            Some(created) => {
+                // A delegation may have been taken meanwhile: to tell is enough.
+                let _ = break_all(cred, &[self], false);
+                Ok(created?)
+            }
         }
     }
 
@@ -217,32 +217,38 @@ impl InodeRef {
         self.as_dir()?;
         check_name(name)?;
         self.load_names()?;
-        {
-            if !Ref::ptr_eq(&self.shared, &target.shared) || target.is_dir() {
-                return Err(self.refuse_link(cred, name, target));
-            }
-            self.meet_faults_of(Calls::LINK, &[(self, name)])?;
-            self.shared.ask_for_name()?;
-            self.shared.may_grow()?;
-            let section = self.shared.begin(0)?;
-            let mut entry = self.lock_entry(name)?;
-            let room = entry.room().ok_or(Errno::EEXIST)?;
-            self.may_change_names(cred)?;
-            target.check_not(InodeFlags::FIXED)?;
-            target.links.add()?;
-            target.touch_ctime();
-            room.fill(target.clone(), target.weight()).map_err(|_| {
-                target.drop_link();
-                Errno::ENOSPC
-            })?;
-            section.gained_name(target);
-            section.name(self, name, Some(target));
-            let moved = self.touch_mtime();
-            section.times(self, moved);
+        if !Ref::ptr_eq(&self.shared, &target.shared) || target.is_dir() {
+            return Err(self.refuse_link(cred, name, target));
         }
-        self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None));
-        target.notify_attributes(cred);
-        Ok(())
+        self.meet_faults_of(Calls::LINK, &[(self, name)])?;
+        self.shared.ask_for_name()?;
+        self.shared.operate(
+            cred,
+            &[self, target],
+            0,
+            |section, _| {
+                self.shared.may_grow()?;
+                let mut entry = self.lock_entry(name)?;
+                let room = entry.room().ok_or(Errno::EEXIST)?;
+                self.may_change_names(cred)?;
+                target.check_not(InodeFlags::FIXED)?;
+                target.links.add()?;
+                target.touch_ctime();
+                room.fill(target.clone(), target.weight()).map_err(|_| {
+                    target.drop_link();
+                    Errno::ENOSPC
+                })?;
+                section.gained_name(target);
+                section.name(self, name, Some(target));
+                let moved = self.touch_mtime();
+                section.times(self, moved);
+                Ok(())
+            },
+            |()| {
+                self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None));
+                target.notify_attributes(cred);
+            },
+        )
     }
 
     /// Why `target`, which cannot be linked here, does not get `name`. Nothing is locked for that.

@@ -1,10 +1,12 @@
 //! Remove: taking names away.
 
 use crate::at_once::{AtOnce, WouldWait};
-use crate::create::check_name;
 use crate::dir::Burial;
 use crate::durable::Section;
 use crate::inode::flag;
+use crate::ops::Obstacle;
+use crate::ops::create::check_name;
+use crate::ops::delegations::break_all;
 use crate::watch::fault::Calls;
 use crate::{Cred, Errno, Inode, InodeFlags, InodeRef};
 use sluice_sync::name_table::LockedEntry;
@@ -28,11 +30,14 @@ impl InodeRef {
         check_name(name)?;
         self.load_names()?;
         self.meet_faults_of(Calls::REMOVE, &[(self, name)])?;
-        let removed = {
-            let section = self.shared.begin(0)?;
-            self.unlink_locked(cred, name, &mut self.lock_entry(name)?, &section)?
-        };
-        self.notify_removed(cred, name, removed.ino);
+        let victim = self.maybe_delegated(name);
+        let removed = self.shared.operate(
+            cred,
+            &[self, victim.as_deref().unwrap_or(self)],
+            0,
+            |section, _| Ok(self.unlink_locked(cred, name, &mut self.lock_entry(name)?, section)?),
+            |removed| self.notify_removed(cred, name, removed.ino),
+        )?;
         self.shared.release_soon(removed.pages);
         Ok(())
     }
@@ -47,34 +52,27 @@ impl InodeRef {
         check_name(name)?;
         self.load_names()?;
         self.meet_faults_of(Calls::REMOVE, &[(self, name)])?;
-        let victim = loop {
-            let section = self.shared.begin(0)?;
+        let victim = self.maybe_delegated(name);
+        let remove = |section: &Section<'_>| {
             let mut entry = self.lock_entry(name)?;
             let there = entry.there().ok_or(Errno::ENOENT)?;
             let victim = there.get();
             self.may_delete(cred, victim)?;
-            let is_loaded = !victim.has(flag::PARTIAL);
             let dir = victim.as_dir()?;
-            if is_loaded && dir.bury()? == Burial::Done {
-                let victim = there.remove();
-                section.name(self, name, None);
-                victim.touch_ctime();
-                section.lost_name(victim);
-                let moved = self.touch_mtime();
-                section.times(self, moved);
-                break victim.ino();
+            if victim.has(flag::PARTIAL) || dir.bury()? == Burial::Busy {
+                return Err(Obstacle::Busy(victim.clone()));
             }
-            let victim = victim.clone();
-            drop(entry);
-            drop(section);
-            if is_loaded {
-                victim.await_burial()?;
-            } else {
-                victim.load_names()?;
-            }
+            let victim = there.remove();
+            section.name(self, name, None);
+            victim.touch_ctime();
+            section.lost_name(victim);
+            let moved = self.touch_mtime();
+            section.times(self, moved);
+            Ok(victim.ino())
         };
-        self.notify_removed(cred, name, victim);
-        Ok(())
+        let changed = [self, victim.as_deref().unwrap_or(self)];
+        let tell = |victim: &u64| self.notify_removed(cred, name, *victim);
+        self.shared.operate(cred, &changed, 0, |section, _| remove(section), tell).map(drop)
     }
 }
 
@@ -85,7 +83,7 @@ impl Inode {
     pub(crate) fn unlink_at_once(&self, cred: &Cred, name: &[u8], section: &Guard<'_>) -> AtOnce<bool> {
         let dir = self.as_dir()?;
         // A section is not begun inside another.
-        if self.shared.is_observed() || !self.shared.has_no_hooks() || check_name(name).is_err() {
+        if !self.shared.is_quiet() || check_name(name).is_err() {
             return Err(WouldWait);
         }
         let hash = self.shared.hasher.hash(name);
@@ -96,6 +94,8 @@ impl Inode {
         let none = Section::none();
         let unlink = |entry: &mut LockedEntry<'_, InodeRef>| self.unlink_locked(cred, name, entry, &none);
         let removed = dir.names.try_with_locked(hash, name, unlink).ok_or(WouldWait)??;
+        // A delegation may have been taken meanwhile: to tell is enough.
+        let _ = break_all(cred, &[self], false);
         Ok(self.shared.should_release(removed.pages))
     }
 

@@ -1,0 +1,107 @@
+//! Operations: what one call does to a file system, from its beginning to its end.
+//!
+//! # Theory
+//! Programs in process ([`Process`](crate::Process)) and servers of files, such as a mount, come through the same methods of
+//! [`InodeRef`]. Each of these that changes something is one operation. What can be refused with nothing locked is refused by
+//! the method; what then is the same for all stands here:
+//!
+//! ```text
+//!   delegations of what changes are broken, until they are given up     waits with nothing held
+//!     section of the store, and of what watches, begins
+//!       the attempt: locks, permission, change, records                 locks nothing that it would have to wait for long
+//!     section ends
+//!     an obstacle is taken out of the way, and the attempt made again
+//!   delegations that were taken meanwhile are told
+//!   observers are told
+//! ```
+//!
+//! Contents change in the same steps without the first (`io.rs`: `change_contents`): a writer has opened the file, which broke
+//! its leases. What can be done without waiting is done at once, in the section of the path walk
+//! ([`at_once`](crate::at_once)), where there are neither delegations nor observers.
+//!
+//! # Lock order
+//! The rename lock, if an attempt asks for it, is held from before its section until that has ended. Nothing is held when
+//! delegations are broken or told, and when observers are.
+
+pub(crate) mod attr;
+pub(crate) mod create;
+pub(crate) mod delegations;
+pub(crate) mod io;
+pub(crate) mod remove;
+pub(crate) mod rename;
+pub(crate) mod xattr;
+
+use crate::durable::Section;
+use crate::inode::{flag, settle};
+use crate::superblock::Shared;
+use crate::{Cred, Errno, Inode, InodeRef};
+use sluice_sync::MutexGuard;
+
+/// Why an attempt came to nothing. It has changed nothing.
+pub(crate) enum Obstacle {
+    /// The call fails.
+    Failed(Errno),
+    /// To be tried again with the rename lock.
+    NeedsTree,
+    /// To be tried again when this directory, which is to go, is left alone, or in memory.
+    Busy(InodeRef),
+}
+
+impl From<Errno> for Obstacle {
+    fn from(errno: Errno) -> Obstacle {
+        Obstacle::Failed(errno)
+    }
+}
+
+pub(crate) type TreeLock<'a> = MutexGuard<'a, ()>;
+
+impl Shared {
+    /// Makes one operation of `attempt`, on behalf of `cred`, to `changed`; the section has room for `bytes` of values. `tell` is
+    /// called with what it did, and tells the observers.
+    ///
+    /// # Errors
+    /// Those of `attempt`; `EROFS` after the store failed, and the store's.
+    pub(crate) fn operate<R>(
+        &self,
+        cred: &Cred,
+        changed: &[&Inode],
+        bytes: usize,
+        attempt: impl FnMut(&Section<'_>, Option<&TreeLock<'_>>) -> Result<R, Obstacle>,
+        tell: impl FnOnce(&R),
+    ) -> Result<R, Errno> {
+        delegations::break_all(cred, changed, true)?;
+        let done = self.attempt_until_done(bytes, attempt);
+        // To tell is enough: the change is done.
+        let _ = delegations::break_all(cred, changed, false);
+        done.inspect(tell)
+    }
+
+    #[inline]
+    fn attempt_until_done<R>(
+        &self,
+        bytes: usize,
+        mut attempt: impl FnMut(&Section<'_>, Option<&TreeLock<'_>>) -> Result<R, Obstacle>,
+    ) -> Result<R, Errno> {
+        let (mut tree, mut has_settled) = (None, false);
+        loop {
+            let obstacle = {
+                let section = self.begin(bytes)?;
+                match attempt(&section, tree.as_ref()) {
+                    Ok(done) => return Ok(done),
+                    Err(obstacle) => obstacle,
+                }
+            };
+            match obstacle {
+                // Inodes that lost their last holder may not have been released yet.
+                Obstacle::Failed(Errno::ENOSPC) if !has_settled => {
+                    (tree, has_settled) = (None, true);
+                    settle();
+                }
+                Obstacle::Failed(errno) => return Err(errno),
+                Obstacle::NeedsTree => tree = Some(self.rename_lock.lock()),
+                Obstacle::Busy(dir) if dir.has(flag::PARTIAL) => dir.load_names()?,
+                Obstacle::Busy(dir) => dir.await_burial()?,
+            }
+        }
+    }
+}
