@@ -41,6 +41,7 @@ Exit status 1 when a conflict has no explanation, or an answer is not the model'
 
 Examples:
   sluice commute
+  sluice commute --on store
   sluice commute --pair open,unlink
   sluice commute --json pairs.json";
 
@@ -491,6 +492,9 @@ pub(crate) struct Lab {
 
 #[derive(clap::Args)]
 pub(crate) struct Commute {
+    /// What the file system stands on
+    #[arg(long, value_enum, default_value_t = On::Ram)]
+    pub(crate) on: On,
     /// Only the cases of these two calls
     #[arg(long, value_name = "A,B")]
     pub(crate) pair: Option<String>,
@@ -498,6 +502,24 @@ pub(crate) struct Commute {
     /// tables
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+/// What a simulated file system stands on.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum On {
+    /// Memory alone
+    Ram,
+    /// A store, with its disk in memory
+    Store,
+}
+
+impl From<On> for sluice_lab::commute::On {
+    fn from(on: On) -> Self {
+        match on {
+            On::Ram => Self::Ram,
+            On::Store => Self::Store,
+        }
+    }
 }
 
 /// Work that the tour and the benchmarks do in processes of their own.

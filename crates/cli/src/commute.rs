@@ -14,7 +14,7 @@ pub(crate) fn commute(options: Commute) -> Result<()> {
             Failure::Usage(format!("--pair {text}: give two calls, as in --pair open,unlink"))
         })?),
     };
-    let plan = Plan::new(pair)?;
+    let plan = Plan::new(pair)?.on(options.on.into());
     let interrupt = Interrupt::on_signals()?;
     let (json, to_stdout) = json_writer(options.json, &interrupt)?;
     let bar = progress_bar(plan.cases());

@@ -23,11 +23,13 @@ pub use report::Report;
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+pub use crate::simulated_fs::On;
 
 /// The cases to run.
 pub struct Plan {
     worlds: cases::Worlds,
     cases: Vec<cases::Case>,
+    on: On,
 }
 
 impl Plan {
@@ -42,7 +44,12 @@ impl Plan {
             return Err(Failure::Usage(format!("no call is named {unknown}; there are {there}")));
         }
         let worlds = cases::Worlds::new();
-        Ok(Plan { cases: worlds.cases(pair), worlds })
+        Ok(Plan { cases: worlds.cases(pair), worlds, on: On::Ram })
+    }
+
+    /// On file systems of this kind.
+    pub fn on(self, on: On) -> Plan {
+        Plan { on, ..self }
     }
 
     /// Only each `step`th case.
@@ -65,7 +72,7 @@ impl Plan {
         let mut report = Report::default();
         for case in &self.cases {
             interrupt.check()?;
-            report.add(case, run::run(&machine, case, &self.worlds.expected(case)));
+            report.add(case, run::run(&machine, self.on, case, &self.worlds.expected(case)));
             done();
         }
         Ok(report)
@@ -80,26 +87,40 @@ mod tests {
     const STEP: usize = 29;
     /// The conflicts of the sample that are known. It only ever gets shorter.
     const KNOWN: &str = include_str!("commute/known.txt");
+    /// Those that there are over a store besides, likewise.
+    const KNOWN_OVER_A_STORE: &str = include_str!("commute/known_over_a_store.txt");
 
     #[test]
     fn each_state_is_what_the_model_says() {
         for state in cases::State::ALL {
-            assert_eq!(run::check_state(state), Vec::<String>::new(), "{state:?}");
+            for on in [On::Ram, On::Store] {
+                assert_eq!(run::check_state(state, on), Vec::<String>::new(), "{state:?} {on:?}");
+            }
         }
     }
 
-    #[test]
-    fn a_sample_of_the_cases_does_what_the_model_says_with_no_conflict_that_is_not_known() {
-        let plan = Plan::new(None).unwrap().sample(STEP);
+    /// A sample of the cases does what the model says, and each conflict is explained and in `known`.
+    fn sample_is_as_known(on: On, known: &str) {
+        let plan = Plan::new(None).unwrap().on(on).sample(STEP);
         let report = plan.run(&Interrupt::new(), || ()).unwrap();
         assert_eq!(report.differences(), [] as [String; 0]);
-        let known: Vec<&str> = KNOWN.lines().collect();
+        let known: Vec<&str> = known.lines().collect();
         // Which objects share a place in a cache of references depends on where the tests beside this one allocate.
         let by_chance = |found: &str| found.ends_with("sync/src/refcache/object.rs");
         let is_new = |found: &String| !known.contains(&found.as_str()) && !by_chance(found);
         let new: Vec<String> = report.found().into_iter().filter(is_new).collect();
         assert!(new.is_empty(), "{}\nnew conflicts:\n{}", report.to_text(), new.join("\n"));
         assert_eq!(report.finding(), None, "each has an explanation");
+    }
+
+    #[test]
+    fn a_sample_of_the_cases_does_what_the_model_says_with_no_conflict_that_is_not_known() {
+        sample_is_as_known(On::Ram, KNOWN);
+    }
+
+    #[test]
+    fn a_sample_of_the_cases_over_a_store_does_what_the_model_says_with_no_conflict_that_is_not_known() {
+        sample_is_as_known(On::Store, &format!("{KNOWN}{KNOWN_OVER_A_STORE}"));
     }
 
     #[test]

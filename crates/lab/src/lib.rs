@@ -42,6 +42,7 @@ pub mod report;
 pub mod row;
 pub mod run_in_mount;
 pub mod servers;
+mod simulated_fs;
 pub mod sleep_places;
 pub mod stats;
 pub mod table;

@@ -21,7 +21,7 @@
 //!
 //! # Cost
 //! A transaction: two stores to the thread's own line, and for each record a lock and a copy on the CPU's own lines; for the
-//! room that it asks for, a count on the CPU's own line. A cut: one membarrier(2), a look at each thread's line, a swap for
+//! room that it asks for, a count on the CPU's own line, which it shares with others once in a batch. A cut: one membarrier(2), a look at each thread's line, a swap for
 //! each CPU.
 
 use crate::StoreError;
@@ -34,6 +34,8 @@ use sluice_sync::{BrLock, BrReadGuard, LockClass, Mutex};
 static CIL: LockClass = LockClass::new("store.cil");
 static BUFFER: LockClass = LockClass::new("store.cil.buffer");
 
+/// Of the room mostly so many bytes are taken at once.
+const GRAIN: u64 = 1024;
 /// What a caller has broken.
 const ASKED: &str = "a transaction writes no more than it asked for";
 
@@ -43,7 +45,7 @@ pub(crate) struct Cil {
     open: BrLock<()>,
     /// *each protected by its mutex; taken in `open`*
     buffers: PerCpu<Mutex<Records>>,
-    /// Bytes that transactions have asked for and no push has taken. *per CPU*
+    /// Bytes that transactions have asked for and no push has taken; a batch of each CPU above the limit. *per CPU*
     room: Budget,
     planted: Planted,
 }
@@ -120,15 +122,20 @@ impl Cil {
         Cil {
             open: BrLock::with_class(&CIL, ()),
             buffers: PerCpu::new(|_| Mutex::with_class(&BUFFER, Records::default())),
-            room: Budget::new(Some(bytes), 0),
+            room: Budget::with_grain(Some(bytes), 0, GRAIN),
             planted,
         }
     }
 
     /// Begins a transaction that writes up to `bytes` of records, if there is room for them.
     pub(crate) fn begin(&self, bytes: u64) -> Option<Transaction<'_>> {
-        self.room.take(bytes).ok()?;
+        self.room.take_about(bytes).ok()?;
         Some(Transaction { cil: self, room: bytes, _open: self.open.read() })
+    }
+
+    /// Whether a transaction of the calling thread is open.
+    pub(crate) fn is_open_here(&self) -> bool {
+        self.open.is_read_here()
     }
 
     /// Bytes that wait for a push.

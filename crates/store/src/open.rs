@@ -101,6 +101,25 @@ impl Store {
         Store::start((disk, 0), None, engine, behind, options, Planted::default())
     }
 
+    /// A new store with its log and its data on `disk`, whose records `engine` keeps, which has none yet. It is for measurements of
+    /// what stands above an engine: it has no `super`, so it cannot be opened again.
+    ///
+    /// # Errors
+    /// The disk's, and the engine's.
+    pub fn create_over(
+        disk: Arc<dyn Disk>,
+        engine: Box<dyn Engine>,
+        options: Options,
+    ) -> Result<Store, StoreError> {
+        let log_size = options.log_size.max(LOG_MIN).next_multiple_of(BLOCK);
+        let blocks = blocks_of(options.segment_size.max(BLOCK).next_multiple_of(BLOCK));
+        let file = disk.create(LOG, log_size).map_err(StoreError::io("make the log"))?;
+        let log = Log::new(file, log_size, [0; 16], Planted::default())?;
+        let behind = Behind::of(&*engine, log_size, blocks)?;
+        let options = Options { log_size, ..options };
+        Store::start((disk, blocks), Some(log), engine, behind, options, Planted::default())
+    }
+
     fn start(
         (disk, blocks): (Arc<dyn Disk>, u32),
         log: Option<Log>,
@@ -180,6 +199,7 @@ pub(crate) fn random_uuid() -> io::Result<[u8; 16]> {
 #[cfg(all(test, not(feature = "sim")))]
 mod tests {
     use super::*;
+    use crate::disk::OverlayDisk;
     use crate::disk::crash::CrashDisk;
 
     #[test]
@@ -195,5 +215,24 @@ mod tests {
         let store = Store::open(disk.clone(), Options::default()).expect("an older one");
         assert_eq!(store.get(b"key").expect("the disk works").as_deref(), Some(b"value".as_slice()));
         assert_eq!(read_super(&*disk).expect("a store"), Super { version: VERSION, ..older });
+    }
+
+    #[test]
+    fn a_store_over_an_engine_in_memory_writes_its_log_and_checkpoints() {
+        let engine = Box::new(crate::engine::MemoryEngine::new());
+        let disk: Arc<dyn Disk> = Arc::new(OverlayDisk::over_nothing());
+        let options = Options { log_size: LOG_MIN, background: false, ..Options::default() };
+        let store = Store::create_over(disk.clone(), engine, options).expect("an empty disk");
+        for round in 0..100_u32 {
+            store.begin(100).expect("room").put(b"key", u64::from(round), &round.to_le_bytes());
+            store.sync().expect("memory");
+        }
+        assert_eq!(store.stats().batches, 100, "the log has room for sixteen");
+        store.checkpoint().expect("memory");
+        assert_eq!(store.get(b"key").expect("memory").as_deref(), Some(99_u32.to_le_bytes().as_slice()));
+        let mut block = vec![0; BLOCK as usize];
+        disk.open(LOG).and_then(|log| log.read_at(&mut block, 0)).expect("memory");
+        assert_ne!(block, vec![0; BLOCK as usize], "the batches went through the log");
+        assert!(matches!(Store::open(disk, Options::default()), Err(StoreError::NotAStore)));
     }
 }

@@ -195,6 +195,11 @@ impl Store {
         }
     }
 
+    /// Whether a transaction of the calling thread is open: then it must not wait for what waits for a push.
+    pub fn has_begun_here(&self) -> bool {
+        self.core.cil.is_open_here()
+    }
+
     /// Makes durable what all transactions wrote that ended before.
     ///
     /// # Errors

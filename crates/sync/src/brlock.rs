@@ -187,6 +187,11 @@ impl<T: ?Sized> BrLock<T> {
         BrWriteGuard { lock: self, _gate: gate, _held: held }
     }
 
+    /// Whether the calling thread reads through this lock, and so must not ask to write.
+    pub fn is_read_here(&self) -> bool {
+        self.readers.own_inside()
+    }
+
     /// The value, by exclusive reference: no lock is needed.
     pub fn get_mut(&mut self) -> &mut T {
         // SAFETY: `&mut self` proves that no guard exists.

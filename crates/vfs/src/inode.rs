@@ -75,6 +75,8 @@ pub struct Inode {
 pub(crate) mod flag {
     /// A cache above may have pages of the contents, and newer bytes in them. Set once.
     pub(crate) const CACHED: u8 = 1;
+    /// There may be extended attributes. Set once.
+    pub(crate) const XATTRS: u8 = 2;
     /// Names, or contents, are in the store only. Cleared once.
     pub(crate) const PARTIAL: u8 = 4;
     /// The store, or a transaction, has a record of it. Set once.

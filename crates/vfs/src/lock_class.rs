@@ -16,6 +16,7 @@ pub(crate) static DIRECTORY_NAMES: LockClass = LockClass::new("vfs.directory.nam
 pub(crate) static DIRECTORY_MOUNTS: LockClass = LockClass::new("vfs.directory.mounts");
 pub(crate) static FILE_DATA: LockClass = LockClass::new("vfs.file.data");
 pub(crate) static INODE_ATTR: LockClass = LockClass::new("vfs.inode.attr");
+pub(crate) static DURABLE_CALM: LockClass = LockClass::new("vfs.durable.calm");
 pub(crate) static INODE_HERE: LockClass = LockClass::new("vfs.inode.here");
 pub(crate) static INODE_LOADING: LockClass = LockClass::new("vfs.inode.loading");
 pub(crate) static INODE_KEPT: LockClass = LockClass::new("vfs.inode.kept");

@@ -216,6 +216,7 @@ impl Inode {
         if let Some(extra) = original.extra_if_any() {
             let xattrs = extra.xattrs.lock().clone();
             self.shared.charge(xattrs.charged())?;
+            self.may_have_xattrs();
             *self.extra().xattrs.lock() = xattrs;
         }
         self.put_flags(original.flags());

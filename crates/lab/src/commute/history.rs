@@ -4,6 +4,7 @@ use super::call::{CREATE, Call, How, READ};
 use super::cases::State;
 use super::run::machine;
 use super::stage::{Answer, Stage};
+use crate::simulated_fs::On;
 use crate::stats::Chance;
 use sluice_vfs_sim::Errno;
 use std::cell::RefCell;
@@ -73,7 +74,7 @@ impl History {
         let (paths, programs) = draw_programs(&mut chance);
         let walks_before = if seed.is_multiple_of(2) { WALKS_BEFORE } else { 0 };
         let machine = machine().jitter(true).seed(seed);
-        let stage = machine.prepare(programs.len(), || Stage::set_up(State::Apart))?;
+        let stage = machine.prepare(programs.len(), || Stage::set_up(State::Apart, On::Ram))?;
         let logs: Vec<RefCell<Vec<Recorded>>> = programs.iter().map(|_| RefCell::default()).collect();
         let run = machine.try_run(programs.len(), |this| {
             let (cpu, process) = (this.id(), process_of(this.id()));

@@ -120,6 +120,12 @@ const KNOWN: &[Known] = &[
         why: "two objects share a place in a CPU's cache of references, by chance of their addresses",
     },
     Known {
+        calls: &["open", "truncate", "ftruncate"],
+        owner: "vfs/src/durable/section.rs",
+        field: "",
+        why: "over a store: the size of one file is set, both leave the same, and each puts it down, in an order that is counted",
+    },
+    Known {
         calls: &["posix-lock", "ofd-lock", "flock", "close"],
         owner: "FileState",
         field: "",

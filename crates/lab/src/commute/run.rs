@@ -2,6 +2,7 @@
 
 use super::cases::{Case, Expected};
 use super::stage::{Answer, Stage, agrees};
+use crate::simulated_fs::On;
 use sluice_machine::atomic::{AtomicU32, Ordering};
 use sluice_machine::cell::OwnLine;
 use sluice_machine::{Conflict, Machine, Toucher, clear_labels, name_objects, spin_until};
@@ -50,7 +51,7 @@ pub(super) fn machine() -> Machine {
 }
 
 /// Runs `case`, and compares it with what the model expects.
-pub(super) fn run(machine: &Machine, case: &Case, expected: &Expected) -> Finding {
+pub(super) fn run(machine: &Machine, on: On, case: &Case, expected: &Expected) -> Finding {
     // What the cases before have left is freed now, and not in this one.
     Superblock::new(Options::default()).settle();
     clear_labels();
@@ -60,7 +61,7 @@ pub(super) fn run(machine: &Machine, case: &Case, expected: &Expected) -> Findin
     let gate = OwnLine(AtomicU32::new(0));
     let report = machine.try_run(CPUS, |cpu| {
         if cpu.id() == 0 {
-            let _ = stage.set(Stage::set_up(case.state));
+            let _ = stage.set(Stage::set_up(case.state, on));
         }
         meet(&gate, 1);
         let Some(Ok(stage)) = stage.get() else { return };
@@ -122,8 +123,8 @@ fn name_of(conflict: &Conflict) -> LineName {
 
 /// Whether the model and the file system agree on each state before any call.
 #[cfg(test)]
-pub(super) fn check_state(state: super::cases::State) -> Vec<String> {
+pub(super) fn check_state(state: super::cases::State, on: On) -> Vec<String> {
     let machine = machine();
-    let stage = machine.prepare(CPUS, || Stage::set_up(state));
+    let stage = machine.prepare(CPUS, || Stage::set_up(state, on));
     stage.map_or_else(|error| vec![error], |stage| stage.differences(&super::cases::world(state)))
 }

@@ -4,6 +4,7 @@ use super::call::{BLOCK, Call, From, How, Lock};
 use super::cases::{DESCRIPTORS, LATE, LOCKS, State, TREE};
 use super::model::{Kind, Outcome, Stat, Value, fill_of};
 use super::world::{Actor, Body, Id, Place, ROOT_MOUNT, World};
+use crate::simulated_fs::On;
 use sluice_machine::cell::OwnLine;
 use sluice_sync_sim::Arc;
 use sluice_vfs_sim::{
@@ -25,14 +26,15 @@ impl Stage {
     ///
     /// # Errors
     /// Text, if the file system refuses what the model allows.
-    pub(super) fn set_up(state: State) -> Result<Stage, String> {
-        let fs = Fs::new();
+    pub(super) fn set_up(state: State, on: On) -> Result<Stage, String> {
+        let new = || on.superblock(Options::default()).map_err(|error| format!("setting up: {error}"));
+        let fs = Fs::with_superblock(new()?);
         let process = || OwnLine(fs.process(Cred::root()));
-        let spare = || OwnLine(Superblock::new(Options::default()));
+        let spare = || new().map(OwnLine);
         let mut stage = Stage {
             processes: [process(), process()],
             helpers: [process(), process()],
-            spares: [spare(), spare(), spare()],
+            spares: [spare()?, spare()?, spare()?],
         };
         stage.do_all(0, TREE)?;
         stage.do_all(0, DESCRIPTORS)?;

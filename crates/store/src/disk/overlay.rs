@@ -1,6 +1,6 @@
 //! OverlayDisk: a disk of which nothing is changed: what is written stays in memory. For a store that is only looked at.
 
-use super::{Disk, DiskFile, shared};
+use super::{Disk, DiskFile, NoDisk, shared};
 use sluice_sync::{Arc, LockClass, Mutex};
 use std::collections::BTreeMap;
 use std::io;
@@ -34,6 +34,11 @@ impl OverlayDisk {
     /// A disk that looks like `below` now.
     pub fn new(below: Arc<dyn Disk>) -> OverlayDisk {
         OverlayDisk { below, files: Mutex::with_class(&OVERLAY, BTreeMap::new()) }
+    }
+
+    /// A disk in memory alone.
+    pub fn over_nothing() -> OverlayDisk {
+        OverlayDisk::new(Arc::from(Box::new(NoDisk) as Box<dyn Disk>))
     }
 
     fn file(&self, name: &str, below: Option<Arc<dyn DiskFile>>, size: u64) -> Arc<dyn DiskFile> {

@@ -8,11 +8,12 @@
 //! # Then
 //! - exact near the limit, as long as fewer takers than `SLACK` stand between their look at the use and their
 //!   counting;
-//! - without a limit, nobody asks.
+//! - without a limit, nobody asks;
+//! - [`take_about`](Budget::take_about) asks only when a CPU passes on what it has counted, and may let as much more be used.
 //!
 //! # Cost
 //! Take and give: one read-modify-write on the own CPU's line, one load of a line written once per batch. Near the
-//! limit: a mutex and one load per CPU.
+//! limit: a mutex and one load per CPU. `take_about`: the first of these, and the rest once per batch, without a mutex.
 
 use super::Counter;
 use crate::Mutex;
@@ -77,6 +78,24 @@ impl Budget {
         Ok(self.count(units.cast_signed()).max(0).cast_unsigned())
     }
 
+    /// Takes `units`, all or none, and lets each CPU have a batch beyond the limit: for units of which many are taken by each call.
+    ///
+    /// # Errors
+    /// [`Exhausted`] when the limit is reached.
+    pub fn take_about(&self, units: u64) -> Result<(), Exhausted> {
+        let passed_on = self.count(units.cast_signed());
+        if passed_on > 0 && self.limit.is_some_and(|limit| self.is_above(limit)) {
+            self.give(units);
+            return Err(Exhausted);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn is_above(&self, limit: u64) -> bool {
+        i64::try_from(limit).is_ok_and(|limit| limit < i64::MAX && self.used.at_least(limit + 1))
+    }
+
     #[cold]
     fn take_near(&self, units: u64, limit: u64) -> Result<u64, Exhausted> {
         let _near = self.near.lock();
@@ -136,6 +155,19 @@ mod tests {
                 assert!(budget.take(2).is_err() && budget.take(1).is_ok());
             }
         }
+    }
+
+    #[test]
+    fn about_the_limit_each_cpu_may_have_a_batch_more() {
+        let limit = if SHRUNK { 64 } else { 1 << 20 };
+        let budget = Budget::new(Some(limit), 0);
+        let taken = (0..2 * limit).filter(|_| budget.take_about(1).is_ok()).count() as u64;
+        assert_eq!(budget.used(), taken);
+        assert!((limit..=limit + budget.margin).contains(&taken), "{taken} of {limit}");
+        assert_eq!(budget.take_about(2 * limit), Err(Exhausted));
+        budget.give(taken);
+        assert_eq!(budget.take_about(limit), Ok(()), "all at once");
+        assert_eq!((budget.take_about(limit), budget.used()), (Err(Exhausted), limit));
     }
 
     #[test]

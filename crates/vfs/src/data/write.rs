@@ -114,18 +114,23 @@ impl FileData {
     ///
     /// Errors: `EFBIG` above the size limit.
     pub(crate) fn truncate(&self, space: &dyn Space, size: u64) -> Result<(), Errno> {
+        self.resize(space, size).map(drop)
+    }
+
+    /// As [`truncate`](Self::truncate); says whether it may have released something.
+    pub(crate) fn resize(&self, space: &dyn Space, size: u64) -> Result<bool, Errno> {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG);
         }
         if self.ends_at(size) {
-            return Ok(());
+            return Ok(false);
         }
         if size > self.size() {
             let _growing = self.grow(space);
             // Somebody else may have made it longer.
             if size > self.size() {
                 self.extend_to(size);
-                return Ok(());
+                return Ok(false);
             }
         }
         let mut change = self.rearrange(space, size / PAGE..PAGES_MAX);
@@ -134,7 +139,7 @@ impl FileData {
             change.punch_hole(size..u64::MAX);
         }
         self.set_size(size);
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -168,7 +168,9 @@ impl InodeRef {
         if found.absent.is_empty() {
             self.all_here();
         }
-        *stored.kept.lock() = found;
+        let mut kept = stored.kept.lock();
+        (found.has_residents, found.is_linked) = (kept.has_residents, kept.is_linked);
+        *kept = found;
         Ok(())
     }
 
@@ -275,11 +277,20 @@ impl Durable {
         }
         let inode = self.revive(&dir.shared, ino, Some(dir.clone()))?;
         if inode.nlink() > 1 && !inode.is_dir() {
+            inode.stored().into_iter().for_each(|stored| stored.kept.lock().is_linked = true);
             let own = Arc::new(inode.clone());
             let before = self.linked.lock().insert(ino, own);
             drop(before);
         }
         Ok(inode)
+    }
+
+    /// `inode` has no name any more: no other directory leads to it.
+    pub(super) fn forget_linked(&self, inode: &Inode) {
+        if inode.stored().is_some_and(|stored| stored.kept.lock().is_linked) {
+            let linked = self.linked.lock().remove(&inode.ino());
+            drop(linked);
+        }
     }
 
     /// The inode `ino` as the store has it, without names and contents. If it is a directory, `parent` holds its name.

@@ -32,7 +32,7 @@
 //! # Lock order
 //! ```text
 //! rename lock, cursors
-//!   here                        of one file, or of the two of a copy
+//!   calm, here                  of one file, or of the two of a copy
 //!     loading                   held while names or contents are loaded
 //!     a section (store.cil)
 //!       names, kept, file data  as in the crate's header
@@ -41,7 +41,8 @@
 //!
 //! # Cost
 //! A file system in memory: a load of a word that does not change, and a branch, for each change; nothing for a read of bytes
-//! that are there. A durable one: a read-write lock of the file for each change of contents.
+//! that are there. A durable one: no line that other CPUs write, for changes of different names and files; for contents of one
+//! file only the first change of a page after a push, and a read-write lock once contents leave memory.
 
 mod adopt;
 mod chunk;

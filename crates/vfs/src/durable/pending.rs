@@ -7,6 +7,8 @@
 //! for a record it only copies there; they are written to an extent when calls go on (`Pending::write`). Until then the copy
 //! holds the inode, so that what is to be removed of an inode that goes includes each extent.
 //!
+//! Each CPU has a list of its own, so that changes of different files write no line of each other.
+//!
 //! A file that loses its last name is taken off the list. When its last user lets go, its records are to be removed: the
 //! destructor notes that here, and the next push does it.
 
@@ -21,7 +23,7 @@ use crate::lock_class::{DURABLE_PENDING, INODE_HERE, INODE_KEPT, INODE_LOADING, 
 use crate::{Inode, InodeRef};
 use sluice_store::{Added, Data, Source};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sluice_sync::percpu::Budget;
+use sluice_sync::percpu::{Budget, PerCpu};
 use sluice_sync::{Arc, Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -30,7 +32,16 @@ use std::ops::Range;
 /// The part of the log that contents may fill which the store does not have.
 const SHARE: u64 = 4;
 
-/// What a durable file system keeps of an inode.
+/// So many pages have a bit of their own in [`Stored::marked`].
+const MARKED_PAGES: u64 = 63;
+/// Beyond the last page of any file.
+const PAGES_END: u64 = u64::MAX.div_ceil(PAGE);
+/// Of the bytes that changed mostly so many are counted at once.
+const GRAIN: u64 = 1024;
+
+/// What a durable file system keeps of an inode. In this order: of two calls that change different pages neither writes near
+/// `marked`.
+#[repr(C)]
 pub(crate) struct Stored {
     /// Versions of the inode's record. *Atomic: see the module's header.*
     pub(super) version: AtomicU64,
@@ -39,6 +50,9 @@ pub(crate) struct Stored {
     pub(super) kept: Mutex<Kept>,
     /// Held for reading while no contents may leave memory.
     pub(super) here: RwLock<()>,
+    /// A bit for each of the first pages that is marked as changed, of an inode that is listed; the last bit is for all pages from
+    /// there on together. *Atomic (stands alone); written under `changed`.*
+    marked: AtomicU64,
     /// Held while contents are loaded.
     pub(super) loading: Mutex<()>,
 }
@@ -52,7 +66,8 @@ struct Changed {
     xattrs: BTreeSet<Box<[u8]>>,
     /// All names of this directory are to be written.
     all_names: bool,
-    is_listed: bool,
+    /// The list on which the inode is.
+    listed_at: Option<usize>,
     /// Bytes of `chunks` that were counted.
     counted: u64,
 }
@@ -70,6 +85,10 @@ pub(super) struct Kept {
     pub(super) entered: BTreeSet<u64>,
     /// All that the store had when it was opened is known.
     pub(super) is_known: bool,
+    /// The inode may be among the files that the limit of memory knows.
+    pub(super) has_residents: bool,
+    /// The inode may be among those that were loaded with several names.
+    pub(super) is_linked: bool,
 }
 
 /// Bytes of a chunk as they were in the cut.
@@ -82,8 +101,10 @@ struct Copied {
 
 /// What the next push is to collect.
 pub(super) struct Pending {
-    listed: Mutex<BTreeMap<u64, InodeRef>>,
-    gone: Mutex<Vec<Gone>>,
+    /// *Per CPU; each protected by its mutex.*
+    listed: PerCpu<Mutex<BTreeMap<u64, InodeRef>>>,
+    /// *Per CPU; each protected by its mutex.*
+    gone: PerCpu<Mutex<Vec<Gone>>>,
     /// What the last cut copied.
     copied: Mutex<Vec<Copied>>,
     /// Chunks that the last cut patched.
@@ -123,10 +144,21 @@ impl Kept {
     }
 }
 
+impl Changed {
+    /// As [`Stored::marked`] has it.
+    fn bits(&self) -> u64 {
+        let few = self.dirty.within(&(0..MARKED_PAGES)).flatten().fold(0, |bits, page| bits | 1 << page);
+        let rest = MARKED_PAGES..PAGES_END;
+        let has_rest = self.dirty.within(&rest).any(|range| range == rest);
+        few | u64::from(has_rest) << MARKED_PAGES
+    }
+}
+
 impl Default for Stored {
     fn default() -> Self {
         Stored {
             version: AtomicU64::new(0),
+            marked: AtomicU64::new(0),
             changed: Mutex::with_class(&INODE_STORED, Changed::default()),
             kept: Mutex::with_class(&INODE_KEPT, Kept::default()),
             here: RwLock::with_class(&INODE_HERE, ()),
@@ -141,6 +173,22 @@ impl Stored {
         let mut changed = self.changed.lock();
         changed.dirty.insert(bytes.start / PAGE..bytes.end.div_ceil(PAGE));
         changed.chunks.insert(bytes.start / CHUNK..bytes.end.div_ceil(CHUNK));
+    }
+
+    /// Whether the next push is to collect `bytes` anyway. Asked in a section.
+    pub(super) fn has_marked(&self, bytes: &Range<u64>) -> bool {
+        let pages = bytes.start / PAGE..bytes.end.div_ceil(PAGE);
+        let first = |page: u64| (1 << page.min(MARKED_PAGES)) - 1;
+        let tail = u64::from(pages.end > MARKED_PAGES) << MARKED_PAGES;
+        let wanted = first(pages.end) & !first(pages.start) | tail;
+        // Relaxed: a section that sees a bit is in the same batch as the one that set it, since a push clears them between two.
+        self.marked.load(Ordering::Relaxed) & wanted == wanted
+    }
+
+    /// Whether the next push is to collect the inode because some of its contents are marked. Asked in a section.
+    pub(super) fn has_any_marked(&self) -> bool {
+        // Relaxed: see has_marked().
+        self.marked.load(Ordering::Relaxed) != 0
     }
 
     /// Extended attributes of these names changed.
@@ -178,11 +226,11 @@ impl Pending {
     pub(super) fn new(log_size: u64, limit: u64) -> Pending {
         let changed = (log_size / SHARE).min(limit / SHARE);
         Pending {
-            listed: Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()),
-            gone: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
+            listed: PerCpu::new(|_| Mutex::with_class(&DURABLE_PENDING, BTreeMap::new())),
+            gone: PerCpu::new(|_| Mutex::with_class(&DURABLE_PENDING, Vec::new())),
             copied: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             patched: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
-            bytes: Budget::new(Some(changed), 0),
+            bytes: Budget::with_grain(Some(changed), 0, GRAIN),
             is_full: AtomicBool::new(false),
             memory: ResidentSet::new(limit, changed),
             planted: Planted::default(),
@@ -203,66 +251,82 @@ impl Pending {
     /// Lists `inode`, which has marks. False if it was listed.
     pub(super) fn list(&self, inode: &InodeRef) -> bool {
         let Some(stored) = inode.stored() else { return false };
-        let is_new = {
+        let at = {
             let mut changed = stored.changed.lock();
             // Whole chunks: until they are pushed, nothing of them leaves memory.
             let bytes = changed.chunks.len().saturating_mul(CHUNK).min(inode.size());
             let more = bytes.saturating_sub(changed.counted);
-            if self.bytes.take(more).is_err() {
+            if self.bytes.take_about(more).is_err() {
                 self.bytes.exceed(more);
                 // Relaxed: a hint.
                 self.is_full.store(true, Ordering::Relaxed);
             }
             changed.counted += more;
-            !mem::replace(&mut changed.is_listed, true)
+            // Relaxed: under the mutex.
+            stored.marked.store(changed.bits(), Ordering::Relaxed);
+            let is_new = changed.listed_at.is_none();
+            changed.listed_at.get_or_insert_with(|| self.listed.here_at());
+            changed.listed_at.filter(|_| is_new)
         };
-        if is_new {
+        let list = at.and_then(|at| self.listed.get(at));
+        if let Some(list) = list {
             // Counted, and dropped, with nothing locked: that may free dead inodes.
             let own = inode.clone();
-            let before = self.listed.lock().insert(inode.ino(), own);
+            let before = list.lock().insert(inode.ino(), own);
             drop(before);
         }
-        is_new
+        list.is_some()
     }
 
     /// What changed of `inode` need not be collected: it has no name.
     pub(super) fn forget(&self, inode: &Inode) {
-        if let Some(stored) = inode.stored() {
+        let Some(stored) = inode.stored() else { return };
+        let (at, counted) = {
             let mut changed = stored.changed.lock();
-            changed.is_listed = false;
-            self.bytes.give(mem::take(&mut changed.counted));
-        }
-        self.memory.forget(inode);
-        let forgotten = self.listed.lock().remove(&inode.ino());
+            // What is marked stays so: nothing of the inode is collected any more.
+            (changed.listed_at.take(), mem::take(&mut changed.counted))
+        };
+        self.bytes.give(counted);
+        self.memory.forget(inode, stored);
+        let list = at.and_then(|at| self.listed.get(at));
+        let forgotten = list.and_then(|list| list.lock().remove(&inode.ino()));
         // With nothing locked.
         drop(forgotten);
     }
 
     /// The records of `gone` are to be removed.
     pub(super) fn remove(&self, gone: Gone) {
-        self.gone.lock().push(gone);
+        self.gone.here().lock().push(gone);
     }
 
     /// The records of inode `ino` are to stay, if they were to be removed.
     pub(super) fn take_gone(&self, ino: u64) -> Option<Gone> {
-        let mut gone = self.gone.lock();
-        let at = gone.iter().position(|gone| gone.ino == ino)?;
-        Some(gone.swap_remove(at))
+        self.gone.iter().find_map(|gone| {
+            let mut gone = gone.lock();
+            let at = gone.iter().position(|gone| gone.ino == ino)?;
+            Some(gone.swap_remove(at))
+        })
     }
 
     /// Lets go of all that is listed.
     pub(super) fn clear(&self) {
-        let listed = mem::take(&mut *self.listed.lock());
-        drop(listed);
-        self.gone.lock().clear();
+        for (listed, gone) in self.listed.iter().zip(self.gone.iter()) {
+            let listed = mem::take(&mut *listed.lock());
+            drop(listed);
+            gone.lock().clear();
+        }
         self.memory.clear();
     }
 
     fn collect_inode(&self, inode: &InodeRef, to: &mut Added) {
         let Some(stored) = inode.stored() else { return };
         let mut kept = stored.kept.lock();
-        let Changed { dirty, chunks, xattrs, counted, all_names, .. } =
-            mem::take(&mut *stored.changed.lock());
+        let Changed { dirty, chunks, xattrs, counted, all_names, .. } = {
+            let mut changed = stored.changed.lock();
+            // Relaxed: under the mutex.
+            stored.marked.store(0, Ordering::Relaxed);
+            mem::take(&mut *changed)
+        };
         self.bytes.give(counted);
         if !inode.has_name() {
             return;
@@ -356,12 +420,11 @@ impl Source for Collector {
 
 impl Pending {
     fn collect(&self, to: &mut Added) {
-        let listed = mem::take(&mut *self.listed.lock());
-        listed.values().for_each(|inode| self.collect_inode(inode, to));
+        let listed: Vec<_> = self.listed.iter().map(|listed| mem::take(&mut *listed.lock())).collect();
+        listed.iter().flat_map(BTreeMap::values).for_each(|inode| self.collect_inode(inode, to));
         // Relaxed: a hint.
         self.is_full.store(false, Ordering::Relaxed);
-        let gone = mem::take(&mut *self.gone.lock());
-        for Gone { ino, mut kept, xattrs } in gone {
+        for Gone { ino, mut kept, xattrs } in self.gone.iter().flat_map(|gone| mem::take(&mut *gone.lock())) {
             kept.records.ranges().flatten().for_each(|chunk| to.remove(&Key::chunk(ino, chunk)));
             kept.remove(&(0..u64::MAX), to, self);
             xattrs.iter().for_each(|name| to.remove(&Key::xattr(ino, name)));

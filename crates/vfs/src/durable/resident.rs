@@ -10,8 +10,13 @@
 //! leaves. A read of what is there holds nothing. Leaving is a rearrangement of the file (see `data`): what was read
 //! meanwhile is read again, and then is seen to be absent.
 //!
+//! *Calm.* Before there is the first victim nothing leaves, and such a call holds the big-reader lock `calm` for reading instead, which
+//! writes its thread's own line alone. With the first victim the set is *pressed* for good: later calls hold `here`, and when
+//! those that hold `calm` have ended, victims leave.
+//!
 //! # Cost
-//! An entry of some hundred bytes for each chunk in memory.
+//! An entry of some hundred bytes for each chunk in memory. A call on contents: two stores to the thread's own line; once the set is
+//! pressed, two read-modify-writes of a word of the file.
 
 use super::Durable;
 use super::chunk::CHUNK;
@@ -19,11 +24,11 @@ use super::mutant::{Mutant, Planted};
 use super::pending::Stored;
 use crate::data::{CHUNK_PAGES, FileData, PAGE};
 use crate::inode::flag;
-use crate::lock_class::DURABLE_PENDING;
+use crate::lock_class::{DURABLE_CALM, DURABLE_PENDING};
 use crate::{Inode, InodeRef};
-use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::reclaim::{Reclaim, Reclaimer, Usage};
-use sluice_sync::{Arc, Mutex, RwLockReadGuard};
+use sluice_sync::{Arc, BrLock, BrReadGuard, Mutex, RwLockReadGuard};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
@@ -63,6 +68,12 @@ pub(super) struct ResidentSet {
     victims: Mutex<Vec<(u64, u64)>>,
     /// How many those are. *Atomic (stands alone).*
     waiting: AtomicU64,
+    /// Held for reading by calls on contents, as long as nothing leaves memory; for writing once.
+    calm: BrLock<()>,
+    /// Calls hold [`Stored::here`] from now on. *Atomic (calm); set once.*
+    is_pressed: AtomicBool,
+    /// And all do. *Atomic (stands alone); set once, after `calm` was held for writing.*
+    may_evict: AtomicBool,
     /// Pages that are patched: they stay in memory. *Atomic (stands alone).*
     patched: AtomicU64,
 }
@@ -76,6 +87,9 @@ impl ResidentSet {
             files: Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()),
             victims: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             waiting: AtomicU64::new(0),
+            calm: BrLock::with_class(&DURABLE_CALM, ()),
+            is_pressed: AtomicBool::new(false),
+            may_evict: AtomicBool::new(false),
             patched: AtomicU64::new(0),
         }
     }
@@ -104,7 +118,12 @@ impl ResidentSet {
 
     /// `chunk` of `inode` is in memory and in an extent.
     pub(super) fn enter(&self, inode: &InodeRef, stored: &Stored, chunk: u64) {
-        let is_known = !stored.kept.lock().entered.insert(chunk);
+        let is_known = {
+            let mut kept = stored.kept.lock();
+            // Before the name is looked for: a thread that takes the last one looks at this after.
+            kept.has_residents = true;
+            !kept.entered.insert(chunk)
+        };
         if is_known || !inode.has_name() {
             return;
         }
@@ -113,7 +132,7 @@ impl ResidentSet {
         drop(before);
         if !inode.has_name() {
             // It lost its last name meanwhile, and the thread that took it may have come too early.
-            self.forget(inode);
+            self.forget(inode, stored);
         }
         let resident = Arc::new(Resident { ino: inode.ino(), chunk, usage: Usage::new() });
         self.reclaimer.enter(resident.clone(), |gone| {
@@ -125,7 +144,10 @@ impl ResidentSet {
     }
 
     /// `inode` has no name any more: nothing of it needs to be brought back.
-    pub(super) fn forget(&self, inode: &Inode) {
+    pub(super) fn forget(&self, inode: &Inode, stored: &Stored) {
+        if !stored.kept.lock().has_residents {
+            return;
+        }
         let forgotten = self.files.lock().remove(&inode.ino());
         // With nothing locked.
         drop(forgotten);
@@ -137,10 +159,31 @@ impl ResidentSet {
         drop(files);
     }
 
+    /// Lets a call on contents in that comes while nothing leaves memory.
+    fn stay_calm(&self) -> Option<BrReadGuard<'_, ()>> {
+        // Relaxed: asked again in the lock. A word that is written once.
+        if self.is_pressed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let calm = self.calm.read();
+        // Relaxed: press() waits for a call that entered before it wrote the lock; a later one sees what was written before that.
+        (!self.is_pressed.load(Ordering::Relaxed)).then_some(calm)
+    }
+
+    /// From now on calls hold the files that they are at work on. Waits for calls that do not.
+    #[cold]
+    fn press(&self) {
+        // Relaxed: the lock orders it, see stay_calm().
+        self.is_pressed.store(true, Ordering::Relaxed);
+        drop(self.calm.write());
+        // Release(pressed): the calls that held the lock have ended; pairs with Acquire(pressed) in evict().
+        self.may_evict.store(true, Ordering::Release);
+    }
+
     /// Takes the victims out of memory whose files nobody is at work on.
     pub(super) fn evict(&self, planted: &Planted) {
-        // Relaxed: a hint.
-        if self.waiting.load(Ordering::Relaxed) == 0 {
+        // Relaxed: a hint. Acquire(pressed): no call is left that does not hold its file; pairs with Release(pressed) in press().
+        if self.waiting.load(Ordering::Relaxed) == 0 || !self.may_evict.load(Ordering::Acquire) {
             return;
         }
         let victims = std::mem::take(&mut *self.victims.lock());
@@ -158,6 +201,18 @@ impl ResidentSet {
 }
 
 impl Durable {
+    /// Takes victims out of memory. The first time it waits for calls on contents, and so for pushes, unless this thread is in such
+    /// a call, or in a section: then the next call does.
+    fn evict(&self) {
+        let memory = &self.pending.memory;
+        // Relaxed, both: hints.
+        let is_due = memory.waiting.load(Ordering::Relaxed) > 0 && !memory.is_pressed.load(Ordering::Relaxed);
+        if is_due && !memory.calm.is_read_here() && !self.store.has_begun_here() {
+            memory.press();
+        }
+        memory.evict(&self.pending.planted);
+    }
+
     /// Bytes of contents in memory, as far as the limit counts them.
     pub(super) fn memory_used(&self) -> u64 {
         self.pending.memory.used() + self.pending.changed_bytes()
@@ -167,7 +222,15 @@ impl Durable {
 /// The contents of a file, of which nothing leaves memory while this is there.
 pub(crate) struct HeldContents<'i> {
     inode: &'i Inode,
-    here: Option<RwLockReadGuard<'i, ()>>,
+    stay: Option<Stay<'i>>,
+}
+
+/// Why nothing of a file leaves memory.
+enum Stay<'i> {
+    /// Nothing of any file does.
+    Calm { _calm: BrReadGuard<'i, ()> },
+    /// This file is held.
+    Here { _here: RwLockReadGuard<'i, ()> },
 }
 
 impl Deref for HeldContents<'_> {
@@ -180,24 +243,29 @@ impl Deref for HeldContents<'_> {
 impl Drop for HeldContents<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.here.take().is_some()
+        if self.stay.take().is_some()
             && let Some(durable) = self.inode.shared.durable()
         {
-            durable.pending.memory.evict(&durable.pending.planted);
+            durable.evict();
         }
     }
 }
 
 impl Inode {
-    /// The contents of this regular file, as they are in memory.
+    /// The contents of this regular file, as they are in memory, by a thread that holds `level` other files'.
     pub(super) fn hold_contents<'i>(&'i self, stored: Option<&'i Stored>, level: u8) -> HeldContents<'i> {
-        HeldContents { inode: self, here: stored.map(|stored| stored.here.read_nested(level)) }
+        let Some((durable, stored)) = self.shared.durable().zip(stored) else { return self.all_contents() };
+        let stay = match durable.pending.memory.stay_calm() {
+            Some(calm) => Stay::Calm { _calm: calm },
+            None => Stay::Here { _here: stored.here.read_nested(level) },
+        };
+        HeldContents { inode: self, stay: Some(stay) }
     }
 
     /// HeldContents of a file in memory alone.
     #[inline]
     pub(crate) fn all_contents(&self) -> HeldContents<'_> {
-        HeldContents { inode: self, here: None }
+        HeldContents { inode: self, stay: None }
     }
 
     /// Takes what is in an extent of `chunk` out of memory. False if calls are at work on the file.

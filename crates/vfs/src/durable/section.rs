@@ -102,7 +102,18 @@ impl<'s> Section<'s> {
         if let Some(open) = &self.0 {
             open.put_down(
                 |recording| recording.contents(inode, bytes.clone()),
-                |stored| stored.mark(inode, |marks| marks.mark_contents(bytes.clone())),
+                |stored| stored.contents(inode, bytes.clone()),
+            );
+        }
+    }
+
+    /// `inode` ends at `size` or behind it now, and none of its contents changed.
+    #[inline]
+    pub(crate) fn grown(&self, inode: &InodeRef, size: u64) {
+        if let Some(open) = &self.0 {
+            open.put_down(
+                |recording| recording.contents(inode, size..u64::MAX),
+                |stored| stored.grown(inode),
             );
         }
     }
@@ -223,8 +234,20 @@ impl Stored<'_> {
         }
         self.transaction.borrow_mut().put(&Key::orphan(inode.ino()), 0, &[]);
         self.durable.pending.forget(inode);
-        let linked = self.durable.linked.lock().remove(&inode.ino());
-        drop(linked);
+        self.durable.forget_linked(inode);
+    }
+
+    fn grown(&self, inode: &InodeRef) {
+        // The push collects the size with what changed.
+        if !inode.stored().is_some_and(|stored| stored.has_any_marked()) {
+            self.inode(inode);
+        }
+    }
+
+    fn contents(&self, inode: &InodeRef, bytes: Range<u64>) {
+        if !inode.stored().is_some_and(|stored| stored.has_marked(&bytes)) {
+            self.mark(inode, |stored| stored.mark_contents(bytes));
+        }
     }
 
     /// Marks what of `inode` the next push is to collect.

@@ -140,9 +140,13 @@ impl InodeRef {
     ) -> Result<R, Errno> {
         let mut section = Section::none();
         self.shared.begin_contents(&mut section)?;
-        let ContentsChange { result, bytes, told: (offset, len) } = change(&held)?;
+        let ContentsChange { result, bytes, told: (offset, len), has_only_grown } = change(&held)?;
         if !bytes.is_empty() {
-            section.contents(self, bytes);
+            if has_only_grown {
+                section.grown(self, bytes.start);
+            } else {
+                section.contents(self, bytes);
+            }
             drop((section, held));
             self.notify_data(cred, offset, len);
         }
@@ -162,7 +166,7 @@ impl InodeRef {
         if !self.shared.has_no_hooks() {
             return self.write_put_down(cred, needs, data, write);
         }
-        let ContentsChange { result, bytes, told: (offset, len) } = write(self.data()?, data)?;
+        let ContentsChange { result, bytes, told: (offset, len), .. } = write(self.data()?, data)?;
         if !bytes.is_empty() {
             self.notify_data(cred, offset, len);
         }
@@ -269,10 +273,11 @@ impl InodeRef {
         let alone = self.before_discard();
         // In the order in which they are let go.
         self.change_contents(cred, (alone, contents), |(alone, contents)| {
-            contents.truncate(&*self.shared, size)?;
+            let has_released = contents.resize(&*self.shared, size)?;
             self.discarded(size..u64::MAX, alone);
             self.contents_changed(cred);
-            Ok(ContentsChange { result: (), bytes: size..u64::MAX, told: (0, 0) })
+            let has_only_grown = !has_released && alone.is_none();
+            Ok(ContentsChange { result: (), bytes: size..u64::MAX, told: (0, 0), has_only_grown })
         })
     }
 
@@ -325,7 +330,7 @@ impl InodeRef {
                 FallocateOperation::Insert => data.insert_range(space, offset, len)?,
             }
             self.contents_changed(cred);
-            Ok(ContentsChange { result: (), bytes: changed, told: (offset, 0) })
+            Ok(ContentsChange { result: (), bytes: changed, told: (offset, 0), has_only_grown: false })
         })
     }
 
@@ -392,6 +397,8 @@ struct ContentsChange<R> {
     bytes: Range<u64>,
     /// What observers are told: an offset, and a length or 0.
     told: (u64, u64),
+    /// None of the contents changed: the file ends at or behind where `bytes` begin.
+    has_only_grown: bool,
 }
 
 impl<R> ContentsChange<R> {
@@ -399,7 +406,7 @@ impl<R> ContentsChange<R> {
     #[inline]
     fn at(offset: u64, len: usize, result: R) -> ContentsChange<R> {
         let len = len as u64;
-        ContentsChange { result, bytes: offset..offset + len, told: (offset, len) }
+        ContentsChange { result, bytes: offset..offset + len, told: (offset, len), has_only_grown: false }
     }
 }
 

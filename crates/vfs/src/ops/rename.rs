@@ -34,6 +34,8 @@ struct Moved {
     target: Option<InodeRef>,
     /// What has the old name now.
     whiteout: Option<InodeRef>,
+    /// Whether the times of the old directory moved, and those of the new one.
+    times: [bool; 2],
 }
 
 impl Moved {
@@ -52,8 +54,8 @@ impl Moved {
         let left = if exchange { self.target.as_ref() } else { self.whiteout.as_ref() };
         section.name(old_dir, old, left);
         section.name(new_dir, new, Some(&self.source));
-        section.times(old_dir, true);
-        section.times(new_dir, true);
+        section.times(old_dir, self.times[0]);
+        section.times(new_dir, self.times[1]);
         section.inode(&self.source);
         match &self.target {
             Some(target) if exchange => section.inode(target),
@@ -226,8 +228,8 @@ impl InodeRef {
         if reshapes {
             source.set_parent(new_dir);
         }
-        ends.touch(flags);
-        Ok(Some(Moved { source, target, whiteout }))
+        let times = ends.touch(flags);
+        Ok(Some(Moved { source, target, whiteout, times }))
     }
 
     /// What a rename with `WHITEOUT` leaves in this directory.
@@ -312,15 +314,15 @@ impl Ends<'_> {
         Ok(true)
     }
 
-    fn touch(&self, flags: RenameFlags) {
-        self.old_dir.touch_mtime();
-        if !self.old_dir.is_same(self.new_dir) {
-            self.new_dir.touch_mtime();
-        }
+    /// Moves the times; of the old directory and of the new one it says whether they moved.
+    fn touch(&self, flags: RenameFlags) -> [bool; 2] {
+        let old = self.old_dir.touch_mtime();
+        let new = !self.old_dir.is_same(self.new_dir) && self.new_dir.touch_mtime();
         self.source.touch_ctime();
         if let Some(target) = self.target.filter(|_| flags.contains(RenameFlags::EXCHANGE)) {
             target.touch_ctime();
         }
+        [old, new]
     }
 }
 

@@ -7,6 +7,7 @@
 use crate::acl::Acl;
 use crate::attributes::{Acls, Attr};
 use crate::durable::Section;
+use crate::inode::{Extra, flag};
 use crate::stat::{S_ISGID, S_ISVTX};
 use crate::superblock::charged;
 use crate::{
@@ -210,6 +211,7 @@ impl InodeRef {
         space.check_exists(name)?;
         // As with tmpfs, space is asked for before the old value is looked at.
         let charge = charge_of(name, value);
+        self.may_have_xattrs();
         self.change_attributes(cred, |section| {
             self.shared.charge(charge)?;
             let replaced = self.extra().xattrs.lock().set(name, value, flags);
@@ -292,7 +294,15 @@ impl InodeRef {
 impl Inode {
     /// Whether there are any, access control lists aside.
     pub(crate) fn has_xattrs(&self) -> bool {
-        self.extra_if_any().is_some_and(|extra| !extra.xattrs.lock().values.is_empty())
+        let has_any = |extra: &Extra| !extra.xattrs.lock().values.is_empty();
+        self.has(flag::XATTRS) && self.extra_if_any().is_some_and(has_any)
+    }
+
+    /// There will be some.
+    pub(crate) fn may_have_xattrs(&self) {
+        if !self.has(flag::XATTRS) {
+            self.raise(flag::XATTRS);
+        }
     }
 
     /// The names of all, access control lists included.
@@ -329,6 +339,7 @@ impl Inode {
             });
         }
         self.shared.charge_loaded(charge_of(name, value));
+        self.may_have_xattrs();
         self.extra().xattrs.lock().set(name, value, XattrFlags::empty()).map(drop)
     }
 }
