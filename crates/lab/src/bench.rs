@@ -55,14 +55,14 @@ impl Plan {
             if let Some(many) = self.cpus.iter().find(|&&cpus| cpus == 0 || cpus > there) {
                 return usage(format!("--cpus {many}: {target} may use 1 to {there}"));
             }
-            if self.tasks.is_some() && matches!(target, Spec::Simulated(_)) {
+            if self.tasks.is_some() && matches!(target, Spec::Simulated(..)) {
                 return usage(format!("--tasks: on {target} there is one task per CPU; leave it out"));
             }
             if self.processes && !matches!(target, Spec::Dir(_) | Spec::Mount | Spec::MountStore(_)) {
                 return usage(format!("--processes: {target} lives in one; use it on dir:PATH or mount"));
             }
         }
-        if self.unpinned && self.targets.iter().any(|target| matches!(target, Spec::Simulated(_))) {
+        if self.unpinned && self.targets.iter().any(|target| matches!(target, Spec::Simulated(..))) {
             return usage("--unpinned: on a simulated machine each task has its CPU; leave it out".into());
         }
         if self.tasks == Some(0) || self.runs == 0 || self.limit == Limit::Ops(0) {
@@ -201,9 +201,9 @@ impl Session<'_> {
                 self.listener.run_begins(&format!("{} on {spec}, {cpus} CPUs", workload.name));
                 let outcome = self.interrupt.check().and_then(|()| match target {
                     Ready::Native(target) => self.once(workload, &**target, cpus, native),
-                    Ready::Simulated(machine) => {
+                    Ready::Simulated(machine, on) => {
                         let machine = Machine::clone(machine).seed(FIRST_SEED + run as u64);
-                        simulated_run(&machine, workload, cpus, self.simulated_ops(), &self.corpus)
+                        simulated_run(&machine, *on, workload, cpus, self.simulated_ops(), &self.corpus)
                     }
                 });
                 match outcome.context(|| format!("{} on {spec}", workload.name)) {
@@ -226,10 +226,10 @@ impl Session<'_> {
             }
             let origin = match target {
                 Ready::Native(_) => &self.origin,
-                Ready::Simulated(machine) => &Origin::simulated(machine.spec().title),
+                Ready::Simulated(machine, _) => &Origin::simulated(machine.spec().title),
             };
             let mut row = Row::new(origin, workload.name, spec.to_string(), cpus, tasks(target));
-            row.simulated = matches!(target, Ready::Simulated(_));
+            row.simulated = matches!(target, Ready::Simulated(..));
             row.processes = self.plan.processes;
             row.unpinned = self.plan.unpinned;
             row.set_outcomes(&outcomes);

@@ -4,8 +4,6 @@
 //! that cost nothing but their own lines. No thread of the store pushes: a call does that finds too much waiting. The log is larger
 //! than usual: the CPUs' shares of its room, which they count for themselves, are as large for 256 of them as elsewhere for a few.
 
-use sluice_store_sim::disk::{Disk, OverlayDisk};
-use sluice_store_sim::engine::MemoryEngine;
 use sluice_store_sim::{Options as StoreOptions, Store, StoreError};
 use sluice_sync_sim::Arc;
 use sluice_vfs_sim::{Options, Superblock};
@@ -24,6 +22,14 @@ pub enum On {
 }
 
 impl On {
+    /// The target on `machine`, as it is written.
+    pub(crate) fn target(self, machine: &str) -> String {
+        match self {
+            On::Ram => format!("sim:{machine}"),
+            On::Store => format!("sim:{machine}:store"),
+        }
+    }
+
     /// A new file system. Called on the machine.
     ///
     /// # Errors
@@ -32,10 +38,8 @@ impl On {
         match self {
             On::Ram => Ok(Superblock::new(options)),
             On::Store => {
-                let disk: Arc<dyn Disk> = Arc::from(Box::new(OverlayDisk::over_nothing()) as Box<dyn Disk>);
                 let store = StoreOptions { background: false, log_size: LOG_SIZE, ..StoreOptions::default() };
-                let store = Store::create_over(disk, Box::new(MemoryEngine::new()), store)?;
-                Superblock::create_in(store, options)
+                Superblock::create_in(Store::in_memory(store)?, options)
             }
         }
     }

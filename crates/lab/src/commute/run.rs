@@ -88,7 +88,10 @@ pub(super) fn run(machine: &Machine, on: On, case: &Case, expected: &Expected) -
         }
     }
     match stage.into_inner() {
-        Some(Ok(stage)) => finding.differences.extend(stage.differences(&expected.after)),
+        Some(Ok(stage)) => {
+            finding.differences.extend(stage.differences(&expected.after));
+            stage.end();
+        }
         Some(Err(error)) => finding.differences.push(error),
         None => {}
     }

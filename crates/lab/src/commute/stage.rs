@@ -19,6 +19,8 @@ pub(super) struct Stage {
     helpers: [OwnLine<Process>; 2],
     /// File systems for the actors to mount.
     spares: [OwnLine<Arc<Superblock>>; 3],
+    /// All file systems, until everything else has let go of them: one over a store wants to end outside of any destructor.
+    all: Vec<Arc<Superblock>>,
 }
 
 impl Stage {
@@ -28,13 +30,15 @@ impl Stage {
     /// Text, if the file system refuses what the model allows.
     pub(super) fn set_up(state: State, on: On) -> Result<Stage, String> {
         let new = || on.superblock(Options::default()).map_err(|error| format!("setting up: {error}"));
-        let fs = Fs::with_superblock(new()?);
+        let all = [new()?, new()?, new()?, new()?];
+        let [root, spares @ ..] = all.clone();
+        let fs = Fs::with_superblock(root);
         let process = || OwnLine(fs.process(Cred::root()));
-        let spare = || new().map(OwnLine);
         let mut stage = Stage {
             processes: [process(), process()],
             helpers: [process(), process()],
-            spares: [spare()?, spare()?, spare()?],
+            spares: spares.map(OwnLine),
+            all: all.into(),
         };
         stage.do_all(0, TREE)?;
         stage.do_all(0, DESCRIPTORS)?;
@@ -52,6 +56,13 @@ impl Stage {
             helper.mkdir(work, 0o755).map_err(|error| format!("setting up: {error}"))?;
         }
         Ok(stage)
+    }
+
+    /// Takes everything apart.
+    pub(super) fn end(self) {
+        let Stage { processes, helpers, spares, all } = self;
+        drop((processes, helpers, spares));
+        all.iter().for_each(|superblock| superblock.settle());
     }
 
     fn do_all(&self, process: usize, calls: &[Call]) -> Result<(), String> {

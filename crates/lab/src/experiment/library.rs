@@ -4,6 +4,7 @@ use super::Session;
 use crate::corpus::Corpus;
 use crate::failure::Result;
 use crate::row::{Origin, Row};
+use crate::simulated_fs::On;
 use crate::target::simulated_run;
 use crate::workload;
 use sluice_machine::Machine;
@@ -13,6 +14,7 @@ use sluice_sync::Arc;
 pub(super) struct Load {
     pub(super) workload: &'static str,
     pub(super) machine: &'static str,
+    pub(super) on: On,
     pub(super) cpus: &'static [usize],
     /// Operations of each CPU.
     pub(super) ops: u64,
@@ -20,19 +22,20 @@ pub(super) struct Load {
 
 /// One row for each number of CPUs, from one run for each seed.
 pub(super) fn rows(session: &mut Session<'_>, load: &Load, seeds: &[u64]) -> Result<Vec<Row>> {
-    let &Load { workload: name, machine, cpus, ops } = load;
+    let &Load { workload: name, machine, on, cpus, ops } = load;
     let (workload, plain, corpus) =
         (workload::find(name)?, Machine::named(machine), Arc::new(Corpus::generated(0)));
+    let target = on.target(machine);
     let origin = Origin::simulated(plain.spec().title);
     let mut rows = Vec::new();
     for &cpus in cpus {
-        let outcomes = session.step(&format!("{name} on {machine}, ours with {cpus} CPUs"), || {
+        let outcomes = session.step(&format!("{name} on {target}, ours with {cpus} CPUs"), || {
             let runs = seeds
                 .iter()
-                .map(|&seed| simulated_run(&plain.clone().seed(seed), workload, cpus, ops, &corpus));
+                .map(|&seed| simulated_run(&plain.clone().seed(seed), on, workload, cpus, ops, &corpus));
             runs.collect::<Result<Vec<_>>>()
         })??;
-        let mut row = Row::new(&origin, name, format!("sim:{machine}"), cpus, cpus);
+        let mut row = Row::new(&origin, name, target.clone(), cpus, cpus);
         row.variant = Some("ours".to_owned());
         row.simulated = true;
         row.set_outcomes(&outcomes);

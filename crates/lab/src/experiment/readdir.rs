@@ -9,6 +9,7 @@ use crate::failure::Result;
 use crate::history::on_host;
 use crate::history::readdir_2016::Directory2016;
 use crate::row::Row;
+use crate::simulated_fs::On;
 use sluice_machine::Cpu;
 
 const SEEDS: &[u64] = &[7, 8];
@@ -55,7 +56,13 @@ fn run_natively(session: &mut Session<'_>) -> Result<Vec<Row>> {
 
 fn loads() -> impl Iterator<Item = Load> {
     let on = |machine, cpus| {
-        move |&(workload, _): &(&'static str, Operation)| Load { workload, machine, cpus, ops: 8 }
+        move |&(workload, _): &(&'static str, Operation)| Load {
+            workload,
+            machine,
+            on: On::Ram,
+            cpus,
+            ops: 8,
+        }
     };
     MODELS.iter().map(on(MACHINE, CPUS)).chain(MODELS.iter().map(on(LARGE, LARGE_CPUS)))
 }

@@ -7,6 +7,7 @@ use super::curves::Curves;
 use super::library::Load;
 use super::loss::Loss;
 use super::verdict::Verdict;
+use crate::simulated_fs::On;
 
 /// With so many CPUs as the last of each machine, against the first.
 const MACHINES: &[(&str, &[usize])] = &[("power7-64", &[1, 16, 64]), ("milan-2s", &[1, 64, 256])];
@@ -40,6 +41,8 @@ const OPS_ON_NAMES: &[&str] = &[
 /// Of these, each operation is about a thousand names.
 const LISTS: u64 = 20;
 const OPS_ON_LISTS: &[&str] = &["readdir", "MRDL", "MRDM"];
+/// What is done over a store, too.
+const OVER_A_STORE: &[&str] = &["fsmark", "creat-unlink"];
 /// The share of its rate that a CPU should keep.
 const WANTED: f64 = 0.9;
 /// One run of each tells: the CPUs' operations are many.
@@ -69,9 +72,15 @@ fn judged() -> impl Iterator<Item = (&'static str, u64)> {
 
 /// What is to be run.
 pub(super) fn loads() -> impl Iterator<Item = Load> {
-    MACHINES.iter().flat_map(|&(machine, cpus)| {
-        judged().map(move |(workload, ops)| Load { workload, machine, cpus, ops })
-    })
+    let in_memory = MACHINES.iter().flat_map(|&(machine, cpus)| {
+        judged().map(move |(workload, ops)| Load { workload, machine, on: On::Ram, cpus, ops })
+    });
+    in_memory.chain(over_a_store())
+}
+
+fn over_a_store() -> impl Iterator<Item = Load> {
+    let (machine, cpus) = MACHINES[0];
+    OVER_A_STORE.iter().map(move |&workload| Load { workload, machine, on: On::Store, cpus, ops: OPS })
 }
 
 /// What is seen of all loads.
@@ -80,13 +89,13 @@ pub(super) fn verdicts(curves: &Curves<'_>) -> Vec<Verdict> {
 }
 
 /// Whether a load is done in proportion to the CPUs, and if not, why.
-fn verdict(curves: &Curves<'_>, &Load { workload, machine, cpus, .. }: &Load) -> Verdict {
+fn verdict(curves: &Curves<'_>, &Load { workload, machine, on, cpus, .. }: &Load) -> Verdict {
     let (&few, &many) = cpus.first().zip(cpus.last()).expect("every machine has numbers of CPUs");
-    let target = format!("sim:{machine}");
+    let target = on.target(machine);
     let share = curves.share(workload, &target, "ours", few, many);
     let is_met = share >= WANTED;
     let mut seen = format!(
-        "simulated, {machine}, {workload}: ours keeps {:.1}% per CPU at {many} (wanted: {:.0}%)",
+        "simulated, {target}, {workload}: ours keeps {:.1}% per CPU at {many} (wanted: {:.0}%)",
         100.0 * share,
         100.0 * WANTED
     );
@@ -96,4 +105,32 @@ fn verdict(curves: &Curves<'_>, &Load { workload, machine, cpus, .. }: &Load) ->
         seen += &format!("; {}; {why}", Loss::between(machine, one, many));
     }
     Verdict::new("operations that commute write no shared line, so they scale with the CPUs", seen, is_met)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::corpus::Corpus;
+    use crate::target::simulated_run;
+    use crate::workload::find;
+    use sluice_machine::Machine;
+    use sluice_sync::Arc;
+
+    #[test]
+    fn over_a_store_each_of_64_cpus_keeps_nine_tenths_of_its_rate() {
+        let corpus = Arc::new(Corpus::generated(0));
+        for &workload in OVER_A_STORE {
+            let rate = |cpus| {
+                let machine = Machine::named("power7-64").seed(SEED[0]);
+                let run =
+                    simulated_run(&machine, On::Store, find(workload).unwrap(), cpus, OPS, &corpus).unwrap();
+                if std::env::var_os("DBG").is_some() {
+                    eprintln!("{workload} {cpus} {} {:#?}", run.ops_per_s, run.places);
+                }
+                run.ops_per_s / cpus as f64
+            };
+            let share = rate(64) / rate(1);
+            assert!(share >= WANTED, "{workload}: {share:.3}");
+        }
+    }
 }

@@ -26,10 +26,14 @@ pub struct Library {
 impl Library {
     /// An empty file system that belongs to the user who runs the program.
     pub fn new() -> Library {
+        Library::within(Fs::with_superblock(Superblock::new(Library::options())), "/")
+    }
+
+    /// Of a file system that belongs to the user who runs the program.
+    pub fn options() -> Options {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
-        let options = Options { root_uid: uid, root_gid: gid, root_mode: 0o755, ..Options::default() };
-        Library::within(Fs::with_superblock(Superblock::new(options)), "/")
+        Options { root_uid: uid, root_gid: gid, root_mode: 0o755, ..Options::default() }
     }
 
     /// The directory `dir` of `fs`.

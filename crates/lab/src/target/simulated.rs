@@ -1,4 +1,4 @@
-//! Simulated: the target `sim:MACHINE`, the library's twin on a machine of 2 to 256 simulated CPUs.
+//! Simulated: the targets `sim:MACHINE` and `sim:MACHINE:store`, the library's twin on a machine of 2 to 256 simulated CPUs.
 //!
 //! # Theory
 //! ```text
@@ -17,9 +17,12 @@
 #[allow(unreachable_pub, reason = "public where it is the target `lib`")]
 mod library;
 
+use library::Library;
+
 use crate::corpus::Corpus;
 use crate::failure::{Failure, Result};
 use crate::row::{HotLine, HotPlace};
+use crate::simulated_fs::On;
 use crate::target::{Calls, Target};
 use crate::timed_run::{Outcome, latencies};
 use crate::workload::{Seat, Task, Workload};
@@ -27,7 +30,7 @@ use hdrhistogram::Histogram;
 use sluice_machine::{Cpu, Machine, Report};
 use sluice_sync::Arc;
 use sluice_sync_sim::{Host, rcu, refcache};
-use sluice_vfs_sim as vfs;
+use sluice_vfs_sim::{self as vfs, Fs};
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
 
@@ -48,6 +51,7 @@ const HOT_LINES: usize = 5;
 /// Those of the calls, a wrong result, and what keeps the machine from ending.
 pub fn simulated_run(
     machine: &Machine,
+    on: On,
     workload: &Workload,
     cpus: usize,
     ops: u64,
@@ -55,7 +59,9 @@ pub fn simulated_run(
 ) -> Result<Outcome> {
     // What an earlier run has left would be met by this one: a CPU that counts no more is waited for, a reader looked at.
     Host::renew();
-    let library = machine.prepare(cpus, library::Library::new);
+    let superblock = machine.prepare(cpus, || on.superblock(Library::options()));
+    let superblock = superblock.map_err(|error| Failure::Failed(error.to_string()))?;
+    let library = machine.prepare(cpus, || Library::within(Fs::with_superblock(superblock.clone()), "/"));
     let seats = machine.prepare(cpus, || {
         let mut calls = library.task()?;
         calls.mkdir("shared")?;
@@ -82,6 +88,8 @@ pub fn simulated_run(
         drop((seats, library));
         rcu::domain().flush();
         refcache::settle();
+        // The last to let go of it: one over a store wants to end outside of any destructor.
+        drop(superblock);
         Ok(outcome)
     })
 }
@@ -239,10 +247,12 @@ mod tests {
         let corpus = Arc::new(Corpus::generated(20));
         for workload in WORKLOADS.iter().filter(|workload| workload.shape != Shape::Footprint) {
             let machine = Machine::named("uma-2").seed(1);
-            let outcome = simulated_run(&machine, workload, 2, 6, &corpus)
-                .unwrap_or_else(|failure| panic!("{}: {failure}", workload.name));
-            assert_eq!(outcome.ops, 12, "{}", workload.name);
-            assert!(outcome.ops_per_s > 0.0 && outcome.latency_ns.len() == 12);
+            for on in [On::Ram, On::Store] {
+                let outcome = simulated_run(&machine, on, workload, 2, 6, &corpus)
+                    .unwrap_or_else(|failure| panic!("{}: {failure}", workload.name));
+                assert_eq!(outcome.ops, 12, "{}", workload.name);
+                assert!(outcome.ops_per_s > 0.0 && outcome.latency_ns.len() == 12);
+            }
         }
     }
 
@@ -250,7 +260,7 @@ mod tests {
     fn who_works_in_passes_begins_the_next_in_time_that_is_not_counted() {
         let corpus = Arc::new(Corpus::generated(0));
         let machine = Machine::named("uma-2");
-        let outcome = simulated_run(&machine, find("DWTL").unwrap(), 1, 3_000, &corpus).unwrap();
+        let outcome = simulated_run(&machine, On::Ram, find("DWTL").unwrap(), 1, 3_000, &corpus).unwrap();
         assert_eq!(outcome.ops, 3_000, "a file of 1,024 blocks is cut to nothing in each pass");
         // Before each pass 1,024 blocks are written, at 100 ns at least.
         let in_all = outcome.latency_ns.mean() * outcome.ops_per_s / 1e9;
@@ -261,7 +271,9 @@ mod tests {
     fn a_run_does_not_meet_what_an_earlier_one_has_left() {
         let corpus = Arc::new(Corpus::generated(0));
         let machine = Machine::named("power7-64").seed(7);
-        let run = |name, cpus, ops| simulated_run(&machine, find(name).unwrap(), cpus, ops, &corpus).unwrap();
+        let run = |name, cpus, ops| {
+            simulated_run(&machine, On::Ram, find(name).unwrap(), cpus, ops, &corpus).unwrap()
+        };
         let alone = || run("MRDL", 1, 20).ops_per_s;
         let before = alone();
         run("creat-unlink", 16, 300);
@@ -271,7 +283,8 @@ mod tests {
     #[test]
     fn a_failing_call_fails_the_run() {
         let corpus = Arc::new(Corpus::generated(0));
-        let error = simulated_run(&Machine::named("uma-2"), find("stat").unwrap(), 3, 1, &corpus).err();
+        let error =
+            simulated_run(&Machine::named("uma-2"), On::Ram, find("stat").unwrap(), 3, 1, &corpus).err();
         assert!(error.is_some_and(|error| error.to_string().contains("CPUs")), "uma-2 has two CPUs");
     }
 }

@@ -4,6 +4,7 @@ use super::{HostDir, Library, Target};
 use crate::failure::{Context, Failure, Result};
 use crate::machine;
 use crate::mounted::Mounted;
+use crate::simulated_fs::On;
 use sluice_machine::Machine;
 use sluice_sync::cpu;
 use sluice_vfs::{Fs, Options, StoreError};
@@ -11,7 +12,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Which target to run on. Parsed from `lib`, `lib:STORE`, `dir:PATH`, `mount`, `mount:STORE` or `sim:MACHINE`.
+/// Which target to run on. Parsed from `lib`, `lib:STORE`, `dir:PATH`, `mount`, `mount:STORE`, `sim:MACHINE` or
+/// `sim:MACHINE:store`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Spec {
     /// The library, in this process, in memory.
@@ -25,7 +27,7 @@ pub enum Spec {
     /// The store there, which is made if it is missing, mounted for the occasion.
     MountStore(PathBuf),
     /// The library, on a simulated machine of this name.
-    Simulated(String),
+    Simulated(String, On),
 }
 
 /// A target that is ready.
@@ -33,7 +35,7 @@ pub enum Ready {
     /// Runs take real time.
     Native(Box<dyn Target>),
     /// Runs take simulated time.
-    Simulated(Box<Machine>),
+    Simulated(Box<Machine>, On),
 }
 
 impl Spec {
@@ -53,7 +55,9 @@ impl Spec {
                 open_or_make(store)?.superblock().close().context(|| store.display().to_string())?;
                 Box::new(OwnMount::new(program, Some(store))?)
             }
-            Spec::Simulated(name) => return Ok(Ready::Simulated(Box::new(machine_called(name)?))),
+            Spec::Simulated(name, on) => {
+                return Ok(Ready::Simulated(Box::new(machine_called(name)?), *on));
+            }
         }))
     }
 
@@ -63,7 +67,7 @@ impl Spec {
     /// [`Failure::Usage`] for a machine that nobody knows.
     pub fn cpus_max(&self) -> Result<usize> {
         match self {
-            Spec::Simulated(name) => Ok(machine_called(name)?.cpus_max()),
+            Spec::Simulated(name, _) => Ok(machine_called(name)?.cpus_max()),
             _ => Ok(cpu::allowed().len().max(1)),
         }
     }
@@ -94,9 +98,14 @@ impl FromStr for Spec {
             Some(("dir", path)) if !path.is_empty() => Ok(Spec::Dir(PathBuf::from(path))),
             Some(("lib", store)) if !store.is_empty() => Ok(Spec::LibStore(PathBuf::from(store))),
             Some(("mount", store)) if !store.is_empty() => Ok(Spec::MountStore(PathBuf::from(store))),
-            Some(("sim", name)) => machine_called(name).map(|_| Spec::Simulated(name.to_owned())),
+            Some(("sim", name)) => {
+                let (name, on) =
+                    name.strip_suffix(":store").map_or((name, On::Ram), |name| (name, On::Store));
+                machine_called(name).map(|_| Spec::Simulated(name.to_owned(), on))
+            }
             _ => usage(format!(
-                "target {text}: unknown; use lib, lib:STORE, dir:PATH, mount, mount:STORE or sim:MACHINE"
+                "target {text}: unknown; use lib, lib:STORE, dir:PATH, mount, mount:STORE, sim:MACHINE or \
+                 sim:MACHINE:store"
             )),
         }
     }
@@ -110,7 +119,7 @@ impl fmt::Display for Spec {
             Spec::Dir(path) => write!(f, "dir:{}", path.display()),
             Spec::Mount => f.write_str("mount"),
             Spec::MountStore(store) => write!(f, "mount:{}", store.display()),
-            Spec::Simulated(name) => write!(f, "sim:{name}"),
+            Spec::Simulated(name, on) => f.write_str(&on.target(name)),
         }
     }
 }
@@ -184,7 +193,16 @@ mod tests {
 
     #[test]
     fn a_spec_reads_as_it_is_written() {
-        for text in ["lib", "lib:/a/store", "mount", "mount:store", "dir:/dev/shm", "dir:a:b", "sim:uma-2"] {
+        for text in [
+            "lib",
+            "lib:/a/store",
+            "mount",
+            "mount:store",
+            "dir:/dev/shm",
+            "dir:a:b",
+            "sim:uma-2",
+            "sim:uma-2:store",
+        ] {
             assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
         }
     }

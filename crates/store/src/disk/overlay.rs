@@ -37,7 +37,7 @@ impl OverlayDisk {
     }
 
     /// A disk in memory alone.
-    pub fn over_nothing() -> OverlayDisk {
+    pub(crate) fn over_nothing() -> OverlayDisk {
         OverlayDisk::new(Arc::from(Box::new(NoDisk) as Box<dyn Disk>))
     }
 

@@ -83,17 +83,8 @@ impl Budget {
     /// # Errors
     /// [`Exhausted`] when the limit is reached.
     pub fn take_about(&self, units: u64) -> Result<(), Exhausted> {
-        let passed_on = self.count(units.cast_signed());
-        if passed_on > 0 && self.limit.is_some_and(|limit| self.is_above(limit)) {
-            self.give(units);
-            return Err(Exhausted);
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn is_above(&self, limit: u64) -> bool {
-        i64::try_from(limit).is_ok_and(|limit| limit < i64::MAX && self.used.at_least(limit + 1))
+        let limit = self.limit.and_then(|limit| i64::try_from(limit).ok()).unwrap_or(i64::MAX);
+        if self.used.add_about(units.cast_signed(), limit) { Ok(()) } else { Err(Exhausted) }
     }
 
     #[cold]

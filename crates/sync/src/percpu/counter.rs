@@ -74,6 +74,23 @@ impl Counter {
         0
     }
 
+    /// Adds `n`, which is not negative, unless the CPU would have to pass on and the count is then above `limit`. Returns whether it
+    /// was added.
+    #[inline]
+    pub fn add_about(&self, n: i64, limit: i64) -> bool {
+        let own = self.differences.here();
+        // SeqCst(flag), both: as in add().
+        if own.fetch_add(n, Ordering::SeqCst).wrapping_add(n) >= self.batch {
+            if limit < i64::MAX && self.at_least(limit + 1) {
+                // What it has counted stays with it, so the next to add is refused, too.
+                own.fetch_sub(n, Ordering::SeqCst);
+                return false;
+            }
+            self.pass_on(own);
+        }
+        true
+    }
+
     #[cold]
     fn pass_on(&self, own: &AtomicI64) -> i64 {
         // Another thread may have added to it or passed it on meanwhile: take what is there. Relaxed: see the header.
