@@ -1,4 +1,5 @@
-//! The log's list of committed items: under one lock, as XFS had it until 2022, and in a list for each CPU.
+//! The log's list of committed items: under one lock, as XFS had it until 2022, and in a list for each CPU. And the commit path of
+//! the store of this project, as it is, and with that one lock around what a transaction writes.
 //!
 //! A commit links its items into the list of the current checkpoint, each behind the head, and books the space they take.
 //! Under the one lock it writes lines that every other CPU has just written. In `struct xfs_cil` of 2015 the head lies
@@ -6,12 +7,13 @@
 //!
 //! How many items, lines and how much computing is a guess, and the share of the lock decides where the knee is.
 
+use super::store::{Options, Store};
 use super::sync::CachePadded;
 use super::zoo::RawSpinLock;
 use super::{Cpu, Line, Word};
 
 /// Items of a commit: inodes, buffers of a directory and of free inodes.
-const ITEMS: u64 = 5;
+const ITEMS: u8 = 5;
 /// Computing under the lock to link one.
 const LINK: u64 = 180;
 /// Lines that a commit writes under the lock besides: the last item, the context's space and counts, the ticket, the
@@ -47,14 +49,61 @@ impl<R: RawSpinLock> CommitLists<R> {
 
     /// One commit.
     pub fn commit(&self, cpu: &Cpu) {
+        self.commit_with(cpu, |_| ());
+    }
+
+    /// One commit, which does `put` for each item.
+    fn commit_with(&self, cpu: &Cpu, mut put: impl FnMut(u8)) {
         let list = &self.lists[cpu.id() % self.lists.len()];
         let token = list.top.lock.lock();
-        for _ in 0..ITEMS {
+        for item in 0..ITEMS {
             cpu.work(LINK);
+            put(item);
             list.top.head.write();
         }
         list.lines.iter().for_each(|line| line.write());
         list.top.lock.unlock(token);
+    }
+}
+
+/// Bytes of an item, about those of an inode's record.
+const ITEM_BYTES: usize = 80;
+/// What a transaction asks for: its items, with their keys.
+const ROOM: u64 = ITEMS as u64 * 128;
+/// Bytes of the log: the room for what waits is counted by each CPU in shares of it, and no push falls into a run.
+const LOG_SIZE: u64 = 1 << 30;
+
+/// The commit path of a store in memory, as it is or with one list under a lock of kind `R`.
+pub struct CommitPath<R> {
+    store: Store,
+    one_list: Option<CommitLists<R>>,
+}
+
+impl<R: RawSpinLock> CommitPath<R> {
+    /// An empty store, with one list or as it is.
+    ///
+    /// # Panics
+    /// If there is no memory for it.
+    pub fn new(has_one_list: bool) -> CommitPath<R> {
+        let options = Options { background: false, log_size: LOG_SIZE, ..Options::default() };
+        let store = Store::in_memory(options).expect("an empty store fits into memory");
+        CommitPath { store, one_list: has_one_list.then(|| CommitLists::new(1)) }
+    }
+
+    /// One commit: a transaction of the store.
+    ///
+    /// # Panics
+    /// If the store fails.
+    pub fn commit(&self, cpu: &Cpu) {
+        let mut transaction = self.store.begin(ROOM).expect("memory does not fail");
+        let mut put = |item| transaction.put(&[b'i', cpu.id() as u8, item], 0, &[0; ITEM_BYTES]);
+        match &self.one_list {
+            Some(list) => list.commit_with(cpu, put),
+            None => (0..ITEMS).for_each(|item| {
+                cpu.work(LINK);
+                put(item);
+            }),
+        }
     }
 }
 

@@ -26,6 +26,7 @@ use super::file_lock_tasks::{Design, Form};
 use super::file_lock_threads::Tasks;
 use crate::experiment::native::{compute, compute as work};
 use sluice_lock_zoo as zoo;
+use sluice_store as store;
 use sluice_sync as sync;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::{CachePadded, Mutex as Lock};

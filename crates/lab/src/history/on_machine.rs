@@ -20,6 +20,7 @@ use sluice_lock_zoo_sim as zoo;
 use sluice_lock_zoo_sim::{SpinLock, Ticket};
 use sluice_machine::cell::{touch_read, touch_write};
 use sluice_machine::{Cpu, work};
+use sluice_store_sim as store;
 use sluice_sync_sim as sync;
 use sluice_sync_sim::CachePadded;
 
