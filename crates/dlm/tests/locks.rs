@@ -138,6 +138,91 @@ fn a_lock_goes_from_its_holder_straight_to_the_next() {
     cluster.unlock(2, held);
 }
 
+/// Messages of local work among so many nodes, and of 30 locks of one resource that three of them take in turn.
+fn messages_among(nodes: usize) -> (usize, usize) {
+    let mut cluster = Cluster::new(nodes, &options());
+    let own: Vec<Key> = (0..nodes).map(|node| key(&format!("own-{node}"))).collect();
+    for (node, key) in own.iter().enumerate() {
+        let held = cluster.lock(node, key, Mode::Ex);
+        cluster.unlock(node, held);
+    }
+    cluster.deliver();
+    for _ in 0..10 {
+        for (node, key) in own.iter().enumerate() {
+            let held = cluster.nodes[node].lock_cached(cluster.now, key, Mode::Ex).expect("cached");
+            cluster.unlock(node, held);
+        }
+        cluster.pass(MS);
+    }
+    let local = cluster.deliver();
+    let mut shared = 0;
+    for round in 0..30 {
+        let node = nodes - 1 - round % 3;
+        let ticket = cluster.ask(node, &key("shared"), &Want::new(Mode::Ex));
+        while ticket.outcome().is_none() {
+            shared += cluster.deliver();
+            cluster.pass(MS);
+        }
+        let held = cluster.end(node, ticket).expect("granted");
+        cluster.unlock(node, held);
+    }
+    (local, shared + cluster.deliver())
+}
+
+#[test]
+fn local_work_costs_no_message_and_shared_work_as_many_among_64_nodes_as_among_four() {
+    let (few, many) = (messages_among(4), messages_among(64));
+    assert_eq!((few.0, many.0), (0, 0), "local work");
+    assert_eq!(few.1, many.1, "shared work");
+    assert!(many.1 <= 4 * 30, "{} messages: a request, a revocation, a grant, a word to the master", many.1);
+}
+
+/// Two nodes want one lock all the time, a step of 10 microseconds each: how often they get it, for how many messages.
+fn contend_for(steps: usize, hold: u64) -> (usize, usize) {
+    let mut cluster = Cluster::new(2, &Options { hold, ..options() });
+    let (key, mut tickets) = (key("a"), [None, None]);
+    let (mut locks, mut messages) = (0, 0);
+    for _ in 0..steps {
+        for (node, waits) in tickets.iter_mut().enumerate() {
+            let submitted = match waits.take() {
+                Some(ticket) => Submitted::Waiting(ticket),
+                None => cluster.nodes[node].lock(cluster.now, &key, &Want::new(Mode::Ex)).expect("a member"),
+            };
+            let held = match submitted {
+                Submitted::Granted(held) => Some(held),
+                Submitted::Waiting(ticket) if ticket.outcome().is_some() => {
+                    Some(cluster.end(node, ticket).expect("granted"))
+                }
+                Submitted::Waiting(ticket) => {
+                    *waits = Some(ticket);
+                    None
+                }
+            };
+            if let Some(held) = held {
+                locks += 1;
+                cluster.unlock(node, held);
+            }
+            messages += cluster.deliver();
+        }
+        cluster.pass(MS / 100);
+    }
+    (locks, messages)
+}
+
+#[test]
+fn with_a_minimum_hold_two_nodes_that_contend_get_ten_times_as_many_locks_for_a_message() {
+    let ((held, held_messages), (passed, passed_messages)) =
+        (contend_for(20_000, 4 * MS), contend_for(20_000, 0));
+    assert!(
+        passed_messages > 10_000 && held_messages > 50,
+        "{passed_messages}, {held_messages}: they contend"
+    );
+    assert!(
+        held * passed_messages >= 10 * passed * held_messages,
+        "{held} locks for {held_messages} messages, and without a hold {passed} for {passed_messages}"
+    );
+}
+
 #[test]
 fn modes_exclude_each_other_between_nodes_as_on_one() {
     for held_mode in Mode::ALL {

@@ -82,7 +82,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     },
     Experiment {
         name: "journal",
-        about: "commits of a journal into one list, under each spin lock, and into a list for each CPU",
+        about: "commits of the store as they are, in one list under each spin lock, and in a list for each CPU",
         parts: Parts { steps: journal::steps, run: journal::run },
     },
 ];

@@ -104,8 +104,7 @@ const SOURCES: &[Source] = &[
     Source {
         title: "Queued spin locks and the journal (2015)",
         about: "In a guest the queued spin lock fell back to bare test-and-set, and the journal's commit stood still. \
-                The locks are shown, and the list of commits under them; a journal of our own comes with a durable \
-                store, in a later version.",
+                The locks are shown, and the commit path of our own store: with one list under each of them, and as it is.",
         headline: Some(Headline {
             claim: "fs_mark in a guest of 16 virtual CPUs: 312,594 files a second, 114,144 with the fallback",
             doing: "Short critical sections in a guest whose virtual CPUs are preempted",
