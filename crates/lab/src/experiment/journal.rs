@@ -138,7 +138,7 @@ fn verdicts(curves: &Curves<'_>) -> Vec<Verdict> {
             "fs_mark in a guest of 16 virtual CPUs: 312,594 files/s, 114,144 with the test-and-set fallback (-63%)",
             format!(
                 "simulated, vm-16, 16 CPUs: the fallback loses {loss:.0}% against ttas with back-off (wanted: 40% to \
-                 80%); 16 CPUs keep this list half busy, so few wait for it"
+                 80%)"
             ),
             (40.0..80.0).contains(&loss),
         ),
@@ -218,20 +218,9 @@ mod tests {
             let design = DESIGNS.iter().find(|design| design.name == name).expect("a design of that name");
             (design.simulated)(&Machine::named("vm-16").seed(7), cpus, &load, design.form).ops_per_s()
         };
-        if std::env::var_os("DBG").is_some() {
-            for design in DESIGNS {
-                eprintln!(
-                    "{}: {:.0} {:.0} {:.0}",
-                    design.name,
-                    rate(design.name, 1),
-                    rate(design.name, 8),
-                    rate(design.name, 16)
-                );
-            }
-        }
         let (good, fallback, ours) = (rate("ttas", 16), rate("queued-tas-fallback", 16), rate("ours", 16));
         let kept = ours / rate("source", 16);
-        assert!(fallback < 0.6 * good, "{fallback:.0} of {good:.0}");
+        assert!(fallback < 0.4 * good, "{fallback:.0} of {good:.0}");
         assert!(ours > good && kept > 0.95, "ours {ours:.0}, {kept:.2} of lists that share nothing");
     }
 

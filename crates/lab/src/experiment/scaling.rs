@@ -124,9 +124,6 @@ mod tests {
                 let machine = Machine::named("power7-64").seed(SEED[0]);
                 let run =
                     simulated_run(&machine, On::Store, find(workload).unwrap(), cpus, OPS, &corpus).unwrap();
-                if std::env::var_os("DBG").is_some() {
-                    eprintln!("{workload} {cpus} {} {:#?}", run.ops_per_s, run.places);
-                }
                 run.ops_per_s / cpus as f64
             };
             let share = rate(64) / rate(1);
