@@ -60,7 +60,9 @@ fn why_less(workload: &str) -> Option<&'static str> {
     match workload {
         "MWCM" | "MWUM" => Some(ONE_TABLE),
         "DWAL" => Some(CUT),
-        "creat-unlink" | "creat-unlink-same" | "rename-same" | "MWCL" | "MWUL" | "DWTL" => Some(COLD),
+        "fsmark" | "creat-unlink" | "creat-unlink-same" | "rename-same" | "MWCL" | "MWUL" | "DWTL" => {
+            Some(COLD)
+        }
         _ => None,
     }
 }
@@ -105,29 +107,4 @@ fn verdict(curves: &Curves<'_>, &Load { workload, machine, on, cpus, .. }: &Load
         seen += &format!("; {}; {why}", Loss::between(machine, one, many));
     }
     Verdict::new("operations that commute write no shared line, so they scale with the CPUs", seen, is_met)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::corpus::Corpus;
-    use crate::target::simulated_run;
-    use crate::workload::find;
-    use sluice_machine::Machine;
-    use sluice_sync::Arc;
-
-    #[test]
-    fn over_a_store_each_of_64_cpus_keeps_nine_tenths_of_its_rate() {
-        let corpus = Arc::new(Corpus::generated(0));
-        for &workload in OVER_A_STORE {
-            let rate = |cpus| {
-                let machine = Machine::named("power7-64").seed(SEED[0]);
-                let run =
-                    simulated_run(&machine, On::Store, find(workload).unwrap(), cpus, OPS, &corpus).unwrap();
-                run.ops_per_s / cpus as f64
-            };
-            let share = rate(64) / rate(1);
-            assert!(share >= WANTED, "{workload}: {share:.3}");
-        }
-    }
 }
