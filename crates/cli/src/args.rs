@@ -493,8 +493,8 @@ pub(crate) struct Lab {
 #[derive(clap::Args)]
 pub(crate) struct Commute {
     /// What the file system stands on
-    #[arg(long, value_enum, default_value_t = On::Ram)]
-    pub(crate) on: On,
+    #[arg(long, value_enum, default_value_t = Below::Ram)]
+    pub(crate) on: Below,
     /// Only the cases of these two calls
     #[arg(long, value_name = "A,B")]
     pub(crate) pair: Option<String>,
@@ -506,18 +506,18 @@ pub(crate) struct Commute {
 
 /// What a simulated file system stands on.
 #[derive(Clone, Copy, clap::ValueEnum)]
-pub(crate) enum On {
+pub(crate) enum Below {
     /// Memory alone
     Ram,
     /// A store, with its disk in memory
     Store,
 }
 
-impl From<On> for sluice_lab::commute::On {
-    fn from(on: On) -> Self {
+impl From<Below> for sluice_lab::commute::On {
+    fn from(on: Below) -> Self {
         match on {
-            On::Ram => Self::Ram,
-            On::Store => Self::Store,
+            Below::Ram => Self::Ram,
+            Below::Store => Self::Store,
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::lock_class::{PEERS, WISHES};
 use crate::membership::Membership;
 use crate::message::Message;
 use crate::node::{Effects, Node, Options, Submitted, Want};
-use crate::peer::{AtOnce, Peer};
+use crate::peer::Peer;
 use crate::tls::Identity;
 use crate::view::View;
 use crate::{Key, Mode, Name, NodeId, ShardId};
@@ -274,19 +274,7 @@ impl Dlm {
 
     fn submit(&self, key: &Key, want: &Want) -> Result<Submitted, LockError> {
         self.inner.wait_for_room();
-        let _written = AtOnce::begin();
         self.inner.node.lock(now(), key, want)
-    }
-
-    /// Messages to other nodes that the thread wrote which had something to say, and those that another one wrote. For tests.
-    #[doc(hidden)]
-    pub fn written(&self) -> [u64; 2] {
-        let peers = self.inner.node.effects().peers.lock();
-        peers
-            .by_id
-            .values()
-            .map(|peer| peer.written())
-            .fold([0; 2], |sum, one| [sum[0] + one[0], sum[1] + one[1]])
     }
 
     /// Ends as if the process had died: no message, no word to the membership. For tests.

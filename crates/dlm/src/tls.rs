@@ -5,8 +5,6 @@
 
 use crate::lock_class::{TLS, WRITING};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
@@ -187,8 +185,8 @@ pub struct Secure {
     tcp: TcpStream,
     /// *protected by its mutex, which is held across no I/O*
     connection: Mutex<Connection>,
-    /// Held by a thread that writes, so that records keep their order: what the network has not taken yet.
-    writing: Mutex<Vec<u8>>,
+    /// Held by a thread that writes, so that records keep their order.
+    writing: Mutex<()>,
 }
 
 impl Secure {
@@ -220,7 +218,7 @@ impl Secure {
             connection.complete_io(&mut &tcp)?;
         }
         let connection = Mutex::with_class(&TLS, connection);
-        Ok(Secure { tcp, connection, writing: Mutex::with_class(&WRITING, Vec::new()) })
+        Ok(Secure { tcp, connection, writing: Mutex::with_class(&WRITING, ()) })
     }
 
     /// From here on the other side may be silent for as long as it likes.
@@ -271,41 +269,16 @@ impl Secure {
     /// # Errors
     /// The connection's.
     pub fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut records = self.writing.lock();
-        self.encrypt(bytes, &mut records)?;
-        let written = (&self.tcp).write_all(&records);
-        records.clear();
-        written
-    }
-
-    /// Writes `bytes` as far as the network takes them at once. False if some are left: the next write begins with them.
-    ///
-    /// # Errors
-    /// The connection's.
-    pub fn write_now(&self, bytes: &[u8]) -> io::Result<bool> {
-        let mut records = self.writing.lock();
-        self.encrypt(bytes, &mut records)?;
-        let mut sent = 0;
-        while sent < records.len() {
-            match send(&self.tcp, &records[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(count) => sent += count,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
-                Err(error) => return Err(error.into()),
+        let _turn = self.writing.lock();
+        let mut records = Vec::new();
+        {
+            let mut connection = self.connection.lock();
+            connection.writer().write_all(bytes)?;
+            while connection.wants_write() {
+                connection.write_tls(&mut records)?;
             }
         }
-        records.drain(..sent);
-        Ok(records.is_empty())
-    }
-
-    /// Appends `bytes` to `records` as the other side is to get them.
-    fn encrypt(&self, bytes: &[u8], records: &mut Vec<u8>) -> io::Result<()> {
-        let mut connection = self.connection.lock();
-        connection.writer().write_all(bytes)?;
-        while connection.wants_write() {
-            connection.write_tls(records)?;
-        }
-        Ok(())
+        (&self.tcp).write_all(&records)
     }
 
     /// Ends it for both sides, also for a thread that reads.

@@ -5,7 +5,6 @@ use crate::clock::now;
 use crate::error::LockError;
 use crate::message::{Token, Value};
 use crate::node::{Held, Submitted, Ticket, Want};
-use crate::peer::AtOnce;
 use crate::{Key, Mode};
 use std::fmt;
 use std::pin::Pin;
@@ -71,11 +70,7 @@ impl<'a> Guard<'a> {
     pub fn convert(mut self, want: &Want) -> Result<Guard<'a>, (LockError, Guard<'a>)> {
         let dlm = self.dlm;
         let held = self.held.take().expect("it is there until it is dropped");
-        let converted = {
-            let _written = AtOnce::begin();
-            dlm.inner.node.convert(now(), held, want)
-        };
-        let ticket = match converted {
+        let ticket = match dlm.inner.node.convert(now(), held, want) {
             Ok(Submitted::Granted(held)) => return Ok(Guard::new(dlm, held)),
             Ok(Submitted::Waiting(ticket)) => ticket,
             Err((error, held)) => return Err((error, Guard::new(dlm, held))),

@@ -29,14 +29,14 @@ const BARE: &str = "sim:icelake-2s";
 /// How commits are listed.
 struct Design {
     name: &'static str,
-    simulated: fn(&Machine, usize, &Load, Form) -> Run,
-    native: fn(usize, Form) -> Result<NativeRun>,
-    form: Form,
+    simulated: fn(&Machine, usize, &Load, ListForm) -> Run,
+    native: fn(usize, ListForm) -> Result<NativeRun>,
+    form: ListForm,
 }
 
 /// Where a commit puts its items.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum ListForm {
     /// Into the store's buffers, under the lock of one list.
     OneList,
     /// Into a list for each CPU: a model.
@@ -47,7 +47,12 @@ enum Form {
 
 /// One list under this lock, around what a transaction of our store writes.
 const fn one_list<T: there::RawSpinLock, H: here::RawSpinLock>() -> Design {
-    Design { name: T::NAME, simulated: on_machine::<T>, native: on_this_computer::<H>, form: Form::OneList }
+    Design {
+        name: T::NAME,
+        simulated: on_machine::<T>,
+        native: on_this_computer::<H>,
+        form: ListForm::OneList,
+    }
 }
 
 const DESIGNS: &[Design] = &[
@@ -56,12 +61,12 @@ const DESIGNS: &[Design] = &[
     one_list::<there::Queued, here::Queued>(),
     one_list::<there::Queued<there::VirtualTestAndSet>, here::Queued<here::VirtualTestAndSet>>(),
     one_list::<there::Queued<there::Paravirtual>, here::Queued<here::Paravirtual>>(),
-    Design { name: "source", form: Form::ListForEachCpu, ..one_list::<there::Queued, here::Queued>() },
-    Design { name: "ours", form: Form::Store, ..one_list::<there::Queued, here::Queued>() },
+    Design { name: "source", form: ListForm::ListForEachCpu, ..one_list::<there::Queued, here::Queued>() },
+    Design { name: "ours", form: ListForm::Store, ..one_list::<there::Queued, here::Queued>() },
 ];
 
-fn on_machine<R: there::RawSpinLock>(machine: &Machine, cpus: usize, load: &Load, form: Form) -> Run {
-    if form == Form::ListForEachCpu {
+fn on_machine<R: there::RawSpinLock>(machine: &Machine, cpus: usize, load: &Load, form: ListForm) -> Run {
+    if form == ListForm::ListForEachCpu {
         let lists = CommitLists::<R>::new(cpus);
         return contend(machine, cpus, load, |cpu| {
             lists.commit(cpu);
@@ -70,7 +75,7 @@ fn on_machine<R: there::RawSpinLock>(machine: &Machine, cpus: usize, load: &Load
     }
     // What an earlier run has left would be met by this one.
     Host::renew();
-    let path = machine.prepare(cpus, || CommitPath::<R>::new(form == Form::OneList));
+    let path = machine.prepare(cpus, || CommitPath::<R>::new(form == ListForm::OneList));
     let run = contend(machine, cpus, load, |cpu| {
         path.commit(cpu);
         create_or_remove(cpu);
@@ -79,16 +84,16 @@ fn on_machine<R: there::RawSpinLock>(machine: &Machine, cpus: usize, load: &Load
     run
 }
 
-fn on_this_computer<R: here::RawSpinLock>(cpus: usize, form: Form) -> Result<NativeRun> {
+fn on_this_computer<R: here::RawSpinLock>(cpus: usize, form: ListForm) -> Result<NativeRun> {
     use on_host::commit_list::{CommitLists, CommitPath, create_or_remove};
-    if form == Form::ListForEachCpu {
+    if form == ListForm::ListForEachCpu {
         let lists = CommitLists::<R>::new(cpus);
         return native::contend(cpus, native::TIME, || {
             lists.commit(&on_host::Cpu);
             create_or_remove(&on_host::Cpu);
         });
     }
-    let path = CommitPath::<R>::new(form == Form::OneList);
+    let path = CommitPath::<R>::new(form == ListForm::OneList);
     native::contend(cpus, native::TIME, || {
         path.commit(&on_host::Cpu);
         create_or_remove(&on_host::Cpu);

@@ -222,11 +222,11 @@ impl Durable {
 /// The contents of a file, of which nothing leaves memory while this is there.
 pub(crate) struct HeldContents<'i> {
     inode: &'i Inode,
-    stay: Option<Stay<'i>>,
+    stay: Option<HeldBy<'i>>,
 }
 
 /// Why nothing of a file leaves memory.
-enum Stay<'i> {
+enum HeldBy<'i> {
     /// Nothing of any file does.
     Calm { _calm: BrReadGuard<'i, ()> },
     /// This file is held.
@@ -256,8 +256,8 @@ impl Inode {
     pub(super) fn hold_contents<'i>(&'i self, stored: Option<&'i Stored>, level: u8) -> HeldContents<'i> {
         let Some((durable, stored)) = self.shared.durable().zip(stored) else { return self.all_contents() };
         let stay = match durable.pending.memory.stay_calm() {
-            Some(calm) => Stay::Calm { _calm: calm },
-            None => Stay::Here { _here: stored.here.read_nested(level) },
+            Some(calm) => HeldBy::Calm { _calm: calm },
+            None => HeldBy::Here { _here: stored.here.read_nested(level) },
         };
         HeldContents { inode: self, stay: Some(stay) }
     }
