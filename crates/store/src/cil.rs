@@ -85,27 +85,36 @@ impl Data<'_> {
 
 /// Takes what a [`Source`] adds to a push: each value is newer than any that a transaction wrote.
 #[derive(Debug, Default)]
-pub struct Added(Records);
+pub struct Added {
+    records: Records,
+    cut: u64,
+}
 
 impl Added {
+    /// The number of the cut, one more than that of the cut before: 1 for the first since the store was opened. See
+    /// [`Store::applied_cut`](crate::Store::applied_cut).
+    pub fn cut(&self) -> u64 {
+        self.cut
+    }
+
     /// Writes that the object `key` has this value.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
-        self.0.push(key, u64::MAX, Some(value));
+        self.records.push(key, u64::MAX, Some(value));
     }
 
     /// Writes that there is no object `key` any more.
     pub fn remove(&mut self, key: &[u8]) {
-        self.0.push(key, u64::MAX, None);
+        self.records.push(key, u64::MAX, None);
     }
 
     /// As [`Transaction::name_extent`].
     pub fn name_extent(&mut self, extent: &Extent) {
-        self.0.push_change(Change { span: extent.span(), freed: false });
+        self.records.push_change(Change { span: extent.span(), freed: false });
     }
 
     /// As [`Transaction::free_extent`].
     pub fn free_extent(&mut self, extent: &Extent) {
-        self.0.push_change(Change { span: extent.span(), freed: true });
+        self.records.push_change(Change { span: extent.span(), freed: true });
     }
 }
 
@@ -143,9 +152,9 @@ impl Cil {
         self.room.used()
     }
 
-    /// Takes the records of all transactions that have ended, and what `source` adds.
-    pub(crate) fn cut(&self, source: Option<&dyn Source>, data: Data<'_>) -> Cut {
-        let mut added = Added::default();
+    /// Takes the records of all transactions that have ended, and what `source` adds, in the cut of this number.
+    pub(crate) fn cut(&self, number: u64, source: Option<&dyn Source>, data: Data<'_>) -> Cut {
+        let mut added = Added { cut: number, ..Added::default() };
         let taken: Vec<Records> = {
             let _alone = (!self.planted.has(Mutant::CutInParts)).then(|| self.open.write());
             if let Some(source) = source {
@@ -159,13 +168,19 @@ impl Cil {
         let mut records = Records::default();
         taken.iter().filter(|part| !part.is_empty()).for_each(|part| records.append(part));
         let room = records.cost();
-        records.append(&added.0);
+        records.append(&added.records);
         Cut { records, room }
     }
 
     /// Returns when all transactions that had begun have ended.
     pub(crate) fn pass(&self) {
-        drop(self.open.write());
+        self.alone(|| ());
+    }
+
+    /// Calls `act` when no transaction is under way, and lets none begin meanwhile.
+    pub(crate) fn alone<R>(&self, act: impl FnOnce() -> R) -> R {
+        let _alone = self.open.write();
+        act()
     }
 
     /// A push is done with `bytes` of records.

@@ -12,7 +12,7 @@ use crate::room::Room;
 use crate::segments::{Segments, blocks_of};
 use crate::store::{Core, State, WAITING_SHARE};
 use crate::{Options, Store, StoreError};
-use sluice_sync::atomic::AtomicBool;
+use sluice_sync::atomic::{AtomicBool, AtomicU64};
 use sluice_sync::thread::Builder;
 use sluice_sync::{Arc, Condvar, LockClass, Mutex, OnceLock};
 use std::io;
@@ -139,6 +139,8 @@ impl Store {
             options,
             planted,
             push: Mutex::with_class(&PUSH, next),
+            cuts: AtomicU64::new(0),
+            applied_cut: AtomicU64::new(0),
             checkpoint: Mutex::with_class(&CHECKPOINT, ()),
             state: Mutex::with_class(&STATE, state),
             changed: Condvar::new(),

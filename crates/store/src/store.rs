@@ -32,7 +32,7 @@ use crate::recovery::Behind;
 use crate::room::Room;
 use crate::segments::{Extent, Segments};
 use crate::why::Why;
-use sluice_sync::atomic::{AtomicBool, Ordering};
+use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::thread::JoinHandle;
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
@@ -117,6 +117,10 @@ pub(crate) struct Core {
     pub(crate) planted: Planted,
     /// Where the next batch goes.
     pub(crate) push: Mutex<Position>,
+    /// How often the list of records was cut. *written under `push`*
+    pub(crate) cuts: AtomicU64,
+    /// The tree has what transactions wrote up to this cut. *atomic (applied), written under `checkpoint`*
+    pub(crate) applied_cut: AtomicU64,
     /// Held during a checkpoint.
     pub(crate) checkpoint: Mutex<()>,
     pub(crate) state: Mutex<State>,
@@ -154,6 +158,7 @@ struct Done {
     batch: Arc<Batch>,
     span: u64,
     next: Position,
+    cut: u64,
 }
 
 /// What a store is doing.
@@ -266,6 +271,19 @@ impl Store {
         self.core.engine.get(key)
     }
 
+    /// Of which cut the tree has everything, with all cuts before: [`Added::cut`](crate::Added::cut) numbers them. What
+    /// was changed last in a transaction of such a cut can be read again.
+    pub fn applied_cut(&self) -> u64 {
+        // Acquire(applied): the tree; pairs with Release(applied) in apply().
+        self.core.applied_cut.load(Ordering::Acquire)
+    }
+
+    /// Calls `act` when no transaction is under way, and lets none begin before it returns: it must be quick, and begin none
+    /// itself.
+    pub fn alone<R>(&self, act: impl FnOnce() -> R) -> R {
+        self.core.cil.alone(act)
+    }
+
     /// Writes `bytes` as data of their own, for a record to name. They are durable when the record is.
     ///
     /// # Errors
@@ -348,15 +366,17 @@ impl Core {
     /// Writes what waits as one batch: its number, or that of the last one if nothing waits.
     pub(crate) fn push(&self) -> Result<u64, StoreError> {
         let mut next = self.push.lock();
+        // Relaxed: written under the mutex.
+        let cut = self.cuts.fetch_add(1, Ordering::Relaxed) + 1;
         let Cut { records, room } =
-            self.cil.cut(self.source.get().map(|source| &**source), Data(&self.segments));
+            self.cil.cut(cut, self.source.get().map(|source| &**source), Data(&self.segments));
         if records.is_empty() {
             return Ok(self.state.lock().formed);
         }
         let batch = records.absorb(self.planted);
         let is_large = batch.encoded_len() as u64 > self.log_size / LARGE_SHARE;
         let Some(log) = self.log.as_ref().filter(|_| !is_large) else {
-            let applied = self.apply_at_once(&batch, &mut next);
+            let applied = self.apply_at_once(&batch, &mut next, cut);
             self.cil.give_back(room);
             return applied;
         };
@@ -382,7 +402,7 @@ impl Core {
         let written = self.segments.flush().and_then(|()| log.write(&formed));
         self.cil.give_back(room);
         written?;
-        self.finish(batch, &formed)?;
+        self.finish(batch, &formed, cut)?;
         Ok(formed.sequence)
     }
 
@@ -409,14 +429,14 @@ impl Core {
     }
 
     /// The batch is written: counts it as done behind those before it.
-    fn finish(&self, batch: Batch, formed: &Formed) -> Result<(), StoreError> {
+    fn finish(&self, batch: Batch, formed: &Formed, cut: u64) -> Result<(), StoreError> {
         let mut state = self.state.lock();
         while state.done + 1 < formed.sequence && !self.planted.has(Mutant::DoneOutOfOrder) {
             state.check()?;
             state = self.changed.wait(state);
         }
         state.done = state.done.max(formed.sequence);
-        state.unapplied.push_back(Done { batch: Arc::new(batch), span: formed.span, next: formed.next });
+        state.unapplied.push_back(Done { batch: Arc::new(batch), span: formed.span, next: formed.next, cut });
         let is_much = state.used > self.log_size / CHECKPOINT_SHARE;
         drop(state);
         self.changed.notify_all();
@@ -436,20 +456,24 @@ impl Core {
         let Some(last) = batches.last() else { return Ok(()) };
         let merged = Batch::merge(batches.iter().map(|done| &*done.batch));
         let merged = if self.planted.has(Mutant::PositionWithoutRecords) { Batch::default() } else { merged };
-        self.apply(&merged, last.next)?;
+        self.apply(&merged, last.next, last.cut)?;
         self.free(batches.len());
         Ok(())
     }
 
-    /// Brings `batch` to the tree, which then has all before `position`. Called with `checkpoint` locked.
-    fn apply(&self, batch: &Batch, position: Position) -> Result<(), StoreError> {
+    /// Brings `batch` to the tree, which then has all before `position`, and all of `cut`. Called with `checkpoint` locked.
+    fn apply(&self, batch: &Batch, position: Position, cut: u64) -> Result<(), StoreError> {
         let applied = self.segments.after(batch.changes()).and_then(|table| {
             let behind = Behind { position, table };
             self.engine.apply(batch, &behind.encode())?;
             Ok(behind.table)
         });
         match applied {
-            Ok(table) => self.segments.applied(table, batch.changes()),
+            Ok(table) => {
+                self.segments.applied(table, batch.changes());
+                // Release(applied): the tree; pairs with Acquire(applied) in Store::applied_cut().
+                self.applied_cut.store(cut, Ordering::Release);
+            }
             Err(error) => {
                 self.fail(&error);
                 return Err(error);
@@ -477,7 +501,7 @@ impl Core {
 
     /// Brings `batch`, for which the log has no room, to the tree behind all that was written before it. Called by the
     /// thread that forms a batch.
-    fn apply_at_once(&self, batch: &Batch, next: &mut Position) -> Result<u64, StoreError> {
+    fn apply_at_once(&self, batch: &Batch, next: &mut Position, cut: u64) -> Result<u64, StoreError> {
         let mut state = self.state.lock();
         while state.done < next.sequence - 1 {
             state.check()?;
@@ -488,7 +512,7 @@ impl Core {
         self.segments.flush()?;
         let _one = self.checkpoint.lock();
         let after = Position { sequence: next.sequence + 1, ..*next };
-        self.apply(batch, after)?;
+        self.apply(batch, after, cut)?;
         *next = after;
         let mut state = self.state.lock();
         state.formed = after.sequence - 1;

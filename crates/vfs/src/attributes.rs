@@ -113,15 +113,26 @@ impl Inode {
         &self,
         change: impl FnOnce(&mut Attr, &mut Acls) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
+        self.change_acls_counting(true, change)
+    }
+
+    /// As [`change_acls`](Self::change_acls); what it adds to the ACLs counts if `is_counted`, and else did so before.
+    pub(crate) fn change_acls_counting(
+        &self,
+        is_counted: bool,
+        change: impl FnOnce(&mut Attr, &mut Acls) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         // Inside a section `replace` does not wait for a grace period, as it must not under the writers' lock.
         let section = rcu::domain().read();
         self.attr.change(|attr| {
             let (mut new_attr, mut acls) = (*attr, self.acls(&section).cloned().unwrap_or_default());
             let before = acls.charged();
             change(&mut new_attr, &mut acls)?;
-            // First what is added, so that nothing has changed if there is no space.
-            self.shared.charge_at_once(acls.charged().saturating_sub(before))?;
-            self.shared.discharge(before.saturating_sub(acls.charged()));
+            if is_counted {
+                // First what is added, so that nothing has changed if there is no space.
+                self.shared.charge_at_once(acls.charged().saturating_sub(before))?;
+                self.shared.discharge(before.saturating_sub(acls.charged()));
+            }
             new_attr.has_acls = acls.access.is_some() || acls.default.is_some();
             if attr.has_acls || new_attr.has_acls {
                 new_attr.acl_stamp = attr.acl_stamp.wrapping_add(1);

@@ -182,12 +182,11 @@ impl Superblock {
         let mut directories = vec![self.root().clone()];
         let mut bytes = self.root().bytes_charged();
         while let Some(dir) = directories.pop() {
-            let Ok(inner) = dir.as_dir() else { continue };
-            for (_, _, inode) in inner.names.after(0, &inner.names.read()) {
+            for (_, inode) in dir.list_names(|_| true).unwrap_or_default() {
                 if seen.insert(inode.ino()) {
                     bytes += inode.bytes_charged();
                     if inode.is_dir() {
-                        directories.push(inode.clone());
+                        directories.push(inode);
                     }
                 }
             }
@@ -203,22 +202,21 @@ fn check_directory(
     report: &mut CheckReport,
 ) {
     let Ok(inner) = dir.as_dir() else { return };
-    if dir.load_names().is_err() {
+    let Ok(names) = dir.list_names(|_| true) else {
         report.findings.push(Finding::Unreadable { dir: dir.ino() });
         return;
-    }
-    let (names, section) = (&inner.names, inner.names.read());
-    if names.is_dead() {
+    };
+    if inner.names.is_dead() {
         report.findings.push(Finding::DeadButNamed { ino: dir.ino() });
     }
     let mut seen = std::collections::HashSet::new();
     let mut subdirectories = 0;
-    for (_, name, inode) in names.after(0, &section) {
+    for (name, inode) in &names {
         report.names += 1;
         if !seen.insert(name) {
             report.findings.push(Finding::DoubleName { dir: dir.ino(), name: name.to_vec() });
         }
-        if !dir.entry(inner, name, &section).is_some_and(|found| found.is_same(inode)) {
+        if !dir.look_up(name).is_ok_and(|found| found.is_same(inode)) {
             report.findings.push(Finding::LostName { dir: dir.ino(), name: name.to_vec() });
         }
         let known =

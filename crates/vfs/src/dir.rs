@@ -16,11 +16,13 @@
 //! - D2: a dead table is empty for ever;
 //! - D3: no mount stands on a buried directory.
 
+use crate::inode::flag;
 use crate::lock_class::{DIRECTORY_MOUNTS, DIRECTORY_NAMES};
 use crate::mount::MountRef;
 use crate::{Errno, Inode, InodeRef};
 use foldhash::quality::FixedState;
-use sluice_sync::atomic::{AtomicU32, Ordering};
+use sluice_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sluice_sync::name_table::Sums;
 use sluice_sync::rcu::{self, Guard, RcuCell};
 use sluice_sync::{Mutex, NameTable, OnceLock, refcache};
 use std::hash::{BuildHasher, RandomState};
@@ -31,6 +33,12 @@ pub(crate) const POSITION_DOTDOT: u64 = 2;
 
 /// In place of a count of mounts: the directory is removed, or is being.
 const BURIED: u32 = u32::MAX;
+
+/// Names, and where they lead.
+pub(crate) type NamedInodes = Vec<(Box<[u8]>, InodeRef)>;
+
+/// In place of what names add up to: they are in memory, or never were.
+const HERE: u64 = u64::MAX;
 
 /// The level of names in a file system that no call can reach: locked after any of a living one, as a thread that counts
 /// references may have to free it, with names locked.
@@ -50,6 +58,10 @@ pub(crate) struct Dir {
     mounts_here: AtomicU32,
     /// Which they are, once there was one. *Set once.*
     mounts: OnceLock<Box<MountsHere>>,
+    /// How often names came from a store, or left for it, all together. *Atomic (departures).*
+    departures: AtomicU32,
+    /// What the names add up to while they are not in memory, or [`HERE`]. *Atomic (departures).*
+    away: AtomicU64,
 }
 
 /// The mounts that stand on one directory.
@@ -75,11 +87,61 @@ impl Dir {
             parent: RcuCell::new(rcu::domain(), parent),
             mounts_here: AtomicU32::new(0),
             mounts: OnceLock::new(),
+            departures: AtomicU32::new(0),
+            away: AtomicU64::new(HERE),
         }
     }
 
+    /// How often names came from a store, or left for it. A lookup, or a listing, that found nothing counts only if the directory
+    /// is not [`PARTIAL`](crate::inode::flag::PARTIAL) and this is as it was before.
+    #[inline]
+    pub(crate) fn departures(&self) -> u32 {
+        // Acquire(departures): what came; pairs with Release(departures) in depart().
+        self.departures.load(Ordering::Acquire)
+    }
+
+    fn depart(&self, away: u64) {
+        self.away.store(away, Ordering::Relaxed);
+        // Release(departures): what came, and what all adds up to; pairs with Acquire(departures) in departures(). A thread that
+        // misses a name that left sees this, which comes before.
+        self.departures.fetch_add(1, Ordering::Release);
+    }
+
+    /// The names are about to leave memory; nobody changes them.
+    pub(crate) fn begin_departure(&self) {
+        let Sums { entries, weight } = self.names.sums();
+        self.depart(entries << 32 | weight);
+    }
+
+    /// All names are in memory.
+    pub(crate) fn arrived(&self) {
+        self.depart(HERE);
+    }
+
+    /// What the names add up to, whether they are in memory or left it.
+    fn sums(&self) -> Sums {
+        loop {
+            let departures = self.departures();
+            // Relaxed: written before what was just read.
+            let away = self.away.load(Ordering::Relaxed);
+            let sums = match away {
+                HERE => self.names.sums(),
+                away => Sums { entries: away >> 32, weight: away & u64::from(u32::MAX) },
+            };
+            if self.departures() == departures {
+                return sums;
+            }
+        }
+    }
+
+    /// Whether it is known what the names add up to, although they left memory.
+    pub(crate) fn is_away(&self) -> bool {
+        // Relaxed: a hint.
+        self.away.load(Ordering::Relaxed) != HERE
+    }
+
     /// The names of what is `wanted`, in the order of their positions. One that comes or goes meanwhile may be there.
-    pub(crate) fn list(&self, wanted: impl Fn(&Inode) -> bool) -> Vec<(Box<[u8]>, InodeRef)> {
+    pub(crate) fn list(&self, wanted: impl Fn(&Inode) -> bool) -> NamedInodes {
         let section = self.names.read();
         let entries = self.names.after(0, &section).filter(|(_, _, inode)| wanted(inode));
         entries.map(|(_, name, inode)| (name.into(), inode.clone())).collect()
@@ -96,13 +158,13 @@ impl Dir {
 
     /// The link count: one for the name, one for ".", one for the ".." of each subdirectory; 0 once removed.
     pub(crate) fn nlink(&self) -> u32 {
-        if self.names.is_dead() { 0 } else { u32::try_from(self.names.sums().weight + 2).unwrap_or(u32::MAX) }
+        if self.names.is_dead() { 0 } else { u32::try_from(self.sums().weight + 2).unwrap_or(u32::MAX) }
     }
 
     /// The size that `stat` shows: 20 bytes a name, as tmpfs counts, "." and ".." included.
     pub(crate) fn stat_size(&self) -> u64 {
         const BYTES_A_NAME: u64 = 20;
-        if self.names.is_dead() { 0 } else { (self.names.len() as u64 + 2) * BYTES_A_NAME }
+        if self.names.is_dead() { 0 } else { (self.sums().entries + 2) * BYTES_A_NAME }
     }
 
     /// True if a mount stands here. A walk that begins after `attach` returned sees it.
@@ -161,7 +223,7 @@ impl Dir {
     pub(crate) fn check_buriable(&self) -> Result<(), Errno> {
         match self.has_mounts() {
             true => Err(Errno::EBUSY),
-            false if !self.names.is_empty() => Err(Errno::ENOTEMPTY),
+            false if self.sums().entries != 0 => Err(Errno::ENOTEMPTY),
             false => Ok(()),
         }
     }
@@ -223,6 +285,12 @@ impl Inode {
         u8::from(self.is_dir())
     }
 
+    /// Whether all names of this directory have been in memory since it had so many [`departures`](Dir::departures).
+    #[inline]
+    pub(crate) fn are_names_here(&self, departures: u32) -> bool {
+        !self.has(flag::PARTIAL) && self.as_dir().is_ok_and(|dir| dir.departures() == departures)
+    }
+
     /// What `name` means in this directory, permissions aside.
     pub(crate) fn entry<'g>(
         &'g self,
@@ -240,6 +308,23 @@ impl Inode {
 }
 
 impl InodeRef {
+    /// The names of what is `wanted` in this directory, in the order of their positions: those that are there throughout, and of
+    /// those that come or go meanwhile some.
+    ///
+    /// # Errors
+    /// `ENOTDIR`; the store's.
+    pub(crate) fn list_names(&self, wanted: impl Fn(&Inode) -> bool) -> Result<NamedInodes, Errno> {
+        let dir = self.as_dir()?;
+        loop {
+            self.load_names()?;
+            let departures = dir.departures();
+            let names = dir.list(&wanted);
+            if self.are_names_here(departures) {
+                return Ok(names);
+            }
+        }
+    }
+
     /// The directory that holds this directory's name; the root's is itself. None for other types.
     pub fn parent(&self) -> Option<InodeRef> {
         Inode::parent_in(self, &rcu::domain().read()).cloned()

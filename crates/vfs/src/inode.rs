@@ -25,7 +25,7 @@
 
 use crate::at_once::{AtOnce, WouldWait};
 use crate::attributes::{Acls, Attr};
-use crate::data::{FileData, PAGE, PAGE_SIZE};
+use crate::data::{FileData, PAGE, PAGE_SIZE, Space};
 use crate::dir::Dir;
 use crate::durable::Stored;
 use crate::links::Links;
@@ -81,17 +81,36 @@ pub(crate) mod flag {
     pub(crate) const PARTIAL: u8 = 4;
     /// The store, or a transaction, has a record of it. Set once.
     pub(crate) const RECORDED: u8 = 8;
+    /// It never had a name.
+    pub(crate) const UNNAMED: u8 = 16;
 }
 
 /// A counted reference to an inode. The inode lives as long as there is one.
 #[derive(Clone)]
 pub struct InodeRef(Ref<Inode>);
 
+/// The space of pages that stay with a store.
+struct Elsewhere;
+
+impl Space for Elsewhere {
+    fn reserve(&self, _pages: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn release(&self, _pages: u64) {}
+}
+
 impl InodeRef {
+    /// The counted reference itself.
+    pub(crate) fn counted(&self) -> &Ref<Inode> {
+        &self.0
+    }
+
     /// All attributes. Mode and owner are of one moment, each other of its own.
     pub fn stat(&self) -> Stat {
-        // An error shows when a name is looked up.
-        let _ = self.load_names();
+        if self.must_load() {
+            // An error shows when a name is looked up.
+            let _ = self.load_names();
+        }
         Inode::stat(self)
     }
 }
@@ -149,6 +168,11 @@ pub(crate) struct InodeInit {
     pub(crate) born: Timestamp,
 }
 
+/// What the target of a symbolic link counts for, which is so long. Up to some bytes it may have for nothing, as on tmpfs.
+pub(crate) fn charged_target(len: usize) -> u64 {
+    if len >= 128 { charged(len as u64) } else { 0 }
+}
+
 impl Body {
     fn file_type(&self) -> FileType {
         match self {
@@ -163,8 +187,7 @@ impl Body {
     /// files are counted as they come.
     pub(crate) fn charged(&self) -> u64 {
         match self {
-            // So many bytes a target may have for nothing, as on tmpfs.
-            Body::Symlink(target) if target.len() >= 128 => charged(target.len() as u64),
+            Body::Symlink(target) => charged_target(target.len()),
             _ => 0,
         }
     }
@@ -214,11 +237,18 @@ impl Inode {
             data: FileData::new(),
         });
         name_fields!(inode, Inode { ino, shared, body, extra, times, born, attr, links, data });
-        if inode.shared.durable().is_some() {
+        if let Some(durable) = inode.shared.durable() {
+            durable.count_inode();
             // Nobody else knows the inode yet.
             let _ = inode.extra().stored.set(Box::default());
         }
         InodeRef(inode)
+    }
+
+    /// Whether its names must be loaded before its attributes are known.
+    #[inline]
+    pub(crate) fn must_load(&self) -> bool {
+        self.has(flag::PARTIAL) && self.as_dir().is_ok_and(|dir| !dir.is_away())
     }
 
     /// True when `other` is the same inode.
@@ -320,7 +350,7 @@ impl Inode {
     }
 
     /// What its extended attributes and ACLs count for, in bytes.
-    fn extra_charged(&self) -> u64 {
+    pub(crate) fn extra_charged(&self) -> u64 {
         // An inode with none of these has no ACLs either.
         let of = |extra: &Extra| extra.xattrs.lock().charged() + self.with_acls(|_, acls| acls.charged());
         self.extra_if_any().map_or(0, of)
@@ -401,6 +431,12 @@ impl Inode {
         self.flags.fetch_and(!flag::PARTIAL, Ordering::Release);
     }
 
+    /// It has a name.
+    pub(crate) fn clear_unnamed(&self) {
+        // Relaxed: stands alone.
+        self.flags.fetch_and(!flag::UNNAMED, Ordering::Relaxed);
+    }
+
     /// Whether one of these flags is set.
     #[inline]
     pub(crate) fn has(&self, flags: u8) -> bool {
@@ -443,8 +479,9 @@ impl std::ops::Deref for InodeRef {
 
 impl Drop for Inode {
     fn drop(&mut self) {
-        if self.has(flag::RECORDED) && !self.has_name() {
-            self.leave_store();
+        if self.shared.durable().is_some() && self.leave_memory() {
+            // What it counts for is still in the file system.
+            return self.data.clear(&Elsewhere);
         }
         self.shared.uncount_inode();
         self.shared.discharge(self.body.charged() + self.extra_charged());

@@ -8,6 +8,7 @@ pub(crate) static SUPERBLOCK_TREES: LockClass = LockClass::new("vfs.superblock.t
 pub(crate) static PROCESS_MOVING: LockClass = LockClass::new("vfs.process.moving");
 pub(crate) static OPEN_FILE_CURSOR: LockClass = LockClass::new("vfs.open_file.cursor");
 pub(crate) static MOUNT_TABLE: LockClass = LockClass::new("vfs.mount_table");
+pub(crate) static DURABLE_LEAVING: LockClass = LockClass::new("vfs.durable.leaving");
 pub(crate) static DURABLE_LOADING: LockClass = LockClass::new("vfs.durable.loading");
 pub(crate) static DURABLE_NUMBERS: LockClass = LockClass::new("vfs.durable.numbers");
 pub(crate) static DURABLE_PENDING: LockClass = LockClass::new("vfs.durable.pending");

@@ -24,6 +24,9 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::ops::Range;
 
+/// A walk for which names were loaded so often does not let others leave memory any more.
+const LOADS_MAX: u32 = 4;
+
 /// The last component of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Last<'p> {
@@ -52,6 +55,8 @@ pub(crate) struct Namei<'g> {
     links_followed: Cell<usize>,
     /// The directory whose names must be loaded before the walk can go on.
     wanted: Cell<Option<InodeRef>>,
+    /// How often names were loaded.
+    loads: Cell<u32>,
     /// What was to be recalled should be remembered from now on.
     pub(crate) should_record: Cell<bool>,
 }
@@ -108,6 +113,7 @@ impl<'g> Namei<'g> {
             cred,
             links_followed: Cell::new(0),
             wanted: Cell::new(None),
+            loads: Cell::new(0),
             should_record: Cell::new(false),
         }
     }
@@ -163,7 +169,10 @@ impl<'g> Namei<'g> {
     /// The store's.
     #[cold]
     pub(crate) fn load_wanted(&self) -> Result<(), Errno> {
-        self.wanted.take().ok_or(Errno::EIO)?.load_names()
+        let dir = self.wanted.take().ok_or(Errno::EIO)?;
+        self.loads.set(self.loads.get() + 1);
+        // For the last directory of a long path the first must not leave for ever.
+        if self.loads.get() <= LOADS_MAX { dir.load_names() } else { dir.load_names_beside() }
     }
 
     /// As [`load_wanted`](Self::load_wanted), for a walk that begins again where it had followed so many links.

@@ -22,9 +22,8 @@ impl Superblock {
             && !wanted.is_empty()
         {
             // What cannot be loaded is missed, too.
-            let _ = inode.load_names();
-            let Ok(dir) = inode.as_dir() else { continue };
-            for (name, child) in dir.list(|child| child.is_dir() || wanted.contains(&child.ino())) {
+            let found = inode.list_names(|child| child.is_dir() || wanted.contains(&child.ino()));
+            for (name, child) in found.unwrap_or_default() {
                 let path = at.join(OsStr::from_bytes(&name));
                 if wanted.remove(&child.ino()) {
                     paths.insert(child.ino(), path.clone());

@@ -1,6 +1,6 @@
 //! Readdir: listing a directory from a position on.
 
-use crate::dir::{POSITION_DOT, POSITION_DOTDOT};
+use crate::dir::{Dir, POSITION_DOT, POSITION_DOTDOT};
 use crate::{Errno, FileType, InodeRef};
 
 /// One entry of a directory as a reader sees it.
@@ -55,29 +55,43 @@ impl InodeRef {
         from: u64,
         visit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<u64, Errno> {
-        let dir = self.as_dir()?;
+        let (dir, mut last) = (self.as_dir()?, from);
+        while !self.visit_here(dir, &mut last, visit)? {}
+        Ok(last)
+    }
+
+    /// Visits entries past `last`, which it moves. False if names left memory, or came, meanwhile: then others follow.
+    fn visit_here(
+        &self,
+        dir: &Dir,
+        last: &mut u64,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<bool, Errno> {
         self.load_names()?;
-        let section = dir.names.read();
+        let (section, departures, from) = (dir.names.read(), dir.departures(), *last);
         if dir.names.is_dead() {
             return Err(Errno::ENOENT);
         }
         let parent = dir.parent(&section).unwrap_or(self);
-        let mut last = from;
         let dots = [(POSITION_DOT, &b"."[..], self), (POSITION_DOTDOT, &b".."[..], parent)];
         for (position, name, inode) in dots {
             if position > from {
                 if !visit(DirEntry { name, inode, position }) {
-                    return Ok(last);
+                    return Ok(true);
                 }
-                last = position;
+                *last = position;
             }
         }
         for (position, name, inode) in dir.names.after(from.max(POSITION_DOTDOT), &section) {
-            if !visit(DirEntry { name, inode, position }) {
-                break;
+            // None that comes before this one has left.
+            if dir.departures() != departures {
+                return Ok(false);
             }
-            last = position;
+            if !visit(DirEntry { name, inode, position }) {
+                return Ok(true);
+            }
+            *last = position;
         }
-        Ok(last)
+        Ok(self.are_names_here(departures))
     }
 }

@@ -91,8 +91,7 @@ impl InodeRef {
         let mut met = BTreeMap::from([(original.ino(), self.clone())]);
         let mut pending = vec![(original.clone(), self.clone())];
         while let Some((original, copy)) = pending.pop() {
-            original.load_names()?;
-            for (name, inode) in original.as_dir()?.list(|inode| left_out != Some(inode.ino())) {
+            for (name, inode) in original.list_names(|inode| left_out != Some(inode.ino()))? {
                 match met.get(&inode.ino()) {
                     Some(met) if met.is_dir() => continue,
                     Some(met) => {
@@ -147,6 +146,7 @@ impl InodeRef {
             &[self],
             0,
             |section, _| {
+                self.check_names_here()?;
                 let mut entry = self.lock_entry(name)?;
                 let room = entry.room().ok_or(Errno::EEXIST)?;
                 self.may_change_names(cred)?;
@@ -187,10 +187,7 @@ impl Superblock {
     /// The names of its snapshots, sorted.
     pub fn snapshots(&self) -> Vec<Vec<u8>> {
         let dir = self.root().lookup(&Cred::root(), SNAPSHOTS.as_bytes());
-        let names = dir.and_then(|dir| {
-            dir.load_names()?;
-            Ok(dir.as_dir()?.list(|inode| inode.is_dir()))
-        });
+        let names = dir.and_then(|dir| dir.list_names(|inode| inode.is_dir()));
         let mut names: Vec<_> =
             names.unwrap_or_default().into_iter().map(|(name, _)| name.into_vec()).collect();
         names.sort();

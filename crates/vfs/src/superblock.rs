@@ -30,7 +30,7 @@ pub(crate) const ROOT_INO: u64 = 1;
 const UNIT: u64 = 64;
 const UNITS_A_PAGE: u64 = PAGE / UNIT;
 /// What an inode takes in memory with its first name, its share of tables included; and what a further name takes.
-const INODE_BYTES: u64 = 1024;
+pub(crate) const INODE_BYTES: u64 = 1024;
 const NAME_BYTES: u64 = 512;
 /// Nobody looks for what is dead before so many units are in use: 64 MiB.
 const SETTLES_AT_MIN: u64 = (64 << 20) / UNIT;
@@ -63,8 +63,8 @@ pub struct Options {
     /// Let only the owner of a file, or who may read and write it, give it another name, as Linux does with
     /// `fs.protected_hardlinks = 1`. POSIX allows everybody.
     pub protected_hardlinks: bool,
-    /// The most bytes of file contents that a durable file system keeps in memory: about, and without files of up to a page and
-    /// what else is in memory. None for half of the machine's. In memory it means nothing.
+    /// The most bytes of contents, names and inodes that a durable file system keeps in memory: about, and but for what is in use
+    /// and the names of one directory. None for half of the machine's. In memory it means nothing.
     pub memory_limit: Option<u64>,
     /// How the store of a durable file system works. In memory it means nothing.
     pub store: StoreOptions,
@@ -121,7 +121,7 @@ pub(crate) struct Shared {
     watch: OnceLock<Box<Watch>>,
     /// Inode numbers. *Per CPU.*
     inos: Ida,
-    /// Inodes in memory. *Per CPU.*
+    /// Inodes, whether in memory or in the store. *Per CPU.*
     inodes: Budget,
     /// Pages of files that lost their last name since the last look at what can be released. *Per CPU.*
     unlinked_pages: PerCpu<AtomicU64>,
@@ -219,12 +219,18 @@ impl Superblock {
         settle();
     }
 
-    /// Inodes in memory, those included that a last user let go just now.
+    /// Inodes of the file system, those included that a last user let go just now.
     pub fn inodes_used(&self) -> u64 {
         self.shared.inodes.used()
     }
 
-    /// Inodes in memory, those without a name that somebody still holds included. [Settles](Self::settle).
+    /// Inodes in memory; of a durable file system others may be in its store. [Settles](Self::settle).
+    pub fn inodes_in_memory(&self) -> u64 {
+        settle();
+        self.shared.durable().map_or_else(|| self.shared.inodes.used(), Durable::inodes_in_memory)
+    }
+
+    /// Inodes of the file system, those without a name that somebody still holds included. [Settles](Self::settle).
     pub fn live_inodes(&self) -> u64 {
         settle();
         self.shared.inodes.used()
@@ -303,7 +309,7 @@ impl Drop for Superblock {
         }
         // An error was told to callers that asked for durability; nobody asks now.
         let _ = self.shared.close();
-        self.root.clone().take_apart();
+        self.root.clone().take_tree_apart();
         if should_settle {
             settle();
         }
@@ -402,11 +408,16 @@ impl Shared {
         self.watch.get_or_init(|| Box::new(Watch::new()))
     }
 
-    /// Counts an inode that is loaded, with space for `pages`, and for `bytes` beside them: it was counted when it was made, and
-    /// so may lead beyond a limit that was set since. The root is counted.
-    pub(crate) fn count_loaded(&self, bytes: u64, pages: u64) {
-        self.inodes.exceed(1);
-        self.space.exceed(bytes.div_ceil(UNIT) + pages * UNITS_A_PAGE);
+    /// Counts inodes that were found in a store, and bytes of space: they were counted when they were made, and so may lead
+    /// beyond a limit that was set since. The root is counted.
+    pub(crate) fn count_found(&self, inodes: u64, bytes: u64) {
+        self.inodes.exceed(inodes);
+        self.space.exceed(bytes.div_ceil(UNIT));
+    }
+
+    /// Inodes and bytes of space that were counted.
+    pub(crate) fn counted(&self) -> (u64, u64) {
+        (self.inodes.used(), self.space.used() * UNIT)
     }
 
     /// As [`charge`](Self::charge), beyond the limit if need be.
@@ -452,7 +463,7 @@ impl Shared {
         is_much
     }
 
-    /// Counts an inode that left memory.
+    /// Counts an inode that is no more.
     pub(crate) fn uncount_inode(&self) {
         self.inodes.give(1);
     }

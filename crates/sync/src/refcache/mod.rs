@@ -228,6 +228,22 @@ pub fn settle() {
     world(Host::here()).settle();
 }
 
+/// Of each of `refs`, whether it was the only reference to its value at a moment during the call; no more than that, as others
+/// may have been made from it since. As costly as [`settle`]; and where that does nothing, no is the answer to all.
+///
+/// ```
+/// use sluice_sync::{Ref, refcache::sole};
+///
+/// let (one, two) = (Ref::new(1), Ref::new(2));
+/// let other = two.clone();
+/// assert_eq!(sole([&one, &two, &other]), [true, false, false]);
+/// drop(other);
+/// assert_eq!(sole([&two]), [true]);
+/// ```
+pub fn sole<'r, T: Send + Sync + 'static>(refs: impl IntoIterator<Item = &'r Ref<T>>) -> Vec<bool> {
+    world(Host::here()).sole(&mut refs.into_iter().map(|one| Object::of(one.counted)))
+}
+
 /// Whether the caller is in the destructor of a value whose last reference is gone. It may have been called anywhere
 /// that a reference is used, under whatever locks, and must not wait for others.
 pub fn in_destructor() -> bool {

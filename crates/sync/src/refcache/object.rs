@@ -108,6 +108,12 @@ impl Object {
         delta != 0 && (is_far_from_zero || seeded(Mutant::KeptAtZero))
     }
 
+    /// Whether the global count is 1.
+    pub(super) fn is_one(self) -> bool {
+        // Acquire(count): uses of the value by those that gave their references up.
+        self.header().word.load(Ordering::Acquire) & !(REVIEW | DIRTY) == ONE
+    }
+
     /// Adds what a CPU counted and now gives up. True if the caller must begin a review.
     pub(super) fn add(self, delta: i64) -> bool {
         let word = &self.header().word;

@@ -404,6 +404,25 @@ impl World {
     }
 }
 
+impl World {
+    /// Of each object, whether there was one reference to it at a moment in which nothing was counted. No to all where
+    /// [`settle`](Self::settle) does nothing.
+    pub(super) fn sole(&self, objects: &mut dyn Iterator<Item = Object>) -> Vec<bool> {
+        let own = self.shard();
+        if self.is_freeing() || own.cache.is_held() {
+            return objects.map(|_| false).collect();
+        }
+        let enlisted = self.own(own).is_enlisted();
+        if !enlisted {
+            drop(self.enlist(own));
+        }
+        let known = self.known.lock();
+        let mut caches = OwnerLock::visit_all(known.iter().map(|slot| &self.shards.get(*slot).cache));
+        caches.iter_mut().for_each(|cache| cache.flush(Keepers::NONE, &self.rounds));
+        objects.map(|object| object.is_one()).collect()
+    }
+}
+
 impl Default for World {
     fn default() -> Self {
         World::new()

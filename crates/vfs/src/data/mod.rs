@@ -219,6 +219,12 @@ impl FileData {
         layout.is_some_and(|layout| end <= self.size() && !self.layout.retry(layout))
     }
 
+    /// Whether there may be unwritten pages.
+    pub(crate) fn has_reserved(&self) -> bool {
+        // Relaxed: a hint, unless nobody changes the file.
+        self.reserved.load(Ordering::Relaxed)
+    }
+
     /// Number of pages allocated, unwritten ones included.
     pub(crate) fn pages(&self) -> u64 {
         // Relaxed: a number that stands alone.

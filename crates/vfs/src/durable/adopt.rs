@@ -33,8 +33,7 @@ impl Superblock {
             && !left.is_empty()
         {
             // What cannot be loaded is not there.
-            let Ok(names) = dir.load_names().and_then(|()| dir.as_dir()) else { continue };
-            for (_, inode) in names.list(|_| true) {
+            for (_, inode) in dir.list_names(|_| true).unwrap_or_default() {
                 if left.remove(&inode.ino()) {
                     found.insert(inode.ino(), inode.clone());
                 }
@@ -53,6 +52,9 @@ impl Durable {
         let gone = self.pending.take_gone(ino)?;
         match self.revive_nameless(shared, ino) {
             Ok(inode) if !inode.is_dir() => {
+                // It did not count, as it was to be deleted.
+                shared.count_found(1, inode.bytes_charged());
+                self.nameless.exceed(1);
                 if let Some(stored) = inode.stored() {
                     stored.keep_all(gone.kept);
                 }

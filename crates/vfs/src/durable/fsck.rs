@@ -143,7 +143,7 @@ impl Look for Tree {
         let is_short = name_of(key).is_empty();
         let seen = match (key.first(), ino_of(key)) {
             (Some(&keys::COMMON), Some(0)) if is_short => {
-                self.numbers = record::numbers(value);
+                self.numbers = record::decode_common(value).map(|(numbers, _)| numbers);
                 self.numbers.map(drop).ok_or("it cannot be read")
             }
             (Some(&keys::DATA), Some(ino)) => self.data(ino, key, value),
@@ -374,7 +374,7 @@ impl Tree {
             Fix::Count(ino) => self.count(store, ino),
             Fix::Numbers(numbers) => {
                 self.numbers = Some(numbers);
-                self.change(store, &Key::common(), Some(&record::common(numbers)))
+                self.change(store, &Key::common(), Some(&record::common(numbers, None)))
             }
             Fix::Adopt(ino) => {
                 let dir = self.lost_and_found(store)?;

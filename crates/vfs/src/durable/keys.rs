@@ -76,6 +76,16 @@ impl Key {
         Key::new(DATA, ino, &[])..Key::new(DATA, ino + 1, &[])
     }
 
+    /// The keys of all inodes.
+    pub(super) fn inodes() -> Range<Key> {
+        Key::inode(0)..Key::inode(u64::MAX)
+    }
+
+    /// The keys of all extended attributes of all inodes.
+    pub(super) fn all_xattrs() -> Range<Key> {
+        Key::xattr(0, &[])..Key::xattr(u64::MAX, &[])
+    }
+
     /// The keys of all inodes without a name.
     pub(super) fn orphans() -> Range<Key> {
         Key::orphan(0)..Key::orphan(u64::MAX)

@@ -13,11 +13,11 @@ use super::{Durable, Stored, errno};
 use crate::data::{CHUNK_PAGES, PAGE};
 use crate::inode::{Body, InodeInit, flag};
 use crate::stat::S_IALLUGO;
-use crate::superblock::{ROOT_INO, SharedRef};
+use crate::superblock::SharedRef;
 use crate::watch::hook;
 use crate::{Errno, FileType, Inode, InodeRef};
 use sluice_store::Extent;
-use sluice_sync::{Arc, MutexGuard, rcu};
+use sluice_sync::{MutexGuard, rcu};
 use std::ops::Range;
 
 impl InodeRef {
@@ -28,13 +28,26 @@ impl InodeRef {
     /// The store's.
     #[inline]
     pub(crate) fn load_names(&self) -> Result<(), Errno> {
-        if self.has(flag::PARTIAL) && self.is_dir() { self.load_names_now() } else { Ok(()) }
+        if self.has(flag::PARTIAL) && self.is_dir() { self.load_names_now(true) } else { Ok(()) }
+    }
+
+    /// As [`load_names`](Self::load_names), of one of several directories that a call needs together: no others leave memory for it.
+    ///
+    /// # Errors
+    /// The store's.
+    #[inline]
+    pub(crate) fn load_names_beside(&self) -> Result<(), Errno> {
+        if self.has(flag::PARTIAL) && self.is_dir() { self.load_names_now(false) } else { Ok(()) }
     }
 
     #[cold]
-    fn load_names_now(&self) -> Result<(), Errno> {
+    fn load_names_now(&self, others_may_leave: bool) -> Result<(), Errno> {
         let durable = self.shared.durable().ok_or(Errno::EIO)?;
         debug_assert!(!rcu::domain().is_reading(), "a section would be held up");
+        if others_may_leave {
+            // Before: what is loaded must not leave at once.
+            durable.make_room();
+        }
         let _loading = durable.loading.lock();
         if !self.has(flag::PARTIAL) {
             return Ok(());
@@ -53,9 +66,14 @@ impl InodeRef {
             }
             let child = durable.child(self, ino.ok_or(Errno::EIO)?)?;
             let weight = child.weight();
-            let mut entry = names.lock(hash, &name).ok_or(Errno::ENOENT)?;
-            entry.insert(child, weight).map_err(|_| Errno::EIO)?;
+            {
+                let mut entry = names.lock(hash, &name).ok_or(Errno::ENOENT)?;
+                entry.insert(child.clone(), weight).map_err(|_| Errno::EIO)?;
+            }
+            durable.names().named(&child);
         }
+        durable.names().enter(self);
+        self.as_dir()?.arrived();
         self.clear_partial();
         Ok(())
     }
@@ -159,7 +177,7 @@ impl InodeRef {
             }
             let patched = chunk.held.as_ref().map_or(0, |held| held.patched);
             durable.pending.memory.count_patched(patched, 0);
-            found.insert(at, chunk.held);
+            found.insert(at, chunk.present, chunk.held);
             true
         })?;
         if !is_sound {
@@ -168,8 +186,9 @@ impl InodeRef {
         if found.absent.is_empty() {
             self.all_here();
         }
+        durable.names().count_standing(found.standing_pages(), 0);
         let mut kept = stored.kept.lock();
-        (found.has_residents, found.is_linked) = (kept.has_residents, kept.is_linked);
+        (found.has_residents, found.is_apart) = (kept.has_residents, kept.is_apart);
         *kept = found;
         Ok(())
     }
@@ -271,25 +290,9 @@ impl Durable {
 
     /// The inode `ino`, to which a name in `dir` leads.
     fn child(&self, dir: &InodeRef, ino: u64) -> Result<InodeRef, Errno> {
-        let linked = self.linked.lock().get(&ino).cloned();
-        if let Some(linked) = linked {
-            return Ok(InodeRef::clone(&linked));
-        }
-        let inode = self.revive(&dir.shared, ino, Some(dir.clone()))?;
-        if inode.nlink() > 1 && !inode.is_dir() {
-            inode.stored().into_iter().for_each(|stored| stored.kept.lock().is_linked = true);
-            let own = Arc::new(inode.clone());
-            let before = self.linked.lock().insert(ino, own);
-            drop(before);
-        }
-        Ok(inode)
-    }
-
-    /// `inode` has no name any more: no other directory leads to it.
-    pub(super) fn forget_linked(&self, inode: &Inode) {
-        if inode.stored().is_some_and(|stored| stored.kept.lock().is_linked) {
-            let linked = self.linked.lock().remove(&inode.ino());
-            drop(linked);
+        match self.names().find(ino) {
+            Some(apart) => Ok(apart),
+            None => self.revive(&dir.shared, ino, Some(dir.clone())),
         }
     }
 
@@ -321,12 +324,10 @@ impl Durable {
         };
         let nlink = if file_type == FileType::Directory { 2 } else { record.nlink };
         let (mode, uid, gid) = (record.mode & S_IALLUGO, record.uid, record.gid);
-        if ino != ROOT_INO {
-            shared.count_loaded(body.charged(), record.pages);
-        }
         let init = InodeInit { file_type, mode, uid, gid, nlink, born: record.born };
         let inode = Inode::allocate(shared, ino, init, body);
         inode.times.set(Some(record.atime), Some(record.mtime));
+        inode.stored().into_iter().for_each(|stored| stored.put_down(record.atime));
         inode.change_ctime(record.ctime);
         inode.put_flags(record.flags);
         if file_type == FileType::Regular && record.size > 0 {
@@ -337,7 +338,7 @@ impl Durable {
         if record.has_xattrs {
             let mut restored = Ok(());
             self.scan(Key::xattrs(ino), &mut |key, value| {
-                restored = inode.restore_xattr(name_of(key), value);
+                restored = inode.restore_xattr(name_of(key), value, false);
                 restored.is_ok()
             })?;
             restored?;

@@ -22,17 +22,20 @@
 //!
 //! *Loading.* Opening a store loads the root's attributes. The names of a directory, with the attributes of what they lead to, are
 //! loaded when it is first looked into; where contents are when they are first read or changed, and they themselves chunk by chunk
-//! (`load.rs`). Contents that are in segments leave memory again when a limit is reached (`resident.rs`); nothing else does.
+//! (`load.rs`). When a limit is reached, contents that are in segments leave memory again (`resident.rs`), and so do names and inodes of
+//! which the tree has everything (`names.rs`).
 //!
 //! # Clients must
 //! - begin a section outside of any read section, with no lock held but cursors and the superblock's rename lock; end it before observers are told;
-//! - load a directory's names before they lock one of them, and have a file's contents (`InodeRef::contents`) before they begin to
-//!   change them.
+//! - look in the section of a change of names whether these are here ([`Inode::check_names_here`](crate::Inode)), and have a file's contents (`InodeRef::contents`) before they begin to
+//!   change them;
+//! - take a name that they do not find for missing only if [`Inode::are_names_here`] says so.
 //!
 //! # Lock order
 //! ```text
 //! rename lock, cursors
 //!   calm, here                  of one file, or of the two of a copy
+//!     leaving                   names leave memory
 //!     loading                   held while names or contents are loaded
 //!     a section (store.cil)
 //!       names, kept, file data  as in the crate's header
@@ -50,6 +53,7 @@ mod fsck;
 mod keys;
 mod load;
 mod mutant;
+mod names;
 mod open;
 mod pending;
 mod record;
@@ -63,6 +67,8 @@ mod crash_tests;
 #[cfg(test)]
 mod fsck_tests;
 #[cfg(test)]
+mod names_tests;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use chunk::CHUNK;
@@ -70,19 +76,21 @@ pub(crate) use open::close_apart;
 pub(crate) use pending::Stored;
 pub(crate) use section::Section;
 
-use crate::lock_class::{DURABLE_LOADING, DURABLE_NUMBERS, DURABLE_PENDING};
+use crate::inode::settle;
+use crate::lock_class::{DURABLE_LOADING, DURABLE_NUMBERS};
 use crate::superblock::Shared;
 use crate::watch::fault::Calls;
 use crate::watch::{Watch, hook};
-use crate::{Errno, Inode, InodeRef};
+use crate::{Errno, Inode};
 use keys::{FIXED, Key};
 use mutant::Mutant;
 use pending::{Collector, Pending};
+use record::Totals;
 use sluice_store::{Store, StoreError, Transaction};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sluice_sync::percpu::Budget;
 use sluice_sync::time::{Instant, nanoseconds};
-use sluice_sync::{Arc, Mutex, memory};
-use std::collections::BTreeMap;
+use sluice_sync::{Arc, Mutex, memory, refcache};
 
 /// By so much the recorded bound of inode numbers is raised.
 const NUMBERS: u64 = 1 << 20;
@@ -93,12 +101,15 @@ pub(crate) struct Durable {
     pending: Arc<Pending>,
     /// Held while something is loaded.
     loading: Mutex<()>,
-    /// Files that were loaded with several names: another directory may lead to them. *Protected by its mutex.*
-    /// *In an Arc: a thread that counts a reference to an inode may free dead ones, which it must not under this mutex.*
-    linked: Mutex<BTreeMap<u64, Arc<InodeRef>>>,
     /// All numbers of inodes are below, says the store. *Raised under `raising`; atomic (stands alone).*
     numbers: AtomicU64,
     raising: Mutex<()>,
+    /// Inodes that lost their last name, or never had one. *Per CPU.*
+    pub(crate) nameless: Budget,
+    /// Space was reserved that no store remembers. *Atomic (stands alone); set once.*
+    has_reserved: AtomicBool,
+    /// The store says what its files add up to, and nothing changed since. *Atomic (stands alone); cleared once.*
+    has_sums: AtomicBool,
     /// Since when versions of names are counted. *Immutable.*
     born: Instant,
     /// The file system was closed. *Atomic (stands alone); set once.*
@@ -106,16 +117,19 @@ pub(crate) struct Durable {
 }
 
 impl Durable {
-    fn new(store: Store, numbers: u64, memory_limit: Option<u64>) -> Durable {
+    /// Of a `store` that says whether it `has_sums`.
+    fn new(store: Store, numbers: u64, has_sums: bool, memory_limit: Option<u64>) -> Durable {
         let log_size = store.stats().log_size;
         let limit = memory_limit.unwrap_or_else(|| memory::total_bytes().unwrap_or(u64::MAX) / 2);
         let pending = Arc::new(Pending::new(log_size, limit));
         store.set_source(Box::new(Collector(pending.clone())));
         Durable {
+            has_sums: AtomicBool::new(has_sums),
+            nameless: Budget::new(None, 0),
+            has_reserved: AtomicBool::new(false),
             store,
             pending,
             loading: Mutex::with_class(&DURABLE_LOADING, ()),
-            linked: Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()),
             numbers: AtomicU64::new(numbers),
             raising: Mutex::with_class(&DURABLE_NUMBERS, ()),
             born: Instant::now(),
@@ -129,10 +143,59 @@ impl Durable {
             return Err(Errno::EROFS);
         }
         // After an error of the store nothing can be changed any more.
-        self.store.begin(bytes).map_err(|error| match error {
+        let mut transaction = self.store.begin(bytes).map_err(|error| match error {
             StoreError::Failed(_) => Errno::EROFS,
             error => errno(&error),
-        })
+        })?;
+        // Relaxed: a caller that sees it cleared begins after the call that cleared it, and is in the same push or a later one.
+        if self.has_sums.load(Ordering::Relaxed) {
+            self.drop_sums(&mut transaction);
+        }
+        Ok(transaction)
+    }
+
+    /// What the store says of its files' sums is true no more.
+    #[cold]
+    fn drop_sums(&self, transaction: &mut Transaction<'_>) {
+        let _raising = self.raising.lock();
+        // Relaxed, both: written under the mutex.
+        if self.has_sums.swap(false, Ordering::Relaxed) {
+            let numbers = self.numbers.load(Ordering::Relaxed);
+            transaction.put(&Key::common(), numbers + 2, &record::common(numbers, None));
+        }
+    }
+
+    /// Puts down what all files add up to, as `add_up` says when nothing is under way. The file system is closed.
+    fn put_sums(&self, add_up: impl FnOnce() -> (u64, u64)) {
+        // Relaxed, both: a change that has passed the look at `closed` sees this, and takes it back; or it has ended when it is added up.
+        self.has_sums.store(true, Ordering::Relaxed);
+        let (inodes, bytes) = self.store.alone(add_up);
+        // Files that are gone when the store is opened again are counted: then it is to be added up anew.
+        let is_exact = self.nameless.used() == 0 && !self.has_reserved.load(Ordering::Relaxed);
+        if is_exact && let Ok(mut transaction) = self.store.begin(FIXED as u64) {
+            let numbers = self.numbers.load(Ordering::Relaxed);
+            transaction.put(
+                &Key::common(),
+                numbers + 1,
+                &record::common(numbers, Some(Totals { inodes, bytes })),
+            );
+        }
+    }
+
+    /// Space is reserved for a file, which no record says.
+    pub(crate) fn note_reserved(&self) {
+        // Relaxed: read when no section is open.
+        self.has_reserved.store(true, Ordering::Relaxed);
+    }
+
+    /// How many inodes are in memory.
+    pub(crate) fn inodes_in_memory(&self) -> u64 {
+        self.names().counts().0
+    }
+
+    /// A new inode is in memory.
+    pub(crate) fn count_inode(&self) {
+        self.pending.names.count_inode();
     }
 
     /// Makes everything durable that calls did which have returned.
@@ -158,21 +221,25 @@ impl Durable {
         // Relaxed: written under the mutex.
         if ino >= self.numbers.load(Ordering::Relaxed) {
             let bound = ino + NUMBERS;
-            transaction.put(&Key::common(), bound, &record::common(bound));
+            transaction.put(&Key::common(), bound, &record::common(bound, None));
             self.numbers.store(bound, Ordering::Relaxed);
         }
     }
 
     /// Makes everything durable, lets go of the inodes that are listed, and lets others have the store.
-    fn close(&self) -> Result<(), Errno> {
+    /// `add_up` says how many inodes there are, and what they count for, in bytes.
+    fn close(&self, add_up: impl FnOnce() -> (u64, u64)) -> Result<(), Errno> {
         // SeqCst: the first closes. A change that is under way comes in, or fails.
         if self.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
+        // What is dead is counted no more then.
+        settle();
+        if !refcache::in_destructor() {
+            self.put_sums(add_up);
+        }
         let closed = self.store.close().map_err(|error| errno(&error));
         self.pending.clear();
-        let linked = std::mem::take(&mut *self.linked.lock());
-        drop(linked);
         closed
     }
 }
@@ -183,6 +250,14 @@ fn errno(error: &StoreError) -> Errno {
 }
 
 impl Shared {
+    /// Lets names and inodes leave memory if these are too many. Called where a section could be begun, by what makes more of them.
+    #[inline]
+    pub(crate) fn let_names_leave(&self) {
+        if let Some(durable) = self.durable() {
+            durable.make_room();
+        }
+    }
+
     /// Refuses what makes the file system grow while the disk of its store has room for deletions only.
     ///
     /// # Errors
@@ -251,6 +326,7 @@ impl Shared {
             return Ok(data);
         }
         let most = inode.meet_faults(Calls::WRITE)?;
+        self.let_names_leave();
         self.may_grow()?;
         Ok(&data[..data.len().min(most)])
     }
@@ -291,6 +367,6 @@ impl Shared {
     /// # Errors
     /// As there.
     pub(crate) fn close(&self) -> Result<(), Errno> {
-        self.durable().map_or(Ok(()), Durable::close)
+        self.durable().map_or(Ok(()), |durable| durable.close(|| self.counted()))
     }
 }

@@ -30,6 +30,10 @@ pub(super) enum Mutant {
     ExtentsStay,
     /// Contents leave memory although they have changed.
     ChangedPagesLeave,
+    /// Names leave memory although the tree lacks a change.
+    ChangedNamesLeave,
+    /// An inode in use is forgotten when its names leave.
+    UsedForgotten,
     /// Of pages that changed since the extent was written only the last ones are put down.
     PatchForgotten,
 }

@@ -4,8 +4,10 @@ use super::Durable;
 use super::chunk::Chunk;
 use super::keys::{Key, chunk_of, ino_of, name_of};
 use super::pending::{Gone, Kept};
-use super::record;
+use super::record::{self, InodeRecord, Totals};
+use crate::data::PAGE;
 use crate::inode::settle;
+use crate::ops::xattr::charge_of_stored;
 use crate::superblock::{ROOT_INO, Shared, SharedRef};
 use crate::watch::fault::Calls;
 use crate::{Errno, Fs, Inode, InodeRef, Options, Superblock};
@@ -14,6 +16,7 @@ use sluice_store::{Store, StoreError};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, thread};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::{fs, io};
 
@@ -49,7 +52,7 @@ impl Superblock {
     /// # Errors
     /// As there.
     pub fn create_in(store: Store, options: Options) -> Result<Arc<Superblock>, StoreError> {
-        let durable = Durable::new(store, 0, options.memory_limit);
+        let durable = Durable::new(store, 0, false, options.memory_limit);
         let superblock = Superblock::with_store(options, durable, 0, |shared| Ok(Shared::new_root(shared)));
         let superblock = superblock.map_err(damaged("could not be made"))?;
         let recorded = || {
@@ -74,19 +77,19 @@ impl Superblock {
     /// As there.
     pub fn open_in(store: Store, options: Options) -> Result<Arc<Superblock>, StoreError> {
         let common = store.get(&Key::common())?;
-        let numbers = common.as_deref().and_then(record::numbers);
-        let numbers = numbers.ok_or_else(|| damaged("has no end of its inode numbers")(Errno::EIO))?;
-        let durable = Durable::new(store, numbers, options.memory_limit);
-        durable.find_gone().map_err(damaged("has files without a name that cannot be deleted"))?;
-        let is_limited = options.size_limit.is_some() || options.inode_limit.is_some();
+        let common = common.as_deref().and_then(record::decode_common);
+        let (numbers, sums) = common.ok_or_else(|| damaged("has no end of its inode numbers")(Errno::EIO))?;
+        let durable = Durable::new(store, numbers, sums.is_some(), options.memory_limit);
+        let gone = durable.find_gone().map_err(damaged("has files without a name that cannot be deleted"))?;
+        let sums = match sums {
+            Some(sums) => sums,
+            None => durable.add_up(&gone).map_err(damaged("has attributes that cannot be read"))?,
+        };
         let superblock = Superblock::with_store(options, durable, numbers, |shared| {
             shared.durable().ok_or(Errno::EIO)?.root(shared)
         });
         let superblock = superblock.map_err(damaged("has no root directory"))?;
-        if is_limited {
-            // What is in use is counted as it is loaded.
-            superblock.load_all().map_err(damaged("has names that lead nowhere"))?;
-        }
+        superblock.root().shared.count_found(sums.inodes.saturating_sub(1), sums.bytes);
         Ok(superblock)
     }
 
@@ -126,17 +129,6 @@ impl Superblock {
     /// Why nothing can be changed any more, if that is so: the store's disk failed. For people.
     pub fn failure(&self) -> Option<String> {
         self.root().shared.durable()?.store.failure()
-    }
-
-    /// Loads the names of all directories.
-    fn load_all(&self) -> Result<(), Errno> {
-        let mut directories = vec![self.root().clone()];
-        while let Some(dir) = directories.pop() {
-            dir.load_names()?;
-            directories
-                .extend(dir.as_dir()?.list(|inode| inode.is_dir()).into_iter().map(|(_, inode)| inode));
-        }
-        Ok(())
     }
 }
 
@@ -219,17 +211,17 @@ impl Fs {
 
 impl Durable {
     /// Finds the files that had no name at the crash, for the next push to remove.
-    fn find_gone(&self) -> Result<(), Errno> {
+    fn find_gone(&self) -> Result<BTreeSet<u64>, Errno> {
         let mut orphans = Vec::new();
         self.scan(Key::orphans(), &mut |key, _| {
             orphans.extend(ino_of(key));
             true
         })?;
-        for ino in orphans {
+        for ino in orphans.iter().copied() {
             let (mut kept, mut xattrs) = (Kept::default(), Vec::new());
             self.scan(Key::chunks(ino), &mut |key, value| {
                 let held = Chunk::decode(value).and_then(|chunk| chunk.held);
-                chunk_of(key).into_iter().for_each(|chunk| kept.insert(chunk, held.clone()));
+                chunk_of(key).into_iter().for_each(|chunk| kept.insert(chunk, 0, held.clone()));
                 true
             })?;
             self.scan(Key::xattrs(ino), &mut |key, _| {
@@ -238,7 +230,29 @@ impl Durable {
             })?;
             self.pending.remove(Gone { ino, kept, xattrs });
         }
-        Ok(())
+        Ok(orphans.into_iter().collect())
+    }
+
+    /// What all inodes but those that are `gone` add up to, from their records.
+    fn add_up(&self, gone: &BTreeSet<u64>) -> Result<Totals, Errno> {
+        let (mut sums, mut is_sound) = (Totals::default(), true);
+        self.scan(Key::inodes(), &mut |key, value| {
+            match ino_of(key).zip(InodeRecord::decode(value)) {
+                Some((ino, record)) if !gone.contains(&ino) => {
+                    sums.inodes += 1;
+                    sums.bytes += record.pages * PAGE + record.charged();
+                }
+                found => is_sound &= found.is_some(),
+            }
+            is_sound
+        })?;
+        self.scan(Key::all_xattrs(), &mut |key, value| {
+            if ino_of(key).is_some_and(|ino| !gone.contains(&ino)) {
+                sums.bytes += charge_of_stored(name_of(key), value);
+            }
+            true
+        })?;
+        if is_sound { Ok(sums) } else { Err(Errno::EIO) }
     }
 
     /// The root directory.
@@ -256,7 +270,7 @@ pub(crate) fn close_apart(root: InodeRef) {
     let close = move || {
         // Nobody is there to be told of an error.
         let _ = root.shared.close();
-        root.take_apart();
+        root.take_tree_apart();
         CLOSING.fetch_sub(1, Ordering::SeqCst);
     };
     // Without a thread it is as after a crash, and the memory stays: what was synchronised is there.

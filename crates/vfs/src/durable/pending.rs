@@ -15,11 +15,13 @@
 use super::chunk::{CHUNK, Chunk, HERE_MAX, Held, PATCHED_MAX};
 use super::keys::Key;
 use super::mutant::{Mutant, Planted};
+use super::names::NameSet;
 use super::record::{self, InodeRecord};
 use super::resident::ResidentSet;
 use crate::data::{CHUNK_PAGES, PAGE, PAGE_SIZE, PageSet};
-use crate::inode::Body;
+use crate::inode::{Body, flag};
 use crate::lock_class::{DURABLE_PENDING, INODE_HERE, INODE_KEPT, INODE_LOADING, INODE_STORED};
+use crate::stat::Timestamp;
 use crate::{Inode, InodeRef};
 use sluice_store::{Added, Data, Source};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,6 +34,8 @@ use std::ops::Range;
 /// The part of the log that contents may fill which the store does not have.
 const SHARE: u64 = 4;
 
+/// The part of the limit of memory that names and inodes may take.
+const NAMES_SHARE: u64 = 4;
 /// So many pages have a bit of their own in [`Stored::marked`].
 const MARKED_PAGES: u64 = 63;
 /// Beyond the last page of any file.
@@ -45,6 +49,10 @@ const GRAIN: u64 = 1024;
 pub(crate) struct Stored {
     /// Versions of the inode's record. *Atomic: see the module's header.*
     pub(super) version: AtomicU64,
+    /// The cut that has the last change of the inode, or of a name in it. *Atomic (stands alone); written in sections.*
+    pub(super) changed_in: AtomicU64,
+    /// The access time in the last record, packed. *Atomic (stands alone).*
+    pub(super) atime: AtomicU64,
     changed: Mutex<Changed>,
     /// What the store has. Taken before `changed`, and by a push for as long as it collects the file.
     pub(super) kept: Mutex<Kept>,
@@ -77,6 +85,8 @@ struct Changed {
 pub(super) struct Kept {
     /// Chunks that have a record.
     records: PageSet,
+    /// Of those whose record has the bytes, the pages.
+    standing: BTreeMap<u64, u16>,
     /// Where the bytes are of those whose record names an extent.
     pub(super) extents: BTreeMap<u64, Held>,
     /// Of these, the pages that are not in memory.
@@ -87,8 +97,8 @@ pub(super) struct Kept {
     pub(super) is_known: bool,
     /// The inode may be among the files that the limit of memory knows.
     pub(super) has_residents: bool,
-    /// The inode may be among those that were loaded with several names.
-    pub(super) is_linked: bool,
+    /// The inode may stand apart: see `names.rs`.
+    pub(super) is_apart: bool,
 }
 
 /// Bytes of a chunk as they were in the cut.
@@ -113,7 +123,10 @@ pub(super) struct Pending {
     bytes: Budget,
     /// There are too many of them. *Atomic (stands alone).*
     is_full: AtomicBool,
+    /// The number of the next cut. *Atomic (stands alone); written in cuts.*
+    cut: AtomicU64,
     pub(super) memory: ResidentSet,
+    pub(super) names: NameSet,
     pub(super) planted: Planted,
 }
 
@@ -126,14 +139,27 @@ pub(super) struct Gone {
 
 impl Kept {
     /// The store has a record of `chunk`, with all its bytes or with the extent that holds them.
-    pub(super) fn insert(&mut self, chunk: u64, held: Option<Held>) {
+    pub(super) fn insert(&mut self, chunk: u64, present: u16, held: Option<Held>) {
         self.records.insert(chunk..chunk + 1);
-        self.extents.extend(held.map(|held| (chunk, held)));
+        match held {
+            Some(held) => {
+                self.standing.remove(&chunk);
+                self.extents.insert(chunk, held);
+            }
+            None => _ = self.standing.insert(chunk, present),
+        }
+    }
+
+    /// The pages in records.
+    pub(super) fn standing_pages(&self) -> u64 {
+        self.standing.values().map(|pages| u64::from(pages.count_ones())).sum()
     }
 
     /// The records of `chunks` are removed, or replaced by others: what they name is free.
     fn remove(&mut self, chunks: &Range<u64>, to: &mut Added, pending: &Pending) {
         self.records.remove(chunks);
+        let gone: Vec<u64> = self.standing.range(chunks.clone()).map(|(chunk, _)| *chunk).collect();
+        gone.iter().for_each(|chunk| _ = self.standing.remove(chunk));
         let mut rest = self.extents.split_off(&chunks.start);
         let mut behind = rest.split_off(&chunks.end);
         self.extents.append(&mut behind);
@@ -159,6 +185,8 @@ impl Default for Stored {
         Stored {
             version: AtomicU64::new(0),
             marked: AtomicU64::new(0),
+            changed_in: AtomicU64::new(0),
+            atime: AtomicU64::new(0),
             changed: Mutex::with_class(&INODE_STORED, Changed::default()),
             kept: Mutex::with_class(&INODE_KEPT, Kept::default()),
             here: RwLock::with_class(&INODE_HERE, ()),
@@ -205,9 +233,15 @@ impl Stored {
         changed.all_names = true;
     }
 
-    /// The store has this chunk, as the file does: its bytes, or the extent that holds them.
-    pub(super) fn keep(&self, chunk: u64, held: Option<Held>) {
-        self.kept.lock().insert(chunk, held);
+    /// The inode has a record with this access time.
+    pub(super) fn put_down(&self, atime: Timestamp) {
+        // Relaxed: read when no section is open.
+        self.atime.store(atime.pack(), Ordering::Relaxed);
+    }
+
+    /// Whether the next push collects something of it.
+    pub(super) fn is_listed(&self) -> bool {
+        self.changed.lock().listed_at.is_some()
     }
 
     /// Whether one of `pages` has changed.
@@ -222,8 +256,9 @@ impl Stored {
 }
 
 impl Pending {
-    /// Of a store with a log of this size, and for contents of `limit` bytes in memory.
+    /// Of a store with a log of this size, for `limit` bytes in memory.
     pub(super) fn new(log_size: u64, limit: u64) -> Pending {
+        let names = limit / NAMES_SHARE;
         let changed = (log_size / SHARE).min(limit / SHARE);
         Pending {
             listed: PerCpu::new(|_| Mutex::with_class(&DURABLE_PENDING, BTreeMap::new())),
@@ -232,9 +267,17 @@ impl Pending {
             patched: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             bytes: Budget::with_grain(Some(changed), 0, GRAIN),
             is_full: AtomicBool::new(false),
-            memory: ResidentSet::new(limit, changed),
+            cut: AtomicU64::new(1),
+            memory: ResidentSet::new(limit, changed + names),
+            names: NameSet::new(names),
             planted: Planted::default(),
         }
+    }
+
+    /// The number of the cut that will have what is changed in a section now.
+    pub(super) fn cut(&self) -> u64 {
+        // Relaxed: written when no section is open.
+        self.cut.load(Ordering::Relaxed)
     }
 
     /// Bytes that changed.
@@ -333,7 +376,9 @@ impl Pending {
         }
         // With nothing locked: contents have locks of their own.
         if matches!(inode.body, Body::Regular) && !self.planted.has(Mutant::SizeWithoutBytes) {
+            let were = kept.standing_pages();
             self.collect_contents(inode, (&dirty, &chunks), &mut kept, to);
+            self.names.count_standing(kept.standing_pages(), were);
         }
         if all_names && let Ok(dir) = inode.as_dir() {
             for (name, child) in dir.list(|_| true) {
@@ -347,7 +392,9 @@ impl Pending {
                 None => to.remove(&key),
             }
         }
-        to.put(&Key::inode(inode.ino()), &InodeRecord::of(inode).encode());
+        let record = InodeRecord::of(inode);
+        stored.put_down(record.atime);
+        to.put(&Key::inode(inode.ino()), &record.encode());
     }
 
     /// Collects the `dirty` pages of `inode`, which are in `chunks`, and of which the store has what is `kept`.
@@ -394,8 +441,8 @@ impl Pending {
             return;
         }
         kept.remove(&(chunk..chunk + 1), to, self);
-        kept.insert(chunk, None);
         let present = inode.data.chunk(chunk, u16::MAX, &mut bytes);
+        kept.insert(chunk, present, None);
         if bytes.len() <= HERE_MAX {
             to.put(&key, &Chunk { present, held: None, bytes: &bytes }.encode());
         } else {
@@ -420,6 +467,8 @@ impl Source for Collector {
 
 impl Pending {
     fn collect(&self, to: &mut Added) {
+        // Relaxed: no section is open.
+        self.cut.store(to.cut() + 1, Ordering::Relaxed);
         let listed: Vec<_> = self.listed.iter().map(|listed| mem::take(&mut *listed.lock())).collect();
         listed.iter().flat_map(BTreeMap::values).for_each(|inode| self.collect_inode(inode, to));
         // Relaxed: a hint.
@@ -457,7 +506,12 @@ impl Pending {
             if self.planted.has(Mutant::FreedEarly) {
                 to.free_extent(&extent);
             }
-            stored.keep(*chunk, held);
+            {
+                let mut kept = stored.kept.lock();
+                let were = kept.standing_pages();
+                kept.insert(*chunk, pages, held);
+                self.names.count_standing(kept.standing_pages(), were);
+            }
             self.memory.enter(inode, stored, *chunk);
         }
         let patched = mem::take(&mut *self.patched.lock());
@@ -469,9 +523,29 @@ impl Pending {
 }
 
 impl Inode {
-    /// The inode, which has no name, leaves memory: its records are to be removed. Called by the destructor: no I/O.
+    /// The inode leaves memory: whether it can be read again. Called by the destructor.
     #[cold]
-    pub(crate) fn leave_store(&self) {
+    pub(crate) fn leave_memory(&self) -> bool {
+        let Some(durable) = self.shared.durable() else { return false };
+        // Nobody else has the inode.
+        if let Some(kept) = self.stored().and_then(|stored| stored.kept.try_lock()) {
+            durable.names().count_standing(0, kept.standing_pages());
+            if self.has_name() {
+                kept.extents.values().for_each(|held| durable.pending.memory.count_patched(0, held.patched));
+            }
+        }
+        durable.names().uncount_inode();
+        if self.has(flag::UNNAMED) || (self.has(flag::RECORDED) && !self.has_name()) {
+            durable.nameless.give(1);
+        }
+        if self.has(flag::RECORDED) && !self.has_name() {
+            self.leave_store();
+        }
+        self.has(flag::RECORDED) && self.has_name()
+    }
+
+    /// The inode, which has no name, leaves memory: its records are to be removed. Called by the destructor: no I/O.
+    fn leave_store(&self) {
         let (Some(durable), Some(stored)) = (self.shared.durable(), self.stored()) else { return };
         // Nobody else has the inode. The destructor may run under any lock, so this one is not waited for.
         let kept = stored.kept.try_lock().map(|mut kept| mem::take(&mut *kept)).unwrap_or_default();

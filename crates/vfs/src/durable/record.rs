@@ -5,17 +5,19 @@
 //!          | form | xattrs| flags| mode | uid | gid | nlink | size | pages| rdev | atime | mtime | ctime | born | target ...
 //!   name   0                8      12
 //!          | inode          | mode |                 mode: the type only
-//!   common 0      1         9
-//!          | form | numbers |
+//!   common 0      1         9        17
+//!          | form | numbers | inodes | bytes |        the last two only after a clean close
 //! ```
 //! Numbers are little endian, times as [`Timestamp`] packs them.
 
-use crate::inode::Body;
+use crate::inode::{Body, charged_target};
 use crate::stat::Timestamp;
 use crate::{FileType, Inode, InodeFlags};
 
 /// The form of these values, and the newest that is read.
 const FORM: u8 = 1;
+/// The form of the common record with sums.
+const WITH_SUMS: u8 = 2;
 /// Bytes before the target of a symbolic link.
 const HEAD: usize = 76;
 
@@ -68,6 +70,11 @@ impl<'r> InodeRecord<'r> {
             born: inode.born(),
             target,
         }
+    }
+
+    /// What its target counts for.
+    pub(super) fn charged(&self) -> u64 {
+        charged_target(self.target.len())
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -137,15 +144,35 @@ pub(super) fn named(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk::<8>().map(|ino| u64::from_le_bytes(*ino))
 }
 
-/// The value of what the file system has once.
-pub(super) fn common(numbers: u64) -> [u8; 9] {
-    let mut bytes = [FORM; 9];
-    bytes[1..].copy_from_slice(&numbers.to_le_bytes());
+/// What the inodes of a file system add up to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) inodes: u64,
+    /// Of the space that is limited.
+    pub(super) bytes: u64,
+}
+
+/// The value of what the file system has once: all numbers of inodes are below `numbers`.
+pub(super) fn common(numbers: u64, sums: Option<Totals>) -> Vec<u8> {
+    let mut bytes = vec![if sums.is_some() { WITH_SUMS } else { FORM }];
+    bytes.extend_from_slice(&numbers.to_le_bytes());
+    if let Some(Totals { inodes, bytes: space }) = sums {
+        bytes.extend_from_slice(&inodes.to_le_bytes());
+        bytes.extend_from_slice(&space.to_le_bytes());
+    }
     bytes
 }
 
-/// The bound of inode numbers in that.
-pub(super) fn numbers(bytes: &[u8]) -> Option<u64> {
-    let (form, numbers) = bytes.split_first()?;
-    (*form == FORM).then(|| numbers.try_into().ok().map(u64::from_le_bytes))?
+/// What that says.
+pub(super) fn decode_common(value: &[u8]) -> Option<(u64, Option<Totals>)> {
+    let (form, rest) = value.split_first()?;
+    let (words, rest) = rest.as_chunks();
+    match (*form, words, rest) {
+        (FORM, [numbers], []) => Some((u64::from_le_bytes(*numbers), None)),
+        (WITH_SUMS, [numbers, inodes, bytes], []) => {
+            let [numbers, inodes, bytes] = [numbers, inodes, bytes].map(|word| u64::from_le_bytes(*word));
+            Some((numbers, Some(Totals { inodes, bytes })))
+        }
+        _ => None,
+    }
 }

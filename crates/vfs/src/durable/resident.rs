@@ -118,18 +118,19 @@ impl ResidentSet {
 
     /// `chunk` of `inode` is in memory and in an extent.
     pub(super) fn enter(&self, inode: &InodeRef, stored: &Stored, chunk: u64) {
-        let is_known = {
+        let own = Arc::new(inode.clone());
+        let (is_new, before) = {
             let mut kept = stored.kept.lock();
             // Before the name is looked for: a thread that takes the last one looks at this after.
             kept.has_residents = true;
-            !kept.entered.insert(chunk)
+            let is_new = kept.entered.insert(chunk) && inode.has_name();
+            // With `kept` locked: a chunk of it that leaves meanwhile may be the last one.
+            (is_new, if is_new { self.files.lock().insert(inode.ino(), own) } else { Some(own) })
         };
-        if is_known || !inode.has_name() {
+        drop(before);
+        if !is_new {
             return;
         }
-        let own = Arc::new(inode.clone());
-        let before = self.files.lock().insert(inode.ino(), own);
-        drop(before);
         if !inode.has_name() {
             // It lost its last name meanwhile, and the thread that took it may have come too early.
             self.forget(inode, stored);
@@ -213,9 +214,9 @@ impl Durable {
         memory.evict(&self.pending.planted);
     }
 
-    /// Bytes of contents in memory, as far as the limit counts them.
+    /// Bytes in memory that the limit counts.
     pub(super) fn memory_used(&self) -> u64 {
-        self.pending.memory.used() + self.pending.changed_bytes()
+        self.pending.memory.used() + self.pending.changed_bytes() + self.pending.names.used()
     }
 }
 
@@ -275,6 +276,12 @@ impl Inode {
         // Locked until all is done: a push collects before, or finds what is absent.
         let mut kept = stored.kept.lock();
         kept.entered.remove(&chunk);
+        if kept.entered.is_empty()
+            && let Some(durable) = self.shared.durable()
+        {
+            // The caller has it, too, so nothing is counted here.
+            drop(durable.pending.memory.files.lock().remove(&self.ino()));
+        }
         let has_changed = stored.is_dirty(chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES);
         if has_changed && !planted.has(Mutant::ChangedPagesLeave) {
             // It enters again when it was pushed.

@@ -156,7 +156,9 @@ impl Stored<'_> {
         let Some(stored) = inode.stored() else { return };
         // SeqCst, and before the values are read: the newest record has what each call changed that has moved the counter.
         let version = stored.version.fetch_add(1, Ordering::SeqCst) + 1;
+        stored.stamp(&self.durable.pending);
         let mut record = InodeRecord::of(inode);
+        stored.put_down(record.atime);
         if self.has(Mutant::RecordBeforeChange) {
             record.ctime = record.born;
         }
@@ -172,12 +174,19 @@ impl Stored<'_> {
             return;
         }
         // The section has no room for the target, which is in the record: the push collects it.
+        self.stamp(inode);
         self.durable.pending.list(inode);
         // So that the store knows of something to push: what has a name is no orphan.
         self.transaction.borrow_mut().remove(&Key::orphan(inode.ino()), 0);
     }
 
+    /// Notes that `inode` is changed.
+    fn stamp(&self, inode: &Inode) {
+        inode.stored().into_iter().for_each(|stored| stored.stamp(&self.durable.pending));
+    }
+
     fn name(&self, dir: &Inode, name: &[u8], leads_to: Option<&InodeRef>) {
+        self.stamp(dir);
         let (key, mut version) = (Key::name(dir.ino(), name), self.durable.now());
         if self.has(Mutant::OlderName) {
             version = u64::MAX - version;
@@ -195,7 +204,14 @@ impl Stored<'_> {
     fn gained_name(&self, inode: &InodeRef) {
         if !inode.has(flag::RECORDED) {
             inode.raise(flag::RECORDED);
+            if inode.has(flag::UNNAMED) {
+                inode.clear_unnamed();
+                self.durable.nameless.give(1);
+            }
             self.durable.cover(inode.ino(), &mut self.transaction.borrow_mut());
+            if inode.is_dir() {
+                self.durable.names().enter(inode);
+            }
             let names = inode.xattr_names();
             let has_contents = inode.size() > 0 && !inode.is_dir() && !inode.is_symlink();
             if !names.is_empty() || has_contents {
@@ -213,9 +229,11 @@ impl Stored<'_> {
             highest = highest.max(inode.ino());
             let Some(stored) = inode.stored() else { continue };
             inode.raise(flag::RECORDED);
+            stored.stamp(&self.durable.pending);
             stored.mark_all(inode.xattr_names());
             self.durable.pending.list(&inode);
             if let Ok(dir) = inode.as_dir() {
+                self.durable.names().enter(&inode);
                 found.extend(dir.list(|_| true).into_iter().map(|(_, inode)| inode));
             }
         }
@@ -233,8 +251,9 @@ impl Stored<'_> {
             return;
         }
         self.transaction.borrow_mut().put(&Key::orphan(inode.ino()), 0, &[]);
+        self.durable.nameless.exceed(1);
         self.durable.pending.forget(inode);
-        self.durable.forget_linked(inode);
+        self.durable.names().forget(inode);
     }
 
     fn grown(&self, inode: &InodeRef) {

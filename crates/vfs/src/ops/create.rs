@@ -91,8 +91,18 @@ impl InodeRef {
     pub fn lookup(&self, cred: &Cred, name: &[u8]) -> Result<InodeRef, Errno> {
         self.as_dir()?;
         self.access(cred, Access::EXEC)?;
-        self.load_names()?;
-        self.lookup_in(name, &rcu::domain().read()).cloned()
+        self.look_up(name)
+    }
+
+    /// As [`lookup`](Self::lookup), by one who may search this directory. Called outside of any read section.
+    pub(crate) fn look_up(&self, name: &[u8]) -> Result<InodeRef, Errno> {
+        loop {
+            self.load_names()?;
+            let found = self.lookup_in(name, &rcu::domain().read()).cloned();
+            if found.as_ref().err() != Some(&Errno::NOT_LOADED) {
+                return found;
+            }
+        }
     }
 
     /// As [`lookup`](Self::lookup), by one who may search this directory, for as long as the read section lasts.
@@ -123,13 +133,14 @@ impl InodeRef {
         if name.len() > NAME_MAX {
             return Err(self.gone_or(Errno::ENAMETOOLONG));
         }
-        find(dir, self.shared.hasher.hash(name)).ok_or_else(|| self.missing())
+        let departures = dir.departures();
+        find(dir, self.shared.hasher.hash(name)).ok_or_else(|| self.missing(departures))
     }
 
-    /// What to say of a name that is not in memory: `ENOENT`, if it would be.
+    /// What to say of a name that was not in memory, when so many had come or left: `ENOENT`, if it would have been.
     #[cold]
-    fn missing(&self) -> Errno {
-        if self.has(flag::PARTIAL) { Errno::NOT_LOADED } else { Errno::ENOENT }
+    fn missing(&self, departures: u32) -> Errno {
+        if self.are_names_here(departures) { Errno::ENOENT } else { Errno::NOT_LOADED }
     }
 
     /// Creates `name` in this directory.
@@ -142,12 +153,14 @@ impl InodeRef {
         check_name(name)?;
         self.load_names()?;
         self.meet_faults_of(Calls::CREATE, &[(self, name)])?;
+        self.shared.let_names_leave();
         self.shared.operate(
             cred,
             &[self],
             new.kind.target_len(),
             |section, _| {
                 self.shared.may_grow()?;
+                self.check_names_here()?;
                 Ok(self.create_locked(cred, name, &mut self.lock_entry(name)?, new, section)?)
             },
             |_| self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None)),
@@ -205,6 +218,10 @@ impl InodeRef {
         self.may_change_names(cred)?;
         let inode = self.new_child(cred, new)?;
         inode.links.set_unnamed(true);
+        if let Some(durable) = self.shared.durable() {
+            inode.raise(flag::UNNAMED);
+            durable.nameless.exceed(1);
+        }
         Ok(inode)
     }
 
@@ -222,12 +239,14 @@ impl InodeRef {
         }
         self.meet_faults_of(Calls::LINK, &[(self, name)])?;
         self.shared.ask_for_name()?;
+        self.shared.let_names_leave();
         self.shared.operate(
             cred,
             &[self, target],
             0,
             |section, _| {
                 self.shared.may_grow()?;
+                self.check_names_here()?;
                 let mut entry = self.lock_entry(name)?;
                 let room = entry.room().ok_or(Errno::EEXIST)?;
                 self.may_change_names(cred)?;
@@ -253,7 +272,7 @@ impl InodeRef {
 
     /// Why `target`, which cannot be linked here, does not get `name`. Nothing is locked for that.
     fn refuse_link(&self, cred: &Cred, name: &[u8], target: &InodeRef) -> Errno {
-        match self.lookup_in(name, &rcu::domain().read()) {
+        match self.look_up(name) {
             Ok(_) => return Errno::EEXIST,
             Err(Errno::ENOENT) if !self.is_removed_dir() => {}
             Err(error) => return error,

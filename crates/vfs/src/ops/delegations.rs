@@ -2,7 +2,6 @@
 
 use crate::{Cred, Errno, Inode, InodeRef};
 use sluice_locks::{Breaker, Breaking, Cancel};
-use sluice_sync::rcu;
 
 impl Inode {
     /// Breaks the leases that `breaking` is against, on behalf of `cred`. One load where there have never been any.
@@ -25,7 +24,7 @@ impl InodeRef {
     /// The file called `name` in this directory, if there may be delegations to break.
     pub(crate) fn maybe_delegated(&self, name: &[u8]) -> Option<InodeRef> {
         let used = self.shared.opens.are_leases_used();
-        used.then(|| self.lookup_in(name, &rcu::domain().read()).ok().cloned()).flatten()
+        used.then(|| self.look_up(name).ok()).flatten()
     }
 }
 

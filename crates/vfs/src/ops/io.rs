@@ -294,6 +294,9 @@ impl InodeRef {
             return Err(Errno::EINVAL);
         }
         let only_reserves = matches!(operation, FallocateOperation::Reserve);
+        if let Some(durable) = self.shared.durable() {
+            durable.note_reserved();
+        }
         self.check_not(if only_reserves { InodeFlags::IMMUTABLE } else { InodeFlags::FIXED })?;
         match self.body {
             Body::Regular => {}
@@ -373,6 +376,7 @@ impl InodeRef {
         self.write_back_caches(cred.via, offset..offset.saturating_add(len));
         to.write_back_caches(cred.via, to_offset..to_offset.saturating_add(len));
         let len = len.min(to.meet_faults(Calls::WRITE)? as u64);
+        self.shared.let_names_leave();
         self.shared.may_grow()?;
         let source = self.contents(offset..offset.saturating_add(len))?;
         let replaced = to_offset..to_offset.saturating_add(len);

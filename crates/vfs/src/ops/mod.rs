@@ -55,6 +55,17 @@ impl From<Errno> for Obstacle {
 
 pub(crate) type TreeLock<'a> = MutexGuard<'a, ()>;
 
+impl InodeRef {
+    /// In the section of a change of names in this directory: whether all its names are in memory. Then they stay until it ends.
+    ///
+    /// # Errors
+    /// Busy.
+    #[inline]
+    pub(crate) fn check_names_here(&self) -> Result<(), Obstacle> {
+        if self.has(flag::PARTIAL) { Err(Obstacle::Busy(self.clone())) } else { Ok(()) }
+    }
+}
+
 impl Shared {
     /// Makes one operation of `attempt`, on behalf of `cred`, to `changed`; the section has room for `bytes` of values. `tell` is
     /// called with what it did, and tells the observers.
@@ -99,7 +110,7 @@ impl Shared {
                 }
                 Obstacle::Failed(errno) => return Err(errno),
                 Obstacle::NeedsTree => tree = Some(self.rename_lock.lock()),
-                Obstacle::Busy(dir) if dir.has(flag::PARTIAL) => dir.load_names()?,
+                Obstacle::Busy(dir) if dir.has(flag::PARTIAL) => dir.load_names_beside()?,
                 Obstacle::Busy(dir) => dir.await_burial()?,
             }
         }

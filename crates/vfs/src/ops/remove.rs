@@ -35,7 +35,10 @@ impl InodeRef {
             cred,
             &[self, victim.as_deref().unwrap_or(self)],
             0,
-            |section, _| Ok(self.unlink_locked(cred, name, &mut self.lock_entry(name)?, section)?),
+            |section, _| {
+                self.check_names_here()?;
+                Ok(self.unlink_locked(cred, name, &mut self.lock_entry(name)?, section)?)
+            },
             |removed| self.notify_removed(cred, name, removed.ino),
         )?;
         self.shared.release_soon(removed.pages);
@@ -54,6 +57,7 @@ impl InodeRef {
         self.meet_faults_of(Calls::REMOVE, &[(self, name)])?;
         let victim = self.maybe_delegated(name);
         let remove = |section: &Section<'_>| {
+            self.check_names_here()?;
             let mut entry = self.lock_entry(name)?;
             let there = entry.there().ok_or(Errno::ENOENT)?;
             let victim = there.get();

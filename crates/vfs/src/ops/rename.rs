@@ -111,9 +111,14 @@ impl InodeRef {
             return Err(new_dir.gone_or(error));
         }
         self.load_names()?;
-        new_dir.load_names()?;
-        if self.is_nothing_to_rename(name, (new_dir, new_name), flags)? {
-            return Ok(());
+        loop {
+            self.load_names_beside()?;
+            new_dir.load_names_beside()?;
+            match self.is_nothing_to_rename(name, (new_dir, new_name), flags) {
+                Ok(true) => return Ok(()),
+                Err(Errno::NOT_LOADED) => {}
+                outcome => break outcome.map(drop)?,
+            }
         }
         self.meet_faults_of(Calls::RENAME, &[(self, name), (new_dir, new_name)])?;
         let (source, target) = (self.maybe_delegated(name), new_dir.maybe_delegated(new_name));
@@ -122,6 +127,8 @@ impl InodeRef {
             &[self, new_dir, source.as_deref().unwrap_or(self), target.as_deref().unwrap_or(new_dir)],
             0,
             |section, tree| {
+                self.check_names_here()?;
+                new_dir.check_names_here()?;
                 with_names((self, name), (new_dir, new_name), |names| {
                     let moved = self.rename_locked(names, cred, new_dir, flags, tree)?;
                     if let Some(moved) = &moved {
@@ -144,7 +151,7 @@ impl InodeRef {
     /// Whether both names mean one file already, seen with nothing locked.
     ///
     /// # Errors
-    /// `ENOENT`, `ENOTDIR`; `EEXIST` (`NOREPLACE`).
+    /// `ENOENT`, `ENOTDIR`; `EEXIST` (`NOREPLACE`); `NOT_LOADED`.
     fn is_nothing_to_rename(
         &self,
         name: &[u8],
@@ -152,9 +159,15 @@ impl InodeRef {
         flags: RenameFlags,
     ) -> Result<bool, Errno> {
         let section = rcu::domain().read();
-        let dir = self.as_dir()?;
-        let source = self.entry(dir, name, &section).ok_or(Errno::ENOENT)?;
-        let target = new_dir.entry(new_dir.as_dir()?, new_name, &section);
+        let (dir, new) = (self.as_dir()?, new_dir.as_dir()?);
+        let (departures, departures_there) = (dir.departures(), new.departures());
+        let found = (self.entry(dir, name, &section), new_dir.entry(new, new_name, &section));
+        if matches!(found, (None, _) | (_, None))
+            && !(self.are_names_here(departures) && new_dir.are_names_here(departures_there))
+        {
+            return Err(Errno::NOT_LOADED);
+        }
+        let (source, target) = (found.0.ok_or(Errno::ENOENT)?, found.1);
         let outcome = check_target_exists(target.is_some(), flags);
         if outcome.is_ok() && !target.is_some_and(|target| source.is_same(target)) {
             return Ok(false);

@@ -26,6 +26,16 @@ pub(crate) struct Xattrs {
 /// What an entry takes beside name and value: two pointers and two lengths, and its share of a node.
 const ENTRY_BYTES: usize = 48;
 
+/// What the extended attribute, or access control list, `name` with this value counts for, in bytes.
+pub(crate) fn charge_of_stored(name: &[u8], value: &[u8]) -> u64 {
+    match Space::of(name) {
+        Space::AclAccess | Space::AclDefault => {
+            Acl::from_xattr(value).ok().flatten().map_or(0, |list| charged(list.bytes() as u64))
+        }
+        _ => charge_of(name, value),
+    }
+}
+
 /// What a value counts for, in bytes.
 fn charge_of(name: &[u8], value: &[u8]) -> u64 {
     charged((ENTRY_BYTES + name.len() + value.len()) as u64)
@@ -329,16 +339,18 @@ impl Inode {
     ///
     /// # Errors
     /// `EIO` for an access control list that is none; `ENOSPC` for one that leads beyond the limit.
-    pub(crate) fn restore_xattr(&self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn restore_xattr(&self, name: &[u8], value: &[u8], is_counted: bool) -> Result<(), Errno> {
         let space = Space::of(name);
         if matches!(space, Space::AclAccess | Space::AclDefault) {
             let list = Acl::from_xattr(value).map_err(|_| Errno::EIO)?;
-            return self.change_acls(|_, acls| {
+            return self.change_acls_counting(is_counted, |_, acls| {
                 *(if space == Space::AclAccess { &mut acls.access } else { &mut acls.default }) = list;
                 Ok(())
             });
         }
-        self.shared.charge_loaded(charge_of(name, value));
+        if is_counted {
+            self.shared.charge_loaded(charge_of(name, value));
+        }
         self.may_have_xattrs();
         self.extra().xattrs.lock().set(name, value, XattrFlags::empty()).map(drop)
     }

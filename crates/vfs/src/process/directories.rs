@@ -2,7 +2,7 @@
 
 use super::{Dirents, Fd, Process};
 use crate::mount::Place;
-use crate::{Access, DirEntry, Errno, Inode};
+use crate::{Access, DirEntry, Errno, Inode, InodeRef};
 use sluice_sync::rcu;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -87,6 +87,17 @@ impl Process {
     /// # Errors
     /// `ENOENT` when it was removed.
     pub fn getcwd(&self) -> Result<PathBuf, Errno> {
+        loop {
+            let parent = match self.getcwd_here()? {
+                Ok(path) => return Ok(path),
+                Err(parent) => parent,
+            };
+            parent.load_names()?;
+        }
+    }
+
+    /// The path, or the directory whose names must be in memory first.
+    fn getcwd_here(&self) -> Result<Result<PathBuf, InodeRef>, Errno> {
         let section = rcu::domain().read();
         let root = self.fs.mounts().root(&section);
         let mut at = self.cwd.load(&section).place();
@@ -98,9 +109,15 @@ impl Process {
                 // The top of a detached mount: no path leads here.
                 return Err(Errno::ENOENT);
             }
-            let mut entries = parent.as_dir()?.names.after(0, &section);
-            let (_, name, _) =
-                entries.find(|(_, _, inode)| inode.is_same(named.inode)).ok_or(Errno::ENOENT)?;
+            let dir = parent.as_dir()?;
+            let departures = dir.departures();
+            let found = dir.names.after(0, &section).find(|(_, _, inode)| inode.is_same(named.inode));
+            let Some((_, name, _)) = found else {
+                if !parent.are_names_here(departures) {
+                    return Ok(Err(parent.clone()));
+                }
+                return Err(Errno::ENOENT);
+            };
             components.push(name);
             at = Place { mount: named.mount, inode: parent };
             if at.is_mount_root() {
@@ -115,6 +132,6 @@ impl Process {
         if path.is_empty() {
             path.push(b'/');
         }
-        Ok(PathBuf::from(OsString::from_vec(path)))
+        Ok(Ok(PathBuf::from(OsString::from_vec(path))))
     }
 }

@@ -23,7 +23,6 @@ pub use dirents::{Dirent, Dirents};
 pub use locks::{FileLock, FlockOperation, LockType};
 
 use crate::at_once::{AtOnce, WouldWait, or_waiting};
-use crate::inode::flag;
 use crate::lock_class::PROCESS_MOVING;
 use crate::mount::{Location, Place};
 use crate::namei::{Namei, Parent, check_path};
@@ -200,7 +199,7 @@ impl Process {
             let section = rcu::domain().read();
             let start = self.cwd.load(&section).place();
             if let Some(found) = namei.recall(Some(start), path, follow, &section)
-                && !found.inode.has(flag::PARTIAL)
+                && !found.inode.must_load()
             {
                 return look(found);
             }
@@ -212,7 +211,7 @@ impl Process {
                 let start = self.place_of(&start, &section);
                 match namei.find(start, path, follow, &section) {
                     // The look is in the section, so its names must be there before.
-                    Ok(found) if found.inode.has(flag::PARTIAL) && found.inode.is_dir() => {
+                    Ok(found) if found.inode.must_load() => {
                         namei.want(found.inode);
                     }
                     Err(Errno::NOT_LOADED) => {}

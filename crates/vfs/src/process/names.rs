@@ -8,7 +8,7 @@ use crate::namei::{Last, Parent, check_path};
 use crate::ops::create::checked_target;
 use crate::ops::rename::check_flags;
 use crate::{Access, AtFlags, Caps, Errno, FileType, Inode, NewInode, NewKind, RenameFlags};
-use sluice_sync::rcu::{self, Guard};
+use sluice_sync::rcu::Guard;
 use std::path::Path;
 
 impl Process {
@@ -234,12 +234,10 @@ impl Process {
         }
         {
             // A missing name is reported before a read-only mount. What cannot be removed is found with nothing locked.
-            dir.inode.load_names()?;
-            let section = rcu::domain().read();
-            let victim = dir.inode.lookup_in(name, &section)?;
+            let victim = dir.inode.look_up(name)?;
             dir.mount.check_writable()?;
             if let Err(error) = victim.check_removable(remove_dir) {
-                dir.inode.may_delete(&self.cred, victim)?;
+                dir.inode.may_delete(&self.cred, &victim)?;
                 return Err(error);
             }
         }

@@ -317,7 +317,7 @@ impl Attributes {
 
     /// Gives `inode`, which began so, the rest.
     fn restore(&self, inode: &InodeRef) -> Result<(), Errno> {
-        self.xattrs.iter().try_for_each(|(name, value)| inode.restore_xattr(name, value))?;
+        self.xattrs.iter().try_for_each(|(name, value)| inode.restore_xattr(name, value, true))?;
         inode.put_flags(self.flags);
         inode.times.set(Some(self.atime), Some(self.mtime));
         inode.change_ctime(self.ctime);

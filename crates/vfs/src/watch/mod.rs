@@ -121,8 +121,7 @@ fn for_each_directory(
 ) -> Result<(), Errno> {
     let mut directories = vec![superblock.root().clone()];
     while let Some(dir) = directories.pop() {
-        dir.load_names()?;
-        for (name, inode) in dir.as_dir()?.list(|_| true) {
+        for (name, inode) in dir.list_names(|_| true)? {
             visit(&dir, &name, &inode)?;
             if inode.is_dir() {
                 directories.push(inode);

@@ -1,0 +1,455 @@
+//! Names: which names and inodes of a durable file system are in memory, and how they leave it.
+//!
+//! # Theory
+//! The names of a directory are in memory all together or not at all. When inodes take more than their part of the limit of
+//! memory, the names of some directories leave, those of one directory at a time, when the store's tree has all of them and
+//! all that was changed of the inodes to which they lead: [`Stored::changed_in`] says in which cut of the store an object was changed last.
+//! They leave while no [`Section`](super::Section) is open. So a call that changes names finds within its section what it found at the
+//! begin, and a call that only looks sees by [`Dir::departures`](crate::dir::Dir::departures) that it must look again.
+//! ```text
+//!   names are here -- clean, and chosen --> names are away; their inodes are apart -- nobody else has one --> forgotten
+//!         ^                                      |
+//!         +---- looked into: an inode that is apart comes back, others are read from the tree
+//! ```
+//! An inode whose name left may be in use: open, mapped, a working directory, remembered by a kernel, with changes that are
+//! to be pushed, or the parent of a directory in memory. So it first stands *apart*, where a name that is loaded again finds it.
+//! From time to time all counts of references are made exact, and those inodes that nobody else has are forgotten. A directory is
+//! forgotten only after its names have left.
+//!
+//! The hand of a clock goes round the directories with names in memory. When a whole round brings too little, there is a checkpoint, so
+//! that more is in the tree; if that does not help either, what is in memory is in use, and the limit is exceeded.
+//!
+//! # Clients must
+//! - call [`Durable::make_room`] where they could begin a section, and in no section and no read section.
+//!
+//! # Cost
+//! A new inode: a count on the CPU's own line. A change: a load, and a store when it is the first since a cut.
+
+use super::keys::FIXED;
+use super::mutant::{Mutant, Planted};
+use super::pending::Stored;
+use super::{Durable, Pending};
+use crate::inode::{flag, settle};
+use crate::lock_class::{DURABLE_LEAVING, DURABLE_PENDING};
+use crate::superblock::INODE_BYTES;
+use crate::{Inode, InodeRef};
+use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sluice_sync::percpu::Budget;
+use sluice_sync::{Arc, CachePadded, Mutex, rcu, refcache};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// Directories are listed in so many parts, so that threads that make some seldom meet.
+const PARTS: usize = 64;
+/// Numbers of inodes that stand in one part one after the other: a CPU takes numbers in runs.
+const RUN: u64 = 64;
+/// Of so many directories the names leave between two looks at the limit.
+const AT_ONCE: usize = 32;
+/// So many inodes that are apart are looked at between two such looks.
+const LOOKS: usize = 1 << 14;
+/// When names leave, inodes go down to the limit less this part of it.
+const SLACK: u64 = 8;
+
+/// Inodes by their numbers.
+type ByNumber = BTreeMap<u64, Arc<InodeRef>>;
+
+/// The names and inodes in memory.
+pub(super) struct NameSet {
+    /// Bytes. *Atomic (stands alone); written by tests.*
+    limit: AtomicU64,
+    /// Inodes. *Per CPU.*
+    inodes: Budget,
+    /// Pages of contents that stand in records: they leave with their inode. *Atomic (stands alone).*
+    standing: AtomicU64,
+    /// There may be too much. *Atomic (stands alone).*
+    is_over: AtomicBool,
+    /// There is nothing to do below so many bytes. *Atomic (stands alone); written under `hand`.*
+    threshold: AtomicU64,
+    /// Directories with names in memory. *Each protected by its mutex.*
+    /// *In an Arc: a thread that counts a reference to an inode may free dead ones, which it must not under this mutex.*
+    directories: Vec<CachePadded<Mutex<ByNumber>>>,
+    /// Inodes to which names lead that are not in memory. *Protected by its mutex; in an Arc as above.*
+    apart: Mutex<BTreeMap<u64, Apart>>,
+    /// How many directories' names have left. *Atomic (stands alone).*
+    departures: AtomicU64,
+    hand: Mutex<Hand>,
+}
+
+/// Where a round of the clock has come to.
+#[derive(Default)]
+struct Hand {
+    part: usize,
+    directory: u64,
+    /// The last inode of those apart that was looked at.
+    apart: u64,
+}
+
+/// An inode that stands apart.
+#[derive(Clone)]
+struct Apart {
+    inode: Arc<InodeRef>,
+    /// How often it was taken from here.
+    taken: u64,
+}
+
+impl NameSet {
+    /// For names and inodes of `limit` bytes.
+    pub(super) fn new(limit: u64) -> NameSet {
+        let part = || CachePadded::new(Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()));
+        NameSet {
+            limit: AtomicU64::new(limit),
+            inodes: Budget::new(Some(limit / INODE_BYTES), 0),
+            standing: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+            threshold: AtomicU64::new(limit),
+            directories: (0..PARTS).map(|_| part()).collect(),
+            apart: Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()),
+            departures: AtomicU64::new(0),
+            hand: Mutex::with_class(&DURABLE_LEAVING, Hand::default()),
+        }
+    }
+
+    fn limit(&self) -> u64 {
+        // Relaxed: a number that stands alone.
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Lets all leave that can from now on.
+    #[cfg(test)]
+    pub(super) fn shrink(&self) {
+        self.limit.store(0, Ordering::Relaxed);
+        self.threshold.store(0, Ordering::Relaxed);
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes in memory.
+    pub(super) fn used(&self) -> u64 {
+        // Relaxed: a number that stands alone.
+        self.inodes.used() * INODE_BYTES + self.standing.load(Ordering::Relaxed) * crate::data::PAGE
+    }
+
+    /// Inodes in memory, and of those the ones that stand apart; and how often names of a directory have left.
+    pub(super) fn counts(&self) -> (u64, u64, u64) {
+        // Relaxed: a number that stands alone.
+        (self.inodes.used(), self.apart.lock().len() as u64, self.departures.load(Ordering::Relaxed))
+    }
+
+    /// An inode came into memory.
+    pub(super) fn count_inode(&self) {
+        if self.inodes.take(1).is_err() {
+            self.inodes.exceed(1);
+            // Relaxed: a hint.
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// An inode left memory.
+    pub(super) fn uncount_inode(&self) {
+        self.inodes.give(1);
+    }
+
+    /// Of a file, so many pages stand in records that are in memory, which `were` so many.
+    pub(super) fn count_standing(&self, are: u64, were: u64) {
+        if are != were {
+            // Relaxed: a number that stands alone.
+            self.standing.fetch_add(are.wrapping_sub(were), Ordering::Relaxed);
+        }
+        if are > were && self.used() > self.limit() {
+            // Relaxed: a hint.
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn part(&self, ino: u64) -> &Mutex<ByNumber> {
+        &self.directories[(ino / RUN) as usize % PARTS]
+    }
+
+    /// The directory `dir` has its names in memory.
+    pub(super) fn enter(&self, dir: &InodeRef) {
+        let own = Arc::new(dir.clone());
+        let before = self.part(dir.ino()).lock().insert(dir.ino(), own);
+        drop(before);
+    }
+
+    /// `inode` has no name any more: nothing finds it by one.
+    pub(super) fn forget(&self, inode: &Inode) {
+        let forgotten =
+            if inode.is_dir() { self.part(inode.ino()).lock().remove(&inode.ino()) } else { None };
+        let may_be_apart = inode.stored().is_some_and(|stored| stored.kept.lock().is_apart);
+        let apart = if may_be_apart { self.apart.lock().remove(&inode.ino()) } else { None };
+        // With nothing locked.
+        drop((forgotten, apart));
+    }
+
+    /// The inode `ino`, if it stands apart.
+    pub(super) fn find(&self, ino: u64) -> Option<InodeRef> {
+        let found = {
+            let mut apart = self.apart.lock();
+            let found = apart.get_mut(&ino)?;
+            found.taken += 1;
+            found.inode.clone()
+        };
+        Some(InodeRef::clone(&found))
+    }
+
+    /// A name that leads to `inode` is in memory, where it was loaded. Others may not be.
+    pub(super) fn named(&self, inode: &InodeRef) {
+        if inode.is_dir() || inode.nlink() <= 1 {
+            let before = self.apart.lock().remove(&inode.ino());
+            drop(before);
+        } else {
+            self.set_apart([inode.clone()]);
+        }
+    }
+
+    fn set_apart(&self, inodes: impl IntoIterator<Item = InodeRef>) {
+        for inode in inodes {
+            let ino = inode.ino();
+            inode.stored().into_iter().for_each(|stored| stored.kept.lock().is_apart = true);
+            let own = Arc::new(inode);
+            let spare = {
+                let mut apart = self.apart.lock();
+                match apart.get_mut(&ino) {
+                    Some(there) => {
+                        there.taken += 1;
+                        Some(own)
+                    }
+                    None => {
+                        apart.insert(ino, Apart { inode: own, taken: 0 });
+                        None
+                    }
+                }
+            };
+            drop(spare);
+        }
+    }
+
+    /// Lets go of all inodes. Takes directories apart: no name that is in memory may lead to them from the root.
+    fn clear(&self) {
+        let parts = self.directories.iter().map(|part| std::mem::take(&mut *part.lock()));
+        let mut all: Vec<_> = parts.flat_map(BTreeMap::into_values).collect();
+        let apart = std::mem::take(&mut *self.apart.lock());
+        all.extend(apart.into_values().map(|apart| apart.inode));
+        for inode in all {
+            InodeRef::clone(&inode).take_apart();
+        }
+    }
+
+    /// The next directories behind the `hand`; none at the end of a round.
+    fn next(&self, hand: &mut Hand) -> Vec<Arc<InodeRef>> {
+        let mut found = Vec::new();
+        while found.len() < AT_ONCE && hand.part < PARTS {
+            let part = self.directories[hand.part].lock();
+            let behind = (Bound::Excluded(hand.directory), Bound::Unbounded);
+            found.extend(part.range(behind).take(AT_ONCE - found.len()).map(|(_, dir)| dir.clone()));
+            drop(part);
+            match found.last() {
+                Some(dir) if found.len() == AT_ONCE => hand.directory = dir.ino(),
+                _ => (hand.part, hand.directory) = (hand.part + 1, 0),
+            }
+        }
+        if found.is_empty() {
+            (hand.part, hand.directory) = (0, 0);
+        }
+        found
+    }
+
+    /// Forgets inodes that stand apart, that nobody else has, and of which the tree has everything, as it has all up to this cut.
+    fn forget_unused(&self, hand: &mut Hand, applied: u64, planted: &Planted) {
+        // Names that left hold their inodes for a grace period.
+        rcu::domain().flush();
+        let looked_at: Vec<(u64, Apart)> = {
+            let apart = self.apart.lock();
+            let behind = (Bound::Excluded(hand.apart), Bound::Unbounded);
+            apart.range(behind).take(LOOKS).map(|(ino, inode)| (*ino, inode.clone())).collect()
+        };
+        hand.apart = looked_at.last().filter(|_| looked_at.len() == LOOKS).map_or(0, |(ino, _)| *ino);
+        let sole = refcache::sole(looked_at.iter().map(|(_, apart)| apart.inode.counted()));
+        let is_unused = |inode: &Inode| {
+            inode.stored().is_some_and(|stored| stored.is_applied(applied)) && inode.has_no_names_here()
+        };
+        let unused: Vec<_> = looked_at
+            .iter()
+            .zip(sole)
+            .filter(|((_, apart), is_sole)| {
+                (*is_sole || planted.has(Mutant::UsedForgotten)) && is_unused(&apart.inode)
+            })
+            .map(|(looked_at, _)| looked_at)
+            .collect();
+        let mut gone = Vec::new();
+        {
+            let mut apart = self.apart.lock();
+            for (ino, then) in unused {
+                // A reference that was made since was made from this one, and only a holder of one changes the inode.
+                if apart.get(ino).is_some_and(|now| now.taken == then.taken) {
+                    gone.extend(apart.remove(ino));
+                }
+            }
+        }
+        // With nothing locked.
+        drop((looked_at, gone));
+        settle();
+    }
+}
+
+impl Durable {
+    /// Lets names and inodes leave memory, if these are too many. Called where a section could be begun.
+    #[inline]
+    pub(super) fn make_room(&self) {
+        // Relaxed: a hint.
+        if self.names().is_over.load(Ordering::Relaxed) && !self.closed.load(Ordering::Relaxed) {
+            self.make_room_now();
+        }
+    }
+
+    #[cold]
+    fn make_room_now(&self) {
+        let (names, limit) = (self.names(), self.names().limit());
+        // Relaxed, all: hints.
+        if names.used() <= names.threshold.load(Ordering::Relaxed) || refcache::in_destructor() {
+            names.is_over.store(names.used() > limit, Ordering::Relaxed);
+            return;
+        }
+        // A thread that comes meanwhile waits, and does not go beyond the limit.
+        let mut hand = names.hand.lock();
+        let aim = limit - limit / SLACK;
+        let mut has_checkpointed = false;
+        'rounds: loop {
+            loop {
+                if names.used() <= aim {
+                    break 'rounds;
+                }
+                let chosen = names.next(&mut hand);
+                if chosen.is_empty() {
+                    break;
+                }
+                if self.let_leave(&chosen) {
+                    drop(chosen);
+                    self.forget_unused(&mut hand);
+                }
+            }
+            self.forget_unused(&mut hand);
+            if has_checkpointed {
+                break;
+            }
+            // What was changed is in the tree after this. A limit of 0 is that of a test of what leaves without.
+            if limit > 0 && self.store.sync().and_then(|()| self.store.checkpoint()).is_err() {
+                break;
+            }
+            has_checkpointed = true;
+        }
+        // What is left is in use. It is not looked at again before there is notably more.
+        let threshold = limit.max(names.used() + limit / SLACK);
+        names.threshold.store(threshold, Ordering::Relaxed);
+        names.is_over.store(names.used() > limit, Ordering::Relaxed);
+    }
+
+    /// Lets the names of those of `directories` leave that can be read again. Whether any did.
+    fn let_leave(&self, directories: &[Arc<InodeRef>]) -> bool {
+        let mut touched = Vec::new();
+        let mut leave = |dir: &Arc<InodeRef>, applied| self.names().leave(dir, applied, &mut touched);
+        let left = {
+            // So that what is being loaded stays until it is.
+            let _loading = self.loading.lock();
+            let applied = self.applied_cut();
+            self.store.alone(|| directories.iter().filter(|dir| leave(dir, applied)).count())
+        };
+        self.names().departures.fetch_add(left as u64, Ordering::Relaxed);
+        for inode in touched {
+            // An access time that is newer than the record. The names leave in a later round.
+            if let Ok(section) = inode.shared.begin_put_down(FIXED) {
+                section.inode(&inode);
+            }
+        }
+        left > 0
+    }
+
+    /// What was changed in this cut, or before, can be read again.
+    fn applied_cut(&self) -> u64 {
+        let is_planted = self.pending.planted.has(Mutant::ChangedNamesLeave);
+        if is_planted { u64::MAX } else { self.store.applied_cut() }
+    }
+
+    fn forget_unused(&self, hand: &mut Hand) {
+        self.names().forget_unused(hand, self.applied_cut(), &self.pending.planted);
+    }
+
+    pub(super) fn names(&self) -> &NameSet {
+        &self.pending.names
+    }
+}
+
+impl NameSet {
+    /// The names of `dir` leave, if the tree has all of it up to this cut, and of the inodes to which they lead. Inodes whose
+    /// access time it lacks are `touched`. Called while no section is open, and nothing is loaded.
+    fn leave(&self, dir: &InodeRef, applied: u64, touched: &mut Vec<InodeRef>) -> bool {
+        let Ok(inner) = dir.as_dir() else { return false };
+        let can_be_read = |inode: &InodeRef| inode.stored().is_some_and(|stored| stored.is_applied(applied));
+        if dir.has(flag::PARTIAL) || !dir.has_name() || dir.shared.watch().is_some() || !can_be_read(dir) {
+            return false;
+        }
+        let entries = inner.list(|_| true);
+        let all_can_be_read =
+            entries.iter().all(|(_, inode)| can_be_read(inode) && !inode.data.has_reserved());
+        if !all_can_be_read {
+            return false;
+        }
+        let before = touched.len();
+        touched.extend(entries.iter().map(|(_, inode)| inode).filter(|inode| inode.is_touched()).cloned());
+        if touched.len() > before {
+            return false;
+        }
+        // In this order: a thread that misses a name that has left sees that one did, and finds the inode.
+        self.set_apart(entries.iter().map(|(_, inode)| inode.clone()));
+        inner.begin_departure();
+        dir.raise(flag::PARTIAL);
+        for (name, _) in &entries {
+            if let Some(mut entry) = inner.names.lock(dir.shared.hasher.hash(name), name) {
+                entry.remove();
+            }
+        }
+        let left = self.part(dir.ino()).lock().remove(&dir.ino());
+        drop(left);
+        true
+    }
+}
+
+impl InodeRef {
+    /// Takes the tree apart of which this is the root, which nobody uses any more.
+    pub(crate) fn take_tree_apart(self) {
+        if let Some(durable) = self.shared.durable() {
+            durable.names().clear();
+        }
+        self.take_apart();
+    }
+}
+
+impl Inode {
+    /// Whether no name in it is in memory.
+    fn has_no_names_here(&self) -> bool {
+        self.as_dir().map_or(true, |dir| self.has(flag::PARTIAL) && dir.names.is_empty())
+    }
+
+    /// Whether its access time is newer than in the record that the store has.
+    fn is_touched(&self) -> bool {
+        // Relaxed: no section is open.
+        self.stored().is_some_and(|stored| stored.atime.load(Ordering::Relaxed) != self.times.atime().pack())
+    }
+}
+
+impl Stored {
+    /// Whether the tree has all that was changed, if it has what was changed up to this cut.
+    fn is_applied(&self, applied: u64) -> bool {
+        // Relaxed: no section is open.
+        self.changed_in.load(Ordering::Relaxed) <= applied && !self.is_listed()
+    }
+
+    /// The object is changed in a section.
+    pub(super) fn stamp(&self, pending: &Pending) {
+        let cut = pending.cut();
+        // Relaxed, both: read when no section is open. Written once in each cut: calls that change one directory share it.
+        if self.changed_in.load(Ordering::Relaxed) != cut {
+            self.changed_in.store(cut, Ordering::Relaxed);
+        }
+    }
+}
