@@ -156,7 +156,7 @@ crash: prerequisites
 
 # Two nodes work for five minutes while the owner is killed again and again.
 cluster: prerequisites
-	SLUICE_CLUSTER_SECONDS=300 cargo test --locked -p sluice --test cluster -- --nocapture
+	SLUICE_CLUSTER_SECONDS=300 SLUICE_CLUSTER_TRIALS=10000 cargo test --locked -p sluice --test cluster -- --nocapture
 
 # Without isolation, for the clock and the CPUs that the system lists; without backtraces, which take minutes to print.
 miri: prerequisites

@@ -147,7 +147,9 @@ fn exclusive_names_appended_lines_and_locks_hold_while_the_owner_is_killed() {
     let seconds =
         std::env::var("SLUICE_CLUSTER_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
     let over = AtomicBool::new(false);
-    let (turns, inside) = (AtomicU64::new(0), AtomicBool::new(false));
+    let trials: u64 =
+        std::env::var("SLUICE_CLUSTER_TRIALS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let (turns, inside) = (AtomicU64::new(0), [AtomicBool::new(false), AtomicBool::new(false)]);
     let dirs = [1, 2].map(|node| cluster.nodes[node].path().to_owned());
     let (turns, inside, over) = (&turns, &inside, &over);
     let outcomes: Vec<_> = std::thread::scope(|scope| {
@@ -158,7 +160,8 @@ fn exclusive_names_appended_lines_and_locks_hold_while_the_owner_is_killed() {
             .collect();
         let begun = Instant::now();
         let mut kills = 0;
-        while begun.elapsed() < Duration::from_secs(seconds) || kills == 0 {
+        let enough = || turns.load(Ordering::Relaxed) >= trials;
+        while begun.elapsed() < Duration::from_secs(seconds) || kills == 0 || !enough() {
             let before = turns.load(Ordering::Relaxed);
             eventually("both work", || turns.load(Ordering::Relaxed) > before + 20);
             // Only the first node has no clients: it is killed as an owner, and then as a guest.
@@ -179,6 +182,10 @@ fn exclusive_names_appended_lines_and_locks_hold_while_the_owner_is_killed() {
     for line in first.appended.iter().chain(&second.appended) {
         assert!(log.lines().any(|other| other == line), "{line} was durable and is not there");
     }
+    let mut lines: Vec<_> = log.lines().collect();
+    lines.sort_unstable();
+    let twice = lines.windows(2).find(|two| two[0] == two[1]);
+    assert_eq!(twice, None, "appended once");
     println!("{} turns, {} lines", turns.load(Ordering::Relaxed), log.lines().count());
     cluster.finish(&[]);
 }
@@ -190,11 +197,20 @@ struct Did {
     appended: Vec<String>,
 }
 
-/// Makes names that another makes too, appends lines, and locks a file, in turns.
-fn work(me: usize, dir: &Path, over: &AtomicBool, inside: &AtomicBool, turns: &AtomicU64) -> Did {
+/// Makes names that another makes too, and names of its own, appends lines, renames what another renames too, and locks a file, in
+/// turns.
+fn work(me: usize, dir: &Path, over: &AtomicBool, inside: &[AtomicBool; 2], turns: &AtomicU64) -> Did {
+    let alone = |inside: &AtomicBool, what: &str| {
+        assert!(!inside.swap(true, Ordering::SeqCst), "two have one {what}");
+        std::thread::yield_now();
+        inside.store(false, Ordering::SeqCst);
+    };
     let mut did = Did::default();
     let open = |name: &str| File::options().append(true).create(true).open(dir.join(name)).expect("open");
     let (mut log, guard) = (open("log"), open("guard"));
+    let (token, mine, top) =
+        (dir.join("token"), dir.join(format!("token-{me}")), File::open(dir).expect("open"));
+    drop(open("token"));
     let mut turn = 0;
     while !over.load(Ordering::Relaxed) {
         turn += 1;
@@ -210,10 +226,20 @@ fn work(me: usize, dir: &Path, over: &AtomicBool, inside: &AtomicBool, turns: &A
             Ok(()) => did.appended.push(line),
             Err(error) => assert_eq!(error.raw_os_error(), Some(5)),
         }
+        // Nobody else makes it: that it is there would mean that it was made twice.
+        fs::create_dir(dir.join(format!("d{me}-{turn}"))).expect("made");
+        match fs::rename(&token, &mine) {
+            // Of a name that may come back nobody says that it is gone.
+            Ok(()) if top.sync_all().is_ok() => alone(&inside[0], "name"),
+            Ok(()) => {}
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{error}"),
+        }
+        // It may have come back with the death of an owner.
+        if let Err(error) = fs::rename(&mine, &token) {
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        }
         guard.lock().expect("locked");
-        assert!(!inside.swap(true, Ordering::SeqCst), "two have one lock");
-        std::thread::yield_now();
-        inside.store(false, Ordering::SeqCst);
+        alone(&inside[1], "lock");
         guard.unlock().expect("it is held");
         turns.fetch_add(1, Ordering::Relaxed);
     }

@@ -23,7 +23,7 @@
 //!
 //! *Takeover.* When the owner dies the membership lets another claim its place. It opens the store, waits until the other living
 //! members have told what their kernels hold (the *grace* period), and serves. The tree is what was durable; a request that was
-//! under way is sent again.
+//! under way is sent again; one that was executed, as the store says, is answered and not executed again.
 //!
 //! # Limits
 //! One owner executes everything: a change at another node costs a round trip, and more nodes do not make it faster. See

@@ -25,6 +25,8 @@ pub(crate) struct Owner {
     /// *immutable*
     pub(crate) epoch: u64,
     host: Host,
+    /// The mounts of which something was executed before. *immutable*
+    requesting: BTreeSet<u64>,
     ttl: Duration,
     /// Until when it may answer. *atomic (stands alone)*
     valid_until: Arc<AtomicU64>,
@@ -63,6 +65,7 @@ impl Owner {
         };
         Owner {
             epoch,
+            requesting: superblock.requesting_mounts(),
             host: Host::new(superblock, generation),
             ttl,
             valid_until,
@@ -75,15 +78,26 @@ impl Owner {
     ///
     /// # Errors
     /// If the file system has a mount that must be alone.
-    pub(crate) fn serve_own(&self, relay: &Relay, holdings: &Holdings, is_another: bool) -> io::Result<()> {
+    pub(crate) fn serve_own(
+        &self,
+        relay: &Relay,
+        holdings: &Holdings,
+        is_another: bool,
+        mount: u64,
+    ) -> io::Result<()> {
         // Found before others change anything, and kept until they are restored.
         let found = self.find(holdings);
         self.end_grace(None);
-        let mut state = self.state.lock();
-        if !state.is_over {
-            state.local = Some(relay.attach_host(&self.host, holdings, &found, is_another)?);
-        }
-        Ok(())
+        let absent = {
+            let mut state = self.state.lock();
+            if state.is_over {
+                return Ok(());
+            }
+            state.local = Some(relay.attach_host(&self.host, holdings, &found, is_another, mount)?);
+            let is_absent = |other: &u64| *other != mount && !state.seats.contains_key(other);
+            self.requesting.iter().copied().filter(is_absent).collect()
+        };
+        Ok(self.superblock().forget_requests(&absent)?)
     }
 
     /// Serves a mount of `node`, until its connection breaks.
@@ -106,7 +120,7 @@ impl Owner {
             _ => self.find(&holdings),
         };
         let channel = Channel::new(link.clone(), self.valid_until.clone());
-        let guest = Arc::new(self.host.admit(channel.clone(), true)?);
+        let guest = Arc::new(self.host.admit(channel.clone(), true, mount)?);
         let lost = guest.restore(&holdings, &found);
         drop(found);
         let seat = Arc::new(Seat::new(guest, channel));
@@ -187,6 +201,8 @@ impl Owner {
         };
         if let Some(removed) = removed {
             removed.release_notices();
+            // What is not forgotten now is when there is another owner.
+            let _ = self.superblock().forget_requests(&[mount].into());
         }
     }
 

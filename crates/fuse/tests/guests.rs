@@ -4,12 +4,16 @@ mod harness;
 
 use harness::{can_mount, eventually, fresh_dir, fresh_superblock, is_mounted};
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use sluice_fuse::{Guest, Holdings, Host, MountError, MountOptions, Relay};
+use sluice_fuse::{
+    Guest, GuestChannel, Holdings, Host, MountError, MountOptions, Notice, Relay, Server, Uplink,
+};
+use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::time::Instant;
-use sluice_sync::{Arc, thread};
+use sluice_sync::{Arc, Mutex, Weak, thread};
+use sluice_vfs::{Options, Superblock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -29,7 +33,8 @@ impl Node {
         let dir = fresh_dir();
         let options = MountOptions::parse("locks=sluice,transport=classic").expect("valid");
         let relay = Relay::mount(&dir, &options).expect("mounting works here");
-        let guest = relay.attach_host(host, &Holdings::default(), &BTreeMap::new(), false).expect("admitted");
+        let guest =
+            relay.attach_host(host, &Holdings::default(), &BTreeMap::new(), false, 1).expect("admitted");
         Node { relay, guest: Some(guest), dir }
     }
 
@@ -203,7 +208,7 @@ fn another_host_goes_on_where_the_kernel_was() {
     assert_eq!(found.len(), wanted.len());
     let host = Host::new(pair.host.superblock().clone(), 2);
     let old = node.guest.take().expect("attached");
-    let guest = node.relay.attach_host(&host, &holdings, &found, true).expect("admitted");
+    let guest = node.relay.attach_host(&host, &holdings, &found, true, 1).expect("admitted");
     old.give_way(&guest);
     drop(old);
     node.guest = Some(guest);
@@ -226,4 +231,138 @@ fn another_host_goes_on_where_the_kernel_was() {
     assert_eq!(fs::File::create_new(&path).expect_err("it is there").kind(), ErrorKind::AlreadyExists);
     drop(other);
     pair.finish();
+}
+
+/// A server far away, whose answers to requests that change something may be lost.
+struct Far {
+    relay: Weak<Relay>,
+    attachment: u64,
+    is_mute: AtomicBool,
+    /// The requests whose answers are.
+    muted: Mutex<BTreeSet<[u8; 8]>>,
+}
+
+impl GuestChannel for Far {
+    fn answer(&self, message: &[u8]) -> io::Result<()> {
+        let is_muted = message.get(8..16).is_some_and(|unique| {
+            <[u8; 8]>::try_from(unique).is_ok_and(|unique| self.muted.lock().contains(&unique))
+        });
+        if let Some(relay) = self.relay.upgrade().filter(|_| !is_muted) {
+            relay.answer(self.attachment, message);
+        }
+        Ok(())
+    }
+
+    fn announce(&self, notice: Notice) {
+        drop(notice);
+    }
+}
+
+struct ToFar(Arc<Guest>, Arc<Far>);
+
+impl Uplink for ToFar {
+    fn request(&self, message: &[u8]) {
+        // SETATTR, SYMLINK, MKNOD to LINK, WRITE, CREATE, RENAME2.
+        const CHANGES: [u8; 11] = [4, 6, 8, 9, 10, 11, 12, 13, 16, 35, 45];
+        if self.1.is_mute.load(Ordering::SeqCst) && CHANGES.contains(&message[4]) {
+            self.1.muted.lock().insert(message[8..16].try_into().expect("a header"));
+        }
+        let (guest, mut message) = (self.0.clone(), message.to_vec());
+        thread::spawn(move || {
+            let ticket = guest.take(&message);
+            guest.serve(ticket, &mut message);
+        });
+    }
+}
+
+/// What it does in a directory, or to the open file `file` there.
+type LostCall = fn(&Path, &File) -> io::Result<()>;
+
+/// Calls whose answers are lost, each in a directory of its own, after what they need was made there.
+const CALLS: [(&str, LostCall); 9] = [
+    ("mkdir", |dir, _| fs::create_dir(dir.join("new"))),
+    ("symlink", |dir, _| std::os::unix::fs::symlink("target", dir.join("new"))),
+    ("link", |dir, _| fs::hard_link(dir.join("file"), dir.join("new"))),
+    ("create", |dir, _| File::create_new(dir.join("new")).map(drop)),
+    ("unlink", |dir, _| fs::remove_file(dir.join("file"))),
+    ("rmdir", |dir, _| fs::remove_dir(dir.join("dir"))),
+    ("rename", |dir, _| fs::rename(dir.join("file"), dir.join("new"))),
+    ("append", |_, mut file| file.write_all(b"more\n")),
+    ("truncate", |_, file| file.set_len(3)),
+];
+
+#[test]
+fn what_was_executed_before_the_server_died_is_answered_and_not_executed_again() {
+    if !can_mount() {
+        return;
+    }
+    let (dir, store) = (fresh_dir(), fresh_dir());
+    let superblock = Superblock::create(store.join("store"), Options::default()).expect("made");
+    let host = Host::new(superblock.clone(), 1);
+    let near = Node::new(&host);
+    let options = MountOptions::parse("locks=sluice,transport=classic").expect("valid");
+    let relay = Arc::new(Relay::mount(&dir, &options).expect("mounting works here"));
+    let attachment = relay.next_attachment();
+    let far = Far {
+        relay: Arc::downgrade(&relay),
+        attachment,
+        is_mute: AtomicBool::new(false),
+        muted: Mutex::default(),
+    };
+    let far = Arc::new(far);
+    let guest = Arc::new(host.admit(far.clone(), true, 2).expect("admitted"));
+    relay.attach(
+        attachment,
+        Server::Remote(Arc::new(ToFar(guest.clone(), far.clone()))),
+        &Default::default(),
+        false,
+    );
+    for (name, _) in CALLS {
+        fs::create_dir_all(dir.join(name).join("dir")).expect("made");
+        fs::write(dir.join(name).join("file"), "some\n").expect("written");
+    }
+    let effects = |root: &Path| {
+        let is_there = |name: &str, file: &str| fs::symlink_metadata(root.join(name).join(file)).is_ok();
+        let len = |name: &str| fs::metadata(root.join(name).join("file")).map(|file| file.len()).ok();
+        let made = ["mkdir", "symlink", "link", "create", "rename"].map(|name| is_there(name, "new"));
+        let gone = [("unlink", "file"), ("rmdir", "dir"), ("rename", "file")];
+        let gone = gone.map(|(name, file)| !is_there(name, file));
+        (made, gone, len("append"), len("truncate"))
+    };
+    let all = ([true; 5], [true; 3], Some(10), Some(3));
+    // Opening a file is a call of its own.
+    let open = |name: &str| File::options().append(true).open(dir.join(name).join("file")).expect("open");
+    let calls = CALLS.map(|(name, call)| (dir.join(name), open(name), call));
+    far.is_mute.store(true, Ordering::SeqCst);
+    let calls = calls.map(|(dir, file, call)| thread::spawn(move || call(&dir, &file)));
+    eventually("all was executed", || effects(&near.dir) == all);
+    assert!(calls.iter().all(|call| !call.is_finished()), "nothing was answered");
+    superblock.sync().expect("durable");
+    let holdings = relay.detach();
+    drop((near, guest, far));
+    superblock.close().expect("durable");
+    drop((host, superblock));
+    let superblock = Superblock::open(store.join("store"), Options::default()).expect("opened");
+    let host = Host::new(superblock.clone(), 2);
+    let found = superblock.adopt(&holdings.inodes().collect());
+    let guest = relay.attach_host(&host, &holdings, &found, true, 2).expect("admitted");
+    drop(found);
+    for (call, (name, _)) in calls.into_iter().zip(CALLS) {
+        call.join().expect("no panic").unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    assert_eq!(effects(&dir), all);
+    assert_eq!(fs::read_to_string(dir.join("append/file")).expect("read"), "some\nmore\n");
+    // What comes now is new.
+    assert_eq!(
+        fs::create_dir(dir.join("mkdir/new")).expect_err("it is there").kind(),
+        ErrorKind::AlreadyExists
+    );
+    assert_eq!(fs::remove_file(dir.join("unlink/file")).expect_err("it is gone").kind(), ErrorKind::NotFound);
+    eventually("nothing uses the mount any more", || !matches!(relay.unmount(), Err(MountError::Busy(_))));
+    drop((guest, relay));
+    assert!(superblock.check().is_clean(), "{}", superblock.check());
+    superblock.close().expect("durable");
+    for dir in [dir, store] {
+        fs::remove_dir_all(dir).expect("removed");
+    }
 }

@@ -67,6 +67,7 @@ mod watch;
 
 pub use check::{CheckReport, Finding};
 pub use cred::{Caps, Cred};
+pub use durable::{RequestId, RequestServed};
 pub use errno::Errno;
 pub use flags::{Access, AtFlags, FallocateMode, OpenFlags, RenameFlags, Whence, XattrFlags};
 pub use fs::{Fs, Walk, WalkEntry};

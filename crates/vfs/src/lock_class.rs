@@ -12,6 +12,7 @@ pub(crate) static DURABLE_LEAVING: LockClass = LockClass::new("vfs.durable.leavi
 pub(crate) static DURABLE_LOADING: LockClass = LockClass::new("vfs.durable.loading");
 pub(crate) static DURABLE_NUMBERS: LockClass = LockClass::new("vfs.durable.numbers");
 pub(crate) static DURABLE_PENDING: LockClass = LockClass::new("vfs.durable.pending");
+pub(crate) static DURABLE_REQUESTS: LockClass = LockClass::new("vfs.durable.requests");
 pub(crate) static SUPERBLOCK_RENAME: LockClass = LockClass::new("vfs.superblock.rename");
 pub(crate) static DIRECTORY_NAMES: LockClass = LockClass::new("vfs.directory.names");
 pub(crate) static DIRECTORY_MOUNTS: LockClass = LockClass::new("vfs.directory.mounts");

@@ -427,7 +427,7 @@ impl Inner {
         // The others are listened to from here on. The keeper goes on to tell which are alive.
         let this = self.clone();
         let serve = move || {
-            if let Err(error) = owner.serve_own(&this.relay, &holdings, is_another) {
+            if let Err(error) = owner.serve_own(&this.relay, &holdings, is_another, this.mount) {
                 log::error!("this node's own mount cannot be served: {error}");
             }
         };

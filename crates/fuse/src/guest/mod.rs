@@ -15,9 +15,11 @@
 //! # Clients must
 //! - drop a [`Notice`] when the guest's kernel has been told, or can be asked no more, and at no other time.
 
+mod again;
 mod hold;
 mod holdings;
 
+pub(crate) use again::{is_noted, set_slot};
 pub use hold::Hold;
 pub use holdings::Holdings;
 
@@ -29,8 +31,9 @@ use crate::notify::{Event, Serving, Watcher};
 use crate::reply::Reply;
 use crate::transport::Channel;
 use crate::{LockMode, MountOptions, Transport};
+use again::{Again, again, id_of};
 use hold::Holds;
-use sluice_sync::{Arc, mpsc};
+use sluice_sync::{Arc, OnceLock, mpsc};
 use sluice_vfs::{Errno, InodeRef, Superblock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -76,6 +79,10 @@ pub struct Guest {
     holds: Arc<Holds>,
     /// Its processes are not those of this machine. *immutable*
     is_remote: bool,
+    /// A number that no other mount has. *immutable*
+    mount: u64,
+    /// Requests that were executed before this guest was there: their numbers. *set once*
+    executed: OnceLock<BTreeSet<u64>>,
 }
 
 /// A request that was taken and is to be served.
@@ -137,11 +144,11 @@ impl Host {
     }
 
     /// A new guest, which is reached by `channel`. Its file locks are served here. `is_remote`: the processes that use it are
-    /// on another machine.
+    /// on another machine. `mount` is a number that the guest's mount has for as long as it lasts, and no other has.
     ///
     /// # Errors
     /// `EBUSY` if the file system has a mount that must be alone.
-    pub fn admit(&self, channel: Arc<dyn GuestChannel>, is_remote: bool) -> Result<Guest, Errno> {
+    pub fn admit(&self, channel: Arc<dyn GuestChannel>, is_remote: bool, mount: u64) -> Result<Guest, Errno> {
         let options = MountOptions {
             locks: LockMode::Sluice,
             transport: Transport::Classic,
@@ -156,7 +163,7 @@ impl Host {
         let _ = connection.seat.set(Seat { channel, holds: self.holds.clone() });
         let watcher = Watcher { connection: Arc::downgrade(&connection), is_alone: false };
         let _ = connection.observer.set(self.superblock.observe(Arc::new(watcher))?);
-        Ok(Guest { connection, holds: self.holds.clone(), is_remote })
+        Ok(Guest { connection, holds: self.holds.clone(), is_remote, mount, executed: OnceLock::new() })
     }
 }
 
@@ -181,8 +188,21 @@ impl Guest {
             pid.fill(0);
         }
         let connection = &self.connection;
-        let mut reply = Reply::new();
-        let served = connection.process(message, &mut reply);
+        let id = id_of(self.mount, message);
+        let (mut reply, mut found) = (Reply::new(), Reply::new());
+        let mut instead = None;
+        if let Some(id) = id
+            && self.executed.get().is_some_and(|executed| executed.contains(&id.number))
+        {
+            match again(connection, message, &mut found) {
+                Some(Again::Answer(answer)) => return connection.send(answer),
+                Some(Again::Instead(other)) => instead = Some(other),
+                None => {}
+            }
+        }
+        let noted = id.map(|id| connection.superblock.serve_request(id));
+        let served = connection.process(instead.as_deref().unwrap_or(message), &mut reply);
+        drop(noted);
         let (kind, hold) = (served.kind, self.holds.take());
         let mut spare = Reply::new();
         let answer = match served.answer {
@@ -205,6 +225,8 @@ impl Guest {
     /// request is served.
     pub fn restore(&self, holdings: &Holdings, found: &BTreeMap<u64, InodeRef>) -> Lost {
         let connection = &self.connection;
+        // Nobody else sets it.
+        let _ = self.executed.set(connection.superblock.executed_requests(self.mount));
         if !holdings.init.is_empty() {
             // The kernel has had its answer.
             let _ = connection.process(&holdings.init, &mut Reply::new());

@@ -54,6 +54,30 @@ impl Connection {
         Ok(())
     }
 
+    /// Answers for a name that was made by the same request before: as MKNOD, MKDIR, SYMLINK and LINK do, and with the `flags` of an
+    /// open file as CREATE does.
+    ///
+    /// # Errors
+    /// `ESTALE` if somebody has removed it meanwhile: the kernel tries again then.
+    pub(crate) fn made_before(
+        &self,
+        header: &InHeader,
+        name: &[u8],
+        flags: Option<u32>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let inode =
+            self.node(header.nodeid)?.lookup(&self.cred(header), name).map_err(|errno| match errno {
+                Errno::ENOENT => Errno::ESTALE,
+                other => other,
+            })?;
+        reply.put(&self.entry(&inode));
+        if let Some(flags) = flags {
+            reply.put(&self.open_out(inode, flags));
+        }
+        Ok(())
+    }
+
     pub(super) fn tmpfile(
         &self,
         header: &InHeader,

@@ -28,7 +28,7 @@ mod ledger;
 use crate::abi::{InHeader, InterruptIn, OutHeader, opcode};
 use crate::control;
 use crate::counters::Counters;
-use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice, Ticket};
+use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice, Ticket, is_noted, set_slot};
 use crate::lock_class::{CONTROL, LEDGER, READING, RELAY};
 use crate::notify::Serving;
 use crate::reply::Reply;
@@ -49,6 +49,10 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use zerocopy::FromBytes;
+
+/// So many requests under way have a number: a kernel makes fewer. Of others a server that takes over cannot tell whether they were
+/// executed.
+const SLOTS: u16 = 1024;
 
 /// Where a relay's requests go.
 #[derive(Clone)]
@@ -117,10 +121,23 @@ struct State {
 struct Request {
     order: u64,
     message: Vec<u8>,
+    /// Its number among those that are under way, if it changes something.
+    slot: Option<u16>,
     /// How many changes had been answered when it was made.
     changes: u64,
     opcode: u32,
     arrival: Instant,
+}
+
+impl State {
+    /// The lowest number that no request under way has; none if there are very many.
+    fn free_slot(&self) -> Option<u16> {
+        let mut used = [0_u64; SLOTS as usize / 64];
+        for slot in self.in_flight.values().filter_map(|request| request.slot) {
+            used[usize::from(slot / 64)] |= 1 << (slot % 64);
+        }
+        (0..SLOTS).find(|slot| used[usize::from(slot / 64)] & 1 << (slot % 64) == 0)
+    }
 }
 
 impl Relay {
@@ -234,8 +251,8 @@ impl Relay {
         state.next_attachment
     }
 
-    /// Has `host`, which is of this process, serve the kernel, which has `holdings`; `found` are the inodes of these. See
-    /// [`attach`](Self::attach).
+    /// Has `host`, which is of this process, serve the kernel, which has `holdings`; `found` are the inodes of these, `mount` the
+    /// number of this mount. See [`attach`](Self::attach).
     ///
     /// # Errors
     /// As [`Host::admit`].
@@ -245,10 +262,11 @@ impl Relay {
         holdings: &Holdings,
         found: &BTreeMap<u64, InodeRef>,
         is_another: bool,
+        mount: u64,
     ) -> Result<Arc<Guest>, Errno> {
         let attachment = self.next_attachment();
         let channel = InProcess { relay: Arc::downgrade(&self.0), attachment };
-        let guest = Arc::new(host.admit(Arc::new(channel), false)?);
+        let guest = Arc::new(host.admit(Arc::new(channel), false, mount)?);
         let lost = guest.restore(holdings, found);
         self.attach(attachment, Server::Local(guest.clone()), &lost, is_another);
         Ok(guest)
@@ -377,7 +395,7 @@ impl Reader {
             let (len, work) = {
                 let _reading = shared.reading.lock();
                 match shared.device.receive(&mut buffer) {
-                    Ok(Some(len)) => (len, shared.received(&buffer[..len])),
+                    Ok(Some(len)) => (len, shared.received(&mut buffer[..len])),
                     Ok(None) => return,
                     Err(error) => {
                         log::error!("receiving requests failed, a worker ends: {error}");
@@ -401,7 +419,7 @@ impl Drop for Reader {
 
 impl Shared {
     /// Hands a request on. Returns the guest that the calling thread is to serve it for.
-    fn received(&self, message: &[u8]) -> Option<(Arc<Guest>, Ticket)> {
+    fn received(&self, message: &mut [u8]) -> Option<(Arc<Guest>, Ticket)> {
         let (header, _) = InHeader::read_from_prefix(message).ok()?;
         self.counters.count(header.opcode);
         let mut state = self.state.lock();
@@ -417,11 +435,16 @@ impl Shared {
             return None;
         }
         let is_answered = !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
+        let slot = is_noted(header.opcode).then(|| state.free_slot()).flatten();
+        if let Some(slot) = slot {
+            set_slot(message, slot);
+        }
         if is_answered {
             state.last += 1;
             let request = Request {
                 order: state.last,
                 message: message.to_vec(),
+                slot,
                 changes,
                 opcode: header.opcode,
                 arrival: Instant::now(),

@@ -19,6 +19,7 @@
 use super::chunk::{CHUNK, Chunk};
 use super::keys::{self, Key, chunk_of, ino_of, name_of};
 use super::record::{self, InodeRecord};
+use super::requests;
 use crate::stat::Timestamp;
 use crate::superblock::ROOT_INO;
 use crate::{FileType, InodeFlags, NAME_MAX, Superblock};
@@ -153,6 +154,9 @@ impl Look for Tree {
                 self.orphans.insert(ino);
                 Ok(())
             }
+            (Some(&keys::REQUEST), Some(_)) => {
+                requests::executed_of(key, value).map(drop).ok_or("it cannot be read")
+            }
             (Some(&keys::XATTR), Some(ino)) => {
                 match self.node_mut(ino) {
                     Some(node) => node.xattrs = true,
@@ -180,6 +184,7 @@ impl Look for Tree {
             Some(&keys::INODE) => format!("inode {ino}"),
             Some(&keys::NAME) => format!("name {name:?} in directory {ino}"),
             Some(&keys::ORPHAN) => format!("deleted file {ino}"),
+            Some(&keys::REQUEST) => format!("an executed request of mount {ino:x}"),
             Some(&keys::XATTR) => format!("attribute {name:?} of inode {ino}"),
             _ => format!("the record with key {:02x?}", &key[..key.len().min(9)]),
         }

@@ -6,13 +6,14 @@ use std::ops::{Deref, Range};
 /// A tag, a number, and a name or another number.
 const LONGEST: usize = 1 + 8 + NAME_MAX;
 /// Room for the records of any change, but for what is of no fixed length: two names, five inodes, what else there is.
-pub(super) const FIXED: usize = 2 * (LONGEST + 16) + 5 * 128 + 256;
+pub(super) const FIXED: usize = 2 * (LONGEST + 16) + 5 * 128 + 256 + 2 * super::requests::LEN;
 
 pub(super) const COMMON: u8 = b'c';
 pub(super) const DATA: u8 = b'd';
 pub(super) const INODE: u8 = b'i';
 pub(super) const NAME: u8 = b'n';
 pub(super) const ORPHAN: u8 = b'o';
+pub(super) const REQUEST: u8 = b'r';
 pub(super) const XATTR: u8 = b'x';
 
 /// A key. It has its bytes with it.
@@ -59,6 +60,16 @@ impl Key {
     /// Of an inode without a name.
     pub(super) fn orphan(ino: u64) -> Key {
         Key::new(ORPHAN, ino, &[])
+    }
+
+    /// Of what is executed in slot `slot` of mount `mount`.
+    pub(super) fn request(mount: u64, slot: u16) -> Key {
+        Key::new(REQUEST, mount, &slot.to_be_bytes())
+    }
+
+    /// The keys of all that is executed.
+    pub(super) fn requests() -> Range<Key> {
+        Key::new(REQUEST, 0, &[])..Key::new(REQUEST + 1, 0, &[])
     }
 
     /// The keys of all names in directory `dir`.

@@ -10,6 +10,7 @@
 //!   x inode name               an extended attribute, or an access control list
 //!   d inode chunk              64 KiB of contents, or where they are                   chunk.rs
 //!   o inode                    it has no name: to be deleted when the store is opened
+//!   r mount slot               a request of another machine's kernel that was executed  requests.rs
 //! ```
 //! *Changes.* A call that changes something begins a [`Section`], a transaction of the store, before it takes locks. In it, after
 //! each change, it puts down the new value of what it changed. What is larger - contents, extended attributes - is only
@@ -39,7 +40,7 @@
 //!     loading                   held while names or contents are loaded
 //!     a section (store.cil)
 //!       names, kept, file data  as in the crate's header
-//!         pending, stored       leaves, one at a time
+//!         pending, stored, requests   leaves, one at a time
 //! ```
 //!
 //! # Cost
@@ -57,6 +58,7 @@ mod names;
 mod open;
 mod pending;
 mod record;
+mod requests;
 mod resident;
 mod section;
 
@@ -74,6 +76,7 @@ mod tests;
 pub(crate) use chunk::CHUNK;
 pub(crate) use open::close_apart;
 pub(crate) use pending::Stored;
+pub use requests::{RequestId, RequestServed};
 pub(crate) use section::Section;
 
 use crate::inode::settle;
@@ -86,6 +89,7 @@ use keys::{FIXED, Key};
 use mutant::Mutant;
 use pending::{Collector, Pending};
 use record::Totals;
+use requests::Requests;
 use sluice_store::{Store, StoreError, Transaction};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::Budget;
@@ -99,6 +103,7 @@ const NUMBERS: u64 = 1 << 20;
 pub(crate) struct Durable {
     store: Store,
     pending: Arc<Pending>,
+    requests: Requests,
     /// Held while something is loaded.
     loading: Mutex<()>,
     /// All numbers of inodes are below, says the store. *Raised under `raising`; atomic (stands alone).*
@@ -129,6 +134,7 @@ impl Durable {
             has_reserved: AtomicBool::new(false),
             store,
             pending,
+            requests: Requests::default(),
             loading: Mutex::with_class(&DURABLE_LOADING, ()),
             numbers: AtomicU64::new(numbers),
             raising: Mutex::with_class(&DURABLE_NUMBERS, ()),

@@ -85,6 +85,7 @@ impl Superblock {
             Some(sums) => sums,
             None => durable.add_up(&gone).map_err(damaged("has attributes that cannot be read"))?,
         };
+        durable.find_requests().map_err(damaged("has requests that cannot be read"))?;
         let superblock = Superblock::with_store(options, durable, numbers, |shared| {
             shared.durable().ok_or(Errno::EIO)?.root(shared)
         });

@@ -137,6 +137,7 @@ impl Open<'_> {
         }
         if let Some(open) = &self.stored {
             stored(open);
+            open.durable.requests.put_down(&open.transaction, open.durable);
         }
     }
 }

@@ -1,0 +1,102 @@
+//! Again: a request that a server before this one executed, durably, and did not answer, or whose answer was lost.
+//!
+//! # Theory
+//! A relay gives each request that changes something a *slot* among those that it has under way, in a field of the header that kernels
+//! leave at 0. The file system notes it with what the request changes ([`RequestId`]). A relay that is attached to another
+//! server sends again what was not answered; of what is noted as executed the answer is found without doing it twice.
+//!
+//! # Limits
+//! The answer tells of the file as it is now: others may have changed it meanwhile.
+
+use crate::abi::{CreateIn, InHeader, LinkIn, MkdirIn, MknodIn, WriteIn, WriteOut, opcode};
+use crate::connection::Connection;
+use crate::reply::Reply;
+use sluice_vfs::RequestId;
+use std::mem::offset_of;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Where a request has its slot, one more than its number: 2 bytes, as the machine has them.
+const SLOT: usize = offset_of!(InHeader, padding);
+/// Of GETATTR, behind the header: nothing is asked of an open file.
+const GETATTR_LEN: usize = 16;
+
+/// Whether requests of this kind change something, and may not be executed twice.
+pub(crate) fn is_noted(code: u32) -> bool {
+    matches!(
+        code,
+        opcode::MKNOD
+            | opcode::MKDIR
+            | opcode::SYMLINK
+            | opcode::LINK
+            | opcode::CREATE
+            | opcode::UNLINK
+            | opcode::RMDIR
+            | opcode::RENAME
+            | opcode::RENAME2
+            | opcode::WRITE
+            | opcode::SETATTR
+            | opcode::SETXATTR
+            | opcode::REMOVEXATTR
+            | opcode::FALLOCATE
+    )
+}
+
+/// Gives the request the number `slot` among those of its mount that are under way.
+pub(crate) fn set_slot(message: &mut [u8], slot: u16) {
+    if let Some(field) = message.get_mut(SLOT..SLOT + 2) {
+        field.copy_from_slice(&slot.saturating_add(1).to_ne_bytes());
+    }
+}
+
+/// What the file system is to call the request of `mount`, if it has a slot.
+pub(super) fn id_of(mount: u64, message: &[u8]) -> Option<RequestId> {
+    let (header, _) = InHeader::read_from_prefix(message).ok()?;
+    let slot = header.padding.checked_sub(1)?;
+    is_noted(header.opcode).then_some(RequestId { mount, slot, number: header.unique })
+}
+
+/// What becomes of a request that was executed.
+pub(super) enum Again<'r> {
+    /// It is answered so.
+    Answer(&'r [u8]),
+    /// This one is served in its place.
+    Instead(Vec<u8>),
+}
+
+/// What becomes of `message`, which was executed. An answer is built in `reply`.
+pub(super) fn again<'r>(connection: &Connection, message: &[u8], reply: &'r mut Reply) -> Option<Again<'r>> {
+    let (header, body) = InHeader::read_from_prefix(message).ok()?;
+    let unique = header.unique;
+    reply.clear();
+    // What stands before the name that it made, and how it has opened that.
+    let made = match header.opcode {
+        opcode::MKNOD => Some((size_of::<MknodIn>(), None)),
+        opcode::MKDIR => Some((size_of::<MkdirIn>(), None)),
+        opcode::SYMLINK => Some((0, None)),
+        opcode::LINK => Some((size_of::<LinkIn>(), None)),
+        opcode::CREATE => Some((size_of::<CreateIn>(), Some(CreateIn::read_from_prefix(body).ok()?.0.flags))),
+        _ => None,
+    };
+    if let Some((before, flags)) = made {
+        let name = body.get(before..)?.split(|byte| *byte == 0).next()?;
+        let answer = match connection.made_before(&header, name, flags, reply) {
+            Ok(()) => reply.success(unique),
+            Err(errno) => reply.failure(unique, errno),
+        };
+        return Some(Again::Answer(answer));
+    }
+    match header.opcode {
+        opcode::SETATTR => {
+            let len = u32::try_from(size_of::<InHeader>() + GETATTR_LEN).unwrap_or(u32::MAX);
+            let header = InHeader { len, opcode: opcode::GETATTR, padding: 0, total_extlen: 0, ..header };
+            return Some(Again::Instead([header.as_bytes(), &[0; GETATTR_LEN]].concat()));
+        }
+        // It wrote all: a part is written only where something is injected, or the disk is full.
+        opcode::WRITE => {
+            let (arg, _) = WriteIn::read_from_prefix(body).ok()?;
+            reply.put(&WriteOut { size: arg.size, padding: 0 });
+        }
+        _ => {}
+    }
+    Some(Again::Answer(reply.success(unique)))
+}

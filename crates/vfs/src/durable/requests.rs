@@ -1,0 +1,215 @@
+//! Requests: which requests of kernels that others serve meanwhile were executed, kept with what they changed.
+//!
+//! # Theory
+//! A kernel whose server has died sends what was not answered to the next one. Whether the last one executed it, and whether that is
+//! durable, only the store can tell: so the first record that a request changes is accompanied by one with the request's number,
+//! in the same transaction. A mount numbers the requests that it has under way by *slots*, and a slot's record is written over by the
+//! next request in it: so there are no more records than a mount ever had requests under way.
+//!
+//! # Cost
+//! Without guests: a load of a word that does not change, for each change of a durable file system.
+
+use super::keys::{Key, name_of};
+use super::{Durable, keys};
+use crate::lock_class::DURABLE_REQUESTS;
+use crate::{Errno, Superblock};
+use sluice_store::Transaction;
+use sluice_sync::atomic::{AtomicUsize, Ordering};
+use sluice_sync::{Mutex, thread};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// The bytes of a record's key and value.
+pub(super) const LEN: usize = 1 + 8 + 2 + 8;
+/// How many records are removed in one transaction.
+const TOGETHER: usize = 64;
+
+/// What a mount calls one of its requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestId {
+    /// The mount: a number that no other has.
+    pub mount: u64,
+    /// Which of the mount's requests that are under way. Another may have it when this one was answered.
+    pub slot: u16,
+    /// The request: a number that the mount uses once.
+    pub number: u64,
+}
+
+/// The requests of one file system.
+pub(super) struct Requests {
+    state: Mutex<RequestTable>,
+    /// How many are being served: a thread that finds none has no need to look. *atomic (stands alone: a thread sees its own)*
+    served: AtomicUsize,
+}
+
+#[derive(Default)]
+struct RequestTable {
+    /// What threads serve.
+    by_thread: HashMap<thread::ThreadId, RequestId>,
+    /// Those that have changed something, by mount and slot.
+    executed: BTreeMap<(u64, u16), u64>,
+}
+
+/// A request that the calling thread serves, until this is dropped.
+pub struct RequestServed<'s>(Option<&'s Requests>);
+
+impl Default for Requests {
+    fn default() -> Self {
+        Requests {
+            state: Mutex::with_class(&DURABLE_REQUESTS, RequestTable::default()),
+            served: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Requests {
+    /// Puts down the request that the calling thread serves, which changes something, if it was not.
+    #[inline]
+    pub(super) fn put_down(&self, transaction: &RefCell<Transaction<'_>>, durable: &Durable) {
+        // Relaxed: see the field.
+        if self.served.load(Ordering::Relaxed) > 0 {
+            self.put_down_served(&mut transaction.borrow_mut(), durable.now());
+        }
+    }
+
+    #[cold]
+    fn put_down_served(&self, transaction: &mut Transaction<'_>, version: u64) {
+        let id = {
+            let mut state = self.state.lock();
+            let Some(&id) = state.by_thread.get(&thread::current().id()) else { return };
+            if state.executed.insert((id.mount, id.slot), id.number) == Some(id.number) {
+                return;
+            }
+            id
+        };
+        transaction.put(&Key::request(id.mount, id.slot), version, &id.number.to_le_bytes());
+    }
+}
+
+impl Drop for RequestServed<'_> {
+    fn drop(&mut self) {
+        if let Some(requests) = self.0 {
+            let mut state = requests.state.lock();
+            state.by_thread.remove(&thread::current().id());
+            // Relaxed: see the field.
+            requests.served.store(state.by_thread.len(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Durable {
+    /// Finds what was executed before the store was opened.
+    pub(super) fn find_requests(&self) -> Result<(), Errno> {
+        let mut executed = BTreeMap::new();
+        self.scan(Key::requests(), &mut |key, value| {
+            executed.extend(executed_of(key, value));
+            true
+        })?;
+        self.requests.state.lock().executed = executed;
+        Ok(())
+    }
+}
+
+/// What the record of a request says: its mount, slot and number.
+pub(super) fn executed_of(key: &[u8], value: &[u8]) -> Option<((u64, u16), u64)> {
+    let slot = name_of(key).try_into().ok().map(u16::from_be_bytes)?;
+    let number = value.try_into().ok().map(u64::from_le_bytes)?;
+    Some(((keys::ino_of(key)?, slot), number))
+}
+
+impl Superblock {
+    /// The calling thread serves this request, until what is returned is dropped: if it changes something, the store says so in
+    /// the same push. In a file system without a store it is nothing.
+    pub fn serve_request(&self, id: RequestId) -> RequestServed<'_> {
+        let Some(durable) = self.root().shared.durable() else { return RequestServed(None) };
+        let requests = &durable.requests;
+        let mut state = requests.state.lock();
+        state.by_thread.insert(thread::current().id(), id);
+        // Relaxed: see the field.
+        requests.served.store(state.by_thread.len(), Ordering::Relaxed);
+        RequestServed(Some(requests))
+    }
+
+    /// The numbers of requests of `mount` that were executed and have changed something: by this process, or by one whose change
+    /// was durable. Those of slots that were used again are left out.
+    pub fn executed_requests(&self, mount: u64) -> BTreeSet<u64> {
+        let Some(durable) = self.root().shared.durable() else { return BTreeSet::new() };
+        let state = durable.requests.state.lock();
+        state.executed.range((mount, 0)..=(mount, u16::MAX)).map(|(_, number)| *number).collect()
+    }
+
+    /// The mounts that have such requests.
+    pub fn requesting_mounts(&self) -> BTreeSet<u64> {
+        let Some(durable) = self.root().shared.durable() else { return BTreeSet::new() };
+        durable.requests.state.lock().executed.keys().map(|(mount, _)| *mount).collect()
+    }
+
+    /// Forgets the requests of these mounts: they send none again.
+    ///
+    /// # Errors
+    /// As any change.
+    pub fn forget_requests(&self, mounts: &BTreeSet<u64>) -> Result<(), Errno> {
+        let Some(durable) = self.root().shared.durable() else { return Ok(()) };
+        let gone: Vec<_> = {
+            let mut state = durable.requests.state.lock();
+            let gone = state.executed.keys().filter(|(mount, _)| mounts.contains(mount)).copied().collect();
+            state.executed.retain(|(mount, _), _| !mounts.contains(mount));
+            gone
+        };
+        for some in gone.chunks(TOGETHER) {
+            let mut transaction = durable.begin((some.len() * 2 * LEN) as u64)?;
+            for &(mount, slot) in some {
+                transaction.remove(&Key::request(mount, slot), durable.now());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Fs, Options};
+    use sluice_store::disk::{Disk, HostDisk};
+
+    #[test]
+    fn a_request_that_changed_something_is_known_when_its_change_is_and_no_other() {
+        let dir = std::env::temp_dir().join(format!("sluice-requests-{}", std::process::id()));
+        let fs = Fs::create(&dir, Options::default()).expect("made");
+        let superblock = fs.superblock().clone();
+        let serve = |slot, number| superblock.serve_request(RequestId { mount: 7, slot, number });
+        {
+            let _served = serve(1, 10);
+            fs.create_dir("/d").expect("made");
+        }
+        {
+            let _served = serve(2, 11);
+            assert!(fs.create_dir("/d").is_err(), "it is there");
+        }
+        {
+            let _served = serve(1, 12);
+            fs.write("/d/f", b"contents").expect("written");
+        }
+        fs.create_dir("/e").expect("made by nobody's request");
+        drop(superblock.serve_request(RequestId { mount: 8, slot: 0, number: 1 }));
+        let known = |superblock: &Superblock| superblock.executed_requests(7);
+        assert_eq!(known(&superblock), [12].into(), "of each slot the last that changed something");
+        superblock.close().expect("durable");
+        drop((superblock, fs));
+        let again = Superblock::open(&dir, Options::default()).expect("opened");
+        assert_eq!(known(&again), [12].into());
+        assert!(again.check().is_clean(), "{}", again.check());
+        assert_eq!(again.requesting_mounts(), [7].into());
+        again.forget_requests(&[7].into()).expect("forgotten");
+        again.close().expect("durable");
+        drop(again);
+        let again = Superblock::open(&dir, Options::default()).expect("opened");
+        assert!(known(&again).is_empty());
+        drop(again);
+        let disk = HostDisk::lock_read_only(&dir).expect("free");
+        let disk = sluice_sync::Arc::from(Box::new(disk) as Box<dyn Disk>);
+        let report = Superblock::check_store(disk, &mut |_| ()).expect("it can be read");
+        assert!(report.findings.is_empty(), "{report:?}");
+        std::fs::remove_dir_all(dir).expect("removed");
+    }
+}
