@@ -25,6 +25,7 @@
 //! each CPU.
 
 use crate::StoreError;
+use crate::engine::{Engine, Visit};
 use crate::mutant::{Mutant, Planted};
 use crate::record::{Records, cost};
 use crate::segments::{CHANGE_LEN, Change, Extent, Segments};
@@ -61,9 +62,12 @@ pub trait Source: Send + Sync {
     fn write(&self, _data: &Data<'_>, _to: &mut Added) {}
 }
 
-/// Where a [`Source`] writes data that are too large for a record.
+/// Where a [`Source`] writes data that are too large for a record, and looks up what the tree has.
 #[derive(Clone, Copy)]
-pub struct Data<'s>(pub(crate) &'s Segments);
+pub struct Data<'s> {
+    pub(crate) segments: &'s Segments,
+    pub(crate) engine: &'s dyn Engine,
+}
 
 impl Data<'_> {
     /// As [`Store::write_extent`](crate::Store::write_extent).
@@ -74,12 +78,20 @@ impl Data<'_> {
     /// # Panics
     /// As there.
     pub fn write(&self, bytes: &[u8]) -> Result<Extent, StoreError> {
-        self.0.write(bytes)
+        self.segments.write(bytes)
     }
 
     /// As [`Store::discard_extent`](crate::Store::discard_extent).
     pub fn discard(&self, extent: &Extent) {
-        self.0.discard(extent);
+        self.segments.discard(extent);
+    }
+
+    /// As [`Store::scan`](crate::Store::scan).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreError> {
+        self.engine.scan(from, to, visit)
     }
 }
 

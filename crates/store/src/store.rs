@@ -368,8 +368,11 @@ impl Core {
         let mut next = self.push.lock();
         // Relaxed: written under the mutex.
         let cut = self.cuts.fetch_add(1, Ordering::Relaxed) + 1;
-        let Cut { records, room } =
-            self.cil.cut(cut, self.source.get().map(|source| &**source), Data(&self.segments));
+        let Cut { records, room } = self.cil.cut(
+            cut,
+            self.source.get().map(|source| &**source),
+            Data { segments: &self.segments, engine: &*self.engine },
+        );
         if records.is_empty() {
             return Ok(self.state.lock().formed);
         }

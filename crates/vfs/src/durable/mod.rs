@@ -96,6 +96,8 @@ use sluice_sync::percpu::Budget;
 use sluice_sync::time::{Instant, nanoseconds};
 use sluice_sync::{Arc, Mutex, memory, refcache};
 
+/// Room for the record that says what all files add up to: the first change takes it back.
+const SUMS: u64 = 128;
 /// By so much the recorded bound of inode numbers is raised.
 const NUMBERS: u64 = 1 << 20;
 
@@ -149,7 +151,7 @@ impl Durable {
             return Err(Errno::EROFS);
         }
         // After an error of the store nothing can be changed any more.
-        let mut transaction = self.store.begin(bytes).map_err(|error| match error {
+        let mut transaction = self.store.begin(bytes + SUMS).map_err(|error| match error {
             StoreError::Failed(_) => Errno::EROFS,
             error => errno(&error),
         })?;

@@ -220,6 +220,7 @@ impl Durable {
         })?;
         for ino in orphans.iter().copied() {
             let (mut kept, mut xattrs) = (Kept::default(), Vec::new());
+            kept.is_known = true;
             self.scan(Key::chunks(ino), &mut |key, value| {
                 let held = Chunk::decode(value).and_then(|chunk| chunk.held);
                 chunk_of(key).into_iter().for_each(|chunk| kept.insert(chunk, 0, held.clone()));

@@ -115,6 +115,8 @@ pub(super) struct Pending {
     listed: PerCpu<Mutex<BTreeMap<u64, InodeRef>>>,
     /// *Per CPU; each protected by its mutex.*
     gone: PerCpu<Mutex<Vec<Gone>>>,
+    /// Of these, in the push that is being formed: those of whose contents it is not known what the tree has. *Protected by its mutex.*
+    unknown: Mutex<Vec<u64>>,
     /// What the last cut copied.
     copied: Mutex<Vec<Copied>>,
     /// Chunks that the last cut patched.
@@ -263,6 +265,7 @@ impl Pending {
         Pending {
             listed: PerCpu::new(|_| Mutex::with_class(&DURABLE_PENDING, BTreeMap::new())),
             gone: PerCpu::new(|_| Mutex::with_class(&DURABLE_PENDING, Vec::new())),
+            unknown: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             copied: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             patched: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             bytes: Budget::with_grain(Some(changed), 0, GRAIN),
@@ -474,17 +477,42 @@ impl Pending {
         // Relaxed: a hint.
         self.is_full.store(false, Ordering::Relaxed);
         for Gone { ino, mut kept, xattrs } in self.gone.iter().flat_map(|gone| mem::take(&mut *gone.lock())) {
+            xattrs.iter().for_each(|name| to.remove(&Key::xattr(ino, name)));
+            if !kept.is_known {
+                self.unknown.lock().push(ino);
+                continue;
+            }
             kept.records.ranges().flatten().for_each(|chunk| to.remove(&Key::chunk(ino, chunk)));
             kept.remove(&(0..u64::MAX), to, self);
-            xattrs.iter().for_each(|name| to.remove(&Key::xattr(ino, name)));
             to.remove(&Key::inode(ino));
             to.remove(&Key::orphan(ino));
         }
         drop(listed);
     }
 
+    /// Removes the records of files of which nothing was looked at but the attributes: all are in the tree, since nothing changed.
+    fn remove_unknown(&self, data: &Data<'_>, to: &mut Added) {
+        let unknown = mem::take(&mut *self.unknown.lock());
+        for ino in unknown {
+            let (keys, mut is_sound) = (Key::chunks(ino), true);
+            let scanned = data.scan(&keys.start, &keys.end, &mut |key, value| {
+                let chunk = Chunk::decode(value);
+                is_sound &= chunk.is_some();
+                to.remove(key);
+                chunk.and_then(|chunk| chunk.held).iter().for_each(|held| to.free_extent(&held.extent));
+                true
+            });
+            // Else it stays among those that are deleted when the store is opened, or `fsck` finds it.
+            if scanned.is_ok() && is_sound {
+                to.remove(&Key::inode(ino));
+                to.remove(&Key::orphan(ino));
+            }
+        }
+    }
+
     /// Writes what the cut copied.
     fn write(&self, data: &Data<'_>, to: &mut Added) {
+        self.remove_unknown(data, to);
         let copied = mem::take(&mut *self.copied.lock());
         let are_few =
             copied.iter().map(|one| one.bytes.len()).sum::<usize>() <= PATCHED_MAX as usize * PAGE_SIZE;
@@ -548,7 +576,9 @@ impl Inode {
     fn leave_store(&self) {
         let (Some(durable), Some(stored)) = (self.shared.durable(), self.stored()) else { return };
         // Nobody else has the inode. The destructor may run under any lock, so this one is not waited for.
-        let kept = stored.kept.try_lock().map(|mut kept| mem::take(&mut *kept)).unwrap_or_default();
+        let mut kept = stored.kept.try_lock().map(|mut kept| mem::take(&mut *kept)).unwrap_or_default();
+        // What is new, or was loaded, is known.
+        kept.is_known |= !self.has(flag::PARTIAL);
         let xattrs = self.xattr_names();
         durable.pending.remove(Gone { ino: self.ino(), kept, xattrs });
     }

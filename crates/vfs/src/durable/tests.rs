@@ -5,9 +5,9 @@ use crate::{
     AtFlags, Cred, Errno, FileType, Fs, InodeFlags, InodeRef, OpenFlags, Options, StoreError, StoreOptions,
     Superblock,
 };
-use sluice_store::disk::Disk;
 use sluice_store::disk::crash::CrashDisk;
 use sluice_store::disk::fault::FaultDisk;
+use sluice_store::disk::{Disk, HostDisk};
 use sluice_sync::Arc;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::face::HOSTS_SHARE;
@@ -214,6 +214,31 @@ fn limits_count_what_is_there_when_the_file_system_is_opened() {
     fs.remove_file("/d/f").expect("it is there");
     fs.write("/g", vec![1; 600_000]).expect("there is room now");
     assert!(fs.superblock().check_idle().is_clean(), "{}", fs.superblock().check_idle());
+}
+
+#[test]
+fn nothing_is_left_of_a_file_that_was_deleted_unread() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let dir = Dir::new();
+    let fs = Fs::create(&dir, options()).expect("a new directory");
+    let sizes = [0, 100, 5_000, 300_000];
+    sizes.iter().for_each(|size| fs.write(format!("/{size}"), vec![1; *size]).expect("room"));
+    fs.write("/stays", vec![2; 5_000]).expect("room");
+    drop(fs);
+    let fs = Fs::open(&dir, options()).expect("it was closed");
+    sizes.iter().for_each(|size| fs.remove_file(format!("/{size}")).expect("it is there"));
+    fs.settle();
+    fs.sync().expect("room");
+    drop(fs);
+    let disk = HostDisk::lock_read_only(dir.as_ref()).expect("it was closed");
+    let disk = Arc::<dyn Disk>::from(Box::new(disk) as Box<dyn Disk>);
+    let report = Superblock::check_store(disk, &mut |_| ()).expect("it can be read");
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    let fs = Fs::open(&dir, options()).expect("it was closed");
+    assert_eq!(fs.read("/stays").expect("it is there"), vec![2; 5_000]);
+    assert_eq!(fs.read_dir("/").expect("readable").len(), 1);
 }
 
 #[test]
