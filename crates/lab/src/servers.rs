@@ -13,6 +13,8 @@ use std::process::{Child, Command, Stdio};
 
 /// How long a server may take until it answers.
 const START_LIMIT: Duration = Duration::from_secs(60);
+/// How often an etcd is started: another program may take a port before it does.
+const ATTEMPTS: usize = 3;
 
 /// A server. Dropping it kills it.
 pub struct ServerProcess {
@@ -36,10 +38,24 @@ impl ServerProcess {
         members: usize,
     ) -> Result<Option<Vec<ServerProcess>>> {
         let Some(program) = find("etcd", &tools.join("etcd/usr/bin/etcd")) else { return Ok(None) };
-        let mut urls = Vec::new();
-        for _ in 0..members {
-            urls.push((format!("http://{}", free(address)?), format!("http://{}", free(address)?)));
+        let mut attempts = 0..ATTEMPTS;
+        loop {
+            let dir = dir.join(format!("etcd-{}", attempts.start));
+            fs::create_dir_all(&dir)?;
+            let started = ServerProcess::start_etcd(&program, &dir, address, members);
+            attempts.next();
+            if started.is_ok() || attempts.is_empty() {
+                return started.map(Some);
+            }
         }
+    }
+
+    fn start_etcd(program: &Path, dir: &Path, address: IpAddr, members: usize) -> Result<Vec<ServerProcess>> {
+        let ports = free(address, 2 * members)?;
+        let urls: Vec<_> = ports
+            .chunks(2)
+            .map(|pair| (format!("http://{}", pair[0]), format!("http://{}", pair[1])))
+            .collect();
         let all: Vec<_> = urls.iter().enumerate().map(|(at, (_, peer))| format!("m{at}={peer}")).collect();
         let mut servers = Vec::new();
         for (at, (url, peer)) in urls.iter().enumerate() {
@@ -52,7 +68,7 @@ impl ServerProcess {
                 ("--initial-advertise-peer-urls", peer),
                 ("--initial-cluster", &all.join(",")),
             ];
-            let mut command = Command::new(&program);
+            let mut command = Command::new(program);
             command.arg("--data-dir").arg(dir.join(&name));
             command.args(arguments.iter().flat_map(|(option, value)| [*option, *value]));
             servers.push(ServerProcess::start(
@@ -66,7 +82,7 @@ impl ServerProcess {
             // It answers this only when it has a leader.
             server.await_answer("/health", |answer| answer.contains("true"))?;
         }
-        Ok(Some(servers))
+        Ok(servers)
     }
 
     /// An S3 server with `bucket` in it, whose objects are files below `dir`; none if there is no versitygw, neither in `PATH` nor
@@ -80,7 +96,7 @@ impl ServerProcess {
         let Some(program) = find("versitygw", &tools.join("bin/versitygw")) else { return Ok(None) };
         let objects = dir.join("objects");
         fs::create_dir_all(objects.join(bucket))?;
-        let at = free(address)?.to_string();
+        let at = free(address, 1)?[0].to_string();
         let mut command = Command::new(program);
         command.args(["--port", &at, "--quiet", "posix"]).arg(objects);
         command.env("ROOT_ACCESS_KEY", ACCESS).env("ROOT_SECRET_KEY", SECRET);
@@ -144,9 +160,11 @@ fn find(name: &str, other: &Path) -> Option<PathBuf> {
     places.find(|program| program.is_file())
 }
 
-/// A port that nobody listens at now.
-fn free(address: IpAddr) -> Result<SocketAddr> {
-    Ok(TcpListener::bind((address, 0))?.local_addr()?)
+/// So many ports that nobody listens at now, all different.
+fn free(address: IpAddr, count: usize) -> Result<Vec<SocketAddr>> {
+    let listeners: Vec<_> =
+        (0..count).map(|_| TcpListener::bind((address, 0))).collect::<std::io::Result<_>>()?;
+    Ok(listeners.iter().map(TcpListener::local_addr).collect::<std::io::Result<_>>()?)
 }
 
 /// What a server says to GET, with its head.

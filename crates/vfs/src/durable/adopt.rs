@@ -55,9 +55,6 @@ impl Durable {
                 // It did not count, as it was to be deleted.
                 shared.count_found(1, inode.bytes_charged());
                 self.nameless.exceed(1);
-                if let Some(stored) = inode.stored() {
-                    stored.keep_all(gone.kept);
-                }
                 Some(inode)
             }
             _ => {

@@ -250,11 +250,6 @@ impl Stored {
     pub(super) fn is_dirty(&self, pages: Range<u64>) -> bool {
         self.changed.lock().dirty.count(&pages) > 0
     }
-
-    /// The store has these, as the file does.
-    pub(super) fn keep_all(&self, kept: Kept) {
-        *self.kept.lock() = kept;
-    }
 }
 
 impl Pending {
