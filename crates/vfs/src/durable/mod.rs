@@ -241,9 +241,10 @@ impl Durable {
         if self.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
-        // What is dead is counted no more then.
-        settle();
-        if !refcache::in_destructor() {
+        // With files that have no name the sums are not put down, and these files stay: on another machine somebody may have one open.
+        if !refcache::in_destructor() && self.nameless.used() == 0 {
+            // What is dead is counted no more then.
+            settle();
             self.put_sums(add_up);
         }
         let closed = self.store.close().map_err(|error| errno(&error));
