@@ -1,5 +1,6 @@
 //! Models of the combining lock: each section runs once, alone, and its result reaches its caller.
 
+#[path = "../../sync-loom/tests/model/mod.rs"]
 mod model;
 
 use loom::sync::Arc;

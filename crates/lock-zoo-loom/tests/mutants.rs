@@ -1,5 +1,6 @@
 //! Seeded faults: a model that cannot find these proves nothing.
 
+#[path = "../../sync-loom/tests/model/mod.rs"]
 mod model;
 
 use loom::thread;

@@ -1,5 +1,6 @@
 //! Models of the per-CPU reference count, which two CPUs' values for three threads make meet.
 
+#[path = "../../sync-loom/tests/model/mod.rs"]
 mod model;
 
 use loom::thread;

@@ -1,5 +1,6 @@
 //! Models of the range lock: exclusion where ranges overlap, no lost wake-up.
 
+#[path = "../../sync-loom/tests/model/mod.rs"]
 mod model;
 
 use loom::cell::UnsafeCell;

@@ -1,5 +1,6 @@
 //! Models of the spin locks: exclusion and hand-over, for two threads, and for three so that queues form.
 
+#[path = "../../sync-loom/tests/model/mod.rs"]
 mod model;
 
 use loom::sync::Arc;
