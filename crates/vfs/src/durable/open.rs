@@ -1,7 +1,7 @@
 //! Open: making a durable file system, and coming back to one.
 
 use super::Durable;
-use super::chunk::Chunk;
+use super::chunk::{Chunk, Held};
 use super::keys::{Key, chunk_of, ino_of, name_of};
 use super::pending::{Gone, Kept};
 use super::record::{self, InodeRecord, Totals};
@@ -222,7 +222,9 @@ impl Durable {
             let (mut kept, mut xattrs) = (Kept::default(), Vec::new());
             kept.is_known = true;
             self.scan(Key::chunks(ino), &mut |key, value| {
-                let held = Chunk::decode(value).and_then(|chunk| chunk.held);
+                // None of its pages is in memory.
+                let held =
+                    Chunk::decode(value).and_then(|chunk| chunk.held).map(|held| Held { patched: 0, ..held });
                 chunk_of(key).into_iter().for_each(|chunk| kept.insert(chunk, 0, held.clone()));
                 true
             })?;

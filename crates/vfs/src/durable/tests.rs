@@ -357,6 +357,29 @@ fn a_file_that_is_written_after_it_lost_its_name_goes_with_its_last_user() {
 }
 
 #[test]
+fn what_is_deleted_when_the_store_is_opened_was_never_in_memory() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let dir = Dir::new();
+    let fs = Fs::create(&dir, options()).expect("a new directory");
+    let process = fs.process(Cred::root());
+    let fd = process.open("/f", OpenFlags::CREAT | OpenFlags::RDWR, 0o644).expect("room");
+    process.write(fd, &[1; 300_000]).expect("room");
+    fs.sync().expect("room");
+    // A page that stands beside its extent.
+    process.pwrite(fd, b"changed", 100_000).expect("room");
+    fs.sync().expect("room");
+    process.unlink("/f").expect("it is there");
+    fs.superblock().close().expect("room");
+    drop((process, fs));
+    let fs = Fs::open(&dir, options()).expect("it was closed");
+    fs.sync().expect("room");
+    let (limit, used) = fs.superblock().memory_limit().expect("a store");
+    assert!(used < limit, "{used} bytes in memory");
+}
+
+#[test]
 fn a_symbolic_link_with_a_long_target_can_be_changed_with_and_without_a_name() {
     if !HOSTS_SHARE {
         return;
