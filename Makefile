@@ -88,10 +88,11 @@ deny: $(TOOLS)/bin/cargo-deny
 package: prerequisites
 	cargo package --locked --no-verify --allow-dirty $(PACKAGES:%=-p sluice-%)
 
+# All tests, also after one has failed: a run of CI is too dear to name one fault only.
 unit: prerequisites
 	@mkdir -p target
 	@rm -f $(LOCK_ORDER)
-	SLUICE_LOCK_ORDER_RECORD=$(LOCK_ORDER) cargo test --locked --workspace 2>&1 | tee target/unit.log
+	SLUICE_LOCK_ORDER_RECORD=$(LOCK_ORDER) cargo test --locked --workspace --no-fail-fast 2>&1 | tee target/unit.log
 	SLUICE_LOCK_ORDER_RECORD=$(LOCK_ORDER) cargo test --locked -p sluice-vfs --test lock_order 2>&1 | tee -a target/unit.log
 	cargo test --locked -p sluice-sync-sim --features lock-debug --test lock_debug 2>&1 | tee -a target/unit.log
 	@echo "tests skipped for want of something (the SKIPPED lines above): $$(grep -c '^SKIPPED' target/unit.log || true)"
