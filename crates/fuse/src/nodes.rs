@@ -21,6 +21,10 @@
 //! such a page makes data of what is a hole here. What was handed down again ([`take`](Nodes::take)) is no longer noted,
 //! as the kernel drops the page then.
 //!
+//! # What the kernel has dropped
+//! What a guest's kernel was told to drop, and has not asked for since, it need not be told of again ([`Dropped`]). That makes the
+//! removal of a whole tree cheap: see `guest/ahead.rs`.
+//!
 //! # Invariants
 //! - I1 Every entry but the root has a lookup count above zero, or its inode has a name or is about to be looked at
 //!   because it lost the last one.
@@ -64,6 +68,8 @@ struct Node {
     lookups: u64,
     /// Somebody else changed the inode since the kernel was last told its attributes.
     changed: bool,
+    /// What the kernel was told to drop and was not told again.
+    dropped: Dropped,
     /// How often in a row thread `looker` has asked whether the file has a capability.
     looks: u8,
     looker: u32,
@@ -71,9 +77,28 @@ struct Node {
     pages: Option<Box<Pages>>,
 }
 
+/// What a kernel has dropped of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Dropped {
+    /// It may believe everything.
+    Nothing,
+    /// Its attributes, and the listing of a directory.
+    Attributes,
+    /// Its attributes and the one name that it knew.
+    All,
+}
+
 impl Node {
     fn new(inode: InodeRef) -> Node {
-        Node { inode, lookups: 0, changed: false, looks: 0, looker: 0, pages: None }
+        Node {
+            inode,
+            lookups: 0,
+            changed: false,
+            dropped: Dropped::Nothing,
+            looks: 0,
+            looker: 0,
+            pages: None,
+        }
     }
 
     /// The inode, if it owes that its times move. It no longer does: the caller moves them.
@@ -81,6 +106,17 @@ impl Node {
         let pages = self.pages.as_mut()?;
         std::mem::take(&mut pages.owes_times).then(|| self.inode.clone())
     }
+}
+
+/// What a kernel may believe of an inode that loses a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Believed {
+    /// That it has the name.
+    Name,
+    /// That, and its old attributes.
+    NameAndAttributes,
+    /// Nothing that is wrong.
+    Nothing,
 }
 
 impl Nodes {
@@ -281,11 +317,63 @@ impl Nodes {
         drop(gone);
     }
 
-    /// Notes that the kernel is about to be told the attributes of `nodeid`. To be called before they are read.
-    pub(crate) fn mark_told(&self, nodeid: u64) {
-        if let Some(node) = self.shard(nodeid).lock().get_mut(&nodeid) {
-            node.changed = false;
+    /// True if the kernel knows inode `ino`.
+    pub(crate) fn knows(&self, ino: u64) -> bool {
+        let nodeid = self.nodeid(ino);
+        self.shard(nodeid).lock().get(&nodeid).is_some_and(|node| node.lookups > 0)
+    }
+
+    /// Notes that somebody else changed directory `ino`. True if the kernel must be told: it knows the directory, and may have
+    /// got something of it since it was told last. `is_quiet`: no request of the kernel is served, and it has taken in all notices.
+    pub(crate) fn mark_listing_changed(&self, ino: u64, is_quiet: impl Fn() -> bool) -> bool {
+        let nodeid = self.nodeid(ino);
+        let mut shard = self.shard(nodeid).lock();
+        let Some(node) = shard.get_mut(&nodeid).filter(|node| node.lookups > 0) else { return false };
+        // With the shard locked: a request that is served later clears it after this.
+        let is_quiet = is_quiet();
+        let is_told = is_quiet && node.dropped != Dropped::Nothing;
+        node.changed = true;
+        node.dropped = if is_quiet { Dropped::Attributes } else { Dropped::Nothing };
+        !is_told
+    }
+
+    /// What the kernel may believe of inode `ino`, which loses a name: whether it must be told of that, and whether it was told
+    /// before the name was lost. `is_quiet` as for [`mark_listing_changed`](Self::mark_listing_changed).
+    pub(crate) fn mark_name_changed(&self, ino: u64, is_quiet: impl Fn() -> bool) -> Believed {
+        let nodeid = self.nodeid(ino);
+        let mut shard = self.shard(nodeid).lock();
+        let is_quiet = is_quiet();
+        let Some(node) = shard.get_mut(&nodeid).filter(|node| node.lookups > 0) else {
+            return if is_quiet { Believed::Nothing } else { Believed::Name };
+        };
+        node.changed = true;
+        if is_quiet && node.dropped == Dropped::All { Believed::Nothing } else { Believed::NameAndAttributes }
+    }
+
+    /// Notes that the kernel is told to drop the name of inode `ino`, which has no other, and its attributes. False, and it
+    /// must not be told, if it does not know it by one name alone. `is_quiet` as for
+    /// [`mark_listing_changed`](Self::mark_listing_changed).
+    ///
+    /// A kernel has got as many lookups as it has names, at least. Of one that it has looked up again it may be about to believe
+    /// an old answer; a first lookup is done with when a notice gets the lock of the directory.
+    pub(crate) fn drop_ahead(&self, ino: u64, is_quiet: impl Fn() -> bool) -> bool {
+        let nodeid = self.nodeid(ino);
+        let mut shard = self.shard(nodeid).lock();
+        let Some(node) = shard.get_mut(&nodeid) else { return false };
+        let drops = node.lookups == 1 && node.dropped != Dropped::All && is_quiet();
+        if drops {
+            node.dropped = Dropped::All;
         }
+        drops
+    }
+
+    /// Notes that the kernel is about to be told the attributes of `nodeid`, or what a directory lists. To be called before they
+    /// are read. True if it had dropped them with their name.
+    pub(crate) fn mark_told(&self, nodeid: u64) -> bool {
+        let mut shard = self.shard(nodeid).lock();
+        let Some(node) = shard.get_mut(&nodeid) else { return false };
+        node.changed = false;
+        std::mem::replace(&mut node.dropped, Dropped::Nothing) == Dropped::All
     }
 
     /// True if the kernel may believe in a wrong size of `nodeid`.
@@ -413,6 +501,35 @@ mod tests {
             pay(&nodes, nodeid);
             assert!(file.stat().mtime.sec > 1);
         }
+    }
+
+    #[test]
+    fn a_kernel_is_told_again_what_it_may_have_got_since_it_dropped_it() {
+        let superblock = Superblock::new(Options::default());
+        let (root, cred) = (superblock.root().clone(), Cred::root());
+        let nodes = Nodes::new(root.clone(), 0);
+        let new = NewInode { kind: NewKind::Regular, mode: 0o644, umask: 0 };
+        let file = root.create(&cred, b"file", &new).expect("the directory is empty");
+        let (ino, dir) = (file.ino(), root.ino());
+        assert_eq!(nodes.mark_name_changed(ino, || true), Believed::Nothing, "it never knew the name");
+        assert_eq!(nodes.mark_name_changed(ino, || false), Believed::Name, "it is about to");
+        let nodeid = nodes.remember(&file);
+        assert!(!nodes.drop_ahead(ino, || false) && nodes.drop_ahead(ino, || true));
+        assert!(!nodes.drop_ahead(ino, || true), "once");
+        assert_eq!(nodes.mark_name_changed(ino, || true), Believed::Nothing);
+        assert_eq!(nodes.mark_name_changed(ino, || false), Believed::NameAndAttributes);
+        assert!(nodes.mark_told(nodeid) && !nodes.mark_told(nodeid));
+        assert_eq!(nodes.mark_name_changed(ino, || true), Believed::NameAndAttributes);
+        nodes.remember(&file);
+        assert!(!nodes.drop_ahead(ino, || true), "it has looked the name up again, or knows two");
+        for is_quiet in [false, true] {
+            assert!(nodes.mark_listing_changed(dir, || is_quiet), "not told yet, or not for sure");
+        }
+        assert!(!nodes.mark_listing_changed(dir, || true) && nodes.mark_listing_changed(dir, || false));
+        assert!(nodes.mark_listing_changed(dir, || true) && !nodes.mark_listing_changed(dir, || true));
+        nodes.mark_told(ROOT_ID);
+        assert!(nodes.mark_listing_changed(dir, || true));
+        assert!(!nodes.mark_listing_changed(u64::MAX, || false), "it does not know that directory");
     }
 
     #[test]

@@ -25,7 +25,7 @@
 use crate::abi::flags::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
 use crate::abi::{NotifyInvalEntryOut, NotifyInvalInodeOut};
 use crate::connection::Connection;
-use crate::nodes::Noted;
+use crate::nodes::{Believed, Noted};
 use crate::reply::Reply;
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::time::Duration;
@@ -184,8 +184,9 @@ impl Connection {
         }
     }
 
-    /// What the kernel of a guest is to be told of `event`, in this order; empty if it knows nothing of that.
-    pub(crate) fn notifications(&self, event: &Event) -> Vec<u8> {
+    /// What the kernel of a guest is to be told of `event`, in this order; empty if it believes nothing of that. `is_quiet`: no
+    /// request of the kernel is served, and it has taken in all notices.
+    pub(crate) fn notifications(&self, event: &Event, is_quiet: impl Fn() -> bool) -> Vec<u8> {
         let mut bytes = Vec::new();
         let inode = |bytes: &mut Vec<u8>, ino: u64, off, len| {
             if self.nodes.mark_changed(ino) {
@@ -194,13 +195,27 @@ impl Connection {
         };
         match event {
             Event::Entry { dir, name, child } => {
-                if self.nodes.mark_changed(*dir) {
-                    bytes.extend(self.entry_message(*dir, name).notification(NOTIFY_INVAL_ENTRY));
-                    inode(&mut bytes, *dir, 0, 0);
+                // That there is no such name it may believe, if there was none.
+                let believed =
+                    child.map_or(Believed::Name, |child| self.nodes.mark_name_changed(child, &is_quiet));
+                if let (Believed::NameAndAttributes, Some(child)) = (believed, child) {
+                    bytes.extend(self.inode_message(*child, -1, 0).notification(NOTIFY_INVAL_INODE));
                 }
-                if let Some(child) = child {
-                    inode(&mut bytes, *child, -1, 0);
+                // Attributes first, for which the kernel waits for nothing. It may forget the inode with its name.
+                let ahead = if believed == Believed::NameAndAttributes {
+                    self.drop_ahead(*dir, &is_quiet, &mut bytes)
+                } else {
+                    Vec::new()
+                };
+                let is_listed = self.nodes.mark_listing_changed(*dir, &is_quiet);
+                // Also before a listing: it waits for one that is under way.
+                if is_listed || believed != Believed::Nothing && self.nodes.knows(*dir) {
+                    bytes.extend(self.entry_message(*dir, name, 0).notification(NOTIFY_INVAL_ENTRY));
                 }
+                if is_listed {
+                    bytes.extend(self.inode_message(*dir, 0, 0).notification(NOTIFY_INVAL_INODE));
+                }
+                bytes.extend(ahead);
             }
             Event::Attributes { ino } => inode(&mut bytes, *ino, -1, 0),
             Event::Data { ino, offset, len } => {
@@ -210,16 +225,16 @@ impl Connection {
         bytes
     }
 
-    fn entry_message(&self, dir: u64, name: &[u8]) -> Reply {
+    pub(crate) fn entry_message(&self, dir: u64, name: &[u8], flags: u32) -> Reply {
         let mut message = Reply::new();
         let namelen = name.len() as u32;
-        message.put(&NotifyInvalEntryOut { parent: self.nodes.nodeid(dir), namelen, flags: 0 });
+        message.put(&NotifyInvalEntryOut { parent: self.nodes.nodeid(dir), namelen, flags });
         message.put_bytes(name);
         message.put_bytes(&[0]);
         message
     }
 
-    fn inode_message(&self, ino: u64, off: i64, len: i64) -> Reply {
+    pub(crate) fn inode_message(&self, ino: u64, off: i64, len: i64) -> Reply {
         let mut message = Reply::new();
         message.put(&NotifyInvalInodeOut { ino: self.nodes.nodeid(ino), off, len });
         message
@@ -227,7 +242,7 @@ impl Connection {
 
     fn invalidate_entry(&self, dir: u64, name: &[u8]) {
         // ENOENT: the kernel has nothing cached under this name.
-        let _ = self.notify(self.entry_message(dir, name).notification(NOTIFY_INVAL_ENTRY));
+        let _ = self.notify(self.entry_message(dir, name, 0).notification(NOTIFY_INVAL_ENTRY));
     }
 
     /// The kernel is to ask for the attributes of `ino` before it believes in them again.

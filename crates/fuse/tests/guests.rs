@@ -12,9 +12,9 @@ use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Mutex, Weak, thread};
 use sluice_vfs::{Options, Superblock};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 struct Pair {
@@ -230,6 +230,114 @@ fn another_host_goes_on_where_the_kernel_was() {
     assert_eq!(fs::read_to_string(pair.nodes[1].path("d/f")).expect("read"), "kept, and more");
     assert_eq!(fs::File::create_new(&path).expect_err("it is there").kind(), ErrorKind::AlreadyExists);
     drop(other);
+    pair.finish();
+}
+
+/// Makes `files` files in a directory `name` of `dir`.
+fn make_files(dir: &Path, name: &str, files: usize) {
+    fs::create_dir(dir.join(name)).expect("made");
+    (0..files).for_each(|file| fs::write(dir.join(name).join(format!("f{file}")), "some").expect("written"));
+}
+
+/// Looks at everything in the directory.
+fn look_at_all(dir: &Path) -> usize {
+    let entries = fs::read_dir(dir).expect("it is there").map(|entry| entry.expect("read"));
+    entries.map(|entry| assert_eq!(entry.metadata().expect("it is there").len(), 4)).count()
+}
+
+#[test]
+fn a_tree_that_another_guest_never_saw_is_removed_without_a_notice() {
+    const FILES: usize = 200;
+    let Some(pair) = Pair::new() else { return };
+    let (a, b) = pair.dirs();
+    make_files(a, "d", FILES);
+    assert_eq!(look_at_all(&a.join("d")), FILES);
+    assert!(b.join("d").is_dir(), "it knows the directory, and no name in it");
+    let before = pair.nodes[1].relay.counts().notices;
+    fs::remove_dir_all(a.join("d")).expect("removed");
+    let notices = pair.nodes[1].relay.counts().notices - before;
+    assert!(notices <= 4, "{notices}");
+    assert!(!b.join("d").exists());
+    pair.finish();
+}
+
+#[test]
+fn a_tree_that_another_guest_saw_is_removed_with_few_notices() {
+    const FILES: usize = 500;
+    let Some(pair) = Pair::new() else { return };
+    let (a, b) = pair.dirs();
+    make_files(a, "d", FILES);
+    assert_eq!(look_at_all(&b.join("d")), FILES);
+    let before = pair.nodes[1].relay.counts().notices;
+    fs::remove_dir_all(a.join("d")).expect("removed");
+    let notices = pair.nodes[1].relay.counts().notices - before;
+    assert!(notices <= FILES as u64 / 10, "{notices}");
+    assert!((0..FILES).all(|file| !b.join(format!("d/f{file}")).exists()));
+    pair.finish();
+}
+
+#[test]
+fn names_that_a_kernel_drops_before_they_are_removed_are_there_until_then() {
+    const FILES: usize = 150;
+    let Some(pair) = Pair::new() else { return };
+    let (a, b) = (pair.nodes[0].path("d"), pair.nodes[1].path("d"));
+    make_files(&pair.nodes[0].dir, "d", FILES);
+    fs::hard_link(a.join("f77"), pair.nodes[0].path("second")).expect("linked");
+    assert_eq!(look_at_all(&b), FILES);
+    assert_eq!(fs::metadata(pair.nodes[1].path("second")).expect("it is there").nlink(), 2);
+    let kept = File::open(b.join("f77")).expect("it is there");
+    let names: Vec<_> =
+        fs::read_dir(&a).expect("it is there").map(|entry| entry.expect("read").file_name()).collect();
+    let (asked, rest) = names.split_at(50);
+    for name in asked {
+        let open = File::open(b.join(name)).expect("it is there until now");
+        // What others know of it changes in other ways, too.
+        fs::set_permissions(a.join(name), Permissions::from_mode(0o600)).expect("changed");
+        assert_eq!(open.metadata().expect("open").mode() & 0o777, 0o600);
+        fs::remove_file(a.join(name)).expect("removed");
+        assert_eq!(open.metadata().expect("open").nlink(), u64::from(name == "f77"), "{name:?}");
+        assert!(!b.join(name).exists(), "{name:?}");
+    }
+    // Now nothing is asked before all are gone.
+    let held: Vec<_> = rest.iter().map(|name| File::open(b.join(name)).expect("it is there")).collect();
+    rest.iter().for_each(|name| fs::remove_file(a.join(name)).expect("removed"));
+    for (name, open) in rest.iter().zip(&held) {
+        assert_eq!(open.metadata().expect("open").nlink(), u64::from(name == "f77"), "{name:?}");
+    }
+    assert!(asked.iter().chain(rest).all(|name| !b.join(name).exists()));
+    assert_eq!(fs::read_dir(&b).expect("it is there").count(), 0);
+    assert_eq!(kept.metadata().expect("open").nlink(), 1);
+    fs::remove_file(pair.nodes[0].path("second")).expect("removed");
+    assert_eq!(kept.metadata().expect("open").nlink(), 0);
+    drop((kept, held));
+    pair.finish();
+}
+
+#[test]
+fn a_removed_name_is_gone_on_the_other_guest_while_that_lists_and_looks_names_up() {
+    const FILES: usize = 300;
+    let Some(pair) = Pair::new() else { return };
+    let (a, b) = (pair.nodes[0].path("d"), pair.nodes[1].path("d"));
+    make_files(&pair.nodes[0].dir, "d", FILES);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                // It may have gone since it was listed.
+                fs::read_dir(&b).into_iter().flatten().flatten().for_each(|entry| drop(entry.metadata()));
+                (0..FILES).step_by(7).for_each(|file| drop(fs::metadata(b.join(format!("f{file}")))));
+            }
+        });
+        // The other thread ends before anything is asserted.
+        let is_there = |file: &usize| {
+            let name = format!("f{file}");
+            fs::remove_file(a.join(&name)).is_err() || b.join(&name).exists()
+        };
+        let old: Vec<_> = (0..FILES).filter(is_there).collect();
+        is_over.store(true, Ordering::SeqCst);
+        assert_eq!(old, [0; 0]);
+    });
+    assert_eq!(fs::read_dir(&b).expect("it is there").count(), 0);
     pair.finish();
 }
 

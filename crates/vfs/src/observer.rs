@@ -15,7 +15,7 @@ pub trait Observer: Send + Sync {
     }
 
     /// The name `name` in directory `dir` (inode numbers) now means something else, or nothing.
-    /// `child` is the inode that had the name before, if any.
+    /// `child` is the inode that had the name before, if any: its attributes changed, too.
     fn entry_changed(&self, dir: u64, name: &[u8], child: Option<u64>);
 
     /// The attributes of inode `ino` changed.

@@ -16,6 +16,7 @@
 //! - drop a [`Notice`] when the guest's kernel has been told, or can be asked no more, and at no other time.
 
 mod again;
+mod ahead;
 mod hold;
 mod holdings;
 
@@ -32,6 +33,7 @@ use crate::reply::Reply;
 use crate::transport::Channel;
 use crate::{LockMode, MountOptions, Transport};
 use again::{Again, again, id_of};
+use ahead::{Ahead, Settling, Unsettled, hands_out};
 use hold::Holds;
 use sluice_sync::{Arc, OnceLock, mpsc};
 use sluice_vfs::{Errno, InodeRef, Superblock};
@@ -63,6 +65,8 @@ pub trait GuestChannel: Send + Sync {
 /// A change that a guest's kernel is to be told of. Dropping it says that it has been.
 pub struct Notice {
     bytes: Vec<u8>,
+    /// Before the answer that is held: what its caller does next finds the guest quiet.
+    _settling: Option<Settling>,
     _hold: Option<Arc<Hold>>,
 }
 
@@ -103,16 +107,19 @@ pub struct Lost {
 pub(crate) struct Seat {
     channel: Arc<dyn GuestChannel>,
     holds: Arc<Holds>,
+    unsettled: Unsettled,
+    pub(crate) ahead: Ahead,
 }
 
 impl Seat {
     /// Announces `event`, if the kernel knows what it is about. `may_hold`: the answer to the request that the calling thread
     /// serves waits for that.
     pub(crate) fn tell(&self, connection: &Connection, event: &Event, may_hold: bool) {
-        let bytes = connection.notifications(event);
+        let counted = self.unsettled.count();
+        let bytes = connection.notifications(event, || self.unsettled.is_one());
         if !bytes.is_empty() {
             let hold = may_hold.then(|| self.holds.of_this_thread());
-            self.channel.announce(Notice { bytes, _hold: hold });
+            self.channel.announce(Notice { bytes, _settling: Some(counted), _hold: hold });
         }
     }
 }
@@ -126,7 +133,7 @@ impl Channel for ToGuest {
         if message.get(UNIQUE..UNIQUE + 8).is_some_and(|unique| unique != [0; 8]) {
             return self.0.answer(message);
         }
-        self.0.announce(Notice { bytes: message.to_vec(), _hold: None });
+        self.0.announce(Notice { bytes: message.to_vec(), _settling: None, _hold: None });
         Ok(())
     }
 }
@@ -160,7 +167,12 @@ impl Host {
         let connection = Arc::new(Connection::new(self.superblock.clone(), options, 0, to_guest, later));
         connection.nodes.begin_generation(self.generation);
         // Nobody else sets them.
-        let _ = connection.seat.set(Seat { channel, holds: self.holds.clone() });
+        let _ = connection.seat.set(Seat {
+            channel,
+            holds: self.holds.clone(),
+            unsettled: Unsettled::default(),
+            ahead: Ahead::default(),
+        });
         let watcher = Watcher { connection: Arc::downgrade(&connection), is_alone: false };
         let _ = connection.observer.set(self.superblock.observe(Arc::new(watcher))?);
         Ok(Guest { connection, holds: self.holds.clone(), is_remote, mount, executed: OnceLock::new() })
@@ -188,6 +200,9 @@ impl Guest {
             pid.fill(0);
         }
         let connection = &self.connection;
+        // Until what the kernel gets by the answer is noted.
+        let hands_out = InHeader::read_from_prefix(message).is_ok_and(|(header, _)| hands_out(header.opcode));
+        let counted = connection.seat.get().filter(|_| hands_out).map(|seat| seat.unsettled.count());
         let id = id_of(self.mount, message);
         let (mut reply, mut found) = (Reply::new(), Reply::new());
         let mut instead = None;
@@ -202,7 +217,7 @@ impl Guest {
         }
         let noted = id.map(|id| connection.superblock.serve_request(id));
         let served = connection.process(instead.as_deref().unwrap_or(message), &mut reply);
-        drop(noted);
+        drop((noted, counted));
         let (kind, hold) = (served.kind, self.holds.take());
         let mut spare = Reply::new();
         let answer = match served.answer {

@@ -136,7 +136,7 @@ impl Connection {
     /// The attributes of `nodeid`, which the kernel is about to be told.
     fn told_stat(&self, nodeid: u64) -> Result<Stat, Errno> {
         let inode = self.node(nodeid)?;
-        self.nodes.mark_told(nodeid);
+        self.mark_told(nodeid);
         Ok(self.stat(&inode))
     }
 }

@@ -19,6 +19,7 @@ impl Connection {
         reply: &mut Reply,
     ) -> Result<(), Errno> {
         let dir = self.node(header.nodeid)?;
+        self.nodes.mark_told(header.nodeid);
         let size = (arg.size as usize).min(SIZE_MAX);
         let mut full = false;
         dir.read_dir(arg.offset, self.options.updates_dir_atime(), &mut |entry| {
@@ -41,6 +42,7 @@ impl Connection {
         reply: &mut Reply,
     ) -> Result<(), Errno> {
         let dir = self.node(header.nodeid)?;
+        self.nodes.mark_told(header.nodeid);
         let size = (arg.size as usize).min(SIZE_MAX);
         let mut full = false;
         // The visitor must not call back into the file system, so attributes are filled in afterwards.

@@ -10,6 +10,8 @@ use zerocopy::FromZeros;
 
 /// How many requests that nobody waits for (read-ahead, write-back) may be under way.
 const MAX_BACKGROUND: u16 = 128;
+/// From this minor version on the kernel knows `EXPIRE_ONLY`.
+const EXPIRE_ONLY_MINOR: u32 = 38;
 /// From how many on the kernel holds back.
 const CONGESTION_THRESHOLD: u16 = 96;
 
@@ -61,6 +63,8 @@ pub(crate) struct Negotiated {
     pub(crate) writeback: bool,
     /// Requests come over io_uring once every queue is open.
     pub(crate) uring: bool,
+    /// The kernel can be told to look a name up again that it keeps.
+    pub(crate) expires_names: bool,
 }
 
 impl Connection {
@@ -90,6 +94,7 @@ impl Connection {
             no_opendir: flags.contains(InitFlags::NO_OPENDIR_SUPPORT),
             writeback: flags.contains(InitFlags::WRITEBACK_CACHE),
             uring: flags.contains(InitFlags::OVER_IO_URING),
+            expires_names: arg.minor >= EXPIRE_ONLY_MINOR,
         };
         if self.negotiated.set(negotiated).is_err() {
             return Err(Errno::EIO);

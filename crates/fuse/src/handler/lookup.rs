@@ -142,7 +142,7 @@ impl Connection {
     /// the attributes are read is in them, a later one is announced after them.
     pub(super) fn entry(&self, inode: &InodeRef) -> abi::EntryOut {
         let nodeid = self.nodes.remember(inode);
-        self.nodes.mark_told(nodeid);
+        self.mark_told(nodeid);
         entry_of(nodeid, self.nodes.generation(nodeid), &self.stat(inode))
     }
 }

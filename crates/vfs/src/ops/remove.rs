@@ -202,10 +202,7 @@ impl Inode {
     }
 
     fn notify_removed(&self, cred: &Cred, name: &[u8], victim: u64) {
-        self.shared.notify(cred, |observer| {
-            observer.entry_changed(self.ino(), name, Some(victim));
-            observer.attributes_changed(victim);
-        });
+        self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, Some(victim)));
         self.shared.notify_name_lost(victim);
     }
 }

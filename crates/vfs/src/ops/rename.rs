@@ -71,10 +71,6 @@ impl Moved {
         shared.notify(cred, |observer| {
             observer.entry_changed(old_dir.ino(), old, Some(self.source.ino()));
             observer.entry_changed(new_dir.ino(), new, other);
-            observer.attributes_changed(self.source.ino());
-            if let Some(other) = other {
-                observer.attributes_changed(other);
-            }
         });
         if let Some(other) = other {
             shared.notify_name_lost(other);

@@ -1,0 +1,165 @@
+//! Ahead: names that a guest's kernel drops before they are removed, because their neighbours are.
+//!
+//! # Theory
+//! A removal waits until each kernel that knows the name has been told. A tree is removed name by name, and one notice for each
+//! would be a round trip for each. So a notice of a removal has more of the same directory's names with it, in the order in which
+//! programs list them: the kernel is to look them up again before it believes in them (`EXPIRE_ONLY`), and in their attributes.
+//! Nothing that is open or mounted there notices. When their turn comes there is nothing to tell.
+//!
+//! *How many.* None with the first removal, then one, three, seven, up to [`AHEAD_MAX`]; and from the start again when the kernel
+//! asks for one of them, which the notice then has cost a round trip. So a kernel that works in a directory of which others now
+//! and then remove something loses about as many names as are removed.
+//!
+//! *Exact.* Whether a kernel has dropped something is noted with the node (`nodes`), while the guest is *quiet*: none of its requests
+//! that [`hands_out`] names or attributes is being served, so that no answer is made from what was there before, and all notices
+//! have been taken in. While it is not, it is told of everything.
+//!
+//! # Ordering
+//! A request is counted, then looks at the tree; a change is made, then the count is looked at. Between both is a SeqCst fence: the
+//! request sees the change, or the changer sees the request.
+
+use crate::abi::flags::{EXPIRE_ONLY, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
+use crate::abi::opcode;
+use crate::connection::Connection;
+use crate::lock_class::AHEAD;
+use sluice_sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+use sluice_sync::{Arc, Mutex};
+use sluice_vfs::FileType;
+
+/// The most names that one notice has besides that of which it tells.
+const AHEAD_MAX: u32 = 64;
+
+/// What a guest's kernel has dropped ahead.
+pub(crate) struct Ahead {
+    /// How many names come with the next notice. *atomic (stands alone: a guess)*
+    count: AtomicU32,
+    /// The directory of the last ones, and the position of the last. *protected by its mutex*, a leaf
+    last: Mutex<(u64, u64)>,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Ahead { count: AtomicU32::new(0), last: Mutex::with_class(&AHEAD, (0, 0)) }
+    }
+}
+
+/// How many requests of a guest are being served, and notices are on the way to its kernel.
+#[derive(Clone, Default)]
+pub(crate) struct Unsettled(Arc<AtomicUsize>);
+
+/// One of them.
+pub(crate) struct Settling(Unsettled);
+
+/// Whether the answer to such a request tells of names, attributes or listings, or the kernel moves its own names by it.
+pub(super) fn hands_out(code: u32) -> bool {
+    matches!(
+        code,
+        opcode::LOOKUP
+            | opcode::GETATTR
+            | opcode::SETATTR
+            | opcode::STATX
+            | opcode::SYMLINK
+            | opcode::MKNOD
+            | opcode::MKDIR
+            | opcode::LINK
+            | opcode::CREATE
+            | opcode::TMPFILE
+            | opcode::UNLINK
+            | opcode::RMDIR
+            | opcode::RENAME
+            | opcode::RENAME2
+            | opcode::READDIR
+            | opcode::READDIRPLUS
+    )
+}
+
+impl Unsettled {
+    /// One more, until what is returned is dropped.
+    pub(crate) fn count(&self) -> Settling {
+        // SeqCst, and the fence: see Ordering.
+        self.0.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        Settling(self.clone())
+    }
+
+    /// Whether there is one alone, which the caller has counted.
+    pub(crate) fn is_one(&self) -> bool {
+        // SeqCst, and the fence: see Ordering.
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::SeqCst) == 1
+    }
+}
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Ahead {
+    /// How many names to take now.
+    fn next(&self) -> usize {
+        // Relaxed: see the field.
+        let count = self.count.load(Ordering::Relaxed);
+        self.count.store((2 * count + 1).min(AHEAD_MAX), Ordering::Relaxed);
+        count as usize
+    }
+
+    /// One of them was asked for.
+    fn missed(&self) {
+        // Relaxed: see the field.
+        self.count.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Connection {
+    /// Adds to `attributes` the notices for names of directory `dir` that the kernel is to drop ahead, and returns those for the
+    /// names themselves. `is_quiet`: see [`Nodes::drop_ahead`](crate::nodes::Nodes::drop_ahead).
+    pub(crate) fn drop_ahead(
+        &self,
+        dir: u64,
+        is_quiet: impl Fn() -> bool,
+        attributes: &mut Vec<u8>,
+    ) -> Vec<u8> {
+        let mut names = Vec::new();
+        let knows_expiry = self.negotiated.get().is_some_and(|negotiated| negotiated.expires_names);
+        let Some(seat) = self.seat.get().filter(|_| knows_expiry) else { return names };
+        let (count, last) = (seat.ahead.next(), *seat.ahead.last.lock());
+        let Some(inode) = self.nodes.get(self.nodes.nodeid(dir)).filter(|_| count > 0) else { return names };
+        let mut position = if last.0 == dir { last.1 } else { 0 };
+        let mut found = Vec::with_capacity(count);
+        let listed = inode.read_dir(position, false, &mut |entry| {
+            if found.len() == count {
+                return false;
+            }
+            position = entry.position;
+            // What is below a directory would be looked up again, too.
+            if entry.file_type() != FileType::Directory {
+                found.push((entry.name.to_vec(), entry.ino()));
+            }
+            true
+        });
+        if listed.is_err() {
+            return names;
+        }
+        *seat.ahead.last.lock() = (dir, position);
+        for (name, ino) in found {
+            let has_one_name =
+                self.nodes.get(self.nodes.nodeid(ino)).is_some_and(|inode| inode.stat().nlink == 1);
+            if has_one_name && self.nodes.drop_ahead(ino, &is_quiet) {
+                attributes.extend(self.inode_message(ino, -1, 0).notification(NOTIFY_INVAL_INODE));
+                names.extend(self.entry_message(dir, &name, EXPIRE_ONLY).notification(NOTIFY_INVAL_ENTRY));
+            }
+        }
+        names
+    }
+
+    /// The kernel is about to be told the attributes of `nodeid`. To be called before they are read.
+    pub(crate) fn mark_told(&self, nodeid: u64) {
+        if self.nodes.mark_told(nodeid)
+            && let Some(seat) = self.seat.get()
+        {
+            seat.ahead.missed();
+        }
+    }
+}
