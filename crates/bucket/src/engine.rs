@@ -12,7 +12,7 @@
 use crate::error::{failed, of_records};
 use crate::objects::Objects;
 use crate::owner::Owner;
-use crate::runtime::wait;
+use crate::runtime::{Stop, apart, wait};
 use slatedb::config::{FlushOptions, FlushType, ScanOptions, Settings};
 use slatedb::{Db, DbReadOps, WriteBatch};
 use sluice_store::engine::{Engine, Visit};
@@ -50,6 +50,7 @@ pub(crate) struct Records {
     /// The number of the next push. *written by one thread at a time; atomic (stands alone)*
     next: AtomicU64,
     retries: u32,
+    stop: Stop,
 }
 
 impl Records {
@@ -64,9 +65,10 @@ impl Records {
             owner.forget_others(objects).await;
             Ok(())
         })?;
-        let next = AtomicU64::new(pushes(&db)?);
+        let stop = Stop::default();
+        let next = AtomicU64::new(pushes(&db, &stop)?);
         let db = RwLock::with_class(&ENGINE, Some(db));
-        Ok(Records { objects: objects.clone(), owner, db, next, retries })
+        Ok(Records { objects: objects.clone(), owner, db, next, retries, stop })
     }
 
     fn with<T>(&self, work: impl FnOnce(&Db) -> Result<T, StoreError>) -> Result<T, StoreError> {
@@ -81,10 +83,10 @@ impl Records {
         if db.is_none() {
             return Err(failed("it was closed"));
         }
-        let newer = wait(open(&self.objects, &self.owner, self.retries))?;
+        let newer = self.stop.wait(open(&self.objects, &self.owner, self.retries))?;
         if let Some(older) = db.replace(newer) {
             // It can write nothing, so there is nothing to lose.
-            let _ = wait(async { older.close().await.map_err(of_records("close the records")) });
+            let _ = self.stop.wait(async { older.close().await.map_err(of_records("close the records")) });
         }
         Ok(())
     }
@@ -115,19 +117,27 @@ async fn open(objects: &Objects, owner: &Owner, retries: u32) -> Result<Db, Stor
 
 impl Engine for Records {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        self.with(|db| get(db, &record(key)))
+        self.with(|db| get(db, &record(key), &self.stop))
     }
 
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreError> {
-        self.with(|db| scan(db, from, to, visit))
+        self.with(|db| scan(db, from, to, visit, &self.stop))
     }
 
     fn position(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        self.with(|db| get(db, POSITION))
+        self.with(|db| get(db, POSITION, &self.stop))
+    }
+
+    fn abandon(&self) {
+        self.stop.raise();
     }
 
     fn close(&self) {
         if let Some(db) = self.db.write().take() {
+            if self.stop.is_raised() {
+                // It ends its threads when the object store answers, or has not for long enough.
+                return apart(async move { drop(db.close().await) });
+            }
             let close = async {
                 // The next node that opens the store has no pushes to read then.
                 let _ = db.flush_with_options(SORTED).await;
@@ -136,7 +146,7 @@ impl Engine for Records {
                 closed
             };
             // All that was synchronised is there.
-            let _ = wait(close);
+            let _ = self.stop.wait(close);
         }
     }
 
@@ -156,7 +166,7 @@ impl Engine for Records {
             if let Some(old) = number.checked_sub(KEPT) {
                 all.delete(push(old));
             }
-            wait(async {
+            self.stop.wait(async {
                 db.write(all).await.map_err(of_records("write the records"))?;
                 db.flush().await.map_err(of_records("make the records durable"))?;
                 self.next.store(number + 1, Ordering::Relaxed);
@@ -190,9 +200,9 @@ fn push(number: u64) -> Vec<u8> {
 ///
 /// # Errors
 /// [`StoreError::Damaged`] when one is missing; the object store's.
-pub(crate) fn pushes(db: &(impl DbReadOps + Sync)) -> Result<u64, StoreError> {
+pub(crate) fn pushes(db: &(impl DbReadOps + Sync), stop: &Stop) -> Result<u64, StoreError> {
     let (mut next, mut missing) = (None, None);
-    visit(db, &[PUSH], &[PUSH + 1], &mut |key, _| {
+    visit(db, &[PUSH], &[PUSH + 1], stop, &mut |key, _| {
         let number = key[1..].try_into().map_or(u64::MAX - 1, u64::from_be_bytes);
         missing = missing.or(next.filter(|next| *next != number));
         next = Some(number + 1);
@@ -208,8 +218,12 @@ pub(crate) fn pushes(db: &(impl DbReadOps + Sync)) -> Result<u64, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Damaged`], and the object store's.
-pub(crate) fn get(db: &(impl DbReadOps + Sync), key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-    let found = wait(async { db.get(key).await.map_err(of_records("read the records")) })?;
+pub(crate) fn get(
+    db: &(impl DbReadOps + Sync),
+    key: &[u8],
+    stop: &Stop,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let found = stop.wait(async { db.get(key).await.map_err(of_records("read the records")) })?;
     Ok(found.map(|value| value.to_vec()))
 }
 
@@ -222,11 +236,12 @@ pub(crate) fn scan(
     from: &[u8],
     to: &[u8],
     visitor: &mut Visit<'_>,
+    stop: &Stop,
 ) -> Result<(), StoreError> {
     if from >= to {
         return Ok(());
     }
-    visit(db, &record(from), &record(to), &mut |key, value| visitor(&key[1..], value))
+    visit(db, &record(from), &record(to), stop, &mut |key, value| visitor(&key[1..], value))
 }
 
 /// Visits keys as SlateDB has them.
@@ -234,17 +249,19 @@ fn visit(
     db: &(impl DbReadOps + Sync),
     from: &[u8],
     to: &[u8],
+    stop: &Stop,
     visit: &mut Visit<'_>,
 ) -> Result<(), StoreError> {
     /// Records that are fetched at a time.
     const FETCH: usize = 256;
     let options = ScanOptions { read_ahead_bytes: 1 << 20, ..ScanOptions::default() };
     let range = from..to;
-    let mut found =
-        wait(async { db.scan_with_options(range, &options).await.map_err(of_records("read the records")) })?;
+    let mut found = stop.wait(async {
+        db.scan_with_options(range, &options).await.map_err(of_records("read the records"))
+    })?;
     loop {
         let mut some = Vec::with_capacity(FETCH);
-        wait(async {
+        stop.wait(async {
             while some.len() < FETCH {
                 match found.next().await.map_err(of_records("read the records"))? {
                     Some(one) => some.push(one),

@@ -3,14 +3,14 @@
 use crate::engine::{POSITION, RECORDS, get, pushes, record, scan};
 use crate::error::of_records;
 use crate::objects::Objects;
-use crate::runtime::wait;
+use crate::runtime::{Stop, wait};
 use slatedb::config::DbReaderOptions;
 use slatedb::{DbReader, DbReaderMode};
 use sluice_store::engine::{Engine, Visit};
 use sluice_store::{Batch, StoreError};
 
 /// An engine that reads what the owner of the store has written.
-pub(crate) struct Looking(DbReader);
+pub(crate) struct Looking(DbReader, Stop);
 
 impl Looking {
     /// Opens the records; nobody is told.
@@ -27,22 +27,23 @@ impl Looking {
                 .await;
             reader.map_err(of_records("open the records"))
         })?;
-        pushes(&reader)?;
-        Ok(Looking(reader))
+        let stop = Stop::default();
+        pushes(&reader, &stop)?;
+        Ok(Looking(reader, stop))
     }
 }
 
 impl Engine for Looking {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        get(&self.0, &record(key))
+        get(&self.0, &record(key), &self.1)
     }
 
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreError> {
-        scan(&self.0, from, to, visit)
+        scan(&self.0, from, to, visit, &self.1)
     }
 
     fn position(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        get(&self.0, POSITION)
+        get(&self.0, POSITION, &self.1)
     }
 
     fn close(&self) {

@@ -3,13 +3,61 @@
 use crate::error::failed;
 use sluice_store::StoreError;
 use sluice_sync::OnceLock;
+use sluice_sync::time::Duration;
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 /// Threads: what they do is mostly waiting.
 const THREADS: usize = 2;
+/// The longest that a store waits for one thing. SlateDB tries again what failed, and each try takes its time.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
+
+/// Ends all waiting for one store, once it is raised.
+#[derive(Default)]
+pub(crate) struct Stop(watch::Sender<bool>);
+
+impl Stop {
+    /// What waits ends with an error, and what is to wait does not begin.
+    pub(crate) fn raise(&self) {
+        self.0.send_replace(true);
+    }
+
+    pub(crate) fn is_raised(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// As [`wait`], until it is raised. What was asked of the object store by then may still happen.
+    ///
+    /// # Errors
+    /// As [`wait`]; [`StoreError::Failed`] when it is raised, and when it takes longer than a minute.
+    pub(crate) fn wait<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        let mut raised = self.0.subscribe();
+        wait(async {
+            let (mut raised, mut work) = (pin!(raised.wait_for(|is_raised| *is_raised)), pin!(work));
+            let until = poll_fn(|context| match raised.as_mut().poll(context) {
+                Poll::Ready(_) => Poll::Ready(Err(failed("the object store was given up"))),
+                Poll::Pending => work.as_mut().poll(context),
+            });
+            timeout(PATIENCE, until).await.unwrap_or_else(|_| Err(failed("the object store does not answer")))
+        })
+    }
+}
+
+/// Has `work` done by the threads of the runtime. Nobody waits for it.
+pub(crate) fn apart(work: impl Future<Output = ()> + Send + 'static) {
+    // Without a runtime there is nothing that could be open.
+    let _ = wait(async {
+        tokio::spawn(work);
+        Ok(())
+    });
+}
 
 /// Waits for `work`. A panic of the library that does it is an error here. Not to be called from within such work.
 ///

@@ -275,3 +275,26 @@ fn a_place_with_something_else_is_no_place_for_a_store() {
         assert!(matches!(Bucket::at(url), Err(StoreError::Io(..))), "{url}");
     }
 }
+
+#[test]
+fn a_store_that_is_given_up_waits_no_more_for_an_object_store_that_does_not_answer() {
+    let objects = Arc::new(InMemory::new());
+    let node = Node::new(&objects, Plan::default(), 1);
+    let store = node.bucket().create(quiet()).expect("a new store");
+    push(&store, 0, &value(0)).expect("it answers");
+    node.cut_off();
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| push(&store, 1, &value(1)));
+        while node.unheard() == 0 {
+            std::thread::yield_now();
+        }
+        assert!(!late.is_finished(), "it waits");
+        store.abandon();
+        late.join().expect("no panic").expect_err("it was given up");
+    });
+    push(&store, 2, &value(2)).expect_err("it was given up");
+    store.close().expect_err("not all is durable");
+    drop(store);
+    let next = Bucket::over(objects).open(Claim::Epoch(7), quiet()).expect("another node reaches it");
+    assert!(records(&next).expect("memory") == expected(1));
+}

@@ -79,7 +79,8 @@ impl ClusterMember {
         arguments
     }
 
-    /// Mounts as a node, serves until unmounted or told to stop by a signal, and leaves the cluster.
+    /// Mounts as a node, serves until unmounted or told to stop by a signal, and leaves the cluster. Returns how it ended, and the
+    /// device that it was.
     pub(crate) fn serve(
         &self,
         store: &Path,
@@ -88,7 +89,7 @@ impl ClusterMember {
         options: MountOptions,
         signals: StopSignals,
         ready: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<(Ended, u64)> {
         let cluster = Cluster::open(&self.place)?;
         let (path, of) = (store.to_path_buf(), cluster.clone());
         let config = Config {
@@ -111,13 +112,12 @@ impl ClusterMember {
             return Err(Failure::Failed(format!("{}: {text}", store.display())));
         }
         ready()?;
+        let (major, minor) = node.relay().device();
+        let device = rustix::fs::makedev(major, minor);
         let ended = node.run_until_signal(signals)?;
         node.leave()
             .map_err(|error| Failure::Failed(format!("{}: not all is durable: {error}", store.display())))?;
-        match ended {
-            Ended::Unmounted => Ok(()),
-            Ended::Detached => Err(Failure::Failed(format!("{} was detached while in use", dir.display()))),
-        }
+        Ok((ended, device))
     }
 }
 

@@ -126,7 +126,8 @@ fn serve(
     if let Some(member) = member {
         let store = store.ok_or_else(|| Failure::Usage("--cluster needs a STORE before DIR".into()))?;
         name_after(store, &mut options);
-        return member.serve(store, ram, dir, options, signals, || ready(attached, detach));
+        let (ended, device) = member.serve(store, ram, dir, options, signals, || ready(attached, detach))?;
+        return conclude(ended, dir, device, detach);
     }
     let superblock = match store {
         None => Superblock::new(ram),
@@ -155,6 +156,14 @@ fn serve(
             |error| Failure::Failed(format!("{}: not all is durable: {error}{}", store.display(), why()));
         superblock.sync().map_err(lost)?;
     }
+    conclude(ended, dir, device, detach)
+}
+
+/// What became of a mount that ended: if it was taken out of the tree a program may lose what it has open.
+///
+/// # Errors
+/// That, and which program.
+fn conclude(ended: Ended, dir: &Path, device: u64, detach: bool) -> Result<()> {
     if ended == Ended::Unmounted {
         return Ok(());
     }

@@ -32,6 +32,7 @@
 //! # Lock order
 //! ```text
 //! cluster.role                  what the node does now; held across no I/O but attaching
+//! cluster.closing               stores that are let go
 //! cluster.seats                 the owner's guests
 //!   cluster.jobs                requests that wait for a worker
 //! cluster.notices               what a guest's kernel is being told; never held while one is dropped

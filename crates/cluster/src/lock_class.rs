@@ -3,6 +3,7 @@
 use sluice_sync::LockClass;
 
 pub(crate) static ROLE: LockClass = LockClass::new("cluster.role");
+pub(crate) static CLOSING: LockClass = LockClass::new("cluster.closing");
 pub(crate) static SEATS: LockClass = LockClass::new("cluster.seats");
 pub(crate) static JOBS: LockClass = LockClass::new("cluster.jobs");
 pub(crate) static NOTICES: LockClass = LockClass::new("cluster.notices");

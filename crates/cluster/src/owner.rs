@@ -13,7 +13,8 @@ use crate::seat::{Channel, Seat};
 use crate::wire::Frame;
 use sluice_dlm::{NodeId, now};
 use sluice_fuse::{Guest, Holdings, Host, Lost, Relay};
-use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::atomic::AtomicU64;
+use sluice_sync::thread::Builder;
 use sluice_sync::time::{Duration, nanoseconds};
 use sluice_sync::{Arc, Condvar, Mutex};
 use sluice_vfs::{InodeRef, Superblock};
@@ -179,7 +180,7 @@ impl Owner {
     }
 
     /// Gives up mounts whose nodes have not been heard of for a whole lease.
-    pub(crate) fn tick(&self) {
+    pub(crate) fn tick(self: &Arc<Self>) {
         let limit = now().saturating_sub(nanoseconds(self.ttl));
         let silent: Vec<_> = {
             let state = self.state.lock();
@@ -187,9 +188,19 @@ impl Owner {
             silent.map(|(mount, seat)| (*mount, seat.clone())).collect()
         };
         for (mount, seat) in silent {
+            if !seat.give_up() {
+                continue;
+            }
             log::warn!("a mount was not heard of for {:?}: its locks are free", self.ttl);
-            seat.quiesce();
-            self.remove(mount, &seat);
+            let this = self.clone();
+            // Apart: what it asked for last may wait for the store, and the caller must not.
+            let remove = move || {
+                seat.quiesce();
+                this.remove(mount, &seat);
+            };
+            if let Err(error) = Builder::new().name("cluster-remove".into()).spawn(remove) {
+                log::error!("the locks of a dead mount stay: {error}");
+            }
         }
     }
 
@@ -218,19 +229,25 @@ impl Owner {
 
     /// The guest of this node's own kernel.
     pub(crate) fn local(&self) -> Option<Arc<Guest>> {
-        self.state.lock().local.clone()
+        let state = self.state.lock();
+        state.local.clone().filter(|_| !state.is_over)
     }
 
-    /// Ends it: nothing more is answered.
+    /// Takes in nobody any more. True for the one that ends it.
+    pub(crate) fn end(&self) -> bool {
+        let was_over = std::mem::replace(&mut self.state.lock().is_over, true);
+        self.changed.notify_all();
+        !was_over
+    }
+
+    /// What was begun is served, and not answered any more. For one that was [ended](Self::end), and whose own kernel has it no more.
     pub(crate) fn stop(&self) {
-        // Relaxed: see the field.
-        self.valid_until.store(0, Ordering::Relaxed);
         let (seats, local) = {
             let mut state = self.state.lock();
-            state.is_over = true;
             (std::mem::take(&mut state.seats), state.local.take())
         };
-        self.changed.notify_all();
+        seats.values().for_each(|seat| seat.hang_up());
+        // Held answers go to nobody from here on.
         for seat in seats.values() {
             seat.quiesce();
             seat.release_notices();

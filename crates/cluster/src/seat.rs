@@ -5,7 +5,7 @@ use crate::lock_class::{JOBS, NOTICES};
 use crate::wire::Frame;
 use sluice_dlm::now;
 use sluice_fuse::{Guest, GuestChannel, Notice, Ticket};
-use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::thread::{Builder, JoinHandle};
 use sluice_sync::{Arc, Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
@@ -23,6 +23,8 @@ pub(crate) struct Seat {
     jobs: Arc<Jobs>,
     /// When its node was last heard of. *atomic (stands alone)*
     heard: AtomicU64,
+    /// A thread removes it. *atomic (stands alone)*
+    is_given_up: AtomicBool,
     workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -99,6 +101,7 @@ impl Seat {
             channel,
             jobs: Arc::new(Jobs { queue, changed: Condvar::new() }),
             heard: AtomicU64::new(now()),
+            is_given_up: AtomicBool::new(false),
             workers: Mutex::with_class(&JOBS, Vec::new()),
         }
     }
@@ -135,9 +138,20 @@ impl Seat {
         }
     }
 
+    /// Nothing more is read or answered.
+    pub(crate) fn hang_up(&self) {
+        self.channel.link.close();
+    }
+
+    /// Its node has been silent for too long. True for the caller that says so first.
+    pub(crate) fn give_up(&self) -> bool {
+        // Relaxed: see the field.
+        !self.is_given_up.swap(true, Ordering::Relaxed)
+    }
+
     /// Nothing more is read; what was begun is served. Returns when no thread serves the guest.
     pub(crate) fn quiesce(&self) {
-        self.channel.link.close();
+        self.hang_up();
         self.jobs.close();
         let workers = std::mem::take(&mut *self.workers.lock());
         // A panic of its own was reported where it happened.

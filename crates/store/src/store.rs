@@ -224,6 +224,13 @@ impl Store {
         self.core.state.lock().failed.as_ref().map(Why::text)
     }
 
+    /// Gives up what is not durable yet, and waits no more for what the store is kept in: calls that do so now, and later ones,
+    /// fail. To be [closed](Self::close) all the same.
+    pub fn abandon(&self) {
+        self.core.fail(&StoreError::Failed("it was given up".into()));
+        self.core.engine.abandon();
+    }
+
     /// Makes everything durable, brings the tree up to it, and lets others open the store. Nothing can be written any more.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use object_store::{
 };
 use sluice_bucket::Bucket;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What befalls a node.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,18 +32,54 @@ pub(crate) struct Node {
     plan: Plan,
     writes: AtomicU64,
     seed: AtomicU64,
+    /// The object store does not answer any more.
+    is_silent: AtomicBool,
+    /// Requests that it did not answer.
+    unheard: AtomicU64,
 }
 
 impl Node {
     pub(crate) fn new(objects: &Arc<InMemory>, plan: Plan, seed: u64) -> Arc<Node> {
         let seed = AtomicU64::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        Arc::new(Node { objects: objects.clone(), plan, writes: AtomicU64::new(0), seed })
+        let (writes, unheard) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Node {
+            objects: objects.clone(),
+            plan,
+            writes,
+            seed,
+            is_silent: AtomicBool::new(false),
+            unheard,
+        })
+    }
+
+    /// No request is answered from here on.
+    pub(crate) fn cut_off(&self) {
+        self.is_silent.store(true, Ordering::SeqCst);
+    }
+
+    /// Requests are answered again.
+    #[allow(dead_code)] // each test binary uses its own part
+    pub(crate) fn reach_again(&self) {
+        self.is_silent.store(false, Ordering::SeqCst);
+    }
+
+    /// Requests that were not answered.
+    pub(crate) fn unheard(&self) -> u64 {
+        self.unheard.load(Ordering::SeqCst)
+    }
+
+    async fn reach(&self) {
+        if self.is_silent.load(Ordering::SeqCst) {
+            self.unheard.fetch_add(1, Ordering::SeqCst);
+            std::future::pending::<()>().await;
+        }
     }
 
     pub(crate) fn bucket(self: &Arc<Node>) -> Bucket {
         Bucket::over(self.clone())
     }
 
+    #[allow(dead_code)] // each test binary uses its own part
     /// Writes that it asked for.
     pub(crate) fn writes(&self) -> u64 {
         self.writes.load(Ordering::SeqCst)
@@ -96,6 +132,7 @@ impl ObjectStore for Node {
         if self.plan.careless && options.mode == PutMode::Create {
             options.mode = PutMode::Overwrite;
         }
+        self.reach().await;
         let (is_done, is_told) = self.befalls()?;
         if !is_done {
             return Err(self.lost());
@@ -114,6 +151,7 @@ impl ObjectStore for Node {
     }
 
     async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
+        self.reach().await;
         self.lives()?;
         self.objects.get_opts(at, options).await
     }
@@ -133,6 +171,7 @@ impl ObjectStore for Node {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.reach().await;
         self.lives()?;
         self.objects.list_with_delimiter(prefix).await
     }
@@ -143,12 +182,14 @@ impl ObjectStore for Node {
     }
 }
 
+#[allow(dead_code)] // each test binary uses its own part
 /// Waits for what a test does with the objects itself.
 pub(crate) fn wait<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work)
 }
 
 /// All objects and what they hold.
+#[allow(dead_code)] // each test binary uses its own part
 pub(crate) fn contents(objects: &InMemory) -> Vec<(Path, Vec<u8>)> {
     wait(async {
         let mut all = Vec::new();

@@ -11,11 +11,15 @@
 //! ```
 //!
 //! On each way back to *waiting* the kernel drops what it has cached, and its requests wait.
+//!
+//! *Cut off.* A node that reaches neither the membership nor the store must stop by itself, by its own clock. So the threads that look
+//! at the time wait for neither: what ends with an owner is done by threads of its own ([`Closing`]), and what the store does not
+//! answer within a further lease is given up.
 
 mod connect;
 
 use crate::cache_lease;
-use crate::lock_class::ROLE;
+use crate::lock_class::{CLOSING, ROLE};
 use crate::owner::Owner;
 use crate::status::{Role, Status};
 use crate::wire::Frame;
@@ -31,7 +35,7 @@ use sluice_sync::{Arc, Mutex};
 use sluice_vfs::Superblock;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 
 /// Of a lease, the part that is left unused, for clocks of different speed and for what takes time to stop.
@@ -69,6 +73,7 @@ pub struct Node {
     inner: Arc<Inner>,
     keeper: Option<JoinHandle<()>>,
     threads: Vec<JoinHandle<()>>,
+    listener: Arc<TcpListener>,
 }
 
 struct Inner {
@@ -90,6 +95,17 @@ struct Inner {
     is_over: AtomicBool,
     /// Why the node that is to be owner is none yet. *protected by its mutex*
     failure: Mutex<Option<String>>,
+    /// Stores that this node had, until they are closed. Held while none is dropped. *protected by its mutex*
+    closing: Mutex<Vec<Closing>>,
+}
+
+/// A store that is let go.
+struct Closing {
+    superblock: Arc<Superblock>,
+    since: u64,
+    /// Another node may have it by now: what is not durable soon is lost.
+    is_lost: bool,
+    thread: JoinHandle<io::Result<()>>,
 }
 
 /// What a node does now.
@@ -127,12 +143,15 @@ impl Node {
             is_leaving: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             failure: Mutex::with_class(&ROLE, None),
+            closing: Mutex::with_class(&CLOSING, Vec::new()),
         });
         let told = Arc::downgrade(&inner);
         inner.relay.answer_questions(move || {
             told.upgrade().map_or_else(|| "{}".into(), |inner| inner.status().to_json())
         });
-        let mut node = Node { inner: inner.clone(), keeper: None, threads: Vec::new() };
+        let listener = Arc::new(listener);
+        let mut node =
+            Node { inner: inner.clone(), keeper: None, threads: Vec::new(), listener: listener.clone() };
         inner.join()?;
         let keeper = Builder::new().name("cluster-keeper".into());
         let this = inner.clone();
@@ -211,28 +230,26 @@ impl Node {
             // A panic of its own was reported where it happened.
             let _ = keeper.join();
         }
-        let (owner, link) = {
-            let mut role = inner.role.lock();
-            (role.owner.take(), role.link.take())
-        };
+        let link = inner.role.lock().link.take();
         if let Some(link) = link {
             link.link.send(&Frame::Detach);
             // What is queued is written before the link is closed, or the owner waits for the lease.
             thread::sleep(Duration::from_millis(20));
             link.link.close();
         }
-        let closed = owner.map_or(Ok(()), |owner| inner.give_up(&owner));
+        let closed = inner.stop_owning(false).and_then(|()| inner.await_closing());
         // Relaxed: each thread ends when it sees it. The lease was renewed until the store was closed.
         inner.is_over.store(true, Ordering::Relaxed);
-        // The listener waits for a call.
-        let _ = TcpStream::connect_timeout(&inner.address, Duration::from_secs(1));
+        // The listener waits for a call, which an address that is gone would never get.
+        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
         for thread in std::mem::take(&mut self.threads) {
             // A panic of its own was reported where it happened.
             let _ = thread.join();
         }
         // If it cannot be reached the lease runs out.
         let left = inner.membership.leave(inner.id());
-        closed.and(left)
+        // What the other threads gave up meanwhile.
+        closed.and(inner.await_closing()).and(left)
     }
 }
 
@@ -298,7 +315,7 @@ impl Inner {
                 Ok(_) => {
                     log::warn!("the lease is over");
                     self.valid_until.store(0, Ordering::Relaxed);
-                    self.stop_owning();
+                    self.lose();
                     let old = self.id();
                     match self.join() {
                         // In this order: a node that sees that the old one is gone sees the new one. If this fails it runs out.
@@ -327,8 +344,9 @@ impl Inner {
                 (role.owner.clone(), role.link.clone())
             };
             if let Some(owner) = owner {
-                if self.is_member() { owner.tick() } else { self.stop_owning() }
+                if self.is_member() { owner.tick() } else { self.lose() }
             }
+            self.hasten_closing();
             if let Some(up) = up
                 // Relaxed: see the field.
                 && up.answered.load(Ordering::Relaxed) + lease < now()
@@ -381,7 +399,9 @@ impl Inner {
             return Ok(());
         }
         match living {
-            Some(owner) if owner.node == self.id() => self.own(owner.epoch, &view),
+            // What is known of it may be old: a node whose lease is over owns nothing.
+            Some(owner) if owner.node == self.id() && self.is_member() => self.own(owner.epoch, &view),
+            Some(owner) if owner.node == self.id() => Ok(()),
             Some(owner) => {
                 if up.as_ref().is_some_and(|up| (up.to, up.epoch) == (owner.node, owner.epoch)) {
                     return Ok(());
@@ -440,21 +460,72 @@ impl Inner {
     }
 
     /// The lease is over.
-    fn stop_owning(&self) {
-        let owner = self.role.lock().owner.take();
-        if let Some(owner) = owner {
-            log::warn!("this node is not the owner any more");
-            // What is durable is; the next owner goes on from there.
-            let _ = self.give_up(&owner);
+    fn lose(&self) {
+        if let Err(error) = self.stop_owning(true) {
+            log::error!("the store stays open: {error}");
         }
     }
 
-    /// Serves nothing more, and lets others have the store.
-    fn give_up(&self, owner: &Owner) -> io::Result<()> {
-        // Before the answers that are held are let go: they do not reach the kernel then.
+    /// Serves nothing more, and has the store closed, for others to have it. `is_lost`: one may have it already.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    fn stop_owning(&self, is_lost: bool) -> io::Result<()> {
+        let Some(owner) = self.role.lock().owner.clone().filter(|owner| owner.end()) else { return Ok(()) };
+        if is_lost {
+            log::warn!("this node is not the owner any more");
+        }
+        // Before the answers that are held are let go: they do not reach the kernel then. Before there can be another server, too.
         self.relay.detach();
-        owner.stop();
-        Ok(owner.superblock().close()?)
+        let superblock = owner.superblock().clone();
+        let close = move || {
+            owner.stop();
+            Ok(owner.superblock().close()?)
+        };
+        let thread = Builder::new().name("cluster-close".into()).spawn(close);
+        let closing = thread.map(|thread| Closing { superblock, since: now(), is_lost, thread });
+        self.role.lock().owner = None;
+        self.closing.lock().push(closing?);
+        Ok(())
+    }
+
+    /// Gives up what stores do not take in in time. Forgets those that are closed and of which nobody wants to know how it went.
+    fn hasten_closing(&self) {
+        let limit = now().saturating_sub(nanoseconds(self.membership.ttl()));
+        let (over, late): (Vec<_>, Vec<_>) = {
+            let mut closing = self.closing.lock();
+            let over = closing.extract_if(.., |one| one.is_lost && one.thread.is_finished()).collect();
+            let late = closing.iter().filter(|one| one.since < limit && (one.is_lost || !self.is_member()));
+            (over, late.map(|one| one.superblock.clone()).collect())
+        };
+        // With nothing locked: what is dropped last frees a tree.
+        drop(over);
+        late.iter().for_each(|superblock| superblock.abandon());
+    }
+
+    /// Waits until all stores are closed.
+    ///
+    /// # Errors
+    /// The store's, unless another node may have had it by then.
+    fn await_closing(&self) -> io::Result<()> {
+        let mut outcome = Ok(());
+        loop {
+            self.hasten_closing();
+            let mut closing = self.closing.lock();
+            if closing.is_empty() {
+                return outcome;
+            }
+            if let Some(at) = closing.iter().position(|one| one.thread.is_finished()) {
+                let one = closing.swap_remove(at);
+                drop(closing);
+                // A panic of its own was reported where it happened.
+                let closed = one.thread.join().unwrap_or(Ok(()));
+                outcome = if one.is_lost { outcome } else { outcome.and(closed) };
+                continue;
+            }
+            drop(closing);
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 
     fn status(&self) -> Status {

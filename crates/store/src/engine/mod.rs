@@ -38,6 +38,9 @@ pub trait Engine: Send + Sync {
     /// As [`get`](Self::get).
     fn position(&self) -> Result<Option<Vec<u8>>, StoreError>;
 
+    /// Waits no more for what it is kept in: calls that do so now, and later ones, fail. For one that may never answer.
+    fn abandon(&self) {}
+
     /// Lets go of what it is kept in: nothing is asked of it any more.
     fn close(&self) {}
 

@@ -111,6 +111,14 @@ impl Superblock {
         self.root().shared.close()
     }
 
+    /// Gives up what is not durable, and waits no more for a store that may never answer: calls that do so now, and later ones, fail.
+    /// To be [closed](Self::close) all the same. In memory that is nothing.
+    pub fn abandon(&self) {
+        if let Some(durable) = self.root().shared.durable() {
+            durable.store.abandon();
+        }
+    }
+
     /// Whether changes go to a store.
     pub fn is_durable(&self) -> bool {
         self.root().shared.durable().is_some()

@@ -1,0 +1,203 @@
+//! A node that reaches neither the membership nor the store, for longer than its lease: it stops, another takes over, and it comes
+//! back or leaves.
+
+#[path = "../../bucket/tests/faults/mod.rs"]
+mod faults;
+mod harness;
+
+use faults::{Node as Way, Plan};
+use harness::{can_mount, eventually, fresh_dir};
+use object_store::memory::InMemory;
+use sluice_bucket::Claim;
+use sluice_cluster::{Cluster, Config, Node, Rendezvous, Role};
+use sluice_dlm::{Membership, NodeId, ShardId, View};
+use sluice_fuse::MountOptions;
+use sluice_vfs::{Options, Superblock};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+const TTL: Duration = Duration::from_secs(2);
+/// Nothing is measured by it.
+const HANG: Duration = Duration::from_secs(60);
+
+/// A node's way to the membership, which may be cut. What was known stays known.
+struct Reached {
+    membership: Arc<dyn Membership>,
+    is_cut: AtomicBool,
+    known: std::sync::Mutex<View>,
+}
+
+impl Reached {
+    fn reach(&self) -> io::Result<&dyn Membership> {
+        match self.is_cut.load(Ordering::SeqCst) {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => Ok(&*self.membership),
+        }
+    }
+}
+
+impl Membership for Reached {
+    fn ttl(&self) -> Duration {
+        self.membership.ttl()
+    }
+    fn shards(&self) -> u16 {
+        self.membership.shards()
+    }
+    fn join(&self, address: &str) -> io::Result<NodeId> {
+        self.reach()?.join(address)
+    }
+    fn renew(&self, node: NodeId) -> io::Result<bool> {
+        self.reach()?.renew(node)
+    }
+    fn claim(&self, node: NodeId, shard: ShardId, epoch: u64) -> io::Result<bool> {
+        self.reach()?.claim(node, shard, epoch)
+    }
+    fn resign(&self, node: NodeId, shard: ShardId, epoch: u64) -> io::Result<bool> {
+        self.reach()?.resign(node, shard, epoch)
+    }
+    fn fenced(&self, dead: NodeId) -> io::Result<bool> {
+        self.reach()?.fenced(dead)
+    }
+    fn leave(&self, node: NodeId) -> io::Result<()> {
+        self.reach()?.leave(node)
+    }
+    fn view(&self, revision: u64, wait: Duration) -> io::Result<View> {
+        if let Ok(membership) = self.reach() {
+            *self.known.lock().expect("not poisoned") = membership.view(revision, wait)?;
+        }
+        Ok(self.known.lock().expect("not poisoned").clone())
+    }
+}
+
+/// A node with its ways to the others.
+struct Member {
+    node: Node,
+    dir: PathBuf,
+    membership: Arc<Reached>,
+    objects: Arc<Way>,
+}
+
+impl Member {
+    fn join(cluster: &Cluster, shared: &Path, objects: &Arc<InMemory>) -> Member {
+        let objects = Way::new(objects, Plan::default(), 1);
+        let membership = cluster.membership().expect("it is there");
+        let known = std::sync::Mutex::new(View::default());
+        let membership = Arc::new(Reached { membership, is_cut: AtomicBool::new(false), known });
+        let (bucket, of, dir) = (objects.bucket(), cluster.clone(), fresh_dir());
+        let open = move |epoch| {
+            let store = bucket.open(Claim::Epoch(of.store_epoch(epoch)), sluice_store::Options::default());
+            store.and_then(|store| Superblock::open_in(store, Options::default())).map_err(io::Error::other)
+        };
+        let node = Node::start(Config {
+            cluster: cluster.name().to_string(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            identity: cluster.identity(shared).expect("issued"),
+            membership: membership.clone(),
+            open: Arc::new(open),
+            dir: dir.clone(),
+            options: MountOptions::parse("locks=sluice,transport=classic").expect("valid"),
+        });
+        let node = node.expect("started");
+        assert!(node.await_server(HANG), "{:?}", node.status());
+        Member { node, dir, membership, objects }
+    }
+
+    fn cut_off(&self) {
+        self.objects.cut_off();
+        self.membership.is_cut.store(true, Ordering::SeqCst);
+    }
+
+    fn reach_again(&self) {
+        self.objects.reach_again();
+        self.membership.is_cut.store(false, Ordering::SeqCst);
+    }
+
+    fn role(&self) -> Role {
+        self.node.status().role
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn leave(self) -> io::Result<()> {
+        eventually("nothing uses the mount any more", || self.node.unmount().is_ok());
+        let left = self.node.leave();
+        fs::remove_dir(self.dir).expect("it is empty");
+        left
+    }
+}
+
+/// An owner and a guest.
+fn two() -> Option<(Member, Member, PathBuf)> {
+    can_mount().then(|| {
+        let (shared, objects) = (fresh_dir(), Arc::new(InMemory::new()));
+        let place = Rendezvous::Directory(shared.clone());
+        let cluster = Cluster::init(&place, &shared, TTL).expect("made");
+        let made = Way::new(&objects, Plan::default(), 1).bucket().create(sluice_store::Options::default());
+        let made = made.and_then(|store| Superblock::create_in(store, Options::default())).expect("made");
+        made.close().expect("closed");
+        let [one, other] = [(); 2].map(|()| Member::join(&cluster, &shared, &objects));
+        // A lease of seconds may run out here by itself.
+        let is_first = one.role() == Role::Owner;
+        let (owner, guest) = if is_first { (one, other) } else { (other, one) };
+        (owner, guest, shared)
+    })
+}
+
+#[test]
+fn an_owner_that_is_cut_off_from_all_gives_way_by_itself_and_comes_back_as_a_guest() {
+    let Some((owner, guest, shared)) = two() else { return };
+    fs::write(owner.path("kept"), "before").expect("written");
+    File::open(owner.path("kept")).and_then(|file| file.sync_all()).expect("durable");
+    owner.cut_off();
+    // It waits in the store of an owner that is none any more.
+    let (tell, told) = mpsc::channel();
+    let path = owner.path("late");
+    let late = std::thread::spawn(move || {
+        let synced = File::create(path).and_then(|mut file| {
+            tell.send(()).expect("heard");
+            file.write_all(b"late")?;
+            file.sync_all()
+        });
+        drop(tell);
+        synced
+    });
+    told.recv().expect("it is open");
+    eventually("it waits for the store", || owner.objects.unheard() > 0 || owner.role() == Role::Waiting);
+    eventually("the other is owner", || guest.role() == Role::Owner);
+    fs::write(guest.path("meanwhile"), "by the other").expect("another serves");
+    assert_eq!(fs::read_to_string(guest.path("kept")).expect("it was durable"), "before");
+    eventually("it knows that it is none", || owner.role() == Role::Waiting);
+    owner.reach_again();
+    eventually("it is served again", || owner.role() != Role::Waiting);
+    assert_eq!(fs::read_to_string(owner.path("meanwhile")).expect("it is served"), "by the other");
+    assert_eq!(fs::read_to_string(owner.path("kept")).expect("it is served"), "before");
+    match late.join().expect("no panic") {
+        Ok(()) => assert_eq!(fs::read_to_string(guest.path("late")).expect("it is durable"), "late"),
+        Err(error) => assert!([5, 116].contains(&error.raw_os_error().unwrap_or(0)), "{error}"),
+    }
+    fs::write(owner.path("after"), "both").expect("written");
+    assert_eq!(fs::read_to_string(guest.path("after")).expect("read"), "both");
+    owner.leave().expect("nothing is left to do");
+    guest.leave().expect("everything is durable");
+    fs::remove_dir_all(shared).expect("removed");
+}
+
+#[test]
+fn an_owner_that_is_cut_off_from_all_ends_when_it_is_told_to() {
+    let Some((owner, guest, shared)) = two() else { return };
+    fs::write(owner.path("unsynced"), "maybe").expect("written");
+    owner.cut_off();
+    // What is not durable can be brought nowhere.
+    owner.leave().expect_err("not all is durable");
+    fs::write(guest.path("f"), "on").expect("another serves");
+    guest.leave().expect("everything is durable");
+    fs::remove_dir_all(shared).expect("removed");
+}
