@@ -235,6 +235,42 @@ fn a_name_moves_and_leaves_another_value_behind_at_one_instant() {
     looked_up_beside_a_move([OLD, (LOW, b"beside")], &[OLD], RENAME_LEAVING);
 }
 
+/// One thread gives back the second of two buckets. Another moves a name from the first to it, and then looks at what it did.
+fn a_table_shrinks_beside_a_move(look: fn(&NameTable<u64>) -> bool) {
+    explore(2, move || {
+        let domain: &Domain = Box::leak(Box::default());
+        let table = table_in(domain, &[OLD]);
+        assert!(table.grow());
+        table.help();
+        domain.flush();
+        let other = table.clone();
+        let writer = thread::spawn(move || {
+            let moved = other.with_two_locked(OLD, NEW, RENAME);
+            moved == Some(true) && look(&other)
+        });
+        let shrunk = table.shrink();
+        let is_seen = writer.join().expect("the writer ends");
+        let (buckets, names) = (table.buckets(), table.len());
+        drop(table);
+        assert!(is_seen, "the move is not seen by the thread that made it");
+        assert!((buckets == 1 || !shrunk) && names == 1, "{names} names in {buckets} buckets");
+    });
+}
+
+#[test]
+fn a_table_shrinks_at_one_instant() {
+    seed_mutant(None);
+    a_table_shrinks_beside_a_move(|table| value(table, NEW).is_some() && value(table, OLD).is_none());
+    a_table_shrinks_beside_a_move(|table| table.after(0, &table.read()).count() == 1);
+}
+
+#[test]
+#[should_panic(expected = "the move is not seen")]
+fn a_table_that_shrinks_bucket_by_bucket_is_found() {
+    seed_mutant(Some(Mutant::ShrunkBucketByBucket));
+    a_table_shrinks_beside_a_move(|table| value(table, NEW).is_some());
+}
+
 #[test]
 fn a_name_is_added_once_while_the_table_grows() {
     seed_mutant(None);

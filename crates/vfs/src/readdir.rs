@@ -92,6 +92,8 @@ impl InodeRef {
             }
             *last = position;
         }
+        drop(section);
+        dir.names.shrink();
         Ok(self.are_names_here(departures))
     }
 }

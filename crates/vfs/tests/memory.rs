@@ -90,6 +90,21 @@ fn the_memory_of_what_is_removed_goes_back_to_the_system_and_nobody_is_left_wait
         },
         || fs.remove_dir_all("/small").expect("it is there"),
     );
+    fs.create_dir("/stays").expect("a fresh name");
+    fs.write("/stays/file", "").expect("there is room");
+    comes_back(
+        "names of a directory that stays",
+        || {
+            let link = |name| fs.hard_link("/stays/file", format!("/stays/{name}"));
+            (0..SMALL_FILES).for_each(|name| link(name).expect("a fresh name"));
+        },
+        || {
+            (0..SMALL_FILES).for_each(|name| {
+                fs.remove_file(format!("/stays/{name}")).expect("it is there");
+            });
+            assert_eq!(fs.read_dir("/stays").expect("it is there").len(), 1);
+        },
+    );
     let other = std::cell::RefCell::new(Some(Fs::new()));
     comes_back(
         "a file system",

@@ -151,7 +151,7 @@ impl<N: Node> Array<N> {
     /// the one that it is moved to, of those that were there when `seen` began. None at the end.
     #[inline]
     pub(crate) fn used_from(&self, place: u64, seen: Seen) -> Option<(u64, Seen)> {
-        if self.used.are_all() { Some((place, seen)) } else { self.used_from_in_bits(place, seen) }
+        if self.is_dense() { Some((place, seen)) } else { self.used_from_in_bits(place, seen) }
     }
 
     /// As [`used_from`](Self::used_from), of a sparse array.
@@ -246,6 +246,12 @@ impl<N: Node> Array<N> {
         self.next.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
+    /// Says that this array is moved to `next`, whose chains are complete. The caller has forbidden all moves.
+    pub(super) fn set_forbidden_next(&self, next: Box<Array<N>>) {
+        // Release(array): pairs with Acquire(array) in next_ptr().
+        self.next.store(Box::into_raw(next), Ordering::Release);
+    }
+
     /// The address of the array that this one is moved to.
     pub(super) fn next_ptr(&self) -> *mut Array<N> {
         // Acquire(array): pairs with Release(array) in set_next().
@@ -276,6 +282,11 @@ impl<N: Node> Array<N> {
         };
         // Release(ready): pairs with Acquire(ready) in take_ready().
         self.ready.store(word, Ordering::Release);
+    }
+
+    /// Whether a walk over all buckets looks at each, and not at those alone that were used.
+    pub(crate) fn is_dense(&self) -> bool {
+        self.used.are_all()
     }
 
     /// How far the move has come.
@@ -430,7 +441,8 @@ impl<N: Node> Locked<'_, N> {
         self.array.at(place) == self.at()
     }
 
-    fn at(&self) -> usize {
+    /// The bucket's number.
+    pub(crate) fn at(&self) -> usize {
         self.seat / 2
     }
 

@@ -1,6 +1,6 @@
 //! Resizing: begins a move to a larger or smaller array, moves a few buckets at a time, and closes for good.
 
-use super::array::{Array, Ready, closed, is_array};
+use super::array::{Array, Locked, Ready, closed, is_array};
 use super::{Chains, Node};
 use crate::face::atomic::Ordering;
 use crate::face::{Mutant, SHRUNK, seeded};
@@ -39,15 +39,31 @@ impl<N: Node + Send + Sync> Chains<N> {
     /// Begins to move to `buckets` buckets, a power of two. Does nothing, and says false, if there are so many
     /// already, or if the previous resize is not over; that includes its grace period.
     pub(crate) fn resize(&self, buckets: usize) -> bool {
+        let begin = |array: &Array<N>, _: &Guard<'_>| {
+            array.set_next(Box::new(array.successor(buckets))).then_some(())
+        };
+        self.when_ready(buckets, begin).is_some()
+    }
+
+    /// Moves all nodes to `buckets` buckets, a power of two, at one moment: while it goes on, all buckets are locked. Does
+    /// nothing, and says false, as [`resize`](Self::resize), or if a bucket is locked.
+    pub(crate) fn replace(&self, buckets: usize) -> bool {
+        let retired = self.when_ready(buckets, |array, guard| self.move_whole(array, buckets, guard));
+        retired.map(|retired| self.retire(retired)).is_some()
+    }
+
+    /// Calls `begin` with the current array, in a section, if it may be moved to one of `buckets` buckets. None if not, or if
+    /// that gives none: then nothing has changed.
+    fn when_ready<R>(&self, buckets: usize, begin: impl Fn(&Array<N>, &Guard<'_>) -> Option<R>) -> Option<R> {
         loop {
             let guard = self.read();
-            let Some(array) = self.current(&guard) else { return false };
+            let array = self.current(&guard)?;
             if array.next(&guard).is_some() || array.len() == buckets {
-                return false;
+                return None;
             }
             // One at a time: a crowd that finds the array too small would look at all readers' lines again and again, and
             // each make a new array.
-            let Some(ready) = array.take_ready() else { return false };
+            let ready = array.take_ready()?;
             // The chains of the array before this one use the links that the new one needs: its readers must be gone.
             let over = match ready {
                 Ready::AtOnce => true,
@@ -65,12 +81,42 @@ impl<N: Node + Send + Sync> Chains<N> {
                     continue;
                 }
             };
-            let begun = over && array.set_next(Box::new(array.successor(buckets)));
-            if !begun {
+            let begun = if over { begin(array, &guard) } else { None };
+            if begun.is_none() {
                 array.set_ready(&ready);
             }
             return begun;
         }
+    }
+
+    /// Moves what is in `old` to an array of `buckets` buckets, and makes that the current one. None if a bucket is locked, or
+    /// the table is being closed.
+    ///
+    /// A bucket is marked only when the new array is the current one. So no thread finds what has changed in the new chains, and
+    /// then the old chains as they were.
+    fn move_whole(&self, old: &Array<N>, buckets: usize, guard: &Guard<'_>) -> Option<Retired<N>> {
+        if !old.forbid_next() {
+            return None;
+        }
+        let Ok(locked) = lock_all(old, |_| true) else {
+            old.allow_next();
+            return None;
+        };
+        // Before anybody can see that there is something to be claimed.
+        let claim = || Some(old.progress().claim(old.len())).filter(|claimed| !claimed.is_empty());
+        let claimed: Vec<_> = std::iter::from_fn(claim).collect();
+        let new = Box::new(old.successor(buckets));
+        locked.iter().for_each(|bucket| bucket.copy_to(&new));
+        old.set_forbidden_next(new);
+        let new = old.next(guard).expect("it was set above");
+        let mut locked = locked.into_iter();
+        if seeded(Mutant::ShrunkBucketByBucket) {
+            locked.by_ref().for_each(Locked::mark_moved);
+        }
+        let retired = self.finish(old, new, guard);
+        locked.for_each(Locked::mark_moved);
+        claimed.iter().for_each(|claimed| _ = old.progress().note_moved(claimed));
+        Some(retired)
     }
 
     /// Moves a few buckets if a resize is under way. Call it without a bucket's lock.
@@ -143,28 +189,29 @@ impl<N: Node + Send + Sync> Chains<N> {
 
     /// Locks all buckets of the current array, which is not moved, and marks them as moved to nowhere.
     fn close_array(&self, array: &Array<N>) -> Result<Retired<N>, NotClosed> {
-        let mut locked = Vec::with_capacity(array.len());
-        for at in 0..array.len() {
-            let obstacle = match array.try_lock_at(at) {
-                None => NotClosed::Locked,
-                Some(bucket) if bucket.is_empty() => {
-                    if !seeded(Mutant::ClosedUnlocked) {
-                        locked.push(bucket);
-                    }
-                    continue;
-                }
-                Some(_) => NotClosed::Occupied,
-            };
-            drop(locked);
-            array.allow_next();
-            return Err(obstacle);
+        let mut locked = lock_all(array, Locked::is_empty).inspect_err(|_| array.allow_next())?;
+        if seeded(Mutant::ClosedUnlocked) {
+            locked.clear();
         }
         // Release(array): that the table is closed, before any bucket says so.
         let retired = self.current.swap(closed(), Ordering::AcqRel);
         debug_assert!(is_array(retired) && std::ptr::eq(retired, array));
-        locked.into_iter().for_each(|bucket| bucket.mark_moved());
+        locked.into_iter().for_each(Locked::mark_moved);
         Ok(Retired(retired))
     }
+}
+
+/// All buckets of `array`, locked, if each can be locked at once and is `wanted`.
+fn lock_all<'a, N: Node>(
+    array: &'a Array<N>,
+    wanted: impl Fn(&Locked<'a, N>) -> bool,
+) -> Result<Vec<Locked<'a, N>>, NotClosed> {
+    let lock = |at| match array.try_lock_at(at) {
+        None => Err(NotClosed::Locked),
+        Some(bucket) if wanted(&bucket) => Ok(bucket),
+        Some(_) => Err(NotClosed::Occupied),
+    };
+    (0..array.len()).map(lock).collect()
 }
 
 /// Why an array was not closed.

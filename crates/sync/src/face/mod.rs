@@ -87,6 +87,8 @@ pub enum Mutant {
     ResizeWithoutGracePeriod,
     /// A table of chains is closed by a thread that looked at each bucket, but did not keep it locked.
     ClosedUnlocked,
+    /// A table of chains that shrinks says so of one bucket after the other, before its new array is the current one.
+    ShrunkBucketByBucket,
     /// A name that moves stands under the new name before it has left the old one.
     MovedInTwoSteps,
     /// A name that is removed does not say so.

@@ -4,9 +4,9 @@ use super::node::{
     EntryState, NAME_MAX, NameNode, first_position, insert_at, last_twin, name_at, place_of, same,
 };
 use super::tally::{Adder, Count};
-use super::{BUCKETS_FIRST, NameTable};
+use super::{BUCKETS_FIRST, NameTable, SHRINKS_FROM};
 use crate::chains::{Array, ChainPlace, Locked, Unlinked};
-use crate::face::{Mutant, cpu, seeded};
+use crate::face::{Mutant, SHRUNK, cpu, seeded};
 use crate::lock_debug::{Ask, Held};
 use crate::rcu::Guard;
 
@@ -32,6 +32,11 @@ const WAITS_MAX: u32 = 4;
 /// two threads that change names side by side then seldom meet. Not beyond: the fewer names a bucket has, the more buckets a
 /// listing looks at.
 const CROWD_BUCKETS: usize = 64;
+
+/// A removal from an array of so many buckets looks whether that should shrink, ...
+const SHRINKS_AT_REMOVAL: usize = if SHRUNK { 4 } else { SHRINKS_FROM };
+/// ... if it is from one of so many of them.
+const SHRINKING_BUCKETS: usize = if SHRUNK { 1 } else { 64 };
 
 /// How many entries an array of `buckets` where `cpus` CPUs count may have before it is grown.
 fn most_in(buckets: usize, cpus: usize) -> usize {
@@ -133,6 +138,8 @@ pub(super) struct Aftermath<'t, V: Clone + Send + Sync + 'static> {
     buckets: Option<usize>,
     /// It is time to look at what the CPUs have counted.
     looks: bool,
+    /// It is time to look whether there are too many buckets.
+    shrinks: bool,
     changed: bool,
 }
 
@@ -141,7 +148,15 @@ impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
     #[inline]
     pub(super) fn new(table: &'t NameTable<V>) -> Self {
         let section = Some(table.read());
-        Aftermath { table, section, unlinked: None, buckets: None, looks: false, changed: false }
+        Aftermath {
+            table,
+            section,
+            unlinked: None,
+            buckets: None,
+            looks: false,
+            shrinks: false,
+            changed: false,
+        }
     }
 
     /// Locks the bucket of `place` too.
@@ -189,6 +204,8 @@ impl<V: Clone + Send + Sync + 'static> Drop for Aftermath<'_, V> {
         }
         if helps {
             chains.help();
+        } else if self.shrinks {
+            self.table.shrink();
         }
     }
 }
@@ -339,6 +356,8 @@ impl<'e, V: Clone + Send + Sync + 'static> There<'e, '_, V> {
         }
         let array = name.bucket.array;
         array.count(place_of(node.position)).remove(node.weight, Adder::to(array));
+        name.aftermath.shrinks |= array.len() >= SHRINKS_AT_REMOVAL
+            && name.bucket.at().is_multiple_of(array.len() / SHRINKING_BUCKETS);
         let unlinked = name.bucket.unlink(at);
         name.discard(unlinked);
         // Not freed before the section ends in which the bucket was locked.

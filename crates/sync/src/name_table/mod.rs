@@ -17,11 +17,12 @@
 //!
 //! So threads that add names share no counter. A listing that stopped at a position goes on behind it, in an array of
 //! any length, whatever came and went meanwhile: an entry that is there from the begin to the end of the listing is
-//! found exactly once. Arrays only grow: a bucket that is merged from two has entries in three
-//! chains for a while, and neither a listing nor [`NameTable::with_two_locked`] could tell.
+//! found exactly once. An array shrinks at one moment, with all buckets locked: a bucket that is merged from two, one after
+//! the other, has entries in three chains for a while, and neither a listing nor [`NameTable::with_two_locked`] could tell.
 //!
 //! An array is doubled when its buckets fill. When threads wait for the locks of buckets, because different names share
-//! a bucket, it is grown at once to 64 buckets for each CPU.
+//! a bucket, it is grown at once to 64 buckets for each CPU. A large one that has grown with its names is made smaller when a
+//! sixteenth of the buckets would do: a listing that has come to its end looks, and one of some removals.
 //!
 //! Entries are counted on lines that the adding thread writes anyway. In an array of up to 256 buckets, or 64 for each CPU,
 //! each bucket counts its own, on the line of its lock; in a larger one each CPU counts what it adds and removes. Reading the
@@ -79,6 +80,11 @@ use std::fmt;
 
 /// The buckets of the first array.
 const BUCKETS_FIRST: usize = if SHRUNK { 1 } else { 16 };
+
+/// An array of so many buckets shrinks, ...
+const SHRINKS_FROM: usize = if SHRUNK { 2 } else { 4096 };
+/// ... if a part of them would do, one of so many.
+const SHRINKS_BY: usize = if SHRUNK { 2 } else { 16 };
 
 /// How often [`NameTable::sums`] looks for a moment at which all counts stood.
 const TRIES: u32 = 8;
@@ -196,6 +202,22 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         // One resize may end inside the section, but none begin after it: so what we look at does not get larger twice.
         let _section = self.read();
         buckets <= BUCKETS_MAX && (1..buckets).contains(&self.buckets()) && self.chains.resize(buckets)
+    }
+
+    /// Moves to as few buckets as the names need, if these are far fewer than there are: then threads that change names wait
+    /// while it goes on. False if there is nothing to gain, or if a name is locked or the previous resize is not over.
+    ///
+    /// Removing names calls it now and then. A listing should, which has looked at all buckets anyway.
+    pub fn shrink(&self) -> bool {
+        let buckets = {
+            let section = self.read();
+            self.chains.current(&section).filter(|array| array.is_dense() || SHRUNK).map_or(0, Array::len)
+        };
+        if buckets < SHRINKS_FROM {
+            return false;
+        }
+        let wanted = self.len().max(BUCKETS_FIRST).next_power_of_two();
+        SHRINKS_BY * wanted <= buckets && self.chains.replace(wanted)
     }
 
     /// Forbids names for ever if there is none now. False if there is one.

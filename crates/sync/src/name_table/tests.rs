@@ -433,3 +433,42 @@ fn one_thread_alone_makes_a_table_grow_in_time() {
     }
     assert!(is_counted_by_cpus(&table), "it is large by now");
 }
+
+#[test]
+fn a_table_that_has_lost_its_names_gives_buckets_back_while_it_is_read_and_changed() {
+    let (table, hasher) = (table(), RandomState::new());
+    let (stay, all) = if SHRUNK { (2, 100) } else { (100, 100_000) };
+    let entry = |n| (hasher.hash_one(name(n)), name(n));
+    (0..all).for_each(|n| assert!(insert(&table, entry(n).0, &entry(n).1, n).is_some()));
+    let most = table.buckets();
+    assert!(most >= SHRINKS_FROM, "{most} buckets");
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let staying: Vec<_> = list(&table).into_iter().filter(|(.., value)| *value < stay).collect();
+                assert!(staying.len() as u64 == stay && staying.is_sorted_by_key(|(position, ..)| *position));
+                assert!((0..stay).all(|n| table.get(entry(n).0, &entry(n).1, &table.read()) == Some(&n)));
+            }
+        });
+        scope.spawn(|| {
+            for round in 0.. {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                let own = entry(all + round % 1_000);
+                assert!(insert(&table, own.0, &own.1, all).is_some(), "added once");
+                assert!(table.lock(own.0, &own.1).expect("alive").remove().is_some(), "and removed");
+            }
+        });
+        for n in stay..all {
+            assert!(table.lock(entry(n).0, &entry(n).1).expect("alive").remove().is_some());
+        }
+        while !(table.buckets() < SHRINKS_FROM || table.shrink()) {
+            table.chains.domain.synchronize();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(table.buckets() <= most / SHRINKS_BY);
+    assert_eq!((table.len() as u64, list(&table).len() as u64), (stay, stay));
+}
