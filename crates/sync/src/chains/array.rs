@@ -7,12 +7,13 @@
 //! Nodes are at least eight bytes aligned, so the three low bits of a pointer are free.
 
 use super::progress::Progress;
+use super::ready::ReadyWord;
 use super::used::{Seen, Used};
 use super::{Bucket, Node};
-use crate::face::atomic::{AtomicPtr, AtomicU64, Ordering};
+use crate::face::atomic::{AtomicPtr, Ordering};
 use crate::face::{SHRUNK, cpu, hint, thread};
 use crate::percpu::PerCpu;
-use crate::rcu::{GracePeriod, Guard};
+use crate::rcu::Guard;
 use std::ptr;
 
 /// Somebody changes the chain.
@@ -36,20 +37,6 @@ const LOOKS: u32 = 8;
 /// A thread that waits for a bucket about to be moved leaves it, for so many looks, to the thread that moves it: one among
 /// hundreds would not get it for a long time, and all of them wait for the larger array.
 const LOOKS_LEFT_TO_MOVER: u32 = if SHRUNK { 2 } else { 64 };
-/// In `ready`: nobody knows yet, or somebody is about to say or to move the array.
-const UNKNOWN: u64 = 0;
-/// In `ready`: no chain uses the other link.
-const AT_ONCE: u64 = 1;
-
-/// When an array may be moved.
-pub(super) enum Ready {
-    AtOnce,
-    /// After a grace period of this number or a later one, whichever thread starts it.
-    After(u64),
-    /// When this grace period is over.
-    When(GracePeriod),
-}
-
 /// What came of trying to lock a bucket.
 pub(super) enum Attempt<'a, N: Node> {
     Locked(Locked<'a, N>),
@@ -71,8 +58,8 @@ pub(crate) struct Array<N: Node> {
     cpus: Option<PerCpu<N::Count>>,
     /// The array that this one is moved to; null while there is none. *atomic (array)*
     next: AtomicPtr<Array<N>>,
-    /// A [`Ready`]: [`AT_ONCE`], a period's number less 1, or the word of a period; or [`UNKNOWN`]. *atomic (ready)*
-    ready: AtomicU64,
+    /// When it may be moved. *see there*
+    pub(super) ready: ReadyWord,
     /// How far the move has come.
     progress: Progress,
 }
@@ -104,16 +91,16 @@ pub(super) fn is_array<N: Node>(array: *mut Array<N>) -> bool {
 impl<N: Node> Array<N> {
     /// An array of empty buckets that may be moved at once.
     pub(super) fn first_of_all(len: usize) -> Self {
-        Self::new(len, Used::all(), 0, AT_ONCE)
+        Self::new(len, Used::all(), 0, ReadyWord::at_once())
     }
 
     /// An array of empty buckets for a move from this one.
     pub(super) fn successor(&self, len: usize) -> Self {
         let used = if len > DENSE_GROWTH * self.len() { Used::none(len) } else { Used::all() };
-        Self::new(len, used, 1 - self.link, UNKNOWN)
+        Self::new(len, used, 1 - self.link, ReadyWord::unknown())
     }
 
-    fn new(len: usize, used: Used, link: usize, ready: u64) -> Self {
+    fn new(len: usize, used: Used, link: usize, ready: ReadyWord) -> Self {
         debug_assert!(len.is_power_of_two());
         const { assert!(align_of::<N>() > LOCKED | MOVED | NOTED, "no room for the bits") };
         Array {
@@ -123,7 +110,7 @@ impl<N: Node> Array<N> {
             cpus: (len > COUNTING_BUCKETS.max(COUNTING_BUCKETS_A_CPU * cpu::possible()))
                 .then(PerCpu::default),
             next: AtomicPtr::new(ptr::null_mut()),
-            ready: AtomicU64::new(ready),
+            ready,
             progress: Progress::of(len),
         }
     }
@@ -256,32 +243,6 @@ impl<N: Node> Array<N> {
     pub(super) fn next_ptr(&self) -> *mut Array<N> {
         // Acquire(array): pairs with Release(array) in set_next().
         self.next.load(Ordering::Acquire)
-    }
-
-    /// When this array may be moved, said to one caller, until that says so again by [`set_ready`](Self::set_ready), or moves it.
-    pub(super) fn take_ready(&self) -> Option<Ready> {
-        // Relaxed: a call in vain does not write the line.
-        let word = self.ready.load(Ordering::Relaxed);
-        let ready = match word {
-            UNKNOWN => return None,
-            AT_ONCE => Ready::AtOnce,
-            number if number.is_multiple_of(2) => Ready::After(number + 1),
-            period => Ready::When(GracePeriod::from_word(period)),
-        };
-        // Acquire(ready): that the array is the current one, and a period started; pairs with Release(ready) in set_ready().
-        let taken = self.ready.compare_exchange(word, UNKNOWN, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok().then_some(ready)
-    }
-
-    /// Says when this array may be moved.
-    pub(super) fn set_ready(&self, ready: &Ready) {
-        let word = match *ready {
-            Ready::AtOnce => AT_ONCE,
-            Ready::After(number) => number - 1,
-            Ready::When(period) => period.word(),
-        };
-        // Release(ready): pairs with Acquire(ready) in take_ready().
-        self.ready.store(word, Ordering::Release);
     }
 
     /// Whether a walk over all buckets looks at each, and not at those alone that were used.

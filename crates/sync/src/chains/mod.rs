@@ -27,6 +27,8 @@
 //!
 //! A walk over all buckets skips those of a sparse array that were never used (`used.rs`).
 //!
+//! An array is replaced by a smaller one at one moment, by a thread that has all its buckets locked (`resize.rs`).
+//!
 //! A table is *closed* by locking all buckets, finding them empty, and marking them moved to nowhere.
 //!
 //! # Lock order
@@ -45,7 +47,6 @@
 //! | bucket | unlock: Release store of the head | lock: Acquire exchange; readers' Acquire load | chain and nodes |
 //! | chain | Release store of a link | readers' Acquire load of a link | the nodes behind it |
 //! | array | Release store of `next`, `current` | Acquire load | the new array |
-//! | ready | Release store of `ready` | Acquire load | that the array is current, and since when |
 //!
 //! # Sources
 //! The kernel's rhashtable and its two-link ancestor (Herbert Xu's bridge multicast table, 2010); Triplett,
@@ -53,6 +54,7 @@
 
 mod array;
 mod progress;
+mod ready;
 mod resize;
 mod used;
 

@@ -1,6 +1,7 @@
 //! Resizing: begins a move to a larger or smaller array, moves a few buckets at a time, and closes for good.
 
-use super::array::{Array, Locked, Ready, closed, is_array};
+use super::array::{Array, Locked, closed, is_array};
+use super::ready::Ready;
 use super::{Chains, Node};
 use crate::face::atomic::Ordering;
 use crate::face::{Mutant, SHRUNK, seeded};
@@ -63,7 +64,7 @@ impl<N: Node + Send + Sync> Chains<N> {
             }
             // One at a time: a crowd that finds the array too small would look at all readers' lines again and again, and
             // each make a new array.
-            let ready = array.take_ready()?;
+            let ready = array.ready.take()?;
             // The chains of the array before this one use the links that the new one needs: its readers must be gone.
             let over = match ready {
                 Ready::AtOnce => true,
@@ -76,14 +77,14 @@ impl<N: Node + Send + Sync> Chains<N> {
                     false
                 }
                 Ready::After(_) => {
-                    array.set_ready(&Ready::When(self.domain.start()));
+                    array.ready.set(&Ready::When(self.domain.start()));
                     // It may be over as soon as our own section is.
                     continue;
                 }
             };
             let begun = if over { begin(array, &guard) } else { None };
             if begun.is_none() {
-                array.set_ready(&ready);
+                array.ready.set(&ready);
             }
             return begun;
         }
@@ -153,7 +154,7 @@ impl<N: Node + Send + Sync> Chains<N> {
         let retired = self.current.swap(old.next_ptr(), Ordering::AcqRel);
         debug_assert!(std::ptr::eq(retired, old), "only the current array is moved");
         // Readers of the old chains: the next resize waits for them.
-        new.set_ready(&Ready::After(self.domain.next_period()));
+        new.ready.set(&Ready::After(self.domain.next_period()));
         Retired(retired)
     }
 
