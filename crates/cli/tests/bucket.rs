@@ -4,78 +4,25 @@ mod harness;
 
 use harness::{Scratch, can_mount, is_mounted, kill, server_of, skipped, sluice, until};
 use serde_json::Value;
+use sluice_lab::servers::ServerProcess;
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-
-/// A server of S3 on a directory, for as long as this lives.
-struct S3 {
-    server: Child,
-    port: u16,
-}
-
-const KEY: &str = "sluice-tests";
-const SECRET: &str = "not-a-secret-of-anybody";
-
-impl S3 {
-    /// Starts one, if the program is installed.
-    fn start(scratch: &Scratch) -> Option<S3> {
-        let dir = scratch.dir("objects");
-        fs::create_dir(dir.join("bucket")).expect("a new directory");
-        let tools = std::env::var("TOOLS").map(PathBuf::from);
-        let tools =
-            tools.unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools").into());
-        let places = [tools.join("bin/versitygw"), PathBuf::from("versitygw")];
-        let port =
-            TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
-        let server = places.iter().find_map(|program| {
-            Command::new(program)
-                .args([
-                    "--port",
-                    &format!("127.0.0.1:{port}"),
-                    "--access",
-                    KEY,
-                    "--secret",
-                    SECRET,
-                    "--quiet",
-                ])
-                .arg("posix")
-                .arg(&dir)
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .ok()
-        })?;
-        until("the S3 server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Some(S3 { server, port })
-    }
-}
-
-impl Drop for S3 {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
-}
+use std::process::Command;
 
 /// A store at an address, and the directory on which it is mounted. Unmounted when dropped, however the test ends.
 struct Stored {
     url: String,
     dir: PathBuf,
-    s3: Option<S3>,
+    s3: Option<ServerProcess>,
 }
 
 impl Stored {
     fn sluice(&self, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new(harness::SLUICE);
         if let Some(s3) = &self.s3 {
-            command
-                .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", s3.port))
-                .env("AWS_REGION", "us-east-1")
-                .env("AWS_ACCESS_KEY_ID", KEY)
-                .env("AWS_SECRET_ACCESS_KEY", SECRET);
+            command.env("AWS_ENDPOINT_URL", &s3.url).envs(s3.environment.iter().copied());
         }
         let ran = command.args(arguments).output().expect("it starts");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -94,7 +41,7 @@ impl Stored {
     }
 
     fn umount(&self) {
-        self.sluice(&["umount", self.dir()]).expect("nobody uses it");
+        harness::umount(&self.dir);
     }
 
     fn json(&self, arguments: &[&str]) -> Value {
@@ -182,7 +129,10 @@ fn a_store_in_s3_survives_kill_and_is_one_for_the_next_mount() {
         return;
     }
     let scratch = Scratch::new();
-    let Some(s3) = S3::start(&scratch) else {
+    let tools = std::env::var("TOOLS").map(PathBuf::from);
+    let tools = tools.unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools").into());
+    let s3 = ServerProcess::s3(&tools, &scratch.0, Ipv4Addr::LOCALHOST.into(), "bucket").expect("it starts");
+    let Some(s3) = s3 else {
         return skipped(name, "there is no versitygw (make s3-server installs it)");
     };
     a_life(&Stored { url: "s3://bucket/place/store".into(), dir: scratch.dir("m"), s3: Some(s3) });

@@ -9,27 +9,30 @@ use sluice_lab::mounted::Mounted;
 use sluice_lab::servers::{ServerProcess, endpoints};
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// After this long something is taken to hang. Nothing is measured by it.
 const HANG: Duration = Duration::from_secs(120);
-/// The lease, in seconds: the shortest that etcd keeps.
-const TTL: &str = "4";
+/// The lease: a node that is to live does so though the machine is slow, and a death that is awaited is not awaited for long.
+const TTL: Duration = Duration::from_secs(12);
+/// Where nobody listens.
+const NOBODY: &str = "http://127.0.0.1:1/test";
 
-/// Members of an etcd, and the place of a cluster there. None, said loudly, where there is no etcd.
-fn etcd(test: &str, scratch: &Scratch, members: usize) -> Option<(Vec<ServerProcess>, String)> {
+/// Members of an etcd with their data in a directory, and the place of a cluster there. None, said loudly, where there is no etcd.
+fn etcd(test: &str, members: usize) -> Option<((Vec<ServerProcess>, Scratch), String)> {
     let tools = std::env::var_os("TOOLS").map(PathBuf::from);
     let tools = tools.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools").into());
+    let data = Scratch::in_memory();
     let servers =
-        ServerProcess::etcd(&tools, &scratch.0, Ipv4Addr::LOCALHOST.into(), members).expect("etcd starts");
+        ServerProcess::etcd(&tools, &data.0, Ipv4Addr::LOCALHOST.into(), members).expect("etcd starts");
     if servers.is_none() {
         skipped(test, "there is no etcd (make programs installs it, or apt-get install etcd-server)");
     }
     let servers = servers?;
     let place = format!("{}/test", endpoints(&servers).to_str().expect("text"));
-    Some((servers, place))
+    Some(((servers, data), place))
 }
 
 fn text(path: &Path) -> &str {
@@ -39,7 +42,7 @@ fn text(path: &Path) -> &str {
 /// Its nodes go first, then its etcd.
 struct Cluster {
     nodes: Vec<Mounted>,
-    etcd: Vec<ServerProcess>,
+    etcd: (Vec<ServerProcess>, Scratch),
     place: String,
     scratch: Scratch,
 }
@@ -51,11 +54,20 @@ impl Cluster {
             return None;
         }
         let scratch = Scratch::new();
-        let (etcd, place) = etcd(test, &scratch, members)?;
+        let (etcd, place) = etcd(test, members)?;
         let mut cluster = Cluster { nodes: Vec::new(), etcd, place, scratch };
         sluice(["mkfs", &cluster.store()]).well();
         let keys = cluster.keys();
-        sluice(["cluster", "init", "--ttl", TTL, "--authority", &keys, &cluster.place]).well();
+        sluice([
+            "cluster",
+            "init",
+            "--ttl",
+            &TTL.as_secs().to_string(),
+            "--authority",
+            &keys,
+            &cluster.place,
+        ])
+        .well();
         for _ in 0..nodes {
             let node = cluster.join();
             cluster.nodes.push(node);
@@ -156,11 +168,11 @@ fn a_member_of_etcd_that_is_killed_costs_no_takeover_and_a_dead_endpoint_no_moun
     let epoch = cluster.stat(1, "epoch");
     fs::write(cluster.path(1, "f"), "before").expect("written");
     // The first one is asked first by every command; it may be the leader.
-    kill(cluster.etcd[0].pid());
+    kill(cluster.etcd.0[0].pid());
     // Longer than a lease: whoever could not renew it would be dead.
     let begun = Instant::now();
     let mut round = 0;
-    while begun.elapsed() < Duration::from_secs(8) {
+    while begun.elapsed() < TTL + TTL / 4 {
         round += 1;
         fs::write(cluster.path(round % 2, "f"), format!("{round}")).expect("written");
         assert_eq!(fs::read_to_string(cluster.path(1 - round % 2, "f")).expect("read"), format!("{round}"));
@@ -177,8 +189,6 @@ fn a_member_of_etcd_that_is_killed_costs_no_takeover_and_a_dead_endpoint_no_moun
 fn what_is_wrong_with_a_cluster_at_an_etcd_is_said_in_a_line() {
     let test = "what_is_wrong_with_a_cluster_at_an_etcd_is_said_in_a_line";
     let scratch = Scratch::new();
-    let nobody = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
-    let nobody = format!("http://{nobody}/test");
     let (dir, store) = (scratch.dir("m"), format!("file://{}", scratch.0.join("store").display()));
     let (dir, keys, others) = (text(&dir), scratch.0.join("keys"), scratch.0.join("others"));
     let (keys, others) = (text(&keys), text(&others));
@@ -186,13 +196,13 @@ fn what_is_wrong_with_a_cluster_at_an_etcd_is_said_in_a_line() {
         let said = sluice(arguments).complaint(status);
         assert!(said.contains(word), "{arguments:?}: {said}");
     };
-    complains(1, "does not answer", &["cluster", "init", "--authority", keys, &nobody]);
-    complains(1, "does not answer", &["mount", &store, dir, "--cluster", &nobody]);
+    complains(1, "does not answer", &["cluster", "init", "--authority", keys, NOBODY]);
+    complains(1, "does not answer", &["mount", &store, dir, "--cluster", NOBODY]);
     complains(2, "dir:SHARED", &["mount", &store, dir, "--cluster", "ftp://a"]);
     complains(2, "letters", &["cluster", "status", "http://127.0.0.1:1/a b"]);
     complains(1, "ETCDCTL_CACERT", &["cluster", "status", "https://127.0.0.1:1/test"]);
-    complains(2, "--listen", &["mount", &store, dir, "--cluster", &nobody, "--listen", "0.0.0.0:0"]);
-    let Some((_etcd, place)) = etcd(test, &scratch, 1) else { return };
+    complains(2, "--listen", &["mount", &store, dir, "--cluster", NOBODY, "--listen", "0.0.0.0:0"]);
+    let Some((_etcd, place)) = etcd(test, 1) else { return };
     let other = format!("{place}-2");
     complains(1, "sluice cluster init", &["mount", &store, dir, "--cluster", &place]);
     complains(1, "sluice cluster init", &["cluster", "status", &place]);

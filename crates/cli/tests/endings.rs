@@ -2,7 +2,9 @@
 
 mod harness;
 
-use harness::{Ran, SLUICE, Scratch, Served, Sleeper, can_mount, is_mounted, kill, server_of, sluice, until};
+use harness::{
+    Ran, SLUICE, Scratch, Served, Sleeper, can_mount, is_mounted, kill, server_of, sluice, umount, until,
+};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -99,7 +101,7 @@ fn every_command_says_that_a_mount_is_dead_and_umount_removes_it_though_it_is_in
         assert!(!is_mounted(&dir), "{mode}");
         drop((open, sleeper));
         sluice(["mount", text]).well();
-        sluice(["umount", text]).well();
+        umount(&dir);
     }
 }
 
@@ -111,7 +113,7 @@ fn a_dead_mount_that_nobody_uses_is_unmounted_without_a_word() {
     let scratch = Scratch::new();
     let dir = scratch.dir("m");
     let _served = dead_mount(&dir);
-    assert_eq!(sluice(["umount", dir.to_str().unwrap()]).well(), "");
+    umount(&dir);
     assert!(!is_mounted(&dir));
 }
 
@@ -127,7 +129,7 @@ fn a_foreground_mount_says_on_standard_error_what_its_level_lets_through() {
         let serve = ["mount", "--foreground", "-o", &format!("log={level}"), dir.to_str().unwrap()];
         let server = Command::new(SLUICE).args(serve).stderr(Stdio::piped()).spawn().expect("sluice starts");
         until("the server answers", || sluice(["stat", dir.to_str().unwrap()]).status == Some(0));
-        sluice(["umount", dir.to_str().unwrap()]).well();
+        umount(&dir);
         let ran = Ran::from(server.wait_with_output().expect("it ends"));
         assert_eq!((ran.status, ran.stderr.lines().count()), (Some(0), expected.len()), "{}", ran.stderr);
         assert!(expected.iter().all(|part| ran.stderr.contains(part)), "{}", ran.stderr);

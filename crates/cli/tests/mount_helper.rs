@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{Ran, SLUICE, Scratch, Served, can_mount, is_mounted, skipped, sluice};
+use harness::{Ran, SLUICE, Scratch, Served, can_mount, is_mounted, skipped, sluice, umount};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -53,7 +53,7 @@ fn the_helper_mounts_what_mount_asks_for_and_ignores_what_is_for_others() {
     assert_eq!((kind.as_str(), source.as_str()), ("fuse.sluice", "scratch"));
     assert!(flags.contains("nosuid"), "{flags}");
     assert_eq!(dir.metadata().unwrap().permissions().mode() & 0o7777, 0o1777);
-    sluice(["umount", text]).well();
+    umount(&dir);
     for (arguments, status, word) in [
         (vec!["scratch"], 1, "give SOURCE DIR"),
         (vec!["scratch", text, "-o", "turbo"], 1, "unknown mount option"),
@@ -87,7 +87,7 @@ fn a_source_that_is_a_path_is_a_store_whose_files_stay() {
         // Not ours, it returns before the server has brought everything to the store and ended.
         match rustix::process::geteuid().is_root() {
             true => rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::empty()).unwrap(),
-            false => drop(sluice(["umount", text]).well()),
+            false => umount(&dir),
         }
     }
     assert!(sluice(["fsck", source]).well().contains("clean"));
@@ -128,7 +128,7 @@ fn a_mount_becomes_read_only_and_writable_again_and_keeps_its_other_flags() {
             flags.contains("noexec") && flags.contains("relatime") && !flags.contains("nosuid"),
             "{flags}"
         );
-        sluice(["umount", text]).well();
+        umount(&dir);
         let line = sluice(["mount", "-o", "remount,ro", text]).complaint(1);
         assert!(line.contains("no sluicefs is mounted there"), "{line}");
     }

@@ -4,7 +4,8 @@
 mod harness;
 
 use harness::{
-    Ran, SLUICE, Scratch, Served, Sleeper, can_mount, is_mounted, kill, server_of, skipped, sluice, until,
+    Ran, SLUICE, Scratch, Served, Sleeper, can_mount, is_mounted, kill, server_of, skipped, sluice, umount,
+    until,
 };
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -43,7 +44,7 @@ fn a_second_place_keeps_the_file_system_and_sigterm_takes_both_away() {
     bind(&dir, &second);
     std::fs::write(dir.join("file"), "contents").unwrap();
     let server = server_of(&dir);
-    sluice(["umount", dir.to_str().unwrap()]).well();
+    umount(&dir);
     assert_eq!(std::fs::read_to_string(second.join("file")).unwrap(), "contents");
     bind(&second, &dir);
     kill("-TERM", server);
@@ -106,7 +107,7 @@ fn a_server_in_another_pid_namespace_is_told_of() {
             ran.stderr
         );
     }
-    sluice(["umount", text]).well();
+    umount(&dir);
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn processes_wait_for_the_locks_of_each_other_and_stop_when_the_time_is_over() {
     let scratch = Scratch::new();
     let on = format!("dir:{}", scratch.0.display());
     let bench = ["bench", "flock01", "--on", &on, "--processes", "--tasks", "8", "--cpus", "1"];
-    let ran = sluice(bench.into_iter().chain(["--runs", "1", "--seconds", "0.05", "--json", "-"]));
+    let ran = sluice(bench.into_iter().chain(["--runs", "1", "--seconds", "1", "--json", "-"]));
     assert_eq!(ran.status, Some(0), "{}", ran.stderr);
     assert!(rows(&ran.stdout)[0]["ops"].as_u64().is_some_and(|ops| ops > 0), "{}", ran.stdout);
 }
@@ -66,12 +66,12 @@ fn what_a_process_cannot_do_is_told_by_its_benchmark() {
     assert_eq!(scratch.names(), [""; 0]);
 }
 
-/// A benchmark of two processes that takes its time, in `scratch`.
+/// A benchmark of two processes that takes longer than any test, in `scratch`.
 fn long_benchmark(scratch: &Scratch) -> Child {
     let on = format!("dir:{}", scratch.0.display());
     let bench = ["bench", "open1", "--on", &on, "--processes", "--tasks", "2", "--cpus", "1", "--runs", "1"];
     Command::new(SLUICE)
-        .args(bench.into_iter().chain(["--seconds", "20"]))
+        .args(bench.into_iter().chain(["--seconds", "120"]))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{Scratch, can_mount, is_mounted, server_of, skipped, sluice, until};
+use harness::{Scratch, can_mount, is_mounted, server_of, skipped, sluice, umount, until};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
@@ -55,10 +55,10 @@ fn a_mount_whose_store_failed_says_so_once_and_stat_and_info_show_why() {
     let info: Value = serde_json::from_str(&info).expect("JSON");
     assert_eq!(info["failure"], stat["failure"]);
     assert!(sluice(["info".as_ref(), store.as_os_str()]).well().contains("read-only: "));
-    sluice(["umount".as_ref(), dir.as_os_str()]).well();
+    umount(&dir);
     // It has lost something, and says so in the end.
     assert!(!server.wait().expect("it ends").success());
-    sluice(["umount".as_ref(), disk.as_os_str()]).well();
+    umount(&disk);
 }
 
 const LOCK_MODES: [&str; 2] = ["locks=kernel", "locks=sluice"];
@@ -83,7 +83,7 @@ impl Stored {
     }
 
     fn umount(&self) {
-        sluice(["umount".as_ref(), self.dir.as_os_str()]).well();
+        umount(&self.dir);
     }
 
     /// What `fsck --json` says, and its exit status.

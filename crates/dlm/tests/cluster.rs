@@ -10,10 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// No test waits for longer.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
-fn membership(ttl: u64) -> Arc<dyn Membership> {
-    Arc::new(InMemory::new(8, Duration::from_millis(ttl)))
+/// The lease where no death is awaited: none ends while the machine is slow.
+const LONG: Duration = Duration::from_secs(60);
+
+fn membership(ttl: Duration) -> Arc<dyn Membership> {
+    Arc::new(InMemory::new(8, ttl))
 }
 
 fn join(ca: &ClusterCa, membership: &Arc<dyn Membership>) -> Dlm {
@@ -53,7 +56,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 #[test]
 fn three_nodes_count_together() {
-    let (ca, membership) = (ClusterCa::new().expect("made"), membership(20_000));
+    let (ca, membership) = (ClusterCa::new().expect("made"), membership(LONG));
     let nodes: Vec<_> = (0..3).map(|_| join(&ca, &membership)).collect();
     let total = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -76,7 +79,7 @@ fn three_nodes_count_together() {
 
 #[test]
 fn a_lock_is_awaited_and_its_value_goes_with_it() {
-    let (ca, membership) = (ClusterCa::new().expect("made"), membership(20_000));
+    let (ca, membership) = (ClusterCa::new().expect("made"), membership(LONG));
     let config = |ca: &ClusterCa| Config::local("test", ca.issue().expect("issued"), membership.clone());
     let a = block_on(Dlm::join(config(&ca))).expect("joined");
     let b = block_on(Dlm::join(config(&ca))).expect("joined");
@@ -95,7 +98,7 @@ fn a_lock_is_awaited_and_its_value_goes_with_it() {
 
 #[test]
 fn a_dead_nodes_locks_are_free_when_its_lease_is_over_and_it_is_fenced() {
-    let (ca, membership) = (ClusterCa::new().expect("made"), membership(6_000));
+    let (ca, membership) = (ClusterCa::new().expect("made"), membership(Duration::from_secs(15)));
     let fenced = Arc::new(Mutex::new(Vec::new()));
     let with_fence = || {
         let fenced = fenced.clone();
@@ -205,7 +208,7 @@ impl Membership for Proxied {
 fn broken_connections_lose_and_repeat_nothing() {
     let ca = ClusterCa::new().expect("made");
     let cuts = Arc::new(AtomicU64::new(0));
-    let inner = InMemory::new(8, Duration::from_secs(30));
+    let inner = InMemory::new(8, LONG);
     let membership: Arc<dyn Membership> =
         Arc::new(Proxied { inner, proxies: Mutex::new(Vec::new()), cuts: cuts.clone() });
     let (a, b) = (join(&ca, &membership), join(&ca, &membership));
@@ -221,7 +224,7 @@ fn broken_connections_lose_and_repeat_nothing() {
 
 #[test]
 fn strangers_are_refused_and_do_no_harm() {
-    let (ca, membership) = (ClusterCa::new().expect("made"), membership(20_000));
+    let (ca, membership) = (ClusterCa::new().expect("made"), membership(LONG));
     let (a, b) = (join(&ca, &membership), join(&ca, &membership));
     let works = |name: &str| {
         drop(b.lock_wait(&b.key(name).expect("short"), &Want::new(Mode::Ex), deadline()).unwrap())
@@ -257,21 +260,20 @@ fn strangers_are_refused_and_do_no_harm() {
 
 #[test]
 fn a_node_that_leaves_gives_its_locks_up_at_once() {
-    let (ca, membership) = (ClusterCa::new().expect("made"), membership(60_000));
+    let (ca, membership) = (ClusterCa::new().expect("made"), membership(4 * LIMIT));
     let (a, b) = (join(&ca, &membership), join(&ca, &membership));
     let names: Vec<_> = (0..10).map(|n| format!("name-{n}")).collect();
     names.iter().for_each(|name| drop(block_on(a.lock(name, Mode::Ex)).expect("free")));
     drop(a);
-    let begun = Instant::now();
+    // Long before the lease ends, or this fails.
     for name in &names {
         drop(b.lock_wait(&b.key(name).expect("short"), &Want::new(Mode::Ex), deadline()).expect("free"));
     }
-    assert!(begun.elapsed() < Duration::from_secs(59), "not by the end of the lease");
 }
 
 #[test]
 fn a_node_tells_who_holds_and_who_waits() {
-    let (ca, membership) = (ClusterCa::new().expect("made"), membership(20_000));
+    let (ca, membership) = (ClusterCa::new().expect("made"), membership(LONG));
     let socket = std::env::temp_dir().join(format!("sluice-dlm-status-{}", std::process::id()));
     let mut config = Config::local("test", ca.issue().expect("issued"), membership.clone());
     config.status = Some(socket.clone());

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 
 /// How long a server may take until it answers.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// How often an etcd is started: another program may take a port before it does.
+/// How often a server is started: another program may take a port before it does.
 const ATTEMPTS: usize = 3;
 
 /// A server. Dropping it kills it.
@@ -38,16 +38,12 @@ impl ServerProcess {
         members: usize,
     ) -> Result<Option<Vec<ServerProcess>>> {
         let Some(program) = find("etcd", &tools.join("etcd/usr/bin/etcd")) else { return Ok(None) };
-        let mut attempts = 0..ATTEMPTS;
-        loop {
-            let dir = dir.join(format!("etcd-{}", attempts.start));
+        let start = |attempt| {
+            let dir = dir.join(format!("etcd-{attempt}"));
             fs::create_dir_all(&dir)?;
-            let started = ServerProcess::start_etcd(&program, &dir, address, members);
-            attempts.next();
-            if started.is_ok() || attempts.is_empty() {
-                return started.map(Some);
-            }
-        }
+            ServerProcess::start_etcd(&program, &dir, address, members)
+        };
+        started(start).map(Some)
     }
 
     fn start_etcd(program: &Path, dir: &Path, address: IpAddr, members: usize) -> Result<Vec<ServerProcess>> {
@@ -91,11 +87,15 @@ impl ServerProcess {
     /// # Errors
     /// If it does not start.
     pub fn s3(tools: &Path, dir: &Path, address: IpAddr, bucket: &str) -> Result<Option<ServerProcess>> {
-        const ACCESS: &str = "demo";
-        const SECRET: &str = "for-this-demo-alone";
         let Some(program) = find("versitygw", &tools.join("bin/versitygw")) else { return Ok(None) };
         let objects = dir.join("objects");
         fs::create_dir_all(objects.join(bucket))?;
+        started(|_| ServerProcess::start_s3(&program, dir, &objects, address)).map(Some)
+    }
+
+    fn start_s3(program: &Path, dir: &Path, objects: &Path, address: IpAddr) -> Result<ServerProcess> {
+        const ACCESS: &str = "demo";
+        const SECRET: &str = "for-this-demo-alone";
         let at = free(address, 1)?[0].to_string();
         let mut command = Command::new(program);
         command.args(["--port", &at, "--quiet", "posix"]).arg(objects);
@@ -109,7 +109,7 @@ impl ServerProcess {
         let mut server = ServerProcess::start(&mut command, &dir.join("s3.log"), url, environment)?;
         // Whatever it says to one that shows no key.
         server.await_answer("/", |answer| answer.starts_with("HTTP/"))?;
-        Ok(Some(server))
+        Ok(server)
     }
 
     fn start(
@@ -132,16 +132,20 @@ impl ServerProcess {
 
     fn await_answer(&mut self, path: &str, is_right: impl Fn(&str) -> bool) -> Result<()> {
         let limit = Instant::now() + START_LIMIT;
-        while !ask(&self.url, path).is_ok_and(|answer| is_right(&answer)) {
+        loop {
+            let is_answered = ask(&self.url, path).is_ok_and(|answer| is_right(&answer));
+            // What answers at the port of one that has ended is another's.
             if let Some(status) = self.child.try_wait()? {
                 return Err(Failure::Failed(format!("the server at {} ended early: {status}", self.url)));
+            }
+            if is_answered {
+                return Ok(());
             }
             if Instant::now() > limit {
                 return Err(Failure::Failed(format!("the server at {} does not answer", self.url)));
             }
             thread::sleep(Duration::from_millis(10));
         }
-        Ok(())
     }
 }
 
@@ -151,6 +155,11 @@ impl Drop for ServerProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What `start`, which is told the number of the attempt, has started in one of some attempts.
+fn started<T>(start: impl Fn(usize) -> Result<T>) -> Result<T> {
+    (1..ATTEMPTS).fold(start(0), |outcome, attempt| outcome.or_else(|_| start(attempt)))
 }
 
 /// The program `name` in `PATH`, or else the one at `other`.

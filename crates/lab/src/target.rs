@@ -226,7 +226,7 @@ pub fn remove_tree(calls: &mut dyn Calls, path: &str) -> CallResult<()> {
 }
 
 /// How long a directory may take to become empty, and how long to wait between looks.
-const EMPTY_WITHIN: Duration = Duration::from_secs(2);
+const EMPTY_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Removes a directory by `rmdir`, of which all names have been removed. FUSE servers and NFS clients give an

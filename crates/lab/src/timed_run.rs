@@ -309,7 +309,7 @@ mod tests {
     fn a_run_limited_by_time_ends_and_leaves_nothing() {
         let dir = crate::private_dir::PrivateDir::below(&std::env::temp_dir()).unwrap();
         let target = HostDir::below(dir.path()).unwrap();
-        let outcome = run("open-close", &target, 2, Limit::Time(Duration::from_millis(20))).unwrap();
+        let outcome = run("open-close", &target, 2, Limit::Time(Duration::from_secs(1))).unwrap();
         assert!(outcome.ops > 0);
         let left = with_task(&target, |calls| Ok(calls.stat("run").is_err())).unwrap();
         assert!(left, "the run's directory is gone");

@@ -16,7 +16,7 @@
 use crate::acl::Acl;
 use crate::superblock::charged;
 use crate::{Caps, Cred, Errno, Inode};
-use sluice_sync::rcu::{self, RcuCell};
+use sluice_sync::rcu::{self, RcuCell, Replaced};
 use sluice_sync::seqlock::Words;
 
 /// The attributes that change.
@@ -122,8 +122,10 @@ impl Inode {
         is_counted: bool,
         change: impl FnOnce(&mut Attr, &mut Acls) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        // Inside a section `replace` does not wait for a grace period, as it must not under the writers' lock.
         let section = rcu::domain().read();
+        // Dropped after the writers' lock, a leaf: what waits for a grace period beside it may count references. Inside the section, so
+        // that nothing is waited for.
+        let mut replaced = None;
         self.attr.change(|attr| {
             let (mut new_attr, mut acls) = (*attr, self.acls(&section).cloned().unwrap_or_default());
             let before = acls.charged();
@@ -136,7 +138,7 @@ impl Inode {
             new_attr.has_acls = acls.access.is_some() || acls.default.is_some();
             if attr.has_acls || new_attr.has_acls {
                 new_attr.acl_stamp = attr.acl_stamp.wrapping_add(1);
-                self.replace_acls(Acls { stamp: new_attr.acl_stamp, ..acls });
+                replaced = self.replace_acls(Acls { stamp: new_attr.acl_stamp, ..acls });
             }
             *attr = new_attr;
             Ok(())
@@ -147,13 +149,14 @@ impl Inode {
         Some(self.extra_if_any()?.acls.get()?.load(section))
     }
 
-    fn replace_acls(&self, acls: Acls) {
+    fn replace_acls(&self, acls: Acls) -> Option<Replaced<Acls>> {
         let slot = &self.extra().acls;
-        match slot.get() {
-            Some(cell) => cell.replace(acls),
-            // Only writers of the attributes come here, one at a time.
-            None => drop(slot.set(RcuCell::new(rcu::domain(), acls))),
+        if let Some(cell) = slot.get() {
+            return Some(cell.swap(acls));
         }
+        // Only writers of the attributes come here, one at a time.
+        let _ = slot.set(RcuCell::new(rcu::domain(), acls));
+        None
     }
 }
 

@@ -469,11 +469,13 @@ impl Shared {
     }
 
     fn change_observers(&self, change: impl FnOnce(&mut Vec<(ObserverId, Arc<dyn Observer>)>)) {
+        // Dropped after the lock, a leaf: what waits for a grace period beside it may count references.
+        let _replaced;
         let _alone = self.observing.lock();
         let mut observers = self.observers.load(&self.observers.read()).clone();
         change(&mut observers);
         let is_observed = !observers.is_empty();
-        self.observers.replace(observers);
+        _replaced = self.observers.swap(observers);
         // Release(observed): the list; pairs with Acquire(observed) in is_observed().
         self.is_observed.store(is_observed, Ordering::Release);
     }

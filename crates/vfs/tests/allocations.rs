@@ -45,21 +45,23 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static HEAP: Counting = Counting;
 
-const TRIES: u32 = 5;
+/// So many times another process may come in between, at most.
+const TRIES: u32 = 50;
+const A_FEW: u64 = 999;
 const FILE: &str = "/a/b/c/file";
 const OTHER: &str = "/a/b/c/another";
 const PAGE: [u8; 4096] = [7; 4096];
 
 /// How often `call` allocates in 20,000 rounds, after as many that fill what threads keep for themselves. What a thread keeps is
-/// taken from it if it has no CPU for long: the fewest of some tries count.
-fn allocations(mut call: impl FnMut()) -> u64 {
+/// taken from it if it has no CPU for long: of some tries the first counts that has no more than `most`.
+fn allocations(most: u64, mut call: impl FnMut()) -> u64 {
     let mut rounds = || {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         (0..20_000).for_each(|_| call());
         ALLOCATIONS.load(Ordering::Relaxed) - before
     };
     rounds();
-    (0..TRIES).map(|_| rounds()).find(|count| *count == 0).unwrap_or_else(rounds)
+    (0..TRIES).map(|_| rounds()).find(|count| *count <= most).unwrap_or_else(rounds)
 }
 
 fn open(process: &Process, flags: OpenFlags) -> Fd {
@@ -111,39 +113,40 @@ fn files_are_small_and_calls_at_depth_four_and_objects_that_another_thread_frees
     let file = open(&process, OpenFlags::RDWR | OpenFlags::CREAT);
     process.pwrite(file, &PAGE, 0).expect("there is room");
 
-    let open_close = allocations(|| process.close(open(&process, OpenFlags::RDONLY)).expect("it is open"));
-    let stat = allocations(|| assert_eq!(process.stat(FILE).map(|stat| stat.size), Ok(4096)));
-    let fstat = allocations(|| assert_eq!(process.fstat(file).map(|stat| stat.size), Ok(4096)));
-    let lseek = allocations(|| assert_eq!(process.lseek(file, 9, Whence::Set), Ok(9)));
-    let dup = allocations(|| process.close(process.dup(file).expect("one more")).expect("it is open"));
-    let write = allocations(|| assert_eq!(process.pwrite(file, &PAGE, 0), Ok(PAGE.len())));
+    let open_close = allocations(0, || process.close(open(&process, OpenFlags::RDONLY)).expect("it is open"));
+    let stat = allocations(0, || assert_eq!(process.stat(FILE).map(|stat| stat.size), Ok(4096)));
+    let fstat = allocations(0, || assert_eq!(process.fstat(file).map(|stat| stat.size), Ok(4096)));
+    let lseek = allocations(0, || assert_eq!(process.lseek(file, 9, Whence::Set), Ok(9)));
+    let dup = allocations(0, || process.close(process.dup(file).expect("one more")).expect("it is open"));
+    let write = allocations(0, || assert_eq!(process.pwrite(file, &PAGE, 0), Ok(PAGE.len())));
     let mut buf = [0; 4096];
-    let read = allocations(|| assert_eq!(process.pread(file, &mut buf, 0), Ok(PAGE.len())));
-    let create_unlink = allocations(|| {
+    let read = allocations(0, || assert_eq!(process.pread(file, &mut buf, 0), Ok(PAGE.len())));
+    let create_unlink = allocations(0, || {
         let fresh = process.open(OTHER, OpenFlags::RDWR | OpenFlags::CREAT | OpenFlags::EXCL, 0o644);
         process.close(fresh.expect("a fresh name")).expect("it is open");
         process.unlink(OTHER).expect("it is there");
     });
-    let tiny_file = allocations(|| {
+    let tiny_file = allocations(A_FEW, || {
         let fresh = process.open(OTHER, OpenFlags::RDWR | OpenFlags::CREAT | OpenFlags::EXCL, 0o644);
         let fresh = fresh.expect("a fresh name");
         assert_eq!(process.write(fresh, &PAGE[..10]), Ok(10));
         process.close(fresh).expect("it is open");
         process.unlink(OTHER).expect("it is there");
     });
-    let rename = allocations(|| {
+    let rename = allocations(0, || {
         process.rename(FILE, OTHER).expect("it is there");
         process.rename(OTHER, FILE).expect("it went there");
     });
     // How many files wait to be freed at once varies a little.
-    assert!(tiny_file < 1_000, "{tiny_file} for 20,000 files of ten bytes");
+    assert!(tiny_file <= A_FEW, "{tiny_file} for 20,000 files of ten bytes");
     let names =
         ["open-close", "stat", "fstat", "lseek", "dup", "write4k", "read4k", "creat-unlink", "rename"];
     let counts = [open_close, stat, fstat, lseek, dup, write, read, create_unlink, rename];
     assert!(counts.iter().all(|count| *count == 0), "{:?}", names.iter().zip(counts).collect::<Vec<_>>());
     drop(process);
-    let handed_over = (0..TRIES).map(|_| allocations_of_what_another_frees()).min().unwrap_or(0);
-    assert!(handed_over < 1_000, "{handed_over} for 100,000 objects");
+    let mut handed_over = (0..TRIES).map(|_| allocations_of_what_another_frees());
+    let handed_over = handed_over.find(|count| *count <= A_FEW);
+    assert!(handed_over.is_some(), "more than {A_FEW} for 100,000 objects, each time");
 }
 
 /// How often one thread allocates when it makes objects and another drops them, after enough of them to fill what both

@@ -1,10 +1,10 @@
 //! The one lock order: what a workload takes while it holds something else is in the order that ARCHITECTURE.md states.
 
 use sluice_sync::lock_debug::{COMPILED_IN, Dependency, RECORD, check_order, observed_order};
-use sluice_sync::thread;
+use sluice_sync::{Arc, thread};
 use sluice_vfs::{
-    Cancel, Cred, Fd, FileLock, FlockOperation, Fs, LockType, MountFlags, OpenFlags, Options, Process,
-    RenameFlags, Superblock, UmountFlags, Whence, XattrFlags,
+    Cancel, Cred, Fd, FileLock, FlockOperation, Fs, LockType, MountFlags, Observer, OpenFlags, Options,
+    Process, RenameFlags, Superblock, UmountFlags, Whence, XattrFlags,
 };
 use std::collections::BTreeSet;
 
@@ -39,6 +39,46 @@ fn locks_are_taken_in_the_order_that_is_stated() {
     check_against_what_is_stated(&edges);
     let renames = |edge: &Dependency| edge.before == "vfs.superblock.rename";
     assert!(!COMPILED_IN || edges.iter().any(renames), "nothing was observed: {edges:?}");
+}
+
+/// What waits for a grace period is freed by a later call, in which names lose their references: not under a lock that is a leaf.
+#[test]
+fn what_is_freed_late_is_freed_under_no_leaf() {
+    struct Deaf;
+    impl Observer for Deaf {
+        fn entry_changed(&self, _: u64, _: &[u8], _: Option<u64>) {}
+        fn attributes_changed(&self, _: u64) {}
+        fn data_changed(&self, _: u64, _: u64, _: u64) {}
+    }
+    check_order(true);
+    let fs = Fs::new();
+    let p = fs.process(Cred::root());
+    p.mkdir("/d", 0o755).unwrap();
+    // Owner, a named user, owning group, mask, others.
+    let entries = [(1_u16, u32::MAX), (2, 7), (4, u32::MAX), (16, u32::MAX), (32, u32::MAX)];
+    let entry =
+        |(tag, id): (u16, u32)| [&tag.to_le_bytes()[..], &6_u16.to_le_bytes(), &id.to_le_bytes()].concat();
+    let acl = [2_u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat();
+    // Which of the calls comes to free what the others left depends on how many there are of each.
+    for round in 0..3_000 {
+        for n in 0..round % 4 {
+            let file = p.open(format!("/{n}"), OpenFlags::RDWR | OpenFlags::CREAT, 0o644).unwrap();
+            p.close(file).unwrap();
+            p.unlink(format!("/{n}")).unwrap();
+        }
+        match round % 3 {
+            0 => p.setxattr("/d", b"system.posix_acl_default", &acl, XattrFlags::empty()).unwrap(),
+            1 => p.setxattr("/d", b"system.posix_acl_access", &acl, XattrFlags::empty()).unwrap(),
+            _ => {
+                let observer = fs.superblock().observe(Arc::new(Deaf)).unwrap();
+                fs.superblock().unobserve(observer);
+            }
+        }
+    }
+    let edges = observed_order();
+    let names = |edge: &Dependency| edge.before == "vfs.directory.names" && edge.after == "refcache.dead";
+    assert!(!COMPILED_IN || edges.iter().any(names), "nothing was freed: {edges:?}");
+    check_against_what_is_stated(&edges);
 }
 
 /// `make unit` lets all its programs record what they see, and then runs this.

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
 
 /// A run of `sluice`, for assertions.
+#[derive(Default)]
 pub struct Ran {
     pub status: Option<i32>,
     pub stdout: String,
@@ -56,9 +58,20 @@ pub struct Scratch(pub PathBuf);
 
 impl Scratch {
     pub fn new() -> Scratch {
+        Scratch::below(&std::env::temp_dir())
+    }
+
+    /// In memory, if there is such a place: for a server that waits for its disk at each change, and whose data nobody needs.
+    pub fn in_memory() -> Scratch {
+        let memory = Path::new("/dev/shm");
+        let room = rustix::fs::statvfs(memory).map_or(0, |told| told.f_bavail * told.f_frsize);
+        if room > 1 << 30 { Scratch::below(memory) } else { Scratch::new() }
+    }
+
+    fn below(dir: &Path) -> Scratch {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("sluice-cli-test-{}-{number}", std::process::id()));
+        let path = dir.join(format!("sluice-cli-test-{}-{number}", std::process::id()));
         std::fs::create_dir(&path).expect("a new directory");
         Scratch(path)
     }
@@ -80,6 +93,20 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Unmounts what is on `dir`, without a word. What this process had open there a process that another test forks has open too,
+/// until it executes its program: that is waited for.
+pub fn umount(dir: &Path) {
+    let once = || sluice(["umount".as_ref(), dir.as_os_str()]);
+    let ran = Cell::new(once());
+    until("nothing uses the mount any more", || {
+        let last = ran.replace(Ran::default());
+        let is_busy = last.status == Some(1) && last.stderr.contains("in use");
+        ran.set(if is_busy { once() } else { last });
+        !is_busy
+    });
+    assert_eq!(ran.into_inner().well(), "");
 }
 
 /// True when this machine and user can mount. Says loudly, past the test harness, that `test` is skipped if not.
@@ -203,7 +230,7 @@ pub fn kill(signal: &str, pid: u32) {
 pub fn until(what: &str, done: impl Fn() -> bool) {
     let began = std::time::Instant::now();
     while !done() {
-        assert!(began.elapsed().as_secs() < 60, "in vain: {what}");
+        assert!(began.elapsed().as_secs() < 120, "in vain: {what}");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }

@@ -1,6 +1,6 @@
 //! Stage: a mount of a test's own with a directory on the host beside it, and shell scripts that play on them.
 
-use crate::harness::{Scratch, can_mount, is_mounted, sluice};
+use crate::harness::{Scratch, can_mount, is_mounted, sluice, umount};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -103,14 +103,11 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        let mount = self.mount.to_str().expect("text");
-        let ended = sluice(["umount", mount]);
-        if ended.status != Some(0) {
+        if std::thread::panicking() {
             // Force, so that nothing is left on this machine.
-            sluice(["umount", "--lazy", mount]);
-        }
-        if !std::thread::panicking() {
-            ended.well();
+            sluice(["umount".as_ref(), "--lazy".as_ref(), self.mount.as_os_str()]);
+        } else {
+            umount(&self.mount);
             assert!(!is_mounted(&self.mount));
         }
     }

@@ -9,8 +9,10 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-/// How long a caller may take.
+/// How long a caller may take, while others wait behind it.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the answer may take: a busy machine may keep a node from its CPU for seconds.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Dlm {
     /// Who holds, who waits, since when, and which resources go to and fro: as text in the manner of `/proc/locks`.
@@ -30,7 +32,7 @@ impl Dlm {
 /// If none answers there.
 pub fn ask_status(socket: &Path, json: bool) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
     stream.write_all(&[u8::from(json)])?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;

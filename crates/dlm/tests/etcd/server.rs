@@ -1,5 +1,6 @@
 //! Server: an etcd of one member on loopback, with its own data, for as long as this lives.
 
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -7,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// No test waits for longer.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+/// How often an etcd is started: another program may take a port before it does.
+const ATTEMPTS: u32 = 3;
 
 pub(crate) struct Server {
     process: Child,
@@ -28,19 +31,17 @@ impl Server {
         scheme: &str,
         options: impl Fn(&Path) -> Vec<String>,
     ) -> Option<Server> {
-        let dir = std::env::temp_dir().join(format!("sluice-etcd-{}-{test}", std::process::id()));
+        let dir = fast_dir().join(format!("sluice-etcd-{}-{test}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a new directory");
-        let free = || TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
-        let (clients, peers, health) = (free(), free(), format!("http://{}", free()));
-        let address = format!("{scheme}://{clients}");
-        let tools = std::env::var_os("TOOLS").map(PathBuf::from);
-        let tools =
-            tools.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools").into());
-        let started =
-            ["etcd".into(), tools.join("etcd/usr/bin/etcd")].iter().find_map(|program: &PathBuf| {
+        for attempt in 1..=ATTEMPTS {
+            let free =
+                || TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+            let (clients, peers, health) = (free(), free(), format!("http://{}", free()));
+            let address = format!("{scheme}://{clients}");
+            let started = programs().iter().find_map(|program| {
                 Command::new(program)
                     .arg("--data-dir")
-                    .arg(dir.join("data"))
+                    .arg(dir.join(format!("data-{attempt}")))
                     .args(["--listen-client-urls", &address, "--advertise-client-urls", &address])
                     .args(["--listen-peer-urls", &format!("http://{peers}")])
                     .args(["--listen-metrics-urls", &health])
@@ -50,17 +51,26 @@ impl Server {
                     .spawn()
                     .ok()
             });
-        let Some(process) = started else {
-            let _ = std::fs::remove_dir_all(&dir);
-            let _ = writeln!(
-                std::io::stderr(),
-                "SKIPPED: {test}: there is no etcd (make programs installs it, or apt-get install etcd-server)"
-            );
-            return None;
-        };
-        let server = Server { process, dir, address };
-        until("etcd has a leader", || is_healthy(&health));
-        Some(server)
+            let Some(mut process) = started else {
+                let _ = std::fs::remove_dir_all(&dir);
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "SKIPPED: {test}: there is no etcd (make programs installs it, or apt-get install etcd-server)"
+                );
+                return None;
+            };
+            let has_ended = Cell::new(false);
+            until("etcd has a leader", || {
+                let is_healthy = is_healthy(&health);
+                // What answers at the port of one that has ended is another's.
+                has_ended.set(process.try_wait().expect("it is a child").is_some());
+                is_healthy || has_ended.get()
+            });
+            if !has_ended.get() {
+                return Some(Server { process, dir, address });
+            }
+        }
+        panic!("etcd ended early, {ATTEMPTS} times");
     }
 
     /// Makes a call, as JSON, of one that nobody must be known for.
@@ -84,6 +94,20 @@ impl Drop for Server {
     }
 }
 
+/// Where its data are: in memory, if there is such a place. No test counts on a disk, and one that is busy holds up each change.
+fn fast_dir() -> PathBuf {
+    let memory = PathBuf::from("/dev/shm");
+    let room = rustix::fs::statvfs(&memory).map_or(0, |told| told.f_bavail * told.f_frsize);
+    if room > 1 << 30 { memory } else { std::env::temp_dir() }
+}
+
+/// Where one may be installed.
+fn programs() -> [PathBuf; 2] {
+    let tools = std::env::var_os("TOOLS").map(PathBuf::from);
+    let tools = tools.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools").into());
+    ["etcd".into(), tools.join("etcd/usr/bin/etcd")]
+}
+
 /// Whether it answers that it works.
 fn is_healthy(address: &str) -> bool {
     ask(address, "GET /health HTTP/1.0\r\n\r\n").is_ok_and(|answer| answer.contains("true"))
@@ -105,7 +129,7 @@ pub(crate) fn send(signal: &str, pid: u32) {
 }
 
 /// Waits until something is so.
-pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let limit = Instant::now() + LIMIT;
     while !is_so() {
         assert!(Instant::now() < limit, "in vain: {what}");

@@ -1,6 +1,6 @@
 //! The asking side.
 
-use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, is_trusted, pid_namespace};
+use super::{ANSWER_PATIENCE, LOCKS_IN_KERNEL, OK, address, is_trusted, pid_namespace};
 use crate::mount::reach;
 use rustix::fs::{Mode, OFlags};
 use sluice_sync::time::Duration;
@@ -174,12 +174,12 @@ pub(super) fn order_at(dir: &Path, order: &str) -> io::Result<Option<Vec<u8>>> {
 /// # Errors
 /// When the server does not answer.
 pub fn stat_of_device(device: (u32, u32)) -> io::Result<Option<Vec<u8>>> {
-    ask(device, b"stat\n", Some(PATIENCE))?.map(unwrap).transpose()
+    ask(device, b"stat\n", Some(ANSWER_PATIENCE))?.map(unwrap).transpose()
 }
 
 /// As [`ask`], of the mount that holds `dir`. A dead mount is an error.
 fn ask_at(dir: &Path, question: &str) -> io::Result<Option<Vec<u8>>> {
-    let answer = ask(device_of(dir)?, question.as_bytes(), Some(PATIENCE))?;
+    let answer = ask(device_of(dir)?, question.as_bytes(), Some(ANSWER_PATIENCE))?;
     if answer.is_none() {
         reach(dir)?;
     }
@@ -200,7 +200,7 @@ fn ask(device: (u32, u32), question: &[u8], patience: Option<Duration>) -> io::R
         return Err(io::Error::new(ErrorKind::PermissionDenied, message));
     }
     stream.set_read_timeout(patience)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
     stream.write_all(question)?;
     let mut answer = Vec::new();
     stream.take(ANSWER_MAX).read_to_end(&mut answer)?;

@@ -34,8 +34,10 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 
-/// How long either side waits for the other.
+/// How long the server waits for a client, while others wait behind it.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a client waits for the server: a busy machine may keep that from its CPU for seconds.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// First line of an answer.
 const OK: &str = "ok\n";
 /// The whole answer to `locks` and `hot` when the kernel serves them.

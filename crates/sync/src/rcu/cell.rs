@@ -3,7 +3,7 @@
 //! # Ordering
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
-//! | publish | [`RcuCell::replace`] | [`RcuCell::load`] | the new value |
+//! | publish | [`RcuCell::swap`] | [`RcuCell::load`] | the new value |
 //!
 //! # Cost
 //! `load`: the read section, one load of the pointer's line. `replace`: one read-modify-write, one deferral.
@@ -25,6 +25,25 @@ struct Unlinked<T>(*mut T);
 
 // SAFETY: it owns the value, so sending it is sending a `T`.
 unsafe impl<T: Send> Send for Unlinked<T> {}
+
+/// What was in a cell, until it is dropped: then it waits for a grace period and is freed.
+pub struct Replaced<T: Send + 'static> {
+    old: Option<Unlinked<T>>,
+    domain: &'static Domain,
+}
+
+impl<T: Send + 'static> Drop for Replaced<T> {
+    fn drop(&mut self) {
+        if let Some(old) = self.old.take() {
+            self.domain.defer(move || {
+                // The closure takes the whole `Unlinked`, not its field, so that it is `Send`.
+                let old = old;
+                // SAFETY: runs after a grace period that began after the swap.
+                unsafe { old.free() }
+            });
+        }
+    }
+}
 
 impl<T> Unlinked<T> {
     /// # Safety
@@ -55,7 +74,7 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
     #[inline]
     pub fn load<'g>(&'g self, guard: &'g Guard<'_>) -> &'g T {
         assert!(guard.is_of(self.domain), "the read section belongs to another domain");
-        // Acquire(publish): the value's contents; pairs with Release(publish) in replace().
+        // Acquire(publish): the value's contents; pairs with Release(publish) in swap().
         let value = self.value.load(Ordering::Acquire);
         // SAFETY: the pointer was the cell's during the section, so the value is freed a grace period after
         // it was replaced, which is after the section and after the borrow of `guard`. Nobody makes a `&mut`.
@@ -64,15 +83,15 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
 
     /// Puts `value` in the place of the present one, which is dropped after a grace period.
     pub fn replace(&self, value: T) {
+        drop(self.swap(value));
+    }
+
+    /// As [`replace`](Self::replace), but the period is asked for when what this returns is dropped. That does what
+    /// [`Domain::defer`] does: a caller with a lock under which nothing may be freed keeps it until it has unlocked.
+    pub fn swap(&self, value: T) -> Replaced<T> {
         let new = Box::into_raw(Box::new(value));
         // Release(publish): pairs with Acquire(publish) in load(). Acquire: the old value's contents, to drop.
-        let old = Unlinked(self.value.swap(new, Ordering::AcqRel));
-        self.domain.defer(move || {
-            // The closure takes the whole `Unlinked`, not its field, so that it is `Send`.
-            let old = old;
-            // SAFETY: runs after a grace period that began after the swap.
-            unsafe { old.free() }
-        });
+        Replaced { old: Some(Unlinked(self.value.swap(new, Ordering::AcqRel))), domain: self.domain }
     }
 }
 

@@ -69,7 +69,7 @@ mod defer;
 #[allow(unsafe_code)]
 mod work;
 
-pub use cell::RcuCell;
+pub use cell::{RcuCell, Replaced};
 pub use defer::Drained;
 
 use self::defer::Bag;

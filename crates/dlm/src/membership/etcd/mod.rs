@@ -42,7 +42,7 @@ const TTL_MIN: Duration = Duration::from_secs(4);
 /// A call may take such a part of a lease.
 const CALL_SHARE: u32 = 4;
 /// How long a call may take before there are leases.
-const CALL_PATIENCE: Duration = Duration::from_secs(3);
+const CALL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A membership in etcd.
 pub struct Etcd {
