@@ -226,8 +226,13 @@ fn a_store_in_use_says_by_which_process() {
     }
     let scratch = Scratch::new();
     let stored = Stored::new(&scratch);
-    stored.mount("locks=kernel");
+    stored.mount("locks=kernel,memory=64M");
     let server = server_of(&stored.dir);
+    let stat = sluice(["stat".as_ref(), "--json".as_ref(), stored.dir.as_os_str()]).well();
+    let stat: Value = serde_json::from_str(&stat).expect("JSON");
+    let here = ["memory_limit_bytes", "inodes_in_memory", "directories_in_memory", "directory_departures"];
+    assert_eq!(here.map(|field| stat[field].as_u64()), [64 << 20, 1, 1, 0].map(Some), "{stat}");
+    assert!(stat["memory_used_bytes"].as_u64().is_some_and(|used| (1..4096).contains(&used)), "{stat}");
     let (store, other) = (stored.store.to_str().expect("text"), scratch.dir("other"));
     let other = other.to_str().expect("text");
     let commands: [&[&str]; 3] = [&["fsck", store], &["fsck", "--repair", store], &["mount", store, other]];

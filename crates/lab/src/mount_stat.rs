@@ -26,7 +26,7 @@ pub struct MountStat {
     pub hot_locks: Vec<HotFile>,
     /// Inodes that the kernel knows.
     pub known_inodes: u64,
-    /// Inodes in memory.
+    /// Inodes of the file system.
     pub live_inodes: u64,
     /// Files open, where the server is told of it (`-o locks=sluice`).
     pub open_files: u64,
@@ -61,6 +61,24 @@ pub struct MountStat {
     /// Blocks for inodes and the like, kept for the next.
     #[serde(default)]
     pub spare_block_bytes: u64,
+    /// Bytes that a file system with a store may have in memory; 0: there is none.
+    #[serde(default)]
+    pub memory_limit_bytes: u64,
+    /// Bytes of those that it has.
+    #[serde(default)]
+    pub memory_used_bytes: u64,
+    /// Of the inodes in the store, those in memory.
+    #[serde(default)]
+    pub inodes_in_memory: u64,
+    /// Of these, those whose names are not in memory.
+    #[serde(default)]
+    pub inodes_apart: u64,
+    /// Directories whose names are in memory.
+    #[serde(default)]
+    pub directories_in_memory: u64,
+    /// How often the names of a directory have left memory.
+    #[serde(default)]
+    pub directory_departures: u64,
     /// Of a node of a cluster: its role, the owner, the epoch, and what it has counted.
     #[serde(default)]
     pub cluster: BTreeMap<String, serde_json::Value>,
@@ -205,7 +223,7 @@ impl MountStat {
         if waited.is_empty() { String::new() } else { format!("\nhottest locks\n{}", hot_table(&waited)) }
     }
 
-    fn gauges(&self) -> [(&'static str, u64); 14] {
+    fn gauges(&self) -> [(&'static str, u64); 20] {
         let used = self.blocks.saturating_sub(self.blocks_free) * self.block_size;
         [
             ("requests", self.requests_total),
@@ -222,6 +240,12 @@ impl MountStat {
             ("objects_in_review", self.objects_in_review),
             ("spare_page_bytes", self.spare_page_bytes),
             ("spare_block_bytes", self.spare_block_bytes),
+            ("memory_limit_bytes", self.memory_limit_bytes),
+            ("memory_used_bytes", self.memory_used_bytes),
+            ("inodes_in_memory", self.inodes_in_memory),
+            ("inodes_apart", self.inodes_apart),
+            ("directories_in_memory", self.directories_in_memory),
+            ("directory_departures", self.directory_departures),
         ]
     }
 

@@ -1,6 +1,7 @@
-//! Background: the thread of a store, which pushes what has become old, and checkpoints when much of the log is used.
+//! Background: the thread of a store, which pushes what has become old or what its source asks for, and checkpoints when much of the
+//! log is used.
 
-use crate::store::{CHECKPOINT_SHARE, Core};
+use crate::store::{CHECKPOINT_SHARE, Core, State};
 use sluice_sync::atomic::Ordering;
 use sluice_sync::time::Instant;
 
@@ -30,8 +31,9 @@ impl Core {
                 return;
             }
             let quarter = self.log_size / CHECKPOINT_SHARE;
-            if state.used <= quarter && self.cil.waiting() == 0 {
-                while self.idle.load(Ordering::Relaxed) && !state.is_ending() && state.used <= quarter {
+            let is_due = |state: &State| state.used > quarter || state.again || state.is_ending();
+            if !is_due(&state) && self.cil.waiting() == 0 {
+                while self.idle.load(Ordering::Relaxed) && !is_due(&state) {
                     state = self.work.wait(state);
                 }
                 continue;
@@ -39,7 +41,7 @@ impl Core {
             // Relaxed: see wake().
             self.idle.store(false, Ordering::Relaxed);
             let began = Instant::now();
-            while state.used <= quarter && !state.is_ending() {
+            while !is_due(&state) {
                 let Some(left) = self.options.age.checked_sub(began.elapsed()) else { break };
                 state = self.work.wait_timeout(state, left).0;
             }
@@ -47,6 +49,7 @@ impl Core {
                 return;
             }
             let is_full = state.used > quarter;
+            state.again &= is_full;
             drop(state);
             // An error is remembered, and ends this loop.
             let _ = if is_full { self.checkpoint() } else { self.sync() };

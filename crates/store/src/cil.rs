@@ -100,6 +100,7 @@ impl Data<'_> {
 pub struct Added {
     records: Records,
     cut: u64,
+    again: bool,
 }
 
 impl Added {
@@ -107,6 +108,11 @@ impl Added {
     /// [`Store::applied_cut`](crate::Store::applied_cut).
     pub fn cut(&self) -> u64 {
         self.cut
+    }
+
+    /// There is more to add than one push should have: the thread of the store makes the next one at once.
+    pub fn ask_again(&mut self) {
+        self.again = true;
     }
 
     /// Writes that the object `key` has this value.
@@ -135,6 +141,8 @@ pub(crate) struct Cut {
     pub(crate) records: Records,
     /// Bytes to give back to [`Cil::give_back`] once the records are in the log.
     pub(crate) room: u64,
+    /// The source asks for another push.
+    pub(crate) again: bool,
 }
 
 impl Cil {
@@ -181,7 +189,7 @@ impl Cil {
         taken.iter().filter(|part| !part.is_empty()).for_each(|part| records.append(part));
         let room = records.cost();
         records.append(&added.records);
-        Cut { records, room }
+        Cut { records, room, again: added.again }
     }
 
     /// Returns when all transactions that had begun have ended.

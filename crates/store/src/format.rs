@@ -12,7 +12,8 @@ use crate::StoreError;
 /// The version of the format that this program writes, and the newest that it reads.
 ///
 /// 2: the contents of files are in segments, inodes have flags. A store of version 1 has none of either, and is else the same.
-pub(crate) const VERSION: u32 = 2;
+/// 3: records of chunks that are cut off.
+pub(crate) const VERSION: u32 = 3;
 /// Bytes of the file `super`.
 pub(crate) const SUPER_SIZE: usize = 512;
 const MAGIC: &[u8; 8] = b"sluicefs";

@@ -148,6 +148,8 @@ pub(crate) struct State {
     pub(crate) used: u64,
     /// Durable batches that the engine does not hold, oldest first.
     unapplied: VecDeque<Done>,
+    /// The source asks for another push.
+    pub(crate) again: bool,
     /// Why nothing more can be written.
     pub(crate) failed: Option<Why>,
     pub(crate) stopping: bool,
@@ -375,11 +377,15 @@ impl Core {
         let mut next = self.push.lock();
         // Relaxed: written under the mutex.
         let cut = self.cuts.fetch_add(1, Ordering::Relaxed) + 1;
-        let Cut { records, room } = self.cil.cut(
+        let Cut { records, room, again } = self.cil.cut(
             cut,
             self.source.get().map(|source| &**source),
             Data { segments: &self.segments, engine: &*self.engine },
         );
+        if again {
+            self.state.lock().again = true;
+            self.work.notify_one();
+        }
         if records.is_empty() {
             return Ok(self.state.lock().formed);
         }

@@ -75,7 +75,7 @@ pub use handle::{Dir, File, OpenOptions};
 pub use host::Transfer;
 pub use inode::{Inode, InodeRef};
 pub use inode_flags::InodeFlags;
-pub use memory::{Held, Memory};
+pub use memory::{Held, Memory, MemoryUse};
 pub use mount::{MountFlags, UmountFlags};
 pub use observer::{Observer, ObserverId};
 pub use open_files::{FileInUse, Holder};

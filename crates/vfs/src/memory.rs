@@ -8,7 +8,7 @@ pub use sluice_sync::memory::Held;
 pub struct Memory {
     /// Bytes of files, extended attributes and the like, as far as [`Options::size_limit`](crate::Options::size_limit) limits them.
     pub file_bytes: u64,
-    /// Inodes in memory.
+    /// Inodes, those of a durable file system that are not in memory included.
     pub inodes: u64,
     /// What the process has in memory, in bytes; 0 where the system does not tell.
     pub resident_bytes: u64,
@@ -18,6 +18,23 @@ pub struct Memory {
     pub left_bytes: u64,
     /// What nobody can reach any more, or what is kept to be used again.
     pub held: Held,
+}
+
+/// How much of a durable file system is in memory; the rest is in its store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// So many bytes there may be ([`Options::memory_limit`](crate::Options::memory_limit)).
+    pub limit: u64,
+    /// So many bytes count.
+    pub used: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Of these, those whose name is not in memory, or that were not looked up since it came back.
+    pub inodes_apart: u64,
+    /// Directories whose names are in memory.
+    pub directories: u64,
+    /// How often the names of a directory have left memory.
+    pub departures: u64,
 }
 
 /// The memory of the process, of which `superblocks` have a part.

@@ -292,12 +292,15 @@ fn stat(connection: &Connection) -> String {
     // First, as the next look frees what can be.
     let memory = connection.superblock.memory();
     let statfs = connection.superblock.statfs();
+    // All 0 of a file system that has no store.
+    let in_memory = connection.superblock.memory_use().unwrap_or_default();
     format!(
         "{{\"requests_total\":{},\"requests\":{},\"latency\":{},\"hot_locks\":[{}],\"known_inodes\":{},\
          \"live_inodes\":{},\"open_files\":{},\"waiting_locks\":{},\"resident_bytes\":{},\"block_size\":{},\
          \"blocks\":{},\"blocks_free\":{},\"file_bytes\":{},\"left_bytes\":{},\"deferred_calls\":{},\
          \"deferred_bytes\":{},\"objects_in_review\":{},\"spare_page_bytes\":{},\"spare_block_bytes\":{},\
-         \"transport\":\"{}\",\"failure\":{}}}",
+         \"memory_limit_bytes\":{},\"memory_used_bytes\":{},\"inodes_in_memory\":{},\"inodes_apart\":{},\
+         \"directories_in_memory\":{},\"directory_departures\":{},\"transport\":\"{}\",\"failure\":{}}}",
         connection.counters.total(),
         connection.counters.to_json(),
         connection.counters.latency_json(),
@@ -317,6 +320,12 @@ fn stat(connection: &Connection) -> String {
         memory.held.objects_in_review,
         memory.held.spare_page_bytes,
         memory.held.spare_block_bytes,
+        in_memory.limit,
+        in_memory.used,
+        in_memory.inodes,
+        in_memory.inodes_apart,
+        in_memory.directories,
+        in_memory.departures,
         connection.options.transport.name(),
         failure(&connection.superblock),
     )

@@ -48,6 +48,17 @@ impl Span {
     pub(crate) fn end(self) -> u32 {
         self.block.saturating_add(self.blocks)
     }
+
+    /// The same blocks in as few spans as can be. They do not overlap.
+    pub(crate) fn merged(mut spans: Vec<Span>) -> Vec<Span> {
+        spans.sort_unstable();
+        spans.dedup_by(|next, span| {
+            let touches = next.segment == span.segment && next.block == span.end();
+            span.blocks += if touches { next.blocks } else { 0 };
+            touches
+        });
+        spans
+    }
 }
 
 impl Extent {

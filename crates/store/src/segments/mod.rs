@@ -303,7 +303,7 @@ impl Segments {
                 .collect();
             (dead, freed)
         };
-        freed.into_iter().for_each(|span| self.punch(span));
+        Span::merged(freed).into_iter().for_each(|span| self.punch(span));
         for number in dead {
             self.punch(Span { segment: number as u32, block: 0, blocks: self.blocks });
             self.space.lock().segments[number].0 = Phase::Free;

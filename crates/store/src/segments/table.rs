@@ -113,7 +113,7 @@ impl Table {
                 .ok_or_else(|| format!("segment {at} has {live} live blocks"))?;
         }
         freed.retain(|span| uses[span.segment as usize].live > 0);
-        Ok(Table { uses, freed })
+        Ok(Table { uses, freed: Span::merged(freed) })
     }
 
     /// The table as the engine keeps it.
@@ -187,6 +187,16 @@ mod tests {
         assert!(table.after(&[change(1, 0, 3, true)], 9, 99).is_err(), "more than there is");
         assert!(table.after(&[change(9, 0, 1, false)], 9, 99).is_err(), "no such segment");
         assert!(table.after(&[change(0, 99, 1, false)], 9, 99).is_err(), "beyond its end");
+    }
+
+    #[test]
+    fn what_is_freed_side_by_side_is_one_span() {
+        let named = [change(0, 0, 20, false), change(1, 0, 20, false)];
+        let freed = [(0, 8, 2), (1, 2, 1), (0, 4, 4), (0, 2, 1), (0, 0, 2)];
+        let freed = freed.map(|(segment, block, blocks)| change(segment, block, blocks, true));
+        let table = Table::default().after(&[&named[..], &freed[..]].concat(), 9, 99).expect("sound");
+        let spans = [(0, 0, 3), (0, 4, 6), (1, 2, 1)];
+        assert_eq!(table.freed, spans.map(|(segment, block, blocks)| Span { segment, block, blocks }));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::{
 };
 use sluice_store::disk::Disk;
 use sluice_store::disk::crash::{CrashDisk, Survivors};
+use sluice_sync::atomic::Ordering;
 use sluice_sync::face::HOSTS_SHARE;
 use sluice_sync::{Arc, thread};
 use std::collections::BTreeMap;
@@ -359,8 +360,11 @@ fn open(disk: &CrashDisk) -> Result<Fs, String> {
 fn open_with(disk: &CrashDisk, options: Options) -> Result<Fs, String> {
     let lets_go = options.memory_limit.is_some();
     let superblock = Superblock::open_on(shared(disk), options).map_err(|error| error.to_string())?;
+    let durable = superblock.root().shared.durable().expect("a store");
+    // Of a file with several chunks one goes in each push.
+    durable.pending.removals.store(1, Ordering::Relaxed);
     if lets_go {
-        superblock.root().shared.durable().expect("a store").names().shrink();
+        durable.names().shrink();
     }
     Ok(Fs::with_superblock(superblock))
 }
@@ -525,12 +529,54 @@ fn each_planted_fault_is_found() {
         (PatchForgotten, &[Write("/b", 70_000, 10), Sync, Write("/b", 80_000, 10), Sync, Sync]),
         (ChangedPagesLeave, &[Read("/b"), Write("/b", 70_000, 10), Read("/d/g"), Sync]),
         (ExtentsStay, &[Truncate("/b", 0), Sync]),
+        (
+            CutOffForgotten,
+            &[
+                Write("/f", 0, 300_000),
+                Sync,
+                Truncate("/f", 0),
+                Sync,
+                Write("/f", 0, 10),
+                Truncate("/f", 300_000),
+                Sync,
+            ],
+        ),
     ];
     for (mutant, calls) in shows {
         let outcome = |mutant| run(&base, calls, mutant).and_then(|ran| ran.crash_everywhere(1, 1));
         outcome(None).expect("without the fault all is well");
         let found = outcome(Some(*mutant));
         assert!(found.is_err(), "{mutant:?} was not found");
+    }
+}
+
+#[test]
+fn what_is_removed_by_several_pushes_is_gone_after_a_crash_at_any_step() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let punch = |at, len| Fallocate("/f", FallocateMode::PUNCH_HOLE.union(KEEP), at, len);
+    let afterwards: &[&[Call]] = &[
+        &[Sync, Sync, Sync],
+        &[Write("/f", 0, 70_000), Sync, Append("/f", 100_000), Sync],
+        &[Truncate("/f", 400_000), Sync, Write("/f", 200_000, 10), Sync, Sync],
+        &[Write("/f", 330_000, 5_000), Sync],
+        &[Unlink("/f"), Sync, Sync, Sync],
+        &[UnlinkOpenSync("/f"), Sync, Sync],
+        &[Rename("/b", "/f", NONE), Sync, Sync],
+        &[Reflink("/b", "/f"), Sync, Read("/f"), Sync],
+        &[Clone("/f", "/d/copy"), Sync, Sync],
+        &[Fallocate("/f", FallocateMode::INSERT_RANGE, 0, 65_536), Sync, Sync],
+        &[Write("/f", 0, 300_000), Truncate("/f", 0), Sync, Sync],
+    ];
+    let large = [Write("/f", 0, 400_000), Sync];
+    let base = begin();
+    for first in [Truncate("/f", 0), Truncate("/f", 100_000), punch(65_536, 300_000), Unlink("/f")] {
+        for rest in afterwards {
+            let calls = [&large[..], &[first, Sync], rest].concat();
+            let found = run(&base, &calls, None).and_then(|ran| ran.crash_everywhere(1, 2));
+            found.unwrap_or_else(|what| panic!("{calls:?}: {what}"));
+        }
     }
 }
 

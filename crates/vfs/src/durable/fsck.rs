@@ -1,12 +1,13 @@
 //! Fsck: does the tree of files in a store hold together? The file system's half of `sluice fsck`.
 //!
 //! # Theory
-//! [`Store::check`] shows each record once, in the order of the keys: contents, inodes, names, orphans, attributes. Of each inode
+//! [`Store::check`] shows each record once, in the order of the keys: what is cut off, contents, inodes, names, orphans, attributes. Of each inode
 //! some numbers are kept; a name then finds the inode that it leads to. What must hold:
 //! - F1: each name stands in a directory that is there, and leads to an inode that is there, of the type that it says;
 //! - F2: a file has as many names as its link count says, a directory but the root one; an orphan has none;
 //! - F3: each directory is reached from the root;
-//! - F4: contents and attributes belong to an inode, contents to a regular file, and are as many pages as it says;
+//! - F4: contents and attributes belong to an inode, contents to a regular file, and are as many pages as it says; what is cut
+//!   off does not count, and belongs to an inode, too;
 //! - F5: all inode numbers are below the recorded bound;
 //! - F6: no two records name the same bytes of a segment. (The store looks for that, and says which record must go.)
 //!
@@ -27,6 +28,7 @@ use sluice_store::disk::Disk;
 use sluice_store::{Extent, Gravity, Look, Options, Progress, Report, Store, StoreError};
 use sluice_sync::Arc;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Where files go that have no name.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -125,6 +127,8 @@ struct Node {
 struct Tree {
     /// The bound of inode numbers.
     numbers: Option<u64>,
+    /// Of each inode of which some are, the chunks that are cut off.
+    cut_off: BTreeMap<u64, Range<u64>>,
     /// Of each inode with contents, in the order of their numbers: its number, and the pages of those.
     contents: Vec<(u64, u64)>,
     /// In the order of their numbers.
@@ -147,6 +151,13 @@ impl Look for Tree {
                 self.numbers = record::decode_common(value).map(|(numbers, _)| numbers);
                 self.numbers.map(drop).ok_or("it cannot be read")
             }
+            (Some(&keys::CUT_OFF), Some(ino)) if is_short => match record::decode_cut_off(value) {
+                Some(chunks) => {
+                    self.cut_off.insert(ino, chunks);
+                    Ok(())
+                }
+                None => Err("it cannot be read"),
+            },
             (Some(&keys::DATA), Some(ino)) => self.data(ino, key, value),
             (Some(&keys::INODE), Some(ino)) if is_short => self.inode(ino, value),
             (Some(&keys::NAME), Some(dir)) => self.name(dir, key, value),
@@ -177,6 +188,7 @@ impl Look for Tree {
         let name = String::from_utf8_lossy(name_of(key));
         match key.first() {
             Some(&keys::COMMON) => "the bound of inode numbers".to_owned(),
+            Some(&keys::CUT_OFF) => format!("what is cut off inode {ino}"),
             Some(&keys::DATA) => {
                 let start = chunk_of(key).unwrap_or(0).saturating_mul(CHUNK);
                 format!("contents of inode {ino} from byte {start}")
@@ -196,7 +208,7 @@ impl Look for Tree {
     }
 
     fn refuse(&mut self, key: &[u8], value: &[u8]) {
-        let pages = Chunk::decode(value).map_or(0, |chunk| chunk.pages());
+        let pages = self.pages_of(key, value).unwrap_or(0);
         let owner = ino_of(key).and_then(|ino| self.contents_mut(ino));
         owner.into_iter().for_each(|sum| *sum = sum.saturating_sub(pages));
         self.fixes.push(Fix::Remove(key.to_vec()));
@@ -220,16 +232,21 @@ impl Tree {
         found.map_or(0, |at| self.contents[at].1)
     }
 
+    /// Pages that count of the chunk with this key and value.
+    fn pages_of(&self, key: &[u8], value: &[u8]) -> Option<u64> {
+        let (at, chunk) = chunk_of(key).zip(Chunk::decode(value))?;
+        let is_cut_off =
+            ino_of(key).and_then(|ino| self.cut_off.get(&ino)).is_some_and(|chunks| chunks.contains(&at));
+        Some(if is_cut_off { 0 } else { chunk.pages() })
+    }
+
     fn contents_mut(&mut self, ino: u64) -> Option<&mut u64> {
         let at = self.contents.binary_search_by_key(&ino, |(ino, _)| *ino).ok()?;
         self.contents.get_mut(at).map(|(_, pages)| pages)
     }
 
     fn data(&mut self, ino: u64, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
-        let pages = chunk_of(key)
-            .and_then(|_| Chunk::decode(value))
-            .map(|chunk| chunk.pages())
-            .ok_or("they cannot be read")?;
+        let pages = self.pages_of(key, value).ok_or("they cannot be read")?;
         match self.contents.last_mut() {
             Some((last, sum)) if *last == ino => *sum += pages,
             _ => self.contents.push((ino, pages)),
@@ -296,6 +313,7 @@ impl Tree {
         }
         self.judge_places(report, &mut fixes);
         let owners = self.contents.iter().map(|(ino, _)| *ino).chain(self.attributed.iter().copied());
+        let owners = owners.chain(self.cut_off.keys().copied());
         let owners: BTreeSet<u64> = owners.filter(|ino| self.node(*ino).is_none()).collect();
         for ino in owners.difference(&self.orphans) {
             report
@@ -367,7 +385,7 @@ impl Tree {
         match fix {
             Fix::Remove(key) => self.change(store, &key, None),
             Fix::Discard(ino) => {
-                let mut gone = vec![Key::inode(ino).to_vec()];
+                let mut gone = vec![Key::inode(ino).to_vec(), Key::cut_off(ino).to_vec()];
                 for keys in [Key::chunks(ino), Key::xattrs(ino)] {
                     store.scan(&keys.start, &keys.end, &mut |key, _| {
                         gone.push(key.to_vec());

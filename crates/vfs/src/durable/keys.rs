@@ -8,6 +8,8 @@ const LONGEST: usize = 1 + 8 + NAME_MAX;
 /// Room for the records of any change, but for what is of no fixed length: two names, five inodes, what else there is.
 pub(super) const FIXED: usize = 2 * (LONGEST + 16) + 5 * 128 + 256 + 2 * super::requests::LEN;
 
+/// Before [`DATA`]: a check that reads the contents knows which do not count.
+pub(super) const CUT_OFF: u8 = b'b';
 pub(super) const COMMON: u8 = b'c';
 pub(super) const DATA: u8 = b'd';
 pub(super) const INODE: u8 = b'i';
@@ -62,6 +64,16 @@ impl Key {
         Key::new(ORPHAN, ino, &[])
     }
 
+    /// Of the chunks of an inode that are cut off.
+    pub(super) fn cut_off(ino: u64) -> Key {
+        Key::new(CUT_OFF, ino, &[])
+    }
+
+    /// The keys of all chunks that are cut off.
+    pub(super) fn all_cut_off() -> Range<Key> {
+        Key::cut_off(0)..Key::cut_off(u64::MAX)
+    }
+
     /// Of what is executed in slot `slot` of mount `mount`.
     pub(super) fn request(mount: u64, slot: u16) -> Key {
         Key::new(REQUEST, mount, &slot.to_be_bytes())
@@ -85,6 +97,11 @@ impl Key {
     /// The keys of all its contents.
     pub(super) fn chunks(ino: u64) -> Range<Key> {
         Key::new(DATA, ino, &[])..Key::new(DATA, ino + 1, &[])
+    }
+
+    /// The keys of these chunks of its contents.
+    pub(super) fn chunks_within(ino: u64, chunks: &Range<u64>) -> Range<Key> {
+        Key::chunk(ino, chunks.start)..Key::chunk(ino, chunks.end)
     }
 
     /// The keys of all inodes.

@@ -213,9 +213,9 @@ impl InodeRef {
         let (Some(_), Some(stored)) = (alone, self.stored()) else { return };
         let whole = bytes.start.div_ceil(CHUNK)..bytes.end / CHUNK;
         let mut kept = stored.kept.lock();
-        let gone: Vec<u64> =
-            kept.absent.range(whole.start..whole.end.max(whole.start)).map(|(chunk, _)| *chunk).collect();
-        let pages: u32 = gone.iter().filter_map(|chunk| kept.absent.remove(chunk)).map(u16::count_ones).sum();
+        let mut gone = kept.absent.split_off(&whole.start);
+        kept.absent.append(&mut gone.split_off(&whole.end.max(whole.start)));
+        let pages: u32 = gone.values().map(|pages| pages.count_ones()).sum();
         if kept.absent.is_empty() {
             self.all_here();
         }

@@ -4,12 +4,13 @@
 //! The tree lives in memory, as in a file system without a store; the store holds what it needs to come back:
 //! ```text
 //!   key                        value
+//!   b inode                    chunks that are cut off, and to be removed              pending.rs
 //!   c                          format, and a number above those of all inodes          keys.rs
 //!   i inode                    attributes, the target of a symbolic link               record.rs
 //!   n directory name           inode
 //!   x inode name               an extended attribute, or an access control list
 //!   d inode chunk              64 KiB of contents, or where they are                   chunk.rs
-//!   o inode                    it has no name: to be deleted when the store is opened
+//!   o inode                    it has no name: to be deleted, when the store is opened at the latest
 //!   r mount slot               a request of another machine's kernel that was executed  requests.rs
 //! ```
 //! *Changes.* A call that changes something begins a [`Section`], a transaction of the store, before it takes locks. In it, after
@@ -96,7 +97,7 @@ use sluice_sync::percpu::Budget;
 use sluice_sync::time::{Instant, nanoseconds};
 use sluice_sync::{Arc, Mutex, memory, refcache};
 
-/// Room for the record that says what all files add up to: the first change takes it back.
+/// Room for the record that says what all files add up to: a clean close writes it, and the first change takes it back.
 const SUMS: u64 = 128;
 /// By so much the recorded bound of inode numbers is raised.
 const NUMBERS: u64 = 1 << 20;
@@ -180,7 +181,7 @@ impl Durable {
         let (inodes, bytes) = self.store.alone(add_up);
         // Files that are gone when the store is opened again are counted: then it is to be added up anew.
         let is_exact = self.nameless.used() == 0 && !self.has_reserved.load(Ordering::Relaxed);
-        if is_exact && let Ok(mut transaction) = self.store.begin(FIXED as u64) {
+        if is_exact && let Ok(mut transaction) = self.store.begin(SUMS) {
             let numbers = self.numbers.load(Ordering::Relaxed);
             transaction.put(
                 &Key::common(),
@@ -198,7 +199,7 @@ impl Durable {
 
     /// How many inodes are in memory.
     pub(crate) fn inodes_in_memory(&self) -> u64 {
-        self.names().counts().0
+        self.names().counts().inodes
     }
 
     /// A new inode is in memory.

@@ -34,6 +34,8 @@ pub(super) enum Mutant {
     ChangedNamesLeave,
     /// An inode in use is forgotten when its names leave.
     UsedForgotten,
+    /// That chunks are cut off is not put down.
+    CutOffForgotten,
     /// Of pages that changed since the extent was written only the last ones are put down.
     PatchForgotten,
 }

@@ -32,7 +32,7 @@ use super::{Durable, Pending};
 use crate::inode::{flag, settle};
 use crate::lock_class::{DURABLE_LEAVING, DURABLE_PENDING};
 use crate::superblock::INODE_BYTES;
-use crate::{Inode, InodeRef};
+use crate::{Inode, InodeRef, MemoryUse};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::Budget;
 use sluice_sync::{Arc, CachePadded, Mutex, rcu, refcache};
@@ -128,10 +128,17 @@ impl NameSet {
         self.inodes.used() * INODE_BYTES + self.standing.load(Ordering::Relaxed) * crate::data::PAGE
     }
 
-    /// Inodes in memory, and of those the ones that stand apart; and how often names of a directory have left.
-    pub(super) fn counts(&self) -> (u64, u64, u64) {
-        // Relaxed: a number that stands alone.
-        (self.inodes.used(), self.apart.lock().len() as u64, self.departures.load(Ordering::Relaxed))
+    /// What it knows of inodes and names.
+    pub(super) fn counts(&self) -> MemoryUse {
+        let inodes_apart = self.apart.lock().len() as u64;
+        MemoryUse {
+            inodes: self.inodes.used(),
+            inodes_apart,
+            directories: self.directories.iter().map(|part| part.lock().len() as u64).sum(),
+            // Relaxed: a number that stands alone.
+            departures: self.departures.load(Ordering::Relaxed),
+            ..MemoryUse::default()
+        }
     }
 
     /// An inode came into memory.

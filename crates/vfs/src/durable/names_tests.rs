@@ -3,14 +3,13 @@
 use super::crash_tests::shared;
 use super::mutant::Mutant;
 use super::tests::limited;
-use crate::{Cred, Fs, OpenFlags, Options, Superblock};
+use crate::{Cred, Fs, MemoryUse, OpenFlags, Options, Superblock};
 use sluice_sync::face::HOSTS_SHARE;
 use std::path::Path;
 
 /// Inodes and their names, in so much memory.
 fn assert_names_within(fs: &Fs, limit: u64) {
-    let (inodes, ..) = fs.superblock().root().shared.durable().expect("a store").names().counts();
-    let (_, used) = fs.superblock().memory_limit().expect("a store");
+    let MemoryUse { used, inodes, .. } = fs.superblock().memory_use().expect("a store");
     assert!(used <= limit + limit / 10, "{used} bytes of {limit} count, {inodes} inodes");
 }
 
@@ -38,7 +37,7 @@ fn a_tree_whose_inodes_are_more_than_memory_is_made_and_walked_and_removed() {
             assert_eq!(fs.metadata(dir).expect("it is there").size, 52 * 20);
         }
     }
-    let (_, _, departures) = fs.superblock().root().shared.durable().expect("a store").names().counts();
+    let departures = fs.superblock().memory_use().expect("a store").departures;
     assert!(departures > 40, "names of {departures} directories have left");
     assert_eq!(fs.superblock().live_inodes(), 2_041);
     assert_eq!(fs.metadata("/").expect("it is there").nlink, 42);
@@ -78,7 +77,7 @@ fn a_file_in_use_whose_name_left_memory_is_the_same_when_it_is_looked_up_again()
         fs.sync().expect("the disk works");
         durable.store.checkpoint().expect("the disk works");
         fs.write("/y", "").expect("room");
-        let (_, _, departures) = durable.names().counts();
+        let departures = durable.names().counts().departures;
         assert!(departures > 1);
         process.pwrite(fd, b"after!", 0).expect("room");
         process.fchmod(fd, 0o640).expect("root may");
@@ -103,7 +102,7 @@ fn names_leave_memory_when_the_tree_of_the_store_has_them_and_not_before() {
         let durable = fs.superblock().root().shared.durable().expect("a store");
         durable.pending.planted.plant(mutant);
         durable.names().shrink();
-        let departed = || durable.names().counts().2;
+        let departed = || durable.names().counts().departures;
         for n in 0..4 {
             fs.write(format!("/{n}"), "").expect("room");
         }

@@ -1,16 +1,15 @@
 //! Open: making a durable file system, and coming back to one.
 
-use super::Durable;
-use super::chunk::{Chunk, Held};
-use super::keys::{Key, chunk_of, ino_of, name_of};
-use super::pending::{Gone, Kept};
+use super::keys::{Key, ino_of, name_of};
+use super::pending::Gone;
 use super::record::{self, InodeRecord, Totals};
+use super::{Durable, errno};
 use crate::data::PAGE;
 use crate::inode::settle;
 use crate::ops::xattr::charge_of_stored;
 use crate::superblock::{ROOT_INO, Shared, SharedRef};
 use crate::watch::fault::Calls;
-use crate::{Errno, Fs, Inode, InodeRef, Options, Superblock};
+use crate::{Errno, Fs, Inode, InodeRef, MemoryUse, Options, Superblock};
 use sluice_store::disk::{Disk, HostDisk};
 use sluice_store::{Store, StoreError};
 use sluice_sync::atomic::{AtomicU64, Ordering};
@@ -80,6 +79,7 @@ impl Superblock {
         let common = common.as_deref().and_then(record::decode_common);
         let (numbers, sums) = common.ok_or_else(|| damaged("has no end of its inode numbers")(Errno::EIO))?;
         let durable = Durable::new(store, numbers, sums.is_some(), options.memory_limit);
+        durable.finish_cutting().map_err(damaged("has contents cut off that cannot be removed"))?;
         let gone = durable.find_gone().map_err(damaged("has files without a name that cannot be deleted"))?;
         let sums = match sums {
             Some(sums) => sums,
@@ -124,10 +124,10 @@ impl Superblock {
         self.root().shared.durable().is_some()
     }
 
-    /// The most bytes of contents that a durable file system has in memory, and how many it has, as far as they count.
-    pub fn memory_limit(&self) -> Option<(u64, u64)> {
-        let durable = self.root().shared.durable()?;
-        Some((durable.pending.memory.limit, durable.memory_used()))
+    /// How much of a durable file system is in memory. What has lost its last user just now counts: [`settle`](Self::settle) first,
+    /// to know exactly.
+    pub fn memory_use(&self) -> Option<MemoryUse> {
+        self.root().shared.durable().map(Durable::memory_use)
     }
 
     /// Whether an fsync means anything here: with a store, or while a test watches.
@@ -219,30 +219,35 @@ impl Fs {
 }
 
 impl Durable {
-    /// Finds the files that had no name at the crash, for the next push to remove.
+    /// Removes what was cut off files and a crash left: nobody has read one yet.
+    fn finish_cutting(&self) -> Result<(), Errno> {
+        let mut is_sound = true;
+        self.scan(Key::all_cut_off(), &mut |key, value| {
+            match ino_of(key).zip(record::decode_cut_off(value)) {
+                Some((ino, chunks)) => self.pending.remove(Gone::cut_off(ino, chunks)),
+                None => is_sound = false,
+            }
+            true
+        })?;
+        if self.pending.has_gone() {
+            while self.pending.has_gone() {
+                self.sync()?;
+            }
+            // What is loaded is read from the tree.
+            self.store.checkpoint().map_err(|error| errno(&error))?;
+        }
+        if is_sound { Ok(()) } else { Err(Errno::EIO) }
+    }
+
+    /// Finds the files that had no name at the crash, for pushes to remove.
     fn find_gone(&self) -> Result<BTreeSet<u64>, Errno> {
-        let mut orphans = Vec::new();
+        let mut orphans = BTreeSet::new();
         self.scan(Key::orphans(), &mut |key, _| {
             orphans.extend(ino_of(key));
             true
         })?;
-        for ino in orphans.iter().copied() {
-            let (mut kept, mut xattrs) = (Kept::default(), Vec::new());
-            kept.is_known = true;
-            self.scan(Key::chunks(ino), &mut |key, value| {
-                // None of its pages is in memory.
-                let held =
-                    Chunk::decode(value).and_then(|chunk| chunk.held).map(|held| Held { patched: 0, ..held });
-                chunk_of(key).into_iter().for_each(|chunk| kept.insert(chunk, 0, held.clone()));
-                true
-            })?;
-            self.scan(Key::xattrs(ino), &mut |key, _| {
-                xattrs.push(name_of(key).into());
-                true
-            })?;
-            self.pending.remove(Gone { ino, kept, xattrs });
-        }
-        Ok(orphans.into_iter().collect())
+        orphans.iter().for_each(|ino| self.pending.remove(Gone::unread(*ino)));
+        Ok(orphans)
     }
 
     /// What all inodes but those that are `gone` add up to, from their records.

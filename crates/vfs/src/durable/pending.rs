@@ -10,10 +10,15 @@
 //! Each CPU has a list of its own, so that changes of different files write no line of each other.
 //!
 //! A file that loses its last name is taken off the list. When its last user lets go, its records are to be removed: the
-//! destructor notes that here, and the next push does it.
+//! destructor notes that here, and pushes do it.
+//!
+//! *Bounds.* A push removes a bounded number of chunks of deleted files, and asks for another push: so no call and no cut lasts as long as a
+//! large file is long. Until the last push has removed its inode, its orphan record says that the rest is to go. The chunks that
+//! are *cut off* a file which stays, by a truncation or a large hole, are removed in the same manner: a record of the file says from the push of the
+//! truncation on which of its chunks do not count. What is written there again removes first what the store has up to there.
 
 use super::chunk::{CHUNK, Chunk, HERE_MAX, Held, PATCHED_MAX};
-use super::keys::Key;
+use super::keys::{Key, chunk_of};
 use super::mutant::{Mutant, Planted};
 use super::names::NameSet;
 use super::record::{self, InodeRecord};
@@ -23,7 +28,7 @@ use crate::inode::{Body, flag};
 use crate::lock_class::{DURABLE_PENDING, INODE_HERE, INODE_KEPT, INODE_LOADING, INODE_STORED};
 use crate::stat::Timestamp;
 use crate::{Inode, InodeRef};
-use sluice_store::{Added, Data, Source};
+use sluice_store::{Added, Data, Source, StoreError};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::{Budget, PerCpu};
 use sluice_sync::{Arc, Mutex, RwLock};
@@ -33,6 +38,10 @@ use std::ops::Range;
 
 /// The part of the log that contents may fill which the store does not have.
 const SHARE: u64 = 4;
+
+/// Bytes of the log for each chunk that a push removes, and the most that it removes: 512 MiB of contents.
+const REMOVALS_SHARE: u64 = 4096;
+const REMOVALS_MAX: u64 = 8192;
 
 /// The part of the limit of memory that names and inodes may take.
 const NAMES_SHARE: u64 = 4;
@@ -95,6 +104,8 @@ pub(super) struct Kept {
     pub(super) entered: BTreeSet<u64>,
     /// All that the store had when it was opened is known.
     pub(super) is_known: bool,
+    /// Chunks that are holes, and whose records later pushes remove. The store has a record of the range, until it is empty.
+    pub(super) cut_off: Range<u64>,
     /// The inode may be among the files that the limit of memory knows.
     pub(super) has_residents: bool,
     /// The inode may stand apart: see `names.rs`.
@@ -116,7 +127,9 @@ pub(super) struct Pending {
     /// *Per CPU; each protected by its mutex.*
     gone: PerCpu<Mutex<Vec<Gone>>>,
     /// Of these, in the push that is being formed: those of whose contents it is not known what the tree has. *Protected by its mutex.*
-    unknown: Mutex<Vec<u64>>,
+    unknown: Mutex<Vec<Gone>>,
+    /// So many chunks of files that are gone, or were cut off, one push removes at most. *Atomic (stands alone); written by tests.*
+    pub(super) removals: AtomicU64,
     /// What the last cut copied.
     copied: Mutex<Vec<Copied>>,
     /// Chunks that the last cut patched.
@@ -135,8 +148,37 @@ pub(super) struct Pending {
 /// The records of an inode that are to be removed.
 pub(super) struct Gone {
     pub(super) ino: u64,
-    pub(super) kept: Kept,
-    pub(super) xattrs: Vec<Box<[u8]>>,
+    /// What the store has of its contents. If that is not known, all is in the tree.
+    kept: Kept,
+    /// Chunks of which records may be left.
+    chunks: Range<u64>,
+    xattrs: Vec<Box<[u8]>>,
+    /// No more goes than these chunks: they were cut off.
+    stays: bool,
+}
+
+impl Gone {
+    /// Inode `ino`, of which nothing is in memory.
+    pub(super) fn unread(ino: u64) -> Gone {
+        Gone { ino, kept: Kept::default(), chunks: 0..u64::MAX, xattrs: Vec::new(), stays: false }
+    }
+
+    /// `chunks` of inode `ino`, of which nothing is in memory.
+    pub(super) fn cut_off(ino: u64, chunks: Range<u64>) -> Gone {
+        Gone { chunks, stays: true, ..Gone::unread(ino) }
+    }
+
+    /// All but the contents is removed, too.
+    fn remove_rest(&self, to: &mut Added) {
+        if self.stays || !self.kept.cut_off.is_empty() {
+            to.remove(&Key::cut_off(self.ino));
+        }
+        if !self.stays {
+            self.xattrs.iter().for_each(|name| to.remove(&Key::xattr(self.ino, name)));
+            to.remove(&Key::inode(self.ino));
+            to.remove(&Key::orphan(self.ino));
+        }
+    }
 }
 
 impl Kept {
@@ -157,17 +199,49 @@ impl Kept {
         self.standing.values().map(|pages| u64::from(pages.count_ones())).sum()
     }
 
+    /// The end of the first `count` of `chunks` that have records, or of all.
+    fn end_of_first(&self, chunks: &Range<u64>, mut count: u64) -> u64 {
+        for range in self.records.within(chunks) {
+            let len = range.end - range.start;
+            if len > count {
+                return range.start + count;
+            }
+            count -= len;
+        }
+        chunks.end
+    }
+
     /// The records of `chunks` are removed, or replaced by others: what they name is free.
     fn remove(&mut self, chunks: &Range<u64>, to: &mut Added, pending: &Pending) {
         self.records.remove(chunks);
-        let gone: Vec<u64> = self.standing.range(chunks.clone()).map(|(chunk, _)| *chunk).collect();
-        gone.iter().for_each(|chunk| _ = self.standing.remove(chunk));
-        let mut rest = self.extents.split_off(&chunks.start);
-        let mut behind = rest.split_off(&chunks.end);
-        self.extents.append(&mut behind);
-        rest.values().for_each(|held| pending.memory.count_patched(0, held.patched));
-        if !pending.planted.has(Mutant::ExtentsStay) {
-            rest.values().for_each(|held| to.free_extent(&held.extent));
+        let standing: Vec<u64> = self.standing.range(chunks.clone()).map(|(chunk, _)| *chunk).collect();
+        standing.iter().for_each(|chunk| _ = self.standing.remove(chunk));
+        let held: Vec<u64> = self.extents.range(chunks.clone()).map(|(chunk, _)| *chunk).collect();
+        for held in held.iter().filter_map(|chunk| self.extents.remove(chunk)) {
+            pending.memory.count_patched(0, held.patched);
+            if !pending.planted.has(Mutant::ExtentsStay) {
+                to.free_extent(&held.extent);
+            }
+        }
+    }
+
+    /// As [`remove`](Self::remove), of inode `ino`: there are no records of these chunks any more.
+    fn remove_records(&mut self, ino: u64, chunks: &Range<u64>, to: &mut Added, pending: &Pending) {
+        if !pending.planted.has(Mutant::ChunksStay) {
+            self.records.within(chunks).flatten().for_each(|chunk| to.remove(&Key::chunk(ino, chunk)));
+        }
+        self.remove(chunks, to, pending);
+    }
+
+    /// Removes the first chunks that are cut off, up to `end`.
+    fn remove_cut_off(&mut self, ino: u64, end: u64, to: &mut Added, pending: &Pending) {
+        self.remove_records(ino, &(self.cut_off.start..end), to, pending);
+        let rest = end..self.cut_off.end;
+        self.cut_off = if self.records.within(&rest).next().is_some() { rest } else { 0..0 };
+        if self.cut_off.is_empty() {
+            to.remove(&Key::cut_off(ino));
+        } else if !pending.planted.has(Mutant::CutOffForgotten) {
+            to.put(&Key::cut_off(ino), &record::cut_off(&self.cut_off));
         }
     }
 }
@@ -266,6 +340,7 @@ impl Pending {
             bytes: Budget::with_grain(Some(changed), 0, GRAIN),
             is_full: AtomicBool::new(false),
             cut: AtomicU64::new(1),
+            removals: AtomicU64::new((log_size / REMOVALS_SHARE).clamp(1, REMOVALS_MAX)),
             memory: ResidentSet::new(limit, changed + names),
             names: NameSet::new(names),
             planted: Planted::default(),
@@ -374,9 +449,18 @@ impl Pending {
         }
         // With nothing locked: contents have locks of their own.
         if matches!(inode.body, Body::Regular) && !self.planted.has(Mutant::SizeWithoutBytes) {
-            let were = kept.standing_pages();
+            let (were, had_cut_off) = (kept.standing_pages(), !kept.cut_off.is_empty());
             self.collect_contents(inode, (&dirty, &chunks), &mut kept, to);
             self.names.count_standing(kept.standing_pages(), were);
+            if had_cut_off {
+                // Relaxed: no section is open.
+                stored.changed_in.store(to.cut(), Ordering::Relaxed);
+            }
+            if !kept.cut_off.is_empty() {
+                // It stays in memory until all is removed.
+                self.list(inode);
+                to.ask_again();
+            }
         }
         if all_names && let Ok(dir) = inode.as_dir() {
             for (name, child) in dir.list(|_| true) {
@@ -403,18 +487,33 @@ impl Pending {
         kept: &mut Kept,
         to: &mut Added,
     ) {
+        // Relaxed: a number that stands alone.
+        let removals = self.removals.load(Ordering::Relaxed);
         for chunks in chunks.ranges() {
             let mut gone = PageSet::new();
             kept.records.within(&chunks).for_each(|range| gone.insert(range));
+            gone.remove(&kept.cut_off);
             kept.absent.range(chunks.clone()).for_each(|(chunk, _)| _ = gone.remove(&(*chunk..chunk + 1)));
-            for range in inode.data.chunks_with_data(chunks).ranges() {
+            let with_data = inode.data.chunks_with_data(chunks);
+            for range in with_data.ranges() {
                 gone.remove(&range);
+                if range.start < kept.cut_off.end && kept.cut_off.start < range.end {
+                    let end = range.end.min(kept.cut_off.end);
+                    kept.remove_cut_off(inode.ino(), end, to, self);
+                }
                 range.for_each(|chunk| self.collect_chunk(inode, chunk, dirty, kept, to));
             }
-            gone.ranges().for_each(|range| kept.remove(&range, to, self));
-            if !self.planted.has(Mutant::ChunksStay) {
-                gone.ranges().flatten().for_each(|chunk| to.remove(&Key::chunk(inode.ino(), chunk)));
+            let all = gone.ranges().next().map_or(0, |range| range.start)..gone.end();
+            let are_holes = with_data.count(&all) == 0 && kept.absent.range(all.clone()).next().is_none();
+            if gone.len() > removals && are_holes && kept.cut_off.is_empty() {
+                kept.cut_off = all;
+            } else {
+                gone.ranges().for_each(|range| kept.remove_records(inode.ino(), &range, to, self));
             }
+        }
+        if !kept.cut_off.is_empty() {
+            let end = kept.end_of_first(&kept.cut_off, removals);
+            kept.remove_cut_off(inode.ino(), end, to, self);
         }
     }
 
@@ -471,37 +570,78 @@ impl Pending {
         listed.iter().flat_map(BTreeMap::values).for_each(|inode| self.collect_inode(inode, to));
         // Relaxed: a hint.
         self.is_full.store(false, Ordering::Relaxed);
-        for Gone { ino, mut kept, xattrs } in self.gone.iter().flat_map(|gone| mem::take(&mut *gone.lock())) {
-            xattrs.iter().for_each(|name| to.remove(&Key::xattr(ino, name)));
-            if !kept.is_known {
-                self.unknown.lock().push(ino);
-                continue;
-            }
-            kept.records.ranges().flatten().for_each(|chunk| to.remove(&Key::chunk(ino, chunk)));
-            kept.remove(&(0..u64::MAX), to, self);
-            to.remove(&Key::inode(ino));
-            to.remove(&Key::orphan(ino));
-        }
+        self.collect_gone(to);
         drop(listed);
     }
 
-    /// Removes the records of files of which nothing was looked at but the attributes: all are in the tree, since nothing changed.
+    /// Some file whose records are to be removed.
+    fn next_gone(&self) -> Option<Gone> {
+        self.gone.iter().find_map(|gone| gone.lock().pop())
+    }
+
+    /// Whether there are records to remove.
+    pub(super) fn has_gone(&self) -> bool {
+        self.gone.iter().any(|gone| !gone.lock().is_empty())
+    }
+
+    /// Whether nothing is left for a push.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        !self.has_gone() && self.listed.iter().all(|listed| listed.lock().is_empty())
+    }
+
+    /// Removes records of files that are gone.
+    fn collect_gone(&self, to: &mut Added) {
+        // Relaxed: a number that stands alone.
+        let mut left = self.removals.load(Ordering::Relaxed);
+        let mut unknown = Vec::new();
+        while left > 0
+            && let Some(mut gone) = self.next_gone()
+        {
+            if !gone.kept.is_known {
+                unknown.push(gone);
+                left -= 1;
+                continue;
+            }
+            let end = gone.kept.end_of_first(&gone.chunks, left);
+            let part = gone.chunks.start..end;
+            left -= gone.kept.records.count(&part);
+            gone.kept.remove_records(gone.ino, &part, to, self);
+            if end == gone.chunks.end {
+                gone.remove_rest(to);
+            } else {
+                gone.chunks.start = end;
+                self.remove(gone);
+            }
+        }
+        *self.unknown.lock() = unknown;
+    }
+
+    /// Removes records of files of which nothing was looked at but the attributes: all are in the tree, since nothing changed.
     fn remove_unknown(&self, data: &Data<'_>, to: &mut Added) {
         let unknown = mem::take(&mut *self.unknown.lock());
-        for ino in unknown {
-            let (keys, mut is_sound) = (Key::chunks(ino), true);
-            let scanned = data.scan(&keys.start, &keys.end, &mut |key, value| {
-                let chunk = Chunk::decode(value);
-                is_sound &= chunk.is_some();
-                to.remove(key);
-                chunk.and_then(|chunk| chunk.held).iter().for_each(|held| to.free_extent(&held.extent));
-                true
-            });
-            // Else it stays among those that are deleted when the store is opened, or `fsck` finds it.
-            if scanned.is_ok() && is_sound {
-                to.remove(&Key::inode(ino));
-                to.remove(&Key::orphan(ino));
+        // Relaxed: a number that stands alone.
+        let mut left = self.removals.load(Ordering::Relaxed);
+        for mut gone in unknown {
+            // A file that cannot be read stays among those that are deleted when the store is opened, or `fsck` finds it.
+            let Ok(end) = remove_chunks(&gone, &mut left, data, to) else { continue };
+            if end < gone.chunks.end {
+                gone.chunks.start = end;
+                self.remove(gone);
+                continue;
             }
+            gone.remove_rest(to);
+            let xattrs = Key::xattrs(gone.ino);
+            // One that is left is found by `fsck`.
+            let _ = data.scan(&xattrs.start, &xattrs.end, &mut |key, _| {
+                if !gone.stays {
+                    to.remove(key);
+                }
+                !gone.stays
+            });
+        }
+        if self.has_gone() {
+            to.ask_again();
         }
     }
 
@@ -545,6 +685,25 @@ impl Pending {
     }
 }
 
+/// Removes up to `left` of the chunks of `gone` that the tree has, and counts them: the chunk at which the rest begins.
+fn remove_chunks(gone: &Gone, left: &mut u64, data: &Data<'_>, to: &mut Added) -> Result<u64, StoreError> {
+    let (mut end, mut is_sound) = (gone.chunks.end, true);
+    let keys = Key::chunks_within(gone.ino, &gone.chunks);
+    data.scan(&keys.start, &keys.end, &mut |key, value| {
+        let (at, chunk) = (chunk_of(key), Chunk::decode(value));
+        is_sound &= at.is_some() && chunk.is_some();
+        if *left == 0 {
+            end = at.unwrap_or(end);
+            return false;
+        }
+        *left -= 1;
+        to.remove(key);
+        chunk.and_then(|chunk| chunk.held).iter().for_each(|held| to.free_extent(&held.extent));
+        true
+    })?;
+    if is_sound { Ok(end) } else { Err(StoreError::Damaged("a chunk that cannot be read".into())) }
+}
+
 impl Inode {
     /// The inode leaves memory: whether it can be read again. Called by the destructor.
     #[cold]
@@ -574,7 +733,7 @@ impl Inode {
         let mut kept = stored.kept.try_lock().map(|mut kept| mem::take(&mut *kept)).unwrap_or_default();
         // What is new, or was loaded, is known.
         kept.is_known |= !self.has(flag::PARTIAL);
-        let xattrs = self.xattr_names();
-        durable.pending.remove(Gone { ino: self.ino(), kept, xattrs });
+        let (ino, xattrs) = (self.ino(), self.xattr_names());
+        durable.pending.remove(Gone { kept, xattrs, ..Gone::unread(ino) });
     }
 }

@@ -7,12 +7,15 @@
 //!          | inode          | mode |                 mode: the type only
 //!   common 0      1         9        17
 //!          | form | numbers | inodes | bytes |        the last two only after a clean close
+//!   cut off 0       8     16
+//!          | start | end |                          chunks
 //! ```
 //! Numbers are little endian, times as [`Timestamp`] packs them.
 
 use crate::inode::{Body, charged_target};
 use crate::stat::Timestamp;
 use crate::{FileType, Inode, InodeFlags};
+use std::ops::Range;
 
 /// The form of these values, and the newest that is read.
 const FORM: u8 = 1;
@@ -142,6 +145,20 @@ pub(super) fn named_type(bytes: &[u8]) -> Option<(u64, u32)> {
 /// The inode to which a name with this value leads.
 pub(super) fn named(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk::<8>().map(|ino| u64::from_le_bytes(*ino))
+}
+
+/// The value of what is cut off: these chunks.
+pub(super) fn cut_off(chunks: &Range<u64>) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&chunks.start.to_le_bytes());
+    bytes[8..].copy_from_slice(&chunks.end.to_le_bytes());
+    bytes
+}
+
+/// The chunks that this value says.
+pub(super) fn decode_cut_off(bytes: &[u8]) -> Option<Range<u64>> {
+    let ([start, end], []) = bytes.as_chunks::<8>() else { return None };
+    Some(u64::from_le_bytes(*start)..u64::from_le_bytes(*end))
 }
 
 /// What the inodes of a file system add up to.

@@ -25,7 +25,7 @@ use super::pending::Stored;
 use crate::data::{CHUNK_PAGES, FileData, PAGE};
 use crate::inode::flag;
 use crate::lock_class::{DURABLE_CALM, DURABLE_PENDING};
-use crate::{Inode, InodeRef};
+use crate::{Inode, InodeRef, MemoryUse};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::reclaim::{Reclaim, Reclaimer, Usage};
 use sluice_sync::{Arc, BrLock, BrReadGuard, Mutex, RwLockReadGuard};
@@ -214,9 +214,14 @@ impl Durable {
         memory.evict(&self.pending.planted);
     }
 
-    /// Bytes in memory that the limit counts.
-    pub(super) fn memory_used(&self) -> u64 {
-        self.pending.memory.used() + self.pending.changed_bytes() + self.pending.names.used()
+    /// What is in memory.
+    pub(super) fn memory_use(&self) -> MemoryUse {
+        let (memory, names) = (&self.pending.memory, self.names());
+        MemoryUse {
+            limit: memory.limit,
+            used: memory.used() + self.pending.changed_bytes() + names.used(),
+            ..names.counts()
+        }
     }
 }
 
