@@ -49,7 +49,7 @@ impl Superblock {
 impl Durable {
     /// The file `ino`, if it has no name and is to be deleted: it will be when its last user lets go.
     fn adopt_orphan(&self, shared: &SharedRef, ino: u64) -> Option<InodeRef> {
-        let gone = self.pending.take_gone(ino)?;
+        let gone = self.pending.removals.take(ino)?;
         match self.revive_nameless(shared, ino) {
             Ok(inode) if !inode.is_dir() => {
                 // It did not count, as it was to be deleted.
@@ -58,7 +58,7 @@ impl Durable {
                 Some(inode)
             }
             _ => {
-                self.pending.remove(gone);
+                self.pending.removals.remove(gone);
                 None
             }
         }

@@ -5,8 +5,8 @@
 //! file are; from then on the file knows it itself, and chunks come from their extents one by one.
 
 use super::chunk::{CHUNK, Chunk, Held};
+use super::kept::Kept;
 use super::keys::{Key, chunk_of, name_of};
-use super::pending::Kept;
 use super::record::{self, InodeRecord};
 use super::resident::HeldContents;
 use super::{Durable, Stored, errno};

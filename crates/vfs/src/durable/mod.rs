@@ -4,7 +4,7 @@
 //! The tree lives in memory, as in a file system without a store; the store holds what it needs to come back:
 //! ```text
 //!   key                        value
-//!   b inode                    chunks that are cut off, and to be removed              pending.rs
+//!   b inode                    chunks that are cut off, and to be removed              removal.rs
 //!   c                          format, and a number above those of all inodes          keys.rs
 //!   i inode                    attributes, the target of a symbolic link               record.rs
 //!   n directory name           inode
@@ -52,6 +52,7 @@
 mod adopt;
 mod chunk;
 mod fsck;
+mod kept;
 mod keys;
 mod load;
 mod mutant;
@@ -59,6 +60,7 @@ mod names;
 mod open;
 mod pending;
 mod record;
+mod removal;
 mod requests;
 mod resident;
 mod section;
@@ -71,6 +73,8 @@ mod crash_tests;
 mod fsck_tests;
 #[cfg(test)]
 mod names_tests;
+#[cfg(test)]
+mod removal_tests;
 #[cfg(test)]
 mod tests;
 

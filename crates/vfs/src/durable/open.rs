@@ -1,8 +1,8 @@
 //! Open: making a durable file system, and coming back to one.
 
 use super::keys::{Key, ino_of, name_of};
-use super::pending::Gone;
 use super::record::{self, InodeRecord, Totals};
+use super::removal::Gone;
 use super::{Durable, errno};
 use crate::data::PAGE;
 use crate::inode::settle;
@@ -224,13 +224,13 @@ impl Durable {
         let mut is_sound = true;
         self.scan(Key::all_cut_off(), &mut |key, value| {
             match ino_of(key).zip(record::decode_cut_off(value)) {
-                Some((ino, chunks)) => self.pending.remove(Gone::cut_off(ino, chunks)),
+                Some((ino, chunks)) => self.pending.removals.remove(Gone::cut_off(ino, chunks)),
                 None => is_sound = false,
             }
             true
         })?;
-        if self.pending.has_gone() {
-            while self.pending.has_gone() {
+        if self.pending.removals.are_left() {
+            while self.pending.removals.are_left() {
                 self.sync()?;
             }
             // What is loaded is read from the tree.
@@ -246,7 +246,7 @@ impl Durable {
             orphans.extend(ino_of(key));
             true
         })?;
-        orphans.iter().for_each(|ino| self.pending.remove(Gone::unread(*ino)));
+        orphans.iter().for_each(|ino| self.pending.removals.remove(Gone::unread(*ino)));
         Ok(orphans)
     }
 

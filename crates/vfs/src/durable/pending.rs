@@ -7,28 +7,24 @@
 //! for a record it only copies there; they are written to an extent when calls go on (`Pending::write`). Until then the copy
 //! holds the inode, so that what is to be removed of an inode that goes includes each extent.
 //!
+//! A file that loses its last name is taken off the list; what becomes of its records is said in `removal.rs`.
+//!
 //! Each CPU has a list of its own, so that changes of different files write no line of each other.
-//!
-//! A file that loses its last name is taken off the list. When its last user lets go, its records are to be removed: the
-//! destructor notes that here, and pushes do it.
-//!
-//! *Bounds.* A push removes a bounded number of chunks of deleted files, and asks for another push: so no call and no cut lasts as long as a
-//! large file is long. Until the last push has removed its inode, its orphan record says that the rest is to go. The chunks that
-//! are *cut off* a file which stays, by a truncation or a large hole, are removed in the same manner: a record of the file says from the push of the
-//! truncation on which of its chunks do not count. What is written there again removes first what the store has up to there.
 
 use super::chunk::{CHUNK, Chunk, HERE_MAX, Held, PATCHED_MAX};
-use super::keys::{Key, chunk_of};
+use super::kept::Kept;
+use super::keys::Key;
 use super::mutant::{Mutant, Planted};
 use super::names::NameSet;
 use super::record::{self, InodeRecord};
+use super::removal::Removals;
 use super::resident::ResidentSet;
 use crate::data::{CHUNK_PAGES, PAGE, PAGE_SIZE, PageSet};
-use crate::inode::{Body, flag};
+use crate::inode::Body;
 use crate::lock_class::{DURABLE_PENDING, INODE_HERE, INODE_KEPT, INODE_LOADING, INODE_STORED};
 use crate::stat::Timestamp;
 use crate::{Inode, InodeRef};
-use sluice_store::{Added, Data, Source, StoreError};
+use sluice_store::{Added, Data, Source};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::{Budget, PerCpu};
 use sluice_sync::{Arc, Mutex, RwLock};
@@ -38,10 +34,6 @@ use std::ops::Range;
 
 /// The part of the log that contents may fill which the store does not have.
 const SHARE: u64 = 4;
-
-/// Bytes of the log for each chunk that a push removes, and the most that it removes: 512 MiB of contents.
-const REMOVALS_SHARE: u64 = 4096;
-const REMOVALS_MAX: u64 = 8192;
 
 /// The part of the limit of memory that names and inodes may take.
 const NAMES_SHARE: u64 = 4;
@@ -89,29 +81,6 @@ struct Changed {
     counted: u64,
 }
 
-/// What the store has of a file's contents, or a push that was not refused.
-#[derive(Default)]
-pub(super) struct Kept {
-    /// Chunks that have a record.
-    records: PageSet,
-    /// Of those whose record has the bytes, the pages.
-    standing: BTreeMap<u64, u16>,
-    /// Where the bytes are of those whose record names an extent.
-    pub(super) extents: BTreeMap<u64, Held>,
-    /// Of these, the pages that are not in memory.
-    pub(super) absent: BTreeMap<u64, u16>,
-    /// Those that the limit of memory counts.
-    pub(super) entered: BTreeSet<u64>,
-    /// All that the store had when it was opened is known.
-    pub(super) is_known: bool,
-    /// Chunks that are holes, and whose records later pushes remove. The store has a record of the range, until it is empty.
-    pub(super) cut_off: Range<u64>,
-    /// The inode may be among the files that the limit of memory knows.
-    pub(super) has_residents: bool,
-    /// The inode may stand apart: see `names.rs`.
-    pub(super) is_apart: bool,
-}
-
 /// Bytes of a chunk as they were in the cut.
 struct Copied {
     inode: InodeRef,
@@ -124,12 +93,7 @@ struct Copied {
 pub(super) struct Pending {
     /// *Per CPU; each protected by its mutex.*
     listed: PerCpu<Mutex<BTreeMap<u64, InodeRef>>>,
-    /// *Per CPU; each protected by its mutex.*
-    gone: PerCpu<Mutex<Vec<Gone>>>,
-    /// Of these, in the push that is being formed: those of whose contents it is not known what the tree has. *Protected by its mutex.*
-    unknown: Mutex<Vec<Gone>>,
-    /// So many chunks of files that are gone, or were cut off, one push removes at most. *Atomic (stands alone); written by tests.*
-    pub(super) removals: AtomicU64,
+    pub(super) removals: Removals,
     /// What the last cut copied.
     copied: Mutex<Vec<Copied>>,
     /// Chunks that the last cut patched.
@@ -143,107 +107,6 @@ pub(super) struct Pending {
     pub(super) memory: ResidentSet,
     pub(super) names: NameSet,
     pub(super) planted: Planted,
-}
-
-/// The records of an inode that are to be removed.
-pub(super) struct Gone {
-    pub(super) ino: u64,
-    /// What the store has of its contents. If that is not known, all is in the tree.
-    kept: Kept,
-    /// Chunks of which records may be left.
-    chunks: Range<u64>,
-    xattrs: Vec<Box<[u8]>>,
-    /// No more goes than these chunks: they were cut off.
-    stays: bool,
-}
-
-impl Gone {
-    /// Inode `ino`, of which nothing is in memory.
-    pub(super) fn unread(ino: u64) -> Gone {
-        Gone { ino, kept: Kept::default(), chunks: 0..u64::MAX, xattrs: Vec::new(), stays: false }
-    }
-
-    /// `chunks` of inode `ino`, of which nothing is in memory.
-    pub(super) fn cut_off(ino: u64, chunks: Range<u64>) -> Gone {
-        Gone { chunks, stays: true, ..Gone::unread(ino) }
-    }
-
-    /// All but the contents is removed, too.
-    fn remove_rest(&self, to: &mut Added) {
-        if self.stays || !self.kept.cut_off.is_empty() {
-            to.remove(&Key::cut_off(self.ino));
-        }
-        if !self.stays {
-            self.xattrs.iter().for_each(|name| to.remove(&Key::xattr(self.ino, name)));
-            to.remove(&Key::inode(self.ino));
-            to.remove(&Key::orphan(self.ino));
-        }
-    }
-}
-
-impl Kept {
-    /// The store has a record of `chunk`, with all its bytes or with the extent that holds them.
-    pub(super) fn insert(&mut self, chunk: u64, present: u16, held: Option<Held>) {
-        self.records.insert(chunk..chunk + 1);
-        match held {
-            Some(held) => {
-                self.standing.remove(&chunk);
-                self.extents.insert(chunk, held);
-            }
-            None => _ = self.standing.insert(chunk, present),
-        }
-    }
-
-    /// The pages in records.
-    pub(super) fn standing_pages(&self) -> u64 {
-        self.standing.values().map(|pages| u64::from(pages.count_ones())).sum()
-    }
-
-    /// The end of the first `count` of `chunks` that have records, or of all.
-    fn end_of_first(&self, chunks: &Range<u64>, mut count: u64) -> u64 {
-        for range in self.records.within(chunks) {
-            let len = range.end - range.start;
-            if len > count {
-                return range.start + count;
-            }
-            count -= len;
-        }
-        chunks.end
-    }
-
-    /// The records of `chunks` are removed, or replaced by others: what they name is free.
-    fn remove(&mut self, chunks: &Range<u64>, to: &mut Added, pending: &Pending) {
-        self.records.remove(chunks);
-        let standing: Vec<u64> = self.standing.range(chunks.clone()).map(|(chunk, _)| *chunk).collect();
-        standing.iter().for_each(|chunk| _ = self.standing.remove(chunk));
-        let held: Vec<u64> = self.extents.range(chunks.clone()).map(|(chunk, _)| *chunk).collect();
-        for held in held.iter().filter_map(|chunk| self.extents.remove(chunk)) {
-            pending.memory.count_patched(0, held.patched);
-            if !pending.planted.has(Mutant::ExtentsStay) {
-                to.free_extent(&held.extent);
-            }
-        }
-    }
-
-    /// As [`remove`](Self::remove), of inode `ino`: there are no records of these chunks any more.
-    fn remove_records(&mut self, ino: u64, chunks: &Range<u64>, to: &mut Added, pending: &Pending) {
-        if !pending.planted.has(Mutant::ChunksStay) {
-            self.records.within(chunks).flatten().for_each(|chunk| to.remove(&Key::chunk(ino, chunk)));
-        }
-        self.remove(chunks, to, pending);
-    }
-
-    /// Removes the first chunks that are cut off, up to `end`.
-    fn remove_cut_off(&mut self, ino: u64, end: u64, to: &mut Added, pending: &Pending) {
-        self.remove_records(ino, &(self.cut_off.start..end), to, pending);
-        let rest = end..self.cut_off.end;
-        self.cut_off = if self.records.within(&rest).next().is_some() { rest } else { 0..0 };
-        if self.cut_off.is_empty() {
-            to.remove(&Key::cut_off(ino));
-        } else if !pending.planted.has(Mutant::CutOffForgotten) {
-            to.put(&Key::cut_off(ino), &record::cut_off(&self.cut_off));
-        }
-    }
 }
 
 impl Changed {
@@ -333,14 +196,12 @@ impl Pending {
         let changed = (log_size / SHARE).min(limit / SHARE);
         Pending {
             listed: PerCpu::new(|_| Mutex::with_class(&DURABLE_PENDING, BTreeMap::new())),
-            gone: PerCpu::new(|_| Mutex::with_class(&DURABLE_PENDING, Vec::new())),
-            unknown: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             copied: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             patched: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             bytes: Budget::with_grain(Some(changed), 0, GRAIN),
             is_full: AtomicBool::new(false),
             cut: AtomicU64::new(1),
-            removals: AtomicU64::new((log_size / REMOVALS_SHARE).clamp(1, REMOVALS_MAX)),
+            removals: Removals::new(log_size),
             memory: ResidentSet::new(limit, changed + names),
             names: NameSet::new(names),
             planted: Planted::default(),
@@ -410,28 +271,20 @@ impl Pending {
         drop(forgotten);
     }
 
-    /// The records of `gone` are to be removed.
-    pub(super) fn remove(&self, gone: Gone) {
-        self.gone.here().lock().push(gone);
-    }
-
-    /// The records of inode `ino` are to stay, if they were to be removed.
-    pub(super) fn take_gone(&self, ino: u64) -> Option<Gone> {
-        self.gone.iter().find_map(|gone| {
-            let mut gone = gone.lock();
-            let at = gone.iter().position(|gone| gone.ino == ino)?;
-            Some(gone.swap_remove(at))
-        })
-    }
-
     /// Lets go of all that is listed.
     pub(super) fn clear(&self) {
-        for (listed, gone) in self.listed.iter().zip(self.gone.iter()) {
+        for listed in self.listed.iter() {
             let listed = mem::take(&mut *listed.lock());
             drop(listed);
-            gone.lock().clear();
         }
+        self.removals.clear();
         self.memory.clear();
+    }
+
+    /// Whether nothing is left for a push.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        !self.removals.are_left() && self.listed.iter().all(|listed| listed.lock().is_empty())
     }
 
     fn collect_inode(&self, inode: &InodeRef, to: &mut Added) {
@@ -487,8 +340,7 @@ impl Pending {
         kept: &mut Kept,
         to: &mut Added,
     ) {
-        // Relaxed: a number that stands alone.
-        let removals = self.removals.load(Ordering::Relaxed);
+        let removals = self.removals.most();
         for chunks in chunks.ranges() {
             let mut gone = PageSet::new();
             kept.records.within(&chunks).for_each(|range| gone.insert(range));
@@ -570,84 +422,13 @@ impl Pending {
         listed.iter().flat_map(BTreeMap::values).for_each(|inode| self.collect_inode(inode, to));
         // Relaxed: a hint.
         self.is_full.store(false, Ordering::Relaxed);
-        self.collect_gone(to);
+        self.removals.collect(to, self);
         drop(listed);
-    }
-
-    /// Some file whose records are to be removed.
-    fn next_gone(&self) -> Option<Gone> {
-        self.gone.iter().find_map(|gone| gone.lock().pop())
-    }
-
-    /// Whether there are records to remove.
-    pub(super) fn has_gone(&self) -> bool {
-        self.gone.iter().any(|gone| !gone.lock().is_empty())
-    }
-
-    /// Whether nothing is left for a push.
-    #[cfg(test)]
-    pub(super) fn is_idle(&self) -> bool {
-        !self.has_gone() && self.listed.iter().all(|listed| listed.lock().is_empty())
-    }
-
-    /// Removes records of files that are gone.
-    fn collect_gone(&self, to: &mut Added) {
-        // Relaxed: a number that stands alone.
-        let mut left = self.removals.load(Ordering::Relaxed);
-        let mut unknown = Vec::new();
-        while left > 0
-            && let Some(mut gone) = self.next_gone()
-        {
-            if !gone.kept.is_known {
-                unknown.push(gone);
-                left -= 1;
-                continue;
-            }
-            let end = gone.kept.end_of_first(&gone.chunks, left);
-            let part = gone.chunks.start..end;
-            left -= gone.kept.records.count(&part);
-            gone.kept.remove_records(gone.ino, &part, to, self);
-            if end == gone.chunks.end {
-                gone.remove_rest(to);
-            } else {
-                gone.chunks.start = end;
-                self.remove(gone);
-            }
-        }
-        *self.unknown.lock() = unknown;
-    }
-
-    /// Removes records of files of which nothing was looked at but the attributes: all are in the tree, since nothing changed.
-    fn remove_unknown(&self, data: &Data<'_>, to: &mut Added) {
-        let unknown = mem::take(&mut *self.unknown.lock());
-        // Relaxed: a number that stands alone.
-        let mut left = self.removals.load(Ordering::Relaxed);
-        for mut gone in unknown {
-            // A file that cannot be read stays among those that are deleted when the store is opened, or `fsck` finds it.
-            let Ok(end) = remove_chunks(&gone, &mut left, data, to) else { continue };
-            if end < gone.chunks.end {
-                gone.chunks.start = end;
-                self.remove(gone);
-                continue;
-            }
-            gone.remove_rest(to);
-            let xattrs = Key::xattrs(gone.ino);
-            // One that is left is found by `fsck`.
-            let _ = data.scan(&xattrs.start, &xattrs.end, &mut |key, _| {
-                if !gone.stays {
-                    to.remove(key);
-                }
-                !gone.stays
-            });
-        }
-        if self.has_gone() {
-            to.ask_again();
-        }
     }
 
     /// Writes what the cut copied.
     fn write(&self, data: &Data<'_>, to: &mut Added) {
-        self.remove_unknown(data, to);
+        self.removals.write(data, to);
         let copied = mem::take(&mut *self.copied.lock());
         let are_few =
             copied.iter().map(|one| one.bytes.len()).sum::<usize>() <= PATCHED_MAX as usize * PAGE_SIZE;
@@ -682,58 +463,5 @@ impl Pending {
             inode.stored().into_iter().for_each(|stored| self.memory.enter(inode, stored, *chunk));
         }
         self.memory.evict(&self.planted);
-    }
-}
-
-/// Removes up to `left` of the chunks of `gone` that the tree has, and counts them: the chunk at which the rest begins.
-fn remove_chunks(gone: &Gone, left: &mut u64, data: &Data<'_>, to: &mut Added) -> Result<u64, StoreError> {
-    let (mut end, mut is_sound) = (gone.chunks.end, true);
-    let keys = Key::chunks_within(gone.ino, &gone.chunks);
-    data.scan(&keys.start, &keys.end, &mut |key, value| {
-        let (at, chunk) = (chunk_of(key), Chunk::decode(value));
-        is_sound &= at.is_some() && chunk.is_some();
-        if *left == 0 {
-            end = at.unwrap_or(end);
-            return false;
-        }
-        *left -= 1;
-        to.remove(key);
-        chunk.and_then(|chunk| chunk.held).iter().for_each(|held| to.free_extent(&held.extent));
-        true
-    })?;
-    if is_sound { Ok(end) } else { Err(StoreError::Damaged("a chunk that cannot be read".into())) }
-}
-
-impl Inode {
-    /// The inode leaves memory: whether it can be read again. Called by the destructor.
-    #[cold]
-    pub(crate) fn leave_memory(&self) -> bool {
-        let Some(durable) = self.shared.durable() else { return false };
-        // Nobody else has the inode.
-        if let Some(kept) = self.stored().and_then(|stored| stored.kept.try_lock()) {
-            durable.names().count_standing(0, kept.standing_pages());
-            if self.has_name() {
-                kept.extents.values().for_each(|held| durable.pending.memory.count_patched(0, held.patched));
-            }
-        }
-        durable.names().uncount_inode();
-        if self.has(flag::UNNAMED) || (self.has(flag::RECORDED) && !self.has_name()) {
-            durable.nameless.give(1);
-        }
-        if self.has(flag::RECORDED) && !self.has_name() {
-            self.leave_store();
-        }
-        self.has(flag::RECORDED) && self.has_name()
-    }
-
-    /// The inode, which has no name, leaves memory: its records are to be removed. Called by the destructor: no I/O.
-    fn leave_store(&self) {
-        let (Some(durable), Some(stored)) = (self.shared.durable(), self.stored()) else { return };
-        // Nobody else has the inode. The destructor may run under any lock, so this one is not waited for.
-        let mut kept = stored.kept.try_lock().map(|mut kept| mem::take(&mut *kept)).unwrap_or_default();
-        // What is new, or was loaded, is known.
-        kept.is_known |= !self.has(flag::PARTIAL);
-        let (ino, xattrs) = (self.ino(), self.xattr_names());
-        durable.pending.remove(Gone { kept, xattrs, ..Gone::unread(ino) });
     }
 }

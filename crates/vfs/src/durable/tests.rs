@@ -1,7 +1,5 @@
 //! Tests of a durable file system in a directory of the host: what a user sees of opening, closing and failing.
 
-use super::Durable;
-use super::audit::audit;
 use super::crash_tests::shared;
 use crate::{
     AtFlags, Cred, Errno, FileType, Fs, InodeFlags, InodeRef, MemoryUse, OpenFlags, Options, StoreError,
@@ -10,10 +8,10 @@ use crate::{
 use sluice_store::disk::crash::CrashDisk;
 use sluice_store::disk::fault::FaultDisk;
 use sluice_store::disk::{Disk, HostDisk};
+use sluice_sync::Arc;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::face::HOSTS_SHARE;
-use sluice_sync::time::Duration;
-use sluice_sync::{Arc, thread};
+
 use std::path::{Path, PathBuf};
 
 /// A directory of the host that goes with this.
@@ -40,7 +38,7 @@ impl Drop for Dir {
     }
 }
 
-fn options() -> Options {
+pub(super) fn options() -> Options {
     let store = StoreOptions { log_size: 1 << 20, ..StoreOptions::default() };
     Options { store, ..Options::default() }
 }
@@ -114,7 +112,7 @@ fn a_store_is_in_use_as_long_as_it_is_open_and_is_made_once() {
 }
 
 /// An empty file system on a disk that counts.
-fn counted() -> (CrashDisk, Fs) {
+pub(super) fn counted() -> (CrashDisk, Fs) {
     let disk = CrashDisk::new();
     let store = StoreOptions { segment_size: 1 << 20, background: false, ..options().store };
     let made = Superblock::create_on(shared(&disk), Options { store, ..options() });
@@ -242,80 +240,6 @@ fn nothing_is_left_of_a_file_that_was_deleted_unread() {
     let fs = Fs::open(&dir, options()).expect("it was closed");
     assert_eq!(fs.read("/stays").expect("it is there"), vec![2; 5_000]);
     assert_eq!(fs.read_dir("/").expect("readable").len(), 1);
-}
-
-/// How many chunks of contents the store has.
-fn chunks_in_store(durable: &Durable) -> usize {
-    durable.store.checkpoint().expect("the disk works");
-    let mut count = 0;
-    let visit = &mut |_: &[u8], _: &[u8]| {
-        count += 1;
-        true
-    };
-    durable.store.scan(b"d", b"e", visit).expect("the disk works");
-    count
-}
-
-#[test]
-fn a_push_removes_so_many_chunks_of_what_was_deleted_or_cut_off_and_leaves_the_rest_to_later_ones() {
-    if !HOSTS_SHARE {
-        return;
-    }
-    type Shrink = fn(&Fs);
-    let shrink: [(Shrink, usize); 3] = [
-        (|fs| fs.remove_file("/f").expect("it is there"), 0),
-        (|fs| fs.process(Cred::root()).truncate("/f", 0).expect("it is there"), 0),
-        (|fs| fs.process(Cred::root()).truncate("/f", 65_536).expect("it is there"), 1),
-    ];
-    for (shrink, stay) in shrink {
-        for is_read in [true, false] {
-            let (disk, mut fs) = counted();
-            fs.write("/f", vec![1; 40 * 65_536]).expect("room");
-            if !is_read {
-                fs.superblock().close().expect("the disk works");
-                let store = StoreOptions { background: false, ..options().store };
-                let opened = Superblock::open_on(shared(&disk), Options { store, ..options() });
-                fs = Fs::with_superblock(opened.expect("it was closed"));
-            }
-            fs.sync().expect("the disk works");
-            let durable = fs.superblock().root().shared.durable().expect("a store");
-            durable.pending.removals.store(4, Ordering::Relaxed);
-            shrink(&fs);
-            fs.settle();
-            let mut left = vec![chunks_in_store(durable)];
-            while !durable.pending.is_idle() {
-                fs.sync().expect("the disk works");
-                left.push(chunks_in_store(durable));
-            }
-            let expected: Vec<usize> = (0..=10).map(|push| (40 - 4 * push).max(stay)).collect();
-            assert_eq!(left, expected, "read before: {is_read}");
-            audit(&fs).expect("nothing is left over");
-        }
-    }
-}
-
-#[test]
-fn the_store_goes_on_removing_unasked() {
-    if !HOSTS_SHARE {
-        return;
-    }
-    let store = StoreOptions { age: Duration::from_secs(3_600), ..options().store };
-    let made = Superblock::create_on(shared(&CrashDisk::new()), Options { store, ..options() });
-    let fs = Fs::with_superblock(made.expect("an empty disk"));
-    fs.write("/deleted", vec![1; 40 * 65_536]).expect("room");
-    fs.write("/cut", vec![1; 40 * 65_536]).expect("room");
-    fs.sync().expect("the disk works");
-    let durable = fs.superblock().root().shared.durable().expect("a store");
-    durable.pending.removals.store(1, Ordering::Relaxed);
-    fs.remove_file("/deleted").expect("it is there");
-    fs.process(Cred::root()).truncate("/cut", 0).expect("it is there");
-    fs.settle();
-    fs.sync().expect("the disk works");
-    while !durable.pending.is_idle() {
-        thread::sleep(Duration::from_millis(1));
-    }
-    durable.store.sync().expect("the disk works");
-    assert_eq!(chunks_in_store(durable), 0);
 }
 
 #[test]

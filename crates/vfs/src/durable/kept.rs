@@ -1,0 +1,105 @@
+//! Kept: what the store has of a file's contents.
+
+use super::chunk::Held;
+use super::keys::Key;
+use super::mutant::Mutant;
+use super::pending::Pending;
+use super::record;
+use crate::data::PageSet;
+use sluice_store::Added;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// What the store has of a file's contents, or a push that was not refused.
+#[derive(Default)]
+pub(super) struct Kept {
+    /// Chunks that have a record.
+    pub(super) records: PageSet,
+    /// Of those whose record has the bytes, the pages.
+    standing: BTreeMap<u64, u16>,
+    /// Where the bytes are of those whose record names an extent.
+    pub(super) extents: BTreeMap<u64, Held>,
+    /// Of these, the pages that are not in memory.
+    pub(super) absent: BTreeMap<u64, u16>,
+    /// Those that the limit of memory counts.
+    pub(super) entered: BTreeSet<u64>,
+    /// All that the store had when it was opened is known.
+    pub(super) is_known: bool,
+    /// Chunks that are holes, and whose records later pushes remove. The store has a record of the range, until it is empty.
+    pub(super) cut_off: Range<u64>,
+    /// The inode may be among the files that the limit of memory knows.
+    pub(super) has_residents: bool,
+    /// The inode may stand apart: see `names.rs`.
+    pub(super) is_apart: bool,
+}
+
+impl Kept {
+    /// The store has a record of `chunk`, with all its bytes or with the extent that holds them.
+    pub(super) fn insert(&mut self, chunk: u64, present: u16, held: Option<Held>) {
+        self.records.insert(chunk..chunk + 1);
+        match held {
+            Some(held) => {
+                self.standing.remove(&chunk);
+                self.extents.insert(chunk, held);
+            }
+            None => _ = self.standing.insert(chunk, present),
+        }
+    }
+
+    /// The pages in records.
+    pub(super) fn standing_pages(&self) -> u64 {
+        self.standing.values().map(|pages| u64::from(pages.count_ones())).sum()
+    }
+
+    /// The end of the first `count` of `chunks` that have records, or of all.
+    pub(super) fn end_of_first(&self, chunks: &Range<u64>, mut count: u64) -> u64 {
+        for range in self.records.within(chunks) {
+            let len = range.end - range.start;
+            if len > count {
+                return range.start + count;
+            }
+            count -= len;
+        }
+        chunks.end
+    }
+
+    /// The records of `chunks` are removed, or replaced by others: what they name is free.
+    pub(super) fn remove(&mut self, chunks: &Range<u64>, to: &mut Added, pending: &Pending) {
+        self.records.remove(chunks);
+        let standing: Vec<u64> = self.standing.range(chunks.clone()).map(|(chunk, _)| *chunk).collect();
+        standing.iter().for_each(|chunk| _ = self.standing.remove(chunk));
+        let held: Vec<u64> = self.extents.range(chunks.clone()).map(|(chunk, _)| *chunk).collect();
+        for held in held.iter().filter_map(|chunk| self.extents.remove(chunk)) {
+            pending.memory.count_patched(0, held.patched);
+            if !pending.planted.has(Mutant::ExtentsStay) {
+                to.free_extent(&held.extent);
+            }
+        }
+    }
+
+    /// As [`remove`](Self::remove), of inode `ino`: there are no records of these chunks any more.
+    pub(super) fn remove_records(
+        &mut self,
+        ino: u64,
+        chunks: &Range<u64>,
+        to: &mut Added,
+        pending: &Pending,
+    ) {
+        if !pending.planted.has(Mutant::ChunksStay) {
+            self.records.within(chunks).flatten().for_each(|chunk| to.remove(&Key::chunk(ino, chunk)));
+        }
+        self.remove(chunks, to, pending);
+    }
+
+    /// Removes the first chunks that are cut off, up to `end`.
+    pub(super) fn remove_cut_off(&mut self, ino: u64, end: u64, to: &mut Added, pending: &Pending) {
+        self.remove_records(ino, &(self.cut_off.start..end), to, pending);
+        let rest = end..self.cut_off.end;
+        self.cut_off = if self.records.within(&rest).next().is_some() { rest } else { 0..0 };
+        if self.cut_off.is_empty() {
+            to.remove(&Key::cut_off(ino));
+        } else if !pending.planted.has(Mutant::CutOffForgotten) {
+            to.put(&Key::cut_off(ino), &record::cut_off(&self.cut_off));
+        }
+    }
+}

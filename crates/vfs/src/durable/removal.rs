@@ -1,0 +1,232 @@
+//! Removal: how the records of what was deleted, or cut off a file, leave the store.
+//!
+//! # Theory
+//! A file that lost its last name has an orphan record. When its last user lets go, its records are to be removed: the destructor notes
+//! that here, and pushes do it.
+//!
+//! A push removes a bounded number of chunks, and asks for another push: so no call and no cut lasts as long as a large file is
+//! long. Until the last push has removed its inode, the orphan record says that the rest is to go. The chunks that are *cut off* a file
+//! which stays, by a truncation or a large hole, are removed in the same manner: a record of the file says from the push of the truncation on
+//! which of its chunks do not count (`kept.rs`). What is written there again removes first what the store has up to there.
+
+use super::chunk::Chunk;
+use super::kept::Kept;
+use super::keys::{Key, chunk_of};
+use super::pending::Pending;
+use crate::Inode;
+use crate::inode::flag;
+use crate::lock_class::DURABLE_PENDING;
+use sluice_store::{Added, Data, StoreError};
+use sluice_sync::Mutex;
+use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::percpu::PerCpu;
+use std::mem;
+use std::ops::Range;
+
+/// Bytes of the log for each chunk that a push removes, and the most that it removes: 512 MiB of contents.
+const REMOVALS_SHARE: u64 = 4096;
+const REMOVALS_MAX: u64 = 8192;
+
+/// What is to be removed.
+pub(super) struct Removals {
+    /// *Per CPU; each protected by its mutex.*
+    gone: PerCpu<Mutex<Vec<Gone>>>,
+    /// Of these, in the push that is being formed: those of whose contents it is not known what the tree has. *Protected by its mutex.*
+    unknown: Mutex<Vec<Gone>>,
+    /// So many chunks one push removes at most. *Atomic (stands alone); written by tests.*
+    most: AtomicU64,
+}
+
+/// The records of an inode that are to be removed.
+pub(super) struct Gone {
+    pub(super) ino: u64,
+    /// What the store has of its contents. If that is not known, all is in the tree.
+    kept: Kept,
+    /// Chunks of which records may be left.
+    chunks: Range<u64>,
+    xattrs: Vec<Box<[u8]>>,
+    /// No more goes than these chunks: they were cut off.
+    stays: bool,
+}
+
+impl Gone {
+    /// Inode `ino`, of which nothing is in memory.
+    pub(super) fn unread(ino: u64) -> Gone {
+        Gone { ino, kept: Kept::default(), chunks: 0..u64::MAX, xattrs: Vec::new(), stays: false }
+    }
+
+    /// `chunks` of inode `ino`, of which nothing is in memory.
+    pub(super) fn cut_off(ino: u64, chunks: Range<u64>) -> Gone {
+        Gone { chunks, stays: true, ..Gone::unread(ino) }
+    }
+
+    /// All but the contents is removed, too.
+    fn remove_rest(&self, to: &mut Added) {
+        if self.stays || !self.kept.cut_off.is_empty() {
+            to.remove(&Key::cut_off(self.ino));
+        }
+        if !self.stays {
+            self.xattrs.iter().for_each(|name| to.remove(&Key::xattr(self.ino, name)));
+            to.remove(&Key::inode(self.ino));
+            to.remove(&Key::orphan(self.ino));
+        }
+    }
+}
+
+impl Removals {
+    /// Of a store with a log of this size.
+    pub(super) fn new(log_size: u64) -> Removals {
+        Removals {
+            gone: PerCpu::new(|_| Mutex::with_class(&DURABLE_PENDING, Vec::new())),
+            unknown: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
+            most: AtomicU64::new((log_size / REMOVALS_SHARE).clamp(1, REMOVALS_MAX)),
+        }
+    }
+
+    /// So many chunks one push removes at most.
+    pub(super) fn most(&self) -> u64 {
+        // Relaxed: a number that stands alone.
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// Lets a push remove so many at most.
+    #[cfg(test)]
+    pub(super) fn limit(&self, most: u64) {
+        self.most.store(most, Ordering::Relaxed);
+    }
+
+    /// The records of `gone` are to be removed.
+    pub(super) fn remove(&self, gone: Gone) {
+        self.gone.here().lock().push(gone);
+    }
+
+    /// The records of inode `ino` are to stay, if they were to be removed.
+    pub(super) fn take(&self, ino: u64) -> Option<Gone> {
+        self.gone.iter().find_map(|gone| {
+            let mut gone = gone.lock();
+            let at = gone.iter().position(|gone| gone.ino == ino)?;
+            Some(gone.swap_remove(at))
+        })
+    }
+
+    /// Forgets all: the store remembers.
+    pub(super) fn clear(&self) {
+        self.gone.iter().for_each(|gone| gone.lock().clear());
+    }
+
+    /// Some file whose records are to be removed.
+    fn next(&self) -> Option<Gone> {
+        self.gone.iter().find_map(|gone| gone.lock().pop())
+    }
+
+    /// Whether there are records to remove.
+    pub(super) fn are_left(&self) -> bool {
+        self.gone.iter().any(|gone| !gone.lock().is_empty())
+    }
+
+    /// Removes records of files that are gone.
+    pub(super) fn collect(&self, to: &mut Added, pending: &Pending) {
+        let mut left = self.most();
+        let mut unknown = Vec::new();
+        while left > 0
+            && let Some(mut gone) = self.next()
+        {
+            if !gone.kept.is_known {
+                unknown.push(gone);
+                left -= 1;
+                continue;
+            }
+            let end = gone.kept.end_of_first(&gone.chunks, left);
+            let part = gone.chunks.start..end;
+            left -= gone.kept.records.count(&part);
+            gone.kept.remove_records(gone.ino, &part, to, pending);
+            if end == gone.chunks.end {
+                gone.remove_rest(to);
+            } else {
+                gone.chunks.start = end;
+                self.remove(gone);
+            }
+        }
+        *self.unknown.lock() = unknown;
+    }
+
+    /// Removes records of files of which nothing was looked at but the attributes: all are in the tree, since nothing changed.
+    pub(super) fn write(&self, data: &Data<'_>, to: &mut Added) {
+        let unknown = mem::take(&mut *self.unknown.lock());
+        let mut left = self.most();
+        for mut gone in unknown {
+            // A file that cannot be read stays among those that are deleted when the store is opened, or `fsck` finds it.
+            let Ok(end) = remove_chunks(&gone, &mut left, data, to) else { continue };
+            if end < gone.chunks.end {
+                gone.chunks.start = end;
+                self.remove(gone);
+                continue;
+            }
+            gone.remove_rest(to);
+            let xattrs = Key::xattrs(gone.ino);
+            // One that is left is found by `fsck`.
+            let _ = data.scan(&xattrs.start, &xattrs.end, &mut |key, _| {
+                if !gone.stays {
+                    to.remove(key);
+                }
+                !gone.stays
+            });
+        }
+        if self.are_left() {
+            to.ask_again();
+        }
+    }
+}
+
+/// Removes up to `left` of the chunks of `gone` that the tree has, and counts them: the chunk at which the rest begins.
+fn remove_chunks(gone: &Gone, left: &mut u64, data: &Data<'_>, to: &mut Added) -> Result<u64, StoreError> {
+    let (mut end, mut is_sound) = (gone.chunks.end, true);
+    let keys = Key::chunks_within(gone.ino, &gone.chunks);
+    data.scan(&keys.start, &keys.end, &mut |key, value| {
+        let (at, chunk) = (chunk_of(key), Chunk::decode(value));
+        is_sound &= at.is_some() && chunk.is_some();
+        if *left == 0 {
+            end = at.unwrap_or(end);
+            return false;
+        }
+        *left -= 1;
+        to.remove(key);
+        chunk.and_then(|chunk| chunk.held).iter().for_each(|held| to.free_extent(&held.extent));
+        true
+    })?;
+    if is_sound { Ok(end) } else { Err(StoreError::Damaged("a chunk that cannot be read".into())) }
+}
+
+impl Inode {
+    /// The inode leaves memory: whether it can be read again. Called by the destructor.
+    #[cold]
+    pub(crate) fn leave_memory(&self) -> bool {
+        let Some(durable) = self.shared.durable() else { return false };
+        // Nobody else has the inode.
+        if let Some(kept) = self.stored().and_then(|stored| stored.kept.try_lock()) {
+            durable.names().count_standing(0, kept.standing_pages());
+            if self.has_name() {
+                kept.extents.values().for_each(|held| durable.pending.memory.count_patched(0, held.patched));
+            }
+        }
+        durable.names().uncount_inode();
+        if self.has(flag::UNNAMED) || (self.has(flag::RECORDED) && !self.has_name()) {
+            durable.nameless.give(1);
+        }
+        if self.has(flag::RECORDED) && !self.has_name() {
+            self.leave_store();
+        }
+        self.has(flag::RECORDED) && self.has_name()
+    }
+
+    /// The inode, which has no name, leaves memory: its records are to be removed. Called by the destructor: no I/O.
+    fn leave_store(&self) {
+        let (Some(durable), Some(stored)) = (self.shared.durable(), self.stored()) else { return };
+        // Nobody else has the inode. The destructor may run under any lock, so this one is not waited for.
+        let mut kept = stored.kept.try_lock().map(|mut kept| mem::take(&mut *kept)).unwrap_or_default();
+        // What is new, or was loaded, is known.
+        kept.is_known |= !self.has(flag::PARTIAL);
+        let (ino, xattrs) = (self.ino(), self.xattr_names());
+        durable.pending.removals.remove(Gone { kept, xattrs, ..Gone::unread(ino) });
+    }
+}

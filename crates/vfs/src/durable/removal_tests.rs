@@ -1,0 +1,129 @@
+//! Large files that are deleted or truncated: how much goes at a time, and what a crash in between leaves.
+
+use super::Durable;
+use super::audit::audit;
+use super::crash_tests::Call::*;
+use super::crash_tests::{Call, KEEP, NONE, begin, run, shared};
+use super::mutant::Mutant;
+use super::tests::{counted, options};
+use crate::{Cred, FallocateMode, Fs, Options, StoreOptions, Superblock};
+use sluice_store::disk::crash::CrashDisk;
+use sluice_sync::face::HOSTS_SHARE;
+use sluice_sync::thread;
+use sluice_sync::time::Duration;
+
+/// How many chunks of contents the store has.
+fn chunks_in_store(durable: &Durable) -> usize {
+    durable.store.checkpoint().expect("the disk works");
+    let mut count = 0;
+    let visit = &mut |_: &[u8], _: &[u8]| {
+        count += 1;
+        true
+    };
+    durable.store.scan(b"d", b"e", visit).expect("the disk works");
+    count
+}
+
+#[test]
+fn a_push_removes_so_many_chunks_of_what_was_deleted_or_cut_off_and_leaves_the_rest_to_later_ones() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    type Shrink = fn(&Fs);
+    let shrink: [(Shrink, usize); 3] = [
+        (|fs| fs.remove_file("/f").expect("it is there"), 0),
+        (|fs| fs.process(Cred::root()).truncate("/f", 0).expect("it is there"), 0),
+        (|fs| fs.process(Cred::root()).truncate("/f", 65_536).expect("it is there"), 1),
+    ];
+    for (shrink, stay) in shrink {
+        for is_read in [true, false] {
+            let (disk, mut fs) = counted();
+            fs.write("/f", vec![1; 40 * 65_536]).expect("room");
+            if !is_read {
+                fs.superblock().close().expect("the disk works");
+                let store = StoreOptions { background: false, ..options().store };
+                let opened = Superblock::open_on(shared(&disk), Options { store, ..options() });
+                fs = Fs::with_superblock(opened.expect("it was closed"));
+            }
+            fs.sync().expect("the disk works");
+            let durable = fs.superblock().root().shared.durable().expect("a store");
+            durable.pending.removals.limit(4);
+            shrink(&fs);
+            fs.settle();
+            let mut left = vec![chunks_in_store(durable)];
+            while !durable.pending.is_idle() {
+                fs.sync().expect("the disk works");
+                left.push(chunks_in_store(durable));
+            }
+            let expected: Vec<usize> = (0..=10).map(|push| (40 - 4 * push).max(stay)).collect();
+            assert_eq!(left, expected, "read before: {is_read}");
+            audit(&fs).expect("nothing is left over");
+        }
+    }
+}
+
+#[test]
+fn the_store_goes_on_removing_unasked() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let store = StoreOptions { age: Duration::from_secs(3_600), ..options().store };
+    let made = Superblock::create_on(shared(&CrashDisk::new()), Options { store, ..options() });
+    let fs = Fs::with_superblock(made.expect("an empty disk"));
+    fs.write("/deleted", vec![1; 40 * 65_536]).expect("room");
+    fs.write("/cut", vec![1; 40 * 65_536]).expect("room");
+    fs.sync().expect("the disk works");
+    let durable = fs.superblock().root().shared.durable().expect("a store");
+    durable.pending.removals.limit(1);
+    fs.remove_file("/deleted").expect("it is there");
+    fs.process(Cred::root()).truncate("/cut", 0).expect("it is there");
+    fs.settle();
+    fs.sync().expect("the disk works");
+    while !durable.pending.is_idle() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    durable.store.sync().expect("the disk works");
+    assert_eq!(chunks_in_store(durable), 0);
+}
+
+#[test]
+fn what_is_removed_by_several_pushes_is_gone_after_a_crash_at_any_step() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let punch = |at, len| Fallocate("/f", FallocateMode::PUNCH_HOLE.union(KEEP), at, len);
+    let afterwards: &[&[Call]] = &[
+        &[Sync, Sync, Sync],
+        &[Write("/f", 0, 70_000), Sync, Append("/f", 100_000), Sync],
+        &[Truncate("/f", 400_000), Sync, Write("/f", 200_000, 10), Sync, Sync],
+        &[Write("/f", 330_000, 5_000), Sync],
+        &[Unlink("/f"), Sync, Sync, Sync],
+        &[UnlinkOpenSync("/f"), Sync, Sync],
+        &[Rename("/b", "/f", NONE), Sync, Sync],
+        &[Reflink("/b", "/f"), Sync, Read("/f"), Sync],
+        &[Clone("/f", "/d/copy"), Sync, Sync],
+        &[Fallocate("/f", FallocateMode::INSERT_RANGE, 0, 65_536), Sync, Sync],
+        &[Write("/f", 0, 300_000), Truncate("/f", 0), Sync, Sync],
+    ];
+    let large = [Write("/f", 0, 400_000), Sync];
+    let base = begin();
+    for first in [Truncate("/f", 0), Truncate("/f", 100_000), punch(65_536, 300_000), Unlink("/f")] {
+        for rest in afterwards {
+            let calls = [&large[..], &[first, Sync], rest].concat();
+            let found = run(&base, &calls, None).and_then(|ran| ran.crash_everywhere(1, 2));
+            found.unwrap_or_else(|what| panic!("{calls:?}: {what}"));
+        }
+    }
+}
+
+#[test]
+fn what_is_cut_off_and_not_put_down_is_found() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let again = [Write("/f", 0, 10), Truncate("/f", 300_000), Sync];
+    let calls = [&[Write("/f", 0, 300_000), Sync, Truncate("/f", 0), Sync], &again[..]].concat();
+    let outcome = |mutant| run(&begin(), &calls, mutant).and_then(|ran| ran.crash_everywhere(1, 1));
+    outcome(None).expect("without the fault all is well");
+    outcome(Some(Mutant::CutOffForgotten)).expect_err("the planted fault");
+}
