@@ -315,6 +315,14 @@ impl Store {
         self.core.segments.read(extent, offset, buf)
     }
 
+    /// What each of `extents` holds. Those that lie one behind the other are read with one call of the disk.
+    ///
+    /// # Errors
+    /// As [`read_extent`](Self::read_extent).
+    pub fn read_extents(&self, extents: &[&Extent]) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.core.segments.read_all(extents)
+    }
+
     /// Gives back an extent that no transaction has named, and that none will.
     pub fn discard_extent(&self, extent: &Extent) {
         self.core.segments.discard(extent);

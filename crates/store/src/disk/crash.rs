@@ -28,6 +28,8 @@ struct Inner {
     /// What it holds now.
     now: BTreeMap<String, Vec<u8>>,
     steps: Vec<Step>,
+    /// How often each file was read.
+    reads: BTreeMap<String, u64>,
     /// How many flushes still succeed before one fails; none for all.
     good_syncs: Option<usize>,
 }
@@ -104,6 +106,12 @@ impl CrashDisk {
             _ => 0,
         });
         writes.sum()
+    }
+
+    /// How often files were read whose names begin with `prefix`.
+    pub fn reads(&self, prefix: &str) -> u64 {
+        let inner = self.inner.lock();
+        inner.reads.iter().filter(|(name, _)| name.starts_with(prefix)).map(|(_, count)| count).sum()
     }
 
     /// Lets the flush after the next `good` ones fail, and later ones succeed.
@@ -278,6 +286,7 @@ impl DiskFile for CrashFile {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        *self.disk.inner.lock().reads.entry(self.name.clone()).or_default() += 1;
         self.with(|file| {
             let start = usize::try_from(offset).map_err(|_| io::ErrorKind::UnexpectedEof)?;
             let end = start.checked_add(buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?;

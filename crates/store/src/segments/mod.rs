@@ -238,6 +238,42 @@ impl Segments {
         Ok(())
     }
 
+    /// What each of `extents` holds. Those that lie one behind the other are read with one call of the disk.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn read_all(&self, extents: &[&Extent]) -> Result<Vec<Vec<u8>>, StoreError> {
+        let touches = |one: &&Extent, next: &&Extent| {
+            let (one, next) = (one.span(), next.span());
+            one.segment == next.segment && one.end() == next.block
+        };
+        let mut all = Vec::with_capacity(extents.len());
+        for run in extents.chunk_by(touches) {
+            let [first, .., last] = run else {
+                for extent in run {
+                    let mut bytes = vec![0; extent.len() as usize];
+                    self.read(extent, 0, &mut bytes)?;
+                    all.push(bytes);
+                }
+                continue;
+            };
+            let start = first.span().offset();
+            let mut bytes = vec![0; (last.span().offset() + last.len() - start) as usize];
+            let file = self.files.get(first.span().segment)?;
+            file.read_at(&mut bytes, start).map_err(|error| match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => damaged(first.span(), 0),
+                _ => StoreError::Io("read data", error),
+            })?;
+            for extent in run {
+                let at = (extent.span().offset() - start) as usize;
+                let bytes = &bytes[at..at + extent.len() as usize];
+                self.check(extent, 0, bytes)?;
+                all.push(bytes.to_vec());
+            }
+        }
+        Ok(all)
+    }
+
     fn read_blocks(
         &self,
         file: &dyn DiskFile,
@@ -246,17 +282,20 @@ impl Segments {
         buf: &mut [u8],
     ) -> Result<(), StoreError> {
         let span = extent.span();
-        let damaged = |block: u64| {
-            StoreError::Damaged(format!("block {block} of `{}` is not what was written", name(span.segment)))
-        };
         file.read_at(buf, span.offset() + start).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => damaged(u64::from(span.block) + start / BLOCK),
+            std::io::ErrorKind::UnexpectedEof => damaged(span, start / BLOCK),
             _ => StoreError::Io("read data", error),
         })?;
+        self.check(extent, start, buf)
+    }
+
+    /// Whether `buf` is what `extent` holds from block `start` on.
+    fn check(&self, extent: &Extent, start: u64, buf: &[u8]) -> Result<(), StoreError> {
+        let span = extent.span();
         for (at, block) in buf.chunks(BLOCK as usize).enumerate() {
             let number = start / BLOCK + at as u64;
             if !extent.is_block(number as usize, block) && !self.planted.has(Mutant::DataNotChecked) {
-                return Err(damaged(u64::from(span.block) + number));
+                return Err(damaged(span, number));
             }
         }
         Ok(())
@@ -437,6 +476,12 @@ impl Space {
             *pending = pending.saturating_sub(span.blocks);
         }
     }
+}
+
+/// Block `block` of what lies in `span` is not what was written.
+fn damaged(span: Span, block: u64) -> StoreError {
+    let (block, name) = (u64::from(span.block) + block, name(span.segment));
+    StoreError::Damaged(format!("block {block} of `{name}` is not what was written"))
 }
 
 /// Blocks in segments of `size` bytes.

@@ -86,19 +86,12 @@ impl<'v> Chunk<'v> {
         u64::from(self.present.count_ones())
     }
 
-    /// The bytes of all pages that are present, one page behind the other; `read` reads an extent.
-    ///
-    /// # Errors
-    /// Those of `read`.
-    pub(super) fn bytes<E>(
-        &self,
-        read: impl FnOnce(&Extent, &mut [u8]) -> Result<(), E>,
-    ) -> Result<Cow<'v, [u8]>, E> {
-        let Some(Held { extent, pages, patched }) = &self.held else { return Ok(Cow::Borrowed(self.bytes)) };
-        let mut held = vec![0; room_of(*pages)];
-        read(extent, &mut held[..extent.len() as usize])?;
+    /// The bytes of all pages that are present, one page behind the other, of a chunk whose extent holds the bytes `held`.
+    pub(super) fn bytes(&self, mut held: Vec<u8>) -> Cow<'v, [u8]> {
+        let Some(Held { pages, patched, .. }) = &self.held else { return Cow::Borrowed(self.bytes) };
+        held.resize(room_of(*pages), 0);
         if *pages == self.present && *patched == 0 {
-            return Ok(Cow::Owned(held));
+            return Cow::Owned(held);
         }
         let mut bytes = Vec::with_capacity(room_of(self.present));
         for at in (0..CHUNK_PAGES as u32).filter(|at| self.present & 1 << at != 0) {
@@ -109,7 +102,7 @@ impl<'v> Chunk<'v> {
             bytes.extend_from_slice(&page[..page.len().min(PAGE_SIZE)]);
             bytes.resize(end, 0);
         }
-        Ok(Cow::Owned(bytes))
+        Cow::Owned(bytes)
     }
 }
 

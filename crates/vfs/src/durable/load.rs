@@ -2,7 +2,10 @@
 //!
 //! Names and inodes that are loaded have not changed since the store was opened, as a change would have loaded them. So the
 //! store's tree has them: what the log held was brought there when the store was opened. The same goes for where the contents of a
-//! file are; from then on the file knows it itself, and chunks come from their extents one by one.
+//! file are; from then on the file knows it itself, and chunks come from their extents.
+//!
+//! *Read-ahead.* What is read where the last reading ended brings chunks behind it, too, each time twice as many. What lies side by
+//! side in a segment is read with one call of the disk.
 
 use super::chunk::{CHUNK, Chunk, Held};
 use super::kept::Kept;
@@ -16,9 +19,13 @@ use crate::stat::S_IALLUGO;
 use crate::superblock::SharedRef;
 use crate::watch::hook;
 use crate::{Errno, FileType, Inode, InodeRef};
-use sluice_store::Extent;
 use sluice_sync::{MutexGuard, rcu};
 use std::ops::Range;
+
+/// So many chunks are read at once, at most: 2 MiB.
+const AT_ONCE: usize = 32;
+/// The part of the limit of memory that is read ahead for one file, at most.
+const AHEAD_SHARE: u64 = 16;
 
 impl InodeRef {
     /// If this is a directory: loads its names, unless they are in memory. Called outside of any read section and of any
@@ -105,7 +112,7 @@ impl InodeRef {
     fn contents_here(&self, bytes: Range<u64>, level: u8) -> Result<HeldContents<'_>, Errno> {
         let contents = self.hold_contents(self.stored(), level);
         if self.has(flag::PARTIAL) {
-            self.bring(bytes)?;
+            self.bring(bytes, false)?;
         }
         Ok(contents)
     }
@@ -116,46 +123,68 @@ impl InodeRef {
     /// The store's.
     #[cold]
     pub(crate) fn read_loading(&self, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        let contents = self.contents(offset..offset.saturating_add(buf.len() as u64))?;
+        let bytes = offset..offset.saturating_add(buf.len() as u64);
+        let contents = self.hold_contents(self.stored(), 0);
+        if self.has(flag::PARTIAL) {
+            self.bring(bytes, true)?;
+        }
         Ok(contents.read(offset, buf).unwrap_or_else(|| contents.read_here(offset, buf)))
     }
 
-    /// Loads the chunks with a byte in `bytes`. The caller holds [`Stored::here`].
+    /// Loads the chunks with a byte in `bytes`, and if it `reads_on` perhaps some behind them. The caller holds [`Stored::here`].
     #[cold]
-    fn bring(&self, bytes: Range<u64>) -> Result<(), Errno> {
+    fn bring(&self, bytes: Range<u64>, reads_on: bool) -> Result<(), Errno> {
         let (Some(durable), Some(stored)) = (self.shared.durable(), self.stored()) else {
             return Err(Errno::EIO);
         };
         debug_assert!(!rcu::domain().is_reading(), "a section would be held up");
-        let chunks = bytes.start / CHUNK..bytes.end.min(self.size()).div_ceil(CHUNK);
-        let next = || {
+        let end = self.size().div_ceil(CHUNK);
+        let wanted = bytes.start / CHUNK..bytes.end.div_ceil(CHUNK).min(end);
+        let absent = |chunks: &Range<u64>| {
             let kept = stored.kept.lock();
-            let first = |kept: &Kept| {
-                let (chunk, pages) = kept.absent.range(chunks.start..chunks.end.max(chunks.start)).next()?;
-                Some((*chunk, *pages, kept.extents.get(chunk)?.clone()))
-            };
-            if kept.is_known { Some(first(&kept)) } else { None }
+            let absent = kept.absent.range(chunks.start..chunks.end.max(chunks.start));
+            let found =
+                absent.filter_map(|(chunk, pages)| Some((*chunk, *pages, kept.extents.get(chunk)?.clone())));
+            kept.is_known.then(|| found.take(AT_ONCE).collect::<Vec<_>>())
         };
-        if let Some(None) = next() {
+        let is_here = |found: Option<Vec<_>>| found.is_some_and(|found| found.is_empty());
+        if is_here(absent(&wanted)) {
             return Ok(());
         }
         let _loading = stored.loading.lock();
-        if next().is_none() {
+        if !stored.kept.lock().is_known {
             self.find_contents(durable, stored)?;
         }
-        while let Some(Some((chunk, pages, held))) = next() {
-            let read = |extent: &Extent, bytes: &mut [u8]| durable.store.read_extent(extent, 0, bytes);
-            let wanted = Chunk { present: pages, held: Some(Held { patched: 0, ..held }), bytes: &[] };
-            let bytes = wanted.bytes(read).map_err(|error| errno(&error))?;
-            self.data.fill_chunk(&*self.shared, chunk, pages, &bytes);
-            {
-                let mut kept = stored.kept.lock();
-                kept.absent.remove(&chunk);
-                if kept.absent.is_empty() {
-                    self.all_here();
+        let mut chunks = wanted.clone();
+        if let (true, Some((first, ..))) = (reads_on, absent(&wanted).unwrap_or_default().first()) {
+            let most = (durable.pending.memory.limit / AHEAD_SHARE / CHUNK).min(AT_ONCE as u64);
+            let ahead = stored.kept.lock().ahead.of(&(*first..wanted.end), most);
+            chunks.end = (wanted.end + ahead).min(end);
+        }
+        while let Some(found) = absent(&chunks).filter(|found| !found.is_empty()) {
+            let extents: Vec<_> = found.iter().map(|(_, _, held)| &held.extent).collect();
+            let read = match durable.store.read_extents(&extents) {
+                Ok(read) => read,
+                // What is wrong may be with what nobody has asked for yet.
+                Err(_) if chunks.end > wanted.end => {
+                    chunks.end = wanted.end;
+                    continue;
                 }
+                Err(error) => return Err(errno(&error)),
+            };
+            for ((chunk, pages, held), read) in found.into_iter().zip(read) {
+                let wanted = Chunk { present: pages, held: Some(Held { patched: 0, ..held }), bytes: &[] };
+                let bytes = wanted.bytes(read);
+                self.data.fill_chunk(&*self.shared, chunk, pages, &bytes);
+                {
+                    let mut kept = stored.kept.lock();
+                    kept.absent.remove(&chunk);
+                    if kept.absent.is_empty() {
+                        self.all_here();
+                    }
+                }
+                durable.pending.memory.enter(self, stored, chunk);
             }
-            durable.pending.memory.enter(self, stored, chunk);
         }
         Ok(())
     }
@@ -198,7 +227,7 @@ impl InodeRef {
     /// # Errors
     /// The store's.
     pub(crate) fn more_contents(&self, _held: &HeldContents<'_>, bytes: Range<u64>) -> Result<(), Errno> {
-        if self.has(flag::PARTIAL) { self.bring(bytes) } else { Ok(()) }
+        if self.has(flag::PARTIAL) { self.bring(bytes, false) } else { Ok(()) }
     }
 
     /// To be called before a change of held contents that makes holes of whole chunks which may be with the store only: while

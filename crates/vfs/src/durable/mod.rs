@@ -74,6 +74,8 @@ mod fsck_tests;
 #[cfg(test)]
 mod names_tests;
 #[cfg(test)]
+mod read_ahead_tests;
+#[cfg(test)]
 mod removal_tests;
 #[cfg(test)]
 mod tests;

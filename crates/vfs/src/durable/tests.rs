@@ -455,7 +455,7 @@ pub(super) fn limited(limit: u64) -> (CrashDisk, Fs) {
 }
 
 /// Asserts that files have no more contents in memory than the limit allows, and that the file system knows how many they have.
-fn assert_within_limit(fs: &Fs, paths: &[String]) {
+pub(super) fn assert_within_limit(fs: &Fs, paths: &[String]) {
     let mut here = 0;
     for path in paths {
         let file = fs.superblock().root().lookup(&Cred::root(), &path.as_bytes()[1..]).expect("it is there");
@@ -479,7 +479,7 @@ fn assert_within_limit(fs: &Fs, paths: &[String]) {
 }
 
 /// The bytes of a file from `at` on: every page is another.
-fn pattern(at: usize, len: usize) -> Vec<u8> {
+pub(super) fn pattern(at: usize, len: usize) -> Vec<u8> {
     (at..at + len).map(|at| (at / 4096 * 31 + at % 255) as u8 | 1).collect()
 }
 
