@@ -28,7 +28,7 @@ pub(super) struct Kept {
     /// Chunks that are holes, and whose records later pushes remove. The store has a record of the range, until it is empty.
     pub(super) cut_off: Range<u64>,
     /// Where reading went on last, and how many chunks ahead of it were read.
-    pub(super) ahead: Ahead,
+    pub(super) ahead: ReadAhead,
     /// The inode may be among the files that the limit of memory knows.
     pub(super) has_residents: bool,
     /// The inode may stand apart: see `names.rs`.
@@ -37,13 +37,13 @@ pub(super) struct Kept {
 
 /// How far ahead a file is read.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Ahead {
+pub(super) struct ReadAhead {
     /// The chunk behind the last one that was read.
     next: u64,
     chunks: u64,
 }
 
-impl Ahead {
+impl ReadAhead {
     /// How many chunks behind `wanted`, the first of which is not in memory, to read with it: twice as many as the last time, and at most `most`, if it is
     /// where reading went on; else none.
     pub(super) fn of(&mut self, wanted: &Range<u64>, most: u64) -> u64 {
@@ -130,13 +130,13 @@ mod tests {
 
     #[test]
     fn what_is_read_in_order_is_read_ever_further_ahead_and_what_is_not_is_not() {
-        let mut ahead = Ahead::default();
+        let mut ahead = ReadAhead::default();
         let mut read = |chunk| ahead.of(&(chunk..chunk + 1), 20);
         assert_eq!(
             [read(0), read(2), read(5), read(10), read(19), read(36), read(57)],
             [1, 2, 4, 8, 16, 20, 20]
         );
         assert_eq!([read(7), read(90), read(3), read(4), read(6)], [0, 0, 0, 1, 2]);
-        assert_eq!(Ahead::default().of(&(0..1), 0), 0, "there is no room");
+        assert_eq!(ReadAhead::default().of(&(0..1), 0), 0, "there is no room");
     }
 }
