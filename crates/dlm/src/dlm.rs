@@ -21,6 +21,7 @@ use crate::membership::Membership;
 use crate::message::Message;
 use crate::node::{Effects, Node, Options, Submitted, Want};
 use crate::peer::Peer;
+use crate::probe::LockParty;
 use crate::tls::Identity;
 use crate::view::View;
 use crate::{Key, Mode, Name, NodeId, ShardId};
@@ -230,6 +231,29 @@ impl Dlm {
     pub fn key(&self, name: impl AsRef<[u8]>) -> Result<Key, LockError> {
         let shards = self.inner.node.options().shards;
         Name::hashed(name.as_ref(), shards).map(Key::whole).ok_or(LockError::NameTooLong)
+    }
+
+    /// A new party, for [`Want::of`]: what takes several locks and wants to be told of a deadlock.
+    ///
+    /// ```
+    /// # use sluice_dlm::{ClusterCa, Config, Dlm, InMemory, LockError, Mode, Want};
+    /// # use std::{io, sync::Arc, time::Duration};
+    /// # fn main() -> io::Result<()> {
+    /// # let (ca, membership) = (ClusterCa::new()?, Arc::new(InMemory::new(1, Duration::from_secs(60))));
+    /// # let dlm = Dlm::join_now(Config::local("test", ca.issue()?, membership))?;
+    /// let want = Want::new(Mode::Ex).of(dlm.party());
+    /// let lock = |name| dlm.lock_wait(&dlm.key(name)?, &want, None);
+    /// let _from = lock("from").map_err(io::Error::other)?;
+    /// match lock("to") {
+    ///     Ok(_to) => println!("both are held"),
+    ///     Err(LockError::Deadlock) => println!("another party has it, and waits for the first: unlock that, and begin anew"),
+    ///     Err(error) => return Err(io::Error::other(error)),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn party(&self) -> LockParty {
+        self.inner.node.party()
     }
 
     /// Locks a resource by its name. Nothing is asked for before the first poll; a future that is dropped holds nothing.

@@ -11,7 +11,8 @@ pub enum LockError {
     TimedOut,
     /// The request was cancelled.
     Cancelled,
-    /// Two holders convert their locks, and each is in the way of the other: this one keeps what it has.
+    /// Holders wait for each other in a circle, and this request was the last of it: it keeps what it has. Two that convert
+    /// their locks, or those that belong to a [`LockParty`](crate::LockParty).
     Deadlock,
     /// This node is not, or no more, a member of the cluster: its lease is over, or it has left.
     NotMember,
@@ -29,7 +30,7 @@ impl fmt::Display for LockError {
             LockError::Busy => "the lock is in use",
             LockError::TimedOut => "the time for the lock is over",
             LockError::Cancelled => "the request for the lock was cancelled",
-            LockError::Deadlock => "another holder converts its lock too: unlock, and lock again",
+            LockError::Deadlock => "holders of locks wait for each other: unlock, and lock again",
             LockError::NotMember => {
                 "this node is no member of the cluster: join again, and take the locks anew"
             }

@@ -30,13 +30,13 @@
 //! See [`Node`].
 //!
 //! # Limits
-//! A deadlock between different resources is not looked for: use time limits. One between two conversions is, and may be seen
-//! where there is none if ranges or different modes are mixed. A value lives as long as some node has a lock on its resource, be
+//! Deadlocks are looked for among the requests of a [`LockParty`], in circles of at most 64. Of other requests only two conversions of
+//! one lock are, and may be told of a deadlock where there is none: use time limits. A value lives as long as some node has a lock on its resource, be
 //! it NL, or has it cached.
 //!
 //! # Sources
 //! Kronenberg, Levy and Strecker, "VAXclusters" (1986): modes, queues, value blocks. Gray and Cheriton, "Leases" (1989). Burrows,
-//! "The Chubby lock service" (2006): sequencers, here tokens. The kernel's fs/dlm and fs/ocfs2/dlm: what to do otherwise.
+//! "The Chubby lock service" (2006): sequencers, here tokens. Chandy, Misra and Haas, "Distributed deadlock detection" (1983). The kernel's fs/dlm and fs/ocfs2/dlm: what to do otherwise.
 
 #![forbid(unsafe_code)]
 
@@ -53,6 +53,7 @@ mod mutant;
 mod name;
 mod node;
 mod peer;
+mod probe;
 mod queue;
 mod session;
 mod status_text;
@@ -78,6 +79,7 @@ pub use node::{
     Count, Effects, Held, LockStatus, Node, NodeStatus, Options, ResourceStatus, Statistics, Submitted,
     Ticket, Want,
 };
+pub use probe::{LockParty, Probe, ProbeStep, RequestBefore, WaitId};
 pub use session::{Invalid, Packet, Session};
 pub use strangers::listen;
 pub use tls::{ClusterCa, Identity, Secure};

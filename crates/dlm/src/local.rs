@@ -2,6 +2,7 @@
 
 use crate::lock_class::LOCAL;
 use crate::message::{Answer, Next, Token, Value};
+use crate::probe::LockParty;
 use crate::wait::Wait;
 use crate::word::Word;
 use crate::{Key, Mode};
@@ -56,8 +57,19 @@ pub(crate) struct More {
     pub(crate) early: Option<Revoke>,
     /// Nobody gets the lock any more before the revoke is answered.
     pub(crate) is_draining: bool,
-    /// Holders that want to be told of requests that wait for them.
-    pub(crate) notices: Vec<(u64, Mode, Notice)>,
+    /// The holders of whom more is known than the mode.
+    pub(crate) known: Vec<KnownHolder>,
+}
+
+/// A holder that wants to be told of requests that wait for it, or that belongs to a party.
+pub(crate) struct KnownHolder {
+    /// Its number as long as it is held.
+    pub(crate) number: u64,
+    /// The number of this hold of it in this mode.
+    pub(crate) hold: u64,
+    pub(crate) mode: Mode,
+    pub(crate) notice: Option<Notice>,
+    pub(crate) party: Option<LockParty>,
 }
 
 /// A request on this node.
@@ -67,8 +79,16 @@ pub(crate) struct Waiter {
     /// The lock that is converted.
     pub(crate) holds: Option<Mode>,
     pub(crate) is_try: bool,
-    /// The number of its notice, or 0, and what it is if it is new.
-    pub(crate) notice: (u64, Option<Notice>),
+    /// Its number as a request, never used again.
+    pub(crate) number: u64,
+    /// The number as a holder that is known, or 0.
+    pub(crate) known: u64,
+    /// What is to be known of it, if that is new.
+    pub(crate) notice: Option<Notice>,
+    pub(crate) party: Option<LockParty>,
+    /// When it began to wait, and when to look next whether it is in a circle, in nanoseconds.
+    pub(crate) began_at: u64,
+    pub(crate) look_at: u64,
 }
 
 /// A request of this node to the master.
@@ -81,6 +101,10 @@ pub(crate) struct Request {
     pub(crate) first: Mode,
     pub(crate) is_try: bool,
     pub(crate) converts: bool,
+    /// The number of the last change of that.
+    pub(crate) turn: u64,
+    /// The turn of the last conversion, by which the master takes back what it asked for before.
+    pub(crate) voids: u64,
     /// When it was sent last, in nanoseconds.
     pub(crate) asked_at: u64,
 }
@@ -88,6 +112,8 @@ pub(crate) struct Request {
 /// A request of the master to this node.
 #[derive(Debug)]
 pub(crate) struct Revoke {
+    /// Its number on this node.
+    pub(crate) number: u64,
     /// In what epoch of the shard.
     pub(crate) epoch: u64,
     pub(crate) token: Token,
@@ -104,6 +130,11 @@ impl More {
 }
 
 impl Waiter {
+    /// Whether the party that it belongs to wants to be told of a deadlock at `now`.
+    pub(crate) fn is_due(&self, now: u64) -> bool {
+        self.party.is_some() && self.look_at <= now
+    }
+
     /// Whether it converts a lock that is in the way of `other`.
     pub(crate) fn excludes(&self, other: &Waiter) -> bool {
         self.holds.is_some_and(|held| !held.compatible(other.mode))
@@ -156,7 +187,7 @@ impl Slow {
             more.waiters.is_empty()
                 && more.request.is_none()
                 && more.revoke.is_none()
-                && more.notices.is_empty()
+                && more.known.is_empty()
         });
     }
 }

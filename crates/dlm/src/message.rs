@@ -3,6 +3,7 @@
 //! Each is about one resource and carries the epoch of its shard. A receiver that knows another epoch drops it: what it
 //! asked for is asked for again, and what it told is told anew, to the shard's next owner.
 
+use crate::probe::{Probe, RequestBefore};
 use crate::{Key, Mode, NodeId, Range, ShardId};
 
 /// The fencing token of a grant: grants of a resource that exclude each other have tokens in their order. A store that
@@ -66,6 +67,8 @@ pub enum Body {
         /// Whether a lock in use is converted, which is not given up meanwhile: such requests come before others, and void
         /// what the node was asked for before.
         converts: bool,
+        /// A number that is greater each time that the node changes its mind about that.
+        turn: u64,
     },
     /// To the master: the node does not want it any more.
     Cancel {
@@ -110,7 +113,7 @@ pub enum Body {
         token: Token,
         /// The request that it answered.
         serial: u64,
-        /// The node's request to convert a lock in use that the master knows of, or 0.
+        /// The turn of the node's request that the master knows of, or 0.
         knows: u64,
         /// The mode that it is in the way of.
         wanted: Mode,
@@ -127,6 +130,31 @@ pub enum Body {
         token: Token,
         /// The value.
         value: Option<Value>,
+    },
+    /// To the master: what does a request wait for?
+    Blocked {
+        /// The number of the request.
+        serial: u64,
+        /// The probe that is to go on.
+        probe: Probe,
+    },
+    /// From the master, or the node before: does this node still want what another request waits for?
+    Behind {
+        /// The node's request, and those of other nodes that are to be asked of next.
+        through: Vec<RequestBefore>,
+        /// The grant that these wait for: whose, of what.
+        grant: (NodeId, Range),
+        /// The mode that it is in the way of.
+        wanted: Mode,
+        /// The probe that is to go on.
+        probe: Probe,
+    },
+    /// From the master, or a node whose request is between: which locks that are held on this node are in the way?
+    Blocks {
+        /// The mode that they are in the way of.
+        wanted: Mode,
+        /// The probe that is to go on.
+        probe: Probe,
     },
 }
 

@@ -16,4 +16,6 @@ pub enum Mutant {
     LeaseIgnored,
     /// A new master grants before all nodes have told what they hold.
     ServesUnregistered,
+    /// A deadlock is told when a probe has gone round once, and is not proved.
+    UnprovedDeadlock,
 }

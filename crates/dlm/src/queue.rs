@@ -25,6 +25,7 @@
 
 use crate::message::{Answer, Body, Next, Token, Value};
 use crate::mutant::Mutant;
+use crate::probe::{LINKS_MAX, RequestBefore, mix};
 use crate::{Mode, NodeId, Range};
 use std::collections::VecDeque;
 
@@ -52,6 +53,7 @@ pub(crate) struct Waiting {
     serial: u64,
     is_try: bool,
     converts: bool,
+    turn: u64,
     /// When the master heard of it, in nanoseconds.
     pub(crate) since: u64,
 }
@@ -86,6 +88,19 @@ pub(crate) struct Queue {
     last: Option<NodeId>,
 }
 
+/// Grants that a request waits for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct GrantInTheWay {
+    /// Whose grant it is, of what.
+    pub(crate) grant: (NodeId, Range),
+    /// The mode that it is in the way of.
+    pub(crate) wanted: Mode,
+    /// Names the requests through which it is.
+    pub(crate) way: u64,
+    /// Of these, the ones before it. They may have been withdrawn meanwhile.
+    pub(crate) through: Vec<RequestBefore>,
+}
+
 /// What a call needs besides the queue.
 pub(crate) struct Desk<'a> {
     /// The token of the last grant of the shard.
@@ -110,6 +125,7 @@ pub(crate) struct Asked {
     pub(crate) holds: Option<Token>,
     pub(crate) is_try: bool,
     pub(crate) converts: bool,
+    pub(crate) turn: u64,
     pub(crate) now: u64,
 }
 
@@ -131,7 +147,7 @@ impl Queue {
 
     /// A node wants the lock.
     pub(crate) fn request(&mut self, asked: &Asked, desk: &mut Desk<'_>) {
-        let &Asked { node, range, serial, mode, holds, is_try, converts, now } = asked;
+        let &Asked { node, range, serial, mode, holds, is_try, converts, turn, now } = asked;
         if let Some(promise) = self.promise.as_mut()
             && (promise.to.node, promise.to.range) == (node, range)
         {
@@ -159,7 +175,7 @@ impl Queue {
         }
         let is_known = |waiting: &Waiting| {
             (waiting.node, waiting.range, waiting.serial) == (node, range, serial)
-                && (waiting.mode, waiting.converts) == (mode, converts)
+                && (waiting.mode, waiting.turn) == (mode, turn)
         };
         if self.waiting.as_ref().is_some_and(|queue| queue.iter().any(is_known)) {
             return;
@@ -170,7 +186,7 @@ impl Queue {
         let queue = self.waiting.get_or_insert_default();
         queue.retain(|waiting| (waiting.node, waiting.range) != (node, range));
         let at = if converts { queue.iter().take_while(|other| other.converts).count() } else { queue.len() };
-        queue.insert(at, Waiting { node, range, mode, serial, is_try, converts, since: now });
+        queue.insert(at, Waiting { node, range, mode, serial, is_try, converts, turn, since: now });
         self.settle(desk);
     }
 
@@ -298,6 +314,57 @@ impl Queue {
         }
     }
 
+    /// The grants that a request waits for: its own, and those of the requests before it that hold it up. `way` names how the
+    /// caller came to the request.
+    pub(crate) fn blockers(
+        &self,
+        (node, range, serial): (NodeId, Range, u64),
+        way: u64,
+    ) -> Vec<GrantInTheWay> {
+        let order: Vec<_> = self.waiters().collect();
+        let is_it = |w: &&Waiting| (w.node, w.range, w.serial) == (node, range, serial);
+        let Some(last) = order.iter().position(is_it) else { return Vec::new() };
+        let promise = self.promise.as_deref();
+        // For the requests up to this one that hold it up, how they do.
+        let mut chains: Vec<Option<(u64, Vec<RequestBefore>)>> = vec![None; last + 1];
+        let mut blockers = Vec::new();
+        for at in (0..=last).rev() {
+            let one = order[at];
+            // While the promise stands nothing else is granted.
+            let is_promised = at == 0 && promise.is_some();
+            let before = if at == last || is_promised {
+                Some((way, Vec::new()))
+            } else {
+                let behind = (at + 1..=last).filter(|&n| excludes(one, order[n]));
+                let behind =
+                    behind.filter_map(|n| chains[n].clone()).min_by_key(|(_, through)| through.len());
+                behind.filter(|(_, through)| through.len() < LINKS_MAX).map(|(way, mut through)| {
+                    through.push(RequestBefore {
+                        node: one.node,
+                        range: one.range,
+                        serial: one.serial,
+                        turn: one.turn,
+                    });
+                    (way, through)
+                })
+            };
+            let Some((before, through)) = before else { continue };
+            let way = mix(before, (self.epoch, one.node, one.serial, one.since, one.turn));
+            let blocks = |grant: &&Grant| match promise {
+                Some(promise) if is_promised => promise.from == (grant.node, grant.range),
+                _ => conflicts(grant, one),
+            };
+            blockers.extend(self.grants.iter().filter(blocks).map(|grant| GrantInTheWay {
+                grant: (grant.node, grant.range),
+                wanted: one.mode,
+                way,
+                through: through.clone(),
+            }));
+            chains[at] = Some((way, through));
+        }
+        blockers
+    }
+
     /// Grants what can be granted, and asks for what is in the way of the others.
     pub(crate) fn settle(&mut self, desk: &mut Desk<'_>) {
         let mut at = 0;
@@ -401,7 +468,7 @@ impl Queue {
             let revoke = Body::Revoke {
                 token: grant.token,
                 serial: grant.serial,
-                knows: waits(grant).filter(|waiting| waiting.converts).map_or(0, |waiting| waiting.serial),
+                knows: waits(grant).map_or(0, |waiting| waiting.turn),
                 wanted: first.mode,
                 is_try: first.is_try,
                 next: next.take(),

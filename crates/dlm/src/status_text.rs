@@ -76,6 +76,8 @@ pub(crate) fn json(status: &NodeStatus, statistics: &Statistics, now: u64) -> St
         "grants": statistics.grants.get(),
         "revokes": statistics.revokes.get(),
         "handed": statistics.handed.get(),
+        "probes": statistics.probes.get(),
+        "deadlocks": statistics.deadlocks.get(),
     });
     json!({ "node": status.node.0, "resources": resources, "locks": locks, "counts": counts }).to_string()
         + "\n"

@@ -4,11 +4,12 @@
 //! none. Numbers are little-endian; what may be absent has a byte before it that says so.
 
 use crate::message::{Answer, Body, Message, Next, Token, Value};
+use crate::probe::{LINKS_MAX, PATH_MAX, Probe, ProbeStep, RequestBefore, WaitId};
 use crate::session::{Invalid, Packet};
 use crate::{Key, Mode, NAME_MAX, Name, NodeId, Range, VALUE_MAX};
 
 /// The longest frame, without its length: a grant with the longest name and value is shorter.
-pub const FRAME_MAX: usize = 2048;
+pub const FRAME_MAX: usize = 4096;
 
 /// Appends the frame of `packet` to `out`.
 pub fn encode(packet: &Packet, out: &mut Vec<u8>) {
@@ -38,12 +39,13 @@ pub fn encode(packet: &Packet, out: &mut Vec<u8>) {
 
 fn encode_body(body: &Body, out: &mut Vec<u8>) {
     match body {
-        Body::Request { serial, mode, holds, is_try, converts } => {
+        Body::Request { serial, mode, holds, is_try, converts, turn } => {
             out.push(0);
             number(out, *serial);
             out.push(*mode as u8);
             option(out, holds.as_ref(), |out, holds| token(out, *holds));
             out.extend([u8::from(*is_try), u8::from(*converts)]);
+            number(out, *turn);
         }
         Body::Cancel { serial } => {
             out.push(1);
@@ -94,6 +96,28 @@ fn encode_body(body: &Body, out: &mut Vec<u8>) {
             token(out, *of);
             option(out, with.as_ref(), value);
         }
+        Body::Blocked { serial, probe: with } => {
+            out.push(8);
+            number(out, *serial);
+            probe(out, with);
+        }
+        Body::Blocks { wanted, probe: with } => {
+            out.extend([9, *wanted as u8]);
+            probe(out, with);
+        }
+        Body::Behind { through, grant, wanted, probe: with } => {
+            out.extend([10, u8::try_from(through.len()).unwrap_or(u8::MAX)]);
+            for link in through {
+                number(out, link.node.0);
+                range(out, link.range);
+                number(out, link.serial);
+                number(out, link.turn);
+            }
+            number(out, grant.0.0);
+            range(out, grant.1);
+            out.push(*wanted as u8);
+            probe(out, with);
+        }
     }
 }
 
@@ -121,6 +145,25 @@ fn value(out: &mut Vec<u8>, value: &Value) {
     number(out, value.version.1);
     out.push(u8::from(value.is_certain));
     bytes(out, &value.bytes);
+}
+
+fn wait(out: &mut Vec<u8>, wait: WaitId) {
+    number(out, wait.number);
+    number(out, wait.node.0);
+}
+
+fn probe(out: &mut Vec<u8>, probe: &Probe) {
+    wait(out, probe.first);
+    number(out, probe.round);
+    option(out, probe.proved.as_ref(), |out, proved| out.extend(proved.to_le_bytes()));
+    wait(out, probe.wait);
+    number(out, probe.way);
+    out.extend(u16::try_from(probe.path.len()).unwrap_or(u16::MAX).to_le_bytes());
+    for step in &probe.path {
+        wait(out, step.wait);
+        number(out, step.way);
+        number(out, step.hold);
+    }
 }
 
 fn option<T>(out: &mut Vec<u8>, what: Option<&T>, write: impl FnOnce(&mut Vec<u8>, &T)) {
@@ -224,6 +267,34 @@ impl<'a> Reader<'a> {
         })
     }
 
+    fn wait(&mut self) -> Result<WaitId, Invalid> {
+        Ok(WaitId { number: self.number()?, node: NodeId(self.number()?) })
+    }
+
+    fn probe(&mut self) -> Result<Probe, Invalid> {
+        let (first, round) = (self.wait()?, self.number()?);
+        let (proved, wait, way) = (self.option(Self::short)?, self.wait()?, self.number()?);
+        let length = usize::from(self.short()?);
+        if length > PATH_MAX {
+            return Err(Invalid);
+        }
+        let step = |_| Ok(ProbeStep { wait: self.wait()?, way: self.number()?, hold: self.number()? });
+        let path = (0..length).map(step).collect::<Result<_, _>>()?;
+        Ok(Probe { first, round, proved, wait, way, path })
+    }
+
+    fn links(&mut self) -> Result<Vec<RequestBefore>, Invalid> {
+        let length = usize::from(self.byte()?);
+        if length > LINKS_MAX {
+            return Err(Invalid);
+        }
+        let link = |_| {
+            let (node, range) = (NodeId(self.number()?), self.range()?);
+            Ok(RequestBefore { node, range, serial: self.number()?, turn: self.number()? })
+        };
+        (0..length).map(link).collect()
+    }
+
     fn body(&mut self) -> Result<Body, Invalid> {
         Ok(match self.byte()? {
             0 => Body::Request {
@@ -232,6 +303,7 @@ impl<'a> Reader<'a> {
                 holds: self.option(Self::token)?,
                 is_try: self.flag()?,
                 converts: self.flag()?,
+                turn: self.number()?,
             },
             1 => Body::Cancel { serial: self.number()? },
             2 => Body::Release {
@@ -257,6 +329,14 @@ impl<'a> Reader<'a> {
                 next: self.option(Self::next)?,
             },
             7 => Body::Held { mode: self.mode()?, token: self.token()?, value: self.option(Self::value)? },
+            8 => Body::Blocked { serial: self.number()?, probe: self.probe()? },
+            9 => Body::Blocks { wanted: self.mode()?, probe: self.probe()? },
+            10 => Body::Behind {
+                through: self.links()?,
+                grant: (NodeId(self.number()?), self.range()?),
+                wanted: self.mode()?,
+                probe: self.probe()?,
+            },
             _ => return Err(Invalid),
         })
     }
@@ -271,8 +351,19 @@ mod tests {
         let value = Value { version: (token, 3), is_certain: true, bytes: vec![5; VALUE_MAX].into() };
         let next = Next { node: NodeId(3), range: Range::WHOLE, mode: Mode::Ex, token, serial: 4 };
         let answer = Some(Answer { token, is_handed: true });
+        let wait = WaitId { number: 1, node: NodeId(2) };
+        let path = vec![ProbeStep { wait, way: 3, hold: 4 }; PATH_MAX];
+        let probe = Probe { first: wait, round: 5, proved: Some(6), wait, way: 7, path };
+        let link = RequestBefore { node: NodeId(1), range: Range::WHOLE, serial: 2, turn: 3 };
         let bodies = [
-            Body::Request { serial: 1, mode: Mode::Pw, holds: Some(token), is_try: true, converts: false },
+            Body::Request {
+                serial: 1,
+                mode: Mode::Pw,
+                holds: Some(token),
+                is_try: true,
+                converts: false,
+                turn: 2,
+            },
             Body::Cancel { serial: 2 },
             Body::Release { token, to: Some(Mode::Pr), value: Some(value.clone()), answer },
             Body::Busy { token },
@@ -280,6 +371,14 @@ mod tests {
             Body::Denied { serial: 4 },
             Body::Revoke { token, serial: 1, knows: 2, wanted: Mode::Nl, is_try: false, next: Some(next) },
             Body::Held { mode: Mode::Cw, token, value: Some(value) },
+            Body::Blocked { serial: 6, probe: probe.clone() },
+            Body::Blocks { wanted: Mode::Pr, probe: probe.clone() },
+            Body::Behind {
+                through: vec![link; LINKS_MAX],
+                grant: (NodeId(8), Range::WHOLE),
+                wanted: Mode::Ex,
+                probe,
+            },
         ];
         let key = Key::whole(Name::in_shard(5, &[b'x'; NAME_MAX]).expect("short enough"));
         let lock = |body| Message::Lock { epoch: 7, key: key.clone(), body };

@@ -97,6 +97,33 @@ fn a_lock_is_awaited_and_its_value_goes_with_it() {
 }
 
 #[test]
+fn of_two_nodes_parties_that_wait_for_each_other_one_is_told() {
+    let (ca, membership) = (ClusterCa::new().expect("made"), membership(LONG));
+    let nodes = [join(&ca, &membership), join(&ca, &membership)];
+    let wants: Vec<_> = nodes.iter().map(|dlm| Want::new(Mode::Ex).of(dlm.party())).collect();
+    let lock = |node: usize, name| {
+        let dlm = &nodes[node];
+        dlm.lock_wait(&dlm.key(name).expect("short"), &wants[node], deadline())
+    };
+    let mut held = vec![Some(lock(0, "a").expect("free")), Some(lock(1, "b").expect("free"))];
+    let outcomes = std::thread::scope(|scope| {
+        let waits = [("b", held.remove(0)), ("a", held.remove(0))].into_iter().enumerate();
+        let waits = waits.map(|(node, (name, mut held))| {
+            scope.spawn(move || {
+                let outcome = lock(node, name).map(|_| ());
+                held.take();
+                outcome
+            })
+        });
+        let waits: Vec<_> = waits.collect();
+        waits.into_iter().map(|wait| wait.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    let told = |outcome: &&Result<(), LockError>| **outcome == Err(LockError::Deadlock);
+    assert_eq!(outcomes.iter().filter(told).count(), 1, "{outcomes:?}");
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1, "{outcomes:?}");
+}
+
+#[test]
 fn a_dead_nodes_locks_are_free_when_its_lease_is_over_and_it_is_fenced() {
     let (ca, membership) = (ClusterCa::new().expect("made"), membership(Duration::from_secs(15)));
     let fenced = Arc::new(Mutex::new(Vec::new()));

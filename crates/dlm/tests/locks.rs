@@ -1,110 +1,13 @@
 //! Locks of a few nodes whose messages arrive at once: what each kind of request does, and what it costs in messages.
 
-use sluice_dlm::{
-    Effects, Held, Key, LockError, Message, Mode, Name, Node, NodeId, Options, Range, Registry, ShardId,
-    Submitted, Ticket, Want,
-};
+#[path = "support/nodes.rs"]
+mod nodes;
+
+use nodes::{Cluster, MS, key, options};
+use sluice_dlm::{Key, LockError, Mode, Options, Range, Submitted, Want};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
-
-const MS: u64 = 1_000_000;
-
-#[derive(Default)]
-struct Out(Mutex<VecDeque<(NodeId, Message)>>);
-
-impl Effects for Out {
-    fn send(&self, to: NodeId, message: Message) {
-        self.0.lock().unwrap().push_back((to, message));
-    }
-    fn fence(&self, _: NodeId) {}
-    fn claim(&self, _: ShardId, _: u64) {}
-    fn resign(&self, _: ShardId, _: u64) {}
-}
-
-/// Nodes of which the first is master of everything.
-struct Cluster {
-    nodes: Vec<Node<Out>>,
-    registry: Registry,
-    now: u64,
-}
-
-impl Cluster {
-    fn new(count: usize, options: &Options) -> Cluster {
-        let mut registry = Registry::new(options.shards, 1_000_000 * MS);
-        let join = |registry: &mut Registry| Node::new(registry.join(0, ""), options.clone(), Out::default());
-        let nodes: Vec<_> = (0..count).map(|_| join(&mut registry)).collect();
-        (0..options.shards).for_each(|shard| assert!(registry.claim(0, nodes[0].id(), shard, 0)));
-        let mut cluster = Cluster { nodes, registry, now: 0 };
-        cluster.nodes.iter().for_each(|node| node.renewed(1_000_000 * MS));
-        cluster.show();
-        cluster
-    }
-
-    /// Everybody learns the view.
-    fn show(&mut self) {
-        self.nodes.iter().for_each(|node| node.view(self.now, self.registry.view().clone()));
-        self.deliver();
-    }
-
-    /// Delivers messages until there are none. Returns how many there were.
-    fn deliver(&self) -> usize {
-        let mut count = 0;
-        loop {
-            let before = count;
-            for node in &self.nodes {
-                while let Some((to, message)) = { node.effects().0.lock().unwrap().pop_front() } {
-                    count += 1;
-                    let to = self.nodes.iter().find(|other| other.id() == to).expect("it is a member");
-                    to.message(self.now, node.id(), message);
-                }
-            }
-            if count == before {
-                return count;
-            }
-        }
-    }
-
-    fn ask(&self, node: usize, key: &Key, want: &Want) -> Ticket {
-        match self.nodes[node].lock(self.now, key, want).expect("it may wait") {
-            Submitted::Waiting(ticket) => ticket,
-            Submitted::Granted(held) => panic!("{held:?} was cached"),
-        }
-    }
-
-    fn lock(&self, node: usize, key: &Key, mode: Mode) -> Held {
-        match self.nodes[node].lock(self.now, key, &Want::new(mode)).expect("nobody is in the way") {
-            Submitted::Granted(held) => held,
-            Submitted::Waiting(ticket) => {
-                self.deliver();
-                self.end(node, ticket).expect("nobody is in the way")
-            }
-        }
-    }
-
-    fn end(&self, node: usize, ticket: Ticket) -> Result<Held, LockError> {
-        let (outcome, held) = self.nodes[node].finish(self.now, ticket);
-        outcome.map(|()| held.expect("it is held"))
-    }
-
-    fn unlock(&self, node: usize, held: Held) {
-        self.nodes[node].unlock(self.now, held);
-    }
-
-    /// Time passes.
-    fn pass(&mut self, time: u64) {
-        self.now += time;
-        self.nodes.iter().for_each(|node| node.tick(self.now));
-    }
-}
-
-fn options() -> Options {
-    Options { shards: 1, hold: 4 * MS, ..Options::default() }
-}
-
-fn key(name: &str) -> Key {
-    Key::whole(Name::hashed(name.as_bytes(), 1).expect("short"))
-}
 
 #[test]
 fn a_lock_costs_two_messages_once_and_then_none() {

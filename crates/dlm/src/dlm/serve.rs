@@ -15,7 +15,7 @@ use std::mem;
 use std::net::{TcpListener, TcpStream};
 
 /// The protocol and its version.
-const PROTOCOL: [u8; 8] = *b"slucdlm1";
+const PROTOCOL: [u8; 8] = *b"slucdlm2";
 /// How often a lease is renewed within its length, and the membership reminded.
 const RENEWALS: u32 = 4;
 

@@ -11,7 +11,7 @@
 
 use super::{After, Effects, Node, Shard};
 use crate::error::LockError;
-use crate::local::{Local, Request, Revoke, Slow, Waiter};
+use crate::local::{KnownHolder, Local, Request, Revoke, Slow, Waiter};
 use crate::message::{Answer, Body, Message, Token, Value};
 use crate::{Key, Mode, NodeId};
 use sluice_sync::atomic::Ordering;
@@ -47,7 +47,7 @@ impl<E: Effects> Node<E> {
     fn pump(&self, shard: &mut Shard, local: &Local, slow: &mut Slow, now: u64) {
         while let Some(first) = self.next_granted(local, slow) {
             self.decide(shard, &first.wait, Ok(()));
-            note(slow, first);
+            self.note(slow, first);
         }
         let Some(more) = &mut slow.more else {
             local.word.set_shut(false);
@@ -64,11 +64,21 @@ impl<E: Effects> Node<E> {
                     // The same request, since it may have been granted.
                     Some(request) => {
                         let mode = request.mode.join(mode);
-                        Request { mode, converts, is_try: false, asked_at: now, ..request }
+                        let turn = self.next_serial();
+                        Request { mode, converts, turn, voids: turn, is_try: false, asked_at: now, ..request }
                     }
                     None => {
                         let serial = self.next_serial();
-                        Request { serial, mode, first: mode, is_try: first.is_try, converts, asked_at: now }
+                        Request {
+                            serial,
+                            mode,
+                            first: mode,
+                            is_try: first.is_try,
+                            converts,
+                            turn: serial,
+                            voids: if converts { serial } else { 0 },
+                            asked_at: now,
+                        }
                     }
                 };
                 more.request = Some(request);
@@ -99,8 +109,8 @@ impl<E: Effects> Node<E> {
     }
 
     pub(super) fn ask(&self, shard: &mut Shard, local: &Local, holds: Option<Token>, request: Request) {
-        let Request { serial, mode, is_try, converts, .. } = request;
-        self.to_master(shard, &local.key, Body::Request { serial, mode, holds, is_try, converts });
+        let Request { serial, mode, is_try, converts, turn, .. } = request;
+        self.to_master(shard, &local.key, Body::Request { serial, mode, holds, is_try, converts, turn });
     }
 
     /// Answers the master's request for the lock, if nobody is in the way any more.
@@ -174,6 +184,10 @@ impl<E: Effects> Node<E> {
         let slow = &mut *local.slow.lock();
         let asked = slow.request();
         match body {
+            Body::Behind { through, grant, wanted, probe } => {
+                self.behind(shard, &local, slow, through, (grant, wanted, probe));
+            }
+            Body::Blocks { wanted, probe } => self.blocks(shard, slow, wanted, &probe),
             Body::Grant { token, .. } if slow.token == Some(token) => {}
             Body::Grant { serial, token, mode, value } => match asked {
                 Some(request) if request.serial == serial => {
@@ -195,7 +209,8 @@ impl<E: Effects> Node<E> {
                 self.advance(shard, &local, slow, now);
             }
             Body::Revoke { token, serial, knows, wanted, is_try, next } => {
-                let revoke = Revoke { epoch: shard.epoch, token, wanted, is_try, next };
+                let number = self.next_serial();
+                let revoke = Revoke { number, epoch: shard.epoch, token, wanted, is_try, next };
                 if slow.token == Some(token) {
                     self.revoked(shard, now, &local, slow, (revoke, knows));
                 } else if asked.is_some_and(|request| request.serial == serial) {
@@ -239,7 +254,7 @@ impl<E: Effects> Node<E> {
         }
     }
 
-    /// The master wants the lock; it knows of the request `knows` of this node.
+    /// The master wants the lock; it knows of this node's request as of the turn `knows`.
     fn revoked(
         &self,
         shard: &mut Shard,
@@ -250,7 +265,7 @@ impl<E: Effects> Node<E> {
     ) {
         self.statistics.revokes.add();
         let wanted = revoke.wanted;
-        if slow.request().is_some_and(|request| request.converts && request.serial != knows) {
+        if slow.request().is_some_and(|request| knows < request.voids) {
             // Sent before the master knew of the conversion, by which it takes this back.
             return;
         }
@@ -260,16 +275,14 @@ impl<E: Effects> Node<E> {
             return;
         }
         let asked = slow.request();
-        let stands = |first: &Waiter| asked.is_some_and(|asked| asked.stands_against(first, wanted));
+        // A party is told by its probes, which are exact.
+        let stands = |first: &Waiter| {
+            first.party.is_none() && asked.is_some_and(|asked| asked.stands_against(first, wanted))
+        };
         if let Some(refused) = slow.more().pop_first_if(stands) {
             // Another conversion is before this one, and each is in the way of the other.
             self.decide(shard, &refused.wait, Err(LockError::Deadlock));
-            // The request stays, and is no conversion any more.
-            if let Some(request) = &mut slow.more().request {
-                request.converts = false;
-                let request = *request;
-                self.ask(shard, local, slow.token, request);
-            }
+            self.convert_no_more(shard, local, slow);
         }
         let is_used = !revoke.is_try && local.word.was_used();
         slow.more().revoke = Some(revoke);
@@ -281,14 +294,25 @@ impl<E: Effects> Node<E> {
         }
     }
 
+    /// A request for conversions that nobody waits for stays, and is none any more: so it gives way to other conversions.
+    pub(super) fn convert_no_more(&self, shard: &mut Shard, local: &Local, slow: &mut Slow) {
+        if let Some(request) = slow.more().request.as_mut().filter(|request| request.converts) {
+            request.converts = false;
+            request.turn = self.next_serial();
+            let request = *request;
+            self.ask(shard, local, slow.token, request);
+        }
+    }
+
     fn begin_to_drain(&self, shard: &mut Shard, local: &Local, slow: &mut Slow, now: u64) {
         let more = slow.more();
         let Some(revoke) = &more.revoke else { return };
         more.is_draining = true;
         local.word.set_shut(true);
         if local.word.is_held_against(revoke.wanted) {
-            let in_the_way = more.notices.iter().filter(|(_, mode, _)| !mode.compatible(revoke.wanted));
-            shard.after.extend(in_the_way.map(|(.., notice)| After::Notice(notice.clone(), revoke.wanted)));
+            let in_the_way = more.known.iter().filter(|known| !known.mode.compatible(revoke.wanted));
+            let notices = in_the_way.filter_map(|known| known.notice.clone());
+            shard.after.extend(notices.map(|notice| After::Notice(notice, revoke.wanted)));
         }
         self.advance(shard, local, slow, now);
     }
@@ -315,7 +339,21 @@ impl<E: Effects> Node<E> {
                 self.begin_to_drain(shard, &local, slow, now);
             }
         }
+        self.look_for_deadlocks(shard, now, &local, slow);
         slow.tidy();
+    }
+
+    /// Remembers what is to be known of a holder.
+    pub(super) fn note(&self, slow: &mut Slow, granted: Waiter) {
+        let Waiter { known: number, mode, notice, party, .. } = granted;
+        if number == 0 {
+            return;
+        }
+        let known = &mut slow.more().known;
+        let old = known.iter().position(|other| other.number == number).map(|at| known.remove(at));
+        let (old_notice, old_party) = old.map_or((None, None), |old| (old.notice, old.party));
+        let (notice, party) = (notice.or(old_notice), party.or(old_party));
+        known.push(KnownHolder { number, hold: self.next_serial(), mode, notice, party });
     }
 
     pub(super) fn to_master(&self, shard: &mut Shard, key: &Key, body: Body) {
@@ -329,15 +367,4 @@ impl<E: Effects> Node<E> {
         // Relaxed: only that it is unique.
         self.serial.fetch_add(1, Ordering::Relaxed) + 1
     }
-}
-
-/// Remembers the notice of a lock that is granted.
-pub(super) fn note(slow: &mut Slow, granted: Waiter) {
-    let (number, notice) = granted.notice;
-    if number == 0 {
-        return;
-    }
-    let notices = &mut slow.more().notices;
-    let old = notices.iter().position(|(other, ..)| *other == number).map(|at| notices.remove(at).2);
-    notices.extend(notice.or(old).map(|notice| (number, granted.mode, notice)));
 }

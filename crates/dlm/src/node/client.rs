@@ -3,12 +3,12 @@
 //! A lock that cannot be had at once waits on its own node, in order; the node asks the master for the mode that the first one
 //! needs (`cached.rs`).
 
-use super::cached::note;
 use super::{Effects, Node, Shard};
 use crate::error::LockError;
 use crate::local::{ByKey, Local, Notice, Request, Revoke, Slow, Waiter};
 use crate::message::{Body, Token, Value};
 use crate::mutant::Mutant;
+use crate::probe::LockParty;
 use crate::wait::{Outcome, Wait};
 use crate::{Key, Mode, VALUE_MAX};
 use sluice_sync::time::Instant;
@@ -21,8 +21,8 @@ use std::task::{Context, Poll};
 pub struct Held {
     pub(crate) local: Arc<Local>,
     mode: Mode,
-    /// The number of its notice, or 0.
-    notice: u64,
+    /// The number under which more is known of it, or 0.
+    known: u64,
 }
 
 /// A request that waits: see [`Node::finish`].
@@ -33,6 +33,8 @@ pub struct Ticket {
     /// The lock that it converts.
     holds: Option<Mode>,
     held: Held,
+    /// The party that waits, and the number of its wait.
+    party: Option<(LockParty, u64)>,
 }
 
 /// What became of a request.
@@ -53,17 +55,31 @@ pub struct Want {
     pub is_try: bool,
     /// Is called when another node wants the lock while it is held.
     pub notice: Option<Notice>,
+    /// What the lock is for. A wait fails with [`LockError::Deadlock`] if it is the last of several by which parties wait for
+    /// each other's locks in a circle. Such a lock is not found by the shortest way, and costs no message more.
+    pub party: Option<LockParty>,
 }
 
 impl Want {
     /// `mode`, and to wait for it.
     pub fn new(mode: Mode) -> Want {
-        Want { mode, is_try: false, notice: None }
+        Want { mode, is_try: false, notice: None, party: None }
     }
 
     /// `mode`, or an error if it is in use.
     pub fn now(mode: Mode) -> Want {
         Want { is_try: true, ..Want::new(mode) }
+    }
+
+    /// The same for `party`.
+    pub fn of(self, party: LockParty) -> Want {
+        Want { party: Some(party), ..self }
+    }
+}
+
+impl From<Mode> for Want {
+    fn from(mode: Mode) -> Want {
+        Want::new(mode)
     }
 }
 
@@ -115,7 +131,7 @@ impl<E: Effects> Node<E> {
         }
         if local.word.take(mode) {
             local.usage.touch();
-            return Some(Held { local: local.clone(), mode, notice: 0 });
+            return Some(Held { local: local.clone(), mode, known: 0 });
         }
         local.usage.unpin();
         None
@@ -130,12 +146,13 @@ impl<E: Effects> Node<E> {
             return Err(LockError::NotMember);
         }
         if want.notice.is_none()
+            && want.party.is_none()
             && let Some(held) = self.lock_cached(now, key, want.mode)
         {
             return Ok(Submitted::Granted(held));
         }
         let local = self.local(key);
-        self.enqueue(now, Held { local, mode: want.mode, notice: 0 }, None, want).map_err(|(error, held)| {
+        self.enqueue(now, Held { local, mode: want.mode, known: 0 }, None, want).map_err(|(error, held)| {
             held.local.usage.unpin();
             error
         })
@@ -160,15 +177,21 @@ impl<E: Effects> Node<E> {
         holds: Option<Mode>,
         want: &Want,
     ) -> Result<Submitted, (LockError, Held)> {
-        if held.notice == 0 && want.notice.is_some() {
-            held.notice = self.next_serial();
+        let number = self.next_serial();
+        if held.known == 0 && (want.notice.is_some() || want.party.is_some()) {
+            held.known = number;
         }
         let waiter = Waiter {
             wait: Wait::new(),
             mode: want.mode,
             holds,
             is_try: want.is_try,
-            notice: (held.notice, want.notice.clone()),
+            number,
+            known: held.known,
+            notice: want.notice.clone(),
+            party: want.party,
+            began_at: now,
+            look_at: now + self.options.search,
         };
         let wait = waiter.wait.clone();
         let local = held.local.clone();
@@ -180,7 +203,13 @@ impl<E: Effects> Node<E> {
         });
         match taken_in {
             Ok(true) => Ok(Submitted::Granted(Held { mode: want.mode, ..held })),
-            Ok(false) => Ok(Submitted::Waiting(Ticket { wait, mode: want.mode, holds, held })),
+            Ok(false) => {
+                let party = want.party.map(|party| (party, number));
+                if let Some(waiting) = party {
+                    self.parties.lock().waits.insert(waiting, local.key.clone());
+                }
+                Ok(Submitted::Waiting(Ticket { wait, mode: want.mode, holds, held, party }))
+            }
             Err(error) => Err((error, held)),
         }
     }
@@ -203,7 +232,7 @@ impl<E: Effects> Node<E> {
             && slow.allows(waiter.mode)
             && local.word.take_shut(waiter.mode, waiter.holds);
         if is_granted {
-            note(slow, waiter);
+            self.note(slow, waiter);
         } else if waiter.is_try
             && (!is_first || local.word.cached().is_some_and(|cached| cached.covers(waiter.mode)))
         {
@@ -211,11 +240,15 @@ impl<E: Effects> Node<E> {
         } else if slow.more.as_ref().is_some_and(|more| {
             let stands = |request: &Request, revoke: &Revoke| request.stands_against(&waiter, revoke.wanted);
             let is_asked = more.request.as_ref().zip(more.revoke.as_ref()).is_some_and(|(a, b)| stands(a, b));
-            is_asked || more.waiters.iter().any(|other| other.excludes(&waiter) && waiter.excludes(other))
+            is_asked && waiter.party.is_none()
+                || more.waiters.iter().any(|other| other.excludes(&waiter) && waiter.excludes(other))
         }) {
             // Another conversion, here or at another node, is before this one, and each is in the way of the other.
             return Err(LockError::Deadlock);
         } else {
+            if waiter.party.is_some() {
+                shard.timers.insert((waiter.look_at, local.key.clone()));
+            }
             let more = slow.more();
             let others = more.waiters.iter().take_while(|other| other.holds.is_some()).count();
             let at = if converts { others } else { more.waiters.len() };
@@ -230,7 +263,7 @@ impl<E: Effects> Node<E> {
     /// Unlocks. The lock stays cached.
     #[inline]
     pub fn unlock(&self, now: u64, held: Held) {
-        if held.local.word.put(held.mode) || held.notice != 0 {
+        if held.local.word.put(held.mode) || held.known != 0 {
             self.unlock_slow(now, &held);
         }
         held.local.usage.unpin();
@@ -241,8 +274,8 @@ impl<E: Effects> Node<E> {
         let local = &held.local;
         self.under(local.key.shard(), now, |node, shard| {
             let slow = &mut *local.slow.lock();
-            if held.notice != 0 {
-                slow.more().notices.retain(|(number, ..)| *number != held.notice);
+            if held.known != 0 {
+                slow.more().known.retain(|known| known.number != held.known);
             }
             if node.options.mutant != Some(Mutant::WakeUpLost) {
                 node.advance(shard, local, slow, now);
@@ -253,14 +286,18 @@ impl<E: Effects> Node<E> {
 
     /// Ends a request: what became of it, and what is held now. One that is not decided yet is withdrawn.
     pub fn finish(&self, now: u64, ticket: Ticket) -> (Outcome, Option<Held>) {
-        let Ticket { wait, mode, holds, held } = ticket;
+        let Ticket { wait, mode, holds, held, party } = ticket;
         let local = held.local.clone();
         if wait.outcome().is_none() {
             self.under(local.key.shard(), now, |node, shard| {
                 let slow = &mut *local.slow.lock();
-                node.withdraw(shard, &local, slow, &wait, now);
+                let of_it = |waiter: &Waiter| Arc::ptr_eq(&waiter.wait, &wait);
+                node.withdraw(shard, now, &local, slow, of_it, LockError::Cancelled);
                 slow.tidy();
             });
+        }
+        if let Some(waiting) = party {
+            self.parties.lock().waits.remove(&waiting);
         }
         let outcome = wait.outcome().unwrap_or(Err(LockError::Cancelled));
         let left = if outcome.is_ok() { Some(mode) } else { holds };
@@ -270,14 +307,20 @@ impl<E: Effects> Node<E> {
         (outcome, left.map(|mode| Held { mode, ..held }))
     }
 
-    fn withdraw(&self, shard: &mut Shard, local: &Local, slow: &mut Slow, wait: &Arc<Wait>, now: u64) {
+    /// Ends the request that is `wanted`, if it waits here. False if it was decided already.
+    pub(super) fn withdraw(
+        &self,
+        shard: &mut Shard,
+        now: u64,
+        local: &Local,
+        slow: &mut Slow,
+        wanted: impl Fn(&Waiter) -> bool,
+        error: LockError,
+    ) -> bool {
         let is_cached = slow.token.is_some();
         let more = slow.more();
-        let Some(at) = more.waiters.iter().position(|waiter| Arc::ptr_eq(&waiter.wait, wait)) else {
-            // It was decided meanwhile.
-            return;
-        };
-        more.waiters.remove(at);
+        let found = more.waiters.iter().position(wanted).and_then(|at| more.waiters.remove(at));
+        let Some(Waiter { wait, .. }) = found else { return false };
         let serves = |request: &Request| {
             let others = |first: &Waiter| !request.is_try && request.mode.covers(first.mode);
             more.waiters.front().is_some_and(others)
@@ -291,8 +334,17 @@ impl<E: Effects> Node<E> {
                 self.decline(shard, &local.key, early.token, early.answer(false));
             }
         }
-        self.decide(shard, wait, Err(LockError::Cancelled));
+        self.decide(shard, &wait, Err(error));
+        if slow.more().waiters.iter().all(|waiter| waiter.holds.is_none()) {
+            self.convert_no_more(shard, local, slow);
+        }
         self.advance(shard, local, slow, now);
+        true
+    }
+
+    /// A new party: see [`Want::party`].
+    pub fn party(&self) -> LockParty {
+        LockParty(self.next_serial())
     }
 
     /// The value of the resource, as it was when the lock came or as it was changed here since.

@@ -146,6 +146,10 @@ impl<E: Effects> Node<E> {
             more.revoke = None;
             more.early = None;
             more.is_draining = false;
+            if let Some(request) = &mut more.request {
+                // The new master hears of the conversion that there is, and of none before.
+                request.voids = if request.converts { request.turn } else { 0 };
+            }
         }
         let (Some(token), Some(cached)) = (slow.token, local.word.cached()) else { return };
         // The last master may have granted what was asked for, in place of what is cached.

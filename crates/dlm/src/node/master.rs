@@ -31,7 +31,11 @@ impl<E: Effects> Node<E> {
         match message {
             Message::Registered { .. } => self.registered(shard, now, from),
             Message::Lock { key, body, .. } => match body {
-                Body::Grant { .. } | Body::Denied { .. } | Body::Revoke { .. } => {
+                Body::Grant { .. }
+                | Body::Denied { .. }
+                | Body::Revoke { .. }
+                | Body::Blocks { .. }
+                | Body::Behind { .. } => {
                     self.client(shard, now, from, &key, body);
                 }
                 _ => self.master(shard, now, from, key, body),
@@ -57,8 +61,8 @@ impl<E: Effects> Node<E> {
         let mut sends = Sends::new();
         let desk = &mut Desk { last: &mut shard.last, sends: &mut sends, mutant: self.options.mutant };
         match body {
-            Body::Request { serial, mode, holds, is_try, converts } => {
-                let asked = Asked { node: from, range, serial, mode, holds, is_try, converts, now };
+            Body::Request { serial, mode, holds, is_try, converts, turn } => {
+                let asked = Asked { node: from, range, serial, mode, holds, is_try, converts, turn, now };
                 queue.request(&asked, desk);
             }
             Body::Cancel { serial } => queue.cancel(from, range, serial, desk),
@@ -69,7 +73,12 @@ impl<E: Effects> Node<E> {
             Body::Held { mode, token, value } => {
                 queue.register(from, range, (mode, token), value);
             }
-            Body::Grant { .. } | Body::Denied { .. } | Body::Revoke { .. } => {}
+            Body::Blocked { serial, probe } => self.pass_on(queue, (from, range, serial), &probe, &mut sends),
+            Body::Grant { .. }
+            | Body::Denied { .. }
+            | Body::Revoke { .. }
+            | Body::Blocks { .. }
+            | Body::Behind { .. } => {}
         }
         self.post(shard, &key.name, queue, sends);
     }

@@ -33,6 +33,7 @@
 mod cached;
 mod client;
 mod cluster;
+mod deadlock;
 mod master;
 mod status;
 
@@ -40,13 +41,15 @@ pub use client::{Held, Submitted, Ticket, Want};
 pub use status::{Count, LockStatus, NodeStatus, ResourceStatus, Statistics};
 
 use crate::local::{ByKey, Local, Notice};
-use crate::lock_class::{CLUSTER, SHARD};
+use crate::lock_class::{CLUSTER, PARTIES, SHARD};
 use crate::message::{Message, Token};
 use crate::mutant::Mutant;
+use crate::probe::{LockParty, Probe};
 use crate::queue::Queue;
 use crate::view::View;
 use crate::wait::{Outcome, Wait};
 use crate::{Key, Mode, Name, NodeId, ShardId};
+use deadlock::Parties;
 use foldhash::fast::FixedState;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::reclaim::Reclaimer;
@@ -76,6 +79,9 @@ pub struct Options {
     pub hold: u64,
     /// After how many nanoseconds something that was not answered is asked for again.
     pub retry: u64,
+    /// After how many nanoseconds a request of a party that still waits looks for a deadlock. It looks again when it
+    /// has waited twice as long, and at least once in `retry`.
+    pub search: u64,
     /// How many bytes of cached locks are kept, about.
     pub memory: u64,
     /// Seeds the hash of the tables. Keep it secret if others choose the names.
@@ -90,6 +96,7 @@ impl Default for Options {
             shards: 64,
             hold: 5_000_000,
             retry: 1_000_000_000,
+            search: 20_000_000,
             memory: 256 << 20,
             seed: 0,
             mutant: None,
@@ -117,6 +124,8 @@ pub struct Node<E> {
     lease_end: CachePadded<AtomicU64>,
     /// The number of the last request. *atomic*
     serial: AtomicU64,
+    /// What the parties of this node wait for. *protected by its mutex*
+    parties: Mutex<Parties>,
     pub(crate) statistics: Statistics,
 }
 
@@ -154,6 +163,8 @@ enum Role {
 enum After {
     Wake(Waker),
     Notice(Notice, Mode),
+    /// A probe has come to a lock that a party of this node holds.
+    Reached(Probe, LockParty),
 }
 
 impl<E: Effects> Node<E> {
@@ -187,6 +198,7 @@ impl<E: Effects> Node<E> {
             cluster: Mutex::with_class(&CLUSTER, view.clone()),
             lease_end: CachePadded::new(AtomicU64::new(0)),
             serial: AtomicU64::new(0),
+            parties: Mutex::with_class(&PARTIES, Parties::default()),
             statistics: Statistics::default(),
             options,
         }
@@ -254,6 +266,7 @@ impl<E: Effects> Node<E> {
             match call {
                 After::Wake(waker) => waker.wake(),
                 After::Notice(notice, wanted) => notice(wanted),
+                After::Reached(probe, party) => self.reached(now, probe, party),
             }
         }
         result

@@ -37,6 +37,10 @@ pub struct Statistics {
     pub revokes: Count,
     /// Locks handed straight to the next holder.
     pub handed: Count,
+    /// Probes sent, to other nodes or to this one, to find deadlocks.
+    pub probes: Count,
+    /// Requests that failed since parties waited for each other.
+    pub deadlocks: Count,
 }
 
 /// A lock that a node has cached or waits for.

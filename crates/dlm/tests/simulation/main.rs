@@ -4,6 +4,7 @@
 //! `SLUICE_DLM_LOG=1` says what happens in it.
 
 mod client;
+mod parties;
 mod random;
 #[path = "../support/mod.rs"]
 mod support;
@@ -23,7 +24,15 @@ const END: u64 = 60_000 * MS;
 
 /// Runs a seed. An error says what was broken.
 fn run(seed: u64, mutant: Option<Mutant>) -> Result<World, String> {
-    let mut world = World::new(seed, mutant, CALM);
+    run_world(World::new(seed, mutant, CALM, false))
+}
+
+/// The same, with parties that wait for each other.
+fn run_parties(seed: u64, mutant: Option<Mutant>) -> Result<World, String> {
+    run_world(World::new(seed, mutant, CALM, true))
+}
+
+fn run_world(mut world: World) -> Result<World, String> {
     world.run(END)?;
     let living: BTreeMap<NodeId, _> = world
         .machines
@@ -32,6 +41,14 @@ fn run(seed: u64, mutant: Option<Mutant>) -> Result<World, String> {
         .map(|(&id, machine)| (id, machine))
         .collect();
     for (id, machine) in &living {
+        if machine.programs.iter().any(|program| !program.is_idle()) {
+            let all: Vec<_> =
+                living.iter().map(|(id, machine)| format!("{id}: {:?}", machine.programs)).collect();
+            return Err(format!(
+                "programs wait for ever, on node {id} and perhaps others:\n{}",
+                all.join("\n")
+            ));
+        }
         for (number, client) in machine.clients.iter().enumerate() {
             if !client.is_idle() {
                 let locks = machine.node.status().locks;
@@ -70,6 +87,29 @@ fn locks_exclude_each_other_and_no_request_is_lost_whatever_fails() {
         }
     }
     println!("{grants} grants, {writes} writes, {refused} refused; {faults:?}");
+}
+
+#[test]
+fn parties_that_wait_in_a_circle_are_told_and_nobody_else_is() {
+    let (mut grants, mut told) = (0, 0);
+    for seed in seeds(40) {
+        match run_parties(seed, None) {
+            Ok(world) => {
+                grants += world.truth.grants;
+                told += world.waits.told;
+            }
+            Err(what) => panic!("seed {seed}: {what}"),
+        }
+    }
+    println!("{grants} grants, {told} told of a deadlock");
+    assert!(told > 0, "nobody waited in a circle");
+}
+
+#[test]
+fn a_deadlock_that_is_not_proved_is_found() {
+    let found = (0..400).find_map(|seed| run_parties(seed, Some(Mutant::UnprovedDeadlock)).err());
+    let found = found.expect("a party was told that was in no circle");
+    assert!(found.contains("in no circle"), "{found}");
 }
 
 #[test]

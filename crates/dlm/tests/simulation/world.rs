@@ -2,6 +2,7 @@
 //! store, all driven by one queue of events and one seed.
 
 use crate::client::Client;
+use crate::parties::{Program, Waits};
 use crate::random::Random;
 use crate::support::check::Truth;
 use crate::support::wishes::{Wish, Wishes};
@@ -19,6 +20,8 @@ pub(crate) struct Machine {
     pub(crate) node: Arc<Node<Wishes>>,
     sessions: BTreeMap<NodeId, Session>,
     pub(crate) clients: Vec<Client>,
+    /// What runs in place of clients if there are parties.
+    pub(crate) programs: Vec<Program>,
     /// Gone for good: crashed, left, or without a lease.
     pub(crate) is_down: bool,
     paused_until: u64,
@@ -66,11 +69,18 @@ pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) random: Random,
     pub(crate) truth: Truth,
+    pub(crate) waits: Waits,
+    /// Programs of parties run, and no clients.
+    has_parties: bool,
+    /// Parties lock for reading, too.
+    pub(crate) is_shared: bool,
     pub(crate) machines: BTreeMap<NodeId, Machine>,
     registry: Registry,
     events: BTreeMap<(u64, u64), Event>,
     count: u64,
     options: Options,
+    /// When the last packet from one node to another arrives, if they keep their order.
+    arrivals: BTreeMap<(NodeId, NodeId), u64>,
     /// When faults end.
     calm: u64,
     joins: u32,
@@ -79,18 +89,29 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, mutant: Option<Mutant>, calm: u64) -> World {
-        let options =
-            Options { shards: SHARDS, hold: 5 * MS, retry: 1_000 * MS, memory: 64 << 10, seed, mutant };
+    pub(crate) fn new(seed: u64, mutant: Option<Mutant>, calm: u64, has_parties: bool) -> World {
+        let options = Options {
+            shards: SHARDS,
+            hold: 5 * MS,
+            retry: 1_000 * MS,
+            memory: 64 << 10,
+            seed,
+            mutant,
+            ..Options::default()
+        };
         let mut world = World {
             now: 0,
             random: Random(seed),
             truth: Truth::default(),
+            waits: Waits::default(),
+            has_parties,
+            is_shared: seed % 2 == 1,
             machines: BTreeMap::new(),
             registry: Registry::new(SHARDS, TTL),
             events: BTreeMap::new(),
             count: 0,
             options,
+            arrivals: BTreeMap::new(),
             calm,
             joins: 0,
             faults: BTreeMap::new(),
@@ -148,6 +169,7 @@ impl World {
             node: Arc::new(Node::new(id, self.options.clone(), Wishes::default())),
             sessions: BTreeMap::new(),
             clients: (0..3).map(|_| Client::default()).collect(),
+            programs: (0..3).map(|_| Program::default()).collect(),
             is_down: false,
             paused_until: 0,
             cut_from_nodes: false,
@@ -227,6 +249,7 @@ impl World {
             Task::Packet(..) => {}
             Task::View(view) => node.view(clock, view),
             Task::Renewed(end) => node.renewed(end),
+            Task::Client(number) if self.has_parties => self.step_program(id, number)?,
             Task::Client(number) => self.step(id, number)?,
             Task::Written(number) => {
                 if let Some(client) = machine.clients.get_mut(number) {
@@ -245,6 +268,7 @@ impl World {
             Task::Housekeeping => self.keep_house(id),
         }
         self.tell_clients(id)?;
+        self.tell_programs(id)?;
         self.grant_wishes(id);
         Ok(())
     }
@@ -287,7 +311,15 @@ impl World {
             let again = self.random.below(400 * MS);
             self.after(again, Event::At(to, Task::Packet(from, packet.clone())));
         }
+        let delay = if self.has_parties { self.in_order(from, to, delay) } else { delay };
         self.after(delay, Event::At(to, Task::Packet(from, packet)));
+    }
+
+    /// The delay after which a packet does not overtake those before it. Where each may, a session carries a few messages a second.
+    fn in_order(&mut self, from: NodeId, to: NodeId, delay: u64) -> u64 {
+        let last = self.arrivals.entry((from, to)).or_default();
+        *last = (*last).max(self.now + delay);
+        *last - self.now
     }
 
     pub(crate) fn grant_wishes(&mut self, id: NodeId) {

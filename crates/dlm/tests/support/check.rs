@@ -24,6 +24,12 @@ pub(crate) struct Truth {
 }
 
 impl Truth {
+    /// Who holds what.
+    #[allow(dead_code)] // The model has no parties.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (Holder, &Key, Mode)> {
+        self.held.iter().map(|(holder, (key, mode))| (*holder, key, *mode))
+    }
+
     /// A client says that it has a lock.
     pub(crate) fn granted(&mut self, holder: Holder, key: &Key, mode: Mode) -> Result<(), String> {
         self.grants += 1;
