@@ -70,6 +70,44 @@ fn when_the_owner_leaves_open_files_and_locks_of_the_others_go_on() {
 }
 
 #[test]
+fn a_node_locks_without_a_message_what_no_other_has_open_and_others_see_its_locks() {
+    let Some(mut cluster) = Cluster::new() else { return };
+    let (a, b) = (cluster.join(), cluster.join());
+    let mine = File::create(cluster.path(b, "f")).expect("made");
+    let decided = |cluster: &Cluster, node| cluster.node(node).relay().counts().locks_decided;
+    for _ in 0..50 {
+        rustix::fs::flock(&mine, FlockOperation::LockExclusive).expect("free");
+        rustix::fs::flock(&mine, FlockOperation::Unlock).expect("unlocked");
+    }
+    assert!(decided(&cluster, b) >= 90, "all but the first, and the next ones if it lost its connection");
+    rustix::fs::flock(&mine, FlockOperation::LockExclusive).expect("free");
+    let yours = File::open(cluster.path(a, "f")).expect("it is there");
+    let refused = rustix::fs::flock(&yours, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK));
+    rustix::fs::flock(&mine, FlockOperation::Unlock).expect("unlocked");
+    rustix::fs::flock(&yours, FlockOperation::NonBlockingLockExclusive).expect("free");
+    rustix::fs::flock(&yours, FlockOperation::Unlock).expect("unlocked");
+    drop(yours);
+    // The next owner gets from the node what it granted by itself.
+    let other = File::create(cluster.path(b, "g")).expect("made");
+    for operation in [FlockOperation::LockExclusive, FlockOperation::Unlock, FlockOperation::LockExclusive] {
+        rustix::fs::flock(&other, operation).expect("free");
+    }
+    cluster.leave(a);
+    eventually("the other is owner", || cluster.role(b) == Role::Owner);
+    let c = cluster.join();
+    let yours = File::open(cluster.path(c, "g")).expect("it is there");
+    let refused = rustix::fs::flock(&yours, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK));
+    drop((mine, other));
+    eventually("the lock is free", || {
+        rustix::fs::flock(&yours, FlockOperation::NonBlockingLockExclusive).is_ok()
+    });
+    drop(yours);
+    cluster.finish();
+}
+
+#[test]
 fn strangers_and_garbage_are_refused_and_harm_nothing() {
     let Some(mut cluster) = Cluster::new() else { return };
     let a = cluster.join();

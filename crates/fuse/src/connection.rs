@@ -220,6 +220,9 @@ impl Connection {
         }
         self.withdraw_all();
         self.handles.close_all();
+        if let Some(seat) = self.seat.get() {
+            seat.gone();
+        }
         self.nodes.clear();
     }
 

@@ -167,12 +167,25 @@ impl Handles {
         Some(handle.inode.clone())
     }
 
-    /// The last descriptor of `fh` was closed: its descriptions' locks end.
-    pub(crate) fn release(&self, fh: u64) {
-        let handle = self.open.lock().remove(&fh);
-        if let Some(handle) = handle {
-            handle.unlock();
-        }
+    /// The last descriptor of `fh` was closed: its descriptions' locks end. Returns the inode's number.
+    pub(crate) fn release(&self, fh: u64) -> Option<u64> {
+        let handle = self.open.lock().remove(&fh)?;
+        let ino = handle.inode.ino();
+        handle.unlock();
+        Some(ino)
+    }
+
+    /// All locks of file `ino` end, and are noted no more.
+    pub(crate) fn unlock_file(&self, ino: u64) {
+        let locked: Vec<_> = {
+            let mut open = self.open.lock();
+            let of_file = open.values_mut().filter(|handle| handle.inode.ino() == ino);
+            let take = |handle: &mut Handle| {
+                (handle.inode.clone(), std::mem::take(&mut handle.owners), handle.flock.take())
+            };
+            of_file.map(take).collect()
+        };
+        locked.iter().for_each(|(inode, owners, flock)| unlock(inode, owners, *flock));
     }
 
     /// Releases everything: the kernel is gone.
@@ -206,12 +219,17 @@ impl Drop for Waiting {
 
 impl Handle {
     fn unlock(self) {
-        for owner in self.owners {
-            self.inode.locks().release_owner(Owner::Process(owner));
-        }
-        if let Some(owner) = self.flock {
-            self.inode.locks().release_flock(owner);
-        }
+        unlock(&self.inode, &self.owners, self.flock);
+    }
+}
+
+/// The locks of these owners end.
+fn unlock(inode: &InodeRef, owners: &[u64], flock: Option<u64>) {
+    for &owner in owners {
+        inode.locks().release_owner(Owner::Process(owner));
+    }
+    if let Some(owner) = flock {
+        inode.locks().release_flock(owner);
     }
 }
 

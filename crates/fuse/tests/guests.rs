@@ -2,11 +2,10 @@
 
 mod harness;
 
-use harness::{can_mount, eventually, fresh_dir, fresh_superblock, is_mounted};
+use harness::pair::{Node, Pair};
+use harness::{can_mount, eventually, fresh_dir};
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use sluice_fuse::{
-    Guest, GuestChannel, Holdings, Host, MountError, MountOptions, Notice, Relay, Server, Uplink,
-};
+use sluice_fuse::{Guest, GuestChannel, Host, MountError, MountOptions, Notice, Relay, Server, Uplink};
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Mutex, Weak, thread};
@@ -15,66 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-
-struct Pair {
-    host: Host,
-    nodes: Vec<Node>,
-}
-
-struct Node {
-    relay: Relay,
-    guest: Option<Arc<Guest>>,
-    dir: PathBuf,
-}
-
-impl Node {
-    fn new(host: &Host) -> Node {
-        let dir = fresh_dir();
-        let options = MountOptions::parse("locks=sluice,transport=classic").expect("valid");
-        let relay = Relay::mount(&dir, &options).expect("mounting works here");
-        let guest =
-            relay.attach_host(host, &Holdings::default(), &BTreeMap::new(), false, 1).expect("admitted");
-        Node { relay, guest: Some(guest), dir }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.relay.unmount_lazily();
-        let _ = fs::remove_dir(&self.dir);
-    }
-}
-
-impl Pair {
-    fn new() -> Option<Pair> {
-        can_mount().then(|| {
-            let host = Host::new(fresh_superblock(), 1);
-            let nodes = vec![Node::new(&host), Node::new(&host)];
-            Pair { host, nodes }
-        })
-    }
-
-    fn dirs(&self) -> (&Path, &Path) {
-        (&self.nodes[0].dir, &self.nodes[1].dir)
-    }
-
-    fn finish(mut self) {
-        for node in self.nodes.drain(..) {
-            eventually("nothing uses the mount any more", || match node.relay.unmount() {
-                Err(MountError::Busy(_)) => false,
-                decided => decided.map(|()| true).expect("unmounting works"),
-            });
-            assert!(!is_mounted(&node.dir));
-        }
-        let report = self.host.superblock().check_idle();
-        assert!(report.is_clean(), "{report}");
-    }
-}
+use std::path::Path;
 
 #[test]
 fn what_one_guest_changes_the_other_sees_by_its_next_call() {
@@ -407,7 +347,7 @@ fn what_was_executed_before_the_server_died_is_answered_and_not_executed_again()
     let (dir, store) = (fresh_dir(), fresh_dir());
     let superblock = Superblock::create(store.join("store"), Options::default()).expect("made");
     let host = Host::new(superblock.clone(), 1);
-    let near = Node::new(&host);
+    let near = Node::new(&host, 1);
     let options = MountOptions::parse("locks=sluice,transport=classic").expect("valid");
     let relay = Arc::new(Relay::mount(&dir, &options).expect("mounting works here"));
     let attachment = relay.next_attachment();

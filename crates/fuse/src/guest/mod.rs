@@ -17,10 +17,12 @@
 
 mod again;
 mod ahead;
+mod delegation;
 mod hold;
 mod holdings;
 
 pub(crate) use again::{is_noted, set_slot};
+pub(crate) use delegation::{give_back_message, recalled};
 pub use hold::Hold;
 pub use holdings::Holdings;
 
@@ -28,12 +30,13 @@ use crate::abi::{InHeader, LkIn, opcode};
 use crate::connection::{Answer, Connection};
 use crate::control;
 use crate::handler::{Releasing, set_lock_again};
-use crate::notify::{Event, Serving, Watcher};
+use crate::notify::{Event, Serving, Watcher, is_worker};
 use crate::reply::Reply;
 use crate::transport::Channel;
 use crate::{LockMode, MountOptions, Transport};
 use again::{Again, again, id_of};
 use ahead::{Ahead, Settling, Unsettled, hands_out};
+use delegation::{Delegate, Delegations, given_back, gives_back, recall_message};
 use hold::Holds;
 use sluice_sync::{Arc, OnceLock, mpsc};
 use sluice_vfs::{Errno, InodeRef, Superblock};
@@ -49,6 +52,7 @@ pub struct Host {
     /// Of nodes that no host before has told of. *immutable*
     generation: u32,
     holds: Arc<Holds>,
+    delegations: Arc<Delegations>,
 }
 
 /// Where the messages to a guest's kernel go.
@@ -71,6 +75,11 @@ pub struct Notice {
 }
 
 impl Notice {
+    /// One that nothing waits for.
+    fn silent(bytes: Vec<u8>) -> Notice {
+        Notice { bytes, _settling: None, _hold: None }
+    }
+
     /// Notifications for `/dev/fuse`, one after the other, each with its length.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -109,6 +118,8 @@ pub(crate) struct Seat {
     holds: Arc<Holds>,
     unsettled: Unsettled,
     pub(crate) ahead: Ahead,
+    delegations: Arc<Delegations>,
+    delegate: Delegate,
 }
 
 impl Seat {
@@ -124,6 +135,33 @@ impl Seat {
     }
 }
 
+/// File locks: see `delegation`.
+impl Seat {
+    /// The guest has opened file `ino`. The answer waits until no other has its locks.
+    pub(crate) fn opened(&self, connection: &Connection, ino: u64) {
+        if let Some(recall) = self.delegations.opened(ino, self.delegate.number) {
+            let bytes = recall_message(connection.nodes.nodeid(ino), recall.serial);
+            let hold = is_worker().then(|| self.holds.of_this_thread());
+            recall.channel.announce(Notice { bytes, _settling: None, _hold: hold });
+        }
+    }
+
+    /// The guest has closed file `ino`.
+    pub(crate) fn closed(&self, ino: u64) {
+        self.delegations.closed(ino, self.delegate.number);
+    }
+
+    /// The number under which the locks of file `ino` are the guest's from now on, if they can be.
+    pub(crate) fn delegate(&self, ino: u64) -> Option<u64> {
+        self.delegations.delegate(ino, &self.delegate)
+    }
+
+    /// The guest's kernel is gone.
+    pub(crate) fn gone(&self) {
+        self.delegations.gone(self.delegate.number);
+    }
+}
+
 /// A guest's channel as the handler sees it.
 struct ToGuest(Arc<dyn GuestChannel>);
 
@@ -133,7 +171,7 @@ impl Channel for ToGuest {
         if message.get(UNIQUE..UNIQUE + 8).is_some_and(|unique| unique != [0; 8]) {
             return self.0.answer(message);
         }
-        self.0.announce(Notice { bytes: message.to_vec(), _settling: None, _hold: None });
+        self.0.announce(Notice::silent(message.to_vec()));
         Ok(())
     }
 }
@@ -142,7 +180,7 @@ impl Host {
     /// Serves `superblock`. `generation` tells this host from others that served the same file system: inode numbers that
     /// they gave out and that were lost with them may be given out again.
     pub fn new(superblock: Arc<Superblock>, generation: u32) -> Host {
-        Host { superblock, generation, holds: Arc::default() }
+        Host { superblock, generation, holds: Arc::default(), delegations: Arc::default() }
     }
 
     /// The file system.
@@ -167,7 +205,15 @@ impl Host {
         let connection = Arc::new(Connection::new(self.superblock.clone(), options, 0, to_guest, later));
         connection.nodes.begin_generation(self.generation);
         // Nobody else sets them.
+        let delegate = Delegate {
+            number: self.delegations.next_guest(),
+            mount,
+            channel: channel.clone(),
+            handles: connection.handles.clone(),
+        };
         let _ = connection.seat.set(Seat {
+            delegations: self.delegations.clone(),
+            delegate,
             channel,
             holds: self.holds.clone(),
             unsettled: Unsettled::default(),
@@ -183,6 +229,10 @@ impl Guest {
     /// Notes that a request was read. To be called in the order in which the kernel sends them, and to be followed by
     /// [`serve`](Self::serve).
     pub fn take(&self, message: &[u8]) -> Ticket {
+        if gives_back(message) {
+            // Now, before what comes after it.
+            self.take_locks_back(message);
+        }
         let is_release =
             InHeader::read_from_prefix(message).is_ok_and(|(header, _)| header.opcode == opcode::RELEASE);
         Ticket { _releasing: is_release.then(|| Releasing::new(&self.connection)) }
@@ -191,6 +241,9 @@ impl Guest {
     /// Serves a request, and answers it if an answer is due. Bytes that are no request are answered with an error, or not at all.
     /// What this changes is announced without waiting.
     pub fn serve(&self, ticket: Ticket, message: &mut [u8]) {
+        if gives_back(message) {
+            return;
+        }
         let _serving = Serving::begin();
         const PID: usize = offset_of!(InHeader, pid);
         if self.is_remote
@@ -257,6 +310,7 @@ impl Guest {
         }
         for &(fh, nodeid) in &holdings.handles {
             match connection.nodes.get(nodeid) {
+                Some(inode) if !self.may_lock_again(&inode, nodeid) => drop(lost.handles.insert(fh)),
                 Some(inode) => connection.handles.restore(fh, inode),
                 None => drop(lost.handles.insert(fh)),
             }
@@ -272,6 +326,34 @@ impl Guest {
             }
         }
         lost
+    }
+
+    /// Whether others have given back the locks of a file that the guest's kernel has open.
+    fn may_lock_again(&self, inode: &InodeRef, nodeid: u64) -> bool {
+        let seat = self.connection.seat.get();
+        seat.is_none_or(|seat| seat.delegations.take_back(inode.ino(), nodeid, &seat.delegate))
+    }
+
+    /// The guest's relay gives back the locks of a file.
+    fn take_locks_back(&self, message: &[u8]) {
+        let connection = &self.connection;
+        let (Some(seat), Some((header, arg, locks))) = (connection.seat.get(), given_back(message)) else {
+            return;
+        };
+        let Some(inode) = connection.nodes.get(header.nodeid) else { return };
+        let (ino, number) = (inode.ino(), seat.delegate.number);
+        if !seat.delegations.is_delegated(ino, number, arg.serial) {
+            return;
+        }
+        if arg.decided != 0 {
+            connection.handles.unlock_file(ino);
+            for lock in &locks {
+                if let Err(errno) = set_lock_again(&connection.handles, &inode, lock) {
+                    log::error!("a lock that was granted elsewhere cannot be taken: {errno}");
+                }
+            }
+        }
+        seat.delegations.given_back(ino, arg.serial, arg.cools_down != 0);
     }
 
     /// The inode that the guest's kernel calls `nodeid`.

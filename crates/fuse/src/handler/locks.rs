@@ -72,6 +72,14 @@ impl Connection {
             }
             waits
         });
+        if matches!(served, Ok(Disposition::Done(Ok(()))))
+            && request.takes_lock()
+            && let (Some(seat), Ok(inode)) = (self.seat.get(), self.node(request.header.nodeid))
+            && let Some(serial) = seat.delegate(inode.ino())
+        {
+            // The relay takes it off.
+            reply.put(&serial);
+        }
         served.unwrap_or_else(|errno| Disposition::Done(Err(errno)))
     }
 
@@ -199,6 +207,11 @@ impl Connection {
 }
 
 impl LockRequest {
+    /// Whether a lock is asked for.
+    fn takes_lock(&self) -> bool {
+        self.ask != Ask::Test && self.arg.lk.lock_type != F_UNLCK
+    }
+
     fn is_flock(&self) -> bool {
         self.arg.lk_flags & LK_FLOCK != 0
     }

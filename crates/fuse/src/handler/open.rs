@@ -103,7 +103,10 @@ impl Connection {
     }
 
     pub(super) fn release(&self, arg: &abi::ReleaseIn) -> Result<(), Errno> {
-        self.handles.release(arg.fh);
+        let closed = self.handles.release(arg.fh);
+        if let (Some(ino), Some(seat)) = (closed, self.seat.get()) {
+            seat.closed(ino);
+        }
         Ok(())
     }
 
@@ -112,6 +115,9 @@ impl Connection {
     }
 
     fn open_out(&self, inode: InodeRef, flags: u32) -> abi::OpenOut {
+        if let Some(seat) = self.seat.get() {
+            seat.opened(self, inode.ino());
+        }
         let fh = if self.serves_locks() { self.handles.open(inode) } else { 0 };
         // What a guest appends goes to the true end, which its kernel may not know: that must not put the bytes into a page.
         let appends = self.is_guest() && OpenFlags::from_bits_retain(flags).contains(OpenFlags::APPEND);

@@ -5,14 +5,19 @@
 //! from the request on: a server that takes over need not know of it. So a request that is sent again, to the same server or
 //! the next, finds a server that knows what the kernel knew when it made it.
 
-use crate::abi::flags::{F_UNLCK, LK_FLOCK};
+use crate::abi::flags::{F_UNLCK, F_WRLCK, LK_FLOCK};
 use crate::abi::{
-    self, BatchForgetIn, Dirent, EntryOut, FlushIn, ForgetIn, ForgetOne, InHeader, LkIn, OpenOut, OutHeader,
-    RECORD_ALIGN, ReadIn, ReleaseIn, opcode,
+    self, BatchForgetIn, Dirent, EntryOut, FileLock, FlushIn, ForgetIn, ForgetOne, InHeader, LkIn, LkOut,
+    OpenOut, OutHeader, RECORD_ALIGN, ReadIn, ReleaseIn, opcode,
 };
 use crate::guest::Holdings;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use zerocopy::{FromBytes, IntoBytes};
+
+/// So many owners that have flushed a handle are remembered.
+const FLUSHED_MAX: usize = 16;
+/// A file with so many locks is for the server: there they are found faster.
+const DECIDED_MAX: usize = 64;
 
 /// Where a request keeps its handle, if it has one.
 const FH: usize = size_of::<InHeader>();
@@ -25,6 +30,8 @@ pub(super) struct Ledger {
     nodes: HashMap<u64, (u64, u64)>,
     /// Node of each handle.
     handles: BTreeMap<u64, u64>,
+    /// Owners that have flushed a handle, at most [`FLUSHED_MAX`]: then it may have been others.
+    flushed: HashMap<u64, HashSet<u64>>,
     /// By node, in the order in which they were granted; of one owner none that overlap.
     locks: HashMap<u64, Vec<LkIn>>,
     /// Nodes that were changed since everything was durable, each with the number of its last change.
@@ -63,11 +70,18 @@ impl Ledger {
                 if let Some(nodeid) = self.handles.remove(&arg.fh) {
                     self.drop_locks(nodeid, |lock| lock.fh == arg.fh);
                 }
+                self.flushed.remove(&arg.fh);
                 self.failed.remove(&arg.fh);
                 self.dead.remove(&arg.fh);
             }
             opcode::FLUSH => {
                 let Ok((arg, _)) = FlushIn::read_from_prefix(body) else { return None };
+                if self.handles.contains_key(&arg.fh) {
+                    let flushed = self.flushed.entry(arg.fh).or_default();
+                    if flushed.len() < FLUSHED_MAX {
+                        flushed.insert(arg.lock_owner);
+                    }
+                }
                 self.drop_locks(header.nodeid, |lock| {
                     lock.owner == arg.lock_owner && lock.lk_flags & LK_FLOCK == 0
                 });
@@ -146,8 +160,7 @@ impl Ledger {
                 if let Ok((arg, _)) = LkIn::read_from_prefix(body)
                     && arg.lk.lock_type != F_UNLCK
                 {
-                    self.unlock(header.nodeid, &arg);
-                    self.locks.entry(header.nodeid).or_default().push(arg);
+                    self.lock(header.nodeid, &arg);
                 }
             }
             opcode::WRITE | opcode::SETATTR | opcode::FALLOCATE => {
@@ -163,6 +176,45 @@ impl Ledger {
             }
             _ => {}
         }
+    }
+
+    /// Decides a lock request, of which [`asked`](Self::asked) knows, by the locks that are here: all that anybody has. Returns
+    /// what is in the way of one that only tests. `None`: it cannot be decided here.
+    pub(super) fn decide(&mut self, header: &InHeader, arg: &LkIn) -> Option<Option<LkOut>> {
+        let may_be_late = self
+            .flushed
+            .get(&arg.fh)
+            .is_some_and(|owners| owners.len() == FLUSHED_MAX || owners.contains(&arg.owner));
+        let is_usual = arg.lk.start <= arg.lk.end && arg.lk.lock_type <= F_UNLCK;
+        if self.handles.get(&arg.fh) != Some(&header.nodeid) || may_be_late || !is_usual {
+            return None;
+        }
+        let held = self.locks.get(&header.nodeid).map_or(&[][..], Vec::as_slice);
+        let in_the_way = held.iter().find(|lock| conflict(lock, arg));
+        match (header.opcode, arg.lk.lock_type) {
+            // Of an owner's own.
+            (opcode::GETLK, F_UNLCK) => None,
+            (opcode::GETLK, _) => {
+                let lk = in_the_way.map_or(FileLock { lock_type: F_UNLCK, ..arg.lk }, |lock| lock.lk);
+                Some(Some(LkOut { lk }))
+            }
+            (_, F_UNLCK) => Some(None),
+            _ if in_the_way.is_some() || held.len() >= DECIDED_MAX => None,
+            _ => {
+                self.lock(header.nodeid, arg);
+                Some(None)
+            }
+        }
+    }
+
+    /// The locks of a node.
+    pub(super) fn locks_of(&self, nodeid: u64) -> Vec<LkIn> {
+        self.locks.get(&nodeid).cloned().unwrap_or_default()
+    }
+
+    /// Whether the kernel has the file open.
+    pub(super) fn is_open(&self, nodeid: u64) -> bool {
+        self.handles.values().any(|other| *other == nodeid)
     }
 
     /// How many nodes the kernel knows, files it has open, and locks it holds.
@@ -261,6 +313,11 @@ impl Ledger {
         }
     }
 
+    fn lock(&mut self, nodeid: u64, arg: &LkIn) {
+        self.unlock(nodeid, arg);
+        self.locks.entry(nodeid).or_default().push(*arg);
+    }
+
     /// Takes the range of `arg` out of what its owner has.
     fn unlock(&mut self, nodeid: u64, arg: &LkIn) {
         let Some(locks) = self.locks.get_mut(&nodeid) else { return };
@@ -292,6 +349,15 @@ impl Ledger {
 
 const EIO: i32 = 5;
 
+/// Whether `held` is in the way of `asked`. A flock has nothing to do with a range.
+fn conflict(held: &LkIn, asked: &LkIn) -> bool {
+    let kind = asked.lk_flags & LK_FLOCK;
+    held.owner != asked.owner
+        && held.lk_flags & LK_FLOCK == kind
+        && (held.lk.lock_type == F_WRLCK || asked.lk.lock_type == F_WRLCK)
+        && (kind != 0 || held.lk.start <= asked.lk.end && asked.lk.start <= held.lk.end)
+}
+
 /// The bytes of a file that a request may keep locked in the kernel's cache: its node, first byte, and length.
 pub(super) fn pages_of(header: &InHeader, message: &[u8]) -> Option<(u64, u64, u64)> {
     if !matches!(header.opcode, opcode::READ | opcode::WRITE | opcode::READDIR | opcode::READDIRPLUS) {
@@ -305,8 +371,7 @@ pub(super) fn pages_of(header: &InHeader, message: &[u8]) -> Option<(u64, u64, u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::FileLock;
-    use crate::abi::flags::{F_RDLCK, F_WRLCK};
+    use crate::abi::flags::F_RDLCK;
     use crate::request::tests::message;
     use zerocopy::FromZeros;
 
@@ -377,6 +442,47 @@ mod tests {
         let release = ReleaseIn { fh: 9, flags: 0, release_flags: 0, lock_owner: 0 };
         ask(&mut ledger, &message(opcode::RELEASE, 5, &[release.as_bytes()]));
         assert_eq!(ledger.holdings(), Holdings::default());
+    }
+
+    #[test]
+    fn a_lock_is_decided_by_those_that_are_here_unless_its_owner_may_have_closed_the_file() {
+        let mut ledger = Ledger::default();
+        let open = OpenOut { fh: 9, open_flags: 0, padding: 0 };
+        call(&mut ledger, &message(opcode::OPEN, 5, &[&[0; 8]]), &[open.as_bytes()]);
+        let mut decide = |code: u32, nodeid: u64, arg: LkIn| {
+            let request = message(code, nodeid, &[arg.as_bytes()]);
+            let (header, _) = InHeader::read_from_prefix(&request).expect("a header");
+            assert_eq!(ledger.asked(&header, &request), None);
+            ledger.decide(&header, &arg).map(|found| found.map(|found| (found.lk.lock_type, found.lk.start)))
+        };
+        let (set, test) = (opcode::SETLKW, opcode::GETLK);
+        assert_eq!(decide(set, 5, lock(1, (10, 19), F_WRLCK)), Some(None));
+        assert_eq!(decide(set, 5, lock(2, (0, 10), F_RDLCK)), None, "it would wait");
+        assert_eq!(decide(test, 5, lock(2, (0, 10), F_RDLCK)), Some(Some((F_WRLCK, 10))));
+        assert_eq!(decide(test, 5, lock(1, (0, 10), F_RDLCK)), Some(Some((F_UNLCK, 0))), "its own");
+        assert_eq!(decide(set, 5, lock(2, (0, 9), F_RDLCK)), Some(None));
+        assert_eq!(decide(set, 5, lock(3, (0, 9), F_RDLCK)), Some(None), "shared");
+        let whole = |owner, kind| LkIn { lk_flags: LK_FLOCK, ..lock(owner, (0, 99), kind) };
+        assert_eq!(decide(set, 5, whole(4, F_WRLCK)), Some(None), "not a range");
+        assert_eq!(decide(set, 5, whole(5, F_RDLCK)), None);
+        assert_eq!(decide(set, 5, whole(4, F_UNLCK)), Some(None));
+        assert_eq!(decide(set, 5, whole(5, F_RDLCK)), Some(None));
+        assert_eq!(decide(set, 5, lock(1, (12, 14), F_UNLCK)), Some(None));
+        assert_eq!(decide(set, 5, lock(2, (12, 14), F_WRLCK)), Some(None));
+        for (nodeid, arg) in [
+            (6, lock(1, (0, 0), F_WRLCK)),
+            (5, LkIn { fh: 8, ..lock(1, (0, 0), F_WRLCK) }),
+            (5, lock(1, (7, 6), F_WRLCK)),
+            (5, lock(1, (7, 7), 9)),
+        ] {
+            assert_eq!(decide(set, nodeid, arg), None, "nothing usual: {arg:?}");
+        }
+        let flush = FlushIn { fh: 9, unused: 0, padding: 0, lock_owner: 2 };
+        ask(&mut ledger, &message(opcode::FLUSH, 5, &[flush.as_bytes()]));
+        let late = lock(2, (90, 99), F_WRLCK);
+        let header = InHeader { opcode: set, nodeid: 5, ..InHeader::new_zeroed() };
+        assert_eq!(ledger.decide(&header, &late).map(|_| ()), None, "it may be late");
+        assert!(ledger.decide(&header, &lock(1, (90, 99), F_WRLCK)).is_some());
     }
 
     #[test]

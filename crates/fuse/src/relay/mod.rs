@@ -24,11 +24,12 @@
 mod announcer;
 mod caches;
 mod ledger;
+mod lock_cache;
 
 use crate::abi::{InHeader, InterruptIn, OutHeader, opcode};
 use crate::control;
 use crate::counters::Counters;
-use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice, Ticket, is_noted, set_slot};
+use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice, Ticket, is_noted, recalled, set_slot};
 use crate::lock_class::{CONTROL, LEDGER, READING, RELAY};
 use crate::notify::Serving;
 use crate::reply::Reply;
@@ -39,6 +40,7 @@ use crate::{Ended, MountError, MountOptions, mount};
 use announcer::{Announcer, Done};
 use caches::{changes_names_of, inval_entry_dir};
 use ledger::Ledger;
+use lock_cache::LockCache;
 use sluice_sync::atomic::Ordering;
 use sluice_sync::thread::Builder;
 use sluice_sync::time::Instant;
@@ -80,6 +82,8 @@ pub struct RelayCounts {
     pub notices: u64,
     /// Notices that the kernel took too long to take in, so that all names were dropped.
     pub notices_cut_short: u64,
+    /// Lock requests that were decided without the server.
+    pub locks_decided: u64,
 }
 
 /// A mounted file system that is served elsewhere. Dropping it unmounts.
@@ -115,6 +119,7 @@ struct State {
     next_attachment: u64,
     threads: usize,
     is_detached: bool,
+    locks: LockCache,
     counts: RelayCounts,
 }
 
@@ -127,6 +132,8 @@ struct Request {
     changes: u64,
     opcode: u32,
     arrival: Instant,
+    /// Delegations up to this number are void if the answer has one.
+    void: u64,
 }
 
 impl State {
@@ -192,7 +199,12 @@ impl Relay {
     /// Takes the server away: requests wait from here on. The kernel drops all that it has cached. Returns what it holds, for the
     /// next server.
     pub fn detach(&self) -> Holdings {
-        self.0.state.lock().server = None;
+        {
+            let mut state = self.0.state.lock();
+            state.server = None;
+            // What was granted here is in the ledger.
+            state.locks.clear();
+        }
         self.0.drop_caches();
         self.holdings()
     }
@@ -225,6 +237,9 @@ impl Relay {
             if let Server::Remote(uplink) = &server {
                 waiting.iter().for_each(|(_, message)| uplink.request(message));
             }
+            // Another server counts from the start.
+            state.locks.clear();
+            state.in_flight.values_mut().for_each(|request| request.void = 0);
             state.server = Some(server.clone());
             state.attachment = attachment;
             waiting
@@ -434,6 +449,15 @@ impl Shared {
             let _ = self.device.send(reply.failure(header.unique, Errno::from_raw(error)));
             return None;
         }
+        if let Some(answer) = self.decide_lock(&mut state, message) {
+            drop(state);
+            // An error means that the request is gone.
+            let _ = self.device.send(&answer);
+            return None;
+        }
+        if header.opcode == opcode::RELEASE {
+            self.closed(&mut state, header.nodeid);
+        }
         let is_answered = !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
         let slot = is_noted(header.opcode).then(|| state.free_slot()).flatten();
         if let Some(slot) = slot {
@@ -448,6 +472,7 @@ impl Shared {
                 changes,
                 opcode: header.opcode,
                 arrival: Instant::now(),
+                void: 0,
             };
             state.in_flight.insert(header.unique, request);
         }
@@ -495,6 +520,10 @@ impl Shared {
     }
 
     fn announce(&self, notifications: &[u8], done: Done) {
+        if let Some((nodeid, serial)) = recalled(notifications) {
+            self.recall(nodeid, serial);
+            return done();
+        }
         let is_busy = {
             let mut state = self.state.lock();
             state.counts.notices += 1;
@@ -513,7 +542,7 @@ impl Shared {
 
     fn answer(&self, attachment: u64, answer: &[u8]) {
         let Ok((out, _)) = OutHeader::read_from_prefix(answer) else { return };
-        {
+        let for_kernel = {
             let mut state = self.state.lock();
             if attachment != state.attachment || state.server.is_none() {
                 return;
@@ -521,9 +550,10 @@ impl Shared {
             let Some(request) = state.in_flight.remove(&out.unique) else { return };
             self.counters.took(request.opcode, request.arrival.elapsed());
             self.ledger.lock().answered(&request.message, answer, request.changes);
-        }
+            self.take_delegation(&mut state, &request, answer)
+        };
         // An error means that the request was aborted or the mount is gone.
-        let _ = self.device.send(answer);
+        let _ = self.device.send(for_kernel.as_deref().unwrap_or(answer));
     }
 
     /// One line of JSON, of the form that the server of a mount answers.

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub)] // each test binary uses its own part
 
+pub mod pair;
+
 use sluice_fuse::{Mount, MountError, MountOptions};
 use sluice_sync::atomic::{AtomicU32, Ordering};
 use sluice_sync::time::{Duration, Instant};
