@@ -203,7 +203,7 @@ impl Reclaim for Local {
     }
 
     fn charge(&self) -> u64 {
-        LOCAL_BYTES + self.key.name.bytes().len() as u64
+        LOCAL_BYTES + self.key.name.heap_bytes() as u64
     }
 }
 

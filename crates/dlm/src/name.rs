@@ -2,7 +2,9 @@
 
 use crate::NAME_MAX;
 use sluice_sync::Arc;
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// The number of a shard. All resources of a shard have the same master.
 pub type ShardId = u16;
@@ -17,17 +19,32 @@ impl fmt::Display for NodeId {
     }
 }
 
+/// Names of up to so many bytes stand where they are used. More would make each name longer.
+const SHORT_MAX: usize = 20;
+
 /// A resource.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name {
-    shard: ShardId,
-    bytes: Arc<[u8]>,
+#[derive(Clone)]
+pub struct Name(Text);
+
+/// The shard of a resource, and what it is called.
+#[derive(Clone)]
+enum Text {
+    Short(ShardId, u8, [u8; SHORT_MAX]),
+    Long(ShardId, Arc<[u8]>),
 }
 
 impl Name {
     /// The resource called `bytes` in a shard that its caller chooses. None if the name is longer than [`NAME_MAX`].
     pub fn in_shard(shard: ShardId, bytes: &[u8]) -> Option<Name> {
-        (bytes.len() <= NAME_MAX).then(|| Name { shard, bytes: bytes.into() })
+        let mut short = [0; SHORT_MAX];
+        let text = match (short.get_mut(..bytes.len()), u8::try_from(bytes.len())) {
+            (Some(start), Ok(length)) => {
+                start.copy_from_slice(bytes);
+                Text::Short(shard, length, short)
+            }
+            _ => Text::Long(shard, bytes.into()),
+        };
+        (bytes.len() <= NAME_MAX).then_some(Name(text))
     }
 
     /// The resource called `bytes`, in a shard that its hash chooses of `shards`. None if the name is longer than
@@ -43,18 +60,57 @@ impl Name {
 
     /// Its shard.
     pub fn shard(&self) -> ShardId {
-        self.shard
+        match self.0 {
+            Text::Short(shard, ..) | Text::Long(shard, _) => shard,
+        }
     }
 
     /// What it is called.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        match &self.0 {
+            Text::Short(_, length, bytes) => &bytes[..usize::from(*length)],
+            Text::Long(_, bytes) => bytes,
+        }
+    }
+
+    /// What it takes of the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match &self.0 {
+            Text::Short(..) => 0,
+            Text::Long(_, bytes) => bytes.len(),
+        }
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Name) -> bool {
+        self.shard() == other.shard() && self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for Name {}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Name) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Name) -> Ordering {
+        (self.shard(), self.bytes()).cmp(&(other.shard(), other.bytes()))
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.shard(), self.bytes()).hash(state);
     }
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.shard, self.bytes.escape_ascii())
+        write!(f, "{}:{}", self.shard(), self.bytes().escape_ascii())
     }
 }
 
@@ -113,7 +169,7 @@ impl Key {
 
     /// Its shard.
     pub fn shard(&self) -> ShardId {
-        self.name.shard
+        self.name.shard()
     }
 }
 
@@ -141,6 +197,20 @@ mod tests {
             Name::hashed(b"a", 64).expect("short").shard()
         );
         assert_eq!(Name::hashed(&[0; NAME_MAX + 1], 64), None);
+    }
+
+    #[test]
+    fn names_of_each_length_keep_their_bytes_and_short_ones_take_nothing_of_the_heap() {
+        assert_eq!(size_of::<Name>(), 24);
+        let bytes = [7; NAME_MAX];
+        let name = |length: usize| Name::in_shard(1, &bytes[..length]).expect("short");
+        for length in 0..=NAME_MAX {
+            assert_eq!(name(length).bytes(), &bytes[..length]);
+            assert_eq!(name(length).heap_bytes(), if length <= SHORT_MAX { 0 } else { length });
+        }
+        let mut names: Vec<_> = (0..=NAME_MAX).rev().map(name).collect();
+        names.sort();
+        assert!(names.iter().map(|name| name.bytes().len()).eq(0..=NAME_MAX), "in the order of their bytes");
     }
 
     #[test]

@@ -367,3 +367,16 @@ fn a_node_without_a_lease_gives_out_nothing() {
     let _ = cluster.nodes[1].finish(cluster.now, waiting);
     cluster.unlock(1, held);
 }
+
+#[test]
+fn an_unlock_after_the_end_of_the_lease_gives_the_lock_to_nobody() {
+    let mut cluster = Cluster::new(2, &options());
+    let held = cluster.lock(1, &key("a"), Mode::Ex);
+    let waiting = cluster.ask(1, &key("a"), &Want::new(Mode::Ex));
+    cluster.now = 2_000_000 * MS;
+    cluster.unlock(1, held);
+    assert_eq!(waiting.outcome(), None);
+    cluster.pass(MS);
+    assert_eq!(waiting.outcome(), Some(Err(LockError::NotMember)));
+    let _ = cluster.nodes[1].finish(cluster.now, waiting);
+}

@@ -45,7 +45,10 @@ impl<E: Effects> Node<E> {
 
     /// Grants what can be granted here, and asks the master for the rest.
     fn pump(&self, shard: &mut Shard, local: &Local, slow: &mut Slow, now: u64) {
-        while let Some(first) = self.next_granted(local, slow) {
+        // Not when the lease is over: an unlock that comes late makes room for nobody.
+        while self.is_member(now)
+            && let Some(first) = self.next_granted(local, slow)
+        {
             self.decide(shard, &first.wait, Ok(()));
             self.note(slow, first);
         }

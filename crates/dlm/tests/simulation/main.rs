@@ -18,6 +18,7 @@ use world::{MS, World};
 
 /// Seeds beyond the usual ones that found something once.
 const REGRESSIONS: &[u64] = &[164, 215, 252, 431, 745];
+const PARTY_REGRESSIONS: &[u64] = &[233];
 /// When faults end, and until when all must be well.
 const CALM: u64 = 30_000 * MS;
 const END: u64 = 60_000 * MS;
@@ -92,7 +93,7 @@ fn locks_exclude_each_other_and_no_request_is_lost_whatever_fails() {
 #[test]
 fn parties_that_wait_in_a_circle_are_told_and_nobody_else_is() {
     let (mut grants, mut told) = (0, 0);
-    for seed in seeds(40) {
+    for seed in PARTY_REGRESSIONS.iter().copied().chain(seeds(40)) {
         match run_parties(seed, None) {
             Ok(world) => {
                 grants += world.truth.grants;

@@ -1,8 +1,8 @@
 //! Nodes: a few real ones whose messages arrive when a test says so, and at once.
 
 use sluice_dlm::{
-    Effects, Held, Key, LockError, Message, Name, Node, NodeId, Options, Registry, ShardId, Submitted,
-    Ticket, Want,
+    Effects, Held, Key, LockError, Message, Name, Node, NodeId, Options, Packet, Registry, ShardId,
+    Submitted, Ticket, Want, decode, encode,
 };
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -28,6 +28,7 @@ pub(crate) struct Cluster {
     pub(crate) now: u64,
 }
 
+#[allow(dead_code)] // Not each test needs all of it.
 impl Cluster {
     pub(crate) fn new(count: usize, options: &Options) -> Cluster {
         let mut registry = Registry::new(options.shards, 1_000_000 * MS);
@@ -55,7 +56,7 @@ impl Cluster {
                 while let Some((to, message)) = { node.effects().0.lock().unwrap().pop_front() } {
                     count += 1;
                     let to = self.nodes.iter().find(|other| other.id() == to).expect("it is a member");
-                    to.message(self.now, node.id(), message);
+                    to.message(self.now, node.id(), as_read(message));
                 }
             }
             if count == before {
@@ -95,6 +96,13 @@ impl Cluster {
         self.now += time;
         self.nodes.iter().for_each(|node| node.tick(self.now));
     }
+}
+
+/// A message as the other side reads it: with nothing shared.
+fn as_read(message: Message) -> Message {
+    let mut frame = Vec::new();
+    encode(&Packet { number: 1, acknowledged: 0, message: Some(message) }, &mut frame);
+    decode(&frame[4..]).ok().and_then(|packet| packet.message).expect("what was written is read again")
 }
 
 pub(crate) fn options() -> Options {

@@ -1,0 +1,69 @@
+//! Memory: what a lock that is cached takes of the heap, on its node and at its master.
+
+#[path = "support/nodes.rs"]
+mod nodes;
+
+use nodes::{Cluster, MS, key, options};
+use sluice_dlm::{Mode, Want};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The system's allocator, counted.
+struct Counting;
+
+/// Bytes that are allocated now, with what an allocator adds to each piece.
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// What a piece of memory takes: as glibc counts, with 8 bytes of its own before each, and in multiples of 16.
+fn bytes_of(layout: Layout) -> u64 {
+    (layout.size() as u64 + 8).next_multiple_of(16)
+}
+
+// SAFETY: all is the system's allocator's, whose promises and demands are these; what else it can do is done with
+// these two.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // Relaxed: a sum, read by the thread that does all of it.
+        BYTES.fetch_add(bytes_of(layout), Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // Relaxed: as above.
+        BYTES.fetch_sub(bytes_of(layout), Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static HEAP: Counting = Counting;
+
+fn allocated() -> u64 {
+    BYTES.load(Ordering::Relaxed)
+}
+
+// One test, since the memory is that of the whole process.
+#[test]
+fn a_cached_lock_and_its_resource_take_no_more_than_this() {
+    const LOCKS: u64 = 50_000;
+    let mut cluster = Cluster::new(2, &options());
+    let before = allocated();
+    for n in 0..LOCKS {
+        let held = cluster.lock(1, &key(&format!("memory-{n:06}")), Want::new(Mode::Ex));
+        cluster.unlock(1, held);
+    }
+    // What was to be asked again in a while is forgotten then.
+    cluster.pass(10_000 * MS);
+    let both = allocated() - before;
+    // Without the node that has the locks cached.
+    let node = cluster.nodes.pop();
+    assert_eq!(node.as_ref().map(sluice_dlm::Node::locks), Some(50_000));
+    drop(node);
+    let resources = allocated() - before;
+    let (lock, resource) = ((both - resources) / LOCKS, resources / LOCKS);
+    // In a build with checks, whose mutexes are larger.
+    println!("{lock} bytes for a lock, {resource} for its resource");
+    assert!(lock <= 310 && resource <= 285, "{lock} bytes for a lock, {resource} for its resource");
+}
