@@ -6,7 +6,7 @@ mod server;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use server::{LIMIT, Server, until};
+use server::{LIMIT, Server, send, stop, until};
 use sluice_dlm::{Etcd, EtcdAccess, Membership, NodeId};
 use std::cell::Cell;
 use std::path::Path;
@@ -111,10 +111,10 @@ fn an_etcd_that_does_not_answer_is_an_error_after_a_part_of_a_lease() {
     };
     let membership = connect(&server);
     let node = membership.join("here").expect("a member");
-    server.signal("-STOP");
+    stop(server.pid());
     assert!(membership.renew(node).is_err());
     assert!(membership.join("there").is_err() && membership.claim(node, 0, 0).is_err());
-    server.signal("-CONT");
+    send("-CONT", server.pid());
     until("etcd answers again", || {
         membership.view(0, Duration::ZERO).is_ok() && membership.renew(node).is_ok()
     });

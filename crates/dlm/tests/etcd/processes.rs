@@ -4,7 +4,7 @@
 //! it took, as a store does. Excluded from each other are holders whose lines it takes: between the `in` of one and its `out` there
 //! is no line of another, unless the first one never came to its `out`.
 
-use crate::server::{Server, lines, send, until};
+use crate::server::{Server, lines, send, stop, until};
 use rustix::process::Pid;
 use sluice_dlm::{ClusterCa, Config, Dlm, Etcd, EtcdAccess, Identity, Mode, Token, Want, ask_status};
 use std::fs::File;
@@ -184,13 +184,7 @@ fn rounds() -> usize {
 fn freeze(journal: &Path, pid: u32) {
     let file = File::options().append(true).create(true).open(journal).expect("a file");
     file.lock().expect("a file");
-    send("-STOP", pid);
-    let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
-        let stat = thread.and_then(|thread| std::fs::read_to_string(thread.path().join("stat")));
-        stat.is_ok_and(|stat| stat.contains(") T "))
-    };
-    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
-    until(&format!("{pid} is frozen"), || threads().all(is_stopped));
+    stop(pid);
 }
 
 #[test]

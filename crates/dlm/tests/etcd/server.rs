@@ -80,9 +80,9 @@ impl Server {
         assert!(answer.starts_with("HTTP/1.0 200"), "{method}: {answer}");
     }
 
-    /// Stops or continues it.
-    pub(crate) fn signal(&self, signal: &str) {
-        send(signal, self.process.id());
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
     }
 }
 
@@ -126,6 +126,17 @@ fn ask(address: &str, request: &str) -> std::io::Result<String> {
 pub(crate) fn send(signal: &str, pid: u32) {
     let sent = Command::new("kill").args([signal, &pid.to_string()]).status();
     assert!(sent.expect("kill runs").success(), "{signal} to {pid}");
+}
+
+/// Stops a process, and waits until it stands still: the signal has to reach each of its threads.
+pub(crate) fn stop(pid: u32) {
+    send("-STOP", pid);
+    let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+        let stat = thread.and_then(|thread| std::fs::read_to_string(thread.path().join("stat")));
+        stat.is_ok_and(|stat| stat.contains(") T "))
+    };
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    until(&format!("{pid} stands still"), || threads().all(is_stopped));
 }
 
 /// Waits until something is so.
