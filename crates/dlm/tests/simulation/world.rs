@@ -76,7 +76,8 @@ pub(crate) struct World {
     pub(crate) is_shared: bool,
     pub(crate) machines: BTreeMap<NodeId, Machine>,
     registry: Registry,
-    events: BTreeMap<(u64, u64), Event>,
+    /// *boxed: a map moves its values, and a packet is large*
+    events: BTreeMap<(u64, u64), Box<Event>>,
     count: u64,
     options: Options,
     /// When the last packet from one node to another arrives, if they keep their order.
@@ -129,7 +130,7 @@ impl World {
             if time > end {
                 break;
             }
-            self.happen(event)?;
+            self.happen(*event)?;
         }
         Ok(())
     }
@@ -147,7 +148,7 @@ impl World {
 
     fn after(&mut self, delay: u64, event: Event) {
         self.count += 1;
-        self.events.insert((self.now + delay, self.count), event);
+        self.events.insert((self.now + delay, self.count), Box::new(event));
     }
 
     pub(crate) fn client_later(&mut self, node: NodeId, client: usize, delay: u64) {
