@@ -11,7 +11,7 @@ use sluice_vfs::{Options, Superblock};
 
 /// Added to the known mount options when somebody asks for one that is not there.
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
-                     nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock; of a store: memory=N[K|M|G|T|%]";
+                     nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock; of a store: memory=N[K|M|G|T|%], volatile";
 /// What file data occupy in memory: whole pages.
 const PAGE: u64 = 4096;
 /// Permission bits, the set-ID and sticky bits among them.
@@ -51,6 +51,10 @@ pub(crate) fn parse(list: &str) -> Result<(Options, MountOptions)> {
 fn apply(ram: &mut Options, option: &str, memory: u64) -> Result<bool> {
     if option == "nodeadlock" {
         ram.deadlock_detection = false;
+        return Ok(true);
+    }
+    if option == "volatile" {
+        ram.store.volatile = true;
         return Ok(true);
     }
     let Some((name, value)) = option.split_once('=') else { return Ok(false) };

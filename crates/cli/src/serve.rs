@@ -125,10 +125,14 @@ fn serve(
     }
     if let Some(member) = member {
         let store = store.ok_or_else(|| Failure::Usage("--cluster needs a STORE before DIR".into()))?;
+        if ram.store.volatile {
+            return Err(Failure::Usage("-o volatile: not with --cluster, where another node goes on".into()));
+        }
         name_after(store, &mut options);
         let (ended, device) = member.serve(store, ram, dir, options, signals, || ready(attached, detach))?;
         return conclude(ended, dir, device, detach);
     }
+    let is_volatile = ram.store.volatile;
     let superblock = match store {
         None => Superblock::new(ram),
         Some(store) => {
@@ -154,7 +158,8 @@ fn serve(
         let why = || superblock.failure().map_or_else(String::new, |why| format!(" ({why})"));
         let lost =
             |error| Failure::Failed(format!("{}: not all is durable: {error}{}", store.display(), why()));
-        superblock.sync().map_err(lost)?;
+        // A volatile store is whole only when it is closed; of others all is in the log.
+        if is_volatile { superblock.close() } else { superblock.sync() }.map_err(lost)?;
     }
     conclude(ended, dir, device, detach)
 }

@@ -37,6 +37,7 @@ pub(crate) fn mkfs(store: &Path) -> Result<()> {
     if bucket::mkfs(store)? {
         return Ok(());
     }
+    remove_lost(store)?;
     let is_used = std::fs::read_dir(store).is_ok_and(|mut names| names.next().is_some());
     if is_used && Store::info(&HostDisk::unlocked(store).map_err(failure(store))?).is_err() {
         let text = "the directory holds files that are no store: give an empty or a new one";
@@ -54,6 +55,27 @@ pub(crate) fn mkfs(store: &Path) -> Result<()> {
         }
     }
     made?.sync().context(|| store.display().to_string())
+}
+
+/// Removes what is left of a store that was used with `-o volatile` and did not end cleanly.
+fn remove_lost(store: &Path) -> Result<()> {
+    let is_lost =
+        || HostDisk::unlocked(store).and_then(|disk| Store::info(&disk)).is_ok_and(|info| info.is_volatile);
+    if is_lost() {
+        let _locked = HostDisk::lock(store).map_err(failure(store))?;
+        // Another one may have ended it cleanly meanwhile.
+        if is_lost() {
+            let is_ours = |name: &str| ["log", "tree"].contains(&name) || name.starts_with("segment-");
+            let names = std::fs::read_dir(store).context(|| store.display().to_string())?;
+            let names = names.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+            // Last what says that it is lost.
+            for name in names.filter(|name| is_ours(name)).chain(["super".to_owned()]) {
+                let path = store.join(name);
+                std::fs::remove_file(&path).context(|| path.display().to_string())?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The store that is mounted on `dir`, if one is.
@@ -120,6 +142,7 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
             let info = Store::info(&disk).map_err(failure(store))?;
             // Of one that is in use only what never changes.
             let (content, user) = match HostDisk::lock_read_only(store) {
+                Ok(_) if info.is_volatile => (None, None),
                 Ok(disk) => (Some(Store::content(shared(disk)).map_err(failure(store))?), None),
                 Err(StoreError::InUse(user)) => (None, Some(user)),
                 Err(error) => return Err(failure(store)(error)),
@@ -133,7 +156,11 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
         let _ = write!(text, "{dash}{byte:02x}");
         text
     });
-    let failure = if user.is_some() { failure_of_server(store) } else { None };
+    let is_lost = info.is_volatile && user.is_none();
+    let failure = match user {
+        Some(_) => failure_of_server(store),
+        None => is_lost.then(|| StoreError::Lost.to_string()),
+    };
     let cache = Options::default().store.cache;
     let text = if json {
         let fields = json!({
@@ -161,7 +188,10 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
             (None, None) => "not in use by this machine".to_owned(),
         };
         let place = if Bucket::is_url(store) { "in objects" } else { "on the host's disk" };
-        let failed = failure.map_or_else(String::new, |why| format!("failed   read-only: {why}\n"));
+        let failed = failure.map_or_else(String::new, |why| {
+            let so = if is_lost { "" } else { "read-only: " };
+            format!("failed   {so}{why}\n")
+        });
         let data = content.map_or("?".to_owned(), |content| bytes(content.data_bytes));
         format!(
             "uuid     {uuid}\nversion  {}\nsize     {} {place}\ndata     {data} in files of {}\n\

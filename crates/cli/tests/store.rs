@@ -250,6 +250,33 @@ fn a_store_in_use_says_by_which_process() {
 }
 
 #[test]
+fn a_volatile_store_is_kept_when_it_is_unmounted_and_made_anew_when_its_server_was_killed() {
+    if !can_mount("a_volatile_store_is_kept_when_it_is_unmounted_and_made_anew_when_its_server_was_killed") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let stored = Stored::new(&scratch);
+    stored.mount("volatile");
+    write_through(&stored.dir.join("kept"), b"kept").expect("room");
+    stored.umount();
+    stored.assert_clean();
+    stored.mount("volatile");
+    assert_eq!(fs::read(stored.dir.join("kept")).expect("it is there"), b"kept");
+    stored.kill();
+    let text = |path: &Path| path.to_str().expect("text").to_owned();
+    let (store, dir) = (text(&stored.store), text(&stored.dir));
+    for command in [&["mount", &store, &dir][..], &["fsck", &store]] {
+        let line = sluice(command).complaint(if command[0] == "fsck" { 8 } else { 1 });
+        assert!(line.contains("volatile") && line.contains("sluice mkfs"), "{line}");
+    }
+    assert_eq!(sluice(["mkfs", &store]).well(), "");
+    stored.mount("locks=kernel");
+    assert_eq!(fs::read_dir(&stored.dir).expect("it is there").count(), 0);
+    stored.umount();
+    stored.assert_clean();
+}
+
+#[test]
 fn fsck_finds_damage_and_says_where() {
     let scratch = Scratch::new();
     let store = scratch.0.join("store");

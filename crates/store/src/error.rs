@@ -15,6 +15,8 @@ pub enum StoreError {
     NewerFormat(u32),
     /// What is on the disk cannot be right: which part, and how that shows.
     Damaged(String),
+    /// It was used without flushes ([`Options::volatile`](crate::Options::volatile)), and did not end cleanly.
+    Lost,
     /// The disk's error: what was tried, and what the system said.
     Io(&'static str, io::Error),
     /// An earlier error of the disk ended all writing; what was synchronised before is safe.
@@ -36,7 +38,7 @@ impl StoreError {
             StoreError::NotAStore | StoreError::NewerFormat(_) => Errno::INVAL,
             StoreError::Exists => Errno::EXIST,
             StoreError::InUse(_) => Errno::BUSY,
-            StoreError::Damaged(_) | StoreError::Failed(_) => Errno::IO,
+            StoreError::Damaged(_) | StoreError::Failed(_) | StoreError::Lost => Errno::IO,
             StoreError::Fenced => Errno::STALE,
             StoreError::Io(_, error) => return error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
         };
@@ -62,6 +64,10 @@ impl fmt::Display for StoreError {
             StoreError::Damaged(what) => {
                 write!(f, "the store is damaged: {what} (check it: sluice fsck STORE)")
             }
+            StoreError::Lost => f.write_str(
+                "the store was in use with `-o volatile` and did not end cleanly: what it held is lost \
+                 (make it anew: sluice mkfs STORE)",
+            ),
             StoreError::Io(what, error) => write!(f, "could not {what}: {error}"),
             StoreError::Failed(why) => {
                 write!(f, "the store takes no more changes since an earlier error: {why}")

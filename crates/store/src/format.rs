@@ -3,16 +3,16 @@
 //! `super`, 512 bytes:
 //! ```text
 //!   0          8           12        16       32          40             48
-//!   | sluicefs | version   | crc     | uuid   | log size  | segment size | zeros ...        crc: of all 512 bytes, itself taken as zero
+//!   | sluicefs | version   | crc     | uuid   | log size  | segment size | volatile | zeros ...        crc: of all 512 bytes, itself taken as zero
 //! ```
-//! Numbers are little endian. `crc` is CRC32C (Castagnoli).
+//! `volatile` is 1 while the store is in use without flushes. Numbers are little endian. `crc` is CRC32C (Castagnoli).
 
 use crate::StoreError;
 
 /// The version of the format that this program writes, and the newest that it reads.
 ///
 /// 2: the contents of files are in segments, inodes have flags. A store of version 1 has none of either, and is else the same.
-/// 3: records of chunks that are cut off.
+/// 3: records of chunks that are cut off; use without flushes.
 pub(crate) const VERSION: u32 = 3;
 /// Bytes of the file `super`.
 pub(crate) const SUPER_SIZE: usize = 512;
@@ -28,6 +28,8 @@ pub(crate) struct Super {
     pub(crate) log_size: u64,
     /// Bytes of each segment.
     pub(crate) segment_size: u64,
+    /// It is in use without flushes, or was, and did not end cleanly.
+    pub(crate) is_volatile: bool,
 }
 
 impl Super {
@@ -39,6 +41,7 @@ impl Super {
         bytes[16..32].copy_from_slice(&self.uuid);
         bytes[32..40].copy_from_slice(&self.log_size.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.segment_size.to_le_bytes());
+        bytes[48] = u8::from(self.is_volatile);
         let crc = crc32c::crc32c(&bytes);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -65,7 +68,8 @@ impl Super {
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&bytes[16..32]);
         let long = |at| u64::from(number(at)) | u64::from(number(at + 4)) << 32;
-        Ok(Super { version, uuid, log_size: long(32), segment_size: long(40) })
+        let is_volatile = bytes[48] != 0;
+        Ok(Super { version, uuid, log_size: long(32), segment_size: long(40), is_volatile })
     }
 }
 
@@ -75,8 +79,14 @@ mod tests {
 
     #[test]
     fn a_newer_version_is_refused_by_its_number_whatever_else_it_holds() {
-        let mut bytes =
-            Super { version: VERSION, uuid: [7; 16], log_size: 1 << 33, segment_size: 1 << 28 }.encode();
+        let mut bytes = Super {
+            version: VERSION,
+            uuid: [7; 16],
+            log_size: 1 << 33,
+            segment_size: 1 << 28,
+            is_volatile: false,
+        }
+        .encode();
         bytes[8..12].copy_from_slice(&(VERSION + 1).to_le_bytes());
         let error = Super::decode(&bytes).expect_err("newer");
         assert!(matches!(error, StoreError::NewerFormat(newer) if newer == VERSION + 1));
@@ -91,7 +101,13 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_of_super_is_found() {
-        let written = Super { version: VERSION, uuid: [7; 16], log_size: 1 << 33, segment_size: 1 << 28 };
+        let written = Super {
+            version: VERSION,
+            uuid: [7; 16],
+            log_size: 1 << 33,
+            segment_size: 1 << 28,
+            is_volatile: true,
+        };
         let bytes = written.encode();
         assert_eq!(Super::decode(&bytes).expect("as written"), written);
         for bit in 0..SUPER_SIZE * 8 {

@@ -5,7 +5,7 @@ use crate::engine::RedbEngine;
 use crate::format::{Super, VERSION};
 use crate::log::Log;
 use crate::mutant::Planted;
-use crate::open::{LOG, LOG_MIN, TREE, random_uuid, read_super};
+use crate::open::{LOG, LOG_MIN, TREE, random_uuid, read_any_super, read_super};
 use crate::recovery::Behind;
 use crate::segments::blocks_of;
 use crate::{Options, Store, StoreError};
@@ -22,6 +22,8 @@ pub struct Info {
     pub log_size: u64,
     /// Bytes of each file of data; 0: there are none.
     pub segment_size: u64,
+    /// It is in use without flushes ([`Options::volatile`]), or was, and did not end cleanly: then what it held is lost.
+    pub is_volatile: bool,
 }
 
 /// What is in a store that nobody uses.
@@ -43,13 +45,13 @@ impl Info {
     pub fn of_new(options: &Options) -> Result<Info, StoreError> {
         let uuid = random_uuid().map_err(StoreError::io("make a UUID"))?;
         let log_size = options.log_size.max(LOG_MIN);
-        Ok(Info { uuid, version: VERSION, log_size, segment_size: 0 })
+        Ok(Info { uuid, version: VERSION, log_size, segment_size: 0, is_volatile: false })
     }
 
     /// As the object or the file `super` says it.
     pub fn encode(&self) -> Vec<u8> {
-        let Info { uuid, version, log_size, segment_size } = *self;
-        Super { version, uuid, log_size, segment_size }.encode().to_vec()
+        let Info { uuid, version, log_size, segment_size, is_volatile } = *self;
+        Super { version, uuid, log_size, segment_size, is_volatile }.encode().to_vec()
     }
 
     /// What [`encode`](Self::encode) wrote.
@@ -62,8 +64,8 @@ impl Info {
     }
 
     fn of(found: Super) -> Info {
-        let Super { version, uuid, log_size, segment_size } = found;
-        Info { uuid, version, log_size, segment_size }
+        let Super { version, uuid, log_size, segment_size, is_volatile } = found;
+        Info { uuid, version, log_size, segment_size, is_volatile }
     }
 }
 
@@ -73,7 +75,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the disk's.
     pub fn info(disk: &dyn Disk) -> Result<Info, StoreError> {
-        read_super(disk).map(Info::of)
+        read_any_super(disk).map(Info::of)
     }
 
     /// What is in the store on `disk`, which nobody writes meanwhile, and which is not changed.

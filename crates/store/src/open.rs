@@ -1,7 +1,7 @@
 //! Open: how a store is made, and how one is opened after a clean end or a crash.
 
 use crate::cil::Cil;
-use crate::disk::{Disk, NoDisk, OverlayDisk};
+use crate::disk::{Disk, NoDisk, OverlayDisk, VolatileDisk};
 use crate::engine::{Engine, MemoryEngine, RedbEngine};
 use crate::format::{SUPER_SIZE, Super, VERSION};
 use crate::log::{BLOCK, Log};
@@ -53,7 +53,10 @@ impl Store {
         let mark = || {
             disk.sync_names()?;
             let file = disk.create(SUPER, SUPER_SIZE as u64)?;
-            file.write_at(&Super { version: VERSION, uuid, log_size, segment_size }.encode(), 0)?;
+            file.write_at(
+                &Super { version: VERSION, uuid, log_size, segment_size, is_volatile: false }.encode(),
+                0,
+            )?;
             file.sync()?;
             disk.sync_names()
         };
@@ -76,9 +79,27 @@ impl Store {
         planted: Planted,
     ) -> Result<Store, StoreError> {
         let found = read_super(&*disk)?;
-        if found.version < VERSION {
-            upgrade(&*disk, found)?;
+        if found.version < VERSION || options.volatile {
+            // From now on older programs refuse the store: what is written to it they cannot read.
+            mark(&*disk, Super { version: VERSION, is_volatile: options.volatile, ..found })?;
         }
+        let opened = Store::open_found(disk.clone(), found, options.clone(), planted);
+        if opened.is_err() && options.volatile {
+            // Nothing was lost. What goes wrong with that is no news.
+            let _ = end_volatile(&*disk);
+        }
+        opened
+    }
+
+    /// As [`open`](Self::open), when this was `found`.
+    fn open_found(
+        below: Arc<dyn Disk>,
+        found: Super,
+        options: Options,
+        planted: Planted,
+    ) -> Result<Store, StoreError> {
+        let disk =
+            if options.volatile { shared_disk(VolatileDisk::new(below.clone())) } else { below.clone() };
         let Super { uuid, log_size, segment_size, .. } = found;
         let log = disk.open(LOG).map_err(StoreError::io("open the log"))?;
         let log = Log::new(log, log_size, uuid, planted)?;
@@ -87,7 +108,7 @@ impl Store {
         let blocks = blocks_of(segment_size);
         let behind = recover(&log, &engine, blocks, planted)?;
         let options = Options { log_size, ..options };
-        Store::start((disk, blocks), Some(log), Box::new(engine), behind, options, planted)
+        Store::start((disk, below, blocks), Some(log), Box::new(engine), behind, options, planted)
     }
 
     /// The store whose records `engine` keeps, which makes each batch durable by itself: there is no log beside it. What is
@@ -96,9 +117,13 @@ impl Store {
     /// # Errors
     /// [`StoreError::Damaged`], and the engine's.
     pub fn over(engine: Box<dyn Engine>, options: Options) -> Result<Store, StoreError> {
-        let disk: Arc<dyn Disk> = Arc::from(Box::new(NoDisk) as Box<dyn Disk>);
+        if options.volatile {
+            let unsupported = io::ErrorKind::Unsupported.into();
+            return Err(StoreError::Io("use a store without files and without flushes", unsupported));
+        }
+        let disk: Arc<dyn Disk> = shared_disk(NoDisk);
         let behind = Behind::of(&*engine, u64::MAX, 0)?;
-        Store::start((disk, 0), None, engine, behind, options, Planted::default())
+        Store::start((disk.clone(), disk, 0), None, engine, behind, options, Planted::default())
     }
 
     /// An empty store that forgets: its log, its data and its tree are in memory. For measurements of what stands before a disk.
@@ -106,17 +131,24 @@ impl Store {
     /// # Errors
     /// As [`create`](Self::create).
     pub fn in_memory(options: Options) -> Result<Store, StoreError> {
-        let disk: Arc<dyn Disk> = Arc::from(Box::new(OverlayDisk::over_nothing()) as Box<dyn Disk>);
+        let disk: Arc<dyn Disk> = shared_disk(OverlayDisk::over_nothing());
         let log_size = options.log_size.max(LOG_MIN).next_multiple_of(BLOCK);
         let blocks = blocks_of(options.segment_size.max(BLOCK).next_multiple_of(BLOCK));
         let file = disk.create(LOG, log_size).map_err(StoreError::io("make the log"))?;
         let log = Log::new(file, log_size, [0; 16], Planted::default())?;
         let (engine, options) = (Box::new(MemoryEngine::new()), Options { log_size, ..options });
-        Store::start((disk, blocks), Some(log), engine, Behind::default(), options, Planted::default())
+        Store::start(
+            (disk.clone(), disk, blocks),
+            Some(log),
+            engine,
+            Behind::default(),
+            options,
+            Planted::default(),
+        )
     }
 
     fn start(
-        (disk, blocks): (Arc<dyn Disk>, u32),
+        (disk, below, blocks): (Arc<dyn Disk>, Arc<dyn Disk>, u32),
         log: Option<Log>,
         engine: Box<dyn Engine>,
         behind: Behind,
@@ -131,6 +163,7 @@ impl Store {
         let core = Arc::new(Core {
             segments: Segments::open(disk.clone(), (blocks, options.open_segments), table, planted),
             disk,
+            below,
             room,
             cil: Cil::new(log_size / WAITING_SHARE, planted),
             log,
@@ -159,19 +192,43 @@ impl Store {
     }
 }
 
-/// From now on older programs refuse the store: what is written to it they cannot read. `super` is one sector, written whole or
-/// not at all.
-fn upgrade(disk: &dyn Disk, found: Super) -> Result<(), StoreError> {
+/// A disk that several may use.
+fn shared_disk(disk: impl Disk + 'static) -> Arc<dyn Disk> {
+    Arc::from(Box::new(disk) as Box<dyn Disk>)
+}
+
+/// Lets the file `super` say this. It is one sector, written whole or not at all.
+fn mark(disk: &dyn Disk, says: Super) -> Result<(), StoreError> {
     let file = disk.open(SUPER).map_err(StoreError::io("open `super`"))?;
-    let upgraded = Super { version: VERSION, ..found }.encode();
-    file.write_at(&upgraded, 0).and_then(|()| file.sync()).map_err(StoreError::io("write `super`"))
+    file.write_at(&says.encode(), 0).and_then(|()| file.sync()).map_err(StoreError::io("write `super`"))
+}
+
+/// All of a store that was used without flushes is written to `disk`, and nothing more will be: makes it durable, and lets `super`
+/// say so.
+///
+/// # Errors
+/// The disk's: then the store counts as lost.
+pub(crate) fn end_volatile(disk: &dyn Disk) -> Result<(), StoreError> {
+    let flush = |names: Vec<String>| names.iter().try_for_each(|name| disk.open(name)?.sync());
+    let flushed = disk.names().and_then(flush).and_then(|()| disk.sync_names());
+    flushed.map_err(StoreError::io("flush the store"))?;
+    mark(disk, Super { is_volatile: false, ..read_any_super(disk)? })
+}
+
+/// What the file `super` says of a store that can be used.
+///
+/// # Errors
+/// [`StoreError::Lost`]; as [`read_any_super`].
+pub(crate) fn read_super(disk: &dyn Disk) -> Result<Super, StoreError> {
+    let found = read_any_super(disk)?;
+    if found.is_volatile { Err(StoreError::Lost) } else { Ok(found) }
 }
 
 /// What the file `super` says.
 ///
 /// # Errors
 /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the disk's.
-pub(crate) fn read_super(disk: &dyn Disk) -> Result<Super, StoreError> {
+pub(crate) fn read_any_super(disk: &dyn Disk) -> Result<Super, StoreError> {
     let file = disk.open(SUPER).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => StoreError::NotAStore,
         _ => StoreError::Io("open `super`", error),

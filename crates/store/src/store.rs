@@ -27,6 +27,7 @@ use crate::engine::Engine;
 use crate::group::Callers;
 use crate::log::{Formed, Log, Position};
 use crate::mutant::{Mutant, Planted};
+use crate::open::end_volatile;
 use crate::record::Batch;
 use crate::recovery::Behind;
 use crate::room::Room;
@@ -61,6 +62,9 @@ pub struct Options {
     pub cache: usize,
     /// Whether a thread of the store pushes by age and checkpoints. Without, calls do what they must, and nothing else happens.
     pub background: bool,
+    /// Nothing is flushed before the store is closed: what is written only makes room in memory. After a crash, of the process or the
+    /// machine, the store is [lost](StoreError::Lost).
+    pub volatile: bool,
 }
 
 impl Default for Options {
@@ -72,6 +76,7 @@ impl Default for Options {
             age: Duration::from_secs(5),
             cache: 64 << 20,
             background: true,
+            volatile: false,
         }
     }
 }
@@ -103,6 +108,8 @@ pub struct Store {
 pub(crate) struct Core {
     /// Locked as long as it is held. *immutable*
     pub(crate) disk: Arc<dyn Disk>,
+    /// The same with its flushes. *immutable*
+    pub(crate) below: Arc<dyn Disk>,
     pub(crate) room: Room,
     pub(crate) cil: Cil,
     /// What adds to each push. *set once*
@@ -260,6 +267,8 @@ impl Store {
         drop(state);
         let _checkpointing = core.checkpoint.lock();
         core.engine.close();
+        let is_volatile = core.options.volatile;
+        let closed = closed.and_then(|()| if is_volatile { end_volatile(&*core.below) } else { Ok(()) });
         core.disk.unlock();
         closed
     }
@@ -339,6 +348,11 @@ impl Store {
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), StoreError> {
         self.core.engine.scan(from, to, visit)
+    }
+
+    /// Whether it is used without flushes.
+    pub fn is_volatile(&self) -> bool {
+        self.core.options.volatile
     }
 
     /// What the store is doing.

@@ -108,6 +108,16 @@ impl CrashDisk {
         writes.sum()
     }
 
+    /// How many flushes there were.
+    pub fn flushes(&self) -> usize {
+        self.inner
+            .lock()
+            .steps
+            .iter()
+            .filter(|step| matches!(step, Step::Sync { .. } | Step::SyncNames))
+            .count()
+    }
+
     /// How often files were read whose names begin with `prefix`.
     pub fn reads(&self, prefix: &str) -> u64 {
         let inner = self.inner.lock();

@@ -13,10 +13,12 @@ pub mod fault;
 mod host;
 mod none;
 mod overlay;
+mod volatile;
 
 pub use host::HostDisk;
 pub(crate) use none::NoDisk;
 pub use overlay::OverlayDisk;
+pub(crate) use volatile::VolatileDisk;
 
 use sluice_sync::Arc;
 use std::{fmt, io};
