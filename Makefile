@@ -17,7 +17,7 @@ PJDFSTEST := 0.2.2
 FSX := 0.3.2
 VERSITYGW := v1.8.0
 
-.PHONY: help demo build install test fmt clippy doc deny package unit conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model stress uring crash cluster miri clean prerequisites programs mount-speed cluster-speed
+.PHONY: help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model stress uring crash cluster miri clean prerequisites programs mount-speed cluster-speed
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo 'make install      the program, and its helper for mount(8) and /etc/fstab, below PREFIX (/usr/local) and SBINDIR (/sbin)'
 	@echo 'make unit         the Rust tests alone'
 	@echo 'make conformance  pjdfstest, fsx and testers of file locks over a mount'
+	@echo 'make cluster-conformance  the same over the owner and over a guest of a cluster'
 	@echo 'make foreign      every workload on tmpfs, ext4, xfs and a FUSE file system that is not ours (root)'
 	@echo 'make suites       test suites of others on tmpfs, ext4 and the mount, side by side (root; SUITES="git sqlite" selects)'
 	@echo 'make pages        the HTML pages in headless Chromium'
@@ -109,6 +110,11 @@ fsx: $(SLUICE) $(TOOLS)/bin/fsx
 
 lockers: $(SLUICE)
 	sh tests/conformance/run locks
+
+cluster-conformance: $(SLUICE) $(TOOLS)/bin/pjdfstest $(TOOLS)/bin/fsx
+	sh tests/conformance/run pjdfstest cluster
+	sh tests/conformance/run fsx cluster
+	sh tests/conformance/run locks cluster
 
 foreign:
 	cargo build --locked -p sluice
