@@ -161,7 +161,9 @@ pub(crate) fn perform(action: ClusterAction) -> Result<()> {
         ClusterAction::Demo => {
             let interrupt = Interrupt::on_signals()?;
             let mut output = Output::stopping(&interrupt);
-            let outcome = cluster_demo::show(&this_program()?, &mut output);
+            let tools = std::env::var_os("TOOLS").map_or_else(|| "target/tools".into(), PathBuf::from);
+            let tools = std::path::absolute(tools)?;
+            let outcome = cluster_demo::show(&this_program()?, &tools, &interrupt, &mut output);
             output.forgive(outcome)?;
         }
     }

@@ -1,111 +1,79 @@
-//! Cluster demo: three nodes of one cluster on this machine, one of which is killed, in a minute.
+//! Cluster demo: three nodes of one cluster on this machine: one is killed, one is cut off and comes back, in a minute.
 //!
-//! As root each node has a network namespace of its own, and they are joined by a bridge, so that their packets take the way of
-//! the network. Elsewhere, and for other users, they talk over the loopback. Everything is removed at the end.
+//! As root each node has a network namespace of its own, so that packets take the way of the network and a link can be pulled;
+//! elsewhere, and for other users, the nodes talk over the loopback. An etcd and an S3 server are started if there are such programs,
+//! and directories stand for them if not. Everything is removed at the end, also after a failure or Ctrl-C.
 
 use crate::failure::{Context, Failure, Result};
+use crate::interrupt::Interrupt;
 use crate::mounted::Mounted;
+use crate::network::Network;
 use crate::private_dir::{PrivateDir, runtime_dir};
+use crate::servers::{ServerProcess, endpoints};
 use crate::table::duration;
 use rustix::process::{Pid, Signal, kill_process};
-use sluice_sync::thread;
+use serde_json::Value;
 use sluice_sync::time::{Duration, Instant};
+use sluice_sync::{mpsc, thread};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const NODES: usize = 3;
-/// The lease of the demo's cluster.
-const TTL: &str = "2";
-/// The network of the demo: for documentation, so nobody else's.
-const NETWORK: &str = "198.51.100";
+const NODES: u8 = 3;
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(60);
+/// The bucket.
+const BUCKET: &str = "demo";
 
-/// Shows it on `out`. `program` is the `sluice` binary.
+/// The nodes and what they stand on. Nodes end before their servers, servers before their network.
+struct Stage<'a> {
+    program: &'a Path,
+    interrupt: &'a Interrupt,
+    nodes: Vec<Mounted>,
+    s3: Option<ServerProcess>,
+    etcd: Vec<ServerProcess>,
+    network: Option<Network>,
+    dir: PrivateDir,
+}
+
+/// Shows it on `out`. `program` is the `sluice` binary; `tools` is where `make` puts the servers that are not installed.
 ///
 /// # Errors
-/// If a step fails, or what survives is not what should.
-pub fn show(program: &Path, out: &mut dyn Write) -> Result<()> {
-    let place = PrivateDir::below(&runtime_dir())?;
-    let (store, shared) = (place.path().join("store"), place.path().join("cluster"));
-    run(Command::new(program).arg("mkfs").arg(&store))?;
-    run(Command::new(program).args(["cluster", "init", "--ttl", TTL]).arg(&shared))?;
-    let network = Network::new();
-    writeln!(out, "A store, and a cluster with leases of {TTL} s. {}", network.description())?;
-    let mut cluster = OsString::from("dir:");
-    cluster.push(&shared);
-    let mut nodes = Vec::new();
-    for number in 0..NODES {
-        let (enter, listen) = (network.enter(number), network.address(number));
-        let options: [&OsStr; 4] = ["--cluster".as_ref(), &cluster, "--listen".as_ref(), listen.as_ref()];
+/// If a step fails, or what survives is not what should; [`Failure::Interrupted`].
+pub fn show(program: &Path, tools: &Path, interrupt: &Interrupt, out: &mut dyn Write) -> Result<()> {
+    let dir = PrivateDir::below(&runtime_dir())?;
+    let (network, why) = match Network::new(NODES) {
+        Ok(network) => (Some(network), String::new()),
+        Err(failure) => (None, failure.to_string()),
+    };
+    match &network {
+        Some(_) => writeln!(out, "Network: each node has a network namespace of its own.")?,
+        None => writeln!(out, "Network: the loopback ({why}).")?,
+    }
+    let address = network.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Network::own_address);
+    let etcd = ServerProcess::etcd(tools, dir.path(), address, 1)?.unwrap_or_default();
+    let s3 = ServerProcess::s3(tools, dir.path(), address, BUCKET)?;
+    let mut stage = Stage { program, interrupt, nodes: Vec::new(), s3, etcd, network, dir };
+    stage.found(out)?;
+    for node in 0..NODES {
         let began = Instant::now();
-        nodes.push(Mounted::start_through(&enter, program, Some(&store), &options)?);
-        writeln!(out, "node {}: mounted after {}", name(number), since(began))?;
+        let mounted = stage.join(node)?;
+        stage.nodes.push(mounted);
+        writeln!(out, "node {}: mounted after {}", name(node), since(began))?;
     }
-    let at = |node: usize, file: &str| nodes[node].path().join(file);
-
-    let text = "written by A\n".repeat(1000);
-    let began = Instant::now();
-    let kept = File::create(at(0, "kept"))?;
-    kept.write_all_at(text.as_bytes(), 0)?;
-    kept.sync_all()?;
-    drop(kept);
-    let wrote = since(began);
-    let began = Instant::now();
-    agree(&fs::read_to_string(at(1, "kept"))?, &text)?;
-    writeln!(
-        out,
-        "A writes a file and makes it durable, {wrote}; B reads it by its next call, {}",
-        since(began)
-    )?;
-    fs::write(at(2, "kept-too"), "written by C")?;
-    agree(&fs::read_to_string(at(0, "kept-too"))?, "written by C")?;
-
-    let locked = File::create(at(1, "locked"))?;
-    locked.lock()?;
-    locked.sync_all()?;
-    let wanted = File::open(at(2, "locked"))?;
-    if wanted.try_lock().is_ok() {
-        return Err(Failure::Failed("two nodes have one lock".into()));
-    }
-    writeln!(out, "B locks a file; C is refused")?;
-
-    let victim = i32::try_from(nodes[0].server_pid()).ok().and_then(Pid::from_raw);
-    kill_process(victim.ok_or_else(|| Failure::Failed("no node A".into()))?, Signal::KILL)
-        .map_err(std::io::Error::from)?;
-    let began = Instant::now();
-    let read = fs::read_to_string(at(1, "kept")).context(|| "B, after A was killed")?;
-    // Its kernel had it in its cache: a change takes a server.
-    fs::write(at(1, "after"), "B goes on")?;
-    writeln!(out, "A, the owner, is killed with kill -9; B's next change is made after {}", since(began))?;
-    agree(&read, &text)?;
-    agree(&fs::read_to_string(at(2, "kept"))?, &text)?;
-    agree(&fs::read_to_string(at(2, "after"))?, "B goes on")?;
-    if wanted.try_lock().is_ok() {
-        return Err(Failure::Failed("B's lock did not survive".into()));
-    }
-    writeln!(out, "C sees it, the file of A is there, and B still has its lock")?;
-    drop(locked);
-    let limit = Instant::now() + LIMIT;
-    while wanted.try_lock().is_err() {
-        if Instant::now() > limit {
-            return Err(Failure::Failed("the lock of B was never free".into()));
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
-    writeln!(out, "B closes the file; C has the lock now\n")?;
-    let status = Command::new(program).args(["cluster", "status"]).arg(&shared).output()?;
-    // From here the nodes cannot be reached where each has a network of its own.
-    if !network.is_apart() {
-        out.write_all(&status.stdout)?;
-    }
-    drop(wanted);
-    for (number, node) in nodes.into_iter().enumerate() {
+    stage.share(out)?;
+    stage.kill(out)?;
+    stage.pull(out)?;
+    writeln!(out)?;
+    let (place, keys) = (stage.place(), stage.path("keys"));
+    let status = stage.sluice().args(["cluster", "status", "--identity"]).arg(keys).arg(place).output()?;
+    out.write_all(&status.stdout)?;
+    for (number, node) in std::mem::take(&mut stage.nodes).into_iter().enumerate() {
         match (number, node.unmount()) {
+            // It was killed.
             (0, _) => {}
             (_, outcome) => outcome?,
         }
@@ -113,12 +81,250 @@ pub fn show(program: &Path, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-fn name(number: usize) -> char {
-    ['A', 'B', 'C'][number % NODES]
+impl Stage<'_> {
+    /// Makes the store and the cluster.
+    fn found(&self, out: &mut dyn Write) -> Result<()> {
+        self.interrupt.check()?;
+        match &self.s3 {
+            Some(server) => {
+                writeln!(out, "Store: {} in an S3 server, versitygw at {}.", self.store(), server.url)?
+            }
+            None => writeln!(
+                out,
+                "Store: {}; for one in S3, `make s3-server`, or bring versitygw into PATH.",
+                self.store()
+            )?,
+        }
+        // The shortest lease that etcd keeps; a directory keeps shorter ones.
+        let (ttl, what) = match self.etcd.is_empty() {
+            true => ("2", "a directory; for an etcd, `make programs`, or apt-get install etcd-server".into()),
+            false => ("4", format!("an etcd at {}", self.etcd[0].url)),
+        };
+        writeln!(out, "Members: {what}. Leases of {ttl} s.")?;
+        run(self.sluice().arg("mkfs").arg(self.store()))?;
+        let keys = self.path("keys");
+        run(self.sluice().args(["cluster", "init", "--ttl", ttl, "--authority"]).arg(keys).arg(self.place()))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn store(&self) -> String {
+        match &self.s3 {
+            Some(_) => format!("s3://{BUCKET}/fs"),
+            None => format!("file://{}", self.path("store").display()),
+        }
+    }
+
+    fn place(&self) -> OsString {
+        let mut place = endpoints(&self.etcd);
+        match self.etcd.is_empty() {
+            true => self.path("cluster").into(),
+            false => {
+                place.push("/demo");
+                place
+            }
+        }
+    }
+
+    /// How the store is reached.
+    fn environment(&self) -> Vec<(&str, &str)> {
+        let url = self.s3.iter().map(|server| ("AWS_ENDPOINT_URL", server.url.as_str()));
+        url.chain(self.s3.iter().flat_map(|server| server.environment.iter().copied())).collect()
+    }
+
+    fn sluice(&self) -> Command {
+        let mut command = Command::new(self.program);
+        command.envs(self.environment());
+        command
+    }
+
+    fn join(&self, node: u8) -> Result<Mounted> {
+        self.interrupt.check()?;
+        let (enter, address) = match &self.network {
+            Some(network) => (network.enter(node), network.address(node)),
+            None => (Vec::new(), Ipv4Addr::LOCALHOST.into()),
+        };
+        let (mut place, keys, listen) = (OsString::new(), self.path("keys"), format!("{address}:0"));
+        if self.etcd.is_empty() {
+            place.push("dir:");
+        }
+        place.push(self.place());
+        let options: [&OsStr; 6] = [
+            "--cluster".as_ref(),
+            &place,
+            "--identity".as_ref(),
+            keys.as_ref(),
+            "--listen".as_ref(),
+            listen.as_ref(),
+        ];
+        let store = self.store();
+        Mounted::start_through(&enter, &self.environment(), self.program, Some(store.as_ref()), &options)
+    }
+
+    fn at(&self, node: u8, file: &str) -> PathBuf {
+        self.nodes[usize::from(node)].path().join(file)
+    }
+
+    /// What a node says of itself.
+    fn status(&self, node: u8) -> Result<Value> {
+        // Asked where it is: what it listens at is of its network, too.
+        let mut words = self.network.iter().flat_map(|network| network.enter(node));
+        let mut command = Command::new(words.next().unwrap_or_else(|| self.program.into()));
+        command.args(words);
+        if self.network.is_some() {
+            command.arg(self.program);
+        }
+        command.args(["stat", "--json"]).arg(self.nodes[usize::from(node)].path());
+        let told = command.stdin(Stdio::null()).output()?;
+        let told: Value = serde_json::from_slice(&told.stdout)
+            .map_err(|_| Failure::Failed(String::from_utf8_lossy(&told.stderr).trim_end().to_owned()))?;
+        Ok(told["cluster"].clone())
+    }
+
+    fn has_role(&self, node: u8, role: &str) -> Result<bool> {
+        Ok(self.status(node)?["role"] == role)
+    }
+
+    /// Waits until `condition` holds.
+    fn eventually(&self, what: &str, condition: impl Fn() -> Result<bool>) -> Result<()> {
+        let limit = Instant::now() + LIMIT;
+        while !condition()? {
+            self.interrupt.check()?;
+            if Instant::now() > limit {
+                return Err(Failure::Failed(format!("{what}: not after {LIMIT:?}")));
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// What one node does another sees.
+    fn share(&self, out: &mut dyn Write) -> Result<()> {
+        let text = "written by A\n".repeat(1000);
+        let began = Instant::now();
+        write_durably(&self.at(0, "kept"), &text)?;
+        let wrote = since(began);
+        let began = Instant::now();
+        agree(&fs::read_to_string(self.at(1, "kept"))?, &text)?;
+        let read = since(began);
+        writeln!(out, "A writes a file and makes it durable, {wrote}; B reads it by its next call, {read}")?;
+        self.interrupt.check()
+    }
+
+    /// The owner is killed while another node has a lock.
+    fn kill(&self, out: &mut dyn Write) -> Result<()> {
+        let locked = File::create(self.at(1, "locked"))?;
+        locked.lock()?;
+        locked.sync_all()?;
+        let wanted = File::open(self.at(2, "locked"))?;
+        if wanted.try_lock().is_ok() {
+            return Err(Failure::Failed("two nodes have one lock".into()));
+        }
+        writeln!(out, "B locks a file; C is refused")?;
+        fs::write(self.at(2, "unsynced"), "written by C")?;
+
+        let victim = i32::try_from(self.nodes[0].server_pid()).ok().and_then(Pid::from_raw);
+        let victim = victim.ok_or_else(|| Failure::Failed("no node A".into()))?;
+        kill_process(victim, Signal::KILL).map_err(std::io::Error::from)?;
+        let began = Instant::now();
+        // What its kernel has cached B reads at once: a change takes a server.
+        fs::write(self.at(1, "after"), "B goes on").context(|| "B, after A was killed")?;
+        let took = since(began);
+        let owner = self.owner(1..NODES)?;
+        writeln!(
+            out,
+            "A, the owner, is killed with kill -9; B's next change is made after {took}, by {}",
+            name(owner)
+        )?;
+        agree(&fs::read_to_string(self.at(2, "after"))?, "B goes on")?;
+        agree(&fs::read_to_string(self.at(2, "kept"))?, &"written by A\n".repeat(1000))?;
+        let unsynced = match fs::read_to_string(self.at(1, "unsynced")) {
+            Ok(_) => "was durable by then all the same",
+            Err(error) if error.kind() == ErrorKind::NotFound => "is lost",
+            Err(error) => return Err(error.into()),
+        };
+        if wanted.try_lock().is_ok() {
+            return Err(Failure::Failed("B's lock did not survive".into()));
+        }
+        writeln!(
+            out,
+            "What A made durable is there, and B still has its lock; what C wrote and did not fsync {unsynced}"
+        )?;
+        drop(locked);
+        self.eventually("the lock of B is free", || Ok(wanted.try_lock().is_ok()))?;
+        writeln!(out, "B closes the file; C has the lock now")?;
+        Ok(())
+    }
+
+    /// Which of `nodes` is the owner.
+    fn owner(&self, nodes: std::ops::Range<u8>) -> Result<u8> {
+        for node in nodes {
+            if self.has_role(node, "owner")? {
+                return Ok(node);
+            }
+        }
+        Err(Failure::Failed("no node is the owner".into()))
+    }
+
+    /// The owner is cut off for longer than its lease.
+    fn pull(&self, out: &mut dyn Write) -> Result<()> {
+        let Some(network) = self.network.as_ref().filter(|_| !self.etcd.is_empty()) else {
+            let text = "No link is pulled: that takes networks of their own, and an etcd";
+            return Ok(writeln!(out, "{text}")?);
+        };
+        self.interrupt.check()?;
+        let cut = self.owner(1..NODES)?;
+        let other = if cut == 1 { 2 } else { 1 };
+        let (began, pulled) = (Instant::now(), network.pull(cut)?);
+        self.eventually("another node is the owner", || self.has_role(other, "owner"))?;
+        write_durably(&self.at(other, "meanwhile"), "by the new owner")?;
+        writeln!(
+            out,
+            "The link of {}, the owner, is down; {} is the owner, and makes a file durable, after {}",
+            name(cut),
+            name(other),
+            since(began)
+        )?;
+        self.eventually("the node that is cut off serves nothing", || self.has_role(cut, "waiting"))?;
+        let (tell, told) = mpsc::channel();
+        let path = self.at(cut, "meanwhile");
+        // It waits until the link is up. Should it never be, it ends with the mount.
+        thread::spawn(move || drop(tell.send(fs::read_to_string(path))));
+        if told.try_recv().is_ok() {
+            return Err(Failure::Failed("a node that is cut off still serves".into()));
+        }
+        writeln!(out, "{} serves nothing by itself: a read there waits", name(cut))?;
+        drop(pulled);
+        let began = Instant::now();
+        self.eventually("the node is served again", || self.has_role(cut, "guest"))?;
+        let read = told.recv_timeout(LIMIT).map_err(|_| Failure::Failed("the read never ends".into()))?;
+        agree(&read?, "by the new owner")?;
+        writeln!(
+            out,
+            "The link is up: {} is a guest of {} after {}, and the read gives what {} wrote",
+            name(cut),
+            name(other),
+            since(began),
+            name(other)
+        )?;
+        Ok(())
+    }
+}
+
+fn name(node: u8) -> char {
+    ['A', 'B', 'C'][usize::from(node % NODES)]
 }
 
 fn since(began: Instant) -> String {
     duration(began.elapsed().as_nanos() as f64)
+}
+
+fn write_durably(path: &Path, text: &str) -> Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(text.as_bytes())?;
+    Ok(file.sync_all()?)
 }
 
 fn agree(found: &str, expected: &str) -> Result<()> {
@@ -132,76 +338,4 @@ fn run(command: &mut Command) -> Result<()> {
     }
     let text = String::from_utf8_lossy(&output.stderr);
     Err(Failure::Failed(text.trim_start_matches("sluice: ").trim_end().to_owned()))
-}
-
-/// The networks of the nodes. Dropping it removes them.
-struct Network {
-    /// What their names begin with; none where the nodes share one.
-    prefix: Option<String>,
-}
-
-impl Network {
-    fn new() -> Network {
-        let network = Network { prefix: Some(format!("slu{}", std::process::id() % 100_000)) };
-        let is_root = rustix::process::geteuid().is_root();
-        if is_root && network.make().is_ok() { network } else { Network { prefix: None } }
-    }
-
-    fn make(&self) -> Result<()> {
-        let Some(prefix) = &self.prefix else { return Ok(()) };
-        let ip = |arguments: String| run(Command::new("ip").args(arguments.split(' ')));
-        run(Command::new("nsenter").arg("--version"))?;
-        ip(format!("link add {prefix} type bridge"))?;
-        ip(format!("link set {prefix} up"))?;
-        for number in 0..NODES {
-            let (space, here, there) =
-                (format!("{prefix}n{number}"), format!("{prefix}h{number}"), format!("{prefix}t{number}"));
-            ip(format!("netns add {space}"))?;
-            ip(format!("link add {here} type veth peer name {there} netns {space}"))?;
-            ip(format!("link set {here} master {prefix} up"))?;
-            ip(format!("-n {space} addr add {NETWORK}.{}/24 dev {there}", number + 1))?;
-            ip(format!("-n {space} link set {there} up"))?;
-            ip(format!("-n {space} link set lo up"))?;
-        }
-        Ok(())
-    }
-
-    fn is_apart(&self) -> bool {
-        self.prefix.is_some()
-    }
-
-    fn description(&self) -> &'static str {
-        match self.prefix {
-            Some(_) => "Each node has a network namespace of its own.",
-            None => {
-                "The nodes talk over the loopback: for networks of their own be root, with ip and nsenter."
-            }
-        }
-    }
-
-    /// What a command of node `number` begins with.
-    fn enter(&self, number: usize) -> Vec<OsString> {
-        let enter = |prefix: &String| {
-            vec!["nsenter".into(), format!("--net=/run/netns/{prefix}n{number}").into(), "--".into()]
-        };
-        self.prefix.as_ref().map(enter).unwrap_or_default()
-    }
-
-    fn address(&self, number: usize) -> String {
-        match self.prefix {
-            Some(_) => format!("{NETWORK}.{}:0", number + 1),
-            None => "127.0.0.1:0".into(),
-        }
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        let Some(prefix) = &self.prefix else { return };
-        // What is not there cannot be removed. The pairs go with their namespaces.
-        for number in 0..NODES {
-            let _ = run(Command::new("ip").args(["netns", "del", &format!("{prefix}n{number}")]));
-        }
-        let _ = run(Command::new("ip").args(["link", "del", prefix]));
-    }
 }

@@ -37,6 +37,7 @@ pub mod mount_files;
 pub mod mount_locks;
 pub mod mount_stat;
 pub mod mounted;
+pub mod network;
 pub mod private_dir;
 pub mod report;
 pub mod row;

@@ -38,15 +38,16 @@ impl Mounted {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_on(program: &Path, store: Option<&Path>, options: &[&OsStr]) -> Result<Mounted> {
-        Mounted::start_through(&[], program, store, options)
+        Mounted::start_through(&[], &[], program, store, options)
     }
 
-    /// As [`start_on`](Self::start_on), by a command that is given the program's and becomes it.
+    /// As [`start_on`](Self::start_on), by a command that is given the program's and becomes it, with more in the environment.
     ///
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_through(
         through: &[OsString],
+        environment: &[(&str, &str)],
         program: &Path,
         store: Option<&Path>,
         options: &[&OsStr],
@@ -57,6 +58,7 @@ impl Mounted {
         let mut words = through.iter().map(OsString::as_os_str).chain([program.as_os_str()]);
         let mut command = Command::new(words.next().unwrap_or(program.as_os_str()));
         command
+            .envs(environment.iter().copied())
             .args(words)
             .args(["mount", "--foreground", "--attached"])
             .args(options)

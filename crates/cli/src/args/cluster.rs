@@ -61,7 +61,7 @@ pub(crate) enum ClusterAction {
         /// Where the node has it mounted
         dir: PathBuf,
     },
-    /// Show it: three nodes on this machine, one of which is killed
+    /// Show it: three nodes on this machine; one is killed, and one cut off for a while
     Demo,
 }
 

@@ -2,7 +2,7 @@
 
 use super::{ANSWER_PATIENCE, LOCKS_IN_KERNEL, OK, address, is_trusted, pid_namespace};
 use crate::mount::reach;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use sluice_sync::time::Duration;
 use sluice_vfs::Errno;
 use std::ffi::{OsStr, OsString};
@@ -216,8 +216,15 @@ fn unwrap(answer: Vec<u8>) -> io::Result<Vec<u8>> {
 }
 
 fn device_of(dir: &Path) -> io::Result<(u32, u32)> {
-    let dev = dir.metadata()?.dev();
-    Ok((rustix::fs::major(dev), rustix::fs::minor(dev)))
+    // What the kernel knows will do: a node of a cluster may have no server that could be asked for more.
+    match rustix::fs::statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE) {
+        Ok(found) => Ok((found.stx_dev_major, found.stx_dev_minor)),
+        Err(rustix::io::Errno::NOSYS) => {
+            let dev = dir.metadata()?.dev();
+            Ok((rustix::fs::major(dev), rustix::fs::minor(dev)))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Removes the lines of other devices. A line has a field `major:minor:inode`, the first two in hexadecimal.
