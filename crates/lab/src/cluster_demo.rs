@@ -183,14 +183,15 @@ impl Stage<'_> {
         Ok(told["cluster"].clone())
     }
 
-    fn has_role(&self, node: u8, role: &str) -> Result<bool> {
-        Ok(self.status(node)?["role"] == role)
+    /// One that does not answer has none.
+    fn has_role(&self, node: u8, role: &str) -> bool {
+        self.status(node).is_ok_and(|status| status["role"] == role)
     }
 
     /// Waits until `condition` holds.
-    fn eventually(&self, what: &str, condition: impl Fn() -> Result<bool>) -> Result<()> {
+    fn eventually(&self, what: &str, condition: impl Fn() -> bool) -> Result<()> {
         let limit = Instant::now() + LIMIT;
-        while !condition()? {
+        while !condition() {
             self.interrupt.check()?;
             if Instant::now() > limit {
                 return Err(Failure::Failed(format!("{what}: not after {LIMIT:?}")));
@@ -232,7 +233,7 @@ impl Stage<'_> {
         // What its kernel has cached B reads at once: a change takes a server.
         fs::write(self.at(1, "after"), "B goes on").context(|| "B, after A was killed")?;
         let took = since(began);
-        let owner = self.owner(1..NODES)?;
+        let owner = self.owner()?;
         writeln!(
             out,
             "A, the owner, is killed with kill -9; B's next change is made after {took}, by {}",
@@ -253,19 +254,16 @@ impl Stage<'_> {
             "What A made durable is there, and B still has its lock; what C wrote and did not fsync {unsynced}"
         )?;
         drop(locked);
-        self.eventually("the lock of B is free", || Ok(wanted.try_lock().is_ok()))?;
+        self.eventually("the lock of B is free", || wanted.try_lock().is_ok())?;
         writeln!(out, "B closes the file; C has the lock now")?;
         Ok(())
     }
 
-    /// Which of `nodes` is the owner.
-    fn owner(&self, nodes: std::ops::Range<u8>) -> Result<u8> {
-        for node in nodes {
-            if self.has_role(node, "owner")? {
-                return Ok(node);
-            }
-        }
-        Err(Failure::Failed("no node is the owner".into()))
+    /// Which of B and C is the owner, when one is.
+    fn owner(&self) -> Result<u8> {
+        let owner = || (1..NODES).find(|node| self.has_role(*node, "owner"));
+        self.eventually("a node is the owner", || owner().is_some())?;
+        owner().ok_or_else(|| Failure::Failed("the owner is none any more".into()))
     }
 
     /// The owner is cut off for longer than its lease.
@@ -275,7 +273,7 @@ impl Stage<'_> {
             return Ok(writeln!(out, "{text}")?);
         };
         self.interrupt.check()?;
-        let cut = self.owner(1..NODES)?;
+        let cut = self.owner()?;
         let other = if cut == 1 { 2 } else { 1 };
         let (began, pulled) = (Instant::now(), network.pull(cut)?);
         self.eventually("another node is the owner", || self.has_role(other, "owner"))?;
