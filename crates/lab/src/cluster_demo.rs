@@ -29,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const BUCKET: &str = "demo";
 
 /// The nodes and what they stand on. Nodes end before their servers, servers before their network.
-struct Stage<'a> {
+struct DemoCluster<'a> {
     program: &'a Path,
     interrupt: &'a Interrupt,
     nodes: Vec<Mounted>,
@@ -56,22 +56,22 @@ pub fn show(program: &Path, tools: &Path, interrupt: &Interrupt, out: &mut dyn W
     let address = network.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Network::own_address);
     let etcd = ServerProcess::etcd(tools, dir.path(), address, 1)?.unwrap_or_default();
     let s3 = ServerProcess::s3(tools, dir.path(), address, BUCKET)?;
-    let mut stage = Stage { program, interrupt, nodes: Vec::new(), s3, etcd, network, dir };
-    stage.found(out)?;
+    let mut cluster = DemoCluster { program, interrupt, nodes: Vec::new(), s3, etcd, network, dir };
+    cluster.found(out)?;
     for node in 0..NODES {
         let began = Instant::now();
-        let mounted = stage.join(node)?;
-        stage.nodes.push(mounted);
+        let mounted = cluster.join(node)?;
+        cluster.nodes.push(mounted);
         writeln!(out, "node {}: mounted after {}", name(node), since(began))?;
     }
-    stage.share(out)?;
-    stage.kill(out)?;
-    stage.pull(out)?;
+    cluster.share(out)?;
+    cluster.kill(out)?;
+    cluster.pull(out)?;
     writeln!(out)?;
-    let (place, keys) = (stage.place(), stage.path("keys"));
-    let status = stage.sluice().args(["cluster", "status", "--identity"]).arg(keys).arg(place).output()?;
+    let (place, keys) = (cluster.place(), cluster.path("keys"));
+    let status = cluster.sluice().args(["cluster", "status", "--identity"]).arg(keys).arg(place).output()?;
     out.write_all(&status.stdout)?;
-    for (number, node) in std::mem::take(&mut stage.nodes).into_iter().enumerate() {
+    for (number, node) in std::mem::take(&mut cluster.nodes).into_iter().enumerate() {
         match (number, node.unmount()) {
             // It was killed.
             (0, _) => {}
@@ -81,7 +81,7 @@ pub fn show(program: &Path, tools: &Path, interrupt: &Interrupt, out: &mut dyn W
     Ok(())
 }
 
-impl Stage<'_> {
+impl DemoCluster<'_> {
     /// Makes the store and the cluster.
     fn found(&self, out: &mut dyn Write) -> Result<()> {
         self.interrupt.check()?;
