@@ -38,14 +38,14 @@ const SHARE: u64 = 4;
 /// The part of the limit of memory that names and inodes may take.
 const NAMES_SHARE: u64 = 4;
 /// So many pages have a bit of their own in [`Stored::marked`].
-const MARKED_PAGES: u64 = 63;
+const MARKED_PAGES: u64 = 64;
 /// Beyond the last page of any file.
 const PAGES_END: u64 = u64::MAX.div_ceil(PAGE);
 /// Of the bytes that changed mostly so many are counted at once.
 const GRAIN: u64 = 1024;
 
 /// What a durable file system keeps of an inode. In this order: of two calls that change different pages neither writes near
-/// `marked`.
+/// `marked`, nor does one that changes the end.
 #[repr(C)]
 pub(crate) struct Stored {
     /// Versions of the inode's record. *Atomic: see the module's header.*
@@ -54,13 +54,15 @@ pub(crate) struct Stored {
     pub(super) changed_in: AtomicU64,
     /// The access time in the last record, packed. *Atomic (stands alone).*
     pub(super) atime: AtomicU64,
+    /// All pages from this one on are marked as well. *Atomic (stands alone); written under `changed`.*
+    marked_from: AtomicU64,
     changed: Mutex<Changed>,
     /// What the store has. Taken before `changed`, and by a push for as long as it collects the file.
     pub(super) kept: Mutex<Kept>,
     /// Held for reading while no contents may leave memory.
     pub(super) here: RwLock<()>,
-    /// A bit for each of the first pages that is marked as changed, of an inode that is listed; the last bit is for all pages from
-    /// there on together. *Atomic (stands alone); written under `changed`.*
+    /// A bit for each of the first pages that is marked as changed, of an inode that is listed. *Atomic (stands alone); written under
+    /// `changed`.*
     marked: AtomicU64,
     /// Held while contents are loaded.
     pub(super) loading: Mutex<()>,
@@ -110,12 +112,12 @@ pub(super) struct Pending {
 }
 
 impl Changed {
-    /// As [`Stored::marked`] has it.
-    fn bits(&self) -> u64 {
-        let few = self.dirty.within(&(0..MARKED_PAGES)).flatten().fold(0, |bits, page| bits | 1 << page);
-        let rest = MARKED_PAGES..PAGES_END;
-        let has_rest = self.dirty.within(&rest).any(|range| range == rest);
-        few | u64::from(has_rest) << MARKED_PAGES
+    /// As [`Stored::marked`] and [`Stored::marked_from`] have it.
+    fn marks(&self) -> (u64, u64) {
+        let last = self.dirty.within(&(0..PAGES_END)).last().filter(|range| range.end == PAGES_END);
+        let from = last.map_or(PAGES_END, |range| range.start);
+        let few = self.dirty.within(&(0..MARKED_PAGES.min(from)));
+        (few.flatten().fold(0, |bits, page| bits | 1 << page), from)
     }
 }
 
@@ -124,6 +126,7 @@ impl Default for Stored {
         Stored {
             version: AtomicU64::new(0),
             marked: AtomicU64::new(0),
+            marked_from: AtomicU64::new(PAGES_END),
             changed_in: AtomicU64::new(0),
             atime: AtomicU64::new(0),
             changed: Mutex::with_class(&INODE_STORED, Changed::default()),
@@ -144,18 +147,35 @@ impl Stored {
 
     /// Whether the next push is to collect `bytes` anyway. Asked in a section.
     pub(super) fn has_marked(&self, bytes: &Range<u64>) -> bool {
+        // Relaxed, both: a section that sees a mark is in the same batch as the one that set it, since a push clears them between two.
+        let has = |pages: Range<u64>| {
+            let below = |page: u64| 1_u64.checked_shl(page as u32).map_or(u64::MAX, |bit| bit - 1);
+            let wanted = || below(pages.end) & !below(pages.start);
+            pages.end <= MARKED_PAGES && self.marked.load(Ordering::Relaxed) & wanted() == wanted()
+        };
         let pages = bytes.start / PAGE..bytes.end.div_ceil(PAGE);
-        let first = |page: u64| (1 << page.min(MARKED_PAGES)) - 1;
-        let tail = u64::from(pages.end > MARKED_PAGES) << MARKED_PAGES;
-        let wanted = first(pages.end) & !first(pages.start) | tail;
-        // Relaxed: a section that sees a bit is in the same batch as the one that set it, since a push clears them between two.
-        self.marked.load(Ordering::Relaxed) & wanted == wanted
+        has(pages.clone()) || {
+            let from = self.marked_from.load(Ordering::Relaxed);
+            pages.start >= from || has(pages.start..pages.end.min(from))
+        }
     }
 
     /// Whether the next push is to collect the inode because some of its contents are marked. Asked in a section.
     pub(super) fn has_any_marked(&self) -> bool {
-        // Relaxed: see has_marked().
-        self.marked.load(Ordering::Relaxed) != 0
+        // Relaxed, both: see has_marked().
+        self.marked.load(Ordering::Relaxed) != 0 || self.marked_from.load(Ordering::Relaxed) != PAGES_END
+    }
+
+    /// Says what is marked, for calls that only look. A line that they look at is not written in vain.
+    fn show(&self, (few, from): (u64, u64)) {
+        // Relaxed, all: written under the mutex.
+        let shown = self.marked.load(Ordering::Relaxed);
+        if shown & few != few {
+            self.marked.store(shown | few, Ordering::Relaxed);
+        }
+        if from < self.marked_from.load(Ordering::Relaxed) {
+            self.marked_from.store(from, Ordering::Relaxed);
+        }
     }
 
     /// Extended attributes of these names changed.
@@ -239,8 +259,7 @@ impl Pending {
                 self.is_full.store(true, Ordering::Relaxed);
             }
             changed.counted += more;
-            // Relaxed: under the mutex.
-            stored.marked.store(changed.bits(), Ordering::Relaxed);
+            stored.show(changed.marks());
             let is_new = changed.listed_at.is_none();
             changed.listed_at.get_or_insert_with(|| self.listed.here_at());
             changed.listed_at.filter(|_| is_new)
@@ -292,8 +311,9 @@ impl Pending {
         let mut kept = stored.kept.lock();
         let Changed { dirty, chunks, xattrs, counted, all_names, .. } = {
             let mut changed = stored.changed.lock();
-            // Relaxed: under the mutex.
+            // Relaxed, both: under the mutex.
             stored.marked.store(0, Ordering::Relaxed);
+            stored.marked_from.store(PAGES_END, Ordering::Relaxed);
             mem::take(&mut *changed)
         };
         self.bytes.give(counted);

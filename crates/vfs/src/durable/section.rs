@@ -175,10 +175,16 @@ impl Stored<'_> {
             return;
         }
         // The section has no room for the target, which is in the record: the push collects it.
+        self.list(inode);
+    }
+
+    /// Has the next push collect `inode`, which has a name, and its record.
+    fn list(&self, inode: &InodeRef) {
         self.stamp(inode);
-        self.durable.pending.list(inode);
-        // So that the store knows of something to push: what has a name is no orphan.
-        self.transaction.borrow_mut().remove(&Key::orphan(inode.ino()), 0);
+        if self.durable.pending.list(inode) {
+            // So that the store knows of something to push. There is no such object, so that no other change is ordered with it.
+            self.transaction.borrow_mut().remove(&Key::xattr(inode.ino(), &[]), 0);
+        }
     }
 
     /// Notes that `inode` is changed.
@@ -275,9 +281,8 @@ impl Stored<'_> {
         let Some(stored) = inode.stored() else { return };
         mark(stored);
         // What has no name need not be collected, and the list would keep it in memory.
-        if inode.has(flag::RECORDED) && inode.has_name() && self.durable.pending.list(inode) {
-            // So that the store knows of something to push.
-            self.inode(inode);
+        if inode.has(flag::RECORDED) && inode.has_name() {
+            self.list(inode);
         }
     }
 }
