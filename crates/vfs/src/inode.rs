@@ -240,7 +240,7 @@ impl Inode {
         if let Some(durable) = inode.shared.durable() {
             durable.count_inode();
             // Nobody else knows the inode yet.
-            let _ = inode.extra().stored.set(Box::default());
+            inode.extra().stored.get_or_init(Box::default).name_fields();
         }
         InodeRef(inode)
     }

@@ -120,10 +120,16 @@ const KNOWN: &[Known] = &[
         why: "two objects share a place in a CPU's cache of references, by chance of their addresses",
     },
     Known {
-        calls: &["open", "truncate", "ftruncate"],
-        owner: "vfs/src/durable/section.rs",
+        calls: &["open", "truncate", "ftruncate", "write", "pwrite"],
+        owner: "Stored",
         field: "",
-        why: "over a store: the size of one file is set, both leave the same, and each puts it down, in an order that is counted",
+        why: "over a store: two calls put down the size of one file, or what of it the next push is to collect",
+    },
+    Known {
+        calls: &["chmod", "link", "unlink", "rename"],
+        owner: "Stored",
+        field: "",
+        why: "over a store: two calls change what one record of an inode has, whose versions are counted",
     },
     Known {
         calls: &["posix-lock", "ofd-lock", "flock", "close"],

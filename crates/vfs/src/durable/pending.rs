@@ -27,7 +27,7 @@ use crate::{Inode, InodeRef};
 use sluice_store::{Added, Data, Source};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::{Budget, PerCpu};
-use sluice_sync::{Arc, Mutex, RwLock};
+use sluice_sync::{Arc, Mutex, RwLock, name_fields};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::Range;
@@ -138,6 +138,14 @@ impl Default for Stored {
 }
 
 impl Stored {
+    /// Names its fields for the simulated machine.
+    pub(crate) fn name_fields(&self) {
+        name_fields!(
+            self,
+            Stored { version, changed_in, atime, marked_from, changed, kept, here, marked, loading }
+        );
+    }
+
     /// Contents changed in `bytes`.
     pub(super) fn mark_contents(&self, bytes: Range<u64>) {
         let mut changed = self.changed.lock();
