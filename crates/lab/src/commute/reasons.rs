@@ -132,6 +132,12 @@ const KNOWN: &[Known] = &[
         why: "over a store: two calls change what one record of an inode has, whose versions are counted",
     },
     Known {
+        calls: &["unlink", "rmdir", "rename"],
+        owner: "Pending",
+        field: "listed",
+        why: "over a store: two files whose last names go are taken off the list of the CPU where they were changed first",
+    },
+    Known {
         calls: &["posix-lock", "ofd-lock", "flock", "close"],
         owner: "FileState",
         field: "",

@@ -26,6 +26,7 @@ use crate::stat::Timestamp;
 use crate::{Inode, InodeRef};
 use sluice_store::{Added, Data, Source};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sluice_sync::face::name_value;
 use sluice_sync::percpu::{Budget, PerCpu};
 use sluice_sync::{Arc, Mutex, RwLock, name_fields};
 use std::collections::{BTreeMap, BTreeSet};
@@ -222,8 +223,11 @@ impl Pending {
     pub(super) fn new(log_size: u64, limit: u64) -> Pending {
         let names = limit / NAMES_SHARE;
         let changed = (log_size / SHARE).min(limit / SHARE);
+        let listed: PerCpu<Mutex<BTreeMap<_, _>>> =
+            PerCpu::new(|_| Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()));
+        listed.iter().for_each(|list| name_value(list, "Pending", "listed"));
         Pending {
-            listed: PerCpu::new(|_| Mutex::with_class(&DURABLE_PENDING, BTreeMap::new())),
+            listed,
             copied: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             patched: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             bytes: Budget::with_grain(Some(changed), 0, GRAIN),
