@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sluice_lab::mounted::Mounted;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -68,6 +68,16 @@ impl Cluster {
         kill_process(pid.expect("a process"), signal).expect("it runs");
     }
 
+    /// Stops a node, and waits until it stands still: the signal has to reach each of its threads.
+    fn stop(&self, node: usize) {
+        self.signal(node, Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.nodes[node].server_pid());
+        eventually("it stands still", || {
+            let threads = fs::read_dir(&tasks).expect("it runs");
+            threads.map(|thread| fs::read_to_string(thread?.path().join("stat"))).all(is_stopped)
+        });
+    }
+
     fn status(&self) -> String {
         sluice(["cluster", "status", "--json", self.shared().to_str().expect("a path of ours")]).well()
     }
@@ -88,6 +98,11 @@ impl Cluster {
         let checked = sluice(["fsck", self.store().to_str().expect("a path of ours")]);
         assert_eq!(checked.status, Some(0), "{}", checked.stdout);
     }
+}
+
+/// Whether a thread is, by what the kernel says of it.
+fn is_stopped(stat: io::Result<String>) -> bool {
+    stat.is_ok_and(|stat| stat.contains(") T "))
 }
 
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
@@ -254,7 +269,7 @@ fn an_owner_that_stands_still_for_longer_than_its_lease_gives_way_and_comes_back
     let Some(cluster) = Cluster::new(test, 2) else { return };
     fs::write(cluster.path(1, "f"), "before").expect("written");
     File::open(cluster.path(1, "f")).and_then(|file| file.sync_all()).expect("durable");
-    cluster.signal(0, Signal::STOP);
+    cluster.stop(0);
     let waits = std::thread::spawn({
         let path = cluster.path(1, "g");
         move || fs::write(path, "meanwhile")
@@ -279,7 +294,7 @@ fn in_an_object_store_another_takes_over_while_the_owner_stands_still() {
     let Some(cluster) = Cluster::over(true, test, 2) else { return };
     fs::write(cluster.path(0, "f"), "before").expect("written");
     File::open(cluster.path(1, "f")).and_then(|file| file.sync_all()).expect("durable");
-    cluster.signal(0, Signal::STOP);
+    cluster.stop(0);
     let written = fs::write(cluster.path(1, "g"), "meanwhile");
     let synced = File::open(cluster.path(1, "g")).and_then(|file| file.sync_all());
     cluster.signal(0, Signal::CONT);

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// After this long something is taken to hang. Nothing is measured by it.
-const HANG: Duration = Duration::from_secs(60);
+const HANG: Duration = Duration::from_secs(120);
 
 /// Says why nothing can be mounted, if that is so.
 pub fn can_mount() -> bool {
