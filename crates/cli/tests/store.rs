@@ -228,6 +228,8 @@ fn a_store_in_use_says_by_which_process() {
     let stored = Stored::new(&scratch);
     stored.mount("locks=kernel,memory=64M");
     let server = server_of(&stored.dir);
+    // Its names are loaded when somebody asks for one.
+    assert_eq!(fs::read_dir(&stored.dir).expect("it is there").count(), 0);
     let stat = sluice(["stat".as_ref(), "--json".as_ref(), stored.dir.as_os_str()]).well();
     let stat: Value = serde_json::from_str(&stat).expect("JSON");
     let here = ["memory_limit_bytes", "inodes_in_memory", "directories_in_memory", "directory_departures"];
