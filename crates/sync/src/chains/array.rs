@@ -402,8 +402,7 @@ impl<N: Node> Locked<'_, N> {
         self.array.at(place) == self.at()
     }
 
-    /// The bucket's number.
-    pub(crate) fn at(&self) -> usize {
+    fn at(&self) -> usize {
         self.seat / 2
     }
 

@@ -33,10 +33,12 @@ const WAITS_MAX: u32 = 4;
 /// listing looks at.
 const CROWD_BUCKETS: usize = 64;
 
-/// A removal from an array of so many buckets looks whether that should shrink, ...
+/// Where CPUs count, each looks whether an array of so many buckets should shrink, ...
 const SHRINKS_AT_REMOVAL: usize = if SHRUNK { 4 } else { SHRINKS_FROM };
-/// ... if it is from one of so many of them.
-const SHRINKING_BUCKETS: usize = if SHRUNK { 1 } else { 64 };
+/// ... together so often while as many names go as there are buckets, ...
+const LOOKS_WHILE_EMPTIED: usize = 64;
+/// ... but not before one has removed so many times as many as there are CPUs, at whose counts it looks.
+const REMOVED_A_COUNT: usize = if SHRUNK { 1 } else { 64 };
 
 /// How many entries an array of `buckets` where `cpus` CPUs count may have before it is grown.
 fn most_in(buckets: usize, cpus: usize) -> usize {
@@ -355,9 +357,14 @@ impl<'e, V: Clone + Send + Sync + 'static> There<'e, '_, V> {
             node.stand(EntryState::Left);
         }
         let array = name.bucket.array;
-        array.count(place_of(node.position)).remove(node.weight, Adder::to(array));
-        name.aftermath.shrinks |= array.len() >= SHRINKS_AT_REMOVAL
-            && name.bucket.at().is_multiple_of(array.len() / SHRINKING_BUCKETS);
+        let count = array.count(place_of(node.position));
+        count.remove(node.weight, Adder::to(array));
+        if array.len() >= SHRINKS_AT_REMOVAL
+            && let Some(cpus) = array.cpus()
+        {
+            let rarely = array.len() / LOOKS_WHILE_EMPTIED / cpus.len();
+            name.aftermath.shrinks |= count.has_removed_multiple_of(rarely.max(REMOVED_A_COUNT * cpus.len()));
+        }
         let unlinked = name.bucket.unlink(at);
         name.discard(unlinked);
         // Not freed before the section ends in which the bucket was locked.

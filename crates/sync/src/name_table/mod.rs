@@ -22,7 +22,7 @@
 //!
 //! An array is doubled when its buckets fill. When threads wait for the locks of buckets, because different names share
 //! a bucket, it is grown at once to 64 buckets for each CPU. A large one that has grown with its names is made smaller when a
-//! sixteenth of the buckets would do: a listing that has come to its end looks, and one of some removals.
+//! sixteenth of the buckets would do: a listing that has come to its end looks, and so does a CPU that has removed many names.
 //!
 //! Entries are counted on lines that the adding thread writes anyway. In an array of up to 256 buckets, or 64 for each CPU,
 //! each bucket counts its own, on the line of its lock; in a larger one each CPU counts what it adds and removes. Reading the

@@ -91,6 +91,12 @@ impl Count {
         self.looks_at.store(self.added.load(Ordering::Relaxed) + names as u64, Ordering::Relaxed);
     }
 
+    /// Whether the number of entries that went is a multiple of `names`.
+    pub(super) fn has_removed_multiple_of(&self, names: usize) -> bool {
+        // Relaxed: only for when the array is made smaller.
+        self.removed.load(Ordering::Relaxed).is_multiple_of(names as u64)
+    }
+
     /// How many more came than went, about.
     pub(super) fn entries(&self) -> i64 {
         // Relaxed, both: only for when the array is grown; in a bucket, under its lock.
