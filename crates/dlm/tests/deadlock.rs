@@ -1,4 +1,4 @@
-//! Deadlocks of a few nodes whose messages arrive at once: which are found, who is told, and what that costs in messages.
+//! Deadlocks of a few nodes whose messages arrive at once: which are found, which wait is told, and what that costs in messages.
 
 #[path = "support/nodes.rs"]
 mod nodes;

@@ -1,5 +1,5 @@
 //! Parties: programs that hold several locks at once and lock them in any order, so that they wait for each other; and the graph
-//! of who waits for whom, seen from outside of all nodes.
+//! of the parties that wait for each other, seen from outside of all nodes.
 
 use crate::random::Random;
 use crate::support::check::Truth;
@@ -22,7 +22,7 @@ pub(crate) struct Program {
     wait: Option<Ticket>,
 }
 
-/// Who waits for what, and has been in a circle meanwhile.
+/// Which party waits for what, and has been in a circle meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     by_program: BTreeMap<Id, Waiting>,

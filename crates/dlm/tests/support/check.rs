@@ -24,7 +24,7 @@ pub(crate) struct Truth {
 }
 
 impl Truth {
-    /// Who holds what.
+    /// Which party holds what.
     #[allow(dead_code)] // The model has no parties.
     pub(crate) fn held(&self) -> impl Iterator<Item = (Holder, &Key, Mode)> {
         self.held.iter().map(|(holder, (key, mode))| (*holder, key, *mode))

@@ -37,6 +37,7 @@ const LOOKS: u32 = 8;
 /// A thread that waits for a bucket about to be moved leaves it, for so many looks, to the thread that moves it: one among
 /// hundreds would not get it for a long time, and all of them wait for the larger array.
 const LOOKS_LEFT_TO_MOVER: u32 = if SHRUNK { 2 } else { 64 };
+
 /// What came of trying to lock a bucket.
 pub(super) enum Attempt<'a, N: Node> {
     Locked(Locked<'a, N>),
