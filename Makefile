@@ -17,7 +17,7 @@ PJDFSTEST := 0.2.2
 FSX := 0.3.2
 VERSITYGW := v1.8.0
 
-.PHONY: help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model stress uring crash cluster miri clean prerequisites programs mount-speed cluster-speed
+.PHONY: help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model stress uring crash cluster miri clean prerequisites programs mount-speed pgbench-speed cluster-speed
 .DEFAULT_GOAL := help
 
 help:
@@ -40,6 +40,7 @@ help:
 	@echo 'make stress       one minute of threads on shared names, then the invariant checker'
 	@echo 'make uring        mounts over io_uring, which the kernel is told to allow for as long as the tests run (root)'
 	@echo 'make mount-speed  a mount beside tmpfs and libfuse, row by row, for an idle machine (root)'
+	@echo 'make pgbench-speed  PostgreSQL on a mount beside tmpfs, for an idle machine (root)'
 	@echo 'make cluster-speed  two nodes of a cluster beside libfuse, for an idle machine (root)'
 	@echo 'make cluster      two nodes of a cluster for five minutes, while the owner is killed again and again'
 	@echo 'make crash        the long crash tests: 200 kills of a mount, random crashes of a store, hostile stores'
@@ -151,6 +152,9 @@ uring: prerequisites
 
 mount-speed: build
 	SLUICE=$(CURDIR)/target/release/sluice sh tests/mount-speed
+
+pgbench-speed: build
+	SLUICE=$(CURDIR)/target/release/sluice sh tests/pgbench-speed
 
 cluster-speed: build
 	SLUICE=$(CURDIR)/target/release/sluice sh tests/cluster-speed

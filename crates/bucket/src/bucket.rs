@@ -1,9 +1,8 @@
 //! Bucket: the place of one store in an object store, and what is done with the store there: made, opened, looked at.
 
-use crate::engine::Records;
+use crate::engine::{How, Records};
 use crate::error::of_objects;
 use crate::looking::Looking;
-
 use crate::objects::{self, Objects};
 use crate::owner::{self, Owner};
 use crate::race;
@@ -12,6 +11,8 @@ use object_store::path::Path;
 use sluice_store::engine::Engine;
 use sluice_store::{Info, Look, Options, Progress, Report, Store, StoreError};
 use sluice_sync::Arc;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 
 /// The object that says what this is.
 const SUPER: &str = "super";
@@ -101,9 +102,9 @@ impl Bucket {
     pub fn create(&self, options: Options) -> Result<Store, StoreError> {
         self.must_be_empty()?;
         let info = Info::of_new(&options)?;
-        let race = info.uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        race::accept(&self.objects, &format!("race-{race}"))?;
-        let records = Records::open(&self.objects, self.claim(Claim::Alone)?, self.retries)?;
+        race::accept(&self.objects, &format!("race-{}", hexadecimal(&info.uuid)))?;
+        let how = self.how(&info, &options)?;
+        let records = Records::open(&self.objects, self.claim(Claim::Alone)?, how)?;
         let store = Store::over(Box::new(records), Options { log_size: info.log_size, ..options })?;
         // Without `super` it is no store: so it comes when all else is whole.
         match wait(objects::create(&self.objects, &Path::from(SUPER), &info.encode()))? {
@@ -119,7 +120,8 @@ impl Bucket {
     /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the object store's.
     pub fn open(&self, claim: Claim, options: Options) -> Result<Store, StoreError> {
         let info = self.info()?;
-        let records = Records::open(&self.objects, self.claim(claim)?, self.retries)?;
+        let how = self.how(&info, &options)?;
+        let records = Records::open(&self.objects, self.claim(claim)?, how)?;
         Store::over(Box::new(records), Options { log_size: info.log_size, ..options })
     }
 
@@ -130,7 +132,7 @@ impl Bucket {
     /// As [`open`](Self::open), without the first two.
     pub fn look(&self, options: Options) -> Result<Store, StoreError> {
         let info = self.info()?;
-        let records = Looking::open(&self.objects, self.retries)?;
+        let records = Looking::open(&self.objects, &self.how(&info, &options)?)?;
         Store::over(Box::new(records), Options { log_size: info.log_size, ..options })
     }
 
@@ -144,8 +146,8 @@ impl Bucket {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Report, StoreError> {
         let open = || -> Result<Box<dyn Engine>, StoreError> {
-            self.info()?;
-            Ok(Box::new(Looking::open(&self.objects, self.retries)?))
+            let how = self.how(&self.info()?, &Options::default())?;
+            Ok(Box::new(Looking::open(&self.objects, &how)?))
         };
         Store::check_over(open, look, progress)
     }
@@ -178,6 +180,17 @@ impl Bucket {
         })
     }
 
+    /// How the records of the store `info` are opened. Its part of the cache is its owner's alone: contents of files are in it.
+    fn how(&self, info: &Info, options: &Options) -> Result<How, StoreError> {
+        let mut disk_cache = options.disk_cache.clone();
+        if let Some(cache) = &mut disk_cache {
+            cache.dir.push(hexadecimal(&info.uuid));
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&cache.dir);
+            made.map_err(|error| StoreError::Io("make the directory of the cache", error))?;
+        }
+        Ok(How { retries: self.retries, disk_cache })
+    }
+
     fn claim(&self, claim: Claim) -> Result<Owner, StoreError> {
         wait(owner::claim(&self.objects, claim))
     }
@@ -197,4 +210,8 @@ impl Bucket {
             }
         })
     }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

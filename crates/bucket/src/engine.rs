@@ -13,13 +13,15 @@ use crate::error::{failed, of_records};
 use crate::objects::Objects;
 use crate::owner::Owner;
 use crate::runtime::{Stop, apart, wait};
-use slatedb::config::{FlushOptions, FlushType, ScanOptions, Settings};
+use crate::traffic;
+use slatedb::config::{FlushOptions, FlushType, ObjectStoreCacheOptions, ScanOptions, Settings};
 use slatedb::{Db, DbReadOps, WriteBatch};
-use sluice_store::engine::{Engine, Visit};
-use sluice_store::{Batch, StoreError};
+use slatedb_common::metrics::DefaultMetricsRecorder;
+use sluice_store::engine::{Engine, Traffic, Visit};
+use sluice_store::{Batch, DiskCache, StoreError};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::Duration;
-use sluice_sync::{LockClass, RwLock};
+use sluice_sync::{Arc, LockClass, RwLock};
 
 static ENGINE: LockClass = LockClass::new("bucket.engine");
 
@@ -35,6 +37,8 @@ const PUSHES: u64 = 256;
 const KEPT: u64 = 4 * PUSHES;
 /// Bytes of records that SlateDB keeps in memory before it makes a sorted object of them.
 const MEMTABLE: usize = 16 << 20;
+/// Bytes of an object that are kept in the cache on disk as one file, and fetched together.
+const CACHE_PART: usize = 1 << 20;
 /// How often SlateDB looks for what its compaction has done. Fencing does not wait for it: a push finds its number taken.
 const POLL: Duration = Duration::from_secs(2);
 
@@ -49,18 +53,29 @@ pub(crate) struct Records {
     db: RwLock<Option<Db>>,
     /// The number of the next push. *written by one thread at a time; atomic (stands alone)*
     next: AtomicU64,
-    retries: u32,
+    how: How,
+    /// What SlateDB counts.
+    recorder: Arc<DefaultMetricsRecorder>,
     stop: Stop,
 }
 
+/// How the records are opened.
+#[derive(Clone, Debug)]
+pub(crate) struct How {
+    /// So often an operation that failed is tried again.
+    pub retries: u32,
+    /// Where copies of objects are kept.
+    pub disk_cache: Option<DiskCache>,
+}
+
 impl Records {
-    /// Opens the records as `owner`; a node that had them open can write no more. An operation that failed is tried again so
-    /// many times.
+    /// Opens the records as `owner`; a node that had them open can write no more.
     ///
     /// # Errors
     /// [`StoreError::Fenced`], [`StoreError::Damaged`], and the object store's.
-    pub(crate) fn open(objects: &Objects, owner: Owner, retries: u32) -> Result<Records, StoreError> {
-        let db = wait(open(objects, &owner, retries))?;
+    pub(crate) fn open(objects: &Objects, owner: Owner, how: How) -> Result<Records, StoreError> {
+        let recorder = Arc::new(DefaultMetricsRecorder::new());
+        let db = wait(open(objects, &owner, &how, &recorder))?;
         wait(async {
             owner.forget_others(objects).await;
             Ok(())
@@ -68,7 +83,7 @@ impl Records {
         let stop = Stop::default();
         let next = AtomicU64::new(pushes(&db, &stop)?);
         let db = RwLock::with_class(&ENGINE, Some(db));
-        Ok(Records { objects: objects.clone(), owner, db, next, retries, stop })
+        Ok(Records { objects: objects.clone(), owner, db, next, how, recorder, stop })
     }
 
     fn with<T>(&self, work: impl FnOnce(&Db) -> Result<T, StoreError>) -> Result<T, StoreError> {
@@ -83,7 +98,7 @@ impl Records {
         if db.is_none() {
             return Err(failed("it was closed"));
         }
-        let newer = self.stop.wait(open(&self.objects, &self.owner, self.retries))?;
+        let newer = self.stop.wait(open(&self.objects, &self.owner, &self.how, &self.recorder))?;
         if let Some(older) = db.replace(newer) {
             // It can write nothing, so there is nothing to lose.
             let _ = self.stop.wait(async { older.close().await.map_err(of_records("close the records")) });
@@ -93,7 +108,12 @@ impl Records {
 }
 
 /// Opens the records, unless `owner` is no longer the newest.
-async fn open(objects: &Objects, owner: &Owner, retries: u32) -> Result<Db, StoreError> {
+async fn open(
+    objects: &Objects,
+    owner: &Owner,
+    how: &How,
+    recorder: &Arc<DefaultMetricsRecorder>,
+) -> Result<Db, StoreError> {
     if !owner.is_newest(objects).await? {
         return Err(StoreError::Fenced);
     }
@@ -102,10 +122,12 @@ async fn open(objects: &Objects, owner: &Owner, retries: u32) -> Result<Db, Stor
         manifest_poll_interval: POLL,
         l0_sst_size_bytes: MEMTABLE,
         max_unflushed_bytes: 4 * MEMTABLE,
-        object_store_max_retries: Some(retries),
+        object_store_max_retries: Some(how.retries),
+        object_store_cache_options: cache_options(how),
         ..Settings::default()
     };
-    let db = Db::builder(RECORDS, objects.clone()).with_settings(settings).build().await;
+    let builder = Db::builder(RECORDS, objects.clone()).with_settings(settings);
+    let db = builder.with_metrics_recorder(recorder.clone()).build().await;
     let db = db.map_err(of_records("open the records"))?;
     // One that slept here, while a newer one claimed and opened, has fenced that: it sees that now, and the newer one opens again.
     if !owner.is_newest(objects).await? {
@@ -113,6 +135,19 @@ async fn open(objects: &Objects, owner: &Owner, retries: u32) -> Result<Db, Stor
         return Err(StoreError::Fenced);
     }
     Ok(db)
+}
+
+/// Where SlateDB keeps copies of objects: what was written is there before it is read.
+pub(crate) fn cache_options(how: &How) -> ObjectStoreCacheOptions {
+    let Some(DiskCache { dir, bytes }) = &how.disk_cache else { return ObjectStoreCacheOptions::default() };
+    ObjectStoreCacheOptions {
+        root_folder: Some(dir.clone()),
+        max_cache_size_bytes: Some(usize::try_from(*bytes).unwrap_or(usize::MAX)),
+        part_size_bytes: CACHE_PART,
+        cache_on_flush: true,
+        cache_on_compaction: true,
+        ..ObjectStoreCacheOptions::default()
+    }
 }
 
 impl Engine for Records {
@@ -126,6 +161,10 @@ impl Engine for Records {
 
     fn position(&self) -> Result<Option<Vec<u8>>, StoreError> {
         self.with(|db| get(db, POSITION, &self.stop))
+    }
+
+    fn traffic(&self) -> Traffic {
+        traffic::of(&self.recorder)
     }
 
     fn abandon(&self) {

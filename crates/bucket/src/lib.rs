@@ -49,6 +49,7 @@ mod objects;
 mod owner;
 mod race;
 mod runtime;
+mod traffic;
 
 pub use bucket::{Bucket, Claim};
 pub use sluice_store::StoreError;

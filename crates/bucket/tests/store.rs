@@ -6,8 +6,10 @@ use faults::{Node, Plan, contents, wait};
 use object_store::memory::InMemory;
 use object_store::{ObjectStoreExt, PutPayload};
 use sluice_bucket::{Bucket, Claim, StoreError};
-use sluice_store::{Options, Store};
+use sluice_store::{DiskCache, Options, Store};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 fn quiet() -> Options {
     Options { log_size: 1 << 20, background: false, ..Options::default() }
@@ -297,4 +299,66 @@ fn a_store_that_is_given_up_waits_no_more_for_an_object_store_that_does_not_answ
     drop(store);
     let next = Bucket::over(objects).open(Claim::Epoch(7), quiet()).expect("another node reaches it");
     assert!(records(&next).expect("memory") == expected(1));
+}
+
+/// The files in `dir` and below.
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path());
+    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn what_is_in_the_cache_on_disk_is_not_asked_of_the_object_store_and_not_believed_when_damaged() {
+    const COUNT: u64 = 300;
+    const MIB: u64 = 1 << 20;
+    let big = |key: u64| vec![key as u8; 10_000];
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cache-{}", std::process::id()));
+    let cached = |bytes| Options { disk_cache: Some(DiskCache { dir: dir.clone(), bytes }), ..quiet() };
+    let objects = Arc::new(InMemory::new());
+    let node = || Node::new(&objects, Plan::default(), 1);
+    let store = node().bucket().create(cached(64 * MIB)).expect("a new store");
+    for key in 0..COUNT {
+        push(&store, key, &big(key)).expect("memory");
+    }
+    drop(store);
+    // Reads everything: how often an object of sorted records was read for that, and what the store says of its traffic.
+    let mut epoch = 1;
+    let mut read_all = |options| {
+        let node = node();
+        epoch += 1;
+        let store = node.bucket().open(Claim::Epoch(epoch), options).expect("it was closed");
+        let expected: Vec<_> = (0..COUNT).map(|key| (key, big(key))).collect();
+        assert!(records(&store).expect("memory") == expected, "epoch {epoch}");
+        (node.sorted_reads(), store.traffic())
+    };
+
+    let (reads, traffic) = read_all(quiet());
+    assert!(reads > 0 && traffic.cache_lookups == 0, "{reads} reads without a cache, {traffic:?}");
+    let (reads, traffic) = read_all(cached(64 * MIB));
+    assert_eq!(reads, 0, "{traffic:?}");
+    assert!(traffic.cache_hits > 0 && traffic.cache_bytes > COUNT * 10_000, "{traffic:?}");
+    let gets = traffic.requests.iter().find(|of| of.kind == "get").expect("three kinds");
+    assert!(gets.buckets.iter().map(|bucket| bucket.1).sum::<u64>() > 0, "{gets:?}");
+
+    for file in files_below(&dir) {
+        let mut bytes = std::fs::read(&file).expect("a copy");
+        bytes.iter_mut().for_each(|byte| *byte ^= 0x40);
+        std::fs::write(&file, bytes).expect("room");
+    }
+    let (reads, _) = read_all(cached(64 * MIB));
+    assert!(reads > 0, "damaged copies are fetched again");
+
+    let size =
+        || files_below(&dir).iter().map(|file| file.metadata().map_or(0, |meta| meta.len())).sum::<u64>();
+    assert!(size() > 2 * MIB);
+    let node = node();
+    let store = node.bucket().open(Claim::Epoch(100), cached(MIB)).expect("it was closed");
+    let began = Instant::now();
+    while size() > 2 * MIB && began.elapsed() < Duration::from_secs(60) {
+        records(&store).expect("memory");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(size() <= 2 * MIB, "{} bytes in a cache of a MiB", size());
+    drop(store);
+    std::fs::remove_dir_all(&dir).expect("it is there");
 }

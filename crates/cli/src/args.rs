@@ -392,8 +392,9 @@ relatime, strictatime, nodiratime, sync, nosuid, nodev, noexec, writeback (the k
 transport=auto|uring|classic (auto: io_uring where the kernel allows it and serves the locks), threads=N, max_write=BYTES,
 fsname=NAME, log=LEVEL (off, error, warn, info, debug or trace: to the system's log, in the foreground to standard error;
 warn), metrics=ADDRESS:PORT (counts for Prometheus, by HTTP); for a file system on disk: memory=N (at most so many bytes of contents in memory; half of the
-machine's), volatile (nothing is flushed: after an unclean end the store must be made anew); for the file system in memory: size=N, with K, M, G,
-T or % of the machine's memory (at most so many bytes of file data; half of the memory; 0: no limit),
+machine's), volatile (nothing is flushed: after an unclean end the store must be made anew); for a store in an object store:
+cache=DIR (a directory of this machine's disk for copies of what was read and written), cache_size=N (bytes of them; 10G);
+for the file system in memory: size=N, with K, M, G, T or % of the machine's memory (at most so many bytes of file data; half of the memory; 0: no limit),
 nr_inodes=N (at most so many files; no limit), mode=OCTAL, uid=N, gid=N (of the root directory; 755 and yours),
 nr_locks=N (at most so many file locks, with locks=sluice; 1000000), nr_owner_locks=N (of one process or open file;
 no limit), nodeadlock (do not look for deadlocks).

@@ -7,17 +7,22 @@
 
 use sluice_fuse::MountOptions;
 use sluice_lab::failure::{Failure, Result};
+use sluice_store::DiskCache;
 use sluice_vfs::{Options, Superblock};
+use std::path::PathBuf;
 
 /// Added to the known mount options when somebody asks for one that is not there.
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
-                     nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock; of a store: memory=N[K|M|G|T|%], volatile";
+                     nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock; of a store: memory=N[K|M|G|T|%], \
+                     volatile; of one in an object store: cache=DIR, cache_size=N[K|M|G|T]";
 /// What file data occupy in memory: whole pages.
 const PAGE: u64 = 4096;
 /// Permission bits, the set-ID and sticky bits among them.
 const MODE_MAX: u32 = 0o7777;
 /// The default of `nr_locks`: a hostile client can make us keep so many records of some 200 bytes, and no more.
 const DEFAULT_LOCKS: u64 = 1_000_000;
+/// The default of `cache_size`.
+const DEFAULT_CACHE: u64 = 10 << 30;
 /// The default of `size`, in per cent of the machine's memory, as tmpfs has it.
 const DEFAULT_PERCENT: u64 = 50;
 
@@ -44,6 +49,9 @@ pub(crate) fn parse(list: &str) -> Result<(Options, MountOptions)> {
             Failure::Usage(format!("{error}{more}"))
         })?;
     }
+    if ram.store.disk_cache.as_ref().is_some_and(|cache| cache.dir.as_os_str().is_empty()) {
+        return Err(Failure::Usage("mount option cache_size: give cache=DIR, too".into()));
+    }
     Ok((ram, mount))
 }
 
@@ -68,7 +76,24 @@ fn apply(ram: &mut Options, option: &str, memory: u64) -> Result<bool> {
         let wanted = "give bytes, such as 500M or 2G, or a share of the memory, such as 25%";
         size(value, memory).ok_or_else(|| refuse(wanted))
     };
+    // Both options, in whichever order.
+    let cache = |ram: &mut Options, set: &dyn Fn(&mut DiskCache)| {
+        let default = || DiskCache { dir: PathBuf::new(), bytes: DEFAULT_CACHE };
+        set(ram.store.disk_cache.get_or_insert_with(default));
+    };
     match name {
+        "cache" => {
+            let dir = PathBuf::from(value);
+            if !dir.is_absolute() {
+                return Err(refuse("give the path of a directory from the root on"));
+            }
+            cache(ram, &|cache| cache.dir.clone_from(&dir));
+        }
+        "cache_size" => {
+            let bytes = scaled(value).filter(|bytes| *bytes > 0);
+            let bytes = bytes.ok_or_else(|| refuse("give bytes, such as 500M or 20G"))?;
+            cache(ram, &|cache| cache.bytes = bytes);
+        }
         "size" => ram.size_limit = limit(bytes()?),
         "memory" => ram.memory_limit = Some(bytes()?).filter(|bytes| *bytes != 0),
         "nr_inodes" => ram.inode_limit = count()?,
@@ -218,6 +243,15 @@ mod tests {
     }
 
     #[test]
+    fn a_cache_on_disk_has_a_place_and_a_size_in_either_order() {
+        let cache = |dir: &str, bytes| Some(DiskCache { dir: dir.into(), bytes });
+        assert_eq!(ram("").store.disk_cache, None);
+        assert_eq!(ram("cache=/var/cache/fs").store.disk_cache, cache("/var/cache/fs", DEFAULT_CACHE));
+        assert_eq!(ram("cache_size=2G,cache=/a").store.disk_cache, cache("/a", 2 * GIB));
+        assert!(refusal("cache_size=2G").contains("give cache=DIR"));
+    }
+
+    #[test]
     fn an_unknown_option_is_answered_with_those_of_both_kinds() {
         for unknown in ["turbo", "turbo=1", "size", "mode"] {
             let line = refusal(unknown);
@@ -229,6 +263,8 @@ mod tests {
     fn a_bad_value_is_answered_with_what_would_be_a_good_one() {
         let bad = [
             "size=x",
+            "cache=somewhere",
+            "cache_size=0",
             "nr_inodes=-1",
             "mode=888",
             "mode=10000",

@@ -113,6 +113,10 @@ fn serve(
     let (list, metrics) = take_metrics(&list)?;
     let (list, is_tracked) = take_track(&list);
     let (ram, mut options) = ram_options::parse(&list)?;
+    if ram.store.disk_cache.is_some() && !store.is_some_and(Bucket::is_url) {
+        let text = "-o cache: only with a store in an object store, whose address is s3://... or file://...";
+        return Err(Failure::Usage(text.into()));
+    }
     options.dedicated = true;
     // Programs that run in the session of `sluice run` or of a measurement are its clients: the server is apart from both.
     options.own_session = attached || detach;

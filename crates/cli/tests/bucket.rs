@@ -139,6 +139,38 @@ fn a_store_in_s3_survives_kill_and_is_one_for_the_next_mount() {
 }
 
 #[test]
+fn a_cache_on_disk_answers_for_the_object_store_and_both_are_counted() {
+    if !can_mount("a_cache_on_disk_answers_for_the_object_store_and_both_are_counted") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let path = |name: &str| scratch.0.join(name).display().to_string();
+    let stored = Stored { url: format!("file://{}", path("objects")), dir: scratch.dir("m"), s3: None };
+    let options = format!("size=1G,cache={},cache_size=64M", path("cache"));
+    let contents = vec![7; 2_000_000];
+    stored.sluice(&["mkfs", &stored.url]).expect("an empty place");
+    stored.mount(&options);
+    fs::write(stored.dir.join("file"), &contents).expect("room");
+    stored.umount();
+    stored.mount(&options);
+    assert!(fs::read(stored.dir.join("file")).expect("it is there") == contents);
+    let stat = stored.sluice(&["stat", "--json", stored.dir()]).expect("it is mounted");
+    let stat: Value = serde_json::from_str(&stat).expect("JSON");
+    assert!(
+        stat["cache_hits"].as_u64() > Some(0) && stat["cache_bytes"].as_u64() > Some(1_000_000),
+        "{stat}"
+    );
+    assert!(stat["object_requests"]["get"]["ns_total"].as_u64() > Some(0), "{stat}");
+    let told = stored.sluice(&["stat", stored.dir()]).expect("it is mounted");
+    assert!(told.contains("object put, ") && told.contains("cache hits"), "{told}");
+    stored.umount();
+    let plain = path("plain");
+    stored.sluice(&["mkfs", &plain]).expect("an empty place");
+    let refused = stored.sluice(&["mount", "-o", &options, &plain, stored.dir()]).expect_err("it needs none");
+    assert!(refused.contains("in an object store") && refused.trim_end().lines().count() == 1, "{refused}");
+}
+
+#[test]
 fn an_address_that_is_none_is_refused_in_one_line() {
     for url in ["ftp://host/path", "file://relative", "s3://"] {
         let said = sluice(["info", url]).complaint(1);

@@ -79,6 +79,18 @@ pub struct MountStat {
     /// How often the names of a directory have left memory.
     #[serde(default)]
     pub directory_departures: u64,
+    /// Of a store in an object store: what was asked of that, by kind.
+    #[serde(default)]
+    pub object_requests: BTreeMap<String, ObjectRequests>,
+    /// How often a part of an object was looked for in the cache on disk.
+    #[serde(default)]
+    pub cache_lookups: u64,
+    /// How often it was there.
+    #[serde(default)]
+    pub cache_hits: u64,
+    /// Bytes in that cache.
+    #[serde(default)]
+    pub cache_bytes: u64,
     /// Of a node of a cluster: its role, the owner, the epoch, and what it has counted.
     #[serde(default)]
     pub cluster: BTreeMap<String, serde_json::Value>,
@@ -91,6 +103,16 @@ pub struct Latency {
     pub ns_total: u64,
     /// At most so many nanoseconds, and more than the bound before: so many requests.
     pub buckets: Vec<(u64, u64)>,
+}
+
+/// Requests of one kind to an object store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct ObjectRequests {
+    /// Those that failed, and may have been made again, or found no such object, as a look for newer ones does.
+    pub failed: u64,
+    /// How long they took.
+    #[serde(flatten)]
+    pub latency: Latency,
 }
 
 impl Latency {
@@ -114,7 +136,12 @@ impl Latency {
             seen += count;
             seen >= wanted
         });
-        bucket.map_or_else(|| "-".to_owned(), |(bound, _)| duration(*bound as f64))
+        match bucket {
+            None => "-".to_owned(),
+            // The last bucket has no bound.
+            Some((u64::MAX, _)) => "longer".to_owned(),
+            Some((bound, _)) => duration(*bound as f64),
+        }
     }
 }
 
@@ -142,6 +169,16 @@ impl MountStat {
         for (name, value) in self.gauges() {
             table.line([name.replace('_', " "), grouped(value as f64)]);
         }
+        for (kind, requests) in &self.object_requests {
+            let count = requests.latency.count();
+            let [p50, p99] = [0.5, 0.99].map(|share| requests.latency.quantile(share));
+            table.line([
+                format!("object {kind}, {} failed or not found", requests.failed),
+                grouped(count as f64),
+                p50,
+                p99,
+            ]);
+        }
         for (name, count) in self.by_count() {
             let [p50, p99] = self.quantiles_since(name, None);
             table.line([format!("  {name}"), grouped(count as f64), p50, p99]);
@@ -156,22 +193,12 @@ impl MountStat {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "sluicefs_requests_total{{kind=\"{name}\"}} {count}");
         }
-        text.push_str("# TYPE sluicefs_request_duration_seconds histogram\n");
-        for (name, latency) in &self.latency {
-            let mut seen = 0;
-            let seconds = |ns: u64| ns as f64 / 1e9;
-            for (bound, count) in &latency.buckets {
-                seen += count;
-                let labels = format!("kind=\"{name}\",le=\"{}\"", seconds(*bound));
-                let _ = writeln!(text, "sluicefs_request_duration_seconds_bucket{{{labels}}} {seen}");
-            }
-            let ends = [("_bucket", ",le=\"+Inf\""), ("_count", "")];
-            for (end, label) in ends {
-                let _ =
-                    writeln!(text, "sluicefs_request_duration_seconds{end}{{kind=\"{name}\"{label}}} {seen}");
-            }
-            let sum = seconds(latency.ns_total);
-            let _ = writeln!(text, "sluicefs_request_duration_seconds_sum{{kind=\"{name}\"}} {sum}");
+        histograms(&mut text, "sluicefs_request_duration_seconds", self.latency.iter());
+        let of_objects = self.object_requests.iter().map(|(kind, requests)| (kind, &requests.latency));
+        histograms(&mut text, "sluicefs_object_request_duration_seconds", of_objects);
+        text.push_str("# TYPE sluicefs_object_requests_failed_total counter\n");
+        for (kind, ObjectRequests { failed, .. }) in &self.object_requests {
+            let _ = writeln!(text, "sluicefs_object_requests_failed_total{{kind=\"{kind}\"}} {failed}");
         }
         for (figure, of) in HOT_FIGURES {
             let _ = writeln!(text, "# TYPE sluicefs_hot_lock_{figure} gauge");
@@ -223,7 +250,7 @@ impl MountStat {
         if waited.is_empty() { String::new() } else { format!("\nhottest locks\n{}", hot_table(&waited)) }
     }
 
-    fn gauges(&self) -> [(&'static str, u64); 20] {
+    fn gauges(&self) -> [(&'static str, u64); 23] {
         let used = self.blocks.saturating_sub(self.blocks_free) * self.block_size;
         [
             ("requests", self.requests_total),
@@ -246,6 +273,9 @@ impl MountStat {
             ("inodes_apart", self.inodes_apart),
             ("directories_in_memory", self.directories_in_memory),
             ("directory_departures", self.directory_departures),
+            ("cache_lookups", self.cache_lookups),
+            ("cache_hits", self.cache_hits),
+            ("cache_bytes", self.cache_bytes),
         ]
     }
 
@@ -254,6 +284,27 @@ impl MountStat {
         let mut kinds: Vec<_> = self.requests.iter().map(|(name, &count)| (name.as_str(), count)).collect();
         kinds.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
         kinds
+    }
+}
+
+/// Writes `latencies`, each with its kind, as the histogram `name` of Prometheus.
+fn histograms<'a>(text: &mut String, name: &str, latencies: impl Iterator<Item = (&'a String, &'a Latency)>) {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "# TYPE {name} histogram");
+    for (kind, latency) in latencies {
+        let mut seen = 0;
+        for (bound, count) in &latency.buckets {
+            seen += count;
+            // The last one has no bound, and comes below in any case.
+            if *bound != u64::MAX {
+                let _ = writeln!(text, "{name}_bucket{{kind=\"{kind}\",le=\"{}\"}} {seen}", seconds(*bound));
+            }
+        }
+        for (end, label) in [("_bucket", ",le=\"+Inf\""), ("_count", "")] {
+            let _ = writeln!(text, "{name}{end}{{kind=\"{kind}\"{label}}} {seen}");
+        }
+        let _ = writeln!(text, "{name}_sum{{kind=\"{kind}\"}} {}", seconds(latency.ns_total));
     }
 }
 
@@ -273,6 +324,7 @@ mod tests {
 
     const LINE: &[u8] = br#"{"requests_total":30,"requests":{"LOOKUP":10,"READ":20},
         "latency":{"READ":{"ns_total":40000,"buckets":[[1023,15],[2047,4],[81919,1]]}},
+        "object_requests":{"put":{"failed":2,"ns_total":9000000,"buckets":[[1000000,3],[5000000,1],[18446744073709551615,1]]}},
         "hot_locks":[{"inode":12,"held":1,"waiting":1,"grants":9,"waits":5,"bypasses":0,"wait_ns_total":8000000,
         "wait_ns_max":4000000}],"known_inodes":3,"live_inodes":4,"open_files":0,"waiting_locks":1,
         "resident_bytes":7000000,"block_size":4096,"blocks":10,"blocks_free":7}"#;
@@ -293,10 +345,21 @@ mod tests {
             "sluicefs_request_duration_seconds_sum{kind=\"READ\"} 0.00004\n",
             "sluicefs_hot_lock_waits{inode=\"12\"} 5\n",
             "sluicefs_resident_bytes 7000000\n",
+            "sluicefs_object_request_duration_seconds_bucket{kind=\"put\",le=\"0.005\"} 4\n",
+            "sluicefs_object_request_duration_seconds_count{kind=\"put\"} 5\n",
+            "sluicefs_object_requests_failed_total{kind=\"put\"} 2\n",
         ];
         assert!(lines.iter().all(|line| metrics.contains(line)), "{metrics}");
         assert!(
             stat.text().contains("1.0 us  81.9 us") && stat.text().contains("hottest locks"),
+            "{}",
+            stat.text()
+        );
+        let put = stat.text().lines().find(|line| line.starts_with("object put")).map(str::to_owned);
+        assert!(
+            put.is_some_and(|put| put.contains("2 failed")
+                && put.contains("1.0 ms")
+                && put.ends_with("longer")),
             "{}",
             stat.text()
         );

@@ -76,4 +76,4 @@ pub use error::StoreError;
 pub use info::{Content, Info};
 pub use record::{Batch, KEY_MAX, VALUE_MAX};
 pub use segments::{EXTENT_MAX, EXTENT_ROOM, Extent};
-pub use store::{Options, Stats, Store};
+pub use store::{DiskCache, Options, Stats, Store};

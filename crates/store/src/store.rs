@@ -23,7 +23,7 @@
 use crate::StoreError;
 use crate::cil::{Cil, Cut, Data, Source, Transaction};
 use crate::disk::Disk;
-use crate::engine::Engine;
+use crate::engine::{Engine, Traffic};
 use crate::group::Callers;
 use crate::log::{Formed, Log, Position};
 use crate::mutant::{Mutant, Planted};
@@ -39,6 +39,7 @@ use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::collections::VecDeque;
 use std::io;
+use std::path::PathBuf;
 
 /// A batch that takes more than this part of the log goes to the tree at once.
 const LARGE_SHARE: u64 = 2;
@@ -65,6 +66,18 @@ pub struct Options {
     /// Nothing is flushed before the store is closed: what is written only makes room in memory. After a crash, of the process or the
     /// machine, the store is [lost](StoreError::Lost).
     pub volatile: bool,
+    /// Of a store in an object store: where this machine keeps what was read and written.
+    pub disk_cache: Option<DiskCache>,
+}
+
+/// A directory on this machine's disk in which copies of objects are kept. What is there is looked at before it is believed, so
+/// it may be lost, damaged, or shared by processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskCache {
+    /// The directory; it is made if need be. Each store has one of its own in it.
+    pub dir: PathBuf,
+    /// Bytes that the copies of one store may take.
+    pub bytes: u64,
 }
 
 impl Default for Options {
@@ -77,6 +90,7 @@ impl Default for Options {
             cache: 64 << 20,
             background: true,
             volatile: false,
+            disk_cache: None,
         }
     }
 }
@@ -353,6 +367,11 @@ impl Store {
     /// Whether it is used without flushes.
     pub fn is_volatile(&self) -> bool {
         self.core.options.volatile
+    }
+
+    /// What it has asked of an object store since it was opened.
+    pub fn traffic(&self) -> Traffic {
+        self.core.engine.traffic()
     }
 
     /// What the store is doing.

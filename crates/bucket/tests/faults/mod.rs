@@ -31,6 +31,8 @@ pub(crate) struct Node {
     objects: Arc<InMemory>,
     plan: Plan,
     writes: AtomicU64,
+    /// How often it read an object of sorted records.
+    sorted_reads: AtomicU64,
     seed: AtomicU64,
     /// The object store does not answer any more.
     is_silent: AtomicBool,
@@ -41,11 +43,12 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new(objects: &Arc<InMemory>, plan: Plan, seed: u64) -> Arc<Node> {
         let seed = AtomicU64::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let (writes, unheard) = (AtomicU64::new(0), AtomicU64::new(0));
+        let [writes, sorted_reads, unheard] = [0; 3].map(AtomicU64::new);
         Arc::new(Node {
             objects: objects.clone(),
             plan,
             writes,
+            sorted_reads,
             seed,
             is_silent: AtomicBool::new(false),
             unheard,
@@ -83,6 +86,12 @@ impl Node {
     /// Writes that it asked for.
     pub(crate) fn writes(&self) -> u64 {
         self.writes.load(Ordering::SeqCst)
+    }
+
+    #[allow(dead_code)] // each test binary uses its own part
+    /// How often it read an object of sorted records: the objects that a cache on disk is for.
+    pub(crate) fn sorted_reads(&self) -> u64 {
+        self.sorted_reads.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_dead(&self) -> bool {
@@ -153,6 +162,9 @@ impl ObjectStore for Node {
     async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
         self.reach().await;
         self.lives()?;
+        if at.as_ref().contains("/compacted/") {
+            self.sorted_reads.fetch_add(1, Ordering::SeqCst);
+        }
         self.objects.get_opts(at, options).await
     }
 

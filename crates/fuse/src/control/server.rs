@@ -294,13 +294,21 @@ fn stat(connection: &Connection) -> String {
     let statfs = connection.superblock.statfs();
     // All 0 of a file system that has no store.
     let in_memory = connection.superblock.memory_use().unwrap_or_default();
+    let traffic = connection.superblock.object_traffic();
+    let object_requests = traffic.requests.iter().map(|of| {
+        let buckets: Vec<String> =
+            of.buckets.iter().map(|(bound, count)| format!("[{bound},{count}]")).collect();
+        let (kind, failed, ns_total, buckets) = (of.kind, of.failed, of.ns_total, buckets.join(","));
+        format!("\"{kind}\":{{\"failed\":{failed},\"ns_total\":{ns_total},\"buckets\":[{buckets}]}}")
+    });
     format!(
         "{{\"requests_total\":{},\"requests\":{},\"latency\":{},\"hot_locks\":[{}],\"known_inodes\":{},\
          \"live_inodes\":{},\"open_files\":{},\"waiting_locks\":{},\"resident_bytes\":{},\"block_size\":{},\
          \"blocks\":{},\"blocks_free\":{},\"file_bytes\":{},\"left_bytes\":{},\"deferred_calls\":{},\
          \"deferred_bytes\":{},\"objects_in_review\":{},\"spare_page_bytes\":{},\"spare_block_bytes\":{},\
          \"memory_limit_bytes\":{},\"memory_used_bytes\":{},\"inodes_in_memory\":{},\"inodes_apart\":{},\
-         \"directories_in_memory\":{},\"directory_departures\":{},\"transport\":\"{}\",\"failure\":{}}}",
+         \"directories_in_memory\":{},\"directory_departures\":{},\"object_requests\":{{{}}},\
+         \"cache_lookups\":{},\"cache_hits\":{},\"cache_bytes\":{},\"transport\":\"{}\",\"failure\":{}}}",
         connection.counters.total(),
         connection.counters.to_json(),
         connection.counters.latency_json(),
@@ -326,6 +334,10 @@ fn stat(connection: &Connection) -> String {
         in_memory.inodes_apart,
         in_memory.directories,
         in_memory.departures,
+        object_requests.collect::<Vec<_>>().join(","),
+        traffic.cache_lookups,
+        traffic.cache_hits,
+        traffic.cache_bytes,
         connection.options.transport.name(),
         failure(&connection.superblock),
     )

@@ -18,6 +18,32 @@ use crate::record::Batch;
 /// Takes a key and its value; false ends the scan.
 pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> bool + 'v;
 
+/// What an engine has asked of a server that keeps its records, and found in a cache on this machine's disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// By kind; none of an engine that needs no server.
+    pub requests: Vec<Requests>,
+    /// How often a part of an object was looked for in the cache.
+    pub cache_lookups: u64,
+    /// How often it was there.
+    pub cache_hits: u64,
+    /// Bytes in the cache.
+    pub cache_bytes: u64,
+}
+
+/// Requests of one kind to the server that keeps an engine's records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requests {
+    /// `get`, `put` or `delete`.
+    pub kind: &'static str,
+    /// Those that failed, and may have been made again, or found no such object, as a look for newer ones does.
+    pub failed: u64,
+    /// How long all took together, in nanoseconds.
+    pub ns_total: u64,
+    /// At most so many nanoseconds, and more than the bound before: so many requests. In the order of the bounds.
+    pub buckets: Vec<(u64, u64)>,
+}
+
 /// A durable map from keys to values, sorted by key, that knows up to where in the log it has got.
 pub trait Engine: Send + Sync {
     /// The value of `key`.
@@ -37,6 +63,11 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// As [`get`](Self::get).
     fn position(&self) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// What it has asked of a server since it was opened.
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
 
     /// Waits no more for what it is kept in: calls that do so now, and later ones, fail. For one that may never answer.
     fn abandon(&self) {}

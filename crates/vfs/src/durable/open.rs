@@ -11,6 +11,7 @@ use crate::superblock::{ROOT_INO, Shared, SharedRef};
 use crate::watch::fault::Calls;
 use crate::{Errno, Fs, Inode, InodeRef, MemoryUse, Options, Superblock};
 use sluice_store::disk::{Disk, HostDisk};
+use sluice_store::engine::Traffic;
 use sluice_store::{Store, StoreError};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::Duration;
@@ -128,6 +129,11 @@ impl Superblock {
     /// to know exactly.
     pub fn memory_use(&self) -> Option<MemoryUse> {
         self.root().shared.durable().map(Durable::memory_use)
+    }
+
+    /// What a store in an object store has asked of it since it was opened; nothing of others.
+    pub fn object_traffic(&self) -> Traffic {
+        self.root().shared.durable().map(|durable| durable.store.traffic()).unwrap_or_default()
     }
 
     /// Whether an fsync means anything here: with a store, or while a test watches.
