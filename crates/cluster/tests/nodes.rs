@@ -108,6 +108,38 @@ fn a_node_locks_without_a_message_what_no_other_has_open_and_others_see_its_lock
 }
 
 #[test]
+fn a_node_asks_little_of_directories_that_it_made_and_sees_what_others_do_there_also_after_a_takeover() {
+    const FILES: u64 = 50;
+    const TRIES: usize = 5;
+    let Some(mut cluster) = Cluster::new() else { return };
+    let (a, b) = (cluster.join(), cluster.join());
+    let unpack = |cluster: &Cluster, name: &str| {
+        let awaited = || cluster.node(b).relay().counts().awaited;
+        let (before, dir) = (awaited(), cluster.path(b, name));
+        fs::create_dir(&dir).expect("made");
+        (0..FILES).for_each(|file| fs::write(dir.join(format!("f{file}")), "some").expect("written"));
+        awaited() - before
+    };
+    // CREATE and WRITE. A node that has lost its connection asks for more.
+    let names: Vec<_> = (0..TRIES).map(|number| format!("d{number}")).collect();
+    assert!(names.iter().any(|name| unpack(&cluster, name) <= 2 * FILES + 10));
+    for name in &names {
+        fs::create_dir_all(cluster.path(b, name)).expect("made");
+        assert!(!cluster.path(b, name).join("theirs").exists());
+    }
+    fs::write(cluster.path(a, "d0/theirs"), "theirs").expect("written");
+    assert_eq!(fs::read(cluster.path(b, "d0/theirs")).expect("it is there"), b"theirs");
+    cluster.leave(a);
+    eventually("the other is owner", || cluster.role(b) == Role::Owner);
+    let c = cluster.join();
+    fs::write(cluster.path(c, "d1/theirs"), "theirs").expect("written");
+    assert_eq!(fs::read(cluster.path(b, "d1/theirs")).expect("it is there"), b"theirs");
+    fs::create_dir(cluster.path(c, "d1/sub")).expect("made");
+    assert_eq!(fs::metadata(cluster.path(b, "d1")).expect("it is there").nlink(), 3);
+    cluster.finish();
+}
+
+#[test]
 fn strangers_and_garbage_are_refused_and_harm_nothing() {
     let Some(mut cluster) = Cluster::new() else { return };
     let a = cluster.join();

@@ -25,7 +25,7 @@ pub(crate) struct Connection {
     pub(crate) superblock: Arc<Superblock>,
     /// *immutable*
     pub(crate) options: MountOptions,
-    /// The device number (`st_dev`) of the mount's files. *immutable*
+    /// The device number (`st_dev`) of the mount's files; 0 for a guest, whose mount is elsewhere. *immutable*
     pub(crate) dev: u64,
     /// *immutable*
     channel: Arc<dyn Channel>,

@@ -17,16 +17,18 @@
 
 mod again;
 mod ahead;
+mod cover;
 mod delegation;
 mod hold;
 mod holdings;
 
 pub(crate) use again::{is_noted, set_slot};
+pub(crate) use cover::{Told, cover_recalled};
 pub(crate) use delegation::{give_back_message, recalled};
 pub use hold::Hold;
 pub use holdings::Holdings;
 
-use crate::abi::{InHeader, LkIn, opcode};
+use crate::abi::{FlushIn, InHeader, LkIn, opcode};
 use crate::connection::{Answer, Connection};
 use crate::control;
 use crate::handler::{Releasing, set_lock_again};
@@ -36,6 +38,7 @@ use crate::transport::Channel;
 use crate::{LockMode, MountOptions, Transport};
 use again::{Again, again, id_of};
 use ahead::{Ahead, Settling, Unsettled, hands_out};
+use cover::{CoverEnds, Covers};
 use delegation::{Delegate, Delegations, given_back, gives_back, recall_message};
 use hold::Holds;
 use sluice_sync::{Arc, OnceLock, mpsc};
@@ -53,6 +56,7 @@ pub struct Host {
     generation: u32,
     holds: Arc<Holds>,
     delegations: Arc<Delegations>,
+    covers: Arc<Covers>,
 }
 
 /// Where the messages to a guest's kernel go.
@@ -71,13 +75,15 @@ pub struct Notice {
     bytes: Vec<u8>,
     /// Before the answer that is held: what its caller does next finds the guest quiet.
     _settling: Option<Settling>,
+    /// Before the answer, too.
+    _ends: Option<CoverEnds>,
     _hold: Option<Arc<Hold>>,
 }
 
 impl Notice {
     /// One that nothing waits for.
     fn silent(bytes: Vec<u8>) -> Notice {
-        Notice { bytes, _settling: None, _hold: None }
+        Notice { bytes, _settling: None, _ends: None, _hold: None }
     }
 
     /// Notifications for `/dev/fuse`, one after the other, each with its length.
@@ -120,6 +126,9 @@ pub(crate) struct Seat {
     pub(crate) ahead: Ahead,
     delegations: Arc<Delegations>,
     delegate: Delegate,
+    covers: Arc<Covers>,
+    /// The kernel's relay is on another machine: a question costs it a round trip. *immutable*
+    is_remote: bool,
 }
 
 impl Seat {
@@ -130,7 +139,7 @@ impl Seat {
         let bytes = connection.notifications(event, || self.unsettled.is_one());
         if !bytes.is_empty() {
             let hold = may_hold.then(|| self.holds.of_this_thread());
-            self.channel.announce(Notice { bytes, _settling: Some(counted), _hold: hold });
+            self.channel.announce(Notice { bytes, _settling: Some(counted), _ends: None, _hold: hold });
         }
     }
 }
@@ -142,7 +151,7 @@ impl Seat {
         if let Some(recall) = self.delegations.opened(ino, self.delegate.number) {
             let bytes = recall_message(connection.nodes.nodeid(ino), recall.serial);
             let hold = is_worker().then(|| self.holds.of_this_thread());
-            recall.channel.announce(Notice { bytes, _settling: None, _hold: hold });
+            recall.channel.announce(Notice { bytes, _settling: None, _ends: None, _hold: hold });
         }
     }
 
@@ -159,6 +168,7 @@ impl Seat {
     /// The guest's kernel is gone.
     pub(crate) fn gone(&self) {
         self.delegations.gone(self.delegate.number);
+        self.covers.gone(self.delegate.number);
     }
 }
 
@@ -180,7 +190,13 @@ impl Host {
     /// Serves `superblock`. `generation` tells this host from others that served the same file system: inode numbers that
     /// they gave out and that were lost with them may be given out again.
     pub fn new(superblock: Arc<Superblock>, generation: u32) -> Host {
-        Host { superblock, generation, holds: Arc::default(), delegations: Arc::default() }
+        Host {
+            superblock,
+            generation,
+            holds: Arc::default(),
+            delegations: Arc::default(),
+            covers: Arc::default(),
+        }
     }
 
     /// The file system.
@@ -213,6 +229,8 @@ impl Host {
         };
         let _ = connection.seat.set(Seat {
             delegations: self.delegations.clone(),
+            covers: self.covers.clone(),
+            is_remote,
             delegate,
             channel,
             holds: self.holds.clone(),
@@ -233,6 +251,10 @@ impl Guest {
             // Now, before what comes after it.
             self.take_locks_back(message);
         }
+        if let Some(arg) = noted_flush(message) {
+            // No lock of its owner is there.
+            let _ = self.connection.handles.flush(arg.fh, arg.lock_owner);
+        }
         let is_release =
             InHeader::read_from_prefix(message).is_ok_and(|(header, _)| header.opcode == opcode::RELEASE);
         Ticket { _releasing: is_release.then(|| Releasing::new(&self.connection)) }
@@ -241,7 +263,7 @@ impl Guest {
     /// Serves a request, and answers it if an answer is due. Bytes that are no request are answered with an error, or not at all.
     /// What this changes is announced without waiting.
     pub fn serve(&self, ticket: Ticket, message: &mut [u8]) {
-        if gives_back(message) {
+        if gives_back(message) || noted_flush(message).is_some() {
             return;
         }
         let _serving = Serving::begin();
@@ -378,6 +400,13 @@ impl Guest {
         let kept = heir.connection.handles.owners();
         self.connection.handles.leave(&kept);
     }
+}
+
+/// A FLUSH that is noted when it is taken, and not answered.
+fn noted_flush(message: &[u8]) -> Option<FlushIn> {
+    let (header, body) = InHeader::read_from_prefix(message).ok()?;
+    let is_noted = header.opcode == opcode::FLUSH && header.unique == 0;
+    is_noted.then(|| FlushIn::read_from_prefix(body).ok()).flatten().map(|(arg, _)| arg)
 }
 
 impl Drop for Guest {

@@ -227,6 +227,8 @@ fn keep(handles: &Handles, dev: u64, inode: &InodeRef, request: &LockRequest) ->
     let file = FileOfMount { dev, ino: inode.ino() };
     if note(handles, inode, &request.arg)? == Noted::Open
         || request.is_flock()
+        // Of a guest's processes nothing can be found out here. It may have another descriptor, as far as is known.
+        || dev == 0
         || blocked_call::still_has_open(request.header.pid, file)
     {
         return Ok(());

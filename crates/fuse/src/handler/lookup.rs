@@ -59,7 +59,9 @@ impl Connection {
             // it missing. ESTALE makes the kernel look again, and decide between opening and EEXIST itself.
             Errno::EEXIST if regular => Errno::ESTALE,
             other => other,
-        })
+        })?;
+        self.put_told(header, None, reply);
+        Ok(())
     }
 
     pub(super) fn mkdir(
@@ -70,7 +72,10 @@ impl Connection {
         reply: &mut Reply,
     ) -> Result<(), Errno> {
         let new = NewInode { kind: NewKind::Directory, mode: arg.mode & 0o7777, umask: arg.umask };
-        self.make(header, name, &new, reply)
+        let _making = self.making();
+        let made = self.make(header, name, &new, reply)?;
+        self.put_told(header, Some(made.ino()), reply);
+        Ok(())
     }
 
     pub(super) fn symlink(
@@ -81,7 +86,9 @@ impl Connection {
         reply: &mut Reply,
     ) -> Result<(), Errno> {
         let new = NewInode { kind: NewKind::Symlink(target), mode: 0o777, umask: 0 };
-        self.make(header, name, &new, reply)
+        self.make(header, name, &new, reply)?;
+        self.put_told(header, None, reply);
+        Ok(())
     }
 
     pub(super) fn readlink(&self, header: &InHeader, reply: &mut Reply) -> Result<(), Errno> {
@@ -99,15 +106,20 @@ impl Connection {
         let (dir, target) = (self.node(header.nodeid)?, self.node(oldnodeid)?);
         dir.link(&self.cred(header), name, &target)?;
         reply.put(&self.entry(&target));
+        self.put_told(header, None, reply);
         Ok(())
     }
 
-    pub(super) fn unlink(&self, header: &InHeader, name: &[u8]) -> Result<(), Errno> {
-        self.node(header.nodeid)?.unlink(&self.cred(header), name)
+    pub(super) fn unlink(&self, header: &InHeader, name: &[u8], reply: &mut Reply) -> Result<(), Errno> {
+        self.node(header.nodeid)?.unlink(&self.cred(header), name)?;
+        self.put_told(header, None, reply);
+        Ok(())
     }
 
-    pub(super) fn rmdir(&self, header: &InHeader, name: &[u8]) -> Result<(), Errno> {
-        self.node(header.nodeid)?.rmdir(&self.cred(header), name)
+    pub(super) fn rmdir(&self, header: &InHeader, name: &[u8], reply: &mut Reply) -> Result<(), Errno> {
+        self.node(header.nodeid)?.rmdir(&self.cred(header), name)?;
+        self.put_told(header, None, reply);
+        Ok(())
     }
 
     pub(super) fn rename(
@@ -117,10 +129,13 @@ impl Connection {
         flags: u32,
         old: &[u8],
         new: &[u8],
+        reply: &mut Reply,
     ) -> Result<(), Errno> {
         let flags = RenameFlags::from_bits_retain(flags);
         let (dir, newdir) = (self.node(header.nodeid)?, self.node(newdir)?);
-        dir.rename(&self.cred(header), old, &newdir, new, flags)
+        dir.rename(&self.cred(header), old, &newdir, new, flags)?;
+        self.put_told(header, None, reply);
+        Ok(())
     }
 
     /// Makes an inode under `name` and answers with its entry.
@@ -130,10 +145,10 @@ impl Connection {
         name: &[u8],
         new: &NewInode<'_>,
         reply: &mut Reply,
-    ) -> Result<(), Errno> {
+    ) -> Result<InodeRef, Errno> {
         let inode = self.node(header.nodeid)?.create(&self.cred(header), name, new)?;
         reply.put(&self.entry(&inode));
-        Ok(())
+        Ok(inode)
     }
 
     /// Gives the kernel a lookup of `inode`, and tells its attributes.
@@ -143,6 +158,9 @@ impl Connection {
     pub(super) fn entry(&self, inode: &InodeRef) -> abi::EntryOut {
         let nodeid = self.nodes.remember(inode);
         self.mark_told(nodeid);
+        if let Some(seat) = self.seat.get() {
+            seat.found(self, inode);
+        }
         entry_of(nodeid, self.nodes.generation(nodeid), &self.stat(inode))
     }
 }

@@ -48,7 +48,7 @@ pub(crate) use turns::{Releasing, Turns, pause};
 pub(crate) use write_back::{Seek, start as start_seeks};
 
 /// How long the kernel may keep names and attributes, in seconds: for ever, as far as it can count.
-const FOREVER: u64 = i64::MAX.cast_unsigned();
+pub(crate) const FOREVER: u64 = i64::MAX.cast_unsigned();
 
 /// What became of a request.
 #[derive(Debug, PartialEq, Eq)]
@@ -87,9 +87,11 @@ impl Connection {
             Operation::Symlink { name, target } => self.symlink(header, name, target, reply),
             Operation::Mknod { arg, name } => self.mknod(header, &arg, name, reply),
             Operation::Mkdir { arg, name } => self.mkdir(header, &arg, name, reply),
-            Operation::Unlink { name } => self.unlink(header, name),
-            Operation::Rmdir { name } => self.rmdir(header, name),
-            Operation::Rename { newdir, flags, old, new } => self.rename(header, newdir, flags, old, new),
+            Operation::Unlink { name } => self.unlink(header, name, reply),
+            Operation::Rmdir { name } => self.rmdir(header, name, reply),
+            Operation::Rename { newdir, flags, old, new } => {
+                self.rename(header, newdir, flags, old, new, reply)
+            }
             Operation::Link { oldnodeid, name } => self.link(header, oldnodeid, name, reply),
             Operation::Open(arg) => self.open(header, &arg, reply),
             Operation::Opendir => self.opendir(reply),
@@ -198,7 +200,7 @@ impl Connection {
 }
 
 /// The attributes of an inode as the kernel wants them.
-fn attr_of(stat: &Stat) -> abi::Attr {
+pub(crate) fn attr_of(stat: &Stat) -> abi::Attr {
     let (atime, atimensec) = time_of(stat.atime);
     let (mtime, mtimensec) = time_of(stat.mtime);
     let (ctime, ctimensec) = time_of(stat.ctime);

@@ -51,6 +51,7 @@ impl Connection {
         })?;
         reply.put(&self.entry(&inode));
         reply.put(&self.open_out(inode, arg.flags));
+        self.put_told(header, None, reply);
         Ok(())
     }
 

@@ -32,6 +32,8 @@ pub(super) struct Ledger {
     handles: BTreeMap<u64, u64>,
     /// Owners that have flushed a handle, at most [`FLUSHED_MAX`]: then it may have been others.
     flushed: HashMap<u64, HashSet<u64>>,
+    /// Of those, by handle, the owners of which the server has not been told.
+    untold: HashMap<u64, Vec<u64>>,
     /// By node, in the order in which they were granted; of one owner none that overlap.
     locks: HashMap<u64, Vec<LkIn>>,
     /// Nodes that were changed since everything was durable, each with the number of its last change.
@@ -71,6 +73,7 @@ impl Ledger {
                     self.drop_locks(nodeid, |lock| lock.fh == arg.fh);
                 }
                 self.flushed.remove(&arg.fh);
+                self.untold.remove(&arg.fh);
                 self.failed.remove(&arg.fh);
                 self.dead.remove(&arg.fh);
             }
@@ -106,6 +109,30 @@ impl Ledger {
             _ => {}
         }
         None
+    }
+
+    /// Whether a FLUSH, which is about to be [asked](Self::asked), ends no lock, so that the server need not know of it yet.
+    pub(super) fn flush_in_silence(&mut self, nodeid: u64, arg: &FlushIn) -> bool {
+        let flushed = self.flushed.get(&arg.fh);
+        let has_flushed = flushed.is_some_and(|owners| owners.contains(&arg.lock_owner));
+        let is_full = flushed.is_some_and(|owners| owners.len() >= FLUSHED_MAX) && !has_flushed;
+        let may_lock = |lock: &LkIn| lock.owner == arg.lock_owner && lock.lk_flags & LK_FLOCK == 0;
+        let is_locked = self.locks.get(&nodeid).is_some_and(|locks| locks.iter().any(may_lock));
+        let is_silent = self.handles.get(&arg.fh) == Some(&nodeid)
+            && !self.dead.contains(&arg.fh)
+            && !is_full
+            && !is_locked;
+        if is_silent && !has_flushed {
+            self.untold.entry(arg.fh).or_default().push(arg.lock_owner);
+        }
+        is_silent
+    }
+
+    /// Whether the server has not been told yet that the owner of a lock, which it is asked for now, has flushed the handle.
+    pub(super) fn take_untold(&mut self, arg: &LkIn) -> bool {
+        let Some(owners) = self.untold.get_mut(&arg.fh) else { return false };
+        let at = owners.iter().position(|owner| *owner == arg.owner);
+        at.map(|at| owners.swap_remove(at)).is_some()
     }
 
     /// The kernel is about to get `answer` to `request`, which was made after so many `changes`.

@@ -18,7 +18,7 @@
 //! Called with `relay.state`; takes `relay.ledger`, and the locks of a server of this process.
 
 use super::{Request, Server, Shared, State};
-use crate::abi::{InHeader, LkIn, OutHeader, opcode};
+use crate::abi::{FlushIn, InHeader, LkIn, OutHeader, opcode};
 use crate::guest::give_back_message;
 use crate::reply::Reply;
 use std::collections::{HashMap, HashSet};
@@ -57,6 +57,15 @@ impl Shared {
     /// The kernel makes a request, of which the ledger knows. Returns the answer if it is decided here.
     pub(super) fn decide_lock(&self, state: &mut State, message: &[u8]) -> Option<Vec<u8>> {
         let (header, arg) = lock_of(message)?;
+        let decided = self.decide_lock_of(state, &header, &arg);
+        if decided.is_none() && self.ledger.lock().take_untold(&arg) {
+            let flush = FlushIn { fh: arg.fh, unused: 0, padding: 0, lock_owner: arg.owner };
+            state.tell_flush(&header, &flush);
+        }
+        decided
+    }
+
+    fn decide_lock_of(&self, state: &mut State, header: &InHeader, arg: &LkIn) -> Option<Vec<u8>> {
         let nodeid = header.nodeid;
         let mut is_busy = false;
         for (_, other) in state.in_flight.values().filter_map(|request| lock_on(nodeid, &request.message)) {
@@ -70,7 +79,7 @@ impl Shared {
         if is_busy {
             return None;
         }
-        let decision = if is_sure { self.ledger.lock().decide(&header, &arg) } else { None };
+        let decision = if is_sure { self.ledger.lock().decide(header, arg) } else { None };
         let Some(found) = decision else {
             self.give_back(state, nodeid, true);
             return None;
@@ -135,8 +144,14 @@ impl Shared {
 }
 
 impl State {
+    /// Whether a lock of `nodeid` may be granted just now, or may have been that the ledger does not know of.
+    pub(super) fn may_lock(&self, nodeid: u64) -> bool {
+        let is_asked = || self.in_flight.values().any(|request| lock_on(nodeid, &request.message).is_some());
+        self.locks.unsure.contains(&nodeid) || is_asked()
+    }
+
     /// Tells the server, if there is one, in the order of the requests.
-    fn to_server(&self, message: &[u8]) {
+    pub(super) fn to_server(&self, message: &[u8]) {
         match &self.server {
             None => {}
             Some(Server::Local(guest)) => drop(guest.take(message)),

@@ -23,15 +23,16 @@
 
 mod announcer;
 mod caches;
+mod knowledge;
 mod ledger;
 mod lock_cache;
+mod near;
 
 use crate::abi::{InHeader, InterruptIn, OutHeader, opcode};
 use crate::control;
 use crate::counters::Counters;
-use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice, Ticket, is_noted, recalled, set_slot};
+use crate::guest::{Guest, Holdings, Host, Lost, Ticket, cover_recalled, is_noted, recalled, set_slot};
 use crate::lock_class::{CONTROL, LEDGER, READING, RELAY};
-use crate::notify::Serving;
 use crate::reply::Reply;
 use crate::session::StopSignals;
 use crate::transport::Channel;
@@ -39,12 +40,14 @@ use crate::transport::dev_fuse::{DevFuse, HEADROOM};
 use crate::{Ended, MountError, MountOptions, mount};
 use announcer::{Announcer, Done};
 use caches::{changes_names_of, inval_entry_dir};
+use knowledge::Knowledge;
 use ledger::Ledger;
 use lock_cache::LockCache;
+use near::{InProcess, Reader};
 use sluice_sync::atomic::Ordering;
 use sluice_sync::thread::Builder;
 use sluice_sync::time::Instant;
-use sluice_sync::{Arc, Condvar, Mutex, Weak};
+use sluice_sync::{Arc, Condvar, Mutex};
 use sluice_vfs::{Errno, InodeRef};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -84,6 +87,10 @@ pub struct RelayCounts {
     pub notices_cut_short: u64,
     /// Lock requests that were decided without the server.
     pub locks_decided: u64,
+    /// Other requests that were answered without the server.
+    pub answered_here: u64,
+    /// Requests that the server got, and whose answers somebody waits for.
+    pub awaited: u64,
 }
 
 /// A mounted file system that is served elsewhere. Dropping it unmounts.
@@ -120,6 +127,7 @@ struct State {
     threads: usize,
     is_detached: bool,
     locks: LockCache,
+    knowledge: Knowledge,
     counts: RelayCounts,
 }
 
@@ -132,8 +140,11 @@ struct Request {
     changes: u64,
     opcode: u32,
     arrival: Instant,
-    /// Delegations up to this number are void if the answer has one.
+    /// Delegations, or covers, up to this number are void if the answer has one.
     void: u64,
+    /// Its number among the requests that may change the attributes of its directory, if that is covered and no other of them is
+    /// under way; else 0.
+    number_in_dir: u64,
 }
 
 impl State {
@@ -204,6 +215,7 @@ impl Relay {
             state.server = None;
             // What was granted here is in the ledger.
             state.locks.clear();
+            state.knowledge.clear();
         }
         self.0.drop_caches();
         self.holdings()
@@ -239,7 +251,8 @@ impl Relay {
             }
             // Another server counts from the start.
             state.locks.clear();
-            state.in_flight.values_mut().for_each(|request| request.void = 0);
+            state.knowledge.clear();
+            state.in_flight.values_mut().for_each(|request| (request.void, request.number_in_dir) = (0, 0));
             state.server = Some(server.clone());
             state.attachment = attachment;
             waiting
@@ -377,61 +390,6 @@ impl Drop for Relay {
     }
 }
 
-/// From a guest of this process to its relay.
-struct InProcess {
-    relay: Weak<Shared>,
-    attachment: u64,
-}
-
-impl GuestChannel for InProcess {
-    fn answer(&self, message: &[u8]) -> io::Result<()> {
-        let relay = self.relay.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        relay.answer(self.attachment, message);
-        Ok(())
-    }
-
-    fn announce(&self, notice: Notice) {
-        if let Some(relay) = self.relay.upgrade() {
-            let bytes = notice.bytes().to_vec();
-            relay.announce(&bytes, Box::new(move || drop(notice)));
-        }
-    }
-}
-
-/// A thread that reads the device: counted from before it starts until it ends.
-struct Reader(Arc<Shared>);
-
-impl Reader {
-    fn run(&self, buffer_len: usize) {
-        let _serving = Serving::begin();
-        let shared = &self.0;
-        let mut buffer = vec![0; buffer_len];
-        loop {
-            let (len, work) = {
-                let _reading = shared.reading.lock();
-                match shared.device.receive(&mut buffer) {
-                    Ok(Some(len)) => (len, shared.received(&mut buffer[..len])),
-                    Ok(None) => return,
-                    Err(error) => {
-                        log::error!("receiving requests failed, a worker ends: {error}");
-                        return;
-                    }
-                }
-            };
-            if let Some((guest, ticket)) = work {
-                guest.serve(ticket, &mut buffer[..len]);
-            }
-        }
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        self.0.state.lock().threads -= 1;
-        self.0.ended.notify_all();
-    }
-}
-
 impl Shared {
     /// Hands a request on. Returns the guest that the calling thread is to serve it for.
     fn received(&self, message: &mut [u8]) -> Option<(Arc<Guest>, Ticket)> {
@@ -439,17 +397,22 @@ impl Shared {
         self.counters.count(header.opcode);
         let mut state = self.state.lock();
         state.counts.requests += 1;
+        let silent = self.flush_in_silence(&mut state, message);
         let (error, changes) = {
             let mut ledger = self.ledger.lock();
             (ledger.asked(&header, message), ledger.changes())
         };
+        self.forget(&mut state, &header, message);
         if let Some(error) = error {
             let mut reply = Reply::new();
             // An error means that the request is gone.
             let _ = self.device.send(reply.failure(header.unique, Errno::from_raw(error)));
             return None;
         }
-        if let Some(answer) = self.decide_lock(&mut state, message) {
+        let answer = silent
+            .or_else(|| self.decide_lock(&mut state, message))
+            .or_else(|| self.answer_by_knowledge(&mut state, message));
+        if let Some(answer) = answer {
             drop(state);
             // An error means that the request is gone.
             let _ = self.device.send(&answer);
@@ -458,7 +421,10 @@ impl Shared {
         if header.opcode == opcode::RELEASE {
             self.closed(&mut state, header.nodeid);
         }
+        let number_in_dir = self.note_asked(&mut state, message);
         let is_answered = !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
+        let is_awaited = is_answered && !matches!(header.opcode, opcode::RELEASE | opcode::RELEASEDIR);
+        state.counts.awaited += u64::from(is_awaited);
         let slot = is_noted(header.opcode).then(|| state.free_slot()).flatten();
         if let Some(slot) = slot {
             set_slot(message, slot);
@@ -473,6 +439,7 @@ impl Shared {
                 opcode: header.opcode,
                 arrival: Instant::now(),
                 void: 0,
+                number_in_dir,
             };
             state.in_flight.insert(header.unique, request);
         }
@@ -524,6 +491,10 @@ impl Shared {
             self.recall(nodeid, serial);
             return done();
         }
+        if let Some((nodeid, serial)) = cover_recalled(notifications) {
+            self.uncover(nodeid, serial);
+            return done();
+        }
         let is_busy = {
             let mut state = self.state.lock();
             state.counts.notices += 1;
@@ -550,7 +521,8 @@ impl Shared {
             let Some(request) = state.in_flight.remove(&out.unique) else { return };
             self.counters.took(request.opcode, request.arrival.elapsed());
             self.ledger.lock().answered(&request.message, answer, request.changes);
-            self.take_delegation(&mut state, &request, answer)
+            let learnt = self.learn(&mut state, &request, answer);
+            learnt.or_else(|| self.take_delegation(&mut state, &request, answer))
         };
         // An error means that the request was aborted or the mount is gone.
         let _ = self.device.send(for_kernel.as_deref().unwrap_or(answer));

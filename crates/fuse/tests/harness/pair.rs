@@ -1,11 +1,13 @@
 //! Pair: two mounts of one file system, each by a relay.
 
 use super::{can_mount, eventually, fresh_dir, fresh_superblock, is_mounted};
-use sluice_fuse::{Guest, Holdings, Host, MountError, MountOptions, Relay};
-use sluice_sync::Arc;
+use sluice_fuse::{
+    Guest, GuestChannel, Holdings, Host, MountError, MountOptions, Notice, Relay, Server, Uplink,
+};
+use sluice_sync::{Arc, Weak, thread};
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 pub struct Pair {
     pub host: Host,
@@ -13,7 +15,7 @@ pub struct Pair {
 }
 
 pub struct Node {
-    pub relay: Relay,
+    pub relay: Arc<Relay>,
     pub guest: Option<Arc<Guest>>,
     pub dir: PathBuf,
 }
@@ -22,9 +24,22 @@ impl Node {
     pub fn new(host: &Host, mount: u64) -> Node {
         let dir = fresh_dir();
         let options = MountOptions::parse("locks=sluice,transport=classic").expect("valid");
-        let relay = Relay::mount(&dir, &options).expect("mounting works here");
+        let relay = Arc::new(Relay::mount(&dir, &options).expect("mounting works here"));
         let guest =
             relay.attach_host(host, &Holdings::default(), &BTreeMap::new(), false, mount).expect("admitted");
+        Node { relay, guest: Some(guest), dir }
+    }
+
+    /// One whose server counts as being on another machine.
+    pub fn far(host: &Host, mount: u64) -> Node {
+        let dir = fresh_dir();
+        let options = MountOptions::parse("locks=sluice,transport=classic").expect("valid");
+        let relay = Arc::new(Relay::mount(&dir, &options).expect("mounting works here"));
+        let attachment = relay.next_attachment();
+        let line = Arc::new(Line { relay: Arc::downgrade(&relay), attachment });
+        let guest = Arc::new(host.admit(line, true, mount).expect("admitted"));
+        let server = Server::Remote(Arc::new(ToGuest(guest.clone())));
+        relay.attach(attachment, server, &Default::default(), false);
         Node { relay, guest: Some(guest), dir }
     }
 
@@ -40,7 +55,47 @@ impl Drop for Node {
     }
 }
 
+/// From a guest to a relay.
+struct Line {
+    relay: Weak<Relay>,
+    attachment: u64,
+}
+
+impl GuestChannel for Line {
+    fn answer(&self, message: &[u8]) -> io::Result<()> {
+        let relay = self.relay.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        relay.answer(self.attachment, message);
+        Ok(())
+    }
+
+    fn announce(&self, notice: Notice) {
+        if let Some(relay) = self.relay.upgrade() {
+            let bytes = notice.bytes().to_vec();
+            relay.announce(&bytes, move || drop(notice));
+        }
+    }
+}
+
+/// And back.
+struct ToGuest(Arc<Guest>);
+
+impl Uplink for ToGuest {
+    fn request(&self, message: &[u8]) {
+        let (guest, ticket, mut message) = (self.0.clone(), self.0.take(message), message.to_vec());
+        thread::spawn(move || guest.serve(ticket, &mut message));
+    }
+}
+
 impl Pair {
+    /// One near the host and one far from it.
+    pub fn far() -> Option<Pair> {
+        can_mount().then(|| {
+            let host = Host::new(fresh_superblock(), 1);
+            let nodes = vec![Node::new(&host, 1), Node::far(&host, 2)];
+            Pair { host, nodes }
+        })
+    }
+
     pub fn new() -> Option<Pair> {
         can_mount().then(|| {
             let host = Host::new(fresh_superblock(), 1);

@@ -1,0 +1,465 @@
+//! Knowledge: questions of a kernel that its relay answers by itself, because the answer is certain.
+//!
+//! # Theory
+//! See `guest/cover.rs` for the server's side. Of a *covered* directory, one that this kernel has made and no other knows, the relay has
+//!
+//! - the names: it was empty, and each request that may add one passes here. What was never added is not there (LOOKUP). Names are
+//!   not taken out: of one that was removed the server is asked;
+//! - the attributes: the answer to each change of names brings them, and the kernel, which forgets its own then, asks for them once
+//!   for each (GETATTR);
+//! - the files that were made in it: none has a capability before it is given one (GETXATTR, before the first write and before a
+//!   change of owner).
+//!
+//! A close (FLUSH) ends the locks of its owner. Where the ledger knows of none, nothing is to be said, of whatever file. But the
+//! server is to know which owners have closed a file when one of them asks for a lock through it: so it is told right before that.
+//!
+//! *Two requests at once.* Attributes are believed from the answer to a request beside which no other was about that directory.
+//!
+//! *A recall may overtake the answer* that it is about. Requests on their way then remember the number, as with locks.
+//!
+//! # Lock order
+//! Called with `relay.state`; takes `relay.ledger`.
+
+use super::{Request, Shared, State};
+use crate::abi::{
+    self, Attr, AttrOut, CreateIn, EntryOut, InHeader, LinkIn, MkdirIn, MknodIn, OpenOut, OutHeader,
+    Rename2In, RenameIn, opcode,
+};
+use crate::guest::Told;
+use crate::handler::FOREVER;
+use crate::reply::Reply;
+use crate::request::{Operation, Request as Asked};
+use sluice_vfs::Errno;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// The most names of a directory that are remembered, and files of all directories. What would be more is for the server.
+const NAMES_MAX: usize = 1 << 16;
+const FILES_MAX: usize = 1 << 14;
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// What a relay may answer.
+#[derive(Default)]
+pub(super) struct Knowledge {
+    dirs: HashMap<u64, Dir>,
+    /// Files that have no capability, with the directory in which they were made.
+    files: HashMap<u64, u64>,
+    names: RandomState,
+}
+
+/// A covered directory.
+struct Dir {
+    serial: u64,
+    /// Hashes of all names that may be there.
+    names: HashSet<u64>,
+    attr: Option<Attr>,
+    /// Requests that may have changed the attributes: how many were made, and are under way.
+    requests: u64,
+    under_way: u32,
+}
+
+/// What a request is about besides the node in its header.
+#[derive(Default)]
+struct About<'m> {
+    /// The name that it may add, and where.
+    adds: Option<(u64, &'m [u8])>,
+    /// Another directory.
+    dir: Option<u64>,
+    /// A file that may get another directory or a capability.
+    file: Option<u64>,
+}
+
+/// Whether a request of this kind leaves the attributes of the node in its header as they are.
+fn leaves_attributes(code: u32) -> bool {
+    matches!(
+        code,
+        opcode::LOOKUP
+            | opcode::FORGET
+            | opcode::BATCH_FORGET
+            | opcode::GETATTR
+            | opcode::STATX
+            | opcode::READLINK
+            | opcode::STATFS
+            | opcode::GETXATTR
+            | opcode::LISTXATTR
+            | opcode::ACCESS
+            | opcode::OPENDIR
+            | opcode::RELEASEDIR
+            | opcode::INTERRUPT
+    )
+}
+
+/// The bytes before the 0 that ends a name.
+fn name(bytes: &[u8]) -> Option<&[u8]> {
+    bytes.iter().position(|byte| *byte == 0).map(|end| &bytes[..end])
+}
+
+fn about<'m>(header: &InHeader, body: &'m [u8]) -> About<'m> {
+    let adds = |before: usize| body.get(before..).and_then(name).map(|name| (header.nodeid, name));
+    let other = || u64::read_from_prefix(body).ok().map(|(nodeid, _)| nodeid);
+    match header.opcode {
+        opcode::MKNOD => About { adds: adds(size_of::<MknodIn>()), ..About::default() },
+        opcode::MKDIR => About { adds: adds(size_of::<MkdirIn>()), ..About::default() },
+        opcode::SYMLINK => About { adds: adds(0), ..About::default() },
+        opcode::CREATE => About { adds: adds(size_of::<CreateIn>()), ..About::default() },
+        opcode::LINK => About { adds: adds(size_of::<LinkIn>()), file: other(), ..About::default() },
+        opcode::RENAME | opcode::RENAME2 => {
+            let is_second = header.opcode == opcode::RENAME2;
+            let before = if is_second { size_of::<Rename2In>() } else { size_of::<RenameIn>() };
+            let old = body.get(before..).and_then(name);
+            let new = old.and_then(|old| name(&body[before + old.len() + 1..]));
+            About { adds: other().zip(new), dir: other(), file: None }
+        }
+        // After a close it is not asked any more.
+        opcode::SETXATTR | opcode::REMOVEXATTR | opcode::RELEASE => {
+            About { file: Some(header.nodeid), ..About::default() }
+        }
+        _ => About::default(),
+    }
+}
+
+impl Knowledge {
+    /// The server is gone, and what it said.
+    pub(super) fn clear(&mut self) {
+        self.dirs.clear();
+        self.files.clear();
+    }
+
+    /// The kernel has forgotten a node.
+    pub(super) fn forget(&mut self, nodeid: u64) {
+        self.dirs.remove(&nodeid);
+        self.files.remove(&nodeid);
+    }
+
+    /// The answer to a request, if it is certain.
+    fn answer(&self, header: &InHeader, body: &[u8]) -> Option<Vec<u8>> {
+        let mut reply = Reply::new();
+        match header.opcode {
+            opcode::LOOKUP => {
+                let dir = self.dirs.get(&header.nodeid)?;
+                let name = name(body).filter(|name| !matches!(*name, b"." | b".."))?;
+                if dir.names.contains(&self.names.hash_one(name)) {
+                    return None;
+                }
+                reply.put(&EntryOut { entry_valid: FOREVER, ..EntryOut::new_zeroed() });
+            }
+            opcode::GETATTR => {
+                let attr = self.dirs.get(&header.nodeid)?.attr?;
+                reply.put(&AttrOut { attr_valid: FOREVER, attr_valid_nsec: 0, dummy: 0, attr });
+            }
+            opcode::GETXATTR if self.files.contains_key(&header.nodeid) => {
+                let asked = body.get(size_of::<abi::GetxattrIn>()..).and_then(name)?;
+                return (asked == CAPABILITY).then(|| reply.failure(header.unique, Errno::ENODATA).to_vec());
+            }
+            _ => return None,
+        }
+        Some(reply.success(header.unique).to_vec())
+    }
+
+    /// The kernel makes a request that is for the server. Returns its number among those of its directory, if no other is under way
+    /// there, or 0.
+    fn asked(&mut self, header: &InHeader, body: &[u8]) -> u64 {
+        let About { adds, dir, file } = about(header, body);
+        if let Some(file) = file {
+            self.files.remove(&file);
+        }
+        if let Some(dir) = dir.filter(|dir| *dir != header.nodeid) {
+            // What is moved is found there.
+            self.files.retain(|_, from| *from != header.nodeid && *from != dir);
+            self.change(dir);
+        }
+        if let Some((nodeid, name)) = adds
+            && let Some(known) = self.dirs.get_mut(&nodeid)
+        {
+            known.names.insert(self.names.hash_one(name));
+            if known.names.len() > NAMES_MAX {
+                self.uncover(nodeid);
+            }
+        }
+        if leaves_attributes(header.opcode) { 0 } else { self.change(header.nodeid) }
+    }
+
+    fn change(&mut self, nodeid: u64) -> u64 {
+        let Some(dir) = self.dirs.get_mut(&nodeid) else { return 0 };
+        dir.attr = None;
+        dir.requests += 1;
+        dir.under_way += 1;
+        if dir.under_way == 1 { dir.requests } else { 0 }
+    }
+
+    /// A request is answered, which [asked](Self::asked) gave this number, with what is `told` besides if it changed names.
+    fn answered(&mut self, number: u64, header: &InHeader, body: &[u8], told: Option<&Told>) {
+        let other = about(header, body).dir.filter(|dir| *dir != header.nodeid);
+        let own = (!leaves_attributes(header.opcode)).then_some(header.nodeid);
+        for nodeid in own.into_iter().chain(other) {
+            if let Some(dir) = self.dirs.get_mut(&nodeid) {
+                // One that was covered since did not count.
+                dir.under_way = dir.under_way.saturating_sub(1);
+            }
+        }
+        if let Some(dir) = self.dirs.get_mut(&header.nodeid)
+            && number != 0
+            && dir.requests == number
+        {
+            dir.attr = told.map(|told| told.dir);
+        }
+    }
+
+    fn made(&mut self, header: &InHeader, made: &EntryOut, serial: u64) {
+        match header.opcode {
+            opcode::MKDIR if serial != 0 => {
+                let (names, attr) = (HashSet::new(), Some(made.attr));
+                self.dirs.insert(made.nodeid, Dir { serial, names, attr, requests: 0, under_way: 0 });
+            }
+            opcode::CREATE | opcode::MKNOD
+                if self.dirs.contains_key(&header.nodeid) && self.files.len() < FILES_MAX =>
+            {
+                self.files.insert(made.nodeid, header.nodeid);
+            }
+            _ => {}
+        }
+    }
+
+    fn uncover(&mut self, nodeid: u64) {
+        self.dirs.remove(&nodeid);
+        self.files.retain(|_, dir| *dir != nodeid);
+    }
+}
+
+/// How long the answer to such a request is, without what is [`Told`] besides.
+fn body_len(code: u32) -> Option<usize> {
+    match code {
+        opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::LINK => Some(size_of::<EntryOut>()),
+        opcode::CREATE => Some(size_of::<EntryOut>() + size_of::<OpenOut>()),
+        opcode::UNLINK | opcode::RMDIR | opcode::RENAME | opcode::RENAME2 => Some(0),
+        _ => None,
+    }
+}
+
+impl Shared {
+    /// The answer to a request of which the ledger knows, if it is certain.
+    pub(super) fn answer_by_knowledge(&self, state: &mut State, message: &[u8]) -> Option<Vec<u8>> {
+        let (header, body) = InHeader::read_from_prefix(message).ok()?;
+        let answer = state.knowledge.answer(&header, body)?;
+        state.counts.answered_here += 1;
+        Some(answer)
+    }
+
+    /// The answer to a FLUSH by which no lock ends. Called before the ledger knows of it.
+    pub(super) fn flush_in_silence(&self, state: &mut State, message: &[u8]) -> Option<Vec<u8>> {
+        let (header, body) = InHeader::read_from_prefix(message).ok()?;
+        let (arg, _) = abi::FlushIn::read_from_prefix(body).ok()?;
+        let is_flush = header.opcode == opcode::FLUSH && state.server.is_some();
+        if !is_flush || state.may_lock(header.nodeid) {
+            return None;
+        }
+        let is_silent = self.ledger.lock().flush_in_silence(header.nodeid, &arg);
+        is_silent.then(|| {
+            state.counts.answered_here += 1;
+            Reply::new().success(header.unique).to_vec()
+        })
+    }
+
+    /// What the kernel has forgotten by this request, of which the ledger knows, is known no more.
+    pub(super) fn forget(&self, state: &mut State, header: &InHeader, message: &[u8]) {
+        if !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET) {
+            return;
+        }
+        let nodes = match Asked::parse(message) {
+            Ok(Asked { header, operation: Operation::Forget(_) }) => vec![header.nodeid],
+            Ok(Asked { operation: Operation::BatchForget(forgets), .. }) => {
+                forgets.iter().map(|one| one.nodeid).collect()
+            }
+            _ => return,
+        };
+        let ledger = self.ledger.lock();
+        nodes
+            .into_iter()
+            .filter(|nodeid| !ledger.knows(*nodeid))
+            .for_each(|nodeid| state.knowledge.forget(nodeid));
+    }
+
+    /// The kernel makes a request that goes to the server. See [`Request::number_in_dir`].
+    pub(super) fn note_asked(&self, state: &mut State, message: &[u8]) -> u64 {
+        InHeader::read_from_prefix(message).map_or(0, |(header, body)| state.knowledge.asked(&header, body))
+    }
+
+    /// Learns from the answer to a request. Returns what is for the kernel then.
+    pub(super) fn learn(&self, state: &mut State, request: &Request, answer: &[u8]) -> Option<Vec<u8>> {
+        let (header, asked) = InHeader::read_from_prefix(&request.message).ok()?;
+        let (out, body) = OutHeader::read_from_prefix(answer).ok()?;
+        let split = body_len(header.opcode).and_then(|len| body.split_at_checked(len));
+        let told = split.and_then(|(body, told)| Some((body, Told::read_from_bytes(told).ok()?)));
+        state.knowledge.answered(request.number_in_dir, &header, asked, told.as_ref().map(|(_, told)| told));
+        let (body, told) = told?;
+        if let Ok((made, _)) = EntryOut::read_from_prefix(body) {
+            let serial = if told.serial > request.void { told.serial } else { 0 };
+            state.knowledge.made(&header, &made, serial);
+        }
+        let len = size_of::<OutHeader>() + body.len();
+        Some([OutHeader { len: u32::try_from(len).unwrap_or(u32::MAX), ..out }.as_bytes(), body].concat())
+    }
+
+    /// The server ends the cover of `nodeid` that has this number.
+    pub(super) fn uncover(&self, nodeid: u64, serial: u64) {
+        let mut state = self.state.lock();
+        if state.knowledge.dirs.get(&nodeid).is_some_and(|dir| dir.serial == serial) {
+            return state.knowledge.uncover(nodeid);
+        }
+        for request in state.in_flight.values_mut().filter(|request| request.opcode == opcode::MKDIR) {
+            request.void = request.void.max(serial);
+        }
+    }
+}
+
+impl State {
+    /// Tells the server of a FLUSH of which it was not told, if the next lock may depend on it.
+    pub(super) fn tell_flush(&self, header: &InHeader, arg: &abi::FlushIn) {
+        let len = size_of::<InHeader>() + size_of::<abi::FlushIn>();
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        // Number 0: it is not answered.
+        let header = InHeader { len, opcode: opcode::FLUSH, nodeid: header.nodeid, ..InHeader::new_zeroed() };
+        self.to_server(&[header.as_bytes(), arg.as_bytes()].concat());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::tests::message;
+
+    const DIR: u64 = 5;
+
+    fn parts(message: &[u8]) -> (InHeader, &[u8]) {
+        InHeader::read_from_prefix(message).expect("a header")
+    }
+
+    fn ask(knowledge: &mut Knowledge, message: &[u8]) -> u64 {
+        let (header, body) = parts(message);
+        knowledge.asked(&header, body)
+    }
+
+    /// The directory has so many names, says the answer.
+    fn answer(knowledge: &mut Knowledge, message: &[u8], number: u64, nlink: u32) {
+        let (header, body) = parts(message);
+        let told = Told { serial: 0, dir: Attr { nlink, ..Attr::new_zeroed() } };
+        knowledge.answered(number, &header, body, Some(&told));
+    }
+
+    fn is_known(knowledge: &Knowledge, message: &[u8]) -> bool {
+        let (header, body) = parts(message);
+        knowledge.answer(&header, body).is_some()
+    }
+
+    fn nlink(knowledge: &Knowledge) -> Option<u32> {
+        knowledge.dirs[&DIR].attr.map(|attr| attr.nlink)
+    }
+
+    /// Of a directory that was just made.
+    fn knowledge() -> Knowledge {
+        let mut knowledge = Knowledge::default();
+        let made = EntryOut { nodeid: DIR, ..EntryOut::new_zeroed() };
+        let mkdir = InHeader { opcode: opcode::MKDIR, nodeid: 1, ..InHeader::new_zeroed() };
+        knowledge.made(&mkdir, &EntryOut { nodeid: 6, ..made }, 0);
+        knowledge.made(&mkdir, &made, 7);
+        assert!(!knowledge.dirs.contains_key(&6), "it is not covered");
+        knowledge
+    }
+
+    #[test]
+    fn a_name_is_not_there_unless_a_request_may_have_made_it() {
+        let mut knowledge = knowledge();
+        let makes = |code: u32, nodeid: u64, before: usize, names: &[u8]| {
+            message(code, nodeid, &[&vec![0; before], names])
+        };
+        let rename = |code: u32, before: usize| {
+            message(
+                code,
+                9,
+                &[&DIR.to_ne_bytes(), &vec![0; before - 8], b"old\0", code.to_string().as_bytes(), b"\0"],
+            )
+        };
+        let requests = [
+            makes(opcode::MKNOD, DIR, size_of::<MknodIn>(), b"mknod\0"),
+            makes(opcode::MKDIR, DIR, size_of::<MkdirIn>(), b"mkdir\0"),
+            makes(opcode::CREATE, DIR, size_of::<CreateIn>(), b"create\0"),
+            makes(opcode::LINK, DIR, size_of::<LinkIn>(), b"link\0"),
+            makes(opcode::SYMLINK, DIR, 0, b"symlink\0target\0"),
+            rename(opcode::RENAME, size_of::<RenameIn>()),
+            rename(opcode::RENAME2, size_of::<Rename2In>()),
+        ];
+        let (rename, rename2) = (format!("{}\0", opcode::RENAME), format!("{}\0", opcode::RENAME2));
+        let names: [&[u8]; 7] = [
+            b"mknod\0",
+            b"mkdir\0",
+            b"create\0",
+            b"link\0",
+            b"symlink\0",
+            rename.as_bytes(),
+            rename2.as_bytes(),
+        ];
+        for (request, name) in requests.iter().zip(names) {
+            let lookup = message(opcode::LOOKUP, DIR, &[name]);
+            assert!(is_known(&knowledge, &lookup));
+            ask(&mut knowledge, request);
+            assert!(!is_known(&knowledge, &lookup), "{name:?}");
+        }
+        assert!(is_known(&knowledge, &message(opcode::LOOKUP, DIR, &[b"old\0"])), "it is elsewhere");
+        for (nodeid, name) in [(DIR, &b".\0"[..]), (DIR, b"..\0"), (DIR, b"no end"), (9, b"a\0")] {
+            assert!(!is_known(&knowledge, &message(opcode::LOOKUP, nodeid, &[name])), "{name:?}");
+        }
+        // Whatever it is: no panic.
+        for request in &requests {
+            (size_of::<InHeader>()..request.len()).for_each(|len| {
+                ask(&mut knowledge, &request[..len]);
+            });
+        }
+        for name in 0..=NAMES_MAX {
+            let name = format!("{name}\0");
+            ask(&mut knowledge, &makes(opcode::CREATE, DIR, size_of::<CreateIn>(), name.as_bytes()));
+        }
+        assert!(!is_known(&knowledge, &message(opcode::LOOKUP, DIR, &[b"a\0"])), "there are too many");
+    }
+
+    #[test]
+    fn attributes_are_believed_from_the_answer_to_a_request_beside_which_there_was_no_other() {
+        let mut knowledge = knowledge();
+        let unlink = message(opcode::UNLINK, DIR, &[b"a\0"]);
+        let getattr = message(opcode::GETATTR, DIR, &[&[0; 16]]);
+        assert!(is_known(&knowledge, &getattr), "from MKDIR");
+        let first = ask(&mut knowledge, &unlink);
+        assert!(!is_known(&knowledge, &getattr));
+        answer(&mut knowledge, &unlink, first, 9);
+        assert_eq!(nlink(&knowledge), Some(9));
+        // Two at once, answered in whatever order.
+        for is_reversed in [false, true] {
+            let mut two = [ask(&mut knowledge, &unlink), ask(&mut knowledge, &unlink)];
+            if is_reversed {
+                two.reverse();
+            }
+            for number in two {
+                answer(&mut knowledge, &unlink, number, 8);
+                assert_eq!(nlink(&knowledge), None);
+            }
+            let alone = ask(&mut knowledge, &unlink);
+            answer(&mut knowledge, &unlink, alone, 7);
+            assert_eq!(nlink(&knowledge), Some(7));
+        }
+        // What does not tell is no better, and what only looks changes nothing.
+        let number = ask(&mut knowledge, &message(opcode::LOOKUP, DIR, &[b"a\0"]));
+        assert_eq!((number, nlink(&knowledge)), (0, Some(7)));
+        let chmod = message(opcode::SETATTR, DIR, &[&[0; 88]]);
+        let number = ask(&mut knowledge, &chmod);
+        let (header, body) = parts(&chmod);
+        knowledge.answered(number, &header, body, None);
+        assert_eq!(nlink(&knowledge), None);
+        // A move changes both directories.
+        let moved = message(opcode::RENAME, 9, &[&DIR.to_ne_bytes(), b"a\0b\0"]);
+        let (alone, other) = (ask(&mut knowledge, &unlink), ask(&mut knowledge, &moved));
+        answer(&mut knowledge, &unlink, alone, 6);
+        assert_eq!(nlink(&knowledge), None);
+        answer(&mut knowledge, &moved, other, 5);
+        assert_eq!((nlink(&knowledge), knowledge.dirs[&DIR].under_way), (None, 0), "of the other directory");
+    }
+}
