@@ -42,7 +42,7 @@ const COVERED_MAX: usize = 4096;
 /// What follows the answer to a request that changes names, for a relay on another machine.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
-pub(crate) struct Told {
+pub(crate) struct ToldBesides {
     /// The new directory is covered under this number, or 0.
     pub(crate) serial: u64,
     /// The attributes of the directory with the names, afterwards.
@@ -235,7 +235,7 @@ impl Connection {
             && let Some(dir) = self.nodes.get(header.nodeid)
         {
             let serial = made.map_or(0, |ino| seat.cover(self, ino));
-            reply.put(&Told { serial, dir: attr_of(&dir.stat()) });
+            reply.put(&ToldBesides { serial, dir: attr_of(&dir.stat()) });
         }
     }
 }

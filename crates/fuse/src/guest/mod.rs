@@ -23,7 +23,7 @@ mod hold;
 mod holdings;
 
 pub(crate) use again::{is_noted, set_slot};
-pub(crate) use cover::{Told, cover_recalled};
+pub(crate) use cover::{ToldBesides, cover_recalled};
 pub(crate) use delegation::{give_back_message, recalled};
 pub use hold::Hold;
 pub use holdings::Holdings;

@@ -25,7 +25,7 @@ use crate::abi::{
     self, Attr, AttrOut, CreateIn, EntryOut, InHeader, LinkIn, MkdirIn, MknodIn, OpenOut, OutHeader,
     Rename2In, RenameIn, opcode,
 };
-use crate::guest::Told;
+use crate::guest::ToldBesides;
 use crate::handler::FOREVER;
 use crate::reply::Reply;
 use crate::request::{Operation, Request as Asked};
@@ -42,14 +42,14 @@ const CAPABILITY: &[u8] = b"security.capability";
 /// What a relay may answer.
 #[derive(Default)]
 pub(super) struct Knowledge {
-    dirs: HashMap<u64, Dir>,
+    dirs: HashMap<u64, KnownDir>,
     /// Files that have no capability, with the directory in which they were made.
     files: HashMap<u64, u64>,
     names: RandomState,
 }
 
 /// A covered directory.
-struct Dir {
+struct KnownDir {
     serial: u64,
     /// Hashes of all names that may be there.
     names: HashSet<u64>,
@@ -61,7 +61,7 @@ struct Dir {
 
 /// What a request is about besides the node in its header.
 #[derive(Default)]
-struct About<'m> {
+struct Concerns<'m> {
     /// The name that it may add, and where.
     adds: Option<(u64, &'m [u8])>,
     /// Another directory.
@@ -95,27 +95,27 @@ fn name(bytes: &[u8]) -> Option<&[u8]> {
     bytes.iter().position(|byte| *byte == 0).map(|end| &bytes[..end])
 }
 
-fn about<'m>(header: &InHeader, body: &'m [u8]) -> About<'m> {
+fn about<'m>(header: &InHeader, body: &'m [u8]) -> Concerns<'m> {
     let adds = |before: usize| body.get(before..).and_then(name).map(|name| (header.nodeid, name));
     let other = || u64::read_from_prefix(body).ok().map(|(nodeid, _)| nodeid);
     match header.opcode {
-        opcode::MKNOD => About { adds: adds(size_of::<MknodIn>()), ..About::default() },
-        opcode::MKDIR => About { adds: adds(size_of::<MkdirIn>()), ..About::default() },
-        opcode::SYMLINK => About { adds: adds(0), ..About::default() },
-        opcode::CREATE => About { adds: adds(size_of::<CreateIn>()), ..About::default() },
-        opcode::LINK => About { adds: adds(size_of::<LinkIn>()), file: other(), ..About::default() },
+        opcode::MKNOD => Concerns { adds: adds(size_of::<MknodIn>()), ..Concerns::default() },
+        opcode::MKDIR => Concerns { adds: adds(size_of::<MkdirIn>()), ..Concerns::default() },
+        opcode::SYMLINK => Concerns { adds: adds(0), ..Concerns::default() },
+        opcode::CREATE => Concerns { adds: adds(size_of::<CreateIn>()), ..Concerns::default() },
+        opcode::LINK => Concerns { adds: adds(size_of::<LinkIn>()), file: other(), ..Concerns::default() },
         opcode::RENAME | opcode::RENAME2 => {
             let is_second = header.opcode == opcode::RENAME2;
             let before = if is_second { size_of::<Rename2In>() } else { size_of::<RenameIn>() };
             let old = body.get(before..).and_then(name);
             let new = old.and_then(|old| name(&body[before + old.len() + 1..]));
-            About { adds: other().zip(new), dir: other(), file: None }
+            Concerns { adds: other().zip(new), dir: other(), file: None }
         }
         // After a close it is not asked any more.
         opcode::SETXATTR | opcode::REMOVEXATTR | opcode::RELEASE => {
-            About { file: Some(header.nodeid), ..About::default() }
+            Concerns { file: Some(header.nodeid), ..Concerns::default() }
         }
-        _ => About::default(),
+        _ => Concerns::default(),
     }
 }
 
@@ -160,7 +160,7 @@ impl Knowledge {
     /// The kernel makes a request that is for the server. Returns its number among those of its directory, if no other is under way
     /// there, or 0.
     fn asked(&mut self, header: &InHeader, body: &[u8]) -> u64 {
-        let About { adds, dir, file } = about(header, body);
+        let Concerns { adds, dir, file } = about(header, body);
         if let Some(file) = file {
             self.files.remove(&file);
         }
@@ -189,7 +189,7 @@ impl Knowledge {
     }
 
     /// A request is answered, which [asked](Self::asked) gave this number, with what is `told` besides if it changed names.
-    fn answered(&mut self, number: u64, header: &InHeader, body: &[u8], told: Option<&Told>) {
+    fn answered(&mut self, number: u64, header: &InHeader, body: &[u8], told: Option<&ToldBesides>) {
         let other = about(header, body).dir.filter(|dir| *dir != header.nodeid);
         let own = (!leaves_attributes(header.opcode)).then_some(header.nodeid);
         for nodeid in own.into_iter().chain(other) {
@@ -210,7 +210,7 @@ impl Knowledge {
         match header.opcode {
             opcode::MKDIR if serial != 0 => {
                 let (names, attr) = (HashSet::new(), Some(made.attr));
-                self.dirs.insert(made.nodeid, Dir { serial, names, attr, requests: 0, under_way: 0 });
+                self.dirs.insert(made.nodeid, KnownDir { serial, names, attr, requests: 0, under_way: 0 });
             }
             opcode::CREATE | opcode::MKNOD
                 if self.dirs.contains_key(&header.nodeid) && self.files.len() < FILES_MAX =>
@@ -227,7 +227,7 @@ impl Knowledge {
     }
 }
 
-/// How long the answer to such a request is, without what is [`Told`] besides.
+/// How long the answer to such a request is, without what is [`ToldBesides`] besides.
 fn body_len(code: u32) -> Option<usize> {
     match code {
         opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::LINK => Some(size_of::<EntryOut>()),
@@ -290,7 +290,7 @@ impl Shared {
         let (header, asked) = InHeader::read_from_prefix(&request.message).ok()?;
         let (out, body) = OutHeader::read_from_prefix(answer).ok()?;
         let split = body_len(header.opcode).and_then(|len| body.split_at_checked(len));
-        let told = split.and_then(|(body, told)| Some((body, Told::read_from_bytes(told).ok()?)));
+        let told = split.and_then(|(body, told)| Some((body, ToldBesides::read_from_bytes(told).ok()?)));
         state.knowledge.answered(request.number_in_dir, &header, asked, told.as_ref().map(|(_, told)| told));
         let (body, told) = told?;
         if let Ok((made, _)) = EntryOut::read_from_prefix(body) {
@@ -343,7 +343,7 @@ mod tests {
     /// The directory has so many names, says the answer.
     fn answer(knowledge: &mut Knowledge, message: &[u8], number: u64, nlink: u32) {
         let (header, body) = parts(message);
-        let told = Told { serial: 0, dir: Attr { nlink, ..Attr::new_zeroed() } };
+        let told = ToldBesides { serial: 0, dir: Attr { nlink, ..Attr::new_zeroed() } };
         knowledge.answered(number, &header, body, Some(&told));
     }
 
