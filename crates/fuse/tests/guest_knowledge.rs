@@ -119,20 +119,24 @@ fn a_file_that_leaves_its_new_directory_may_get_a_capability_from_another_guest(
             false
         }
     };
-    fs::create_dir(far.join("d")).expect("made");
-    let open = ["moved", "linked", "found", "given"].map(|name| {
-        let file = File::create_new(far.join("d").join(name)).expect("made");
-        assert!(!has(&far.join("d").join(name)));
+    let open = ["moved", "linked", "given", "found"].map(|name| {
+        fs::create_dir(far.join(name)).expect("made");
+        let path = far.join(name).join("f");
+        let file = File::create_new(&path).expect("made");
+        assert!(!has(&path));
         file
     });
-    fs::rename(far.join("d/moved"), far.join("moved")).expect("moved");
-    fs::hard_link(far.join("d/linked"), far.join("linked")).expect("linked");
-    give(&near.join("moved"));
-    give(&near.join("linked"));
-    give(&far.join("d/given"));
-    assert!(has(&far.join("moved")) && has(&far.join("d/linked")) && has(&far.join("d/given")));
-    give(&near.join("d/found"));
-    assert!(has(&far.join("d/found")));
+    fs::rename(far.join("moved/f"), far.join("moved_f")).expect("moved");
+    fs::hard_link(far.join("linked/f"), far.join("linked_f")).expect("linked");
+    for (giver, given, path) in [
+        (near, "moved_f", "moved_f"),
+        (near, "linked_f", "linked/f"),
+        (far, "given/f", "given/f"),
+        (near, "found/f", "found/f"),
+    ] {
+        give(&giver.join(given));
+        assert!(has(&far.join(path)), "{path}");
+    }
     drop(open);
     pair.finish();
 }
