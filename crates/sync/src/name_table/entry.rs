@@ -45,6 +45,11 @@ fn most_in(buckets: usize, cpus: usize) -> usize {
     if buckets <= ROOMY * cpus { LOAD_MAX / 2 * buckets } else { LOAD_MAX * buckets }
 }
 
+/// After so many removals a CPU looks whether an array of `buckets` where `cpus` CPUs count should shrink.
+fn removals_between_looks(buckets: usize, cpus: usize) -> usize {
+    (buckets / LOOKS_WHILE_EMPTIED / cpus).max(REMOVED_A_COUNT * cpus)
+}
+
 /// How many buckets there should be in place of those of `array` if they hold `entries`, and `most` should be in there.
 fn wanted<V: Send + Sync + 'static>(
     array: &Array<NameNode<V>>,
@@ -362,8 +367,8 @@ impl<'e, V: Clone + Send + Sync + 'static> There<'e, '_, V> {
         if array.len() >= SHRINKS_AT_REMOVAL
             && let Some(cpus) = array.cpus()
         {
-            let rarely = array.len() / LOOKS_WHILE_EMPTIED / cpus.len();
-            name.aftermath.shrinks |= count.has_removed_multiple_of(rarely.max(REMOVED_A_COUNT * cpus.len()));
+            let between = removals_between_looks(array.len(), cpus.len());
+            name.aftermath.shrinks |= count.has_removed_multiple_of(between);
         }
         let unlinked = name.bucket.unlink(at);
         name.discard(unlinked);
