@@ -39,10 +39,12 @@ use sluice_sync::{Arc, CachePadded, Mutex, rcu, refcache};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Directories are listed in so many parts, so that threads that make some seldom meet.
-const PARTS: usize = 64;
-/// Numbers of inodes that stand in one part one after the other: a CPU takes numbers in runs.
+/// Directories are listed in so many parts, so that threads that make or remove some seldom meet.
+const PARTS: usize = 512;
+/// A CPU takes numbers of inodes in such runs: each run has parts of its own, ...
 const RUN: u64 = 64;
+/// ... so many, which numbers that follow each other take in turn.
+const TURNS: u64 = 8;
 /// Of so many directories the names leave between two looks at the limit.
 const AT_ONCE: usize = 32;
 /// So many inodes that are apart are looked at between two such looks.
@@ -168,7 +170,7 @@ impl NameSet {
     }
 
     fn part(&self, ino: u64) -> &Mutex<ByNumber> {
-        &self.directories[(ino / RUN) as usize % PARTS]
+        &self.directories[(ino / RUN * TURNS + ino % TURNS) as usize % PARTS]
     }
 
     /// The directory `dir` has its names in memory.

@@ -9,7 +9,7 @@
 //!
 //! A file that loses its last name is taken off the list; what becomes of its records is said in `removal.rs`.
 //!
-//! Each CPU has a list of its own, so that changes of different files write no line of each other.
+//! Each CPU has a list of its own, in parts, so that changes of different files write no line of each other.
 
 use super::chunk::{CHUNK, Chunk, HERE_MAX, Held, PATCHED_MAX};
 use super::kept::Kept;
@@ -28,7 +28,7 @@ use sluice_store::{Added, Data, Source};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::face::name_value;
 use sluice_sync::percpu::{Budget, PerCpu};
-use sluice_sync::{Arc, Mutex, RwLock, name_fields};
+use sluice_sync::{Arc, CachePadded, Gap, Mutex, RwLock, name_fields};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::Range;
@@ -38,36 +38,45 @@ const SHARE: u64 = 4;
 
 /// The part of the limit of memory that names and inodes may take.
 const NAMES_SHARE: u64 = 4;
-/// So many pages have a bit of their own in [`Stored::marked`].
-const MARKED_PAGES: u64 = 64;
+/// So many pages have a bit of their own in [`Stored::marked`], ...
+const MARKED_PAGES: u64 = 63;
+/// ... and this one says that the inode is listed.
+const LISTED: u64 = 1 << MARKED_PAGES;
+/// Each CPU's list has so many parts, which inodes of numbers that follow each other take in turn: so threads that take two of
+/// them off seldom meet.
+const LIST_PARTS: usize = 8;
 /// Beyond the last page of any file.
 const PAGES_END: u64 = u64::MAX.div_ceil(PAGE);
 /// Of the bytes that changed mostly so many are counted at once.
 const GRAIN: u64 = 1024;
 
-/// What a durable file system keeps of an inode. In this order: of two calls that change different pages neither writes near
-/// `marked`, nor does one that changes the end.
+/// What a durable file system keeps of an inode. In this order: a call that puts down a record writes near nothing that others
+/// look at; of two calls that change different pages neither writes near `marked`, nor does one that changes the end.
 #[repr(C)]
 pub(crate) struct Stored {
     /// Versions of the inode's record. *Atomic: see the module's header.*
     pub(super) version: AtomicU64,
-    /// The cut that has the last change of the inode, or of a name in it. *Atomic (stands alone); written in sections.*
-    pub(super) changed_in: AtomicU64,
     /// The access time in the last record, packed. *Atomic (stands alone).*
     pub(super) atime: AtomicU64,
+    /// What the store has. Taken before `changed`, and by a push for as long as it collects the file.
+    pub(super) kept: Mutex<Kept>,
+    /// A bit for each of the first pages that is marked as changed, of an inode that is listed, and [`LISTED`]. *Atomic (stands
+    /// alone); written under `changed`.*
+    marked: AtomicU64,
+    /// Held for reading while no contents may leave memory.
+    pub(super) here: RwLock<()>,
+    /// Held while contents are loaded.
+    pub(super) loading: Mutex<()>,
+    /// The cut that has the last change of the inode, or of a name in it. *Atomic (stands alone); written in sections.*
+    pub(super) changed_in: AtomicU64,
+    _who_lists: Gap<56>,
     /// All pages from this one on are marked as well. *Atomic (stands alone); written under `changed`.*
     marked_from: AtomicU64,
     changed: Mutex<Changed>,
-    /// What the store has. Taken before `changed`, and by a push for as long as it collects the file.
-    pub(super) kept: Mutex<Kept>,
-    /// Held for reading while no contents may leave memory.
-    pub(super) here: RwLock<()>,
-    /// A bit for each of the first pages that is marked as changed, of an inode that is listed. *Atomic (stands alone); written under
-    /// `changed`.*
-    marked: AtomicU64,
-    /// Held while contents are loaded.
-    pub(super) loading: Mutex<()>,
 }
+
+/// The inodes on one part of a CPU's list.
+type Listed = Mutex<BTreeMap<u64, InodeRef>>;
 
 #[derive(Default)]
 struct Changed {
@@ -95,7 +104,7 @@ struct Copied {
 /// What the next push is to collect.
 pub(super) struct Pending {
     /// *Per CPU; each protected by its mutex.*
-    listed: PerCpu<Mutex<BTreeMap<u64, InodeRef>>>,
+    listed: PerCpu<[CachePadded<Listed>; LIST_PARTS]>,
     pub(super) removals: Removals,
     /// What the last cut copied.
     copied: Mutex<Vec<Copied>>,
@@ -126,14 +135,15 @@ impl Default for Stored {
     fn default() -> Self {
         Stored {
             version: AtomicU64::new(0),
-            marked: AtomicU64::new(0),
-            marked_from: AtomicU64::new(PAGES_END),
-            changed_in: AtomicU64::new(0),
             atime: AtomicU64::new(0),
-            changed: Mutex::with_class(&INODE_STORED, Changed::default()),
             kept: Mutex::with_class(&INODE_KEPT, Kept::default()),
+            marked: AtomicU64::new(0),
             here: RwLock::with_class(&INODE_HERE, ()),
             loading: Mutex::with_class(&INODE_LOADING, ()),
+            changed_in: AtomicU64::new(0),
+            _who_lists: Gap::new(),
+            marked_from: AtomicU64::new(PAGES_END),
+            changed: Mutex::with_class(&INODE_STORED, Changed::default()),
         }
     }
 }
@@ -143,7 +153,7 @@ impl Stored {
     pub(crate) fn name_fields(&self) {
         name_fields!(
             self,
-            Stored { version, changed_in, atime, marked_from, changed, kept, here, marked, loading }
+            Stored { version, atime, kept, marked, here, loading, changed_in, marked_from, changed }
         );
     }
 
@@ -169,14 +179,15 @@ impl Stored {
         }
     }
 
-    /// Whether the next push is to collect the inode because some of its contents are marked. Asked in a section.
-    pub(super) fn has_any_marked(&self) -> bool {
-        // Relaxed, both: see has_marked().
-        self.marked.load(Ordering::Relaxed) != 0 || self.marked_from.load(Ordering::Relaxed) != PAGES_END
+    /// Whether the next push is to collect the inode anyway, with its record. Asked in a section.
+    pub(super) fn will_be_collected(&self) -> bool {
+        // Relaxed: see has_marked().
+        self.marked.load(Ordering::Relaxed) & LISTED != 0
     }
 
-    /// Says what is marked, for calls that only look. A line that they look at is not written in vain.
+    /// Says that the inode is listed, and what is marked, for calls that only look. A line that they look at is not written in vain.
     fn show(&self, (few, from): (u64, u64)) {
+        let few = few | LISTED;
         // Relaxed, all: written under the mutex.
         let shown = self.marked.load(Ordering::Relaxed);
         if shown & few != few {
@@ -223,9 +234,9 @@ impl Pending {
     pub(super) fn new(log_size: u64, limit: u64) -> Pending {
         let names = limit / NAMES_SHARE;
         let changed = (log_size / SHARE).min(limit / SHARE);
-        let listed: PerCpu<Mutex<BTreeMap<_, _>>> =
-            PerCpu::new(|_| Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()));
-        listed.iter().for_each(|list| name_value(list, "Pending", "listed"));
+        let part = |_| CachePadded::new(Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()));
+        let listed: PerCpu<[CachePadded<Listed>; LIST_PARTS]> = PerCpu::new(|_| std::array::from_fn(part));
+        listed.iter().flatten().for_each(|part| name_value(&**part, "Pending", "listed"));
         Pending {
             listed,
             copied: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
@@ -257,7 +268,12 @@ impl Pending {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// Lists `inode`, which has marks. False if it was listed.
+    /// Where inode `ino` stands on the list of the CPU numbered `at`.
+    fn list_of(&self, at: usize, ino: u64) -> Option<&Listed> {
+        Some(&self.listed.get(at)?[ino as usize % LIST_PARTS])
+    }
+
+    /// Has the next push collect `inode`. False if it was listed.
     pub(super) fn list(&self, inode: &InodeRef) -> bool {
         let Some(stored) = inode.stored() else { return false };
         let at = {
@@ -276,7 +292,7 @@ impl Pending {
             changed.listed_at.get_or_insert_with(|| self.listed.here_at());
             changed.listed_at.filter(|_| is_new)
         };
-        let list = at.and_then(|at| self.listed.get(at));
+        let list = at.and_then(|at| self.list_of(at, inode.ino()));
         if let Some(list) = list {
             // Counted, and dropped, with nothing locked: that may free dead inodes.
             let own = inode.clone();
@@ -296,7 +312,7 @@ impl Pending {
         };
         self.bytes.give(counted);
         self.memory.forget(inode, stored);
-        let list = at.and_then(|at| self.listed.get(at));
+        let list = at.and_then(|at| self.list_of(at, inode.ino()));
         let forgotten = list.and_then(|list| list.lock().remove(&inode.ino()));
         // With nothing locked.
         drop(forgotten);
@@ -304,7 +320,7 @@ impl Pending {
 
     /// Lets go of all that is listed.
     pub(super) fn clear(&self) {
-        for listed in self.listed.iter() {
+        for listed in self.listed.iter().flatten() {
             let listed = mem::take(&mut *listed.lock());
             drop(listed);
         }
@@ -315,7 +331,7 @@ impl Pending {
     /// Whether nothing is left for a push.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
-        !self.removals.are_left() && self.listed.iter().all(|listed| listed.lock().is_empty())
+        !self.removals.are_left() && self.listed.iter().flatten().all(|listed| listed.lock().is_empty())
     }
 
     fn collect_inode(&self, inode: &InodeRef, to: &mut Added) {
@@ -450,7 +466,8 @@ impl Pending {
     fn collect(&self, to: &mut Added) {
         // Relaxed: no section is open.
         self.cut.store(to.cut() + 1, Ordering::Relaxed);
-        let listed: Vec<_> = self.listed.iter().map(|listed| mem::take(&mut *listed.lock())).collect();
+        let parts = self.listed.iter().flatten();
+        let listed: Vec<_> = parts.map(|listed| mem::take(&mut *listed.lock())).collect();
         listed.iter().flat_map(BTreeMap::values).for_each(|inode| self.collect_inode(inode, to));
         // Relaxed: a hint.
         self.is_full.store(false, Ordering::Relaxed);

@@ -264,9 +264,9 @@ impl Stored<'_> {
     }
 
     fn grown(&self, inode: &InodeRef) {
-        // The push collects the size with what changed.
-        if !inode.stored().is_some_and(|stored| stored.has_any_marked()) {
-            self.inode(inode);
+        // The push collects the size. A record of its own would meet the records of calls that change other attributes.
+        if !inode.stored().is_some_and(|stored| stored.will_be_collected()) {
+            self.mark(inode, |_| ());
         }
     }
 
