@@ -79,6 +79,45 @@ fn what_is_removed_is_freed_after_its_readers() {
     });
 }
 
+/// Each of two writers puts a copy in the place of the node that their trees share, and one of them frees it.
+#[test]
+fn trees_that_share_a_node_change_apart() {
+    explore(2, || {
+        let (one, other) = (Arc::new(tree(&[0, 1])), Arc::new(Tree::new(())));
+        other.write().slots().begin_with(one.write().slots().share_all());
+        let changed = other.clone();
+        let writer = thread::spawn(move || {
+            assert!(changed.write().slots().remove(1));
+            assert!(find(&changed, 0) && !find(&changed, 1));
+        });
+        assert!(one.write().slots().remove(0));
+        assert!(!find(&one, 0) && find(&one, 1));
+        writer.join().expect("the writer ends");
+        domain().flush();
+        assert!(one.write().slots().is_sole(1) && other.write().slots().is_sole(0));
+        assert!(!find(&one, 0) && find(&other, 0));
+    });
+}
+
+/// A reader of one tree stays in the node when the other has let go of it and the first has changed.
+#[test]
+fn a_shared_node_stays_as_long_as_readers_of_the_tree_that_leaves_it() {
+    explore(2, || {
+        let (one, other) = (Arc::new(tree(&[0, 1])), Tree::new(()));
+        other.write().slots().begin_with(one.write().slots().share_all());
+        let read = one.clone();
+        let reader = thread::spawn(move || {
+            assert!(find(&read, 1));
+            find(&read, 0);
+        });
+        assert!(one.write().slots().remove(0));
+        drop(other);
+        domain().flush();
+        reader.join().expect("the reader ends");
+        assert!(!find(&one, 0) && find(&one, 1));
+    });
+}
+
 /// A page of a file: an overwriter locks the page that it found, and writes to it if it is still there and `may`.
 fn overwrite(tree: &RadixTree<SharedBytes, ()>, bytes: [u8; 8], may: impl FnOnce() -> bool) -> bool {
     let guard = domain().read();

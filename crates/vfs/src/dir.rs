@@ -40,6 +40,9 @@ pub(crate) type NamedInodes = Vec<(Box<[u8]>, InodeRef)>;
 /// In place of what names add up to: they are in memory, or never were.
 const HERE: u64 = u64::MAX;
 
+/// So many entries are looked at before something is done with the first.
+pub(crate) const LOOKED_AT_ONCE: usize = 32;
+
 /// The level of names in a file system that no call can reach: locked after any of a living one, as a thread that counts
 /// references may have to free it, with names locked.
 const DYING: u8 = 6;
@@ -143,8 +146,17 @@ impl Dir {
     /// The names of what is `wanted`, in the order of their positions. One that comes or goes meanwhile may be there.
     pub(crate) fn list(&self, wanted: impl Fn(&Inode) -> bool) -> NamedInodes {
         let section = self.names.read();
-        let entries = self.names.after(0, &section).filter(|(_, _, inode)| wanted(inode));
-        entries.map(|(_, name, inode)| (name.into(), inode.clone())).collect()
+        let (mut entries, mut found) = (self.names.after(0, &section), Vec::new());
+        let mut batch = Vec::with_capacity(LOOKED_AT_ONCE);
+        loop {
+            // A walk that does nothing else waits for many entries at once.
+            batch.extend(entries.by_ref().take(LOOKED_AT_ONCE));
+            if batch.is_empty() {
+                return found;
+            }
+            let wanted = batch.drain(..).filter(|(_, _, inode)| wanted(inode));
+            found.extend(wanted.map(|(_, name, inode): (_, &[u8], &InodeRef)| (name.into(), inode.clone())));
+        }
     }
 
     /// The directory that holds this one's name; none for the root.

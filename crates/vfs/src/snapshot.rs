@@ -24,10 +24,12 @@
 //! and a map of the directories, and of the files of several names, that were met. Names are not looked up, attributes not
 //! checked: it is for callers that may read everything.
 
-use crate::inode::{Body, InodeInit};
+use crate::attributes::{Acls, Attr};
+use crate::dir::LOOKED_AT_ONCE;
+use crate::inode::{Body, InodeInit, flag};
 use crate::ops::create::check_name;
 use crate::{Cred, Errno, Inode, InodeRef, NewInode, NewKind, Superblock};
-use sluice_sync::{Arc, Ref};
+use sluice_sync::{Arc, Ref, rcu};
 use std::collections::BTreeMap;
 
 impl InodeRef {
@@ -43,8 +45,9 @@ impl InodeRef {
         if self.is_removed_dir() {
             return Err(Errno::ENOENT);
         }
-        let superblock = Superblock::with_root(self.shared.options.clone(), self.init());
-        superblock.root().take_after(self)?;
+        let (init, lists) = self.init();
+        let superblock = Superblock::with_root(self.shared.options.clone(), init);
+        superblock.root().take_after(self, lists)?;
         superblock.root().fill_like(self, None)?;
         Ok(superblock)
     }
@@ -91,22 +94,28 @@ impl InodeRef {
         let mut met = BTreeMap::from([(original.ino(), self.clone())]);
         let mut pending = vec![(original.clone(), self.clone())];
         while let Some((original, copy)) = pending.pop() {
-            for (name, inode) in original.list_names(|inode| left_out != Some(inode.ino()))? {
-                match met.get(&inode.ino()) {
-                    Some(met) if met.is_dir() => continue,
-                    Some(met) => {
-                        met.links.add()?;
-                        copy.enter(&name, met)?;
-                    }
-                    None => {
-                        let child = copy.copy_of(&inode)?;
-                        copy.enter(&name, &child)?;
-                        // A file with one name is met again only if that is moved meanwhile, and then copied twice.
-                        if inode.is_dir() || inode.links.count() > 1 {
-                            met.insert(inode.ino(), child.clone());
+            let entries =
+                original.list_names(|inode| left_out.is_none_or(|left_out| left_out != inode.ino()))?;
+            for batch in entries.chunks(LOOKED_AT_ONCE) {
+                look_ahead(batch);
+                for (name, inode) in batch {
+                    // A file with one name is met again only if that is moved meanwhile, and then copied twice.
+                    let may_meet_again = inode.is_dir() || inode.links.count() > 1;
+                    match if may_meet_again { met.get(&inode.ino()) } else { None } {
+                        Some(met) if met.is_dir() => continue,
+                        Some(met) => {
+                            met.links.add()?;
+                            copy.enter(name, met.clone())?;
                         }
-                        if child.is_dir() {
-                            pending.push((inode, child));
+                        None => {
+                            let child = copy.copy_of(inode)?;
+                            if may_meet_again {
+                                met.insert(inode.ino(), child.clone());
+                            }
+                            if child.is_dir() {
+                                pending.push((inode.clone(), child.clone()));
+                            }
+                            copy.enter(name, child)?;
                         }
                     }
                 }
@@ -123,8 +132,9 @@ impl InodeRef {
             Body::Symlink(target) => Body::Symlink(target.clone()),
             Body::Special { file_type, rdev } => Body::Special { file_type: *file_type, rdev: *rdev },
         };
-        let inode = Inode::make(&self.shared, original.init(), body)?;
-        inode.take_after(original)?;
+        let (init, lists) = original.init();
+        let inode = Inode::make(&self.shared, init, body)?;
+        inode.take_after(original, lists)?;
         if matches!(original.body, Body::Regular) {
             original.write_back_caches(None, 0..u64::MAX);
             let contents = original.contents(0..u64::MAX)?;
@@ -134,9 +144,9 @@ impl InodeRef {
     }
 
     /// Gives `inode` the name `name` in this directory, of which nobody else knows yet.
-    pub(crate) fn enter(&self, name: &[u8], inode: &InodeRef) -> Result<(), Errno> {
-        let mut entry = self.lock_entry(name)?;
-        entry.insert(inode.clone(), inode.weight()).map(drop).map_err(|_| Errno::ENOSPC)
+    pub(crate) fn enter(&self, name: &[u8], inode: InodeRef) -> Result<(), Errno> {
+        let (mut entry, weight) = (self.lock_entry(name)?, inode.weight());
+        entry.insert(inode, weight).map(drop).map_err(|_| Errno::ENOSPC)
     }
 
     /// Gives `inode` the name `name` in this directory, where that must be new.
@@ -160,6 +170,18 @@ impl InodeRef {
             |()| self.shared.notify(cred, |observer| observer.entry_changed(self.ino(), name, None)),
         )
     }
+}
+
+/// Looks at what copies of the inodes in `batch` look at, each step for all: so a thread waits for the memory of many at once. Without,
+/// it waits for most of the time of a copy.
+fn look_ahead(batch: &[(Box<[u8]>, InodeRef)]) {
+    let files = || batch.iter().map(|(_, inode)| inode).filter(|inode| !inode.is_dir());
+    let of_inode = |inode: &InodeRef| inode.ino() ^ inode.size() ^ u64::from(inode.attr.read().mode);
+    let inodes = files().map(of_inode).fold(0, |all, one| all ^ one);
+    let section = rcu::domain().read();
+    let pages = files().map(|inode| inode.data.look_ahead(&section)).fold(0, |all, one| all ^ one);
+    // So that it is done.
+    std::hint::black_box((inodes, pages));
 }
 
 /// The directory in the root of a file system where its snapshots stand.
@@ -196,21 +218,25 @@ impl Superblock {
 }
 
 impl Inode {
-    /// What an inode like this one begins with, which is to [take after](Self::take_after) it.
-    fn init(&self) -> InodeInit {
+    /// What an inode like this one begins with, and the access control lists of the same moment, if there are any.
+    fn init(&self) -> (InodeInit, Option<Acls>) {
+        let (attr, lists) = self.with_acls(|attr, acls| (*attr, attr.has_acls.then(|| acls.clone())));
         let nlink = if self.is_dir() { 2 } else { 1 };
-        InodeInit { file_type: self.file_type(), mode: 0, uid: 0, gid: 0, nlink, born: self.born() }
+        let Attr { mode, uid, gid, .. } = attr;
+        (InodeInit { file_type: self.file_type(), mode, uid, gid, nlink, born: self.born() }, lists)
     }
 
-    /// Takes over all attributes of `original` that can change.
-    fn take_after(&self, original: &Inode) -> Result<(), Errno> {
-        let (theirs, lists) = original.with_acls(|attr, acls| (*attr, acls.clone()));
-        self.change_acls(|attr, acls| {
-            (attr.mode, attr.uid, attr.gid) = (theirs.mode, theirs.uid, theirs.gid);
-            *acls = lists;
-            Ok(())
-        })?;
-        if let Some(extra) = original.extra_if_any() {
+    /// Takes over all attributes of `original` that can change, those apart with which this inode began: its `lists` then.
+    fn take_after(&self, original: &Inode, lists: Option<Acls>) -> Result<(), Errno> {
+        if let Some(lists) = lists {
+            self.change_acls(|_, acls| {
+                *acls = lists;
+                Ok(())
+            })?;
+        }
+        if original.has(flag::XATTRS)
+            && let Some(extra) = original.extra_if_any()
+        {
             let xattrs = extra.xattrs.lock().clone();
             self.shared.charge(xattrs.charged())?;
             self.may_have_xattrs();

@@ -16,11 +16,15 @@
 //! freed a grace period after the writer is gone. The writer's mutex also protects a value of the
 //! client's: what belongs to the tree's shape.
 //!
+//! Trees may *share* nodes, and so all that is below them: [`Slots::share_all`] makes a reference to all objects of one, which
+//! another begins with, in a step whatever they are. A writer puts a copy in the place of each shared node on its way
+//! before it changes something below.
+//!
 //! # Clients must
 //! Not be inside a read section when they wait for the writer: the one before them may be waiting for readers.
 //!
 //! # Invariants
-//! - T1: a slot changes only under the writer's mutex;
+//! - T1: a slot changes only under the writer's mutex, and while its node has one owner;
 //! - T2: what a slot led to is freed a grace period after the slot was changed, and not before its writer is gone;
 //! - T3: a node that is reachable has a slot that leads somewhere.
 //!
@@ -28,10 +32,12 @@
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
 //! | publish | [`Slots::insert_with`]: Release store of a slot | lookups: Acquire load of a slot | node, object |
+//! | owners | `release`: Release decrement | fence after the last decrement; Acquire load of a count of 1 | what the others did with the node |
 //!
 //! # Cost
 //! `get`: one load a level. Insert: the path to the number, at most one new node a level. Remove: the same, and
-//! a share of a grace period; `GARBAGE_MIN` removals of one writer pay one of their own.
+//! a share of a grace period; `GARBAGE_MIN` removals of one writer pay one of their own. The first change below a shared node: a
+//! copy of it, with a count for each of its slots.
 //!
 //! # Sources
 //! The kernel's lib/radix-tree.c and xarray.c (heights in pointers, RCU readers, one writer).
@@ -41,7 +47,7 @@ mod object;
 mod write;
 
 pub use self::object::Object;
-pub use self::write::{Slots, Writer};
+pub use self::write::{All, Slots, Writer};
 
 use self::node::{RadixEntry, SLOTS};
 use crate::face::atomic::{AtomicPtr, Ordering};
@@ -113,6 +119,16 @@ impl<O: Object, S> RadixTree<O, S> {
         Some((index, unsafe { O::target(object) }))
     }
 
+    /// Whether the tree shares all its objects, and the nodes that lead to them, with another.
+    ///
+    /// # Panics
+    /// As [`get`](Self::get).
+    pub fn are_shared(&self, guard: &Guard<'_>) -> bool {
+        assert!(guard.is_of(domain()), "the read section belongs to another domain");
+        // SAFETY: found inside the section and T2.
+        unsafe { self.has_shared_root() }
+    }
+
     /// Waits for other writers.
     pub fn write(&self) -> Writer<'_, O, S> {
         Writer::new(self, self.state.lock())
@@ -121,6 +137,17 @@ impl<O: Object, S> RadixTree<O, S> {
     /// The client's value, to look at or to change when no object is to be.
     pub fn state(&self) -> MutexGuard<'_, S> {
         self.state.lock()
+    }
+
+    /// Whether another tree has the same root, which is a node.
+    ///
+    /// # Safety
+    /// As for `find`.
+    unsafe fn has_shared_root(&self) -> bool {
+        // Acquire(publish): the node; pairs with Release(publish) in insert_with().
+        let root = self.root.load(Ordering::Acquire);
+        // SAFETY: the caller keeps it from being freed.
+        node::height(root) > 0 && unsafe { node::node(root) }.is_shared()
     }
 
     /// The entry of object number `index`, or null. The caller keeps what it leads to from being freed: it is
@@ -186,7 +213,7 @@ impl<O: Object, S> Drop for RadixTree<O, S> {
         // Relaxed: `&mut self`.
         let root = self.root.load(Ordering::Relaxed);
         // SAFETY: readers and writers borrow the tree, so none is left; the slots hold the tree's references.
-        unsafe { node::free_subtree::<O>(root) };
+        unsafe { node::release::<O>(root) };
     }
 }
 
@@ -282,6 +309,56 @@ mod tests {
         drop((first, second));
         drop(other);
         assert!(one.write().slots().is_sole(5));
+    }
+
+    #[test]
+    fn trees_that_share_all_change_apart() {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let counted = |value| Arc::new(Object(value, Some(dropped.clone())));
+        let height = if crate::face::SHRUNK { 4 } else { 5_000 };
+        for numbers in [vec![0], vec![0, 1], vec![1, 3, height], (0..height).step_by(7).collect()] {
+            let (one, other, third) = (Tree::new(()), Tree::new(()), Tree::new(()));
+            let numbers: Vec<u64> = numbers;
+            numbers.iter().for_each(|index| one.write().slots().insert(*index, counted(*index)));
+            other.write().slots().begin_with(one.write().slots().share_all());
+            third.write().slots().begin_with(other.write().slots().share_all());
+            assert!(numbers.iter().all(|index| !one.write().slots().is_sole(*index)));
+            let found = |tree: &Tree| {
+                let numbers = numbers.iter().chain([&2]);
+                let writer = tree.write();
+                numbers.map(|index| writer.slots().get(*index).map(|found| found.0)).collect::<Vec<_>>()
+            };
+            let before = found(&one);
+            assert_eq!((found(&other), found(&third)), (before.clone(), before.clone()));
+            let (first, last) = (numbers[0], numbers[numbers.len() - 1]);
+            other.write().slots().insert(last, counted(77));
+            other.write().slots().insert(2, counted(78));
+            assert!(other.write().slots().is_sole(last) && other.write().slots().is_sole(2));
+            assert!(third.write().slots().remove(first));
+            assert_eq!(found(&one), before);
+            assert_ne!(found(&other), before);
+            assert_eq!((found(&third)[0], &found(&third)[1..]), (None, &before[1..]));
+            drop((other, third));
+            domain().flush();
+            assert!(numbers.iter().all(|index| one.write().slots().is_sole(*index)), "{numbers:?}");
+            assert_eq!(found(&one), before);
+            let made = numbers.len() + 2;
+            drop(one);
+            domain().flush();
+            assert_eq!(dropped.swap(0, Ordering::Relaxed), made);
+        }
+    }
+
+    #[test]
+    fn all_that_no_tree_begins_with_is_given_up() {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let tree = Tree::new(());
+        tree.write().slots().insert(1, Arc::new(Object(1, Some(dropped.clone()))));
+        let all = tree.write().slots().share_all();
+        drop(tree);
+        assert_eq!(dropped.load(Ordering::Relaxed), 0);
+        drop(all);
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
     }
 
     #[test]

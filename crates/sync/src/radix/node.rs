@@ -1,7 +1,8 @@
 //! Node: one level of a radix tree, and the entries by which levels hang together.
 
 use super::Object;
-use crate::face::atomic::{AtomicPtr, AtomicU32, Ordering};
+use super::object::borrowed;
+use crate::face::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 use std::ptr::NonNull;
 
 /// Bits of a number that one level looks at.
@@ -52,6 +53,8 @@ pub(super) struct RadixNode {
     /// How many slots lead somewhere. Apart from the slots, since readers have no use for it.
     /// *protected by the tree's mutex*
     filled: AtomicU32,
+    /// How many slots and trees lead to the node. *atomic (owners)*
+    owners: AtomicU32,
 }
 
 impl RadixNode {
@@ -59,7 +62,31 @@ impl RadixNode {
         Box::new(RadixNode {
             slots: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
             filled: AtomicU32::new(0),
+            owners: AtomicU32::new(1),
         })
+    }
+
+    /// A node that leads where this one does, which is shared, and so does not change.
+    pub(super) fn copy<O: Object>(&self) -> Box<RadixNode> {
+        let copy = RadixNode::new();
+        for (to, from) in copy.slots.iter().zip(&self.slots) {
+            // Relaxed, both: what is behind it was published to the caller; the copy is nobody else's yet.
+            let entry = from.load(Ordering::Relaxed);
+            // SAFETY: this node holds a reference to it, of its own.
+            unsafe { share::<O>(entry) };
+            to.store(entry, Ordering::Relaxed);
+        }
+        // Relaxed, both: as above.
+        copy.filled.store(self.filled.load(Ordering::Relaxed), Ordering::Relaxed);
+        copy
+    }
+
+    /// Whether more than one slot or tree leads to the node, which the caller found from a tree whose mutex it has. If not, each
+    /// that did has done with it.
+    #[inline]
+    pub(super) fn is_shared(&self) -> bool {
+        // Acquire(owners): what the others did with it; pairs with Release(owners) in release().
+        self.owners.load(Ordering::Acquire) > 1
     }
 
     /// Slot number `at`.
@@ -111,33 +138,46 @@ pub(super) unsafe fn bytes<O: Object>(entry: RadixEntry) -> usize {
     }
 }
 
-/// Frees what `entry` leads to, but not what hangs below it.
+/// Makes another reference to what `entry` leads to.
 ///
 /// # Safety
-/// It came from `Node::into_entry` or is null or from [`Object::into_raw`] of an `O`; the caller holds the
-/// tree's own reference to it, and nobody can find it any more.
-pub(super) unsafe fn free<O: Object>(entry: RadixEntry) {
+/// It is null or leads to a node or an `O`, to which the caller has a reference.
+pub(super) unsafe fn share<O: Object>(entry: RadixEntry) {
     if height(entry) > 0 {
-        // SAFETY: `into_entry` got it from a box, and nobody has another reference.
-        drop(unsafe { Box::from_raw(entry.map_addr(|address| address & !(ALIGN - 1)).cast::<RadixNode>()) });
+        // SAFETY: a node, alive by the caller's promise. Relaxed: a new reference is made of one that is there.
+        unsafe { node(entry) }.owners.fetch_add(1, Ordering::Relaxed);
     } else if let Some(object) = NonNull::new(entry) {
-        // SAFETY: from `into_raw`; the tree's reference becomes ours.
-        drop(unsafe { O::from_raw(object) });
+        // SAFETY: alive by the caller's promise; the new reference is the entry's.
+        let _ = O::clone(&*unsafe { borrowed::<O>(object) }).into_raw();
     }
 }
 
-/// Frees what `entry` leads to and all below it.
+/// Gives up a reference to what `entry` leads to. The last one frees a node, and gives up what it leads to.
 ///
 /// # Safety
-/// As [`free`], for the whole subtree.
-pub(super) unsafe fn free_subtree<O: Object>(entry: RadixEntry) {
-    if height(entry) > 0 {
-        // SAFETY: the caller's promise; freed only below.
-        for slot in &unsafe { node(entry) }.slots {
-            // SAFETY: the caller's promise covers what hangs below. Relaxed: nobody else is left.
-            unsafe { free_subtree::<O>(slot.load(Ordering::Relaxed)) };
+/// It came from `Node::into_entry` or is null or from [`Object::into_raw`] of an `O`; the reference is the caller's, and nobody
+/// can find what it leads to by it any more.
+pub(super) unsafe fn release<O: Object>(entry: RadixEntry) {
+    if height(entry) == 0 {
+        // SAFETY: from `into_raw`; the reference becomes ours.
+        NonNull::new(entry).into_iter().for_each(|object| drop(unsafe { O::from_raw(object) }));
+        return;
+    }
+    // SAFETY: a node, by contract.
+    let this = unsafe { node(entry) };
+    // Release(owners): what we did with the node; pairs with the fence below and with Acquire(owners) in is_shared().
+    if this.owners.fetch_sub(1, Ordering::Release) > 1 {
+        return;
+    }
+    // Acquire(owners): what others did with it; pairs with the Release above.
+    fence(Ordering::Acquire);
+    // Relaxed, both: nobody else is left.
+    if this.filled.load(Ordering::Relaxed) > 0 {
+        for slot in &this.slots {
+            // SAFETY: the node's own references.
+            unsafe { release::<O>(slot.load(Ordering::Relaxed)) };
         }
     }
-    // SAFETY: the caller's promise.
-    unsafe { free::<O>(entry) };
+    // SAFETY: `into_entry` got it from a box, and nobody has another reference.
+    drop(unsafe { Box::from_raw(entry.map_addr(|address| address & !(ALIGN - 1)).cast::<RadixNode>()) });
 }

@@ -86,8 +86,50 @@ impl<'w, O: Object, S> Slots<'w, O, S> {
     /// Whether object number `index` is there and the tree's reference to it is the only one. A thread that had
     /// another has done with the object.
     pub fn is_sole(self, index: u64) -> bool {
+        // Relaxed: nobody else writes (T1).
+        let mut entry = self.tree.root.load(Ordering::Relaxed);
+        if !node::reaches(node::height(entry), index) {
+            return false;
+        }
+        for height in (1..=node::height(entry)).rev() {
+            if entry.is_null() {
+                return false;
+            }
+            // SAFETY: reachable, so not freed: as in get().
+            let node: &RadixNode = unsafe { node::node(entry) };
+            if node.is_shared() {
+                return false;
+            }
+            entry = node.slot(node::slot_of(index, height)).load(Ordering::Relaxed);
+        }
         // SAFETY: as in share().
-        NonNull::new(self.tree.find(index)).is_some_and(|object| unsafe { borrowed::<O>(object) }.is_sole())
+        NonNull::new(entry).is_some_and(|object| unsafe { borrowed::<O>(object) }.is_sole())
+    }
+
+    /// Whether the tree shares all its objects, and the nodes that lead to them, with another.
+    pub fn are_shared(self) -> bool {
+        // SAFETY: reachable, so not freed: as in get().
+        unsafe { self.tree.has_shared_root() }
+    }
+
+    /// All objects, for another tree to [begin with](Self::begin_with).
+    pub fn share_all(self) -> All<O> {
+        // Relaxed: nobody else writes (T1).
+        let root = self.tree.root.load(Ordering::Relaxed);
+        // SAFETY: the tree's reference.
+        unsafe { node::share::<O>(root) };
+        All(root, PhantomData)
+    }
+
+    /// Puts all objects of another tree into this one, which is empty.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn begin_with(self, all: All<O>) {
+        // Relaxed: nobody else writes (T1).
+        assert!(self.tree.root.load(Ordering::Relaxed).is_null(), "the tree has objects");
+        // Release(publish): nodes and objects; pairs with Acquire(publish) in find().
+        self.tree.root.store(ManuallyDrop::new(all).0, Ordering::Release);
     }
 
     /// Makes `object` number `index`, in the place of what was.
@@ -130,8 +172,7 @@ impl<'w, O: Object, S> Slots<'w, O, S> {
         // Relaxed: nobody else writes (T1).
         let mut entry = slot.load(Ordering::Relaxed);
         for height in (1..=node::height(entry)).rev() {
-            // SAFETY: reachable, so not freed: as in get().
-            let parent: &RadixNode = unsafe { node::node(entry) };
+            let parent = self.own(slot, entry, height);
             path[height as usize - 1] = Some((parent, slot));
             slot = parent.slot(node::slot_of(index, height));
             entry = slot.load(Ordering::Relaxed);
@@ -153,6 +194,21 @@ impl<'w, O: Object, S> Slots<'w, O, S> {
         // Relaxed: there is nothing behind it to publish.
         slot.store(std::ptr::null_mut(), Ordering::Relaxed);
         self.discard(old);
+    }
+
+    /// The node of `height` to which `slot` leads by `entry`, or in its place a copy, if it is shared.
+    fn own(self, slot: &AtomicPtr<()>, entry: RadixEntry, height: u32) -> &'w RadixNode {
+        // SAFETY: reachable, so not freed: as in get().
+        let found: &'w RadixNode = unsafe { node::node(entry) };
+        if !found.is_shared() {
+            return found;
+        }
+        let copy = found.copy::<O>().into_entry(height);
+        // Release(publish): the copy; pairs with Acquire(publish) in find().
+        slot.store(copy, Ordering::Release);
+        self.discard(entry);
+        // SAFETY: reachable now.
+        unsafe { node::node(copy) }
     }
 
     fn discard(self, entry: RadixEntry) {
@@ -185,11 +241,24 @@ impl<'w, O: Object, S> Slots<'w, O, S> {
                 slot.store(entry, Ordering::Release);
                 parent.into_iter().for_each(RadixNode::count_up);
             }
-            // SAFETY: reachable, so not freed: as in get().
-            let child: &'w RadixNode = unsafe { node::node(entry) };
+            let child = self.own(slot, entry, height);
             (slot, parent) = (child.slot(node::slot_of(index, height)), Some(child));
         }
         (slot, parent)
+    }
+}
+
+/// The objects of a tree, as they were at one moment.
+#[must_use = "it is for another tree"]
+pub struct All<O: Object>(RadixEntry, PhantomData<O>);
+
+// SAFETY: a counted reference to a node or an object, which any thread may use and drop.
+unsafe impl<O: Object> Send for All<O> {}
+
+impl<O: Object> Drop for All<O> {
+    fn drop(&mut self) {
+        // SAFETY: the reference is ours, from share().
+        unsafe { node::release::<O>(self.0) };
     }
 }
 
@@ -206,8 +275,8 @@ impl<O: Object> Garbage<O> {
         let mut entries = ManuallyDrop::new(self);
         for entry in entries.0.drain(..) {
             // SAFETY: the writer moved the tree's reference here when it changed the slot; readers are excluded by
-            // the caller. What hung below a node was taken out by itself (T3).
-            unsafe { node::free::<O>(entry) };
+            // the caller. What hung below a node that was not shared was taken out by itself (T3).
+            unsafe { node::release::<O>(entry) };
         }
         drop(std::mem::take(&mut entries.0));
     }

@@ -8,7 +8,7 @@ use super::{
 use crate::Errno;
 use sluice_sync::SharedBytes;
 use sluice_sync::atomic::Ordering;
-use sluice_sync::radix::{Slots, Writer};
+use sluice_sync::radix::{All, Slots, Writer};
 use sluice_sync::seqcount::Writing;
 use std::iter::repeat_with;
 use std::ops::Range;
@@ -178,12 +178,27 @@ impl Change<'_> {
     pub(super) fn freeze(&self, pages: Range<u64>) -> Vec<(u64, SharedBytes)> {
         let slots = self.writer.slots();
         let freeze = |(index, page): (u64, &Page)| {
-            let mut locked = page.lock();
-            locked.settle(false);
-            locked.freeze();
+            freeze(page);
             slots.share(index).map(|page| (index, page))
         };
         data_pages(slots, pages).filter_map(freeze).collect()
+    }
+
+    /// Freezes all data pages, shares them, and says how many there are.
+    pub(super) fn share_all(&self) -> (All<SharedBytes>, u64) {
+        let slots = self.writer.slots();
+        // Pages that a shared node leads to are frozen, and stay so (I8).
+        if !slots.are_shared() {
+            // None is further behind (I2).
+            let pages = 0..self.file.size().div_ceil(PAGE);
+            data_pages(slots, pages).for_each(|(_, page)| freeze(page));
+        }
+        (slots.share_all(), self.file.pages() - self.writer.state().len())
+    }
+
+    /// Makes `all`, for which storage is reserved, the data pages of this file, which has none.
+    pub(super) fn begin_with(&mut self, all: All<SharedBytes>) {
+        self.writer.slots().begin_with(all);
     }
 
     /// Makes `pages` holes and releases their storage.
@@ -266,6 +281,13 @@ impl Change<'_> {
         }
         unwritten.shift(from, to);
     }
+}
+
+/// From now on the bytes of `page` belong to more than one place.
+fn freeze(page: &Page) {
+    let mut locked = page.lock();
+    locked.settle(false);
+    locked.freeze();
 }
 
 /// Counts pages that the file got and lost. The caller holds the file's mutex.

@@ -4,13 +4,14 @@
 //! the destination becomes a hole and its storage is released, and part of a page becomes zero.
 //!
 //! The source is looked at first, and its pages are frozen; then the destination is changed. So the two are never
-//! locked at once, and may be one.
+//! locked at once, and may be one. A copy of a whole file shares the tree of its pages, whatever their number.
 
 use super::change::Change;
 use super::page::MadePages;
 use super::{FileData, PAGE, PAGE_SIZE, Space, clip, pages_touched, within};
 use crate::{Errno, FILE_SIZE_MAX};
 use sluice_sync::SharedBytes;
+use sluice_sync::rcu::Guard;
 use std::ops::Range;
 
 /// A range of a file as it was at one moment.
@@ -54,12 +55,26 @@ impl FileData {
     ///
     /// Errors: `ENOSPC`.
     pub(crate) fn copy_whole(&self, space: &dyn Space, src: &FileData) -> Result<(), Errno> {
-        let source = src.extent(space, 0..FILE_SIZE_MAX);
-        if source.size == 0 {
-            return Ok(());
-        }
-        let copied = self.rearrange(space, pages_touched(&source.bytes)).copy(0, &source)?;
-        if copied == source.size { Ok(()) } else { Err(Errno::ENOSPC) }
+        let (all, pages, size) = {
+            let source = src.grow(space);
+            let (all, pages) = source.share_all();
+            (all, pages, src.size())
+        };
+        let mut change = self.grow(space);
+        change.reserve(pages)?;
+        change.begin_with(all);
+        self.set_size(size);
+        Ok(())
+    }
+
+    /// Looks at what [`copy_whole`](Self::copy_whole) of a short file looks at, and returns something of it: for a caller that then
+    /// copies many files, so that it waits for the memory of all at once.
+    pub(crate) fn look_ahead(&self, guard: &Guard<'_>) -> usize {
+        const PAGES: u64 = 4;
+        let pages = self.size().div_ceil(PAGE).min(PAGES);
+        let bytes: usize =
+            (0..pages).filter_map(|index| self.tree.get(guard, index)).map(|page| page.len()).sum();
+        bytes + usize::from(self.tree.are_shared(guard))
     }
 
     /// What is in `bytes` now.

@@ -41,7 +41,8 @@
 //! locks itself. *Growing* locks like an overwriter, inserts new pages locked, and raises the size before it unlocks any.
 //! The pages that a write needs for holes are made, bytes and all, before it has the mutex: most of its time.
 //!
-//! A page that belongs to more than one place is *frozen*: a writer puts a copy in its place. The same is done
+//! A page that belongs to more than one place is *frozen*: a writer puts a copy in its place. A copy of a whole file shares the
+//! nodes of the tree, too, and each of the two files gets its own with its first change below. The same is done
 //! with a first page that has no memory for what is written. The writer holds the lock of the old page meanwhile; overwriters wait for that, and
 //! they then find another in its slot.
 //!
@@ -62,6 +63,7 @@
 //! - I6: a settled page lies below `size` with all its bytes and has memory for them, is not frozen, and no rearrangement is at
 //!   work on it. The reverse need not hold.
 //! - I7: bytes of a data page for which it has no memory are zero.
+//! - I8: a page that a shared node leads to is frozen.
 //!
 //! # Ordering
 //! | label | release side | acquire side | publishes |

@@ -292,6 +292,28 @@ fn compare(random: &mut Random, file: &FileData, model: &Model) {
     assert_eq!(file.seek_hole(offset), model.seek(offset as usize, false));
 }
 
+/// Puts a copy of the other file in the place of file `which`, if there is space for both and the copy.
+fn copy_whole(
+    space: &Meter,
+    free: &mut u64,
+    which: usize,
+    files: &mut [FileData; 2],
+    models: &mut [Model; 2],
+) -> String {
+    let mut model = models[1 - which].clone();
+    model.pages.iter_mut().filter(|state| **state == State::Unwritten).for_each(|state| *state = State::Hole);
+    let (mut copy, fits) = (FileData::new(), model.allocated() <= *free);
+    let done = copy.copy_whole(space, &files[1 - which]);
+    assert_eq!(done, if fits { Ok(()) } else { Err(Errno::ENOSPC) });
+    if fits {
+        *free = *free + models[which].allocated() - model.allocated();
+        models[which] = model;
+        std::mem::swap(&mut files[which], &mut copy);
+    }
+    copy.clear(space);
+    format!("becomes a copy of the other: {done:?}")
+}
+
 fn run(seed: u64) {
     let mut random = Random(seed);
     // Every other run is short of space.
@@ -301,7 +323,10 @@ fn run(seed: u64) {
     let mut models = [Model::new(), Model::new()];
     for number in 0..OPERATIONS {
         let which = random.below(2) as usize;
-        let done = step(&mut random, &space, &mut free, which, &files, &mut models);
+        let done = match random.below(16) {
+            0 => copy_whole(&space, &mut free, which, &mut files, &mut models),
+            _ => step(&mut random, &space, &mut free, which, &files, &mut models),
+        };
         // Shown only when the test fails, so that the last line names the operation.
         println!("seed {seed} operation {number}: file {which} {done}");
         for (file, model) in files.iter().zip(&models) {

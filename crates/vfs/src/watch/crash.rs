@@ -248,12 +248,12 @@ impl Crash<'_> {
             for (name, child) in image.names.within(ino) {
                 if let Some(met) = met.get(&child) {
                     met.links.add()?;
-                    dir.enter(name, met)?;
+                    dir.enter(name, met.clone())?;
                     continue;
                 }
                 let attributes = image.attributes.get(&child).ok_or(Errno::EIO)?;
                 let inode = self.inode(image, child, attributes, &dir)?;
-                dir.enter(name, &inode)?;
+                dir.enter(name, inode.clone())?;
                 if inode.is_dir() {
                     pending.push((child, inode));
                 } else {
