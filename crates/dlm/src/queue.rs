@@ -152,6 +152,12 @@ impl Queue {
             && (promise.to.node, promise.to.range) == (node, range)
         {
             if promise.to.serial == serial {
+                // The node may have changed its mind since: it knows what it was asked for before as void, if that is a conversion.
+                let is_new = promise.to.turn < turn;
+                (promise.to.turn, promise.to.converts) = (turn, converts);
+                if is_new && converts {
+                    self.void_asked(node, range);
+                }
                 return;
             }
             if holds == Some(promise.token) {
