@@ -2,7 +2,8 @@
 //!
 //! # Theory
 //! Threads, not a runtime: a lock that is cached needs neither, and one that waits is a future that any runtime can poll, or a
-//! thread that sleeps. There are a few threads for a node (lease, view, wishes, clock, listener) and two for each other node.
+//! thread that sleeps. There are a few threads for a node (lease, view, wishes, clock, listener) and two for each other node: one
+//! reads, and one writes what the threads that send could not write at once (`peer.rs`).
 //!
 //! # Cost
 //! A cached lock: a read of the clock, and what [`Node::lock_cached`] costs. Nothing shared but the lock's own line is written.
@@ -142,6 +143,11 @@ impl Effects for Post {
     fn send(&self, to: NodeId, message: Message) {
         if let Some(peer) = self.peer(to) {
             peer.send(message);
+        }
+    }
+    fn flush(&self, to: NodeId) {
+        if let Some(peer) = self.peer(to) {
+            peer.flush();
         }
     }
     fn fence(&self, dead: NodeId) {

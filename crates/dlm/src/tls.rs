@@ -5,13 +5,15 @@
 
 use crate::lock_class::{TLS, WRITING};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
 use sluice_sync::time::Duration;
-use sluice_sync::{Arc, Mutex};
+use sluice_sync::{Arc, Mutex, MutexGuard};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
@@ -185,8 +187,14 @@ pub struct Secure {
     tcp: TcpStream,
     /// *protected by its mutex, which is held across no I/O*
     connection: Mutex<Connection>,
-    /// Held by a thread that writes, so that records keep their order.
-    writing: Mutex<()>,
+    /// What is encrypted and not written yet. Held by a thread that writes, so that records keep their order.
+    writing: Mutex<Vec<u8>>,
+}
+
+/// The turn to write to a connection.
+pub(crate) struct WriteTurn<'a> {
+    secure: &'a Secure,
+    records: MutexGuard<'a, Vec<u8>>,
 }
 
 impl Secure {
@@ -218,7 +226,7 @@ impl Secure {
             connection.complete_io(&mut &tcp)?;
         }
         let connection = Mutex::with_class(&TLS, connection);
-        Ok(Secure { tcp, connection, writing: Mutex::with_class(&WRITING, ()) })
+        Ok(Secure { tcp, connection, writing: Mutex::with_class(&WRITING, Vec::new()) })
     }
 
     /// From here on the other side may be silent for as long as it likes.
@@ -234,7 +242,6 @@ impl Secure {
     /// # Errors
     /// The connection's.
     pub fn read_exact(&self, bytes: &mut [u8]) -> io::Result<()> {
-        let mut raw = [0; 16 << 10];
         let mut filled = 0;
         loop {
             {
@@ -251,6 +258,7 @@ impl Secure {
             if filled == bytes.len() {
                 return Ok(());
             }
+            let mut raw = [0; 16 << 10];
             let count = (&self.tcp).read(&mut raw)?;
             let mut rest = &raw[..count];
             if rest.is_empty() {
@@ -269,22 +277,57 @@ impl Secure {
     /// # Errors
     /// The connection's.
     pub fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
-        let _turn = self.writing.lock();
-        let mut records = Vec::new();
-        {
-            let mut connection = self.connection.lock();
-            connection.writer().write_all(bytes)?;
-            while connection.wants_write() {
-                connection.write_tls(&mut records)?;
-            }
-        }
-        (&self.tcp).write_all(&records)
+        self.turn().write_all(bytes)
+    }
+
+    /// The turn to write, when those before have ended.
+    pub(crate) fn turn(&self) -> WriteTurn<'_> {
+        WriteTurn { secure: self, records: self.writing.lock() }
+    }
+
+    /// The turn to write, if no thread has it.
+    pub(crate) fn try_turn(&self) -> Option<WriteTurn<'_>> {
+        self.writing.try_lock().map(|records| WriteTurn { secure: self, records })
     }
 
     /// Ends it for both sides, also for a thread that reads.
     pub fn close(&self) {
         // It may be closed already.
         let _ = self.tcp.shutdown(Shutdown::Both);
+    }
+}
+
+impl WriteTurn<'_> {
+    /// Writes all of `bytes`, after what was left.
+    pub(crate) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.encrypt(bytes)?;
+        let written = (&self.secure.tcp).write_all(&self.records);
+        self.records.clear();
+        written
+    }
+
+    /// Writes `bytes`, after what was left, as far as that does not block. False if some is left: the next thread that
+    /// has the turn writes it first.
+    pub(crate) fn write_at_once(&mut self, bytes: &[u8]) -> io::Result<bool> {
+        self.encrypt(bytes)?;
+        while !self.records.is_empty() {
+            match send(&self.secure.tcp, &self.records, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(count) => drop(self.records.drain(..count)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    fn encrypt(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut connection = self.secure.connection.lock();
+        connection.writer().write_all(bytes)?;
+        while connection.wants_write() {
+            connection.write_tls(&mut *self.records)?;
+        }
+        Ok(())
     }
 }
 

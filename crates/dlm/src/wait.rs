@@ -3,8 +3,11 @@
 use crate::error::LockError;
 use crate::lock_class::WAIT;
 use sluice_sync::time::Instant;
-use sluice_sync::{Arc, Condvar, Mutex};
+use sluice_sync::{Arc, Condvar, Mutex, thread};
 use std::task::{Context, Poll, Waker};
+
+/// So often a thread lets others run before it sleeps. To be woken takes about as long as an answer does.
+const YIELDS: u32 = 60;
 
 /// What becomes of a request.
 pub type Outcome = Result<(), LockError>;
@@ -44,8 +47,14 @@ impl Wait {
         self.state.lock().outcome
     }
 
-    /// Sleeps until it is decided, or until `deadline`.
+    /// Lets others run for about as long as a message and its answer take, then sleeps until it is decided, or until `deadline`.
     pub(crate) fn sleep(&self, deadline: Option<Instant>) -> Option<Outcome> {
+        for _ in 0..YIELDS {
+            if let Some(outcome) = self.outcome() {
+                return Some(outcome);
+            }
+            thread::yield_now();
+        }
         let mut state = self.state.lock();
         while state.outcome.is_none() {
             let Some(deadline) = deadline else {

@@ -4,7 +4,7 @@ use super::{Inner, MARGIN, Peers, Wish};
 use crate::NodeId;
 use crate::clock::now;
 use crate::hello::Hello;
-use crate::peer::Peer;
+use crate::peer::{Peer, UNSAID_FOR};
 use crate::strangers::listen;
 use crate::tls::Secure;
 use rustls::{ClientConfig, ServerConfig};
@@ -85,7 +85,8 @@ impl Inner {
     /// Starts the threads of a peer. They end when it is closed.
     fn serve_peer(self: &Arc<Self>, peer: &Arc<Peer>, address: String, calling: &Arc<ClientConfig>) {
         let writer = peer.clone();
-        thread::spawn(move || writer.write());
+        let builder = thread::Builder::new().name("dlm-write".to_string());
+        drop(builder.spawn(move || writer.write()).expect("a thread can be started"));
         // The later one calls: it knows the address of the earlier one from its first view.
         if peer.id < self.node.id() {
             let (inner, peer, calling) = (self.clone(), peer.clone(), calling.clone());
@@ -180,8 +181,14 @@ impl Inner {
     /// Lets time pass for the node.
     pub(super) fn keep_time(&self) {
         let step = (self.config.hold / 4).clamp(Duration::from_micros(500), Duration::from_millis(20));
+        let mut acknowledged_at = now();
         while !self.is_over() {
             self.node.tick(now());
+            if now() >= acknowledged_at + nanoseconds(UNSAID_FOR) {
+                acknowledged_at = now();
+                let peers: Vec<_> = self.node.effects().peers.lock().by_id.values().cloned().collect();
+                peers.iter().for_each(|peer| peer.acknowledge());
+            }
             thread::sleep(step);
         }
     }

@@ -58,10 +58,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::task::Waker;
 use std::{fmt, mem};
 
-/// What a node wants done. Called with locks of the node held: it may queue things, and must not call the node.
+/// What a node wants done. Called with locks of the node held, where nothing else is said: it may queue things, and must not call
+/// the node.
 pub trait Effects: Send + Sync {
-    /// Sends a message; those to one node in this order.
+    /// Sends a message; those to one node in this order. It may be queued until [`flush`](Self::flush).
     fn send(&self, to: NodeId, message: Message);
+    /// Messages to `to` were sent. Called with no lock of a shard held, so it may take a little longer.
+    fn flush(&self, _to: NodeId) {}
     /// Fences a dead node, and then tells the membership. Several nodes may want it, and want it again.
     fn fence(&self, dead: NodeId);
     /// Becomes master of `shard`, if nothing has changed since its owner's `epoch` (0: it has had none).
@@ -161,6 +164,7 @@ enum Role {
 
 /// A call that is made with no lock held.
 enum After {
+    Flush(NodeId),
     Wake(Waker),
     Notice(Notice, Mode),
     /// A probe has come to a lock that a party of this node holds.
@@ -264,6 +268,7 @@ impl<E: Effects> Node<E> {
         drop(guard);
         for call in after {
             match call {
+                After::Flush(to) => self.effects.flush(to),
                 After::Wake(waker) => waker.wake(),
                 After::Notice(notice, wanted) => notice(wanted),
                 After::Reached(probe, party) => self.reached(now, probe, party),
@@ -283,6 +288,10 @@ impl<E: Effects> Node<E> {
         } else {
             self.statistics.sent.add();
             self.effects.send(to, message);
+            let is_noted = |after: &After| matches!(after, After::Flush(other) if *other == to);
+            if !shard.after.iter().any(is_noted) {
+                shard.after.push(After::Flush(to));
+            }
         }
     }
 }
