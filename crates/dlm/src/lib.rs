@@ -43,6 +43,7 @@
 mod clock;
 mod dlm;
 mod error;
+mod grants;
 mod hello;
 mod local;
 mod lock_class;

@@ -7,7 +7,7 @@ use crate::wait::Wait;
 use crate::word::Word;
 use crate::{Key, Mode};
 use sluice_sync::reclaim::{Reclaim, Usage};
-use sluice_sync::{Arc, Mutex};
+use sluice_sync::{Arc, SmallMutex};
 use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -16,7 +16,7 @@ use std::hash::{Hash, Hasher};
 pub type Notice = Arc<dyn Fn(Mode) + Send + Sync>;
 
 /// About what a cached lock costs: itself, its entry in the table, its place in the queues of the reclaimer.
-pub(crate) const LOCAL_BYTES: u64 = 256;
+pub(crate) const LOCAL_BYTES: u64 = 208;
 
 /// A lock on this node.
 pub(crate) struct Local {
@@ -27,21 +27,26 @@ pub(crate) struct Local {
     /// One pin for each that holds or waits. *atomic*
     pub(crate) usage: Usage,
     /// *protected by the shard's mutex; by its own for listings*
-    pub(crate) slow: Mutex<Slow>,
+    pub(crate) slow: SmallMutex<Slow>,
 }
 
 /// What is said of it between nodes.
-#[derive(Default)]
 pub(crate) struct Slow {
-    /// The grant that is cached.
-    pub(crate) token: Option<Token>,
+    /// The grant that is cached; with the number 0, which none has, if there is none.
+    token: Token,
     /// When it came, in nanoseconds.
     pub(crate) granted_at: u64,
-    pub(crate) value: Option<Box<Value>>,
-    /// Whether the value was changed here.
-    pub(crate) is_dirty: bool,
     /// *boxed: most locks have none*
-    pub(crate) more: Option<Box<More>>,
+    extra: Option<Box<LocalExtra>>,
+}
+
+/// What most locks do not have.
+#[derive(Default)]
+struct LocalExtra {
+    value: Option<Value>,
+    /// Whether the value was changed here.
+    is_dirty: bool,
+    more: Option<Box<More>>,
 }
 
 /// What there is to say of a lock that somebody waits for.
@@ -162,18 +167,66 @@ impl Local {
             key,
             word: Word::default(),
             usage: Usage::new(),
-            slow: Mutex::with_class(&LOCAL, Slow::default()),
+            slow: SmallMutex::with_class(&LOCAL, Slow::new()),
         }
     }
 }
 
 impl Slow {
-    pub(crate) fn more(&mut self) -> &mut More {
-        self.more.get_or_insert_default()
+    fn new() -> Slow {
+        Slow { token: Token { epoch: 0, number: 0 }, granted_at: 0, extra: None }
+    }
+
+    /// The grant that is cached.
+    pub(crate) fn token(&self) -> Option<Token> {
+        (self.token.number != 0).then_some(self.token)
+    }
+
+    pub(crate) fn set_token(&mut self, token: Option<Token>) {
+        self.token = token.unwrap_or(Token { epoch: 0, number: 0 });
+    }
+
+    pub(crate) fn value(&self) -> Option<&Value> {
+        self.extra.as_ref().and_then(|extra| extra.value.as_ref())
+    }
+
+    pub(crate) fn set_value(&mut self, value: Option<Value>) {
+        if value.is_some() || self.extra.is_some() {
+            self.extra.get_or_insert_default().value = value;
+        }
+    }
+
+    /// Whether the value was changed here.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| extra.is_dirty)
+    }
+
+    pub(crate) fn set_dirty(&mut self, is_dirty: bool) {
+        if is_dirty || self.extra.is_some() {
+            self.extra.get_or_insert_default().is_dirty = is_dirty;
+        }
+    }
+
+    /// What there is to say of those that wait, and of what was asked for.
+    pub(crate) fn more(&self) -> Option<&More> {
+        self.extra.as_ref().and_then(|extra| extra.more.as_deref())
+    }
+
+    pub(crate) fn more_mut(&mut self) -> Option<&mut More> {
+        self.extra.as_mut().and_then(|extra| extra.more.as_deref_mut())
+    }
+
+    /// The same, to say something.
+    pub(crate) fn say(&mut self) -> &mut More {
+        self.extra.get_or_insert_default().more.get_or_insert_default()
+    }
+
+    pub(crate) fn take_more(&mut self) -> Option<Box<More>> {
+        self.extra.as_mut().and_then(|extra| extra.more.take())
     }
 
     pub(crate) fn request(&self) -> Option<Request> {
-        self.more.as_ref().and_then(|more| more.request)
+        self.more().and_then(|more| more.request)
     }
 
     /// Whether `mode` may be given out from what is cached.
@@ -183,12 +236,14 @@ impl Slow {
 
     /// Forgets what there is to say of nothing.
     pub(crate) fn tidy(&mut self) {
-        self.more.take_if(|more| {
+        let Some(extra) = &mut self.extra else { return };
+        extra.more.take_if(|more| {
             more.waiters.is_empty()
                 && more.request.is_none()
                 && more.revoke.is_none()
                 && more.known.is_empty()
         });
+        self.extra.take_if(|extra| extra.more.is_none() && extra.value.is_none());
     }
 }
 

@@ -23,26 +23,13 @@
 //! # Cost
 //! Linear in grants, quadratic in the requests that wait for one resource.
 
+use crate::grants::{Grant, Grants};
 use crate::message::{Answer, Body, Next, Token, Value};
 use crate::mutant::Mutant;
 use crate::probe::{LINKS_MAX, RequestBefore, mix};
 use crate::{Mode, NodeId, Range};
 use std::collections::VecDeque;
-
-/// What a node has.
-#[derive(Clone, Debug)]
-pub(crate) struct Grant {
-    pub(crate) node: NodeId,
-    pub(crate) range: Range,
-    pub(crate) mode: Mode,
-    pub(crate) token: Token,
-    /// The request that it answered.
-    serial: u64,
-    /// For what mode its node was asked to make room.
-    asked: Option<Mode>,
-    /// Which node was to hand it over, and may have died in between.
-    from: Option<NodeId>,
-}
+use std::mem;
 
 /// A request that waits.
 #[derive(Clone, Debug)]
@@ -77,14 +64,23 @@ pub(crate) type Sends = Vec<(NodeId, Range, Body)>;
 pub(crate) struct Queue {
     /// The epoch of the shard that this is about.
     pub(crate) epoch: u64,
-    pub(crate) grants: Vec<Grant>,
+    pub(crate) grants: Grants,
     /// *boxed: most resources have none, and need no room for it*
-    #[allow(clippy::box_collection)]
-    waiting: Option<Box<VecDeque<Waiting>>>,
-    promise: Option<Box<Promise>>,
+    demand: Option<Box<Demand>>,
+    /// *boxed, as above*
     value: Option<Box<Value>>,
+}
+
+/// What there is to know of a resource that a node waits for, or that has gone from node to node.
+#[derive(Clone, Debug, Default)]
+struct Demand {
+    waiting: VecDeque<Waiting>,
+    promise: Option<Promise>,
+    /// Grants that a node was to hand over, by their tokens. It may have died in between.
+    handed: Vec<(Token, NodeId)>,
     /// How often it was granted to another node than before.
-    pub(crate) moves: u64,
+    moves: u64,
+    /// To which it was granted last.
     last: Option<NodeId>,
 }
 
@@ -137,18 +133,69 @@ impl Queue {
 
     /// Nothing is left to know.
     pub(crate) fn is_idle(&self) -> bool {
-        self.grants.is_empty() && self.promise.is_none() && self.waiting.is_none()
+        self.grants.is_empty() && self.waiters().next().is_none()
+    }
+
+    /// How often it was granted to another node than before.
+    pub(crate) fn moves(&self) -> u64 {
+        self.demand.as_ref().map_or(0, |demand| demand.moves)
+    }
+
+    fn demand(&mut self) -> &mut Demand {
+        let last = || self.grants.last().map(|grant| grant.node);
+        self.demand.get_or_insert_with(|| Box::new(Demand { last: last(), ..Demand::default() }))
+    }
+
+    fn promise(&self) -> Option<&Promise> {
+        self.demand.as_ref().and_then(|demand| demand.promise.as_ref())
+    }
+
+    fn promise_mut(&mut self) -> Option<&mut Promise> {
+        self.demand.as_mut().and_then(|demand| demand.promise.as_mut())
+    }
+
+    fn take_promise_if(&mut self, wanted: impl FnOnce(&mut Promise) -> bool) -> Option<Promise> {
+        self.demand.as_mut().and_then(|demand| demand.promise.take_if(wanted))
+    }
+
+    /// The requests that wait, without the one that was promised the lock.
+    fn queued(&self) -> impl Iterator<Item = &Waiting> {
+        self.demand.iter().flat_map(|demand| &demand.waiting)
+    }
+
+    /// Where in the queue the first request is that is `wanted`.
+    fn find_queued(&self, wanted: impl FnMut(&Waiting) -> bool) -> Option<usize> {
+        self.queued().position(wanted)
+    }
+
+    fn queued_at(&self, at: usize) -> Option<Waiting> {
+        self.queued().nth(at).cloned()
+    }
+
+    /// Keeps of the requests that wait those that are `wanted`.
+    fn retain_queued(&mut self, wanted: impl FnMut(&Waiting) -> bool) {
+        if let Some(demand) = &mut self.demand {
+            demand.waiting.retain(wanted);
+        }
+    }
+
+    /// A node has shown that it has the grant of this token.
+    fn shown(&mut self, token: Token) {
+        if let Some(demand) = &mut self.demand {
+            demand.handed.retain(|(handed, _)| *handed != token);
+        }
     }
 
     /// The requests that wait, in order; first the one that was promised the lock.
     pub(crate) fn waiters(&self) -> impl Iterator<Item = &Waiting> {
-        self.promise.iter().map(|promise| &promise.to).chain(self.waiting.iter().flat_map(|all| all.iter()))
+        self.promise().map(|promise| &promise.to).into_iter().chain(self.queued())
     }
 
     /// A node wants the lock.
     pub(crate) fn request(&mut self, asked: &Asked, desk: &mut Desk<'_>) {
         let &Asked { node, range, serial, mode, holds, is_try, converts, turn, now } = asked;
-        if let Some(promise) = self.promise.as_mut()
+        holds.into_iter().for_each(|token| self.shown(token));
+        if let Some(promise) = self.promise_mut()
             && (promise.to.node, promise.to.range) == (node, range)
         {
             if promise.to.serial == serial {
@@ -183,13 +230,13 @@ impl Queue {
             (waiting.node, waiting.range, waiting.serial) == (node, range, serial)
                 && (waiting.mode, waiting.turn) == (mode, turn)
         };
-        if self.waiting.as_ref().is_some_and(|queue| queue.iter().any(is_known)) {
+        if self.queued().any(is_known) {
             return;
         }
         if converts {
             self.void_asked(node, range);
         }
-        let queue = self.waiting.get_or_insert_default();
+        let queue = &mut self.demand().waiting;
         queue.retain(|waiting| (waiting.node, waiting.range) != (node, range));
         let at = if converts { queue.iter().take_while(|other| other.converts).count() } else { queue.len() };
         queue.insert(at, Waiting { node, range, mode, serial, is_try, converts, turn, since: now });
@@ -198,9 +245,7 @@ impl Queue {
 
     /// A node does not want it any more.
     pub(crate) fn cancel(&mut self, node: NodeId, range: Range, serial: u64, desk: &mut Desk<'_>) {
-        if let Some(queue) = &mut self.waiting {
-            queue.retain(|waiting| (waiting.node, waiting.range, waiting.serial) != (node, range, serial));
-        }
+        self.retain_queued(|waiting| (waiting.node, waiting.range, waiting.serial) != (node, range, serial));
         self.settle(desk);
     }
 
@@ -212,7 +257,8 @@ impl Queue {
         answer: Option<Answer>,
         desk: &mut Desk<'_>,
     ) {
-        if let Some(promise) = &self.promise
+        self.shown(token);
+        if let Some(promise) = self.promise()
             && (promise.to.node, promise.to.range, promise.token) == (node, range, token)
         {
             // The lock was handed over, and this is known here before the one that did so could tell.
@@ -226,13 +272,12 @@ impl Queue {
                     self.grants[at].mode = to;
                     self.grants[at].asked = None;
                 }
-                None => drop(self.grants.remove(at)),
+                None => self.grants.remove(at),
             }
         }
         // Only the answer ends a promise: another release may have been under way when the holder was asked.
-        let is_answered =
-            |promise: &mut Box<Promise>| answer.is_some_and(|answer| answer.token == promise.token);
-        if let Some(promise) = self.promise.take_if(is_answered)
+        let is_answered = |promise: &mut Promise| answer.is_some_and(|answer| answer.token == promise.token);
+        if let Some(promise) = self.take_promise_if(is_answered)
             && !promise.is_void
         {
             if answer.is_some_and(|answer| answer.is_handed) {
@@ -260,11 +305,8 @@ impl Queue {
         };
         self.grants[at].asked = None;
         let grant = self.grants[at].clone();
-        if let Some(queue) = &mut self.waiting
-            && let Some(at) = queue.iter().position(|waiting| waiting.is_try && conflicts(&grant, waiting))
-            && let Some(refused) = queue.remove(at)
-        {
-            desk.sends.push((refused.node, refused.range, Body::Denied { serial: refused.serial }));
+        if let Some(at) = self.find_queued(|waiting| waiting.is_try && conflicts(&grant, waiting)) {
+            self.refuse(at, desk);
         }
         self.settle(desk);
     }
@@ -280,31 +322,31 @@ impl Queue {
         // Under a weaker lock the value may have been changed, by a node that died with the last master.
         let is_current = mode.covers(Mode::Pr);
         self.learn_value(value.map(|value| Value { is_certain: value.is_certain && is_current, ..value }));
-        self.grants.push(Grant { node, range, mode, token, serial: 0, asked: None, from: None });
+        self.grants.push(Grant { node, range, mode, token, serial: 0, asked: None });
     }
 
     /// A node has died and is fenced.
     pub(crate) fn forget(&mut self, gone: NodeId, desk: &mut Desk<'_>) {
-        if let Some(queue) = &mut self.waiting {
-            queue.retain(|waiting| waiting.node != gone);
-        }
+        self.retain_queued(|waiting| waiting.node != gone);
         self.doubt(gone);
         self.grants.retain(|grant| grant.node != gone);
-        if let Some(promise) = &mut self.promise {
+        if let Some(promise) = self.promise_mut() {
             promise.is_void |= promise.to.node == gone;
-            if promise.from.0 == gone {
-                // Perhaps the lock has been handed over, perhaps not. The same token makes it the same grant.
-                let promise = self.promise.take().expect("just seen");
-                if !promise.is_void {
-                    self.install(&promise, Some(gone));
-                }
-            }
         }
-        for at in 0..self.grants.len() {
-            if self.grants[at].from.take_if(|from| *from == gone).is_some() {
-                let Grant { node, range, mode, token, serial, .. } = self.grants[at];
-                desk.sends.push((node, range, self.grant_message(serial, token, mode)));
-            }
+        // Perhaps the lock has been handed over, perhaps not. The same token makes it the same grant.
+        if let Some(promise) = self.take_promise_if(|promise| promise.from.0 == gone)
+            && !promise.is_void
+        {
+            self.install(&promise, Some(gone));
+        }
+        let handed = self.demand.as_mut().map_or_else(Vec::new, |demand| mem::take(&mut demand.handed));
+        let (lost, kept): (Vec<_>, _) = handed.into_iter().partition(|(_, from)| *from == gone);
+        if let Some(demand) = &mut self.demand {
+            demand.handed = kept;
+        }
+        for grant in self.grants.iter().filter(|grant| lost.iter().any(|(token, _)| *token == grant.token)) {
+            let &Grant { node, range, mode, token, serial, .. } = grant;
+            desk.sends.push((node, range, self.grant_message(serial, token, mode)));
         }
         self.settle(desk);
     }
@@ -312,7 +354,8 @@ impl Queue {
     /// What a dead node may have changed is uncertain, until it is changed under a later grant.
     fn doubt(&mut self, gone: NodeId) {
         let had = self.grants.iter().map(|grant| (grant.node, grant.mode, grant.token));
-        let promised = self.promise.iter().map(|promise| (promise.to.node, promise.to.mode, promise.token));
+        let promised =
+            self.promise().into_iter().map(|promise| (promise.to.node, promise.to.mode, promise.token));
         let writers = had.chain(promised).filter(|(node, mode, _)| *node == gone && mode.writes());
         if let Some(last) = writers.map(|(.., token)| token).max() {
             let bytes = self.value.take().map(|value| value.bytes).unwrap_or_default();
@@ -330,7 +373,7 @@ impl Queue {
         let order: Vec<_> = self.waiters().collect();
         let is_it = |w: &&Waiting| (w.node, w.range, w.serial) == (node, range, serial);
         let Some(last) = order.iter().position(is_it) else { return Vec::new() };
-        let promise = self.promise.as_deref();
+        let promise = self.promise();
         // For the requests up to this one that hold it up, how they do.
         let mut chains: Vec<Option<(u64, Vec<RequestBefore>)>> = vec![None; last + 1];
         let mut blockers = Vec::new();
@@ -374,12 +417,10 @@ impl Queue {
     /// Grants what can be granted, and asks for what is in the way of the others.
     pub(crate) fn settle(&mut self, desk: &mut Desk<'_>) {
         let mut at = 0;
-        while self.promise.is_none()
-            && let Some(queue) = &self.waiting
-            && let Some(first) = queue.get(at)
+        while self.promise().is_none()
+            && let Some(first) = self.queued_at(at)
         {
-            let first = first.clone();
-            let bypasses = queue.iter().take(at).any(|before| excludes(before, &first));
+            let bypasses = self.queued().take(at).any(|before| excludes(before, &first));
             let in_the_way = (0..self.grants.len()).filter(|&n| conflicts(&self.grants[n], &first));
             let in_the_way: Vec<_> = in_the_way.collect();
             if bypasses {
@@ -389,7 +430,7 @@ impl Queue {
                     at += 1;
                 }
             } else if in_the_way.is_empty() {
-                self.waiting.as_mut().expect("just seen").remove(at);
+                self.demand().waiting.remove(at);
                 self.grant(&first, desk);
             } else {
                 self.ask(&first, &in_the_way, at, desk);
@@ -397,12 +438,12 @@ impl Queue {
             }
         }
         // A request that would rather be refused does not wait for a promise either.
-        while self.promise.is_some()
-            && let Some(at) = self.waiting.as_ref().and_then(|queue| queue.iter().position(|w| w.is_try))
+        while self.promise().is_some()
+            && let Some(at) = self.find_queued(|waiting| waiting.is_try)
         {
             self.refuse(at, desk);
         }
-        self.waiting.take_if(|queue| queue.is_empty());
+        self.demand.take_if(|demand| demand.is_over(&self.grants));
     }
 
     /// The node will not answer what it was asked for: it converts its lock, or does not have it.
@@ -410,7 +451,7 @@ impl Queue {
         if let Some(at) = self.grant_of(node, range) {
             self.grants[at].asked = None;
         }
-        if let Some(promise) = self.promise.take_if(|promise| promise.from == (node, range))
+        if let Some(promise) = self.take_promise_if(|promise| promise.from == (node, range))
             && !promise.is_void
         {
             self.put_back(promise.to);
@@ -419,35 +460,28 @@ impl Queue {
 
     /// Lets a request wait again that was promised the lock: before all that do not convert.
     fn put_back(&mut self, waiting: Waiting) {
-        let queue = self.waiting.get_or_insert_default();
+        let queue = &mut self.demand().waiting;
         let at = if waiting.converts { 0 } else { queue.iter().take_while(|other| other.converts).count() };
         queue.insert(at, waiting);
     }
 
     fn refuse(&mut self, at: usize, desk: &mut Desk<'_>) {
-        if let Some(refused) = self.waiting.as_mut().and_then(|queue| queue.remove(at)) {
+        if let Some(refused) = self.demand().waiting.remove(at) {
             desk.sends.push((refused.node, refused.range, Body::Denied { serial: refused.serial }));
         }
     }
 
     fn grant(&mut self, to: &Waiting, desk: &mut Desk<'_>) {
         let token = desk.token();
-        let grant = Grant {
-            node: to.node,
-            range: to.range,
-            mode: to.mode,
-            token,
-            serial: to.serial,
-            asked: None,
-            from: None,
-        };
+        let grant =
+            Grant { node: to.node, range: to.range, mode: to.mode, token, serial: to.serial, asked: None };
         self.put(grant);
         desk.sends.push((to.node, to.range, self.grant_message(to.serial, token, to.mode)));
     }
 
     /// Asks those `in_the_way` of `first`, which is at `at` in the queue, to make room.
     fn ask(&mut self, first: &Waiting, in_the_way: &[usize], at: usize, desk: &mut Desk<'_>) {
-        let queue = self.waiting.as_deref().cloned().unwrap_or_default();
+        let queue: Vec<_> = self.queued().cloned().collect();
         let waits = |grant: &Grant| queue.iter().find(|w| (w.node, w.range) == (grant.node, grant.range));
         let mut next = None;
         // Not one that waits itself: perhaps it converts, and does not give up its lock before it has got another.
@@ -461,8 +495,9 @@ impl Queue {
             next = Some(Next { node, range, mode, token, serial });
             let from = &self.grants[*one];
             let from = (from.node, from.range);
-            self.promise = Some(Box::new(Promise { from, to: first.clone(), token, is_void: false }));
-            self.waiting.as_mut().expect("it waits").remove(at);
+            let demand = self.demand();
+            demand.promise = Some(Promise { from, to: first.clone(), token, is_void: false });
+            demand.waiting.remove(at);
         }
         for &n in in_the_way {
             let grant = &mut self.grants[n];
@@ -482,7 +517,7 @@ impl Queue {
             desk.sends.push((grant.node, grant.range, revoke));
         }
         if desk.mutant == Some(Mutant::GrantBeforeDowngrade)
-            && let Some(promise) = self.promise.take()
+            && let Some(promise) = self.take_promise_if(|_| true)
         {
             self.grants.retain(|grant| (grant.node, grant.range) != promise.from);
             self.grant(&promise.to, desk);
@@ -492,7 +527,7 @@ impl Queue {
     /// The promised lock was handed over, as its new holder shows. The old one's grant is what it surely is at most, until
     /// its own message tells what it is.
     fn keep_promise(&mut self) {
-        let Some(promise) = self.promise.take() else { return };
+        let Some(promise) = self.take_promise_if(|_| true) else { return };
         if let Some(at) = self.grant_of(promise.from.0, promise.from.1) {
             let from = &mut self.grants[at];
             from.mode = from.mode.yielding_to(promise.to.mode);
@@ -503,19 +538,17 @@ impl Queue {
 
     fn install(&mut self, promise: &Promise, from: Option<NodeId>) {
         let &Waiting { node, range, mode, serial, .. } = &promise.to;
-        let grant = Grant { node, range, mode, token: promise.token, serial, asked: None, from };
-        self.put(grant);
+        self.put(Grant { node, range, mode, token: promise.token, serial, asked: None });
+        let handed = from.map(|from| (promise.token, from));
+        self.demand().handed.extend(handed);
     }
 
     fn put(&mut self, grant: Grant) {
-        self.moves += u64::from(self.last.replace(grant.node).is_some_and(|last| last != grant.node));
+        let demand = self.demand();
+        demand.moves += u64::from(demand.last.replace(grant.node).is_some_and(|last| last != grant.node));
         match self.grant_of(grant.node, grant.range) {
             Some(at) => self.grants[at] = grant,
-            None => {
-                // Mostly it stays the only one.
-                self.grants.reserve_exact(1);
-                self.grants.push(grant);
-            }
+            None => self.grants.push(grant),
         }
     }
 
@@ -525,6 +558,14 @@ impl Queue {
 
     fn grant_message(&self, serial: u64, token: Token, mode: Mode) -> Body {
         Body::Grant { serial, token, mode, value: self.value.as_deref().cloned() }
+    }
+}
+
+impl Demand {
+    /// Whether there is nothing to know of it any more.
+    fn is_over(&mut self, grants: &[Grant]) -> bool {
+        self.handed.retain(|(token, _)| grants.iter().any(|grant| grant.token == *token));
+        self.waiting.is_empty() && self.promise.is_none() && self.handed.is_empty() && self.moves == 0
     }
 }
 

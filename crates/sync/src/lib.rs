@@ -9,6 +9,7 @@
 //! | you have | take | a use alone costs |
 //! |---|---|---|
 //! | a value that one thread at a time may touch | [`Mutex`] | one line, written twice |
+//! | the same, of which there are very many that two threads hardly ever want at once | [`SmallMutex`] | the same, in one word |
 //! | the same, looked at together by threads that stay for long | [`RwLock`] | the same, for readers too |
 //! | a table that all read and hardly anybody changes | [`BrLock`] | a line of the reader's own; a change: microseconds |
 //! | one value that is replaced as a whole | [`rcu::RcuCell`] | as above; a change: an allocation |
@@ -49,6 +50,8 @@ mod mutex;
 mod readers;
 #[allow(unsafe_code)]
 mod rwlock;
+#[allow(unsafe_code)]
+mod small_mutex;
 mod spin_policy;
 mod spinner;
 mod wait_queue;
@@ -96,6 +99,7 @@ pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use seq_bytes::{LockedBytes, SeqBytes, SharedBytes};
 pub use seqcount::SeqCount;
 pub use seqlock::SeqLock;
+pub use small_mutex::{SmallMutex, SmallMutexGuard};
 
 /// Channels for handing values from one thread to another.
 #[cfg(not(feature = "loom"))]

@@ -22,14 +22,13 @@
 //! # Ordering
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
-//! | queue | [`Locked`] dropped | [`WaitQueue::lock`] | links, `bypassed` |
 //! | wake | [`Locked::signal`], [`Chain::grant`] | [`park`] | all that the waker did before |
+//!
+//! Links and `bypassed` are published by the queue's lock, a [`RawSmallMutex`].
 
 use crate::face::atomic::{AtomicU32, Ordering};
-use crate::face::{CachePadded, SHRUNK, SlotTable, const_new, futex, global, hint};
-
-/// Turns that a thread spins for a queue's own lock before it sleeps.
-const SPIN_FOR_QUEUE: u32 = if SHRUNK { 1 } else { 100 };
+use crate::face::{CachePadded, SlotTable, const_new, futex, global, hint};
+use crate::small_mutex::RawSmallMutex;
 
 const WAITING: u32 = 0;
 const PARKED: u32 = 1;
@@ -61,8 +60,7 @@ global! {
 
 /// The waiters of one lock.
 pub(crate) struct WaitQueue {
-    /// 0 free, 1 held, 2 held and somebody sleeps for it. *atomic (queue)*
-    lock: AtomicU32,
+    lock: RawSmallMutex,
     /// The first waiter's slot plus one, or 0. *protected by `lock`*
     first: AtomicU32,
     /// The last waiter's slot plus one; stale when `first` is 0. *protected by `lock`*
@@ -76,7 +74,7 @@ impl WaitQueue {
         /// A queue without waiters.
         pub(crate) fn new() -> Self {
             WaitQueue {
-                lock: AtomicU32::new(0),
+                lock: RawSmallMutex::new(),
                 first: AtomicU32::new(0),
                 last: AtomicU32::new(0),
                 bypassed: AtomicU32::new(0),
@@ -86,24 +84,8 @@ impl WaitQueue {
 
     /// Locks the queue itself.
     pub(crate) fn lock(&self) -> Locked<'_> {
-        // Acquire(queue): the links; pairs with Release(queue) in Drop. A failure publishes nothing.
-        if self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.lock_slow();
-        }
+        self.lock.lock();
         Locked { queue: self }
-    }
-
-    #[cold]
-    fn lock_slow(&self) {
-        // Relaxed: only to see whether trying is worth it. Acquire(queue): as in lock().
-        let free = hint::spin_until_for(&self.lock, SPIN_FOR_QUEUE, Ordering::Relaxed, |lock| lock == 0);
-        if free.is_some() && self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            return;
-        }
-        // Acquire(queue): as in lock(). From here on somebody may be asleep: 2, until proven otherwise.
-        while self.lock.swap(2, Ordering::Acquire) != 0 {
-            futex::wait(&self.lock, 2, None);
-        }
     }
 }
 
@@ -114,10 +96,7 @@ pub(crate) struct Locked<'a> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // Release(queue): the links; pairs with Acquire(queue) in lock().
-        if self.queue.lock.swap(0, Ordering::Release) == 2 {
-            futex::wake(&self.queue.lock, 1);
-        }
+        self.queue.lock.unlock();
     }
 }
 

@@ -29,6 +29,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/sync/src/inflatable.rs",
     "crates/sync/src/memory/trim.rs",
     "crates/sync/src/mutex.rs",
+    "crates/sync/src/small_mutex.rs",
     "crates/sync/src/rwlock.rs",
     "crates/sync/src/spin/lock.rs",
     "crates/sync/src/blocks.rs",

@@ -11,7 +11,7 @@
 
 use super::{After, Effects, Node, Shard};
 use crate::error::LockError;
-use crate::local::{KnownHolder, Local, Request, Revoke, Slow, Waiter};
+use crate::local::{KnownHolder, Local, More, Request, Revoke, Slow, Waiter};
 use crate::message::{Answer, Body, Message, Token, Value};
 use crate::{Key, Mode, NodeId};
 use sluice_sync::atomic::Ordering;
@@ -25,7 +25,7 @@ impl<E: Effects> Node<E> {
         self.under(gone.key.shard(), 0, |node, shard| {
             let slow = &mut *gone.slow.lock();
             gone.word.set_cached(None);
-            let more = slow.more.take();
+            let more = slow.take_more();
             let (revoke, early) = more.map_or((None, None), |more| (more.revoke, more.early));
             node.give_back(shard, gone, slow, None, revoke.and_then(|revoke| revoke.answer(false)));
             if let Some(early) = early {
@@ -52,7 +52,8 @@ impl<E: Effects> Node<E> {
             self.decide(shard, &first.wait, Ok(()));
             self.note(slow, first);
         }
-        let Some(more) = &mut slow.more else {
+        let token = slow.token();
+        let Some(more) = slow.more_mut() else {
             local.word.set_shut(false);
             return;
         };
@@ -84,7 +85,9 @@ impl<E: Effects> Node<E> {
                         }
                     }
                 };
-                more.request = Some(request);
+                if let Some(old) = more.request.replace(request) {
+                    self.ask_no_more(shard, &local.key, more, &old);
+                }
                 if converts {
                     // The master takes it back too.
                     more.revoke = None;
@@ -92,7 +95,7 @@ impl<E: Effects> Node<E> {
                 }
                 self.statistics.requests.add();
                 shard.timers.insert((now + self.options.retry, local.key.clone()));
-                self.ask(shard, local, slow.token, request);
+                self.ask(shard, local, token, request);
             }
         }
         local.word.set_shut(!more.waiters.is_empty() || more.is_draining || more.request.is_some());
@@ -100,7 +103,7 @@ impl<E: Effects> Node<E> {
 
     /// Grants a lock to one that waits here: to the first, or to one that converts and holds up those before it.
     fn next_granted(&self, local: &Local, slow: &mut Slow) -> Option<Waiter> {
-        let more = slow.more.as_mut()?;
+        let more = slow.more_mut()?;
         let converts = more.waiters.iter().take_while(|waiter| waiter.holds.is_some()).count();
         let at = (0..more.waiters.len().min(converts.max(1))).find(|&at| {
             let waiter = &more.waiters[at];
@@ -111,6 +114,15 @@ impl<E: Effects> Node<E> {
         more.waiters.remove(at)
     }
 
+    /// A request is not to be asked again when it would have been.
+    pub(super) fn ask_no_more(&self, shard: &mut Shard, key: &Key, more: &More, request: &Request) {
+        let due = request.asked_at.saturating_add(self.options.retry);
+        // A search for deadlocks may be due at the same time.
+        if more.waiters.iter().all(|waiter| waiter.look_at != due) {
+            shard.timers.remove(&(due, key.clone()));
+        }
+    }
+
     pub(super) fn ask(&self, shard: &mut Shard, local: &Local, holds: Option<Token>, request: Request) {
         let Request { serial, mode, is_try, converts, turn, .. } = request;
         self.to_master(shard, &local.key, Body::Request { serial, mode, holds, is_try, converts, turn });
@@ -118,12 +130,12 @@ impl<E: Effects> Node<E> {
 
     /// Answers the master's request for the lock, if nobody is in the way any more.
     fn drain(&self, shard: &mut Shard, local: &Local, slow: &mut Slow) -> bool {
-        let Some(more) = slow.more.as_mut().filter(|more| more.is_draining) else { return false };
+        let Some(more) = slow.more_mut().filter(|more| more.is_draining) else { return false };
         let Some(revoke) = more.revoke.take_if(|revoke| !local.word.is_held_against(revoke.wanted)) else {
             return false;
         };
         more.is_draining = false;
-        if revoke.epoch != shard.epoch || slow.token != Some(revoke.token) {
+        if revoke.epoch != shard.epoch || slow.token() != Some(revoke.token) {
             return true;
         }
         let left = local.word.cached().map(|cached| cached.yielding_to(revoke.wanted));
@@ -132,7 +144,7 @@ impl<E: Effects> Node<E> {
         let answer = revoke.answer(true);
         if let Some(next) = revoke.next {
             let key = Key { name: local.key.name.clone(), range: next.range };
-            let value = slow.value.as_deref().cloned();
+            let value = slow.value().cloned();
             let body = Body::Grant { serial: next.serial, token: next.token, mode: next.mode, value };
             self.statistics.handed.add();
             self.send(shard, next.node, Message::Lock { epoch: shard.epoch, key, body });
@@ -150,12 +162,12 @@ impl<E: Effects> Node<E> {
         to: Option<Mode>,
         answer: Option<Answer>,
     ) {
-        let Some(token) = slow.token else { return };
-        let value = slow.value.as_deref().filter(|_| slow.is_dirty).cloned();
-        slow.is_dirty = false;
+        let Some(token) = slow.token() else { return };
+        let value = slow.value().filter(|_| slow.is_dirty()).cloned();
+        slow.set_dirty(false);
         if to.is_none() {
-            slow.token = None;
-            slow.value = None;
+            slow.set_token(None);
+            slow.set_value(None);
         }
         self.to_master(shard, &local.key, Body::Release { token, to, value, answer });
     }
@@ -191,11 +203,11 @@ impl<E: Effects> Node<E> {
                 self.behind(shard, &local, slow, through, (grant, wanted, probe));
             }
             Body::Blocks { wanted, probe } => self.blocks(shard, slow, wanted, &probe),
-            Body::Grant { token, .. } if slow.token == Some(token) => {}
+            Body::Grant { token, .. } if slow.token() == Some(token) => {}
             Body::Grant { serial, token, mode, value } => match asked {
                 Some(request) if request.serial == serial => {
                     // What comes from another holder is new to the master, which may hear of the next release first.
-                    slow.is_dirty = shard.owner != Some(from) && value.is_some();
+                    slow.set_dirty(shard.owner != Some(from) && value.is_some());
                     self.accept(shard, now, &local, slow, (token, mode, value));
                 }
                 // The request that is under way tells that it is not taken.
@@ -204,8 +216,10 @@ impl<E: Effects> Node<E> {
             },
             // One that has become a request to wait was asked for again as such.
             Body::Denied { serial } if asked.is_some_and(|asked| asked.serial == serial && asked.is_try) => {
-                let more = slow.more();
-                more.request = None;
+                let more = slow.say();
+                if let Some(request) = more.request.take() {
+                    self.ask_no_more(shard, key, more, &request);
+                }
                 if let Some(refused) = more.pop_first_if(|first| first.is_try) {
                     self.decide(shard, &refused.wait, Err(LockError::Busy));
                 }
@@ -214,11 +228,11 @@ impl<E: Effects> Node<E> {
             Body::Revoke { token, serial, knows, wanted, is_try, next } => {
                 let number = self.next_serial();
                 let revoke = Revoke { number, epoch: shard.epoch, token, wanted, is_try, next };
-                if slow.token == Some(token) {
+                if slow.token() == Some(token) {
                     self.revoked(shard, now, &local, slow, (revoke, knows));
                 } else if asked.is_some_and(|request| request.serial == serial) {
                     // It has overtaken its grant, which comes from another node.
-                    slow.more().early = Some(revoke);
+                    slow.say().early = Some(revoke);
                 } else {
                     self.decline(shard, key, token, revoke.answer(false));
                 }
@@ -237,17 +251,19 @@ impl<E: Effects> Node<E> {
         (token, mode, value): (Token, Mode, Option<Value>),
     ) {
         self.statistics.grants.add();
-        slow.token = Some(token);
+        slow.set_token(Some(token));
         slow.granted_at = now;
         if let Some(value) = value
-            && slow.value.as_ref().is_none_or(|old| old.version < value.version || !value.is_certain)
+            && slow.value().is_none_or(|old| old.version < value.version || !value.is_certain)
         {
-            slow.value = Some(Box::new(value));
+            slow.set_value(Some(value));
         }
         local.word.set_cached(Some(mode));
-        let more = slow.more();
+        let more = slow.say();
         // What was asked for before was the grant that this one replaces.
-        more.request = None;
+        if let Some(request) = more.request.take() {
+            self.ask_no_more(shard, &local.key, more, &request);
+        }
         more.revoke = None;
         more.is_draining = false;
         let early = more.early.take().filter(|early| early.token == token);
@@ -282,13 +298,13 @@ impl<E: Effects> Node<E> {
         let stands = |first: &Waiter| {
             first.party.is_none() && asked.is_some_and(|asked| asked.stands_against(first, wanted))
         };
-        if let Some(refused) = slow.more().pop_first_if(stands) {
+        if let Some(refused) = slow.say().pop_first_if(stands) {
             // Another conversion is before this one, and each is in the way of the other.
             self.decide(shard, &refused.wait, Err(LockError::Deadlock));
             self.convert_no_more(shard, local, slow);
         }
         let is_used = !revoke.is_try && local.word.was_used();
-        slow.more().revoke = Some(revoke);
+        slow.say().revoke = Some(revoke);
         if is_used && now < slow.granted_at + self.options.hold {
             let look = now + self.options.hold / LOOKS;
             shard.timers.insert((look, local.key.clone()));
@@ -299,16 +315,16 @@ impl<E: Effects> Node<E> {
 
     /// A request for conversions that nobody waits for stays, and is none any more: so it gives way to other conversions.
     pub(super) fn convert_no_more(&self, shard: &mut Shard, local: &Local, slow: &mut Slow) {
-        if let Some(request) = slow.more().request.as_mut().filter(|request| request.converts) {
+        if let Some(request) = slow.say().request.as_mut().filter(|request| request.converts) {
             request.converts = false;
             request.turn = self.next_serial();
             let request = *request;
-            self.ask(shard, local, slow.token, request);
+            self.ask(shard, local, slow.token(), request);
         }
     }
 
     fn begin_to_drain(&self, shard: &mut Shard, local: &Local, slow: &mut Slow, now: u64) {
-        let more = slow.more();
+        let more = slow.say();
         let Some(revoke) = &more.revoke else { return };
         more.is_draining = true;
         local.word.set_shut(true);
@@ -324,7 +340,7 @@ impl<E: Effects> Node<E> {
     pub(super) fn look_again(&self, shard: &mut Shard, now: u64, key: &Key) {
         let Some(local) = self.locals.get(key, &self.locals.read()).cloned() else { return };
         let slow = &mut *local.slow.lock();
-        if let Some(more) = &mut slow.more
+        if let Some(more) = slow.more_mut()
             && let Some(request) = &mut more.request
             // One that does not wait has its answer under way, and a second one would be taken for that of the next.
             && !request.is_try
@@ -333,9 +349,9 @@ impl<E: Effects> Node<E> {
             request.asked_at = now;
             let request = *request;
             shard.timers.insert((now + self.options.retry, key.clone()));
-            self.ask(shard, &local, slow.token, request);
+            self.ask(shard, &local, slow.token(), request);
         }
-        if slow.more.as_ref().is_some_and(|more| more.revoke.is_some() && !more.is_draining) {
+        if slow.more().is_some_and(|more| more.revoke.is_some() && !more.is_draining) {
             if local.word.was_used() && now < slow.granted_at + self.options.hold {
                 shard.timers.insert((now + self.options.hold / LOOKS, key.clone()));
             } else {
@@ -352,7 +368,7 @@ impl<E: Effects> Node<E> {
         if number == 0 {
             return;
         }
-        let known = &mut slow.more().known;
+        let known = &mut slow.say().known;
         let old = known.iter().position(|other| other.number == number).map(|at| known.remove(at));
         let (old_notice, old_party) = old.map_or((None, None), |old| (old.notice, old.party));
         let (notice, party) = (notice.or(old_notice), party.or(old_party));

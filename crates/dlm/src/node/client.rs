@@ -96,7 +96,7 @@ impl Held {
 
     /// The token of the grant, for a store that refuses holders of the past.
     pub fn token(&self) -> Option<Token> {
-        self.local.slow.lock().token
+        self.local.slow.lock().token()
     }
 }
 
@@ -226,7 +226,7 @@ impl<E: Effects> Node<E> {
         if !self.is_member(now) {
             return Err(LockError::NotMember);
         }
-        let is_first = slow.more.as_ref().is_none_or(|more| more.waiters.is_empty() && !more.is_draining);
+        let is_first = slow.more().is_none_or(|more| more.waiters.is_empty() && !more.is_draining);
         let converts = waiter.holds.is_some();
         let is_granted = (is_first || converts)
             && slow.allows(waiter.mode)
@@ -237,7 +237,7 @@ impl<E: Effects> Node<E> {
             && (!is_first || local.word.cached().is_some_and(|cached| cached.covers(waiter.mode)))
         {
             return Err(LockError::Busy);
-        } else if slow.more.as_ref().is_some_and(|more| {
+        } else if slow.more().is_some_and(|more| {
             let stands = |request: &Request, revoke: &Revoke| request.stands_against(&waiter, revoke.wanted);
             let is_asked = more.request.as_ref().zip(more.revoke.as_ref()).is_some_and(|(a, b)| stands(a, b));
             is_asked && waiter.party.is_none()
@@ -249,7 +249,7 @@ impl<E: Effects> Node<E> {
             if waiter.party.is_some() {
                 shard.timers.insert((waiter.look_at, local.key.clone()));
             }
-            let more = slow.more();
+            let more = slow.say();
             let others = more.waiters.iter().take_while(|other| other.holds.is_some()).count();
             let at = if converts { others } else { more.waiters.len() };
             more.waiters.insert(at, waiter);
@@ -275,7 +275,7 @@ impl<E: Effects> Node<E> {
         self.under(local.key.shard(), now, |node, shard| {
             let slow = &mut *local.slow.lock();
             if held.known != 0 {
-                slow.more().known.retain(|known| known.number != held.known);
+                slow.say().known.retain(|known| known.number != held.known);
             }
             if node.options.mutant != Some(Mutant::WakeUpLost) {
                 node.advance(shard, local, slow, now);
@@ -317,8 +317,8 @@ impl<E: Effects> Node<E> {
         wanted: impl Fn(&Waiter) -> bool,
         error: LockError,
     ) -> bool {
-        let is_cached = slow.token.is_some();
-        let more = slow.more();
+        let is_cached = slow.token().is_some();
+        let more = slow.say();
         let found = more.waiters.iter().position(wanted).and_then(|at| more.waiters.remove(at));
         let Some(Waiter { wait, .. }) = found else { return false };
         let serves = |request: &Request| {
@@ -328,6 +328,7 @@ impl<E: Effects> Node<E> {
         // A grant in place of one that is cached has to be taken.
         let is_taken_back = !is_cached && more.request.is_some_and(|request| !serves(&request));
         if is_taken_back && let Some(request) = more.request.take() {
+            self.ask_no_more(shard, &local.key, more, &request);
             let early = more.early.take();
             self.to_master(shard, &local.key, Body::Cancel { serial: request.serial });
             if let Some(early) = early {
@@ -335,7 +336,7 @@ impl<E: Effects> Node<E> {
             }
         }
         self.decide(shard, &wait, Err(error));
-        if slow.more().waiters.iter().all(|waiter| waiter.holds.is_none()) {
+        if slow.say().waiters.iter().all(|waiter| waiter.holds.is_none()) {
             self.convert_no_more(shard, local, slow);
         }
         self.advance(shard, local, slow, now);
@@ -349,7 +350,7 @@ impl<E: Effects> Node<E> {
 
     /// The value of the resource, as it was when the lock came or as it was changed here since.
     pub fn value(&self, held: &Held) -> Option<Value> {
-        held.local.slow.lock().value.as_deref().cloned()
+        held.local.slow.lock().value().cloned()
     }
 
     /// Changes the value of the resource. The next node that gets the lock sees it.
@@ -364,12 +365,10 @@ impl<E: Effects> Node<E> {
             return Err(LockError::ValueTooLong);
         }
         let slow = &mut *held.local.slow.lock();
-        let token = slow.token.ok_or(LockError::NotMember)?;
-        let before =
-            slow.value.as_ref().filter(|value| value.version.0 == token).map_or(0, |value| value.version.1);
-        slow.value =
-            Some(Box::new(Value { version: (token, before + 1), is_certain: true, bytes: bytes.into() }));
-        slow.is_dirty = true;
+        let token = slow.token().ok_or(LockError::NotMember)?;
+        let before = slow.value().filter(|value| value.version.0 == token).map_or(0, |value| value.version.1);
+        slow.set_value(Some(Value { version: (token, before + 1), is_certain: true, bytes: bytes.into() }));
+        slow.set_dirty(true);
         Ok(())
     }
 

@@ -132,7 +132,7 @@ impl<E: Effects> Node<E> {
                 for local in &locals {
                     let slow = &mut *local.slow.lock();
                     if let Some(request) = slow.request() {
-                        node.ask(shard, local, slow.token, request);
+                        node.ask(shard, local, slow.token(), request);
                     }
                     node.advance(shard, local, slow, now);
                     slow.tidy();
@@ -142,7 +142,7 @@ impl<E: Effects> Node<E> {
     }
 
     fn tell(&self, shard: &mut Shard, local: &Local, slow: &mut Slow) {
-        if let Some(more) = &mut slow.more {
+        if let Some(more) = slow.more_mut() {
             more.revoke = None;
             more.early = None;
             more.is_draining = false;
@@ -151,11 +151,11 @@ impl<E: Effects> Node<E> {
                 request.voids = if request.converts { request.turn } else { 0 };
             }
         }
-        let (Some(token), Some(cached)) = (slow.token, local.word.cached()) else { return };
+        let (Some(token), Some(cached)) = (slow.token(), local.word.cached()) else { return };
         // The last master may have granted what was asked for, in place of what is cached.
         let mode = slow.request().map_or(cached, |request| cached.meet(request.first));
         local.word.set_cached(Some(mode));
-        let value = slow.value.as_deref().cloned();
+        let value = slow.value().cloned();
         self.to_master(shard, &local.key, Body::Held { mode, token, value });
     }
 
@@ -266,8 +266,8 @@ impl<E: Effects> Node<E> {
                 let slow = &mut *local.slow.lock();
                 local.word.set_cached(None);
                 local.word.set_shut(true);
-                slow.token = None;
-                if let Some(more) = slow.more.take() {
+                slow.set_token(None);
+                if let Some(more) = slow.take_more() {
                     for waiter in more.waiters {
                         node.decide(shard, &waiter.wait, Err(LockError::NotMember));
                     }

@@ -82,7 +82,7 @@ struct Edges {
 impl<E: Effects> Node<E> {
     /// Begins the searches that are due.
     pub(super) fn look_for_deadlocks(&self, shard: &mut Shard, now: u64, local: &Local, slow: &mut Slow) {
-        let Some(more) = &mut slow.more else { return };
+        let Some(more) = slow.more_mut() else { return };
         let mut due = Vec::new();
         for waiter in more.waiters.iter_mut().filter(|waiter| waiter.is_due(now)) {
             let waited = now - waiter.began_at.min(now);
@@ -158,7 +158,7 @@ impl<E: Effects> Node<E> {
     pub(super) fn blocks(&self, shard: &mut Shard, slow: &Slow, wanted: Mode, probe: &Probe) {
         // Relaxed: only that later numbers are greater.
         self.serial.fetch_max(probe.first.number, Ordering::Relaxed);
-        for known in slow.more.iter().flat_map(|more| &more.known) {
+        for known in slow.more().into_iter().flat_map(|more| &more.known) {
             if !known.mode.compatible(wanted)
                 && let Some(party) = known.party
                 && let Some(next) = probe.step(probe.way, known.hold)
@@ -246,7 +246,7 @@ fn next_of(
 /// What the request `number` waits for.
 fn edges(local: &Local, slow: &Slow, number: u64) -> Edges {
     let mut edges = Edges::default();
-    let Some(more) = &slow.more else { return edges };
+    let Some(more) = slow.more() else { return edges };
     let Some(last) = more.waiters.iter().position(|waiter| waiter.number == number) else { return edges };
     let cached = local.word.cached();
     let waits_for_grant = |waiter: &Waiter| {

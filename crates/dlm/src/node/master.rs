@@ -6,7 +6,7 @@ use crate::message::{Body, Message};
 use crate::mutant::Mutant;
 use crate::queue::{Asked, Desk, Queue, Sends};
 use crate::{Key, Name, NodeId};
-use sluice_sync::{Arc, Mutex};
+use sluice_sync::{Arc, SmallMutex};
 
 /// How many messages a shard keeps that came too early. It drops those beyond: what they asked for is asked for again.
 const STASH_MAX: usize = 1 << 20;
@@ -95,7 +95,7 @@ impl<E: Effects> Node<E> {
     }
 
     /// The resource, if it is of this epoch; a new one if it is not, and that is wanted.
-    pub(super) fn resource(&self, name: &Name, epoch: u64, is_new: bool) -> Option<Arc<Mutex<Queue>>> {
+    pub(super) fn resource(&self, name: &Name, epoch: u64, is_new: bool) -> Option<Arc<SmallMutex<Queue>>> {
         let found = self.resources.get(name, &self.resources.read()).cloned();
         if let Some(found) = found {
             let mut queue = found.lock();
@@ -108,7 +108,7 @@ impl<E: Effects> Node<E> {
         if !is_new {
             return None;
         }
-        let queue = Arc::new(Mutex::with_class(&RESOURCE, Queue::of_epoch(epoch)));
+        let queue = Arc::new(SmallMutex::with_class(&RESOURCE, Queue::of_epoch(epoch)));
         // Only a thread that has the shard's mutex enters one.
         let _ = self.resources.insert(name.clone(), queue.clone());
         Some(queue)

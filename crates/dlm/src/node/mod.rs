@@ -53,7 +53,7 @@ use deadlock::Parties;
 use foldhash::fast::FixedState;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::reclaim::Reclaimer;
-use sluice_sync::{Arc, CachePadded, HashTable, Mutex, rcu};
+use sluice_sync::{Arc, CachePadded, HashTable, Mutex, SmallMutex, rcu};
 use std::collections::{BTreeSet, VecDeque};
 use std::task::Waker;
 use std::{fmt, mem};
@@ -119,7 +119,7 @@ pub struct Node<E> {
     /// Bounds the memory of `locals`.
     memory: Reclaimer<Arc<Local>>,
     /// What this node is master of. *changed under the shard's mutex*
-    resources: HashTable<Name, Arc<Mutex<Queue>>, FixedState>,
+    resources: HashTable<Name, Arc<SmallMutex<Queue>>, FixedState>,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// The newest view. *protected by its mutex, which is held while it is carried into the shards*
     cluster: Mutex<Arc<View>>,

@@ -96,11 +96,11 @@ impl<E: Effects> Node<E> {
     pub fn status(&self) -> NodeStatus {
         let locks = self.all_locals().into_iter().map(|local| {
             let slow = local.slow.lock();
-            let more = slow.more.as_ref();
+            let more = slow.more();
             LockStatus {
                 key: local.key.clone(),
                 cached: local.word.cached(),
-                token: slow.token,
+                token: slow.token(),
                 holders: local.word.holders().collect(),
                 waiters: more.iter().flat_map(|more| &more.waiters).map(|waiter| waiter.mode).collect(),
                 granted_at: slow.granted_at,
@@ -117,7 +117,7 @@ impl<E: Effects> Node<E> {
             Some(ResourceStatus {
                 grants: grants.collect(),
                 waiters: waiters.collect(),
-                moves: queue.moves,
+                moves: queue.moves(),
                 name,
             })
         });
@@ -137,9 +137,9 @@ impl<E: Effects> Node<E> {
         }
         for local in self.all_locals() {
             let slow = local.slow.lock();
-            let (token, value, is_dirty) = (slow.token, &slow.value, slow.is_dirty);
+            let (token, value, is_dirty) = (slow.token(), slow.value(), slow.is_dirty());
             text += &format!("{} {:?} {token:?} {value:?} {is_dirty}", local.key, local.word);
-            if let Some(more) = &slow.more {
+            if let Some(more) = slow.more() {
                 let waiters: Vec<_> =
                     more.waiters.iter().map(|waiter| (waiter.mode, waiter.holds, waiter.is_try)).collect();
                 let (request, revoke, early) = (more.request, &more.revoke, &more.early);
@@ -149,7 +149,7 @@ impl<E: Effects> Node<E> {
         }
         for name in self.resource_names(|_| true) {
             if let Some(queue) = self.resources.get(&name, &self.resources.read()) {
-                text += &format!("{name} {:?};", queue.lock());
+                text += &format!("{name} {:?};", &*queue.lock());
             }
         }
         text

@@ -1,7 +1,7 @@
 //! Simulation: whole nodes on a simulated network with every fault there is, by seeds. The same code as over TCP.
 //!
-//! `SLUICE_DLM_SEEDS=10000` runs more of them (`make dlm-sim`), `SLUICE_DLM_SEED=7` one, and with
-//! `SLUICE_DLM_LOG=1` says what happens in it.
+//! `SLUICE_DLM_SEEDS=10000` runs more of them (`make dlm-sim`), `SLUICE_DLM_SEEDS=5000..10000` some, `SLUICE_DLM_SEED=7` one, and
+//! with `SLUICE_DLM_LOG=1` says what happens in it.
 
 mod client;
 mod parties;
@@ -65,11 +65,13 @@ fn run_world(mut world: World) -> Result<World, String> {
 }
 
 fn seeds(default: u64) -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    match number("SLUICE_DLM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("SLUICE_DLM_SEEDS").unwrap_or(default),
+    let number = |text: &str| text.parse::<u64>().ok();
+    if let Some(seed) = std::env::var("SLUICE_DLM_SEED").ok().and_then(|seed| number(&seed)) {
+        return seed..seed + 1;
     }
+    let text = std::env::var("SLUICE_DLM_SEEDS").unwrap_or_default();
+    let (first, end) = text.split_once("..").unwrap_or(("0", &text));
+    number(first).unwrap_or(0)..number(end).unwrap_or(default)
 }
 
 #[test]
