@@ -313,9 +313,12 @@ impl<E: Effects> Node<E> {
         }
     }
 
-    /// A request for conversions that nobody waits for stays, and is none any more: so it gives way to other conversions.
+    /// A request for conversions that nobody waits for stays, and is none any more: so it gives way to other conversions. Not one that
+    /// does not wait: its answer is under way, and a refusal would be taken for that of what is asked now, which may be granted.
     pub(super) fn convert_no_more(&self, shard: &mut Shard, local: &Local, slow: &mut Slow) {
-        if let Some(request) = slow.say().request.as_mut().filter(|request| request.converts) {
+        if let Some(request) =
+            slow.say().request.as_mut().filter(|request| request.converts && !request.is_try)
+        {
             request.converts = false;
             request.turn = self.next_serial();
             let request = *request;
