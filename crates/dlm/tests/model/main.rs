@@ -10,6 +10,7 @@
 //!
 //! `SLUICE_DLM_STATES=1000000` raises the bound on the states of each cluster (`make dlm-model`).
 
+mod circles;
 mod cluster;
 #[path = "../support/mod.rs"]
 mod support;
