@@ -111,6 +111,41 @@ fn a_server_in_another_pid_namespace_is_told_of() {
 }
 
 #[test]
+fn a_server_in_another_network_namespace_answers() {
+    let test = "a_server_in_another_network_namespace_answers";
+    let Some(_alone) = alone(test) else { return };
+    let scratch = Scratch::new();
+    let dir = scratch.dir("m");
+    let text = dir.to_str().unwrap();
+    let elsewhere = |command: &str| {
+        let mut asked = Command::new("unshare");
+        asked.args(["--net", SLUICE, command, text]);
+        Ran::from(asked.stdin(Stdio::null()).output().expect("unshare starts"))
+    };
+    // A server that is killed leaves its socket file, which is in the next one's way neither with another number nor with its own.
+    for _ in 0..2 {
+        let _served = Served::on(&dir, "locks=sluice");
+        for command in ["stat", "locks"] {
+            let (here, there) = (sluice([command, text]), elsewhere(command));
+            assert_eq!((here.status, here.stderr.as_str()), (Some(0), ""));
+            assert_eq!((there.status, there.stderr.as_str()), (Some(0), ""));
+        }
+        kill("-KILL", server_of(&dir));
+        until("the server has died", || elsewhere("stat").status != Some(0));
+        let ran = elsewhere("stat");
+        assert!(ran.stderr.contains("sluice umount"), "{}", ran.stderr);
+        umount(&dir);
+    }
+    // The other way round.
+    let _served = Served(dir.clone());
+    let serve = ["--net", "--kill-child", SLUICE, "mount", "--foreground", text];
+    let _server = Sleeper(Command::new("unshare").args(serve).spawn().expect("unshare starts"));
+    until("it is mounted", || is_mounted(&dir));
+    until("the server answers", || sluice(["stat", text]).status == Some(0));
+    umount(&dir);
+}
+
+#[test]
 fn mount_and_fstab_find_the_helper() {
     let test = "mount_and_fstab_find_the_helper";
     let Some(_alone) = alone(test) else { return };

@@ -17,6 +17,8 @@ pub(crate) struct Entry {
     pub(crate) kind: String,
     /// What is mounted, as its server calls it.
     pub(crate) source: OsString,
+    /// The user who made it, of a FUSE mount.
+    pub(crate) user: Option<u32>,
 }
 
 /// All mounts that this process sees, in the order in which they were made.
@@ -43,7 +45,7 @@ fn parse(table: &[u8]) -> Vec<Entry> {
     table.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
 
-/// Fields: number, parent, major:minor, root, mountpoint, options, any number of tags, "-", type, ...
+/// Fields: number, parent, major:minor, root, mountpoint, options, any number of tags, "-", type, source, options of the file system.
 fn parse_line(line: &[u8]) -> Option<Entry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
@@ -53,12 +55,17 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
     fields.find(|&field| field == b"-")?;
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = OsString::from_vec(unescape(fields.next()?));
+    let user = fields.next().and_then(|options| {
+        let mut options = options.split(|&byte| byte == b',');
+        options.find_map(|option| str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok())
+    });
     Some(Entry {
         id,
         device: (major.parse().ok()?, minor.parse().ok()?),
         mountpoint: PathBuf::from(OsString::from_vec(mountpoint)),
         kind,
         source,
+        user,
     })
 }
 
@@ -89,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_line_gives_device_and_mountpoint() {
-        let table = b"22 1 0:21 / /proc rw - proc proc rw\n90 22 0:47 / /a\\040b\\134c rw - fuse.sluice sluicefs rw\nbad\n";
+        let table = b"22 1 0:21 / /proc rw - proc proc rw\n90 22 0:47 / /a\\040b\\134c rw - fuse.sluice sluicefs rw,user_id=7,group_id=8\nbad\n";
         let entries = parse(table);
         assert_eq!(entries.len(), 2);
         let mountpoint = PathBuf::from("/a b\\c");
@@ -100,7 +107,8 @@ mod tests {
                 device: (0, 47),
                 mountpoint,
                 kind: "fuse.sluice".into(),
-                source: "sluicefs".into()
+                source: "sluicefs".into(),
+                user: Some(7),
             }
         );
     }

@@ -281,6 +281,87 @@ fn a_mount_can_be_idmapped() {
     }
 }
 
+/// What programs make in a directory, by its name and what `stat` shows of it, or the error: as root, whom an idmapped mount does
+/// not map, and as user 2000, whom it does, with a umask, in a directory with the set-group-ID bit, and in one with a default ACL.
+fn made_in(dir: &Path) -> Vec<String> {
+    use rustix::fs::{FileType, Mode, OFlags};
+    let attempt = |what: &str, outcome: rustix::io::Result<()>| format!("{what}: {outcome:?}");
+    let name = |name| dir.join("root").join(name);
+    let mode = Mode::from_raw_mode(0o2755);
+    let open = |path: &Path, flags| rustix::fs::open(path, flags | OFlags::RDWR, mode).map(drop);
+    let device = |kind, number| rustix::fs::mknodat(CWD, name("made"), kind, mode, number);
+    let mut made = vec![
+        attempt("create", open(&name("made"), OFlags::CREATE)),
+        attempt("tmpfile", open(&dir.join("root"), OFlags::TMPFILE)),
+        attempt("mkdir", rustix::fs::mkdir(name("made"), mode)),
+        attempt("symlink", rustix::fs::symlink("x", name("made"))),
+        attempt("link", rustix::fs::link(name("old"), name("made"))),
+        attempt("fifo", device(FileType::Fifo, 0)),
+        attempt("device", device(FileType::CharacterDevice, 0x103)),
+    ];
+    let script = r#"umask 027
+        for dir in plain group acl; do
+            cd "$1/$dir"
+            touch file && mkdir dir && mkfifo fifo && ln -s x link && ln file linked && echo x >written
+            chmod 6775 file && chmod 2755 dir && mkdir dir/below && touch dir/below/file && echo x >>file
+            for made in *; do echo "$dir $(stat -c '%n %A %h %u %g' "$made") $(getfacl -cnE "$made" 2>&1 | tr '\n' ' ')"; done
+            stat -c '%n %A %u %g' dir/below dir/below/file
+        done"#;
+    let user = ["--reuid", "2000", "--regid", "2000", "--groups", "2000,2003", "sh", "-c", script, "sh"];
+    let ran = std::process::Command::new("setpriv").args(user).arg(dir).output().expect("setpriv starts");
+    assert_eq!(String::from_utf8_lossy(&ran.stderr), "");
+    made.extend(String::from_utf8_lossy(&ran.stdout).lines().map(String::from));
+    made
+}
+
+#[test]
+fn what_is_made_on_an_idmapped_mount_is_as_on_tmpfs() {
+    if !is_root() || !["setpriv", "setfacl", "getfacl"].into_iter().all(harness::find_program) {
+        return;
+    }
+    let run = |fs: &Path| {
+        for dir in ["root", "plain", "group", "acl"] {
+            let path = fs.join(dir);
+            fs::create_dir(&path).expect("writable");
+            let group = if dir == "group" { 1003 } else { 1000 };
+            std::os::unix::fs::chown(&path, Some(1000), Some(group)).expect("root may");
+            let mode = if dir == "group" { 0o2775 } else { 0o777 };
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("root may");
+        }
+        fs::write(fs.join("root/old"), "").expect("writable");
+        std::os::unix::fs::chown(fs.join("root/old"), Some(1000), Some(1000)).expect("root may");
+        let acl = ["-d", "-m", "u:1005:rwx,g:1006:r-x,m:rwx"];
+        let set = std::process::Command::new("setfacl").args(acl).arg(fs.join("acl")).status();
+        assert!(set.expect("setfacl starts").success());
+        let second = fresh_dir();
+        let (from, to) = (fs.display().to_string(), second.display().to_string());
+        let mut peer = Peer::start(&["idmap", &from, &to, "1000", "2000", "10"])?;
+        let line = peer.line();
+        let made = (line == "mapped").then(|| made_in(&second));
+        drop(peer);
+        // Not mounted if users cannot be mapped.
+        let _ = rustix::mount::unmount(&second, rustix::mount::UnmountFlags::DETACH);
+        fs::remove_dir(&second).expect("it is empty");
+        made
+    };
+    let tmpfs = fresh_dir();
+    rustix::mount::mount("none", &tmpfs, "tmpfs", rustix::mount::MountFlags::empty(), None)
+        .expect("root may");
+    let theirs = run(&tmpfs);
+    rustix::mount::unmount(&tmpfs, rustix::mount::UnmountFlags::DETACH).expect("it is mounted");
+    fs::remove_dir(&tmpfs).expect("it is empty");
+    let Some(theirs) = theirs else { return skipped("users cannot be mapped here") };
+    for mode in LOCK_MODES {
+        let Some(fixture) = Fixture::new(mode) else { return };
+        match run(fixture.dir()) {
+            Some(ours) => assert_eq!(ours, theirs, "{mode}"),
+            // Linux 6.12 is the first that maps users of FUSE mounts.
+            None => skipped("users of a FUSE mount cannot be mapped here"),
+        }
+        fixture.finish();
+    }
+}
+
 #[test]
 fn statfs_counts_files_also_where_their_number_has_no_limit() {
     if !harness::can_mount() {

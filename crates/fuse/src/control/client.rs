@@ -1,6 +1,6 @@
 //! The asking side.
 
-use super::{ANSWER_PATIENCE, LOCKS_IN_KERNEL, OK, address, is_trusted, pid_namespace};
+use super::{ANSWER_PATIENCE, LOCKS_IN_KERNEL, OK, address, is_trusted, pid_namespace, socket_file};
 use crate::mount::reach;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use sluice_sync::time::Duration;
@@ -191,7 +191,8 @@ fn ask(device: (u32, u32), question: &[u8], patience: Option<Duration>) -> io::R
     let mut stream = match UnixStream::connect_addr(&address(device)?) {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
-            return Ok(None);
+            let Some(stream) = socket_file::connect(device)? else { return Ok(None) };
+            stream
         }
         Err(error) => return Err(error),
     };

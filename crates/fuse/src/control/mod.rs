@@ -2,7 +2,8 @@
 //!
 //! # Theory
 //! The server listens on an abstract Unix socket that is named after the mount's device number, so that it is found
-//! from any path inside the mount. One question per connection:
+//! from any path inside the mount, and on a socket file ([`socket_file`]), which clients in other network namespaces find. One question
+//! per connection:
 //! ```text
 //!   client                        server
 //!   "locks\n", "hot\n", "stat\n", "files\n",
@@ -14,12 +15,13 @@
 //! and the name. What is to be cloned is told in numbers, since a path would be one of the client's: an inode and the directory
 //! of the copy. The client has both open until it is answered.
 //!
-//! Anybody can bind or connect to an abstract name, so both sides look at the other's credentials: the server
+//! Anybody can bind or connect to such a name, so both sides look at the other's credentials: the server
 //! answers root and its own user, the client believes root and its own user.
 
 mod client;
 mod faults;
 mod server;
+mod socket_file;
 
 pub use client::{
     all_locks, clone_tree, drop_snapshot, hot_locks, is_elsewhere, kernel_locks, library_files, locks,

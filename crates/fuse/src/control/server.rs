@@ -1,8 +1,10 @@
 //! The answering side.
 
+use super::socket_file::SocketFile;
 use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, faults, is_trusted, pid_namespace};
 use crate::connection::Connection;
 use crate::lock_class::SERVING;
+use rustix::event::{PollFd, PollFlags, poll};
 use sluice_locks::FileStatistics;
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::Duration;
@@ -25,16 +27,17 @@ const QUESTION_MAX: usize = 64;
 const BIND_TRIES: u32 = 300;
 const BIND_AFTER: Duration = Duration::from_millis(10);
 
-/// The thread that answers. Dropping it frees the name.
+/// The thread that answers. Dropping it frees the names.
 pub(crate) struct Server {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    _file: Option<SocketFile>,
 }
 
 /// What the thread and its owner share.
 struct Shared {
-    /// *immutable*
-    listener: UnixListener,
+    /// On the abstract name, and on the socket file. *immutable*
+    listeners: Vec<UnixListener>,
     serving: Mutex<Serving>,
 }
 
@@ -74,20 +77,28 @@ impl Server {
     }
 
     fn try_start(device: (u32, u32), with: Respond) -> io::Result<Server> {
-        let shared = Arc::new(Shared {
-            listener: bind(device)?,
-            serving: Mutex::with_class(&SERVING, Serving::default()),
+        let mut listeners = vec![bind(device)?];
+        let bound = SocketFile::bind(device).inspect_err(|error| {
+            log::info!("no socket file, so that other network namespaces find no server: {error}");
         });
+        let file = bound.ok().map(|(listener, file)| {
+            listeners.push(listener);
+            file
+        });
+        let serving = Mutex::with_class(&SERVING, Serving::default());
+        let shared = Arc::new(Shared { listeners, serving });
         let inner = shared.clone();
         let thread = Builder::new().name("sluice-control".into()).spawn(move || inner.serve(&with))?;
-        Ok(Server { shared, thread: Some(thread) })
+        Ok(Server { shared, thread: Some(thread), _file: file })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Wakes the thread from accept. It was listening, so this cannot fail.
-        let _ = rustix::net::shutdown(&self.shared.listener, rustix::net::Shutdown::Both);
+        for listener in &self.shared.listeners {
+            // Wakes the thread. It was listening, so this cannot fail.
+            let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
+        }
         let client = {
             let mut serving = self.shared.serving.lock();
             serving.stopped = true;
@@ -107,13 +118,22 @@ impl Drop for Server {
 impl Shared {
     fn serve(&self, with: &Respond) {
         loop {
-            match self.listener.accept() {
-                // What goes wrong with one client is that client's affair.
-                Ok((stream, _)) => drop(self.serve_one(stream, with)),
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                // Shut down; or out of descriptors, when answering is hopeless as well.
+            let mut waiting: Vec<_> =
+                self.listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
+            match poll(&mut waiting, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return,
+            }
+            let is_ready = |at: usize| !waiting[at].revents().is_empty();
+            for (_, listener) in self.listeners.iter().enumerate().filter(|(at, _)| is_ready(*at)) {
+                match listener.accept() {
+                    // What goes wrong with one client is that client's affair.
+                    Ok((stream, _)) => drop(self.serve_one(stream, with)),
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                    // Shut down; or out of descriptors, when answering is hopeless as well.
+                    Err(_) => return,
+                }
             }
         }
     }
