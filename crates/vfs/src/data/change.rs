@@ -196,9 +196,14 @@ impl Change<'_> {
         (slots.share_all(), self.file.pages() - self.writer.state().len())
     }
 
-    /// Makes `all`, for which storage is reserved, the data pages of this file, which has none.
-    pub(super) fn begin_with(&mut self, all: All<SharedBytes>) {
+    /// Makes `all`, which are so many, the data pages of this file, which has none.
+    pub(super) fn begin_with(&mut self, all: All<SharedBytes>, pages: u64) -> Result<(), Errno> {
+        if pages > 0 {
+            self.space.reserve_shared(pages)?;
+            count_pages(self.file, pages, 0);
+        }
         self.writer.slots().begin_with(all);
+        Ok(())
     }
 
     /// Makes `pages` holes and releases their storage.

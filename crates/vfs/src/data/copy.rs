@@ -61,8 +61,7 @@ impl FileData {
             (all, pages, src.size())
         };
         let mut change = self.grow(space);
-        change.reserve(pages)?;
-        change.begin_with(all);
+        change.begin_with(all, pages)?;
         self.set_size(size);
         Ok(())
     }

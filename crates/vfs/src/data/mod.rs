@@ -122,6 +122,10 @@ const PAGES_MAX: u64 = FILE_SIZE_MAX.div_ceil(PAGE);
 pub(crate) trait Space {
     /// Takes `pages` pages, all or none. Errors: `ENOSPC` (or `EDQUOT`) when there are not that many.
     fn reserve(&self, pages: u64) -> Result<(), Errno>;
+    /// As [`reserve`](Self::reserve), of pages that are shared: none needs memory before it is written to.
+    fn reserve_shared(&self, pages: u64) -> Result<(), Errno> {
+        self.reserve(pages)
+    }
     /// Gives `pages` pages back.
     fn release(&self, pages: u64);
     /// Memory is about to be taken for `pages` pages that were reserved before: storage that reads as zeros, or a page that is

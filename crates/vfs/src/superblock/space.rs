@@ -106,6 +106,15 @@ impl Space for Shared {
         self.take_units(pages * UNITS_A_PAGE)
     }
 
+    fn reserve_shared(&self, pages: u64) -> Result<(), Errno> {
+        // The machine is asked when one is written to: `will_touch`.
+        let take = || self.space.take(pages * UNITS_A_PAGE).map(drop);
+        take().or_else(|_| {
+            settle();
+            Ok(take()?)
+        })
+    }
+
     fn release(&self, pages: u64) {
         self.space.give(pages * UNITS_A_PAGE);
     }
