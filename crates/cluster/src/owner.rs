@@ -55,8 +55,6 @@ impl Owner {
         valid_until: Arc<AtomicU64>,
         members: BTreeSet<NodeId>,
     ) -> Owner {
-        // What comes of two epochs with the same low half is told apart by the kernel's own forgetting.
-        let generation = epoch as u32 | 1 << 31;
         let state = State {
             seats: BTreeMap::new(),
             grace: members,
@@ -67,7 +65,7 @@ impl Owner {
         Owner {
             epoch,
             requesting: superblock.requesting_mounts(),
-            host: Host::new(superblock, generation),
+            host: Host::new(superblock),
             ttl,
             valid_until,
             state: Mutex::with_class(&SEATS, state),

@@ -78,7 +78,7 @@ impl Connection {
         channel: Arc<dyn Channel>,
         later: mpsc::Sender<Event>,
     ) -> Connection {
-        let nodes = Nodes::new(superblock.root().clone(), superblock.generation());
+        let nodes = Nodes::new(superblock.root().clone());
         Connection {
             superblock,
             options,

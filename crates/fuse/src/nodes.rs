@@ -9,11 +9,11 @@
 //! It may use the handle after the kernel has forgotten the inode, and the kernel then looks the number up. So the
 //! table keeps an inode that the kernel has forgotten as long as the inode has a name. That costs 40 to 80 bytes for each, and
 //! no file that the kernel never knew. The inode leaves the table when it has lost its last name: the observer is told of
-//! each name that is lost.
+//! each name that is lost. Of a file system with a store, an inode that is not in the table is found by its number.
 //!
-//! The kernel calls the root 1. Everything else is called by its inode number, which is never used again; should
-//! the root's own number not be 1, it changes places with inode 1. The generation tells the numbers of one file
-//! system from those of another that a server mounts later in the same place.
+//! The kernel calls the root 1. Everything else is called by its inode number, which is never used again, unless a crash lost the
+//! inode; should the root's own number not be 1, it changes places with inode 1. A generation ([`Inode::generation`]) tells inodes
+//! that had one number after another, and those of a file system from those of another that is mounted later in the same place.
 //!
 //! # What the kernel may have newer
 //! A process that maps a file stores into the kernel's pages, and no message says so. The kernel has a page only after it
@@ -37,8 +37,7 @@ use crate::abi::ROOT_ID;
 use crate::lock_class::NODES;
 use pages::Pages;
 use sluice_sync::Mutex;
-use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sluice_vfs::InodeRef;
+use sluice_vfs::{Inode, InodeRef};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -53,12 +52,6 @@ const SMALL: usize = 1024;
 pub(crate) struct Nodes {
     /// *immutable*
     root: InodeRef,
-    /// Of all nodes but the root, of which the kernel demands 0. *atomic (stands alone: set before requests are served)*
-    generation: AtomicU64,
-    /// What the kernel was told by an earlier server, if that is another generation. *protected by its mutex*, a leaf
-    restored: Mutex<HashMap<u64, u64>>,
-    /// There are such nodes. *atomic (stands alone: set before requests are served)*
-    has_restored: AtomicBool,
     /// By node number. *each protected by its own mutex*, a leaf
     shards: [Shard; SHARDS],
 }
@@ -120,16 +113,10 @@ pub(crate) enum Believed {
 }
 
 impl Nodes {
-    /// A table that holds `root` alone. The other nodes get this `generation`.
-    pub(crate) fn new(root: InodeRef, generation: u32) -> Nodes {
+    /// A table that holds `root` alone.
+    pub(crate) fn new(root: InodeRef) -> Nodes {
         let shards = std::array::from_fn(|_| Mutex::with_class(&NODES, HashMap::new()));
-        let nodes = Nodes {
-            root,
-            generation: AtomicU64::new(generation.into()),
-            restored: Mutex::with_class(&NODES, HashMap::new()),
-            has_restored: AtomicBool::new(false),
-            shards,
-        };
+        let nodes = Nodes { root, shards };
         nodes.keep_root();
         nodes
     }
@@ -143,38 +130,18 @@ impl Nodes {
         }
     }
 
-    /// The generation of `nodeid`.
-    pub(crate) fn generation(&self, nodeid: u64) -> u64 {
-        if nodeid == ROOT_ID {
-            return 0;
-        }
-        // Relaxed: see the fields.
-        if self.has_restored.load(Ordering::Relaxed)
-            && let Some(&told) = self.restored.lock().get(&nodeid)
-        {
-            return told;
-        }
-        self.generation.load(Ordering::Relaxed)
+    /// The generation of the node `inode`. Of the root the kernel demands 0.
+    pub(crate) fn generation(&self, inode: &Inode) -> u64 {
+        if inode.ino() == self.root.ino() { 0 } else { inode.generation().into() }
     }
 
-    /// The nodes to come get this `generation`.
-    pub(crate) fn begin_generation(&self, generation: u32) {
-        // Relaxed: before requests are served.
-        self.generation.store(generation.into(), Ordering::Relaxed);
-    }
-
-    /// The kernel has `lookups` of `inode`, and was told this `generation` of it.
-    pub(crate) fn restore(&self, inode: &InodeRef, generation: u64, lookups: u64) {
+    /// The kernel has `lookups` of `inode`. To be called before requests are served.
+    pub(crate) fn restore(&self, inode: &InodeRef, lookups: u64) {
         let nodeid = self.nodeid(inode.ino());
-        if nodeid == ROOT_ID {
-            return;
+        if nodeid != ROOT_ID {
+            let mut shard = self.shard(nodeid).lock();
+            shard.entry(nodeid).or_insert_with(|| Node::new(inode.clone())).lookups += lookups;
         }
-        let mut shard = self.shard(nodeid).lock();
-        shard.entry(nodeid).or_insert_with(|| Node::new(inode.clone())).lookups += lookups;
-        drop(shard);
-        self.restored.lock().insert(nodeid, generation);
-        // Relaxed: before requests are served.
-        self.has_restored.store(true, Ordering::Relaxed);
     }
 
     /// Counts one lookup of `inode`, and returns its node number.
@@ -286,14 +253,9 @@ impl Nodes {
             node.pages = None;
         }
         let gone = remove_if_unreachable(&mut shard, nodeid);
-        let is_forgotten = shard.get(&nodeid).is_none_or(|node| node.lookups == 0);
         // The last reference to an inode may be the one here: it is dropped with the table unlocked.
         drop(shard);
         drop(gone);
-        // Relaxed: see the field. What the kernel has forgotten it believes of any generation.
-        if is_forgotten && self.has_restored.load(Ordering::Relaxed) {
-            self.restored.lock().remove(&nodeid);
-        }
         if let Some(inode) = owing {
             pay(&inode);
         }
@@ -439,7 +401,7 @@ mod tests {
     fn a_node_stays_until_all_its_lookups_are_given_back() {
         let superblock = Superblock::new(Options::default());
         let root = superblock.root().clone();
-        let nodes = Nodes::new(root.clone(), 0);
+        let nodes = Nodes::new(root.clone());
         let new = NewInode { kind: NewKind::Regular, mode: 0o644, umask: 0 };
         let file = root.create(&Cred::root(), b"file", &new).expect("the directory is empty");
         let nodeid = nodes.remember(&file);
@@ -462,10 +424,12 @@ mod tests {
     fn a_forgotten_node_goes_with_its_last_name() {
         let superblock = Superblock::new(Options::default());
         let (root, cred) = (superblock.root().clone(), Cred::root());
-        let nodes = Nodes::new(root.clone(), 7);
+        let nodes = Nodes::new(root.clone());
         let new = NewInode { kind: NewKind::Directory, mode: 0o755, umask: 0 };
-        let nodeid = nodes.remember(&root.create(&cred, b"dir", &new).expect("the directory is empty"));
-        assert_eq!((nodes.generation(nodeid), nodes.generation(ROOT_ID)), (7, 0));
+        let dir = root.create(&cred, b"dir", &new).expect("the directory is empty");
+        let nodeid = nodes.remember(&dir);
+        assert_eq!((nodes.generation(&dir), nodes.generation(&root)), (dir.generation().into(), 0));
+        drop(dir);
         nodes.forget(nodeid, 1);
         assert!(nodes.get(nodeid).is_some());
         root.rmdir(&cred, b"dir").expect("it is there");
@@ -477,7 +441,7 @@ mod tests {
     #[test]
     fn times_that_are_owed_move_at_the_latest_when_the_kernel_forgets_the_node() {
         let superblock = Superblock::new(Options::default());
-        let nodes = Nodes::new(superblock.root().clone(), 0);
+        let nodes = Nodes::new(superblock.root().clone());
         let new = NewInode { kind: NewKind::Regular, mode: 0o644, umask: 0 };
         type Pay = fn(&Nodes, u64);
         let ways: [Pay; 3] = [
@@ -507,7 +471,7 @@ mod tests {
     fn a_kernel_is_told_again_what_it_may_have_got_since_it_dropped_it() {
         let superblock = Superblock::new(Options::default());
         let (root, cred) = (superblock.root().clone(), Cred::root());
-        let nodes = Nodes::new(root.clone(), 0);
+        let nodes = Nodes::new(root.clone());
         let new = NewInode { kind: NewKind::Regular, mode: 0o644, umask: 0 };
         let file = root.create(&cred, b"file", &new).expect("the directory is empty");
         let (ino, dir) = (file.ino(), root.ino());
@@ -535,7 +499,7 @@ mod tests {
     #[test]
     fn the_root_is_never_forgotten() {
         let superblock = Superblock::new(Options::default());
-        let nodes = Nodes::new(superblock.root().clone(), 0);
+        let nodes = Nodes::new(superblock.root().clone());
         nodes.forget(ROOT_ID, u64::MAX);
         assert_eq!(nodes.nodeid(superblock.root().ino()), ROOT_ID);
         assert_eq!(nodes.nodeid(ROOT_ID), superblock.root().ino());
@@ -546,7 +510,7 @@ mod tests {
     #[test]
     fn a_change_by_somebody_else_is_remembered_until_the_kernel_is_told() {
         let superblock = Superblock::new(Options::default());
-        let nodes = Nodes::new(superblock.root().clone(), 0);
+        let nodes = Nodes::new(superblock.root().clone());
         assert!(nodes.mark_changed(superblock.root().ino()));
         assert!(nodes.is_changed(ROOT_ID));
         nodes.mark_told(ROOT_ID);

@@ -146,7 +146,7 @@ fn another_host_goes_on_where_the_kernel_was() {
     let wanted: BTreeSet<u64> = holdings.inodes().collect();
     let found = pair.host.superblock().adopt(&wanted);
     assert_eq!(found.len(), wanted.len());
-    let host = Host::new(pair.host.superblock().clone(), 2);
+    let host = Host::new(pair.host.superblock().clone());
     let old = node.guest.take().expect("attached");
     let guest = node.relay.attach_host(&host, &holdings, &found, true, 1).expect("admitted");
     old.give_way(&guest);
@@ -346,7 +346,7 @@ fn what_was_executed_before_the_server_died_is_answered_and_not_executed_again()
     }
     let (dir, store) = (fresh_dir(), fresh_dir());
     let superblock = Superblock::create(store.join("store"), Options::default()).expect("made");
-    let host = Host::new(superblock.clone(), 1);
+    let host = Host::new(superblock.clone());
     let near = Node::new(&host, 1);
     let options = MountOptions::parse("locks=sluice,transport=classic").expect("valid");
     let relay = Arc::new(Relay::mount(&dir, &options).expect("mounting works here"));
@@ -391,7 +391,7 @@ fn what_was_executed_before_the_server_died_is_answered_and_not_executed_again()
     superblock.close().expect("durable");
     drop((host, superblock));
     let superblock = Superblock::open(store.join("store"), Options::default()).expect("opened");
-    let host = Host::new(superblock.clone(), 2);
+    let host = Host::new(superblock.clone());
     let found = superblock.adopt(&holdings.inodes().collect());
     let guest = relay.attach_host(&host, &holdings, &found, true, 2).expect("admitted");
     drop(found);

@@ -2,10 +2,10 @@
 
 mod harness;
 
-use harness::{Fixture, LOCK_MODES, Peer, eventually, fresh_superblock, skipped};
+use harness::{Fixture, LOCK_MODES, Peer, eventually, fresh_dir, fresh_superblock, options_of_ours, skipped};
 use rustix::fs::{CWD, FileType, Mode, RawDir, RenameFlags, SeekFrom};
 use rustix::io::Errno;
-use sluice_vfs::Fs;
+use sluice_vfs::{Fs, Superblock};
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::mem::MaybeUninit;
@@ -160,5 +160,72 @@ fn a_handle_leads_to_its_file_as_long_as_that_has_a_name_or_is_open() {
         assert_eq!(dir.tell(""), "error ESTALE");
         [file, other, dir].into_iter().for_each(|peer| drop(peer.finish()));
         fixture.finish();
+    }
+}
+
+#[test]
+fn a_handle_of_a_file_in_a_store_leads_to_it_after_the_next_mount() {
+    if !harness::can_mount() || !rustix::process::geteuid().is_root() {
+        return skipped("a handle is opened by root");
+    }
+    for options in LOCK_MODES {
+        let store = fresh_dir();
+        let made = Superblock::create(&store, options_of_ours()).expect("an empty directory");
+        let fixture = Fixture::of(&made, options);
+        drop(made);
+        for dir in ["d/sub", "e"] {
+            fs::create_dir_all(fixture.path(dir)).expect("writable");
+        }
+        for file in ["d/f", "d/moved", "d/removed", "d/later"] {
+            fs::write(fixture.path(file), file).expect("writable");
+        }
+        let root = fixture.dir().to_str().expect("text").to_string();
+        let start = |name| {
+            let mut peer = Peer::start(&["handle", &root, name])?;
+            assert_eq!(peer.line(), "handle");
+            // It has nothing open in the mount.
+            peer.tell("/");
+            Some(peer)
+        };
+        let peers = ["d/f", "d/moved", "d/removed", "d/later", "d/sub", "d"].map(start);
+        let [
+            Some(mut file),
+            Some(mut moved),
+            Some(mut removed),
+            Some(mut later),
+            Some(mut sub),
+            Some(mut dir),
+        ] = peers
+        else {
+            return;
+        };
+        fs::rename(fixture.path("d/moved"), fixture.path("e/moved")).expect("both are there");
+        fs::remove_file(fixture.path("d/removed")).expect("it is there");
+        fixture.finish();
+        for _ in 0..2 {
+            let opened = Superblock::open(&store, options_of_ours()).expect("it was closed");
+            let fixture = Fixture::of(&opened, options);
+            drop(opened);
+            let root = fixture.dir().to_str().expect("text").to_string();
+            assert_eq!(sub.tell(&root), format!("{root}/d/sub"));
+            assert_eq!(dir.tell(&root), format!("{root}/d"));
+            assert_eq!(file.tell(&root), "d/f");
+            assert_eq!(moved.tell(&root), "d/moved");
+            assert_eq!(removed.tell(&root), "error ESTALE");
+            // The same file by its name.
+            assert_eq!(fs::read_to_string(fixture.path("e/moved")).expect("it is there"), "d/moved");
+            fs::write(fixture.path("d/f"), "d/f").expect("writable");
+            if fixture.path("d/later").exists() {
+                assert_eq!(later.tell(&root), "d/later");
+                fs::remove_file(fixture.path("d/later")).expect("it is there");
+            }
+            assert_eq!(later.tell(&root), "error ESTALE");
+            for peer in [&mut file, &mut moved, &mut removed, &mut later, &mut sub, &mut dir] {
+                peer.tell("/");
+            }
+            fixture.finish();
+        }
+        [file, moved, removed, later, sub, dir].into_iter().for_each(|peer| drop(peer.finish()));
+        fs::remove_dir_all(store).expect("nobody uses it");
     }
 }

@@ -15,8 +15,8 @@
  *                                                          "y" writes back; each is answered by the byte there
  *   peer hammer DIR                                        makes and removes files until it is killed
  *   peer handle DIR NAME                                   "handle"; then for each line of its input what the handle of
- *                                                          DIR/NAME leads to now: a file's contents, a directory's
- *                                                          path, or "error NAME"
+ *                                                          DIR/NAME leads to now, in the mount on the directory that the
+ *                                                          line names, if it does: contents, a path, or "error NAME"
  *   peer fsxattr FILE                                      checks FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR
  *   peer chown|make|list FILE UID                          as user UID: changes neither owner nor group | creates it |
  *                                                          lists its extended attributes
@@ -484,7 +484,7 @@ static int hammer(const char *dir) {
 
 static int handle(const char *dir, const char *name) {
     struct { struct file_handle handle; unsigned char bytes[MAX_HANDLE_SZ]; } of = { .handle.handle_bytes = MAX_HANDLE_SZ };
-    char line[16], text[4096], self[32];
+    char line[4096], text[4096], self[32];
     int at = open(dir, O_RDONLY | O_DIRECTORY), mount;
     CHECK(at >= 0 && name_to_handle_at(at, name, &of.handle, &mount, 0) == 0);
     puts("handle");
@@ -492,6 +492,8 @@ static int handle(const char *dir, const char *name) {
     while (fgets(line, sizeof line, stdin)) {
         struct stat stat;
         ssize_t len;
+        line[strcspn(line, "\n")] = 0;
+        if (*line) CHECK(close(at) == 0 && (at = open(line, O_RDONLY | O_DIRECTORY)) >= 0);
         int fd = open_by_handle_at(at, &of.handle, O_RDONLY);
         if (fd < 0) {
             printf("error %s\n", strerrorname_np(errno));

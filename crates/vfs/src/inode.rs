@@ -83,6 +83,8 @@ pub(crate) mod flag {
     pub(crate) const RECORDED: u8 = 8;
     /// It never had a name.
     pub(crate) const UNNAMED: u8 = 16;
+    /// It is listed because a read moved its access time.
+    pub(crate) const TOUCHED: u8 = 32;
 }
 
 /// A counted reference to an inode. The inode lives as long as there is one.
@@ -112,6 +114,22 @@ impl InodeRef {
             let _ = self.load_names();
         }
         Inode::stat(self)
+    }
+
+    /// The target of a symbolic link; `update_atime`: the link's access time moves.
+    ///
+    /// # Errors
+    /// `EINVAL` for any other type of file.
+    pub fn read_link(&self, update_atime: bool) -> Result<Vec<u8>, Errno> {
+        match &self.body {
+            Body::Symlink(target) => {
+                if update_atime {
+                    self.touch_atime();
+                }
+                Ok(target.to_vec())
+            }
+            _ => Err(Errno::EINVAL),
+        }
     }
 }
 
@@ -261,6 +279,16 @@ impl Inode {
         self.ino
     }
 
+    /// What tells it, in a handle, from an inode of another file system and from one that had its number before and was lost in a
+    /// crash. In a store it stays the same. Not 0.
+    pub fn generation(&self) -> u32 {
+        // Fibonacci hashing: each bit of both reaches the upper half.
+        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+        // Relaxed: see the field.
+        let identity = self.shared.identity.load(Ordering::Relaxed);
+        ((identity.rotate_left(32) ^ self.born).wrapping_mul(SPREAD) >> 32) as u32 | 1
+    }
+
     /// The device number of the file system that the inode belongs to.
     pub fn dev(&self) -> u64 {
         self.shared.dev
@@ -372,22 +400,6 @@ impl Inode {
         }
     }
 
-    /// The target of a symbolic link; `update_atime`: the link's access time moves.
-    ///
-    /// # Errors
-    /// `EINVAL` for any other type of file.
-    pub fn read_link(&self, update_atime: bool) -> Result<Vec<u8>, Errno> {
-        match &self.body {
-            Body::Symlink(target) => {
-                if update_atime {
-                    self.touch_atime();
-                }
-                Ok(target.to_vec())
-            }
-            _ => Err(Errno::EINVAL),
-        }
-    }
-
     /// The file locks of this inode.
     pub fn locks(&self) -> &FileLocks {
         let extra = self.extra();
@@ -431,10 +443,10 @@ impl Inode {
         self.flags.fetch_and(!flag::PARTIAL, Ordering::Release);
     }
 
-    /// It has a name.
-    pub(crate) fn clear_unnamed(&self) {
-        // Relaxed: stands alone.
-        self.flags.fetch_and(!flag::UNNAMED, Ordering::Relaxed);
+    /// Clears flags that stand alone.
+    pub(crate) fn lower(&self, flags: u8) {
+        // Relaxed: see raise().
+        self.flags.fetch_and(!flags, Ordering::Relaxed);
     }
 
     /// Whether one of these flags is set.

@@ -113,6 +113,9 @@ pub(crate) struct Shared {
     pub(crate) rename_lock: CachePadded<Mutex<()>>,
     /// *Immutable.*
     pub(crate) hasher: NameHasher,
+    /// What tells this file system from others, in handles of files: random, or that of the store. *Atomic (stands alone);
+    /// written before the root is known to anybody.*
+    pub(crate) identity: AtomicU64,
     /// Where changes go to last; nowhere in memory. *Immutable.*
     durable: Option<Box<Durable>>,
     /// What a call has to look at: bits of [`hook`]. *Atomic (stands alone); changed under the watch's mutex.*
@@ -166,6 +169,8 @@ impl Superblock {
     ) -> Result<Arc<Superblock>, Errno> {
         let shared = Shared::new(options, Some(Box::new(durable)), numbers.max(ROOT_INO));
         let root = root(&shared)?;
+        // Relaxed: see the field. A store's root is as old as the store.
+        shared.identity.store(root.born().pack(), Ordering::Relaxed);
         Ok(Arc::new(Superblock { shared, root, trees: Trees::new() }))
     }
 
@@ -177,12 +182,6 @@ impl Superblock {
     /// The device number that `stat` shows for every inode here.
     pub fn dev(&self) -> u64 {
         self.shared.dev
-    }
-
-    /// A random number that tells this file system's inode numbers from those of another, for handles of files. Not 0.
-    pub fn generation(&self) -> u32 {
-        // The hasher has a random key.
-        self.shared.hasher.hash(&[]) as u32 | 1
     }
 
     /// Size and use. Without a limit the totals are 0, as the kernel's tmpfs has it. No more is free than the machine has memory
@@ -322,6 +321,8 @@ impl Shared {
         static LAST_DEV: PerHost<AtomicU64> = PerHost::new(AtomicU64::new(0));
         // Relaxed: only uniqueness matters.
         let minor = LAST_DEV.get(Host::here()).fetch_add(1, Ordering::Relaxed) + 1;
+        // It has a random key.
+        let hasher = NameHasher::new();
         let locking = DomainOptions {
             deadlock_detection: options.deadlock_detection,
             max_locks: options.lock_limit,
@@ -338,7 +339,8 @@ impl Shared {
             options,
             lock_domain: LockDomain::new(locking),
             rename_lock: CachePadded::new(Mutex::with_class(&SUPERBLOCK_RENAME, ())),
-            hasher: NameHasher::new(),
+            identity: AtomicU64::new(hasher.hash(&[])),
+            hasher,
             hooks: AtomicU8::new(if durable.is_some() { hook::DURABLE } else { 0 }),
             durable,
             watch: OnceLock::new(),

@@ -86,26 +86,6 @@ fn advance_from(word: &AtomicU64, mut seen: u64, now: u64) {
 }
 
 impl Inode {
-    /// Contents, or names in this directory, were read now: the access time moves as Linux moves it by default
-    /// (`relatime`), when it is not past the last change, or a day old.
-    pub(crate) fn touch_atime(&self) {
-        const DAY: i64 = 24 * 60 * 60;
-        let Times { atime, mtime, ctime } = &self.times;
-        // Relaxed: a time publishes nothing. The later time has the larger word.
-        let [seen, written, changed] = [atime, mtime, ctime].map(|word| word.load(Ordering::Relaxed));
-        let is_old = || Timestamp::now().sec - Timestamp::unpack(seen).sec >= DAY;
-        if (seen <= written || seen <= changed || is_old()) && !self.flags().contains(InodeFlags::NOATIME) {
-            advance([atime]);
-        }
-    }
-
-    /// As after a read, however often that was before (`strictatime`).
-    pub fn touch_atime_strictly(&self) {
-        if !self.flags().contains(InodeFlags::NOATIME) {
-            advance([&self.times.atime]);
-        }
-    }
-
     /// Contents, or names in this directory, changed now: whether that moved a time.
     pub(crate) fn touch_mtime(&self) -> bool {
         advance([&self.times.mtime, &self.times.ctime])
@@ -124,6 +104,33 @@ impl Inode {
 }
 
 impl InodeRef {
+    /// Contents, or names in this directory, were read now: the access time moves as Linux moves it by default
+    /// (`relatime`), when it is not past the last change, or a day old.
+    pub(crate) fn touch_atime(&self) {
+        const DAY: i64 = 24 * 60 * 60;
+        let Times { atime, mtime, ctime } = &self.times;
+        // Relaxed: a time publishes nothing. The later time has the larger word.
+        let [seen, written, changed] = [atime, mtime, ctime].map(|word| word.load(Ordering::Relaxed));
+        let is_old = || Timestamp::now().sec - Timestamp::unpack(seen).sec >= DAY;
+        if (seen <= written || seen <= changed || is_old()) && !self.flags().contains(InodeFlags::NOATIME) {
+            self.touch(atime);
+        }
+    }
+
+    /// As after a read, however often that was before (`strictatime`).
+    pub fn touch_atime_strictly(&self) {
+        if !self.flags().contains(InodeFlags::NOATIME) {
+            self.touch(&self.times.atime);
+        }
+    }
+
+    /// Moves the access time, which stands in `atime`.
+    fn touch(&self, atime: &AtomicU64) {
+        if advance([atime]) {
+            self.note_touched();
+        }
+    }
+
     /// Contents of this file changed now, says a cache above that wrote them without moving the times.
     ///
     /// # Errors

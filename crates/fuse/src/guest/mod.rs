@@ -52,8 +52,6 @@ use zerocopy::FromBytes;
 /// A file system that is served to guests.
 pub struct Host {
     superblock: Arc<Superblock>,
-    /// Of nodes that no host before has told of. *immutable*
-    generation: u32,
     holds: Arc<Holds>,
     delegations: Arc<Delegations>,
     covers: Arc<Covers>,
@@ -187,16 +185,9 @@ impl Channel for ToGuest {
 }
 
 impl Host {
-    /// Serves `superblock`. `generation` tells this host from others that served the same file system: inode numbers that
-    /// they gave out and that were lost with them may be given out again.
-    pub fn new(superblock: Arc<Superblock>, generation: u32) -> Host {
-        Host {
-            superblock,
-            generation,
-            holds: Arc::default(),
-            delegations: Arc::default(),
-            covers: Arc::default(),
-        }
+    /// Serves `superblock`.
+    pub fn new(superblock: Arc<Superblock>) -> Host {
+        Host { superblock, holds: Arc::default(), delegations: Arc::default(), covers: Arc::default() }
     }
 
     /// The file system.
@@ -219,7 +210,6 @@ impl Host {
         let (later, _) = mpsc::channel();
         let to_guest = Arc::new(ToGuest(channel.clone()));
         let connection = Arc::new(Connection::new(self.superblock.clone(), options, 0, to_guest, later));
-        connection.nodes.begin_generation(self.generation);
         // Nobody else sets them.
         let delegate = Delegate {
             number: self.delegations.next_guest(),
@@ -323,8 +313,11 @@ impl Guest {
         }
         let mut lost = Lost::default();
         for &(nodeid, generation, lookups) in &holdings.nodes {
-            if let Some(inode) = found.get(&nodeid) {
-                connection.nodes.restore(inode, generation, lookups);
+            // Another inode may have the number: the kernel's was lost in a crash then.
+            if let Some(inode) = found.get(&nodeid)
+                && connection.nodes.generation(inode) == generation
+            {
+                connection.nodes.restore(inode, lookups);
                 if !inode.has_name() {
                     lost.nameless.insert(nodeid);
                 }

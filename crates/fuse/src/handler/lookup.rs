@@ -24,14 +24,22 @@ impl Connection {
         Ok(())
     }
 
-    /// Finds a node that the kernel has forgotten and a program has a handle of, or the node's parent.
+    /// Finds a node that the kernel does not know and a program has a handle of, or the node's parent.
     fn lookup_by_number(
         &self,
         header: &InHeader,
         wants_parent: bool,
         reply: &mut Reply,
     ) -> Result<(), Errno> {
-        let node = self.nodes.get(header.nodeid).filter(|node| node.has_name()).ok_or(Errno::ENOENT)?;
+        let node = match self.nodes.get(header.nodeid) {
+            Some(node) if node.has_name() => node,
+            Some(_) => return Err(Errno::ENOENT),
+            // A handle of before this server. The kernel understands no other error.
+            None => {
+                let found = self.superblock.find_inode(self.nodes.nodeid(header.nodeid));
+                found.map_err(|errno| if errno == Errno::ESTALE { Errno::ENOENT } else { errno })?
+            }
+        };
         let found = if wants_parent { node.parent().ok_or(Errno::ENOTDIR)? } else { node };
         reply.put(&self.entry(&found));
         Ok(())
@@ -161,6 +169,6 @@ impl Connection {
         if let Some(seat) = self.seat.get() {
             seat.found(self, inode);
         }
-        entry_of(nodeid, self.nodes.generation(nodeid), &self.stat(inode))
+        entry_of(nodeid, self.nodes.generation(inode), &self.stat(inode))
     }
 }

@@ -90,7 +90,7 @@ impl Pair {
     /// One near the host and one far from it.
     pub fn far() -> Option<Pair> {
         can_mount().then(|| {
-            let host = Host::new(fresh_superblock(), 1);
+            let host = Host::new(fresh_superblock());
             let nodes = vec![Node::new(&host, 1), Node::far(&host, 2)];
             Pair { host, nodes }
         })
@@ -98,7 +98,7 @@ impl Pair {
 
     pub fn new() -> Option<Pair> {
         can_mount().then(|| {
-            let host = Host::new(fresh_superblock(), 1);
+            let host = Host::new(fresh_superblock());
             let nodes = vec![Node::new(&host, 1), Node::new(&host, 2)];
             Pair { host, nodes }
         })

@@ -1,34 +1,74 @@
-//! Adopt: finding inodes by their numbers, for a kernel that knew them before this process opened the file system.
+//! Adopt: finding inodes by their numbers, for a kernel that knew them before this process opened the file system, and for
+//! handles of files.
+//!
+//! # Theory
+//! The record of an inode says its *holder*, a directory that has a name of it. It is written with each change of a name, so it is
+//! true in each push; it is 0 when a file lost a name in its holder and has others, or when an earlier program wrote the record.
+//! An inode of which no name is in memory is made from its record, and stands apart: a name that is loaded later finds it there. So
+//! nothing but the record is read, and of a directory those above it. An inode is not made twice:
+//! - if the names of its holder are in memory, it is one of those;
+//! - if they are not, the holder has not changed since the tree was written, so it has the name. An inode that is in memory and
+//!   has a name in a directory whose names are not stands apart.
+//!
+//! Devices, fifos and sockets, and inodes whose holder is not known, are found by their names, which are all read for that.
 
 use super::keys::Key;
 use super::record::InodeRecord;
 use super::{Durable, errno};
 use crate::superblock::{ROOT_INO, SharedRef};
-use crate::{Errno, InodeRef, Superblock};
+use crate::{Errno, FileType, Inode, InodeRef, Superblock};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Superblock {
-    /// Finds the inodes with these numbers. A file that lost its last name while it was open somewhere is found, too, and stays
-    /// as long as what is returned: but only until something is made durable, as it is deleted then. A directory without a name
-    /// is not found.
+    /// The inode with the number `ino`, which has a name, of a file system with a store.
     ///
-    /// Takes as long as it takes to read the names of the tree, or of the part in which all of them are found.
+    /// # Errors
+    /// `ESTALE` if there is none, or the file system is in memory; the store's.
+    pub fn find_inode(&self, ino: u64) -> Result<InodeRef, Errno> {
+        let root = self.root();
+        let durable = root.shared.durable().ok_or(Errno::ESTALE)?;
+        if let Some(inode) = durable.find(root, ino)? {
+            return Ok(inode);
+        }
+        // Names may have changed since the tree was written.
+        durable.sync()?;
+        durable.store.checkpoint().map_err(|error| errno(&error))?;
+        if let Some(inode) = durable.find(root, ino)? {
+            return Ok(inode);
+        }
+        let is_there = durable.record(ino)?.is_some() && !durable.is_orphan(ino)?;
+        let found = is_there.then(|| self.find_by_names(BTreeSet::from([ino])).remove(&ino));
+        found.flatten().ok_or(Errno::ESTALE)
+    }
+
+    /// Finds the inodes with these numbers, when nothing was changed yet. A file that lost its last name while it was open somewhere
+    /// is found, too, and stays as long as what is returned: but only until something is made durable, as it is deleted then. A
+    /// directory without a name is not found.
     pub fn adopt(&self, wanted: &BTreeSet<u64>) -> BTreeMap<u64, InodeRef> {
         let root = self.root();
-        let mut left = wanted.clone();
+        let mut left = BTreeSet::new();
         let mut found = BTreeMap::new();
-        if left.remove(&ROOT_INO) {
-            found.insert(ROOT_INO, root.clone());
-        }
-        if let Some(durable) = root.shared.durable() {
-            for &ino in wanted {
-                if let Some(orphan) = durable.adopt_orphan(&root.shared, ino) {
-                    left.remove(&ino);
-                    found.insert(ino, orphan);
-                }
+        for &ino in wanted {
+            let known = root.shared.durable().and_then(|durable| {
+                // What cannot be loaded is not there.
+                durable.adopt_orphan(&root.shared, ino).or_else(|| durable.find(root, ino).ok().flatten())
+            });
+            match known {
+                Some(inode) => drop(found.insert(ino, inode)),
+                None => drop(left.insert(ino)),
             }
         }
-        let mut directories = vec![root.clone()];
+        found.append(&mut self.find_by_names(left));
+        found
+    }
+
+    /// Of the inodes with these numbers those to which a name leads. Reads names until all are found.
+    fn find_by_names(&self, mut left: BTreeSet<u64>) -> BTreeMap<u64, InodeRef> {
+        let mut found = BTreeMap::new();
+        if left.remove(&ROOT_INO) {
+            found.insert(ROOT_INO, self.root().clone());
+        }
+        let mut directories = vec![self.root().clone()];
         while let Some(dir) = directories.pop()
             && !left.is_empty()
         {
@@ -46,7 +86,69 @@ impl Superblock {
     }
 }
 
+impl Inode {
+    /// Notes that directory `dir` has a name of it.
+    pub(super) fn set_holder(&self, dir: &Inode) {
+        self.stored().into_iter().for_each(|stored| stored.set_holder(dir.ino()));
+    }
+}
+
 impl Durable {
+    /// The inode `ino`, if it is in memory or its record says where a name of it is.
+    fn find(&self, root: &InodeRef, ino: u64) -> Result<Option<InodeRef>, Errno> {
+        // So that names neither come nor leave.
+        let _loading = self.loading.lock();
+        let (mut way, mut at) = (Vec::new(), ino);
+        let mut found = loop {
+            if at == ROOT_INO {
+                break Some(root.clone());
+            }
+            if let Some(inode) = self.names().find(at).or_else(|| self.names().with_names(at)) {
+                break Some(inode);
+            }
+            if way.contains(&at) || self.is_orphan(at)? {
+                return Ok(None);
+            }
+            let Some((holder, is_dir)) = self.holder_of(at)? else { return Ok(None) };
+            if let Some(dir) = self.names().with_names(holder) {
+                let named = dir.as_dir()?.list(|inode| inode.ino() == at).pop();
+                match named {
+                    Some((_, inode)) => break Some(inode),
+                    None => return Ok(None),
+                }
+            }
+            way.push(at);
+            if !is_dir {
+                break None;
+            }
+            at = holder;
+        };
+        for ino in way.into_iter().rev() {
+            let inode = self.revive(&root.shared, ino, found)?;
+            self.names().set_apart([inode.clone()]);
+            found = Some(inode);
+        }
+        Ok(found)
+    }
+
+    /// The holder of inode `ino` as its record says, and whether it is a directory.
+    fn holder_of(&self, ino: u64) -> Result<Option<(u64, bool)>, Errno> {
+        let Some(bytes) = self.record(ino)? else { return Ok(None) };
+        let record = InodeRecord::decode(&bytes).ok_or(Errno::EIO)?;
+        let is_dir = FileType::from_mode(record.mode) == Some(FileType::Directory);
+        Ok(record.holder.map(|holder| (holder, is_dir)))
+    }
+
+    fn record(&self, ino: u64) -> Result<Option<Vec<u8>>, Errno> {
+        self.store.get(&Key::inode(ino)).map_err(|error| errno(&error))
+    }
+
+    /// Whether inode `ino` has no name, and is to be deleted.
+    fn is_orphan(&self, ino: u64) -> Result<bool, Errno> {
+        let found = self.store.get(&Key::orphan(ino)).map_err(|error| errno(&error))?;
+        Ok(found.is_some())
+    }
+
     /// The file `ino`, if it has no name and is to be deleted: it will be when its last user lets go.
     fn adopt_orphan(&self, shared: &SharedRef, ino: u64) -> Option<InodeRef> {
         let gone = self.pending.removals.take(ino)?;
@@ -65,7 +167,7 @@ impl Durable {
     }
 
     fn revive_nameless(&self, shared: &SharedRef, ino: u64) -> Result<InodeRef, Errno> {
-        let bytes = self.store.get(&Key::inode(ino)).map_err(|error| errno(&error))?.ok_or(Errno::ENOENT)?;
+        let bytes = self.record(ino)?.ok_or(Errno::ENOENT)?;
         let mut record = InodeRecord::decode(&bytes).ok_or(Errno::EIO)?;
         record.nlink = 0;
         self.revive_from(shared, ino, None, record)

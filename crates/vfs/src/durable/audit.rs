@@ -2,12 +2,12 @@
 
 use super::chunk::Chunk;
 use super::keys::{Key, ino_of};
-use super::record;
+use super::record::{self, InodeRecord};
 use crate::Fs;
 use sluice_store::Extent;
 use std::collections::BTreeSet;
 
-/// Checks that each record in the store belongs to a file with a name, and that records name what lives in the segments, each
+/// Checks that each record in the store belongs to a file with a name, that holders hold, and that records name what lives in the segments, each
 /// block once. All is synchronised.
 pub(super) fn audit(fs: &Fs) -> Result<(), String> {
     let root = fs.superblock().root();
@@ -19,19 +19,32 @@ pub(super) fn audit(fs: &Fs) -> Result<(), String> {
     durable.store.checkpoint().map_err(|error| error.to_string())?;
     let mut named = BTreeSet::from([root.ino()]);
     let (mut others, mut extents): (Vec<Vec<u8>>, Vec<Extent>) = Default::default();
+    // Directories, and what they have a name of: as names say, and as inodes do.
+    let (mut places, mut holders) = (BTreeSet::<(u64, u64)>::new(), BTreeSet::new());
     let visit = &mut |key: &[u8], value: &[u8]| {
         if key[0] == b'd' {
             let chunk = Chunk::decode(value).expect("the value of a chunk");
             extents.extend(chunk.held.map(|held| held.extent));
         }
+        if key[0] == b'i' {
+            let record = InodeRecord::decode(value).expect("the value of an inode");
+            holders.extend(record.holder.zip(ino_of(key)));
+        }
         match key[0] {
-            b'n' => drop(named.insert(record::named(value).expect("the value of a name"))),
+            b'n' => {
+                let ino = record::named(value).expect("the value of a name");
+                places.extend(ino_of(key).map(|dir| (dir, ino)));
+                named.insert(ino);
+            }
             b'c' => {}
             _ => others.push(key.to_vec()),
         }
         true
     };
     durable.store.scan(b"a", b"z", visit).map_err(|error| error.to_string())?;
+    if let Some((dir, ino)) = holders.difference(&places).next() {
+        return Err(format!("directory {dir} has no name of inode {ino}, which says so"));
+    }
     for key in others {
         let ino = ino_of(&key).ok_or("a short key")?;
         if matches!(key[0], b'o' | b'b') || !named.contains(&ino) {

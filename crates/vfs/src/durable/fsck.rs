@@ -8,8 +8,9 @@
 //! - F3: each directory is reached from the root;
 //! - F4: contents and attributes belong to an inode, contents to a regular file, and are as many pages as it says; what is cut
 //!   off does not count, and belongs to an inode, too;
-//! - F5: all inode numbers are below the recorded bound;
-//! - F6: no two records name the same bytes of a segment. (The store looks for that, and says which record must go.)
+//! - F5: the directory that an inode says to hold it has a name of it;
+//! - F6: all inode numbers are below the recorded bound;
+//! - F7: no two records name the same bytes of a segment. (The store looks for that, and says which record must go.)
 //!
 //! *Repair* removes names that lead nowhere and what belongs to nobody, puts what has no name into `/lost+found`, and
 //! corrects counts, as transactions of the store. A file whose inode cannot be read is lost with its contents.
@@ -120,6 +121,10 @@ struct Node {
     names: u32,
     /// Some attribute is there.
     xattrs: bool,
+    /// The directory that it says to hold it.
+    holder: Option<u64>,
+    /// It does.
+    is_held: bool,
 }
 
 /// What is known of the file system.
@@ -265,6 +270,8 @@ impl Tree {
             has_xattrs: record.has_xattrs,
             names: 0,
             xattrs: false,
+            holder: record.holder,
+            is_held: false,
         };
         if ino == ROOT_INO && file_type != FileType::Directory {
             return Err("the root is no directory");
@@ -293,7 +300,10 @@ impl Tree {
             }
             self.places.insert(ino, (dir, name.to_vec()));
         }
-        self.node_mut(ino).into_iter().for_each(|node| node.names += 1);
+        if let Some(node) = self.node_mut(ino) {
+            node.names += 1;
+            node.is_held |= node.holder == Some(dir);
+        }
         Ok(())
     }
 
@@ -347,6 +357,10 @@ impl Tree {
             report.find(Gravity::Count, format!("inode {ino} has {pages} pages, and says {}", node.pages));
             fixes.push(Fix::Count(ino));
         }
+        if let Some(holder) = node.holder.filter(|_| names > 0 && !node.is_held) {
+            report.find(Gravity::Count, format!("inode {ino} has no name in directory {holder}, as it says"));
+            fixes.push(Fix::Count(ino));
+        }
         if node.xattrs && !node.has_xattrs {
             report.find(Gravity::Count, format!("inode {ino} has attributes, and says that it has none"));
             fixes.push(Fix::Count(ino));
@@ -375,7 +389,9 @@ impl Tree {
             report.find(Gravity::Damage, format!("directory {ino} is below itself"));
             if let Some((parent, name)) = self.places.remove(&ino) {
                 fixes.push(Fix::Remove(Key::name(parent, &name).to_vec()));
-                self.node_mut(ino).into_iter().for_each(|node| node.names = 0);
+                if let Some(node) = self.node_mut(ino) {
+                    (node.names, node.is_held) = (0, false);
+                }
                 fixes.push(Fix::Adopt(ino));
             }
         }
@@ -419,6 +435,7 @@ impl Tree {
         }
         record.pages = self.pages(ino);
         record.has_xattrs |= node.xattrs;
+        record.holder = record.holder.filter(|_| node.is_held);
         self.change(store, &Key::inode(ino), Some(&record.encode()))
     }
 
@@ -440,6 +457,7 @@ impl Tree {
             size: 0,
             pages: 0,
             rdev: 0,
+            holder: Some(ROOT_INO),
             atime: then,
             mtime: then,
             ctime: then,

@@ -72,6 +72,7 @@ impl InodeRef {
                 continue;
             }
             let child = durable.child(self, ino.ok_or(Errno::EIO)?)?;
+            child.set_holder(self);
             let weight = child.weight();
             {
                 let mut entry = names.lock(hash, &name).ok_or(Errno::ENOENT)?;
@@ -356,7 +357,10 @@ impl Durable {
         let init = InodeInit { file_type, mode, uid, gid, nlink, born: record.born };
         let inode = Inode::allocate(shared, ino, init, body);
         inode.times.set(Some(record.atime), Some(record.mtime));
-        inode.stored().into_iter().for_each(|stored| stored.put_down(record.atime));
+        if let Some(stored) = inode.stored() {
+            stored.put_down(record.atime);
+            stored.set_holder(record.holder.unwrap_or(0));
+        }
         inode.change_ctime(record.ctime);
         inode.put_flags(record.flags);
         if file_type == FileType::Regular && record.size > 0 {

@@ -64,7 +64,10 @@ mod removal;
 mod requests;
 mod resident;
 mod section;
+mod touched;
 
+#[cfg(test)]
+mod adopt_tests;
 #[cfg(test)]
 mod audit;
 #[cfg(test)]
@@ -79,6 +82,8 @@ mod read_ahead_tests;
 mod removal_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod touched_tests;
 #[cfg(test)]
 mod volatile_tests;
 
@@ -104,6 +109,7 @@ use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::Budget;
 use sluice_sync::time::{Instant, nanoseconds};
 use sluice_sync::{Arc, Mutex, memory, refcache};
+use touched::TouchedSet;
 
 /// Room for the record that says what all files add up to: a clean close writes it, and the first change takes it back.
 const SUMS: u64 = 128;
@@ -115,6 +121,7 @@ pub(crate) struct Durable {
     store: Store,
     pending: Arc<Pending>,
     requests: Requests,
+    touched: TouchedSet,
     /// Held while something is loaded.
     loading: Mutex<()>,
     /// All numbers of inodes are below, says the store. *Raised under `raising`; atomic (stands alone).*
@@ -146,6 +153,7 @@ impl Durable {
             store,
             pending,
             requests: Requests::default(),
+            touched: TouchedSet::new(),
             loading: Mutex::with_class(&DURABLE_LOADING, ()),
             numbers: AtomicU64::new(numbers),
             raising: Mutex::with_class(&DURABLE_NUMBERS, ()),
@@ -263,6 +271,7 @@ impl Durable {
         }
         let closed = self.store.close().map_err(|error| errno(&error));
         self.pending.clear();
+        drop(self.touched.take());
         closed
     }
 }
@@ -359,6 +368,7 @@ impl Shared {
     /// # Errors
     /// The store's: then it is not known what of it is durable.
     pub(crate) fn sync(&self) -> Result<(), Errno> {
+        self.durable().into_iter().for_each(Durable::sweep);
         self.sync_noting(None)
     }
 
@@ -382,6 +392,13 @@ impl Shared {
     /// As there.
     pub(crate) fn sync_inode(&self, inode: &Inode) -> Result<(), Errno> {
         inode.meet_faults(Calls::FSYNC)?;
+        // After an error of the store its own answer counts.
+        if inode.is_touched()
+            && !inode.is_symlink()
+            && let Ok(section) = self.begin(0)
+        {
+            section.times(inode, true);
+        }
         self.sync_noting(Some(inode.ino()))
     }
 
@@ -390,6 +407,8 @@ impl Shared {
     /// # Errors
     /// As there.
     pub(crate) fn close(&self) -> Result<(), Errno> {
-        self.durable().map_or(Ok(()), |durable| durable.close(|| self.counted()))
+        let Some(durable) = self.durable() else { return Ok(()) };
+        durable.sweep();
+        durable.close(|| self.counted())
     }
 }

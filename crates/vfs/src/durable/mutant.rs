@@ -38,6 +38,8 @@ pub(super) enum Mutant {
     CutOffForgotten,
     /// Of pages that changed since the extent was written only the last ones are put down.
     PatchForgotten,
+    /// That an inode lost a name in its holder is not put down.
+    HolderStays,
 }
 
 /// Which fault is planted in a file system, if any. Without tests there are none.

@@ -211,7 +211,14 @@ impl NameSet {
         }
     }
 
-    fn set_apart(&self, inodes: impl IntoIterator<Item = InodeRef>) {
+    /// The directory `ino`, if its names are in memory.
+    pub(super) fn with_names(&self, ino: u64) -> Option<InodeRef> {
+        let found = self.part(ino).lock().get(&ino).cloned()?;
+        Some(InodeRef::clone(&found))
+    }
+
+    /// `inodes` stand apart: names that lead to them may not be in memory.
+    pub(super) fn set_apart(&self, inodes: impl IntoIterator<Item = InodeRef>) {
         for inode in inodes {
             let ino = inode.ino();
             inode.stored().into_iter().for_each(|stored| stored.kept.lock().is_apart = true);
@@ -319,6 +326,7 @@ impl Durable {
             names.is_over.store(names.used() > limit, Ordering::Relaxed);
             return;
         }
+        self.sweep();
         // A thread that comes meanwhile waits, and does not go beyond the limit.
         let mut hand = names.hand.lock();
         let aim = limit - limit / SLACK;
@@ -440,7 +448,7 @@ impl Inode {
     }
 
     /// Whether its access time is newer than in the record that the store has.
-    fn is_touched(&self) -> bool {
+    pub(super) fn is_touched(&self) -> bool {
         // Relaxed: no section is open.
         self.stored().is_some_and(|stored| stored.atime.load(Ordering::Relaxed) != self.times.atime().pack())
     }

@@ -56,7 +56,7 @@ impl Superblock {
         let superblock = Superblock::with_store(options, durable, 0, |shared| Ok(Shared::new_root(shared)));
         let superblock = superblock.map_err(damaged("could not be made"))?;
         let recorded = || {
-            superblock.root().shared.begin(0)?.gained_name(superblock.root());
+            superblock.root().shared.begin(0)?.gained_name(superblock.root(), None);
             superblock.sync()
         };
         recorded().map_err(|error| StoreError::Io("make the file system", error.into()))?;

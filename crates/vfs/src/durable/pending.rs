@@ -25,7 +25,7 @@ use crate::lock_class::{DURABLE_PENDING, INODE_HERE, INODE_KEPT, INODE_LOADING, 
 use crate::stat::Timestamp;
 use crate::{Inode, InodeRef};
 use sluice_store::{Added, Data, Source};
-use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sluice_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use sluice_sync::face::name_value;
 use sluice_sync::percpu::{Budget, PerCpu};
 use sluice_sync::{Arc, CachePadded, Gap, Mutex, RwLock, name_fields};
@@ -69,7 +69,12 @@ pub(crate) struct Stored {
     pub(super) loading: Mutex<()>,
     /// The cut that has the last change of the inode, or of a name in it. *Atomic (stands alone); written in sections.*
     pub(super) changed_in: AtomicU64,
-    _who_lists: Gap<56>,
+    /// The number of a directory that has a name of the inode, or 0. *Atomic (stands alone); written in sections, with a name in that
+    /// directory locked, and while the inode is made.*
+    holder: AtomicU64,
+    /// The list on which it is because of its access time. *Atomic (stands alone).*
+    touched_at: AtomicUsize,
+    _who_lists: Gap<40>,
     /// All pages from this one on are marked as well. *Atomic (stands alone); written under `changed`.*
     marked_from: AtomicU64,
     changed: Mutex<Changed>,
@@ -141,6 +146,8 @@ impl Default for Stored {
             here: RwLock::with_class(&INODE_HERE, ()),
             loading: Mutex::with_class(&INODE_LOADING, ()),
             changed_in: AtomicU64::new(0),
+            holder: AtomicU64::new(0),
+            touched_at: AtomicUsize::new(0),
             _who_lists: Gap::new(),
             marked_from: AtomicU64::new(PAGES_END),
             changed: Mutex::with_class(&INODE_STORED, Changed::default()),
@@ -153,7 +160,19 @@ impl Stored {
     pub(crate) fn name_fields(&self) {
         name_fields!(
             self,
-            Stored { version, atime, kept, marked, here, loading, changed_in, marked_from, changed }
+            Stored {
+                version,
+                atime,
+                kept,
+                marked,
+                here,
+                loading,
+                changed_in,
+                holder,
+                touched_at,
+                marked_from,
+                changed
+            }
         );
     }
 
@@ -216,6 +235,36 @@ impl Stored {
     pub(super) fn put_down(&self, atime: Timestamp) {
         // Relaxed: read when no section is open.
         self.atime.store(atime.pack(), Ordering::Relaxed);
+    }
+
+    pub(super) fn touched_at(&self) -> usize {
+        // Relaxed: stands alone.
+        self.touched_at.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_touched_at(&self, at: usize) {
+        // Relaxed: stands alone.
+        self.touched_at.store(at, Ordering::Relaxed);
+    }
+
+    /// A directory that has a name of the inode, if one is known.
+    pub(super) fn holder(&self) -> Option<u64> {
+        // Relaxed: stands alone.
+        Some(self.holder.load(Ordering::Relaxed)).filter(|holder| *holder != 0)
+    }
+
+    /// Directory `dir` has a name of the inode.
+    pub(super) fn set_holder(&self, dir: u64) {
+        // Relaxed: stands alone. Most calls find what they would write.
+        if self.holder.load(Ordering::Relaxed) != dir {
+            self.holder.store(dir, Ordering::Relaxed);
+        }
+    }
+
+    /// The inode lost a name in directory `dir`, and may have others there.
+    pub(super) fn lose_holder(&self, dir: u64) {
+        // Relaxed: stands alone. Another directory that got a name meanwhile stays.
+        let _ = self.holder.compare_exchange(dir, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Whether the next push collects something of it.

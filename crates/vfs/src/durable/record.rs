@@ -3,6 +3,7 @@
 //! ```text
 //!   inode  0      1       2..4   4      8     12    16      20     28     36     44      52      60      68     76
 //!          | form | xattrs| flags| mode | uid | gid | nlink | size | pages| rdev | atime | mtime | ctime | born | target ...
+//!                                                                 or the holder, of what is no device, fifo or socket
 //!   name   0                8      12
 //!          | inode          | mode |                 mode: the type only
 //!   common 0      1         9        17
@@ -12,6 +13,7 @@
 //! ```
 //! Numbers are little endian, times as [`Timestamp`] packs them.
 
+use super::Stored;
 use crate::inode::{Body, charged_target};
 use crate::stat::Timestamp;
 use crate::{FileType, Inode, InodeFlags};
@@ -37,7 +39,10 @@ pub(super) struct InodeRecord<'r> {
     pub(super) size: u64,
     /// Pages with data.
     pub(super) pages: u64,
+    /// Of a device.
     pub(super) rdev: u64,
+    /// A directory with a name of it, if one is known; never of a device, a fifo or a socket.
+    pub(super) holder: Option<u64>,
     pub(super) atime: Timestamp,
     pub(super) mtime: Timestamp,
     pub(super) ctime: Timestamp,
@@ -55,6 +60,7 @@ impl<'r> InodeRecord<'r> {
             Body::Special { rdev, .. } => (0, 0, *rdev, &[][..]),
         };
         let nlink = if inode.is_dir() { 0 } else { inode.nlink() };
+        let holder = inode.stored().and_then(Stored::holder);
         let has_xattrs = inode.has_xattrs();
         let attr = inode.attr.read();
         InodeRecord {
@@ -67,6 +73,7 @@ impl<'r> InodeRecord<'r> {
             size,
             pages,
             rdev,
+            holder: holder.filter(|_| !matches!(inode.body, Body::Special { .. })),
             atime: inode.times.atime(),
             mtime: inode.times.mtime(),
             ctime: inode.times.ctime(),
@@ -89,7 +96,8 @@ impl<'r> InodeRecord<'r> {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         let times = [self.atime, self.mtime, self.ctime, self.born].map(Timestamp::pack);
-        for word in [self.size, self.pages, self.rdev].into_iter().chain(times) {
+        let place = self.holder.unwrap_or(self.rdev);
+        for word in [self.size, self.pages, place].into_iter().chain(times) {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         bytes.extend_from_slice(self.target);
@@ -102,24 +110,27 @@ impl<'r> InodeRecord<'r> {
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let time = |at: usize| Timestamp::unpack(long(at));
+        let mode = word(4);
+        let file_type = FileType::from_mode(mode)?;
+        let is_held = matches!(file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
         let record = InodeRecord {
             has_xattrs: head[1] != 0,
             flags: InodeFlags::from_bits_truncate(word(0) >> 16),
-            mode: word(4),
+            mode,
             uid: word(8),
             gid: word(12),
             nlink: word(16),
             size: long(20),
             pages: long(28),
-            rdev: long(36),
+            rdev: if is_held { 0 } else { long(36) },
+            holder: Some(long(36)).filter(|holder| is_held && *holder != 0),
             atime: time(44),
             mtime: time(52),
             ctime: time(60),
             born: time(68),
             target,
         };
-        let is_known = head[0] == FORM && FileType::from_mode(record.mode).is_some();
-        is_known.then_some(record)
+        (head[0] == FORM).then_some(record)
     }
 }
 

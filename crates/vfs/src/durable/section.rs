@@ -72,11 +72,11 @@ impl<'s> Section<'s> {
         }
     }
 
-    /// A new name leads to `inode`, which is new or changed with that.
+    /// A new name in `dir` leads to `inode`, which is new or changed with that. Called with that name locked; the root has none.
     #[inline]
-    pub(crate) fn gained_name(&self, inode: &InodeRef) {
+    pub(crate) fn gained_name(&self, inode: &InodeRef, dir: Option<&Inode>) {
         if let Some(open) = &self.0 {
-            open.put_down(|recording| recording.inode(inode), |stored| stored.gained_name(inode));
+            open.put_down(|recording| recording.inode(inode), |stored| stored.gained_name(inode, dir));
         }
     }
 
@@ -88,11 +88,11 @@ impl<'s> Section<'s> {
         }
     }
 
-    /// `inode` has lost a name, and its change time moved.
+    /// `inode` has lost a name in `dir`, and its change time moved. Called with that name locked.
     #[inline]
-    pub(crate) fn lost_name(&self, inode: &InodeRef) {
+    pub(crate) fn lost_name(&self, inode: &InodeRef, dir: &Inode) {
         if let Some(open) = &self.0 {
-            open.put_down(|recording| recording.inode(inode), |stored| stored.lost_name(inode));
+            open.put_down(|recording| recording.inode(inode), |stored| stored.lost_name(inode, dir));
         }
     }
 
@@ -203,16 +203,20 @@ impl Stored<'_> {
         }
         let mut transaction = self.transaction.borrow_mut();
         match leads_to {
-            Some(inode) => transaction.put(&key, version, &record::name(inode)),
+            Some(inode) => {
+                inode.set_holder(dir);
+                transaction.put(&key, version, &record::name(inode));
+            }
             None => transaction.remove(&key, version),
         }
     }
 
-    fn gained_name(&self, inode: &InodeRef) {
+    fn gained_name(&self, inode: &InodeRef, dir: Option<&Inode>) {
+        dir.into_iter().for_each(|dir| inode.set_holder(dir));
         if !inode.has(flag::RECORDED) {
             inode.raise(flag::RECORDED);
             if inode.has(flag::UNNAMED) {
-                inode.clear_unnamed();
+                inode.lower(flag::UNNAMED);
                 self.durable.nameless.give(1);
             }
             self.durable.cover(inode.ino(), &mut self.transaction.borrow_mut());
@@ -241,15 +245,20 @@ impl Stored<'_> {
             self.durable.pending.list(&inode);
             if let Ok(dir) = inode.as_dir() {
                 self.durable.names().enter(&inode);
-                found.extend(dir.list(|_| true).into_iter().map(|(_, inode)| inode));
+                let below = dir.list(|_| true).into_iter().map(|(_, inode)| inode);
+                found.extend(below.inspect(|below| below.set_holder(&inode)));
             }
         }
         self.durable.cover(highest, &mut self.transaction.borrow_mut());
         self.inode(top);
     }
 
-    fn lost_name(&self, inode: &InodeRef) {
+    fn lost_name(&self, inode: &InodeRef, dir: &Inode) {
         if inode.has_name() {
+            // Before the record is written: what it says is a directory that has a name of the inode.
+            if !self.has(Mutant::HolderStays) {
+                inode.stored().into_iter().for_each(|stored| stored.lose_holder(dir.ino()));
+            }
             self.changed(inode);
             return;
         }
@@ -260,6 +269,7 @@ impl Stored<'_> {
         self.transaction.borrow_mut().put(&Key::orphan(inode.ino()), 0, &[]);
         self.durable.nameless.exceed(1);
         self.durable.pending.forget(inode);
+        self.durable.touched.forget(inode);
         self.durable.names().forget(inode);
     }
 

@@ -201,7 +201,7 @@ impl InodeRef {
         self.may_change_names(cred)?;
         let inode = self.new_child(cred, new)?;
         room.fill(inode.clone(), inode.weight()).map_err(|_| Errno::ENOSPC)?;
-        section.gained_name(&inode);
+        section.gained_name(&inode, Some(self));
         section.name(self, name, Some(&inode));
         let moved = self.touch_mtime();
         section.times(self, moved);
@@ -257,7 +257,7 @@ impl InodeRef {
                     target.drop_link();
                     Errno::ENOSPC
                 })?;
-                section.gained_name(target);
+                section.gained_name(target, Some(self));
                 section.name(self, name, Some(target));
                 let moved = self.touch_mtime();
                 section.times(self, moved);

@@ -26,8 +26,10 @@ impl Inode {
             Body::Symlink(_) | Body::Special { .. } => Err(Errno::EINVAL),
         }
     }
+}
 
-    /// As [`InodeRef::read_at`], if nobody is waited for.
+impl InodeRef {
+    /// As [`read_at`](Self::read_at), if nobody is waited for.
     #[inline]
     pub(crate) fn read_at_once(&self, offset: u64, buf: &mut [u8], update_atime: bool) -> AtOnce<usize> {
         if self.has(flag::CACHED) || self.shared.has_hook(hook::FAULTS) {
@@ -50,9 +52,7 @@ impl Inode {
             to.contents_changed(cred);
         }
     }
-}
 
-impl InodeRef {
     /// Reads from `offset` into `buf`; the count is short only at the end of the file. Holes read as zeros.
     ///
     /// # Errors

@@ -69,7 +69,7 @@ impl InodeRef {
             let victim = there.remove();
             section.name(self, name, None);
             victim.touch_ctime();
-            section.lost_name(victim);
+            section.lost_name(victim, self);
             let moved = self.touch_mtime();
             section.times(self, moved);
             Ok(victim.ino())
@@ -125,7 +125,7 @@ impl Inode {
         let moved = self.touch_mtime();
         section.times(self, moved);
         victim.drop_link();
-        section.lost_name(victim);
+        section.lost_name(victim, self);
         Ok(Removed { ino: victim.ino(), pages: victim.pages_without_name() })
     }
 

@@ -49,7 +49,7 @@ impl Moved {
     ) {
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         if let Some(whiteout) = &self.whiteout {
-            section.gained_name(whiteout);
+            section.gained_name(whiteout, Some(old_dir));
         }
         let left = if exchange { self.target.as_ref() } else { self.whiteout.as_ref() };
         section.name(old_dir, old, left);
@@ -59,7 +59,7 @@ impl Moved {
         section.inode(&self.source);
         match &self.target {
             Some(target) if exchange => section.inode(target),
-            Some(target) => section.lost_name(target),
+            Some(target) => section.lost_name(target, new_dir),
             None => {}
         }
     }
