@@ -17,7 +17,7 @@ PJDFSTEST := 0.2.2
 FSX := 0.3.2
 VERSITYGW := v1.8.0
 
-.PHONY: help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model stress uring crash cluster miri clean prerequisites programs mount-speed pgbench-speed cluster-speed
+.PHONY: help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model stress uring crash cluster miri clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
 .DEFAULT_GOAL := help
 
 help:
@@ -44,6 +44,7 @@ help:
 	@echo 'make cluster-speed  two nodes of a cluster beside libfuse, for an idle machine (root)'
 	@echo 'make cluster      two nodes of a cluster for five minutes, while the owner is killed again and again'
 	@echo 'make crash        the long crash tests: 200 kills of a mount, random crashes of a store, hostile stores'
+	@echo 'make mixed-load   half an hour of load on a store with 256 MB of memory and a tree of 4 GB (root)'
 	@echo 'make miri         the tests of sync under the interpreter Miri (a nightly toolchain with miri and rust-src)'
 
 demo: build
@@ -152,6 +153,9 @@ uring: prerequisites
 
 mount-speed: build
 	SLUICE=$(CURDIR)/target/release/sluice sh tests/mount-speed
+
+mixed-load: build $(TOOLS)/bin/fsx
+	SLUICE=$(CURDIR)/target/release/sluice sh tests/mixed-load
 
 pgbench-speed: build
 	SLUICE=$(CURDIR)/target/release/sluice sh tests/pgbench-speed

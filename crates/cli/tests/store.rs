@@ -252,6 +252,52 @@ fn a_store_in_use_says_by_which_process() {
 }
 
 #[test]
+fn a_tree_that_is_larger_than_memory_leaves_it_also_when_a_kernel_has_seen_it() {
+    if !can_mount("a_tree_that_is_larger_than_memory_leaves_it_also_when_a_kernel_has_seen_it") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let stored = Stored::new(&scratch);
+    // A quarter of that is for names and inodes of a KiB each.
+    stored.mount("memory=8M");
+    const FILES: u64 = 6_000;
+    let file = |n: u64| stored.dir.join(format!("{}/{n}", n / 100));
+    for n in 0..FILES {
+        if n % 100 == 0 {
+            fs::create_dir(stored.dir.join((n / 100).to_string())).expect("room");
+        }
+        fs::write(file(n), n.to_string()).expect("room");
+    }
+    let in_memory = || {
+        let stat = sluice(["stat".as_ref(), "--json".as_ref(), stored.dir.as_os_str()]).well();
+        let stat: Value = serde_json::from_str(&stat).expect("JSON");
+        (stat["inodes_in_memory"].as_u64().expect("a number"), stat["live_inodes"].as_u64())
+    };
+    assert_eq!(in_memory().1, Some(FILES + FILES / 100 + 1));
+    // NOTIFY_PRUNE is of Linux 6.18: an older kernel keeps what it has seen.
+    if kernel() >= (6, 18) {
+        until("most inodes have left memory", || {
+            // What the kernel forgets is looked at when something comes.
+            drop(fs::read_dir(stored.dir.join("0")).map(Iterator::count));
+            in_memory().0 < FILES / 2
+        });
+    }
+    for n in (0..FILES).rev() {
+        assert_eq!(fs::read_to_string(file(n)).ok(), Some(n.to_string()));
+    }
+    stored.umount();
+    stored.assert_clean();
+}
+
+/// The version of the running kernel.
+fn kernel() -> (u32, u32) {
+    let release = rustix::system::uname();
+    let mut numbers =
+        release.release().to_str().unwrap_or_default().split('.').map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+#[test]
 fn a_volatile_store_is_kept_when_it_is_unmounted_and_made_anew_when_its_server_was_killed() {
     if !can_mount("a_volatile_store_is_kept_when_it_is_unmounted_and_made_anew_when_its_server_was_killed") {
         return;

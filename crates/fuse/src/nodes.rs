@@ -377,7 +377,7 @@ impl Nodes {
 /// Takes `nodeid` out of `shard` if neither the kernel knows it nor a handle may lead to it, and returns it.
 fn remove_if_unreachable(shard: &mut HashMap<u64, Node>, nodeid: u64) -> Option<Node> {
     let node = shard.get(&nodeid)?;
-    if node.lookups > 0 || node.inode.has_name() {
+    if node.lookups > 0 || node.inode.has_name() && !node.inode.is_stored() {
         return None;
     }
     let gone = shard.remove(&nodeid);

@@ -22,8 +22,8 @@
 //! # Lock order
 //! Called and sent with no lock held.
 
-use crate::abi::flags::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
-use crate::abi::{NotifyInvalEntryOut, NotifyInvalInodeOut};
+use crate::abi::flags::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE};
+use crate::abi::{NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut};
 use crate::connection::Connection;
 use crate::nodes::{Believed, Noted};
 use crate::reply::Reply;
@@ -47,6 +47,8 @@ pub(crate) enum Event {
     Attributes { ino: u64 },
     /// Contents changed, to the end of the file if `len` is 0.
     Data { ino: u64, offset: u64, len: u64 },
+    /// Memory is short: these inodes are to be forgotten where no program uses them.
+    Unwanted { inos: Vec<u64> },
 }
 
 /// A mount as an observer of its file system.
@@ -119,6 +121,14 @@ impl Observer for Watcher {
         }
     }
 
+    fn memory_is_short(&self, inos: &[u64]) {
+        let Some(connection) = self.connection.upgrade() else { return };
+        // A guest's kernel is not asked.
+        if connection.seat.get().is_none() {
+            connection.tell_later(Event::Unwanted { inos: inos.to_vec() });
+        }
+    }
+
     fn write_back(&self, ino: u64, bytes: Range<u64>) {
         // A worker that waited here for another mount's kernel could wait for one of that mount that waits for ours.
         // A guest's kernel is told later, and does not wait either.
@@ -169,6 +179,26 @@ impl Connection {
                 // Offsets and lengths are at most FILE_SIZE_MAX, which is what an i64 holds.
                 let (offset, len) = (offset.cast_signed().max(0), len.cast_signed().max(0));
                 !self.nodes.mark_changed(*ino) || self.invalidate_inode(*ino, offset, len)
+            }
+            Event::Unwanted { inos } => {
+                self.prune(inos);
+                true
+            }
+        }
+    }
+
+    /// The kernel forgets those of `inos` that nobody uses, and says so by FORGET.
+    fn prune(&self, inos: &[u64]) {
+        /// Numbers in one message: as many as the kernel looks at in one go.
+        const AT_ONCE: usize = 512;
+        let known: Vec<u64> = inos.iter().copied().filter(|ino| self.nodes.knows(*ino)).collect();
+        for some in known.chunks(AT_ONCE) {
+            let mut message = Reply::new();
+            message.put(&NotifyPruneOut { count: some.len() as u32, padding: 0, spare: 0 });
+            some.iter().for_each(|ino| message.put(&self.nodes.nodeid(*ino)));
+            if self.notify(message.notification(NOTIFY_PRUNE)).is_err() {
+                // The kernel is older, or the mount is gone.
+                return;
             }
         }
     }
@@ -221,6 +251,7 @@ impl Connection {
             Event::Data { ino, offset, len } => {
                 inode(&mut bytes, *ino, offset.cast_signed().max(0), len.cast_signed().max(0));
             }
+            Event::Unwanted { .. } => {}
         }
         bytes
     }

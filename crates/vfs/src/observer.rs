@@ -24,6 +24,11 @@ pub trait Observer: Send + Sync {
     /// Inode `ino` lost a name. The observer on whose behalf the name was removed is told, too.
     fn name_lost(&self, _ino: u64) {}
 
+    /// More inodes are in memory than the limit allows, `inos` among them, to which no name in memory leads: somebody refers to
+    /// them. An observer whose users remember inodes without using them, such as a kernel, makes them forget these, and says
+    /// [`Superblock::forgotten`](crate::Superblock::forgotten) when they have. Children come before their directories.
+    fn memory_is_short(&self, _inos: &[u64]) {}
+
     /// The contents of inode `ino` are about to be read or changed in `bytes`. An observer whose users may have newer bytes,
     /// such as a kernel with pages that a process changed through a mapping, hands them down before it returns. Asked
     /// before the call, of inodes that somebody [noted](crate::Inode::note_cached), and with no lock of this crate held.

@@ -511,6 +511,13 @@ impl Shared {
         }
     }
 
+    /// Tells all observers that these inodes should be forgotten.
+    pub(crate) fn notify_memory_is_short(&self, inos: &[u64]) {
+        if self.is_observed() && !inos.is_empty() {
+            self.notify_but(None, |observer| observer.memory_is_short(inos));
+        }
+    }
+
     /// Calls `tell` for each observer but `except`.
     #[inline(never)]
     pub(crate) fn notify_but(&self, except: Option<ObserverId>, tell: impl Fn(&dyn Observer)) {

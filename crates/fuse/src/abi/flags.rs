@@ -99,5 +99,7 @@ pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
 /// INVAL_ENTRY: the name stays, and is looked up again before it is believed (Linux 6.2, protocol 7.38).
 pub(crate) const EXPIRE_ONLY: u32 = 1 << 0;
+/// Forget inodes that are not in use (Linux 6.18).
+pub(crate) const NOTIFY_PRUNE: i32 = 9;
 /// Look every name up again (Linux 6.16).
 pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;

@@ -63,5 +63,6 @@ mod tests {
         assert_eq!(size_of::<RingCommand>(), 24);
         assert_eq!(size_of::<NotifyInvalInodeOut>(), 24);
         assert_eq!(size_of::<NotifyInvalEntryOut>(), 16);
+        assert_eq!(size_of::<NotifyPruneOut>(), 16);
     }
 }

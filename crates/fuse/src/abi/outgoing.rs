@@ -214,6 +214,15 @@ pub(crate) struct NotifyInvalInodeOut {
     pub(crate) len: i64,
 }
 
+/// Forget inodes that are not in use; their `count` numbers follow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromZeros, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct NotifyPruneOut {
+    pub(crate) count: u32,
+    pub(crate) padding: u32,
+    pub(crate) spare: u64,
+}
+
 /// Forget a cached name; the name follows with a NUL.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromZeros, IntoBytes, KnownLayout, Immutable)]

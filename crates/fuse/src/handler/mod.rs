@@ -74,10 +74,12 @@ impl Connection {
             Operation::Lookup { name } => self.lookup(header, name, reply),
             Operation::Forget(arg) => {
                 self.nodes.forget(header.nodeid, arg.nlookup);
+                self.superblock.forgotten(1);
                 return Disposition::NoReply;
             }
             Operation::BatchForget(forgets) => {
                 forgets.iter().for_each(|one| self.nodes.forget(one.nodeid, one.nlookup));
+                self.superblock.forgotten(forgets.iter().count() as u64);
                 return Disposition::NoReply;
             }
             Operation::Getattr => self.getattr(header, reply),

@@ -53,7 +53,7 @@ impl InodeRef {
         debug_assert!(!rcu::domain().is_reading(), "a section would be held up");
         if others_may_leave {
             // Before: what is loaded must not leave at once.
-            durable.make_room();
+            self.shared.let_names_leave();
         }
         let _loading = durable.loading.lock();
         if !self.has(flag::PARTIAL) {

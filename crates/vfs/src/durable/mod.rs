@@ -108,7 +108,7 @@ use sluice_store::{Store, StoreError, Transaction};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::Budget;
 use sluice_sync::time::{Instant, nanoseconds};
-use sluice_sync::{Arc, Mutex, memory, refcache};
+use sluice_sync::{Arc, Mutex, refcache};
 use touched::TouchedSet;
 
 /// Room for the record that says what all files add up to: a clean close writes it, and the first change takes it back.
@@ -143,8 +143,7 @@ impl Durable {
     /// Of a `store` that says whether it `has_sums`.
     fn new(store: Store, numbers: u64, has_sums: bool, memory_limit: Option<u64>) -> Durable {
         let log_size = store.stats().log_size;
-        let limit = memory_limit.unwrap_or_else(|| memory::total_bytes().unwrap_or(u64::MAX) / 2);
-        let pending = Arc::new(Pending::new(log_size, limit));
+        let pending = Arc::new(Pending::new(log_size, open::limit_of(memory_limit)));
         store.set_source(Box::new(Collector(pending.clone())));
         Durable {
             has_sums: AtomicBool::new(has_sums),
@@ -286,7 +285,7 @@ impl Shared {
     #[inline]
     pub(crate) fn let_names_leave(&self) {
         if let Some(durable) = self.durable() {
-            durable.make_room();
+            durable.make_room(self);
         }
     }
 

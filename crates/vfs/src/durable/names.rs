@@ -17,7 +17,9 @@
 //! forgotten only after its names have left.
 //!
 //! The hand of a clock goes round the directories with names in memory. When a whole round brings too little, there is a checkpoint, so
-//! that more is in the tree; if that does not help either, what is in memory is in use, and the limit is exceeded.
+//! that more is in the tree; if that does not help either, what is in memory is in use, and the limit is exceeded. Then observers are
+//! asked for what stands apart ([`Observer::memory_is_short`](crate::Observer::memory_is_short)): most of it is remembered by a kernel, and not used. There is another
+//! round when they have given up as much as makes a difference, or when there is notably more.
 //!
 //! # Clients must
 //! - call [`Durable::make_room`] where they could begin a section, and in no section and no read section.
@@ -31,7 +33,7 @@ use super::pending::Stored;
 use super::{Durable, Pending};
 use crate::inode::{flag, settle};
 use crate::lock_class::{DURABLE_LEAVING, DURABLE_PENDING};
-use crate::superblock::INODE_BYTES;
+use crate::superblock::{INODE_BYTES, Shared};
 use crate::{Inode, InodeRef, MemoryUse};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::Budget;
@@ -65,8 +67,10 @@ pub(super) struct NameSet {
     standing: AtomicU64,
     /// There may be too much. *Atomic (stands alone).*
     is_over: AtomicBool,
-    /// There is nothing to do below so many bytes. *Atomic (stands alone); written under `hand`.*
+    /// There is nothing to do below so many bytes. *Atomic (stands alone).*
     threshold: AtomicU64,
+    /// Inodes that observers have given up since then. *Atomic (stands alone).*
+    forgotten: AtomicU64,
     /// Directories with names in memory. *Each protected by its mutex.*
     /// *In an Arc: a thread that counts a reference to an inode may free dead ones, which it must not under this mutex.*
     directories: Vec<CachePadded<Mutex<ByNumber>>>,
@@ -104,6 +108,7 @@ impl NameSet {
             standing: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
             threshold: AtomicU64::new(limit),
+            forgotten: AtomicU64::new(0),
             directories: (0..PARTS).map(|_| part()).collect(),
             apart: Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()),
             departures: AtomicU64::new(0),
@@ -155,6 +160,24 @@ impl NameSet {
     /// An inode left memory.
     pub(super) fn uncount_inode(&self) {
         self.inodes.give(1);
+    }
+
+    /// Observers have given up so many inodes.
+    pub(super) fn count_forgotten(&self, inodes: u64) {
+        // Relaxed, all: hints. Nothing is written below the limit, where nobody needs to know.
+        if !self.is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        let forgotten = self.forgotten.fetch_add(inodes, Ordering::Relaxed) + inodes;
+        if forgotten * INODE_BYTES >= self.limit() / SLACK {
+            self.forgotten.store(0, Ordering::Relaxed);
+            self.threshold.store(self.limit(), Ordering::Relaxed);
+        }
+    }
+
+    /// Some of the inodes that stand apart, children before their directories, which mostly are older.
+    fn some_apart(&self) -> Vec<u64> {
+        self.apart.lock().keys().rev().take(LOOKS).copied().collect()
     }
 
     /// Of a file, so many pages stand in records that are in memory, which `were` so many.
@@ -311,15 +334,15 @@ impl NameSet {
 impl Durable {
     /// Lets names and inodes leave memory, if these are too many. Called where a section could be begun.
     #[inline]
-    pub(super) fn make_room(&self) {
+    pub(super) fn make_room(&self, shared: &Shared) {
         // Relaxed: a hint.
         if self.names().is_over.load(Ordering::Relaxed) && !self.closed.load(Ordering::Relaxed) {
-            self.make_room_now();
+            self.make_room_now(shared);
         }
     }
 
     #[cold]
-    fn make_room_now(&self) {
+    fn make_room_now(&self, shared: &Shared) {
         let (names, limit) = (self.names(), self.names().limit());
         // Relaxed, all: hints.
         if names.used() <= names.threshold.load(Ordering::Relaxed) || refcache::in_destructor() {
@@ -355,10 +378,16 @@ impl Durable {
             }
             has_checkpointed = true;
         }
-        // What is left is in use. It is not looked at again before there is notably more.
+        // What is left is in use. It is not looked at again before there is notably more, or observers have given up some.
         let threshold = limit.max(names.used() + limit / SLACK);
         names.threshold.store(threshold, Ordering::Relaxed);
-        names.is_over.store(names.used() > limit, Ordering::Relaxed);
+        names.forgotten.store(0, Ordering::Relaxed);
+        let is_over = names.used() > limit;
+        names.is_over.store(is_over, Ordering::Relaxed);
+        drop(hand);
+        if is_over {
+            shared.notify_memory_is_short(&names.some_apart());
+        }
     }
 
     /// Lets the names of those of `directories` leave that can be read again. Whether any did.

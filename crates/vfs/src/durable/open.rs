@@ -12,10 +12,10 @@ use crate::watch::fault::Calls;
 use crate::{Errno, Fs, Inode, InodeRef, MemoryUse, Options, Superblock};
 use sluice_store::disk::{Disk, HostDisk};
 use sluice_store::engine::Traffic;
-use sluice_store::{Store, StoreError};
+use sluice_store::{Options as StoreOptions, Store, StoreError};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::Duration;
-use sluice_sync::{Arc, thread};
+use sluice_sync::{Arc, memory, thread};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::{fs, io};
@@ -44,7 +44,7 @@ impl Superblock {
     /// # Errors
     /// As there.
     pub fn create_on(disk: Arc<dyn Disk>, options: Options) -> Result<Arc<Superblock>, StoreError> {
-        Superblock::create_in(Store::create(disk, options.store.clone())?, options)
+        Superblock::create_in(Store::create(disk, store_options(&options))?, options)
     }
 
     /// As [`create`](Self::create), in a store that was just made.
@@ -68,7 +68,7 @@ impl Superblock {
     /// # Errors
     /// As there.
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Arc<Superblock>, StoreError> {
-        Superblock::open_in(Store::open(disk, options.store.clone())?, options)
+        Superblock::open_in(Store::open(disk, store_options(&options))?, options)
     }
 
     /// As [`open`](Self::open), in a store that was opened.
@@ -136,6 +136,16 @@ impl Superblock {
         self.root().shared.durable().map(|durable| durable.store.traffic()).unwrap_or_default()
     }
 
+    /// So many references to inodes were given up by an observer whose users [had them](crate::Observer::memory_is_short): the
+    /// inodes may leave memory, if there are too many. Called with no lock held.
+    pub fn forgotten(&self, inodes: u64) {
+        let shared = &self.root().shared;
+        if let Some(durable) = shared.durable() {
+            durable.names().count_forgotten(inodes);
+            shared.let_names_leave();
+        }
+    }
+
     /// Whether an fsync means anything here: with a store, or while a test watches.
     pub fn hears_fsync(&self) -> bool {
         !self.root().shared.has_no_hooks()
@@ -148,6 +158,11 @@ impl Superblock {
 }
 
 impl Inode {
+    /// Whether a store has it, or will have it: then its number leads to it when it has left memory.
+    pub fn is_stored(&self) -> bool {
+        self.stored().is_some()
+    }
+
     /// Makes the file durable, and with it all that was done to its file system before. In memory that is nothing.
     ///
     /// # Errors
@@ -286,6 +301,22 @@ impl Durable {
 
 /// How many file systems are being closed by threads of their own. *Atomic (stands alone).*
 static CLOSING: AtomicU64 = AtomicU64::new(0);
+
+/// How the store is run: the pages of its tree take no more than their share of the limit of memory.
+fn store_options(options: &Options) -> StoreOptions {
+    /// Part of the limit.
+    const TREE_SHARE: u64 = 8;
+    /// With less each record would be read several times.
+    const LEAST: usize = 1 << 20;
+    let share = usize::try_from(limit_of(options.memory_limit) / TREE_SHARE).unwrap_or(usize::MAX);
+    let cache = options.store.cache.min(share.max(LEAST));
+    StoreOptions { cache, ..options.store.clone() }
+}
+
+/// Bytes that may be in memory.
+pub(super) fn limit_of(memory_limit: Option<u64>) -> u64 {
+    memory_limit.unwrap_or_else(|| memory::total_bytes().unwrap_or(u64::MAX) / 2)
+}
 
 /// Closes the file system of `root`, which nobody uses any more, on a thread of its own, and takes the tree apart.
 pub(crate) fn close_apart(root: InodeRef) {
