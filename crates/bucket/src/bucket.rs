@@ -1,6 +1,6 @@
 //! Bucket: the place of one store in an object store, and what is done with the store there: made, opened, looked at.
 
-use crate::engine::{How, Records};
+use crate::engine::{Opening, Records};
 use crate::error::of_objects;
 use crate::looking::Looking;
 use crate::objects::{self, Objects};
@@ -103,8 +103,8 @@ impl Bucket {
         self.must_be_empty()?;
         let info = Info::of_new(&options)?;
         race::accept(&self.objects, &format!("race-{}", hexadecimal(&info.uuid)))?;
-        let how = self.how(&info, &options)?;
-        let records = Records::open(&self.objects, self.claim(Claim::Alone)?, how)?;
+        let opening = self.opening(&info, &options)?;
+        let records = Records::open(&self.objects, self.claim(Claim::Alone)?, opening)?;
         let store = Store::over(Box::new(records), Options { log_size: info.log_size, ..options })?;
         // Without `super` it is no store: so it comes when all else is whole.
         match wait(objects::create(&self.objects, &Path::from(SUPER), &info.encode()))? {
@@ -120,8 +120,8 @@ impl Bucket {
     /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the object store's.
     pub fn open(&self, claim: Claim, options: Options) -> Result<Store, StoreError> {
         let info = self.info()?;
-        let how = self.how(&info, &options)?;
-        let records = Records::open(&self.objects, self.claim(claim)?, how)?;
+        let opening = self.opening(&info, &options)?;
+        let records = Records::open(&self.objects, self.claim(claim)?, opening)?;
         Store::over(Box::new(records), Options { log_size: info.log_size, ..options })
     }
 
@@ -132,7 +132,7 @@ impl Bucket {
     /// As [`open`](Self::open), without the first two.
     pub fn look(&self, options: Options) -> Result<Store, StoreError> {
         let info = self.info()?;
-        let records = Looking::open(&self.objects, &self.how(&info, &options)?)?;
+        let records = Looking::open(&self.objects, &self.opening(&info, &options)?)?;
         Store::over(Box::new(records), Options { log_size: info.log_size, ..options })
     }
 
@@ -146,8 +146,8 @@ impl Bucket {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Report, StoreError> {
         let open = || -> Result<Box<dyn Engine>, StoreError> {
-            let how = self.how(&self.info()?, &Options::default())?;
-            Ok(Box::new(Looking::open(&self.objects, &how)?))
+            let opening = self.opening(&self.info()?, &Options::default())?;
+            Ok(Box::new(Looking::open(&self.objects, &opening)?))
         };
         Store::check_over(open, look, progress)
     }
@@ -181,14 +181,14 @@ impl Bucket {
     }
 
     /// How the records of the store `info` are opened. Its part of the cache is its owner's alone: contents of files are in it.
-    fn how(&self, info: &Info, options: &Options) -> Result<How, StoreError> {
+    fn opening(&self, info: &Info, options: &Options) -> Result<Opening, StoreError> {
         let mut disk_cache = options.disk_cache.clone();
         if let Some(cache) = &mut disk_cache {
             cache.dir.push(hexadecimal(&info.uuid));
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&cache.dir);
             made.map_err(|error| StoreError::Io("make the directory of the cache", error))?;
         }
-        Ok(How { retries: self.retries, disk_cache })
+        Ok(Opening { retries: self.retries, disk_cache })
     }
 
     fn claim(&self, claim: Claim) -> Result<Owner, StoreError> {

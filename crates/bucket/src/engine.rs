@@ -53,7 +53,7 @@ pub(crate) struct Records {
     db: RwLock<Option<Db>>,
     /// The number of the next push. *written by one thread at a time; atomic (stands alone)*
     next: AtomicU64,
-    how: How,
+    opening: Opening,
     /// What SlateDB counts.
     recorder: Arc<DefaultMetricsRecorder>,
     stop: Stop,
@@ -61,7 +61,7 @@ pub(crate) struct Records {
 
 /// How the records are opened.
 #[derive(Clone, Debug)]
-pub(crate) struct How {
+pub(crate) struct Opening {
     /// So often an operation that failed is tried again.
     pub retries: u32,
     /// Where copies of objects are kept.
@@ -73,9 +73,9 @@ impl Records {
     ///
     /// # Errors
     /// [`StoreError::Fenced`], [`StoreError::Damaged`], and the object store's.
-    pub(crate) fn open(objects: &Objects, owner: Owner, how: How) -> Result<Records, StoreError> {
+    pub(crate) fn open(objects: &Objects, owner: Owner, opening: Opening) -> Result<Records, StoreError> {
         let recorder = Arc::new(DefaultMetricsRecorder::new());
-        let db = wait(open(objects, &owner, &how, &recorder))?;
+        let db = wait(open(objects, &owner, &opening, &recorder))?;
         wait(async {
             owner.forget_others(objects).await;
             Ok(())
@@ -83,7 +83,7 @@ impl Records {
         let stop = Stop::default();
         let next = AtomicU64::new(pushes(&db, &stop)?);
         let db = RwLock::with_class(&ENGINE, Some(db));
-        Ok(Records { objects: objects.clone(), owner, db, next, how, recorder, stop })
+        Ok(Records { objects: objects.clone(), owner, db, next, opening, recorder, stop })
     }
 
     fn with<T>(&self, work: impl FnOnce(&Db) -> Result<T, StoreError>) -> Result<T, StoreError> {
@@ -98,7 +98,7 @@ impl Records {
         if db.is_none() {
             return Err(failed("it was closed"));
         }
-        let newer = self.stop.wait(open(&self.objects, &self.owner, &self.how, &self.recorder))?;
+        let newer = self.stop.wait(open(&self.objects, &self.owner, &self.opening, &self.recorder))?;
         if let Some(older) = db.replace(newer) {
             // It can write nothing, so there is nothing to lose.
             let _ = self.stop.wait(async { older.close().await.map_err(of_records("close the records")) });
@@ -111,7 +111,7 @@ impl Records {
 async fn open(
     objects: &Objects,
     owner: &Owner,
-    how: &How,
+    opening: &Opening,
     recorder: &Arc<DefaultMetricsRecorder>,
 ) -> Result<Db, StoreError> {
     if !owner.is_newest(objects).await? {
@@ -122,8 +122,8 @@ async fn open(
         manifest_poll_interval: POLL,
         l0_sst_size_bytes: MEMTABLE,
         max_unflushed_bytes: 4 * MEMTABLE,
-        object_store_max_retries: Some(how.retries),
-        object_store_cache_options: cache_options(how),
+        object_store_max_retries: Some(opening.retries),
+        object_store_cache_options: cache_options(opening),
         ..Settings::default()
     };
     let builder = Db::builder(RECORDS, objects.clone()).with_settings(settings);
@@ -138,8 +138,10 @@ async fn open(
 }
 
 /// Where SlateDB keeps copies of objects: what was written is there before it is read.
-pub(crate) fn cache_options(how: &How) -> ObjectStoreCacheOptions {
-    let Some(DiskCache { dir, bytes }) = &how.disk_cache else { return ObjectStoreCacheOptions::default() };
+pub(crate) fn cache_options(opening: &Opening) -> ObjectStoreCacheOptions {
+    let Some(DiskCache { dir, bytes }) = &opening.disk_cache else {
+        return ObjectStoreCacheOptions::default();
+    };
     ObjectStoreCacheOptions {
         root_folder: Some(dir.clone()),
         max_cache_size_bytes: Some(usize::try_from(*bytes).unwrap_or(usize::MAX)),

@@ -1,6 +1,6 @@
 //! Looking: the records of a store that is only looked at. What is applied reaches nothing.
 
-use crate::engine::{How, POSITION, RECORDS, cache_options, get, pushes, record, scan};
+use crate::engine::{Opening, POSITION, RECORDS, cache_options, get, pushes, record, scan};
 use crate::error::of_records;
 use crate::objects::Objects;
 use crate::runtime::{Stop, wait};
@@ -17,10 +17,10 @@ impl Looking {
     ///
     /// # Errors
     /// [`StoreError::Damaged`], and the object store's.
-    pub(crate) fn open(objects: &Objects, how: &How) -> Result<Looking, StoreError> {
+    pub(crate) fn open(objects: &Objects, opening: &Opening) -> Result<Looking, StoreError> {
         let options = DbReaderOptions {
-            object_store_max_retries: Some(how.retries),
-            object_store_cache_options: cache_options(how),
+            object_store_max_retries: Some(opening.retries),
+            object_store_cache_options: cache_options(opening),
             ..DbReaderOptions::default()
         };
         let reader = wait(async {

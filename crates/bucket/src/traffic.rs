@@ -3,7 +3,7 @@
 use slatedb::cached_object_store_stats::{CACHE_BYTES, PART_ACCESS_COUNT, PART_HIT_COUNT};
 use slatedb::instrumented_object_store_stats::{ERROR_COUNT, REQUEST_DURATION_SECONDS};
 use slatedb_common::metrics::{DefaultMetricsRecorder, Metric, MetricValue, Metrics};
-use sluice_store::engine::{Requests, Traffic};
+use sluice_store::engine::{RequestCounts, Traffic};
 
 /// By which label SlateDB tells the kinds apart.
 const KIND: &str = "op";
@@ -22,14 +22,18 @@ pub(crate) fn of(recorder: &DefaultMetricsRecorder) -> Traffic {
 }
 
 /// The requests of `kind`, of all parts of SlateDB.
-fn requests(metrics: &Metrics, kind: &'static str) -> Requests {
+fn requests(metrics: &Metrics, kind: &'static str) -> RequestCounts {
     let of_kind = |name| {
         let is_of_kind =
             move |metric: &&Metric| metric.labels.iter().any(|(name, value)| name == KIND && value == kind);
         metrics.by_name(name).into_iter().filter(is_of_kind)
     };
-    let mut all =
-        Requests { kind, failed: of_kind(ERROR_COUNT).map(number).sum(), ns_total: 0, buckets: Vec::new() };
+    let mut all = RequestCounts {
+        kind,
+        failed: of_kind(ERROR_COUNT).map(number).sum(),
+        ns_total: 0,
+        buckets: Vec::new(),
+    };
     for metric in of_kind(REQUEST_DURATION_SECONDS) {
         let MetricValue::Histogram { sum, boundaries, bucket_counts, .. } = &metric.value else { continue };
         all.ns_total += nanoseconds(*sum);

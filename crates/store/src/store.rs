@@ -28,6 +28,7 @@ use crate::group::Callers;
 use crate::log::{Formed, Log, Position};
 use crate::mutant::{Mutant, Planted};
 use crate::open::end_volatile;
+use crate::options::Options;
 use crate::record::Batch;
 use crate::recovery::Behind;
 use crate::room::Room;
@@ -35,11 +36,9 @@ use crate::segments::{Extent, Segments};
 use crate::why::Why;
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::thread::JoinHandle;
-use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::collections::VecDeque;
 use std::io;
-use std::path::PathBuf;
 
 /// A batch that takes more than this part of the log goes to the tree at once.
 const LARGE_SHARE: u64 = 2;
@@ -47,53 +46,6 @@ const LARGE_SHARE: u64 = 2;
 pub(crate) const CHECKPOINT_SHARE: u64 = 4;
 /// Part of the log that records may take before a push is formed: what waits, is in flight and is padded must fit.
 pub(crate) const WAITING_SHARE: u64 = 4;
-
-/// How to make and run a store.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Bytes of the log; whole blocks of 4 KiB, at least 16. Only for [`Store::create`].
-    pub log_size: u64,
-    /// Bytes of a file of data; whole blocks of 4 KiB. Only for [`Store::create`].
-    pub segment_size: u64,
-    /// How many files of data are written at a time; by default one for each CPU.
-    pub open_segments: usize,
-    /// How old a change may get before it is made durable unasked.
-    pub age: Duration,
-    /// Bytes of the tree that the engine may keep in memory.
-    pub cache: usize,
-    /// Whether a thread of the store pushes by age and checkpoints. Without, calls do what they must, and nothing else happens.
-    pub background: bool,
-    /// Nothing is flushed before the store is closed: what is written only makes room in memory. After a crash, of the process or the
-    /// machine, the store is [lost](StoreError::Lost).
-    pub volatile: bool,
-    /// Of a store in an object store: where this machine keeps what was read and written.
-    pub disk_cache: Option<DiskCache>,
-}
-
-/// A directory on this machine's disk in which copies of objects are kept. What is there is looked at before it is believed, so
-/// it may be lost, damaged, or shared by processes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DiskCache {
-    /// The directory; it is made if need be. Each store has one of its own in it.
-    pub dir: PathBuf,
-    /// Bytes that the copies of one store may take.
-    pub bytes: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            log_size: 64 << 20,
-            segment_size: 256 << 20,
-            open_segments: sluice_sync::cpu::count(),
-            age: Duration::from_secs(5),
-            cache: 64 << 20,
-            background: true,
-            volatile: false,
-            disk_cache: None,
-        }
-    }
-}
 
 /// A durable map from keys to values that changes by transactions.
 ///

@@ -22,7 +22,7 @@ pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> bool + 'v;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// By kind; none of an engine that needs no server.
-    pub requests: Vec<Requests>,
+    pub requests: Vec<RequestCounts>,
     /// How often a part of an object was looked for in the cache.
     pub cache_lookups: u64,
     /// How often it was there.
@@ -31,9 +31,9 @@ pub struct Traffic {
     pub cache_bytes: u64,
 }
 
-/// Requests of one kind to the server that keeps an engine's records.
+/// RequestCounts of one kind to the server that keeps an engine's records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Requests {
+pub struct RequestCounts {
     /// `get`, `put` or `delete`.
     pub kind: &'static str,
     /// Those that failed, and may have been made again, or found no such object, as a look for newer ones does.
