@@ -6,10 +6,10 @@
 //! that is unlinked while open lives exactly as long as the kernel remembers it.
 //!
 //! A program may keep a *handle* of a file (name_to_handle_at(2), or the client of an NFS server), which holds the number.
-//! It may use the handle after the kernel has forgotten the inode, and the kernel then looks the number up. So the
-//! table keeps an inode that the kernel has forgotten as long as the inode has a name. That costs 40 to 80 bytes for each, and
-//! no file that the kernel never knew. The inode leaves the table when it has lost its last name: the observer is told of
-//! each name that is lost. Of a file system with a store, an inode that is not in the table is found by its number.
+//! It may use the handle after the kernel has forgotten the inode, and the kernel then looks the number up. An inode of a store is
+//! found there by its number. Of a file system in memory the table keeps an inode that the kernel has forgotten as long as the inode
+//! has a name. That costs 40 to 80 bytes for each, and no file that the kernel never knew. The inode leaves the table when it
+//! has lost its last name: the observer is told of each name that is lost.
 //!
 //! The kernel calls the root 1. Everything else is called by its inode number, which is never used again, unless a crash lost the
 //! inode; should the root's own number not be 1, it changes places with inode 1. A generation ([`Inode::generation`]) tells inodes

@@ -39,7 +39,7 @@ fn inodes_that_an_observer_forgets_leave_memory_and_it_is_asked_to() {
         let lookup = |parent: &InodeRef, name: &str| {
             parent.lookup(&Cred::root(), name.as_bytes()).expect("it is there")
         };
-        let inode = lookup(&lookup(&fs.superblock().root(), &dir), &name);
+        let inode = lookup(&lookup(fs.superblock().root(), &dir), &name);
         remembers.inodes.lock().insert(inode.ino(), inode);
     }
     let in_memory = || fs.superblock().memory_use().expect("a store").inodes;
