@@ -17,7 +17,7 @@ PJDFSTEST := 0.2.2
 FSX := 0.3.2
 VERSITYGW := v1.8.0
 
-.PHONY: help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model stress uring crash cluster miri clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
+.PHONY: help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load stress uring crash cluster miri clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
 .DEFAULT_GOAL := help
 
 help:
@@ -34,6 +34,8 @@ help:
 	@echo 'make peers        sluicefs beside the in-memory file systems of other libraries, in one process'
 	@echo 'make regression   does the lab find a shared counter in open, and nothing where nothing changed?'
 	@echo 'make dlm-sim      ten thousand seeds of the simulated cluster of lock managers'
+	@echo 'make cluster-sim  ten thousand seeds of whole nodes with played kernels'
+	@echo 'make cluster-load three nodes under load for five minutes (SECONDS), one of which is killed or stands still every 30 s (root)'
 	@echo 'make dlm-model    all orders of events in small clusters of lock managers'
 	@echo 'make etcd-rounds  a hundred deaths of processes that share a lock through etcd'
 	@echo 'make s3-server    the S3 server versitygw into target/tools, for the tests of stores in S3 (Go)'
@@ -137,6 +139,12 @@ dlm-sim: prerequisites
 
 dlm-model: prerequisites
 	SLUICE_DLM_STATES=10000000 cargo test --locked -p sluice-dlm --test model no_order -- --nocapture
+
+cluster-sim: prerequisites
+	SLUICE_CLUSTER_SEEDS=10000 cargo test --locked --release -p sluice-cluster --test seeds answers -- --nocapture
+
+cluster-load: build $(TOOLS)/bin/fsx
+	SLUICE=$(CURDIR)/target/release/sluice TOOLS=$(TOOLS) sh tests/cluster-load $${SECONDS:-300}
 
 etcd-rounds: prerequisites programs
 	SLUICE_ETCD_ROUNDS=100 cargo test --locked -p sluice-dlm --test etcd processes -- --nocapture

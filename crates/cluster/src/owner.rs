@@ -5,7 +5,8 @@
 //! died, or has had time enough. So no lock is granted that a survivor holds, and no file is deleted that one has open.
 //!
 //! *Gone or not.* A node whose connection breaks may come back: its locks stay, and changes that its kernel would have to be told of
-//! are not answered, until it attaches again or its lease is over.
+//! are not answered, until it attaches again or its lease is over. It may come back even then: what it asked for last, and whether
+//! that was executed, is remembered for some leases more.
 
 use crate::link::Link;
 use crate::lock_class::SEATS;
@@ -16,10 +17,13 @@ use sluice_fuse::{Guest, Holdings, Host, Lost, Relay};
 use sluice_sync::atomic::AtomicU64;
 use sluice_sync::thread::Builder;
 use sluice_sync::time::{Duration, nanoseconds};
-use sluice_sync::{Arc, Condvar, Mutex};
-use sluice_vfs::{InodeRef, Superblock};
+use sluice_sync::{Arc, Condvar, Mutex, OnceLock};
+use sluice_vfs::{Errno, InodeRef, Superblock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+
+/// So many leases after a mount was last heard of, what was executed for it is forgotten.
+const REMEMBERED: u32 = 8;
 
 /// The owner's side of a cluster.
 pub(crate) struct Owner {
@@ -33,11 +37,15 @@ pub(crate) struct Owner {
     valid_until: Arc<AtomicU64>,
     state: Mutex<State>,
     changed: Condvar,
+    /// Whether numbers of inodes can be given out. *set once*
+    reserved: OnceLock<Result<(), Errno>>,
 }
 
 struct State {
     /// By the number of the mount.
     seats: BTreeMap<u64, Arc<Seat>>,
+    /// Mounts that were not heard of for a lease, and since when.
+    silent: BTreeMap<u64, u64>,
     /// The members that are waited for.
     grace: BTreeSet<NodeId>,
     grace_ends: u64,
@@ -57,6 +65,7 @@ impl Owner {
     ) -> Owner {
         let state = State {
             seats: BTreeMap::new(),
+            silent: BTreeMap::new(),
             grace: members,
             grace_ends: now() + nanoseconds(ttl * 2),
             local: None,
@@ -70,6 +79,7 @@ impl Owner {
             valid_until,
             state: Mutex::with_class(&SEATS, state),
             changed: Condvar::new(),
+            reserved: OnceLock::new(),
         }
     }
 
@@ -86,17 +96,16 @@ impl Owner {
     ) -> io::Result<()> {
         // Found before others change anything, and kept until they are restored.
         let found = self.find(holdings);
-        self.end_grace(None);
-        let absent = {
-            let mut state = self.state.lock();
-            if state.is_over {
-                return Ok(());
-            }
-            state.local = Some(relay.attach_host(&self.host, holdings, &found, is_another, mount)?);
-            let is_absent = |other: &u64| *other != mount && !state.seats.contains_key(other);
-            self.requesting.iter().copied().filter(is_absent).collect()
-        };
-        Ok(self.superblock().forget_requests(&absent)?)
+        self.end_grace(None)?;
+        let mut state = self.state.lock();
+        if state.is_over {
+            return Ok(());
+        }
+        state.local = Some(relay.attach_host(&self.host, holdings, &found, is_another, mount)?);
+        let is_absent = |other: &u64| *other != mount && !state.seats.contains_key(other);
+        let absent: Vec<_> = self.requesting.iter().copied().filter(is_absent).collect();
+        state.silent.extend(absent.into_iter().map(|mount| (mount, now())));
+        Ok(())
     }
 
     /// Serves a mount of `node`, until its connection breaks.
@@ -128,6 +137,7 @@ impl Owner {
             if state.is_over {
                 return Ok(());
             }
+            state.silent.remove(&mount);
             state.seats.insert(mount, seat.clone());
         }
         if let Some(old) = old {
@@ -135,7 +145,7 @@ impl Owner {
             old.guest.give_way(&seat.guest);
             old.release_notices();
         }
-        self.end_grace(Some(node));
+        self.end_grace(Some(node))?;
         let Lost { handles, nameless } = lost;
         link.send(&Frame::Attached {
             handles: handles.into_iter().collect(),
@@ -145,6 +155,8 @@ impl Owner {
         seat.quiesce();
         if matches!(served, Ok(true)) {
             self.remove(mount, &seat);
+            // What is not forgotten now is when there is another owner.
+            let _ = self.superblock().forget_requests(&[mount].into());
         }
         served.map(drop)
     }
@@ -154,7 +166,17 @@ impl Owner {
     }
 
     /// `node` has told what it holds. Returns when all have.
-    fn end_grace(&self, node: Option<NodeId>) {
+    ///
+    /// # Errors
+    /// The store's.
+    fn end_grace(&self, node: Option<NodeId>) -> io::Result<()> {
+        self.await_grace(node);
+        // Not earlier: what has no name is deleted then, if nobody has told that it is open.
+        (*self.reserved.get_or_init(|| self.superblock().reserve_numbers()))?;
+        Ok(())
+    }
+
+    fn await_grace(&self, node: Option<NodeId>) {
         let mut state = self.state.lock();
         if let Some(node) = node {
             state.grace.remove(&node);
@@ -179,6 +201,15 @@ impl Owner {
 
     /// Gives up mounts whose nodes have not been heard of for a whole lease.
     pub(crate) fn tick(self: &Arc<Self>) {
+        let limit = now().saturating_sub(nanoseconds(self.ttl * REMEMBERED));
+        let mut forgotten = BTreeSet::new();
+        self.state.lock().silent.retain(|mount, since| *since >= limit || !forgotten.insert(*mount));
+        if !forgotten.is_empty() {
+            // What is not forgotten now is when there is another owner.
+            self.apart(move |this| {
+                let _ = this.superblock().forget_requests(&forgotten);
+            });
+        }
         let limit = now().saturating_sub(nanoseconds(self.ttl));
         let silent: Vec<_> = {
             let state = self.state.lock();
@@ -190,15 +221,19 @@ impl Owner {
                 continue;
             }
             log::warn!("a mount was not heard of for {:?}: its locks are free", self.ttl);
-            let this = self.clone();
-            // Apart: what it asked for last may wait for the store, and the caller must not.
-            let remove = move || {
+            self.apart(move |this| {
                 seat.quiesce();
+                this.state.lock().silent.insert(mount, now());
                 this.remove(mount, &seat);
-            };
-            if let Err(error) = Builder::new().name("cluster-remove".into()).spawn(remove) {
-                log::error!("the locks of a dead mount stay: {error}");
-            }
+            });
+        }
+    }
+
+    /// Does what may wait for the store, as the caller must not.
+    fn apart(self: &Arc<Self>, work: impl FnOnce(&Owner) + Send + 'static) {
+        let this = self.clone();
+        if let Err(error) = Builder::new().name("cluster-remove".into()).spawn(move || work(&this)) {
+            log::error!("what a dead mount had stays: {error}");
         }
     }
 
@@ -210,8 +245,6 @@ impl Owner {
         };
         if let Some(removed) = removed {
             removed.release_notices();
-            // What is not forgotten now is when there is another owner.
-            let _ = self.superblock().forget_requests(&[mount].into());
         }
     }
 

@@ -78,11 +78,16 @@ impl Handles {
         self.open.lock().get(&fh)?.text.clone()
     }
 
-    /// The kernel has `inode` open as `fh`.
+    /// The kernel has `inode` open as `fh`, a number that is [reserved](Self::reserve).
     pub(crate) fn restore(&self, fh: u64, inode: InodeRef) {
+        self.add_as(fh, inode, None);
+    }
+
+    /// The kernel has something open as `fh`, which may be lost. No other file gets the number: what is said of one would be taken
+    /// for the other.
+    pub(crate) fn reserve(&self, fh: u64) {
         // Relaxed: only uniqueness matters.
         self.last.fetch_max(fh, Ordering::Relaxed);
-        self.add_as(fh, inode, None);
     }
 
     fn add(&self, inode: InodeRef, text: Option<Arc<Vec<u8>>>) -> u64 {

@@ -67,15 +67,21 @@ impl Node {
     }
 
     /// Requests that were not answered.
+    #[allow(dead_code)] // each test binary uses its own part
     pub(crate) fn unheard(&self) -> u64 {
         self.unheard.load(Ordering::SeqCst)
     }
 
-    async fn reach(&self) {
-        if self.is_silent.load(Ordering::SeqCst) {
-            self.unheard.fetch_add(1, Ordering::SeqCst);
-            std::future::pending::<()>().await;
+    /// What was asked meanwhile is not heard, and fails when requests are answered again.
+    async fn reach(&self) -> Result<()> {
+        if !self.is_silent.load(Ordering::SeqCst) {
+            return Ok(());
         }
+        self.unheard.fetch_add(1, Ordering::SeqCst);
+        while self.is_silent.load(Ordering::SeqCst) {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        Err(self.lost())
     }
 
     pub(crate) fn bucket(self: &Arc<Node>) -> Bucket {
@@ -141,7 +147,7 @@ impl ObjectStore for Node {
         if self.plan.careless && options.mode == PutMode::Create {
             options.mode = PutMode::Overwrite;
         }
-        self.reach().await;
+        self.reach().await?;
         let (is_done, is_told) = self.befalls()?;
         if !is_done {
             return Err(self.lost());
@@ -160,7 +166,7 @@ impl ObjectStore for Node {
     }
 
     async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
-        self.reach().await;
+        self.reach().await?;
         self.lives()?;
         if at.as_ref().contains("/compacted/") {
             self.sorted_reads.fetch_add(1, Ordering::SeqCst);
@@ -183,7 +189,7 @@ impl ObjectStore for Node {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.reach().await;
+        self.reach().await?;
         self.lives()?;
         self.objects.list_with_delimiter(prefix).await
     }

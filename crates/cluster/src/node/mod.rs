@@ -126,10 +126,19 @@ impl Node {
     /// # Errors
     /// If the membership, the address or the directory cannot be used.
     pub fn start(config: Config) -> io::Result<Node> {
+        let relay = Relay::mount(&config.dir, &config.options).map_err(io::Error::other)?;
+        Node::start_over(config, relay)
+    }
+
+    /// As [`start`](Self::start), with what reads the kernel's requests; nothing is mounted here.
+    ///
+    /// # Errors
+    /// If the membership or the address cannot be used.
+    #[doc(hidden)]
+    pub fn start_over(config: Config, relay: Relay) -> io::Result<Node> {
         let (answering, calling) = config.identity.configurations()?;
         let listener = TcpListener::bind(config.listen)?;
         let address = listener.local_addr()?;
-        let relay = Relay::mount(&config.dir, &config.options).map_err(io::Error::other)?;
         let inner = Arc::new(Inner {
             cluster: config.cluster,
             membership: config.membership,
@@ -170,6 +179,11 @@ impl Node {
     /// The mount.
     pub fn relay(&self) -> &Relay {
         &self.inner.relay
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.inner.address
     }
 
     /// What it is and does.

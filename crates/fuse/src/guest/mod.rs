@@ -324,6 +324,7 @@ impl Guest {
             }
         }
         for &(fh, nodeid) in &holdings.handles {
+            connection.handles.reserve(fh);
             match connection.nodes.get(nodeid) {
                 Some(inode) if !self.may_lock_again(&inode, nodeid) => drop(lost.handles.insert(fh)),
                 Some(inode) => connection.handles.restore(fh, inode),

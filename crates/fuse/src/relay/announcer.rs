@@ -11,13 +11,12 @@
 //! A kernel before Linux 6.16 does not know INC_EPOCH: there a name may stay for the moment until the announcement is made. So may
 //! the pages behind one that is locked.
 
+use super::Device;
 use super::ledger::Ledger;
 use crate::abi::flags::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE};
 use crate::abi::{NotifyInvalInodeOut, OutHeader};
 use crate::lock_class::ANNOUNCER;
 use crate::reply::Reply;
-use crate::transport::Channel;
-use crate::transport::dev_fuse::DevFuse;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::thread::{self, Builder};
 use sluice_sync::time::{Duration, Instant};
@@ -39,7 +38,7 @@ const REPEAT_AFTER: Duration = Duration::from_millis(1);
 pub(super) type Done = Box<dyn FnOnce() + Send>;
 
 pub(super) struct Announcer {
-    device: Arc<DevFuse>,
+    device: Arc<dyn Device>,
     ledger: Arc<Mutex<Ledger>>,
     state: Mutex<State>,
     changed: Condvar,
@@ -58,7 +57,7 @@ struct State {
 }
 
 impl Announcer {
-    pub(super) fn new(device: Arc<DevFuse>, ledger: Arc<Mutex<Ledger>>) -> Arc<Announcer> {
+    pub(super) fn new(device: Arc<dyn Device>, ledger: Arc<Mutex<Ledger>>) -> Arc<Announcer> {
         let state = Mutex::with_class(&ANNOUNCER, State::default());
         Arc::new(Announcer { device, ledger, state, changed: Condvar::new(), cut_short: AtomicU64::new(0) })
     }

@@ -289,10 +289,14 @@ impl Ledger {
         nodeid == abi::ROOT_ID || self.nodes.contains_key(&nodeid)
     }
 
-    /// Another server goes on from what was durable. Of handles in `dead` there is nothing left; what was written to
-    /// `nameless` nodes may be lost although it was synchronised.
-    pub(super) fn taken_over(&mut self, dead: &BTreeSet<u64>, nameless: &BTreeSet<u64>) {
+    /// Of handles in `dead` there is nothing left.
+    pub(super) fn lost(&mut self, dead: &BTreeSet<u64>) {
         self.dead.extend(dead);
+    }
+
+    /// Another server goes on from what was durable. What was written to `nameless` nodes may be lost although it was
+    /// synchronised.
+    pub(super) fn taken_over(&mut self, nameless: &BTreeSet<u64>) {
         let lost = |nodeid: &u64| self.unsynced.contains_key(nodeid) || nameless.contains(nodeid);
         self.failed.extend(self.handles.iter().filter(|(_, nodeid)| lost(nodeid)).map(|(fh, _)| fh));
         self.is_failed |= !self.unsynced.is_empty();
@@ -524,13 +528,13 @@ mod tests {
         call(&mut ledger, &write(6), &[]);
         call(&mut ledger, &fsync(3, 6), &[]);
         call(&mut ledger, &write(5), &[]);
-        ledger.taken_over(&BTreeSet::new(), &BTreeSet::new());
+        ledger.taken_over(&BTreeSet::new());
         assert_eq!(ask(&mut ledger, &fsync(3, 6)), None);
         for fh in [1, 2] {
             assert_eq!(ask(&mut ledger, &fsync(fh, 5)), Some(EIO));
             assert_eq!(ask(&mut ledger, &fsync(fh, 5)), None);
         }
-        ledger.taken_over(&BTreeSet::from([1]), &BTreeSet::new());
+        ledger.lost(&BTreeSet::from([1]));
         assert_eq!(ask(&mut ledger, &fsync(1, 5)), Some(EIO));
         assert_eq!(ask(&mut ledger, &fsync(1, 5)), Some(EIO));
     }

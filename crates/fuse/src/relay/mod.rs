@@ -23,6 +23,7 @@
 
 mod announcer;
 mod caches;
+mod device;
 mod knowledge;
 mod ledger;
 mod lock_cache;
@@ -35,11 +36,12 @@ use crate::guest::{Guest, Holdings, Host, Lost, Ticket, cover_recalled, is_noted
 use crate::lock_class::{CONTROL, LEDGER, READING, RELAY};
 use crate::reply::Reply;
 use crate::session::StopSignals;
-use crate::transport::Channel;
 use crate::transport::dev_fuse::{DevFuse, HEADROOM};
 use crate::{Ended, MountError, MountOptions, mount};
 use announcer::{Announcer, Done};
 use caches::{changes_names_of, inval_entry_dir};
+pub use device::Device;
+use device::NO_MOUNT;
 use knowledge::Knowledge;
 use ledger::Ledger;
 use lock_cache::LockCache;
@@ -101,7 +103,7 @@ struct Shared {
     dir: PathBuf,
     /// *immutable*
     number: (u32, u32),
-    device: Arc<DevFuse>,
+    device: Arc<dyn Device>,
     /// Held by the thread that reads the device.
     reading: Mutex<()>,
     state: Mutex<State>,
@@ -166,9 +168,17 @@ impl Relay {
     pub fn mount(dir: &Path, options: &MountOptions) -> Result<Relay, MountError> {
         let dir = mount::mountpoint(dir)?;
         mount::check_checks(options)?;
-        let buffer_len = options.max_write as usize + HEADROOM;
         let (device, number) = mount::mount(&dir, options)?;
-        let device = Arc::new(DevFuse::new(device));
+        Relay::over(Arc::new(DevFuse::new(device)), dir, number, options)
+    }
+
+    fn over(
+        device: Arc<dyn Device>,
+        dir: PathBuf,
+        number: (u32, u32),
+        options: &MountOptions,
+    ) -> Result<Relay, MountError> {
+        let buffer_len = options.max_write as usize + HEADROOM;
         let ledger = Arc::new(Mutex::with_class(&LEDGER, Ledger::default()));
         let announcer = Announcer::new(device.clone(), ledger.clone());
         let threads = options.thread_count();
@@ -232,13 +242,17 @@ impl Relay {
     /// of the kernel. `is_another`: it goes on from what was durable, and what was not may be lost. Its answers have the
     /// number `attachment`.
     pub fn attach(&self, attachment: u64, server: Server, lost: &Lost, is_another: bool) {
-        if is_another {
-            self.0.ledger.lock().taken_over(&lost.handles, &lost.nameless);
+        {
+            let mut ledger = self.0.ledger.lock();
+            ledger.lost(&lost.handles);
+            if is_another {
+                ledger.taken_over(&lost.nameless);
+            }
         }
         let shared = &self.0;
         let again = {
             let mut state = shared.state.lock();
-            if is_another {
+            if is_another || !lost.handles.is_empty() {
                 shared.fail_what_is_lost(&mut state);
             }
             state.counts.attachments += 1;
@@ -313,6 +327,9 @@ impl Relay {
     /// Answers questions of other processes about the mount (see [`control`]). `more` is told with the counts
     /// of the relay, as a JSON object. What only a server of this process knows is asked of that.
     pub fn answer_questions(&self, more: impl Fn() -> String + Send + 'static) {
+        if self.0.number == NO_MOUNT {
+            return;
+        }
         let relay = Arc::downgrade(&self.0);
         let respond = move |question: &[u8], stream: &mut UnixStream| {
             let Some(relay) = relay.upgrade() else { return Ok(()) };
@@ -463,7 +480,7 @@ impl Shared {
         }
     }
 
-    /// Another server must not say of what is lost that it is durable.
+    /// The server must not say of what is lost that it is durable, nor find another file in its place.
     fn fail_what_is_lost(&self, state: &mut State) {
         let mut ledger = self.ledger.lock();
         state.in_flight.retain(|&unique, request| {

@@ -17,9 +17,25 @@ use super::record::InodeRecord;
 use super::{Durable, errno};
 use crate::superblock::{ROOT_INO, SharedRef};
 use crate::{Errno, FileType, Inode, InodeRef, Superblock};
+use sluice_sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Superblock {
+    /// Makes sure that numbers of inodes which are given out from here on, and are lost with this process, are given out by no other
+    /// one: a kernel that knew such an inode would take another for it. To be called before anything is made, and after what is
+    /// to be [adopted](Self::adopt) has been: it makes something durable.
+    ///
+    /// # Errors
+    /// As any change.
+    pub fn reserve_numbers(&self) -> Result<(), Errno> {
+        let Some(durable) = self.root().shared.durable() else { return Ok(()) };
+        let mut transaction = durable.begin(0)?;
+        // Relaxed: nothing is made meanwhile.
+        durable.cover(durable.numbers.load(Ordering::Relaxed), &mut transaction);
+        drop(transaction);
+        durable.sync()
+    }
+
     /// The inode with the number `ino`, which has a name, of a file system with a store.
     ///
     /// # Errors

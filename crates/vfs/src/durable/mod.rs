@@ -240,15 +240,16 @@ impl Durable {
         nanoseconds(self.born.elapsed())
     }
 
-    /// A record will have the number `ino`: makes sure that it is below the recorded bound.
+    /// A record will have the number `ino`: makes sure that it is below the recorded bound, and far below, so that a bound is durable
+    /// before a number has reached the one before it.
     fn cover(&self, ino: u64, transaction: &mut Transaction<'_>) {
         // Relaxed: a caller that sees a raised bound ends after the call that raised it began, so its push has the bound too.
-        if ino < self.numbers.load(Ordering::Relaxed) {
+        if ino + NUMBERS / 2 < self.numbers.load(Ordering::Relaxed) {
             return;
         }
         let _raising = self.raising.lock();
         // Relaxed: written under the mutex.
-        if ino >= self.numbers.load(Ordering::Relaxed) {
+        if ino + NUMBERS / 2 >= self.numbers.load(Ordering::Relaxed) {
             let bound = ino + NUMBERS;
             transaction.put(&Key::common(), bound, &record::common(bound, None));
             self.numbers.store(bound, Ordering::Relaxed);

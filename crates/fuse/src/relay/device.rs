@@ -1,0 +1,53 @@
+//! Device: the way to a kernel, which a test may play.
+
+use super::Relay;
+use crate::transport::Channel;
+use crate::transport::dev_fuse::DevFuse;
+use crate::{MountError, MountOptions};
+use sluice_sync::Arc;
+use std::io;
+use std::path::PathBuf;
+
+/// The number of a mount that a test plays.
+pub(super) const NO_MOUNT: (u32, u32) = (0, 0);
+
+/// The way to a kernel: `/dev/fuse`, or a test's. A message of the kernel is one whole, and so is one to it.
+pub trait Device: Send + Sync {
+    /// Waits for a request and puts it into `buffer`. `None`: the mount is gone.
+    ///
+    /// # Errors
+    /// What no retry would cure.
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>>;
+    /// Has the kernel take in an answer or a notification. Returns when it has.
+    ///
+    /// # Errors
+    /// `ENOENT`: it does not know what the message is about.
+    fn send(&self, message: &[u8]) -> io::Result<()>;
+    /// Whether the mount is there.
+    fn is_connected(&self) -> bool;
+}
+
+impl Device for DevFuse {
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        DevFuse::receive(self, buffer)
+    }
+
+    fn send(&self, message: &[u8]) -> io::Result<()> {
+        Channel::send(self, message)
+    }
+
+    fn is_connected(&self) -> bool {
+        DevFuse::is_connected(self)
+    }
+}
+
+impl Relay {
+    /// As [`mount`](Self::mount), for a kernel that a test plays: nothing is mounted here.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    #[doc(hidden)]
+    pub fn over_kernel(kernel: Arc<dyn Device>, options: &MountOptions) -> Result<Relay, MountError> {
+        Relay::over(kernel, PathBuf::new(), NO_MOUNT, options)
+    }
+}
