@@ -15,6 +15,9 @@ use sluice_vfs::{Fs, Options, Superblock};
 use std::io;
 use zerocopy::IntoBytes;
 
+/// The device number of the mount; a guest has none.
+const DEV: u64 = 99;
+
 /// Keeps what was sent.
 #[derive(Default)]
 struct Recorder(Mutex<Vec<Vec<u8>>>);
@@ -52,7 +55,7 @@ fn connection_with(options: MountOptions) -> Looked {
     fs.write("/a/f", "contents").expect("the name is free");
     fs.symlink("f", "/a/l").expect("the name is free");
     let recorder = Arc::new(Recorder::default());
-    let connection = Connection::new(superblock, options, 0, recorder.clone(), mpsc::channel().0);
+    let connection = Connection::new(superblock, options, DEV, recorder.clone(), mpsc::channel().0);
     let init = abi::InitIn {
         major: 7,
         minor: 45,
@@ -96,7 +99,7 @@ fn a_kernel_that_is_too_old_is_refused() {
     let recorder = Arc::new(Recorder::default());
     let superblock = Superblock::new(Options::default());
     let connection =
-        Connection::new(superblock, MountOptions::default(), 0, recorder.clone(), mpsc::channel().0);
+        Connection::new(superblock, MountOptions::default(), DEV, recorder.clone(), mpsc::channel().0);
     let init =
         abi::InitIn { major: 7, minor: 31, max_readahead: 0, flags: u32::MAX, flags2: 0, unused: [0; 11] };
     connection.serve(&message(opcode::INIT, 0, &[init.as_bytes()]), &mut Reply::new());
