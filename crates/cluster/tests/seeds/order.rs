@@ -277,22 +277,19 @@ impl Search<'_> {
             }
             let mut next = point.clone();
             next.progress[number] = Progress::Done;
-            for (lost, _) in &point.since[at + 1..] {
+            for pair in point.since[at..].windows(2) {
+                let (before, (lost, after)) = (&pair[0].1, &pair[1]);
                 let event = &self.history.events[*lost];
                 if event.ended.is_none_or(|ended| ended > begun) {
                     // It was not answered: it may be done again.
                     next.progress[*lost] = Progress::Before;
-                } else if let What::Call {
-                    node, call: Call::Write(slot, ..) | Call::Truncate(slot, _), ..
-                } = event.what
-                    && let Some(file) = point.state.open.get(&(node, slot)).map(|opened| opened.file)
+                } else if let What::Call { node, call: Call::Write(..) | Call::Truncate(..), .. } = event.what
                 {
-                    let of = next
-                        .state
-                        .open
-                        .iter_mut()
-                        .filter(|(handle, opened)| handle.0 == node && opened.file == file);
-                    of.for_each(|(_, opened)| opened.owes_error = true);
+                    // By now its slot may have another file.
+                    let is_lost = |file| before.files.get(&file) != after.files.get(&file);
+                    let of = next.state.open.iter_mut().filter(|(handle, _)| handle.0 == node);
+                    of.filter(|(_, opened)| is_lost(opened.file))
+                        .for_each(|(_, opened)| opened.owes_error = true);
                 }
             }
             next.state.take_over(durable);
