@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! The server listens on an abstract Unix socket that is named after the mount's device number, so that it is found
-//! from any path inside the mount, and on a socket file ([`socket_file`]), which clients in other network namespaces find. One question
+//! from any path inside the mount, and on a socket file (`socket_file`), which clients in other network namespaces find. One question
 //! per connection:
 //! ```text
 //!   client                        server
