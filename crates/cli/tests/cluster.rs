@@ -194,7 +194,9 @@ fn exclusive_names_appended_lines_and_locks_hold_while_the_owner_is_killed() {
     });
     let [first, second] = outcomes.as_slice() else { unreachable!() };
     let both: Vec<_> = first.won.iter().filter(|name| second.won.contains(name)).collect();
-    assert!(both.is_empty() && !first.won.is_empty() && !second.won.is_empty(), "both made {both:?}");
+    assert!(both.is_empty(), "both made {both:?}");
+    // One of them may have been a turn ahead all the time.
+    assert!(!first.won.is_empty() || !second.won.is_empty(), "a name is made by one of them");
     let log = fs::read_to_string(dirs[0].join("log")).expect("it is there");
     for line in first.appended.iter().chain(&second.appended) {
         assert!(log.lines().any(|other| other == line), "{line} was durable and is not there");
