@@ -27,7 +27,7 @@ impl InodeRef {
     /// `ENOENT`, `EISDIR`, `EACCES`, `EPERM` (sticky directory), `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
     pub fn unlink(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
         self.as_dir()?;
-        check_name(name)?;
+        check_name(name).map_err(|error| self.gone_or(error))?;
         self.load_names()?;
         self.meet_faults_of(Calls::REMOVE, &[(self, name)])?;
         let victim = self.maybe_delegated(name);
@@ -52,7 +52,7 @@ impl InodeRef {
     /// directory), `ENAMETOOLONG`, `EINVAL`.
     pub fn rmdir(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
         self.as_dir()?;
-        check_name(name)?;
+        check_name(name).map_err(|error| self.gone_or(error))?;
         self.load_names()?;
         self.meet_faults_of(Calls::REMOVE, &[(self, name)])?;
         let victim = self.maybe_delegated(name);
