@@ -141,7 +141,7 @@ dlm-model: prerequisites
 	SLUICE_DLM_STATES=10000000 cargo test --locked -p sluice-dlm --test model no_order -- --nocapture
 
 cluster-sim: prerequisites
-	SLUICE_CLUSTER_SEEDS=$${SEEDS:-10000} cargo test --locked --release -p sluice-cluster --test seeds -- --ignored --nocapture
+	SLUICE_CLUSTER_SEEDS=$${SEEDS:-10000} cargo test --locked --release -p sluice-cluster --test seeds -- --nocapture
 
 cluster-load: build $(TOOLS)/bin/fsx
 	SLUICE=$(CURDIR)/target/release/sluice TOOLS=$(TOOLS) sh tests/cluster-load $${SECONDS:-300}
