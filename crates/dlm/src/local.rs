@@ -207,6 +207,21 @@ impl Slow {
         }
     }
 
+    /// Takes the value that came with a grant, unless the value here is newer: the master does not know that one yet, and is still to be
+    /// told.
+    pub(crate) fn learn_value(&mut self, value: Option<Value>, is_from_holder: bool) {
+        let takes_doubts = !self.is_dirty();
+        let is_newer = |value: &Value| {
+            let doubts = !value.is_certain && takes_doubts;
+            self.value().is_none_or(|old| old.version < value.version || doubts)
+        };
+        if let Some(value) = value.filter(is_newer) {
+            self.set_value(Some(value));
+            // What comes from another holder is new to the master, which may hear of the next release first.
+            self.set_dirty(is_from_holder);
+        }
+    }
+
     /// What there is to say of those that wait, and of what was asked for.
     pub(crate) fn more(&self) -> Option<&More> {
         self.extra.as_ref().and_then(|extra| extra.more.as_deref())

@@ -14,8 +14,8 @@
 //! Three messages on the way of a lock, not four.
 //!
 //! # Invariants
-//! - Q1 Two grants conflict only if one of them has been handed over early (see [`Queue::release`]) or was told by a node
-//!   that registers.
+//! - Q1 Two grants conflict only if one of them has been handed over early (see [`Queue::request`] and
+//!   [`Queue::release`]) or was told by a node that registers.
 //! - Q2 In the way of each request is a grant whose node has been asked for it, an earlier request, or the promise.
 //! - Q3 A node takes a grant only for the request that it waits for now. So a request that does not name the node's grant
 //!   proves that the node does not have it, and never will.
@@ -208,7 +208,11 @@ impl Queue {
                 return;
             }
             if holds == Some(promise.token) {
-                self.keep_promise();
+                // The lock was handed over. The one that did so may have changed the value: until its own message says what is left,
+                // or it is fenced, its grant stays what it was.
+                if let Some(promise) = self.take_promise_if(|_| true) {
+                    self.install(&promise, None);
+                }
             } else {
                 promise.is_void = true;
             }
@@ -261,7 +265,7 @@ impl Queue {
         if let Some(promise) = self.promise()
             && (promise.to.node, promise.to.range, promise.token) == (node, range, token)
         {
-            // The lock was handed over, and this is known here before the one that did so could tell.
+            // The lock was handed over, and this is known here before the one that did so could tell; and so is the value.
             self.keep_promise();
         }
         if let Some(at) = self.grant_of(node, range).filter(|&at| self.grants[at].token == token) {
@@ -358,8 +362,10 @@ impl Queue {
             self.promise().into_iter().map(|promise| (promise.to.node, promise.to.mode, promise.token));
         let writers = had.chain(promised).filter(|(node, mode, _)| *node == gone && mode.writes());
         if let Some(last) = writers.map(|(.., token)| token).max() {
-            let bytes = self.value.take().map(|value| value.bytes).unwrap_or_default();
-            self.value = Some(Box::new(Value { version: (last, u64::MAX), is_certain: false, bytes }));
+            let last = (last, u64::MAX);
+            let (version, bytes) =
+                self.value.take().map_or((last, Box::default()), |old| (old.version.max(last), old.bytes));
+            self.value = Some(Box::new(Value { version, is_certain: false, bytes }));
         }
     }
 

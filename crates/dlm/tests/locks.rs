@@ -258,6 +258,58 @@ fn a_value_goes_with_the_lock() {
 }
 
 #[test]
+fn a_value_that_was_changed_goes_to_the_master_after_a_conversion() {
+    let cluster = Cluster::new(3, &options());
+    let keeper = cluster.lock(2, &key("a"), Mode::Nl);
+    let held = cluster.lock(1, &key("a"), Mode::Pw);
+    cluster.nodes[1].set_value(&held, b"new").expect("it writes");
+    let Ok(Submitted::Waiting(ticket)) = cluster.nodes[1].convert(cluster.now, held, &Mode::Ex.into()) else {
+        panic!("only the weaker lock is cached");
+    };
+    cluster.deliver();
+    let held = cluster.end(1, ticket).expect("nobody is in the way");
+    cluster.unlock(1, held);
+    // The lock goes back to the master, and not to the next holder.
+    let held = cluster.lock(2, &key("a"), Want::now(Mode::Ex));
+    let value = cluster.nodes[2].value(&held).expect("there is one");
+    assert_eq!((&*value.bytes, value.is_certain), (&b"new"[..], true));
+    cluster.unlock(2, held);
+    cluster.unlock(2, keeper);
+}
+
+#[test]
+fn nobody_reads_a_value_before_its_master_has_heard_of_it() {
+    let mut cluster = Cluster::new(3, &options());
+    let held = cluster.lock(1, &key("a"), Mode::Ex);
+    cluster.nodes[1].set_value(&held, b"new").expect("it writes");
+    cluster.unlock(1, held);
+    cluster.pass(10 * MS);
+    let next = cluster.ask(2, &key("a"), &Want::new(Mode::Pr));
+    cluster.deliver_from(2);
+    let reader = cluster.ask(0, &key("a"), &Want::new(Mode::Pr));
+    cluster.deliver_from(0);
+    // What the holder tells the master is late.
+    let late = cluster.nodes[1].effects().0.lock().unwrap().pop_back();
+    cluster.deliver();
+    let held = cluster.end(2, next).expect("handed over");
+    cluster.unlock(2, held);
+    // This tells the master that the lock was handed over, and not with what value.
+    let writer = cluster.ask(2, &key("a"), &Want::new(Mode::Pw));
+    cluster.deliver();
+    assert_eq!(reader.outcome(), None);
+    cluster.nodes[0].message(cluster.now, cluster.nodes[1].id(), late.expect("a release").1);
+    cluster.deliver();
+    let held = cluster.end(0, reader).expect("nobody is in the way");
+    let value = cluster.nodes[0].value(&held).expect("there is one");
+    assert_eq!((&*value.bytes, value.is_certain), (&b"new"[..], true));
+    cluster.unlock(0, held);
+    cluster.pass(10 * MS);
+    cluster.deliver();
+    let held = cluster.end(2, writer).expect("nobody is in the way");
+    cluster.unlock(2, held);
+}
+
+#[test]
 fn a_value_is_uncertain_after_the_death_of_a_node_that_may_have_changed_it() {
     let mut cluster = Cluster::new(3, &options());
     let keeper = cluster.lock(2, &key("a"), Mode::Nl);
@@ -333,6 +385,24 @@ fn of_two_conversions_that_wait_for_each_other_one_is_refused() {
     let held = cluster.end(0, first).expect("granted");
     assert_eq!(held.mode(), Mode::Ex);
     cluster.unlock(0, held);
+}
+
+#[test]
+fn a_conversion_that_another_one_waits_for_is_asked_for() {
+    let cluster = Cluster::new(2, &options());
+    let (null, reader) = (cluster.lock(1, &key("a"), Mode::Nl), cluster.lock(1, &key("a"), Mode::Pr));
+    let convert = |held, mode: Mode| match cluster.nodes[1].convert(cluster.now, held, &mode.into()) {
+        Ok(Submitted::Waiting(ticket)) => ticket,
+        other => panic!("{other:?}"),
+    };
+    // The node gets what the first one needs, and the reader is in its way.
+    let (first, second) = (convert(null, Mode::Pw), convert(reader, Mode::Ex));
+    cluster.deliver();
+    assert_eq!((first.outcome(), second.outcome()), (None, Some(Ok(()))));
+    let held = cluster.end(1, second).expect("granted");
+    cluster.unlock(1, held);
+    let held = cluster.end(1, first).expect("nobody is in the way");
+    cluster.unlock(1, held);
 }
 
 #[test]

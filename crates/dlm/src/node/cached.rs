@@ -57,11 +57,14 @@ impl<E: Effects> Node<E> {
             local.word.set_shut(false);
             return;
         };
-        if let Some(first) = more.waiters.front() {
+        let cached = local.word.cached();
+        let converts = more.waiters.iter().take_while(|waiter| waiter.holds.is_some()).count();
+        // A conversion whose mode is cached may wait for the lock that one behind it converts.
+        let mut firsts = more.waiters.iter().take(converts.max(1));
+        if let Some(first) = firsts.find(|first| cached.is_none_or(|cached| !cached.covers(first.mode))) {
             let converts = first.holds.is_some();
-            let is_covered = local.word.cached().is_some_and(|cached| cached.covers(first.mode));
             let is_asked = more.request.is_some_and(|request| request.converts || !converts);
-            if !is_covered && !is_asked {
+            if !is_asked {
                 // With what is held, and be it converted: it is in use until the grant has come.
                 let mode = local.word.held().map_or(first.mode, |held| held.join(first.mode));
                 let request = match more.request {
@@ -206,9 +209,8 @@ impl<E: Effects> Node<E> {
             Body::Grant { token, .. } if slow.token() == Some(token) => {}
             Body::Grant { serial, token, mode, value } => match asked {
                 Some(request) if request.serial == serial => {
-                    // What comes from another holder is new to the master, which may hear of the next release first.
-                    slow.set_dirty(shard.owner != Some(from) && value.is_some());
-                    self.accept(shard, now, &local, slow, (token, mode, value));
+                    slow.learn_value(value, shard.owner != Some(from));
+                    self.accept(shard, now, &local, slow, (token, mode));
                 }
                 // The request that is under way tells that it is not taken.
                 Some(_) => {}
@@ -248,16 +250,11 @@ impl<E: Effects> Node<E> {
         now: u64,
         local: &Local,
         slow: &mut Slow,
-        (token, mode, value): (Token, Mode, Option<Value>),
+        (token, mode): (Token, Mode),
     ) {
         self.statistics.grants.add();
         slow.set_token(Some(token));
         slow.granted_at = now;
-        if let Some(value) = value
-            && slow.value().is_none_or(|old| old.version < value.version || !value.is_certain)
-        {
-            slow.set_value(Some(value));
-        }
         local.word.set_cached(Some(mode));
         let more = slow.say();
         // What was asked for before was the grant that this one replaces.
@@ -295,10 +292,11 @@ impl<E: Effects> Node<E> {
         }
         let asked = slow.request();
         // A party is told by its probes, which are exact.
-        let stands = |first: &Waiter| {
-            first.party.is_none() && asked.is_some_and(|asked| asked.stands_against(first, wanted))
+        let stands = |waiter: &Waiter| {
+            waiter.party.is_none() && asked.is_some_and(|asked| asked.stands_against(waiter, wanted))
         };
-        if let Some(refused) = slow.say().pop_first_if(stands) {
+        let waiters = &mut slow.say().waiters;
+        if let Some(refused) = waiters.iter().position(stands).and_then(|at| waiters.remove(at)) {
             // Another conversion is before this one, and each is in the way of the other.
             self.decide(shard, &refused.wait, Err(LockError::Deadlock));
             self.convert_no_more(shard, local, slow);

@@ -254,7 +254,8 @@ fn edges(local: &Local, slow: &Slow, number: u64) -> Edges {
         more.request.filter(|request| !is_covered || !request.first.covers(waiter.mode))
     };
     let it = &more.waiters[last];
-    // A conversion that needs no grant passes those before it. Anything else waits for these, and so for all that they wait for.
+    // A conversion that needs no grant passes those before it, and one that does waits with them for grants alone. Anything else waits
+    // for these, and so for all that they wait for.
     let is_covered = cached.is_some_and(|cached| cached.covers(it.mode)) && slow.allows(it.mode);
     let begin = if it.holds.is_some() && is_covered { last } else { 0 };
     for waiter in more.waiters.range(begin..=last) {
@@ -264,7 +265,9 @@ fn edges(local: &Local, slow: &Slow, number: u64) -> Edges {
             let others = others.filter(move |known| !known.mode.compatible(wanted));
             others.filter_map(move |known| known.party.map(|party| (way, known.hold, party)))
         };
-        edges.holds.extend(against(waiter.mode, way));
+        if it.holds.is_none() || waiter.number == number {
+            edges.holds.extend(against(waiter.mode, way));
+        }
         if more.is_draining
             && waiter.holds.is_none()
             && let Some(revoke) = &more.revoke

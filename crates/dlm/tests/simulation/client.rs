@@ -127,7 +127,7 @@ impl World {
         self.log(&|| format!("{:?} got {held:?}", (id, number)));
         self.truth.granted((id, number), held.key(), held.mode())?;
         let machine = &self.machines[&id];
-        if held.mode() == Mode::Ex
+        if held.mode().covers(Mode::Pr)
             && held.key().range == Range::WHOLE
             && let Some(value) = machine.node.value(&held)
             && value.is_certain

@@ -72,7 +72,7 @@ impl Truth {
         self.held.retain(|(other, _), _| *other != node);
     }
 
-    /// A client under an exclusive lock sees a value that is said to be certain.
+    /// A client under a lock that excludes writers sees a value that is said to be certain.
     pub(crate) fn saw(&self, name: &Name, value: &[u8]) -> Result<(), String> {
         match self.values.get(name) {
             Some(last) if last != value => Err(format!("{name} has the value {last:?}, not {value:?}")),

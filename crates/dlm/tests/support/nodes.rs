@@ -52,17 +52,23 @@ impl Cluster {
         let mut count = 0;
         loop {
             let before = count;
-            for node in &self.nodes {
-                while let Some((to, message)) = { node.effects().0.lock().unwrap().pop_front() } {
-                    count += 1;
-                    let to = self.nodes.iter().find(|other| other.id() == to).expect("it is a member");
-                    to.message(self.now, node.id(), as_read(message));
-                }
-            }
+            count += (0..self.nodes.len()).map(|node| self.deliver_from(node)).sum::<usize>();
             if count == before {
                 return count;
             }
         }
+    }
+
+    /// Delivers what a node has sent.
+    pub(crate) fn deliver_from(&self, node: usize) -> usize {
+        let node = &self.nodes[node];
+        let mut count = 0;
+        while let Some((to, message)) = { node.effects().0.lock().unwrap().pop_front() } {
+            count += 1;
+            let to = self.nodes.iter().find(|other| other.id() == to).expect("it is a member");
+            to.message(self.now, node.id(), as_read(message));
+        }
+        count
     }
 
     pub(crate) fn ask(&self, node: usize, key: &Key, want: &Want) -> Ticket {
