@@ -438,6 +438,8 @@ impl Queue {
             } else if in_the_way.is_empty() {
                 self.demand().waiting.remove(at);
                 self.grant(&first, desk);
+                // In place of a stronger one of the same node it makes room for those before.
+                at = 0;
             } else {
                 self.ask(&first, &in_the_way, at, desk);
                 at += 1;
