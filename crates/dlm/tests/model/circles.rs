@@ -2,6 +2,7 @@
 //!
 //! A party is told of a deadlock only if it was in a circle of waits at some moment of its wait, and no circle stays.
 
+use crate::state::State;
 use crate::support::wishes::{Wish, Wishes};
 use sluice_dlm::{
     Held, Key, LockError, LockParty, Message, Mode, Mutant, Name, Node, Options, Registry, Submitted, Ticket,
@@ -9,7 +10,6 @@ use sluice_dlm::{
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use std::collections::{BTreeMap, VecDeque};
-use std::hash::{BuildHasher, Hash, Hasher};
 
 /// The length of a lease.
 const TTL: u64 = u64::MAX / 2;
@@ -263,63 +263,40 @@ impl<'c> World<'c> {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct State {
-    happened: Vec<Event>,
-    events: Vec<Event>,
-    broken: Option<String>,
-    /// Of all that decides what can happen from here on.
-    hash: u64,
-}
-
-impl Hash for State {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.hash.hash(state);
-    }
-}
-
-impl PartialEq for State {
-    fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash
-    }
-}
-
-impl State {
-    fn after(circles: &Circles, happened: Vec<Event>) -> State {
-        let mut world = World::new(circles);
+impl Circles {
+    fn after(&self, happened: Vec<Event>) -> State<Event> {
+        let mut world = World::new(self);
         happened.iter().for_each(|event| world.happen(*event));
         let events = world.events();
-        let hash = foldhash::fast::FixedState::default().hash_one(world.text());
         let mut broken = world.broken.clone();
         if events.iter().all(|event| matches!(event, Event::Search(_) | Event::GiveUp(_))) {
             broken = broken.and_then(|()| world.at_rest());
         }
-        State { happened, events, broken: broken.err(), hash }
+        State::new(happened, events, broken, world.text())
     }
 }
 
 impl Model for Circles {
-    type State = State;
+    type State = State<Event>;
     type Action = Event;
 
-    fn init_states(&self) -> Vec<State> {
-        vec![State::after(self, Vec::new())]
+    fn init_states(&self) -> Vec<State<Event>> {
+        vec![self.after(Vec::new())]
     }
 
-    fn actions(&self, state: &State, actions: &mut Vec<Event>) {
-        if state.broken.is_none() {
-            actions.extend(&state.events);
-        }
+    fn actions(&self, state: &State<Event>, actions: &mut Vec<Event>) {
+        actions.extend(state.actions());
     }
 
-    fn next_state(&self, state: &State, event: Event) -> Option<State> {
-        Some(State::after(self, state.happened.iter().copied().chain([event]).collect()))
+    fn next_state(&self, state: &State<Event>, event: Event) -> Option<State<Event>> {
+        Some(self.after(state.and(event)))
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![Property::always("who is told was in a circle, and no circle stays", |_, state: &State| {
-            state.broken.is_none()
-        })]
+        vec![Property::always(
+            "a party that is told was in a circle, and no circle stays",
+            |_, state: &State<Event>| state.broken.is_none(),
+        )]
     }
 }
 

@@ -12,43 +12,23 @@
 
 mod circles;
 mod cluster;
+mod state;
 #[path = "../support/mod.rs"]
 mod support;
 
 use cluster::Call::{self, Convert, Lock, Try, Unlock, Write};
 use cluster::{Cluster, Event, Scenario};
 use sluice_dlm::Mode::{Cw, Ex, Nl, Pr, Pw};
+use state::State;
 use stateright::{Checker, HasDiscoveries, Model, Property};
-use std::hash::{BuildHasher, Hash, Hasher};
 use support::MUTANTS;
 
 /// How many states of each cluster are looked at, unless the environment says otherwise.
 const STATES: usize = 10_000;
 
-#[derive(Clone, Debug)]
-struct State {
-    happened: Vec<Event>,
-    events: Vec<Event>,
-    broken: Option<String>,
-    /// Of all that decides what can happen from here on.
-    hash: u64,
-}
-
-impl Hash for State {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.hash.hash(state);
-    }
-}
-
-impl PartialEq for State {
-    fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash
-    }
-}
-
-impl State {
-    fn after(scenario: &Scenario, happened: Vec<Event>) -> State {
-        let mut cluster = Cluster::new(scenario);
+impl Scenario {
+    fn after(&self, happened: Vec<Event>) -> State<Event> {
+        let mut cluster = Cluster::new(self);
         happened.iter().for_each(|event| cluster.happen(*event));
         let events = cluster.events();
         let need_not =
@@ -57,33 +37,30 @@ impl State {
         if events.iter().all(need_not) {
             broken = broken.and_then(|()| cluster.at_rest());
         }
-        let hash = foldhash::fast::FixedState::default().hash_one(cluster.text());
-        State { happened, events, broken: broken.err(), hash }
+        State::new(happened, events, broken, cluster.text())
     }
 }
 
 impl Model for Scenario {
-    type State = State;
+    type State = State<Event>;
     type Action = Event;
 
-    fn init_states(&self) -> Vec<State> {
-        vec![State::after(self, Vec::new())]
+    fn init_states(&self) -> Vec<State<Event>> {
+        vec![self.after(Vec::new())]
     }
 
-    fn actions(&self, state: &State, actions: &mut Vec<Event>) {
-        if state.broken.is_none() {
-            actions.extend(&state.events);
-        }
+    fn actions(&self, state: &State<Event>, actions: &mut Vec<Event>) {
+        actions.extend(state.actions());
     }
 
-    fn next_state(&self, state: &State, event: Event) -> Option<State> {
-        Some(State::after(self, state.happened.iter().copied().chain([event]).collect()))
+    fn next_state(&self, state: &State<Event>, event: Event) -> Option<State<Event>> {
+        Some(self.after(state.and(event)))
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![Property::always(
             "locks exclude each other, tokens grow, no request is lost, no lock is leaked",
-            |_, state: &State| state.broken.is_none(),
+            |_, state: &State<Event>| state.broken.is_none(),
         )]
     }
 }
