@@ -8,8 +8,8 @@
 //!
 //! A server that was killed leaves its file. It is in nobody's way: nobody listens there, so a client goes on as if it were not there;
 //! a server with the same number replaces it, and each server that starts removes those on which nobody listens. A
-//! device number is used again at once, so a server that ends removes the file only if it is still its own. Who changes the
-//! directory has it locked (flock).
+//! device number is used again at once, so a server that ends removes the file only if it is still its own. A server that changes
+//! the directory has it locked (flock).
 
 use crate::mountinfo;
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags};

@@ -257,19 +257,7 @@ impl Guest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io;
-
-    struct Nowhere;
-
-    impl GuestChannel for Nowhere {
-        fn answer(&self, _: &[u8]) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn announce(&self, notice: Notice) {
-            drop(notice);
-        }
-    }
+    use crate::guest::Nowhere;
 
     #[test]
     fn a_new_directory_is_covered_until_another_guest_finds_it_or_its_maker_is_gone() {

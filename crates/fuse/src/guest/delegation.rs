@@ -289,19 +289,7 @@ pub(super) fn given_back(message: &[u8]) -> Option<(InHeader, LocksGivenBack, Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io;
-
-    struct Nowhere;
-
-    impl GuestChannel for Nowhere {
-        fn answer(&self, _: &[u8]) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn announce(&self, notice: Notice) {
-            drop(notice);
-        }
-    }
+    use crate::guest::Nowhere;
 
     fn delegate(delegations: &Delegations) -> Delegate {
         let number = delegations.next_guest();
