@@ -27,7 +27,6 @@
 //! # Cost
 //! A new inode: a count on the CPU's own line. A change: a load, and a store when it is the first since a cut.
 
-use super::keys::FIXED;
 use super::mutant::{Mutant, Planted};
 use super::pending::Stored;
 use super::{Durable, Pending};
@@ -401,12 +400,8 @@ impl Durable {
             self.store.alone(|| directories.iter().filter(|dir| leave(dir, applied)).count())
         };
         self.names().departures.fetch_add(left as u64, Ordering::Relaxed);
-        for inode in touched {
-            // An access time that is newer than the record. The names leave in a later round.
-            if let Ok(section) = inode.shared.begin_put_down(FIXED) {
-                section.inode(&inode);
-            }
-        }
+        // The names leave in a later round.
+        touched.iter().for_each(|inode| inode.put_down_atime());
         left > 0
     }
 

@@ -63,6 +63,14 @@ impl InodeRef {
             durable.list_touched(self);
         }
     }
+
+    /// Puts the record down, whose access time is older.
+    pub(super) fn put_down_atime(&self) {
+        // Of a store that failed nobody asks for access times.
+        if let Ok(section) = self.shared.begin_put_down(FIXED) {
+            section.inode(self);
+        }
+    }
 }
 
 impl Durable {
@@ -98,11 +106,8 @@ impl Durable {
                 inode.lower(flag::TOUCHED);
                 // SeqCst(touched): before the time is looked at. Pairs with the fence in list_touched().
                 fence(Ordering::SeqCst);
-                // Of a store that failed nobody asks for access times.
-                if inode.is_touched()
-                    && let Ok(section) = inode.shared.begin_put_down(FIXED)
-                {
-                    section.inode(inode);
+                if inode.is_touched() {
+                    inode.put_down_atime();
                 }
             }
         }

@@ -150,7 +150,7 @@ impl InodeRef {
     /// `ENOSPC` (inode limit), `ENOTDIR`, `ENAMETOOLONG`, `EINVAL` (not a name).
     pub fn create(&self, cred: &Cred, name: &[u8], new: &NewInode<'_>) -> Result<InodeRef, Errno> {
         self.as_dir()?;
-        check_name(name).map_err(|error| self.gone_or(error))?;
+        self.check_name(name)?;
         self.load_names()?;
         self.meet_faults_of(Calls::CREATE, &[(self, name)])?;
         self.shared.let_names_leave();
@@ -232,7 +232,7 @@ impl InodeRef {
     /// name, or the directory was removed); `EMLINK`; `EACCES`.
     pub fn link(&self, cred: &Cred, name: &[u8], target: &InodeRef) -> Result<(), Errno> {
         self.as_dir()?;
-        check_name(name).map_err(|error| self.gone_or(error))?;
+        self.check_name(name)?;
         self.load_names()?;
         if !Ref::ptr_eq(&self.shared, &target.shared) || target.is_dir() {
             return Err(self.refuse_link(cred, name, target));

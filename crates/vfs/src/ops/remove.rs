@@ -27,7 +27,7 @@ impl InodeRef {
     /// `ENOENT`, `EISDIR`, `EACCES`, `EPERM` (sticky directory), `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
     pub fn unlink(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
         self.as_dir()?;
-        check_name(name).map_err(|error| self.gone_or(error))?;
+        self.check_name(name)?;
         self.load_names()?;
         self.meet_faults_of(Calls::REMOVE, &[(self, name)])?;
         let victim = self.maybe_delegated(name);
@@ -52,7 +52,7 @@ impl InodeRef {
     /// directory), `ENAMETOOLONG`, `EINVAL`.
     pub fn rmdir(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
         self.as_dir()?;
-        check_name(name).map_err(|error| self.gone_or(error))?;
+        self.check_name(name)?;
         self.load_names()?;
         self.meet_faults_of(Calls::REMOVE, &[(self, name)])?;
         let victim = self.maybe_delegated(name);
@@ -159,6 +159,14 @@ impl Inode {
     /// True for a directory that has lost its name: it takes no new ones.
     pub(crate) fn is_removed_dir(&self) -> bool {
         self.as_dir().is_ok_and(|dir| dir.names.is_dead())
+    }
+
+    /// Checks that `name` can be the name of an entry of this directory.
+    ///
+    /// # Errors
+    /// As [`check_name`]; `ENOENT` first, if the directory was removed.
+    pub(crate) fn check_name(&self, name: &[u8]) -> Result<(), Errno> {
+        check_name(name).map_err(|error| self.gone_or(error))
     }
 
     /// What to say of a wrong name in this directory: that the directory was removed comes before `error`.

@@ -100,7 +100,7 @@ impl InodeRef {
         if !Ref::ptr_eq(&self.shared, &new_dir.shared) {
             return Err(Errno::EXDEV);
         }
-        check_name(name).map_err(|error| self.gone_or(error))?;
+        self.check_name(name)?;
         if let Err(error) = check_name(new_name) {
             // A missing source, or a removed directory, is reported first.
             self.lookup(cred, name)?;
