@@ -128,6 +128,11 @@ pub(crate) struct Revoke {
 }
 
 impl More {
+    /// Whether `mode` may be given out from what is cached.
+    pub(crate) fn allows(&self, mode: Mode) -> bool {
+        self.request.is_none_or(|request| request.first.covers(mode))
+    }
+
     /// Takes the first that waits, if it is `wanted`.
     pub(crate) fn pop_first_if(&mut self, wanted: impl Fn(&Waiter) -> bool) -> Option<Waiter> {
         if self.waiters.front().is_some_and(wanted) { self.waiters.pop_front() } else { None }
@@ -246,7 +251,7 @@ impl Slow {
 
     /// Whether `mode` may be given out from what is cached.
     pub(crate) fn allows(&self, mode: Mode) -> bool {
-        self.request().is_none_or(|request| request.first.covers(mode))
+        self.more().is_none_or(|more| more.allows(mode))
     }
 
     /// Forgets what there is to say of nothing.

@@ -59,9 +59,10 @@ impl<E: Effects> Node<E> {
         };
         let cached = local.word.cached();
         let converts = more.waiters.iter().take_while(|waiter| waiter.holds.is_some()).count();
-        // A conversion whose mode is cached may wait for the lock that one behind it converts.
+        // A conversion whose mode may be given out here may wait for the lock that one behind it converts.
+        let is_here = |mode| cached.is_some_and(|cached| cached.covers(mode)) && more.allows(mode);
         let mut firsts = more.waiters.iter().take(converts.max(1));
-        if let Some(first) = firsts.find(|first| cached.is_none_or(|cached| !cached.covers(first.mode))) {
+        if let Some(first) = firsts.find(|first| !is_here(first.mode)) {
             let converts = first.holds.is_some();
             let is_asked = more.request.is_some_and(|request| request.converts || !converts);
             if !is_asked {
@@ -111,7 +112,7 @@ impl<E: Effects> Node<E> {
         let at = (0..more.waiters.len().min(converts.max(1))).find(|&at| {
             let waiter = &more.waiters[at];
             (waiter.holds.is_some() || !more.is_draining)
-                && more.request.is_none_or(|request| request.first.covers(waiter.mode))
+                && more.allows(waiter.mode)
                 && local.word.take_shut(waiter.mode, waiter.holds)
         })?;
         more.waiters.remove(at)
