@@ -17,7 +17,7 @@ use support::check::leaked;
 use world::{MS, World};
 
 /// Seeds beyond the usual ones that found something once.
-const REGRESSIONS: &[u64] = &[164, 215, 252, 431, 745, 780, 1035, 1351, 4696, 7453, 8588, 8679];
+const REGRESSIONS: &[u64] = &[164, 215, 252, 431, 745, 780, 1035, 1351, 4696, 7453, 8550, 8588, 8679];
 const PARTY_REGRESSIONS: &[u64] = &[233, 351];
 /// When faults end, and until when all must be well.
 const CALM: u64 = 30_000 * MS;
