@@ -4,7 +4,7 @@ use crate::lock_class::LOCAL;
 use crate::message::{Answer, Next, Token, Value};
 use crate::probe::LockParty;
 use crate::wait::Wait;
-use crate::word::Word;
+use crate::word::LockWord;
 use crate::{Key, Mode};
 use sluice_sync::reclaim::{Reclaim, Usage};
 use sluice_sync::{Arc, SmallMutex};
@@ -23,7 +23,7 @@ pub(crate) struct Local {
     /// *immutable*
     pub(crate) key: Key,
     /// What may be given out without asking. *atomic*
-    pub(crate) word: Word,
+    pub(crate) word: LockWord,
     /// One pin for each that holds or waits. *atomic*
     pub(crate) usage: Usage,
     /// *protected by the shard's mutex; by its own for listings*
@@ -170,7 +170,7 @@ impl Local {
     pub(crate) fn new(key: Key) -> Local {
         Local {
             key,
-            word: Word::default(),
+            word: LockWord::default(),
             usage: Usage::new(),
             slow: SmallMutex::with_class(&LOCAL, Slow::new()),
         }

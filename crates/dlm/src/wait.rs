@@ -15,19 +15,19 @@ pub type Outcome = Result<(), LockError>;
 /// A request that waits.
 #[derive(Debug)]
 pub(crate) struct Wait {
-    state: Mutex<State>,
+    state: Mutex<WaitState>,
     decided: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WaitState {
     outcome: Option<Outcome>,
     waker: Option<Waker>,
 }
 
 impl Wait {
     pub(crate) fn new() -> Arc<Wait> {
-        Arc::new(Wait { state: Mutex::with_class(&WAIT, State::default()), decided: Condvar::new() })
+        Arc::new(Wait { state: Mutex::with_class(&WAIT, WaitState::default()), decided: Condvar::new() })
     }
 
     /// Decides it, once. Returns what to wake when no lock is held.

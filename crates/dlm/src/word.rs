@@ -27,7 +27,7 @@ const USED: u64 = 1 << 5;
 
 /// The state of a lock on its node.
 #[derive(Debug, Default)]
-pub(crate) struct Word(AtomicU64);
+pub(crate) struct LockWord(AtomicU64);
 
 /// Where a mode is counted: its lowest bit, and all of them.
 const fn count_of(mode: Mode) -> (u64, u64) {
@@ -72,7 +72,7 @@ fn with(word: u64, mode: Mode, holds: Option<Mode>) -> Option<u64> {
     possible.then(|| (rest + one) | USED)
 }
 
-impl Word {
+impl LockWord {
     /// Locks, if nobody has to be asked.
     #[inline]
     pub(crate) fn take(&self, mode: Mode) -> bool {
@@ -161,7 +161,7 @@ mod tests {
         for cached in Mode::ALL {
             for held in Mode::ALL {
                 for wanted in Mode::ALL {
-                    let word = Word::default();
+                    let word = LockWord::default();
                     assert!(!word.take(wanted), "nothing is cached");
                     word.set_cached(Some(cached));
                     assert_eq!(word.take(held), cached.covers(held));
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_shut_word_grants_nothing_and_says_so_at_unlock() {
-        let word = Word::default();
+        let word = LockWord::default();
         word.set_cached(Some(Mode::Ex));
         assert!(word.take(Mode::Pr));
         word.set_shut(true);
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn as_many_hold_a_mode_as_can_be_counted() {
-        let word = Word::default();
+        let word = LockWord::default();
         word.set_cached(Some(Mode::Ex));
         assert_eq!((0..5_000).filter(|_| word.take(Mode::Cr)).count(), 4_095);
         assert_eq!(word.holders().collect::<Vec<_>>(), [(Mode::Cr, 4_095)]);

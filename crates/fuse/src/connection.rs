@@ -7,7 +7,7 @@ use crate::handler::{Disposition, LockFile, Negotiated, SecondLooks, Seek, Turns
 use crate::handles::Handles;
 use crate::nodes::Nodes;
 use crate::notify::{self, Event};
-use crate::parked::{Parked, Wait};
+use crate::parked::{Parked, Withdrawal};
 use crate::reply::Reply;
 use crate::request::{Malformed, Request};
 use crate::transport::{Channel, Replier};
@@ -229,7 +229,7 @@ impl Connection {
     /// Takes back the lock requests that wait. They are not answered.
     pub(crate) fn withdraw_all(&self) {
         self.second_looks.clear();
-        for Wait { inode, ticket } in self.parked.drain() {
+        for Withdrawal { inode, ticket } in self.parked.drain() {
             inode.locks().cancel(&ticket);
         }
     }

@@ -28,11 +28,11 @@ const BUCKETS: usize = (1 + (LAST_OCTAVE - FIRST_OCTAVE + 1) * PER_OCTAVE) as us
 
 /// Counts since the mount began.
 #[derive(Debug)]
-pub(crate) struct Counters(PerCpu<[Kind; opcode::COUNT]>);
+pub(crate) struct Counters(PerCpu<[OpcodeCount; opcode::COUNT]>);
 
 /// What one CPU has counted of one opcode.
 #[derive(Debug, Default)]
-struct Kind {
+struct OpcodeCount {
     requests: AtomicU64, // atomic: a statistic, read on its own
     took: OnceLock<Box<Took>>,
 }
@@ -52,7 +52,7 @@ impl Default for Took {
 
 impl Counters {
     pub(crate) fn new() -> Counters {
-        Counters(PerCpu::new(|_| std::array::from_fn(|_| Kind::default())))
+        Counters(PerCpu::new(|_| std::array::from_fn(|_| OpcodeCount::default())))
     }
 
     /// Counts one request. Opcodes that this crate does not know count as 0.
@@ -104,12 +104,12 @@ impl Counters {
         })
     }
 
-    fn kinds(&self, opcode: u32) -> impl Iterator<Item = &Kind> {
+    fn kinds(&self, opcode: u32) -> impl Iterator<Item = &OpcodeCount> {
         self.0.iter().map(move |kinds| slot(kinds, opcode))
     }
 }
 
-fn slot(kinds: &[Kind; opcode::COUNT], opcode: u32) -> &Kind {
+fn slot(kinds: &[OpcodeCount; opcode::COUNT], opcode: u32) -> &OpcodeCount {
     kinds.get(opcode as usize).unwrap_or(&kinds[0])
 }
 

@@ -26,7 +26,7 @@ const FLUSHED_MAX: usize = 16;
 
 /// The open files of one mount. Number 0 is never given out: it stands for "no handle".
 pub(crate) struct Handles {
-    open: Mutex<HashMap<u64, Handle>>,
+    open: Mutex<HashMap<u64, OpenHandle>>,
     /// The last number given out. *atomic (no label: only uniqueness matters)*
     last: AtomicU64,
 }
@@ -48,7 +48,7 @@ pub(crate) enum Noted {
     Unknown,
 }
 
-struct Handle {
+struct OpenHandle {
     inode: InodeRef,
     /// Owners that locked ranges through this handle and have not flushed it.
     owners: Vec<u64>,
@@ -99,14 +99,14 @@ impl Handles {
 
     fn add_as(&self, fh: u64, inode: InodeRef, text: Option<Arc<Vec<u8>>>) {
         let (owners, waiting, flushed) = Default::default();
-        let handle = Handle { inode, owners, flock: None, waiting, flushed, text };
+        let handle = OpenHandle { inode, owners, flock: None, waiting, flushed, text };
         self.open.lock().insert(fh, handle);
     }
 
     /// The owners that have locks through some handle, with the file.
     pub(crate) fn owners(&self) -> HashSet<(u64, u64)> {
         let open = self.open.lock();
-        let of_one = |handle: &Handle| {
+        let of_one = |handle: &OpenHandle| {
             let owners = handle.owners.iter().chain(&handle.flock);
             owners.map(|&owner| (handle.inode.ino(), owner)).collect::<Vec<_>>()
         };
@@ -142,7 +142,7 @@ impl Handles {
         })
     }
 
-    fn noting(&self, fh: u64, inode: &InodeRef, note: impl FnOnce(&mut Handle) -> Noted) -> Noted {
+    fn noting(&self, fh: u64, inode: &InodeRef, note: impl FnOnce(&mut OpenHandle) -> Noted) -> Noted {
         match self.open.lock().get_mut(&fh) {
             Some(handle) if handle.inode.ino() == inode.ino() => note(handle),
             _ => Noted::Unknown,
@@ -150,11 +150,11 @@ impl Handles {
     }
 
     /// Remembers, until what is returned is dropped, that `owner` waits for a range through `fh`.
-    pub(crate) fn wait(self: &Arc<Self>, fh: u64, owner: u64) -> Waiting {
+    pub(crate) fn wait(self: &Arc<Self>, fh: u64, owner: u64) -> WaitingOwner {
         if let Some(handle) = self.open.lock().get_mut(&fh) {
             handle.waiting.push(owner);
         }
-        Waiting { handles: self.clone(), fh, owner }
+        WaitingOwner { handles: self.clone(), fh, owner }
     }
 
     /// A process, `owner`, closed a descriptor of `fh`: its locks of the file that is returned end.
@@ -185,7 +185,7 @@ impl Handles {
         let locked: Vec<_> = {
             let mut open = self.open.lock();
             let of_file = open.values_mut().filter(|handle| handle.inode.ino() == ino);
-            let take = |handle: &mut Handle| {
+            let take = |handle: &mut OpenHandle| {
                 (handle.inode.clone(), std::mem::take(&mut handle.owners), handle.flock.take())
             };
             of_file.map(take).collect()
@@ -206,13 +206,13 @@ impl Handles {
 }
 
 /// An owner that waits for a range through a handle.
-pub(crate) struct Waiting {
+pub(crate) struct WaitingOwner {
     handles: Arc<Handles>,
     fh: u64,
     owner: u64,
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingOwner {
     fn drop(&mut self) {
         if let Some(handle) = self.handles.open.lock().get_mut(&self.fh)
             && let Some(at) = handle.waiting.iter().position(|&owner| owner == self.owner)
@@ -222,7 +222,7 @@ impl Drop for Waiting {
     }
 }
 
-impl Handle {
+impl OpenHandle {
     fn unlock(self) {
         unlock(&self.inode, &self.owners, self.flock);
     }

@@ -103,7 +103,7 @@ pub fn is_mounted_for(process: u32, source: &OsStr) -> io::Result<bool> {
     Ok(mountinfo::read_of(process)?.iter().any(|entry| is_of(entry, source)))
 }
 
-fn is_of(entry: &mountinfo::Entry, source: &OsStr) -> bool {
+fn is_of(entry: &mountinfo::MountEntry, source: &OsStr) -> bool {
     entry.kind == format!("fuse.{SUBTYPE}") && entry.source == source
 }
 

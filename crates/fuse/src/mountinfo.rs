@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// One mount.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct MountEntry {
     /// The mount's own number.
     pub(crate) id: u64,
     /// Device number (`st_dev`) as major and minor.
@@ -22,12 +22,12 @@ pub(crate) struct Entry {
 }
 
 /// All mounts that this process sees, in the order in which they were made.
-pub(crate) fn read() -> io::Result<Vec<Entry>> {
+pub(crate) fn read() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
 /// All mounts that `process` sees.
-pub(crate) fn read_of(process: u32) -> io::Result<Vec<Entry>> {
+pub(crate) fn read_of(process: u32) -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read(format!("/proc/{process}/mountinfo"))?))
 }
 
@@ -41,12 +41,12 @@ pub(crate) fn device_of(thread: u32, id: u64) -> io::Result<Option<(u32, u32)>> 
     Ok(read_of(thread)?.iter().find(|entry| entry.id == id).map(|entry| entry.device))
 }
 
-fn parse(table: &[u8]) -> Vec<Entry> {
+fn parse(table: &[u8]) -> Vec<MountEntry> {
     table.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
 
 /// Fields: number, parent, major:minor, root, mountpoint, options, any number of tags, "-", type, source, options of the file system.
-fn parse_line(line: &[u8]) -> Option<Entry> {
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let device = str::from_utf8(fields.nth(1)?).ok()?;
@@ -59,7 +59,7 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
         let mut options = options.split(|&byte| byte == b',');
         options.find_map(|option| str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok())
     });
-    Some(Entry {
+    Some(MountEntry {
         id,
         device: (major.parse().ok()?, minor.parse().ok()?),
         mountpoint: PathBuf::from(OsString::from_vec(mountpoint)),
@@ -102,7 +102,7 @@ mod tests {
         let mountpoint = PathBuf::from("/a b\\c");
         assert_eq!(
             entries[1],
-            Entry {
+            MountEntry {
                 id: 90,
                 device: (0, 47),
                 mountpoint,

@@ -24,28 +24,28 @@ use std::collections::{HashMap, VecDeque};
 const EARLY_MAX: usize = 4096;
 
 /// The waiting lock requests of one mount, by request number.
-pub(crate) struct Parked(Mutex<State>);
+pub(crate) struct Parked(Mutex<WaitsByUnique>);
 
 impl Default for Parked {
     fn default() -> Self {
-        Parked(Mutex::with_class(&PARKED, State::default()))
+        Parked(Mutex::with_class(&PARKED, WaitsByUnique::default()))
     }
 }
 
 #[derive(Default)]
-struct State {
-    waiting: HashMap<u64, Entry>,
+struct WaitsByUnique {
+    waiting: HashMap<u64, ParkedWait>,
     early: VecDeque<u64>,
 }
 
-enum Entry {
+enum ParkedWait {
     Starting { interrupted: bool },
-    Armed(Wait),
+    Armed(Withdrawal),
 }
 
 /// A wait that can be withdrawn.
 #[derive(Clone)]
-pub(crate) struct Wait {
+pub(crate) struct Withdrawal {
     pub(crate) inode: InodeRef,
     pub(crate) ticket: Ticket,
 }
@@ -56,16 +56,16 @@ impl Parked {
         let mut state = self.0.lock();
         let early = state.early.iter().position(|&early| early == unique);
         let interrupted = early.and_then(|at| state.early.remove(at)).is_some();
-        state.waiting.insert(unique, Entry::Starting { interrupted });
+        state.waiting.insert(unique, ParkedWait::Starting { interrupted });
     }
 
     /// Request `unique` waits. True: it was interrupted before, and the caller must withdraw it.
-    pub(crate) fn arm(&self, unique: u64, wait: Wait) -> bool {
+    pub(crate) fn arm(&self, unique: u64, wait: Withdrawal) -> bool {
         match self.0.lock().waiting.get_mut(&unique) {
             None => false,
             Some(entry) => {
-                let interrupted = matches!(entry, Entry::Starting { interrupted: true });
-                *entry = Entry::Armed(wait);
+                let interrupted = matches!(entry, ParkedWait::Starting { interrupted: true });
+                *entry = ParkedWait::Armed(wait);
                 interrupted
             }
         }
@@ -78,11 +78,11 @@ impl Parked {
     }
 
     /// A signal came for request `unique`. `Some`: it waits, and the caller should withdraw it.
-    pub(crate) fn interrupt(&self, unique: u64) -> Option<Wait> {
+    pub(crate) fn interrupt(&self, unique: u64) -> Option<Withdrawal> {
         let mut state = self.0.lock();
         match state.waiting.get_mut(&unique) {
-            Some(Entry::Armed(wait)) => Some(wait.clone()),
-            Some(Entry::Starting { interrupted }) => {
+            Some(ParkedWait::Armed(wait)) => Some(wait.clone()),
+            Some(ParkedWait::Starting { interrupted }) => {
                 *interrupted = true;
                 None
             }
@@ -97,13 +97,13 @@ impl Parked {
     }
 
     /// Takes every wait out of the table: the kernel is gone, and nobody is to be answered.
-    pub(crate) fn drain(&self) -> Vec<Wait> {
+    pub(crate) fn drain(&self) -> Vec<Withdrawal> {
         let waiting = std::mem::take(&mut self.0.lock().waiting);
         waiting
             .into_values()
             .filter_map(|entry| match entry {
-                Entry::Armed(wait) => Some(wait),
-                Entry::Starting { .. } => None,
+                ParkedWait::Armed(wait) => Some(wait),
+                ParkedWait::Starting { .. } => None,
             })
             .collect()
     }
@@ -133,7 +133,7 @@ mod tests {
         assert!(parked.interrupt(2).is_none());
         parked.begin(2);
         let state = parked.0.lock();
-        assert!(matches!(state.waiting[&2], Entry::Starting { interrupted: true }));
+        assert!(matches!(state.waiting[&2], ParkedWait::Starting { interrupted: true }));
         assert!(state.early.is_empty());
     }
 

@@ -150,14 +150,14 @@ impl<'a> Request<'a> {
         if header.len as usize != bytes.len() {
             return Err(malformed(Errno::EIO));
         }
-        let body = Body(&bytes[size_of::<abi::InHeader>()..]);
+        let body = MessageRest(&bytes[size_of::<abi::InHeader>()..]);
         let operation = Operation::parse(header.opcode, body).map_err(malformed)?;
         Ok(Request { header, operation })
     }
 }
 
 impl<'a> Operation<'a> {
-    fn parse(opcode: u32, mut body: Body<'a>) -> Result<Operation<'a>, Errno> {
+    fn parse(opcode: u32, mut body: MessageRest<'a>) -> Result<Operation<'a>, Errno> {
         Ok(match opcode {
             opcode::LOOKUP => Operation::Lookup { name: body.name_or_dots()? },
             opcode::FORGET => Operation::Forget(body.fixed()?),
@@ -245,9 +245,9 @@ impl<'a> Operation<'a> {
 }
 
 /// What is left of a message.
-struct Body<'a>(&'a [u8]);
+struct MessageRest<'a>(&'a [u8]);
 
-impl<'a> Body<'a> {
+impl<'a> MessageRest<'a> {
     /// The next fixed layout.
     fn fixed<T: FromBytes>(&mut self) -> Result<T, Errno> {
         let (value, rest) = T::read_from_prefix(self.0).map_err(|_| Errno::EINVAL)?;

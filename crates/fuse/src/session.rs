@@ -30,26 +30,26 @@ use std::path::{Path, PathBuf};
 
 /// A mounted file system. Dropping it unmounts.
 pub struct Mount {
-    shared: Arc<Shared>,
+    shared: Arc<MountShared>,
     connection: Arc<Connection>,
 }
 
 /// What the workers and the owner of a mount share.
-struct Shared {
+struct MountShared {
     /// Where the mount is, absolute. *immutable*
     dir: PathBuf,
     /// Its device number. *immutable*
     device: (u32, u32),
     /// *immutable*
     transport: Arc<DevFuse>,
-    progress: Mutex<Progress>,
+    progress: Mutex<SessionEnd>,
     /// `progress` changed.
     changed: Condvar,
     /// Answers questions from other processes until the mount is gone. *protected by its own mutex*, a leaf
     control: Mutex<Option<Server>>,
 }
 
-struct Progress {
+struct SessionEnd {
     /// Worker threads that run.
     workers: usize,
     /// The mount was detached while in use.
@@ -143,8 +143,8 @@ impl Mount {
         let (later, events) = mpsc::channel();
         let dev = rustix::fs::makedev(number.0, number.1);
         let connection = Arc::new(Connection::new(superblock, options, dev, device.clone(), later));
-        let progress = Mutex::with_class(&PROGRESS, Progress { workers: 0, detached: false });
-        let shared = Arc::new(Shared {
+        let progress = Mutex::with_class(&PROGRESS, SessionEnd { workers: 0, detached: false });
+        let shared = Arc::new(MountShared {
             dir,
             device: number,
             transport: device.clone(),
@@ -267,7 +267,7 @@ impl Mount {
         // Counted all at once, so that the first to end cannot take itself for the last. Those that cannot be
         // started are counted out again as they are dropped.
         let workers: Vec<_> =
-            (0..threads).map(|_| Worker(self.shared.clone(), self.connection.clone())).collect();
+            (0..threads).map(|_| WorkerShare(self.shared.clone(), self.connection.clone())).collect();
         let (opened, outcomes) = mpsc::channel();
         let crew = Arc::new(Crew::new(threads));
         for (number, worker) in workers.into_iter().enumerate() {
@@ -303,7 +303,7 @@ impl Drop for Mount {
     }
 }
 
-impl Shared {
+impl MountShared {
     fn unmount(&self) -> Result<(), MountError> {
         self.unmount_places(false)?;
         if !self.progress.lock().detached && self.transport.is_connected() {
@@ -333,7 +333,7 @@ impl Shared {
         }
     }
 
-    fn wait(&self, done: impl Fn(&Progress) -> bool) {
+    fn wait(&self, done: impl Fn(&SessionEnd) -> bool) {
         let mut progress = self.progress.lock();
         while !done(&progress) {
             progress = self.changed.wait(progress);
@@ -342,7 +342,7 @@ impl Shared {
 }
 
 /// One worker's share in its mount: counted from before its thread starts until it ends, however it ends.
-struct Worker(Arc<Shared>, Arc<Connection>);
+struct WorkerShare(Arc<MountShared>, Arc<Connection>);
 
 /// Where the messages of a worker come from.
 enum Source {
@@ -354,10 +354,10 @@ enum Source {
     Rest,
 }
 
-impl Worker {
+impl WorkerShare {
     /// Serves messages from `source` until the mount is gone.
     fn run(&self, device: &DevFuse, buffer_len: usize, source: Source) {
-        let Worker(shared, connection) = self;
+        let WorkerShare(shared, connection) = self;
         let _serving = Serving::begin();
         let is_queue = matches!(source, Source::Queue(..));
         let ended = match source {
@@ -377,9 +377,9 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for WorkerShare {
     fn drop(&mut self) {
-        let Worker(shared, connection) = self;
+        let WorkerShare(shared, connection) = self;
         let mut progress = shared.progress.lock();
         if progress.workers == 1 {
             // The last one. It is still counted, so that a thread that waits finds everything given back.

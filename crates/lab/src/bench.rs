@@ -122,7 +122,7 @@ pub fn bench(plan: &Plan, listener: &mut dyn Listener, interrupt: &Interrupt) ->
     plan.check()?;
     let needs_corpus = plan.workloads.iter().any(|workload| workload.tree);
     let corpus = Arc::new(if needs_corpus { Corpus::load(TREE_ENTRIES) } else { Corpus::generated(0) });
-    let mut session = Session {
+    let mut session = BenchSession {
         plan,
         listener,
         interrupt,
@@ -148,7 +148,7 @@ pub fn bench(plan: &Plan, listener: &mut dyn Listener, interrupt: &Interrupt) ->
     outcome.map(|()| session.rows)
 }
 
-struct Session<'a> {
+struct BenchSession<'a> {
     plan: &'a Plan,
     listener: &'a mut dyn Listener,
     interrupt: &'a Interrupt,
@@ -165,7 +165,7 @@ struct Session<'a> {
     rows: Vec<Row>,
 }
 
-impl Session<'_> {
+impl BenchSession<'_> {
     fn all(&mut self) -> Result<()> {
         let mut targets = Vec::new();
         for spec in &self.plan.targets {

@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn each_state_is_what_the_model_says() {
-        for state in cases::State::ALL {
+        for state in cases::CaseState::ALL {
             for on in [On::Ram, On::Store] {
                 assert_eq!(run::check_state(state, on), Vec::<String>::new(), "{state:?} {on:?}");
             }

@@ -40,7 +40,7 @@ impl fmt::Display for Verdict {
 
 /// Two rows that belong together.
 #[derive(Clone, Debug)]
-pub struct Pair {
+pub struct RowPair {
     /// The row of the first result.
     pub before: Row,
     /// The row of the second.
@@ -53,8 +53,8 @@ pub struct Pair {
     pub verdict: Verdict,
 }
 
-impl Pair {
-    fn of(before: &Row, after: &Row) -> Option<Pair> {
+impl RowPair {
+    fn of(before: &Row, after: &Row) -> Option<RowPair> {
         let ratio = ratio(&before.rates, &after.rates).or_else(|| Some(after.ops_per_s? / before.ops_per_s?));
         let ratio = ratio.filter(|ratio| ratio.is_finite())?;
         let verdict = match differ(&before.rates, &after.rates) {
@@ -63,7 +63,7 @@ impl Pair {
             _ => Verdict::NoDifference,
         };
         let interval = ratio_interval(&before.rates, &after.rates, CONFIDENCE);
-        Some(Pair { before: before.clone(), after: after.clone(), ratio, interval, verdict })
+        Some(RowPair { before: before.clone(), after: after.clone(), ratio, interval, verdict })
     }
 
     /// True when it became slower by more than `share` (0.05: 5%).
@@ -75,7 +75,7 @@ impl Pair {
 /// Two results, row by row.
 pub struct Comparison {
     /// Rows that are in both, in the order of the first.
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<RowPair>,
     /// Rows that are in one of them only, or have no rate, or one of 0.
     pub alone: usize,
 }
@@ -87,7 +87,7 @@ pub struct Comparison {
 pub fn compare(before: &[Row], after: &[Row]) -> Result<Comparison> {
     let (before, after) = (together(before), together(after));
     let partner = |row: &Row| after.iter().find(|other| key(other) == key(row));
-    let pairs: Vec<Pair> = before.iter().filter_map(|row| Pair::of(row, partner(row)?)).collect();
+    let pairs: Vec<RowPair> = before.iter().filter_map(|row| RowPair::of(row, partner(row)?)).collect();
     if pairs.is_empty() {
         let text = "the two results have no workload, target, variant, CPUs and tasks in common";
         return Err(Failure::Failed(text.into()));

@@ -12,15 +12,15 @@ use std::io::{Read, Write};
 use std::path::{Component, Path, PathBuf};
 
 /// One thing of the tree. Directories come before what they hold.
-pub struct Entry {
+pub struct CorpusEntry {
     /// Relative path, without `.` or `..`.
     pub path: String,
     /// What it is.
-    pub kind: Kind,
+    pub kind: CorpusKind,
 }
 
 /// The kinds of things in a source tree.
-pub enum Kind {
+pub enum CorpusKind {
     /// A directory.
     Directory,
     /// A regular file.
@@ -40,7 +40,7 @@ pub enum Kind {
 /// A tree in memory.
 pub struct Corpus {
     /// Everything in it, in the order in which it can be created.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<CorpusEntry>,
     /// Where it comes from, for a person.
     pub origin: String,
 }
@@ -72,21 +72,21 @@ impl Corpus {
         let mut module = 0;
         while entries.len() < wanted {
             let dir = format!("module-{module:03}");
-            entries.push(Entry { path: dir.clone(), kind: Kind::Directory });
+            entries.push(CorpusEntry { path: dir.clone(), kind: CorpusKind::Directory });
             let source = format!("{dir}/src");
-            entries.push(Entry { path: source.clone(), kind: Kind::Directory });
+            entries.push(CorpusEntry { path: source.clone(), kind: CorpusKind::Directory });
             for number in 0..FILES_PER_DIRECTORY {
                 let text = generated_source(module, number);
                 let mode = if number == 0 { 0o755 } else { 0o644 };
                 let data = text.into_bytes().into();
-                entries.push(Entry {
+                entries.push(CorpusEntry {
                     path: format!("{source}/part_{number}.rs"),
-                    kind: Kind::File { mode, data },
+                    kind: CorpusKind::File { mode, data },
                 });
             }
-            entries.push(Entry {
+            entries.push(CorpusEntry {
                 path: format!("{dir}/main.rs"),
-                kind: Kind::Symlink { to: "src/part_0.rs".into() },
+                kind: CorpusKind::Symlink { to: "src/part_0.rs".into() },
             });
             module += 1;
         }
@@ -95,14 +95,14 @@ impl Corpus {
 
     /// How many regular files there are.
     pub fn files(&self) -> usize {
-        self.entries.iter().filter(|entry| matches!(entry.kind, Kind::File { .. })).count()
+        self.entries.iter().filter(|entry| matches!(entry.kind, CorpusKind::File { .. })).count()
     }
 
     /// The sizes of all files together, in bytes.
     pub fn bytes(&self) -> u64 {
         self.entries
             .iter()
-            .map(|entry| if let Kind::File { data, .. } = &entry.kind { data.len() as u64 } else { 0 })
+            .map(|entry| if let CorpusKind::File { data, .. } = &entry.kind { data.len() as u64 } else { 0 })
             .sum()
     }
 
@@ -116,18 +116,18 @@ impl Corpus {
             let mut header = tar::Header::new_gnu();
             header.set_mtime(1_700_000_000);
             match &entry.kind {
-                Kind::Directory => {
+                CorpusKind::Directory => {
                     header.set_entry_type(tar::EntryType::Directory);
                     header.set_mode(0o755);
                     header.set_size(0);
                     tar.append_data(&mut header, &entry.path, std::io::empty())?;
                 }
-                Kind::File { mode, data } => {
+                CorpusKind::File { mode, data } => {
                     header.set_mode(*mode);
                     header.set_size(data.len() as u64);
                     tar.append_data(&mut header, &entry.path, &data[..])?;
                 }
-                Kind::Symlink { to } => {
+                CorpusKind::Symlink { to } => {
                     header.set_entry_type(tar::EntryType::Symlink);
                     header.set_mode(0o777);
                     header.set_size(0);
@@ -175,7 +175,7 @@ fn read_dir(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 /// Entries gathered from archives, without repetition.
 #[derive(Default)]
 struct Packed {
-    entries: Vec<Entry>,
+    entries: Vec<CorpusEntry>,
     paths: BTreeSet<String>,
 }
 
@@ -189,10 +189,10 @@ impl Packed {
                 tar::EntryType::Regular => {
                     let mut data = Vec::new();
                     entry.read_to_end(&mut data)?;
-                    Kind::File { mode: entry.header().mode()? & 0o755 | 0o600, data: data.into() }
+                    CorpusKind::File { mode: entry.header().mode()? & 0o755 | 0o600, data: data.into() }
                 }
                 tar::EntryType::Symlink => match entry.link_name()?.as_deref().and_then(Path::to_str) {
-                    Some(to) => Kind::Symlink { to: to.to_owned() },
+                    Some(to) => CorpusKind::Symlink { to: to.to_owned() },
                     None => continue,
                 },
                 _ => continue,
@@ -203,14 +203,14 @@ impl Packed {
     }
 
     /// Adds an entry after the directories that it needs. A second one of the same path is left out.
-    fn add(&mut self, path: String, kind: Kind) {
+    fn add(&mut self, path: String, kind: CorpusKind) {
         for (at, _) in path.match_indices('/') {
             if self.paths.insert(path[..at].to_owned()) {
-                self.entries.push(Entry { path: path[..at].to_owned(), kind: Kind::Directory });
+                self.entries.push(CorpusEntry { path: path[..at].to_owned(), kind: CorpusKind::Directory });
             }
         }
         if self.paths.insert(path.clone()) {
-            self.entries.push(Entry { path, kind });
+            self.entries.push(CorpusEntry { path, kind });
         }
     }
 }
@@ -239,7 +239,7 @@ mod tests {
                 packed.path().unwrap().to_str().map(|path| path.trim_end_matches('/')),
                 Some(&*entry.path)
             );
-            if let Kind::File { data, .. } = &entry.kind {
+            if let CorpusKind::File { data, .. } = &entry.kind {
                 let mut found = Vec::new();
                 packed.read_to_end(&mut found).unwrap();
                 assert_eq!(found, **data);

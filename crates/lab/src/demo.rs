@@ -67,7 +67,7 @@ impl DemoStep {
 }
 
 /// How a step went in a place.
-enum Done {
+enum StepResult {
     /// It worked, and this came out of it.
     Yes { time: Duration, told: String },
     /// It does not apply to this place, which has no descriptors that other programs could use.
@@ -81,7 +81,7 @@ trait DemoPlace {
     /// Column of the table.
     fn name(&self) -> String;
     /// Takes one step.
-    fn perform(&mut self, step: DemoStep, inputs: &Inputs) -> Result<Done>;
+    fn perform(&mut self, step: DemoStep, inputs: &Inputs) -> Result<StepResult>;
 }
 
 /// Runs `work` and says how long it took.
@@ -192,22 +192,22 @@ impl Guide<'_> {
         for (number, step) in DemoStep::ALL.into_iter().enumerate() {
             let all = self.everywhere(step, number, &mut places.list)?;
             self.agree(step, &names, &all)?;
-            if let Done::Yes { time, told } = &all[0] {
+            if let StepResult::Yes { time, told } = &all[0] {
                 self.say(told, *time)?;
             }
             if let Some(why) =
-                all.iter().find_map(|done| if let Done::Skipped(why) = done { Some(why) } else { None })
+                all.iter().find_map(|done| if let StepResult::Skipped(why) = done { Some(why) } else { None })
             {
                 writeln!(self.out, "Skipped {}: {why}", step.name())?;
             }
             if step == DemoStep::Locks {
                 self.show_the_waiter(places.mounted.is_some())?;
             }
-            not_here |= all.iter().any(|done| matches!(done, Done::NotHere));
+            not_here |= all.iter().any(|done| matches!(done, StepResult::NotHere));
             let cells = all.iter().map(|done| match done {
-                Done::Yes { time, .. } => duration(time.as_nanos() as f64),
-                Done::NotHere => "-".to_owned(),
-                Done::Skipped(_) => "skipped".to_owned(),
+                StepResult::Yes { time, .. } => duration(time.as_nanos() as f64),
+                StepResult::NotHere => "-".to_owned(),
+                StepResult::Skipped(_) => "skipped".to_owned(),
             });
             table.line(std::iter::once(step.name().to_owned()).chain(cells));
         }
@@ -242,8 +242,8 @@ impl Guide<'_> {
         step: DemoStep,
         number: usize,
         places: &mut [Box<dyn DemoPlace>],
-    ) -> Result<Vec<Done>> {
-        let mut all: Vec<Option<Done>> = places.iter().map(|_| None).collect();
+    ) -> Result<Vec<StepResult>> {
+        let mut all: Vec<Option<StepResult>> = places.iter().map(|_| None).collect();
         for turn in 0..places.len() {
             self.interrupt.check()?;
             let running = crate::machine::running_tasks().unwrap_or(1);
@@ -258,12 +258,14 @@ impl Guide<'_> {
     }
 
     /// The places must have seen the same.
-    fn agree(&self, step: DemoStep, names: &[String], all: &[Done]) -> Result<()> {
+    fn agree(&self, step: DemoStep, names: &[String], all: &[StepResult]) -> Result<()> {
         let told: Vec<(&String, &String)> = names
             .iter()
             .zip(all)
             .filter_map(
-                |(name, done)| if let Done::Yes { told, .. } = done { Some((name, told)) } else { None },
+                |(name, done)| {
+                    if let StepResult::Yes { told, .. } = done { Some((name, told)) } else { None }
+                },
             )
             .collect();
         match told.windows(2).find(|pair| pair[0].1 != pair[1].1) {
@@ -376,7 +378,7 @@ mod tests {
         for step in [DemoStep::Unpack, DemoStep::List, DemoStep::Search, DemoStep::Delete] {
             let told =
                 [host.perform(step, &inputs).unwrap(), library.perform(step, &inputs).unwrap()].map(|done| {
-                    let Done::Yes { told, .. } = done else { panic!("{step:?} was not taken") };
+                    let StepResult::Yes { told, .. } = done else { panic!("{step:?} was not taken") };
                     told
                 });
             assert_eq!(told[0], told[1]);
@@ -389,11 +391,11 @@ mod tests {
         let (program, interrupt) = (Path::new("/no/such/program"), Interrupt::new());
         let guide =
             Guide { program, out: &mut Vec::new(), interrupt: &interrupt, inputs: &inputs, others_max: 0 };
-        let done = |told: &str| Done::Yes { time: Duration::ZERO, told: told.into() };
+        let done = |told: &str| StepResult::Yes { time: Duration::ZERO, told: told.into() };
         let names = ["mount", "tmpfs", "in process"].map(String::from);
-        assert!(guide.agree(DemoStep::List, &names, &[done("5"), Done::NotHere, done("5")]).is_ok());
+        assert!(guide.agree(DemoStep::List, &names, &[done("5"), StepResult::NotHere, done("5")]).is_ok());
         let failure =
-            guide.agree(DemoStep::List, &names, &[done("5"), Done::NotHere, done("6")]).unwrap_err();
+            guide.agree(DemoStep::List, &names, &[done("5"), StepResult::NotHere, done("6")]).unwrap_err();
         assert_eq!(failure.to_string(), "list (find): mount says \"5\", in process says \"6\"");
     }
 }

@@ -40,7 +40,7 @@ pub struct Experiment {
 
 struct Parts {
     steps: fn() -> usize,
-    run: fn(&mut Session<'_>) -> Result<Findings>,
+    run: fn(&mut ExperimentSession<'_>) -> Result<Findings>,
 }
 
 /// All experiments.
@@ -114,7 +114,7 @@ impl Experiment {
     /// # Errors
     /// What the listener says, and [`Failure::Interrupted`].
     pub fn run(&self, listener: &mut dyn Listener, interrupt: &Interrupt) -> Result<Findings> {
-        (self.parts.run)(&mut Session { listener, interrupt, origin: Origin::here() })
+        (self.parts.run)(&mut ExperimentSession { listener, interrupt, origin: Origin::here() })
     }
 }
 
@@ -138,13 +138,13 @@ impl Findings {
 }
 
 /// What an experiment reports to while it runs.
-struct Session<'a> {
+struct ExperimentSession<'a> {
     listener: &'a mut dyn Listener,
     interrupt: &'a Interrupt,
     origin: Origin,
 }
 
-impl Session<'_> {
+impl ExperimentSession<'_> {
     /// Does one step of [`Experiment::steps`].
     fn step<T>(&mut self, what: &str, work: impl FnOnce() -> T) -> Result<T> {
         self.interrupt.check()?;

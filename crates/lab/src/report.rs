@@ -15,17 +15,17 @@ use crate::failure::Result;
 use crate::row::Row;
 use crate::table::grouped;
 use figures::{Named, figures};
-use page::{Cell, Page, escape, table};
-use plot::Look;
+use page::{HtmlPage, TableCell, escape, table};
+use plot::CurveStyle;
 
 /// The page of one result.
 ///
 /// # Errors
 /// When a plot cannot be drawn.
 pub fn of_result(title: &str, rows: &[Row]) -> Result<String> {
-    let mut page = Page::new(title, facts(rows));
+    let mut page = HtmlPage::new(title, facts(rows));
     let rows: Vec<Named<'_>> = rows.iter().map(|row| Named { name: name(row), row }).collect();
-    sections(&mut page, rows, Look::alone)?;
+    sections(&mut page, rows, CurveStyle::alone)?;
     Ok(page.finish())
 }
 
@@ -35,7 +35,7 @@ pub fn of_result(title: &str, rows: &[Row]) -> Result<String> {
 /// When a plot cannot be drawn.
 pub fn of_comparison(comparison: &Comparison) -> Result<String> {
     let after: Vec<Row> = comparison.pairs.iter().map(|pair| pair.after.clone()).collect();
-    let mut page = Page::new("Before and after", facts(&after));
+    let mut page = HtmlPage::new("Before and after", facts(&after));
     let lines = comparison.pairs.iter().map(|pair| {
         let class = match pair.verdict {
             Verdict::Faster => "faster",
@@ -43,9 +43,9 @@ pub fn of_comparison(comparison: &Comparison) -> Result<String> {
             Verdict::NoDifference => "",
         };
         vec![
-            Cell::from(pair.before.workload.clone()),
+            TableCell::from(pair.before.workload.clone()),
             pair.before.cpus.to_string().into(),
-            Cell::Marked(pair.verdict.to_string(), class),
+            TableCell::Marked(pair.verdict.to_string(), class),
             pair.before.ops_per_s.map_or_else(String::new, grouped).into(),
             pair.after.ops_per_s.map_or_else(String::new, grouped).into(),
             format!("{:.3}", pair.ratio).into(),
@@ -60,12 +60,12 @@ pub fn of_comparison(comparison: &Comparison) -> Result<String> {
     let named = |side: &str, row| Named { name: format!("{side}: {}", name(row)), row };
     let rows =
         comparison.pairs.iter().flat_map(|pair| [named("before", &pair.before), named("after", &pair.after)]);
-    sections(&mut page, rows.collect(), Look::of_a_pair)?;
+    sections(&mut page, rows.collect(), CurveStyle::of_a_pair)?;
     Ok(page.finish())
 }
 
 /// A section for each workload on each machine.
-fn sections(page: &mut Page, rows: Vec<Named<'_>>, look: fn(usize) -> Look) -> Result<()> {
+fn sections(page: &mut HtmlPage, rows: Vec<Named<'_>>, look: fn(usize) -> CurveStyle) -> Result<()> {
     for (heading, html) in groups(rows, look)? {
         page.section(heading, html);
     }
@@ -73,7 +73,7 @@ fn sections(page: &mut Page, rows: Vec<Named<'_>>, look: fn(usize) -> Look) -> R
 }
 
 /// A heading and the figures for each workload on each machine, in the order of the rows.
-fn groups(rows: Vec<Named<'_>>, look: fn(usize) -> Look) -> Result<Vec<(String, String)>> {
+fn groups(rows: Vec<Named<'_>>, look: fn(usize) -> CurveStyle) -> Result<Vec<(String, String)>> {
     let mut groups: Vec<(String, Vec<Named<'_>>)> = Vec::new();
     for named in rows {
         let row = named.row;

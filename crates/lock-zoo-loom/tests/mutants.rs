@@ -5,13 +5,13 @@ mod model;
 
 use loom::thread;
 use model::explore;
-use sluice_lock_zoo_loom::{SpinLock, Ticket};
+use sluice_lock_zoo_loom::{SpinLock, TicketLock};
 use sluice_sync::face::{Mutant, seed_mutant};
 
 /// The lock outlives its execution: a test that dies in mid-execution must not run loom's destructors.
 fn two_threads_count_under_a_ticket_lock() {
     explore(2, || {
-        let lock: &SpinLock<_, Ticket> = Box::leak(Box::new(SpinLock::new(0)));
+        let lock: &SpinLock<_, TicketLock> = Box::leak(Box::new(SpinLock::new(0)));
         let thread = thread::spawn(|| *lock.lock() += 1);
         *lock.lock() += 1;
         thread.join().expect("the thread ends");

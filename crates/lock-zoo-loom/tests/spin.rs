@@ -7,7 +7,8 @@ use loom::sync::Arc;
 use loom::thread;
 use model::explore;
 use sluice_lock_zoo_loom::{
-    BareMetal, Cna, Mcs, MutualExclusion, Paravirtual, Queued, SpinLock, Tas, Ticket, Ttas, VirtualTestAndSet,
+    BareMetal, Cna, Mcs, MutualExclusion, Paravirtual, Queued, SpinLock, Tas, TicketLock, Ttas,
+    VirtualTestAndSet,
 };
 
 /// Every thread takes the lock `rounds` times; the value is a checked cell.
@@ -68,7 +69,7 @@ macro_rules! with_locks {
 with_locks! {
     tas: Tas,
     ttas: Ttas,
-    ticket: Ticket,
+    ticket: TicketLock,
     mcs: Mcs,
     cna: Cna,
     queued: Queued<BareMetal>,

@@ -3,7 +3,7 @@
 //! Every figure here is simulated. Seeds are fixed and the machine is deterministic, so nothing is timed.
 
 use sluice_lock_zoo_sim::{
-    BareMetal, Cna, Mcs, MutualExclusion, Paravirtual, Queued, RawSpinLock, SpinLock, Tas, Ticket, Ttas,
+    BareMetal, Cna, Mcs, MutualExclusion, Paravirtual, Queued, RawSpinLock, SpinLock, Tas, TicketLock, Ttas,
 };
 use sluice_machine::{Machine, Report};
 use sluice_sync::CachePadded;
@@ -40,7 +40,7 @@ fn every_lock_excludes_on_32_cpus() {
     }
     count::<Tas>();
     count::<Ttas>();
-    count::<Ticket>();
+    count::<TicketLock>();
     count::<Mcs>();
     count::<Cna>();
     count::<Queued<BareMetal>>();

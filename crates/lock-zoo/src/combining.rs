@@ -59,14 +59,14 @@ unsafe impl<T: Send> Sync for CombiningLock<T> {}
 
 /// A critical section on its caller's stack. `call` comes first, so that a pointer to any task can be called.
 #[repr(C)]
-struct Task<F, R> {
+struct CriticalSection<F, R> {
     /// Runs this task on the value behind the second pointer. *immutable*
     call: unsafe fn(*mut (), *mut ()),
     /// *the caller's until queued, then the combiner's until `DONE`*
-    body: UnsafeCell<Body<F, R>>,
+    body: UnsafeCell<SectionState<F, R>>,
 }
 
-enum Body<F, R> {
+enum SectionState<F, R> {
     Ready(F),
     Running,
     Finished(Result<R, Box<dyn Any + Send>>),
@@ -77,14 +77,14 @@ enum Body<F, R> {
 /// no other reference exists, both until the call returns.
 unsafe fn call<T, F: FnOnce(&mut T) -> R, R>(task: *mut (), value: *mut ()) {
     // SAFETY: the caller says that it is a live task.
-    let task = unsafe { &*task.cast::<Task<F, R>>() };
+    let task = unsafe { &*task.cast::<CriticalSection<F, R>>() };
     task.body.with_mut(|body| {
         // SAFETY: the caller says that nobody else touches the body.
         let body = unsafe { &mut *body };
-        if let Body::Ready(section) = std::mem::replace(body, Body::Running) {
+        if let SectionState::Ready(section) = std::mem::replace(body, SectionState::Running) {
             // SAFETY: the caller says that this is the only reference to a live value.
             let value = unsafe { &mut *value.cast::<T>() };
-            *body = Body::Finished(catch_unwind(AssertUnwindSafe(|| section(value))));
+            *body = SectionState::Finished(catch_unwind(AssertUnwindSafe(|| section(value))));
         }
     });
 }
@@ -110,9 +110,11 @@ impl<T: Send> CombiningLock<T> {
         let task = task(section);
         self.run(&raw const task as *mut (), task.call);
         match task.body.into_inner() {
-            Body::Finished(Ok(result)) => result,
-            Body::Finished(Err(panic)) => resume_unwind(panic),
-            Body::Ready(_) | Body::Running => unreachable!("run() returns after the task has run"),
+            SectionState::Finished(Ok(result)) => result,
+            SectionState::Finished(Err(panic)) => resume_unwind(panic),
+            SectionState::Ready(_) | SectionState::Running => {
+                unreachable!("run() returns after the task has run")
+            }
         }
     }
 
@@ -179,8 +181,8 @@ impl<T: Send> CombiningLock<T> {
 }
 
 /// A task for `section`, not yet run.
-fn task<T, R, F: FnOnce(&mut T) -> R>(section: F) -> Task<F, R> {
-    Task { call: call::<T, F, R>, body: UnsafeCell::new(Body::Ready(section)) }
+fn task<T, R, F: FnOnce(&mut T) -> R>(section: F) -> CriticalSection<F, R> {
+    CriticalSection { call: call::<T, F, R>, body: UnsafeCell::new(SectionState::Ready(section)) }
 }
 
 /// Tells the thread of node `name` that its task has run, unless it is the combiner itself.

@@ -8,7 +8,7 @@
 //! |---|---|---|---|---|---|
 //! | [`Tas`] | 4 | the lock, writing it | all of them a transfer | none | collapses with CPUs |
 //! | [`Ttas`] | 4 | the lock, reading, then backing off | few transfers | none | unfair |
-//! | [`Ticket`] | 8 | the lock, reading | all of them a transfer | first come | decays; a preempted waiter stops all |
+//! | [`TicketLock`] | 8 | the lock, reading | all of them a transfer | first come | decays; a preempted waiter stops all |
 //! | [`Mcs`] | 4 | a line of their own | one transfer | first come | a preempted waiter stops all |
 //! | [`Queued`] | 4 | the lock (two of them), own lines | one or two transfers | first come | as MCS, unless paravirtual |
 //! | [`Cna`] | 4 | a line of their own | one, mostly on the same node | by node, bounded | one CPU's scan of the queue |
@@ -47,7 +47,7 @@ pub use queued::{BareMetal, Paravirtual, Queued, QueuedMode, VirtualTestAndSet};
 pub use range_lock::{RangeGuard, RangeLock};
 pub use sluice_sync::spin::{MutualExclusion, RawSpinLock, SpinGuard, SpinLock, Ttas};
 pub use tas::Tas;
-pub use ticket::Ticket;
+pub use ticket::TicketLock;
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;

@@ -59,7 +59,7 @@ global! {
 }
 
 #[derive(Debug)]
-struct Request {
+struct NumberedRange {
     /// Requests are numbered in the order of arrival. *immutable*
     number: u64,
     /// *immutable*
@@ -72,7 +72,7 @@ struct Request {
     slot: u32,
 }
 
-impl Request {
+impl NumberedRange {
     fn conflicts_with(&self, range: &Range<u64>, exclusive: bool) -> bool {
         let start = self.range.start.max(range.start);
         let end = self.range.end.min(range.end);
@@ -81,9 +81,9 @@ impl Request {
 }
 
 #[derive(Debug)]
-struct Table {
+struct NumberedRanges {
     /// In no order.
-    requests: Vec<Request>,
+    requests: Vec<NumberedRange>,
     /// The next request's number.
     next: u64,
 }
@@ -91,7 +91,7 @@ struct Table {
 /// Locks on ranges of one object, such as a file's bytes.
 #[derive(Debug)]
 pub struct RangeLock {
-    table: Mutex<Table>,
+    table: Mutex<NumberedRanges>,
 }
 
 /// A held range; released when dropped.
@@ -107,7 +107,7 @@ impl RangeLock {
     const_new! {
         /// A lock of which no range is held.
         pub fn new() -> Self {
-            RangeLock { table: Mutex::new(Table { requests: Vec::new(), next: 0 }) }
+            RangeLock { table: Mutex::new(NumberedRanges { requests: Vec::new(), next: 0 }) }
         }
     }
 
@@ -188,7 +188,7 @@ impl RangeLock {
     }
 }
 
-impl Table {
+impl NumberedRanges {
     fn blockers(&self, range: &Range<u64>, exclusive: bool) -> u32 {
         let conflicting = self.requests.iter().filter(|request| request.conflicts_with(range, exclusive));
         u32::try_from(conflicting.count()).unwrap_or(u32::MAX)
@@ -197,11 +197,11 @@ impl Table {
     fn add(&mut self, range: Range<u64>, exclusive: bool, blockers: u32, slot: u32) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.requests.push(Request { number, range, exclusive, blockers, slot });
+        self.requests.push(NumberedRange { number, range, exclusive, blockers, slot });
         number
     }
 
-    fn remove(&mut self, number: u64) -> Request {
+    fn remove(&mut self, number: u64) -> NumberedRange {
         let at = self.requests.iter().position(|request| request.number == number);
         self.requests.swap_remove(at.expect("a guard's request is in the table"))
     }

@@ -36,7 +36,7 @@ macro_rules! with_locks {
 with_locks! {
     tas: Tas,
     ttas: Ttas,
-    ticket: Ticket,
+    ticket: TicketLock,
     mcs: Mcs,
     cna: Cna,
     queued: Queued<BareMetal>,

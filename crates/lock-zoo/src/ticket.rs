@@ -15,29 +15,29 @@ use sluice_sync::face::{Mutant, const_new, hint, seeded};
 
 /// Ticket lock.
 #[derive(Debug)]
-pub struct Ticket {
+pub struct TicketLock {
     /// The next number to be taken. *atomic*
     next: AtomicU32,
     /// The number whose turn it is. *atomic (unlock); written by the owner*
     serving: AtomicU32,
 }
 
-impl Ticket {
+impl TicketLock {
     const_new! {
         /// A free lock.
         pub fn new() -> Self {
-            Ticket { next: AtomicU32::new(0), serving: AtomicU32::new(0) }
+            TicketLock { next: AtomicU32::new(0), serving: AtomicU32::new(0) }
         }
     }
 }
 
-impl Default for Ticket {
+impl Default for TicketLock {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl RawSpinLock for Ticket {
+impl RawSpinLock for TicketLock {
     const NAME: &'static str = "ticket";
     type Token = ();
 
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn numbers_wrap_around_and_nobody_is_lost() {
         let first = u32::MAX - 5;
-        let raw = Ticket { next: AtomicU32::new(first), serving: AtomicU32::new(first) };
+        let raw = TicketLock { next: AtomicU32::new(first), serving: AtomicU32::new(first) };
         let lock = SpinLock::with_raw(raw, 0);
         let rounds = if SHRUNK { 4 } else { 1_000 };
         thread::scope(|scope| {

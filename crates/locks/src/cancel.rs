@@ -1,7 +1,7 @@
 //! Cancel: a token by which any thread can end the lock waits of others.
 
 use crate::lock_class::CANCEL_TOKEN;
-use crate::wait::Slot;
+use crate::wait::WaitSlot;
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, Mutex};
 use std::fmt;
@@ -13,22 +13,22 @@ use std::fmt;
 #[derive(Clone, Default)]
 pub struct Cancel {
     /// `None`: cannot be cancelled. *immutable*
-    token: Option<Arc<Mutex<Token>>>,
+    token: Option<Arc<Mutex<CancelState>>>,
     /// *immutable*
     deadline: Option<Instant>,
 }
 
 #[derive(Default)]
-struct Token {
+struct CancelState {
     cancelled: bool,
     /// The threads that sleep under this token.
-    sleepers: Vec<Arc<Slot>>,
+    sleepers: Vec<Arc<WaitSlot>>,
 }
 
 impl Cancel {
     /// A token that waits until somebody cancels it.
     pub fn new() -> Self {
-        let token = Mutex::with_class(&CANCEL_TOKEN, Token::default());
+        let token = Mutex::with_class(&CANCEL_TOKEN, CancelState::default());
         Cancel { token: Some(Arc::new(token)), deadline: None }
     }
 
@@ -77,7 +77,7 @@ impl Cancel {
     }
 
     /// Has `slot` interrupted when the token is cancelled, now if it is already, until the result is dropped.
-    pub(crate) fn register<'a>(&'a self, slot: &'a Arc<Slot>) -> Registration<'a> {
+    pub(crate) fn register<'a>(&'a self, slot: &'a Arc<WaitSlot>) -> Registration<'a> {
         if let Some(token) = &self.token {
             let mut token = token.lock();
             let cancelled = token.cancelled;
@@ -105,7 +105,7 @@ impl fmt::Debug for Cancel {
 /// A slot's place among the sleepers of a token; left on drop.
 pub(crate) struct Registration<'a> {
     cancel: &'a Cancel,
-    slot: &'a Arc<Slot>,
+    slot: &'a Arc<WaitSlot>,
 }
 
 impl Drop for Registration<'_> {

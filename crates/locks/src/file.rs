@@ -3,8 +3,8 @@
 use crate::lease::{Breaker, Breaking, LeaseRequest, Leases, Notice, Promise};
 use crate::lock_class::{FILE_FLOCKS, FILE_RANGES};
 use crate::sole::Sole;
-use crate::space::{Around, Space};
-use crate::wait::{Detection, Done, Outcomes, Patience, Slot, Submitted, Then, Ticket, Wait};
+use crate::space::{Around, LockSpace};
+use crate::wait::{Detection, Done, Outcomes, Patience, Submitted, Then, Ticket, Wait, WaitSlot};
 use crate::{Cancel, Kind, LockDomain, LockError, Owner, Range, RangeLock, RangeRequest};
 use sluice_sync::percpu::list::Handle;
 use sluice_sync::{Arc, CachePadded, Inflatable};
@@ -29,26 +29,26 @@ pub(crate) struct FileState {
     /// *immutable*
     pub(crate) ino: u64,
     /// Locks of byte ranges. See the crate's lock order.
-    pub(crate) ranges: CachePadded<Inflatable<Space>>,
+    pub(crate) ranges: CachePadded<Inflatable<LockSpace>>,
     /// Leases and delegations.
     pub(crate) leases: CachePadded<Leases>,
     /// Locks of the whole file, owned by descriptions. Neither space knows of the other.
-    pub(crate) flocks: CachePadded<Inflatable<Space>>,
+    pub(crate) flocks: CachePadded<Inflatable<LockSpace>>,
 }
 
 impl FileState {
     /// Both spaces, one after the other.
-    pub(crate) fn spaces(&self) -> [&Inflatable<Space>; 2] {
+    pub(crate) fn spaces(&self) -> [&Inflatable<LockSpace>; 2] {
         [&self.ranges, &self.flocks]
     }
 
     /// The space that `ticket` is of.
-    pub(crate) fn of(&self, ticket: Ticket) -> &Inflatable<Space> {
+    pub(crate) fn of(&self, ticket: Ticket) -> &Inflatable<LockSpace> {
         self.space(ticket.is_flock)
     }
 
     /// The space of flock, or that of byte ranges.
-    pub(crate) fn space(&self, is_flock: bool) -> &Inflatable<Space> {
+    pub(crate) fn space(&self, is_flock: bool) -> &Inflatable<LockSpace> {
         if is_flock { &self.flocks } else { &self.ranges }
     }
 }
@@ -62,7 +62,7 @@ impl FileLocks {
     /// The state of a file without locks. `dev` (a Linux `dev_t`) and `ino` name the file in listings.
     pub fn new(domain: &Arc<LockDomain>, dev: u64, ino: u64) -> Self {
         let space = |class, is_flock| {
-            CachePadded::new(Inflatable::with_class(class, Sole::default(), Space::new(is_flock)))
+            CachePadded::new(Inflatable::with_class(class, Sole::default(), LockSpace::new(is_flock)))
         };
         let (ranges, flocks) = (space(&FILE_RANGES, false), space(&FILE_FLOCKS, true));
         let leases = CachePadded::new(Leases::new());
@@ -281,7 +281,7 @@ impl FileLocks {
     }
 
     /// Makes a request in one of the two spaces, and calls `note` with it locked if the request is granted at once. For
-    /// `then` see [`Space::request`].
+    /// `then` see [`LockSpace::request`].
     pub(crate) fn request<F: FnOnce() -> Then>(
         &self,
         request: &RangeRequest,
@@ -325,7 +325,11 @@ impl FileLocks {
     }
 
     /// Runs `body` on the locked space, and then, unlocked, whatever it left to be done.
-    fn change<T>(&self, is_flock: bool, body: impl FnOnce(&mut Space, Around<'_>, &mut Outcomes) -> T) -> T {
+    fn change<T>(
+        &self,
+        is_flock: bool,
+        body: impl FnOnce(&mut LockSpace, Around<'_>, &mut Outcomes) -> T,
+    ) -> T {
         let mut outcomes = Outcomes::default();
         let around = Around { file: &self.state, domain: &self.domain };
         let result = body(&mut self.state.space(is_flock).lock(), around, &mut outcomes);
@@ -338,7 +342,7 @@ impl FileLocks {
     fn submit(
         &self,
         is_flock: bool,
-        body: impl FnOnce(&mut Space, Around<'_>, &mut Outcomes) -> Result<Submitted, LockError>,
+        body: impl FnOnce(&mut LockSpace, Around<'_>, &mut Outcomes) -> Result<Submitted, LockError>,
     ) -> Result<Submitted, LockError> {
         let mut outcomes = Outcomes::default();
         let around = Around { file: &self.state, domain: &self.domain };
@@ -394,12 +398,12 @@ impl FileLocks {
             let called = &mut slot;
             let then = |grants| {
                 let sleeps = patience.is_over(grants);
-                sleeps.then_some(move || Then::Call(called.insert(Arc::<Slot>::default()).clone()))
+                sleeps.then_some(move || Then::Call(called.insert(Arc::<WaitSlot>::default()).clone()))
             };
             match (self.request(request, is_flock, then, &note), slot) {
                 (Err(LockError::WouldBlock), _) => patience.pause(),
                 (Ok(Submitted::Waiting(ticket)), Some(slot)) => {
-                    return Slot::sleep(
+                    return WaitSlot::sleep(
                         &slot,
                         cancel,
                         || self.claim(&ticket, &note),

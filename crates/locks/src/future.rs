@@ -4,7 +4,7 @@
 //! which drops the future when they are over.
 
 use crate::file::{FileLocks, whole};
-use crate::wait::{Slot, Submitted, Then, Ticket};
+use crate::wait::{Submitted, Then, Ticket, WaitSlot};
 use crate::{Kind, LockError, RangeRequest};
 use sluice_sync::Arc;
 use std::fmt;
@@ -23,12 +23,12 @@ pub struct LockFuture<L: Deref<Target = FileLocks>> {
     locks: L,
     request: RangeRequest,
     is_flock: bool,
-    stage: Stage,
+    stage: FutureStage,
 }
 
-enum Stage {
+enum FutureStage {
     New,
-    Waiting(Ticket, Arc<Slot>),
+    Waiting(Ticket, Arc<WaitSlot>),
     Decided(Result<(), LockError>),
 }
 
@@ -51,12 +51,12 @@ impl FileLocks {
 impl<L: Deref<Target = FileLocks>> LockFuture<L> {
     /// [`FileLocks::lock_range`], with any hold on the file's locks, such as an `Arc`.
     pub fn range(locks: L, request: RangeRequest) -> Self {
-        LockFuture { locks, request, is_flock: false, stage: Stage::New }
+        LockFuture { locks, request, is_flock: false, stage: FutureStage::New }
     }
 
     /// [`FileLocks::lock_flock`], likewise.
     pub fn flock(locks: L, owner: u64, pid: i32, kind: Kind) -> Self {
-        LockFuture { locks, request: whole(owner, pid, kind), is_flock: true, stage: Stage::New }
+        LockFuture { locks, request: whole(owner, pid, kind), is_flock: true, stage: FutureStage::New }
     }
 }
 
@@ -65,32 +65,32 @@ impl<L: Deref<Target = FileLocks> + Unpin> Future for LockFuture<L> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if matches!(this.stage, Stage::New) {
+        if matches!(this.stage, FutureStage::New) {
             let mut slot = None;
             let submitted = this.locks.request(
                 &this.request,
                 this.is_flock,
-                |_| Some(|| Then::Call(slot.insert(Arc::<Slot>::default()).clone())),
+                |_| Some(|| Then::Call(slot.insert(Arc::<WaitSlot>::default()).clone())),
                 || (),
             );
             this.stage = match (submitted, slot) {
-                (Ok(Submitted::Waiting(ticket)), Some(slot)) => Stage::Waiting(ticket, slot),
-                (submitted, _) => Stage::Decided(submitted.map(drop)),
+                (Ok(Submitted::Waiting(ticket)), Some(slot)) => FutureStage::Waiting(ticket, slot),
+                (submitted, _) => FutureStage::Decided(submitted.map(drop)),
             };
         }
-        if let Stage::Waiting(ticket, slot) = &this.stage {
-            this.stage = Stage::Decided(ready!(slot.poll(context, || this.locks.claim(ticket, || ()))));
+        if let FutureStage::Waiting(ticket, slot) = &this.stage {
+            this.stage = FutureStage::Decided(ready!(slot.poll(context, || this.locks.claim(ticket, || ()))));
         }
         match this.stage {
-            Stage::Decided(outcome) => Poll::Ready(outcome),
-            Stage::New | Stage::Waiting(..) => Poll::Pending,
+            FutureStage::Decided(outcome) => Poll::Ready(outcome),
+            FutureStage::New | FutureStage::Waiting(..) => Poll::Pending,
         }
     }
 }
 
 impl<L: Deref<Target = FileLocks>> Drop for LockFuture<L> {
     fn drop(&mut self) {
-        if let Stage::Waiting(ticket, _) = &self.stage {
+        if let FutureStage::Waiting(ticket, _) = &self.stage {
             // If it was decided meanwhile, it was refused.
             self.locks.cancel(ticket);
         }

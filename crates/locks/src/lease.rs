@@ -37,7 +37,7 @@
 //! Linux `fcntl(2)` (`F_SETLEASE`) and `fs/locks.c`; RFC 8881, chapter 10 (delegations).
 
 use crate::lock_class::FILE_LEASES;
-use crate::wait::Slot;
+use crate::wait::WaitSlot;
 use crate::{Cancel, Kind, LockError};
 use sluice_sync::atomic::{AtomicU32, Ordering};
 use sluice_sync::time::{Duration, Instant};
@@ -134,9 +134,9 @@ struct Lease {
 }
 
 /// A call that waits for leases to go.
-struct Waiter {
+struct LeaseWaiter {
     breaker: Breaker,
-    slot: Arc<Slot>,
+    slot: Arc<WaitSlot>,
 }
 
 /// What is listed of a lease, or of a call that waits for it.
@@ -162,7 +162,7 @@ pub(crate) struct Leases {
 #[derive(Default)]
 struct LeasesOfFile {
     leases: Vec<Lease>,
-    waiters: Vec<Waiter>,
+    waiters: Vec<LeaseWaiter>,
     /// The file is not open for writing, or a call that opens it has not yet come for the mutex; see the header.
     is_unwritten: bool,
 }
@@ -309,7 +309,7 @@ impl Leases {
     }
 
     /// Lets all threads see which promises there are, and returns the waiters that may have waited for a change.
-    fn show(&self, state: &LeasesOfFile) -> Vec<Arc<Slot>> {
+    fn show(&self, state: &LeasesOfFile) -> Vec<Arc<WaitSlot>> {
         self.show_bits(state.bits());
         state.waiters.iter().map(|waiter| waiter.slot.clone()).collect()
     }
@@ -392,7 +392,7 @@ impl Leases {
         within: Duration,
         wait: Option<&Cancel>,
     ) -> Result<(), LockError> {
-        let slot = Arc::<Slot>::default();
+        let slot = Arc::<WaitSlot>::default();
         let result = loop {
             let (told, deadline) = {
                 let mut state = self.state.lock();
@@ -404,7 +404,7 @@ impl Leases {
                 let told = state.begin_break(breaker, within);
                 let Some(deadline) = state.deadline(breaker) else { break Ok(()) };
                 if wait.is_some() && !state.waiters.iter().any(|waiter| Arc::ptr_eq(&waiter.slot, &slot)) {
-                    state.waiters.push(Waiter { breaker: *breaker, slot: slot.clone() });
+                    state.waiters.push(LeaseWaiter { breaker: *breaker, slot: slot.clone() });
                 }
                 (told, deadline)
             };
@@ -414,7 +414,7 @@ impl Leases {
             let Some(cancel) = wait else { break Err(LockError::WouldBlock) };
             // Called, it looks again; so it does when a holder's time is over.
             let ends_for = cancel.deadline();
-            match Slot::sleep(&slot, &cancel.until(deadline), || Some(Ok(())), || true) {
+            match WaitSlot::sleep(&slot, &cancel.until(deadline), || Some(Ok(())), || true) {
                 Ok(()) => {}
                 Err(LockError::TimedOut) if ends_for.is_none_or(|at| Instant::now() < at) => {}
                 Err(error) => break Err(error),
@@ -433,7 +433,7 @@ impl Leases {
             let state = lease.broken.map_or(LeaseState::Active, |(keep, _)| LeaseState::Breaking(keep));
             (lease.request, state)
         };
-        let waiter = |waiter: &Waiter| {
+        let waiter = |waiter: &LeaseWaiter| {
             let Breaker { pid, breaking, owner } = waiter.breaker;
             let (kind, promise) = match breaking {
                 Breaking::Open(kind) => (kind, Promise::Lease),

@@ -2,7 +2,7 @@
 
 use crate::file::FileState;
 use crate::lease::{LeaseRequest, LeaseState, Promise};
-use crate::space::Space;
+use crate::space::LockSpace;
 use crate::waiters::{WaiterPlace, Waiters};
 use crate::{Kind, Owner, Range, RangeLock, RangeRequest};
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ fn append_leases(file: &FileState, entries: &mut Vec<LockEntry>) {
 
 /// Appends the granted locks of one space, each followed by the requests that wait for it: where several locks are in the
 /// way, the first in search order counts; where none is, the starving request that is.
-fn append_space(file: &FileState, space: &Space, entries: &mut Vec<LockEntry>) {
+fn append_space(file: &FileState, space: &LockSpace, entries: &mut Vec<LockEntry>) {
     let entry = |id: usize, owner, kind, pid, range, waits_for| {
         let class = match owner {
             Owner::Description(_) if space.is_flock => LockClass::Flock,

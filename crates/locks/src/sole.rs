@@ -1,11 +1,11 @@
 //! Sole: a lock space in short: that it has one lock, or none, and nobody waits.
 //!
 //! Most files never have two locks at once. Theirs come and go here, without the mutex of their space
-//! ([`Inflatable`](sluice_sync::Inflatable)). Whatever is more than that is left to the [`Space`].
+//! ([`Inflatable`](sluice_sync::Inflatable)). Whatever is more than that is left to the [`LockSpace`].
 
 use crate::file::FileState;
 use crate::quota::Quota;
-use crate::space::Space;
+use crate::space::LockSpace;
 use crate::{Owner, Range, RangeLock, RangeRequest};
 use sluice_sync::Inflate;
 
@@ -17,7 +17,7 @@ pub(crate) struct Sole {
     grants: u64,
 }
 
-impl Inflate for Space {
+impl Inflate for LockSpace {
     type Short = Sole;
 
     fn inflate(&mut self, sole: &Sole) {

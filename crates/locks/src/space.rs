@@ -29,7 +29,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Granted locks and their waiters. *Protected by the file state.*
-pub(crate) struct Space {
+pub(crate) struct LockSpace {
     pub(crate) granted: Ranges,
     /// Made when a request has to wait.
     waiters: Option<Box<Waiters>>,
@@ -67,11 +67,11 @@ enum Admission {
 /// Newer than any request that waits.
 const NEWCOMER: u64 = u64::MAX;
 
-impl Space {
+impl LockSpace {
     /// A space without locks.
     pub(crate) fn new(is_flock: bool) -> Self {
         let statistics = SpaceStatistics::default();
-        Space { granted: Ranges::default(), waiters: None, is_flock, statistics, unrest: 0 }
+        LockSpace { granted: Ranges::default(), waiters: None, is_flock, statistics, unrest: 0 }
     }
 
     /// The waiting requests, if there are any.

@@ -52,7 +52,7 @@ pub(crate) enum Then {
     /// It is granted on the spot, and `done` is called: no thread waits for it.
     Tell { done: Done, detection: Detection },
     /// Its thread or task is woken, and takes the lock itself when it runs.
-    Call(Arc<Slot>),
+    Call(Arc<WaitSlot>),
 }
 
 impl Then {
@@ -75,14 +75,14 @@ impl Then {
 
 /// What was found out under the file lock, to be acted on after it is released. Mostly that is nothing.
 #[derive(Default)]
-pub(crate) struct Outcomes(Option<Box<Found>>);
+pub(crate) struct Outcomes(Option<Box<Decisions>>);
 
 #[derive(Default)]
-struct Found {
+struct Decisions {
     /// Requests with their outcome, oldest first.
     told: Vec<(Then, Result<(), LockError>)>,
     /// Threads and tasks to wake.
-    called: Vec<Arc<Slot>>,
+    called: Vec<Arc<WaitSlot>>,
     /// Waits that may have closed a cycle, to be looked into in this order.
     suspects: VecDeque<Wait>,
 }
@@ -94,7 +94,7 @@ impl Outcomes {
         self.0.is_none()
     }
 
-    fn found(&mut self) -> &mut Found {
+    fn found(&mut self) -> &mut Decisions {
         self.0.get_or_insert_default()
     }
 
@@ -104,7 +104,7 @@ impl Outcomes {
     }
 
     /// Notes that a request may be claimed.
-    pub(crate) fn call(&mut self, slot: &Arc<Slot>) {
+    pub(crate) fn call(&mut self, slot: &Arc<WaitSlot>) {
         self.found().called.push(slot.clone());
     }
 
@@ -176,7 +176,7 @@ impl Patience {
 }
 
 /// Where one blocked thread or task waits until its request is called, decided or cancelled.
-pub(crate) struct Slot {
+pub(crate) struct WaitSlot {
     /// *protected by its own mutex, a leaf*
     state: Mutex<SlotState>,
     changed: Condvar,
@@ -191,13 +191,13 @@ struct SlotState {
     waker: Option<Waker>,
 }
 
-impl Default for Slot {
+impl Default for WaitSlot {
     fn default() -> Self {
-        Slot { state: Mutex::with_class(&WAIT_SLOT, SlotState::default()), changed: Condvar::new() }
+        WaitSlot { state: Mutex::with_class(&WAIT_SLOT, SlotState::default()), changed: Condvar::new() }
     }
 }
 
-impl Slot {
+impl WaitSlot {
     /// Changes the state, and wakes the thread or task that waits.
     fn rouse(&self, change: impl FnOnce(&mut SlotState)) {
         let waker = {
@@ -249,7 +249,7 @@ impl Slot {
     /// and `withdraw` succeeds. If `withdraw` fails the request was decided at the same moment: that outcome is on
     /// its way, and counts.
     pub(crate) fn sleep(
-        slot: &Arc<Slot>,
+        slot: &Arc<WaitSlot>,
         cancel: &Cancel,
         claim: impl Fn() -> Option<Result<(), LockError>>,
         withdraw: impl FnOnce() -> bool,

@@ -24,7 +24,7 @@ use std::ptr;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use crate::engine::{Ending, Engine, LINE_BYTES, Pick, Step};
+use crate::engine::{Ending, Engine, EngineStep, LINE_BYTES, Pick};
 use crate::spec::Kind;
 
 thread_local! {
@@ -65,8 +65,8 @@ pub(crate) fn ask<R>(question: impl FnOnce(&mut Engine) -> R) -> Option<R> {
 /// Repeats `question` until the engine says `Done`, letting others run in between. Off the machine it does
 /// nothing.
 #[inline]
-pub(crate) fn ask_until_done(mut question: impl FnMut(&mut Engine) -> Step) {
-    while let Some(Step::Again) = ask(&mut question) {
+pub(crate) fn ask_until_done(mut question: impl FnMut(&mut Engine) -> EngineStep) {
+    while let Some(EngineStep::Again) = ask(&mut question) {
         suspend();
     }
 }

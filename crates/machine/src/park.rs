@@ -54,7 +54,7 @@ pub fn unpark(word: &AtomicU32, count: usize) -> usize {
 /// returns at once.
 pub fn halt() {
     fiber::ask_until_done(|engine| engine.turn());
-    if fiber::ask(|engine| engine.halt()) == Some(crate::engine::Step::Again) {
+    if fiber::ask(|engine| engine.halt()) == Some(crate::engine::EngineStep::Again) {
         fiber::suspend();
     }
 }

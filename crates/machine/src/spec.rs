@@ -52,7 +52,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// The rows in the order `[kind][state]`, states as in [`State`](crate::engine::line::State).
+    /// The rows in the order `[kind][state]`, states as in [`LineState`](crate::engine::line::LineState).
     pub(crate) fn rows(&self) -> [[&'static [u32]; 4]; 3] {
         [
             [self.load_modified, self.load_exclusive, self.load_shared, self.load_memory],

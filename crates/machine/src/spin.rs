@@ -8,7 +8,7 @@
 //! for an endless one.
 
 use crate::atomic::{Ordering, Watchable};
-use crate::engine::{Step, Woken};
+use crate::engine::{EngineStep, Woken};
 use crate::fiber;
 use std::panic::Location;
 
@@ -55,16 +55,16 @@ fn sleep_on<A>(word: &A, deadline: Option<u64>) -> Option<Woken> {
     let slept = fiber::ask(|engine| {
         let deadline = deadline.unwrap_or(crate::engine::TIME_MAX);
         if engine.me().clock >= deadline {
-            return Step::Done;
+            return EngineStep::Done;
         }
         engine.sleep_on_address(address, deadline, site)
     });
     match slept {
-        Some(Step::Again) => {
+        Some(EngineStep::Again) => {
             fiber::suspend();
             fiber::ask(|engine| engine.woken())
         }
-        Some(Step::Done) => {
+        Some(EngineStep::Done) => {
             let late = fiber::ask(|engine| deadline.is_some_and(|deadline| engine.me().clock >= deadline));
             late.map(|late| if late { Woken::Deadline } else { Woken::Change })
         }
@@ -85,8 +85,8 @@ fn sleep_on<A>(word: &A, deadline: Option<u64>) -> Option<Woken> {
 pub fn spin_loop() {
     let site = Location::caller();
     match fiber::ask(|engine| engine.spin_hint(site)) {
-        Some(Step::Again) => fiber::suspend(),
-        Some(Step::Done) => fiber::ask_until_done(|engine| engine.overdue()),
+        Some(EngineStep::Again) => fiber::suspend(),
+        Some(EngineStep::Done) => fiber::ask_until_done(|engine| engine.overdue()),
         None => std::hint::spin_loop(),
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::compare::{Difference, Subject, compare};
 use crate::generate::sequence;
-use crate::host::{Host, Place, is_superuser, policy};
-use crate::op::{Step, from_text, to_text};
+use crate::host::{Ground, Host, is_superuser, policy};
+use crate::op::{ProcessOp, from_text, to_text};
 use crate::pool::Limits;
 use crate::rng::{Rng, fresh_seed};
 use crate::shrink::shrink;
@@ -35,7 +35,7 @@ pub struct Failure {
     /// The seed of the whole sequence.
     pub seed: u64,
     /// The steps that matter.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ProcessOp>,
     /// What differs.
     pub difference: Difference,
     /// Where the steps are written.
@@ -123,7 +123,7 @@ impl Campaign {
     fn shrunk(
         &self,
         seed: u64,
-        steps: Vec<Step>,
+        steps: Vec<ProcessOp>,
         difference: Difference,
         tmpfs: &mut Host,
         subject: &mut dyn Subject,
@@ -161,7 +161,7 @@ pub fn prove(name: &str, operations: usize, failures: &Path, subject: &mut dyn S
             "ORACLE LIMITED: /proc/sys/fs/protected_hardlinks is set; links that users make on mounts are left out."
         );
     }
-    let mut tmpfs = Host::new(&Place::Tmpfs).unwrap_or_else(|error| panic!("{error}"));
+    let mut tmpfs = Host::new(&Ground::Tmpfs).unwrap_or_else(|error| panic!("{error}"));
     tmpfs.compare_holes(subject.has_holes());
     let begin = Instant::now();
     match campaign.run(KINDS, &mut tmpfs, subject) {

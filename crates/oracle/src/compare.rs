@@ -2,8 +2,8 @@
 
 use crate::executor::Executor;
 use crate::host::{Host, HostRun, policy};
-use crate::op::{Op, Step};
-use crate::tree::{Node, short, snapshot};
+use crate::op::{Op, ProcessOp};
+use crate::tree::{SnapshotNode, short, snapshot};
 use crate::view::{Outcome, TimeView, Value};
 use sluice_sync::thread;
 use sluice_sync::time::Duration;
@@ -51,7 +51,7 @@ pub struct CallDifference {
     /// Index of the step in the sequence.
     pub index: usize,
     /// The step.
-    pub step: Step,
+    pub step: ProcessOp,
     /// What the host's tmpfs said.
     pub host: Outcome,
     /// What the subject said.
@@ -66,9 +66,9 @@ pub enum Difference {
     /// The final trees differ in this name.
     Tree {
         /// What the host has under the name, if anything.
-        host: Option<Node>,
+        host: Option<SnapshotNode>,
         /// What the subject has.
-        subject: Option<Node>,
+        subject: Option<SnapshotNode>,
     },
     /// All is equal, but the subject's own check finds something wrong.
     Disorder(String),
@@ -122,7 +122,9 @@ impl fmt::Display for Difference {
                 write!(f, "  subject says {}", short(&call.subject))
             }
             Difference::Tree { host, subject } => {
-                let side = |node: &Option<Node>| node.as_ref().map_or("nothing".into(), Node::to_string);
+                let side = |node: &Option<SnapshotNode>| {
+                    node.as_ref().map_or("nothing".into(), SnapshotNode::to_string)
+                };
                 writeln!(f, "the final trees differ")?;
                 writeln!(f, "  tmpfs has   {}", side(host))?;
                 write!(f, "  subject has {}", side(subject))
@@ -140,7 +142,7 @@ impl fmt::Display for Difference {
 /// # Errors
 /// One line, when a run could not be started.
 pub fn compare(
-    steps: &[Step],
+    steps: &[ProcessOp],
     tmpfs: &mut Host,
     subject: &mut dyn Subject,
 ) -> Result<Option<Difference>, String> {
@@ -155,7 +157,7 @@ pub fn compare(
 const CLOCK_TICK: Duration = Duration::from_millis(11);
 
 fn compare_once(
-    steps: &[Step],
+    steps: &[ProcessOp],
     tmpfs: &mut Host,
     subject: &mut dyn Subject,
     pause: Duration,
@@ -208,12 +210,12 @@ fn is_up_to_the_client(op: &Op) -> bool {
 
 /// `protected_hardlinks` looks at set-ID bits, in which a mount may differ ([`Subject::is_mounted`]), and at the mode
 /// that the client has cached, though an ACL has changed it since. The first process may link everything.
-fn is_link_of_a_user(step: &Step) -> bool {
+fn is_link_of_a_user(step: &ProcessOp) -> bool {
     step.process != 0 && matches!(step.op, Op::Link { .. })
 }
 
 /// See [`Subject::is_mounted`].
-fn forget_what_the_client_decides(step: &Step, host: &mut Outcome, subject: &mut Outcome) {
+fn forget_what_the_client_decides(step: &ProcessOp, host: &mut Outcome, subject: &mut Outcome) {
     forget_what_lags(host);
     forget_what_lags(subject);
     let seeks_directory = |outcome: &Outcome| outcome == &Ok(Value::Free) || outcome == &Err(Errno::EINVAL);
@@ -242,7 +244,7 @@ fn forget_what_lags(outcome: &mut Outcome) {
     }
 }
 
-fn first_difference(left: Vec<Node>, right: Vec<Node>) -> Option<Difference> {
+fn first_difference(left: Vec<SnapshotNode>, right: Vec<SnapshotNode>) -> Option<Difference> {
     let length = left.len().max(right.len());
     let (mut left, mut right) = (left.into_iter(), right.into_iter());
     (0..length).find_map(|_| {

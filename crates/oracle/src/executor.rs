@@ -1,6 +1,6 @@
 //! Executor: runs steps on behalf of several users.
 
-use crate::op::Step;
+use crate::op::ProcessOp;
 use crate::sys;
 use crate::view::Outcome;
 use sluice_vfs::Caps;
@@ -8,7 +8,7 @@ use sluice_vfs::Caps;
 /// A file system with its processes, ready for one sequence.
 pub trait Executor {
     /// Runs one step.
-    fn run(&mut self, step: &Step) -> Outcome;
+    fn run(&mut self, step: &ProcessOp) -> Outcome;
     /// Number of processes, the inspector included, which is the last one.
     fn processes(&self) -> usize;
     /// Ends the run: what is left must be in order.

@@ -6,7 +6,7 @@
 //! model of the file system guides the choice; calls that fail are as welcome as calls that succeed, and a
 //! sequence stays valid when the shrinker takes steps away.
 
-use crate::op::{Op, Step};
+use crate::op::{Op, ProcessOp};
 use crate::pool::{Limits, Pool};
 use crate::rng::Rng;
 use crate::word::{Bytes, CWD, Fd, List, Mode, Target, TimeArg};
@@ -193,7 +193,7 @@ fn set_fl(p: &mut Pool) -> Op {
 }
 
 /// The sequence of about `length` steps that follows from `seed`.
-pub fn sequence(seed: u64, length: usize, limits: Limits) -> Vec<Step> {
+pub fn sequence(seed: u64, length: usize, limits: Limits) -> Vec<ProcessOp> {
     let mut pool = Pool::new(Rng::new(seed), limits);
     let mut steps = prelude(&mut pool);
     // A run of steps by one process on one file finds more than the same steps far apart.
@@ -212,7 +212,7 @@ pub fn sequence(seed: u64, length: usize, limits: Limits) -> Vec<Step> {
         if let Some(path) = focus.as_ref().filter(|_| pool.rng.chance(40)) {
             aim(&mut op, path);
         }
-        steps.push(Step { process, op });
+        steps.push(ProcessOp { process, op });
     }
     steps
 }
@@ -240,7 +240,7 @@ fn aim(op: &mut Op, focus: &Bytes) {
 }
 
 /// A tree to start from, so that the first steps find something.
-fn prelude(p: &mut Pool) -> Vec<Step> {
+fn prelude(p: &mut Pool) -> Vec<ProcessOp> {
     let cwd = Fd(CWD);
     let path = |text: &str| Bytes(text.as_bytes().to_vec());
     let mut steps = vec![Op::Chmod { at: cwd, path: path("."), mode: Mode(0o777), flags: AtFlags::empty() }];
@@ -254,7 +254,7 @@ fn prelude(p: &mut Pool) -> Vec<Step> {
         steps.push(Op::Close { fd: Fd(0) });
         steps.push(Op::Chmod { at: cwd, path: path(name), mode: Mode(0o666), flags: AtFlags::empty() });
     }
-    let mut steps: Vec<Step> = steps.into_iter().map(|op| Step { process: 0, op }).collect();
+    let mut steps: Vec<ProcessOp> = steps.into_iter().map(|op| ProcessOp { process: 0, op }).collect();
     // Everybody starts with a directory, two files and an unnamed one open.
     for process in 0..p.processes() {
         for (name, flags) in [
@@ -264,7 +264,7 @@ fn prelude(p: &mut Pool) -> Vec<Step> {
             (".", OpenFlags::TMPFILE | OpenFlags::RDWR),
         ] {
             let op = Op::Open { at: cwd, path: path(name), flags, mode: p.mode() };
-            steps.push(Step { process, op });
+            steps.push(ProcessOp { process, op });
         }
     }
     let old = TimeArg::At(1_000_000_000, 0);
@@ -275,7 +275,7 @@ fn prelude(p: &mut Pool) -> Vec<Step> {
             Op::Chown { at: cwd, path: path.clone(), uid: p.uid(), gid: p.gid(), flags },
             Op::Utimens { at: cwd, path, atime: old, mtime: old, flags },
         ] {
-            steps.push(Step { process: 0, op });
+            steps.push(ProcessOp { process: 0, op });
         }
     }
     steps

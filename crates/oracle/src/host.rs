@@ -15,7 +15,7 @@
 
 use crate::executor::{Executor, User, process_users};
 use crate::host_call::Caller;
-use crate::op::{Op, Step};
+use crate::op::{Op, ProcessOp};
 use crate::sys;
 use crate::view::{Outcome, Value, View};
 use sluice_sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,7 @@ enum KeeperTask {
 
 /// Where a [`Host`] keeps its directories.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum Ground {
     /// A private tmpfs, or `/dev/shm` without the rights to mount one.
     Tmpfs,
     /// A directory that exists, such as a mount of the file system under test.
@@ -48,12 +48,12 @@ pub enum Place {
 }
 
 struct ProcessThread {
-    tasks: Sender<Task>,
+    tasks: Sender<ThreadTask>,
     outcomes: Receiver<Outcome>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-enum Task {
+enum ThreadTask {
     Run(Op),
     Fork(Sender<ProcessThread>),
 }
@@ -63,11 +63,11 @@ impl Host {
     ///
     /// # Errors
     /// One line that says why the directory cannot be used.
-    pub fn new(place: &Place) -> Result<Host, String> {
+    pub fn new(place: &Ground) -> Result<Host, String> {
         let (tasks, inbox) = channel();
         let (ready, when_ready) = channel();
         let place = place.clone();
-        let directory = matches!(place, Place::Directory(_));
+        let directory = matches!(place, Ground::Directory(_));
         let confined = !is_superuser();
         let keeper = thread::spawn(move || match prepare(&place, confined) {
             Ok(base) => {
@@ -139,19 +139,19 @@ pub fn policy(name: &str) -> bool {
     !matches!(value.trim(), "" | "0")
 }
 
-fn prepare(place: &Place, confined: bool) -> Result<PathBuf, String> {
+fn prepare(place: &Ground, confined: bool) -> Result<PathBuf, String> {
     let failed = |what: &str, error: Errno| format!("the oracle cannot {what}: {error}");
     match place {
-        Place::Directory(dir) => {
+        Ground::Directory(dir) => {
             std::fs::canonicalize(dir).map_err(|e| format!("the directory {}: {e}", dir.display()))
         }
-        Place::Tmpfs if confined => {
+        Ground::Tmpfs if confined => {
             let name = format!("sluice-oracle-{}-{}", std::process::id(), unique_number());
             let base = Path::new("/dev/shm").join(name);
             std::fs::create_dir(&base).map_err(|e| format!("cannot create {}: {e}", base.display()))?;
             Ok(base)
         }
-        Place::Tmpfs => {
+        Ground::Tmpfs => {
             sys::unshare_mounts().map_err(|e| failed("unshare the mount table", e))?;
             sys::make_mounts_private().map_err(|e| failed("make mounts private", e))?;
             // Any directory serves: the mount covers it for the threads of the keeper alone.
@@ -163,7 +163,7 @@ fn prepare(place: &Place, confined: bool) -> Result<PathBuf, String> {
 }
 
 /// The keeper's life: starts processes, so that they inherit its mounts, and removes what they left.
-fn keep(base: &Path, place: &Place, confined: bool, inbox: &Receiver<KeeperTask>) {
+fn keep(base: &Path, place: &Ground, confined: bool, inbox: &Receiver<KeeperTask>) {
     while let Ok(task) = inbox.recv() {
         match task {
             KeeperTask::Start { number, holes, reply } => {
@@ -176,7 +176,7 @@ fn keep(base: &Path, place: &Place, confined: bool, inbox: &Receiver<KeeperTask>
             }
         }
     }
-    if confined && matches!(place, Place::Tmpfs) {
+    if confined && matches!(place, Ground::Tmpfs) {
         let _ = remove_tree(base);
     }
 }
@@ -259,16 +259,16 @@ fn enter(user: &User, root: &Path, confined: bool) -> Result<(), Errno> {
 }
 
 /// The life of a process thread: it makes the calls it is told to, and ends when nobody can tell it more.
-fn live(mut caller: Caller, inbox: &Receiver<Task>, outbox: &Sender<Outcome>) {
+fn live(mut caller: Caller, inbox: &Receiver<ThreadTask>, outbox: &Sender<Outcome>) {
     while let Ok(task) = inbox.recv() {
         match task {
-            Task::Run(op) => {
+            ThreadTask::Run(op) => {
                 let outcome = caller.run(&op);
                 if outbox.send(outcome).is_err() {
                     break;
                 }
             }
-            Task::Fork(reply) => {
+            ThreadTask::Fork(reply) => {
                 if let Some(child) = fork(&caller) {
                     let _ = reply.send(child);
                 }
@@ -324,21 +324,21 @@ impl HostRun {
         }
         self.processes[child].end();
         let (reply, answer) = channel();
-        let sent = self.processes[parent].tasks.send(Task::Fork(reply));
+        let sent = self.processes[parent].tasks.send(ThreadTask::Fork(reply));
         self.processes[child] = sent.ok().and_then(|()| answer.recv().ok()).ok_or(Errno::EAGAIN)?;
         Ok(Value::Done)
     }
 }
 
 impl Executor for HostRun {
-    fn run(&mut self, step: &Step) -> Outcome {
+    fn run(&mut self, step: &ProcessOp) -> Outcome {
         let index = step.process % self.processes.len();
         if let Op::Fork { child } = step.op {
             return self.fork(index, child);
         }
         let process = &self.processes[index];
         // A process thread that is gone is a defect of the oracle itself: its answer differs from every other.
-        process.tasks.send(Task::Run(step.op.clone())).map_err(|_| Errno::from_raw(9999))?;
+        process.tasks.send(ThreadTask::Run(step.op.clone())).map_err(|_| Errno::from_raw(9999))?;
         process.outcomes.recv().map_err(|_| Errno::from_raw(9999))?
     }
 

@@ -16,7 +16,7 @@ const SEQUENCES: usize = 1_000;
 const CLOSED: i32 = -1;
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum LeaseStep {
     /// Opens the file anew, without waiting.
     Open(usize, OpenFlags),
     Close(usize),
@@ -24,8 +24,8 @@ enum Step {
     Get(usize),
 }
 
-impl Step {
-    fn random(rng: &mut Rng) -> Step {
+impl LeaseStep {
+    fn random(rng: &mut Rng) -> LeaseStep {
         let file = rng.below(FILES);
         let flags = [
             OpenFlags::RDONLY,
@@ -35,10 +35,10 @@ impl Step {
             OpenFlags::RDONLY | OpenFlags::TRUNC,
         ];
         match rng.below(8) {
-            0..3 => Step::Open(file, rng.pick(&flags) | OpenFlags::NONBLOCK),
-            3 => Step::Close(file),
-            4..7 => Step::Set(file, rng.pick(&[LockType::Read, LockType::Write, LockType::Unlock])),
-            _ => Step::Get(file),
+            0..3 => LeaseStep::Open(file, rng.pick(&flags) | OpenFlags::NONBLOCK),
+            3 => LeaseStep::Close(file),
+            4..7 => LeaseStep::Set(file, rng.pick(&[LockType::Read, LockType::Write, LockType::Unlock])),
+            _ => LeaseStep::Get(file),
         }
     }
 }
@@ -51,9 +51,9 @@ trait Side {
     fn get(&mut self, fd: i32) -> Result<LockType, Errno>;
 }
 
-struct InProcess(Process);
+struct LeaseProcess(Process);
 
-impl Side for InProcess {
+impl Side for LeaseProcess {
     fn open(&mut self, flags: OpenFlags) -> Result<i32, Errno> {
         self.0.open("/f", flags, 0).map(|fd| fd.0)
     }
@@ -118,20 +118,20 @@ impl Drop for OnHost {
 }
 
 /// Does `steps` and says what came of each.
-fn perform(side: &mut dyn Side, steps: &[Step]) -> Vec<Result<LockType, Errno>> {
+fn perform(side: &mut dyn Side, steps: &[LeaseStep]) -> Vec<Result<LockType, Errno>> {
     let mut files = [CLOSED; FILES];
     let done = |result: Result<(), Errno>| result.map(|()| LockType::Unlock);
     let outcomes = steps.iter().map(|step| match *step {
-        Step::Open(file, flags) => {
+        LeaseStep::Open(file, flags) => {
             let _ = side.close(std::mem::replace(&mut files[file], CLOSED));
             side.open(flags).map(|fd| {
                 files[file] = fd;
                 LockType::Unlock
             })
         }
-        Step::Close(file) => done(side.close(std::mem::replace(&mut files[file], CLOSED))),
-        Step::Set(file, lease) => done(side.set(files[file], lease)),
-        Step::Get(file) => side.get(files[file]),
+        LeaseStep::Close(file) => done(side.close(std::mem::replace(&mut files[file], CLOSED))),
+        LeaseStep::Set(file, lease) => done(side.set(files[file], lease)),
+        LeaseStep::Get(file) => side.get(files[file]),
     });
     let outcomes = outcomes.collect();
     for fd in files {
@@ -150,10 +150,10 @@ fn leases_are_given_refused_broken_and_told_as_on_the_hosts_tmpfs() {
         sys::unshare_process().expect("it needs no rights");
         let mut rng = Rng::new(seed);
         for number in 0..SEQUENCES {
-            let steps: Vec<Step> = (0..STEPS).map(|_| Step::random(&mut rng)).collect();
+            let steps: Vec<LeaseStep> = (0..STEPS).map(|_| LeaseStep::random(&mut rng)).collect();
             let fs = Fs::new();
             fs.write("/f", b"").expect("it is new");
-            let ours = perform(&mut InProcess(fs.process(Cred::root())), &steps);
+            let ours = perform(&mut LeaseProcess(fs.process(Cred::root())), &steps);
             let theirs = perform(&mut OnHost::new(number), &steps);
             if let Some(at) = ours.iter().zip(&theirs).position(|(ours, theirs)| ours != theirs) {
                 let (ours, theirs) = (&ours[at], &theirs[at]);

@@ -2,8 +2,8 @@
 
 use crate::compare::Subject;
 use crate::executor::{Executor, User, process_users, tester_caps};
-use crate::op::{Op, Step};
-use crate::view::{Entry, LockView, Outcome, Value, View, names};
+use crate::op::{Op, ProcessOp};
+use crate::view::{ListedEntry, LockView, Outcome, Value, View, names};
 use crate::word::{LockKind, LockOwner, Target, TimeArg};
 use sluice_sync::Arc;
 use sluice_vfs::{
@@ -80,7 +80,7 @@ pub(crate) fn options(confined: bool) -> Options {
 }
 
 impl Executor for LibRun {
-    fn run(&mut self, step: &Step) -> Outcome {
+    fn run(&mut self, step: &ProcessOp) -> Outcome {
         let index = step.process % self.processes.len();
         if let Op::Fork { child } = step.op {
             if index != child && child + 1 < self.processes.len() {
@@ -88,7 +88,7 @@ impl Executor for LibRun {
             }
             return Ok(Value::Done);
         }
-        Call { process: &self.processes[index], view: &mut self.view }.run(&step.op)
+        ProcessAndView { process: &self.processes[index], view: &mut self.view }.run(&step.op)
     }
 
     fn processes(&self) -> usize {
@@ -109,7 +109,7 @@ impl Executor for LibRun {
     }
 }
 
-struct Call<'a> {
+struct ProcessAndView<'a> {
     process: &'a Process,
     view: &'a mut View,
 }
@@ -150,7 +150,7 @@ fn lock_type(kind: LockKind) -> LockType {
     }
 }
 
-impl Call<'_> {
+impl ProcessAndView<'_> {
     fn run(&mut self, op: &Op) -> Outcome {
         let p = self.process;
         match op {
@@ -375,7 +375,7 @@ impl Call<'_> {
             if part.is_empty() {
                 break;
             }
-            entries.extend(part.iter().map(|entry| Entry {
+            entries.extend(part.iter().map(|entry| ListedEntry {
                 name: entry.name.as_bytes().to_vec(),
                 ino: entry.ino,
                 kind: Some(entry.file_type),

@@ -158,21 +158,21 @@ operations! {
 
 /// One operation and the number of the process that makes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Step {
+pub struct ProcessOp {
     /// Index of the process.
     pub process: usize,
     /// What it calls.
     pub op: Op,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for ProcessOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.process, self.op)
     }
 }
 
 /// The text of a sequence: one line a step.
-pub fn to_text(steps: &[Step]) -> String {
+pub fn to_text(steps: &[ProcessOp]) -> String {
     steps.iter().map(|step| format!("{step}\n")).collect()
 }
 
@@ -180,7 +180,7 @@ pub fn to_text(steps: &[Step]) -> String {
 ///
 /// # Errors
 /// One line with the number of the line that is wrong, and how.
-pub fn from_text(text: &str) -> Result<Vec<Step>, String> {
+pub fn from_text(text: &str) -> Result<Vec<ProcessOp>, String> {
     let mut steps = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let mut words = line.split_whitespace();
@@ -190,7 +190,7 @@ pub fn from_text(text: &str) -> Result<Vec<Step>, String> {
             .map_err(|_| format!("a process number expected, not `{first}`"))
             .and_then(|process| {
                 let call = words.next().unwrap_or_default();
-                Ok(Step { process, op: Op::from_words(call, &mut words)? })
+                Ok(ProcessOp { process, op: Op::from_words(call, &mut words)? })
             })
             .map_err(|error| format!("line {}: {error}", index + 1))?;
         steps.push(step);

@@ -7,10 +7,14 @@
 //! # Cost
 //! O(n log n) runs when few steps matter, O(n^2) at worst; `budget` bounds it.
 
-use crate::op::Step;
+use crate::op::ProcessOp;
 
 /// A shortest subsequence of `steps` that still `fails`, found with at most `budget` trials.
-pub fn shrink(steps: Vec<Step>, budget: usize, mut fails: impl FnMut(&[Step]) -> bool) -> Vec<Step> {
+pub fn shrink(
+    steps: Vec<ProcessOp>,
+    budget: usize,
+    mut fails: impl FnMut(&[ProcessOp]) -> bool,
+) -> Vec<ProcessOp> {
     let mut steps = steps;
     let mut left = budget;
     let mut piece = steps.len().div_ceil(2).max(1);
@@ -45,21 +49,21 @@ mod tests {
     use crate::op::Op;
     use crate::word::Fd;
 
-    fn close(fd: i32) -> Step {
-        Step { process: 0, op: Op::Close { fd: Fd(fd) } }
+    fn close(fd: i32) -> ProcessOp {
+        ProcessOp { process: 0, op: Op::Close { fd: Fd(fd) } }
     }
 
     #[test]
     fn two_steps_that_matter_are_found_among_a_thousand() {
-        let steps: Vec<Step> = (0..1000).map(close).collect();
-        let fails = |steps: &[Step]| steps.contains(&close(17)) && steps.contains(&close(803));
+        let steps: Vec<ProcessOp> = (0..1000).map(close).collect();
+        let fails = |steps: &[ProcessOp]| steps.contains(&close(17)) && steps.contains(&close(803));
         assert_eq!(shrink(steps, 10_000, fails), vec![close(17), close(803)]);
     }
 
     #[test]
     fn an_exhausted_budget_leaves_a_sequence_that_still_fails() {
-        let steps: Vec<Step> = (0..1000).map(close).collect();
-        let fails = |steps: &[Step]| steps.contains(&close(17));
+        let steps: Vec<ProcessOp> = (0..1000).map(close).collect();
+        let fails = |steps: &[ProcessOp]| steps.contains(&close(17));
         assert!(fails(&shrink(steps, 5, fails)));
     }
 }

@@ -4,8 +4,8 @@
 use crate::compare::Subject;
 use crate::executor::Executor;
 use crate::lib_exec::{LibRun, options};
-use crate::op::Step;
-use crate::tree::{Node, snapshot};
+use crate::op::ProcessOp;
+use crate::tree::{SnapshotNode, snapshot};
 use crate::view::{Outcome, Value};
 use sluice_store::disk::Disk;
 use sluice_store::disk::crash::CrashDisk;
@@ -48,7 +48,7 @@ fn shared(disk: &CrashDisk) -> Arc<dyn Disk> {
 }
 
 /// The tree, without what a store does not keep: access times, and storage that was reserved and never written.
-fn lasting(run: &mut LibRun) -> Vec<Node> {
+fn lasting(run: &mut LibRun) -> Vec<SnapshotNode> {
     let mut nodes = snapshot(run);
     for (_, outcome) in nodes.iter_mut().flat_map(|node| &mut node.facts) {
         if let Ok(Value::Stat(stat)) = outcome {
@@ -60,7 +60,7 @@ fn lasting(run: &mut LibRun) -> Vec<Node> {
 }
 
 impl Executor for StoreRun {
-    fn run(&mut self, step: &Step) -> Outcome {
+    fn run(&mut self, step: &ProcessOp) -> Outcome {
         self.run.run(step)
     }
 

@@ -12,7 +12,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::view::Entry;
+use crate::view::ListedEntry;
 use libc::{c_int, c_long};
 use sluice_vfs::{Errno, FileType, Stat, Timestamp};
 use std::ffi::CString;
@@ -360,7 +360,7 @@ pub(crate) fn readlinkat(at: i32, name: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// The entries that are left, `.` and `..` included.
-pub(crate) fn getdents(fd: i32) -> Result<Vec<Entry>> {
+pub(crate) fn getdents(fd: i32) -> Result<Vec<ListedEntry>> {
     let mut entries = Vec::new();
     let mut buf = vec![0_u8; 16384];
     loop {
@@ -380,7 +380,7 @@ pub(crate) fn getdents(fd: i32) -> Result<Vec<Entry>> {
             let name = &rest[19..record];
             let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
             let kind = FileType::from_mode(u32::from(header[18]) << 12);
-            entries.push(Entry { name: name[..end].to_vec(), ino: number(0..8), kind });
+            entries.push(ListedEntry { name: name[..end].to_vec(), ino: number(0..8), kind });
             rest = &rest[record..];
         }
     }

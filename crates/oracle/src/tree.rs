@@ -1,7 +1,7 @@
 //! Tree: everything that can be seen of a file tree, read through the same calls as the test itself uses.
 
 use crate::executor::Executor;
-use crate::op::{Op, Step};
+use crate::op::{Op, ProcessOp};
 use crate::view::{Outcome, StatView, Value};
 use crate::word::{Bytes, CWD, Fd, Mode, Target};
 use sluice_vfs::{AtFlags, FileType, OpenFlags, Whence};
@@ -12,14 +12,14 @@ pub type Facts = Vec<(&'static str, Outcome)>;
 
 /// One name of a tree with all that is behind it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Node {
+pub struct SnapshotNode {
     /// The name's path.
     pub path: Vec<u8>,
     /// What the calls about it said, in a fixed order.
     pub facts: Facts,
 }
 
-impl fmt::Display for Node {
+impl fmt::Display for SnapshotNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.path.escape_ascii())?;
         self.facts.iter().try_for_each(|(what, outcome)| write!(f, " {what}={}", short(outcome)))
@@ -45,7 +45,7 @@ const READ_WHOLE: u64 = 1 << 20;
 const CHUNK: usize = 1 << 17;
 
 /// The tree from the root down, in the order of the names.
-pub fn snapshot(executor: &mut dyn Executor) -> Vec<Node> {
+pub fn snapshot(executor: &mut dyn Executor) -> Vec<SnapshotNode> {
     let mut eye = Eye { process: executor.inspector(), executor };
     let mut nodes = Vec::new();
     let mut open = vec![b".".to_vec()];
@@ -64,11 +64,11 @@ struct Eye<'a> {
 
 impl Eye<'_> {
     fn call(&mut self, op: Op) -> Outcome {
-        self.executor.run(&Step { process: self.process, op })
+        self.executor.run(&ProcessOp { process: self.process, op })
     }
 
     /// Everything about one name, and the names below it.
-    fn look(&mut self, path: Vec<u8>) -> (Node, Vec<Vec<u8>>) {
+    fn look(&mut self, path: Vec<u8>) -> (SnapshotNode, Vec<Vec<u8>>) {
         let bytes = Bytes(path.clone());
         let stat = self.call(Op::Stat { at: Fd(CWD), path: bytes.clone(), flags: AtFlags::SYMLINK_NOFOLLOW });
         let mut facts = vec![("stat", stat.clone())];
@@ -84,7 +84,7 @@ impl Eye<'_> {
                 _ => {}
             }
         }
-        (Node { path, facts }, names)
+        (SnapshotNode { path, facts }, names)
     }
 
     fn look_at_xattrs(&mut self, path: &Bytes, facts: &mut Facts) {

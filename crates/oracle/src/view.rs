@@ -109,7 +109,7 @@ pub enum TimeView {
 
 /// A directory entry as the file system tells it.
 #[derive(Clone, PartialEq, Eq, Debug, PartialOrd, Ord)]
-pub struct Entry {
+pub struct ListedEntry {
     /// The name.
     pub name: Vec<u8>,
     /// The inode number.
@@ -219,9 +219,9 @@ impl View {
     }
 
     /// The view of a directory's entries.
-    pub fn entries(&mut self, mut entries: Vec<Entry>) -> Value {
+    pub fn entries(&mut self, mut entries: Vec<ListedEntry>) -> Value {
         entries.sort();
-        let view = |entry: Entry| {
+        let view = |entry: ListedEntry| {
             let inode = (entry.name != b"..").then(|| self.rank(entry.ino));
             EntryView { name: entry.name, kind: entry.kind, inode }
         };

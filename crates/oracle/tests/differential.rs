@@ -1,7 +1,7 @@
 //! The differential test in process: the same operations on sluicefs and on the host's tmpfs.
 
 use sluice_oracle::campaign::{prove, replay};
-use sluice_oracle::host::{Host, Place};
+use sluice_oracle::host::{Ground, Host};
 use sluice_oracle::lib_exec::InProcess;
 use sluice_oracle::store_run::OnStore;
 use std::path::Path;
@@ -15,7 +15,7 @@ const TMPFS_ITSELF: usize = 20_000;
 const FAILURES: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn tmpfs() -> Host {
-    Host::new(&Place::Tmpfs).expect("the host has a tmpfs to compare with")
+    Host::new(&Ground::Tmpfs).expect("the host has a tmpfs to compare with")
 }
 
 #[test]

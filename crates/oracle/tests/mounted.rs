@@ -2,7 +2,7 @@
 
 use sluice_fuse::{Mount, MountError, MountOptions};
 use sluice_oracle::campaign::prove;
-use sluice_oracle::host::{Host, Place, is_superuser};
+use sluice_oracle::host::{Ground, Host, is_superuser};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, thread};
 use sluice_vfs::{Options, Superblock};
@@ -27,7 +27,7 @@ fn skipped(reason: &str) {
 }
 
 fn prove_on(name: &str, dir: &Path, holes: bool) {
-    let place = Place::Directory(dir.to_path_buf());
+    let place = Ground::Directory(dir.to_path_buf());
     let mut mounted = Host::new(&place).expect("the directory can be used");
     mounted.compare_holes(holes);
     prove(name, MOUNTED, Path::new(env!("CARGO_TARGET_TMPDIR")), &mut mounted);

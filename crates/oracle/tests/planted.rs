@@ -3,15 +3,15 @@
 use sluice_oracle::campaign::{Campaign, replay};
 use sluice_oracle::compare::Subject;
 use sluice_oracle::executor::Executor;
-use sluice_oracle::host::{Host, Place};
+use sluice_oracle::host::{Ground, Host};
 use sluice_oracle::lib_exec::{InProcess, LibRun};
-use sluice_oracle::op::{Op, Step};
+use sluice_oracle::op::{Op, ProcessOp};
 use sluice_oracle::view::{Outcome, Value};
 use sluice_vfs::Errno;
 use std::path::Path;
 
 /// What a liar does instead of a step, if anything.
-type Lie = fn(&mut LibRun, &Step) -> Option<Outcome>;
+type Lie = fn(&mut LibRun, &ProcessOp) -> Option<Outcome>;
 
 /// sluicefs with a defect.
 struct Liar {
@@ -31,7 +31,7 @@ impl Subject for Liar {
 }
 
 impl Executor for LiarRun {
-    fn run(&mut self, step: &Step) -> Outcome {
+    fn run(&mut self, step: &ProcessOp) -> Outcome {
         (self.lie)(&mut self.run, step).unwrap_or_else(|| self.run.run(step))
     }
     fn processes(&self) -> usize {
@@ -48,7 +48,7 @@ fn assert_found(name: &str, lie: Lie) {
     let directory =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("planted-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("the target directory is writable");
-    let mut tmpfs = Host::new(&Place::Tmpfs).expect("the host has a tmpfs to compare with");
+    let mut tmpfs = Host::new(&Ground::Tmpfs).expect("the host has a tmpfs to compare with");
     let mut liar = Liar { confined: tmpfs.confined(), lie };
     let mut campaign = Campaign::from_environment(100_000, &directory);
     campaign.operations = 100_000;
@@ -86,7 +86,7 @@ fn a_write_that_is_short_of_a_byte_is_found() {
             let mut data = *data;
             data.len -= 1;
             let op = Op::Pwrite { fd: *fd, data, offset: *offset };
-            let shorter = run.run(&Step { process: step.process, op });
+            let shorter = run.run(&ProcessOp { process: step.process, op });
             Some(shorter.map(|_| Value::Number(data.len as i64 + 1)))
         }
         _ => None,
@@ -99,7 +99,7 @@ fn a_forgotten_modification_time_is_found() {
     // Truncation by descriptor goes on as if it had been asked to set both times to what they were.
     let lie: Lie = |run, step| {
         let Op::Ftruncate { fd, .. } = step.op else { return None };
-        let now = |run: &mut LibRun, op| run.run(&Step { process: step.process, op });
+        let now = |run: &mut LibRun, op| run.run(&ProcessOp { process: step.process, op });
         let outcome = now(run, step.op.clone());
         if outcome.is_ok() {
             let old = sluice_oracle::word::TimeArg::At(1_000_000_000, 0);

@@ -23,7 +23,7 @@ static GROUP: LockClass = LockClass::new("store.group");
 
 /// What a member waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum MemberWait {
     Gathers,
     /// One of the members is to lead; the first that wakes does.
     Wanted,
@@ -33,13 +33,13 @@ enum Turn {
 
 /// Some callers, and the push that they wait for.
 struct Group {
-    turn: Mutex<Turn>,
+    turn: Mutex<MemberWait>,
     changed: Condvar,
 }
 
 /// What became of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Call {
+enum MemberEnd {
     /// It is to lead.
     Lead,
     /// The push has ended: whether it succeeded.
@@ -48,35 +48,35 @@ enum Call {
 
 impl Default for Group {
     fn default() -> Self {
-        Group { turn: Mutex::with_class(&GROUP, Turn::Gathers), changed: Condvar::new() }
+        Group { turn: Mutex::with_class(&GROUP, MemberWait::Gathers), changed: Condvar::new() }
     }
 }
 
 impl Group {
     /// Sleeps until the push has ended, or this member is called to lead.
-    fn wait(&self) -> Call {
+    fn wait(&self) -> MemberEnd {
         let mut turn = self.turn.lock();
         loop {
             match *turn {
-                Turn::Gathers => turn = self.changed.wait(turn),
-                Turn::Wanted => {
-                    *turn = Turn::Gathers;
-                    return Call::Lead;
+                MemberWait::Gathers => turn = self.changed.wait(turn),
+                MemberWait::Wanted => {
+                    *turn = MemberWait::Gathers;
+                    return MemberEnd::Lead;
                 }
-                Turn::Ended(done) => return Call::Ended(done),
+                MemberWait::Ended(done) => return MemberEnd::Ended(done),
             }
         }
     }
 
     /// Calls one of those that wait to lead.
     fn call_leader(&self) {
-        *self.turn.lock() = Turn::Wanted;
+        *self.turn.lock() = MemberWait::Wanted;
         self.changed.notify_one();
     }
 
     /// The push has ended: wakes all members.
     fn end(&self, done: bool) {
-        *self.turn.lock() = Turn::Ended(done);
+        *self.turn.lock() = MemberWait::Ended(done);
         self.changed.notify_all();
     }
 }
@@ -138,9 +138,9 @@ impl Core {
         };
         while !leads {
             match group.wait() {
-                Call::Lead => leads = true,
-                Call::Ended(true) => return Ok(()),
-                Call::Ended(false) => {
+                MemberEnd::Lead => leads = true,
+                MemberEnd::Ended(true) => return Ok(()),
+                MemberEnd::Ended(false) => {
                     self.state.lock().check()?;
                     return Err(StoreError::Failed("a push failed".into()));
                 }

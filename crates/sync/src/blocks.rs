@@ -79,36 +79,36 @@ struct Blocks {
     /// Its own, by alignment and size.
     kept: [[Vec<Block>; SIZES]; ALIGNMENTS.len()],
     /// Those of others, to be sent.
-    parcel: Vec<(Home, Kind, Block)>,
+    parcel: Vec<(Home, BlockKind, Block)>,
 }
 
 /// What others have sent to a thread.
 #[derive(Default)]
 struct Inbox {
-    blocks: Mutex<Vec<(Kind, Block)>>,
+    blocks: Mutex<Vec<(BlockKind, Block)>>,
     /// How many there are. *atomic (hint); written under `blocks`*
     count: AtomicUsize,
 }
 
 /// What kind of block an object of this layout needs.
 #[derive(Clone, Copy)]
-pub(crate) struct Kind {
+pub(crate) struct BlockKind {
     /// Where blocks of this kind are kept, by alignment and size; nowhere if they are not.
     place: Option<(usize, usize)>,
     layout: Layout,
 }
 
-impl Kind {
+impl BlockKind {
     /// Of objects of `layout`, which is not empty.
-    pub(crate) const fn of(layout: Layout) -> Kind {
+    pub(crate) const fn of(layout: Layout) -> BlockKind {
         let at = if layout.align() <= ALIGNMENTS[0] { 0 } else { 1 };
         let grain = ALIGNMENTS[at];
         let size = (layout.size() + size_of::<Home>()).saturating_sub(BEYOND[at]).div_ceil(grain);
         match Layout::from_size_align(size * grain + BEYOND[at], grain) {
             Ok(whole) if !DETERMINISTIC && !SHRUNK && size < SIZES && layout.align() <= grain => {
-                Kind { place: Some((at, size)), layout: whole }
+                BlockKind { place: Some((at, size)), layout: whole }
             }
-            _ => Kind { place: None, layout },
+            _ => BlockKind { place: None, layout },
         }
     }
 
@@ -276,14 +276,14 @@ impl Blocks {
 
     /// A block of `kind` that was kept.
     #[inline]
-    fn take(&mut self, kind: Kind) -> Option<NonNull<u8>> {
+    fn take(&mut self, kind: BlockKind) -> Option<NonNull<u8>> {
         let (at, size) = kind.place?;
         self.kept[at][size].pop().map(|Block(block)| block)
     }
 
     /// Keeps `block`, one of `kind`, which are kept. True if these are too many of its kind.
     #[inline]
-    fn keep(&mut self, kind: Kind, block: Block) -> bool {
+    fn keep(&mut self, kind: BlockKind, block: Block) -> bool {
         let Some((at, size)) = kind.place else { return false };
         let kept = &mut self.kept[at][size];
         kept.push(block);
@@ -291,13 +291,13 @@ impl Blocks {
     }
 
     /// Keeps `block`, one of `kind`, until it is sent to `home`. True if it is time to send them.
-    fn pack(&mut self, home: Home, kind: Kind, block: Block) -> bool {
+    fn pack(&mut self, home: Home, kind: BlockKind, block: Block) -> bool {
         self.parcel.push((home, kind, block));
         self.parcel.len() >= PARCEL
     }
 
     /// A load of blocks of `kind`, the oldest: what was freed last is still in the CPU's cache.
-    fn unload(&mut self, kind: Kind) -> Vec<Block> {
+    fn unload(&mut self, kind: BlockKind) -> Vec<Block> {
         let Some((at, size)) = kind.place else { return Vec::new() };
         self.kept[at][size].drain(..LOAD).collect()
     }
@@ -305,7 +305,7 @@ impl Blocks {
 
 impl Inbox {
     /// What is there, locked to be taken.
-    fn lock(&self) -> MutexGuard<'_, Vec<(Kind, Block)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(BlockKind, Block)>> {
         let blocks = self.blocks.lock();
         // Relaxed: as in open_box().
         self.count.store(0, Ordering::Relaxed);
@@ -313,7 +313,7 @@ impl Inbox {
     }
 
     /// Puts `blocks` there, as many as there is room for.
-    fn put(&self, blocks: impl Iterator<Item = (Kind, Block)>) {
+    fn put(&self, blocks: impl Iterator<Item = (BlockKind, Block)>) {
         let mut own = self.blocks.lock();
         for (kind, block) in blocks {
             if own.len() < BOX_MAX {
@@ -339,18 +339,18 @@ mod tests {
         block.0.as_ptr().addr()
     }
 
-    fn make(kind: Kind, count: usize) -> Vec<Block> {
+    fn make(kind: BlockKind, count: usize) -> Vec<Block> {
         (0..count).map(|_| Block(kind.allocate())).collect()
     }
 
-    fn free(kind: Kind, blocks: Vec<Block>) {
+    fn free(kind: BlockKind, blocks: Vec<Block>) {
         // SAFETY: from `make`, and used by nobody.
         blocks.into_iter().for_each(|Block(block)| unsafe { kind.free(block) });
     }
 
     #[test]
     fn a_block_goes_home_whoever_frees_it() {
-        let kind = const { Kind::of(Layout::new::<[u64; 57]>()) };
+        let kind = const { BlockKind::of(Layout::new::<[u64; 57]>()) };
         // The other thread may have some of a parcel already, and does not send it before it is full.
         let own = make(kind, 2 * PARCEL);
         let made: HashSet<_> = own.iter().map(addr).collect();
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_into_a_box_or_among_what_is_kept_goes_back_to_the_allocator() {
-        let kind = const { Kind::of(Layout::new::<[u64; 59]>()) };
+        let kind = const { BlockKind::of(Layout::new::<[u64; 59]>()) };
         let own = make(kind, BOX_MAX + 2 * PARCEL);
         thread::scope(|scope| {
             scope.spawn(|| free(kind, own));

@@ -51,7 +51,7 @@ use crate::face::atomic::{AtomicU32, Ordering};
 use crate::face::cell::UnsafeCell;
 use crate::face::{CachePadded, const_new};
 use crate::lock_debug::{Ask, Held, LockClass, Watch};
-use crate::readers::{INSIDE, Line, Readers, heavy_barrier, is_inside};
+use crate::readers::{INSIDE, ReaderLine, Readers, heavy_barrier, is_inside};
 use crate::{RwLock, RwLockWriteGuard};
 use std::fmt;
 use std::marker::PhantomData;
@@ -79,7 +79,7 @@ unsafe impl<T: ?Sized + Send + Sync> Sync for BrLock<T> {}
 #[must_use = "the lock is released at once when the guard is dropped"]
 pub struct BrReadGuard<'a, T: ?Sized> {
     lock: &'a BrLock<T>,
-    line: &'a Line,
+    line: &'a ReaderLine,
     /// Dropped after we have left: only this thread's memory.
     _held: Held,
     marker: PhantomData<*const ()>,
@@ -137,7 +137,7 @@ impl<T: ?Sized> BrLock<T> {
     }
 
     #[inline]
-    fn enter(&self) -> &Line {
+    fn enter(&self) -> &ReaderLine {
         let line = self.readers.enter(|| INSIDE);
         // Acquire(unlock): what the last writer wrote; pairs with Release(unlock) in Drop.
         if self.writer.load(Ordering::Acquire) != 0 {
@@ -147,7 +147,7 @@ impl<T: ?Sized> BrLock<T> {
     }
 
     /// As [`enter`](Self::enter), unless a writer is inside or about to be.
-    fn try_enter(&self) -> Option<&Line> {
+    fn try_enter(&self) -> Option<&ReaderLine> {
         let line = self.readers.enter(|| INSIDE);
         // Acquire(unlock): as in enter().
         if self.writer.load(Ordering::Acquire) == 0 {
@@ -158,7 +158,7 @@ impl<T: ?Sized> BrLock<T> {
     }
 
     #[cold]
-    fn read_slow(&self, line: &Line) {
+    fn read_slow(&self, line: &ReaderLine) {
         if line.own_depth() > 1 {
             // The writer waits for this thread, which was inside before.
             return;

@@ -36,9 +36,9 @@ use crate::face::atomic::{AtomicU32, Ordering};
 use crate::face::cell::UnsafeCell;
 use crate::face::{Mutant, const_new, seeded, thread};
 use crate::lock_debug::{Ask, Held, LockClass, Watch};
-use crate::spin_policy::{Pace, Patience, Verdict};
+use crate::spin_policy::{Pace, SpinPatience, SpinVerdict};
 use crate::spinner::{Look, SpinnerQueue};
-use crate::wait_queue::{Locked, WaitQueue, Want, park};
+use crate::wait_queue::{LockedQueue, WaitQueue, Want, park};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -159,7 +159,7 @@ impl RawMutex {
             park(slot, PACE.turns_queued);
             // Signalled, so first. The owner of the moment may be about to go.
             // Relaxed: a hint.
-            Patience::new(PACE).outlast(|| owner_of(self.word.load(Ordering::Relaxed)));
+            SpinPatience::new(PACE).outlast(|| owner_of(self.word.load(Ordering::Relaxed)));
             queue = self.waiters.lock();
             if self.take_as_first(&mut queue) {
                 return;
@@ -169,7 +169,7 @@ impl RawMutex {
     }
 
     /// The first waiter takes the lock, or sets `WAITERS` on its owner's word.
-    fn take_as_first(&self, queue: &mut Locked<'_>) -> bool {
+    fn take_as_first(&self, queue: &mut LockedQueue<'_>) -> bool {
         let mut bypassed = None;
         // Relaxed: looked at again in the exchange.
         let mut word = self.word.load(Ordering::Relaxed);
@@ -197,7 +197,7 @@ impl RawMutex {
     }
 
     /// Looks at the lock for a thread that spins for it.
-    fn look(&self, patience: &mut Patience) -> Look {
+    fn look(&self, patience: &mut SpinPatience) -> Look {
         match self.take() {
             Ok(()) => Look::Taken,
             Err(word) if word & HANDOFF != 0 => Look::GiveUp,
@@ -205,8 +205,8 @@ impl RawMutex {
                 // Relaxed: a hint.
                 let unchanged = || self.word.load(Ordering::Relaxed) == word;
                 match patience.spin(owner_of(word), unchanged) {
-                    Verdict::Again => Look::Again,
-                    Verdict::Sleep => Look::GiveUp,
+                    SpinVerdict::Again => Look::Again,
+                    SpinVerdict::Sleep => Look::GiveUp,
                 }
             }
         }

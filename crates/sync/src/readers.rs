@@ -80,7 +80,7 @@ const TURNS_BETWEEN_LOOKS: u32 = 16;
 
 /// One thread's line.
 #[derive(Default)]
-pub(crate) struct Line {
+pub(crate) struct ReaderLine {
     /// Stamp and depth. *owner only; others read it (announce, leave)*
     word: AtomicU64,
     /// Odd while somebody sleeps, or is about to, until this thread leaves; the rest counts the wake-ups, so that
@@ -108,11 +108,11 @@ pub(crate) enum Scan {
     Unknown,
 }
 
-impl Line {
+impl ReaderLine {
     /// Nobody is inside.
     #[cfg(not(feature = "loom"))]
-    const fn new() -> Line {
-        Line { word: AtomicU64::new(0), sleeper: AtomicU32::new(0), standing: AtomicU32::new(PRESENT) }
+    const fn new() -> ReaderLine {
+        ReaderLine { word: AtomicU64::new(0), sleeper: AtomicU32::new(0), standing: AtomicU32::new(PRESENT) }
     }
 
     /// As [`Readers::enter`], of the thread whose line this is, where membarrier(2) works.
@@ -257,21 +257,21 @@ fn deeper(word: u64) -> u64 {
 /// The lines of all threads.
 pub(crate) struct Readers {
     /// By thread slot.
-    lines: NearTable<Line>,
+    lines: NearTable<ReaderLine>,
 }
 
 impl Readers {
     const_new! {
         /// Nobody is inside.
         pub(crate) fn new() -> Self {
-            Readers { lines: near_table!(Line::new()) }
+            Readers { lines: near_table!(ReaderLine::new()) }
         }
     }
 
     /// Announces the calling thread and gives its line, to leave by. `stamp` has depth 1; a thread that is inside already
     /// goes one level deeper and keeps the stamp it has.
     #[inline]
-    pub(crate) fn enter(&self, stamp: impl FnOnce() -> u64) -> &Line {
+    pub(crate) fn enter(&self, stamp: impl FnOnce() -> u64) -> &ReaderLine {
         match self.lines.near(thread::ready_slot()) {
             Some(line) => {
                 line.enter(stamp);
@@ -283,7 +283,7 @@ impl Readers {
 
     /// As [`enter`](Self::enter), of a thread with a high slot or none yet, or without membarrier(2).
     #[cold]
-    fn enter_far(&self, stamp: impl FnOnce() -> u64) -> &Line {
+    fn enter_far(&self, stamp: impl FnOnce() -> u64) -> &ReaderLine {
         let line = self.own();
         line.enter(stamp);
         if !membarrier_works() {
@@ -293,7 +293,7 @@ impl Readers {
     }
 
     /// The calling thread's line.
-    fn own(&self) -> &Line {
+    fn own(&self) -> &ReaderLine {
         self.lines.get(thread::slot())
     }
 

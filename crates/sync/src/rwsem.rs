@@ -65,11 +65,11 @@
 
 use crate::face::atomic::{AtomicU64, Ordering};
 use crate::face::{Mutant, const_new, seeded, thread};
-use crate::spin_policy::{Patience, Verdict};
+use crate::spin_policy::{SpinPatience, SpinVerdict};
 
 pub use crate::spin_policy::Pace;
 use crate::spinner::{Look, QueuePlace, SpinnerQueue};
-use crate::wait_queue::{Locked, WaitQueue, Want, park, wants};
+use crate::wait_queue::{LockedQueue, WaitQueue, Want, park, wants};
 use std::marker::PhantomData;
 
 const WAITERS: u64 = 1 << 0;
@@ -339,7 +339,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
             }
             // Signalled, so first. The owner of the moment may be about to go.
             // Relaxed: a hint.
-            Patience::new(P::PACE).outlast(|| writer_of(self.count.load(Ordering::Relaxed)));
+            SpinPatience::new(P::PACE).outlast(|| writer_of(self.count.load(Ordering::Relaxed)));
             queue = self.waiters.lock();
             if self.take_as_first(&mut queue) {
                 return;
@@ -349,7 +349,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     }
 
     /// The first waiter, a writer, takes the lock, or sets `WAITERS` on its owners' count.
-    fn take_as_first(&self, queue: &mut Locked<'_>) -> bool {
+    fn take_as_first(&self, queue: &mut LockedQueue<'_>) -> bool {
         let mut bypassed = None;
         // Relaxed: looked at again in the exchange.
         let mut count = self.count.load(Ordering::Relaxed);
@@ -387,7 +387,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
     }
 
     /// Looks at the lock for a thread that spins for it.
-    fn look(&self, want: Want, patience: &mut Patience, place: QueuePlace) -> Look {
+    fn look(&self, want: Want, patience: &mut SpinPatience, place: QueuePlace) -> Look {
         if self.take(want) {
             return Look::Taken;
         }
@@ -400,14 +400,14 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         if readers == 0 {
             // Relaxed: a hint.
             let unchanged = || self.count.load(Ordering::Relaxed) == count;
-            if patience.spin(writer_of(count), unchanged) == Verdict::Sleep {
+            if patience.spin(writer_of(count), unchanged) == SpinVerdict::Sleep {
                 return Look::GiveUp;
             }
         } else if place == QueuePlace::First && want == Want::Write && count & WRITER_NEXT == 0 {
             // Relaxed: a flag for other threads, which publishes nothing. Unconditionally: an exchange would
             // fail for as long as enough readers come and go.
             self.count.fetch_or(WRITER_NEXT, Ordering::Relaxed);
-        } else if patience.spin_for_readers(&self.count, count, readers) == Verdict::Sleep {
+        } else if patience.spin_for_readers(&self.count, count, readers) == SpinVerdict::Sleep {
             // Relaxed: a hint, set only on the word that we gave up on. Readers may stay long; the next
             // writer need not find out again.
             let new = count | NO_SPIN;
@@ -434,7 +434,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
 
     /// Signals the first waiter if it is a writer, or grants the lock to all waiting readers if it is one;
     /// unless another thread holds the lock meanwhile: then that one does so (R2).
-    fn wake_in(&self, mut queue: Locked<'_>) {
+    fn wake_in(&self, mut queue: LockedQueue<'_>) {
         let mut bypassed = None;
         // Relaxed: looked at again in the exchange.
         let mut count = self.count.load(Ordering::Relaxed);

@@ -80,9 +80,9 @@ const READER_WAIT: Duration = Duration::from_nanos(if SHRUNK { 0 } else { 500 })
 /// ... which that many can be queueing for at most.
 const READERS_MAX: u32 = 64;
 
-/// What [`Patience::spin`] advises.
+/// What [`SpinPatience::spin`] advises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum SpinVerdict {
     /// Look at the lock again.
     Again,
     /// Sleep.
@@ -90,16 +90,16 @@ pub(crate) enum Verdict {
 }
 
 /// One thread's patience with one lock.
-pub(crate) struct Patience {
+pub(crate) struct SpinPatience {
     pace: Pace,
     turns: u32,
     /// When readers will have been waited for long enough.
     readers_until: Option<Instant>,
 }
 
-impl Patience {
+impl SpinPatience {
     pub(crate) fn new(pace: Pace) -> Self {
-        Patience { pace, turns: 0, readers_until: None }
+        SpinPatience { pace, turns: 0, readers_until: None }
     }
 
     /// Whether it is too early to line up with others.
@@ -109,14 +109,14 @@ impl Patience {
 
     /// Spins one turn for the lock that `owner` has (none: it is just changing hands), by the lock's word, of which
     /// `unchanged` tells whether it still says so.
-    pub(crate) fn spin(&mut self, owner: Option<u32>, unchanged: impl Fn() -> bool) -> Verdict {
+    pub(crate) fn spin(&mut self, owner: Option<u32>, unchanged: impl Fn() -> bool) -> SpinVerdict {
         match owner.and_then(thread::running) {
-            Some(false) => return Verdict::Sleep,
+            Some(false) => return SpinVerdict::Sleep,
             // Until the lock's line changes, or the owner stops running.
             Some(true) => hint::spin_loop(),
             None => {
                 if self.turns >= self.pace.turns_max {
-                    return Verdict::Sleep;
+                    return SpinVerdict::Sleep;
                 }
                 // Ever rarer looks: each takes the line away from an owner that may be about to lock again.
                 let first = if hint::was_quiet() { self.pace.pause_quiet } else { self.pace.pause_first };
@@ -128,7 +128,7 @@ impl Patience {
                 }
             }
         }
-        Verdict::Again
+        SpinVerdict::Again
     }
 
     /// Looks all the time while the word is `unchanged`, until it is time to line up, or to sleep.
@@ -143,22 +143,22 @@ impl Patience {
     /// Spins while `owner` names a thread that looks like letting go soon.
     pub(crate) fn outlast(mut self, owner: impl Fn() -> Option<u32>) {
         while let Some(now) = owner() {
-            if self.spin(Some(now), || owner() == Some(now)) == Verdict::Sleep {
+            if self.spin(Some(now), || owner() == Some(now)) == SpinVerdict::Sleep {
                 return;
             }
         }
     }
 
     /// Spins one turn while `readers` readers have the lock, whose word was `seen`.
-    pub(crate) fn spin_for_readers(&mut self, word: &AtomicU64, seen: u64, readers: u64) -> Verdict {
+    pub(crate) fn spin_for_readers(&mut self, word: &AtomicU64, seen: u64, readers: u64) -> SpinVerdict {
         let now = Instant::now();
         let wait = READERS_WAIT + READER_WAIT * u32::try_from(readers).unwrap_or(u32::MAX).min(READERS_MAX);
         if now >= *self.readers_until.get_or_insert(now + wait) {
-            return Verdict::Sleep;
+            return SpinVerdict::Sleep;
         }
         hint::watch(word, seen, self.pace.pause_max);
         // The next time in line: of writers only the first there is let in ahead of new readers.
         self.turns = self.turns.max(self.pace.turns_alone);
-        Verdict::Again
+        SpinVerdict::Again
     }
 }

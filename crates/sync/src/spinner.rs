@@ -31,7 +31,7 @@
 
 use crate::face::atomic::{AtomicU32, Ordering};
 use crate::face::{CachePadded, SlotTable, const_new, global, hint, thread};
-use crate::spin_policy::{Pace, Patience};
+use crate::spin_policy::{Pace, SpinPatience};
 
 #[derive(Default)]
 struct SpinnerNode {
@@ -88,8 +88,12 @@ impl SpinnerQueue {
 
     /// Spins for the lock, at which `look` looks once, takes it if it can, and else is patient for a turn: first alone,
     /// then in line. True if it was taken.
-    pub(crate) fn spin(&self, pace: Pace, mut look: impl FnMut(&mut Patience, QueuePlace) -> Look) -> bool {
-        let mut patience = Patience::new(pace);
+    pub(crate) fn spin(
+        &self,
+        pace: Pace,
+        mut look: impl FnMut(&mut SpinPatience, QueuePlace) -> Look,
+    ) -> bool {
+        let mut patience = SpinPatience::new(pace);
         while patience.is_young() {
             match look(&mut patience, QueuePlace::Alone) {
                 Look::Again => {}

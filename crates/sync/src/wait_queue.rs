@@ -22,7 +22,7 @@
 //! # Ordering
 //! | label | release side | acquire side | publishes |
 //! |---|---|---|---|
-//! | wake | [`Locked::signal`], [`Chain::grant`] | [`park`] | all that the waker did before |
+//! | wake | [`LockedQueue::signal`], [`Chain::grant`] | [`park`] | all that the waker did before |
 //!
 //! Links and `bypassed` are published by the queue's lock, a [`RawSmallMutex`].
 
@@ -83,25 +83,25 @@ impl WaitQueue {
     }
 
     /// Locks the queue itself.
-    pub(crate) fn lock(&self) -> Locked<'_> {
+    pub(crate) fn lock(&self) -> LockedQueue<'_> {
         self.lock.lock();
-        Locked { queue: self }
+        LockedQueue { queue: self }
     }
 }
 
 /// A queue whose lock the caller holds.
-pub(crate) struct Locked<'a> {
+pub(crate) struct LockedQueue<'a> {
     queue: &'a WaitQueue,
 }
 
-impl Drop for Locked<'_> {
+impl Drop for LockedQueue<'_> {
     fn drop(&mut self) {
         self.queue.lock.unlock();
     }
 }
 
 // Relaxed throughout: the queue's lock orders these accesses (Q1).
-impl Locked<'_> {
+impl LockedQueue<'_> {
     /// The first waiter's slot.
     pub(crate) fn first(&self) -> Option<u32> {
         self.queue.first.load(Ordering::Relaxed).checked_sub(1)

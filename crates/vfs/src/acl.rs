@@ -93,7 +93,7 @@ impl Acl {
             return Err(Errno::EOPNOTSUPP);
         }
         let (entries, []) = entries.as_chunks::<ENTRY_LEN>() else { return Err(Errno::EINVAL) };
-        let known = entries.iter().map(Entry::decode).all(|entry| TAGS.contains(&entry.tag));
+        let known = entries.iter().map(AclEntry::decode).all(|entry| TAGS.contains(&entry.tag));
         if known { Ok(!entries.is_empty()) } else { Err(Errno::EINVAL) }
     }
 
@@ -104,7 +104,7 @@ impl Acl {
 
     /// The list that `entries` spell, if they spell one.
     fn from_entries(entries: &[[u8; ENTRY_LEN]]) -> Option<Acl> {
-        let mut entries = entries.iter().map(Entry::decode).peekable();
+        let mut entries = entries.iter().map(AclEntry::decode).peekable();
         let owner = entries.next_if(|entry| entry.tag == TAG_USER_OBJ)?.permissions()?;
         let users = named(std::iter::from_fn(|| entries.next_if(|entry| entry.tag == TAG_USER)))?;
         let group = entries.next_if(|entry| entry.tag == TAG_GROUP_OBJ)?.permissions()?;
@@ -211,17 +211,17 @@ impl Acl {
 }
 
 /// An entry as it stands in the attribute.
-struct Entry {
+struct AclEntry {
     tag: u16,
     permissions: u16,
     id: u32,
 }
 
-impl Entry {
-    fn decode(bytes: &[u8; ENTRY_LEN]) -> Entry {
+impl AclEntry {
+    fn decode(bytes: &[u8; ENTRY_LEN]) -> AclEntry {
         let [t0, t1, p0, p1, id @ ..] = *bytes;
         let (tag, permissions) = (u16::from_le_bytes([t0, t1]), u16::from_le_bytes([p0, p1]));
-        Entry { tag, permissions, id: u32::from_le_bytes(id) }
+        AclEntry { tag, permissions, id: u32::from_le_bytes(id) }
     }
 
     /// The permission bits, if there are no others.
@@ -231,8 +231,8 @@ impl Entry {
 }
 
 /// The entries of named users or groups, if each is right.
-fn named(entries: impl Iterator<Item = Entry>) -> Option<Box<[Named]>> {
-    let check = |entry: Entry| {
+fn named(entries: impl Iterator<Item = AclEntry>) -> Option<Box<[Named]>> {
+    let check = |entry: AclEntry| {
         (entry.id != NO_ID).then_some(Named { id: entry.id, permissions: entry.permissions()? })
     };
     entries.map(check).collect()

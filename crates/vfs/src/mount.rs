@@ -87,7 +87,7 @@ pub(crate) struct Location {
 
 /// As [`Location`], borrowed: by a walk, for the read section `'g`.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'g> {
+pub(crate) struct LocationRef<'g> {
     pub(crate) mount: &'g MountRef,
     pub(crate) inode: &'g InodeRef,
 }
@@ -136,7 +136,7 @@ impl Mount {
     }
 
     /// Where it stands in the tree.
-    fn place(&self) -> Option<Place<'_>> {
+    fn place(&self) -> Option<LocationRef<'_>> {
         // Relaxed: a walk that began before it was taken away may still lead there.
         if self.detached.load(Ordering::Relaxed) { None } else { self.on.as_ref().map(Location::place) }
     }
@@ -177,19 +177,19 @@ impl Location {
     }
 
     /// The same, borrowed.
-    pub(crate) fn place(&self) -> Place<'_> {
-        Place { mount: &self.mount, inode: &self.inode }
+    pub(crate) fn place(&self) -> LocationRef<'_> {
+        LocationRef { mount: &self.mount, inode: &self.inode }
     }
 }
 
-impl<'g> Place<'g> {
+impl<'g> LocationRef<'g> {
     /// The same, held by references.
     #[inline]
     pub(crate) fn to_location(self) -> Location {
         Location { mount: self.mount.clone(), inode: self.inode.clone() }
     }
 
-    pub(crate) fn is_same(self, other: Place<'_>) -> bool {
+    pub(crate) fn is_same(self, other: LocationRef<'_>) -> bool {
         Ref::ptr_eq(self.mount, other.mount) && self.inode.is_same(other.inode)
     }
 
@@ -199,7 +199,7 @@ impl<'g> Place<'g> {
 
     /// From a directory to the root of the topmost mount that stands on it, if any does.
     #[inline]
-    pub(crate) fn enter(self, section: &'g Guard<'_>) -> Place<'g> {
+    pub(crate) fn enter(self, section: &'g Guard<'_>) -> LocationRef<'g> {
         match self.inode.as_dir() {
             Ok(dir) if dir.has_mounts() => self.enter_mounts(section),
             _ => self,
@@ -208,18 +208,18 @@ impl<'g> Place<'g> {
 
     /// As [`enter`](Self::enter), of a directory that somebody has mounted on, in whichever namespace.
     #[cold]
-    fn enter_mounts(self, section: &'g Guard<'_>) -> Place<'g> {
+    fn enter_mounts(self, section: &'g Guard<'_>) -> LocationRef<'g> {
         let mut at = self;
         while let Ok(dir) = at.inode.as_dir()
             && let Some(mount) = dir.mount_on(at.mount, section)
         {
-            at = Place { mount, inode: &mount.root };
+            at = LocationRef { mount, inode: &mount.root };
         }
         at
     }
 
     /// Where the directory has its name: from a mount's root down to what it stands on.
-    pub(crate) fn below_mounts(self) -> Place<'g> {
+    pub(crate) fn below_mounts(self) -> LocationRef<'g> {
         let mut at = self;
         while at.is_mount_root()
             && let Some(place) = at.mount.place()
@@ -230,10 +230,10 @@ impl<'g> Place<'g> {
     }
 
     /// The directory above, across mounts; at the top of the tree itself.
-    pub(crate) fn above(self, section: &'g Guard<'_>) -> Place<'g> {
+    pub(crate) fn above(self, section: &'g Guard<'_>) -> LocationRef<'g> {
         let at = self.below_mounts();
         let above = if at.is_mount_root() { None } else { Inode::parent_in(at.inode, section) };
-        Place { inode: above.unwrap_or(at.inode), ..at }.enter(section)
+        LocationRef { inode: above.unwrap_or(at.inode), ..at }.enter(section)
     }
 }
 
@@ -295,8 +295,8 @@ impl MountTable {
     }
 
     /// "/", on top of all that may be mounted on it.
-    pub(crate) fn root<'g>(&'g self, section: &'g Guard<'_>) -> Place<'g> {
-        Place { mount: &self.root, inode: &self.root.root }.enter(section)
+    pub(crate) fn root<'g>(&'g self, section: &'g Guard<'_>) -> LocationRef<'g> {
+        LocationRef { mount: &self.root, inode: &self.root.root }.enter(section)
     }
 
     /// Mounts `root` of `superblock` on the directory `on`.

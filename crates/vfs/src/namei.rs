@@ -16,8 +16,8 @@
 //! # Cost
 //! No store to shared memory and no allocation, symbolic links aside (a thread's first walk makes room for what it remembers).
 
-use crate::mount::{Location, MountTable, Place};
-use crate::recall::Recording;
+use crate::mount::{Location, LocationRef, MountTable};
+use crate::recall::PathRecording;
 use crate::{Access, Cred, Errno, FileType, InodeRef, PATH_MAX, SYMLOOP_MAX};
 use sluice_sync::rcu::{self, Guard};
 use std::borrow::Cow;
@@ -63,12 +63,12 @@ pub(crate) struct Namei<'g> {
 
 /// A walk along one path: where it is, and what is left of the path.
 pub(crate) struct Walk<'g, 'p> {
-    pub(crate) dir: Place<'g>,
+    pub(crate) dir: LocationRef<'g>,
     pub(crate) path: Cow<'p, [u8]>,
     /// Where the next component begins, or the end of the path.
     pub(crate) begin: usize,
     /// What should be remembered of it.
-    pub(crate) recording: Option<Recording<'g>>,
+    pub(crate) recording: Option<PathRecording<'g>>,
 }
 
 /// The component of a path that begins where a walk is.
@@ -125,11 +125,11 @@ impl<'g> Namei<'g> {
     /// Those of each step: `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`.
     pub(crate) fn find(
         &self,
-        start: Option<Place<'g>>,
+        start: Option<LocationRef<'g>>,
         path: &[u8],
         follow: bool,
         section: &'g Guard<'_>,
-    ) -> Result<Place<'g>, Errno> {
+    ) -> Result<LocationRef<'g>, Errno> {
         let mut walk = self.begin(start, Cow::Borrowed(path), section);
         self.recall_dirs(&mut walk, section);
         while let Some(name) = walk.component(self.cred)? {
@@ -148,7 +148,7 @@ impl<'g> Namei<'g> {
         loop {
             let found = {
                 let section = rcu::domain().read();
-                self.last_in(parent.dir.place(), &parent.last, &section).map(Place::to_location)
+                self.last_in(parent.dir.place(), &parent.last, &section).map(LocationRef::to_location)
             };
             match found {
                 Err(Errno::NOT_LOADED) => self.load_wanted()?,
@@ -182,7 +182,12 @@ impl<'g> Namei<'g> {
         self.load_wanted()
     }
 
-    fn last_in(&self, dir: Place<'g>, last: &Last<'_>, section: &'g Guard<'_>) -> Result<Place<'g>, Errno> {
+    fn last_in(
+        &self,
+        dir: LocationRef<'g>,
+        last: &Last<'_>,
+        section: &'g Guard<'_>,
+    ) -> Result<LocationRef<'g>, Errno> {
         match last {
             Last::Root | Last::Dot => Ok(dir),
             Last::DotDot => Ok(dir.above(section)),
@@ -217,10 +222,10 @@ impl<'g> Namei<'g> {
     #[inline(always)]
     pub(crate) fn to_parent<'p>(
         &self,
-        start: Option<Place<'g>>,
+        start: Option<LocationRef<'g>>,
         path: &'p [u8],
         section: &'g Guard<'_>,
-    ) -> Result<Parent<'p, Place<'g>>, Errno> {
+    ) -> Result<Parent<'p, LocationRef<'g>>, Errno> {
         match self.recall_parent(start, path, section) {
             Some(parent) => Ok(parent),
             None => self.walk(start, Cow::Borrowed(path), section),
@@ -230,10 +235,10 @@ impl<'g> Namei<'g> {
     /// As [`to_parent`](Self::to_parent), whatever the thread remembers.
     fn walk<'p>(
         &self,
-        start: Option<Place<'g>>,
+        start: Option<LocationRef<'g>>,
         path: Cow<'p, [u8]>,
         section: &'g Guard<'_>,
-    ) -> Result<Parent<'p, Place<'g>>, Errno> {
+    ) -> Result<Parent<'p, LocationRef<'g>>, Errno> {
         let mut walk = self.begin(start, path, section);
         self.record_dirs(&mut walk, section);
         while let Some(name) = walk.component(self.cred)? {
@@ -256,7 +261,7 @@ impl<'g> Namei<'g> {
     #[inline]
     fn begin<'p>(
         &self,
-        start: Option<Place<'g>>,
+        start: Option<LocationRef<'g>>,
         path: Cow<'p, [u8]>,
         section: &'g Guard<'_>,
     ) -> Walk<'g, 'p> {
@@ -267,7 +272,12 @@ impl<'g> Namei<'g> {
 
     /// Where a walk of `path` begins, which is at `start` if relative, at "/" in its absence.
     #[inline]
-    pub(crate) fn start(&self, start: Option<Place<'g>>, path: &[u8], section: &'g Guard<'_>) -> Place<'g> {
+    pub(crate) fn start(
+        &self,
+        start: Option<LocationRef<'g>>,
+        path: &[u8],
+        section: &'g Guard<'_>,
+    ) -> LocationRef<'g> {
         match start {
             Some(start) if path.first() != Some(&b'/') => start,
             _ => self.mounts.root(section),
@@ -283,7 +293,7 @@ impl<'g> Namei<'g> {
         &self,
         walk: &mut Walk<'g, '_>,
         name: Component,
-        found: Place<'g>,
+        found: LocationRef<'g>,
         section: &'g Guard<'_>,
     ) -> Result<(), Errno> {
         match found.inode.file_type() {
@@ -305,7 +315,7 @@ impl<'g> Namei<'g> {
         walk: &mut Walk<'g, '_>,
         name: Component,
         section: &'g Guard<'_>,
-    ) -> Result<Place<'g>, Errno> {
+    ) -> Result<LocationRef<'g>, Errno> {
         match walk.recording {
             None => self.look_up(walk.dir, &walk.path[walk.begin..name.end], section),
             Some(_) => self.child_recorded(walk, name, section),
@@ -316,10 +326,10 @@ impl<'g> Namei<'g> {
     #[inline]
     pub(crate) fn look_up(
         &self,
-        dir: Place<'g>,
+        dir: LocationRef<'g>,
         name: &[u8],
         section: &'g Guard<'_>,
-    ) -> Result<Place<'g>, Errno> {
+    ) -> Result<LocationRef<'g>, Errno> {
         match name {
             b"." => Ok(dir),
             b".." => Ok(dir.above(section)),
@@ -329,14 +339,14 @@ impl<'g> Namei<'g> {
                         self.want(dir.inode);
                     }
                 });
-                Ok(Place { inode: found?, ..dir }.enter(section))
+                Ok(LocationRef { inode: found?, ..dir }.enter(section))
             }
         }
     }
 
     /// The target of the symbolic link at `link`, which is about to be followed.
     #[cold]
-    fn target(&self, link: Place<'_>) -> Result<Vec<u8>, Errno> {
+    fn target(&self, link: LocationRef<'_>) -> Result<Vec<u8>, Errno> {
         let followed = self.links_followed.get();
         if followed >= SYMLOOP_MAX {
             return Err(Errno::ELOOP);
@@ -366,7 +376,7 @@ impl Walk<'_, '_> {
     }
 }
 
-impl<'p> Parent<'p, Place<'_>> {
+impl<'p> Parent<'p, LocationRef<'_>> {
     /// The same for longer than the section.
     pub(crate) fn into_owned(self) -> Parent<'p> {
         Parent { dir: self.dir.to_location(), last: self.last, trailing_slash: self.trailing_slash }

@@ -158,7 +158,7 @@ impl Processes {
         fence(Ordering::SeqCst);
         let mut tables = Vec::new();
         self.tables.for_each(|table| tables.push(table.clone()));
-        let mut found = Found::default();
+        let mut found = FilesFound::default();
         for table in tables {
             let owner = table.owner();
             for (fd, file) in table.files().filter(|(_, file)| wanted(file)) {
@@ -204,13 +204,13 @@ impl Drop for Reading<'_> {
 
 /// The files found so far, each once.
 #[derive(Default)]
-struct Found {
+struct FilesFound {
     /// Where in `files` a description is, by what it is called as an owner of locks: nobody else's while we hold it.
     places: HashMap<u64, usize>,
     files: Vec<(Ref<OpenFile>, Vec<Holder>)>,
 }
 
-impl Found {
+impl FilesFound {
     /// The holders of `file` known so far.
     fn add(&mut self, file: Ref<OpenFile>) -> &mut Vec<Holder> {
         let place = *self.places.entry(file.id()).or_insert(self.files.len());

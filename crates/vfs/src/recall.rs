@@ -10,7 +10,7 @@
 //! # Cost
 //! No store to shared memory. A walk's first miss stores on a line of the thread's own.
 
-use crate::mount::Place;
+use crate::mount::LocationRef;
 use crate::namei::{Component, Last, Namei, Parent, Walk};
 use crate::{Access, Errno, InodeRef};
 use sluice_sync::Ref;
@@ -20,7 +20,7 @@ use sluice_sync::rcu::Guard;
 use std::borrow::Cow;
 
 /// A beginning of a path that is being walked to be remembered.
-pub(crate) struct Recording<'g> {
+pub(crate) struct PathRecording<'g> {
     /// What stands for the directory where it begins.
     from: u64,
     recorder: Recorder<'g, InodeRef>,
@@ -38,13 +38,13 @@ fn trails() -> &'static Trails<InodeRef> {
 /// What stands for `dir` in the keys of paths that begin there: its number, and the file system that gave it out. Every root has
 /// the number 1, and a snapshot has the numbers of what it was made of.
 #[inline]
-fn origin(dir: Place<'_>) -> u64 {
+fn origin(dir: LocationRef<'_>) -> u64 {
     dir.inode.ino() ^ dir.inode.shared.key
 }
 
 /// What stands for a path from `dir` on.
 #[inline]
-fn key<'p>(dir: Place<'_>, path: &'p [u8]) -> Option<Key<'p>> {
+fn key<'p>(dir: LocationRef<'_>, path: &'p [u8]) -> Option<Key<'p>> {
     Key::new(origin(dir), path)
 }
 
@@ -54,11 +54,11 @@ impl<'g> Namei<'g> {
     #[inline]
     pub(crate) fn recall(
         &self,
-        start: Option<Place<'g>>,
+        start: Option<LocationRef<'g>>,
         path: &[u8],
         follow: bool,
         section: &'g Guard<'_>,
-    ) -> Option<Place<'g>> {
+    ) -> Option<LocationRef<'g>> {
         let found = self.remembered(self.start(start, path, section), path, section)?;
         let goes_on = path.ends_with(b"/") || (follow && found.inode.is_symlink());
         (found.inode.is_dir() || !goes_on).then_some(found)
@@ -69,10 +69,10 @@ impl<'g> Namei<'g> {
     #[inline(always)]
     pub(crate) fn recall_parent<'p>(
         &self,
-        start: Option<Place<'g>>,
+        start: Option<LocationRef<'g>>,
         path: &'p [u8],
         section: &'g Guard<'_>,
-    ) -> Option<Parent<'p, Place<'g>>> {
+    ) -> Option<Parent<'p, LocationRef<'g>>> {
         let (dirs, name) = path.split_at(dir_len(path));
         if dirs.len() <= 1 || matches!(name, b"." | b"..") {
             return None;
@@ -84,13 +84,23 @@ impl<'g> Namei<'g> {
 
     /// The directory to which `dirs` leads from `start`, if the thread remembers it.
     #[inline]
-    fn recall_dir(&self, start: Place<'g>, dirs: &[u8], section: &'g Guard<'_>) -> Option<Place<'g>> {
+    fn recall_dir(
+        &self,
+        start: LocationRef<'g>,
+        dirs: &[u8],
+        section: &'g Guard<'_>,
+    ) -> Option<LocationRef<'g>> {
         self.remembered(start, dirs, section).filter(|dir| dir.inode.is_dir())
     }
 
     /// Where the names of `path` lead from `start`, if the thread remembers it. Notes if it should from now on.
     #[inline]
-    fn remembered(&self, start: Place<'g>, path: &[u8], section: &'g Guard<'_>) -> Option<Place<'g>> {
+    fn remembered(
+        &self,
+        start: LocationRef<'g>,
+        path: &[u8],
+        section: &'g Guard<'_>,
+    ) -> Option<LocationRef<'g>> {
         match trails().find(&key(start, path)?, section) {
             Remembered::Trail(trail) => {
                 let found = self.retrace(trail, start);
@@ -133,7 +143,7 @@ impl<'g> Namei<'g> {
 
     /// Where `trail` leads from `start`, if what the thread remembers still holds, and the caller may go there.
     #[inline]
-    fn retrace(&self, mut trail: Trail<'g, InodeRef>, start: Place<'g>) -> Option<Place<'g>> {
+    fn retrace(&self, mut trail: Trail<'g, InodeRef>, start: LocationRef<'g>) -> Option<LocationRef<'g>> {
         let (mut at, mut dir) = (start, start.inode.as_dir().ok()?);
         loop {
             at.inode.access(self.cred, Access::EXEC).ok()?;
@@ -154,7 +164,7 @@ impl<'g> Namei<'g> {
         walk: &mut Walk<'g, '_>,
         name: Component,
         section: &'g Guard<'_>,
-    ) -> Result<Place<'g>, Errno> {
+    ) -> Result<LocationRef<'g>, Errno> {
         let (dir, bytes) = (walk.dir, &walk.path[walk.begin..name.end]);
         let Some(mut recording) = walk.recording.take() else { return self.look_up(dir, bytes, section) };
         let found = match bytes {
@@ -167,7 +177,7 @@ impl<'g> Namei<'g> {
                         self.want(dir.inode);
                     }
                 })?;
-                Place { inode, ..dir }.enter(section)
+                LocationRef { inode, ..dir }.enter(section)
             }
         };
         if Ref::ptr_eq(found.mount, dir.mount) {
@@ -186,7 +196,7 @@ impl<'g> Walk<'g, '_> {
     #[cold]
     fn record(&mut self, end: usize, section: &'g Guard<'_>) {
         let from = origin(self.dir);
-        let recording = |_| Recording { from, recorder: Recorder::new(section), end };
+        let recording = |_| PathRecording { from, recorder: Recorder::new(section), end };
         self.recording = key(self.dir, &self.path[..end]).map(recording);
     }
 }

@@ -29,13 +29,13 @@ const BIND_AFTER: Duration = Duration::from_millis(10);
 
 /// The thread that answers. Dropping it frees the names.
 pub(crate) struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ControlShared>,
     thread: Option<JoinHandle<()>>,
     _file: Option<SocketFile>,
 }
 
 /// What the thread and its owner share.
-struct Shared {
+struct ControlShared {
     /// On the abstract name, and on the socket file. *immutable*
     listeners: Vec<UnixListener>,
     serving: Mutex<Serving>,
@@ -86,7 +86,7 @@ impl Server {
             file
         });
         let serving = Mutex::with_class(&SERVING, Serving::default());
-        let shared = Arc::new(Shared { listeners, serving });
+        let shared = Arc::new(ControlShared { listeners, serving });
         let inner = shared.clone();
         let thread = Builder::new().name("sluice-control".into()).spawn(move || inner.serve(&with))?;
         Ok(Server { shared, thread: Some(thread), _file: file })
@@ -115,7 +115,7 @@ impl Drop for Server {
     }
 }
 
-impl Shared {
+impl ControlShared {
     fn serve(&self, with: &Respond) {
         loop {
             let mut waiting: Vec<_> =

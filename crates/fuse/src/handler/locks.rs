@@ -25,12 +25,12 @@ use crate::abi::{self, FileLock, InHeader, LkIn};
 use crate::blocked_call::{self, FileOfMount};
 use crate::connection::Connection;
 use crate::handles::{Handles, Noted};
-use crate::parked::Wait;
+use crate::parked::Withdrawal;
 use crate::reply::Reply;
 use sluice_locks::{Detection, Kind, LockError, Owner, Range, RangeLock, RangeRequest, Submitted};
 use sluice_vfs::{Errno, InodeRef};
 
-type Done = Box<dyn FnOnce(Result<(), LockError>) + Send>;
+type LockCallback = Box<dyn FnOnce(Result<(), LockError>) + Send>;
 
 /// A lock request.
 #[derive(Clone, Copy)]
@@ -52,7 +52,7 @@ pub(crate) enum Ask {
 }
 
 /// What came of a look at the locks of a file.
-enum Look {
+enum LockLook {
     /// The request is served.
     Served,
     /// The answer if nothing changes. Requests that were read before may change it.
@@ -98,23 +98,23 @@ impl Connection {
         self.require_locks()?;
         let inode = self.node(request.header.nodeid)?;
         let answer = match self.look(request, &inode, reply)? {
-            Look::Served => Ok(()),
-            Look::MustWait => return self.park(request, &inode),
-            Look::Refused(_) if postpone() => return Ok(Disposition::Parked),
+            LockLook::Served => Ok(()),
+            LockLook::MustWait => return self.park(request, &inode),
+            LockLook::Refused(_) if postpone() => return Ok(Disposition::Parked),
             // What was in the way may have gone since the look, and before it was asked what others have served.
-            Look::Refused(_) => {
+            LockLook::Refused(_) => {
                 reply.clear();
                 match self.look(request, &inode, reply)? {
-                    Look::Served => Ok(()),
-                    Look::MustWait => return self.park(request, &inode),
-                    Look::Refused(answer) => answer,
+                    LockLook::Served => Ok(()),
+                    LockLook::MustWait => return self.park(request, &inode),
+                    LockLook::Refused(answer) => answer,
                 }
             }
         };
         Ok(Disposition::Done(answer))
     }
 
-    fn look(&self, request: &LockRequest, inode: &InodeRef, reply: &mut Reply) -> Result<Look, Errno> {
+    fn look(&self, request: &LockRequest, inode: &InodeRef, reply: &mut Reply) -> Result<LockLook, Errno> {
         let LockRequest { ask, arg, .. } = request;
         let (locks, unlocks) = (inode.locks(), arg.lk.lock_type == F_UNLCK);
         let taken = match ask {
@@ -126,25 +126,29 @@ impl Connection {
                 };
                 let lk = held.map_or(FileLock { lock_type: F_UNLCK, ..arg.lk }, |lock| file_lock_of(&lock));
                 reply.put(&abi::LkOut { lk });
-                return Ok(if held.is_some() && !unlocks { Look::Refused(Ok(())) } else { Look::Served });
+                return Ok(if held.is_some() && !unlocks {
+                    LockLook::Refused(Ok(()))
+                } else {
+                    LockLook::Served
+                });
             }
             _ if request.is_flock() && unlocks => {
                 locks.unlock_flock(arg.owner);
-                return Ok(Look::Served);
+                return Ok(LockLook::Served);
             }
             _ if unlocks => {
                 let RangeRequest { owner, range, .. } = request.range()?;
                 locks.unlock_range(owner, range)?;
-                return Ok(Look::Served);
+                return Ok(LockLook::Served);
             }
-            Ask::Wait if request.is_flock() => return Ok(Look::MustWait),
+            Ask::Wait if request.is_flock() => return Ok(LockLook::MustWait),
             _ if request.is_flock() => locks.set_flock(arg.owner, pid_of(arg), kind_of(arg.lk.lock_type)?),
             _ => locks.set_range(&request.range()?),
         };
         match taken {
-            Ok(()) => keep(&self.handles, self.dev, inode, request).map(|()| Look::Served),
-            Err(LockError::WouldBlock) if *ask == Ask::Wait => Ok(Look::MustWait),
-            Err(error) => Ok(Look::Refused(Err(error.into()))),
+            Ok(()) => keep(&self.handles, self.dev, inode, request).map(|()| LockLook::Served),
+            Err(LockError::WouldBlock) if *ask == Ask::Wait => Ok(LockLook::MustWait),
+            Err(error) => Ok(LockLook::Refused(Err(error.into()))),
         }
     }
 
@@ -156,7 +160,7 @@ impl Connection {
         let (parked, replier) = (self.parked.clone(), self.replier(unique));
         let (handles, dev, file, asked) = (self.handles.clone(), self.dev, inode.clone(), *request);
         let waiting = self.handles.wait(arg.fh, arg.owner);
-        let done: Done = Box::new(move |outcome| {
+        let done: LockCallback = Box::new(move |outcome| {
             let kept = outcome.map_err(Errno::from).and_then(|()| keep(&handles, dev, &file, &asked));
             drop(waiting);
             if parked.claim(unique) {
@@ -171,7 +175,7 @@ impl Connection {
         };
         match submitted {
             Ok(Ok(Submitted::Waiting(ticket))) => {
-                let wait = Wait { inode: inode.clone(), ticket };
+                let wait = Withdrawal { inode: inode.clone(), ticket };
                 if self.parked.arm(unique, wait.clone()) {
                     self.withdraw(unique, &wait);
                 }
@@ -194,7 +198,7 @@ impl Connection {
     }
 
     /// Takes a waiting request back and answers EINTR, unless it was decided meanwhile.
-    fn withdraw(&self, unique: u64, wait: &Wait) {
+    fn withdraw(&self, unique: u64, wait: &Withdrawal) {
         if wait.inode.locks().cancel(&wait.ticket) && self.parked.claim(unique) {
             self.replier(unique).answer(Err(Errno::EINTR));
         }

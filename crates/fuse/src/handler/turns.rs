@@ -37,9 +37,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 /// The workers of one mount.
-pub(crate) struct Turns(Mutex<Vec<Arc<Worker>>>);
+pub(crate) struct Turns(Mutex<Vec<Arc<WorkerStage>>>);
 
-struct Worker {
+struct WorkerStage {
     /// How often it has changed, times [`STAGES`], and the stage. *atomic (no label: SeqCst)*
     stage: CachePadded<AtomicU64>,
     /// 0 if it does not matter. *immutable*
@@ -51,11 +51,11 @@ struct Worker {
 /// One thread's part in [`Turns`], until it is dropped.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
-    worker: Arc<Worker>,
+    worker: Arc<WorkerStage>,
 }
 
 /// What other workers had read at some moment and not served, each with the stage at which it was.
-pub(crate) struct Earlier(Vec<(Arc<Worker>, u64)>);
+pub(crate) struct Earlier(Vec<(Arc<WorkerStage>, u64)>);
 
 /// Stages: has read nothing that it does not serve, or has ended.
 const STANDS_BY: u64 = 0;
@@ -84,14 +84,14 @@ impl Turns {
         Turn { turns: self, worker: self.add(ASKS, thread, stat) }
     }
 
-    fn add(&self, stage: u64, thread: i32, stat: Option<File>) -> Arc<Worker> {
+    fn add(&self, stage: u64, thread: i32, stat: Option<File>) -> Arc<WorkerStage> {
         let stage = CachePadded::new(AtomicU64::new(stage));
-        let worker = Arc::new(Worker { stage, thread, stat });
+        let worker = Arc::new(WorkerStage { stage, thread, stat });
         self.0.lock().push(worker.clone());
         worker
     }
 
-    fn end(&self, ended: &Arc<Worker>) {
+    fn end(&self, ended: &Arc<WorkerStage>) {
         ended.enter(STANDS_BY);
         self.0.lock().retain(|worker| !Arc::ptr_eq(worker, ended));
     }
@@ -131,7 +131,7 @@ impl Drop for Turn<'_> {
 /// A RELEASE that one thread has read and another serves, from the one to the end of the other.
 pub(crate) struct Releasing {
     connection: Arc<Connection>,
-    worker: Arc<Worker>,
+    worker: Arc<WorkerStage>,
 }
 
 impl Releasing {
@@ -159,7 +159,7 @@ impl Earlier {
     }
 }
 
-impl Worker {
+impl WorkerStage {
     /// Only one thread does this at a time.
     fn enter(&self, next: u64) {
         // Relaxed: what this thread wrote, or got with the worker.

@@ -40,14 +40,14 @@ pub(super) type Done = Box<dyn FnOnce() + Send>;
 pub(super) struct Announcer {
     device: Arc<dyn Device>,
     ledger: Arc<Mutex<Ledger>>,
-    state: Mutex<State>,
+    state: Mutex<AnnouncerState>,
     changed: Condvar,
     /// Announcements that were cut short. *atomic: a statistic*
     pub(super) cut_short: AtomicU64,
 }
 
 #[derive(Default)]
-struct State {
+struct AnnouncerState {
     waiting: VecDeque<(Vec<u8>, Done)>,
     /// What threads are about, by a number of its own: since when, and what is to be called.
     under_way: BTreeMap<u64, (Instant, Option<Done>)>,
@@ -58,7 +58,7 @@ struct State {
 
 impl Announcer {
     pub(super) fn new(device: Arc<dyn Device>, ledger: Arc<Mutex<Ledger>>) -> Arc<Announcer> {
-        let state = Mutex::with_class(&ANNOUNCER, State::default());
+        let state = Mutex::with_class(&ANNOUNCER, AnnouncerState::default());
         Arc::new(Announcer { device, ledger, state, changed: Condvar::new(), cut_short: AtomicU64::new(0) })
     }
 

@@ -20,7 +20,7 @@
 //! # Lock order
 //! Called with `relay.state`; takes `relay.ledger`.
 
-use super::{Request, Shared, State};
+use super::{InFlight, Shared, State};
 use crate::abi::{
     self, Attr, AttrOut, CreateIn, EntryOut, InHeader, LinkIn, MkdirIn, MknodIn, OpenOut, OutHeader,
     Rename2In, RenameIn, opcode,
@@ -28,7 +28,7 @@ use crate::abi::{
 use crate::guest::ToldBesides;
 use crate::handler::FOREVER;
 use crate::reply::Reply;
-use crate::request::{Operation, Request as Asked};
+use crate::request::{Operation, Request};
 use sluice_vfs::Errno;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -266,9 +266,9 @@ impl Shared {
         if !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET) {
             return;
         }
-        let nodes = match Asked::parse(message) {
-            Ok(Asked { header, operation: Operation::Forget(_) }) => vec![header.nodeid],
-            Ok(Asked { operation: Operation::BatchForget(forgets), .. }) => {
+        let nodes = match Request::parse(message) {
+            Ok(Request { header, operation: Operation::Forget(_) }) => vec![header.nodeid],
+            Ok(Request { operation: Operation::BatchForget(forgets), .. }) => {
                 forgets.iter().map(|one| one.nodeid).collect()
             }
             _ => return,
@@ -286,7 +286,7 @@ impl Shared {
     }
 
     /// Learns from the answer to a request. Returns what is for the kernel then.
-    pub(super) fn learn(&self, state: &mut State, request: &Request, answer: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn learn(&self, state: &mut State, request: &InFlight, answer: &[u8]) -> Option<Vec<u8>> {
         let (header, asked) = InHeader::read_from_prefix(&request.message).ok()?;
         let (out, body) = OutHeader::read_from_prefix(answer).ok()?;
         let split = body_len(header.opcode).and_then(|len| body.split_at_checked(len));

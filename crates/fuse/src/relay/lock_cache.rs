@@ -17,7 +17,7 @@
 //! # Lock order
 //! Called with `relay.state`; takes `relay.ledger`, and the locks of a server of this process.
 
-use super::{Request, Server, Shared, State};
+use super::{InFlight, Server, Shared, State};
 use crate::abi::{FlushIn, InHeader, LkIn, OutHeader, opcode};
 use crate::guest::give_back_message;
 use crate::reply::Reply;
@@ -120,7 +120,7 @@ impl Shared {
     pub(super) fn take_delegation(
         &self,
         state: &mut State,
-        request: &Request,
+        request: &InFlight,
         answer: &[u8],
     ) -> Option<Vec<u8>> {
         let asks = matches!(request.opcode, opcode::SETLK | opcode::SETLKW);

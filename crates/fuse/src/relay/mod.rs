@@ -119,7 +119,7 @@ struct Shared {
 struct State {
     server: Option<Server>,
     /// Requests that were not answered, with a number that tells their order.
-    in_flight: HashMap<u64, Request>,
+    in_flight: HashMap<u64, InFlight>,
     last: u64,
     /// FORGETs since the holdings were told to a server that is not attached yet.
     forgets: Vec<Vec<u8>>,
@@ -133,7 +133,7 @@ struct State {
     counts: RelayCounts,
 }
 
-struct Request {
+struct InFlight {
     order: u64,
     message: Vec<u8>,
     /// Its number among those that are under way, if it changes something.
@@ -448,7 +448,7 @@ impl Shared {
         }
         if is_answered {
             state.last += 1;
-            let request = Request {
+            let request = InFlight {
                 order: state.last,
                 message: message.to_vec(),
                 slot,

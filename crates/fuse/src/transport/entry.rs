@@ -35,12 +35,12 @@ const HEADER_END: usize = PLACE + size_of::<RingPlace>();
 const PAYLOAD: usize = HEADER_END + size_of::<InHeader>() + OP_MAX;
 
 /// One request at a time.
-pub(super) struct Entry(Vec<u8>);
+pub(super) struct RingEntry(Vec<u8>);
 
-impl Entry {
+impl RingEntry {
     /// An entry whose requests and answers have a payload of at most `payload_len` bytes.
-    pub(super) fn new(payload_len: usize) -> Entry {
-        Entry(vec![0; PAYLOAD + payload_len])
+    pub(super) fn new(payload_len: usize) -> RingEntry {
+        RingEntry(vec![0; PAYLOAD + payload_len])
     }
 
     /// What the kernel writes to: the header and the payload.
@@ -120,8 +120,8 @@ mod tests {
     const NUMBER: u64 = 77;
 
     /// An entry that the kernel has put a request of these parts into, whatever its header says of its length.
-    fn filled(len: usize, op: &[u8], payload: &[u8], payload_len: u32) -> Entry {
-        let mut entry = Entry::new(8192);
+    fn filled(len: usize, op: &[u8], payload: &[u8], payload_len: u32) -> RingEntry {
+        let mut entry = RingEntry::new(8192);
         let mut header = message(1, 1, &[op, payload]);
         header.truncate(size_of::<InHeader>());
         header[..4].copy_from_slice(&(len as u32).to_ne_bytes());
@@ -135,7 +135,7 @@ mod tests {
         entry
     }
 
-    fn error(entry: &mut Entry) -> i32 {
+    fn error(entry: &mut RingEntry) -> i32 {
         let [head, _] = entry.segments();
         i32::from_ne_bytes(head[4..8].try_into().expect("four bytes"))
     }

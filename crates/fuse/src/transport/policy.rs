@@ -67,7 +67,7 @@ pub(crate) fn choose(options: &MountOptions, kernel: InKernel) -> Result<Transpo
 
 /// What decides whether threads may be scheduled behind all others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Scheduling {
     /// The process has made a session of its own and is alone in it.
     pub(crate) own_session: bool,
     /// Each session has its own share of the CPUs.
@@ -76,13 +76,13 @@ pub(crate) struct Place {
     pub(crate) root_group: bool,
 }
 
-impl Place {
+impl Scheduling {
     /// Where the calling process is, which says that it is alone in its session if `own_session`.
-    pub(crate) fn here(own_session: bool) -> Place {
+    pub(crate) fn here(own_session: bool) -> Scheduling {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let namespace = fs::read_link("/proc/self/ns/cgroup");
         let first = namespace.is_ok_and(|name| name.as_os_str() == FIRST_CGROUP_NAMESPACE);
-        Place {
+        Scheduling {
             own_session: own_session && leads_session(&read("/proc/self/stat")),
             autogroup: read("/proc/sys/kernel/sched_autogroup_enabled").trim() == "1",
             root_group: first
@@ -95,14 +95,14 @@ impl Place {
 
     /// True where a thread of class SCHED_IDLE competes with none but its own kind for its session's share.
     pub(crate) fn may_give_way(self) -> bool {
-        let Place { own_session, autogroup, root_group } = self;
+        let Scheduling { own_session, autogroup, root_group } = self;
         own_session && autogroup && root_group
     }
 }
 
 /// Schedules the calling thread, which serves a mount with `options`, behind its clients where that is good.
 pub(crate) fn give_way(options: &MountOptions) {
-    if Place::here(options.own_session).may_give_way() {
+    if Scheduling::here(options.own_session).may_give_way() {
         // If it cannot be, its clients bounce between CPUs; they are served all the same.
         let _ = schedule::behind_all_others();
     }
@@ -170,17 +170,17 @@ mod tests {
 
     #[test]
     fn threads_give_way_in_a_session_with_a_share_of_its_own_and_nowhere_else() {
-        let best = Place { own_session: true, autogroup: true, root_group: true };
+        let best = Scheduling { own_session: true, autogroup: true, root_group: true };
         assert!(best.may_give_way());
         for worse in [
-            Place { own_session: false, ..best },
-            Place { autogroup: false, ..best },
-            Place { root_group: false, ..best },
+            Scheduling { own_session: false, ..best },
+            Scheduling { autogroup: false, ..best },
+            Scheduling { root_group: false, ..best },
         ] {
             assert!(!worse.may_give_way(), "{worse:?}");
         }
         // A test shares its session with the programs that the mount would serve: it is an application.
-        assert!(!Place::here(false).may_give_way());
+        assert!(!Scheduling::here(false).may_give_way());
     }
 
     #[test]

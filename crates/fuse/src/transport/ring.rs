@@ -17,7 +17,7 @@
 
 #![allow(unsafe_code, reason = "the kernel is given addresses; each block argues below")]
 
-use super::entry::Entry;
+use super::entry::RingEntry;
 use super::late::LateAnswers;
 use crate::abi::{OutHeader, RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand};
 use io_uring::types::{Fd, Fixed};
@@ -51,7 +51,7 @@ pub(super) enum Kept {
 pub(super) struct Ring {
     /// Dropped before `entries`, after which the kernel has no use for them.
     ring: Uring,
-    entries: Vec<Entry>,
+    entries: Vec<RingEntry>,
     /// The numbers of the entries that are kept.
     kept: Vec<usize>,
     /// *immutable*
@@ -71,7 +71,7 @@ impl Ring {
     ///
     /// # Errors
     /// When this system allows no such ring, or the kernel does not take the entries.
-    pub(super) fn open(device: BorrowedFd<'_>, queue: u16, entries: Vec<Entry>) -> io::Result<Ring> {
+    pub(super) fn open(device: BorrowedFd<'_>, queue: u16, entries: Vec<RingEntry>) -> io::Result<Ring> {
         let ring = Uring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -147,7 +147,7 @@ impl Ring {
     ///
     /// # Errors
     /// What no retry would cure; the queue is then of no use.
-    pub(super) fn turn(&mut self, mut serve: impl FnMut(&mut Entry, bool) -> Kept) -> io::Result<bool> {
+    pub(super) fn turn(&mut self, mut serve: impl FnMut(&mut RingEntry, bool) -> Kept) -> io::Result<bool> {
         if self.completed.is_empty() {
             match self.submit_and_wait() {
                 Ok(_) => {}

@@ -10,7 +10,7 @@
 //! number, and for any time: mounts that serve locks use the classic device (see `policy`).
 
 use super::dev_fuse::DevFuse;
-use super::entry::Entry;
+use super::entry::RingEntry;
 use super::late::LateAnswers;
 use super::policy;
 use super::ring::{Kept, Ring};
@@ -46,7 +46,7 @@ pub(crate) fn serve(
     let _ = cpu::pin(queue);
     policy::give_way(&connection.options);
     let payload = connection.options.max_write.max(PAYLOAD_MIN) as usize;
-    let entries = (0..ENTRIES).map(|_| Entry::new(payload)).collect();
+    let entries = (0..ENTRIES).map(|_| RingEntry::new(payload)).collect();
     // The possible CPUs of a machine are far fewer than 65,536.
     let mut ring = match Ring::open(device.as_fd(), queue as u16, entries) {
         Ok(ring) => ring,
@@ -69,7 +69,7 @@ pub(crate) fn serve(
 /// Serves the request in `entry`, which is kept if that is answered by `late`.
 fn serve_one(
     connection: &Connection,
-    entry: &mut Entry,
+    entry: &mut RingEntry,
     reply: &mut Reply,
     late: Option<&Arc<LateAnswers>>,
 ) -> Kept {

@@ -13,14 +13,14 @@
 //! file's lock state is made once.
 
 use super::call::{CREATE, Call, From, How, Lock, READ, WRITE};
-use super::model::Outcome;
+use super::model::ModelOutcome;
 use super::world::World;
 use sluice_vfs_sim::Errno;
 use std::fmt;
 
 /// How the two callers are related, and what was done before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum CaseState {
     /// Two processes, each with open files of its own.
     Apart,
     /// Two threads of one process.
@@ -31,21 +31,22 @@ pub(super) enum State {
     Locked,
 }
 
-impl State {
-    pub(super) const ALL: [State; 4] = [State::Apart, State::OneProcess, State::Forked, State::Locked];
+impl CaseState {
+    pub(super) const ALL: [CaseState; 4] =
+        [CaseState::Apart, CaseState::OneProcess, CaseState::Forked, CaseState::Locked];
 
     /// The process in which each of the two actors calls.
     pub(super) fn processes(self) -> [usize; 2] {
-        if self == State::OneProcess { [0, 0] } else { [0, 1] }
+        if self == CaseState::OneProcess { [0, 0] } else { [0, 1] }
     }
 
     /// Whether the pair of calls can see what is special about the state.
     fn concerns(self, calls: [&Call; 2]) -> bool {
         let both_use = calls.iter().all(|call| call.uses_descriptors());
         match self {
-            State::Apart => true,
-            State::OneProcess | State::Forked => both_use,
-            State::Locked => both_use && calls.iter().any(|call| call.concerns_locks()),
+            CaseState::Apart => true,
+            CaseState::OneProcess | CaseState::Forked => both_use,
+            CaseState::Locked => both_use && calls.iter().any(|call| call.concerns_locks()),
         }
     }
 }
@@ -105,7 +106,7 @@ pub(super) const DESCRIPTORS: &[Call] = &[
 /// Done by process 0 when everything is open: descriptor 6 loses its name.
 pub(super) const LATE: &[Call] = &[Call::Unlink("/d/z")];
 
-/// The locks of [`State::Locked`], by process.
+/// The locks of [`CaseState::Locked`], by process.
 pub(super) const LOCKS: &[(usize, Call)] = &[
     (0, Call::Posix(0, Lock::Exclusive, 0, 2)),
     (1, Call::Ofd(0, Lock::Shared, 2, 4)),
@@ -282,24 +283,24 @@ const CALLS: &[Call] = &[
 /// Two calls that commute.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
-    pub(super) state: State,
+    pub(super) state: CaseState,
     pub(super) calls: [Call; 2],
 }
 
 /// What the model says of a case, in either order of its calls.
 pub(super) struct Expected {
     /// What they answer.
-    pub(super) outcomes: [Outcome; 2],
+    pub(super) outcomes: [ModelOutcome; 2],
     /// How they leave the world.
     pub(super) after: World,
 }
 
 /// The worlds of all states, before the calls.
-pub(super) struct Worlds([(State, World); 4]);
+pub(super) struct Worlds([(CaseState, World); 4]);
 
 impl Worlds {
     pub(super) fn new() -> Worlds {
-        Worlds(State::ALL.map(|state| (state, world(state))))
+        Worlds(CaseState::ALL.map(|state| (state, world(state))))
     }
 
     /// What the model says of `case`; the second call comes first if `turned`.
@@ -334,7 +335,7 @@ impl Worlds {
                 if pair.is_some_and(|[a, b]| [a, b] != names && [b, a] != names) {
                     continue;
                 }
-                let states = State::ALL.into_iter().filter(|state| state.concerns([first, second]));
+                let states = CaseState::ALL.into_iter().filter(|state| state.concerns([first, second]));
                 let candidates = states.map(|state| Case { state, calls: [*first, *second] });
                 cases.extend(candidates.filter(|case| self.commute(case)));
             }
@@ -354,17 +355,17 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [first, second] = &self.calls;
         let state = match self.state {
-            State::Apart => "",
-            State::OneProcess => ", one process",
-            State::Forked => ", after fork",
-            State::Locked => ", with locks",
+            CaseState::Apart => "",
+            CaseState::OneProcess => ", one process",
+            CaseState::Forked => ", after fork",
+            CaseState::Locked => ", with locks",
         };
         write!(f, "{first} | {second}{state}")
     }
 }
 
 /// The world of each state, before the calls.
-pub(super) fn world(state: State) -> World {
+pub(super) fn world(state: CaseState) -> World {
     let mut world = World::new();
     let mut done = |process: usize, call: &Call| {
         let outcome = world.perform(0, process, call);
@@ -372,14 +373,14 @@ pub(super) fn world(state: State) -> World {
     };
     TREE.iter().for_each(|call| done(0, call));
     DESCRIPTORS.iter().for_each(|call| done(0, call));
-    if matches!(state, State::Apart | State::Locked) {
+    if matches!(state, CaseState::Apart | CaseState::Locked) {
         DESCRIPTORS.iter().for_each(|call| done(1, call));
     }
-    if state == State::Locked {
+    if state == CaseState::Locked {
         LOCKS.iter().for_each(|(process, call)| done(*process, call));
     }
     LATE.iter().for_each(|call| done(0, call));
-    if state == State::Forked {
+    if state == CaseState::Forked {
         world.processes[1] = world.processes[0].clone();
     }
     world
@@ -400,26 +401,35 @@ pub(super) fn names() -> Vec<&'static str> {
 mod tests {
     use super::*;
 
-    fn commute(state: State, first: Call, second: Call) -> bool {
+    fn commute(state: CaseState, first: Call, second: Call) -> bool {
         Worlds::new().commute(&Case { state, calls: [first, second] })
     }
 
     #[test]
     fn the_model_knows_what_commutes() {
         let (x, y) = (Call::Open("/d/x", CREATE), Call::Open("/d/a", CREATE));
-        assert!(commute(State::Apart, x, y), "different names in one directory");
-        assert!(!commute(State::OneProcess, x, y), "both want the lowest descriptor");
-        assert!(!commute(State::Apart, x, x), "one comes first");
-        assert!(!commute(State::Apart, x, Call::Stat("/d")), "the directory's size tells");
-        assert!(commute(State::Apart, Call::Write(0, 2), Call::Stat("/d/g")));
-        assert!(!commute(State::Forked, Call::Read(0, 2), Call::Read(0, 2)), "one offset");
-        assert!(commute(State::Apart, Call::Read(0, 2), Call::Read(0, 2)), "two offsets");
-        assert!(!commute(State::Apart, Call::Pwrite(0, 2, 0), Call::Pwrite(1, 1, 1)), "the last one shows");
-        assert!(commute(State::Apart, Call::Unlink("/d/b"), Call::Unlink("/e/v")), "two names of one file");
-        assert!(!commute(State::Apart, Call::Unlink("/d/b"), Call::Stat("/e/v")), "the count of links tells");
+        assert!(commute(CaseState::Apart, x, y), "different names in one directory");
+        assert!(!commute(CaseState::OneProcess, x, y), "both want the lowest descriptor");
+        assert!(!commute(CaseState::Apart, x, x), "one comes first");
+        assert!(!commute(CaseState::Apart, x, Call::Stat("/d")), "the directory's size tells");
+        assert!(commute(CaseState::Apart, Call::Write(0, 2), Call::Stat("/d/g")));
+        assert!(!commute(CaseState::Forked, Call::Read(0, 2), Call::Read(0, 2)), "one offset");
+        assert!(commute(CaseState::Apart, Call::Read(0, 2), Call::Read(0, 2)), "two offsets");
+        assert!(
+            !commute(CaseState::Apart, Call::Pwrite(0, 2, 0), Call::Pwrite(1, 1, 1)),
+            "the last one shows"
+        );
+        assert!(
+            commute(CaseState::Apart, Call::Unlink("/d/b"), Call::Unlink("/e/v")),
+            "two names of one file"
+        );
+        assert!(
+            !commute(CaseState::Apart, Call::Unlink("/d/b"), Call::Stat("/e/v")),
+            "the count of links tells"
+        );
         let (low, high) = (Call::Ofd(0, Lock::Exclusive, 0, 1), Call::Ofd(1, Lock::Exclusive, 3, 4));
-        assert!(commute(State::Apart, low, high), "different ranges");
-        assert!(!commute(State::Apart, Call::Rename("/d/s", "/e/x"), Call::Rename("/e/u", "/e/x")));
+        assert!(commute(CaseState::Apart, low, high), "different ranges");
+        assert!(!commute(CaseState::Apart, Call::Rename("/d/s", "/e/x"), Call::Rename("/e/u", "/e/x")));
     }
 
     #[test]

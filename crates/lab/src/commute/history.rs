@@ -1,9 +1,9 @@
 //! History: calls of the name space that overlap in time, drawn by a seed and recorded on the simulated machine.
 
 use super::call::{CREATE, Call, How, READ};
-use super::cases::State;
+use super::cases::CaseState;
 use super::run::machine;
-use super::stage::{Answer, Stage};
+use super::stage::{CallAnswer, Stage};
 use crate::simulated_fs::On;
 use crate::stats::Chance;
 use sluice_vfs_sim::Errno;
@@ -38,7 +38,7 @@ pub(super) struct Recorded {
     pub(super) called: u64,
     /// Cycles at which it had returned.
     pub(super) returned: u64,
-    pub(super) answer: Result<Answer, Errno>,
+    pub(super) answer: Result<CallAnswer, Errno>,
 }
 
 impl Recorded {
@@ -65,7 +65,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Runs the calls that `seed` draws, in the state [`State::Apart`], on a machine with that seed.
+    /// Runs the calls that `seed` draws, in the state [`CaseState::Apart`], on a machine with that seed.
     ///
     /// # Errors
     /// Text, if the state cannot be made or the machine gets stuck.
@@ -74,7 +74,7 @@ impl History {
         let (paths, programs) = draw_programs(&mut chance);
         let walks_before = if seed.is_multiple_of(2) { WALKS_BEFORE } else { 0 };
         let machine = machine().jitter(true).seed(seed);
-        let stage = machine.prepare(programs.len(), || Stage::set_up(State::Apart, On::Ram))?;
+        let stage = machine.prepare(programs.len(), || Stage::set_up(CaseState::Apart, On::Ram))?;
         let logs: Vec<RefCell<Vec<Recorded>>> = programs.iter().map(|_| RefCell::default()).collect();
         let run = machine.try_run(programs.len(), |this| {
             let (cpu, process) = (this.id(), process_of(this.id()));

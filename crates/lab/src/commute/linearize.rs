@@ -19,8 +19,8 @@
 use super::call::Call;
 use super::history::{PATHS, Recorded};
 use super::model::Value;
-use super::stage::{Answer, agrees};
-use super::world::{Id, Place, ROOT_MOUNT, World};
+use super::stage::{CallAnswer, agrees};
+use super::world::{Id, MountedFile, ROOT_MOUNT, World};
 use sluice_vfs_sim::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ pub(super) fn is_linearizable(
         .enumerate()
         .flat_map(|(number, recorded)| steps_of(number, recorded, before))
         .collect();
-    let progress = vec![Progress::Before; steps.len()];
+    let progress = vec![CallProgress::Before; steps.len()];
     Search { steps, instants, is_left, seen: BTreeMap::new() }.succeeds(&progress, before)
 }
 
@@ -63,7 +63,7 @@ enum What<'h> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Progress {
+enum CallProgress {
     Before,
     /// `stat` or `link` has found this file; whether it is a directory.
     Found(Id, bool),
@@ -72,7 +72,7 @@ enum Progress {
 
 fn steps_of<'h>(number: usize, recorded: &'h Recorded, before: &World) -> Vec<Step<'h>> {
     let step = |what| Step { number, recorded, what };
-    let (Call::Readdir(fd, _), Ok(Answer::Names(shown))) = (recorded.call, &recorded.answer) else {
+    let (Call::Readdir(fd, _), Ok(CallAnswer::Names(shown))) = (recorded.call, &recorded.answer) else {
         return vec![step(What::Call)];
     };
     let shown: BTreeSet<&str> =
@@ -94,13 +94,13 @@ struct Search<'h> {
     instants: Instants,
     is_left: &'h dyn Fn(&World) -> bool,
     /// From where no order was found.
-    seen: BTreeMap<Vec<Progress>, Vec<World>>,
+    seen: BTreeMap<Vec<CallProgress>, Vec<World>>,
 }
 
 impl Search<'_> {
     /// Whether what is left can be done from here.
-    fn succeeds(&mut self, progress: &[Progress], world: &World) -> bool {
-        if progress.iter().all(|step| *step == Progress::Done) {
+    fn succeeds(&mut self, progress: &[CallProgress], world: &World) -> bool {
+        if progress.iter().all(|step| *step == CallProgress::Done) {
             return (self.is_left)(world);
         }
         let seen = self.seen.entry(progress.to_vec()).or_default();
@@ -114,7 +114,7 @@ impl Search<'_> {
             for (after, to) in self.step(step, progress, world) {
                 let mut progress = progress.to_vec();
                 progress[step] = to;
-                if to == Progress::Done && self.steps[step].recorded.only_looks() {
+                if to == CallProgress::Done && self.steps[step].recorded.only_looks() {
                     return self.succeeds(&progress, &after);
                 }
                 choices.push((progress, after));
@@ -124,14 +124,15 @@ impl Search<'_> {
     }
 
     /// Whether nothing that is still to be done had returned before the step's call began.
-    fn is_ready(&self, step: usize, progress: &[Progress]) -> bool {
-        let mut left = self.steps.iter().zip(progress).filter(|(_, progress)| **progress != Progress::Done);
+    fn is_ready(&self, step: usize, progress: &[CallProgress]) -> bool {
+        let mut left =
+            self.steps.iter().zip(progress).filter(|(_, progress)| **progress != CallProgress::Done);
         let this = self.steps[step].recorded;
-        progress[step] != Progress::Done && left.all(|(other, _)| !other.recorded.precedes(this))
+        progress[step] != CallProgress::Done && left.all(|(other, _)| !other.recorded.precedes(this))
     }
 
     /// Whether a call that removes a directory may have begun.
-    fn is_removing(&self, progress: &[Progress]) -> bool {
+    fn is_removing(&self, progress: &[CallProgress]) -> bool {
         let mut begun = (0..self.steps.len()).filter(|step| self.is_ready(*step, progress));
         begun.any(|step| {
             let Recorded { call, answer, .. } = self.steps[step].recorded;
@@ -140,28 +141,29 @@ impl Search<'_> {
     }
 
     /// The states to which a step can lead.
-    fn step(&self, step: usize, progress: &[Progress], world: &World) -> Vec<(World, Progress)> {
+    fn step(&self, step: usize, progress: &[CallProgress], world: &World) -> Vec<(World, CallProgress)> {
         let Step { number, recorded, ref what } = self.steps[step];
         let mut after = world.clone();
         match (what, progress[step], recorded.call) {
             (What::Shows(name, shown), _, Call::Readdir(fd, _)) => {
                 let is_so = listed(world, recorded.process, fd).contains_key(name) == *shown;
-                return if is_so { vec![(after, Progress::Done)] } else { Vec::new() };
+                return if is_so { vec![(after, CallProgress::Done)] } else { Vec::new() };
             }
-            (_, Progress::Found(inode, is_dir), Call::Link(_, new)) => {
+            (_, CallProgress::Found(inode, is_dir), Call::Link(_, new)) => {
                 let outcome = after.link_found(at(inode), is_dir, new);
                 let is_so = agrees(&recorded.answer, &outcome);
-                return if is_so { vec![(after, Progress::Done)] } else { Vec::new() };
+                return if is_so { vec![(after, CallProgress::Done)] } else { Vec::new() };
             }
-            (_, Progress::Found(inode, is_dir), _) => {
-                let has_no_name = matches!(&recorded.answer, Ok(Answer::Stat(told)) if told.has_no_name());
+            (_, CallProgress::Found(inode, is_dir), _) => {
+                let has_no_name =
+                    matches!(&recorded.answer, Ok(CallAnswer::Stat(told)) if told.has_no_name());
                 let is_so = if world.inodes.contains_key(&inode) {
                     agrees(&recorded.answer, &Ok(Value::Stat(world.stat(at(inode)))))
                         || is_dir && has_no_name && self.is_removing(progress)
                 } else {
                     has_no_name
                 };
-                return if is_so { vec![(after, Progress::Done)] } else { Vec::new() };
+                return if is_so { vec![(after, CallProgress::Done)] } else { Vec::new() };
             }
             _ => {}
         }
@@ -172,16 +174,18 @@ impl Search<'_> {
             reached.extend(found_by(recorded, world).map(|found| (world.clone(), found)));
         }
         if agrees(&recorded.answer, &outcome) {
-            reached.insert(0, (after, Progress::Done));
+            reached.insert(0, (after, CallProgress::Done));
         }
         reached
     }
 }
 
 /// Where a call's walk leads now, if what happens there later may explain its answer.
-fn found_by(recorded: &Recorded, world: &World) -> Option<Progress> {
+fn found_by(recorded: &Recorded, world: &World) -> Option<CallProgress> {
     let file = |follow| {
-        move |path| world.resolve(path, follow).map(|place| Progress::Found(place.inode, world.is_dir(place)))
+        move |path| {
+            world.resolve(path, follow).map(|place| CallProgress::Found(place.inode, world.is_dir(place)))
+        }
     };
     let led = match (recorded.call, &recorded.answer) {
         (Call::Stat(path), Ok(_)) => file(true)(path),
@@ -193,8 +197,8 @@ fn found_by(recorded: &Recorded, world: &World) -> Option<Progress> {
 }
 
 /// The file with this number, where nothing is mounted.
-fn at(inode: Id) -> Place {
-    Place { mount: ROOT_MOUNT, inode }
+fn at(inode: Id) -> MountedFile {
+    MountedFile { mount: ROOT_MOUNT, inode }
 }
 
 fn last_name(path: &str) -> &str {
@@ -203,7 +207,7 @@ fn last_name(path: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cases::{State, world};
+    use super::super::cases::{CaseState, world};
     use super::super::history::History;
     use super::*;
 
@@ -212,7 +216,7 @@ mod tests {
 
     #[test]
     fn histories_of_calls_that_overlap_are_linearizable() {
-        let before = world(State::Apart);
+        let before = world(CaseState::Apart);
         for seed in 0..HISTORIES {
             let history = History::record(seed).unwrap();
             let is_left = |world: &World| history.stage.differences(world).is_empty();
@@ -226,28 +230,28 @@ mod tests {
         cpu: usize,
         (called, returned): (u64, u64),
         call: Call,
-        answer: Result<Answer, Errno>,
+        answer: Result<CallAnswer, Errno>,
     ) -> Recorded {
         Recorded { cpu, process: cpu, call, called, returned, answer }
     }
 
     fn is_accepted(history: &[Recorded], instants: Instants) -> bool {
-        is_linearizable(history, &world(State::Apart), instants, &|_| true)
+        is_linearizable(history, &world(CaseState::Apart), instants, &|_| true)
     }
 
     #[test]
     fn a_name_is_not_made_twice() {
         let make = |cpu, answer| recorded(cpu, (0, 9), Call::Mkdir("/d/x"), answer);
-        assert!(is_accepted(&[make(0, Ok(Answer::Done)), make(1, Err(Errno::EEXIST))], Instants::One));
-        assert!(is_accepted(&[make(0, Err(Errno::EEXIST)), make(1, Ok(Answer::Done))], Instants::One));
-        assert!(!is_accepted(&[make(0, Ok(Answer::Done)), make(1, Ok(Answer::Done))], Instants::One));
+        assert!(is_accepted(&[make(0, Ok(CallAnswer::Done)), make(1, Err(Errno::EEXIST))], Instants::One));
+        assert!(is_accepted(&[make(0, Err(Errno::EEXIST)), make(1, Ok(CallAnswer::Done))], Instants::One));
+        assert!(!is_accepted(&[make(0, Ok(CallAnswer::Done)), make(1, Ok(CallAnswer::Done))], Instants::One));
     }
 
     #[test]
     fn what_returned_before_is_seen_after() {
         let history = |called| {
             [
-                recorded(0, (0, 900), Call::Unlink("/d/g"), Ok(Answer::Done)),
+                recorded(0, (0, 900), Call::Unlink("/d/g"), Ok(CallAnswer::Done)),
                 recorded(1, (called, 3000), Call::Rmdir("/d/g"), Err(Errno::ENOTDIR)),
             ]
         };
@@ -257,8 +261,8 @@ mod tests {
 
     #[test]
     fn what_is_left_behind_counts() {
-        let history = [recorded(0, (0, 9), Call::Unlink("/d/g"), Ok(Answer::Done))];
-        let before = world(State::Apart);
+        let history = [recorded(0, (0, 9), Call::Unlink("/d/g"), Ok(CallAnswer::Done))];
+        let before = world(CaseState::Apart);
         let is_left =
             |expected: &World| is_linearizable(&history, &before, Instants::One, &|left| left == expected);
         let mut after = before.clone();
@@ -268,12 +272,12 @@ mod tests {
 
     #[test]
     fn a_rename_shows_one_of_the_names() {
-        let history = |looks: [(&'static str, Result<Answer, Errno>); 2]| {
+        let history = |looks: [(&'static str, Result<CallAnswer, Errno>); 2]| {
             let [first, second] = looks;
             let look =
                 |called, (path, answer)| recorded(1, (called, called + 2), Call::Readlink(path), answer);
             [
-                recorded(0, (0, 9), Call::Rename("/d/g", "/d/x"), Ok(Answer::Done)),
+                recorded(0, (0, 9), Call::Rename("/d/g", "/d/x"), Ok(CallAnswer::Done)),
                 look(1, first),
                 look(5, second),
             ]
@@ -287,7 +291,8 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_read_shows_what_stays() {
-        let names = |names: &[&str]| Ok(Answer::Names(names.iter().map(|name| name.to_string()).collect()));
+        let names =
+            |names: &[&str]| Ok(CallAnswer::Names(names.iter().map(|name| name.to_string()).collect()));
         let read = |answer| [recorded(0, (0, 9), Call::Readdir(5, 64), answer)];
         assert!(is_accepted(&read(names(&[".", "..", "o", "p", "q", "u", "v"])), Instants::One));
         assert!(

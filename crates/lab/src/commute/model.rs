@@ -4,7 +4,7 @@
 //! a choice is decided as Linux does.
 
 use super::call::{Call, From, How, Lock};
-use super::world::{Actor, Body, Holders, Id, Node, Open, Owner, Place, ROOT_MOUNT, World};
+use super::world::{Actor, Body, FileNode, Holders, Id, MountedFile, Open, ROOT_MOUNT, RangeOwner, World};
 use sluice_vfs_sim::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ pub(super) enum Value {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stat {
     pub(super) inode: Id,
-    pub(super) kind: Kind,
+    pub(super) kind: ModelKind,
     pub(super) mode: u32,
     pub(super) links: u32,
     /// Blocks of a file, bytes of a symbolic link, names of a directory.
@@ -38,23 +38,23 @@ pub(super) struct Stat {
 
 /// A type of file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum ModelKind {
     File,
     Directory,
     Symlink,
 }
 
-pub(super) type Outcome = Result<Value, Errno>;
+pub(super) type ModelOutcome = Result<Value, Errno>;
 
 impl World {
     /// Does `call` for `actor`, in one of the two processes.
-    pub(super) fn perform(&mut self, actor: Actor, process: usize, call: &Call) -> Outcome {
+    pub(super) fn perform(&mut self, actor: Actor, process: usize, call: &Call) -> ModelOutcome {
         let outcome = self.perform_now(actor, process, call);
         self.forget_unreachable();
         outcome
     }
 
-    fn perform_now(&mut self, actor: Actor, process: usize, call: &Call) -> Outcome {
+    fn perform_now(&mut self, actor: Actor, process: usize, call: &Call) -> ModelOutcome {
         match *call {
             Call::Open(path, how) => self.open(actor, process, path, how),
             Call::Close(fd) => self.close(process, fd),
@@ -120,9 +120,9 @@ impl World {
             }
             Call::Readdir(fd, most) => self.readdir(process, fd, most),
             Call::Posix(fd, lock, from, to) => {
-                self.range_lock(process, fd, lock, from..to, |_| Owner::Process(process))
+                self.range_lock(process, fd, lock, from..to, |_| RangeOwner::Process(process))
             }
-            Call::Ofd(fd, lock, from, to) => self.range_lock(process, fd, lock, from..to, Owner::Open),
+            Call::Ofd(fd, lock, from, to) => self.range_lock(process, fd, lock, from..to, RangeOwner::Open),
             Call::Flock(fd, lock) => {
                 let open = self.id_of(process, fd)?;
                 let inode = self.opens[&open].place.inode;
@@ -182,21 +182,21 @@ impl World {
         Value::Number(lowest.into())
     }
 
-    pub(super) fn stat(&self, place: Place) -> Stat {
+    pub(super) fn stat(&self, place: MountedFile) -> Stat {
         let node = self.node(place);
         let is_dir = |inode: &&Id| matches!(self.inodes[inode].body, Body::Directory(..));
         let (kind, links, size) = match &node.body {
-            Body::File(blocks) => (Kind::File, node.links, blocks.len()),
-            Body::Symlink(target) => (Kind::Symlink, node.links, target.len()),
+            Body::File(blocks) => (ModelKind::File, node.links, blocks.len()),
+            Body::Symlink(target) => (ModelKind::Symlink, node.links, target.len()),
             Body::Directory(names, _) => {
                 let directories = names.values().filter(is_dir).count() as u32;
-                (Kind::Directory, if node.links == 0 { 0 } else { 2 + directories }, names.len())
+                (ModelKind::Directory, if node.links == 0 { 0 } else { 2 + directories }, names.len())
             }
         };
         Stat { inode: place.inode, kind, mode: node.mode, links, size }
     }
 
-    fn open(&mut self, actor: Actor, process: usize, path: &'static str, how: How) -> Outcome {
+    fn open(&mut self, actor: Actor, process: usize, path: &'static str, how: How) -> ModelOutcome {
         let place = match self.find_to_open(path, how) {
             Ok(place) => {
                 let is_dir = self.is_dir(place);
@@ -235,21 +235,21 @@ impl World {
         }
     }
 
-    fn find_to_open(&self, path: &'static str, how: How) -> Result<Place, Errno> {
+    fn find_to_open(&self, path: &'static str, how: How) -> Result<MountedFile, Errno> {
         self.resolve(path, !(how.create && how.exclusive))
     }
 
-    fn close(&mut self, process: usize, fd: i32) -> Outcome {
+    fn close(&mut self, process: usize, fd: i32) -> ModelOutcome {
         let open = self.id_of(process, fd)?;
         let inode = self.opens[&open].place.inode;
         self.processes[process].remove(&fd);
         for (_, holders) in self.ranges.iter_mut().filter(|((of, _), _)| *of == inode) {
-            holders.remove(&Owner::Process(process));
+            holders.remove(&RangeOwner::Process(process));
         }
         Ok(Value::Done)
     }
 
-    fn lseek(&mut self, process: usize, fd: i32, offset: i64, from: From) -> Outcome {
+    fn lseek(&mut self, process: usize, fd: i32, offset: i64, from: From) -> ModelOutcome {
         let open = self.opened(process, fd)?;
         let base = match from {
             From::Start => 0,
@@ -297,7 +297,7 @@ impl World {
         path: &'static str,
         mode: u32,
         body: impl FnOnce(Id) -> Body,
-    ) -> Outcome {
+    ) -> ModelOutcome {
         self.make_at(actor, path, mode, body).map(|_| Value::Done)
     }
 
@@ -307,24 +307,29 @@ impl World {
         path: &'static str,
         mode: u32,
         body: impl FnOnce(Id) -> Body,
-    ) -> Result<Place, Errno> {
+    ) -> Result<MountedFile, Errno> {
         let last = self.parent_of(path)?;
         if self.names(last.dir)?.contains_key(last.name) {
             return Err(Errno::EEXIST);
         }
         let inode = self.number(actor);
-        self.inodes.insert(inode, Node { body: body(last.dir.inode), mode, links: 1 });
+        self.inodes.insert(inode, FileNode { body: body(last.dir.inode), mode, links: 1 });
         self.names_mut(last.dir).insert(last.name, inode);
-        Ok(Place { inode, ..last.dir })
+        Ok(MountedFile { inode, ..last.dir })
     }
 
-    fn link(&mut self, old: &'static str, new: &'static str) -> Outcome {
+    fn link(&mut self, old: &'static str, new: &'static str) -> ModelOutcome {
         let source = self.resolve(old, false)?;
         self.link_found(source, self.is_dir(source), new)
     }
 
     /// As `link`, of a file that was found, it may be some time ago.
-    pub(super) fn link_found(&mut self, source: Place, is_dir: bool, new: &'static str) -> Outcome {
+    pub(super) fn link_found(
+        &mut self,
+        source: MountedFile,
+        is_dir: bool,
+        new: &'static str,
+    ) -> ModelOutcome {
         let last = self.parent_of(new)?;
         if self.names(last.dir)?.contains_key(last.name) {
             return Err(Errno::EEXIST);
@@ -343,10 +348,10 @@ impl World {
         Ok(Value::Done)
     }
 
-    fn unlink(&mut self, path: &'static str) -> Outcome {
+    fn unlink(&mut self, path: &'static str) -> ModelOutcome {
         let last = self.parent_of(path)?;
         let inode = *self.names(last.dir)?.get(last.name).ok_or(Errno::ENOENT)?;
-        let victim = Place { inode, ..last.dir };
+        let victim = MountedFile { inode, ..last.dir };
         if self.is_dir(victim) {
             return Err(Errno::EISDIR);
         }
@@ -355,16 +360,16 @@ impl World {
         Ok(Value::Done)
     }
 
-    fn rmdir(&mut self, path: &'static str) -> Outcome {
+    fn rmdir(&mut self, path: &'static str) -> ModelOutcome {
         let last = self.parent_of(path)?;
         let inode = *self.names(last.dir)?.get(last.name).ok_or(Errno::ENOENT)?;
-        self.bury(Place { inode, ..last.dir })?;
+        self.bury(MountedFile { inode, ..last.dir })?;
         self.names_mut(last.dir).remove(last.name);
         Ok(Value::Done)
     }
 
     /// Ends an empty directory.
-    fn bury(&mut self, dir: Place) -> Result<(), Errno> {
+    fn bury(&mut self, dir: MountedFile) -> Result<(), Errno> {
         let empty = self.names(dir)?.is_empty();
         if self.is_mount_point(dir.inode) {
             return Err(Errno::EBUSY);
@@ -376,7 +381,7 @@ impl World {
         Ok(())
     }
 
-    fn rename(&mut self, old: &'static str, new: &'static str) -> Outcome {
+    fn rename(&mut self, old: &'static str, new: &'static str) -> ModelOutcome {
         let (from, to) = (self.parent_of(old)?, self.parent_of(new)?);
         if from.dir.mount != to.dir.mount {
             return Err(Errno::EXDEV);
@@ -406,7 +411,7 @@ impl World {
             return Err(Errno::EBUSY);
         }
         if let Some(inode) = target {
-            let victim = Place { inode, ..to.dir };
+            let victim = MountedFile { inode, ..to.dir };
             if is_dir(inode) {
                 self.bury(victim)?;
             } else {
@@ -421,7 +426,7 @@ impl World {
         Ok(Value::Done)
     }
 
-    fn readdir(&mut self, process: usize, fd: i32, most: usize) -> Outcome {
+    fn readdir(&mut self, process: usize, fd: i32, most: usize) -> ModelOutcome {
         let open = self.opened(process, fd)?.clone();
         let names = self.names(open.place)?.clone();
         // "." and ".." are entries too.
@@ -440,8 +445,8 @@ impl World {
         fd: i32,
         lock: Lock,
         blocks: std::ops::Range<u8>,
-        owner: impl FnOnce(Id) -> Owner,
-    ) -> Outcome {
+        owner: impl FnOnce(Id) -> RangeOwner,
+    ) -> ModelOutcome {
         let open = self.id_of(process, fd)?;
         let (inode, owner) = (self.opens[&open].place.inode, owner(open));
         for block in blocks.clone() {

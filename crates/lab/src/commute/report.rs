@@ -13,7 +13,7 @@ const DIFFERENCES_SHOWN: usize = 20;
 
 /// The cases of one pair of calls.
 #[derive(Default)]
-struct Pair {
+struct PairCounts {
     cases: usize,
     conflict_free: usize,
     /// Lines in conflict, with the number of cases.
@@ -21,7 +21,7 @@ struct Pair {
 }
 
 /// A line in conflict, over all pairs.
-struct Line {
+struct LineInConflict {
     cases: usize,
     /// Cases in which it has no reason.
     unexplained: usize,
@@ -32,8 +32,8 @@ struct Line {
 /// What all cases showed. All of it is *simulated*.
 #[derive(Default)]
 pub struct Report {
-    pairs: BTreeMap<[&'static str; 2], Pair>,
-    lines: BTreeMap<LineName, Line>,
+    pairs: BTreeMap<[&'static str; 2], PairCounts>,
+    lines: BTreeMap<LineName, LineInConflict>,
     differences: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl Report {
             *pair.lines.entry(name.clone()).or_insert(0) += 1;
             let reason = reason(names, &name);
             let example = || case.to_string();
-            let new = || Line { cases: 0, unexplained: 0, example: example(), reason };
+            let new = || LineInConflict { cases: 0, unexplained: 0, example: example(), reason };
             let line = self.lines.entry(name).or_insert_with(new);
             line.cases += 1;
             if reason.is_none() && line.unexplained == 0 {
@@ -78,7 +78,7 @@ impl Report {
     /// The conflicts, a line each: two calls and what they share.
     #[cfg(test)]
     pub(super) fn found(&self) -> std::collections::BTreeSet<String> {
-        let of_pair = |([a, b], pair): (&[&str; 2], &Pair)| {
+        let of_pair = |([a, b], pair): (&[&str; 2], &PairCounts)| {
             pair.lines.keys().map(|line| format!("{a} | {b}: {}", line.in_lists())).collect::<Vec<_>>()
         };
         self.pairs.iter().flat_map(of_pair).collect()
@@ -178,7 +178,7 @@ impl Report {
         if self.lines.is_empty() {
             return String::new();
         }
-        let mut lines: Vec<(&LineName, &Line)> = self.lines.iter().collect();
+        let mut lines: Vec<(&LineName, &LineInConflict)> = self.lines.iter().collect();
         lines.sort_by_key(|(name, line)| (std::cmp::Reverse(line.cases), *name));
         let mut table = Table::with_left_columns(5);
         table.line(["cases", "line", "field", "for example", "why"]);

@@ -1,7 +1,7 @@
 //! Run: one case on the simulated machine: which lines did one call write and the other touch?
 
 use super::cases::{Case, Expected};
-use super::stage::{Answer, Stage, agrees};
+use super::stage::{CallAnswer, Stage, agrees};
 use crate::simulated_fs::On;
 use sluice_machine::atomic::{AtomicU32, Ordering};
 use sluice_machine::cell::OwnLine;
@@ -57,7 +57,7 @@ pub(super) fn run(machine: &Machine, on: On, case: &Case, expected: &Expected) -
     clear_labels();
     name_objects(true);
     let stage: OnceCell<Result<Stage, String>> = OnceCell::new();
-    let answers: [RefCell<Option<Result<Answer, Errno>>>; 2] = Default::default();
+    let answers: [RefCell<Option<Result<CallAnswer, Errno>>>; 2] = Default::default();
     let gate = OwnLine(AtomicU32::new(0));
     let report = machine.try_run(CPUS, |cpu| {
         if cpu.id() == 0 {
@@ -126,7 +126,7 @@ fn name_of(conflict: &Conflict) -> LineName {
 
 /// Whether the model and the file system agree on each state before any call.
 #[cfg(test)]
-pub(super) fn check_state(state: super::cases::State, on: On) -> Vec<String> {
+pub(super) fn check_state(state: super::cases::CaseState, on: On) -> Vec<String> {
     let machine = machine();
     let stage = machine.prepare(CPUS, || Stage::set_up(state, on));
     stage.map_or_else(|error| vec![error], |stage| stage.differences(&super::cases::world(state)))

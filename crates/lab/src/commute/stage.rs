@@ -1,9 +1,9 @@
 //! Stage: the state of a case made for real, on which calls are done and which is compared with the model.
 
 use super::call::{BLOCK, Call, From, How, Lock};
-use super::cases::{DESCRIPTORS, LATE, LOCKS, State, TREE};
-use super::model::{Kind, Outcome, Stat, Value, fill_of};
-use super::world::{Actor, Body, Id, Place, ROOT_MOUNT, World};
+use super::cases::{CaseState, DESCRIPTORS, LATE, LOCKS, TREE};
+use super::model::{ModelKind, ModelOutcome, Stat, Value, fill_of};
+use super::world::{Actor, Body, Id, MountedFile, ROOT_MOUNT, World};
 use crate::simulated_fs::On;
 use sluice_machine::cell::OwnLine;
 use sluice_sync_sim::Arc;
@@ -28,7 +28,7 @@ impl Stage {
     ///
     /// # Errors
     /// Text, if the file system refuses what the model allows.
-    pub(super) fn set_up(state: State, on: On) -> Result<Stage, String> {
+    pub(super) fn set_up(state: CaseState, on: On) -> Result<Stage, String> {
         let new = || on.superblock(Options::default()).map_err(|error| format!("setting up: {error}"));
         let all = [new()?, new()?, new()?, new()?];
         let [root, spares @ ..] = all.clone();
@@ -43,11 +43,11 @@ impl Stage {
         stage.do_all(0, TREE)?;
         stage.do_all(0, DESCRIPTORS)?;
         match state {
-            State::Forked => stage.processes[1] = OwnLine(stage.processes[0].fork()),
-            State::OneProcess => {}
-            State::Apart | State::Locked => stage.do_all(1, DESCRIPTORS)?,
+            CaseState::Forked => stage.processes[1] = OwnLine(stage.processes[0].fork()),
+            CaseState::OneProcess => {}
+            CaseState::Apart | CaseState::Locked => stage.do_all(1, DESCRIPTORS)?,
         }
-        if state == State::Locked {
+        if state == CaseState::Locked {
             LOCKS.iter().try_for_each(|(process, call)| stage.do_all(*process, &[*call]))?;
         }
         stage.do_all(0, LATE)?;
@@ -95,48 +95,48 @@ impl Stage {
     }
 
     /// Does `call` for `actor` in one of the two processes.
-    pub(super) fn perform(&self, actor: Actor, process: usize, call: &Call) -> Result<Answer, Errno> {
+    pub(super) fn perform(&self, actor: Actor, process: usize, call: &Call) -> Result<CallAnswer, Errno> {
         let process = &*self.processes[process];
         let bytes = |blocks: usize| blocks * BLOCK;
         let offset = |blocks: usize| (blocks * BLOCK) as i64;
-        let done = |()| Answer::Done;
+        let done = |()| CallAnswer::Done;
         match *call {
             Call::Open(path, how) => {
-                process.open(path, flags(how), 0o666).map(|fd| Answer::Number(fd.0.into()))
+                process.open(path, flags(how), 0o666).map(|fd| CallAnswer::Number(fd.0.into()))
             }
             Call::Close(fd) => process.close(Fd(fd)).map(done),
-            Call::Dup(fd) => process.dup(Fd(fd)).map(|fd| Answer::Number(fd.0.into())),
-            Call::Stat(path) => process.stat(path).map(|stat| Answer::Stat(told(&stat))),
-            Call::Lstat(path) => process.lstat(path).map(|stat| Answer::Stat(told(&stat))),
-            Call::Fstat(fd) => process.fstat(Fd(fd)).map(|stat| Answer::Stat(told(&stat))),
+            Call::Dup(fd) => process.dup(Fd(fd)).map(|fd| CallAnswer::Number(fd.0.into())),
+            Call::Stat(path) => process.stat(path).map(|stat| CallAnswer::Stat(told(&stat))),
+            Call::Lstat(path) => process.lstat(path).map(|stat| CallAnswer::Stat(told(&stat))),
+            Call::Fstat(fd) => process.fstat(Fd(fd)).map(|stat| CallAnswer::Stat(told(&stat))),
             Call::Lseek(fd, by, from) => {
                 let whence = match from {
                     From::Start => Whence::Set,
                     From::Here => Whence::Cur,
                     From::End => Whence::End,
                 };
-                process.lseek(Fd(fd), by * BLOCK as i64, whence).map(|at| Answer::Bytes(at as usize))
+                process.lseek(Fd(fd), by * BLOCK as i64, whence).map(|at| CallAnswer::Bytes(at as usize))
             }
             Call::Read(fd, length) => {
                 let mut data = vec![0; bytes(length)];
                 let count = process.read(Fd(fd), &mut data)?;
                 data.truncate(count);
-                Ok(Answer::Data(data))
+                Ok(CallAnswer::Data(data))
             }
             Call::Pread(fd, length, at) => {
                 let mut data = vec![0; bytes(length)];
                 let count = process.pread(Fd(fd), &mut data, offset(at))?;
                 data.truncate(count);
-                Ok(Answer::Data(data))
+                Ok(CallAnswer::Data(data))
             }
             Call::Write(fd, length) => {
                 // Setting up fills each block with a letter of its own.
                 let data: Vec<u8> = (0..bytes(length)).map(|at| fill_of(actor, at / BLOCK)).collect();
-                process.write(Fd(fd), &data).map(Answer::Bytes)
+                process.write(Fd(fd), &data).map(CallAnswer::Bytes)
             }
             Call::Pwrite(fd, length, at) => {
                 let data = vec![fill_of(actor, at); bytes(length)];
-                process.pwrite(Fd(fd), &data, offset(at)).map(Answer::Bytes)
+                process.pwrite(Fd(fd), &data, offset(at)).map(CallAnswer::Bytes)
             }
             Call::Truncate(path, size) => process.truncate(path, offset(size)).map(done),
             Call::Ftruncate(fd, size) => process.ftruncate(Fd(fd), offset(size)).map(done),
@@ -146,10 +146,12 @@ impl Stage {
             Call::Mkdir(path) => process.mkdir(path, 0o777).map(done),
             Call::Rmdir(path) => process.rmdir(path).map(done),
             Call::Symlink(target, path) => process.symlink(target, path).map(done),
-            Call::Readlink(path) => process.readlink(path).map(|to| Answer::Text(to.display().to_string())),
+            Call::Readlink(path) => {
+                process.readlink(path).map(|to| CallAnswer::Text(to.display().to_string()))
+            }
             Call::Chmod(path, mode) => process.chmod(path, mode).map(done),
             Call::Readdir(fd, most) => process.getdents(Fd(fd), most).map(|entries| {
-                Answer::Names(
+                CallAnswer::Names(
                     entries.iter().flat_map(|entry| entry.name.to_str().map(str::to_owned)).collect(),
                 )
             }),
@@ -178,7 +180,7 @@ impl Stage {
     /// What differs from the `world` of the model; empty: nothing.
     pub(super) fn differences(&self, world: &World) -> Vec<String> {
         let mut found = Vec::new();
-        let top = Place { mount: ROOT_MOUNT, inode: 0 };
+        let top = MountedFile { mount: ROOT_MOUNT, inode: 0 };
         self.compare_directory(world, "", top, &mut found);
         for (process, descriptors) in world.processes.iter().enumerate() {
             // In a single process the second one has nothing.
@@ -189,7 +191,7 @@ impl Stage {
         found
     }
 
-    fn compare_directory(&self, world: &World, path: &str, dir: Place, found: &mut Vec<String>) {
+    fn compare_directory(&self, world: &World, path: &str, dir: MountedFile, found: &mut Vec<String>) {
         let Body::Directory(names, _) = &world.node(dir).body else { return };
         for &name in names.keys() {
             let path = format!("{path}/{name}");
@@ -232,7 +234,7 @@ impl Stage {
 
 /// What a call answered, as the file system says it.
 #[derive(Clone, Debug)]
-pub(super) enum Answer {
+pub(super) enum CallAnswer {
     Done,
     Number(i64),
     Bytes(usize),
@@ -245,7 +247,7 @@ pub(super) enum Answer {
 /// What `stat` told.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
-    kind: Option<Kind>,
+    kind: Option<ModelKind>,
     mode: u32,
     links: u32,
     size: u64,
@@ -260,10 +262,10 @@ impl Told {
 
     fn is(&self, expected: &Stat) -> bool {
         let size = match expected.kind {
-            Kind::File => Some(expected.size * BLOCK),
-            Kind::Symlink => Some(expected.size),
+            ModelKind::File => Some(expected.size * BLOCK),
+            ModelKind::Symlink => Some(expected.size),
             // What the size of a directory is, nobody says.
-            Kind::Directory => None,
+            ModelKind::Directory => None,
         };
         self.kind == Some(expected.kind)
             && self.mode == expected.mode
@@ -274,28 +276,28 @@ impl Told {
 
 fn told(stat: &sluice_vfs_sim::Stat) -> Told {
     let kind = match stat.file_type() {
-        FileType::Regular => Some(Kind::File),
-        FileType::Directory => Some(Kind::Directory),
-        FileType::Symlink => Some(Kind::Symlink),
+        FileType::Regular => Some(ModelKind::File),
+        FileType::Directory => Some(ModelKind::Directory),
+        FileType::Symlink => Some(ModelKind::Symlink),
         _ => None,
     };
     Told { kind, mode: stat.mode & 0o7777, links: stat.nlink, size: stat.size }
 }
 
 /// Whether the file system answered what the model answers.
-pub(super) fn agrees(answer: &Result<Answer, Errno>, outcome: &Outcome) -> bool {
+pub(super) fn agrees(answer: &Result<CallAnswer, Errno>, outcome: &ModelOutcome) -> bool {
     match (answer, outcome) {
         (Err(error), Err(expected)) => error == expected,
-        (Ok(Answer::Done), Ok(Value::Done)) => true,
-        (Ok(Answer::Number(number)), Ok(Value::Number(expected))) => number == expected,
-        (Ok(Answer::Bytes(bytes)), Ok(Value::Number(blocks))) => *bytes as i64 == blocks * BLOCK as i64,
-        (Ok(Answer::Data(data)), Ok(Value::Data(blocks))) => is_filled(data, blocks),
-        (Ok(Answer::Stat(told)), Ok(Value::Stat(expected))) => told.is(expected),
-        (Ok(Answer::Text(text)), Ok(Value::Text(expected))) => text == expected,
-        (Ok(Answer::Names(names)), Ok(Value::Names(expected))) => {
+        (Ok(CallAnswer::Done), Ok(Value::Done)) => true,
+        (Ok(CallAnswer::Number(number)), Ok(Value::Number(expected))) => number == expected,
+        (Ok(CallAnswer::Bytes(bytes)), Ok(Value::Number(blocks))) => *bytes as i64 == blocks * BLOCK as i64,
+        (Ok(CallAnswer::Data(data)), Ok(Value::Data(blocks))) => is_filled(data, blocks),
+        (Ok(CallAnswer::Stat(told)), Ok(Value::Stat(expected))) => told.is(expected),
+        (Ok(CallAnswer::Text(text)), Ok(Value::Text(expected))) => text == expected,
+        (Ok(CallAnswer::Names(names)), Ok(Value::Names(expected))) => {
             names.len() == expected.len() && names.iter().all(|name| expected.contains(name.as_str()))
         }
-        (Ok(Answer::Names(names)), Ok(Value::Part(count, _))) => names.len() == *count,
+        (Ok(CallAnswer::Names(names)), Ok(Value::Part(count, _))) => names.len() == *count,
         _ => false,
     }
 }

@@ -32,7 +32,7 @@ pub(super) enum Body {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Node {
+pub(super) struct FileNode {
     pub(super) body: Body,
     pub(super) mode: u32,
     /// Names of a file; of a directory 1 until it is removed.
@@ -41,7 +41,7 @@ pub(super) struct Node {
 
 /// A file in a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct MountedFile {
     pub(super) mount: Id,
     pub(super) inode: Id,
 }
@@ -49,7 +49,7 @@ pub(super) struct Place {
 /// An open file description.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Open {
-    pub(super) place: Place,
+    pub(super) place: MountedFile,
     /// Blocks; of a directory: how many entries were read.
     pub(super) offset: i64,
     pub(super) write: bool,
@@ -58,7 +58,7 @@ pub(super) struct Open {
 
 /// Whose a range lock is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
-pub(super) enum Owner {
+pub(super) enum RangeOwner {
     Process(usize),
     Open(Id),
 }
@@ -69,16 +69,16 @@ pub(super) type Holders<O> = BTreeMap<O, bool>;
 /// Everything that programs can see.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct World {
-    pub(super) inodes: BTreeMap<Id, Node>,
+    pub(super) inodes: BTreeMap<Id, FileNode>,
     pub(super) opens: BTreeMap<Id, Open>,
     /// The descriptors of two processes.
     pub(super) processes: [BTreeMap<i32, Id>; 2],
     /// For each mount but the first: its root, and where it stands.
-    pub(super) mounts: BTreeMap<Id, (Id, Place)>,
+    pub(super) mounts: BTreeMap<Id, (Id, MountedFile)>,
     /// Roots of the file systems that the actors would mount.
     pub(super) spare_roots: [Id; 3],
     /// Range locks of each block of an inode.
-    pub(super) ranges: BTreeMap<(Id, u8), Holders<Owner>>,
+    pub(super) ranges: BTreeMap<(Id, u8), Holders<RangeOwner>>,
     pub(super) flocks: BTreeMap<Id, Holders<Id>>,
     /// How many things were set up.
     made: Id,
@@ -86,7 +86,7 @@ pub(super) struct World {
 
 /// A path walked up to its last component.
 pub(super) struct Last {
-    pub(super) dir: Place,
+    pub(super) dir: MountedFile,
     pub(super) name: &'static str,
 }
 
@@ -94,7 +94,7 @@ impl World {
     /// An empty tree, and an empty file system for each actor to mount.
     pub(super) fn new() -> World {
         let root =
-            |own: Id| (own, Node { body: Body::Directory(BTreeMap::new(), own), mode: 0o755, links: 1 });
+            |own: Id| (own, FileNode { body: Body::Directory(BTreeMap::new(), own), mode: 0o755, links: 1 });
         World {
             inodes: BTreeMap::from([root(0), root(1), root(2), root(3)]),
             opens: BTreeMap::new(),
@@ -116,11 +116,11 @@ impl World {
         NUMBERS_OF_AN_ACTOR * actor as Id
     }
 
-    pub(super) fn node(&self, place: Place) -> &Node {
+    pub(super) fn node(&self, place: MountedFile) -> &FileNode {
         &self.inodes[&place.inode]
     }
 
-    pub(super) fn node_mut(&mut self, place: Place) -> &mut Node {
+    pub(super) fn node_mut(&mut self, place: MountedFile) -> &mut FileNode {
         self.inodes.get_mut(&place.inode).expect("what is reachable is there")
     }
 
@@ -128,42 +128,42 @@ impl World {
     ///
     /// # Errors
     /// `ENOTDIR`.
-    pub(super) fn names(&self, dir: Place) -> Result<&BTreeMap<&'static str, Id>, Errno> {
+    pub(super) fn names(&self, dir: MountedFile) -> Result<&BTreeMap<&'static str, Id>, Errno> {
         match &self.node(dir).body {
             Body::Directory(names, _) => Ok(names),
             _ => Err(Errno::ENOTDIR),
         }
     }
 
-    pub(super) fn names_mut(&mut self, dir: Place) -> &mut BTreeMap<&'static str, Id> {
+    pub(super) fn names_mut(&mut self, dir: MountedFile) -> &mut BTreeMap<&'static str, Id> {
         match &mut self.node_mut(dir).body {
             Body::Directory(names, _) => names,
             _ => unreachable!("the walk ended in a directory"),
         }
     }
 
-    pub(super) fn is_dir(&self, place: Place) -> bool {
+    pub(super) fn is_dir(&self, place: MountedFile) -> bool {
         self.names(place).is_ok()
     }
 
     /// From a directory to what is mounted on it.
-    fn enter(&self, mut at: Place) -> Place {
+    fn enter(&self, mut at: MountedFile) -> MountedFile {
         while let Some((&mount, &(root, _))) = self.mounts.iter().find(|(_, (_, on))| *on == at) {
-            at = Place { mount, inode: root };
+            at = MountedFile { mount, inode: root };
         }
         at
     }
 
     /// The file called `name` in `dir`.
-    pub(super) fn child(&self, dir: Place, name: &str) -> Result<Place, Errno> {
+    pub(super) fn child(&self, dir: MountedFile, name: &str) -> Result<MountedFile, Errno> {
         let inode = *self.names(dir)?.get(name).ok_or(Errno::ENOENT)?;
-        Ok(self.enter(Place { inode, ..dir }))
+        Ok(self.enter(MountedFile { inode, ..dir }))
     }
 
     /// Walks `path` up to its last component.
     pub(super) fn parent_of(&self, path: &'static str) -> Result<Last, Errno> {
         let mut components = path.split('/').filter(|part| !part.is_empty()).peekable();
-        let mut dir = self.enter(Place { mount: ROOT_MOUNT, inode: 0 });
+        let mut dir = self.enter(MountedFile { mount: ROOT_MOUNT, inode: 0 });
         loop {
             let name = components.next().expect("no path here is \"/\"");
             if !self.is_dir(dir) {
@@ -177,7 +177,7 @@ impl World {
     }
 
     /// The file that `path` names; a symbolic link at the end is followed if `follow`.
-    pub(super) fn resolve(&self, path: &'static str, follow: bool) -> Result<Place, Errno> {
+    pub(super) fn resolve(&self, path: &'static str, follow: bool) -> Result<MountedFile, Errno> {
         let mut path = path;
         for _ in 0..=LINKS_MAX {
             let last = self.parent_of(path)?;
@@ -227,7 +227,9 @@ impl World {
         }
         self.inodes.retain(|inode, _| reached.contains(inode));
         for holders in self.ranges.values_mut() {
-            holders.retain(|owner, _| !matches!(owner, Owner::Open(open) if !self.opens.contains_key(open)));
+            holders.retain(
+                |owner, _| !matches!(owner, RangeOwner::Open(open) if !self.opens.contains_key(open)),
+            );
         }
         self.ranges.retain(|(inode, _), holders| !holders.is_empty() && reached.contains(inode));
         for holders in self.flocks.values_mut() {

@@ -1,7 +1,7 @@
 //! Host place: a directory of a mounted file system, ours or the host's, worked on by the usual programs.
 
 use super::inputs::Inputs;
-use super::{DemoPlace, DemoStep, Done, byte_lock, crate_build, timed};
+use super::{DemoPlace, DemoStep, StepResult, byte_lock, crate_build, timed};
 use crate::failure::{Context, Failure, Result};
 use crate::private_dir::PrivateDir;
 use crate::table::grouped;
@@ -36,7 +36,7 @@ impl DemoPlace for HostPlace {
         self.name.clone()
     }
 
-    fn perform(&mut self, step: DemoStep, inputs: &Inputs) -> Result<Done> {
+    fn perform(&mut self, step: DemoStep, inputs: &Inputs) -> Result<StepResult> {
         let tree = self.tree();
         let (time, told) = match step {
             DemoStep::Unpack => {
@@ -60,7 +60,7 @@ impl DemoPlace for HostPlace {
             }
             DemoStep::Compile => {
                 if let Some(why) = &inputs.no_build {
-                    return Ok(Done::Skipped(why.clone()));
+                    return Ok(StepResult::Skipped(why.clone()));
                 }
                 let dir = self.dir.path().join("small");
                 crate_build::generate(&dir)?;
@@ -81,20 +81,20 @@ impl DemoPlace for HostPlace {
                 (time, "Deleted the tree".to_owned())
             }
         };
-        Ok(Done::Yes { time, told })
+        Ok(StepResult::Yes { time, told })
     }
 }
 
 impl HostPlace {
     #[cfg(feature = "sqlite")]
-    fn sqlite(&self) -> Result<Done> {
+    fn sqlite(&self) -> Result<StepResult> {
         let (time, told) = timed(|| super::sqlite::load(&self.program, self.dir.path()))?;
-        Ok(Done::Yes { time, told })
+        Ok(StepResult::Yes { time, told })
     }
 
     #[cfg(not(feature = "sqlite"))]
-    fn sqlite(&self) -> Result<Done> {
-        Ok(Done::Skipped("built without SQLite".into()))
+    fn sqlite(&self) -> Result<StepResult> {
+        Ok(StepResult::Skipped("built without SQLite".into()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Library place: the same operations in process, without a mount.
 
 use super::inputs::{Inputs, NEEDLE};
-use super::{DemoPlace, DemoStep, Done, byte_lock, timed};
+use super::{DemoPlace, DemoStep, StepResult, byte_lock, timed};
 use crate::failure::{Failure, Result};
 use crate::table::grouped;
 use memchr::memmem::Finder;
@@ -37,7 +37,7 @@ impl DemoPlace for LibraryPlace {
         "in process".into()
     }
 
-    fn perform(&mut self, step: DemoStep, inputs: &Inputs) -> Result<Done> {
+    fn perform(&mut self, step: DemoStep, inputs: &Inputs) -> Result<StepResult> {
         let fs = &self.fs;
         let (time, told) = match step {
             DemoStep::Unpack => {
@@ -55,7 +55,7 @@ impl DemoPlace for LibraryPlace {
                 let (time, files) = timed(|| self.search())?;
                 (time, format!("Searched: {NEEDLE} is in {} files", grouped(files as f64)))
             }
-            DemoStep::Compile | DemoStep::Sqlite => return Ok(Done::NotHere),
+            DemoStep::Compile | DemoStep::Sqlite => return Ok(StepResult::NotHere),
             DemoStep::Locks => {
                 fs.write("/locked", vec![0; 200])?;
                 let (time, ()) = timed(|| byte_lock::contend_in_process(fs))?;
@@ -69,6 +69,6 @@ impl DemoPlace for LibraryPlace {
                 (time, "Deleted the tree".to_owned())
             }
         };
-        Ok(Done::Yes { time, told })
+        Ok(StepResult::Yes { time, told })
     }
 }

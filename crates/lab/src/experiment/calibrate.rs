@@ -11,7 +11,7 @@
 //! beside its lock), and the dentry's count unconditional additions for a compare-and-exchange loop (the gain was 0.99).
 //! Their rows are marked.
 
-use super::{Findings, Session};
+use super::{ExperimentSession, Findings};
 use crate::failure::Result;
 use crate::history::commit_list::{CommitLists, create_or_remove};
 use crate::history::small_locks::Small;
@@ -46,7 +46,7 @@ impl Check {
 
 /// One model's figures: rows as they come, and what they are checked against.
 struct Gauge<'a, 's> {
-    session: &'a mut Session<'s>,
+    session: &'a mut ExperimentSession<'s>,
     checks: Vec<Check>,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn steps() -> usize {
     SMALL.len() * SMALL_THREADS.len() + 2 * COMMIT_CPUS.len() + 2 * WAITER_TASKS.len() + 4 + 4
 }
 
-pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
+pub(super) fn run(session: &mut ExperimentSession<'_>) -> Result<Findings> {
     let mut gauge = Gauge { session, checks: Vec::new() };
     gauge.small_locks()?;
     gauge.commit_list()?;

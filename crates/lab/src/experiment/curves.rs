@@ -58,9 +58,9 @@ impl Curves<'_> {
     }
 }
 
-type Cell = fn(&Row) -> Option<String>;
+type CellOfRow = fn(&Row) -> Option<String>;
 
-const FIGURES: [(&str, Cell); 3] = [
+const FIGURES: [(&str, CellOfRow); 3] = [
     ("ops/s", |row| row.ops_per_s.map(grouped)),
     ("fairness, min/max per CPU", |row| row.fairness.map(|fairness| format!("{fairness:.2}"))),
     ("idle share", |row| row.idle.map(|idle| format!("{:.0}%", 100.0 * idle))),

@@ -3,7 +3,7 @@
 use super::curves::Curves;
 use super::simulated::{self, Load, contend};
 use super::verdict::Verdict;
-use super::{Findings, Session, native};
+use super::{ExperimentSession, Findings, native};
 use crate::failure::Result;
 use crate::history::dlm_hash::{DESIGNS, Design, Resources};
 use crate::history::on_host::{self, dlm_hash as host};
@@ -38,7 +38,7 @@ pub(super) fn steps() -> usize {
     DESIGNS.len() * (SIZES.len() * (CPUS.len() + native::steps_in_turn(native::RUNS)) + UNTARS.len())
 }
 
-pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
+pub(super) fn run(session: &mut ExperimentSession<'_>) -> Result<Findings> {
     let mut rows = Vec::new();
     for &(count, workload) in SIZES {
         for (design, variant) in DESIGNS {
@@ -61,7 +61,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
 }
 
 fn simulate(
-    session: &mut Session<'_>,
+    session: &mut ExperimentSession<'_>,
     (workload, variant): (&str, &str),
     cpus: usize,
     (design, count): (Design, u64),
@@ -76,7 +76,7 @@ fn simulate(
     Ok(row)
 }
 
-fn run_natively(session: &mut Session<'_>) -> Result<Vec<Row>> {
+fn run_natively(session: &mut ExperimentSession<'_>) -> Result<Vec<Row>> {
     const DESIGNS: [host::Design; 4] =
         [host::Design::Page, host::Design::Mebibyte, host::Design::FsDlm, host::Design::Ours];
     let name = |design: &host::Design| {

@@ -10,7 +10,7 @@ use super::curves::Curves;
 use super::file_locks_on_host;
 use super::native;
 use super::verdict::Verdict;
-use super::{Findings, Session};
+use super::{ExperimentSession, Findings};
 use crate::failure::Result;
 use crate::history::file_lock_tasks::{Design, Form, Run, Tasks};
 use crate::history::{file_locks_2012::FileLocks2012, file_locks_2013::FileLocks2013};
@@ -134,15 +134,15 @@ pub(super) fn steps() -> usize {
 
 /// Rows of the simulated runs, and of the herds the wake-ups for each release.
 #[derive(Default)]
-struct Seen {
+struct FileLockRows {
     rows: Vec<Row>,
     wakes: Vec<(String, usize, f64)>,
 }
 
-impl Seen {
+impl FileLockRows {
     fn measure(
         &mut self,
-        session: &mut Session<'_>,
+        session: &mut ExperimentSession<'_>,
         (workload, test): (&str, (Form, bool)),
         (machine, cpus, tasks): (&str, usize, usize),
         (variant, make): (&str, Make),
@@ -169,8 +169,8 @@ impl Seen {
     }
 }
 
-pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
-    let mut seen = Seen::default();
+pub(super) fn run(session: &mut ExperimentSession<'_>) -> Result<Findings> {
+    let mut seen = FileLockRows::default();
     for &(machine, cpu_counts) in PLACES {
         for &(workload, form, one_file) in TESTS {
             for &cpus in cpu_counts {
@@ -205,7 +205,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
 }
 
 /// Natively: a lock and unlock of one more range, while another owner holds many. Rows, and ns for each of [`HELD`].
-fn many_ranges(session: &mut Session<'_>) -> Result<(Vec<Row>, Vec<f64>)> {
+fn many_ranges(session: &mut ExperimentSession<'_>) -> Result<(Vec<Row>, Vec<f64>)> {
     let domain = LockDomain::new(Default::default());
     let mut runs: Vec<Vec<_>> = HELD.iter().map(|_| Vec::new()).collect();
     let files: Vec<_> = HELD.iter().map(|&held| many_held(&domain, held)).collect();

@@ -1,6 +1,6 @@
 //! File locks on this computer: the three designs of `file_locks`, by threads of which many share a CPU.
 
-use super::Session;
+use super::ExperimentSession;
 use super::curves::Curves;
 use super::file_locks::{HERDS, TASKS, TESTS};
 use super::native;
@@ -72,7 +72,7 @@ pub(super) fn steps() -> usize {
 }
 
 /// Rows, a table and verdicts.
-pub(super) fn run(session: &mut Session<'_>) -> Result<(String, Vec<Verdict>)> {
+pub(super) fn run(session: &mut ExperimentSession<'_>) -> Result<(String, Vec<Verdict>)> {
     let mut rows = Vec::new();
     for &(workload, form, one_file) in TESTS {
         rows.extend(rows_of(session, workload, form, one_file, TASKS)?);
@@ -85,7 +85,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<(String, Vec<Verdict>)> {
 }
 
 fn rows_of(
-    session: &mut Session<'_>,
+    session: &mut ExperimentSession<'_>,
     workload: &str,
     form: Form,
     one_file: bool,

@@ -10,7 +10,7 @@ use super::curves::Curves;
 use super::native::{self, NativeRun};
 use super::simulated::{self, Load, Run, contend};
 use super::verdict::Verdict;
-use super::{Findings, Session};
+use super::{ExperimentSession, Findings};
 use crate::failure::Result;
 use crate::history::commit_list::{CommitLists, CommitPath, create_or_remove};
 use crate::history::on_host;
@@ -56,7 +56,7 @@ const fn one_list<T: there::RawSpinLock, H: here::RawSpinLock>() -> Design {
 }
 
 const DESIGNS: &[Design] = &[
-    one_list::<there::Ticket, here::Ticket>(),
+    one_list::<there::TicketLock, here::TicketLock>(),
     one_list::<there::Ttas, here::Ttas>(),
     one_list::<there::Queued, here::Queued>(),
     one_list::<there::Queued<there::VirtualTestAndSet>, here::Queued<here::VirtualTestAndSet>>(),
@@ -105,7 +105,7 @@ pub(super) fn steps() -> usize {
     DESIGNS.len() * (points + native::steps_in_turn(native::RUNS))
 }
 
-pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
+pub(super) fn run(session: &mut ExperimentSession<'_>) -> Result<Findings> {
     let mut rows = Vec::new();
     for &(machine, cpu_counts, until) in PLACES {
         let load = Load { inside: 0, lines: 0, outside: 0, until };

@@ -1,6 +1,6 @@
 //! Library: rows of this project's file system itself, for the experiments that set it beside older designs.
 
-use super::Session;
+use super::ExperimentSession;
 use crate::corpus::Corpus;
 use crate::failure::Result;
 use crate::row::{Origin, Row};
@@ -21,7 +21,7 @@ pub(super) struct Load {
 }
 
 /// One row for each number of CPUs, from one run for each seed.
-pub(super) fn rows(session: &mut Session<'_>, load: &Load, seeds: &[u64]) -> Result<Vec<Row>> {
+pub(super) fn rows(session: &mut ExperimentSession<'_>, load: &Load, seeds: &[u64]) -> Result<Vec<Row>> {
     let &Load { workload: name, machine, on, cpus, ops } = load;
     let (workload, plain, corpus) =
         (workload::find(name)?, Machine::named(machine), Arc::new(Corpus::generated(0)));

@@ -1,6 +1,6 @@
 //! Native runs: pinned threads on this computer, for what 1 and 2 CPUs can show.
 
-use super::Session;
+use super::ExperimentSession;
 use crate::failure::{Context, Result};
 use crate::machine::CpuTime;
 use crate::row::Row;
@@ -117,7 +117,7 @@ pub(super) fn steps_in_turn(runs: usize) -> usize {
 
 /// Rows of all designs in turn, so many times: a slow minute of this computer hits them all.
 pub(super) fn in_turn<D>(
-    session: &mut Session<'_>,
+    session: &mut ExperimentSession<'_>,
     (workload, times): (&str, usize),
     designs: &[D],
     name: impl Fn(&D) -> &str,
@@ -143,7 +143,7 @@ pub(super) fn in_turn<D>(
 
 /// A row from native runs.
 pub(super) fn row(
-    session: &Session<'_>,
+    session: &ExperimentSession<'_>,
     workload: &str,
     variant: &str,
     cpus: usize,

@@ -4,7 +4,7 @@ use super::curves::Curves;
 use super::library::{self, Load};
 use super::simulated::{self, contend};
 use super::verdict::Verdict;
-use super::{Findings, Session, native};
+use super::{ExperimentSession, Findings, native};
 use crate::failure::Result;
 use crate::history::on_host;
 use crate::history::readdir_2016::Directory2016;
@@ -42,7 +42,7 @@ const HOST_MODELS: &[(&str, HostOperation)] = &[
     }),
 ];
 
-fn run_natively(session: &mut Session<'_>) -> Result<Vec<Row>> {
+fn run_natively(session: &mut ExperimentSession<'_>) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for &(workload, operation) in HOST_MODELS {
         let run = |_: &&str, cpus| {
@@ -72,7 +72,7 @@ pub(super) fn steps() -> usize {
         + loads().map(|load| load.cpus.len()).sum::<usize>()
 }
 
-pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
+pub(super) fn run(session: &mut ExperimentSession<'_>) -> Result<Findings> {
     let mut rows = Vec::new();
     for &(workload, operation) in MODELS {
         for &cpus in CPUS {

@@ -10,7 +10,7 @@ use super::curves::Curves;
 use super::native::{self, NativeRun};
 use super::simulated::{self, Load, Protected, Run, contend};
 use super::verdict::Verdict;
-use super::{Findings, Session};
+use super::{ExperimentSession, Findings};
 use crate::failure::Result;
 use crate::history::on_host;
 use crate::history::rwsem_2016::Rwsem2016;
@@ -118,7 +118,7 @@ pub(super) fn steps() -> usize {
     MIXES.len() * points * LOCKS.len() + NATIVE_LOCKS.len() * native::steps_in_turn(NATIVE_RUNS)
 }
 
-pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
+pub(super) fn run(session: &mut ExperimentSession<'_>) -> Result<Findings> {
     let mut rows = Vec::new();
     for &(machine, cpu_counts) in PLACES {
         for &(workload, percent) in MIXES {

@@ -9,7 +9,7 @@ use super::curves::Curves;
 use super::native;
 use super::simulated::{self, Load, Protected, Run, contend};
 use super::verdict::Verdict;
-use super::{Findings, Session};
+use super::{ExperimentSession, Findings};
 use crate::failure::Result;
 use crate::row::Row;
 use sluice_machine::Machine;
@@ -51,8 +51,16 @@ macro_rules! locks {
     };
 }
 
-const LOCKS: &[SpinContender] =
-    locks![Tas, Ttas, Ticket, Mcs, Queued<BareMetal>, Queued<Paravirtual>, Queued<VirtualTestAndSet>, Cna,];
+const LOCKS: &[SpinContender] = locks![
+    Tas,
+    Ttas,
+    TicketLock,
+    Mcs,
+    Queued<BareMetal>,
+    Queued<Paravirtual>,
+    Queued<VirtualTestAndSet>,
+    Cna,
+];
 
 fn on_machine<R: there::RawSpinLock>(machine: &Machine, cpus: usize, load: &Load) -> Run {
     let (lock, data) = (CachePadded::new(R::default()), Protected::new(load.lines));
@@ -78,7 +86,7 @@ pub(super) fn steps() -> usize {
     SECTIONS.len() * LOCKS.len() * (points + native::steps_in_turn(native::RUNS))
 }
 
-pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
+pub(super) fn run(session: &mut ExperimentSession<'_>) -> Result<Findings> {
     let mut rows = Vec::new();
     for place in PLACES {
         for &(section, inside, lines, outside) in SECTIONS {
@@ -103,7 +111,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
     Ok(Findings { tables: text, verdicts: verdicts(&Curves(&rows)) })
 }
 
-fn run_natively(session: &mut Session<'_>) -> Result<Vec<Row>> {
+fn run_natively(session: &mut ExperimentSession<'_>) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for &(section, inside, lines, outside) in SECTIONS {
         let load = Load { inside, lines, outside, until: 0 };

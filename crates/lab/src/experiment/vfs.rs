@@ -10,7 +10,7 @@ use super::library;
 use super::scaling;
 use super::simulated::{self, contend};
 use super::verdict::Verdict;
-use super::{Findings, Session, native};
+use super::{ExperimentSession, Findings, native};
 use crate::failure::Result;
 use crate::history::on_host;
 use crate::history::vfs_2009::{Design, Vfs2009};
@@ -50,7 +50,7 @@ pub(super) fn steps() -> usize {
     MODELS.len() * DESIGNS.len() * models + scaling::loads().map(|load| load.cpus.len()).sum::<usize>()
 }
 
-fn run_natively(session: &mut Session<'_>) -> Result<Vec<Row>> {
+fn run_natively(session: &mut ExperimentSession<'_>) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for &(workload, operation, one_directory) in HOST_MODELS {
         let run = |&(_, design): &(_, on_host::vfs_2009::Design), cpus| {
@@ -62,7 +62,7 @@ fn run_natively(session: &mut Session<'_>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-pub(super) fn run(session: &mut Session<'_>) -> Result<Findings> {
+pub(super) fn run(session: &mut ExperimentSession<'_>) -> Result<Findings> {
     let mut rows = Vec::new();
     for &(workload, operation, one_directory) in MODELS {
         for &(variant, design) in DESIGNS {

@@ -18,14 +18,14 @@ const CALL: u64 = 500;
 const WALK: u64 = 300;
 
 #[derive(Default)]
-struct State {
+struct LockAndWaiters {
     held: bool,
     waiters: VecDeque<usize>,
 }
 
 /// Locks and unlocks of `tasks` tasks, each on its CPU.
 pub fn lock_and_unlock(machine: &Machine, tasks: usize, tree: bool) -> Report {
-    let file: SpinLock<State, Queued> = SpinLock::new(State::default());
+    let file: SpinLock<LockAndWaiters, Queued> = SpinLock::new(LockAndWaiters::default());
     let file = CachePadded::new(file);
     let asleep: Vec<CachePadded<AtomicU32>> =
         (0..tasks).map(|_| CachePadded::new(AtomicU32::new(0))).collect();

@@ -17,7 +17,7 @@ pub mod vfs_2009;
 
 use super::file_lock_tasks::{Design, Form, Tasks};
 use sluice_lock_zoo_sim as zoo;
-use sluice_lock_zoo_sim::{SpinLock, Ticket};
+use sluice_lock_zoo_sim::{SpinLock, TicketLock};
 use sluice_machine::cell::{touch_read, touch_write};
 use sluice_machine::{Cpu, work};
 use sluice_store_sim as store;
@@ -25,7 +25,7 @@ use sluice_sync_sim as sync;
 use sluice_sync_sim::CachePadded;
 
 /// A spin lock of the kernel's.
-type Lock<T> = SpinLock<T, Ticket>;
+type Lock<T> = SpinLock<T, TicketLock>;
 
 /// A word of plain data, protected by a lock of the model.
 #[derive(Default)]

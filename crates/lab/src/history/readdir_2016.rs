@@ -24,10 +24,10 @@ const COPY: u64 = 60;
 pub struct Directory2016 {
     rwsem: CachePadded<RwLock<()>>,
     lock: CachePadded<Queued>,
-    children: Vec<Child>,
+    children: Vec<ListedChild>,
 }
 
-struct Child {
+struct ListedChild {
     lock: CachePadded<Queued>,
     links: Line, // protected by the directory's `lock`
 }
@@ -35,7 +35,7 @@ struct Child {
 impl Directory2016 {
     /// A directory of so many names.
     pub fn new(names: usize) -> Directory2016 {
-        let child = || Child { lock: CachePadded::new(Queued::default()), links: Line::default() };
+        let child = || ListedChild { lock: CachePadded::new(Queued::default()), links: Line::default() };
         Directory2016 {
             rwsem: CachePadded::new(RwLock::new(())),
             lock: CachePadded::new(Queued::default()),

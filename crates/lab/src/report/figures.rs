@@ -1,7 +1,7 @@
 //! Figures: rows of one workload as plots with their tables: throughput and idle side by side, efficiency, latency.
 
-use super::page::{Cell, escape, table};
-use super::plot::{Axes, Look, Plot, Point, Series, short};
+use super::page::{TableCell, escape, table};
+use super::plot::{Axes, CurveStyle, Plot, Point, Series, short};
 use crate::failure::Result;
 use crate::row::{BUCKET_RATIO, Row};
 use crate::table::{duration, grouped};
@@ -18,7 +18,7 @@ pub(super) struct Named<'a> {
 
 /// The plots and tables of rows that may be drawn together: of one workload, and of one machine. `look` says what is
 /// drawn how, by number in the order of first appearance.
-pub(super) fn figures(rows: &[Named<'_>], look: fn(usize) -> Look) -> Result<String> {
+pub(super) fn figures(rows: &[Named<'_>], look: fn(usize) -> CurveStyle) -> Result<String> {
     let mut names: Vec<&str> = Vec::new();
     for named in rows {
         if !names.contains(&named.name.as_str()) {
@@ -67,7 +67,7 @@ pub(super) fn figures(rows: &[Named<'_>], look: fn(usize) -> Look) -> Result<Str
 struct Curves<'a> {
     rows: &'a [Named<'a>],
     names: Vec<&'a str>,
-    look: fn(usize) -> Look,
+    look: fn(usize) -> CurveStyle,
 }
 
 impl Curves<'_> {
@@ -143,7 +143,7 @@ impl Curves<'_> {
         let lines = self.rows.iter().map(|Named { name, row }| {
             let interval = row.ops_per_s_low.zip(row.ops_per_s_high);
             vec![
-                Cell::from(name.clone()),
+                TableCell::from(name.clone()),
                 row.cpus.to_string().into(),
                 row.tasks_in_words().into(),
                 row.runs.to_string().into(),
@@ -185,10 +185,10 @@ impl Curves<'_> {
     fn hottest(&self) -> String {
         let rows = || self.rows.iter().filter(|named| named.row.cpus > 1);
         let of_row =
-            |Named { name, row }: &Named<'_>| [Cell::from(name.clone()), row.cpus.to_string().into()];
+            |Named { name, row }: &Named<'_>| [TableCell::from(name.clone()), row.cpus.to_string().into()];
         let lines = rows().flat_map(|named| {
             named.row.hottest.iter().map(|line| {
-                let (name, writers) = (Cell::Words(line.name.clone()), line.writers.to_string().into());
+                let (name, writers) = (TableCell::Words(line.name.clone()), line.writers.to_string().into());
                 of_row(named)
                     .into_iter()
                     .chain([name, writers, grouped(line.wait_cycles_per_op).into()])
@@ -197,14 +197,15 @@ impl Curves<'_> {
         });
         let places = rows().flat_map(|named| {
             named.row.costliest_places().iter().map(|place| {
-                let (name, lines) = (Cell::Words(place.name.clone()), grouped(place.lines as f64).into());
+                let (name, lines) =
+                    (TableCell::Words(place.name.clone()), grouped(place.lines as f64).into());
                 let misses = format!("{:.2}", place.misses_per_op).into();
                 let of_place = [name, lines, misses, grouped(place.wait_cycles_per_op).into()];
                 of_row(named).into_iter().chain(of_place).collect()
             })
         });
         let (lines, places): (Vec<Vec<_>>, Vec<Vec<_>>) = (lines.collect(), places.collect());
-        let table_of = |caption: &str, heads: &[&str], lines: &[Vec<Cell>]| {
+        let table_of = |caption: &str, heads: &[&str], lines: &[Vec<TableCell>]| {
             if lines.is_empty() { String::new() } else { table(caption, heads, lines) }
         };
         let of_lines = ["", "CPUs", "lock or field", "written by CPUs", "cycles waited per operation"];

@@ -3,16 +3,16 @@
 use std::fmt::Write as _;
 
 /// A page as it grows: sections in order, then [`finish`](Page::finish).
-pub(super) struct Page {
+pub(super) struct HtmlPage {
     title: String,
     lead: String,
     sections: Vec<(String, String)>,
 }
 
-impl Page {
+impl HtmlPage {
     /// A page with this heading, and HTML below it.
-    pub(super) fn new(title: &str, lead: String) -> Page {
-        Page { title: title.to_owned(), lead, sections: Vec::new() }
+    pub(super) fn new(title: &str, lead: String) -> HtmlPage {
+        HtmlPage { title: title.to_owned(), lead, sections: Vec::new() }
     }
 
     /// Adds a section with this heading and HTML.
@@ -52,7 +52,7 @@ impl Page {
 }
 
 /// A cell of a table.
-pub(super) enum Cell {
+pub(super) enum TableCell {
     Text(String),
     /// A sentence, which may be broken.
     Words(String),
@@ -60,20 +60,21 @@ pub(super) enum Cell {
     Marked(String, &'static str),
 }
 
-impl<T: Into<String>> From<T> for Cell {
-    fn from(text: T) -> Cell {
-        Cell::Text(text.into())
+impl<T: Into<String>> From<T> for TableCell {
+    fn from(text: T) -> TableCell {
+        TableCell::Text(text.into())
     }
 }
 
 /// A table with a caption that says what it is.
-pub(super) fn table(caption: &str, heads: &[&str], lines: &[Vec<Cell>]) -> String {
+pub(super) fn table(caption: &str, heads: &[&str], lines: &[Vec<TableCell>]) -> String {
     let mut html = format!(
         "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"{0}\"><table>\n<caption>{0}</caption>\n<thead><tr>",
         escape(caption)
     );
     for (column, head) in heads.iter().enumerate() {
-        let of_words = lines.first().is_some_and(|line| matches!(line.get(column), Some(Cell::Words(_))));
+        let of_words =
+            lines.first().is_some_and(|line| matches!(line.get(column), Some(TableCell::Words(_))));
         let class = if of_words { " class=\"words\"" } else { "" };
         // Writing to a String cannot fail.
         let _ = write!(html, "<th scope=\"col\"{class}>{}</th>", escape(head));
@@ -83,9 +84,9 @@ pub(super) fn table(caption: &str, heads: &[&str], lines: &[Vec<Cell>]) -> Strin
         html.push_str("<tr>");
         for cell in line {
             let _ = match cell {
-                Cell::Text(text) => write!(html, "<td>{}</td>", escape(text)),
-                Cell::Words(text) => write!(html, "<td class=\"words\">{}</td>", escape(text)),
-                Cell::Marked(text, class) => write!(html, "<td class=\"{class}\">{}</td>", escape(text)),
+                TableCell::Text(text) => write!(html, "<td>{}</td>", escape(text)),
+                TableCell::Words(text) => write!(html, "<td class=\"words\">{}</td>", escape(text)),
+                TableCell::Marked(text, class) => write!(html, "<td class=\"{class}\">{}</td>", escape(text)),
             };
         }
         html.push_str("</tr>\n");
@@ -105,7 +106,7 @@ mod tests {
 
     #[test]
     fn text_cannot_become_markup() {
-        let mut page = Page::new("<b>", String::new());
+        let mut page = HtmlPage::new("<b>", String::new());
         page.section("a & b", table("\"x\"", &["<i>"], &[vec!["<script>".into()]]));
         let html = page.finish();
         assert!(!html.contains("<script") && !html.contains("<i>") && !html.contains("<b>"), "{html}");

@@ -13,30 +13,30 @@ use plotters::prelude::*;
 
 /// One curve.
 pub(super) struct Series {
-    pub(super) look: Look,
+    pub(super) look: CurveStyle,
     pub(super) points: Vec<Point>,
 }
 
 /// What tells a curve from others.
 #[derive(Clone, Copy)]
-pub(super) struct Look {
+pub(super) struct CurveStyle {
     /// One of [`COLOURS`], and the class of the style sheet that has it.
     pub(super) colour: usize,
     mark: usize,
     dashed: bool,
 }
 
-impl Look {
+impl CurveStyle {
     /// Of the curve of this number in the legend.
-    pub(super) fn alone(number: usize) -> Look {
-        Look { colour: number % COLOURS.len(), mark: number % MARKS.len(), dashed: false }
+    pub(super) fn alone(number: usize) -> CurveStyle {
+        CurveStyle { colour: number % COLOURS.len(), mark: number % MARKS.len(), dashed: false }
     }
 
     /// Where curves of even and odd numbers are the two sides of one thing: a colour for the thing, dashes and a cross for
     /// what it was before.
-    pub(super) fn of_a_pair(number: usize) -> Look {
+    pub(super) fn of_a_pair(number: usize) -> CurveStyle {
         let (thing, before) = (number / 2, number.is_multiple_of(2));
-        Look {
+        CurveStyle {
             colour: thing % COLOURS.len(),
             mark: if before { CROSS } else { thing % CROSS },
             dashed: before,
@@ -261,8 +261,8 @@ mod tests {
             })
         };
         let series = [
-            Series { look: Look::alone(0), points: points(1e6).into() },
-            Series { look: Look::alone(1), points: points(2e5).into() },
+            Series { look: CurveStyle::alone(0), points: points(1e6).into() },
+            Series { look: CurveStyle::alone(1), points: points(2e5).into() },
         ];
         for axes in [Axes::CpusAndAmount, Axes::CpusAndPower, Axes::CpusAndPercent, Axes::TimeAndTail] {
             let svg = Plot { axes, y_label: "ops/s", series: &series }.svg().unwrap();
@@ -273,19 +273,20 @@ mod tests {
 
     #[test]
     fn a_single_point_can_be_drawn() {
-        let one = [Series { look: Look::alone(0), points: vec![Point { x: 1.0, y: 0.0, range: None }] }];
+        let one =
+            [Series { look: CurveStyle::alone(0), points: vec![Point { x: 1.0, y: 0.0, range: None }] }];
         assert!(Plot { axes: Axes::CpusAndAmount, y_label: "", series: &one }.svg().is_ok());
     }
 
     #[test]
     fn the_two_sides_of_a_thing_share_its_colour_and_one_is_dashed() {
         let points = || [1.0, 8.0].map(|x| Point { x, y: x, range: None }).into();
-        let series = [0, 1, 2].map(|number| Series { look: Look::of_a_pair(number), points: points() });
+        let series = [0, 1, 2].map(|number| Series { look: CurveStyle::of_a_pair(number), points: points() });
         let svg = Plot { axes: Axes::CpusAndAmount, y_label: "", series: &series }.svg().unwrap();
         assert!(svg.matches("#0072B2").count() > 20, "dashes: {svg}");
         assert!(svg.contains("#D55E00") && !svg.contains("#009E73"), "two things: {svg}");
         assert_eq!(
-            [0, 1, 2, 3].map(|number| Look::of_a_pair(number).mark()),
+            [0, 1, 2, 3].map(|number| CurveStyle::of_a_pair(number).mark()),
             ["\u{2715}", "\u{25cf}", "\u{2715}", "\u{25b2}"]
         );
     }

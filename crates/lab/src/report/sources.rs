@@ -1,7 +1,7 @@
 //! Sources: the page that sets every experiment beside the public discussion it comes from.
 
-use super::page::{Cell, Page, escape, table};
-use super::plot::{Look, short};
+use super::page::{HtmlPage, TableCell, escape, table};
+use super::plot::{CurveStyle, short};
 use super::{Named, facts, groups, name};
 use crate::bench::Listener;
 use crate::experiment::{EXPERIMENTS, Findings};
@@ -143,7 +143,8 @@ fn page(chapters: &[Chapter]) -> Result<String> {
         parts.iter().flat_map(|(_, rows)| rows.clone()).collect()
     };
     let all: Vec<Row> = chapters.iter().flat_map(|(_, parts)| rows(parts)).collect();
-    let mut page = Page::new("What five discussions said about locks, and what is seen here", facts(&all));
+    let mut page =
+        HtmlPage::new("What five discussions said about locks, and what is seen here", facts(&all));
     page.section("At a glance", glance(chapters));
     for (source, parts) in chapters {
         let rows = rows(parts);
@@ -152,7 +153,8 @@ fn page(chapters: &[Chapter]) -> Result<String> {
             // Writing to a String cannot fail.
             let _ = writeln!(html, "<p>{}</p>", escape(&seen.sentence()));
         }
-        let figures = groups(rows.iter().map(|row| Named { name: name(row), row }).collect(), Look::alone)?;
+        let figures =
+            groups(rows.iter().map(|row| Named { name: name(row), row }).collect(), CurveStyle::alone)?;
         if !figures.is_empty() {
             let _ = writeln!(html, "<details><summary>Plots and tables of {} loads</summary>", figures.len());
             for (heading, figures) in figures {
@@ -166,7 +168,7 @@ fn page(chapters: &[Chapter]) -> Result<String> {
 }
 
 /// What the rows show of a headline.
-struct Seen<'a> {
+struct HeadlineRow<'a> {
     headline: &'a Headline,
     cpus: usize,
     before: f64,
@@ -174,7 +176,7 @@ struct Seen<'a> {
 }
 
 impl Headline {
-    fn seen(&self, rows: &[Row]) -> Option<Seen<'_>> {
+    fn seen(&self, rows: &[Row]) -> Option<HeadlineRow<'_>> {
         let of = |variant: &str, cpus: Option<usize>| {
             let rows = rows.iter().filter(|row| row.workload == self.workload && row.target == self.target);
             let rows = rows.filter(|row| row.variant.as_deref() == Some(variant));
@@ -182,13 +184,18 @@ impl Headline {
         };
         let ours = of(self.ours, None)?;
         let before = of(self.before, Some(ours.cpus))?;
-        Some(Seen { headline: self, cpus: ours.cpus, before: before.ops_per_s?, ours: ours.ops_per_s? })
+        Some(HeadlineRow {
+            headline: self,
+            cpus: ours.cpus,
+            before: before.ops_per_s?,
+            ours: ours.ops_per_s?,
+        })
     }
 }
 
-impl Seen<'_> {
+impl HeadlineRow<'_> {
     fn sentence(&self) -> String {
-        let Seen { headline: Headline { doing, target, .. }, cpus, before, ours } = self;
+        let HeadlineRow { headline: Headline { doing, target, .. }, cpus, before, ours } = self;
         let machine = target.trim_start_matches("sim:");
         format!(
             "{doing}: {cpus} CPUs of {machine} (simulated) do it {} times a second as it was before, and {} times as it \
@@ -215,11 +222,11 @@ fn glance(chapters: &[Chapter]) -> String {
         };
         let rate = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| short(rate) + "/s");
         vec![
-            Cell::Words(source.title.to_owned()),
-            Cell::Words(source.headline.as_ref().map_or("-", |headline| headline.claim).to_owned()),
+            TableCell::Words(source.title.to_owned()),
+            TableCell::Words(source.headline.as_ref().map_or("-", |headline| headline.claim).to_owned()),
             rate(seen.as_ref().map(|seen| seen.before)).into(),
             rate(seen.as_ref().map(|seen| seen.ours)).into(),
-            Cell::Marked(verdict, class),
+            TableCell::Marked(verdict, class),
         ]
     });
     let heads = ["discussion", "its claim", "our before", "ours", "verdict"];
@@ -237,9 +244,9 @@ fn summary(source: &Source, parts: &[(Findings, Vec<Row>)]) -> String {
     let lines = verdicts.iter().map(|verdict| {
         let (word, class) = if verdict.met { ("met", "met") } else { ("missed", "missed") };
         vec![
-            Cell::Words(verdict.source.clone()),
-            Cell::Words(verdict.seen.clone()),
-            Cell::Marked(word.to_owned(), class),
+            TableCell::Words(verdict.source.clone()),
+            TableCell::Words(verdict.seen.clone()),
+            TableCell::Marked(word.to_owned(), class),
         ]
     });
     let table =

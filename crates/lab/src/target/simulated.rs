@@ -71,7 +71,7 @@ pub fn simulated_run(
             calls.mkdir(&dir)?;
             let seat = Seat { dir, shared: "shared".into(), index, corpus: corpus.clone() };
             let task = (workload.task)(seat);
-            let worker = Worker { calls, task, is_ready: false, part: Part::default() };
+            let worker = TaskOnCpu { calls, task, is_ready: false, part: Part::default() };
             Ok(RefCell::new(worker))
         });
         seats.collect::<Result<Vec<_>>>()
@@ -97,8 +97,8 @@ pub fn simulated_run(
 /// Does `work` on every CPU, with its own worker.
 fn on_every_cpu(
     machine: &Machine,
-    seats: &[RefCell<Worker>],
-    work: impl Fn(&Cpu, &mut Worker) -> Result<()>,
+    seats: &[RefCell<TaskOnCpu>],
+    work: impl Fn(&Cpu, &mut TaskOnCpu) -> Result<()>,
 ) -> Result<Report> {
     let failed = RefCell::new(None);
     let report = machine.try_run(seats.len(), |cpu| {
@@ -113,7 +113,7 @@ fn on_every_cpu(
 }
 
 /// A task with its calls, on one CPU.
-struct Worker {
+struct TaskOnCpu {
     calls: Box<dyn Calls>,
     task: Box<dyn Task>,
     /// It is set up, and its pass has not ended.
@@ -130,7 +130,7 @@ struct Part {
     steps: u64,
 }
 
-impl Worker {
+impl TaskOnCpu {
     /// `cold` CPUs have yet to warm up, and `left` to do their operations. One host thread runs all CPUs, so these need no
     /// atomic, and the machine does not see them.
     fn work(&mut self, cpu: &Cpu, ops: u64, cold: &Cell<usize>, left: &Cell<usize>) -> Result<()> {
@@ -192,7 +192,7 @@ fn scatter(cpu: &Cpu) {
     cpu.work(cpu.random(SCATTER));
 }
 
-fn outcome(seats: &[RefCell<Worker>], report: &Report) -> Outcome {
+fn outcome(seats: &[RefCell<TaskOnCpu>], report: &Report) -> Outcome {
     let mhz = f64::from(report.mhz);
     let mut latency_ns: Histogram<u64> = latencies();
     let (mut ops, mut steps, mut ops_per_s) = (0, 0, 0.0);

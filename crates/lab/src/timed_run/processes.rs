@@ -46,7 +46,7 @@ const READY: &str = "ready";
 
 /// The tasks of a run as processes. Dropping it ends them.
 pub(super) struct Processes {
-    workers: Vec<Worker>,
+    workers: Vec<TaskProcess>,
     /// `None` once they have begun.
     start: Option<Start>,
     stopped: bool,
@@ -54,7 +54,7 @@ pub(super) struct Processes {
     looked_at: usize,
 }
 
-struct Worker {
+struct TaskProcess {
     child: Child,
     says: BufReader<ChildStdout>,
     /// What it said in place of being ready.
@@ -86,7 +86,7 @@ impl Processes {
             let mut child = command.spawn().context(|| format!("cannot run {}", program.display()))?;
             let says =
                 child.stdout.take().ok_or_else(|| Failure::Failed("a worker without a voice".into()))?;
-            crew.workers.push(Worker { child, says: BufReader::new(says), refusal: None });
+            crew.workers.push(TaskProcess { child, says: BufReader::new(says), refusal: None });
         }
         Ok(crew)
     }
@@ -96,7 +96,7 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("plain data")
 }
 
-impl Worker {
+impl TaskProcess {
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.says.read_line(&mut line)?;
@@ -152,7 +152,7 @@ impl Crew for Processes {
             return;
         }
         // The number of one that has been waited for may be another's by now.
-        for worker in self.workers.iter_mut().filter_map(Worker::running) {
+        for worker in self.workers.iter_mut().filter_map(TaskProcess::running) {
             // That it has just ended is no harm.
             let _ = kill_process(worker, Signal::TERM);
         }
@@ -164,7 +164,7 @@ impl Crew for Processes {
 
     fn parts(mut self) -> Result<Vec<Part>> {
         // All are waited for before the first failure is told.
-        let parts: Vec<Result<Part>> = self.workers.iter_mut().map(Worker::part).collect();
+        let parts: Vec<Result<Part>> = self.workers.iter_mut().map(TaskProcess::part).collect();
         parts.into_iter().collect()
     }
 }

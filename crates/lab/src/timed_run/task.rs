@@ -104,7 +104,7 @@ pub(super) fn perform(
     let prepared = set_up(setting, index);
     until_start(prepared.is_ok());
     let (mut calls, mut task, dir) = prepared?;
-    let mut worker = Worker {
+    let mut worker = ReadyTask {
         task: &mut *task,
         calls: &mut *calls,
         shape: setting.workload.shape,
@@ -156,7 +156,7 @@ fn warm_up(task: &mut dyn Task, calls: &mut dyn Calls, limit: Limit) -> Result<(
 }
 
 /// A task that has set up, and what tells it when to end.
-struct Worker<'a> {
+struct ReadyTask<'a> {
     task: &'a mut dyn Task,
     calls: &'a mut dyn Calls,
     shape: Shape,
@@ -164,7 +164,7 @@ struct Worker<'a> {
     stop: &'a Interrupt,
 }
 
-impl Worker<'_> {
+impl ReadyTask<'_> {
     /// Works as the workload's shape has it.
     fn work(&mut self) -> Result<Part> {
         let begun = Begun::now();

@@ -1,6 +1,6 @@
 //! Batches: many empty files made one after the other, or removed, without the other operation in between.
 
-use super::place::{Place, check_absent, make_dir};
+use super::place::{FilePlace, check_absent, make_dir};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
 use crate::target::{CallResult, Calls, Open, Target, remove_tree};
@@ -19,12 +19,12 @@ pub(super) enum Half {
 }
 
 /// Files in one directory: one's own (`Own`) or that of all.
-pub(super) fn in_one_directory(seat: &Seat, place: Place, half: Half) -> Box<dyn Task> {
+pub(super) fn in_one_directory(seat: &Seat, place: FilePlace, half: Half) -> Box<dyn Task> {
     let paths = match place {
-        Place::Own => (0..FILES).map(|n| format!("{}/file-{n}", seat.dir)).collect(),
+        FilePlace::Own => (0..FILES).map(|n| format!("{}/file-{n}", seat.dir)).collect(),
         _ => (0..FILES).map(|n| format!("{}/file-{}-{n}", seat.shared, seat.index)).collect(),
     };
-    Box::new(Batch { half, dirs: Vec::new(), paths, done: 0 })
+    Box::new(FileBatch { half, dirs: Vec::new(), paths, done: 0 })
 }
 
 /// Files in many directories of one's own, in turn, with names as long as those of the original: 40 bytes, which is
@@ -32,17 +32,17 @@ pub(super) fn in_one_directory(seat: &Seat, place: Place, half: Half) -> Box<dyn
 pub(super) fn in_many_directories(seat: &Seat, half: Half) -> Box<dyn Task> {
     let dirs: Vec<String> = (0..MANY_DIRECTORIES).map(|n| format!("{}/dir-{n}", seat.dir)).collect();
     let paths = (0..FILES).map(|n| format!("{}/{n:040}", dirs[n % MANY_DIRECTORIES])).collect();
-    Box::new(Batch { half, dirs, paths, done: 0 })
+    Box::new(FileBatch { half, dirs, paths, done: 0 })
 }
 
-struct Batch {
+struct FileBatch {
     half: Half,
     dirs: Vec<String>,
     paths: Vec<String>,
     done: usize, // files of this pass that the timed half has dealt with
 }
 
-impl Batch {
+impl FileBatch {
     /// Removes what there may be of the files.
     fn clear(&self, calls: &mut dyn Calls) -> CallResult<()> {
         self.paths.iter().try_for_each(|path| match calls.unlink(path) {
@@ -57,7 +57,7 @@ fn create(calls: &mut dyn Calls, path: &str) -> CallResult<()> {
     calls.close(file)
 }
 
-impl Task for Batch {
+impl Task for FileBatch {
     fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
         self.done = 0;
         self.dirs.iter().try_for_each(|dir| make_dir(calls, dir))?;

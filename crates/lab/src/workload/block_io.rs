@@ -1,6 +1,6 @@
 //! Block I/O: file data, a block at a time, in memory.
 
-use super::place::{Place, Spot};
+use super::place::{FilePlace, Spot};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
 use crate::target::{BLOCK, Block, CallResult, Calls, Handle, Open, Target, read_file};
@@ -40,7 +40,7 @@ pub(super) enum Blocks {
 
 /// How a task works on a file.
 pub(super) struct Pattern {
-    pub(super) place: Place,
+    pub(super) place: FilePlace,
     pub(super) direction: Direction,
     pub(super) position: Position,
     /// How many blocks there are to go through.
@@ -53,7 +53,7 @@ pub(super) struct Pattern {
 impl Pattern {
     /// Through the page cache.
     pub(super) fn new(
-        place: Place,
+        place: FilePlace,
         direction: Direction,
         position: Position,
         count: usize,
@@ -64,7 +64,7 @@ impl Pattern {
 }
 
 pub(super) fn task(seat: &Seat, pattern: Pattern) -> Box<dyn Task> {
-    let private = pattern.place == Place::Same && pattern.blocks == Blocks::Private;
+    let private = pattern.place == FilePlace::Same && pattern.blocks == Blocks::Private;
     let first = if private { seat.index * pattern.count } else { 0 };
     let byte = if pattern.direction == Direction::Read { 0 } else { b'w' };
     Box::new(BlockIo {

@@ -1,13 +1,13 @@
 //! Create and unlink: how fast a name and its inode come and go.
 
-use super::place::{Place, Spot, check_absent};
+use super::place::{FilePlace, Spot, check_absent};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
 use crate::target::{CallResult, Calls, Target};
 use sluice_vfs::Errno;
 
 /// A file of `size` bytes comes and goes.
-pub(super) fn task(seat: &Seat, place: Place, size: usize) -> Box<dyn Task> {
+pub(super) fn task(seat: &Seat, place: FilePlace, size: usize) -> Box<dyn Task> {
     Box::new(CreatUnlink { file: seat.spot(place), contents: vec![b'c'; size] })
 }
 

@@ -1,31 +1,31 @@
 //! Descriptor: calls that concern an open file and not its contents.
 
-use super::place::{Place, Spot};
+use super::place::{FilePlace, Spot};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
 use crate::target::{CallResult, Calls, Handle, Open, Target};
 use sluice_vfs::Errno;
 
 pub(super) fn dup(seat: &Seat) -> Box<dyn Task> {
-    task(seat, Place::Own, |calls, file| {
+    task(seat, FilePlace::Own, |calls, file| {
         let other = calls.dup(file)?;
         calls.close(other)
     })
 }
 
-pub(super) fn lseek(seat: &Seat, place: Place) -> Box<dyn Task> {
+pub(super) fn lseek(seat: &Seat, place: FilePlace) -> Box<dyn Task> {
     task(seat, place, |calls, file| calls.lseek(file, 0))
 }
 
-type Step = fn(&mut dyn Calls, Handle) -> CallResult<()>;
+type DescriptorCall = fn(&mut dyn Calls, Handle) -> CallResult<()>;
 
-fn task(seat: &Seat, place: Place, step: Step) -> Box<dyn Task> {
+fn task(seat: &Seat, place: FilePlace, step: DescriptorCall) -> Box<dyn Task> {
     Box::new(Descriptor { file: seat.spot(place), step, open: None })
 }
 
 struct Descriptor {
     file: Spot,
-    step: Step,
+    step: DescriptorCall,
     open: Option<Handle>, // from prepare to tidy
 }
 

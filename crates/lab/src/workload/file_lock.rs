@@ -1,41 +1,41 @@
 //! posix01 and 02, flock01 and 02, ofd02: each task locks and unlocks one file of all (01), or a file of its own (02).
 
-use super::place::{Place, Spot};
+use super::place::{FilePlace, Spot};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
 use crate::target::{CallResult, Calls, Handle, Lock, Open, Target, with_task};
 use sluice_vfs::Errno;
 
-pub(super) fn posix(seat: &Seat, place: Place) -> Box<dyn Task> {
+pub(super) fn posix(seat: &Seat, place: FilePlace) -> Box<dyn Task> {
     task(seat, place, |calls, file, lock| calls.posix_lock(file, lock, 0))
 }
 
 /// One byte, as will-it-scale has it: Linux prepares for two more locks when it gives back a part of a file.
-pub(super) fn posix_byte(seat: &Seat, place: Place) -> Box<dyn Task> {
+pub(super) fn posix_byte(seat: &Seat, place: FilePlace) -> Box<dyn Task> {
     task(seat, place, |calls, file, lock| calls.posix_lock(file, lock, 1))
 }
 
-pub(super) fn ofd(seat: &Seat, place: Place) -> Box<dyn Task> {
+pub(super) fn ofd(seat: &Seat, place: FilePlace) -> Box<dyn Task> {
     task(seat, place, |calls, file, lock| calls.ofd_lock(file, lock))
 }
 
-pub(super) fn flock(seat: &Seat, place: Place) -> Box<dyn Task> {
+pub(super) fn flock(seat: &Seat, place: FilePlace) -> Box<dyn Task> {
     task(seat, place, |calls, file, lock| calls.flock(file, lock))
 }
 
 type LockCall = fn(&mut dyn Calls, Handle, Lock) -> CallResult<()>;
 
-fn task(seat: &Seat, place: Place, call: LockCall) -> Box<dyn Task> {
-    Box::new(FileLock { spot: seat.spot(place), call, file: None })
+fn task(seat: &Seat, place: FilePlace, call: LockCall) -> Box<dyn Task> {
+    Box::new(LockLoop { spot: seat.spot(place), call, file: None })
 }
 
-struct FileLock {
+struct LockLoop {
     spot: Spot,
     call: LockCall,
     file: Option<Handle>, // open from prepare to tidy
 }
 
-impl Task for FileLock {
+impl Task for LockLoop {
     fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
         self.file = Some(self.spot.open_new(calls)?);
         Ok(())

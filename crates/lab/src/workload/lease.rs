@@ -1,28 +1,28 @@
 //! lease01 and 02: each task takes and gives up a shared lease on one file of all (01), or on a file of its own (02).
 
-use super::place::{Place, Spot};
+use super::place::{FilePlace, Spot};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
 use crate::target::{CallResult, Calls, Handle, Open, Target};
 use sluice_sync::thread;
 use sluice_vfs::Errno;
 
-pub(super) fn task(seat: &Seat, place: Place) -> Box<dyn Task> {
-    Box::new(Lease { spot: seat.spot(place), file: None })
+pub(super) fn task(seat: &Seat, place: FilePlace) -> Box<dyn Task> {
+    Box::new(LeaseLoop { spot: seat.spot(place), file: None })
 }
 
-struct Lease {
+struct LeaseLoop {
     spot: Spot,
     file: Option<Handle>, // open from prepare to tidy
 }
 
-impl Lease {
+impl LeaseLoop {
     fn file(&self) -> CallResult<Handle> {
         self.file.ok_or(Errno::EBADF)
     }
 }
 
-impl Task for Lease {
+impl Task for LeaseLoop {
     fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
         // Only for reading: nobody has a shared lease on a file that anybody could write.
         match calls.open(&self.spot.path, Open::New(0o600)) {

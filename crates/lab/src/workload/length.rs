@@ -1,6 +1,6 @@
 //! Length: files that grow at their end, are cut, or have space reserved.
 
-use super::place::{Place, Spot};
+use super::place::{FilePlace, Spot};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
 use crate::target::{CallResult, Calls, Handle, Open, Target};
@@ -12,7 +12,7 @@ const LONGEST: u64 = 1024;
 
 /// How the length changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Change {
+pub(super) enum LengthChange {
     /// Append a block; cut the file to nothing when it is full, within one step in 1,024.
     Append,
     /// Append a block and wait until it is durable.
@@ -26,9 +26,9 @@ pub(super) enum Change {
 const RESERVED: u64 = 2;
 const RESERVED_IN_ALL: u64 = 256;
 
-pub(super) fn task(seat: &Seat, change: Change) -> Box<dyn Task> {
+pub(super) fn task(seat: &Seat, change: LengthChange) -> Box<dyn Task> {
     Box::new(Length {
-        file: seat.spot(Place::Own),
+        file: seat.spot(FilePlace::Own),
         change,
         open: None,
         blocks: 0,
@@ -38,7 +38,7 @@ pub(super) fn task(seat: &Seat, change: Change) -> Box<dyn Task> {
 
 struct Length {
     file: Spot,
-    change: Change,
+    change: LengthChange,
     open: Option<Handle>, // from prepare to tidy
     blocks: u64,          // length of the file
     data: Vec<u8>,
@@ -63,11 +63,11 @@ impl Task for Length {
     fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
         if self.open.is_none() {
             self.file.make(calls, b"", 0)?;
-            let appends = matches!(self.change, Change::Append | Change::AppendSync);
+            let appends = matches!(self.change, LengthChange::Append | LengthChange::AppendSync);
             let how = if appends { Open::Append } else { Open::ReadWrite };
             self.open = Some(calls.open(&self.file.path, how)?);
         }
-        if self.change == Change::Truncate {
+        if self.change == LengthChange::Truncate {
             let file = self.open.ok_or(Errno::EBADF)?;
             calls.lseek(file, 0)?;
             self.blocks = 0;
@@ -81,16 +81,16 @@ impl Task for Length {
     fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {
         let file = self.open.ok_or(Errno::EBADF)?;
         match self.change {
-            Change::Append => self.append(calls, file)?,
-            Change::AppendSync => {
+            LengthChange::Append => self.append(calls, file)?,
+            LengthChange::AppendSync => {
                 self.append(calls, file)?;
                 calls.fsync(file)?;
             }
-            Change::Truncate => {
+            LengthChange::Truncate => {
                 self.cut(calls, file, self.blocks - 1)?;
                 return Ok(self.blocks > 0);
             }
-            Change::Allocate => {
+            LengthChange::Allocate => {
                 calls.fallocate(file, self.blocks * BLOCK, RESERVED * BLOCK)?;
                 self.blocks += RESERVED;
                 if self.blocks >= RESERVED_IN_ALL {

@@ -1,6 +1,6 @@
 //! Open and close: how fast a file is found and a descriptor made and given back.
 
-use super::place::{Place, Spot, make_dir};
+use super::place::{FilePlace, Spot, make_dir};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
 use crate::target::{CallResult, Calls, Open, Target, read_file, remove_tree};
@@ -10,13 +10,13 @@ const DEPTH: usize = 5;
 /// Subdirectories of each directory above the many deep files.
 const FAN_OUT: usize = 2;
 
-pub(super) fn flat(seat: &Seat, place: Place) -> Box<dyn Task> {
+pub(super) fn flat(seat: &Seat, place: FilePlace) -> Box<dyn Task> {
     Box::new(OpenClose { dirs: Vec::new(), files: vec![seat.spot(place)], chance: 1 })
 }
 
 /// A file five directories deep, one's own or the one of all.
-pub(super) fn deep(seat: &Seat, place: Place) -> Box<dyn Task> {
-    let shared = place == Place::Same;
+pub(super) fn deep(seat: &Seat, place: FilePlace) -> Box<dyn Task> {
+    let shared = place == FilePlace::Same;
     let mut dir = if shared { &seat.shared } else { &seat.dir }.clone();
     let dirs = std::iter::repeat_with(|| {
         dir.push_str("/d");

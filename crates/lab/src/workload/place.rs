@@ -7,7 +7,7 @@ use sluice_vfs::Errno;
 
 /// Where the file of a task is: how much it shares with the other tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum FilePlace {
     /// A file of one's own in a directory of one's own.
     Own,
     /// A file of one's own in the directory of all.
@@ -24,13 +24,13 @@ pub(super) struct Spot {
 
 impl Seat {
     /// The task's file at `place`.
-    pub(super) fn spot(&self, place: Place) -> Spot {
+    pub(super) fn spot(&self, place: FilePlace) -> Spot {
         let path = match place {
-            Place::Own => format!("{}/file", self.dir),
-            Place::Beside => format!("{}/file-{}", self.shared, self.index),
-            Place::Same => format!("{}/file", self.shared),
+            FilePlace::Own => format!("{}/file", self.dir),
+            FilePlace::Beside => format!("{}/file-{}", self.shared, self.index),
+            FilePlace::Same => format!("{}/file", self.shared),
         };
-        Spot { path, shared: place == Place::Same }
+        Spot { path, shared: place == FilePlace::Same }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Directory reading: how fast a directory is listed, alone or while names in it come and go.
 
-use super::place::Place;
+use super::place::FilePlace;
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
 use crate::target::{CallResult, Calls, Open, Target, write_new_file};
@@ -10,8 +10,8 @@ use std::collections::HashSet;
 const NAMES: usize = 1000;
 
 /// Lists a directory of one's own, or the one of all.
-pub(super) fn list(seat: &Seat, place: Place) -> Box<dyn Task> {
-    let shared = place == Place::Same;
+pub(super) fn list(seat: &Seat, place: FilePlace) -> Box<dyn Task> {
+    let shared = place == FilePlace::Same;
     let dir = if shared { &seat.shared } else { &seat.dir }.clone();
     Box::new(Readdir { dir, shared, last: NAMES, guest: None, steps: 0 })
 }

@@ -1,12 +1,12 @@
 //! Rename: how fast a file moves between two names.
 
-use super::place::{Place, check_absent};
+use super::place::{FilePlace, check_absent};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
 use crate::target::{CallResult, Calls, Target, read_file, write_new_file};
 
 /// Between two names of one directory: one's own, or the one of all.
-pub(super) fn within(seat: &Seat, place: Place) -> Box<dyn Task> {
+pub(super) fn within(seat: &Seat, place: FilePlace) -> Box<dyn Task> {
     let first = seat.spot(place).path;
     let second = format!("{first}-renamed");
     Box::new(Rename { names: [first, second], at: 0 })
@@ -14,7 +14,7 @@ pub(super) fn within(seat: &Seat, place: Place) -> Box<dyn Task> {
 
 /// From a directory of one's own into the one of all, and back.
 pub(super) fn across(seat: &Seat) -> Box<dyn Task> {
-    Box::new(Rename { names: [seat.spot(Place::Own).path, seat.spot(Place::Beside).path], at: 0 })
+    Box::new(Rename { names: [seat.spot(FilePlace::Own).path, seat.spot(FilePlace::Beside).path], at: 0 })
 }
 
 struct Rename {

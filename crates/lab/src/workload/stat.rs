@@ -1,20 +1,20 @@
 //! Stat: how fast a path is walked and attributes are read.
 
-use super::place::{Place, Spot};
+use super::place::{FilePlace, Spot};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
 use crate::target::{CallResult, Calls, Meta, Target};
 
-pub(super) fn task(seat: &Seat, place: Place) -> Box<dyn Task> {
-    Box::new(Stat { file: seat.spot(place), last: None })
+pub(super) fn task(seat: &Seat, place: FilePlace) -> Box<dyn Task> {
+    Box::new(StatLoop { file: seat.spot(place), last: None })
 }
 
-struct Stat {
+struct StatLoop {
     file: Spot,
     last: Option<Meta>, // what the last step saw
 }
 
-impl Task for Stat {
+impl Task for StatLoop {
     fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
         self.file.make(calls, b"twelve bytes", 0)
     }

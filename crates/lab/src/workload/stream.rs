@@ -1,6 +1,6 @@
 //! Stream: one long file, read or written from its beginning to its end, in pieces that programs use for that.
 
-use super::place::{Place, Spot};
+use super::place::{FilePlace, Spot};
 use super::{Seat, Task, wrong};
 use crate::failure::Result;
 use crate::target::{CallResult, Calls, Handle, Open, Target};
@@ -18,7 +18,13 @@ pub(super) enum Stream {
 }
 
 pub(super) fn task(seat: &Seat, stream: Stream) -> Box<dyn Task> {
-    Box::new(Streaming { file: seat.spot(Place::Own), stream, open: None, at: 0, piece: vec![BYTE; PIECE] })
+    Box::new(Streaming {
+        file: seat.spot(FilePlace::Own),
+        stream,
+        open: None,
+        at: 0,
+        piece: vec![BYTE; PIECE],
+    })
 }
 
 struct Streaming {

@@ -1,33 +1,33 @@
 //! untar, find and rmtree: a whole source tree comes, is looked at, and goes, as `tar x`, `find` and `rm -r` do it.
 
 use super::{Seat, Task, wrong};
-use crate::corpus::{Corpus, Entry, Kind};
+use crate::corpus::{Corpus, CorpusEntry, CorpusKind};
 use crate::failure::Result;
 use crate::target::{CallResult, Calls, Target, read_file, remove_emptied, remove_tree, write_new_file};
 use sluice_sync::Arc;
 use sluice_vfs::Errno;
 
 pub(super) fn untar(seat: Seat) -> Box<dyn Task> {
-    Box::new(Untar { tree: Tree::of(seat), next: 0 })
+    Box::new(Untar { tree: CorpusCopy::of(seat), next: 0 })
 }
 
 pub(super) fn rmtree(seat: Seat) -> Box<dyn Task> {
-    Box::new(Rmtree { tree: Tree::of(seat), todo: Vec::new() })
+    Box::new(Rmtree { tree: CorpusCopy::of(seat), todo: Vec::new() })
 }
 
 pub(super) fn find(seat: Seat) -> Box<dyn Task> {
-    Box::new(Find { tree: Tree::of(seat), todo: Vec::new(), found: 0, unpacked: false })
+    Box::new(Find { tree: CorpusCopy::of(seat), todo: Vec::new(), found: 0, unpacked: false })
 }
 
 /// A copy of the corpus at a place.
-struct Tree {
+struct CorpusCopy {
     top: String,
     corpus: Arc<Corpus>,
 }
 
-impl Tree {
-    fn of(seat: Seat) -> Tree {
-        Tree { top: format!("{}/tree", seat.dir), corpus: seat.corpus }
+impl CorpusCopy {
+    fn of(seat: Seat) -> CorpusCopy {
+        CorpusCopy { top: format!("{}/tree", seat.dir), corpus: seat.corpus }
     }
 
     /// All of it, in place of what there may be.
@@ -37,18 +37,18 @@ impl Tree {
         self.corpus.entries.iter().try_for_each(|entry| self.unpack_entry(calls, entry))
     }
 
-    fn unpack_entry(&self, calls: &mut dyn Calls, entry: &Entry) -> CallResult<()> {
+    fn unpack_entry(&self, calls: &mut dyn Calls, entry: &CorpusEntry) -> CallResult<()> {
         let path = format!("{}/{}", self.top, entry.path);
         match &entry.kind {
-            Kind::Directory => calls.mkdir(&path),
-            Kind::File { mode, data } => write_new_file(calls, &path, *mode, data),
-            Kind::Symlink { to } => calls.symlink(to, &path),
+            CorpusKind::Directory => calls.mkdir(&path),
+            CorpusKind::File { mode, data } => write_new_file(calls, &path, *mode, data),
+            CorpusKind::Symlink { to } => calls.symlink(to, &path),
         }
     }
 }
 
 struct Find {
-    tree: Tree,
+    tree: CorpusCopy,
     todo: Vec<(String, bool)>, // a stack of paths, and whether they are directories
     found: usize,              // entries of this pass, the top directory included
     unpacked: bool,
@@ -92,7 +92,7 @@ impl Task for Find {
 }
 
 struct Untar {
-    tree: Tree,
+    tree: CorpusCopy,
     next: usize, // index of the entry to unpack next
 }
 
@@ -116,9 +116,9 @@ impl Task for Untar {
         for entry in &self.tree.corpus.entries[..self.next] {
             let path = format!("{}/{}", self.tree.top, entry.path);
             let same = match &entry.kind {
-                Kind::Directory => calls.stat(&path)?.is_dir(),
-                Kind::File { data, .. } => read_file(calls, &path)? == **data,
-                Kind::Symlink { to } => calls.readlink(&path)? == to.as_bytes(),
+                CorpusKind::Directory => calls.stat(&path)?.is_dir(),
+                CorpusKind::File { data, .. } => read_file(calls, &path)? == **data,
+                CorpusKind::Symlink { to } => calls.readlink(&path)? == to.as_bytes(),
             };
             if !same {
                 return wrong(format!("{path} is not as it was packed"));
@@ -133,7 +133,7 @@ impl Task for Untar {
 }
 
 struct Rmtree {
-    tree: Tree,
+    tree: CorpusCopy,
     todo: Vec<Doomed>, // a stack: contents above their directory
 }
 

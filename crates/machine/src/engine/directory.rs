@@ -4,26 +4,26 @@
 //! time when its transfer reaches the line, and until then the CPU that has the line may use it. See [`super::line`]
 //! for the theory.
 
-use super::line::{Line, NOBODY, Transfer};
-use super::{Doing, Engine, Step};
+use super::line::{Line, LineTransfer, NOBODY};
+use super::{Doing, Engine, EngineStep};
 use crate::spec::Kind;
 
 /// What a CPU waits for at a directory.
 #[derive(Clone, Copy)]
-pub(crate) struct Request {
+pub(crate) struct DirectoryRequest {
     line: u32,
     kind: Kind,
     /// When it was made.
     since: u64,
     /// The transfer, once it is first.
-    planned: Transfer,
+    planned: LineTransfer,
     /// The CPU that comes next, or `NOBODY`.
     next: u16,
 }
 
 impl Engine {
     /// The current CPU's transfer of a line that it needs and does not have; none if others go first.
-    pub(super) fn transfer(&mut self, line: u32, kind: Kind) -> Option<Transfer> {
+    pub(super) fn transfer(&mut self, line: u32, kind: Kind) -> Option<LineTransfer> {
         let me = self.current;
         if let Some(request) = self.cpus[me].request {
             return Some(request.planned);
@@ -35,11 +35,11 @@ impl Engine {
             return Some(planned);
         }
         self.lines[line as usize].last = me as u16;
-        self.cpus[me].request = Some(Request { line, kind, since, planned, next: NOBODY });
+        self.cpus[me].request = Some(DirectoryRequest { line, kind, since, planned, next: NOBODY });
         if first == NOBODY {
             self.lines[line as usize].first = me as u16;
             self.cpus[me].clock = planned.reached;
-            return (self.turn() == Step::Done).then_some(planned);
+            return (self.turn() == EngineStep::Done).then_some(planned);
         }
         self.cpus[me].doing = Doing::Queued;
         if let Some(last) = &mut self.cpus[usize::from(last)].request {
@@ -50,15 +50,15 @@ impl Engine {
 
     /// The current CPU has got its line: the next CPU in the queue is served. Gives the time when it was asked for.
     pub(super) fn served(&mut self, now: u64) -> u64 {
-        let Some(Request { line, since, next, .. }) = self.cpus[self.current].request.take() else {
+        let Some(DirectoryRequest { line, since, next, .. }) = self.cpus[self.current].request.take() else {
             return now;
         };
         self.lines[line as usize].first = next;
         let next = usize::from(next);
-        if let Some(Request { kind, since, .. }) = self.cpus.get(next).and_then(|cpu| cpu.request) {
+        if let Some(DirectoryRequest { kind, since, .. }) = self.cpus.get(next).and_then(|cpu| cpu.request) {
             let planned = self.plan(line, kind, next, since);
             let cpu = &mut self.cpus[next];
-            cpu.request = cpu.request.map(|request| Request { planned, ..request });
+            cpu.request = cpu.request.map(|request| DirectoryRequest { planned, ..request });
             cpu.clock = planned.reached;
             cpu.doing = Doing::Ready;
             self.enqueue(next);
@@ -67,7 +67,7 @@ impl Engine {
         since
     }
 
-    fn plan(&self, line: u32, kind: Kind, cpu: usize, since: u64) -> Transfer {
+    fn plan(&self, line: u32, kind: Kind, cpu: usize, since: u64) -> LineTransfer {
         self.lines[line as usize].plan(kind, cpu, since, &self.topology, &self.prices)
     }
 }

@@ -52,20 +52,20 @@ pub(crate) const NOBODY: u16 = u16::MAX;
 
 /// In which state an access that missed found the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum LineState {
     Modified,
     Exclusive,
     Shared,
     Memory,
 }
 
-impl State {
+impl LineState {
     /// Whether an access of a line in this state takes something from another cache.
     fn takes(self, kind: Kind) -> bool {
         match self {
-            State::Modified | State::Exclusive => true,
-            State::Shared => kind.writes(),
-            State::Memory => false,
+            LineState::Modified | LineState::Exclusive => true,
+            LineState::Shared => kind.writes(),
+            LineState::Memory => false,
         }
     }
 }
@@ -109,8 +109,8 @@ impl Prices {
         for (kind, states) in spec.transfer.rows().iter().enumerate() {
             for (state, row) in states.iter().enumerate() {
                 table[kind][state][..row.len()].copy_from_slice(row);
-                let harmless = kind == Kind::Load as usize && state == State::Shared as usize;
-                if state != State::Memory as usize && !harmless {
+                let harmless = kind == Kind::Load as usize && state == LineState::Shared as usize;
+                if state != LineState::Memory as usize && !harmless {
                     least = row.iter().copied().fold(least, u32::min);
                 }
             }
@@ -119,14 +119,14 @@ impl Prices {
     }
 
     #[inline]
-    pub(crate) fn price(&self, kind: Kind, state: State, distance: usize) -> u64 {
+    pub(crate) fn price(&self, kind: Kind, state: LineState, distance: usize) -> u64 {
         self.table[kind as usize][state as usize][distance].into()
     }
 }
 
 /// A transfer as planned: when it takes the line, or a copy, from the CPU that has it, and when it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Transfer {
+pub(crate) struct LineTransfer {
     pub(crate) reached: u64,
     pub(crate) end: u64,
 }
@@ -165,18 +165,18 @@ impl Line {
         since: u64,
         topology: &Topology,
         prices: &Prices,
-    ) -> Transfer {
+    ) -> LineTransfer {
         debug_assert!(!self.hit(kind, cpu));
         let (found, distance) = self.find(kind, cpu, topology);
         let cost = prices.price(kind, found, distance);
         let end = since.max(self.busy_until) + cost;
         let reached =
             if found.takes(kind) { (since + 2 * cost / 3).max(self.busy_until + cost / 3) } else { since };
-        Transfer { reached, end }
+        LineTransfer { reached, end }
     }
 
     /// Moves the line to `cpu`, as planned. Gives the time when `cpu` goes on.
-    pub(crate) fn fetch(&mut self, kind: Kind, cpu: usize, planned: Transfer, prices: &Prices) -> u64 {
+    pub(crate) fn fetch(&mut self, kind: Kind, cpu: usize, planned: LineTransfer, prices: &Prices) -> u64 {
         // An owner that ran ahead of its time may hold the transfer up.
         let end = planned.end.max(self.used_until);
         self.busy_until = if kind == Kind::Load && self.owner == NOBODY && !self.sharers.is_empty() {
@@ -201,9 +201,9 @@ impl Line {
         self.dirty = dirty;
     }
 
-    fn find(&self, kind: Kind, cpu: usize, topology: &Topology) -> (State, usize) {
+    fn find(&self, kind: Kind, cpu: usize, topology: &Topology) -> (LineState, usize) {
         if self.owner != NOBODY {
-            let state = if self.dirty { State::Modified } else { State::Exclusive };
+            let state = if self.dirty { LineState::Modified } else { LineState::Exclusive };
             return (state, topology.distance(cpu, usize::from(self.owner)));
         }
         let sharer = match kind {
@@ -212,8 +212,8 @@ impl Line {
             Kind::Store | Kind::Rmw => topology.farthest(cpu, &self.sharers),
         };
         match sharer {
-            Some(distance) => (State::Shared, distance),
-            None => (State::Memory, topology.to_memory(cpu, usize::from(self.home))),
+            Some(distance) => (LineState::Shared, distance),
+            None => (LineState::Memory, topology.to_memory(cpu, usize::from(self.home))),
         }
     }
 }

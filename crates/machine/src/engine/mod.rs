@@ -37,7 +37,7 @@ use std::panic::Location;
 
 use clock_tree::ClockTree;
 pub(crate) use clock_tree::TIME_MAX;
-use directory::Request;
+use directory::DirectoryRequest;
 use line::{Line, NOBODY, Prices};
 pub(crate) use line_table::LINE_BYTES;
 use line_table::LineTable;
@@ -55,7 +55,7 @@ use crate::watch::Watch;
 /// What the calling coroutine has to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Step {
+pub(crate) enum EngineStep {
     /// Go on.
     Done,
     /// Let others run, then ask again.
@@ -148,7 +148,7 @@ pub(crate) struct CpuState {
     /// Where the program waits or waited last.
     waits_at: &'static Location<'static>,
     /// What it waits for at a directory.
-    request: Option<Request>,
+    request: Option<DirectoryRequest>,
     /// Interrupts that came meanwhile, in cycles.
     interrupted: u64,
     /// When the present wait, or the present stretch without a physical CPU, began.
@@ -304,7 +304,7 @@ impl Engine {
         length: usize,
         kind: Kind,
         site: &'static Location<'static>,
-    ) -> Step {
+    ) -> EngineStep {
         let id = self.line_of(address);
         let (me, now) = (self.current, self.cpus[self.current].clock);
         let line = &self.lines[id as usize];
@@ -313,14 +313,14 @@ impl Engine {
         let until = if hit && line.first == NOBODY { self.hit_until } else { self.act_until };
         // A CPU that has asked for the line comes back when its transfer reaches it.
         if now > until && self.cpus[me].request.is_none() {
-            return Step::Again;
+            return EngineStep::Again;
         }
         let end = if hit {
             let end = now + self.hit_cost(kind);
             self.lines[id as usize].use_copy(kind, me, end);
             end
         } else {
-            let Some(planned) = self.transfer(id, kind) else { return Step::Again };
+            let Some(planned) = self.transfer(id, kind) else { return EngineStep::Again };
             self.lines[id as usize].fetch(kind, me, planned, &self.prices)
         };
         let began = self.served(now);
@@ -348,7 +348,7 @@ impl Engine {
             trace.push(began, end, id, address, &access);
         }
         self.watch.note(id, &access);
-        Step::Done
+        EngineStep::Done
     }
 
     /// What now and then comes between an access that missed and the next instruction.
@@ -382,13 +382,13 @@ impl Engine {
 
     /// Local computation: gives up to the end of the time slice at a time, and takes what was done off
     /// `left`.
-    pub(crate) fn work(&mut self, left: &mut u64) -> Step {
+    pub(crate) fn work(&mut self, left: &mut u64) -> EngineStep {
         let slice_end = self.cpus[self.current].slice_end.min(self.cycles_max + 1);
         let clock = self.cpus[self.current].clock;
         let part = (*left).min(slice_end.saturating_sub(clock));
         self.spend(part);
         *left -= part;
-        if *left == 0 && clock + part < slice_end { Step::Done } else { Step::Again }
+        if *left == 0 && clock + part < slice_end { EngineStep::Done } else { EngineStep::Again }
     }
 
     pub(crate) fn fence(&mut self) {
@@ -404,14 +404,18 @@ impl Engine {
     }
 
     /// `Done` when the current CPU's clock is the least, so that it may do what concerns others.
-    pub(crate) fn turn(&self) -> Step {
-        if self.cpus[self.current].clock > self.act_until { Step::Again } else { Step::Done }
+    pub(crate) fn turn(&self) -> EngineStep {
+        if self.cpus[self.current].clock > self.act_until { EngineStep::Again } else { EngineStep::Done }
     }
 
     /// `Again` when the current CPU has used up its time slice, or the run its time.
-    pub(crate) fn overdue(&self) -> Step {
+    pub(crate) fn overdue(&self) -> EngineStep {
         let cpu = &self.cpus[self.current];
-        if cpu.clock >= cpu.slice_end || cpu.clock > self.cycles_max { Step::Again } else { Step::Done }
+        if cpu.clock >= cpu.slice_end || cpu.clock > self.cycles_max {
+            EngineStep::Again
+        } else {
+            EngineStep::Done
+        }
     }
 
     /// Starts or ends looking at every access.

@@ -1,6 +1,6 @@
 //! Schedule: which CPU runs next, and until when.
 
-use super::{Doing, Engine, Step, TIME_MAX, Woken};
+use super::{Doing, Engine, EngineStep, TIME_MAX, Woken};
 use crate::random::Random;
 
 /// Why a run is over.
@@ -76,9 +76,9 @@ impl Engine {
         loop {
             let Some((cpu, time)) = self.tree.least() else {
                 match self.nobody_due() {
-                    Step::Again => continue,
-                    Step::Done if self.all_finished() => return Pick::End(Ending::Finished),
-                    Step::Done => return Pick::End(Ending::Stuck),
+                    EngineStep::Again => continue,
+                    EngineStep::Done if self.all_finished() => return Pick::End(Ending::Finished),
+                    EngineStep::Done => return Pick::End(Ending::Stuck),
                 }
             };
             if time > self.cycles_max {
@@ -100,7 +100,7 @@ impl Engine {
                     return Pick::Run(cpu);
                 }
                 Doing::Spinning { .. } => {
-                    if self.look_after_spinner(cpu, time) == Step::Done {
+                    if self.look_after_spinner(cpu, time) == EngineStep::Done {
                         return Pick::End(Ending::Stuck);
                     }
                 }
@@ -109,19 +109,19 @@ impl Engine {
     }
 
     /// The time has come for something else than a change of its lines. `Done` when nobody can ever wake it.
-    fn look_after_spinner(&mut self, cpu: usize, time: u64) -> Step {
+    fn look_after_spinner(&mut self, cpu: usize, time: u64) -> EngineStep {
         if time >= self.cpus[cpu].deadline {
             self.wake_spinner(cpu, time, Woken::Deadline);
-            return Step::Again;
+            return EngineStep::Again;
         }
-        if self.nobody_due() == Step::Done && self.all_wait() {
-            return Step::Done;
+        if self.nobody_due() == EngineStep::Done && self.all_wait() {
+            return EngineStep::Done;
         }
         if matches!(self.cpus[cpu].doing, Doing::Spinning { .. }) {
             let timer = self.spinner_timer(cpu, time + 1);
             self.enqueue_timer(cpu, timer);
         }
-        Step::Again
+        EngineStep::Again
     }
 
     fn run_now(&mut self, cpu: usize) {
@@ -149,19 +149,19 @@ impl Engine {
 
     /// All wait for each other. A loop that only looked like a spin may have a bound that the machine cannot
     /// see: let the one that is furthest behind go round once more. `Again` if there was one.
-    fn nobody_due(&mut self) -> Step {
+    fn nobody_due(&mut self) -> EngineStep {
         if !self.all_wait() || self.rescues >= RESCUES_MAX * self.cpus.len() {
-            return Step::Done;
+            return EngineStep::Done;
         }
         let bounded = |cpu: &usize| self.cpus[*cpu].doing == Doing::Spinning { certain: false };
         let cpus = 0..self.cpus.len();
         let Some(cpu) = cpus.filter(bounded).min_by_key(|&cpu| self.cpus[cpu].since) else {
-            return Step::Done;
+            return EngineStep::Done;
         };
         self.rescues += 1;
         let time = self.cpus[cpu].since + u64::from(self.costs.pause);
         self.wake_spinner(cpu, time, Woken::Change);
-        Step::Again
+        EngineStep::Again
     }
 
     /// A random number for the program.

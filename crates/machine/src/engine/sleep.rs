@@ -7,7 +7,7 @@
 //! cost what the operating system costs. After the change a spinner is up to one pause into its next look
 //! (seeded), so that spinners do not march in step.
 
-use super::{Doing, Engine, LINE_BYTES, SPIN_LINES_MAX, Step, TIME_MAX, Window};
+use super::{Doing, Engine, EngineStep, LINE_BYTES, SPIN_LINES_MAX, TIME_MAX, Window};
 use crate::cpu_set::CpuSet;
 use crate::spec::Kind;
 use std::panic::Location;
@@ -24,7 +24,7 @@ pub(crate) enum Woken {
 impl Engine {
     /// One spin hint: costs a pause. If the loop has now gone round twice over the same unchanged lines, the
     /// CPU sleeps (`Again`). `site` is where the program waits, here and below.
-    pub(crate) fn spin_hint(&mut self, site: &'static Location<'static>) -> Step {
+    pub(crate) fn spin_hint(&mut self, site: &'static Location<'static>) -> EngineStep {
         self.pause(1);
         let cpu = &mut self.cpus[self.current];
         let (window, last) = (cpu.window, cpu.last_window);
@@ -32,7 +32,7 @@ impl Engine {
         cpu.window = Window::default();
         match (window.as_spin(), last.as_spin()) {
             (Some(lines), Some(before)) if lines == before => self.sleep_on(window, TIME_MAX, false, site),
-            _ => Step::Done,
+            _ => EngineStep::Done,
         }
     }
 
@@ -50,7 +50,7 @@ impl Engine {
         address: usize,
         deadline: u64,
         site: &'static Location<'static>,
-    ) -> Step {
+    ) -> EngineStep {
         let mut window = Window::default();
         let line = self.line_of(address);
         window.note(Kind::Load, line);
@@ -63,11 +63,11 @@ impl Engine {
         deadline: u64,
         certain: bool,
         site: &'static Location<'static>,
-    ) -> Step {
+    ) -> EngineStep {
         let me = self.current;
         let lines = &window.lines[..window.loads.min(SPIN_LINES_MAX)];
         if !lines.iter().all(|&line| self.lines[line as usize].sharers.contains(me)) {
-            return Step::Done;
+            return EngineStep::Done;
         }
         for &line in lines {
             self.add_sleeper(line, me);
@@ -80,7 +80,7 @@ impl Engine {
         cpu.deadline = deadline.max(cpu.clock);
         let time = self.spinner_timer(me, self.cpus[me].clock);
         self.enqueue_timer(me, time);
-        Step::Again
+        EngineStep::Again
     }
 
     fn add_sleeper(&mut self, line: u32, cpu: usize) {
@@ -196,20 +196,20 @@ impl Engine {
     }
 
     /// Stops the current CPU until it is kicked (`Again`); `Done` if a kick has come already.
-    pub(crate) fn halt(&mut self) -> Step {
+    pub(crate) fn halt(&mut self) -> EngineStep {
         self.spend(self.costs.halt.into());
         let me = self.current;
         let cpu = &mut self.cpus[me];
         cpu.window.spoil();
         if std::mem::take(&mut cpu.kicked) {
-            return Step::Done;
+            return EngineStep::Done;
         }
         cpu.doing = Doing::Halted;
         cpu.since = cpu.clock;
         let clock = cpu.clock;
         self.publish_run_state(me);
         self.release(me, clock);
-        Step::Again
+        EngineStep::Again
     }
 
     /// Ends the halt of `cpu`, or the next one it tries.

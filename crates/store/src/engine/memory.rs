@@ -12,11 +12,11 @@ static TREE: LockClass = LockClass::new("store.engine.memory");
 /// A map in memory.
 #[derive(Debug)]
 pub struct MemoryEngine {
-    tree: Mutex<Tree>,
+    tree: Mutex<RecordTree>,
 }
 
 #[derive(Debug, Default)]
-struct Tree {
+struct RecordTree {
     objects: BTreeMap<Vec<u8>, Vec<u8>>,
     position: Option<Vec<u8>>,
 }
@@ -24,7 +24,7 @@ struct Tree {
 impl MemoryEngine {
     /// An empty engine.
     pub fn new() -> MemoryEngine {
-        MemoryEngine { tree: Mutex::with_class(&TREE, Tree::default()) }
+        MemoryEngine { tree: Mutex::with_class(&TREE, RecordTree::default()) }
     }
 }
 

@@ -40,7 +40,7 @@ const LOOKS_LEFT_TO_MOVER: u32 = if SHRUNK { 2 } else { 64 };
 
 /// What came of trying to lock a bucket.
 pub(super) enum Attempt<'a, N: Node> {
-    Locked(Locked<'a, N>),
+    Locked(LockedBucket<'a, N>),
     /// It is moved to the next array.
     Moved,
     /// Somebody else still has it locked.
@@ -257,12 +257,12 @@ impl<N: Node> Array<N> {
     }
 
     /// Locks the bucket of `place`; `None` if it is moved.
-    pub(super) fn lock(&self, place: u64) -> Option<Locked<'_, N>> {
+    pub(super) fn lock(&self, place: u64) -> Option<LockedBucket<'_, N>> {
         self.lock_at(self.at(place))
     }
 
     /// Locks bucket `at`, to move it; `None` if it is moved.
-    pub(super) fn lock_at(&self, at: usize) -> Option<Locked<'_, N>> {
+    pub(super) fn lock_at(&self, at: usize) -> Option<LockedBucket<'_, N>> {
         loop {
             // Always with short pauses: it waits for all others.
             match self.attempt_at(at, &mut 0, || false) {
@@ -310,13 +310,13 @@ impl<N: Node> Array<N> {
 
     /// Locks the bucket of `place` if nobody has it locked and it is not moved.
     #[inline]
-    pub(super) fn try_lock(&self, place: u64) -> Option<Locked<'_, N>> {
+    pub(super) fn try_lock(&self, place: u64) -> Option<LockedBucket<'_, N>> {
         self.try_lock_at(self.at(place))
     }
 
     /// Locks bucket `at` if nobody has it locked and it is not moved.
     #[inline]
-    pub(super) fn try_lock_at(&self, at: usize) -> Option<Locked<'_, N>> {
+    pub(super) fn try_lock_at(&self, at: usize) -> Option<LockedBucket<'_, N>> {
         let head = self.buckets[at].head();
         // Relaxed: only to see whether trying is worth it.
         let now = head.load(Ordering::Relaxed);
@@ -330,8 +330,8 @@ impl<N: Node> Array<N> {
 
     /// Bucket `at`, which the caller has locked, and `waited` for.
     #[inline(always)]
-    fn locked(&self, at: usize, waited: bool) -> Locked<'_, N> {
-        Locked { array: self, seat: 2 * at + usize::from(waited) }
+    fn locked(&self, at: usize, waited: bool) -> LockedBucket<'_, N> {
+        LockedBucket { array: self, seat: 2 * at + usize::from(waited) }
     }
 
     /// Calls `visit` for every node of the buckets that are not moved.
@@ -372,7 +372,7 @@ impl<N: Node> Array<N> {
 /// A bucket whose lock the caller holds; unlocks it when dropped.
 ///
 /// Two words, which registers hold: it is on its way through many hands.
-pub(crate) struct Locked<'a, N: Node> {
+pub(crate) struct LockedBucket<'a, N: Node> {
     pub(crate) array: &'a Array<N>,
     /// Twice the bucket's number, and one more if somebody else had it locked when it was asked for.
     seat: usize,
@@ -397,7 +397,7 @@ impl<N> ChainPlace<N> {
     pub(crate) const END: ChainPlace<N> = ChainPlace { before: ptr::null_mut(), node: ptr::null_mut() };
 }
 
-impl<N: Node> Locked<'_, N> {
+impl<N: Node> LockedBucket<'_, N> {
     /// Whether this is also the bucket of `place`.
     pub(crate) fn covers(&self, place: u64) -> bool {
         self.array.at(place) == self.at()
@@ -546,7 +546,7 @@ impl<N: Node> Locked<'_, N> {
     }
 }
 
-impl<N: Node> Drop for Locked<'_, N> {
+impl<N: Node> Drop for LockedBucket<'_, N> {
     fn drop(&mut self) {
         self.unlock(0);
     }

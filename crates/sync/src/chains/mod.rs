@@ -58,7 +58,7 @@ mod ready;
 mod resize;
 mod used;
 
-pub(crate) use self::array::{Array, ChainPlace, Locked, Unlinked, is_locked};
+pub(crate) use self::array::{Array, ChainPlace, LockedBucket, Unlinked, is_locked};
 pub(crate) use self::used::Seen;
 
 use self::array::{Attempt, closed, is_array};
@@ -90,7 +90,7 @@ pub(crate) trait Node: Sized + 'static {
     /// Frees a node.
     ///
     /// # Safety
-    /// The node was given to [`Locked::insert`], and nobody will use it again.
+    /// The node was given to [`LockedBucket::insert`], and nobody will use it again.
     unsafe fn free(node: *mut Self);
 
     /// Counts the node in `to` and no longer in `from`.
@@ -197,13 +197,13 @@ impl<N: Node + Send + Sync> Chains<N> {
     /// The bucket of `place`, locked, in whichever array it is now; none if there is no array. It waits outside sections: a
     /// resize waits for those, and would make the wait shorter.
     #[inline]
-    pub(crate) fn lock(&self, place: u64) -> Option<Locked<'_, N>> {
+    pub(crate) fn lock(&self, place: u64) -> Option<LockedBucket<'_, N>> {
         self.try_lock(place).or_else(|| self.lock_slowly(place))
     }
 
     /// As [`lock`](Self::lock); none also if its holder keeps it for long, as one that has lost its CPU: so it may be called in a section.
     #[inline]
-    pub(crate) fn lock_soon(&self, place: u64) -> Option<Locked<'_, N>> {
+    pub(crate) fn lock_soon(&self, place: u64) -> Option<LockedBucket<'_, N>> {
         let mut looks = SEEN_LOCKED;
         self.try_lock(place).or_else(|| match self.attempt(place, &mut looks) {
             Attempt::Locked(bucket) => Some(bucket),
@@ -213,7 +213,7 @@ impl<N: Node + Send + Sync> Chains<N> {
 
     #[cold]
     #[inline(never)]
-    fn lock_slowly(&self, place: u64) -> Option<Locked<'_, N>> {
+    fn lock_slowly(&self, place: u64) -> Option<LockedBucket<'_, N>> {
         let mut looks = SEEN_LOCKED;
         loop {
             match self.attempt(place, &mut looks) {
@@ -243,16 +243,16 @@ impl<N: Node + Send + Sync> Chains<N> {
 
     /// As [`lock`](Self::lock); none also if it is locked, or moved to a newer array.
     #[inline]
-    pub(crate) fn try_lock(&self, place: u64) -> Option<Locked<'_, N>> {
+    pub(crate) fn try_lock(&self, place: u64) -> Option<LockedBucket<'_, N>> {
         let section = self.read();
         Some(self.outlive_section(self.current(&section)?.try_lock(place)?))
     }
 
     /// `bucket`, one of this table's, for longer than the section in which it was found.
-    fn outlive_section<'t>(&'t self, bucket: Locked<'_, N>) -> Locked<'t, N> {
+    fn outlive_section<'t>(&'t self, bucket: LockedBucket<'_, N>) -> LockedBucket<'t, N> {
         // SAFETY: the section may end before the bucket is unlocked. But a bucket that is locked is not moved, and an
         // array is freed only after all its buckets are, or by `&mut` of this table.
-        unsafe { std::mem::transmute::<Locked<'_, N>, Locked<'t, N>>(bucket) }
+        unsafe { std::mem::transmute::<LockedBucket<'_, N>, LockedBucket<'t, N>>(bucket) }
     }
 
     /// Frees a node of this table when its readers are gone. May wait: see [`Domain::defer`].

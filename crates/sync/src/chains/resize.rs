@@ -1,6 +1,6 @@
 //! Resizing: begins a move to a larger or smaller array, moves a few buckets at a time, and closes for good.
 
-use super::array::{Array, Locked, closed, is_array};
+use super::array::{Array, LockedBucket, closed, is_array};
 use super::ready::Ready;
 use super::{Chains, Node};
 use crate::face::atomic::Ordering;
@@ -112,10 +112,10 @@ impl<N: Node + Send + Sync> Chains<N> {
         let new = old.next(guard).expect("it was set above");
         let mut locked = locked.into_iter();
         if seeded(Mutant::ShrunkBucketByBucket) {
-            locked.by_ref().for_each(Locked::mark_moved);
+            locked.by_ref().for_each(LockedBucket::mark_moved);
         }
         let retired = self.finish(old, new, guard);
-        locked.for_each(Locked::mark_moved);
+        locked.for_each(LockedBucket::mark_moved);
         claimed.iter().for_each(|claimed| _ = old.progress().note_moved(claimed));
         Some(retired)
     }
@@ -190,14 +190,14 @@ impl<N: Node + Send + Sync> Chains<N> {
 
     /// Locks all buckets of the current array, which is not moved, and marks them as moved to nowhere.
     fn close_array(&self, array: &Array<N>) -> Result<Retired<N>, NotClosed> {
-        let mut locked = lock_all(array, Locked::is_empty).inspect_err(|_| array.allow_next())?;
+        let mut locked = lock_all(array, LockedBucket::is_empty).inspect_err(|_| array.allow_next())?;
         if seeded(Mutant::ClosedUnlocked) {
             locked.clear();
         }
         // Release(array): that the table is closed, before any bucket says so.
         let retired = self.current.swap(closed(), Ordering::AcqRel);
         debug_assert!(is_array(retired) && std::ptr::eq(retired, array));
-        locked.into_iter().for_each(Locked::mark_moved);
+        locked.into_iter().for_each(LockedBucket::mark_moved);
         Ok(Retired(retired))
     }
 }
@@ -205,8 +205,8 @@ impl<N: Node + Send + Sync> Chains<N> {
 /// All buckets of `array`, locked, if each can be locked at once and is `wanted`.
 fn lock_all<'a, N: Node>(
     array: &'a Array<N>,
-    wanted: impl Fn(&Locked<'a, N>) -> bool,
-) -> Result<Vec<Locked<'a, N>>, NotClosed> {
+    wanted: impl Fn(&LockedBucket<'a, N>) -> bool,
+) -> Result<Vec<LockedBucket<'a, N>>, NotClosed> {
     let lock = |at| match array.try_lock_at(at) {
         None => Err(NotClosed::Locked),
         Some(bucket) if wanted(&bucket) => Ok(bucket),

@@ -15,7 +15,7 @@
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-use crate::chains::{ChainPlace, Chains, Locked, Node, unlinked};
+use crate::chains::{ChainPlace, Chains, LockedBucket, Node, unlinked};
 use crate::face::SHRUNK;
 use crate::face::atomic::AtomicPtr;
 use crate::percpu::Counter;
@@ -217,14 +217,14 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
     }
 
     /// The bucket of `place`, locked.
-    fn lock(&self, place: u64) -> Locked<'_, TableEntry<K, V>> {
+    fn lock(&self, place: u64) -> LockedBucket<'_, TableEntry<K, V>> {
         self.chains.lock(place).expect("the first array is made with the table, which is never closed")
     }
 }
 
 /// Finds `key` or the end of those with its place; says which, and how many nodes were passed.
 fn find<K, V, Q>(
-    bucket: &Locked<'_, TableEntry<K, V>>,
+    bucket: &LockedBucket<'_, TableEntry<K, V>>,
     place: u64,
     key: &Q,
 ) -> (ChainPlace<TableEntry<K, V>>, bool, usize)

@@ -5,7 +5,7 @@ use super::node::{
 };
 use super::tally::{Adder, Count};
 use super::{BUCKETS_FIRST, NameTable, SHRINKS_FROM};
-use crate::chains::{Array, ChainPlace, Locked, Unlinked};
+use crate::chains::{Array, ChainPlace, LockedBucket, Unlinked};
 use crate::face::{Mutant, SHRUNK, cpu, seeded};
 use crate::lock_debug::{Ask, Held};
 use crate::rcu::Guard;
@@ -70,7 +70,7 @@ fn wanted_by_cpus<V: Send + Sync + 'static>(array: &Array<NameNode<V>>) -> Optio
     wanted(array, entries, most)
 }
 
-pub(super) type Bucket<'t, V> = Locked<'t, NameNode<V>>;
+pub(super) type Bucket<'t, V> = LockedBucket<'t, NameNode<V>>;
 
 impl<V: Clone + Send + Sync + 'static> NameTable<V> {
     /// Locks the bucket of `place`. None if the table was killed.

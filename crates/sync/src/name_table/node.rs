@@ -1,8 +1,8 @@
 //! Nodes of a name table: position, value and name in one allocation.
 
 use super::tally::{Adder, Count};
-use crate::blocks::Kind;
-use crate::chains::{Array, Bucket, ChainPlace, Locked, Node, unlinked};
+use crate::blocks::BlockKind;
+use crate::chains::{Array, Bucket, ChainPlace, LockedBucket, Node, unlinked};
 use crate::face::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
@@ -97,10 +97,10 @@ impl<V: 'static> NameNode<V> {
     const NAME_AT: usize = std::mem::offset_of!(NameNode<V>, name_len) + 1;
 
     /// The block for a node with a name of `len` bytes.
-    fn kind(len: usize) -> Kind {
+    fn kind(len: usize) -> BlockKind {
         let size = (Self::NAME_AT + len).max(size_of::<Self>());
         // Cannot fail: a name has at most 255 bytes.
-        Kind::of(Layout::from_size_align(size, align_of::<Self>()).unwrap_or(Layout::new::<Self>()))
+        BlockKind::of(Layout::from_size_align(size, align_of::<Self>()).unwrap_or(Layout::new::<Self>()))
     }
 
     /// A new node. Of a name that is too long only the beginning is kept.
@@ -164,7 +164,7 @@ impl<V: 'static> NameNode<V> {
 
 /// The name of the node at `at`; none at the end.
 pub(super) fn name_at<'b, V: Send + Sync + 'static>(
-    bucket: &'b Locked<'_, NameNode<V>>,
+    bucket: &'b LockedBucket<'_, NameNode<V>>,
     at: ChainPlace<NameNode<V>>,
 ) -> Option<&'b [u8]> {
     // SAFETY: nodes of a locked chain are not freed, and are from allocate().
@@ -173,7 +173,7 @@ pub(super) fn name_at<'b, V: Send + Sync + 'static>(
 
 /// Puts a new entry before the node at `at`. The name is not too long.
 pub(super) fn insert_at<V: Send + Sync + 'static>(
-    bucket: &mut Locked<'_, NameNode<V>>,
+    bucket: &mut LockedBucket<'_, NameNode<V>>,
     at: ChainPlace<NameNode<V>>,
     (position, name, value, weight): (u64, &[u8], V, u8),
     standing: EntryState,

@@ -67,7 +67,7 @@ pub enum Drained {
     Nothing,
 }
 
-struct Batch {
+struct DeferredBatch {
     /// The number of the first period that frees it.
     from_period: u64,
     work: Vec<Work>,
@@ -87,7 +87,7 @@ struct Contents {
     /// Room for the next batches: that of those that are done, at most [`BATCHES_MAX`].
     spare: Vec<Vec<Work>>,
     /// Oldest first.
-    batches: VecDeque<Batch>,
+    batches: VecDeque<DeferredBatch>,
     /// How many pieces are in the open batch when the thread looks what has become of the others; 0 before there are any.
     looks_at: usize,
     /// Whose end this thread looks for, which started it or waits for it.
@@ -182,7 +182,7 @@ impl Domain {
             let room = bag.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.batch));
             let work = std::mem::replace(&mut bag.open, room);
             let bytes = std::mem::take(&mut bag.open_bytes);
-            bag.batches.push_back(Batch { from_period: self.next_period(), work, bytes });
+            bag.batches.push_back(DeferredBatch { from_period: self.next_period(), work, bytes });
         }
         drop(bag);
         if looks {
@@ -226,7 +226,7 @@ impl Domain {
     fn reclaim(&self, slot: u32) -> MutexGuard<'_, Contents> {
         let mut bag = self.bags.get(slot).lock();
         while bag.batches.front().is_some_and(|oldest| self.is_over(oldest.from_period))
-            && let Some(Batch { mut work, .. }) = bag.batches.pop_front()
+            && let Some(DeferredBatch { mut work, .. }) = bag.batches.pop_front()
         {
             bag.take_in_hand();
             // Outside the mutex: freeing an object may defer freeing another.

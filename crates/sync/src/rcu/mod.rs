@@ -79,7 +79,7 @@ use crate::face::atomic::{AtomicU64, Ordering, fence};
 use crate::face::{CachePadded, Mutant, SlotTable, const_new, seeded};
 #[cfg(not(feature = "loom"))]
 use crate::face::{Host, PerHost};
-use crate::readers::{Line, Readers, Scan, heavy_barrier, is_inside};
+use crate::readers::{ReaderLine, Readers, Scan, heavy_barrier, is_inside};
 use std::marker::PhantomData;
 
 /// The distance of two epochs; the bits below count the depth of a section.
@@ -108,7 +108,7 @@ pub struct Domain {
 #[must_use = "the read section ends at once when the guard is dropped"]
 pub struct Guard<'d> {
     domain: &'d Domain,
-    line: &'d Line,
+    line: &'d ReaderLine,
     marker: PhantomData<*const ()>,
 }
 

@@ -11,7 +11,7 @@
 
 use super::cache::Keepers;
 use super::rounds::Epoch;
-use super::world::{World, world};
+use super::world::{CacheWorld, world};
 use crate::face::Host;
 
 /// What a drain knows from one pass to the next.
@@ -39,7 +39,7 @@ pub fn in_review() -> usize {
     world(Host::here()).in_review()
 }
 
-impl World {
+impl CacheWorld {
     fn drain(&self, last: &mut Option<Epoch>) -> bool {
         let own = self.shard();
         let is_enlisted = self.own(own).is_enlisted();

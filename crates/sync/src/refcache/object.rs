@@ -9,7 +9,7 @@
 //! | REVIEW | the count came to 0 and the object is in a queue | by review, if the count is not 0 |
 //! | DIRTY | a CPU gave up the object, whatever it had counted, during the review | when a review begins |
 
-use crate::blocks::Kind;
+use crate::blocks::BlockKind;
 use crate::face::atomic::{AtomicI64, Ordering};
 use crate::face::{Birth, Host, Mutant, name_value, seeded};
 use std::alloc::Layout;
@@ -42,7 +42,7 @@ pub(super) struct Counted<T> {
 }
 
 impl<T> Counted<T> {
-    const KIND: Kind = Kind::of(Layout::new::<Counted<T>>());
+    const KIND: BlockKind = BlockKind::of(Layout::new::<Counted<T>>());
 }
 
 impl<T: Send + Sync + 'static> Counted<T> {

@@ -23,7 +23,7 @@ pub(super) struct CacheShard {
 }
 
 /// The shards of all threads, by slot.
-pub(super) type Shards = NearTable<CacheShard>;
+pub(super) type CacheShards = NearTable<CacheShard>;
 
 impl CacheShard {
     const_new! {

@@ -3,7 +3,7 @@
 use super::cache::{Cache, Keepers, turns};
 use super::object::Object;
 use super::rounds::{Epoch, Round, Rounds};
-use super::shard::{CacheShard, Freeing, Shards};
+use super::shard::{CacheShard, CacheShards, Freeing};
 use super::{Passing, Stay};
 use crate::face::atomic::{AtomicBool, Ordering, fence};
 use crate::face::{
@@ -20,9 +20,9 @@ use std::vec::Drain;
 const TURNS_APART: u32 = if SHRUNK { 0 } else { 797 };
 
 /// All caches that may hold counts of an object.
-pub(super) struct World {
+pub(super) struct CacheWorld {
     /// *each protected by its lock*
-    shards: Shards,
+    shards: CacheShards,
     /// Of the caches that take part.
     pub(super) rounds: CachePadded<Rounds>,
     /// The slots of all caches that ever took part. A cache takes part for the first time after it is noted here, so the
@@ -33,7 +33,7 @@ pub(super) struct World {
 }
 
 global! {
-    static WORLDS: PerHost<World> = PerHost::new(World::new());
+    static WORLDS: PerHost<CacheWorld> = PerHost::new(CacheWorld::new());
 }
 
 /// A thread that counts may free what is dead, and take the locks of its destructors: to those who watch the order of locks each
@@ -43,14 +43,14 @@ static WATCH: Watch = Watch::class(&DEAD);
 
 /// The world that counts the objects made at `home`.
 #[inline]
-pub(super) fn world(home: Host) -> &'static World {
+pub(super) fn world(home: Host) -> &'static CacheWorld {
     WORLDS.get(home)
 }
 
-impl World {
+impl CacheWorld {
     const_new! {
         fn new() -> Self {
-            World {
+            CacheWorld {
                 shards: near_table!(CacheShard::new()),
                 rounds: CachePadded::new(Rounds::new()),
                 known: Mutex::new(Vec::new()),
@@ -283,14 +283,14 @@ impl World {
         &self,
         shard: &'a CacheShard,
         cache: &mut Cache,
-    ) -> (Round, Found<'a>) {
+    ) -> (Round, FoundDead<'a>) {
         // Relaxed: published by the lock, under which settle() looks.
         shard.freeing.store(true, Ordering::Relaxed);
         let freeing = Freeing(shard);
         let now = self.flush(shard, cache, self.rounds.now());
         let mut dead = std::mem::take(&mut cache.dead);
         cache.review(now, &mut dead);
-        (now, Found { dead, freeing })
+        (now, FoundDead { dead, freeing })
     }
 
     /// Flushes the caches that have not been flushed in `epoch`, if it is not over, for their threads. If it `waits`, it
@@ -404,7 +404,7 @@ impl World {
     }
 }
 
-impl World {
+impl CacheWorld {
     /// Of each object, whether there was one reference to it at a moment in which nothing was counted. No to all where
     /// [`settle`](Self::settle) does nothing.
     pub(super) fn sole(&self, objects: &mut dyn Iterator<Item = Object>) -> Vec<bool> {
@@ -423,21 +423,21 @@ impl World {
     }
 }
 
-impl Default for World {
+impl Default for CacheWorld {
     fn default() -> Self {
-        World::new()
+        CacheWorld::new()
     }
 }
 
 /// What the owner of a shard has found dead. Until it is freed the owner is freeing.
-pub(super) struct Found<'a> {
+pub(super) struct FoundDead<'a> {
     dead: Vec<Object>,
     freeing: Freeing<'a>,
 }
 
-impl Found<'_> {
+impl FoundDead<'_> {
     /// Frees it; returns how much it was. The caller's cache, one of `world`, is unlocked.
-    pub(super) fn free(mut self, world: &World) -> usize {
+    pub(super) fn free(mut self, world: &CacheWorld) -> usize {
         let count = self.dead.len();
         free(&mut self.dead);
         // Its memory.
@@ -484,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_counts_no_more_is_not_waited_for() {
-        let (world, shared) = (World::new(), Ref::new(()));
+        let (world, shared) = (CacheWorld::new(), Ref::new(()));
         let count = || world.count::<Passing>(object(&shared), 0);
         let steps = Barrier::new(2);
         thread::scope(|scope| {
@@ -508,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_only_borrows_takes_part() {
-        let (world, shared, steps) = (World::new(), Ref::new(()), Barrier::new(2));
+        let (world, shared, steps) = (CacheWorld::new(), Ref::new(()), Barrier::new(2));
         let rounds = 4 * (PATIENCE + 2);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -552,7 +552,7 @@ mod tests {
 
     #[test]
     fn a_cache_that_was_retired_since_it_was_due_is_not_flushed() {
-        let world = World::new();
+        let world = CacheWorld::new();
         let before = world.rounds.now().epoch();
         world.maintain(world.shard());
         drop(world.enlist(world.shard()));
@@ -561,7 +561,7 @@ mod tests {
 
     #[test]
     fn what_a_slow_thread_drops_is_freed_though_a_busy_one_flushes_it_each_time() {
-        let (world, shared, steps) = (World::new(), Ref::new(()), Barrier::new(2));
+        let (world, shared, steps) = (CacheWorld::new(), Ref::new(()), Barrier::new(2));
         let ends = Arc::new(AtomicUsize::new(0));
         // As much as a cache is not flushed for by its owner, four times, and each time a little.
         let (at_once, rounds) = ((TURNS / 256).max(1), 4 * TURNS.min(256));

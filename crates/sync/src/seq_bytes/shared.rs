@@ -26,7 +26,7 @@
 //! | references | drop: Release decrement | fence after the last decrement, or after a count of 1 was seen | what the others did with the block |
 
 use super::{Head, SeqBytes, WORD, Word};
-use crate::blocks::Kind;
+use crate::blocks::BlockKind;
 use crate::face::atomic::{Ordering, fence};
 use crate::face::{CACHE_LINE, Mutant, name_value, seeded};
 use crate::radix::Object;
@@ -54,7 +54,7 @@ const ON_A_LINE_MIN: usize = 512;
 
 /// The memory of a block of `words` words, and at which byte of it the block begins.
 #[inline]
-fn memory(words: usize) -> (Kind, usize) {
+fn memory(words: usize) -> (BlockKind, usize) {
     const { assert!(align_of::<Head>() <= CACHE_LINE && align_of::<Word>() <= align_of::<Head>()) };
     let object = size_of::<Head>() + words * size_of::<Word>();
     let (before, align) = match words * WORD {
@@ -63,7 +63,7 @@ fn memory(words: usize) -> (Kind, usize) {
         _ => (0, align_of::<Head>()),
     };
     let size = before + object.next_multiple_of(align_of::<Head>());
-    (Kind::of(Layout::from_size_align(size, align).expect("it is short")), before)
+    (BlockKind::of(Layout::from_size_align(size, align).expect("it is short")), before)
 }
 
 /// The block at `head`, with its length.

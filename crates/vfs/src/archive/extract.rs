@@ -1,6 +1,6 @@
 //! Extract: the members of a tar archive, made in an `Fs`.
 
-use super::read::{Kind, Member, Reader};
+use super::read::{Member, MemberKind, Reader};
 use crate::host::copy::{CHUNK, write_at};
 use crate::host::{Attributes, Transfer, Walker, blocked, failed, refused};
 use crate::{AtFlags, Errno, Fd, FileType, Fs, OpenFlags};
@@ -66,7 +66,7 @@ impl Extract {
     fn make<R: Read>(&mut self, archive: &mut Reader<R>, member: Member) -> io::Result<()> {
         let shown = Path::new(OsStr::from_bytes(&member.path)).to_path_buf();
         let mut components = safe_components(&member.path)?;
-        if member.kind == Kind::Directory {
+        if member.kind == MemberKind::Directory {
             self.stand_in(&components, &shown)?;
             if !components.is_empty() {
                 self.done.count(FileType::Directory);
@@ -81,22 +81,22 @@ impl Extract {
                 "only a directory can be the top of an archive",
             ));
         };
-        if member.kind == Kind::HardLink {
+        if member.kind == MemberKind::HardLink {
             return self.link(&components, &name, &member, &shown);
         }
         self.stand_in(&components, &shown)?;
         let name = Path::new(&name);
         let file_type = match member.kind {
-            Kind::Symlink => {
+            MemberKind::Symlink => {
                 let target = Path::new(OsStr::from_bytes(&member.link));
                 self.walker.make_room(name).map_err(|e| blocked(&shown, e))?;
                 self.walker.process.symlink(target, name).map_err(|e| failed(&shown, e))?;
                 FileType::Symlink
             }
-            Kind::CharDevice => self.special(name, FileType::CharDevice, &member, &shown)?,
-            Kind::BlockDevice => self.special(name, FileType::BlockDevice, &member, &shown)?,
-            Kind::Fifo => self.special(name, FileType::Fifo, &member, &shown)?,
-            Kind::Regular | Kind::Directory | Kind::HardLink => {
+            MemberKind::CharDevice => self.special(name, FileType::CharDevice, &member, &shown)?,
+            MemberKind::BlockDevice => self.special(name, FileType::BlockDevice, &member, &shown)?,
+            MemberKind::Fifo => self.special(name, FileType::Fifo, &member, &shown)?,
+            MemberKind::Regular | MemberKind::Directory | MemberKind::HardLink => {
                 self.regular(archive, name, &member, &shown)?;
                 FileType::Regular
             }

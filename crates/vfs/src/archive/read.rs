@@ -14,7 +14,7 @@ const GLOBALS_MAX: usize = 1 << 20;
 
 /// What a member is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum MemberKind {
     Regular,
     HardLink,
     Symlink,
@@ -27,7 +27,7 @@ pub(super) enum Kind {
 /// One member of an archive, its contents apart.
 #[derive(Debug)]
 pub(super) struct Member {
-    pub(super) kind: Kind,
+    pub(super) kind: MemberKind,
     pub(super) path: Vec<u8>,
     /// Of a hard link the path of the other name, of a symbolic link its target.
     pub(super) link: Vec<u8>,
@@ -158,14 +158,14 @@ impl<R: Read> Reader<R> {
         let flag = old.linkflag[0];
         let kind = match flag {
             // Before ustar, a trailing slash was what made a directory.
-            0 | b'0' if path.ends_with(b"/") => Kind::Directory,
-            0 | b'0' | b'7' | b'S' => Kind::Regular,
-            b'1' => Kind::HardLink,
-            b'2' => Kind::Symlink,
-            b'3' => Kind::CharDevice,
-            b'4' => Kind::BlockDevice,
-            b'5' | b'D' => Kind::Directory,
-            b'6' => Kind::Fifo,
+            0 | b'0' if path.ends_with(b"/") => MemberKind::Directory,
+            0 | b'0' | b'7' | b'S' => MemberKind::Regular,
+            b'1' => MemberKind::HardLink,
+            b'2' => MemberKind::Symlink,
+            b'3' => MemberKind::CharDevice,
+            b'4' => MemberKind::BlockDevice,
+            b'5' | b'D' => MemberKind::Directory,
+            b'6' => MemberKind::Fifo,
             other => {
                 let text = format!(
                     "member {:?} is of the unknown type {:?}",
@@ -176,7 +176,7 @@ impl<R: Read> Reader<R> {
             }
         };
         let stored = match (kind, extras.size) {
-            (Kind::HardLink, _) => 0,
+            (MemberKind::HardLink, _) => 0,
             (_, Some(size)) => size,
             (_, None) => unsigned(&old.size)?,
         };
@@ -193,7 +193,7 @@ impl<R: Read> Reader<R> {
         }
         self.check_extents(size, &extents)?;
         let device = match kind {
-            Kind::CharDevice | Kind::BlockDevice => device(header)?,
+            MemberKind::CharDevice | MemberKind::BlockDevice => device(header)?,
             _ => (0, 0),
         };
         let mtime = || number(&old.mtime).map(|sec| Timestamp { sec, nsec: 0 });

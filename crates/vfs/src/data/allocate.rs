@@ -1,6 +1,6 @@
 //! Allocating: what `fallocate(2)` does to a file, from reserving storage to moving its contents.
 
-use super::change::Change;
+use super::change::DataChange;
 use super::{FileData, PAGE, PAGES_MAX, Space, pages_touched};
 use crate::{Errno, FILE_SIZE_MAX};
 use std::ops::Range;
@@ -104,7 +104,7 @@ impl FileData {
     }
 }
 
-impl Change<'_> {
+impl DataChange<'_> {
     /// Makes `bytes` a hole, as [`FileData::punch_hole`] says.
     pub(super) fn punch_hole(&mut self, bytes: Range<u64>) {
         let range = bytes.start..bytes.end.min(PAGES_MAX * PAGE);

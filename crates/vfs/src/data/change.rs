@@ -14,7 +14,7 @@ use std::iter::repeat_with;
 use std::ops::Range;
 
 /// A change under way. Growing, it only adds pages and replaces frozen and short ones; rearranging, it may do anything.
-pub(super) struct Change<'f> {
+pub(super) struct DataChange<'f> {
     pub(super) file: &'f FileData,
     pub(super) space: &'f dyn Space,
     rearranging: Option<Rearranging<'f>>,
@@ -31,23 +31,23 @@ struct Rearranging<'f> {
 
 impl FileData {
     /// Begins a change that adds.
-    pub(super) fn grow<'f>(&'f self, space: &'f dyn Space) -> Change<'f> {
-        Change { file: self, space, rearranging: None, writer: self.tree.write() }
+    pub(super) fn grow<'f>(&'f self, space: &'f dyn Space) -> DataChange<'f> {
+        DataChange { file: self, space, rearranging: None, writer: self.tree.write() }
     }
 
     /// Begins a change that takes away or moves pages, or bytes of pages, among `pages`.
-    pub(super) fn rearrange<'f>(&'f self, space: &'f dyn Space, pages: Range<u64>) -> Change<'f> {
+    pub(super) fn rearrange<'f>(&'f self, space: &'f dyn Space, pages: Range<u64>) -> DataChange<'f> {
         let writer = self.tree.write();
         let rearranging = Rearranging { layout: self.layout.write(), pages: pages.clone() };
         // None is further behind (I2).
         let pages = pages.start..pages.end.min(self.size().div_ceil(PAGE));
         // A thread that overwrites a page now does so before us.
         data_pages(writer.slots(), pages).for_each(|(_, page)| page.lock().settle(false));
-        Change { file: self, space, rearranging: Some(rearranging), writer }
+        DataChange { file: self, space, rearranging: Some(rearranging), writer }
     }
 }
 
-impl Drop for Change<'_> {
+impl Drop for DataChange<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(rearranging) = self.rearranging.take() {
@@ -56,7 +56,7 @@ impl Drop for Change<'_> {
     }
 }
 
-impl Change<'_> {
+impl DataChange<'_> {
     /// Nothing is rearranged any more: the layout is even again, and the whole pages are settled.
     #[inline(never)]
     fn end(&self, rearranging: Rearranging<'_>) {

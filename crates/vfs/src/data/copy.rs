@@ -6,7 +6,7 @@
 //! The source is looked at first, and its pages are frozen; then the destination is changed. So the two are never
 //! locked at once, and may be one. A copy of a whole file shares the tree of its pages, whatever their number.
 
-use super::change::Change;
+use super::change::DataChange;
 use super::page::MadePages;
 use super::{FileData, PAGE, PAGE_SIZE, Space, clip, pages_touched, within};
 use crate::{Errno, FILE_SIZE_MAX};
@@ -15,7 +15,7 @@ use sluice_sync::rcu::Guard;
 use std::ops::Range;
 
 /// A range of a file as it was at one moment.
-struct Extent {
+struct CopyRun {
     /// The range, cut at the end of the file.
     bytes: Range<u64>,
     /// Size of the file.
@@ -77,18 +77,18 @@ impl FileData {
     }
 
     /// What is in `bytes` now.
-    fn extent(&self, space: &dyn Space, bytes: Range<u64>) -> Extent {
+    fn extent(&self, space: &dyn Space, bytes: Range<u64>) -> CopyRun {
         let change = self.grow(space);
         let size = self.size();
         let bytes = bytes.start..bytes.end.min(size).max(bytes.start);
         let pages = if bytes.is_empty() { Vec::new() } else { change.freeze(pages_touched(&bytes)) };
-        Extent { bytes, size, pages }
+        CopyRun { bytes, size, pages }
     }
 }
 
-impl Change<'_> {
+impl DataChange<'_> {
     /// Copies `source`, which is not empty, to `offset`.
-    fn copy(&mut self, offset: u64, source: &Extent) -> Result<u64, Errno> {
+    fn copy(&mut self, offset: u64, source: &CopyRun) -> Result<u64, Errno> {
         let mut done = 0;
         for (index, page) in &source.pages {
             let piece = clip(*index, &source.bytes);

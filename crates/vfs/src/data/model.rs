@@ -13,7 +13,7 @@ const SPAN: u64 = 12;
 const ROOM: usize = 4 * SPAN as usize;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum State {
+enum PageState {
     Hole,
     Unwritten,
     Data,
@@ -22,16 +22,16 @@ enum State {
 #[derive(Clone)]
 struct Model {
     bytes: Vec<u8>,
-    pages: Vec<State>,
+    pages: Vec<PageState>,
 }
 
 impl Model {
     fn new() -> Model {
-        Model { bytes: Vec::new(), pages: vec![State::Hole; ROOM] }
+        Model { bytes: Vec::new(), pages: vec![PageState::Hole; ROOM] }
     }
 
     fn allocated(&self) -> u64 {
-        self.pages.iter().filter(|&&state| state != State::Hole).count() as u64
+        self.pages.iter().filter(|&&state| state != PageState::Hole).count() as u64
     }
 
     fn grow(&mut self, size: usize) {
@@ -43,13 +43,13 @@ impl Model {
     fn write(&mut self, free: &mut u64, offset: usize, buf: &[u8]) -> Result<usize, Errno> {
         for (done, &byte) in buf.iter().enumerate() {
             let state = &mut self.pages[(offset + done) / PAGE_SIZE];
-            if *state == State::Hole {
+            if *state == PageState::Hole {
                 if *free == 0 {
                     return if done > 0 { Ok(done) } else { Err(Errno::ENOSPC) };
                 }
                 *free -= 1;
             }
-            *state = State::Data;
+            *state = PageState::Data;
             self.grow(offset + done + 1);
             self.bytes[offset + done] = byte;
         }
@@ -64,8 +64,8 @@ impl Model {
     fn punch(&mut self, free: &mut u64, offset: usize, len: usize) {
         for (index, state) in self.pages.iter_mut().enumerate() {
             let covered = index * PAGE_SIZE >= offset && (index + 1) * PAGE_SIZE <= offset + len;
-            if covered && *state != State::Hole {
-                *state = State::Hole;
+            if covered && *state != PageState::Hole {
+                *state = PageState::Hole;
                 *free += 1;
             }
         }
@@ -92,12 +92,12 @@ impl Model {
         }
         let touched = offset / PAGE_SIZE..(offset + len).div_ceil(PAGE_SIZE);
         let missing =
-            self.pages[touched.clone()].iter().filter(|&&state| state == State::Hole).count() as u64;
+            self.pages[touched.clone()].iter().filter(|&&state| state == PageState::Hole).count() as u64;
         *free = free.checked_sub(missing).ok_or(Errno::ENOSPC)?;
         for index in touched {
             let covered = index * PAGE_SIZE >= offset && (index + 1) * PAGE_SIZE <= offset + len;
-            if self.pages[index] == State::Hole || (zero && covered) {
-                self.pages[index] = State::Unwritten;
+            if self.pages[index] == PageState::Hole || (zero && covered) {
+                self.pages[index] = PageState::Unwritten;
             }
         }
         if zero {
@@ -116,7 +116,7 @@ impl Model {
         self.punch(free, offset, len);
         self.bytes.drain(offset..offset + len);
         self.pages.drain(offset / PAGE_SIZE..(offset + len) / PAGE_SIZE);
-        self.pages.resize(ROOM, State::Hole);
+        self.pages.resize(ROOM, PageState::Hole);
         Ok(())
     }
 
@@ -126,7 +126,7 @@ impl Model {
         }
         self.bytes.splice(offset..offset, vec![0; len]);
         let at = offset / PAGE_SIZE;
-        self.pages.splice(at..at, vec![State::Hole; len / PAGE_SIZE]);
+        self.pages.splice(at..at, vec![PageState::Hole; len / PAGE_SIZE]);
         self.pages.truncate(ROOM);
         Ok(())
     }
@@ -143,9 +143,9 @@ impl Model {
         let mut at = from;
         while at < end {
             // A run of pages without data is one hole; data goes page by page.
-            let data = src.pages[at / PAGE_SIZE] == State::Data;
+            let data = src.pages[at / PAGE_SIZE] == PageState::Data;
             let mut stop = (at / PAGE_SIZE + 1) * PAGE_SIZE;
-            while !data && stop < end && src.pages[stop / PAGE_SIZE] != State::Data {
+            while !data && stop < end && src.pages[stop / PAGE_SIZE] != PageState::Data {
                 stop += PAGE_SIZE;
             }
             let stop = stop.min(end);
@@ -169,16 +169,16 @@ impl Model {
     /// The first offset at or after `offset` whose page is data, or is not.
     fn seek(&self, offset: usize, data: bool) -> Option<u64> {
         let size = self.bytes.len();
-        let wanted = |at: &usize| (self.pages[at / PAGE_SIZE] == State::Data) == data;
+        let wanted = |at: &usize| (self.pages[at / PAGE_SIZE] == PageState::Data) == data;
         let end = (!data && offset < size).then_some(size);
         (offset..size).find(wanted).or(end).map(|at| at as u64)
     }
 }
 
 /// The SplitMix64 generator.
-struct Random(u64);
+struct ModelRandom(u64);
 
-impl Random {
+impl ModelRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut word = self.0;
@@ -210,7 +210,7 @@ impl Random {
 
 /// Does one random operation on file `which` and its model, and compares the results.
 fn step(
-    random: &mut Random,
+    random: &mut ModelRandom,
     space: &Meter,
     free: &mut u64,
     which: usize,
@@ -276,7 +276,7 @@ fn step(
 }
 
 /// Compares a file with its model.
-fn compare(random: &mut Random, file: &FileData, model: &Model) {
+fn compare(random: &mut ModelRandom, file: &FileData, model: &Model) {
     file.check();
     assert_eq!((file.size(), file.pages()), (model.bytes.len() as u64, model.allocated()));
     let mut bytes = vec![0xEE; model.bytes.len() + 1];
@@ -301,7 +301,11 @@ fn copy_whole(
     models: &mut [Model; 2],
 ) -> String {
     let mut model = models[1 - which].clone();
-    model.pages.iter_mut().filter(|state| **state == State::Unwritten).for_each(|state| *state = State::Hole);
+    model
+        .pages
+        .iter_mut()
+        .filter(|state| **state == PageState::Unwritten)
+        .for_each(|state| *state = PageState::Hole);
     let (mut copy, fits) = (FileData::new(), model.allocated() <= *free);
     let done = copy.copy_whole(space, &files[1 - which]);
     assert_eq!(done, if fits { Ok(()) } else { Err(Errno::ENOSPC) });
@@ -315,7 +319,7 @@ fn copy_whole(
 }
 
 fn run(seed: u64) {
-    let mut random = Random(seed);
+    let mut random = ModelRandom(seed);
     // Every other run is short of space.
     let limit = if random.below(2) == 0 { 4 + random.below(SPAN) } else { 1 << 20 };
     let (space, mut free) = (Meter::new(limit), limit);

@@ -13,7 +13,7 @@ const PAGES_INLINE: usize = 16;
 
 /// What a read relied on in one place.
 #[derive(Clone, Copy, Default)]
-struct Seen<'g> {
+struct PageRead<'g> {
     /// The page, or none in a hole.
     page: Option<&'g Page>,
     /// The page's count.
@@ -111,7 +111,7 @@ impl FileData {
         guard: &'g Guard<'_>,
         offset: u64,
         buf: &mut [u8],
-        seen: &mut [Seen<'g>],
+        seen: &mut [PageRead<'g>],
         settled: bool,
     ) -> Option<()> {
         let wanted = offset..offset + buf.len() as u64;
@@ -120,7 +120,7 @@ impl FileData {
             let target = &mut buf[within(offset, &piece)];
             match self.tree.get(guard, index) {
                 Some(page) => {
-                    *seen = Seen { page: Some(page), sequence: page.count().try_begin()? };
+                    *seen = PageRead { page: Some(page), sequence: page.count().try_begin()? };
                     if settled && !page.is_settled() {
                         return None;
                     }
@@ -131,7 +131,7 @@ impl FileData {
             }
         }
         // The slot first: a page whose count has not moved by then was in it since the count was begun.
-        let same = |(index, seen): (u64, &Seen<'_>)| {
+        let same = |(index, seen): (u64, &PageRead<'_>)| {
             same_page(seen.page, self.tree.get(guard, index))
                 && seen.page.is_none_or(|page| !page.count().retry(seen.sequence))
         };
@@ -212,12 +212,12 @@ impl FileData {
 }
 
 /// Calls `look` with room for each page that has a byte in `bytes`, which is not empty.
-fn with_seen<'g, R>(bytes: &Range<u64>, look: impl FnOnce(&mut [Seen<'g>]) -> R) -> R {
+fn with_seen<'g, R>(bytes: &Range<u64>, look: impl FnOnce(&mut [PageRead<'g>]) -> R) -> R {
     let pages = pages_touched(bytes);
     match (pages.end - pages.start) as usize {
-        1 => look(&mut [Seen::default()]),
-        count @ ..=PAGES_INLINE => look(&mut [Seen::default(); PAGES_INLINE][..count]),
-        count => look(&mut vec![Seen::default(); count]),
+        1 => look(&mut [PageRead::default()]),
+        count @ ..=PAGES_INLINE => look(&mut [PageRead::default(); PAGES_INLINE][..count]),
+        count => look(&mut vec![PageRead::default(); count]),
     }
 }
 

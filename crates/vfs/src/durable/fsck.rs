@@ -72,20 +72,23 @@ impl Superblock {
             }
             store.sync()?;
         }
-        Store::repair(disk, &mut Tree::default())
+        Store::repair(disk, &mut CheckedTree::default())
     }
 }
 
 /// What a check finds, and what would mend it.
-fn looked_at(disk: Arc<dyn Disk>, progress: &mut dyn FnMut(Progress)) -> Result<(Report, Tree), StoreError> {
+fn looked_at(
+    disk: Arc<dyn Disk>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Report, CheckedTree), StoreError> {
     judged(|tree| Store::check(disk, tree, progress))
 }
 
 /// What `check` finds, and what is wrong with the tree that it showed.
 fn judged(
     check: impl FnOnce(&mut dyn Look) -> Result<Report, StoreError>,
-) -> Result<(Report, Tree), StoreError> {
-    let mut tree = Tree::default();
+) -> Result<(Report, CheckedTree), StoreError> {
+    let mut tree = CheckedTree::default();
     let mut report = check(&mut tree)?;
     if report.whole {
         tree.judge(&mut report);
@@ -129,7 +132,7 @@ struct Node {
 
 /// What is known of the file system.
 #[derive(Debug, Default)]
-struct Tree {
+struct CheckedTree {
     /// The bound of inode numbers.
     numbers: Option<u64>,
     /// Of each inode of which some are, the chunks that are cut off.
@@ -148,7 +151,7 @@ struct Tree {
     changes: u64,
 }
 
-impl Look for Tree {
+impl Look for CheckedTree {
     fn see(&mut self, key: &[u8], value: &[u8], report: &mut Report) {
         let is_short = name_of(key).is_empty();
         let seen = match (key.first(), ino_of(key)) {
@@ -220,7 +223,7 @@ impl Look for Tree {
     }
 }
 
-impl Tree {
+impl CheckedTree {
     fn node(&self, ino: u64) -> Option<&Node> {
         let at = self.nodes.binary_search_by_key(&ino, |node| node.ino).ok()?;
         self.nodes.get(at)

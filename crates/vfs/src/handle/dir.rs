@@ -1,6 +1,6 @@
 //! Dir: an open directory.
 
-use super::{File, Handle, OpenOptions};
+use super::{File, OpenOptions, ProcessFd};
 use crate::fs::names_from;
 use crate::{AtFlags, Cred, Errno, Fd, FileType, Fs, OpenFlags, Process, RenameFlags, Stat};
 use sluice_sync::Arc;
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// assert_eq!(fs.read("/archive/mail")?, b"hello");
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub struct Dir(Handle);
+pub struct Dir(ProcessFd);
 
 impl Dir {
     /// Opens the directory at `path`, as the superuser.
@@ -41,7 +41,7 @@ impl Dir {
     }
 
     fn open_in(process: &Arc<Process>, dir: Fd, path: &Path) -> Result<Dir, Errno> {
-        Handle::open(process, dir, path, OpenFlags::RDONLY | OpenFlags::DIRECTORY, 0).map(Dir)
+        ProcessFd::open(process, dir, path, OpenFlags::RDONLY | OpenFlags::DIRECTORY, 0).map(Dir)
     }
 
     /// Opens a directory below.

@@ -1,6 +1,6 @@
 //! File: an open file.
 
-use super::{Handle, OpenOptions};
+use super::{OpenOptions, ProcessFd};
 use crate::{AtFlags, Cancel, Errno, Fd, FileLock, FlockOperation, Fs, LockType, Process, Stat, Whence};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::{Bound, RangeBounds};
@@ -20,10 +20,10 @@ use std::path::Path;
 /// assert_eq!(BufReader::new(&log).lines().nth(1).unwrap()?, "second");
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub struct File(Handle);
+pub struct File(ProcessFd);
 
 impl File {
-    pub(super) fn new(handle: Handle) -> File {
+    pub(super) fn new(handle: ProcessFd) -> File {
         File(handle)
     }
 

@@ -18,12 +18,12 @@ use sluice_sync::Arc;
 use std::path::Path;
 
 /// A descriptor and the process that has it. Dropping it closes the descriptor.
-struct Handle {
+struct ProcessFd {
     process: Arc<Process>,
     fd: Fd,
 }
 
-impl Handle {
+impl ProcessFd {
     /// Opens `path`, seen from the directory `dir` of `process`.
     fn open(
         process: &Arc<Process>,
@@ -31,13 +31,13 @@ impl Handle {
         path: &Path,
         flags: OpenFlags,
         mode: u32,
-    ) -> Result<Handle, Errno> {
-        Ok(Handle { fd: process.openat(dir, path, flags, mode)?, process: process.clone() })
+    ) -> Result<ProcessFd, Errno> {
+        Ok(ProcessFd { fd: process.openat(dir, path, flags, mode)?, process: process.clone() })
     }
 
     /// A further descriptor of the same open file.
-    fn dup(&self) -> Result<Handle, Errno> {
-        Ok(Handle { fd: self.process.dup(self.fd)?, process: self.process.clone() })
+    fn dup(&self) -> Result<ProcessFd, Errno> {
+        Ok(ProcessFd { fd: self.process.dup(self.fd)?, process: self.process.clone() })
     }
 
     fn stat(&self, path: &Path, flags: AtFlags) -> Result<Stat, Errno> {
@@ -45,7 +45,7 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for ProcessFd {
     fn drop(&mut self) {
         // The descriptor is ours alone and open, so there is nothing that could go wrong and be told.
         let _ = self.process.close(self.fd);

@@ -1,6 +1,6 @@
 //! OpenOptions: how a file is to be opened.
 
-use super::{File, Handle};
+use super::{File, ProcessFd};
 use crate::{Cred, Errno, Fd, Fs, OpenFlags};
 use sluice_sync::Arc;
 use std::path::Path;
@@ -114,7 +114,7 @@ impl OpenOptions {
     }
 
     pub(super) fn open_in(&self, process: &Arc<crate::Process>, dir: Fd, path: &Path) -> Result<File, Errno> {
-        Handle::open(process, dir, path, self.flags()?, self.mode).map(File::new)
+        ProcessFd::open(process, dir, path, self.flags()?, self.mode).map(File::new)
     }
 
     /// The flags of `open`.

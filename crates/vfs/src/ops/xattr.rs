@@ -28,8 +28,8 @@ const ENTRY_BYTES: usize = 48;
 
 /// What the extended attribute, or access control list, `name` with this value counts for, in bytes.
 pub(crate) fn charge_of_stored(name: &[u8], value: &[u8]) -> u64 {
-    match Space::of(name) {
-        Space::AclAccess | Space::AclDefault => {
+    match Namespace::of(name) {
+        Namespace::AclAccess | Namespace::AclDefault => {
             Acl::from_xattr(value).ok().flatten().map_or(0, |list| charged(list.bytes() as u64))
         }
         _ => charge_of(name, value),
@@ -74,7 +74,7 @@ pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// What a name's prefix says about it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Space {
+enum Namespace {
     User,
     Trusted,
     Security,
@@ -104,15 +104,15 @@ pub(crate) fn check_xattr(name: &[u8], value: &[u8], flags: XattrFlags) -> Resul
     if value.len() > XATTR_SIZE_MAX { Err(Errno::E2BIG) } else { Ok(()) }
 }
 
-impl Space {
-    fn of(name: &[u8]) -> Space {
+impl Namespace {
+    fn of(name: &[u8]) -> Namespace {
         match name {
-            ACL_ACCESS => Space::AclAccess,
-            ACL_DEFAULT => Space::AclDefault,
-            _ if name.starts_with(b"user.") => Space::User,
-            _ if name.starts_with(b"trusted.") => Space::Trusted,
-            _ if name.starts_with(b"security.") => Space::Security,
-            _ => Space::Unknown,
+            ACL_ACCESS => Namespace::AclAccess,
+            ACL_DEFAULT => Namespace::AclDefault,
+            _ if name.starts_with(b"user.") => Namespace::User,
+            _ if name.starts_with(b"trusted.") => Namespace::Trusted,
+            _ if name.starts_with(b"security.") => Namespace::Security,
+            _ => Namespace::Unknown,
         }
     }
 
@@ -120,7 +120,7 @@ impl Space {
     /// `EINVAL` for a name space without a name in it, `EOPNOTSUPP` for one that does not exist.
     fn check_exists(self, name: &[u8]) -> Result<(), Errno> {
         match (self, name) {
-            (Space::Unknown, _) => Err(Errno::EOPNOTSUPP),
+            (Namespace::Unknown, _) => Err(Errno::EOPNOTSUPP),
             (_, b"user." | b"trusted." | b"security.") => Err(Errno::EINVAL),
             _ => Ok(()),
         }
@@ -134,8 +134,8 @@ impl Inode {
     /// `ENODATA`, `EOPNOTSUPP` (unknown name space), `ERANGE` (empty or long name), `EACCES`.
     pub fn get_xattr(&self, cred: &Cred, name: &[u8]) -> Result<Vec<u8>, Errno> {
         check_xattr_name(name)?;
-        let space = Space::of(name);
-        if matches!(space, Space::AclAccess | Space::AclDefault) {
+        let space = Namespace::of(name);
+        if matches!(space, Namespace::AclAccess | Namespace::AclDefault) {
             return self.get_acl(space);
         }
         self.permit_xattr(cred, space, name, Access::READ)?;
@@ -165,20 +165,20 @@ impl Inode {
     }
 
     /// The rules of Linux's `xattr_permission` and of its capability module.
-    fn permit_xattr(&self, cred: &Cred, space: Space, name: &[u8], want: Access) -> Result<(), Errno> {
+    fn permit_xattr(&self, cred: &Cred, space: Namespace, name: &[u8], want: Access) -> Result<(), Errno> {
         let reading = want == Access::READ;
         if !reading {
             self.check_not(InodeFlags::FIXED)?;
         }
         match space {
-            Space::Trusted if cred.has(Caps::SYS_ADMIN) => Ok(()),
-            Space::Trusted => Err(if reading { Errno::ENODATA } else { Errno::EPERM }),
-            Space::Security if reading => Ok(()),
-            Space::Security => {
+            Namespace::Trusted if cred.has(Caps::SYS_ADMIN) => Ok(()),
+            Namespace::Trusted => Err(if reading { Errno::ENODATA } else { Errno::EPERM }),
+            Namespace::Security if reading => Ok(()),
+            Namespace::Security => {
                 let needed = if name == b"security.capability" { Caps::SETFCAP } else { Caps::SYS_ADMIN };
                 if cred.has(needed) { Ok(()) } else { Err(Errno::EPERM) }
             }
-            Space::User => {
+            Namespace::User => {
                 if !matches!(self.file_type(), FileType::Regular | FileType::Directory) {
                     return Err(if reading { Errno::ENODATA } else { Errno::EPERM });
                 }
@@ -188,18 +188,18 @@ impl Inode {
                 }
                 self.access(cred, want)
             }
-            Space::AclAccess | Space::AclDefault => Ok(()),
-            Space::Unknown if name.starts_with(b"system.") => Ok(()),
-            Space::Unknown => self.access(cred, want),
+            Namespace::AclAccess | Namespace::AclDefault => Ok(()),
+            Namespace::Unknown if name.starts_with(b"system.") => Ok(()),
+            Namespace::Unknown => self.access(cred, want),
         }
     }
 
-    fn get_acl(&self, space: Space) -> Result<Vec<u8>, Errno> {
+    fn get_acl(&self, space: Namespace) -> Result<Vec<u8>, Errno> {
         if self.file_type() == FileType::Symlink {
             return Err(Errno::EOPNOTSUPP);
         }
         self.with_acls(|_, acls| {
-            let acl = if space == Space::AclAccess { &acls.access } else { &acls.default };
+            let acl = if space == Namespace::AclAccess { &acls.access } else { &acls.default };
             acl.as_ref().map(Acl::to_xattr).ok_or(Errno::ENODATA)
         })
     }
@@ -213,8 +213,8 @@ impl InodeRef {
     /// (bad flags or a malformed ACL).
     pub fn set_xattr(&self, cred: &Cred, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<(), Errno> {
         check_xattr(name, value, flags)?;
-        let space = Space::of(name);
-        if matches!(space, Space::AclAccess | Space::AclDefault) {
+        let space = Namespace::of(name);
+        if matches!(space, Namespace::AclAccess | Namespace::AclDefault) {
             return self.set_acl(cred, space, value);
         }
         self.permit_xattr(cred, space, name, Access::WRITE)?;
@@ -238,8 +238,8 @@ impl InodeRef {
     /// As [`InodeRef::set_xattr`].
     pub fn remove_xattr(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
         check_xattr_name(name)?;
-        let space = Space::of(name);
-        if matches!(space, Space::AclAccess | Space::AclDefault) {
+        let space = Namespace::of(name);
+        if matches!(space, Namespace::AclAccess | Namespace::AclDefault) {
             return self.set_acl(cred, space, &[]);
         }
         self.permit_xattr(cred, space, name, Access::WRITE)?;
@@ -262,13 +262,13 @@ impl InodeRef {
 
     /// Sets the ACL that `value` spells, or removes it. An access ACL also sets the permission bits that it
     /// contains. The checks are made in the order of Linux.
-    fn set_acl(&self, cred: &Cred, space: Space, value: &[u8]) -> Result<(), Errno> {
+    fn set_acl(&self, cred: &Cred, space: Namespace, value: &[u8]) -> Result<(), Errno> {
         let removes = !Acl::check_form(value)?;
         self.check_not(InodeFlags::FIXED)?;
         if self.file_type() == FileType::Symlink {
             return Err(Errno::EOPNOTSUPP);
         }
-        let slot_is_access = space == Space::AclAccess;
+        let slot_is_access = space == Namespace::AclAccess;
         if !slot_is_access && !self.is_dir() {
             return if removes { Ok(()) } else { Err(Errno::EACCES) };
         }
@@ -328,9 +328,9 @@ impl Inode {
 
     /// The value of `name`, an access control list's included.
     pub(crate) fn xattr_value(&self, name: &[u8]) -> Option<Vec<u8>> {
-        match Space::of(name) {
-            Space::AclAccess => self.with_acls(|_, acls| acls.access.as_ref().map(Acl::to_xattr)),
-            Space::AclDefault => self.with_acls(|_, acls| acls.default.as_ref().map(Acl::to_xattr)),
+        match Namespace::of(name) {
+            Namespace::AclAccess => self.with_acls(|_, acls| acls.access.as_ref().map(Acl::to_xattr)),
+            Namespace::AclDefault => self.with_acls(|_, acls| acls.default.as_ref().map(Acl::to_xattr)),
             _ => self.extra_if_any()?.xattrs.lock().values.get(name).map(|value| value.to_vec()),
         }
     }
@@ -340,11 +340,11 @@ impl Inode {
     /// # Errors
     /// `EIO` for an access control list that is none; `ENOSPC` for one that leads beyond the limit.
     pub(crate) fn restore_xattr(&self, name: &[u8], value: &[u8], is_counted: bool) -> Result<(), Errno> {
-        let space = Space::of(name);
-        if matches!(space, Space::AclAccess | Space::AclDefault) {
+        let space = Namespace::of(name);
+        if matches!(space, Namespace::AclAccess | Namespace::AclDefault) {
             let list = Acl::from_xattr(value).map_err(|_| Errno::EIO)?;
             return self.change_acls_counting(is_counted, |_, acls| {
-                *(if space == Space::AclAccess { &mut acls.access } else { &mut acls.default }) = list;
+                *(if space == Namespace::AclAccess { &mut acls.access } else { &mut acls.default }) = list;
                 Ok(())
             });
         }

@@ -42,18 +42,18 @@ const _: () = assert!(FIRST <= PASSED_MAX + 1, "of the first slots too few are p
 /// What each descriptor of a process points to.
 pub(crate) struct FdTable {
     /// *Immutable.*
-    owner: Owner,
+    owner: DescriptorOwner,
     /// The lowest slots.
-    first: [CachePadded<Slot>; FIRST as usize],
+    first: [CachePadded<DescriptorSlot>; FIRST as usize],
     /// Those behind them, once one was asked for. *Set once.*
-    further: OnceLock<Box<SlotTable<CachePadded<Slot>>>>,
+    further: OnceLock<Box<SlotTable<CachePadded<DescriptorSlot>>>>,
     /// No slot below this one is free. *Atomic (hint).*
     lowest: CachePadded<AtomicU32>,
 }
 
 /// Whose descriptors these are.
 #[derive(Clone, Copy)]
-pub(crate) struct Owner {
+pub(crate) struct DescriptorOwner {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -61,7 +61,7 @@ pub(crate) struct Owner {
 
 /// One descriptor.
 #[derive(Default)]
-struct Slot {
+struct DescriptorSlot {
     /// What it points to; nothing while it is free.
     file: RefSlot<OpenFile>,
     /// *Atomic (stands alone).*
@@ -69,13 +69,13 @@ struct Slot {
 }
 
 impl FdTable {
-    pub(super) fn new(owner: Owner) -> FdTable {
+    pub(super) fn new(owner: DescriptorOwner) -> FdTable {
         let lowest = CachePadded::new(AtomicU32::new(0));
         FdTable { owner, first: Default::default(), further: OnceLock::new(), lowest }
     }
 
     /// Descriptors of the same numbers for the same files.
-    pub(super) fn fork(&self, owner: Owner) -> FdTable {
+    pub(super) fn fork(&self, owner: DescriptorOwner) -> FdTable {
         let child = FdTable::new(owner);
         for (number, slot) in self.in_use() {
             if let Some(file) = slot.file.load()
@@ -89,7 +89,7 @@ impl FdTable {
         child
     }
 
-    pub(crate) fn owner(&self) -> Owner {
+    pub(crate) fn owner(&self) -> DescriptorOwner {
         self.owner
     }
 
@@ -99,7 +99,7 @@ impl FdTable {
     }
 
     /// The slots that are not empty. Most are, and a look costs less than a reference or an exchange.
-    fn in_use(&self) -> impl Iterator<Item = (u32, &Slot)> {
+    fn in_use(&self) -> impl Iterator<Item = (u32, &DescriptorSlot)> {
         let further = self.further.get().into_iter().flat_map(|slots| slots.numbered());
         let further = further.map(|(number, slot)| (FIRST + number, slot));
         let slots = (0..).zip(&self.first).chain(further).map(|(number, slot)| (number, &**slot));
@@ -126,7 +126,7 @@ impl FdTable {
         self.known_slot(fd).is_ok_and(|slot| slot.file.holds(file))
     }
 
-    fn slot(&self, number: u32) -> &Slot {
+    fn slot(&self, number: u32) -> &DescriptorSlot {
         let further = || self.further.get_or_init(|| Box::new(SlotTable::new())).get(number - FIRST);
         self.first.get(number as usize).unwrap_or_else(further)
     }
@@ -135,7 +135,7 @@ impl FdTable {
     ///
     /// # Errors
     /// `EBADF`.
-    fn known_slot(&self, fd: Fd) -> Result<&Slot, Errno> {
+    fn known_slot(&self, fd: Fd) -> Result<&DescriptorSlot, Errno> {
         // What is negative is past all slots.
         let number = fd.0.cast_unsigned();
         let further = || self.further.get()?.peek(number - FIRST);
@@ -199,9 +199,9 @@ impl FdTable {
 /// Puts `file` into the first of `slots` that is free, and returns that one. Gives it back if none is.
 #[inline]
 fn fill_one_of<'s>(
-    slots: impl Iterator<Item = (u32, &'s Slot)>,
+    slots: impl Iterator<Item = (u32, &'s DescriptorSlot)>,
     file: Ref<OpenFile>,
-) -> Result<(u32, &'s Slot), Ref<OpenFile>> {
+) -> Result<(u32, &'s DescriptorSlot), Ref<OpenFile>> {
     let mut file = file;
     for (number, slot) in slots {
         if !slot.file.is_empty() {
@@ -215,7 +215,7 @@ fn fill_one_of<'s>(
     Err(file)
 }
 
-impl Slot {
+impl DescriptorSlot {
     fn close_on_exec(&self) -> bool {
         // Relaxed: the flag stands alone.
         self.close_on_exec.load(Ordering::Relaxed)

@@ -1,7 +1,7 @@
 //! Reading directories, and the working directory.
 
 use super::{Dirents, Fd, Process};
-use crate::mount::Place;
+use crate::mount::LocationRef;
 use crate::{Access, DirEntry, Errno, Inode, InodeRef};
 use sluice_sync::rcu;
 use std::ffi::OsString;
@@ -119,7 +119,7 @@ impl Process {
                 return Err(Errno::ENOENT);
             };
             components.push(name);
-            at = Place { mount: named.mount, inode: parent };
+            at = LocationRef { mount: named.mount, inode: parent };
             if at.is_mount_root() {
                 at = at.enter(&section);
             }

@@ -18,13 +18,13 @@ mod open;
 mod xattrs;
 
 pub use descriptors::Fd;
-pub(crate) use descriptors::{FdTable, Owner};
+pub(crate) use descriptors::{DescriptorOwner, FdTable};
 pub use dirents::{Dirent, Dirents};
 pub use locks::{FileLock, FlockOperation, LockType};
 
 use crate::at_once::{AtOnce, WouldWait, or_waiting};
 use crate::lock_class::PROCESS_MOVING;
-use crate::mount::{Location, Place};
+use crate::mount::{Location, LocationRef};
 use crate::namei::{Namei, Parent, check_path};
 use crate::open_file::OpenFile;
 use crate::{AtFlags, Cred, Errno, FileType, Fs, Inode};
@@ -86,13 +86,13 @@ impl Process {
         cred: Cred,
         umask: u32,
         cwd: Location,
-        descriptors: impl FnOnce(Owner) -> FdTable,
+        descriptors: impl FnOnce(DescriptorOwner) -> FdTable,
     ) -> Process {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let cred = Cred { pid: pid_of(id), ..cred };
-        let owner = Owner { pid: cred.pid, uid: cred.uid, gid: cred.gid };
+        let owner = DescriptorOwner { pid: cred.pid, uid: cred.uid, gid: cred.gid };
         let descriptors = Arc::new(descriptors(owner));
         let listed = fs.mounts().processes().add(&descriptors);
         let (umask, cwd) = (AtomicU32::new(umask), RcuCell::new(rcu::domain(), cwd));
@@ -173,7 +173,7 @@ impl Process {
         if file.inode().is_dir() { Ok(Start::Open(file)) } else { Err(Errno::ENOTDIR) }
     }
 
-    fn place_of<'g>(&'g self, start: &'g Start, section: &'g Guard<'_>) -> Option<Place<'g>> {
+    fn place_of<'g>(&'g self, start: &'g Start, section: &'g Guard<'_>) -> Option<LocationRef<'g>> {
         match start {
             Start::Root => None,
             Start::WorkingDirectory => Some(self.cwd.load(section).place()),
@@ -192,7 +192,7 @@ impl Process {
         dir: Fd,
         path: &Path,
         follow: bool,
-        look: impl FnOnce(Place<'_>) -> Result<R, Errno>,
+        look: impl FnOnce(LocationRef<'_>) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         let (path, namei) = (path_bytes(path), self.namei());
         if dir == Fd::CWD || path.first() == Some(&b'/') {
@@ -228,7 +228,7 @@ impl Process {
         dir: Fd,
         path: &Path,
         flags: AtFlags,
-        look: impl FnOnce(Place<'_>) -> Result<R, Errno>,
+        look: impl FnOnce(LocationRef<'_>) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         if path.as_os_str().is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
             return look(self.resolve_at(dir, path, flags)?.place());
@@ -265,7 +265,7 @@ impl Process {
         namei: &Namei<'_>,
         dir: Fd,
         path: &'p [u8],
-        act: impl FnOnce(&Parent<'p, Place<'_>>, &Guard<'_>) -> AtOnce<R>,
+        act: impl FnOnce(&Parent<'p, LocationRef<'_>>, &Guard<'_>) -> AtOnce<R>,
     ) -> Result<Acted<'p, R>, Errno> {
         let start = self.start(dir, path)?;
         loop {

@@ -3,7 +3,7 @@
 use super::{Acted, Fd, Process, path_bytes};
 use crate::at_once::{AtOnce, WouldWait};
 use crate::inode::settle;
-use crate::mount::{Location, Place};
+use crate::mount::{Location, LocationRef};
 use crate::namei::{Last, Parent, check_path};
 use crate::ops::create::checked_target;
 use crate::ops::rename::check_flags;
@@ -209,7 +209,7 @@ impl Process {
         }
         let remove_dir = flags.contains(AtFlags::REMOVEDIR);
         let path = path_bytes(path.as_ref());
-        let at_once = |parent: &Parent<'_, Place<'_>>, section: &Guard<'_>| {
+        let at_once = |parent: &Parent<'_, LocationRef<'_>>, section: &Guard<'_>| {
             if remove_dir { Err(WouldWait) } else { self.unlink_at_once(parent, section) }
         };
         let parent = match self.act_or_parent(&self.namei(), dir, path, at_once)? {
@@ -247,7 +247,7 @@ impl Process {
     /// Removes the name to which `parent` leads, that of a file, in the section in which it was walked to, if nobody is waited
     /// for: whether to [`settle`] after it.
     #[inline]
-    fn unlink_at_once(&self, parent: &Parent<'_, Place<'_>>, section: &Guard<'_>) -> AtOnce<bool> {
+    fn unlink_at_once(&self, parent: &Parent<'_, LocationRef<'_>>, section: &Guard<'_>) -> AtOnce<bool> {
         let Parent { dir, last: Last::Name(name), trailing_slash: false } = parent else {
             return Err(WouldWait);
         };

@@ -2,7 +2,7 @@
 
 use super::{Acted, Fd, Process, path_bytes};
 use crate::at_once::{AtOnce, NotAtOnce, WouldWait};
-use crate::mount::{Location, Place};
+use crate::mount::{Location, LocationRef};
 use crate::namei::{Last, Parent};
 use crate::open_file::OpenFile;
 use crate::watch::fault::Calls;
@@ -12,7 +12,7 @@ use sluice_sync::rcu::Guard;
 use std::path::Path;
 
 /// What `open` finds at the end of a path.
-enum Found {
+enum OpenTarget {
     Existing(Location),
     Created(Location),
 }
@@ -55,8 +55,8 @@ impl Process {
             return self.open_unnamed(dir, path, flags, mode);
         }
         match self.find_or_create(dir, path, flags, mode)? {
-            Found::Created(location) => self.describe_ready(location, flags - OpenFlags::TRUNC),
-            Found::Existing(location) => {
+            OpenTarget::Created(location) => self.describe_ready(location, flags - OpenFlags::TRUNC),
+            OpenTarget::Existing(location) => {
                 location.inode.meet_faults(Calls::OPEN)?;
                 self.permit_open(&location, flags)?;
                 self.describe_ready(location, flags)
@@ -105,15 +105,15 @@ impl Process {
         self.describe(Location { inode, ..location }, flags - OPENING_FLAGS)
     }
 
-    fn find_or_create(&self, dir: Fd, path: &Path, flags: OpenFlags, mode: u32) -> Result<Found, Errno> {
+    fn find_or_create(&self, dir: Fd, path: &Path, flags: OpenFlags, mode: u32) -> Result<OpenTarget, Errno> {
         let create = flags.contains(OpenFlags::CREAT);
         let exclusive = create && flags.contains(OpenFlags::EXCL);
         let follow = !flags.contains(OpenFlags::NOFOLLOW) && !exclusive;
         if !create {
-            return self.resolve(dir, path, follow).map(Found::Existing);
+            return self.resolve(dir, path, follow).map(OpenTarget::Existing);
         }
         let namei = self.namei();
-        let at_once = |parent: &Parent<'_, Place<'_>>, section: &Guard<'_>| {
+        let at_once = |parent: &Parent<'_, LocationRef<'_>>, section: &Guard<'_>| {
             self.find_or_create_at_once(parent, exclusive, follow, mode, section)
         };
         let mut parent = match self.act_or_parent(&namei, dir, path_bytes(path), at_once)? {
@@ -134,7 +134,7 @@ impl Process {
                     Err(Errno::EEXIST) if !exclusive => continue,
                     created => {
                         let mount = parent.dir.mount;
-                        return created.map(|inode| Found::Created(Location { mount, inode }));
+                        return created.map(|inode| OpenTarget::Created(Location { mount, inode }));
                     }
                 },
                 Err(error) => return Err(error),
@@ -143,7 +143,7 @@ impl Process {
                 return Err(Errno::EEXIST);
             }
             if found.inode.file_type() != FileType::Symlink || !follow {
-                return Ok(Found::Existing(found));
+                return Ok(OpenTarget::Existing(found));
             }
             parent = namei.follow(&parent, &found)?;
         }
@@ -153,12 +153,12 @@ impl Process {
     #[inline]
     fn find_or_create_at_once(
         &self,
-        parent: &Parent<'_, Place<'_>>,
+        parent: &Parent<'_, LocationRef<'_>>,
         exclusive: bool,
         follow: bool,
         mode: u32,
         section: &Guard<'_>,
-    ) -> AtOnce<Found> {
+    ) -> AtOnce<OpenTarget> {
         let Parent { dir, last: Last::Name(name), trailing_slash: false } = parent else {
             return Err(WouldWait);
         };
@@ -166,15 +166,15 @@ impl Process {
             Ok(_) if exclusive => Err(Errno::EEXIST.into()),
             Ok(found) if found.is_symlink() && follow => Err(WouldWait),
             Ok(inode) => {
-                let found = Place { inode, ..*dir }.enter(section);
-                Ok(Found::Existing(found.to_location()))
+                let found = LocationRef { inode, ..*dir }.enter(section);
+                Ok(OpenTarget::Existing(found.to_location()))
             }
             Err(Errno::ENOENT) if dir.mount.check_writable().is_ok() => {
                 let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
                 match dir.inode.create_at_once(&self.cred, name, &new) {
                     // Somebody else created the name since it was looked up.
                     Err(NotAtOnce::Failed(Errno::EEXIST)) if !exclusive => Err(WouldWait),
-                    created => Ok(Found::Created(Location::new(dir.mount, created?))),
+                    created => Ok(OpenTarget::Created(Location::new(dir.mount, created?))),
                 }
             }
             // What is wrong is said in the order of Linux.

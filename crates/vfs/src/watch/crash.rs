@@ -17,7 +17,7 @@
 //! on ext4, XFS and btrfs.
 
 use super::hook;
-use super::journal::{Attributes, Edit, Image, Journal, Touched};
+use super::journal::{ChangedAttributes, Edit, Image, Journal, Touched};
 use super::names::Slot;
 use crate::inode::{Body, InodeInit};
 use crate::{Errno, FileType, Fs, InodeRef, Options, Superblock};
@@ -268,7 +268,7 @@ impl Crash<'_> {
         &mut self,
         image: &Image,
         ino: u64,
-        attributes: &Attributes,
+        attributes: &ChangedAttributes,
         dir: &InodeRef,
     ) -> Result<InodeRef, Errno> {
         let mut attributes = attributes.clone();
@@ -307,10 +307,10 @@ impl Crash<'_> {
     }
 }
 
-impl Attributes {
+impl ChangedAttributes {
     /// What an inode with these begins with.
     fn init(&self) -> InodeInit {
-        let Attributes { file_type, mode, uid, gid, born, .. } = *self;
+        let ChangedAttributes { file_type, mode, uid, gid, born, .. } = *self;
         let nlink = if file_type == FileType::Directory { 2 } else { 1 };
         InodeInit { file_type, mode, uid, gid, nlink, born }
     }

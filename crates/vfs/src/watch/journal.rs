@@ -26,7 +26,7 @@ use std::ops::Range;
 
 /// Attributes of an inode, as they are after a change.
 #[derive(Clone, Debug)]
-pub(super) struct Attributes {
+pub(super) struct ChangedAttributes {
     /// The change that they are those after.
     at: u64,
     pub(super) file_type: FileType,
@@ -44,8 +44,8 @@ pub(super) struct Attributes {
     pub(super) xattrs: Vec<(Box<[u8]>, Vec<u8>)>,
 }
 
-impl Attributes {
-    pub(super) fn of(inode: &Inode) -> Attributes {
+impl ChangedAttributes {
+    pub(super) fn of(inode: &Inode) -> ChangedAttributes {
         let (rdev, target) = match &inode.body {
             Body::Symlink(target) => (0, target.clone()),
             Body::Special { rdev, .. } => (*rdev, Box::default()),
@@ -56,7 +56,7 @@ impl Attributes {
             Some((name, value))
         });
         let attr = inode.attr.read();
-        Attributes {
+        ChangedAttributes {
             at: 0,
             file_type: inode.file_type(),
             rdev,
@@ -84,19 +84,19 @@ impl Attributes {
 
 /// A change of names and attributes.
 #[derive(Default)]
-pub(super) struct Step {
+pub(super) struct JournalStep {
     /// Where in the order of all changes it stands.
     at: u64,
     pub(super) names: Vec<(Slot, Option<u64>)>,
     /// Of each inode that it concerns.
-    pub(super) attributes: BTreeMap<u64, Attributes>,
+    pub(super) attributes: BTreeMap<u64, ChangedAttributes>,
     /// Contents that came with it.
     pub(super) contents: Vec<(u64, Edit)>,
     /// A directory was given another name.
     pub(super) moves_directory: bool,
 }
 
-impl Step {
+impl JournalStep {
     fn directories(&self) -> impl Iterator<Item = u64> {
         self.names.iter().map(|((dir, _), _)| *dir)
     }
@@ -112,14 +112,14 @@ pub(super) struct Touched {
 }
 
 impl Touched {
-    pub(super) fn add(&mut self, step: &Step) {
+    pub(super) fn add(&mut self, step: &JournalStep) {
         self.inodes.extend(step.attributes.keys());
         self.directories.extend(step.directories());
         self.slots.extend(step.names.iter().map(|(slot, _)| slot.clone()));
         self.moves_directory |= step.moves_directory;
     }
 
-    pub(super) fn meets(&self, step: &Step) -> bool {
+    pub(super) fn meets(&self, step: &JournalStep) -> bool {
         let concerns = |ino: &u64| self.inodes.contains(ino) || self.directories.contains(ino);
         step.attributes.keys().any(concerns)
             || step.directories().any(|dir| self.inodes.contains(&dir))
@@ -225,7 +225,7 @@ const SECTOR: u64 = 512;
 #[derive(Default)]
 pub(super) struct Image {
     pub(super) names: Names,
-    pub(super) attributes: BTreeMap<u64, Attributes>,
+    pub(super) attributes: BTreeMap<u64, ChangedAttributes>,
     pub(super) contents: BTreeMap<u64, FileData>,
 }
 
@@ -237,7 +237,7 @@ impl Image {
     }
 
     /// Does `step`: the inodes that it took a name from.
-    pub(super) fn apply(&mut self, step: &Step) -> Vec<u64> {
+    pub(super) fn apply(&mut self, step: &JournalStep) -> Vec<u64> {
         let nameless = step.names.iter().filter_map(|(slot, ino)| self.names.set(slot, *ino)).collect();
         self.attributes.extend(step.attributes.iter().map(|(ino, attributes)| (*ino, attributes.clone())));
         for (ino, edit) in &step.contents {
@@ -249,7 +249,7 @@ impl Image {
 
     /// Puts the inode there as it is now.
     fn add(&mut self, inode: &InodeRef) -> Result<(), Errno> {
-        self.attributes.insert(inode.ino(), Attributes::of(inode));
+        self.attributes.insert(inode.ino(), ChangedAttributes::of(inode));
         if matches!(inode.body, Body::Regular) {
             let contents = FileData::new();
             contents.copy_whole(&Unlimited, inode.data()?)?;
@@ -264,7 +264,7 @@ impl Image {
 pub(super) struct Journal {
     pub(super) image: Image,
     /// Oldest first.
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<JournalStep>,
     /// Of each file, oldest first.
     pub(super) edits: BTreeMap<u64, Vec<Edit>>,
     /// Changes so far.
@@ -284,11 +284,11 @@ impl Journal {
     }
 
     /// Puts down a change.
-    pub(super) fn put_down(&mut self, mut step: Step, edits: Vec<(u64, Edit)>) {
+    pub(super) fn put_down(&mut self, mut step: JournalStep, edits: Vec<(u64, Edit)>) {
         self.next += 1;
         step.attributes.values_mut().for_each(|attributes| attributes.at = self.next);
         if !step.names.is_empty() || !step.attributes.is_empty() {
-            self.steps.push(Step { at: self.next, ..step });
+            self.steps.push(JournalStep { at: self.next, ..step });
         }
         for (ino, edit) in edits {
             self.edits.entry(ino).or_default().push(Edit { at: self.next, ..edit });
@@ -302,7 +302,7 @@ impl Journal {
 
     /// What was done to file `ino` up to the change `end` is durable; without a file, everything.
     pub(super) fn synced(&mut self, ino: Option<u64>, end: u64) {
-        let concerns = |step: &Step| {
+        let concerns = |step: &JournalStep| {
             ino.is_none_or(|ino| {
                 step.attributes.contains_key(&ino) || step.directories().any(|dir| dir == ino)
             })

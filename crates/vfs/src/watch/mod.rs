@@ -32,7 +32,7 @@ use crate::lock_class::WATCH;
 use crate::superblock::Shared;
 use crate::{Errno, Inode, InodeRef, Superblock};
 use fault::Rule;
-use journal::{Attributes, Edit, Journal, Step};
+use journal::{ChangedAttributes, Edit, Journal, JournalStep};
 use names::Names;
 use sluice_sync::{Mutex, MutexGuard};
 use std::ops::Range;
@@ -85,7 +85,7 @@ impl Watch {
 
     /// Begins to put down a change.
     pub(crate) fn record(&self) -> Recording<'_> {
-        Recording { state: self.lock(), step: Step::default(), edits: Vec::new() }
+        Recording { state: self.lock(), step: JournalStep::default(), edits: Vec::new() }
     }
 }
 
@@ -134,7 +134,7 @@ fn for_each_directory(
 /// A change that is being put down. It counts when this is dropped.
 pub(crate) struct Recording<'w> {
     state: MutexGuard<'w, State>,
-    step: Step,
+    step: JournalStep,
     edits: Vec<(u64, Edit)>,
 }
 
@@ -142,7 +142,7 @@ impl Recording<'_> {
     /// Attributes of `inode` are what they are now; it may be new, or have gained or lost a name.
     pub(crate) fn inode(&mut self, inode: &Inode) {
         if self.state.journal.is_some() {
-            self.step.attributes.insert(inode.ino(), Attributes::of(inode));
+            self.step.attributes.insert(inode.ino(), ChangedAttributes::of(inode));
         }
     }
 

@@ -12,17 +12,19 @@ type Tree = BTreeMap<PathBuf, (FileType, u64)>;
 type Slot = (u64, String);
 
 #[derive(Clone, Debug)]
-struct Step {
+struct JournalStep {
     names: Vec<(Slot, Option<u64>)>,
     inodes: BTreeSet<u64>,
     moves_directory: bool,
 }
 
-impl Step {
-    fn depends_on(&self, earlier: &Step) -> bool {
-        let dirs = |step: &Step| -> BTreeSet<u64> { step.names.iter().map(|((dir, _), _)| *dir).collect() };
-        let slots =
-            |step: &Step| -> BTreeSet<Slot> { step.names.iter().map(|(slot, _)| slot.clone()).collect() };
+impl JournalStep {
+    fn depends_on(&self, earlier: &JournalStep) -> bool {
+        let dirs =
+            |step: &JournalStep| -> BTreeSet<u64> { step.names.iter().map(|((dir, _), _)| *dir).collect() };
+        let slots = |step: &JournalStep| -> BTreeSet<Slot> {
+            step.names.iter().map(|(slot, _)| slot.clone()).collect()
+        };
         !self.inodes.is_disjoint(&earlier.inodes)
             || !self.inodes.is_disjoint(&dirs(earlier))
             || !dirs(self).is_disjoint(&earlier.inodes)
@@ -35,12 +37,12 @@ impl Step {
 struct Model {
     durable: BTreeMap<Slot, u64>,
     now: BTreeMap<Slot, u64>,
-    steps: Vec<Step>,
+    steps: Vec<JournalStep>,
     /// Type and number of each inode, the root's first.
     inodes: Vec<(FileType, u64)>,
 }
 
-fn apply(tree: &mut BTreeMap<Slot, u64>, step: &Step) {
+fn apply(tree: &mut BTreeMap<Slot, u64>, step: &JournalStep) {
     for (slot, ino) in &step.names {
         match ino {
             Some(ino) => drop(tree.insert(slot.clone(), *ino)),
@@ -65,7 +67,7 @@ impl Model {
     }
 
     fn put_down(&mut self, names: Vec<(Slot, Option<u64>)>, inodes: &[u64], moves_directory: bool) {
-        let step = Step { names, inodes: inodes.iter().copied().collect(), moves_directory };
+        let step = JournalStep { names, inodes: inodes.iter().copied().collect(), moves_directory };
         apply(&mut self.now, &step);
         self.steps.push(step);
     }
@@ -85,8 +87,9 @@ impl Model {
     }
 
     fn synced(&mut self, ino: u64) {
-        let concerns =
-            |step: &Step| step.inodes.contains(&ino) || step.names.iter().any(|((dir, _), _)| *dir == ino);
+        let concerns = |step: &JournalStep| {
+            step.inodes.contains(&ino) || step.names.iter().any(|((dir, _), _)| *dir == ino)
+        };
         let chosen = self.closed((0..self.steps.len()).filter(|at| concerns(&self.steps[*at])).collect());
         chosen.iter().for_each(|at| apply(&mut self.durable, &self.steps[*at]));
         let mut at = 0;

@@ -7,7 +7,7 @@ use std::panic::Location;
 
 /// A lock that is held.
 #[derive(Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct HeldLock {
     /// The number of its class.
     pub(super) class: u32,
     pub(super) ask: Ask,
@@ -22,7 +22,7 @@ pub(super) struct Entry {
 }
 
 /// What one thread holds, oldest first. Locks let go out of order leave holes, so that places stay.
-pub(super) type Stack = Vec<Option<Entry>>;
+pub(super) type Stack = Vec<Option<HeldLock>>;
 
 thread_local! {
     /// A stack for each thread that this one plays: its own, and on the machine one for each CPU. *owner only*
@@ -44,7 +44,7 @@ pub(super) fn with<R>(f: impl FnOnce(&mut Stack) -> R) -> Option<R> {
 }
 
 /// Puts `entry` on top; says where it is.
-pub(super) fn push(entry: Entry) -> u32 {
+pub(super) fn push(entry: HeldLock) -> u32 {
     let place = with(|stack| {
         stack.push(Some(entry));
         // Lossless: no thread holds so many locks.
@@ -54,7 +54,7 @@ pub(super) fn push(entry: Entry) -> u32 {
 }
 
 /// Takes off what is at `place`.
-pub(super) fn pop(place: u32) -> Option<Entry> {
+pub(super) fn pop(place: u32) -> Option<HeldLock> {
     with(|stack| {
         let entry = stack.get_mut(place as usize)?.take();
         while stack.last().is_some_and(Option::is_none) {
@@ -65,6 +65,6 @@ pub(super) fn pop(place: u32) -> Option<Entry> {
 }
 
 /// Changes what is at `place`.
-pub(super) fn change(place: u32, change: impl FnOnce(&mut Entry)) {
+pub(super) fn change(place: u32, change: impl FnOnce(&mut HeldLock)) {
     with(|stack| stack.get_mut(place as usize).and_then(Option::as_mut).map(change));
 }

@@ -25,7 +25,7 @@ pub(super) use registry::ClassId;
 use super::ask::Mode;
 use super::{Ask, ClassStats, Dependency, LockClass, RECORD, SiteStats, Times};
 use crate::face::time::Instant;
-use held::Entry;
+use held::HeldLock;
 use std::collections::BTreeSet;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -114,7 +114,7 @@ impl Watch {
             }
         };
         counters::taken(entry.class, site, waited);
-        (got, Held(held::push(Entry { since: Some(Instant::now()), ..entry })))
+        (got, Held(held::push(HeldLock { since: Some(Instant::now()), ..entry })))
     }
 
     /// Says that the lock will be taken, and may have to be waited for.
@@ -145,7 +145,7 @@ impl Watch {
             counters::taken(class, site, None);
             since = Some(Instant::now());
         }
-        Held(held::push(Entry { class, ask, lock: self.address(), waits: false, site, since }))
+        Held(held::push(HeldLock { class, ask, lock: self.address(), waits: false, site, since }))
     }
 
     /// Checks the order; `None` if the lock is not watched.
@@ -153,15 +153,15 @@ impl Watch {
     /// # Panics
     /// In builds with assertions, if the order is wrong.
     #[inline(never)]
-    fn checked(&self, services: u8, ask: Ask, site: &'static Location<'static>) -> Option<Entry> {
+    fn checked(&self, services: u8, ask: Ask, site: &'static Location<'static>) -> Option<HeldLock> {
         let class = registry::class_of(self)?;
-        let mut entry = Entry { class, ask, lock: self.address(), waits: true, site, since: None };
+        let mut entry = HeldLock { class, ask, lock: self.address(), waits: true, site, since: None };
         if services & ORDER != 0 {
             let verdict = held::with(|stack| order::check(stack, &entry));
-            match verdict.unwrap_or(order::Verdict::Fine) {
-                order::Verdict::Fine => {}
-                order::Verdict::Again => entry.waits = false,
-                order::Verdict::Wrong(finding) => report(&finding),
+            match verdict.unwrap_or(order::OrderVerdict::Fine) {
+                order::OrderVerdict::Fine => {}
+                order::OrderVerdict::Again => entry.waits = false,
+                order::OrderVerdict::Wrong(finding) => report(&finding),
             }
         }
         Some(entry)

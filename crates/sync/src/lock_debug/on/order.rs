@@ -11,7 +11,7 @@
 //! lockdep's chain of held locks and its breadth-first search; the strong paths of its readers are not needed, because
 //! all readers here wait behind writers.
 
-use super::held::{Entry, Stack};
+use super::held::{HeldLock, Stack};
 use super::registry::{self, CLASSES_MAX};
 use super::{Ask, Dependency, Mode, RECORD};
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -29,7 +29,7 @@ type Node = u32;
 const NODES: usize = CLASSES_MAX * 8;
 
 /// What the check says.
-pub(super) enum Verdict {
+pub(super) enum OrderVerdict {
     /// No deadlock by this.
     Fine,
     /// The thread reads already, and does not wait to read again.
@@ -40,24 +40,24 @@ pub(super) enum Verdict {
 
 /// A lock of a stack, as it is remembered.
 #[derive(Clone, Copy)]
-struct Line {
+struct StackedLock {
     node: Node,
     mode: Mode,
     site: &'static Location<'static>,
 }
 
 /// How an edge was seen first.
-struct Seen {
+struct FirstSight {
     /// What the thread held, oldest first.
-    stack: Vec<Line>,
+    stack: Vec<StackedLock>,
     /// What it took then.
-    taken: Line,
+    taken: StackedLock,
     thread: String,
     backtrace: Backtrace,
 }
 
 /// Edges by the node that was held. *protected by itself*
-static GRAPH: LazyLock<Mutex<HashMap<Node, BTreeMap<Node, Seen>>>> = LazyLock::new(Mutex::default);
+static GRAPH: LazyLock<Mutex<HashMap<Node, BTreeMap<Node, FirstSight>>>> = LazyLock::new(Mutex::default);
 
 /// Known edges: bit `from * NODES + to`, half a megabyte. *atomic, read-mostly*
 static KNOWN: LazyLock<Box<[AtomicU64]>> =
@@ -72,33 +72,37 @@ fn node(class: u32, ask: Ask) -> Node {
     class * 8 + u32::from(ask.level)
 }
 
-fn line(entry: &Entry) -> Line {
-    Line { node: node(entry.class, entry.ask), mode: entry.ask.mode, site: entry.site }
+fn line(entry: &HeldLock) -> StackedLock {
+    StackedLock { node: node(entry.class, entry.ask), mode: entry.ask.mode, site: entry.site }
 }
 
 /// Looks whether a thread that holds `stack` may wait for `next`, and remembers that it did.
-pub(super) fn check(stack: &Stack, next: &Entry) -> Verdict {
+pub(super) fn check(stack: &Stack, next: &HeldLock) -> OrderVerdict {
     let held = || stack.iter().flatten();
     if held().next().is_none() {
-        return Verdict::Fine;
+        return OrderVerdict::Fine;
     }
-    let again = |entry: &&Entry| entry.lock == next.lock && !next.ask.in_parts;
+    let again = |entry: &&HeldLock| entry.lock == next.lock && !next.ask.in_parts;
     if let Some(entry) = held().find(again) {
         if next.ask.reenters && entry.ask.mode == Mode::Shared {
-            return Verdict::Again;
+            return OrderVerdict::Again;
         }
-        return Verdict::Wrong(nested(
+        return OrderVerdict::Wrong(nested(
             stack,
             next,
             "which this thread holds already: it may wait for itself",
         ));
     }
     if !next.ask.spins && held().any(|entry| entry.ask.spins) {
-        return Verdict::Wrong(nested(stack, next, "which may sleep, under a spin lock"));
+        return OrderVerdict::Wrong(nested(stack, next, "which may sleep, under a spin lock"));
     }
     let to = node(next.class, next.ask);
     if !next.ask.any_number && held().any(|entry| node(entry.class, entry.ask) == to) {
-        return Verdict::Wrong(nested(stack, next, "of a class and level that this thread holds already"));
+        return OrderVerdict::Wrong(nested(
+            stack,
+            next,
+            "of a class and level that this thread holds already",
+        ));
     }
     for entry in stack.iter().rev().flatten() {
         let from = node(entry.class, entry.ask);
@@ -110,21 +114,21 @@ pub(super) fn check(stack: &Stack, next: &Entry) -> Verdict {
         if word.load(Ordering::Relaxed) & bit == 0
             && let Some(finding) = add(stack, from, next)
         {
-            return Verdict::Wrong(finding);
+            return OrderVerdict::Wrong(finding);
         }
         if entry.waits {
             break;
         }
     }
-    Verdict::Fine
+    OrderVerdict::Fine
 }
 
 /// Adds an edge; returns what is wrong if it closes a cycle. Each edge is reported once.
 #[cold]
-fn add(stack: &Stack, from: Node, next: &Entry) -> Option<String> {
+fn add(stack: &Stack, from: Node, next: &HeldLock) -> Option<String> {
     let mut graph = GRAPH.lock().unwrap_or_else(PoisonError::into_inner);
     let taken = line(next);
-    let seen = Seen {
+    let seen = FirstSight {
         stack: stack.iter().flatten().map(line).collect(),
         taken,
         thread: std::thread::current().name().unwrap_or("without a name").to_owned(),
@@ -163,7 +167,7 @@ fn dependency(names: &[String], before: Node, after: Node) -> Dependency {
 }
 
 /// The shortest way from one node to another along the edges.
-fn path(graph: &HashMap<Node, BTreeMap<Node, Seen>>, from: Node, to: Node) -> Option<Vec<Node>> {
+fn path(graph: &HashMap<Node, BTreeMap<Node, FirstSight>>, from: Node, to: Node) -> Option<Vec<Node>> {
     let mut came_from = BTreeMap::from([(from, from)]);
     let mut pending = VecDeque::from([from]);
     while let Some(at) = pending.pop_front() {
@@ -197,19 +201,19 @@ impl Names {
         }
     }
 
-    fn line(&self, line: &Line) -> String {
+    fn line(&self, line: &StackedLock) -> String {
         let mode = if line.mode == Mode::Shared { "for reading" } else { "exclusively" };
         format!("{} {mode} at {}", self.of(line.node), line.site)
     }
 
-    fn stack(&self, text: &mut String, stack: &[Line]) {
+    fn stack(&self, text: &mut String, stack: &[StackedLock]) {
         for (n, line) in stack.iter().enumerate() {
             let _ = writeln!(text, "    {}. {}", n + 1, self.line(line));
         }
     }
 }
 
-fn nested(stack: &Stack, next: &Entry, what: &str) -> String {
+fn nested(stack: &Stack, next: &HeldLock, what: &str) -> String {
     let names = Names(registry::names());
     let mut text = format!("lock order: taking {}, {what}; held:\n", names.line(&line(next)));
     let held: Vec<_> = stack.iter().flatten().map(line).collect();
@@ -217,7 +221,12 @@ fn nested(stack: &Stack, next: &Entry, what: &str) -> String {
     text
 }
 
-fn cycle(graph: &HashMap<Node, BTreeMap<Node, Seen>>, path: &[Node], from: Node, now: &Seen) -> String {
+fn cycle(
+    graph: &HashMap<Node, BTreeMap<Node, FirstSight>>,
+    path: &[Node],
+    from: Node,
+    now: &FirstSight,
+) -> String {
     let names = Names(registry::names());
     let mut text = format!(
         "lock order: {} is taken under {}, but also the other way round: a deadlock when threads meet\n",
