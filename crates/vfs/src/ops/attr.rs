@@ -4,7 +4,7 @@ use crate::attributes::{Acls, Attr};
 use crate::durable::Section;
 use crate::ops::TreeLock;
 use crate::ops::xattr::ACL_ACCESS;
-use crate::stat::{S_IALLUGO, S_ISGID, S_ISUID, S_IXGRP, Timestamp};
+use crate::stat::{S_IALLUGO, S_ISGID, Timestamp};
 use crate::watch::fault::Calls;
 use crate::{Access, Caps, Cred, Errno, Inode, InodeFlags, InodeRef};
 
@@ -156,22 +156,6 @@ impl InodeRef {
     ) -> Result<(), Errno> {
         let attempt = |section: &Section<'_>, _: Option<&TreeLock<'_>>| Ok(attempt(section)?);
         self.shared.operate(cred, &[self], 0, attempt, |()| self.notify_attributes(cred))
-    }
-
-    /// Clears set-user-ID, and set-group-ID where it means execution, as a write by somebody else does.
-    ///
-    /// # Errors
-    /// The store's, of a durable file system.
-    pub fn strip_set_id(&self) -> Result<(), Errno> {
-        let section = self.shared.begin(0)?;
-        self.attr.change(|attr| {
-            attr.mode &= !S_ISUID;
-            if attr.mode & S_IXGRP != 0 {
-                attr.mode &= !S_ISGID;
-            }
-        });
-        section.inode(self);
-        Ok(())
     }
 }
 
