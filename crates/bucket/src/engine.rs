@@ -126,9 +126,15 @@ async fn open(
         object_store_cache_options: cache_options(opening),
         ..Settings::default()
     };
-    let builder = Db::builder(RECORDS, objects.clone()).with_settings(settings);
-    let db = builder.with_metrics_recorder(recorder.clone()).build().await;
-    let db = db.map_err(of_records("open the records"))?;
+    let db = loop {
+        let builder = Db::builder(RECORDS, objects.clone()).with_settings(settings.clone());
+        let db = builder.with_metrics_recorder(recorder.clone()).build().await;
+        match db.map_err(of_records("open the records")) {
+            // By one that claimed earlier and is late: that goes away.
+            Err(StoreError::Fenced) if owner.is_newest(objects).await? => {}
+            opened => break opened?,
+        }
+    };
     // One that slept here, while a newer one claimed and opened, has fenced that: it sees that now, and the newer one opens again.
     if !owner.is_newest(objects).await? {
         let _ = db.close().await;

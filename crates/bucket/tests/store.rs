@@ -147,6 +147,23 @@ fn a_node_of_an_older_epoch_cannot_open_the_store_and_disturbs_nobody() {
 }
 
 #[test]
+fn the_newer_of_two_nodes_that_open_the_store_at_once_has_it() {
+    for round in 0..number("SLUICE_BUCKET_SEEDS", 30) {
+        let objects = Arc::new(InMemory::new());
+        drop(Bucket::over(objects.clone()).create(quiet()).expect("a new store"));
+        let open = |epoch| Bucket::over(objects.clone()).open(Claim::Epoch(epoch), quiet());
+        std::thread::scope(|scope| {
+            let older = scope.spawn(|| open(2));
+            (0..round % 8).for_each(|_| std::thread::yield_now());
+            let newer = open(3).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            push(&newer, 0, &value(0)).expect("it is the newest");
+            drop(older.join().expect("no panic"));
+            assert!(records(&newer).expect("memory") == expected(1));
+        });
+    }
+}
+
+#[test]
 fn a_living_process_of_this_machine_is_in_the_way_of_one_that_comes_alone() {
     let bucket = Bucket::over(Arc::new(InMemory::new()));
     let store = bucket.create(quiet()).expect("a new store");

@@ -9,9 +9,11 @@ use sluice_lab::mounted::Mounted;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// After this long something is taken to hang. Nothing is measured by it.
@@ -175,22 +177,42 @@ fn exclusive_names_appended_lines_and_locks_hold_while_the_owner_is_killed() {
             .enumerate()
             .map(|(me, dir)| scope.spawn(move || work(me, dir, over, inside, turns)))
             .collect();
+        // On a slow machine turns are slow, but there are some.
+        let until = |turn: u64| {
+            let (mut seen, mut since) = (0, Instant::now());
+            while seen < turn {
+                let now = turns.load(Ordering::Relaxed);
+                (seen, since) = if now == seen { (seen, since) } else { (now, Instant::now()) };
+                assert!(since.elapsed() < HANG, "both stand still after {now} turns");
+                assert!(!tasks.iter().any(ScopedJoinHandle::is_finished), "one has failed");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        };
         let begun = Instant::now();
-        let mut kills = 0;
-        let enough = || turns.load(Ordering::Relaxed) >= trials;
-        while begun.elapsed() < Duration::from_secs(seconds) || kills == 0 || !enough() {
-            let before = turns.load(Ordering::Relaxed);
-            eventually("both work", || turns.load(Ordering::Relaxed) > before + 20);
-            // Only the first node has no clients: it is killed as an owner, and then as a guest.
-            cluster.signal(0, Signal::KILL);
-            kills += 1;
-            eventually("both go on", || turns.load(Ordering::Relaxed) > before + 60);
-            let fresh = cluster.join();
-            let dead = std::mem::replace(&mut cluster.nodes[0], fresh);
-            let _ = dead.unmount();
-        }
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                let before = turns.load(Ordering::Relaxed);
+                until(before + 20);
+                // Only the first node has no clients: it is killed as an owner, and then as a guest.
+                cluster.signal(0, Signal::KILL);
+                until(before + 60);
+                let fresh = cluster.join();
+                let dead = std::mem::replace(&mut cluster.nodes[0], fresh);
+                let _ = dead.unmount();
+                if begun.elapsed() >= Duration::from_secs(seconds) && turns.load(Ordering::Relaxed) >= trials
+                {
+                    return;
+                }
+            }
+        }));
         over.store(true, Ordering::Relaxed);
-        tasks.into_iter().map(|task| task.join().expect("no violation")).collect()
+        if ended.is_err() {
+            // What waits in a mount ends with its server.
+            (0..cluster.nodes.len()).for_each(|node| cluster.signal(node, Signal::KILL));
+        }
+        let did: Vec<_> = tasks.into_iter().map(ScopedJoinHandle::join).collect();
+        ended.unwrap_or_else(|panic| resume_unwind(panic));
+        did.into_iter().map(|did| did.expect("no violation")).collect()
     });
     let [first, second] = outcomes.as_slice() else { unreachable!() };
     let both: Vec<_> = first.won.iter().filter(|name| second.won.contains(name)).collect();

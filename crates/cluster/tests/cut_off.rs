@@ -81,18 +81,41 @@ struct Member {
     dir: PathBuf,
     membership: Arc<Reached>,
     objects: Arc<Way>,
+    /// Its store does not open while this is held.
+    gate: Arc<std::sync::Mutex<()>>,
+    /// It is opened, and this says that it was not.
+    fails_once: Arc<AtomicBool>,
+    /// What was opened last.
+    opened: Arc<std::sync::Mutex<std::sync::Weak<Superblock>>>,
 }
 
 impl Member {
     fn join(cluster: &Cluster, shared: &Path, objects: &Arc<InMemory>) -> Member {
+        let member = Member::start(cluster, shared, objects);
+        assert!(member.node.await_server(HANG), "{:?}", member.node.status());
+        member
+    }
+
+    fn start(cluster: &Cluster, shared: &Path, objects: &Arc<InMemory>) -> Member {
         let objects = Way::new(objects, Plan::default(), 1);
         let membership = cluster.membership().expect("it is there");
         let known = std::sync::Mutex::new(View::default());
         let membership = Arc::new(Reached { membership, is_cut: AtomicBool::new(false), known });
         let (bucket, of, dir) = (objects.bucket(), cluster.clone(), fresh_dir());
+        let gate = Arc::new(std::sync::Mutex::new(()));
+        let opened = Arc::new(std::sync::Mutex::new(std::sync::Weak::new()));
+        let fails_once = Arc::new(AtomicBool::new(false));
+        let (passed, fails, last) = (gate.clone(), fails_once.clone(), opened.clone());
         let open = move |epoch| {
+            drop(passed.lock().expect("not poisoned"));
             let store = bucket.open(Claim::Epoch(of.store_epoch(epoch)), sluice_store::Options::default());
-            store.and_then(|store| Superblock::open_in(store, Options::default())).map_err(io::Error::other)
+            let superblock = store.and_then(|store| Superblock::open_in(store, Options::default()));
+            let superblock = superblock.map_err(io::Error::other)?;
+            if fails.swap(false, Ordering::SeqCst) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            *last.lock().expect("not poisoned") = Arc::downgrade(&superblock);
+            Ok(superblock)
         };
         let node = Node::start(Config {
             cluster: cluster.name().to_string(),
@@ -103,9 +126,7 @@ impl Member {
             dir: dir.clone(),
             options: MountOptions::parse("locks=sluice,transport=classic").expect("valid"),
         });
-        let node = node.expect("started");
-        assert!(node.await_server(HANG), "{:?}", node.status());
-        Member { node, dir, membership, objects }
+        Member { node: node.expect("started"), dir, membership, objects, gate, fails_once, opened }
     }
 
     fn cut_off(&self) {
@@ -134,26 +155,49 @@ impl Member {
     }
 }
 
-/// An owner and a guest.
-fn two() -> Option<(Member, Member, PathBuf)> {
-    can_mount().then(|| {
+/// A cluster and its empty store.
+struct Made {
+    cluster: Cluster,
+    shared: PathBuf,
+    objects: Arc<InMemory>,
+}
+
+impl Made {
+    fn new() -> Made {
         let (shared, objects) = (fresh_dir(), Arc::new(InMemory::new()));
         let place = Rendezvous::Directory(shared.clone());
         let cluster = Cluster::init(&place, &shared, TTL).expect("made");
         let made = Way::new(&objects, Plan::default(), 1).bucket().create(sluice_store::Options::default());
         let made = made.and_then(|store| Superblock::create_in(store, Options::default())).expect("made");
         made.close().expect("closed");
-        let [one, other] = [(); 2].map(|()| Member::join(&cluster, &shared, &objects));
+        Made { cluster, shared, objects }
+    }
+
+    fn join(&self) -> Member {
+        Member::join(&self.cluster, &self.shared, &self.objects)
+    }
+
+    /// All have left.
+    fn end(self) {
+        fs::remove_dir_all(self.shared).expect("removed");
+    }
+}
+
+/// An owner and a guest.
+fn two() -> Option<(Member, Member, Made)> {
+    can_mount().then(|| {
+        let made = Made::new();
+        let [one, other] = [(); 2].map(|()| made.join());
         // A lease of seconds may run out here by itself.
         let is_first = one.role() == Role::Owner;
         let (owner, guest) = if is_first { (one, other) } else { (other, one) };
-        (owner, guest, shared)
+        (owner, guest, made)
     })
 }
 
 #[test]
 fn an_owner_that_is_cut_off_from_all_gives_way_by_itself_and_comes_back_as_a_guest() {
-    let Some((owner, guest, shared)) = two() else { return };
+    let Some((owner, guest, made)) = two() else { return };
     fs::write(owner.path("kept"), "before").expect("written");
     File::open(owner.path("kept")).and_then(|file| file.sync_all()).expect("durable");
     // Before: it could wait for a server.
@@ -178,17 +222,66 @@ fn an_owner_that_is_cut_off_from_all_gives_way_by_itself_and_comes_back_as_a_gue
     assert_eq!(fs::read_to_string(guest.path("after")).expect("read"), "both");
     owner.leave().expect("nothing is left to do");
     guest.leave().expect("everything is durable");
-    fs::remove_dir_all(shared).expect("removed");
+    made.end();
 }
 
 #[test]
 fn an_owner_that_is_cut_off_from_all_ends_when_it_is_told_to() {
-    let Some((owner, guest, shared)) = two() else { return };
+    let Some((owner, guest, made)) = two() else { return };
     fs::write(owner.path("unsynced"), "maybe").expect("written");
     owner.cut_off();
     // What is not durable can be brought nowhere.
     owner.leave().expect_err("not all is durable");
     fs::write(guest.path("f"), "on").expect("another serves");
     guest.leave().expect("everything is durable");
-    fs::remove_dir_all(shared).expect("removed");
+    made.end();
+}
+
+#[test]
+fn a_node_whose_store_opens_too_late_is_a_guest_of_the_owner_that_there_is_by_then() {
+    let Some((first, late, made)) = two() else { return };
+    let gate = late.gate.clone();
+    let shut = gate.lock().expect("not poisoned");
+    first.leave().expect("everything is durable");
+    let claimed = || {
+        let view = late.membership.view(0, Duration::ZERO).expect("reached");
+        view.living_owner(0).is_some_and(|owner| owner.node.0 == late.node.status().node)
+    };
+    eventually("it is to be the owner", claimed);
+    late.membership.is_cut.store(true, Ordering::SeqCst);
+    let owner = made.join();
+    assert_eq!(owner.role(), Role::Owner);
+    fs::write(owner.path("f"), "by the owner").expect("it serves");
+    late.reach_again();
+    eventually("it is a guest, and does not wait for its store", || late.role() == Role::Guest);
+    drop(shut);
+    assert_eq!(fs::read_to_string(late.path("f")).expect("it is served"), "by the owner");
+    fs::write(late.path("f"), "by the guest").expect("it is served");
+    assert_eq!(fs::read_to_string(owner.path("f")).expect("it serves"), "by the guest");
+    late.leave().expect("nothing is left to do");
+    owner.leave().expect("everything is durable");
+    made.end();
+}
+
+#[test]
+fn a_node_leaves_though_its_store_does_not_open_and_one_whose_store_has_failed_has_it_opened_anew() {
+    if !can_mount() {
+        return;
+    }
+    let made = Made::new();
+    let node = made.join();
+    // As if a push had failed.
+    fs::write(node.path("f"), "durable").expect("written");
+    File::open(node.path("f")).and_then(|file| file.sync_all()).expect("durable");
+    node.fails_once.store(true, Ordering::SeqCst);
+    node.opened.lock().expect("not poisoned").upgrade().expect("it is the owner").abandon();
+    eventually("it is the owner again", || fs::write(node.path("g"), "anew").is_ok());
+    assert_eq!(fs::read_to_string(node.path("f")).expect("it was durable"), "durable");
+    let gate = node.gate.clone();
+    let shut = gate.lock().expect("not poisoned");
+    node.opened.lock().expect("not poisoned").upgrade().expect("it is the owner").abandon();
+    eventually("it has no server", || node.role() == Role::Waiting);
+    node.leave().expect("nothing is left to do");
+    drop(shut);
+    made.end();
 }

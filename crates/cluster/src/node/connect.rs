@@ -67,18 +67,8 @@ impl Inner {
         address: String,
         calling: &Arc<ClientConfig>,
     ) -> io::Result<()> {
-        if self.role.lock().calling.replace(owner) == Some(owner) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let (this, calling) = (self.clone(), calling.clone());
-        let call = move || {
-            let called = this.call(owner, &address, &calling);
-            this.role.lock().calling.take_if(|other| *other == owner);
-            if let Err(error) = called {
-                log::debug!("node {} cannot be reached: {error}", owner.node.0);
-            }
-        };
-        Builder::new().name("cluster-call".into()).spawn(call).map(drop)
+        let calling = calling.clone();
+        self.seek(owner, "call", move |this| this.call(owner, &address, &calling))
     }
 
     /// Becomes a guest of the owner.
@@ -102,7 +92,7 @@ impl Inner {
         let up = Arc::new(Uplinked { link: link.clone(), to, epoch, answered: AtomicU64::new(now()) });
         let last = {
             let mut role = self.role.lock();
-            if role.calling != Some(Owned { node: to, epoch }) || role.link.is_some() || role.owner.is_some()
+            if role.seeking != Some(Owned { node: to, epoch }) || role.link.is_some() || role.owner.is_some()
             {
                 return Err(io::ErrorKind::Interrupted.into());
             }

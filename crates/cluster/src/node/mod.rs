@@ -17,6 +17,7 @@
 //! answer within a further lease is given up.
 
 mod connect;
+mod seeking;
 
 use crate::cache_lease;
 use crate::lock_class::{CLOSING, ROLE};
@@ -113,8 +114,10 @@ struct Closing {
 struct At {
     owner: Option<Arc<Owner>>,
     link: Option<Arc<Uplinked>>,
-    /// The owner, with its epoch, that is being called.
-    calling: Option<Owned>,
+    /// The owner, with its epoch, that is being called; or this node, whose store is being opened.
+    seeking: Option<Owned>,
+    /// How many threads open the store: more than one if it took so long that this node was to be owner again.
+    opening: usize,
     /// The epoch of the last server.
     epoch: u64,
     view: View,
@@ -244,13 +247,19 @@ impl Node {
             // A panic of its own was reported where it happened.
             let _ = keeper.join();
         }
-        let link = inner.role.lock().link.take();
+        let link = {
+            let mut role = inner.role.lock();
+            // What is under way comes too late.
+            role.seeking = None;
+            role.link.take()
+        };
         if let Some(link) = link {
             link.link.send(&Frame::Detach);
             // What is queued is written before the link is closed, or the owner waits for the lease.
             thread::sleep(Duration::from_millis(20));
             link.link.close();
         }
+        inner.await_opening();
         let closed = inner.stop_owning(false).and_then(|()| inner.await_closing());
         // Relaxed: each thread ends when it sees it. The lease was renewed until the store was closed.
         inner.is_over.store(true, Ordering::Relaxed);
@@ -358,7 +367,10 @@ impl Inner {
                 (role.owner.clone(), role.link.clone())
             };
             if let Some(owner) = owner {
-                if self.is_member() { owner.tick() } else { self.lose() }
+                match self.is_member() && owner.superblock().failure().is_none() {
+                    true => owner.tick(),
+                    false => self.lose(),
+                }
             }
             self.hasten_closing();
             if let Some(up) = up
@@ -400,80 +412,7 @@ impl Inner {
         }
     }
 
-    fn follow(self: &Arc<Self>, view: View, calling: &Arc<ClientConfig>) -> io::Result<()> {
-        let last = view.owners.first().copied().flatten();
-        let living = view.living_owner(SHARD);
-        let (owner, up) = {
-            let mut role = self.role.lock();
-            role.view = view.clone();
-            (role.owner.clone(), role.link.clone())
-        };
-        if let Some(owner) = owner {
-            owner.members(|node| view.is_alive(node));
-            return Ok(());
-        }
-        match living {
-            // What is known of it may be old: a node whose lease is over owns nothing.
-            Some(owner) if owner.node == self.id() && self.is_member() => self.own(owner.epoch, &view),
-            Some(owner) if owner.node == self.id() => Ok(()),
-            Some(owner) => {
-                if up.as_ref().is_some_and(|up| (up.to, up.epoch) == (owner.node, owner.epoch)) {
-                    return Ok(());
-                }
-                if let Some(old) = up {
-                    // It was an owner, and another is.
-                    old.link.close();
-                    return Ok(());
-                }
-                let address = view.members.get(&owner.node).map(|member| member.address.clone());
-                let address = address.ok_or(io::ErrorKind::NotFound)?;
-                self.call_apart(owner, address, calling)
-            }
-            None if up.is_some() || !self.is_member() => Ok(()),
-            None => {
-                let epoch = last.map_or(0, |owner| owner.epoch);
-                self.membership.claim(self.id(), SHARD, epoch).map(drop)
-            }
-        }
-    }
-
-    /// Becomes the owner: opens the store, and serves.
-    fn own(self: &Arc<Self>, epoch: u64, view: &View) -> io::Result<()> {
-        let opened = (self.open)(epoch);
-        *self.failure.lock() = opened.as_ref().err().map(io::Error::to_string);
-        let superblock = opened?;
-        log::info!("this node is the owner, epoch {epoch}");
-        let others = view.members.keys().copied().filter(|node| *node != self.id() && view.is_alive(*node));
-        let owner = Arc::new(Owner::new(
-            epoch,
-            superblock,
-            self.membership.ttl(),
-            self.valid_until.clone(),
-            others.collect(),
-        ));
-        let holdings = self.relay.holdings();
-        let is_another = {
-            let mut role = self.role.lock();
-            let is_another = !matches!(role.epoch, 0);
-            (role.owner, role.epoch) = (Some(owner.clone()), epoch);
-            is_another
-        };
-        // The others are listened to from here on. The keeper goes on to tell which are alive.
-        let this = self.clone();
-        let serve = move || {
-            if let Err(error) = owner.serve_own(&this.relay, &holdings, is_another, this.mount) {
-                log::error!("this node's own mount cannot be served: {error}");
-            }
-        };
-        Builder::new().name("cluster-grace".into()).spawn(serve)?;
-        for (&dead, _) in view.members.iter().filter(|(_, member)| !member.is_alive) {
-            // The store that was opened fences it. If this fails it stays in the list.
-            let _ = self.membership.fenced(dead);
-        }
-        Ok(())
-    }
-
-    /// The lease is over.
+    /// The lease is over, or the store takes no more changes.
     fn lose(&self) {
         if let Err(error) = self.stop_owning(true) {
             log::error!("the store stays open: {error}");
@@ -492,8 +431,14 @@ impl Inner {
         // Before the answers that are held are let go: they do not reach the kernel then. Before there can be another server, too.
         self.relay.detach();
         let superblock = owner.superblock().clone();
+        // With a lease it is the store that has failed.
+        let resigns = (is_lost && self.is_member()).then(|| (self.membership.clone(), self.id()));
         let close = move || {
             owner.stop();
+            if let Some((membership, id)) = resigns {
+                // If this fails the keeper opens the store again.
+                let _ = membership.resign(id, SHARD, owner.epoch);
+            }
             Ok(owner.superblock().close()?)
         };
         let thread = Builder::new().name("cluster-close".into()).spawn(close);
@@ -515,6 +460,14 @@ impl Inner {
         // With nothing locked: what is dropped last frees a tree.
         drop(over);
         late.iter().for_each(|superblock| superblock.abandon());
+    }
+
+    /// Waits until what was opened too late is closed, but for a store that does not answer not longer than a lease.
+    fn await_opening(&self) {
+        let end = now() + nanoseconds(self.membership.ttl());
+        while self.role.lock().opening > 0 && now() < end {
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Waits until all stores are closed.

@@ -11,6 +11,9 @@
 //! *Two instants.* As in `lab/src/commute/linearize.rs`: `stat`, `open` and `link` find a file, and then do their work on it,
 //! wherever its name is by then.
 //!
+//! *Twice.* A name that was made by a call whose answer was lost, and that another call has removed since, is made again: the
+//! kernel asks again, as it is told `ESTALE`.
+//!
 //! *Errors of a takeover*: EIO and ESTALE say that a file or a lock may be lost. Before the first takeover or isolation of a
 //! node they are no answers.
 
@@ -68,6 +71,8 @@ impl fmt::Display for History {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) events: Vec<Event>,
+    /// When answers may have been lost.
+    pub(crate) disturbed: Vec<u64>,
     /// From when on the locks of a node may have ended, and its files be lost: by node.
     pub(crate) shaken: Vec<(usize, u64)>,
 }
@@ -77,6 +82,8 @@ enum Progress {
     Before,
     /// It has found this file.
     Found(Id),
+    /// It has made a name, and its answer was lost.
+    Unheard,
     Done,
 }
 
@@ -189,15 +196,19 @@ impl Search<'_> {
             next.progress[number] = to;
             if is_durable {
                 next.since = vec![(number, state.tree.clone())];
-            } else if to == Progress::Done && next.state.tree != state.tree {
+            } else if matches!(to, Progress::Done | Progress::Unheard) && next.state.tree != state.tree {
                 next.since.push((number, state.tree.clone()));
             }
             next.state = state;
             found.push(next);
         };
+        let events = self.history.events.len();
+        let is_first = point.progress[number] == Progress::Before;
         let mut after = point.state.clone();
         let answer = match point.progress[number] {
             Progress::Found(file) => after.found(node, call, file),
+            // The file that is made now is another one.
+            Progress::Unheard => after.perform(node, number + events, call, &may_steal),
             _ => after.perform(node, number, call, &may_steal),
         };
         let is_vague = |slot: &u8| {
@@ -221,7 +232,16 @@ impl Search<'_> {
                 add(after, Progress::Done, false);
             }
             (Some(told), is) if told == is => {
+                let mut unheard = after.clone();
                 add(after, Progress::Done, matches!((call, told), (Call::Fsync(_), Ok(_))));
+                let makes = matches!(call, Call::Make(..) | Call::Link(..) | Call::Mkdir(_));
+                if makes && is.is_ok() && is_first && self.is_disturbed(until) {
+                    // Nobody has the file open.
+                    if let Call::Make(slot, ..) = call {
+                        unheard.open.remove(&(node, *slot));
+                    }
+                    add(unheard, Progress::Unheard, false);
+                }
             }
             // The lock may have ended by then, or not.
             (Some(Err(crate::model::EAGAIN)), Ok(_)) if matches!(call, Call::TryLock(slot) if self.is_held(node, *slot, point)) =>
@@ -259,6 +279,11 @@ impl Search<'_> {
             point.state.stolen.contains(&file)
                 || point.state.locks.get(&file).is_some_and(|holder| *holder != (node, slot))
         })
+    }
+
+    /// Whether an answer may have been lost by then.
+    fn is_disturbed(&self, until: u64) -> bool {
+        self.history.disturbed.iter().any(|at| *at < until)
     }
 
     /// Whether something may be lost for the node by then.

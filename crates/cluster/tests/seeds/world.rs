@@ -310,6 +310,8 @@ impl World {
         let fault = FAULTS[random.below(FAULTS.len() as u64) as usize];
         let long = [5, 60, 400, 1500][random.below(4) as usize];
         *self.faults.entry(fault.name()).or_default() += 1;
+        let now = self.record.now();
+        self.record.history().disturbed.push(now);
         let number = self.machines[at].number;
         // Calls that are under way when it happens, of every node that is free.
         for of in 0..self.machines.len() {

@@ -1,0 +1,148 @@
+//! Seeking: how a node comes to a server: it follows the membership's view, calls the owner, or opens the store as the owner.
+
+use super::{At, Inner, RENEWALS, SHARD};
+use crate::owner::Owner;
+use rustls::ClientConfig;
+use sluice_dlm::{Owner as Owned, View};
+use sluice_sync::Arc;
+use sluice_sync::thread::Builder;
+use std::io;
+
+impl Inner {
+    /// Does what a view of the membership asks for.
+    pub(super) fn follow(self: &Arc<Self>, view: View, calling: &Arc<ClientConfig>) -> io::Result<()> {
+        let last = view.owners.first().copied().flatten();
+        let living = view.living_owner(SHARD);
+        let (owner, up) = {
+            let mut role = self.role.lock();
+            role.view = view.clone();
+            (role.owner.clone(), role.link.clone())
+        };
+        if let Some(owner) = owner {
+            match last {
+                // While the store was opened here, or since its lease was over by the membership's clock.
+                Some(newer) if newer.epoch > owner.epoch => self.lose(),
+                _ => owner.members(|node| view.is_alive(node)),
+            }
+            return Ok(());
+        }
+        match (living, up) {
+            (Some(owner), Some(up)) => {
+                if (up.to, up.epoch) != (owner.node, owner.epoch) {
+                    // It was an owner, and another is.
+                    up.link.close();
+                }
+                Ok(())
+            }
+            (Some(owner), None) if owner.node == self.id() => self.own_apart(owner),
+            (Some(owner), None) => {
+                let address = view.members.get(&owner.node).map(|member| member.address.clone());
+                let address = address.ok_or(io::ErrorKind::NotFound)?;
+                self.call_apart(owner, address, calling)
+            }
+            (None, None) if self.is_member() && !self.has_failed_to_own() => {
+                let epoch = last.map_or(0, |owner| owner.epoch);
+                self.membership.claim(self.id(), SHARD, epoch).map(drop)
+            }
+            (None, _) => Ok(()),
+        }
+    }
+
+    /// Looks for a server by a thread of its own: a store, or a node, may not answer, and another node may be the owner by then, or this
+    /// one leave. What it finds counts if it is still what is [sought](At::seeking).
+    pub(super) fn seek(
+        self: &Arc<Self>,
+        owner: Owned,
+        name: &str,
+        find: impl FnOnce(&Arc<Inner>) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let opens = usize::from(owner.node == self.id());
+        {
+            let mut role = self.role.lock();
+            if role.seeking.replace(owner) == Some(owner) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            role.opening += opens;
+        }
+        let this = self.clone();
+        let end = move |role: &mut At| {
+            role.seeking.take_if(|other| *other == owner);
+            role.opening -= opens;
+        };
+        let work = move || {
+            let found = find(&this);
+            end(&mut this.role.lock());
+            if let Err(error) = found {
+                log::debug!("node {} does not serve, epoch {}: {error}", owner.node.0, owner.epoch);
+            }
+        };
+        let thread = Builder::new().name(format!("cluster-{name}")).spawn(work);
+        thread.map(drop).inspect_err(|_| end(&mut self.role.lock()))
+    }
+
+    /// Whether it has just failed to open the store: others are to try first.
+    fn has_failed_to_own(&self) -> bool {
+        self.role.lock().seeking.is_some_and(|sought| sought.node == self.id())
+    }
+
+    /// Becomes the owner, as the membership says.
+    fn own_apart(self: &Arc<Self>, owned: Owned) -> io::Result<()> {
+        // What is known may be old: a node whose lease is over owns nothing.
+        if !self.is_member() {
+            return Ok(());
+        }
+        self.seek(owned, "open", move |this| this.own(owned))
+    }
+
+    /// Opens the store, and serves.
+    fn own(self: &Arc<Self>, owned: Owned) -> io::Result<()> {
+        let opened = (self.open)(owned.epoch);
+        *self.failure.lock() = opened.as_ref().err().map(io::Error::to_string);
+        let superblock = match opened {
+            Ok(superblock) => superblock,
+            Err(error) => {
+                // Perhaps another node can open it. To a store an epoch is good for one attempt.
+                self.membership.resign(owned.node, SHARD, owned.epoch)?;
+                self.pause(self.membership.ttl() / RENEWALS);
+                return Err(error);
+            }
+        };
+        let view = self.role.lock().view.clone();
+        let others = view.members.keys().copied().filter(|node| *node != owned.node && view.is_alive(*node));
+        let owner = Arc::new(Owner::new(
+            owned.epoch,
+            superblock,
+            self.membership.ttl(),
+            self.valid_until.clone(),
+            others.collect(),
+        ));
+        let holdings = self.relay.holdings();
+        let is_another = {
+            let mut role = self.role.lock();
+            // It took so long that the lease was over meanwhile, perhaps: then others may have changed what was read.
+            if role.seeking != Some(owned) || owned.node != self.id() || !self.is_member() {
+                drop(role);
+                // Nothing was changed.
+                let _ = owner.superblock().close();
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let is_another = !matches!(role.epoch, 0);
+            (role.owner, role.epoch) = (Some(owner.clone()), owned.epoch);
+            is_another
+        };
+        log::info!("this node is the owner, epoch {}", owned.epoch);
+        // The others are listened to from here on. The keeper goes on to tell which are alive.
+        let this = self.clone();
+        let serve = move || {
+            if let Err(error) = owner.serve_own(&this.relay, &holdings, is_another, this.mount) {
+                log::error!("this node's own mount cannot be served: {error}");
+            }
+        };
+        Builder::new().name("cluster-grace".into()).spawn(serve)?;
+        for (&dead, _) in view.members.iter().filter(|(_, member)| !member.is_alive) {
+            // The store that was opened fences it. If this fails it stays in the list.
+            let _ = self.membership.fenced(dead);
+        }
+        Ok(())
+    }
+}
