@@ -97,11 +97,13 @@ impl Owner {
         // Found before others change anything, and kept until they are restored.
         let found = self.find(holdings);
         self.end_grace(None)?;
+        // With nothing locked: others attach meanwhile.
+        let restored = relay.restore_host(&self.host, holdings, &found, mount)?;
         let mut state = self.state.lock();
         if state.is_over {
             return Ok(());
         }
-        state.local = Some(relay.attach_host(&self.host, holdings, &found, is_another, mount)?);
+        state.local = Some(relay.attach_restored(restored, is_another));
         let is_absent = |other: &u64| *other != mount && !state.seats.contains_key(other);
         let absent: Vec<_> = self.requesting.iter().copied().filter(is_absent).collect();
         state.silent.extend(absent.into_iter().map(|mount| (mount, now())));

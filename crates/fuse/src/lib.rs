@@ -57,6 +57,6 @@ pub use error::{MountError, is_dead};
 pub use guest::{Guest, GuestChannel, Hold, Holdings, Host, Lost, Notice, Ticket};
 pub use mount::{device_of_source, is_mounted_for, source_at, unmount_at};
 pub use options::{CheckMode, LockMode, MountOptions, OptionError, Transport};
-pub use relay::{Device, Relay, RelayCounts, Server, Uplink};
+pub use relay::{Device, Relay, RelayCounts, RestoredGuest, Server, Uplink};
 pub use remount::remount_at;
 pub use session::{Ended, Mount, StopSignals};

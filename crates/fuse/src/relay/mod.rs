@@ -32,7 +32,7 @@ mod near;
 use crate::abi::{InHeader, InterruptIn, OutHeader, opcode};
 use crate::control;
 use crate::counters::Counters;
-use crate::guest::{Guest, Holdings, Host, Lost, Ticket, cover_recalled, is_noted, recalled, set_slot};
+use crate::guest::{Guest, Holdings, Lost, Ticket, cover_recalled, is_noted, recalled, set_slot};
 use crate::lock_class::{CONTROL, LEDGER, READING, RELAY};
 use crate::reply::Reply;
 use crate::session::StopSignals;
@@ -45,13 +45,14 @@ use device::NO_MOUNT;
 use knowledge::Knowledge;
 use ledger::Ledger;
 use lock_cache::LockCache;
-use near::{InProcess, Reader};
+use near::Reader;
+pub use near::RestoredGuest;
 use sluice_sync::atomic::Ordering;
 use sluice_sync::thread::Builder;
 use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Condvar, Mutex};
-use sluice_vfs::{Errno, InodeRef};
-use std::collections::{BTreeMap, HashMap};
+use sluice_vfs::Errno;
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -291,27 +292,6 @@ impl Relay {
         let mut state = self.0.state.lock();
         state.next_attachment += 1;
         state.next_attachment
-    }
-
-    /// Has `host`, which is of this process, serve the kernel, which has `holdings`; `found` are the inodes of these, `mount` the
-    /// number of this mount. See [`attach`](Self::attach).
-    ///
-    /// # Errors
-    /// As [`Host::admit`].
-    pub fn attach_host(
-        &self,
-        host: &Host,
-        holdings: &Holdings,
-        found: &BTreeMap<u64, InodeRef>,
-        is_another: bool,
-        mount: u64,
-    ) -> Result<Arc<Guest>, Errno> {
-        let attachment = self.next_attachment();
-        let channel = InProcess { relay: Arc::downgrade(&self.0), attachment };
-        let guest = Arc::new(host.admit(Arc::new(channel), false, mount)?);
-        let lost = guest.restore(holdings, found);
-        self.attach(attachment, Server::Local(guest.clone()), &lost, is_another);
-        Ok(guest)
     }
 
     /// Has the kernel get an answer of the server with the number `attachment`.

@@ -1,15 +1,17 @@
 //! Near: the threads that read the device, and serve what a guest of this process is to be asked; and the way back from that guest.
 
-use super::Shared;
-use crate::guest::{GuestChannel, Notice};
+use super::{Relay, Server, Shared};
+use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice};
 use crate::notify::Serving;
 use sluice_sync::{Arc, Weak};
+use sluice_vfs::{Errno, InodeRef};
+use std::collections::BTreeMap;
 use std::io;
 
 /// From a guest of this process to its relay.
-pub(super) struct InProcess {
-    pub(super) relay: Weak<Shared>,
-    pub(super) attachment: u64,
+struct InProcess {
+    relay: Weak<Shared>,
+    attachment: u64,
 }
 
 impl GuestChannel for InProcess {
@@ -58,5 +60,56 @@ impl Drop for Reader {
     fn drop(&mut self) {
         self.0.state.lock().threads -= 1;
         self.0.ended.notify_all();
+    }
+}
+
+/// A guest of this process that has what its kernel holds, and does not serve it yet.
+pub struct RestoredGuest {
+    attachment: u64,
+    guest: Arc<Guest>,
+    lost: Lost,
+}
+
+impl Relay {
+    /// Has `host`, which is of this process, serve the kernel, which has `holdings`; `found` are the inodes of these, `mount` the
+    /// number of this mount. See [`attach`](Self::attach).
+    ///
+    /// # Errors
+    /// As [`Host::admit`].
+    pub fn attach_host(
+        &self,
+        host: &Host,
+        holdings: &Holdings,
+        found: &BTreeMap<u64, InodeRef>,
+        is_another: bool,
+        mount: u64,
+    ) -> Result<Arc<Guest>, Errno> {
+        let restored = self.restore_host(host, holdings, found, mount)?;
+        Ok(self.attach_restored(restored, is_another))
+    }
+
+    /// The first part of [`attach_host`](Self::attach_host), which takes longer the more the kernel holds.
+    ///
+    /// # Errors
+    /// As [`Host::admit`].
+    pub fn restore_host(
+        &self,
+        host: &Host,
+        holdings: &Holdings,
+        found: &BTreeMap<u64, InodeRef>,
+        mount: u64,
+    ) -> Result<RestoredGuest, Errno> {
+        let attachment = self.next_attachment();
+        let channel = InProcess { relay: Arc::downgrade(&self.0), attachment };
+        let guest = Arc::new(host.admit(Arc::new(channel), false, mount)?);
+        let lost = guest.restore(holdings, found);
+        Ok(RestoredGuest { attachment, guest, lost })
+    }
+
+    /// The second part: the kernel is served.
+    pub fn attach_restored(&self, restored: RestoredGuest, is_another: bool) -> Arc<Guest> {
+        let RestoredGuest { attachment, guest, lost } = restored;
+        self.attach(attachment, Server::Local(guest.clone()), &lost, is_another);
+        guest
     }
 }
