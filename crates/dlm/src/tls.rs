@@ -186,9 +186,16 @@ fn pem(label: &str, der: &[u8]) -> String {
 pub struct Secure {
     tcp: TcpStream,
     /// *protected by its mutex, which is held across no I/O*
-    connection: Mutex<Connection>,
+    channel: Mutex<TlsChannel>,
     /// What is encrypted and not written yet. Held by a thread that writes, so that records keep their order.
     writing: Mutex<Vec<u8>>,
+}
+
+/// A connection's two directions.
+struct TlsChannel {
+    connection: Connection,
+    /// Decrypted bytes that nobody has asked for yet: rustls takes nothing in while it has a record's worth of them.
+    ahead: Vec<u8>,
 }
 
 /// The turn to write to a connection.
@@ -225,8 +232,8 @@ impl Secure {
         while connection.is_handshaking() {
             connection.complete_io(&mut &tcp)?;
         }
-        let connection = Mutex::with_class(&TLS, connection);
-        Ok(Secure { tcp, connection, writing: Mutex::with_class(&WRITING, Vec::new()) })
+        let channel = Mutex::with_class(&TLS, TlsChannel { connection, ahead: Vec::new() });
+        Ok(Secure { tcp, channel, writing: Mutex::with_class(&WRITING, Vec::new()) })
     }
 
     /// From here on the other side may be silent for as long as it likes.
@@ -242,34 +249,26 @@ impl Secure {
     /// # Errors
     /// The connection's.
     pub fn read_exact(&self, bytes: &mut [u8]) -> io::Result<()> {
-        let mut filled = 0;
-        loop {
-            {
-                let mut connection = self.connection.lock();
-                while filled < bytes.len() {
-                    match connection.reader().read(&mut bytes[filled..]) {
-                        Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                        Ok(count) => filled += count,
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                        Err(error) => return Err(error),
-                    }
-                }
-            }
-            if filled == bytes.len() {
-                return Ok(());
-            }
+        let mut filled = self.channel.lock().take(bytes)?;
+        while filled < bytes.len() {
             let mut raw = [0; 16 << 10];
             let count = (&self.tcp).read(&mut raw)?;
             let mut rest = &raw[..count];
             if rest.is_empty() {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            let mut connection = self.connection.lock();
+            let mut channel = self.channel.lock();
             while !rest.is_empty() {
-                connection.read_tls(&mut rest)?;
-                connection.process_new_packets().map_err(io::Error::other)?;
+                channel.connection.read_tls(&mut rest)?;
+                let state = channel.connection.process_new_packets().map_err(io::Error::other)?;
+                let moved = channel.decrypted(&mut bytes[filled..])?;
+                filled += moved;
+                let mut more = vec![0; state.plaintext_bytes_to_read() - moved];
+                channel.decrypted(&mut more)?;
+                channel.ahead.extend(more);
             }
         }
+        Ok(())
     }
 
     /// Writes all of `bytes`.
@@ -294,6 +293,30 @@ impl Secure {
     pub fn close(&self) {
         // It may be closed already.
         let _ = self.tcp.shutdown(Shutdown::Both);
+    }
+}
+
+impl TlsChannel {
+    /// Moves what has come already to `bytes`: how much.
+    fn take(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let count = bytes.len().min(self.ahead.len());
+        bytes[..count].copy_from_slice(&self.ahead[..count]);
+        self.ahead.drain(..count);
+        Ok(count + self.decrypted(&mut bytes[count..])?)
+    }
+
+    /// As [`take`](Self::take), of what rustls has.
+    fn decrypted(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match self.connection.reader().read(&mut bytes[filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
     }
 }
 
@@ -322,7 +345,7 @@ impl WriteTurn<'_> {
     }
 
     fn encrypt(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut connection = self.secure.connection.lock();
+        let connection = &mut self.secure.channel.lock().connection;
         connection.writer().write_all(bytes)?;
         while connection.wants_write() {
             connection.write_tls(&mut *self.records)?;
