@@ -21,7 +21,7 @@ pub(crate) struct Seat {
     pub(crate) guest: Arc<Guest>,
     pub(crate) channel: Arc<Channel>,
     jobs: Arc<Jobs>,
-    /// When its node was last heard of. *atomic (stands alone)*
+    /// When its node was last heard of. Before it is served that counts as later. *atomic (stands alone)*
     heard: AtomicU64,
     /// A thread removes it. *atomic (stands alone)*
     is_given_up: AtomicBool,
@@ -100,7 +100,7 @@ impl Seat {
             guest,
             channel,
             jobs: Arc::new(Jobs { queue, changed: Condvar::new() }),
-            heard: AtomicU64::new(now()),
+            heard: AtomicU64::new(u64::MAX),
             is_given_up: AtomicBool::new(false),
             workers: Mutex::with_class(&JOBS, Vec::new()),
         }
@@ -108,6 +108,8 @@ impl Seat {
 
     /// Reads and serves what the node sends, until the link breaks or the owner's lease is over. True if the mount is gone.
     pub(crate) fn serve(&self) -> io::Result<bool> {
+        // Relaxed: see the field.
+        self.heard.store(now(), Ordering::Relaxed);
         {
             let mut workers = self.workers.lock();
             for number in 0..WORKERS {

@@ -1,6 +1,7 @@
 //! Connect: how nodes reach each other: the owner is called, and the others are listened to.
 
 use super::Inner;
+use crate::cache_lease;
 use crate::link::Link;
 use crate::owner::Owner;
 use crate::wire::Frame;
@@ -10,12 +11,14 @@ use sluice_fuse::{Holdings, Lost, Server, Uplink};
 use sluice_sync::Arc;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::thread::{self, Builder};
-use sluice_sync::time::Duration;
+use sluice_sync::time::{Duration, nanoseconds};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 /// How long a call may take.
 const CALL_PATIENCE: Duration = Duration::from_secs(1);
+/// So many leases a node waits until the owner has taken it in.
+const ATTACHING: u32 = 8;
 /// The protocol and its version.
 const PROTOCOL: [u8; 8] = *b"slucfsc1";
 /// Of a question for the status.
@@ -28,8 +31,8 @@ pub(super) struct Uplinked {
     pub(super) link: Arc<Link>,
     pub(super) to: NodeId,
     pub(super) epoch: u64,
-    /// When the last ping was sent that was answered. *atomic (stands alone)*
-    pub(super) answered: AtomicU64,
+    /// Until when the owner counts as reached. *atomic (stands alone)*
+    pub(super) until: AtomicU64,
 }
 
 impl Uplink for Uplinked {
@@ -89,7 +92,9 @@ impl Inner {
         }
         secure.settled()?;
         let link = Link::new(secure);
-        let up = Arc::new(Uplinked { link: link.clone(), to, epoch, answered: AtomicU64::new(now()) });
+        // It may take long to find what the kernel holds. Nothing is cached by then, and of its death the membership tells.
+        let until = AtomicU64::new(now() + nanoseconds(self.membership.ttl() * ATTACHING));
+        let up = Arc::new(Uplinked { link: link.clone(), to, epoch, until });
         let last = {
             let mut role = self.role.lock();
             if role.seeking != Some(Owned { node: to, epoch }) || role.link.is_some() || role.owner.is_some()
@@ -115,6 +120,7 @@ impl Inner {
 
     fn read(&self, up: &Arc<Uplinked>, last: u64) -> io::Result<()> {
         let attachment = self.relay.next_attachment();
+        let lease = nanoseconds(cache_lease(self.membership.ttl()));
         loop {
             match up.link.read(true)? {
                 Frame::Attached { handles, nameless } => {
@@ -131,6 +137,8 @@ impl Inner {
                         role.epoch = up.epoch;
                     }
                     log::info!("node {} serves this mount, epoch {}", up.to.0, up.epoch);
+                    // Relaxed: see the field. What the kernel caches it asks for after this, so the owner hears of this node later.
+                    up.until.store(now() + lease, Ordering::Relaxed);
                     self.relay.attach(attachment, Server::Remote(up.clone()), &lost, is_another);
                 }
                 Frame::Answer(answer) => self.relay.answer(attachment, &answer),
@@ -139,7 +147,7 @@ impl Inner {
                     self.relay.announce(&bytes, move || link.send(&Frame::Noticed(number)));
                 }
                 // Relaxed: see the field.
-                Frame::Pong(time) => drop(up.answered.fetch_max(time, Ordering::Relaxed)),
+                Frame::Pong(time) => drop(up.until.fetch_max(time.saturating_add(lease), Ordering::Relaxed)),
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }
         }

@@ -19,7 +19,6 @@
 mod connect;
 mod seeking;
 
-use crate::cache_lease;
 use crate::lock_class::{CLOSING, ROLE};
 use crate::owner::Owner;
 use crate::status::{Role, Status};
@@ -360,7 +359,6 @@ impl Inner {
     }
 
     fn tick(&self) {
-        let lease = nanoseconds(cache_lease(self.membership.ttl()));
         while !self.is_over() {
             let (owner, up) = {
                 let role = self.role.lock();
@@ -375,7 +373,7 @@ impl Inner {
             self.hasten_closing();
             if let Some(up) = up
                 // Relaxed: see the field.
-                && up.answered.load(Ordering::Relaxed) + lease < now()
+                && up.until.load(Ordering::Relaxed) < now()
             {
                 log::warn!("the owner does not answer");
                 up.link.close();
