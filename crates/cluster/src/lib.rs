@@ -36,7 +36,7 @@
 //! cluster.seats                 the owner's guests
 //!   cluster.jobs                requests that wait for a worker
 //! cluster.notices               what a guest's kernel is being told; never held while one is dropped
-//!   cluster.link                what is queued for a connection; a leaf
+//!   cluster.link                what is queued for a connection; a leaf, taken also by a thread that has the turn to write
 //! ```
 
 #![forbid(unsafe_code)]

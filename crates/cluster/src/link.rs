@@ -1,12 +1,14 @@
 //! Link: a connection to another node, with what is queued for it.
 //!
-//! Frames are queued without waiting; a thread writes what has come together since it wrote last. A peer that takes nothing in
-//! while more than [`QUEUE_MAX`] bytes are queued is cut off: so memory is bounded, whatever the peer does.
+//! Frames are queued without waiting, and written by the thread that sends them, as far as that does not block (see
+//! [`Outbox`]). A peer that takes nothing in while more than [`QUEUE_MAX`] bytes are queued is cut off: so memory is bounded,
+//! whatever the peer does.
 
 use crate::lock_class::LINK;
 use crate::wire::{ATTACH_MAX, FRAME_MAX, Frame, decode, encode};
-use sluice_dlm::Secure;
-use sluice_sync::{Arc, Condvar, Mutex};
+use sluice_dlm::{Outbox, Secure};
+use sluice_sync::Arc;
+use sluice_sync::thread::Builder;
 use std::io;
 
 /// The most bytes that wait for a peer: more than a kernel's requests under way can ask for.
@@ -17,57 +19,45 @@ const STEP: usize = 1 << 20;
 /// A connection.
 pub(crate) struct Link {
     secure: Arc<Secure>,
-    queue: Mutex<Queue>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Queue {
-    bytes: Vec<u8>,
-    is_closed: bool,
+    outbox: Outbox<()>,
 }
 
 impl Link {
-    pub(crate) fn new(secure: Secure) -> Arc<Link> {
-        let queue = Mutex::with_class(&LINK, Queue::default());
-        Arc::new(Link { secure: Arc::new(secure), queue, changed: Condvar::new() })
+    /// With a thread that writes what the kernel does not take at once.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(crate) fn start(secure: Secure) -> io::Result<Arc<Link>> {
+        let link = Arc::new(Link { secure: Arc::new(secure), outbox: Outbox::new(&LINK, ()) });
+        link.outbox.connect(link.secure.clone(), |(), _| {});
+        let writer = link.clone();
+        Builder::new().name("cluster-write".into()).spawn(move || writer.outbox.write())?;
+        Ok(link)
     }
 
-    /// Queues a frame. One for a closed link is lost.
-    pub(crate) fn send(&self, frame: &Frame) {
-        let mut queue = self.queue.lock();
-        if queue.is_closed {
-            return;
-        }
-        encode(frame, &mut queue.bytes);
-        if queue.bytes.len() > QUEUE_MAX {
+    /// Queues a frame, to be written by [`flush`](Self::flush). One for a closed link is lost.
+    pub(crate) fn queue(&self, frame: &Frame) {
+        let queued = self.outbox.queue(|(), out| {
+            out.map_or(0, |out| {
+                encode(frame, out);
+                out.len()
+            })
+        });
+        if queued.is_some_and(|len| len > QUEUE_MAX) {
             log::error!("a node that takes nothing in is cut off");
-            drop(queue);
-            return self.close();
+            self.close();
         }
-        drop(queue);
-        self.changed.notify_one();
     }
 
-    /// Writes what is queued, until the link is closed.
-    pub(crate) fn write(&self) {
-        loop {
-            let bytes = {
-                let mut queue = self.queue.lock();
-                loop {
-                    if queue.is_closed {
-                        return;
-                    }
-                    if !queue.bytes.is_empty() {
-                        break std::mem::take(&mut queue.bytes);
-                    }
-                    queue = self.changed.wait(queue);
-                }
-            };
-            if self.secure.write_all(&bytes).is_err() {
-                self.close();
-            }
-        }
+    /// Writes what is queued, as far as that does not block. To be called with nothing locked.
+    pub(crate) fn flush(&self) {
+        self.outbox.flush();
+    }
+
+    /// Sends a frame. To be called with nothing locked.
+    pub(crate) fn send(&self, frame: &Frame) {
+        self.queue(frame);
+        self.flush();
     }
 
     /// The next frame, which may be the first. For one thread.
@@ -92,12 +82,11 @@ impl Link {
 
     /// Ends it for both sides.
     pub(crate) fn close(&self) {
-        self.queue.lock().is_closed = true;
-        self.changed.notify_all();
+        self.outbox.close();
         self.secure.close();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.queue.lock().is_closed
+        !self.outbox.is_connected()
     }
 }

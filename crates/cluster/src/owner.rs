@@ -93,12 +93,11 @@ impl Owner {
         holdings: &Holdings,
         is_another: bool,
         mount: u64,
+        node: NodeId,
     ) -> io::Result<()> {
-        // Found before others change anything, and kept until they are restored.
-        let found = self.find(holdings);
-        self.end_grace(None)?;
-        // With nothing locked: others attach meanwhile.
-        let restored = relay.restore_host(&self.host, holdings, &found, mount)?;
+        // Before others change anything, and with nothing locked: others attach meanwhile.
+        let restored = relay.restore_host(&self.host, holdings, &self.find(holdings), mount)?;
+        self.end_grace(node)?;
         let mut state = self.state.lock();
         if state.is_over {
             return Ok(());
@@ -132,6 +131,8 @@ impl Owner {
         let channel = Channel::new(link.clone(), self.valid_until.clone());
         let guest = Arc::new(self.host.admit(channel.clone(), true, mount)?);
         let lost = guest.restore(&holdings, &found);
+        // This owner has given up what it does not know any more.
+        guest.catch_up(&holdings, epoch != self.epoch || old.is_some());
         drop(found);
         let seat = Arc::new(Seat::new(guest, channel));
         {
@@ -147,7 +148,7 @@ impl Owner {
             old.guest.give_way(&seat.guest);
             old.release_notices();
         }
-        self.end_grace(Some(node))?;
+        self.end_grace(node)?;
         let Lost { handles, nameless } = lost;
         link.send(&Frame::Attached {
             handles: handles.into_iter().collect(),
@@ -171,19 +172,17 @@ impl Owner {
     ///
     /// # Errors
     /// The store's.
-    fn end_grace(&self, node: Option<NodeId>) -> io::Result<()> {
+    fn end_grace(&self, node: NodeId) -> io::Result<()> {
         self.await_grace(node);
         // Not earlier: what has no name is deleted then, if nobody has told that it is open.
         (*self.reserved.get_or_init(|| self.superblock().reserve_numbers()))?;
         Ok(())
     }
 
-    fn await_grace(&self, node: Option<NodeId>) {
+    fn await_grace(&self, node: NodeId) {
         let mut state = self.state.lock();
-        if let Some(node) = node {
-            state.grace.remove(&node);
-            self.changed.notify_all();
-        }
+        state.grace.remove(&node);
+        self.changed.notify_all();
         while !state.grace.is_empty() && !state.is_over {
             let left = state.grace_ends.saturating_sub(now());
             if left == 0 {

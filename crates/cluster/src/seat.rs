@@ -52,6 +52,8 @@ struct Jobs {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<(Ticket, Vec<u8>)>,
+    /// A request is served that its kernel has the answer to: none that came later is begun.
+    is_behind: bool,
     is_closed: bool,
 }
 
@@ -88,7 +90,9 @@ impl GuestChannel for Channel {
         let frame = Frame::Notice(number, notice.bytes().to_vec());
         notices.pending.insert(number, notice);
         // In the order of their numbers.
-        self.link.send(&frame);
+        self.link.queue(&frame);
+        drop(notices);
+        self.link.flush();
     }
 }
 
@@ -184,28 +188,43 @@ impl Jobs {
             queue = self.changed.wait(queue);
         }
         queue.waiting.push_back((guest.take(&message), message));
+        let is_behind = queue.is_behind;
         drop(queue);
-        self.changed.notify_one();
+        // Else the thread that serves what is before it takes it.
+        if !is_behind {
+            self.changed.notify_one();
+        }
     }
 
     fn serve(&self, guest: &Guest) {
         loop {
-            let (ticket, mut message) = {
+            let (ticket, mut message, has_more) = {
                 let mut queue = self.queue.lock();
                 loop {
                     if queue.is_closed {
                         return;
                     }
-                    if let Some(job) = queue.waiting.pop_front() {
+                    let next = if queue.is_behind { None } else { queue.waiting.pop_front() };
+                    if let Some((ticket, message)) = next {
                         if queue.waiting.len() + 1 == JOBS_MAX {
                             self.changed.notify_all();
                         }
-                        break job;
+                        queue.is_behind = ticket.is_behind();
+                        let has_more = !queue.is_behind && !queue.waiting.is_empty();
+                        break (ticket, message, has_more);
                     }
                     queue = self.changed.wait(queue);
                 }
             };
+            if has_more {
+                self.changed.notify_one();
+            }
+            let is_behind = ticket.is_behind();
             guest.serve(ticket, &mut message);
+            if is_behind {
+                // This thread goes on with what waits for it.
+                self.queue.lock().is_behind = false;
+            }
         }
     }
 

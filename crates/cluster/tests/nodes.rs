@@ -120,9 +120,9 @@ fn a_node_asks_little_of_directories_that_it_made_and_sees_what_others_do_there_
         (0..FILES).for_each(|file| fs::write(dir.join(format!("f{file}")), "some").expect("written"));
         awaited() - before
     };
-    // CREATE and WRITE. A node that has lost its connection asks for more.
+    // CREATE: WRITE goes behind. A node that has lost its connection asks for more.
     let names: Vec<_> = (0..TRIES).map(|number| format!("d{number}")).collect();
-    assert!(names.iter().any(|name| unpack(&cluster, name) <= 2 * FILES + 10));
+    assert!(names.iter().any(|name| unpack(&cluster, name) <= FILES + 10));
     for name in &names {
         fs::create_dir_all(cluster.path(b, name)).expect("made");
         assert!(!cluster.path(b, name).join("theirs").exists());
@@ -154,7 +154,7 @@ fn strangers_and_garbage_are_refused_and_harm_nothing() {
     assert!(called.is_err());
     // A node of the cluster that says what no node says.
     let known = cluster.identity().configurations().expect("issued");
-    for noise in [vec![0xff; 200], b"slucdlm1".to_vec(), [b"slucfsc1".as_slice(), &[0; 80]].concat()] {
+    for noise in [vec![0xff; 200], b"slucdlm1".to_vec(), [b"slucfsc2".as_slice(), &[0; 80]].concat()] {
         let tcp = TcpStream::connect(&address).expect("it listens");
         let secure = Secure::call(tcp, known.1.clone()).expect("one of them");
         secure.write_all(&noise).expect("sent");

@@ -53,6 +53,7 @@ mod mode;
 mod mutant;
 mod name;
 mod node;
+mod outbox;
 mod peer;
 mod probe;
 mod queue;
@@ -80,6 +81,7 @@ pub use node::{
     Count, Effects, Held, LockStatus, Node, NodeStatus, Options, ResourceStatus, Statistics, Submitted,
     Ticket, Want,
 };
+pub use outbox::Outbox;
 pub use probe::{LockParty, Probe, ProbeStep, RequestBefore, WaitId};
 pub use session::{Invalid, Packet, Session};
 pub use strangers::listen;

@@ -1,20 +1,12 @@
 //! Wakes: which threads are woken for a message between nodes.
 
+#[path = "support/sleeps.rs"]
+mod sleeps;
+
+use sleeps::sleeps;
 use sluice_dlm::{ClusterCa, Config, Dlm, InMemory, Membership, Mode, Want};
-use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// How often the threads called `name` have gone to sleep so far.
-fn sleeps(name: &str) -> u64 {
-    let tasks = fs::read_dir("/proc/self/task").expect("Linux");
-    let status = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("status")).ok());
-    let named = status.filter(|status| status.lines().any(|line| line == format!("Name:\t{name}")));
-    let count = |status: String| -> Option<u64> {
-        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?.trim().parse().ok()
-    };
-    named.filter_map(count).sum()
-}
 
 // One test, since the threads are those of the whole process.
 #[test]

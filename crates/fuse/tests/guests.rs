@@ -2,10 +2,10 @@
 
 mod harness;
 
-use harness::pair::{Node, Pair};
+use harness::pair::{Node, Pair, ToGuest};
 use harness::{can_mount, eventually, fresh_dir};
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use sluice_fuse::{Guest, GuestChannel, Host, MountError, MountOptions, Notice, Relay, Server, Uplink};
+use sluice_fuse::{GuestChannel, Host, MountError, MountOptions, Notice, Relay, Server, Uplink};
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Mutex, Weak, thread};
@@ -306,7 +306,7 @@ impl GuestChannel for Far {
     }
 }
 
-struct ToFar(Arc<Guest>, Arc<Far>);
+struct ToFar(ToGuest, Arc<Far>);
 
 impl Uplink for ToFar {
     fn request(&self, message: &[u8]) {
@@ -315,11 +315,7 @@ impl Uplink for ToFar {
         if self.1.is_mute.load(Ordering::SeqCst) && CHANGES.contains(&message[4]) {
             self.1.muted.lock().insert(message[8..16].try_into().expect("a header"));
         }
-        let (guest, mut message) = (self.0.clone(), message.to_vec());
-        thread::spawn(move || {
-            let ticket = guest.take(&message);
-            guest.serve(ticket, &mut message);
-        });
+        self.0.request(message);
     }
 }
 
@@ -361,7 +357,7 @@ fn what_was_executed_before_the_server_died_is_answered_and_not_executed_again()
     let guest = Arc::new(host.admit(far.clone(), true, 2).expect("admitted"));
     relay.attach(
         attachment,
-        Server::Remote(Arc::new(ToFar(guest.clone(), far.clone()))),
+        Server::Remote(Arc::new(ToFar(ToGuest::new(guest.clone()), far.clone()))),
         &Default::default(),
         false,
     );

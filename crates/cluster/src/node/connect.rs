@@ -7,10 +7,10 @@ use crate::owner::Owner;
 use crate::wire::Frame;
 use rustls::{ClientConfig, ServerConfig};
 use sluice_dlm::{Hello, Identity, NodeId, Owner as Owned, Secure, now};
-use sluice_fuse::{Holdings, Lost, Server, Uplink};
+use sluice_fuse::{Lost, Server, Uplink};
 use sluice_sync::Arc;
 use sluice_sync::atomic::{AtomicU64, Ordering};
-use sluice_sync::thread::{self, Builder};
+use sluice_sync::thread::Builder;
 use sluice_sync::time::{Duration, nanoseconds};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ const CALL_PATIENCE: Duration = Duration::from_secs(1);
 /// So many leases a node waits until the owner has taken it in.
 const ATTACHING: u32 = 8;
 /// The protocol and its version.
-const PROTOCOL: [u8; 8] = *b"slucfsc1";
+const PROTOCOL: [u8; 8] = *b"slucfsc2";
 /// Of a question for the status.
 const STATUS: [u8; 8] = *b"slucfss1";
 /// The longest status.
@@ -37,7 +37,11 @@ pub(super) struct Uplinked {
 
 impl Uplink for Uplinked {
     fn request(&self, message: &[u8]) {
-        self.link.send(&Frame::Request(message.to_vec()));
+        self.link.queue(&Frame::Request(message.to_vec()));
+    }
+
+    fn flush(&self) {
+        self.link.flush();
     }
 }
 
@@ -91,7 +95,7 @@ impl Inner {
             return Err(io::ErrorKind::InvalidData.into());
         }
         secure.settled()?;
-        let link = Link::new(secure);
+        let link = Link::start(secure)?;
         // It may take long to find what the kernel holds. Nothing is cached by then, and of its death the membership tells.
         let until = AtomicU64::new(now() + nanoseconds(self.membership.ttl() * ATTACHING));
         let up = Arc::new(Uplinked { link: link.clone(), to, epoch, until });
@@ -104,21 +108,20 @@ impl Inner {
             role.link = Some(up.clone());
             role.epoch
         };
-        let writer = link.clone();
-        Builder::new().name("cluster-write".into()).spawn(move || writer.write())?;
-        let holdings: Holdings = self.relay.holdings();
+        let holdings = self.holdings();
+        let told_at = now();
         link.send(&Frame::Attach { mount: self.mount, epoch: last, holdings: holdings.encode() });
         let this = self.clone();
         let read = move || {
             // Whatever it ends with: the keeper calls again.
-            let _ = this.read(&up, last);
+            let _ = this.read(&up, last, told_at);
             up.link.close();
         };
         Builder::new().name("cluster-read".into()).spawn(read).inspect_err(|_| link.close())?;
         Ok(())
     }
 
-    fn read(&self, up: &Arc<Uplinked>, last: u64) -> io::Result<()> {
+    fn read(&self, up: &Arc<Uplinked>, last: u64, told_at: u64) -> io::Result<()> {
         let attachment = self.relay.next_attachment();
         let lease = nanoseconds(cache_lease(self.membership.ttl()));
         loop {
@@ -136,6 +139,8 @@ impl Inner {
                         }
                         role.epoch = up.epoch;
                     }
+                    // Relaxed: see the field.
+                    self.contact.fetch_max(told_at, Ordering::Relaxed);
                     log::info!("node {} serves this mount, epoch {}", up.to.0, up.epoch);
                     // Relaxed: see the field. What the kernel caches it asks for after this, so the owner hears of this node later.
                     up.until.store(now() + lease, Ordering::Relaxed);
@@ -146,8 +151,11 @@ impl Inner {
                     let link = up.link.clone();
                     self.relay.announce(&bytes, move || link.send(&Frame::Noticed(number)));
                 }
-                // Relaxed: see the field.
-                Frame::Pong(time) => drop(up.until.fetch_max(time.saturating_add(lease), Ordering::Relaxed)),
+                Frame::Pong(time) => {
+                    // Relaxed: see the fields.
+                    up.until.fetch_max(time.saturating_add(lease), Ordering::Relaxed);
+                    self.contact.fetch_max(time, Ordering::Relaxed);
+                }
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
@@ -162,8 +170,6 @@ impl Inner {
             || self.is_over(),
             recognise,
             |(node, owner, link)| {
-                let writer = link.clone();
-                thread::spawn(move || writer.write());
                 if let Err(error) = owner.serve(node, &link) {
                     log::info!("the connection of node {} ended: {error}", node.0);
                 }
@@ -198,7 +204,7 @@ impl Inner {
         };
         Hello { from: hello.to, to: hello.from, ..hello.clone() }.say(&secure)?;
         secure.settled()?;
-        Ok((hello.from, owner, Link::new(secure)))
+        Ok((hello.from, owner, Link::start(secure)?))
     }
 
     /// Whether the membership knows a living member that is not in the last view.

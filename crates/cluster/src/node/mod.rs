@@ -27,7 +27,7 @@ use connect::Uplinked;
 pub use connect::ask_status;
 use rustls::ClientConfig;
 use sluice_dlm::{Identity, Membership, NodeId, Owner as Owned, View, now};
-use sluice_fuse::{Ended, MountError, MountOptions, Relay, StopSignals};
+use sluice_fuse::{Ended, Holdings, MountError, MountOptions, Relay, StopSignals};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::thread::{self, Builder, JoinHandle};
 use sluice_sync::time::{Duration, nanoseconds};
@@ -88,6 +88,8 @@ struct Inner {
     id: AtomicU64,
     /// Until when the node counts as a member. *atomic (stands alone)*
     valid_until: Arc<AtomicU64>,
+    /// When a message was sent that an owner answered. *atomic (stands alone)*
+    contact: AtomicU64,
     role: Mutex<At>,
     /// No server is looked for any more. *atomic (stands alone)*
     is_leaving: AtomicBool,
@@ -150,6 +152,7 @@ impl Node {
             mount: RandomState::new().hash_one(address),
             id: AtomicU64::new(0),
             valid_until: Arc::new(AtomicU64::new(0)),
+            contact: AtomicU64::new(0),
             role: Mutex::with_class(&ROLE, At::default()),
             is_leaving: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
@@ -351,7 +354,8 @@ impl Inner {
                     wait = TICK;
                 }
             }
-            if let Some(up) = &self.role.lock().link {
+            let up = self.role.lock().link.clone();
+            if let Some(up) = up {
                 up.link.send(&Frame::Ping(now()));
             }
             self.pause(wait);
@@ -408,6 +412,15 @@ impl Inner {
                 self.pause(TICK);
             }
         }
+    }
+
+    /// What the kernel holds, for a server that is about to be attached. What the last one may have given up is left out.
+    fn holdings(&self) -> Holdings {
+        // Relaxed: see the field.
+        if self.contact.load(Ordering::Relaxed) + self.usable() < now() {
+            self.relay.give_up_behind();
+        }
+        self.relay.holdings()
     }
 
     /// The lease is over, or the store takes no more changes.

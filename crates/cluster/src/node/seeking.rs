@@ -108,15 +108,16 @@ impl Inner {
             }
         };
         let view = self.role.lock().view.clone();
-        let others = view.members.keys().copied().filter(|node| *node != owned.node && view.is_alive(*node));
+        // This node's own kernel may have done what the last owner did not execute.
+        let members = view.members.keys().copied().filter(|node| view.is_alive(*node));
         let owner = Arc::new(Owner::new(
             owned.epoch,
             superblock,
             self.membership.ttl(),
             self.valid_until.clone(),
-            others.collect(),
+            members.collect(),
         ));
-        let holdings = self.relay.holdings();
+        let holdings = self.holdings();
         let is_another = {
             let mut role = self.role.lock();
             // It took so long that the lease was over meanwhile, perhaps: then others may have changed what was read.
@@ -134,7 +135,7 @@ impl Inner {
         // The others are listened to from here on. The keeper goes on to tell which are alive.
         let this = self.clone();
         let serve = move || {
-            if let Err(error) = owner.serve_own(&this.relay, &holdings, is_another, this.mount) {
+            if let Err(error) = owner.serve_own(&this.relay, &holdings, is_another, this.mount, owned.node) {
                 log::error!("this node's own mount cannot be served: {error}");
             }
         };

@@ -353,7 +353,9 @@ impl Kernel {
 
 /// Keeps attributes that nobody was told of since they were asked for.
 fn keep_attr(state: &mut State, nodeid: u64, answer: &Answered, at: usize) {
-    if state.told.get(&nodeid).is_none_or(|told| *told <= answer.version) {
+    // How long they are valid stands before them: for ever, or not at all.
+    if u64_at(&answer.body, at - 16) > 0 && state.told.get(&nodeid).is_none_or(|told| *told <= answer.version)
+    {
         state.attrs.insert(nodeid, attr_at(&answer.body, at));
     }
 }

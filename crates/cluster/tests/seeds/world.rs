@@ -6,12 +6,12 @@ use crate::model::Id;
 use crate::order::{Event, History, What};
 use crate::program::{Answer, Call, DIRS, Outcome, Path, Programs, Seen, Slot, Tree};
 use crate::random::Random;
-use crate::{Mutant, faults};
+use crate::{Mutant, faults, fields};
 use object_store::memory::InMemory;
 use sluice_bucket::{Bucket, Claim};
 use sluice_cluster::{Cluster, Config, Node, Rendezvous, Role};
 use sluice_dlm::Membership;
-use sluice_fuse::{MountOptions, Relay};
+use sluice_fuse::{MountOptions, Relay, opcode};
 use sluice_vfs::{Cred, Errno, InodeRef, NewInode, NewKind, Options, Superblock};
 use std::collections::BTreeMap;
 use std::io;
@@ -165,7 +165,25 @@ impl World {
             faults: BTreeMap::new(),
         };
         (0..nodes).for_each(|_| world.join());
+        world.renew_dirs();
         world
+    }
+
+    /// The last node makes the directories anew, before anything is recorded: only it knows them until another looks.
+    fn renew_dirs(&self) {
+        let maker = self.machines.last().expect("there are nodes");
+        assert!(maker.node.as_ref().is_some_and(|node| node.await_server(HANG)), "it has no server");
+        let kernel = &maker.kernel;
+        let root = kernel.lock(1);
+        for dir in DIRS {
+            let name = [dir.as_bytes(), &[0]].concat();
+            kernel.ask(opcode::RMDIR, 1, &name).map(drop).expect("it is empty");
+            let body = [fields!(0o755_u32, 0o22_u32), name].concat();
+            let made = kernel.ask(opcode::MKDIR, 1, &body).map_err(drop).expect("the name is free");
+            kernel.learn(&root, dir, &made);
+        }
+        // Writes to the objects may fail.
+        while kernel.ask(opcode::FSYNCDIR, 1, &fields!(0_u64, 0_u32, 0_u32)).is_err() {}
     }
 
     /// One more node.

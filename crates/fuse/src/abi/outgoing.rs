@@ -78,7 +78,7 @@ pub(crate) struct EntryOut {
 
 /// GETATTR and SETATTR.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, FromZeros, IntoBytes, KnownLayout, Immutable)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct AttrOut {
     pub(crate) attr_valid: u64,
     pub(crate) attr_valid_nsec: u32,
@@ -144,7 +144,7 @@ pub(crate) struct OpenOut {
 
 /// WRITE and COPY_FILE_RANGE: how many bytes were taken.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, FromZeros, IntoBytes, KnownLayout, Immutable)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct WriteOut {
     pub(crate) size: u32,
     pub(crate) padding: u32,

@@ -17,6 +17,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Where a request has its slot, one more than its number: 2 bytes, as the machine has them.
 const SLOT: usize = offset_of!(InHeader, padding);
+/// Marks a slot.
+const BEHIND: u16 = 1 << 15;
 /// Of GETATTR, behind the header: nothing is asked of an open file.
 const GETATTR_LEN: usize = 16;
 
@@ -41,17 +43,23 @@ pub(crate) fn is_noted(code: u32) -> bool {
     )
 }
 
-/// Gives the request the number `slot` among those of its mount that are under way.
-pub(crate) fn set_slot(message: &mut [u8], slot: u16) {
+/// Gives the request the number `slot` among those of its mount that are under way. `is_behind`: its kernel has the answer already.
+pub(crate) fn set_slot(message: &mut [u8], slot: u16, is_behind: bool) {
     if let Some(field) = message.get_mut(SLOT..SLOT + 2) {
-        field.copy_from_slice(&slot.saturating_add(1).to_ne_bytes());
+        let mark = if is_behind { BEHIND } else { 0 };
+        field.copy_from_slice(&(slot.saturating_add(1) & !BEHIND | mark).to_ne_bytes());
     }
+}
+
+/// Whether the kernel has had its answer to a request.
+pub(super) fn is_behind(message: &[u8]) -> bool {
+    InHeader::read_from_prefix(message).is_ok_and(|(header, _)| header.padding & BEHIND != 0)
 }
 
 /// What the file system is to call the request of `mount`, if it has a slot.
 pub(super) fn id_of(mount: u64, message: &[u8]) -> Option<RequestId> {
     let (header, _) = InHeader::read_from_prefix(message).ok()?;
-    let slot = header.padding.checked_sub(1)?;
+    let slot = (header.padding & !BEHIND).checked_sub(1)?;
     is_noted(header.opcode).then_some(RequestId { mount, slot, number: header.unique })
 }
 

@@ -204,9 +204,7 @@ impl super::Seat {
         channel: &dyn GuestChannel,
         hold: Option<Arc<super::Hold>>,
     ) {
-        let mut message = Reply::new();
-        message.put(&RecallCover { nodeid: connection.nodes.nodeid(ino), serial });
-        let bytes = message.notification(RECALL_COVER).to_vec();
+        let bytes = cover_recall(connection.nodes.nodeid(ino), serial);
         let ends = CoverEnds { covers: self.covers.clone(), ino, serial };
         channel.announce(Notice { bytes, _settling: None, _ends: Some(ends), _hold: hold });
     }
@@ -238,6 +236,13 @@ impl Connection {
             reply.put(&ToldBesides { serial, dir: attr_of(&dir.stat()) });
         }
     }
+}
+
+/// A notice that ends a cover.
+pub(crate) fn cover_recall(nodeid: u64, serial: u64) -> Vec<u8> {
+    let mut message = Reply::new();
+    message.put(&RecallCover { nodeid, serial });
+    message.notification(RECALL_COVER).to_vec()
 }
 
 /// The node and the number, if `notifications` are a notice that ends a cover.

@@ -20,6 +20,8 @@ pub struct Holdings {
     pub(crate) handles: Vec<(u64, u64)>,
     /// The node, and the request for the lock.
     pub(crate) locks: Vec<(u64, [u8; LOCK])>,
+    /// Requests that it has the answers to, and that may not have been executed, in their order.
+    pub(crate) behind: Vec<Vec<u8>>,
 }
 
 impl Holdings {
@@ -47,6 +49,11 @@ impl Holdings {
             number(&mut out, *nodeid);
             out.extend(lock);
         }
+        number(&mut out, self.behind.len() as u64);
+        for request in &self.behind {
+            number(&mut out, request.len() as u64);
+            out.extend(request);
+        }
         out
     }
 
@@ -71,10 +78,15 @@ impl Holdings {
             Ok((nodeid, lock))
         });
         let locks = locks.collect::<io::Result<_>>()?;
+        let behind = (0..rest.count(8)?).map(|_| {
+            let len = rest.count(1)?;
+            Ok(rest.bytes(len)?.to_vec())
+        });
+        let behind = behind.collect::<io::Result<_>>()?;
         if !rest.0.is_empty() {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok(Holdings { init, nodes, handles, locks })
+        Ok(Holdings { init, nodes, handles, locks, behind })
     }
 }
 
@@ -114,6 +126,7 @@ mod tests {
             nodes: vec![(1, 0, 1), (u64::MAX, 7, 2)],
             handles: vec![(5, 1)],
             locks: vec![(1, [9; LOCK])],
+            behind: vec![vec![7; 3], Vec::new()],
         };
         let bytes = holdings.encode();
         assert_eq!(Holdings::decode(&bytes).expect("whole"), holdings);

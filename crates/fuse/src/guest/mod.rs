@@ -23,6 +23,8 @@ mod hold;
 mod holdings;
 
 pub(crate) use again::{is_noted, set_slot};
+#[cfg(test)]
+pub(crate) use cover::cover_recall;
 pub(crate) use cover::{ToldBesides, cover_recalled};
 pub(crate) use delegation::{give_back_message, recalled};
 pub use hold::Hold;
@@ -36,14 +38,14 @@ use crate::notify::{Event, Serving, Watcher, is_worker};
 use crate::reply::Reply;
 use crate::transport::Channel;
 use crate::{LockMode, MountOptions, Transport};
-use again::{Again, again, id_of};
+use again::{Again, again, id_of, is_behind};
 use ahead::{Ahead, Settling, Unsettled, hands_out};
 use cover::{CoverEnds, Covers};
 use delegation::{Delegate, Delegations, given_back, gives_back, recall_message};
 use hold::Holds;
 use sluice_sync::{Arc, OnceLock, mpsc};
 use sluice_vfs::{Errno, InodeRef, Superblock};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::mem::offset_of;
 use std::os::unix::net::UnixStream;
@@ -115,11 +117,21 @@ pub struct Guest {
     mount: u64,
     /// Requests that were executed before this guest was there: their numbers. *set once*
     executed: OnceLock<BTreeSet<u64>>,
+    /// The answers to those that it [caught up](Self::catch_up) with, by number. *set once*
+    caught_up: OnceLock<HashMap<u64, Vec<u8>>>,
 }
 
 /// A request that was taken and is to be served.
 pub struct Ticket {
     _releasing: Option<Releasing>,
+    is_behind: bool,
+}
+
+impl Ticket {
+    /// Whether the kernel has had the answer to the request: then none that was taken later may be served before it has been.
+    pub fn is_behind(&self) -> bool {
+        self.is_behind
+    }
 }
 
 /// What of a guest's [`Holdings`] there is no more.
@@ -244,7 +256,14 @@ impl Host {
         });
         let watcher = Watcher { connection: Arc::downgrade(&connection), is_alone: false };
         let _ = connection.observer.set(self.superblock.observe(Arc::new(watcher))?);
-        Ok(Guest { connection, holds: self.holds.clone(), is_remote, mount, executed: OnceLock::new() })
+        Ok(Guest {
+            connection,
+            holds: self.holds.clone(),
+            is_remote,
+            mount,
+            executed: OnceLock::new(),
+            caught_up: OnceLock::new(),
+        })
     }
 }
 
@@ -262,24 +281,26 @@ impl Guest {
         }
         let is_release =
             InHeader::read_from_prefix(message).is_ok_and(|(header, _)| header.opcode == opcode::RELEASE);
-        Ticket { _releasing: is_release.then(|| Releasing::new(&self.connection)) }
+        let _releasing = is_release.then(|| Releasing::new(&self.connection));
+        Ticket { _releasing, is_behind: is_behind(message) }
     }
 
     /// Serves a request, and answers it if an answer is due. Bytes that are no request are answered with an error, or not at all.
-    /// What this changes is announced without waiting.
+    /// What this changes is announced without waiting. A request that [is behind](Ticket::is_behind) is to be served before what was
+    /// taken later.
     pub fn serve(&self, ticket: Ticket, message: &mut [u8]) {
         if gives_back(message) || noted_flush(message).is_some() {
             return;
         }
         let _serving = Serving::begin();
-        const PID: usize = offset_of!(InHeader, pid);
-        if self.is_remote
-            && let Some(pid) = message.get_mut(PID..PID + 4)
-        {
-            // The number of a process here is somebody else.
-            pid.fill(0);
-        }
+        self.blur_pid(message);
         let connection = &self.connection;
+        if ticket.is_behind
+            && let Ok((header, _)) = InHeader::read_from_prefix(message)
+            && let Some(answer) = self.caught_up.get().and_then(|all| all.get(&header.unique))
+        {
+            return connection.send(answer);
+        }
         // Until what the kernel gets by the answer is noted.
         let hands_out = InHeader::read_from_prefix(message).is_ok_and(|(header, _)| hands_out(header.opcode));
         let counted = connection.seat.get().filter(|_| hands_out).map(|seat| seat.unsettled.count());
@@ -314,6 +335,47 @@ impl Guest {
         connection.count(kind);
         drop(ticket);
         connection.serve_due(&mut Reply::new());
+    }
+
+    /// The number of a process elsewhere is somebody else here.
+    fn blur_pid(&self, message: &mut [u8]) {
+        const PID: usize = offset_of!(InHeader, pid);
+        if self.is_remote
+            && let Some(pid) = message.get_mut(PID..PID + 4)
+        {
+            pid.fill(0);
+        }
+    }
+
+    /// Executes what the kernel has had answers to and the last server may not have executed. To be called once, after
+    /// [`restore`](Self::restore) and before any other guest is served. `may_execute` is false if the guest was given up since: others
+    /// may have changed what it changed. Then all of it fails.
+    pub fn catch_up(&self, holdings: &Holdings, may_execute: bool) {
+        let _serving = Serving::begin();
+        let mut answers = HashMap::new();
+        for message in &holdings.behind {
+            let Ok((header, _)) = InHeader::read_from_prefix(message) else { continue };
+            let mut reply = Reply::new();
+            let Some(id) = id_of(self.mount, message).filter(|_| may_execute) else {
+                answers.insert(header.unique, reply.failure(header.unique, Errno::EIO).to_vec());
+                continue;
+            };
+            if self.executed.get().is_some_and(|executed| executed.contains(&id.number)) {
+                continue;
+            }
+            let mut message = message.clone();
+            self.blur_pid(&mut message);
+            let noted = self.connection.superblock.serve_request(id);
+            let served = self.connection.process(&message, &mut reply);
+            drop(noted);
+            if let Answer::Now(answer) = served.answer {
+                answers.insert(header.unique, answer.to_vec());
+            }
+            // Nobody waits for this answer yet.
+            drop(self.holds.take());
+        }
+        // Nobody else sets it.
+        let _ = self.caught_up.set(answers);
     }
 
     /// Gives the guest what its kernel holds already. `find` finds inodes by their numbers. To be called before any other

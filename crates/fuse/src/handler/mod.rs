@@ -40,6 +40,7 @@ use locks::{Ask, LockRequest};
 use sluice_vfs::{Caps, Cred, Errno, FileType, Inode, InodeRef, Stat, Timestamp};
 use zerocopy::FromZeros;
 
+pub(crate) use caller::NOT_TOLD;
 pub(crate) use init::Negotiated;
 pub(crate) use lock_file::LockFile;
 pub(crate) use locks::set_again as set_lock_again;

@@ -21,7 +21,7 @@ impl Shared {
     pub(super) fn drop_caches(&self) {
         self.announcer.drop_names();
         let mut busy = BTreeMap::<u64, Vec<(u64, u64)>>::new();
-        for request in self.state.lock().in_flight.values() {
+        for request in self.state.lock().in_flight.values().filter(|request| !request.is_behind) {
             let Ok((header, _)) = InHeader::read_from_prefix(&request.message) else { continue };
             if let Some((nodeid, offset, len)) = pages_of(&header, &request.message) {
                 busy.entry(nodeid).or_default().push((offset, len));
@@ -87,7 +87,7 @@ pub(super) fn changes_names_of(request: &[u8], dir: u64) -> bool {
     }
 }
 
-fn inval_inode(ino: u64, off: i64, len: i64) -> Vec<u8> {
+pub(super) fn inval_inode(ino: u64, off: i64, len: i64) -> Vec<u8> {
     let mut message = Reply::new();
     message.put(&NotifyInvalInodeOut { ino, off, len });
     message.notification(NOTIFY_INVAL_INODE).to_vec()

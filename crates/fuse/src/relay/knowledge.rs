@@ -20,7 +20,8 @@
 //! # Lock order
 //! Called with `relay.state`; takes `relay.ledger`.
 
-use super::{InFlight, Shared, State};
+use super::behind::is_of_behind;
+use super::{Done, InFlight, Shared, State};
 use crate::abi::{
     self, Attr, AttrOut, CreateIn, EntryOut, InHeader, LinkIn, MkdirIn, MknodIn, OpenOut, OutHeader,
     Rename2In, RenameIn, opcode,
@@ -43,8 +44,8 @@ const CAPABILITY: &[u8] = b"security.capability";
 #[derive(Default)]
 pub(super) struct Knowledge {
     dirs: HashMap<u64, KnownDir>,
-    /// Files that have no capability, with the directory in which they were made.
-    files: HashMap<u64, u64>,
+    /// Files that have no capability, and that nothing changed but what is known.
+    files: HashMap<u64, KnownFile>,
     names: RandomState,
 }
 
@@ -59,6 +60,13 @@ struct KnownDir {
     under_way: u32,
 }
 
+/// A file that was made in a covered directory.
+struct KnownFile {
+    dir: u64,
+    /// As the server has them when it has executed what is under way, but for times, blocks. `None`: not known any more.
+    attr: Option<Attr>,
+}
+
 /// What a request is about besides the node in its header.
 #[derive(Default)]
 struct Concerns<'m> {
@@ -66,7 +74,7 @@ struct Concerns<'m> {
     adds: Option<(u64, &'m [u8])>,
     /// Another directory.
     dir: Option<u64>,
-    /// A file that may get another directory or a capability.
+    /// A file that may get another directory or a capability, or contents that are not here.
     file: Option<u64>,
 }
 
@@ -90,9 +98,21 @@ fn leaves_attributes(code: u32) -> bool {
     )
 }
 
+/// Whether after a request of this kind attributes of files are known as before: of the file that it is about, or those of the
+/// directory. What is foreseen of others is noted elsewhere ([`is_of_behind`]).
+fn leaves_files(code: u32) -> bool {
+    let adds = matches!(code, opcode::CREATE | opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK);
+    let uses = matches!(code, opcode::OPEN | opcode::READ | opcode::FLUSH | opcode::FSYNC);
+    leaves_attributes(code) || adds || uses || is_of_behind(code)
+}
+
 /// The bytes before the 0 that ends a name.
 fn name(bytes: &[u8]) -> Option<&[u8]> {
     bytes.iter().position(|byte| *byte == 0).map(|end| &bytes[..end])
+}
+
+fn is_regular(attr: &Attr) -> bool {
+    attr.mode & 0o170_000 == 0o100_000
 }
 
 fn about<'m>(header: &InHeader, body: &'m [u8]) -> Concerns<'m> {
@@ -111,6 +131,10 @@ fn about<'m>(header: &InHeader, body: &'m [u8]) -> Concerns<'m> {
             let new = old.and_then(|old| name(&body[before + old.len() + 1..]));
             Concerns { adds: other().zip(new), dir: other(), file: None }
         }
+        opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
+            let out = abi::CopyFileRangeIn::read_from_prefix(body).ok().map(|(arg, _)| arg.nodeid_out);
+            Concerns { file: out, ..Concerns::default() }
+        }
         // After a close it is not asked any more.
         opcode::SETXATTR | opcode::REMOVEXATTR | opcode::RELEASE => {
             Concerns { file: Some(header.nodeid), ..Concerns::default() }
@@ -120,6 +144,17 @@ fn about<'m>(header: &InHeader, body: &'m [u8]) -> Concerns<'m> {
 }
 
 impl Knowledge {
+    /// The attributes of a file that was made in a covered directory, if they are known.
+    pub(super) fn attr_of_file(&mut self, nodeid: u64) -> Option<&mut Option<Attr>> {
+        self.files.get_mut(&nodeid).map(|file| &mut file.attr)
+    }
+
+    /// The number under which a directory is covered.
+    #[cfg(test)]
+    pub(super) fn serial_of(&self, nodeid: u64) -> Option<u64> {
+        self.dirs.get(&nodeid).map(|dir| dir.serial)
+    }
+
     /// The server is gone, and what it said.
     pub(super) fn clear(&mut self) {
         self.dirs.clear();
@@ -166,8 +201,14 @@ impl Knowledge {
         }
         if let Some(dir) = dir.filter(|dir| *dir != header.nodeid) {
             // What is moved is found there.
-            self.files.retain(|_, from| *from != header.nodeid && *from != dir);
+            self.files.retain(|_, file| file.dir != header.nodeid && file.dir != dir);
             self.change(dir);
+        }
+        if !leaves_files(header.opcode) {
+            let is_about =
+                |nodeid: u64, file: &KnownFile| nodeid == header.nodeid || file.dir == header.nodeid;
+            let about = self.files.iter_mut().filter(|(nodeid, file)| is_about(**nodeid, file));
+            about.for_each(|(_, file)| file.attr = None);
         }
         if let Some((nodeid, name)) = adds
             && let Some(known) = self.dirs.get_mut(&nodeid)
@@ -215,7 +256,8 @@ impl Knowledge {
             opcode::CREATE | opcode::MKNOD
                 if self.dirs.contains_key(&header.nodeid) && self.files.len() < FILES_MAX =>
             {
-                self.files.insert(made.nodeid, header.nodeid);
+                let attr = is_regular(&made.attr).then_some(made.attr);
+                self.files.insert(made.nodeid, KnownFile { dir: header.nodeid, attr });
             }
             _ => {}
         }
@@ -223,7 +265,7 @@ impl Knowledge {
 
     fn uncover(&mut self, nodeid: u64) {
         self.dirs.remove(&nodeid);
-        self.files.retain(|_, dir| *dir != nodeid);
+        self.files.retain(|_, file| file.dir != nodeid);
     }
 }
 
@@ -254,10 +296,17 @@ impl Shared {
         if !is_flush || state.may_lock(header.nodeid) {
             return None;
         }
-        let is_silent = self.ledger.lock().flush_in_silence(header.nodeid, &arg);
+        let mut ledger = self.ledger.lock();
+        let is_silent = ledger.flush_in_silence(header.nodeid, &arg);
         is_silent.then(|| {
             state.counts.answered_here += 1;
-            Reply::new().success(header.unique).to_vec()
+            let mut reply = Reply::new();
+            let is_failed = ledger.take_failed_behind(arg.fh);
+            let answer = match is_failed {
+                true => reply.failure(header.unique, Errno::EIO),
+                false => reply.success(header.unique),
+            };
+            answer.to_vec()
         })
     }
 
@@ -280,7 +329,7 @@ impl Shared {
             .for_each(|nodeid| state.knowledge.forget(nodeid));
     }
 
-    /// The kernel makes a request that goes to the server. See [`Request::number_in_dir`].
+    /// The kernel makes a request that goes to the server. See [`InFlight::number_in_dir`].
     pub(super) fn note_asked(&self, state: &mut State, message: &[u8]) -> u64 {
         InHeader::read_from_prefix(message).map_or(0, |(header, body)| state.knowledge.asked(&header, body))
     }
@@ -289,6 +338,13 @@ impl Shared {
     pub(super) fn learn(&self, state: &mut State, request: &InFlight, answer: &[u8]) -> Option<Vec<u8>> {
         let (header, asked) = InHeader::read_from_prefix(&request.message).ok()?;
         let (out, body) = OutHeader::read_from_prefix(answer).ok()?;
+        if is_of_behind(header.opcode) {
+            match out.error {
+                0 => state.behind.agreed(),
+                // What was foreseen did not come.
+                _ => state.knowledge.attr_of_file(header.nodeid).into_iter().for_each(|attr| *attr = None),
+            }
+        }
         let split = body_len(header.opcode).and_then(|len| body.split_at_checked(len));
         let told = split.and_then(|(body, told)| Some((body, ToldBesides::read_from_bytes(told).ok()?)));
         state.knowledge.answered(request.number_in_dir, &header, asked, told.as_ref().map(|(_, told)| told));
@@ -301,14 +357,20 @@ impl Shared {
         Some([OutHeader { len: u32::try_from(len).unwrap_or(u32::MAX), ..out }.as_bytes(), body].concat())
     }
 
-    /// The server ends the cover of `nodeid` that has this number.
-    pub(super) fn uncover(&self, nodeid: u64, serial: u64) {
+    /// The server ends the cover of `nodeid` that has this number. `done` is called when it has been.
+    pub(super) fn uncover(&self, nodeid: u64, serial: u64, done: Done) {
         let mut state = self.state.lock();
         if state.knowledge.dirs.get(&nodeid).is_some_and(|dir| dir.serial == serial) {
-            return state.knowledge.uncover(nodeid);
+            state.knowledge.uncover(nodeid);
+        } else {
+            for request in state.in_flight.values_mut().filter(|request| request.opcode == opcode::MKDIR) {
+                request.void = request.void.max(serial);
+            }
         }
-        for request in state.in_flight.values_mut().filter(|request| request.opcode == opcode::MKDIR) {
-            request.void = request.void.max(serial);
+        let done = state.after_behind(done);
+        drop(state);
+        if let Some(done) = done {
+            done();
         }
     }
 }

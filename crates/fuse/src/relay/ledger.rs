@@ -42,6 +42,10 @@ pub(super) struct Ledger {
     changes: u64,
     /// Handles whose next FSYNC must fail: what was written may be lost.
     failed: HashSet<u64>,
+    /// Of those, by handle, what failed after it was answered: a close tells of it, too.
+    failed_behind: HashSet<u64>,
+    /// Nodes of which something failed so while they were not open.
+    untold_failures: HashSet<u64>,
     /// Nodes whose next FSYNCDIR must fail, likewise; and whether the next SYNCFS must.
     failed_nodes: HashSet<u64>,
     is_failed: bool,
@@ -74,6 +78,7 @@ impl Ledger {
                 }
                 self.flushed.remove(&arg.fh);
                 self.untold.remove(&arg.fh);
+                self.take_failed_behind(arg.fh);
                 self.failed.remove(&arg.fh);
                 self.dead.remove(&arg.fh);
             }
@@ -98,6 +103,7 @@ impl Ledger {
             }
             opcode::FSYNC => {
                 let fh = u64::read_from_prefix(&message[FH..]).map_or(0, |(fh, _)| fh);
+                self.failed_behind.remove(&fh);
                 return (self.failed.remove(&fh) || self.dead.contains(&fh)).then_some(EIO);
             }
             opcode::FSYNCDIR => return self.failed_nodes.remove(&header.nodeid).then_some(EIO),
@@ -180,6 +186,9 @@ impl Ledger {
             opcode::OPEN => {
                 if let Ok((open, _)) = OpenOut::read_from_prefix(told) {
                     self.handles.insert(open.fh, header.nodeid);
+                    if self.untold_failures.remove(&header.nodeid) {
+                        self.failed.insert(open.fh);
+                    }
                 }
             }
             opcode::READDIRPLUS => self.entries(told),
@@ -249,6 +258,27 @@ impl Ledger {
         (self.nodes.len() + 1, self.handles.len(), self.locks.values().map(Vec::len).sum())
     }
 
+    /// Whether the handle is one of this node.
+    pub(super) fn is_handle_of(&self, fh: u64, nodeid: u64) -> bool {
+        self.handles.get(&fh) == Some(&nodeid)
+    }
+
+    /// A change of `nodeid` failed that was answered before.
+    pub(super) fn failed_behind(&mut self, nodeid: u64) {
+        let open: Vec<_> = self.handles.iter().filter(|(_, of)| **of == nodeid).map(|(fh, _)| *fh).collect();
+        if open.is_empty() && self.knows(nodeid) {
+            self.untold_failures.insert(nodeid);
+        }
+        self.failed.extend(&open);
+        self.failed_behind.extend(open);
+        self.is_failed = true;
+    }
+
+    /// Whether a close of the handle is to tell of such a failure.
+    pub(super) fn take_failed_behind(&mut self, fh: u64) -> bool {
+        self.failed_behind.remove(&fh) && self.failed.remove(&fh)
+    }
+
     /// How many changes were answered until now.
     pub(super) fn changes(&self) -> u64 {
         self.changes
@@ -277,6 +307,7 @@ impl Ledger {
                 .collect(),
             handles: self.handles.iter().map(|(&fh, &nodeid)| (fh, nodeid)).collect(),
             locks: locks.collect(),
+            behind: Vec::new(),
         }
     }
 
@@ -331,6 +362,7 @@ impl Ledger {
                 self.locks.remove(&nodeid);
                 self.unsynced.remove(&nodeid);
                 self.failed_nodes.remove(&nodeid);
+                self.untold_failures.remove(&nodeid);
             }
         }
     }

@@ -19,11 +19,15 @@
 //!
 //! # Lock order
 //! `relay.reading`, held while a request is awaited and handed on; within it `relay.state`, then `relay.ledger`. An [`Uplink`] is
-//! called with the first two.
+//! given requests with the first two, and flushed with none.
 
 mod announcer;
+mod behind;
+#[cfg(test)]
+mod behind_tests;
 mod caches;
 mod device;
+mod ending;
 mod knowledge;
 mod ledger;
 mod lock_cache;
@@ -39,6 +43,7 @@ use crate::session::StopSignals;
 use crate::transport::dev_fuse::{DevFuse, HEADROOM};
 use crate::{Ended, MountError, MountOptions, mount};
 use announcer::{Announcer, Done};
+use behind::{SentBehind, error_of};
 use caches::{changes_names_of, inval_entry_dir};
 pub use device::Device;
 use device::NO_MOUNT;
@@ -73,8 +78,10 @@ pub enum Server {
 
 /// The way to a server elsewhere.
 pub trait Uplink: Send + Sync {
-    /// Sends a request. Does not wait: what cannot be sent is sent again to the next server.
+    /// Queues a request. Does not wait: what cannot be sent is sent again to the next server.
     fn request(&self, message: &[u8]);
+    /// Sends what is queued. Called with nothing locked, after one request or several.
+    fn flush(&self) {}
 }
 
 /// What a relay has counted.
@@ -94,6 +101,16 @@ pub struct RelayCounts {
     pub answered_here: u64,
     /// Requests that the server got, and whose answers somebody waits for.
     pub awaited: u64,
+    /// Requests that were answered before the server had them.
+    pub behind: u64,
+}
+
+/// What is left to do with a request that was handed on, with nothing locked.
+enum Left {
+    /// The calling thread serves it.
+    Serve(Arc<Guest>, Ticket),
+    /// It is to be sent.
+    Flush(Arc<dyn Uplink>),
 }
 
 /// A mounted file system that is served elsewhere. Dropping it unmounts.
@@ -131,11 +148,14 @@ struct State {
     is_detached: bool,
     locks: LockCache,
     knowledge: Knowledge,
+    behind: SentBehind,
     counts: RelayCounts,
 }
 
 struct InFlight {
     order: u64,
+    /// The kernel has its answer.
+    is_behind: bool,
     message: Vec<u8>,
     /// Its number among those that are under way, if it changes something.
     slot: Option<u16>,
@@ -221,13 +241,15 @@ impl Relay {
     /// Takes the server away: requests wait from here on. The kernel drops all that it has cached. Returns what it holds, for the
     /// next server.
     pub fn detach(&self) -> Holdings {
-        {
+        let recalls = {
             let mut state = self.0.state.lock();
             state.server = None;
             // What was granted here is in the ledger.
             state.locks.clear();
             state.knowledge.clear();
-        }
+            state.behind.take_recalls()
+        };
+        drop(recalls);
         self.0.drop_caches();
         self.holdings()
     }
@@ -236,7 +258,8 @@ impl Relay {
     pub fn holdings(&self) -> Holdings {
         let mut state = self.0.state.lock();
         state.forgets.clear();
-        self.0.ledger.lock().holdings()
+        let behind = state.behind_in_order();
+        Holdings { behind, ..self.0.ledger.lock().holdings() }
     }
 
     /// The next server, which knows the [`Holdings`] and found that so much is lost: it gets what was not answered, in the order
@@ -267,11 +290,14 @@ impl Relay {
             // Another server counts from the start.
             state.locks.clear();
             state.knowledge.clear();
+            state.behind.clear();
             state.in_flight.values_mut().for_each(|request| (request.void, request.number_in_dir) = (0, 0));
             state.server = Some(server.clone());
             state.attachment = attachment;
             waiting
         };
+        shared.flush();
+        shared.settle_behind(shared.state.lock());
         if let Server::Local(guest) = server {
             // Requests that come meanwhile may be served before these: their callers do not wait for each other.
             let serve = move || {
@@ -388,12 +414,15 @@ impl Drop for Relay {
 }
 
 impl Shared {
-    /// Hands a request on. Returns the guest that the calling thread is to serve it for.
-    fn received(&self, message: &mut [u8]) -> Option<(Arc<Guest>, Ticket)> {
+    /// Hands a request on.
+    fn received(&self, message: &mut [u8]) -> Option<Left> {
         let (header, _) = InHeader::read_from_prefix(message).ok()?;
         self.counters.count(header.opcode);
         let mut state = self.state.lock();
         state.counts.requests += 1;
+        if state.interrupts_behind(&header, message) {
+            return None;
+        }
         let silent = self.flush_in_silence(&mut state, message);
         let (error, changes) = {
             let mut ledger = self.ledger.lock();
@@ -418,18 +447,21 @@ impl Shared {
         if header.opcode == opcode::RELEASE {
             self.closed(&mut state, header.nodeid);
         }
-        let number_in_dir = self.note_asked(&mut state, message);
+        let slot = is_noted(header.opcode).then(|| state.free_slot()).flatten();
+        let early = self.answer_behind(&mut state, message, slot.is_some());
+        let number_in_dir = if early.is_some() { 0 } else { self.note_asked(&mut state, message) };
         let is_answered = !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
         let is_awaited = is_answered && !matches!(header.opcode, opcode::RELEASE | opcode::RELEASEDIR);
-        state.counts.awaited += u64::from(is_awaited);
-        let slot = is_noted(header.opcode).then(|| state.free_slot()).flatten();
+        state.counts.awaited += u64::from(is_awaited && early.is_none());
+        state.counts.behind += u64::from(early.is_some());
         if let Some(slot) = slot {
-            set_slot(message, slot);
+            set_slot(message, slot, early.is_some());
         }
         if is_answered {
             state.last += 1;
             let request = InFlight {
                 order: state.last,
+                is_behind: early.is_some(),
                 message: message.to_vec(),
                 slot,
                 changes,
@@ -451,27 +483,18 @@ impl Shared {
             }
             Some(Server::Local(guest)) => {
                 let ticket = guest.take(message);
-                Some((guest, ticket))
+                Some(Left::Serve(guest, ticket))
             }
             Some(Server::Remote(uplink)) => {
                 uplink.request(message);
-                None
+                drop(state);
+                if let Some(early) = early {
+                    // An error means that the request is gone.
+                    let _ = self.device.send(&early);
+                }
+                Some(Left::Flush(uplink))
             }
         }
-    }
-
-    /// The server must not say of what is lost that it is durable, nor find another file in its place.
-    fn fail_what_is_lost(&self, state: &mut State) {
-        let mut ledger = self.ledger.lock();
-        state.in_flight.retain(|&unique, request| {
-            let Ok((header, _)) = InHeader::read_from_prefix(&request.message) else { return true };
-            let error = ledger.asked(&header, &request.message);
-            if let Some(error) = error {
-                // An error means that the request is gone.
-                let _ = self.device.send(Reply::new().failure(unique, Errno::from_raw(error)));
-            }
-            error.is_none()
-        });
     }
 
     /// A signal came for a request that waits for a server: it is withdrawn.
@@ -486,11 +509,11 @@ impl Shared {
     fn announce(&self, notifications: &[u8], done: Done) {
         if let Some((nodeid, serial)) = recalled(notifications) {
             self.recall(nodeid, serial);
+            self.flush();
             return done();
         }
         if let Some((nodeid, serial)) = cover_recalled(notifications) {
-            self.uncover(nodeid, serial);
-            return done();
+            return self.uncover(nodeid, serial, done);
         }
         let is_busy = {
             let mut state = self.state.lock();
@@ -517,12 +540,32 @@ impl Shared {
             }
             let Some(request) = state.in_flight.remove(&out.unique) else { return };
             self.counters.took(request.opcode, request.arrival.elapsed());
-            self.ledger.lock().answered(&request.message, answer, request.changes);
-            let learnt = self.learn(&mut state, &request, answer);
-            learnt.or_else(|| self.take_delegation(&mut state, &request, answer))
+            if request.is_behind {
+                self.end_behind(&mut state, &request, error_of(&request.message, answer));
+                return self.settle_behind(state);
+            }
+            if let Some(failure) = self.take_failure(&request, &out) {
+                Some(failure)
+            } else {
+                self.ledger.lock().answered(&request.message, answer, request.changes);
+                let learnt = self.learn(&mut state, &request, answer);
+                learnt.or_else(|| self.take_delegation(&mut state, &request, answer))
+            }
         };
         // An error means that the request was aborted or the mount is gone.
         let _ = self.device.send(for_kernel.as_deref().unwrap_or(answer));
+        if for_kernel.is_some() {
+            // Locks may have been given back.
+            self.flush();
+        }
+    }
+
+    /// Sends what is queued for a server elsewhere.
+    fn flush(&self) {
+        let server = self.state.lock().server.clone();
+        if let Some(Server::Remote(uplink)) = server {
+            uplink.flush();
+        }
     }
 
     /// One line of JSON, of the form that the server of a mount answers.
@@ -537,33 +580,5 @@ impl Shared {
             self.counters.latency_json(),
             sluice_sync::memory::resident_bytes().unwrap_or(0),
         )
-    }
-
-    fn unmount(&self) -> Result<(), MountError> {
-        if !self.device.is_connected() {
-            return Ok(());
-        }
-        mount::unmount_everywhere(self.number, false)?;
-        if !self.state.lock().is_detached && self.device.is_connected() {
-            return Err(MountError::Elsewhere(self.dir.clone()));
-        }
-        self.wait();
-        Ok(())
-    }
-
-    fn unmount_lazily(&self) -> Result<(), MountError> {
-        if self.device.is_connected() {
-            mount::unmount_everywhere(self.number, true)?;
-        }
-        self.state.lock().is_detached = true;
-        self.ended.notify_all();
-        Ok(())
-    }
-
-    fn wait(&self) {
-        let mut state = self.state.lock();
-        while state.threads > 0 && !state.is_detached {
-            state = self.ended.wait(state);
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Near: the threads that read the device, and serve what a guest of this process is to be asked; and the way back from that guest.
 
-use super::{Relay, Server, Shared};
+use super::{Left, Relay, Server, Shared};
 use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice};
 use crate::notify::Serving;
 use sluice_sync::{Arc, Weak};
@@ -49,8 +49,10 @@ impl Reader {
                     }
                 }
             };
-            if let Some((guest, ticket)) = work {
-                guest.serve(ticket, &mut buffer[..len]);
+            match work {
+                Some(Left::Serve(guest, ticket)) => guest.serve(ticket, &mut buffer[..len]),
+                Some(Left::Flush(uplink)) => uplink.flush(),
+                None => {}
             }
         }
     }
@@ -103,6 +105,7 @@ impl Relay {
         let channel = InProcess { relay: Arc::downgrade(&self.0), attachment };
         let guest = Arc::new(host.admit(Arc::new(channel), false, mount)?);
         let lost = guest.restore(holdings, found);
+        guest.catch_up(holdings, true);
         Ok(RestoredGuest { attachment, guest, lost })
     }
 

@@ -2,9 +2,9 @@
 
 use super::{can_mount, eventually, fresh_dir, fresh_superblock, is_mounted};
 use sluice_fuse::{
-    Guest, GuestChannel, Holdings, Host, MountError, MountOptions, Notice, Relay, Server, Uplink,
+    Guest, GuestChannel, Holdings, Host, MountError, MountOptions, Notice, Relay, Server, Ticket, Uplink,
 };
-use sluice_sync::{Arc, Weak, thread};
+use sluice_sync::{Arc, Weak, mpsc, thread};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -38,7 +38,7 @@ impl Node {
         let attachment = relay.next_attachment();
         let line = Arc::new(Line { relay: Arc::downgrade(&relay), attachment });
         let guest = Arc::new(host.admit(line, true, mount).expect("admitted"));
-        let server = Server::Remote(Arc::new(ToGuest(guest.clone())));
+        let server = Server::Remote(Arc::new(ToGuest::new(guest.clone())));
         relay.attach(attachment, server, &Default::default(), false);
         Node { relay, guest: Some(guest), dir }
     }
@@ -77,12 +77,34 @@ impl GuestChannel for Line {
 }
 
 /// And back.
-struct ToGuest(Arc<Guest>);
+pub struct ToGuest {
+    guest: Arc<Guest>,
+    requests: mpsc::Sender<(Ticket, Vec<u8>)>,
+}
+
+impl ToGuest {
+    pub fn new(guest: Arc<Guest>) -> ToGuest {
+        let (requests, taken) = mpsc::channel::<(Ticket, Vec<u8>)>();
+        let serves = guest.clone();
+        thread::spawn(move || {
+            for (ticket, mut message) in taken {
+                let guest = serves.clone();
+                if ticket.is_behind() {
+                    // Before what comes after it.
+                    guest.serve(ticket, &mut message);
+                } else {
+                    thread::spawn(move || guest.serve(ticket, &mut message));
+                }
+            }
+        });
+        ToGuest { guest, requests }
+    }
+}
 
 impl Uplink for ToGuest {
     fn request(&self, message: &[u8]) {
-        let (guest, ticket, mut message) = (self.0.clone(), self.0.take(message), message.to_vec());
-        thread::spawn(move || guest.serve(ticket, &mut message));
+        // An error means that the test is over.
+        let _ = self.requests.send((self.guest.take(message), message.to_vec()));
     }
 }
 
