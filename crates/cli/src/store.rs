@@ -143,7 +143,7 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
             // Of one that is in use only what never changes.
             let (content, user) = match HostDisk::lock_read_only(store) {
                 Ok(_) if info.is_volatile => (None, None),
-                Ok(disk) => (Some(Store::content(shared(disk)).map_err(failure(store))?), None),
+                Ok(disk) => (Some(Superblock::store_content(shared(disk)).map_err(failure(store))?), None),
                 Err(StoreError::InUse(user)) => (None, Some(user)),
                 Err(error) => return Err(failure(store)(error)),
             };
@@ -161,6 +161,7 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
         Some(_) => failure_of_server(store),
         None => is_lost.then(|| StoreError::Lost.to_string()),
     };
+    let (content, shared) = content.unzip();
     let cache = Options::default().store.cache;
     let text = if json {
         let fields = json!({
@@ -168,6 +169,8 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
             "version": info.version,
             "size_bytes": size,
             "data_bytes": content.map(|content| content.data_bytes),
+            "shared_bytes": shared,
+            "private_bytes": content.zip(shared).map(|(content, shared)| content.data_bytes.saturating_sub(shared)),
             "segment_size": info.segment_size,
             "log_size": info.log_size,
             "log_used": content.map(|content| content.log_used),
@@ -192,7 +195,10 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
             let so = if is_lost { "" } else { "read-only: " };
             format!("failed   {so}{why}\n")
         });
-        let data = content.map_or("?".to_owned(), |content| bytes(content.data_bytes));
+        let data = content.zip(shared).map_or("?".to_owned(), |(content, shared)| match shared {
+            0 => bytes(content.data_bytes),
+            shared => format!("{} ({} of it shared)", bytes(content.data_bytes), bytes(shared)),
+        });
         format!(
             "uuid     {uuid}\nversion  {}\nsize     {} {place}\ndata     {data} in files of {}\n\
              log      {}, {used}\ncache    {} of the tree at most\n{failed}",

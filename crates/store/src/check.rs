@@ -7,8 +7,8 @@
 //! 3. the log: the batches behind the tree's position, and what follows them. A batch that a crash cut off and one that was damaged
 //!    afterwards look alike, so what begins like a batch and is none is a finding of its own kind, a [`Gravity::Note`]; when
 //!    batches lie behind it that can only have been written after it was durable, it is damage;
-//! 4. the segments: each extent that a record names lies within one segment, beside no other, and is what was written; the
-//!    blocks of all are as many as the table says.
+//! 4. the segments: each extent that records name lies within one segment, beside no other, and is what was written; the
+//!    blocks of all are as many as the table says. Of an extent that several records name the file system says how many.
 //!
 //! # Cost
 //! Each file is read once, an extent's blocks once however many records name them. In memory: what recovery changes, and
@@ -96,8 +96,12 @@ pub trait Look {
     /// The extents that a record names; none if it is damaged.
     fn extents(&self, key: &[u8], value: &[u8]) -> Vec<Extent>;
 
-    /// Takes a record, after all were shown, that names what is none, or what a record shown before names too: it must go.
+    /// Takes a record, after all were shown, that names what is none, or a part of what a record shown before names: it must go.
     fn refuse(&mut self, _key: &[u8], _value: &[u8]) {}
+
+    /// Takes, after all were shown, how many `records` name the extent at `place` ([`Extent::place`]), which takes `bytes`. Each
+    /// extent is shown once, in the order of their places.
+    fn count(&mut self, _place: u64, _bytes: u64, _records: u64, _report: &mut Report) {}
 }
 
 impl Report {
@@ -161,11 +165,11 @@ impl Store {
         let Some(Behind { table, .. }) = report.passed(recovered)? else { return Ok(report) };
         progress(Progress { part: "records", done: 0, of: 0 });
         let extents = records(&engine, blocks, look, &mut report, progress);
-        let Some(extents) = report.passed(extents)? else { return Ok(report) };
+        let Some((extents, mut shared)) = report.passed(extents)? else { return Ok(report) };
         report.whole = true;
         counts(&extents, &table, &mut report);
         let segments = Segments::open(disk, (blocks, 1), Table::default(), Planted::default());
-        data(&engine, &segments, look, &mut report, progress)?;
+        data((&engine, &segments), &mut shared, look, &mut report, progress)?;
         Ok(report)
     }
 
@@ -204,7 +208,7 @@ impl Store {
         let blocks = blocks_of(found.segment_size);
         let mut behind = Behind::of(&engine, log.size(), blocks)?;
         let mut report = Report::default();
-        let extents = records(&engine, blocks, look, &mut report, &mut |_| ())?;
+        let (extents, _) = records(&engine, blocks, look, &mut report, &mut |_| ())?;
         if report.worst() == Some(Gravity::Damage) {
             return Err(StoreError::Damaged("records name what cannot be".into()));
         }
@@ -278,15 +282,18 @@ fn walk(
     Ok(())
 }
 
-/// Shows all records to `look`: the spans that they name, sorted.
+/// The extents that several records name; of each, once it was read, what a record says of it, and what was wrong.
+type Shared = BTreeMap<Span, Option<(Extent, Option<String>)>>;
+
+/// Shows all records to `look`: the spans that they name, sorted, each once, and which of them several name.
 fn records(
     engine: &dyn Engine,
     blocks: u32,
     look: &mut dyn Look,
     report: &mut Report,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Vec<Span>, StoreError> {
-    let mut spans = Vec::new();
+) -> Result<(Vec<Span>, Shared), StoreError> {
+    let (mut spans, mut shared) = (Vec::new(), Shared::new());
     each_record(engine, &mut |key, value| {
         report.records += 1;
         look.see(key, value, report);
@@ -296,13 +303,20 @@ fn records(
         }
     })?;
     spans.sort_unstable();
+    for same in spans.chunk_by(|one, next| one == next) {
+        look.count(same[0].place(), same[0].bytes(), same.len() as u64, report);
+        if same.len() > 1 {
+            shared.insert(same[0], None);
+        }
+    }
+    spans.dedup();
     let doubtful = doubtful(&mut spans, blocks, report);
     if !doubtful.is_empty() {
         refuse(engine, look, doubtful)?;
     }
     report.extents = spans.len() as u64;
     report.data_bytes = spans.iter().map(|span| span.bytes()).sum();
-    Ok(spans)
+    Ok((spans, shared))
 }
 
 /// Takes out of `spans`, which are sorted, those that lie in no segment, and finds those that lie in others: all these, each with
@@ -354,7 +368,8 @@ fn refuse(
             // Those that are taken do not overlap: the last that begins before this one's end is the one to look at.
             let end = Span { block: span.end(), blocks: 0, ..span };
             let before = taken.range(..end).next_back();
-            let is_taken = before.is_some_and(|one| one.segment == span.segment && one.end() > span.block);
+            let is_taken = before
+                .is_some_and(|one| one.segment == span.segment && one.end() > span.block && *one != span);
             if is_taken || !could_be_right {
                 look.refuse(key, value);
             } else {
@@ -382,8 +397,8 @@ fn counts(extents: &[Span], table: &Table, report: &mut Report) {
 
 /// Reads all data once.
 fn data(
-    engine: &dyn Engine,
-    segments: &Segments,
+    (engine, segments): (&dyn Engine, &Segments),
+    shared: &mut Shared,
     look: &dyn Look,
     report: &mut Report,
     progress: &mut dyn FnMut(Progress),
@@ -392,27 +407,48 @@ fn data(
     let mut failed = None;
     each_record(engine, &mut |key, value| {
         for extent in look.extents(key, value) {
-            // Several records of one extent, which is damage already, must not multiply the work.
+            // Extents that overlap, which is damage already, must not multiply the work.
             if failed.is_some() || done >= of || extent.span().end() > segments.blocks() {
                 return;
             }
-            for start in (0..extent.len()).step_by(1 << 20) {
-                buf.resize((extent.len() - start).min(1 << 20) as usize, 0);
-                match segments.read(&extent, start, &mut buf) {
-                    Ok(()) => {}
-                    Err(StoreError::Damaged(what)) => {
-                        report.find(Gravity::Damage, format!("{}: {what}", look.describe(key)));
-                        // One finding for an extent will do.
-                        break;
+            // What records share is read once, if they agree on its checksums.
+            let read = shared.get_mut(&extent.span());
+            let wrong = match &read {
+                Some(Some((read, wrong))) if *read == extent => wrong.clone(),
+                _ => match unlike(segments, &extent, &mut buf) {
+                    Ok(wrong) => {
+                        done += extent.allocated();
+                        wrong
                     }
-                    Err(error) => failed = Some(error),
-                }
+                    Err(error) => {
+                        failed = Some(error);
+                        return;
+                    }
+                },
+            };
+            if let Some(what) = &wrong {
+                report.find(Gravity::Damage, format!("{}: {what}", look.describe(key)));
             }
-            done += extent.allocated();
+            if let Some(read) = read {
+                *read = Some((extent, wrong));
+            }
             progress(Progress { part: "data", done, of });
         }
     })?;
     failed.map_or(Ok(()), Err)
+}
+
+/// What is not as it was written in `extent`: one finding will do.
+fn unlike(segments: &Segments, extent: &Extent, buf: &mut Vec<u8>) -> Result<Option<String>, StoreError> {
+    for start in (0..extent.len()).step_by(1 << 20) {
+        buf.resize((extent.len() - start).min(1 << 20) as usize, 0);
+        match segments.read(extent, start, buf) {
+            Ok(()) => {}
+            Err(StoreError::Damaged(what)) => return Ok(Some(what)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 fn each_record(engine: &dyn Engine, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), StoreError> {

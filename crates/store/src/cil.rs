@@ -67,6 +67,7 @@ pub trait Source: Send + Sync {
 pub struct Data<'s> {
     pub(crate) segments: &'s Segments,
     pub(crate) engine: &'s dyn Engine,
+    pub(crate) applied_cut: u64,
 }
 
 impl Data<'_> {
@@ -86,6 +87,19 @@ impl Data<'_> {
         self.segments.discard(extent);
     }
 
+    /// As [`Store::get`](crate::Store::get).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.engine.get(key)
+    }
+
+    /// As [`Store::applied_cut`](crate::Store::applied_cut), when the push began.
+    pub fn applied_cut(&self) -> u64 {
+        self.applied_cut
+    }
+
     /// As [`Store::scan`](crate::Store::scan).
     ///
     /// # Errors
@@ -101,6 +115,7 @@ pub struct Added {
     records: Records,
     cut: u64,
     again: bool,
+    failed: Option<StoreError>,
 }
 
 impl Added {
@@ -113,6 +128,11 @@ impl Added {
     /// There is more to add than one push should have: the thread of the store makes the next one at once.
     pub fn ask_again(&mut self) {
         self.again = true;
+    }
+
+    /// What must be added cannot be known, because of `error`: the push fails, and with it the store.
+    pub fn fail(&mut self, error: StoreError) {
+        self.failed.get_or_insert(error);
     }
 
     /// Writes that the object `key` has this value.
@@ -143,6 +163,8 @@ pub(crate) struct Cut {
     pub(crate) room: u64,
     /// The source asks for another push.
     pub(crate) again: bool,
+    /// The source could not add what it must.
+    pub(crate) failed: Option<StoreError>,
 }
 
 impl Cil {
@@ -189,7 +211,7 @@ impl Cil {
         taken.iter().filter(|part| !part.is_empty()).for_each(|part| records.append(part));
         let room = records.cost();
         records.append(&added.records);
-        Cut { records, room, again: added.again }
+        Cut { records, room, again: added.again, failed: added.failed }
     }
 
     /// Returns when all transactions that had begun have ended.

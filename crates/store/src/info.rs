@@ -1,7 +1,7 @@
 //! Info: what a store says of itself, without being changed.
 
 use crate::disk::{Disk, OverlayDisk};
-use crate::engine::RedbEngine;
+use crate::engine::{Engine, RedbEngine, Visit};
 use crate::format::{Super, VERSION};
 use crate::log::Log;
 use crate::mutant::Planted;
@@ -10,6 +10,7 @@ use crate::recovery::Behind;
 use crate::segments::blocks_of;
 use crate::{Options, Store, StoreError};
 use sluice_sync::Arc;
+use std::ops::Range;
 
 /// What a store says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,11 +79,16 @@ impl Store {
         read_any_super(disk).map(Info::of)
     }
 
-    /// What is in the store on `disk`, which nobody writes meanwhile, and which is not changed.
+    /// What is in the store on `disk`, which nobody writes meanwhile, and which is not changed. Visits the records of the tree
+    /// with these `keys`.
     ///
     /// # Errors
     /// As [`info`](Self::info).
-    pub fn content(disk: Arc<dyn Disk>) -> Result<Content, StoreError> {
+    pub fn content(
+        disk: Arc<dyn Disk>,
+        keys: Range<&[u8]>,
+        visit: &mut Visit<'_>,
+    ) -> Result<Content, StoreError> {
         let disk = OverlayDisk::new(disk);
         let found = read_super(&disk)?;
         let open = |name| disk.open(name).map_err(StoreError::io("open the store"));
@@ -95,6 +101,7 @@ impl Store {
             batches += 1;
             position = next;
         }
+        engine.scan(keys.start, keys.end, visit)?;
         Ok(Content { log_used, batches, data_bytes: behind.table.live_bytes() })
     }
 }

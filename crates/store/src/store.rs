@@ -370,11 +370,17 @@ impl Core {
         let mut next = self.push.lock();
         // Relaxed: written under the mutex.
         let cut = self.cuts.fetch_add(1, Ordering::Relaxed) + 1;
-        let Cut { records, room, again } = self.cil.cut(
+        // Acquire(applied): the tree; pairs with Release(applied) in apply().
+        let applied_cut = self.applied_cut.load(Ordering::Acquire);
+        let Cut { records, room, again, failed } = self.cil.cut(
             cut,
             self.source.get().map(|source| &**source),
-            Data { segments: &self.segments, engine: &*self.engine },
+            Data { segments: &self.segments, engine: &*self.engine, applied_cut },
         );
+        if let Some(error) = failed {
+            self.fail(&error);
+            return Err(error);
+        }
         if again {
             self.state.lock().again = true;
             self.work.notify_one();

@@ -137,8 +137,7 @@ impl InodeRef {
         inode.take_after(original, lists)?;
         if matches!(original.body, Body::Regular) {
             original.write_back_caches(None, 0..u64::MAX);
-            let contents = original.contents(0..u64::MAX)?;
-            inode.data.copy_whole(&*self.shared, &contents)?;
+            original.copy_contents(&inode)?;
         }
         Ok(inode)
     }

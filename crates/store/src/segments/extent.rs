@@ -34,6 +34,11 @@ pub struct Extent {
 }
 
 impl Span {
+    /// See [`Extent::place`].
+    pub(crate) fn place(self) -> u64 {
+        u64::from(self.segment) << 32 | u64::from(self.block)
+    }
+
     /// Bytes of the segment before it.
     pub(crate) fn offset(self) -> u64 {
         u64::from(self.block) * BLOCK
@@ -77,6 +82,11 @@ impl Extent {
     /// Bytes of a segment that it occupies: whole blocks.
     pub fn allocated(&self) -> u64 {
         self.span().bytes()
+    }
+
+    /// Where it begins: of two extents in use at the same time no other one begins there.
+    pub fn place(&self) -> u64 {
+        self.span().place()
     }
 
     pub(crate) fn span(&self) -> Span {

@@ -179,7 +179,7 @@ const CALLS: &[Call] = &[
     Fallocate("/f", FallocateMode::ZERO_RANGE, 10, 50_000),
     Reflink("/d/g", "/f"),
     Clone("/d", "/e/c"),
-    Clone("/f", "/c"),
+    Clone("/b", "/c"),
     Unlink("/f"),
     Unlink("/b"),
     UnlinkOpen("/f"),

@@ -1,7 +1,7 @@
 //! Fsck: does the tree of files in a store hold together? The file system's half of `sluice fsck`.
 //!
 //! # Theory
-//! [`Store::check`] shows each record once, in the order of the keys: what is cut off, contents, inodes, names, orphans, attributes. Of each inode
+//! [`Store::check`] shows each record once, in the order of the keys: what is cut off, contents, owners of extents, inodes, names, orphans, attributes. Of each inode
 //! some numbers are kept; a name then finds the inode that it leads to. What must hold:
 //! - F1: each name stands in a directory that is there, and leads to an inode that is there, of the type that it says;
 //! - F2: a file has as many names as its link count says, a directory but the root one; an orphan has none;
@@ -10,7 +10,8 @@
 //!   off does not count, and belongs to an inode, too;
 //! - F5: the directory that an inode says to hold it has a name of it;
 //! - F6: all inode numbers are below the recorded bound;
-//! - F7: no two records name the same bytes of a segment. (The store looks for that, and says which record must go.)
+//! - F7: two records name the same bytes of a segment only as the same extent. (The store looks for that, and says which record must
+//!   go.) Of an extent that several name a record says how many; one that is said to have no owner has none.
 //!
 //! *Repair* removes names that lead nowhere and what belongs to nobody, puts what has no name into `/lost+found`, and
 //! corrects counts, as transactions of the store. A file whose inode cannot be read is lost with its contents.
@@ -21,7 +22,7 @@
 use super::chunk::{CHUNK, Chunk};
 use super::keys::{self, Key, chunk_of, ino_of, name_of};
 use super::record::{self, InodeRecord};
-use super::requests;
+use super::{owners, requests};
 use crate::stat::Timestamp;
 use crate::superblock::ROOT_INO;
 use crate::{FileType, InodeFlags, NAME_MAX, Superblock};
@@ -61,11 +62,15 @@ impl Superblock {
     /// # Errors
     /// [`StoreError`]: then some may be mended.
     pub fn repair_store(disk: Arc<dyn Disk>) -> Result<(), StoreError> {
-        let (report, mut tree) = looked_at(disk.clone(), &mut |_| ())?;
-        if !report.whole {
-            return Err(StoreError::Damaged("not all records can be read".into()));
-        }
-        if !tree.fixes.is_empty() {
+        // Twice: what was removed may have had a part in extents that others have, too.
+        for _ in 0..2 {
+            let (report, mut tree) = looked_at(disk.clone(), &mut |_| ())?;
+            if !report.whole {
+                return Err(StoreError::Damaged("not all records can be read".into()));
+            }
+            if tree.fixes.is_empty() {
+                break;
+            }
             let store = Store::open(disk.clone(), Options { background: false, ..Options::default() })?;
             for fix in std::mem::take(&mut tree.fixes) {
                 tree.mend(&store, fix)?;
@@ -109,6 +114,8 @@ enum Fix {
     Adopt(u64),
     /// Numbers of inodes are below this.
     Numbers(u64),
+    /// So many records name the extent at this place, which takes so many bytes.
+    Owners(u64, u64, u64),
 }
 
 /// What is known of an inode.
@@ -144,6 +151,10 @@ struct CheckedTree {
     /// Of each directory with a name: where that is, and what it is.
     places: BTreeMap<u64, (u64, Vec<u8>)>,
     orphans: BTreeSet<u64>,
+    /// By place, how many records name an extent, as a record says: those that were not counted yet.
+    owners: BTreeMap<u64, u64>,
+    /// Places of extents that are said to have no owner.
+    unowned: BTreeSet<u64>,
     /// Inodes with attributes and without a record.
     attributed: BTreeSet<u64>,
     fixes: Vec<Fix>,
@@ -167,6 +178,20 @@ impl Look for CheckedTree {
                 None => Err("it cannot be read"),
             },
             (Some(&keys::DATA), Some(ino)) => self.data(ino, key, value),
+            (Some(&keys::OWNERS), Some(place)) if is_short => match owners::decode(value) {
+                Some((owners, _)) => {
+                    self.owners.insert(place, u64::from(owners));
+                    Ok(())
+                }
+                None => Err("it cannot be read"),
+            },
+            (Some(&keys::UNOWNED), Some(place)) if is_short => match owners::decode_unowned(value) {
+                Some(extent) if extent.place() == place => {
+                    self.unowned.insert(place);
+                    Ok(())
+                }
+                _ => Err("it cannot be read"),
+            },
             (Some(&keys::INODE), Some(ino)) if is_short => self.inode(ino, value),
             (Some(&keys::NAME), Some(dir)) => self.name(dir, key, value),
             (Some(&keys::ORPHAN), Some(ino)) if is_short => {
@@ -201,6 +226,8 @@ impl Look for CheckedTree {
                 let start = chunk_of(key).unwrap_or(0).saturating_mul(CHUNK);
                 format!("contents of inode {ino} from byte {start}")
             }
+            Some(&keys::OWNERS) => format!("how many records name the extent at {ino:x}"),
+            Some(&keys::UNOWNED) => format!("the extent without an owner at {ino:x}"),
             Some(&keys::INODE) => format!("inode {ino}"),
             Some(&keys::NAME) => format!("name {name:?} in directory {ino}"),
             Some(&keys::ORPHAN) => format!("deleted file {ino}"),
@@ -211,8 +238,28 @@ impl Look for CheckedTree {
     }
 
     fn extents(&self, key: &[u8], value: &[u8]) -> Vec<Extent> {
-        let chunk = (key.first() == Some(&keys::DATA)).then(|| Chunk::decode(value)).flatten();
-        chunk.and_then(|chunk| chunk.held).map(|held| held.extent).into_iter().collect()
+        owners::named(key, value).into_iter().collect()
+    }
+
+    fn count(&mut self, place: u64, bytes: u64, records: u64, report: &mut Report) {
+        let mut owners = records;
+        if self.unowned.contains(&place) {
+            owners -= 1;
+            if owners > 0 {
+                let has = format!("the extent at {place:x} is said to have no owner, and has {owners}");
+                report.find(Gravity::Count, has);
+                self.fixes.push(Fix::Remove(Key::unowned(place).to_vec()));
+            }
+        }
+        let said = self.owners.remove(&place);
+        if said.unwrap_or(1) != owners.max(1) {
+            let said = said.unwrap_or(1);
+            report.find(
+                Gravity::Count,
+                format!("{owners} records name the extent at {place:x}, and should be {said}"),
+            );
+            self.fixes.push(Fix::Owners(place, owners, bytes));
+        }
     }
 
     fn refuse(&mut self, key: &[u8], value: &[u8]) {
@@ -321,6 +368,13 @@ impl CheckedTree {
             report.find(Gravity::Count, format!("inode numbers should be below {:?}", self.numbers));
             fixes.push(Fix::Numbers(next));
         }
+        for (place, owners) in &self.owners {
+            report.find(
+                Gravity::Count,
+                format!("no record names the extent at {place:x}, and {owners} should"),
+            );
+            fixes.push(Fix::Owners(*place, 0, 0));
+        }
         for node in &self.nodes {
             self.judge_node(node, report, &mut fixes);
         }
@@ -417,6 +471,10 @@ impl CheckedTree {
             Fix::Numbers(numbers) => {
                 self.numbers = Some(numbers);
                 self.change(store, &Key::common(), Some(&record::common(numbers, None)))
+            }
+            Fix::Owners(place, owners, bytes) => {
+                let value = owners::encode(u32::try_from(owners).unwrap_or(u32::MAX), bytes);
+                self.change(store, &Key::owners(place), (owners > 1).then_some(&value[..]))
             }
             Fix::Adopt(ino) => {
                 let dir = self.lost_and_found(store)?;

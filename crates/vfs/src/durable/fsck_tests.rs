@@ -2,6 +2,7 @@
 
 use super::crash_tests::shared;
 use super::keys::Key;
+use super::owners;
 use super::record::{self, InodeRecord};
 use crate::superblock::ROOT_INO;
 use crate::{Errno, FileType, Fs, Options, StoreOptions, Superblock};
@@ -165,7 +166,9 @@ fn an_extent_belongs_to_one_chunk_and_what_names_none_is_removed() {
     let (file, twice) = (number("/dir/below/file"), number("/twice"));
     let value = value_of(&disk, &Key::chunk(file, 1));
     // The first of two has it, whichever was the right one.
-    tamper(&disk, |change| change.put(&Key::chunk(twice, 5), 1, &value));
+    let mut part = value.clone();
+    part[11] += 1;
+    tamper(&disk, |change| change.put(&Key::chunk(twice, 5), 1, &part));
     let fs = found_and_mended(&disk, Gravity::Damage, "two records name block");
     assert!(fs.read("/dir/below/file").expect("the first") == vec![7; 200_000]);
     assert_eq!(fs.read_to_string("/twice").expect("the rest of it"), "twice");
@@ -179,6 +182,43 @@ fn an_extent_belongs_to_one_chunk_and_what_names_none_is_removed() {
     drop(fs);
     tamper(&disk, |change| change.remove(&Key::chunk(file, 0), 1));
     found_and_mended(&disk, Gravity::Count, "blocks of `segment-00000000`, the tree says");
+}
+
+#[test]
+fn owners_of_extents_are_counted_anew() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, number) = tree();
+    let file = number("/dir/below/file");
+    let fs = open(&disk);
+    fs.clone_tree("/dir/below", "/clone").expect("room");
+    drop(fs);
+    assert_eq!(check(&disk).found, 0, "{:?}", check(&disk));
+    let value = value_of(&disk, &Key::chunk(file, 1));
+    let extent = owners::named(&Key::chunk(file, 1), &value).expect("it names one");
+    let (count, unowned) = (Key::owners(extent.place()), Key::unowned(extent.place()));
+    let whole = |fs: Fs| {
+        assert!(fs.read("/clone/file").expect("a copy") == vec![7; 200_000]);
+        assert!(fs.read("/dir/below/file").expect("the original") == vec![7; 200_000]);
+    };
+    // Too few would free what is named.
+    tamper(&disk, |change| change.remove(&count, 1));
+    whole(found_and_mended(&disk, Gravity::Count, "2 records name the extent"));
+    tamper(&disk, |change| change.put(&count, 1, &owners::encode(9, extent.allocated())));
+    whole(found_and_mended(&disk, Gravity::Count, "and should be 9"));
+    tamper(&disk, |change| change.put(&Key::owners(1 << 40), 1, &owners::encode(2, 4096)));
+    whole(found_and_mended(&disk, Gravity::Count, "no record names the extent"));
+    let mut encoded = Vec::new();
+    extent.encode(&mut encoded);
+    tamper(&disk, |change| change.put(&unowned, 1, &encoded));
+    whole(found_and_mended(&disk, Gravity::Count, "is said to have no owner, and has 2"));
+    tamper(&disk, |change| change.put(&count, 1, &[1; 3]));
+    whole(found_and_mended(&disk, Gravity::Damage, "how many records name the extent"));
+    // A file that is lost takes its part of the counts along.
+    tamper(&disk, |change| change.remove(&Key::inode(file), 1));
+    let fs = found_and_mended(&disk, Gravity::Damage, "which is not there");
+    assert!(fs.read("/clone/file").expect("a copy") == vec![7; 200_000]);
 }
 
 #[test]
@@ -213,7 +253,7 @@ fn whatever_records_hold_a_check_ends_and_a_repair_leaves_what_passes() {
         let (disk, _) = tree();
         tamper(&disk, |change| {
             for version in 1..6 {
-                let mut key = vec![b"cdinox?"[random() as usize % 7]];
+                let mut key = vec![b"cdefinox?"[random() as usize % 9]];
                 key.extend((random() % 8).to_be_bytes());
                 key.extend([0; 8].iter().take(random() as usize % 9));
                 let value: Vec<u8> =

@@ -19,6 +19,10 @@ pub(super) struct Kept {
     standing: BTreeMap<u64, u16>,
     /// Where the bytes are of those whose record names an extent.
     pub(super) extents: BTreeMap<u64, Held>,
+    /// Chunks whose extent is borrowed: no record of this file names it yet (`owners.rs`).
+    pub(super) borrowed: PageSet,
+    /// The file counts as a borrower.
+    pub(super) borrows: bool,
     /// Of these, the pages that are not in memory.
     pub(super) absent: BTreeMap<u64, u16>,
     /// Those that the limit of memory counts.
@@ -84,16 +88,62 @@ impl Kept {
     }
 
     /// The records of `chunks` are removed, or replaced by others: what they name is free.
-    pub(super) fn remove(&mut self, chunks: &Range<u64>, to: &mut Added, pending: &Pending) {
+    pub(super) fn remove(&mut self, chunks: &Range<u64>, pending: &Pending) {
         self.records.remove(chunks);
         let standing: Vec<u64> = self.standing.range(chunks.clone()).map(|(chunk, _)| *chunk).collect();
         standing.iter().for_each(|chunk| _ = self.standing.remove(chunk));
         let held: Vec<u64> = self.extents.range(chunks.clone()).map(|(chunk, _)| *chunk).collect();
-        for held in held.iter().filter_map(|chunk| self.extents.remove(chunk)) {
+        for (chunk, held) in held.iter().filter_map(|chunk| Some((chunk, self.extents.remove(chunk)?))) {
             pending.memory.count_patched(0, held.patched);
-            if !pending.planted.has(Mutant::ExtentsStay) {
-                to.free_extent(&held.extent);
+            let is_own = self.borrowed.remove(&(*chunk..chunk + 1)) == 0;
+            if is_own && !pending.planted.has(Mutant::ExtentsStay) {
+                pending.owners.lost(held.extent);
             }
+        }
+    }
+
+    /// What a copy of the file begins with: it borrows all extents.
+    pub(super) fn lend(&self, pending: &Pending) -> Kept {
+        let mut own = Kept { is_known: true, borrows: true, ..Kept::default() };
+        // First: a push that takes an extent from this file from now on sees it.
+        pending.owners.borrow();
+        for (chunk, held) in self.extents.iter().filter(|(chunk, _)| !self.cut_off.contains(chunk)) {
+            pending.memory.count_patched(held.patched, 0);
+            own.borrowed.insert(*chunk..*chunk + 1);
+            own.extents.insert(*chunk, held.clone());
+        }
+        let absent = self.absent.iter().filter(|(chunk, _)| own.extents.contains_key(chunk));
+        own.absent = absent.map(|(chunk, pages)| (*chunk, *pages)).collect();
+        own
+    }
+
+    /// Of the chunks that are borrowed among `chunks` adds those to `with_data` that have pages which are not in memory, and forgets
+    /// those that are holes by now.
+    pub(super) fn keep_borrowed(&mut self, chunks: &Range<u64>, with_data: &mut PageSet, pending: &Pending) {
+        let mut holes = PageSet::new();
+        for chunk in self.borrowed.within(chunks).flatten() {
+            if self.absent.contains_key(&chunk) {
+                with_data.insert(chunk..chunk + 1);
+            } else if with_data.count(&(chunk..chunk + 1)) == 0 {
+                holes.insert(chunk..chunk + 1);
+            }
+        }
+        holes.ranges().for_each(|range| self.remove(&range, pending));
+    }
+
+    /// The record of `chunk` names the extent that was borrowed for it.
+    pub(super) fn own(&mut self, chunk: u64, pending: &Pending) {
+        if self.borrowed.remove(&(chunk..chunk + 1)) > 0 {
+            self.records.insert(chunk..chunk + 1);
+            self.extents.get(&chunk).into_iter().for_each(|held| pending.owners.gained(&held.extent));
+        }
+    }
+
+    /// The file counts as a borrower no more, if it does.
+    pub(super) fn end_borrow(&mut self, pending: &Pending) {
+        if self.borrows {
+            self.borrows = false;
+            pending.owners.end_borrow();
         }
     }
 
@@ -108,7 +158,7 @@ impl Kept {
         if !pending.planted.has(Mutant::ChunksStay) {
             self.records.within(chunks).flatten().for_each(|chunk| to.remove(&Key::chunk(ino, chunk)));
         }
-        self.remove(chunks, to, pending);
+        self.remove(chunks, pending);
     }
 
     /// Removes the first chunks that are cut off, up to `end`.

@@ -12,6 +12,9 @@ pub(super) const FIXED: usize = 2 * (LONGEST + 16) + 5 * 128 + 256 + 2 * super::
 pub(super) const CUT_OFF: u8 = b'b';
 pub(super) const COMMON: u8 = b'c';
 pub(super) const DATA: u8 = b'd';
+/// After [`DATA`]: a check that reads these has counted what contents name.
+pub(super) const OWNERS: u8 = b'e';
+pub(super) const UNOWNED: u8 = b'f';
 pub(super) const INODE: u8 = b'i';
 pub(super) const NAME: u8 = b'n';
 pub(super) const ORPHAN: u8 = b'o';
@@ -57,6 +60,26 @@ impl Key {
     /// Of a part of the contents.
     pub(super) fn chunk(ino: u64, chunk: u64) -> Key {
         Key::new(DATA, ino, &chunk.to_be_bytes())
+    }
+
+    /// Of how many owners the extent at `place` has.
+    pub(super) fn owners(place: u64) -> Key {
+        Key::new(OWNERS, place, &[])
+    }
+
+    /// Of the extent at `place`, which has no owner.
+    pub(super) fn unowned(place: u64) -> Key {
+        Key::new(UNOWNED, place, &[])
+    }
+
+    /// The keys of all counts of owners.
+    pub(super) fn all_owners() -> Range<Key> {
+        Key::owners(0)..Key::owners(u64::MAX)
+    }
+
+    /// The keys of all extents without an owner.
+    pub(super) fn all_unowned() -> Range<Key> {
+        Key::unowned(0)..Key::unowned(u64::MAX)
     }
 
     /// Of an inode without a name.
@@ -125,7 +148,7 @@ pub(super) fn name_of(key: &[u8]) -> &[u8] {
     key.get(9..).unwrap_or_default()
 }
 
-/// The number in a key.
+/// The number in a key: of an inode, or the place of an extent.
 pub(super) fn ino_of(key: &[u8]) -> Option<u64> {
     key.get(1..9)?.try_into().ok().map(u64::from_be_bytes)
 }

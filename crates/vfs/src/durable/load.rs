@@ -190,8 +190,8 @@ impl InodeRef {
         Ok(())
     }
 
-    /// Finds out what the store has of the contents, and loads what stands in records.
-    fn find_contents(&self, durable: &Durable, stored: &Stored) -> Result<(), Errno> {
+    /// Finds out what the store has of the contents, and loads what stands in records. Called with [`Stored::loading`] locked.
+    pub(super) fn find_contents(&self, durable: &Durable, stored: &Stored) -> Result<(), Errno> {
         let mut found = Kept::default();
         found.is_known = true;
         let mut is_sound = true;

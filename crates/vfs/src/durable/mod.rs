@@ -10,6 +10,8 @@
 //!   n directory name           inode
 //!   x inode name               an extended attribute, or an access control list
 //!   d inode chunk              64 KiB of contents, or where they are                   chunk.rs
+//!   e place                    how many chunks name the extent there, if they are several      owners.rs
+//!   f place                    the extent there, which none names
 //!   o inode                    it has no name: to be deleted, when the store is opened at the latest
 //!   r mount slot               a request of another machine's kernel that was executed  requests.rs
 //! ```
@@ -58,12 +60,14 @@ mod load;
 mod mutant;
 mod names;
 mod open;
+mod owners;
 mod pending;
 mod record;
 mod removal;
 mod requests;
 mod resident;
 mod section;
+mod share;
 mod touched;
 
 #[cfg(test)]
@@ -80,6 +84,8 @@ mod names_tests;
 mod read_ahead_tests;
 #[cfg(test)]
 mod removal_tests;
+#[cfg(test)]
+mod share_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -40,6 +40,10 @@ pub(super) enum Mutant {
     PatchForgotten,
     /// That an inode lost a name in its holder is not put down.
     HolderStays,
+    /// That a record names an extent which another one names is not counted.
+    OwnerNotCounted,
+    /// An extent that loses its last owner is freed although a file borrows it.
+    BorrowedFreed,
 }
 
 /// Which fault is planted in a file system, if any. Without tests there are none.

@@ -3,7 +3,7 @@
 use super::keys::{Key, ino_of, name_of};
 use super::record::{self, InodeRecord, Totals};
 use super::removal::Gone;
-use super::{Durable, errno};
+use super::{Durable, errno, owners};
 use crate::data::PAGE;
 use crate::inode::settle;
 use crate::ops::xattr::charge_of_stored;
@@ -80,6 +80,7 @@ impl Superblock {
         let common = common.as_deref().and_then(record::decode_common);
         let (numbers, sums) = common.ok_or_else(|| damaged("has no end of its inode numbers")(Errno::EIO))?;
         let durable = Durable::new(store, numbers, sums.is_some(), options.memory_limit);
+        durable.find_owners().map_err(damaged("has extents without an owner that cannot be read"))?;
         durable.finish_cutting().map_err(damaged("has contents cut off that cannot be removed"))?;
         let gone = durable.find_gone().map_err(damaged("has files without a name that cannot be deleted"))?;
         let sums = match sums {
@@ -257,6 +258,24 @@ impl Durable {
             // What is loaded is read from the tree.
             self.store.checkpoint().map_err(|error| errno(&error))?;
         }
+        if is_sound { Ok(()) } else { Err(Errno::EIO) }
+    }
+
+    /// Finds out whether extents are shared, and which lost their last owner while a file borrowed them: no file does now, so the
+    /// first push frees them.
+    fn find_owners(&self) -> Result<(), Errno> {
+        let (mut unowned, mut is_sound, mut are_any) = (Vec::new(), true, false);
+        self.scan(Key::all_unowned(), &mut |_, value| {
+            let extent = owners::decode_unowned(value);
+            is_sound &= extent.is_some();
+            unowned.extend(extent);
+            true
+        })?;
+        self.scan(Key::all_owners(), &mut |_, _| {
+            are_any = true;
+            false
+        })?;
+        self.pending.owners.found(unowned, are_any);
         if is_sound { Ok(()) } else { Err(Errno::EIO) }
     }
 

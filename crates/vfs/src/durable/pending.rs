@@ -16,6 +16,7 @@ use super::kept::Kept;
 use super::keys::Key;
 use super::mutant::{Mutant, Planted};
 use super::names::NameSet;
+use super::owners::Owners;
 use super::record::{self, InodeRecord};
 use super::removal::Removals;
 use super::resident::ResidentSet;
@@ -30,8 +31,8 @@ use sluice_sync::face::name_value;
 use sluice_sync::percpu::{Budget, PerCpu};
 use sluice_sync::{Arc, CachePadded, Gap, Mutex, RwLock, name_fields};
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem;
 use std::ops::Range;
+use std::{iter, mem};
 
 /// The part of the log that contents may fill which the store does not have.
 const SHARE: u64 = 4;
@@ -123,6 +124,7 @@ pub(super) struct Pending {
     cut: AtomicU64,
     pub(super) memory: ResidentSet,
     pub(super) names: NameSet,
+    pub(super) owners: Owners,
     pub(super) planted: Planted,
 }
 
@@ -222,13 +224,37 @@ impl Stored {
         self.changed.lock().xattrs.extend(names.map(Box::from));
     }
 
-    /// The inode is new to the store: contents, names, and extended attributes of these names.
+    /// The inode is new to the store: contents but for what it borrows, names, and extended attributes of these names.
     pub(super) fn mark_all(&self, xattrs: Vec<Box<[u8]>>) {
+        let kept = self.kept.lock();
         let mut changed = self.changed.lock();
-        changed.dirty.insert(0..u64::MAX);
-        changed.chunks.insert(0..u64::MAX);
+        let mut start = 0;
+        for borrowed in kept.borrowed.ranges().chain(iter::once(u64::MAX..u64::MAX)) {
+            changed.chunks.insert(start..borrowed.start);
+            changed
+                .dirty
+                .insert(start.saturating_mul(CHUNK_PAGES)..borrowed.start.saturating_mul(CHUNK_PAGES));
+            start = borrowed.end;
+        }
         changed.xattrs.extend(xattrs);
         changed.all_names = true;
+    }
+
+    /// The inode, which is new, begins with contents of which a store has those in `kept`, but for the `dirty` pages.
+    pub(super) fn begin_with(&self, kept: Kept, dirty: PageSet) {
+        *self.kept.lock() = kept;
+        // Pages of chunks that are borrowed, and so collected.
+        self.changed.lock().dirty = dirty;
+    }
+
+    /// Of `chunks` the pages that have changed.
+    pub(super) fn dirty_in(&self, chunks: &PageSet) -> PageSet {
+        let (changed, mut dirty) = (self.changed.lock(), PageSet::new());
+        for chunks in chunks.ranges() {
+            let pages = chunks.start * CHUNK_PAGES..chunks.end * CHUNK_PAGES;
+            changed.dirty.within(&pages).for_each(|pages| dirty.insert(pages));
+        }
+        dirty
     }
 
     /// The inode has a record with this access time.
@@ -296,6 +322,7 @@ impl Pending {
             removals: Removals::new(log_size),
             memory: ResidentSet::new(limit, changed + names),
             names: NameSet::new(names),
+            owners: Owners::new(),
             planted: Planted::default(),
         }
     }
@@ -328,7 +355,7 @@ impl Pending {
         let at = {
             let mut changed = stored.changed.lock();
             // Whole chunks: until they are pushed, nothing of them leaves memory.
-            let bytes = changed.chunks.len().saturating_mul(CHUNK).min(inode.size());
+            let bytes = (changed.chunks.count(&(0..inode.size().div_ceil(CHUNK))) * CHUNK).min(inode.size());
             let more = bytes.saturating_sub(changed.counted);
             if self.bytes.take_about(more).is_err() {
                 self.bytes.exceed(more);
@@ -380,13 +407,15 @@ impl Pending {
     /// Whether nothing is left for a push.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
-        !self.removals.are_left() && self.listed.iter().flatten().all(|listed| listed.lock().is_empty())
+        !self.removals.are_left()
+            && !self.owners.are_left()
+            && self.listed.iter().flatten().all(|listed| listed.lock().is_empty())
     }
 
     fn collect_inode(&self, inode: &InodeRef, to: &mut Added) {
         let Some(stored) = inode.stored() else { return };
         let mut kept = stored.kept.lock();
-        let Changed { dirty, chunks, xattrs, counted, all_names, .. } = {
+        let Changed { dirty, mut chunks, xattrs, counted, all_names, .. } = {
             let mut changed = stored.changed.lock();
             // Relaxed, both: under the mutex.
             stored.marked.store(0, Ordering::Relaxed);
@@ -400,7 +429,9 @@ impl Pending {
         // With nothing locked: contents have locks of their own.
         if matches!(inode.body, Body::Regular) && !self.planted.has(Mutant::SizeWithoutBytes) {
             let (were, had_cut_off) = (kept.standing_pages(), !kept.cut_off.is_empty());
+            kept.borrowed.ranges().for_each(|range| chunks.insert(range));
             self.collect_contents(inode, (&dirty, &chunks), &mut kept, to);
+            kept.end_borrow(self);
             self.names.count_standing(kept.standing_pages(), were);
             if had_cut_off {
                 // Relaxed: no section is open.
@@ -443,7 +474,8 @@ impl Pending {
             kept.records.within(&chunks).for_each(|range| gone.insert(range));
             gone.remove(&kept.cut_off);
             kept.absent.range(chunks.clone()).for_each(|(chunk, _)| _ = gone.remove(&(*chunk..chunk + 1)));
-            let with_data = inode.data.chunks_with_data(chunks);
+            let mut with_data = inode.data.chunks_with_data(chunks.clone());
+            kept.keep_borrowed(&chunks, &mut with_data, self);
             for range in with_data.ranges() {
                 gone.remove(&range);
                 if range.start < kept.cut_off.end && kept.cut_off.start < range.end {
@@ -473,7 +505,7 @@ impl Pending {
         let (key, mut bytes) = (Key::chunk(inode.ino(), chunk), Vec::new());
         if let Some(held) = kept.extents.get_mut(&chunk)
             && (held.patched | changed).count_ones() <= PATCHED_MAX
-            && self.memory.may_patch()
+            && (self.memory.may_patch() || changed == 0)
         {
             let former = if self.planted.has(Mutant::PatchForgotten) { 0 } else { held.patched };
             let absent = kept.absent.get(&chunk).copied().unwrap_or(0);
@@ -482,11 +514,14 @@ impl Pending {
             self.memory.count_patched(patched, held.patched);
             held.patched = patched;
             to.put(&key, &Chunk { present, held: Some(held.clone()), bytes: &bytes }.encode());
-            let inode = inode.clone();
-            self.patched.lock().push((inode, chunk));
+            kept.own(chunk, self);
+            if present & !absent != 0 {
+                let inode = inode.clone();
+                self.patched.lock().push((inode, chunk));
+            }
             return;
         }
-        kept.remove(&(chunk..chunk + 1), to, self);
+        kept.remove(&(chunk..chunk + 1), self);
         let present = inode.data.chunk(chunk, u16::MAX, &mut bytes);
         kept.insert(chunk, present, None);
         if bytes.len() <= HERE_MAX {
@@ -526,7 +561,7 @@ impl Pending {
 
     /// Writes what the cut copied.
     fn write(&self, data: &Data<'_>, to: &mut Added) {
-        self.removals.write(data, to);
+        self.removals.write(data, to, &self.owners);
         let copied = mem::take(&mut *self.copied.lock());
         let are_few =
             copied.iter().map(|one| one.bytes.len()).sum::<usize>() <= PATCHED_MAX as usize * PAGE_SIZE;
@@ -560,6 +595,7 @@ impl Pending {
         for (inode, chunk) in &patched {
             inode.stored().into_iter().for_each(|stored| self.memory.enter(inode, stored, *chunk));
         }
+        self.owners.settle(data, to, &self.planted);
         self.memory.evict(&self.planted);
     }
 }

@@ -12,6 +12,7 @@
 use super::chunk::Chunk;
 use super::kept::Kept;
 use super::keys::{Key, chunk_of};
+use super::owners::Owners;
 use super::pending::Pending;
 use crate::Inode;
 use crate::inode::flag;
@@ -151,12 +152,12 @@ impl Removals {
     }
 
     /// Removes records of files of which nothing was looked at but the attributes: all are in the tree, since nothing changed.
-    pub(super) fn write(&self, data: &Data<'_>, to: &mut Added) {
+    pub(super) fn write(&self, data: &Data<'_>, to: &mut Added, owners: &Owners) {
         let unknown = mem::take(&mut *self.unknown.lock());
         let mut left = self.most();
         for mut gone in unknown {
             // A file that cannot be read stays among those that are deleted when the store is opened, or `fsck` finds it.
-            let Ok(end) = remove_chunks(&gone, &mut left, data, to) else { continue };
+            let Ok(end) = remove_chunks(&gone, &mut left, (data, owners), to) else { continue };
             if end < gone.chunks.end {
                 gone.chunks.start = end;
                 self.remove(gone);
@@ -179,10 +180,15 @@ impl Removals {
 }
 
 /// Removes up to `left` of the chunks of `gone` that the tree has, and counts them: the chunk at which the rest begins.
-fn remove_chunks(gone: &Gone, left: &mut u64, data: &Data<'_>, to: &mut Added) -> Result<u64, StoreError> {
-    let (mut end, mut is_sound) = (gone.chunks.end, true);
+fn remove_chunks(
+    gone: &Gone,
+    left: &mut u64,
+    (data, owners): (&Data<'_>, &Owners),
+    to: &mut Added,
+) -> Result<u64, StoreError> {
+    let (mut end, mut is_sound, mut lost) = (gone.chunks.end, true, Vec::new());
     let keys = Key::chunks_within(gone.ino, &gone.chunks);
-    data.scan(&keys.start, &keys.end, &mut |key, value| {
+    let scanned = data.scan(&keys.start, &keys.end, &mut |key, value| {
         let (at, chunk) = (chunk_of(key), Chunk::decode(value));
         is_sound &= at.is_some() && chunk.is_some();
         if *left == 0 {
@@ -191,9 +197,11 @@ fn remove_chunks(gone: &Gone, left: &mut u64, data: &Data<'_>, to: &mut Added) -
         }
         *left -= 1;
         to.remove(key);
-        chunk.and_then(|chunk| chunk.held).iter().for_each(|held| to.free_extent(&held.extent));
+        lost.extend(chunk.and_then(|chunk| chunk.held).map(|held| held.extent));
         true
-    })?;
+    });
+    lost.into_iter().for_each(|extent| owners.lost(extent));
+    scanned?;
     if is_sound { Ok(end) } else { Err(StoreError::Damaged("a chunk that cannot be read".into())) }
 }
 
@@ -203,9 +211,11 @@ impl Inode {
     pub(crate) fn leave_memory(&self) -> bool {
         let Some(durable) = self.shared.durable() else { return false };
         // Nobody else has the inode.
-        if let Some(kept) = self.stored().and_then(|stored| stored.kept.try_lock()) {
+        if let Some(mut kept) = self.stored().and_then(|stored| stored.kept.try_lock()) {
+            kept.end_borrow(&durable.pending);
             durable.names().count_standing(0, kept.standing_pages());
-            if self.has_name() {
+            // What has lost its name is counted when its records go.
+            if self.has_name() || !self.has(flag::RECORDED) {
                 kept.extents.values().for_each(|held| durable.pending.memory.count_patched(0, held.patched));
             }
         }

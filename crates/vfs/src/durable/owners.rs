@@ -1,0 +1,267 @@
+//! Owners: how many chunks' records name an extent.
+//!
+//! # Theory
+//! A copy of a file names the extents of the original. So an extent has *owners*, the records that name it, and is free when the
+//! last one is gone. Nearly all have one, and nothing says so; else a record does, of which there is one at a time:
+//! ```text
+//!   e place     it has two owners or more: how many
+//!   f place     it has none, and is not free yet
+//! ```
+//! *Pushes alone count.* A push that collects a file puts down what its records name in addition, and no more; when all is collected
+//! it adds that up and writes the counts into the same batch. So no count needs a lock on the way of a call, and after each crash
+//! the counts are those of the records beside them.
+//!
+//! *Borrowers.* A copy takes over what the original's records name when it is made, and its own records come with a later push.
+//! Until then it *borrows* these extents: its original may lose them meanwhile, to a change or a removal. An extent that loses its
+//! last owner while some file borrows is not freed: it gets a record `f`. The copy's push takes that away, or a push without
+//! borrowers frees the extent. After a crash there are no borrowers, so what has such a record is freed.
+//!
+//! # Invariants
+//! - O1: a count is looked up in the tree only if no change of it waits to come there: `counts` has it until then.
+//! - O2: a file counts as a borrower before it has an extent that it borrows, and until it owns all or is gone.
+//!
+//! # Cost
+//! Nothing for a store without shared extents. Else for each extent that is freed a look into the tree, by the thread that
+//! pushes, while calls go on.
+
+use super::chunk::Chunk;
+use super::keys::Key;
+use super::mutant::{Mutant, Planted};
+use crate::Superblock;
+use crate::lock_class::DURABLE_PENDING;
+use sluice_store::disk::Disk;
+use sluice_store::{Added, Content, Data, Extent, Store, StoreError};
+use sluice_sync::percpu::Budget;
+use sluice_sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::mem;
+
+/// Counts that are remembered although the tree has them.
+const REMEMBERED: usize = 1 << 16;
+
+/// How many records name which extents.
+pub(super) struct Owners {
+    /// How many files borrow extents. *Per CPU.*
+    borrowers: Budget,
+    /// *Protected by its mutex; of pushes alone, and of the thread that opens the store.*
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What the records of this push name in addition, and no more.
+    gained: Vec<Extent>,
+    lost: Vec<Extent>,
+    /// By place: owners, and the cut that changed them.
+    counts: BTreeMap<u64, (u32, u64)>,
+    /// By place: extents without an owner that are not free, and whether a record says so.
+    unowned: BTreeMap<u64, (Extent, bool)>,
+    /// Some count may be in the tree.
+    are_any: bool,
+}
+
+/// The value of a record `e`: owners, and the bytes that the extent takes.
+pub(super) fn encode(owners: u32, allocated: u64) -> [u8; 8] {
+    let mut value = [0; 8];
+    value[..4].copy_from_slice(&owners.to_le_bytes());
+    value[4..].copy_from_slice(&(allocated as u32).to_le_bytes());
+    value
+}
+
+/// What that says. No such record says less than two owners.
+pub(super) fn decode(value: &[u8]) -> Option<(u32, u64)> {
+    let (owners, allocated) = value.split_first_chunk()?;
+    let (owners, allocated) = (u32::from_le_bytes(*owners), u32::from_le_bytes(allocated.try_into().ok()?));
+    (owners > 1).then_some((owners, u64::from(allocated)))
+}
+
+/// The extent of a record `f`.
+pub(super) fn decode_unowned(value: &[u8]) -> Option<Extent> {
+    Extent::decode(value).filter(|(_, rest)| rest.is_empty()).map(|(extent, _)| extent)
+}
+
+/// The extent that a record of a chunk, or of an extent without an owner, names.
+pub(super) fn named(key: &[u8], value: &[u8]) -> Option<Extent> {
+    match *key.first()? {
+        super::keys::DATA => Some(Chunk::decode(value)?.held?.extent),
+        super::keys::UNOWNED => decode_unowned(value),
+        _ => None,
+    }
+}
+
+impl Superblock {
+    /// What is in the store on `disk`, which nobody writes meanwhile, and which is not changed; and how many of its bytes of data
+    /// are shared: several files, or places in files, have them.
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    pub fn store_content(disk: Arc<dyn Disk>) -> Result<(Content, u64), StoreError> {
+        let (keys, mut shared) = (Key::all_owners(), 0);
+        let content = Store::content(disk, &keys.start[..]..&keys.end[..], &mut |_, value| {
+            shared += decode(value).map_or(0, |(_, allocated)| allocated);
+            true
+        })?;
+        Ok((content, shared))
+    }
+}
+
+impl Owners {
+    pub(super) fn new() -> Owners {
+        Owners {
+            borrowers: Budget::new(None, 0),
+            state: Mutex::with_class(&DURABLE_PENDING, State::default()),
+        }
+    }
+
+    /// One file more borrows extents.
+    pub(super) fn borrow(&self) {
+        self.borrowers.exceed(1);
+    }
+
+    /// One file borrows no more.
+    pub(super) fn end_borrow(&self) {
+        self.borrowers.give(1);
+    }
+
+    /// A record of this push names `extent` in addition.
+    pub(super) fn gained(&self, extent: &Extent) {
+        self.state.lock().gained.push(extent.clone());
+    }
+
+    /// A record that named `extent` is gone with this push, or names it no more.
+    pub(super) fn lost(&self, extent: Extent) {
+        self.state.lock().lost.push(extent);
+    }
+
+    /// The store that is opened has these extents without an owner, and perhaps counts.
+    pub(super) fn found(&self, unowned: impl IntoIterator<Item = Extent>, are_any: bool) {
+        let mut state = self.state.lock();
+        state.unowned = unowned.into_iter().map(|extent| (extent.place(), (extent, true))).collect();
+        state.are_any = are_any;
+    }
+
+    /// Whether extents are to be freed.
+    #[cfg(test)]
+    pub(super) fn are_left(&self) -> bool {
+        !self.state.lock().unowned.is_empty()
+    }
+
+    /// Adds up what the push has collected.
+    pub(super) fn settle(&self, data: &Data<'_>, to: &mut Added, planted: &Planted) {
+        // Out of its mutex, which is a leaf, while the tree is read. This push is the only one.
+        let mut state = mem::take(&mut *self.state.lock());
+        let is_borrowed = || self.borrowers.used() > 0 && !planted.has(Mutant::BorrowedFreed);
+        if let Err(error) = state.settle(data, to, planted, is_borrowed) {
+            // A wrong count would free what is named.
+            to.fail(error);
+        }
+        *self.state.lock() = state;
+    }
+}
+
+/// What a push makes of the owners of one extent.
+struct Change {
+    extent: Extent,
+    before: u32,
+    now: u32,
+}
+
+impl State {
+    fn settle(
+        &mut self,
+        data: &Data<'_>,
+        to: &mut Added,
+        planted: &Planted,
+        is_borrowed: impl Fn() -> bool,
+    ) -> Result<(), StoreError> {
+        let (gained, lost) = (mem::take(&mut self.gained), mem::take(&mut self.lost));
+        let mut changes: BTreeMap<u64, Change> = BTreeMap::new();
+        for extent in gained.into_iter().filter(|_| !planted.has(Mutant::OwnerNotCounted)) {
+            self.change_of(extent, data, &mut changes)?.now += 1;
+        }
+        // Last: what one file lost another may have gained in the same push.
+        for extent in lost {
+            let change = self.change_of(extent, data, &mut changes)?;
+            change.now = change.now.saturating_sub(1);
+        }
+        for (place, Change { extent, before, now }) in changes {
+            if now > 1 && now != before {
+                to.put(&Key::owners(place), &encode(now, extent.allocated()));
+                self.are_any = true;
+            } else if now < 2 && before > 1 {
+                to.remove(&Key::owners(place));
+            }
+            if now == 0 {
+                self.counts.remove(&place);
+                self.unowned.entry(place).or_insert((extent, false));
+                continue;
+            }
+            if now != before {
+                self.counts.insert(place, (now, to.cut()));
+            }
+            if let Some((_, true)) = self.unowned.remove(&place) {
+                to.remove(&Key::unowned(place));
+            }
+        }
+        if !self.unowned.is_empty() {
+            self.free_unowned(to, is_borrowed());
+        }
+        if self.counts.len() > REMEMBERED {
+            self.counts.retain(|_, (_, cut)| *cut > data.applied_cut());
+        }
+        Ok(())
+    }
+
+    /// What `changes` have of `extent`.
+    fn change_of<'c>(
+        &self,
+        extent: Extent,
+        data: &Data<'_>,
+        changes: &'c mut BTreeMap<u64, Change>,
+    ) -> Result<&'c mut Change, StoreError> {
+        Ok(match changes.entry(extent.place()) {
+            Entry::Occupied(change) => change.into_mut(),
+            Entry::Vacant(room) => {
+                let owners = self.owners(extent.place(), data)?;
+                room.insert(Change { extent, before: owners, now: owners })
+            }
+        })
+    }
+
+    /// How many owners the extent at `place` has.
+    fn owners(&self, place: u64, data: &Data<'_>) -> Result<u32, StoreError> {
+        if self.unowned.contains_key(&place) {
+            return Ok(0);
+        }
+        if let Some((owners, _)) = self.counts.get(&place) {
+            return Ok(*owners);
+        }
+        match if self.are_any { data.get(&Key::owners(place))? } else { None } {
+            None => Ok(1),
+            Some(value) => decode(&value)
+                .map(|(owners, _)| owners)
+                .ok_or_else(|| StoreError::Damaged("a count of owners that cannot be read".into())),
+        }
+    }
+
+    /// Frees the extents without an owner, unless some file may want one yet: then a crash shall find them.
+    fn free_unowned(&mut self, to: &mut Added, is_borrowed: bool) {
+        for (place, (extent, is_recorded)) in &mut self.unowned {
+            if !is_borrowed {
+                to.free_extent(extent);
+                if *is_recorded {
+                    to.remove(&Key::unowned(*place));
+                }
+            } else if !*is_recorded {
+                let mut value = Vec::new();
+                extent.encode(&mut value);
+                to.put(&Key::unowned(*place), &value);
+                *is_recorded = true;
+            }
+        }
+        if !is_borrowed {
+            self.unowned.clear();
+        }
+    }
+}

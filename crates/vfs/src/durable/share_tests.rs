@@ -1,0 +1,268 @@
+//! Shared extents: what a clone reads and writes, who owns what after each crash, and that nothing is left when all owners are gone.
+
+use super::audit::audit;
+use super::crash_tests::Call::*;
+use super::crash_tests::{Call, begin, run, shared};
+use super::mutant::Mutant;
+use super::tests::{counted, options, pattern};
+use crate::{Cred, Fs, NewInode, NewKind, OpenFlags, Options, StoreOptions, Superblock};
+use sluice_store::disk::crash::{CrashDisk, Survivors};
+use sluice_store::{Gravity, Report};
+use sluice_sync::face::HOSTS_SHARE;
+
+/// The last chunk stands in its record.
+const LEN: usize = 40 * 65_536 + 3_000;
+
+fn opened(disk: &CrashDisk, memory_limit: Option<u64>) -> Fs {
+    let store = StoreOptions { background: false, ..options().store };
+    let opened = Superblock::open_on(shared(disk), Options { store, memory_limit, ..options() });
+    Fs::with_superblock(opened.expect("a store"))
+}
+
+fn close(fs: &Fs) {
+    fs.superblock().close().expect("the disk works");
+}
+
+fn live(fs: &Fs) -> u64 {
+    let durable = fs.superblock().root().shared.durable().expect("a store");
+    durable.store.checkpoint().expect("the disk works");
+    durable.store.stats().data_bytes
+}
+
+fn check(disk: &CrashDisk) -> Report {
+    Superblock::check_store(shared(disk), &mut |_| ()).expect("it can be looked at")
+}
+
+#[test]
+fn a_clone_neither_reads_nor_writes_what_is_on_disk() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    for is_in_memory in [true, false] {
+        let (disk, mut fs) = counted();
+        fs.create_dir("/tree").expect("room");
+        fs.write("/tree/f", pattern(0, LEN)).expect("room");
+        fs.sync().expect("the disk works");
+        if !is_in_memory {
+            close(&fs);
+            fs = opened(&disk, None);
+        }
+        let traffic = || (disk.reads("segment"), disk.written("segment"));
+        let (before, used) = (traffic(), live(&fs));
+        fs.clone_tree("/tree", "/clone").expect("room");
+        fs.sync().expect("the disk works");
+        assert_eq!(traffic(), before, "in memory: {is_in_memory}");
+        assert_eq!(live(&fs), used);
+        // Of the clone, which nobody has read.
+        fs.superblock().take_snapshot(b"one").expect("room");
+        fs.sync().expect("the disk works");
+        assert_eq!((traffic(), live(&fs)), (before, used), "in memory: {is_in_memory}");
+        audit(&fs).expect("counts are right");
+        let copies = ["/tree/f", "/clone/f", "/.snapshots/one/tree/f", "/.snapshots/one/clone/f"];
+        for path in copies {
+            assert!(fs.read(path).expect("whole") == pattern(0, LEN), "{path}");
+        }
+        let process = fs.process(Cred::root());
+        let fd = process.open("/clone/f", OpenFlags::WRONLY, 0).expect("it is there");
+        process.pwrite(fd, &[1; 70_000], 65_536).expect("room");
+        process.close(fd).expect("it is open");
+        fs.remove_file("/tree/f").expect("it is there");
+        drop(process);
+        close(&fs);
+        let (content, shared_bytes) = Superblock::store_content(shared(&disk)).expect("it was closed");
+        assert_eq!(
+            (shared_bytes, content.data_bytes),
+            (used, used + 65_536),
+            "one chunk is the clone's alone"
+        );
+        let fs = opened(&disk, None);
+        audit(&fs).expect("counts are right");
+        for path in &copies[2..] {
+            assert!(fs.read(path).expect("whole") == pattern(0, LEN), "{path}");
+        }
+        let mut expected = pattern(0, LEN);
+        expected[65_536..135_536].fill(1);
+        assert!(fs.read("/clone/f").expect("whole") == expected);
+        fs.remove_dir_all("/clone").expect("it is there");
+        fs.remove_dir_all("/.snapshots").expect("it is there");
+        fs.settle();
+        audit(&fs).expect("counts are right");
+        assert_eq!(live(&fs), 0, "nobody has anything");
+    }
+}
+
+#[test]
+fn after_a_crash_at_any_step_extents_have_the_owners_that_are_counted() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let base = begin();
+    let workloads: &[&[Call]] = &[
+        &[Clone("/b", "/c"), Sync, Unlink("/b"), Sync, Unlink("/c"), Sync],
+        &[Clone("/b", "/c"), Unlink("/b"), Sync, Write("/c", 0, 100_000), Sync],
+        &[Clone("/b", "/c"), Unlink("/c"), Sync],
+        &[
+            Clone("/d", "/e/c"),
+            Sync,
+            Clone("/e", "/e2"),
+            Sync,
+            Write("/d/g", 70_000, 10),
+            Sync,
+            Unlink("/d/g"),
+        ],
+        &[Clone("/d", "/e/c"), Write("/e/c/g", 70_000, 10), Sync, Truncate("/e/c/g", 0), Sync, Sync],
+        &[
+            Write("/b", 70_000, 10),
+            Sync,
+            Clone("/b", "/c"),
+            Write("/b", 80_000, 10),
+            Sync,
+            Write("/c", 9, 9),
+            Sync,
+        ],
+        &[
+            Write("/b", 0, 90_000),
+            Clone("/b", "/c"),
+            Clone("/c", "/c2"),
+            Write("/c", 3, 3),
+            UnlinkOpen("/c2"),
+            Sync,
+        ],
+        &[Read("/b"), Clone("/b", "/c"), UnlinkOpenSync("/c"), Truncate("/b", 0), Sync],
+        &[Truncate("/b", 70_000), Clone("/b", "/c"), Truncate("/c", 100), Clone("/c", "/c2"), Sync],
+    ];
+    for calls in workloads {
+        for more in [&[][..], &[Sync]] {
+            // With one call more the other half of the memory is there: see run().
+            let calls = [*calls, more].concat();
+            let found = run(&base, &calls, None).and_then(|ran| ran.crash_everywhere(1, 1));
+            found.unwrap_or_else(|what| panic!("{calls:?}: {what}"));
+        }
+    }
+    let uncounted = run(&base, workloads[0], Some(Mutant::OwnerNotCounted));
+    uncounted.and_then(|ran| ran.crash_everywhere(1, 1)).expect_err("the fault was not found");
+}
+
+#[test]
+fn an_extent_that_its_last_owner_loses_while_a_copy_is_made_is_not_freed_and_a_crash_does_not_keep_it() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let made = |mutant| -> Result<(), String> {
+        let (disk, fs) = counted();
+        fs.write("/f", pattern(0, LEN)).expect("room");
+        close(&fs);
+        let fs = opened(&disk, None);
+        let root = fs.superblock().root().clone();
+        let durable = root.shared.durable().expect("a store");
+        durable.pending.planted.plant(mutant);
+        let new = NewInode { kind: NewKind::Regular, mode: 0o600, umask: 0 };
+        let copy = root.create_unnamed(&Cred::root(), &new).expect("room");
+        let original = root.lookup(&Cred::root(), b"f").expect("it is there");
+        original.copy_contents(&copy).expect("room");
+        drop(original);
+        fs.remove_file("/f").expect("it is there");
+        fs.settle();
+        let first = disk.steps();
+        for _ in 0..3 {
+            fs.sync().expect("the disk works");
+        }
+        durable.store.checkpoint().expect("the disk works");
+        if live(&fs) == 0 {
+            return Err("the extents are free".into());
+        }
+        for steps in first..=disk.steps() {
+            for way in [Survivors::None, Survivors::All] {
+                let crashed = disk.crash(steps, way);
+                let report = check(&crashed);
+                if report.worst() > Some(Gravity::Note) {
+                    return Err(format!("after step {steps}: {report:?}"));
+                }
+                let fs = opened(&crashed, None);
+                fs.sync().expect("the disk works");
+                audit(&fs)?;
+                close(&fs);
+            }
+        }
+        root.link(&Cred::root(), b"copy", &copy).map_err(|error| format!("{error:?}"))?;
+        drop(copy);
+        fs.sync().map_err(|error| format!("{error:?}"))?;
+        audit(&fs)?;
+        close(&fs);
+        let report = check(&disk);
+        if report.found > 0 {
+            return Err(format!("{report:?}"));
+        }
+        let fs = opened(&disk, None);
+        let bytes = fs.read("/copy").map_err(|error| format!("{error:?}"))?;
+        if bytes == pattern(0, LEN) { Ok(()) } else { Err("other bytes".into()) }
+    };
+    made(None).expect("without the fault all is well");
+    made(Some(Mutant::BorrowedFreed)).expect_err("the fault was not found");
+    // One that is given up: the next push frees what it borrowed.
+    let (disk, fs) = counted();
+    fs.write("/f", pattern(0, LEN)).expect("room");
+    close(&fs);
+    let fs = opened(&disk, None);
+    let root = fs.superblock().root().clone();
+    let new = NewInode { kind: NewKind::Regular, mode: 0o600, umask: 0 };
+    let copy = root.create_unnamed(&Cred::root(), &new).expect("room");
+    root.lookup(&Cred::root(), b"f").expect("it is there").copy_contents(&copy).expect("room");
+    fs.remove_file("/f").expect("it is there");
+    fs.settle();
+    fs.sync().expect("the disk works");
+    assert!(live(&fs) > 0, "it is borrowed");
+    drop(copy);
+    fs.settle();
+    audit(&fs).expect("nothing is left over");
+    assert_eq!(live(&fs), 0);
+}
+
+#[test]
+fn a_tree_is_cloned_with_next_to_no_memory_while_others_write() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    const FILES: usize = 6;
+    let (disk, fs) = counted();
+    fs.create_dir("/tree").expect("room");
+    for file in 0..FILES {
+        fs.write(format!("/tree/{file}"), vec![1; 200_000]).expect("room");
+    }
+    close(&fs);
+    let fs = opened(&disk, Some(256 << 10));
+    sluice_sync::thread::scope(|scope| {
+        let (write, push) = (fs.process(Cred::root()), fs.process(Cred::root()));
+        scope.spawn(move || {
+            for round in 2..40_u8 {
+                for file in 0..FILES {
+                    let path = format!("/tree/{file}");
+                    let fd = write.open(path, OpenFlags::WRONLY, 0).expect("it is there");
+                    // Whole files: a clone has one of the values everywhere.
+                    write.pwrite(fd, &[round; 200_000], 0).expect("room");
+                    write.close(fd).expect("it is open");
+                }
+            }
+        });
+        scope.spawn(move || (0..60).for_each(|_| push.fs().sync().expect("the disk works")));
+        for clone in 0..12 {
+            fs.clone_tree("/tree", format!("/clone{clone}")).expect("room");
+        }
+    });
+    let sound = |fs: &Fs| {
+        for clone in 0..12 {
+            for file in 0..FILES {
+                let bytes = fs.read(format!("/clone{clone}/{file}")).expect("whole");
+                assert_eq!(bytes.len(), 200_000);
+                assert!(bytes.iter().all(|byte| *byte == bytes[0]), "file {file} of clone {clone} is torn");
+            }
+        }
+    };
+    sound(&fs);
+    fs.sync().expect("the disk works");
+    audit(&fs).expect("counts are right");
+    close(&fs);
+    assert_eq!(check(&disk).found, 0, "{:?}", check(&disk));
+    let fs = opened(&disk, Some(256 << 10));
+    sound(&fs);
+}
