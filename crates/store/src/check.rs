@@ -283,7 +283,7 @@ fn walk(
 }
 
 /// The extents that several records name; of each, once it was read, what a record says of it, and what was wrong.
-type Shared = BTreeMap<Span, Option<(Extent, Option<String>)>>;
+type SharedSpans = BTreeMap<Span, Option<(Extent, Option<String>)>>;
 
 /// Shows all records to `look`: the spans that they name, sorted, each once, and which of them several name.
 fn records(
@@ -292,8 +292,8 @@ fn records(
     look: &mut dyn Look,
     report: &mut Report,
     progress: &mut dyn FnMut(Progress),
-) -> Result<(Vec<Span>, Shared), StoreError> {
-    let (mut spans, mut shared) = (Vec::new(), Shared::new());
+) -> Result<(Vec<Span>, SharedSpans), StoreError> {
+    let (mut spans, mut shared) = (Vec::new(), SharedSpans::new());
     each_record(engine, &mut |key, value| {
         report.records += 1;
         look.see(key, value, report);
@@ -398,7 +398,7 @@ fn counts(extents: &[Span], table: &Table, report: &mut Report) {
 /// Reads all data once.
 fn data(
     (engine, segments): (&dyn Engine, &Segments),
-    shared: &mut Shared,
+    shared: &mut SharedSpans,
     look: &dyn Look,
     report: &mut Report,
     progress: &mut dyn FnMut(Progress),

@@ -19,13 +19,13 @@ pub(super) struct Kept {
     standing: BTreeMap<u64, u16>,
     /// Where the bytes are of those whose record names an extent.
     pub(super) extents: BTreeMap<u64, Held>,
+    /// Of these, the pages that are not in memory.
+    pub(super) absent: BTreeMap<u64, u16>,
     /// Chunks whose extent is borrowed: no record of this file names it yet (`owners.rs`).
     pub(super) borrowed: PageSet,
     /// The file counts as a borrower.
     pub(super) borrows: bool,
-    /// Of these, the pages that are not in memory.
-    pub(super) absent: BTreeMap<u64, u16>,
-    /// Those that the limit of memory counts.
+    /// The chunks that the limit of memory counts.
     pub(super) entered: BTreeSet<u64>,
     /// All that the store had when it was opened is known.
     pub(super) is_known: bool,

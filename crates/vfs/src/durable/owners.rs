@@ -45,11 +45,11 @@ pub(super) struct Owners {
     /// How many files borrow extents. *Per CPU.*
     borrowers: Budget,
     /// *Protected by its mutex; of pushes alone, and of the thread that opens the store.*
-    state: Mutex<State>,
+    state: Mutex<OwnerCounts>,
 }
 
 #[derive(Default)]
-struct State {
+struct OwnerCounts {
     /// What the records of this push name in addition, and no more.
     gained: Vec<Extent>,
     lost: Vec<Extent>,
@@ -110,7 +110,7 @@ impl Owners {
     pub(super) fn new() -> Owners {
         Owners {
             borrowers: Budget::new(None, 0),
-            state: Mutex::with_class(&DURABLE_PENDING, State::default()),
+            state: Mutex::with_class(&DURABLE_PENDING, OwnerCounts::default()),
         }
     }
 
@@ -161,13 +161,13 @@ impl Owners {
 }
 
 /// What a push makes of the owners of one extent.
-struct Change {
+struct OwnerChange {
     extent: Extent,
     before: u32,
     now: u32,
 }
 
-impl State {
+impl OwnerCounts {
     fn settle(
         &mut self,
         data: &Data<'_>,
@@ -176,7 +176,7 @@ impl State {
         is_borrowed: impl Fn() -> bool,
     ) -> Result<(), StoreError> {
         let (gained, lost) = (mem::take(&mut self.gained), mem::take(&mut self.lost));
-        let mut changes: BTreeMap<u64, Change> = BTreeMap::new();
+        let mut changes: BTreeMap<u64, OwnerChange> = BTreeMap::new();
         for extent in gained.into_iter().filter(|_| !planted.has(Mutant::OwnerNotCounted)) {
             self.change_of(extent, data, &mut changes)?.now += 1;
         }
@@ -185,7 +185,7 @@ impl State {
             let change = self.change_of(extent, data, &mut changes)?;
             change.now = change.now.saturating_sub(1);
         }
-        for (place, Change { extent, before, now }) in changes {
+        for (place, OwnerChange { extent, before, now }) in changes {
             if now > 1 && now != before {
                 to.put(&Key::owners(place), &encode(now, extent.allocated()));
                 self.are_any = true;
@@ -218,13 +218,13 @@ impl State {
         &self,
         extent: Extent,
         data: &Data<'_>,
-        changes: &'c mut BTreeMap<u64, Change>,
-    ) -> Result<&'c mut Change, StoreError> {
+        changes: &'c mut BTreeMap<u64, OwnerChange>,
+    ) -> Result<&'c mut OwnerChange, StoreError> {
         Ok(match changes.entry(extent.place()) {
             Entry::Occupied(change) => change.into_mut(),
             Entry::Vacant(room) => {
                 let owners = self.owners(extent.place(), data)?;
-                room.insert(Change { extent, before: owners, now: owners })
+                room.insert(OwnerChange { extent, before: owners, now: owners })
             }
         })
     }

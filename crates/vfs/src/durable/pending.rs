@@ -95,8 +95,9 @@ struct Changed {
     all_names: bool,
     /// The list on which the inode is.
     listed_at: Option<usize>,
-    /// Bytes of `chunks` that were counted.
+    /// Bytes of `chunks` that were counted; and those that are borrowed.
     counted: u64,
+    borrowed: u64,
 }
 
 /// Bytes of a chunk as they were in the cut.
@@ -226,35 +227,31 @@ impl Stored {
 
     /// The inode is new to the store: contents but for what it borrows, names, and extended attributes of these names.
     pub(super) fn mark_all(&self, xattrs: Vec<Box<[u8]>>) {
-        let kept = self.kept.lock();
+        let (kept, mut start) = (self.kept.lock(), 0);
         let mut changed = self.changed.lock();
-        let mut start = 0;
         for borrowed in kept.borrowed.ranges().chain(iter::once(u64::MAX..u64::MAX)) {
+            let pages = |chunk: u64| chunk.saturating_mul(CHUNK_PAGES);
             changed.chunks.insert(start..borrowed.start);
-            changed
-                .dirty
-                .insert(start.saturating_mul(CHUNK_PAGES)..borrowed.start.saturating_mul(CHUNK_PAGES));
+            changed.dirty.insert(pages(start)..pages(borrowed.start));
             start = borrowed.end;
         }
+        changed.borrowed = kept.borrowed.len() * CHUNK;
         changed.xattrs.extend(xattrs);
         changed.all_names = true;
     }
 
-    /// The inode, which is new, begins with contents of which a store has those in `kept`, but for the `dirty` pages.
-    pub(super) fn begin_with(&self, kept: Kept, dirty: PageSet) {
-        *self.kept.lock() = kept;
-        // Pages of chunks that are borrowed, and so collected.
-        self.changed.lock().dirty = dirty;
-    }
-
-    /// Of `chunks` the pages that have changed.
-    pub(super) fn dirty_in(&self, chunks: &PageSet) -> PageSet {
-        let (changed, mut dirty) = (self.changed.lock(), PageSet::new());
-        for chunks in chunks.ranges() {
-            let pages = chunks.start * CHUNK_PAGES..chunks.end * CHUNK_PAGES;
-            changed.dirty.within(&pages).for_each(|pages| dirty.insert(pages));
+    /// The inode, which is new, begins with what is `kept`, all of it borrowed from `original`, and with what has changed of that.
+    pub(super) fn begin_with(&self, kept: Kept, original: &Stored) {
+        let mut dirty = PageSet::new();
+        {
+            let changed = original.changed.lock();
+            for chunks in kept.borrowed.ranges() {
+                let pages = chunks.start * CHUNK_PAGES..chunks.end * CHUNK_PAGES;
+                changed.dirty.within(&pages).for_each(|pages| dirty.insert(pages));
+            }
         }
-        dirty
+        *self.kept.lock() = kept;
+        self.changed.lock().dirty = dirty;
     }
 
     /// The inode has a record with this access time.
@@ -355,7 +352,8 @@ impl Pending {
         let at = {
             let mut changed = stored.changed.lock();
             // Whole chunks: until they are pushed, nothing of them leaves memory.
-            let bytes = (changed.chunks.count(&(0..inode.size().div_ceil(CHUNK))) * CHUNK).min(inode.size());
+            let most = inode.size().saturating_sub(changed.borrowed);
+            let bytes = changed.chunks.len().saturating_mul(CHUNK).min(most);
             let more = bytes.saturating_sub(changed.counted);
             if self.bytes.take_about(more).is_err() {
                 self.bytes.exceed(more);

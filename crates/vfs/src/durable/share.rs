@@ -54,8 +54,7 @@ impl InodeRef {
                 copy.data.set_absent(true);
                 copy.raise(flag::PARTIAL);
             }
-            let dirty = stored.dirty_in(&borrowed.borrowed);
-            own.begin_with(borrowed, dirty);
+            own.begin_with(borrowed, stored);
             Ok(())
         })
     }
