@@ -21,8 +21,7 @@ use sluice_lab::mount_files::{self, MountFile};
 use sluice_lab::mounted;
 use sluice_store::StoreError;
 use sluice_store::disk::{Disk, HostDisk, OverlayDisk};
-use sluice_sync::Arc;
-use sluice_sync::thread;
+use sluice_sync::{Arc, memory, thread};
 use sluice_vfs::{Options, Superblock};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -121,6 +120,9 @@ fn serve(
     // Programs that run in the session of `sluice run` or of a measurement are its clients: the server is apart from both.
     options.own_session = attached || detach;
     system_log::begin(level, detach)?;
+    if ram.memory_limit.is_some() {
+        memory::keep_little();
+    }
     // Before mounting: a signal in between would otherwise leave a mount without a server.
     let signals = StopSignals::catch()?;
     if options.own_session {

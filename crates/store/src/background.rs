@@ -1,7 +1,7 @@
 //! Background: the thread of a store, which pushes what has become old or what its source asks for, and checkpoints when much of the
 //! log is used.
 
-use crate::store::{CHECKPOINT_SHARE, Core, State};
+use crate::store::{Core, State};
 use sluice_sync::atomic::Ordering;
 use sluice_sync::time::Instant;
 
@@ -30,8 +30,7 @@ impl Core {
             if state.is_ending() {
                 return;
             }
-            let quarter = self.log_size / CHECKPOINT_SHARE;
-            let is_due = |state: &State| state.used > quarter || state.again || state.is_ending();
+            let is_due = |state: &State| self.is_much(state) || state.again || state.is_ending();
             if !is_due(&state) && self.cil.waiting() == 0 {
                 while self.idle.load(Ordering::Relaxed) && !is_due(&state) {
                     state = self.work.wait(state);
@@ -48,7 +47,7 @@ impl Core {
             if state.is_ending() {
                 return;
             }
-            let is_full = state.used > quarter;
+            let is_full = self.is_much(&state);
             state.again &= is_full;
             drop(state);
             // An error is remembered, and ends this loop.

@@ -161,7 +161,7 @@ impl Store {
         let Some(behind) = report.passed(behind)? else { return Ok(report) };
         let tail = walk(&log, &behind, &mut report, progress);
         report.passed(tail)?;
-        let recovered = recover(&log, &engine, blocks, Planted::default());
+        let recovered = recover(&log, &engine, blocks, (u64::MAX, Planted::default()));
         let Some(Behind { table, .. }) = report.passed(recovered)? else { return Ok(report) };
         progress(Progress { part: "records", done: 0, of: 0 });
         let extents = records(&engine, blocks, look, &mut report, progress);

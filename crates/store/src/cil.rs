@@ -158,7 +158,8 @@ impl Added {
 
 /// What a push took.
 pub(crate) struct Cut {
-    pub(crate) records: Records,
+    /// Of each CPU, and last those of the source.
+    pub(crate) records: Vec<Records>,
     /// Bytes to give back to [`Cil::give_back`] once the records are in the log.
     pub(crate) room: u64,
     /// The source asks for another push.
@@ -207,10 +208,8 @@ impl Cil {
         if let Some(source) = source {
             source.write(&data, &mut added);
         }
-        let mut records = Records::default();
-        taken.iter().filter(|part| !part.is_empty()).for_each(|part| records.append(part));
-        let room = records.cost();
-        records.append(&added.records);
+        let room = taken.iter().map(Records::cost).sum();
+        let records = taken.into_iter().chain([added.records]).filter(|part| !part.is_empty()).collect();
         Cut { records, room, again: added.again, failed: added.failed }
     }
 

@@ -43,8 +43,8 @@ pub(crate) struct Position {
 /// A batch ready to be written.
 pub(crate) struct Formed {
     pub(crate) sequence: u64,
-    /// Whole blocks.
-    pub(crate) bytes: Vec<u8>,
+    /// Encoded, in whole blocks.
+    pub(crate) batch: Batch,
     pub(crate) offset: u64,
     /// Bytes of the ring that it takes, what is left free before it included.
     pub(crate) span: u64,
@@ -120,27 +120,29 @@ impl Log {
     }
 
     /// Prepares `batch` to be written where the log goes on.
-    pub(crate) fn form(&self, batch: &Batch, next: Position) -> Formed {
-        let body_len = batch.encoded_len();
+    pub(crate) fn form(&self, mut batch: Batch, next: Position) -> Formed {
+        let (body_len, spans) = (batch.encoded_len(), batch.changes().len() as u32);
         let len = ((HEADER + body_len) as u64).next_multiple_of(BLOCK);
-        let mut bytes = Vec::with_capacity(len as usize);
-        bytes.resize(HEADER, 0);
-        batch.encode(&mut bytes);
-        let body_crc = crc32c::crc32c(&bytes[HEADER..]);
-        bytes.resize(len as usize, 0);
-        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
-        bytes[8..24].copy_from_slice(&self.uuid);
-        bytes[24..32].copy_from_slice(&next.sequence.to_le_bytes());
-        bytes[32..40].copy_from_slice(&(body_len as u64).to_le_bytes());
-        bytes[40..44].copy_from_slice(&body_crc.to_le_bytes());
-        bytes[44..48].copy_from_slice(&next.chain.to_le_bytes());
-        bytes[48..52].copy_from_slice(&(batch.changes().len() as u32).to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..HEADER]);
-        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        let mut header = Vec::with_capacity(len as usize);
+        header.resize(HEADER, 0);
+        let mut chain = 0;
+        batch.encode(header, |bytes| {
+            let body_crc = crc32c::crc32c(&bytes[HEADER..]);
+            bytes.resize(len as usize, 0);
+            bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+            bytes[8..24].copy_from_slice(&self.uuid);
+            bytes[24..32].copy_from_slice(&next.sequence.to_le_bytes());
+            bytes[32..40].copy_from_slice(&(body_len as u64).to_le_bytes());
+            bytes[40..44].copy_from_slice(&body_crc.to_le_bytes());
+            bytes[44..48].copy_from_slice(&next.chain.to_le_bytes());
+            bytes[48..52].copy_from_slice(&spans.to_le_bytes());
+            chain = crc32c::crc32c(&bytes[..HEADER]);
+            bytes[4..8].copy_from_slice(&chain.to_le_bytes());
+        });
         let (offset, left) =
             if next.offset + len <= self.size { (next.offset, 0) } else { (0, self.size - next.offset) };
-        let next = Position { sequence: next.sequence + 1, offset: offset + len, chain: crc };
-        Formed { sequence: next.sequence - 1, bytes, offset, span: left + len, next }
+        let next = Position { sequence: next.sequence + 1, offset: offset + len, chain };
+        Formed { sequence: next.sequence - 1, batch, offset, span: left + len, next }
     }
 
     /// Writes a batch and makes it durable.
@@ -148,7 +150,7 @@ impl Log {
     /// # Errors
     /// The disk's: nothing may be written afterwards.
     pub(crate) fn write(&self, formed: &Formed) -> Result<(), StoreError> {
-        self.file.write_at(&formed.bytes, formed.offset).map_err(StoreError::io("write the log"))?;
+        self.file.write_at(formed.batch.encoded(), formed.offset).map_err(StoreError::io("write the log"))?;
         if self.planted.has(Mutant::NoFlush) {
             return Ok(());
         }
@@ -283,7 +285,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
     use crate::disk::{Disk, crash::CrashDisk};
-    use crate::record::Records;
+    use crate::record::{Records, absorb};
 
     fn log(planted: Planted) -> Log {
         let file = CrashDisk::new().create("log", 4 * BLOCK).expect("memory");
@@ -293,7 +295,7 @@ mod tests {
     fn batch(value: &[u8]) -> Batch {
         let mut records = Records::default();
         records.push(b"key", 1, Some(value));
-        records.absorb(Planted::default())
+        absorb(vec![records], Planted::default())
     }
 
     fn value_at(log: &Log, position: Position) -> Option<(Vec<u8>, Position)> {
@@ -308,7 +310,7 @@ mod tests {
         let mut write = Position::start();
         let mut read = Position::start();
         for n in 1..20_u8 {
-            let formed = log.form(&batch(&vec![n; usize::from(n) * 300]), write);
+            let formed = log.form(batch(&vec![n; usize::from(n) * 300]), write);
             log.write(&formed).expect("memory");
             write = formed.next;
             let (value, next) = value_at(&log, read).expect("just written");
@@ -323,10 +325,10 @@ mod tests {
         let follows = |planted| {
             let log = log(planted);
             // Two are in flight at the crash, and only the second survives.
-            let lost = log.form(&batch(b"lost"), Position::start());
-            log.write(&log.form(&batch(b"stray"), lost.next)).expect("memory");
+            let lost = log.form(batch(b"lost"), Position::start());
+            log.write(&log.form(batch(b"stray"), lost.next)).expect("memory");
             assert!(value_at(&log, Position::start()).is_none());
-            log.write(&log.form(&batch(b"new"), Position::start())).expect("memory");
+            log.write(&log.form(batch(b"new"), Position::start())).expect("memory");
             let (value, next) = value_at(&log, Position::start()).expect("just written");
             assert_eq!(value, b"new");
             value_at(&log, next).is_some()

@@ -27,6 +27,8 @@ pub(crate) const SUPER: &str = "super";
 pub(crate) const LOG: &str = "log";
 /// The smallest log.
 pub(crate) const LOG_MIN: u64 = 16 * BLOCK;
+/// The least memory for what the tree does not have.
+const MEMORY_MIN: u64 = 1 << 20;
 /// The file of the engine.
 pub(crate) const TREE: &str = "tree";
 
@@ -106,7 +108,7 @@ impl Store {
         let tree = disk.open(TREE).map_err(StoreError::io("open the tree"))?;
         let engine = RedbEngine::open(tree, options.cache)?;
         let blocks = blocks_of(segment_size);
-        let behind = recover(&log, &engine, blocks, planted)?;
+        let behind = recover(&log, &engine, blocks, (options.memory, planted))?;
         let options = Options { log_size, ..options };
         Store::start((disk, below, blocks), Some(log), Box::new(engine), behind, options, planted)
     }
@@ -158,6 +160,8 @@ impl Store {
         let Behind { position: next, table } = behind;
         let state = State::since(next.sequence - 1);
         let log_size = options.log_size;
+        let options = Options { memory: options.memory.max(MEMORY_MIN), ..options };
+        let waiting_max = log_size.min(options.memory) / WAITING_SHARE;
         let room = Room::new(log_size);
         room.look(&*disk);
         let core = Arc::new(Core {
@@ -165,9 +169,10 @@ impl Store {
             disk,
             below,
             room,
-            cil: Cil::new(log_size / WAITING_SHARE, planted),
+            cil: Cil::new(waiting_max, planted),
             log,
             log_size,
+            waiting_max,
             engine,
             options,
             planted,

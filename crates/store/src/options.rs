@@ -16,6 +16,9 @@ pub struct Options {
     pub age: Duration,
     /// Bytes of the tree that the engine may keep in memory.
     pub cache: usize,
+    /// Bytes of memory that what is in the log and not in the tree may take, at least a megabyte. A quarter of it may wait for a push
+    /// beside that; while that is formed there is another copy of it.
+    pub memory: u64,
     /// Whether a thread of the store pushes by age and checkpoints. Without, calls do what they must, and nothing else happens.
     pub background: bool,
     /// Nothing is flushed before the store is closed: what is written only makes room in memory. After a crash, of the process or the
@@ -43,6 +46,7 @@ impl Default for Options {
             open_segments: sluice_sync::cpu::count(),
             age: Duration::from_secs(5),
             cache: 64 << 20,
+            memory: u64::MAX,
             background: true,
             volatile: false,
             disk_cache: None,

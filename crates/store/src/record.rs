@@ -2,7 +2,10 @@
 //!
 //! # Theory
 //! Records lie one behind the other in one piece of memory, with an index beside: writing one allocates nothing once the
-//! memory is there. [`Records::absorb`] sorts the index and keeps the newest version of each key; older bytes are left behind.
+//! memory is there. [`absorb`] sorts the indexes of several together and keeps the newest version of each key; older bytes are
+//! left behind. The bytes stay where they are until the log's bytes are formed ([`Batch::encode`]), which a batch then stands in:
+//! so there are never more than two copies of them, and one while a batch waits for a checkpoint. Batches are
+//! [merged](Batch::merge) without a copy.
 //!
 //! A batch's bytes, as the log holds them, record by record:
 //! ```text
@@ -18,7 +21,7 @@
 
 use crate::mutant::{Mutant, Planted};
 use crate::segments::{CHANGE_LEN, Change};
-use std::collections::BTreeMap;
+use sluice_sync::Arc;
 use std::ops::Range;
 
 /// The longest key, in bytes.
@@ -34,6 +37,8 @@ const HEAD: usize = 6;
 /// Where one record's key and value are.
 #[derive(Clone, Copy, Debug)]
 struct Place {
+    /// In which of the batch's parts.
+    part: u32,
     key_at: usize,
     key_len: u16,
     /// None: the key is removed.
@@ -49,6 +54,11 @@ impl Place {
     fn value(&self) -> Option<Range<usize>> {
         let start = self.key().end;
         self.value_len.map(|len| start..start + len as usize)
+    }
+
+    /// The bytes of the key among those of `parts`.
+    fn key_in<'p>(&self, parts: &'p [Arc<Vec<u8>>]) -> &'p [u8] {
+        &parts[self.part as usize][self.key()]
     }
 
     /// Bytes in the log.
@@ -78,7 +88,7 @@ impl Records {
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value.unwrap_or_default());
         let value_len = value.map(|value| value.len() as u32);
-        self.index.push(Place { key_at, key_len: key.len() as u16, value_len, version });
+        self.index.push(Place { part: 0, key_at, key_len: key.len() as u16, value_len, version });
     }
 
     /// Adds that records name a span from now on, or no more.
@@ -95,34 +105,33 @@ impl Records {
         let records: usize = self.index.iter().map(Place::encoded_len).sum();
         (records + self.changes.len() * CHANGE_LEN) as u64
     }
+}
 
-    /// Adds all of `other`.
-    pub(crate) fn append(&mut self, other: &Records) {
-        let base = self.bytes.len();
-        self.bytes.extend_from_slice(&other.bytes);
-        self.index.extend(other.index.iter().map(|place| Place { key_at: base + place.key_at, ..*place }));
-        self.changes.extend_from_slice(&other.changes);
+/// The newest version of each key of all `parts`, sorted. Of equal versions the one that was written last is the newest: in the last
+/// of the parts, and there as the last.
+pub(crate) fn absorb(parts: Vec<Records>, planted: Planted) -> Batch {
+    let mut index = Vec::with_capacity(parts.iter().map(|part| part.index.len()).sum());
+    let (mut bytes, mut changes) = (Vec::with_capacity(parts.len()), Vec::new());
+    for (part, records) in (0..).zip(parts) {
+        index.extend(records.index.iter().map(|place| Place { part, ..*place }));
+        changes.extend(records.changes);
+        bytes.push(Arc::new(records.bytes));
     }
-
-    /// The newest version of each key, sorted. Of equal versions the one that was written last is the newest.
-    pub(crate) fn absorb(self, planted: Planted) -> Batch {
-        let Records { bytes, mut index, changes } = self;
-        // The sort keeps the order of what is equal.
+    // The sort keeps the order of what is equal.
+    index.reverse();
+    index.sort_by(|a, b| a.key_in(&bytes).cmp(b.key_in(&bytes)).then(b.version.cmp(&a.version)));
+    if planted.has(Mutant::OldestVersion) {
         index.reverse();
-        index.sort_by(|a, b| bytes[a.key()].cmp(&bytes[b.key()]).then(b.version.cmp(&a.version)));
-        if planted.has(Mutant::OldestVersion) {
-            index.reverse();
-            index.sort_by(|a, b| bytes[a.key()].cmp(&bytes[b.key()]));
-        }
-        index.dedup_by(|later, kept| bytes[later.key()] == bytes[kept.key()]);
-        Batch { bytes, index, changes }
+        index.sort_by(|a, b| a.key_in(&bytes).cmp(b.key_in(&bytes)));
     }
+    index.dedup_by(|later, kept| later.key_in(&bytes) == kept.key_in(&bytes));
+    Batch { parts: bytes, index, changes }
 }
 
 /// Records with ascending keys, each key once; and the spans of segments that they name or name no more.
 #[derive(Debug, Default)]
 pub struct Batch {
-    bytes: Vec<u8>,
+    parts: Vec<Arc<Vec<u8>>>,
     index: Vec<Place>,
     changes: Vec<Change>,
 }
@@ -130,7 +139,10 @@ pub struct Batch {
 impl Batch {
     /// The records in the order of their keys; a value of `None` removes the key.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
-        self.index.iter().map(|place| (&self.bytes[place.key()], place.value().map(|at| &self.bytes[at])))
+        self.index.iter().map(|place| {
+            let bytes = &self.parts[place.part as usize];
+            (&bytes[place.key()], place.value().map(|at| &bytes[at]))
+        })
     }
 
     /// The changes of what records name.
@@ -154,16 +166,32 @@ impl Batch {
         records + self.changes.len() * CHANGE_LEN
     }
 
-    /// Appends the batch as the log holds it.
-    pub(crate) fn encode(&self, to: &mut Vec<u8>) {
-        self.changes.iter().for_each(|change| change.encode(to));
-        for (key, value) in self.iter() {
-            to.extend_from_slice(&(key.len() as u16).to_le_bytes());
-            let value_len = value.map_or(REMOVED, |value| value.len() as u32);
-            to.extend_from_slice(&value_len.to_le_bytes());
-            to.extend_from_slice(key);
-            to.extend_from_slice(value.unwrap_or_default());
+    /// Bytes of memory that it takes.
+    pub(crate) fn memory(&self) -> u64 {
+        let bytes: usize = self.parts.iter().map(|part| part.len()).sum();
+        (bytes + size_of_val(&*self.index) + size_of_val(&*self.changes)) as u64
+    }
+
+    /// The batch as the log holds it, between what `before` gives and what `after` adds to it. It stands there from then on.
+    pub(crate) fn encode(&mut self, before: Vec<u8>, after: impl FnOnce(&mut Vec<u8>)) {
+        let mut to = before;
+        self.changes.iter().for_each(|change| change.encode(&mut to));
+        for place in &mut self.index {
+            let bytes = &self.parts[place.part as usize];
+            to.extend_from_slice(&place.key_len.to_le_bytes());
+            to.extend_from_slice(&place.value_len.unwrap_or(REMOVED).to_le_bytes());
+            let key_at = to.len();
+            to.extend_from_slice(&bytes[place.key()]);
+            to.extend_from_slice(place.value().map_or(&[], |at| &bytes[at]));
+            (place.part, place.key_at) = (0, key_at);
         }
+        after(&mut to);
+        self.parts = vec![Arc::new(to)];
+    }
+
+    /// What [`encode`](Self::encode) made.
+    pub(crate) fn encoded(&self) -> &[u8] {
+        self.parts.first().map_or(&[], |bytes| bytes)
     }
 
     /// The batch with so many `changes` that [`encode`](Self::encode) wrote, if `bytes` are one: whole, in order, within the
@@ -181,7 +209,7 @@ impl Batch {
             if usize::from(key_len) > KEY_MAX || value_len.is_some_and(|len| len as usize > VALUE_MAX) {
                 return None;
             }
-            let place = Place { key_at: at + HEAD, key_len, value_len, version: 0 };
+            let place = Place { part: 0, key_at: at + HEAD, key_len, value_len, version: 0 };
             at += place.encoded_len();
             let ascends =
                 index.last().is_none_or(|last| at <= bytes.len() && bytes[last.key()] < bytes[place.key()]);
@@ -190,22 +218,23 @@ impl Batch {
             }
             index.push(place);
         }
-        Some(Batch { bytes, index, changes })
+        Some(Batch { parts: vec![Arc::new(bytes)], index, changes })
     }
 
-    /// One batch with the effect of `batches`, applied in their order.
+    /// One batch with the effect of `batches`, applied in their order. It has no bytes of its own.
     pub(crate) fn merge<'b>(batches: impl IntoIterator<Item = &'b Batch>) -> Batch {
-        let mut newest = BTreeMap::new();
-        let mut changes = Vec::new();
+        let mut merged = Batch::default();
         for batch in batches {
-            newest.extend(batch.iter());
-            changes.extend_from_slice(&batch.changes);
+            let parts = merged.parts.len() as u32;
+            merged.parts.extend_from_slice(&batch.parts);
+            merged.index.extend(batch.index.iter().map(|place| Place { part: parts + place.part, ..*place }));
+            merged.changes.extend_from_slice(&batch.changes);
         }
-        let mut records = Records::default();
-        for (key, value) in newest {
-            records.push(key, 0, value);
-        }
-        Batch { bytes: records.bytes, index: records.index, changes }
+        let Batch { parts, index, .. } = &mut merged;
+        // Parts of later batches have higher numbers, and of one batch no key is there twice.
+        index.sort_by(|a, b| a.key_in(parts).cmp(b.key_in(parts)).then(b.part.cmp(&a.part)));
+        index.dedup_by(|earlier, kept| earlier.key_in(parts) == kept.key_in(parts));
+        merged
     }
 }
 
@@ -218,7 +247,7 @@ mod tests {
         for (key, version, value) in records {
             all.push(key.as_bytes(), *version, value.map(str::as_bytes));
         }
-        all.absorb(Planted::default())
+        absorb(vec![all], Planted::default())
     }
 
     fn text(batch: &Batch) -> Vec<(String, Option<String>)> {
@@ -238,10 +267,11 @@ mod tests {
 
     #[test]
     fn what_was_encoded_is_decoded_and_nothing_cut_or_out_of_order_is() {
-        let batch = batch(&[("a", 0, Some("")), ("bb", 0, None), ("c", 0, Some("value"))]);
-        let mut bytes = Vec::new();
-        batch.encode(&mut bytes);
-        assert_eq!(bytes.len(), batch.encoded_len());
+        let mut batch = batch(&[("a", 0, Some("")), ("bb", 0, None), ("c", 0, Some("value"))]);
+        let before = text(&batch);
+        batch.encode(Vec::new(), |_| ());
+        let bytes = batch.encoded().to_vec();
+        assert_eq!((bytes.len(), text(&batch)), (batch.encoded_len(), before));
         assert_eq!(text(&Batch::decode(bytes.clone(), 0).expect("whole")), text(&batch));
         for len in 1..bytes.len() {
             // A cut between two records leaves a batch: the log's checksum covers the length.

@@ -46,7 +46,7 @@ impl Behind {
 }
 
 /// Applies what the log holds beyond the engine's position: where the log goes on, and what then lives in the segments, of
-/// `blocks` each.
+/// `blocks` each. Batches of more than `memory` bytes are not held at a time.
 ///
 /// # Errors
 /// [`StoreError::Damaged`], and the disk's.
@@ -54,7 +54,7 @@ pub(crate) fn recover(
     log: &Log,
     engine: &dyn Engine,
     blocks: u32,
-    planted: Planted,
+    (memory, planted): (u64, Planted),
 ) -> Result<Behind, StoreError> {
     /// Records that are applied at a time.
     const RECORDS_MAX: usize = 100_000;
@@ -71,7 +71,8 @@ pub(crate) fn recover(
             behind.position = after;
         }
         let records: usize = batches.iter().map(Batch::len).sum();
-        if !batches.is_empty() && (is_last || records > RECORDS_MAX) {
+        let is_much = || records > RECORDS_MAX || batches.iter().map(Batch::memory).sum::<u64>() > memory;
+        if !batches.is_empty() && (is_last || is_much()) {
             let merged = Batch::merge(&batches);
             let table = behind.table.after(merged.changes(), SEGMENTS_MAX, blocks);
             behind.table = table.map_err(StoreError::Damaged)?;

@@ -29,7 +29,7 @@ use crate::log::{Formed, Log, Position};
 use crate::mutant::{Mutant, Planted};
 use crate::open::end_volatile;
 use crate::options::Options;
-use crate::record::Batch;
+use crate::record::{Batch, absorb};
 use crate::recovery::Behind;
 use crate::room::Room;
 use crate::segments::{Extent, Segments};
@@ -42,9 +42,10 @@ use std::io;
 
 /// A batch that takes more than this part of the log goes to the tree at once.
 const LARGE_SHARE: u64 = 2;
-/// From this part of the log on there is a checkpoint.
+/// From this part of the log, or of the memory for it, on there is a checkpoint.
 pub(crate) const CHECKPOINT_SHARE: u64 = 4;
-/// Part of the log that records may take before a push is formed: what waits, is in flight and is padded must fit.
+/// Part of the log, and of the memory for it, that records may take before a push is formed: what waits, is in flight and is padded
+/// must fit.
 pub(crate) const WAITING_SHARE: u64 = 4;
 
 /// A durable map from keys to values that changes by transactions.
@@ -84,6 +85,8 @@ pub(crate) struct Core {
     pub(crate) log: Option<Log>,
     /// Bytes of the log, or what stands for it where there is none: it bounds what may wait for a push. *immutable*
     pub(crate) log_size: u64,
+    /// Bytes of records that one transaction may write, at most, and that may wait for a push. *immutable*
+    pub(crate) waiting_max: u64,
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) segments: Segments,
     pub(crate) options: Options,
@@ -119,6 +122,8 @@ pub(crate) struct State {
     pub(crate) done: u64,
     /// Bytes of the log that hold batches which the engine does not.
     pub(crate) used: u64,
+    /// Bytes of memory that these take.
+    pub(crate) memory: u64,
     /// Durable batches that the engine does not hold, oldest first.
     unapplied: VecDeque<Done>,
     /// The source asks for another push.
@@ -145,6 +150,8 @@ pub struct Stats {
     pub log_used: u64,
     /// Bytes of the log.
     pub log_size: u64,
+    /// Bytes of memory of batches that the tree does not have.
+    pub log_memory: u64,
     /// Batches written since the store was made.
     pub batches: u64,
     /// Bytes of segments that records of the tree name.
@@ -159,7 +166,7 @@ impl Store {
     /// [`StoreError::Failed`]; [`StoreError::Io`] when the log can never hold so much.
     pub fn begin(&self, bytes: u64) -> Result<Transaction<'_>, StoreError> {
         let core = &*self.core;
-        if bytes > core.log_size / WAITING_SHARE {
+        if bytes > core.waiting_max {
             return Err(StoreError::Io("begin so large a change", io::ErrorKind::FileTooLarge.into()));
         }
         loop {
@@ -334,6 +341,7 @@ impl Store {
             waiting_bytes: self.core.cil.waiting(),
             log_used: state.used,
             log_size: self.core.log_size,
+            log_memory: state.memory,
             batches: state.done,
             data_bytes,
         }
@@ -388,43 +396,46 @@ impl Core {
         if records.is_empty() {
             return Ok(self.state.lock().formed);
         }
-        let batch = records.absorb(self.planted);
+        let batch = absorb(records, self.planted);
         let is_large = batch.encoded_len() as u64 > self.log_size / LARGE_SHARE;
         let Some(log) = self.log.as_ref().filter(|_| !is_large) else {
             let applied = self.apply_at_once(&batch, &mut next, cut);
             self.cil.give_back(room);
             return applied;
         };
-        let formed = log.form(&batch, *next);
-        self.make_room(formed.span)?;
+        let formed = log.form(batch, *next);
+        let memory = formed.batch.memory();
+        self.make_room(formed.span, memory)?;
         *next = formed.next;
         {
             let mut state = self.state.lock();
             state.formed = formed.sequence;
             state.used += formed.span;
+            state.memory += memory;
         }
         self.changed.notify_all();
         drop(next);
         if self.planted.has(Mutant::PunchedEarly) {
-            batch
-                .changes()
-                .iter()
-                .filter(|change| change.freed)
-                .for_each(|change| self.segments.punch(change.span));
+            let freed = formed.batch.changes().iter().filter(|change| change.freed);
+            freed.for_each(|change| self.segments.punch(change.span));
         }
         // Data first: a batch in the log is taken for whole, and so must be what it names.
         self.room.look(&*self.disk);
         let written = self.segments.flush().and_then(|()| log.write(&formed));
         self.cil.give_back(room);
         written?;
-        self.finish(batch, &formed, cut)?;
-        Ok(formed.sequence)
+        let sequence = formed.sequence;
+        self.finish(formed, cut)?;
+        Ok(sequence)
     }
 
-    /// Waits until `span` bytes of the log are free. Called by the thread that forms a batch.
-    fn make_room(&self, span: u64) -> Result<(), StoreError> {
+    /// Waits until `span` bytes of the log are free, and a batch may take so many bytes of `memory`. Called by the thread that forms
+    /// a batch.
+    fn make_room(&self, span: u64, memory: u64) -> Result<(), StoreError> {
         let mut state = self.state.lock();
-        while state.used + span > self.log_size {
+        let is_too_much =
+            |state: &State| state.memory > 0 && state.memory.saturating_add(memory) > self.options.memory;
+        while state.used + span > self.log_size || is_too_much(&state) {
             state.check()?;
             if state.unapplied.is_empty() {
                 // What takes the room is being written.
@@ -444,21 +455,28 @@ impl Core {
     }
 
     /// The batch is written: counts it as done behind those before it.
-    fn finish(&self, batch: Batch, formed: &Formed, cut: u64) -> Result<(), StoreError> {
+    fn finish(&self, formed: Formed, cut: u64) -> Result<(), StoreError> {
+        let Formed { sequence, batch, span, next, .. } = formed;
         let mut state = self.state.lock();
-        while state.done + 1 < formed.sequence && !self.planted.has(Mutant::DoneOutOfOrder) {
+        while state.done + 1 < sequence && !self.planted.has(Mutant::DoneOutOfOrder) {
             state.check()?;
             state = self.changed.wait(state);
         }
-        state.done = state.done.max(formed.sequence);
-        state.unapplied.push_back(Done { batch: Arc::new(batch), span: formed.span, next: formed.next, cut });
-        let is_much = state.used > self.log_size / CHECKPOINT_SHARE;
+        state.done = state.done.max(sequence);
+        state.unapplied.push_back(Done { batch: Arc::new(batch), span, next, cut });
+        let is_much = self.is_much(&state);
         drop(state);
         self.changed.notify_all();
         if is_much {
             self.work.notify_one();
         }
         Ok(())
+    }
+
+    /// Whether so much is not in the tree that there should be a checkpoint.
+    pub(crate) fn is_much(&self, state: &State) -> bool {
+        let [log, memory] = [self.log_size, self.options.memory].map(|whole| whole / CHECKPOINT_SHARE);
+        state.used > log || state.memory > memory
     }
 
     pub(crate) fn checkpoint(&self) -> Result<(), StoreError> {
@@ -539,8 +557,10 @@ impl Core {
     /// The engine holds the oldest `count` batches.
     fn free(&self, count: usize) {
         let mut state = self.state.lock();
-        let freed: u64 = state.unapplied.drain(..count).map(|done| done.span).sum();
-        state.used -= freed;
+        let freed = state.unapplied.drain(..count).map(|done| (done.span, done.batch.memory()));
+        let (span, memory) = freed.fold((0, 0), |sum, done| (sum.0 + done.0, sum.1 + done.1));
+        state.used -= span;
+        state.memory -= memory;
         self.changed.notify_all();
     }
 }

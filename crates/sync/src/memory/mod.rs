@@ -13,6 +13,8 @@ mod trim;
 pub use asking::bound_by;
 pub use asking::{Short, is_short, left, make_room, take, total_bytes};
 #[cfg(not(any(feature = "loom", feature = "sim")))]
+pub use trim::keep_little;
+#[cfg(not(any(feature = "loom", feature = "sim")))]
 pub(crate) use trim::trim;
 
 use crate::{blocks, drain, rcu, refcache};

@@ -68,6 +68,7 @@ mod requests;
 mod resident;
 mod section;
 mod share;
+mod shares;
 mod touched;
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::keys::{Key, ino_of, name_of};
 use super::record::{self, InodeRecord, Totals};
 use super::removal::Gone;
+use super::shares::Shares;
 use super::{Durable, errno, owners};
 use crate::data::PAGE;
 use crate::inode::settle;
@@ -321,15 +322,11 @@ impl Durable {
 /// How many file systems are being closed by threads of their own. *Atomic (stands alone).*
 static CLOSING: AtomicU64 = AtomicU64::new(0);
 
-/// How the store is run: the pages of its tree take no more than their share of the limit of memory.
+/// How the store is run: what it keeps in memory is no more than its share of the limit.
 fn store_options(options: &Options) -> StoreOptions {
-    /// Part of the limit.
-    const TREE_SHARE: u64 = 8;
-    /// With less each record would be read several times.
-    const LEAST: usize = 1 << 20;
-    let share = usize::try_from(limit_of(options.memory_limit) / TREE_SHARE).unwrap_or(usize::MAX);
-    let cache = options.store.cache.min(share.max(LEAST));
-    StoreOptions { cache, ..options.store.clone() }
+    let shares = Shares::of(limit_of(options.memory_limit), options.store.log_size);
+    let cache = options.store.cache.min(usize::try_from(shares.cache).unwrap_or(usize::MAX));
+    StoreOptions { cache, memory: options.store.memory.min(shares.records), ..options.store.clone() }
 }
 
 /// Bytes that may be in memory.

@@ -20,6 +20,7 @@ use super::owners::Owners;
 use super::record::{self, InodeRecord};
 use super::removal::Removals;
 use super::resident::ResidentSet;
+use super::shares::Shares;
 use crate::data::{CHUNK_PAGES, PAGE, PAGE_SIZE, PageSet};
 use crate::inode::Body;
 use crate::lock_class::{DURABLE_PENDING, INODE_HERE, INODE_KEPT, INODE_LOADING, INODE_STORED};
@@ -34,11 +35,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::{iter, mem};
 
-/// The part of the log that contents may fill which the store does not have.
-const SHARE: u64 = 4;
-
-/// The part of the limit of memory that names and inodes may take.
-const NAMES_SHARE: u64 = 4;
 /// So many pages have a bit of their own in [`Stored::marked`], ...
 const MARKED_PAGES: u64 = 63;
 /// ... and this one says that the inode is listed.
@@ -304,8 +300,7 @@ impl Stored {
 impl Pending {
     /// Of a store with a log of this size, for `limit` bytes in memory.
     pub(super) fn new(log_size: u64, limit: u64) -> Pending {
-        let names = limit / NAMES_SHARE;
-        let changed = (log_size / SHARE).min(limit / SHARE);
+        let shares = Shares::of(limit, log_size);
         let part = |_| CachePadded::new(Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()));
         let listed: PerCpu<[CachePadded<Listed>; LIST_PARTS]> = PerCpu::new(|_| std::array::from_fn(part));
         listed.iter().flatten().for_each(|part| name_value(&**part, "Pending", "listed"));
@@ -313,12 +308,12 @@ impl Pending {
             listed,
             copied: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             patched: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
-            bytes: Budget::with_grain(Some(changed), 0, GRAIN),
+            bytes: Budget::with_grain(Some(shares.changed), 0, GRAIN),
             is_full: AtomicBool::new(false),
             cut: AtomicU64::new(1),
             removals: Removals::new(log_size),
-            memory: ResidentSet::new(limit, changed + names),
-            names: NameSet::new(names),
+            memory: ResidentSet::new(limit, &shares),
+            names: NameSet::new(shares.names),
             owners: Owners::new(),
             planted: Planted::default(),
         }
@@ -563,13 +558,14 @@ impl Pending {
         let copied = mem::take(&mut *self.copied.lock());
         let are_few =
             copied.iter().map(|one| one.bytes.len()).sum::<usize>() <= PATCHED_MAX as usize * PAGE_SIZE;
-        for Copied { inode, chunk, present, bytes } in &copied {
-            let (key, pages) = (Key::chunk(inode.ino(), *chunk), *present);
+        // Each copy goes as soon as it is written.
+        for Copied { inode, chunk, present: pages, bytes } in copied {
+            let key = Key::chunk(inode.ino(), chunk);
             let Some(stored) = inode.stored() else { continue };
             // A disk without room for it has some in the log: the room that deletions need.
-            let written = if are_few { None } else { data.write(bytes).ok() };
+            let written = if are_few { None } else { data.write(&bytes).ok() };
             let Some(extent) = written else {
-                to.put(&key, &Chunk { present: pages, held: None, bytes }.encode());
+                to.put(&key, &Chunk { present: pages, held: None, bytes: &bytes }.encode());
                 continue;
             };
             let held = Some(Held { extent: extent.clone(), pages, patched: 0 });
@@ -584,10 +580,10 @@ impl Pending {
             {
                 let mut kept = stored.kept.lock();
                 let were = kept.standing_pages();
-                kept.insert(*chunk, pages, held);
+                kept.insert(chunk, pages, held);
                 self.names.count_standing(kept.standing_pages(), were);
             }
-            self.memory.enter(inode, stored, *chunk);
+            self.memory.enter(&inode, stored, chunk);
         }
         let patched = mem::take(&mut *self.patched.lock());
         for (inode, chunk) in &patched {

@@ -22,6 +22,7 @@ use super::Durable;
 use super::chunk::CHUNK;
 use super::mutant::{Mutant, Planted};
 use super::pending::Stored;
+use super::shares::Shares;
 use crate::data::{CHUNK_PAGES, FileData, PAGE};
 use crate::inode::flag;
 use crate::lock_class::{DURABLE_CALM, DURABLE_PENDING};
@@ -32,8 +33,8 @@ use sluice_sync::{Arc, BrLock, BrReadGuard, Mutex, RwLockReadGuard};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-/// Part of the limit that patched pages may take.
-const PATCHED_SHARE: u64 = 16;
+/// What a chunk takes beside its bytes: its pages' heads, their table, and what is noted of it.
+const CHUNK_BESIDE: u64 = CHUNK / 16;
 
 /// A chunk that may leave memory.
 struct Resident {
@@ -52,7 +53,7 @@ impl Reclaim for Resident {
     }
 
     fn charge(&self) -> u64 {
-        CHUNK
+        CHUNK + CHUNK_BESIDE
     }
 }
 
@@ -60,6 +61,8 @@ impl Reclaim for Resident {
 pub(super) struct ResidentSet {
     /// Bytes. *Immutable.*
     pub(super) limit: u64,
+    /// Bytes that patched pages may take. *Immutable.*
+    patched_max: u64,
     reclaimer: Reclaimer<Arc<Resident>>,
     /// The files with such chunks. A file leaves when it loses its last name. *Protected by its mutex.*
     /// *In an Arc: a thread that counts a reference to an inode may free dead ones, which it must not under this mutex.*
@@ -79,11 +82,12 @@ pub(super) struct ResidentSet {
 }
 
 impl ResidentSet {
-    /// For contents of `limit` bytes, of which `changed` have changed at most.
-    pub(super) fn new(limit: u64, changed: u64) -> ResidentSet {
+    /// With the contents' share of a limit of so many bytes.
+    pub(super) fn new(limit: u64, shares: &Shares) -> ResidentSet {
         ResidentSet {
             limit,
-            reclaimer: Reclaimer::new(limit.saturating_sub(changed + limit / PATCHED_SHARE)),
+            patched_max: shares.patched,
+            reclaimer: Reclaimer::new(shares.contents),
             files: Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()),
             victims: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             waiting: AtomicU64::new(0),
@@ -98,13 +102,13 @@ impl ResidentSet {
     pub(super) fn used(&self) -> u64 {
         // Relaxed, both: numbers that stand alone.
         let patched = self.patched.load(Ordering::Relaxed) * PAGE;
-        self.reclaimer.charged() + self.waiting.load(Ordering::Relaxed) * CHUNK + patched
+        self.reclaimer.charged() + self.waiting.load(Ordering::Relaxed) * (CHUNK + CHUNK_BESIDE) + patched
     }
 
     /// Whether more pages may be patched.
     pub(super) fn may_patch(&self) -> bool {
         // Relaxed: a number that stands alone.
-        self.patched.load(Ordering::Relaxed) * PAGE < self.limit / PATCHED_SHARE
+        self.patched.load(Ordering::Relaxed) * PAGE < self.patched_max
     }
 
     /// Of a chunk, these pages are patched now, and no more those that `were`.
