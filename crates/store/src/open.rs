@@ -290,4 +290,26 @@ mod tests {
         assert_eq!(store.stats().log_used, 0);
         assert_eq!(store.get(b"key").expect("memory").as_deref(), Some(99_u32.to_le_bytes().as_slice()));
     }
+
+    #[test]
+    fn what_the_tree_lacks_takes_no_more_memory_than_it_may_and_is_all_there() {
+        let options = Options { memory: MEMORY_MIN, background: false, ..Options::default() };
+        let disk = Arc::new(CrashDisk::new());
+        let store = Store::create(disk.clone(), options.clone()).expect("an empty disk");
+        let (value, mut largest) = ([7; 1000], 0);
+        for key in 0..8_000_u32 {
+            store.begin(2000).expect("room").put(&key.to_be_bytes(), 1, &value);
+            if key % 100 == 99 {
+                store.sync().expect("memory");
+            }
+            let stats = store.stats();
+            assert!(stats.log_memory <= MEMORY_MIN && stats.waiting_bytes <= MEMORY_MIN / 4, "{stats:?}");
+            largest = largest.max(stats.log_memory);
+        }
+        assert!(largest > MEMORY_MIN / 2, "{largest}");
+        drop(store);
+        let store = Store::open(disk, options).expect("a store");
+        let all = (0..8_000_u32).all(|key| store.get(&key.to_be_bytes()).expect("memory").is_some());
+        assert!(all);
+    }
 }

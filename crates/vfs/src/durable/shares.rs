@@ -43,3 +43,21 @@ impl Shares {
         Shares { names, changed, records, cache, patched, contents: limit.saturating_sub(others) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_shares_together_are_the_limit_and_contents_have_the_most_of_it() {
+        for limit in [16_u64, 64, 256, 4096, 1 << 20].map(|megabytes| megabytes << 20) {
+            let of = Shares::of(limit, 64 << 20);
+            let sum = of.names + 4 * of.changed + 2 * of.records + of.cache + of.patched + of.contents;
+            assert_eq!(sum, limit);
+            assert!(of.contents > limit / 3, "{of:?}");
+        }
+        let large = Shares::of(1 << 40, 64 << 20);
+        assert_eq!((large.changed, large.records), (16 << 20, 64 << 20), "as much as the log holds");
+        assert_eq!(Shares::of(0, 64 << 20).contents, 0);
+    }
+}
