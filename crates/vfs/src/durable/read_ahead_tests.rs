@@ -65,7 +65,7 @@ fn what_is_read_ahead_keeps_to_the_limit_of_memory() {
     if !HOSTS_SHARE {
         return;
     }
-    let (disk, fs) = unread(Some(3 << 20));
+    let (disk, fs) = unread(Some(6 << 20));
     let path = ["/f".to_owned()];
     let reads = (0..CHUNKS).map(|chunk| {
         let reads = disk_reads(&disk, &fs, std::iter::once(chunk * CHUNK), CHUNK);
