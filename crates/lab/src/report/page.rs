@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// A page as it grows: sections in order, then [`finish`](Page::finish).
+/// A page as it grows: sections in order, then [`finish`](HtmlPage::finish).
 pub(super) struct HtmlPage {
     title: String,
     lead: String,
