@@ -41,9 +41,10 @@ fn a_file_that_is_read_in_order_takes_one_read_of_the_disk_for_many_chunks() {
         return;
     }
     let (disk, fs) = unread(Some(1 << 30));
-    // 2, 3, 5, 9, 17, 33, 33 and 26 chunks, of which one disk read takes 32 at most.
+    // 2, 3, 5, 9, 17, 33, 33 and 26 chunks, of which one disk read takes 32 at most. Pushes on several CPUs wrote them to as many
+    // segments, and a read ends with each.
     let reads = disk_reads(&disk, &fs, (0..CHUNKS * CHUNK).step_by(4096), 4096);
-    assert!((8..=10).contains(&reads), "{reads} reads of {CHUNKS} chunks");
+    assert!((8..=16).contains(&reads), "{reads} reads of {CHUNKS} chunks");
     assert_eq!(disk_reads(&disk, &fs, (0..CHUNKS * CHUNK).step_by(4096), 4096), 0, "all is in memory");
 }
 
@@ -84,10 +85,14 @@ fn damage_of_what_was_not_asked_for_is_no_error_yet() {
     let (disk, fs) = unread(Some(1 << 30));
     fs.superblock().close().expect("the disk works");
     let mut files = disk.files();
-    let (_, segment) = files.iter_mut().find(|(name, _)| name.starts_with("segment")).expect("it has data");
-    // The second chunk.
-    let at = segment.windows(4096).position(|bytes| bytes == &pattern(CHUNK, 4096)[..]).expect("it is there");
-    segment[at] ^= 1;
+    let second = pattern(CHUNK, 4096);
+    let segments = files.iter_mut().filter(|(name, _)| name.starts_with("segment"));
+    let mut copies = segments.filter_map(|(_, segment)| {
+        let at = segment.windows(4096).position(|bytes| bytes == &second[..])?;
+        Some(&mut segment[at])
+    });
+    *copies.next().expect("the second chunk is there") ^= 1;
+    drop(copies);
     let opened = Superblock::open_on(shared(&CrashDisk::with(files)), options()).expect("it was closed");
     let fs = Fs::with_superblock(opened);
     let process = fs.process(Cred::root());
