@@ -129,7 +129,7 @@ fn the_costliest_place_is_known_though_none_of_its_lines_is_hot() {
 }
 
 #[test]
-fn who_spins_or_parks_is_charged_to_the_place_that_waits() {
+fn a_cpu_that_spins_or_parks_is_charged_to_the_place_that_waits() {
     let (flag, word) = <(OwnLine<AtomicU32>, OwnLine<AtomicU32>)>::default();
     let (spun_at, parked_at) = (Cell::new(0), Cell::new(0));
     let report = machine().run(3, |cpu| match cpu.id() {

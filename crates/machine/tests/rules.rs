@@ -36,7 +36,7 @@ fn n_read_modify_writes_at_once_take_n_transfers() {
 }
 
 #[test]
-fn who_receives_a_line_keeps_it_for_a_third_of_the_next_transfer() {
+fn a_cpu_that_receives_a_line_keeps_it_for_a_third_of_the_next_transfer() {
     let line = word();
     let turns = std::cell::RefCell::new(Vec::new());
     machine().run(2, |cpu| {

@@ -179,7 +179,7 @@ fn forgetting_uses_that_cancel_out_is_found() {
 }
 
 #[test]
-fn what_a_slot_held_lives_as_long_as_who_found_it() {
+fn what_a_slot_held_lives_as_long_as_the_thread_that_found_it() {
     seed_mutant(None);
     explore(2, || {
         let (first, alive) = Canary::new();

@@ -104,7 +104,7 @@ fn adding_and_removing_names_of_neighbouring_buckets_of_a_large_table_writes_no_
 }
 
 #[test]
-fn who_makes_and_removes_one_name_seldom_looks_at_the_counts_of_others() {
+fn a_thread_that_makes_and_removes_one_name_seldom_looks_at_the_counts_of_others() {
     let machine = Machine::named("power7-64").seed(1);
     let accesses = |buckets| {
         let table = machine.prepare(64, || table_of(buckets));

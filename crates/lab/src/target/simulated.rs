@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn who_works_in_passes_begins_the_next_in_time_that_is_not_counted() {
+    fn a_task_that_works_in_passes_begins_the_next_in_time_that_is_not_counted() {
         let corpus = Arc::new(Corpus::generated(0));
         let machine = Machine::named("uma-2");
         let outcome = simulated_run(&machine, On::Ram, find("DWTL").unwrap(), 1, 3_000, &corpus).unwrap();

@@ -174,7 +174,7 @@ fn a_hundred_thousand_ranges_conflict_split_and_go() {
 
 /// A waiter that is called and not there yet is passed, as often as the bound says, and called once.
 #[test]
-fn who_sleeps_is_called_once_and_passed_at_most_so_often_until_he_comes() {
+fn a_sleeper_is_called_once_and_passed_at_most_so_often_until_it_comes() {
     let (domain, file) = with_bound(3);
     file.set_range(&posix(1, Exclusive, 0, 9)).expect("free");
     let mut context = Context::from_waker(Waker::noop());
