@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sees_locks_change_hands_stays_awake_and_who_sees_none_sleeps_soon() {
+    fn a_waiter_that_sees_locks_change_hands_stays_awake_and_one_that_sees_none_sleeps_soon() {
         assert_eq!(looks(Patience::default(), || 7), 1 + LOOKS_IN_VAIN);
         let mut grants = 0;
         let next = || {

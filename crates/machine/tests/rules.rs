@@ -256,7 +256,7 @@ fn a_wake_up_before_the_sleep_is_not_lost_because_the_word_has_changed() {
 }
 
 #[test]
-fn whoever_asks_whether_a_cpu_runs_is_woken_when_it_stops() {
+fn a_thread_that_asks_whether_a_cpu_runs_is_woken_when_it_stops() {
     let word = word();
     let seen = Cell::new(0);
     machine().run(2, |cpu| match cpu.id() {

@@ -96,7 +96,7 @@ fn an_owner_stays_to_hold_it_and_a_visitor_comes() {
 }
 
 #[test]
-fn who_holds_the_lock_has_no_visitor_and_comes_in_all_the_same() {
+fn the_holder_of_the_lock_has_no_visitor_and_comes_in_all_the_same() {
     seed_mutant(None);
     an_owner_stays_to_hold_it_and_a_visitor_comes();
 }

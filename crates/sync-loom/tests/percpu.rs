@@ -30,7 +30,7 @@ fn no_addition_is_lost_when_differences_are_passed_on() {
 }
 
 #[test]
-fn who_counts_itself_and_who_adds_up_do_not_miss_each_other() {
+fn a_thread_that_counts_itself_and_one_that_adds_up_do_not_miss_each_other() {
     explore(3, || {
         let shared = Arc::new((Tally::<1>::new(), AtomicBool::new(false)));
         let user = {

@@ -276,7 +276,7 @@ fn what_is_borrowed_outlives_what_the_borrower_does() {
 }
 
 #[test]
-fn who_borrows_may_drop_the_last_reference_meanwhile() {
+fn a_thread_that_borrows_may_drop_the_last_reference_meanwhile() {
     seed_mutant(None);
     what_is_borrowed_outlives_what_the_borrower_does();
 }

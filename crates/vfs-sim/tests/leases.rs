@@ -82,7 +82,7 @@ fn a_lease_is_made_exclusive_only_while_nobody_else_has_the_file_open() {
 }
 
 #[test]
-fn who_creates_a_file_sees_the_lease_of_one_who_found_it_at_once() {
+fn a_thread_that_creates_a_file_sees_the_lease_of_one_who_found_it_at_once() {
     let [_, created] = never_both(
         |_| (),
         |holder| {

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_only_looks_waits_for_who_may_move_it() {
+    fn a_reader_waits_for_a_thread_that_may_move_it() {
         let cursor = Cursor::new();
         let held = cursor.hold();
         assert_eq!(cursor.at_rest(), None);

@@ -70,7 +70,7 @@ fn a_name_that_another_replaces_or_changes_places_with_stands_for_it_at_once() {
 }
 
 #[test]
-fn who_may_no_longer_search_a_directory_finds_nothing_in_it() {
+fn a_user_that_may_no_longer_search_a_directory_finds_nothing_in_it() {
     let process = process();
     let user = process.fork_as(Cred::user(1000, 1000));
     remember(&process, FILE);

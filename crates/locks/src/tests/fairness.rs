@@ -99,7 +99,7 @@ fn a_wide_range_is_bypassed_by_narrow_ones_at_most_so_often() {
 }
 
 #[test]
-fn who_is_in_the_way_of_a_starving_request_is_not_kept_waiting_by_it() {
+fn an_owner_in_the_way_of_a_starving_request_is_not_kept_waiting_by_it() {
     let (_domain, file) = with_bound(2);
     let log = Log::default();
     file.set_flock(1, 1, Shared).expect("free");
@@ -198,7 +198,7 @@ fn a_sleeper_is_called_once_and_passed_at_most_so_often_until_it_comes() {
 }
 
 #[test]
-fn who_is_called_in_vain_calls_those_who_wait_for_him_alone() {
+fn a_waiter_that_is_called_in_vain_calls_those_that_wait_for_it_alone() {
     let file = file();
     file.set_range(&posix(1, Exclusive, 0, 9)).expect("free");
     let mut context = Context::from_waker(Waker::noop());

@@ -139,7 +139,7 @@ fn a_cancelled_upgrade_of_a_flock_loses_the_lock() {
 }
 
 #[test]
-fn who_converts_a_flock_is_ahead_of_who_waits() {
+fn a_conversion_of_a_flock_is_ahead_of_what_waits() {
     let (file, log) = (file(), Log::default());
     file.set_flock(1, 1, Shared).expect("free");
     ticket(file.submit_flock(2, 2, Exclusive, log.done(2)));

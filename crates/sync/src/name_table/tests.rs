@@ -310,7 +310,7 @@ fn a_name_that_moves_is_never_counted_twice_nor_left_out() {
 }
 
 #[test]
-fn who_waits_for_a_name_keeps_no_grace_period_waiting() {
+fn a_thread_that_waits_for_a_name_keeps_no_grace_period_waiting() {
     let domain = kept_domain();
     let table = NameTable::new(domain);
     insert(&table, 7, b"name", ());
@@ -331,7 +331,7 @@ fn who_waits_for_a_name_keeps_no_grace_period_waiting() {
 }
 
 #[test]
-fn who_helps_to_move_a_table_keeps_no_name_of_another_one_locked() {
+fn a_thread_that_helps_to_move_a_table_keeps_no_name_of_another_one_locked() {
     let domain = kept_domain();
     let [low, high]: [NameTable<u32>; 2] = [NameTable::new(domain), NameTable::new(domain)];
     // In the first bucket, which is moved first, and in the last.

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_epoch_ends_with_the_last_flush_and_not_before_who_joined_late_is_flushed() {
+    fn an_epoch_ends_with_the_last_flush_and_not_before_a_late_thread_is_flushed() {
         let rounds = Rounds::new();
         let now = || (rounds.now().epoch(), rounds.now().members(), rounds.now().pending());
         let first = rounds.join().epoch();

@@ -118,7 +118,7 @@ fn what_is_borrowed_from_a_slot_lives_while_it_is_taken_out_and_much_is_counted(
 }
 
 #[test]
-fn who_panics_while_he_borrows_keeps_nobody_waiting() {
+fn a_thread_that_panics_while_it_borrows_keeps_nobody_waiting() {
     let (first, ends) = noted();
     let slot = RefSlot::new();
     assert!(slot.fill(first).is_ok());

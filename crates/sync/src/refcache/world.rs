@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn who_took_over_much_frees_it_in_parts() {
+    fn a_thread_that_took_over_much_frees_it_in_parts() {
         let (rounds, mut cache, mut dead) = (Rounds::new(), Cache::default(), Vec::new());
         let began = rounds.join().epoch();
         let taken_over = (0..5 * TURNS).map(|_| {
