@@ -14,6 +14,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Mutex, MutexGuard};
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
@@ -195,7 +196,7 @@ pub struct Secure {
 struct TlsChannel {
     connection: Connection,
     /// Decrypted bytes that nobody has asked for yet: rustls takes nothing in while it has a record's worth of them.
-    ahead: Vec<u8>,
+    ahead: VecDeque<u8>,
 }
 
 /// The turn to write to a connection.
@@ -232,7 +233,7 @@ impl Secure {
         while connection.is_handshaking() {
             connection.complete_io(&mut &tcp)?;
         }
-        let channel = Mutex::with_class(&TLS, TlsChannel { connection, ahead: Vec::new() });
+        let channel = Mutex::with_class(&TLS, TlsChannel { connection, ahead: VecDeque::new() });
         Ok(Secure { tcp, channel, writing: Mutex::with_class(&WRITING, Vec::new()) })
     }
 
@@ -263,9 +264,11 @@ impl Secure {
                 let state = channel.connection.process_new_packets().map_err(io::Error::other)?;
                 let moved = channel.decrypted(&mut bytes[filled..])?;
                 filled += moved;
-                let mut more = vec![0; state.plaintext_bytes_to_read() - moved];
-                channel.decrypted(&mut more)?;
-                channel.ahead.extend(more);
+                if !rest.is_empty() {
+                    let mut more = vec![0; state.plaintext_bytes_to_read() - moved];
+                    channel.decrypted(&mut more)?;
+                    channel.ahead.extend(more);
+                }
             }
         }
         Ok(())
@@ -299,10 +302,11 @@ impl Secure {
 impl TlsChannel {
     /// Moves what has come already to `bytes`: how much.
     fn take(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let count = bytes.len().min(self.ahead.len());
-        bytes[..count].copy_from_slice(&self.ahead[..count]);
-        self.ahead.drain(..count);
-        Ok(count + self.decrypted(&mut bytes[count..])?)
+        let mut filled = 0;
+        while filled < bytes.len() && !self.ahead.is_empty() {
+            filled += self.ahead.read(&mut bytes[filled..])?;
+        }
+        Ok(filled + self.decrypted(&mut bytes[filled..])?)
     }
 
     /// As [`take`](Self::take), of what rustls has.

@@ -127,7 +127,7 @@ impl Inner {
                 let _ = owner.superblock().close();
                 return Err(io::ErrorKind::Interrupted.into());
             }
-            let is_another = !matches!(role.epoch, 0);
+            let is_another = role.epoch != 0;
             (role.owner, role.epoch) = (Some(owner.clone()), owned.epoch);
             is_another
         };

@@ -2,13 +2,12 @@
 //!
 //! A party is told of a deadlock only if it was in a circle of waits at some moment of its wait, and no circle stays.
 
-use crate::state::State;
+use crate::state::{Replayed, State, check, nothing_breaks};
 use crate::support::wishes::{Wish, Wishes};
 use sluice_dlm::{
     Held, Key, LockError, LockParty, Message, Mode, Mutant, Name, Node, Options, Registry, Submitted, Ticket,
     Want,
 };
-use stateright::{Checker, HasDiscoveries, Model, Property};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The length of a lease.
@@ -263,7 +262,14 @@ impl<'c> World<'c> {
     }
 }
 
-impl Circles {
+impl Replayed for Circles {
+    type Event = Event;
+    const HOLDS: &'static str = "a party that is told was in a circle, and no circle stays";
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
     fn after(&self, happened: Vec<Event>) -> State<Event> {
         let mut world = World::new(self);
         happened.iter().for_each(|event| world.happen(*event));
@@ -273,30 +279,6 @@ impl Circles {
             broken = broken.and_then(|()| world.at_rest());
         }
         State::new(happened, events, broken, world.text())
-    }
-}
-
-impl Model for Circles {
-    type State = State<Event>;
-    type Action = Event;
-
-    fn init_states(&self) -> Vec<State<Event>> {
-        vec![self.after(Vec::new())]
-    }
-
-    fn actions(&self, state: &State<Event>, actions: &mut Vec<Event>) {
-        actions.extend(state.actions());
-    }
-
-    fn next_state(&self, state: &State<Event>, event: Event) -> Option<State<Event>> {
-        Some(self.after(state.and(event)))
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        vec![Property::always(
-            "a party that is told was in a circle, and no circle stays",
-            |_, state: &State<Event>| state.broken.is_none(),
-        )]
     }
 }
 
@@ -316,25 +298,10 @@ const CIRCLES: [Circles; 2] = [
     },
 ];
 
-/// As `check` in `main.rs`.
-fn check(circles: &Circles, states: usize) -> Result<(usize, bool), String> {
-    let checker = circles.clone().checker().target_state_count(states).finish_when(HasDiscoveries::Any);
-    let checker = checker.spawn_bfs().join();
-    match checker.discoveries().into_values().next() {
-        Some(path) => {
-            let last = path.last_state();
-            Err(format!("{}: {:?} after {:?}", circles.name, last.broken, last.happened))
-        }
-        None => Ok((checker.unique_state_count(), checker.state_count() < states)),
-    }
-}
-
 #[test]
 fn no_order_of_events_tells_a_party_of_a_circle_that_is_none_or_leaves_one() {
     for circles in CIRCLES {
-        let (states, is_all) = check(&circles, crate::bound()).unwrap_or_else(|what| panic!("{what}"));
-        println!("{}: {states} states, {}", circles.name, if is_all { "all" } else { "the first" });
-        assert!(states > 50, "{}: nothing happened", circles.name);
+        nothing_breaks(&circles, crate::bound());
     }
 }
 

@@ -19,14 +19,21 @@ mod support;
 use cluster::Call::{self, Convert, Lock, Try, Unlock, Write};
 use cluster::{Cluster, Event, Scenario};
 use sluice_dlm::Mode::{Cw, Ex, Nl, Pr, Pw};
-use state::State;
-use stateright::{Checker, HasDiscoveries, Model, Property};
+use state::{Replayed, State, check, nothing_breaks};
 use support::MUTANTS;
 
 /// How many states of each cluster are looked at, unless the environment says otherwise.
 const STATES: usize = 10_000;
 
-impl Scenario {
+impl Replayed for Scenario {
+    type Event = Event;
+    const HOLDS: &'static str =
+        "locks exclude each other, tokens grow, no request is lost, no lock is leaked";
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
     fn after(&self, happened: Vec<Event>) -> State<Event> {
         let mut cluster = Cluster::new(self);
         happened.iter().for_each(|event| cluster.happen(*event));
@@ -38,30 +45,6 @@ impl Scenario {
             broken = broken.and_then(|()| cluster.at_rest());
         }
         State::new(happened, events, broken, cluster.text())
-    }
-}
-
-impl Model for Scenario {
-    type State = State<Event>;
-    type Action = Event;
-
-    fn init_states(&self) -> Vec<State<Event>> {
-        vec![self.after(Vec::new())]
-    }
-
-    fn actions(&self, state: &State<Event>, actions: &mut Vec<Event>) {
-        actions.extend(state.actions());
-    }
-
-    fn next_state(&self, state: &State<Event>, event: Event) -> Option<State<Event>> {
-        Some(self.after(state.and(event)))
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        vec![Property::always(
-            "locks exclude each other, tokens grow, no request is lost, no lock is leaked",
-            |_, state: &State<Event>| state.broken.is_none(),
-        )]
     }
 }
 
@@ -131,25 +114,6 @@ fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// Looks at up to `states` states. What was broken, and how it came to that; else how many states there were, and whether these
-/// were all.
-fn check(scenario: &Scenario, states: usize) -> Result<(usize, bool), String> {
-    let checker = scenario.clone().checker().target_state_count(states).finish_when(HasDiscoveries::Any);
-    let checker = checker.spawn_bfs().join();
-    match checker.discoveries().into_values().next() {
-        Some(path) => {
-            let last = path.last_state();
-            Err(format!(
-                "{}: {} after {:?}",
-                scenario.name,
-                last.broken.as_deref().unwrap_or(""),
-                last.happened
-            ))
-        }
-        None => Ok((checker.unique_state_count(), checker.state_count() < states)),
-    }
-}
-
 fn bound() -> usize {
     std::env::var("SLUICE_DLM_STATES").ok().and_then(|text| text.parse().ok()).unwrap_or(STATES)
 }
@@ -157,13 +121,7 @@ fn bound() -> usize {
 #[test]
 fn no_order_of_events_breaks_a_lock() {
     for scenario in scenarios() {
-        match check(&scenario, bound()) {
-            Ok((states, is_all)) => {
-                println!("{}: {states} states, {}", scenario.name, if is_all { "all" } else { "the first" });
-                assert!(states > 50, "{}: nothing happened", scenario.name);
-            }
-            Err(what) => panic!("{what}"),
-        }
+        nothing_breaks(&scenario, bound());
     }
 }
 

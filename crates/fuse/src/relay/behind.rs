@@ -140,12 +140,7 @@ pub(super) fn is_of_behind(code: u32) -> bool {
 }
 
 impl SentBehind {
-    /// There is another server.
-    pub(super) fn clear(&mut self) {
-        self.is_refused = false;
-    }
-
-    /// The server has said yes to a request of a kind that is sent behind.
+    /// There is another server, or this one has said yes to a request of a kind that is sent behind.
     pub(super) fn agreed(&mut self) {
         self.is_refused = false;
     }

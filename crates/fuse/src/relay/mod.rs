@@ -290,7 +290,7 @@ impl Relay {
             // Another server counts from the start.
             state.locks.clear();
             state.knowledge.clear();
-            state.behind.clear();
+            state.behind.agreed();
             state.in_flight.values_mut().for_each(|request| (request.void, request.number_in_dir) = (0, 0));
             state.server = Some(server.clone());
             state.attachment = attachment;

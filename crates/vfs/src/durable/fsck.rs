@@ -251,9 +251,8 @@ impl Look for CheckedTree {
                 self.fixes.push(Fix::Remove(Key::unowned(place).to_vec()));
             }
         }
-        let said = self.owners.remove(&place);
-        if said.unwrap_or(1) != owners.max(1) {
-            let said = said.unwrap_or(1);
+        let said = self.owners.remove(&place).unwrap_or(1);
+        if said != owners.max(1) {
             report.find(
                 Gravity::Count,
                 format!("{owners} records name the extent at {place:x}, and should be {said}"),

@@ -37,6 +37,11 @@ impl Key {
         Key { bytes, len }
     }
 
+    /// All keys with this tag, but for the last number, which nothing has.
+    fn all(tag: u8) -> Range<Key> {
+        Key::new(tag, 0, &[])..Key::new(tag, u64::MAX, &[])
+    }
+
     /// Of what the file system has once.
     pub(super) fn common() -> Key {
         Key::new(COMMON, 0, &[])
@@ -74,12 +79,12 @@ impl Key {
 
     /// The keys of all counts of owners.
     pub(super) fn all_owners() -> Range<Key> {
-        Key::owners(0)..Key::owners(u64::MAX)
+        Key::all(OWNERS)
     }
 
     /// The keys of all extents without an owner.
     pub(super) fn all_unowned() -> Range<Key> {
-        Key::unowned(0)..Key::unowned(u64::MAX)
+        Key::all(UNOWNED)
     }
 
     /// Of an inode without a name.
@@ -94,7 +99,7 @@ impl Key {
 
     /// The keys of all chunks that are cut off.
     pub(super) fn all_cut_off() -> Range<Key> {
-        Key::cut_off(0)..Key::cut_off(u64::MAX)
+        Key::all(CUT_OFF)
     }
 
     /// Of what is executed in slot `slot` of mount `mount`.
@@ -129,17 +134,17 @@ impl Key {
 
     /// The keys of all inodes.
     pub(super) fn inodes() -> Range<Key> {
-        Key::inode(0)..Key::inode(u64::MAX)
+        Key::all(INODE)
     }
 
     /// The keys of all extended attributes of all inodes.
     pub(super) fn all_xattrs() -> Range<Key> {
-        Key::xattr(0, &[])..Key::xattr(u64::MAX, &[])
+        Key::all(XATTR)
     }
 
     /// The keys of all inodes without a name.
     pub(super) fn orphans() -> Range<Key> {
-        Key::orphan(0)..Key::orphan(u64::MAX)
+        Key::all(ORPHAN)
     }
 }
 
