@@ -52,4 +52,5 @@ mod runtime;
 mod traffic;
 
 pub use bucket::{Bucket, Claim};
+pub use owner::process_runs;
 pub use sluice_store::StoreError;

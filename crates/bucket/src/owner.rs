@@ -59,7 +59,7 @@ pub(crate) async fn newest(objects: &Objects) -> Result<u64, StoreError> {
     Ok(epochs(objects).await?.into_iter().max().unwrap_or(0))
 }
 
-/// The process of this machine that has the store open, if the claim of `epoch` says so and it lives.
+/// The process of this machine that has the store open, if the claim of `epoch` says so and it has not ended.
 ///
 /// # Errors
 /// The object store's.
@@ -70,7 +70,17 @@ pub(crate) async fn user(objects: &Objects, epoch: u64) -> Result<Option<u32>, S
     let (state, boot, pid) = (lines.next(), lines.next(), lines.next());
     let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
     let is_here = state == Some("open") && boot == Some(&here().0);
-    Ok(pid.filter(|pid| is_here && fs::exists(format!("/proc/{pid}")).unwrap_or(false)))
+    Ok(pid.filter(|pid| is_here && process_runs(*pid)))
+}
+
+/// Whether process `pid` of this machine has not ended. One that has may wait for its parent to ask how.
+///
+/// ```
+/// assert!(sluice_bucket::process_runs(std::process::id()));
+/// ```
+pub fn process_runs(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
 }
 
 impl Owner {

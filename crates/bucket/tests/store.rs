@@ -177,6 +177,29 @@ fn a_living_process_of_this_machine_is_in_the_way_of_one_that_comes_alone() {
 }
 
 #[test]
+fn a_process_that_has_ended_and_that_its_parent_has_not_asked_is_in_nobodys_way() {
+    let memory = Arc::new(InMemory::new());
+    let bucket = Bucket::over(memory.clone());
+    let store = bucket.create(quiet()).expect("a new store");
+    store.close().expect("memory");
+    let mut child = std::process::Command::new("true").spawn().expect("started");
+    let is_over = |limit: Instant| {
+        while sluice_bucket::process_runs(child.id()) {
+            assert!(Instant::now() < limit, "it does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    is_over(Instant::now() + Duration::from_secs(60));
+    assert!(Path::new(&format!("/proc/{}", child.id())).exists(), "nobody has asked how it ended");
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux");
+    let claim = format!("open\n{}\n{}\n0\n", boot.trim(), child.id());
+    wait(memory.put(&"owners/00000000000000000009".into(), PutPayload::from(claim))).expect("memory");
+    assert_eq!(bucket.user().expect("memory"), None);
+    bucket.open(Claim::Alone, quiet()).expect("nobody is there");
+    child.wait().expect("it has ended");
+}
+
+#[test]
 fn a_node_that_dies_at_any_write_loses_nothing_that_was_acknowledged() {
     let work = |node: &Arc<Node>| -> (bool, u64) {
         let Ok(store) = node.bucket().create(quiet()) else { return (false, 0) };

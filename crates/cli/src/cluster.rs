@@ -3,7 +3,7 @@
 use crate::args::ClusterAction;
 use crate::output::Output;
 use crate::{bucket, serve, this_program};
-use sluice_bucket::Claim;
+use sluice_bucket::{Claim, process_runs};
 use sluice_cluster::{Cluster, Config, Node, Rendezvous, Status, ask_status};
 use sluice_fuse::{Ended, MountOptions, StopSignals};
 use sluice_lab::failure::{Context, Failure, Result};
@@ -221,19 +221,13 @@ fn status(place: &Rendezvous, keys: &Path, json: bool) -> Result<()> {
     Output::plain().give(text.as_bytes())
 }
 
-/// Whether the process with this `stat` has not ended: one that has may wait for its parent to ask how.
-fn runs(stat: &str) -> bool {
-    let stat = std::fs::read_to_string(stat).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
-}
-
 /// Unmounts, and waits until the process that served the mount has ended.
 fn leave(dir: &Path) -> Result<()> {
     let server = sluice_fuse::control::server_of(dir).context(|| dir.display().to_string())?;
     sluice_fuse::unmount_at(dir, false).map_err(|error| Failure::Failed(error.to_string()))?;
     let began = Instant::now();
     while let Some(pid) = server
-        && runs(&format!("/proc/{pid}/stat"))
+        && process_runs(pid)
     {
         if began.elapsed() > LEAVING {
             return Err(Failure::Failed(format!("{}: process {pid} has not handed over yet", dir.display())));

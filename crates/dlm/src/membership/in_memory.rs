@@ -30,7 +30,7 @@ impl Keeper for InMemory {
     fn shard_count(&self) -> u16 {
         u16::try_from(self.registry.lock().view().owners.len()).unwrap_or(u16::MAX)
     }
-    fn change<R>(&self, change: impl FnOnce(&mut Registry) -> R) -> io::Result<R> {
+    fn change<R>(&self, change: impl Fn(&mut Registry) -> R) -> io::Result<R> {
         let mut registry = self.registry.lock();
         let revision = registry.view().revision;
         let result = change(&mut registry);

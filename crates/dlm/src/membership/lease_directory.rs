@@ -1,20 +1,35 @@
-//! Lease directory: the membership of the processes of one machine, as a file that they change one after the other.
+//! Lease directory: the membership of the processes of one machine, as files that they make one after the other.
 //!
-//! `registry.json` is replaced as a whole, under a lock on the file `lock`. Leases are counted by the clock of the machine, from
-//! when it was started: what is from before is over.
+//! # Theory
+//! Each change makes a file with the whole registry, `registry.N`, where N is one more than that of the file that it was made from. It
+//! is written under another name, and linked: that fails if there is an N, as another process was first; then the change is made
+//! again, from that one. So a process that stands still, wherever it does, is in nobody's way.
+//!
+//! The last [`KEPT`] files stay. A process that has stood still for longer may link a number that was made and removed since. Files are
+//! removed in the order of their numbers: so if the file that the change was made from is still there after the link, there was no such
+//! number before. If it is not, the process is told that nothing is known of its change.
+//!
+//! Leases are counted by the clock of the machine, from when it was started: what is from before is over.
 
 use super::{Keeper, Registry};
 use crate::clock::now;
 use crate::view::View;
 use serde::{Deserialize, Serialize};
+use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant, nanoseconds};
-use std::fs::{self, File};
-use std::io;
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::{io, process};
 
 /// How often a process looks whether another has changed the registry.
 const POLL: Duration = Duration::from_millis(20);
+
+/// So many of the last files stay.
+const KEPT: u64 = 32;
+/// What stands before the number in the name of a file that is whole, and of one that is being written.
+const WHOLE: &str = "registry.";
+const WRITTEN: &str = "written.";
 
 /// A membership in a directory.
 #[derive(Debug)]
@@ -55,6 +70,70 @@ impl LeaseDirectory {
     }
 }
 
+impl LeaseDirectory {
+    /// The newest registry and its number; 0 before the first. `None`: it has just become an old one.
+    fn newest(&self, boot: &str) -> io::Result<Option<(u64, Registry)>> {
+        let number = self.numbers(WHOLE)?.last().map_or(0, |(number, _)| *number);
+        // So it was called by earlier programs.
+        let path = if number == 0 { self.dir.join("registry.json") } else { self.whole(number) };
+        let bytes = match fs::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok((number == 0).then(|| (0, Registry::new(self.shards, nanoseconds(self.ttl)))));
+            }
+            bytes => bytes?,
+        };
+        let Saved { boot: of, mut registry } = serde_json::from_slice(&bytes)?;
+        if of != boot {
+            registry.expire(u64::MAX);
+        }
+        Ok(Some((number, registry)))
+    }
+
+    /// Makes file `number`. False if another process has.
+    fn add(&self, number: u64, saved: &Saved) -> io::Result<bool> {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: only uniqueness matters.
+        let own = format!("{WRITTEN}{number}.{}.{}", process::id(), LAST.fetch_add(1, Ordering::Relaxed));
+        let own = self.dir.join(own);
+        fs::write(&own, serde_json::to_vec(saved)?)?;
+        let linked = fs::hard_link(&own, self.whole(number));
+        // What stays is removed later.
+        let _ = fs::remove_file(&own);
+        match linked {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+            linked => linked?,
+        }
+        if number > 1 && !self.whole(number - 1).exists() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "this process stood still for too long"));
+        }
+        for prefix in [WHOLE, WRITTEN] {
+            for (_, old) in self.numbers(prefix)?.into_iter().filter(|(old, _)| old + KEPT < number) {
+                // Another process removes them, too.
+                let _ = fs::remove_file(old);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The files of one kind by their numbers, in order.
+    fn numbers(&self, prefix: &str) -> io::Result<Vec<(u64, PathBuf)>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let number =
+                name.to_str().and_then(|name| name.strip_prefix(prefix)?.split('.').next()?.parse().ok());
+            found.extend(number.map(|number| (number, entry.path())));
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    fn whole(&self, number: u64) -> PathBuf {
+        self.dir.join(format!("{WHOLE}{number}"))
+    }
+}
+
 impl Keeper for LeaseDirectory {
     fn lease(&self) -> Duration {
         self.ttl
@@ -62,33 +141,19 @@ impl Keeper for LeaseDirectory {
     fn shard_count(&self) -> u16 {
         self.shards
     }
-    fn change<R>(&self, change: impl FnOnce(&mut Registry) -> R) -> io::Result<R> {
-        let lock = File::create(self.dir.join("lock"))?;
-        lock.lock()?;
-        let path = self.dir.join("registry.json");
+    fn change<R>(&self, change: impl Fn(&mut Registry) -> R) -> io::Result<R> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let mut registry = match fs::read(&path) {
-            Ok(bytes) => {
-                let saved: Saved = serde_json::from_slice(&bytes)?;
-                let mut registry = saved.registry;
-                if saved.boot != boot {
-                    registry.expire(u64::MAX);
-                }
-                registry
+        loop {
+            let Some((number, mut registry)) = self.newest(&boot)? else { continue };
+            let before = registry.clone();
+            let result = change(&mut registry);
+            if registry == before && number > 0 {
+                return Ok(result);
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Registry::new(self.shards, nanoseconds(self.ttl))
+            if self.add(number + 1, &Saved { boot: boot.clone(), registry })? {
+                return Ok(result);
             }
-            Err(error) => return Err(error),
-        };
-        let before = registry.clone();
-        let result = change(&mut registry);
-        if registry != before || !path.exists() {
-            let new = self.dir.join("registry.new");
-            fs::write(&new, serde_json::to_vec(&Saved { boot, registry })?)?;
-            fs::rename(new, path)?;
         }
-        Ok(result)
     }
     fn wait_for_view(&self, revision: u64, wait: Duration) -> io::Result<View> {
         let end = Instant::now() + wait;
@@ -133,6 +198,35 @@ mod tests {
         }
         assert!(!view.is_alive(node) && !a.renew(node).expect("reached"));
         assert!(b.fenced(node).expect("reached"));
+        fs::remove_dir_all(dir).expect("removed");
+    }
+
+    #[test]
+    fn a_process_that_stands_still_in_a_change_is_in_nobodys_way_and_loses_no_change_of_others() {
+        let dir = std::env::temp_dir().join(format!("sluice-dlm-still-{}", std::process::id()));
+        let open = || LeaseDirectory::open(&dir, 1, Duration::from_secs(600)).expect("made");
+        let (a, b) = (open(), open());
+        for others in [1, 2 * KEPT] {
+            let calls = AtomicU64::new(0);
+            let changed = a.change(|registry| {
+                // Relaxed: one thread.
+                if calls.fetch_add(1, Ordering::Relaxed) == 0 {
+                    for _ in 0..others {
+                        b.join("b").expect("a member");
+                    }
+                }
+                registry.join(now(), "a")
+            });
+            match others {
+                1 => assert!(b.view(0, Duration::ZERO).expect("read").is_alive(changed.expect("made again"))),
+                _ => assert_eq!(changed.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut)),
+            }
+            let members = b.view(0, Duration::ZERO).expect("read").members.into_values();
+            let of_b = members.filter(|member| member.address == "b").count() as u64;
+            assert_eq!(of_b, if others == 1 { 1 } else { 1 + others });
+        }
+        assert!(a.numbers(WHOLE).expect("read").len() as u64 <= KEPT + 2);
+        assert!(a.numbers(WRITTEN).expect("read").is_empty());
         fs::remove_dir_all(dir).expect("removed");
     }
 }

@@ -75,8 +75,9 @@ trait Keeper: Send + Sync {
     fn lease(&self) -> Duration;
     /// As [`Membership::shards`].
     fn shard_count(&self) -> u16;
-    /// Changes the registry; nothing comes between what `change` reads and what it writes.
-    fn change<R>(&self, change: impl FnOnce(&mut Registry) -> R) -> io::Result<R>;
+    /// Changes the registry; nothing comes between what `change` reads and what it writes. It may be called again with a newer
+    /// registry: what the last call did counts.
+    fn change<R>(&self, change: impl Fn(&mut Registry) -> R) -> io::Result<R>;
     /// As [`Membership::view`].
     fn wait_for_view(&self, revision: u64, wait: Duration) -> io::Result<View>;
 }
