@@ -71,7 +71,12 @@ impl Superblock {
             });
             match known {
                 Some(inode) => drop(found.insert(ino, inode)),
-                None => drop(left.insert(ino)),
+                // Of one that is not in memory, and has no record, there is no name.
+                None => {
+                    let has_record =
+                        |durable: &Durable| durable.record(ino).is_ok_and(|record| record.is_some());
+                    left.extend(root.shared.durable().is_none_or(has_record).then_some(ino));
+                }
             }
         }
         found.append(&mut self.find_by_names(left));

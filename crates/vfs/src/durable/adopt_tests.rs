@@ -89,6 +89,25 @@ fn an_inode_is_found_by_its_number_when_the_file_system_is_opened_again() {
 }
 
 #[test]
+fn what_was_lost_with_another_process_is_not_searched_for_in_the_whole_tree() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let disk = CrashDisk::new();
+    let fs = create(&disk);
+    fs.create_dir_all("/a/b").expect("room");
+    fs.write("/a/b/file", "contents").expect("room");
+    let (dir, _) = handle(&fs, "/a");
+    drop(fs);
+    let fs = open(&disk);
+    let superblock = fs.superblock();
+    let has_names = || superblock.root().shared.durable().expect("a store").names().with_names(dir).is_some();
+    assert!(superblock.adopt(&BTreeSet::from([1 << 40])).is_empty() && !has_names());
+    fs.read("/a/b/file").expect("it is there");
+    assert!(has_names(), "what would have been seen");
+}
+
+#[test]
 fn an_inode_is_found_whichever_of_its_names_is_left() {
     if !HOSTS_SHARE {
         return;
