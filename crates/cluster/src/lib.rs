@@ -32,9 +32,11 @@
 //! # Lock order
 //! ```text
 //! cluster.role                  what the node does now; held across no I/O but attaching
+//!   cluster.takeover            how long the last takeover took; a leaf
 //! cluster.closing               stores that are let go
-//! cluster.seats                 the owner's guests
-//!   cluster.jobs                requests that wait for a worker
+//! cluster.standing              whose locks nobody else can have had; held while the store makes that durable
+//!   cluster.seats               the owner's guests
+//!     cluster.jobs              requests that wait for a worker
 //! cluster.notices               what a guest's kernel is being told; never held while one is dropped
 //!   cluster.link                what is queued for a connection; a leaf, taken also by a thread that has the turn to write
 //! ```
@@ -54,7 +56,7 @@ mod wire;
 pub use node::{Config, Node, Open, ask_status};
 pub use rendezvous::Rendezvous;
 pub use setup::Cluster;
-pub use status::{Role, Status};
+pub use status::{Role, Status, Takeover};
 pub use wire::{Frame, decode, encode};
 
 use sluice_sync::time::Duration;

@@ -7,9 +7,13 @@
 //! *Gone or not.* A node whose connection breaks may come back: its locks stay, and changes that its kernel would have to be told of
 //! are not answered, until it attaches again or its lease is over. It may come back even then: what it asked for last, and whether
 //! that was executed, is remembered for some leases more.
+//!
+//! *Standing.* A mount that is served *stands*: the store says so. Before locks of a mount are freed because it was not heard of, it
+//! falls, durably. So this owner and each later one know of a mount that comes back whether others may have had its locks. Then its
+//! programs are told that these are lost, but for those of files of which this owner knows that nobody locked anything meanwhile.
 
 use crate::link::Link;
-use crate::lock_class::SEATS;
+use crate::lock_class::{SEATS, STANDING};
 use crate::seat::{Channel, Seat};
 use crate::wire::Frame;
 use sluice_dlm::{NodeId, now};
@@ -37,6 +41,10 @@ pub(crate) struct Owner {
     valid_until: Arc<AtomicU64>,
     state: Mutex<State>,
     changed: Condvar,
+    /// The number of this node's own mount. *immutable*
+    mount: u64,
+    /// Held while it is decided whether a mount still stands, and while one falls.
+    standing: Mutex<()>,
     /// Whether numbers of inodes can be given out. *set once*
     reserved: OnceLock<Result<(), Errno>>,
 }
@@ -62,6 +70,7 @@ impl Owner {
         ttl: Duration,
         valid_until: Arc<AtomicU64>,
         members: BTreeSet<NodeId>,
+        mount: u64,
     ) -> Owner {
         let state = State {
             seats: BTreeMap::new(),
@@ -79,11 +88,13 @@ impl Owner {
             valid_until,
             state: Mutex::with_class(&SEATS, state),
             changed: Condvar::new(),
+            mount,
+            standing: Mutex::with_class(&STANDING, ()),
             reserved: OnceLock::new(),
         }
     }
 
-    /// Serves this node's own kernel, which has `holdings`, when the grace period is over.
+    /// Serves this node's own kernel, which has `holdings`, when the grace period is over. Returns when that had only to be waited for.
     ///
     /// # Errors
     /// If the file system has a mount that must be alone.
@@ -92,21 +103,26 @@ impl Owner {
         relay: &Relay,
         holdings: &Holdings,
         is_another: bool,
-        mount: u64,
         node: NodeId,
-    ) -> io::Result<()> {
+    ) -> io::Result<u64> {
+        let mount = self.mount;
         // Before others change anything, and with nothing locked: others attach meanwhile.
-        let restored = relay.restore_host(&self.host, holdings, &self.find(holdings), mount)?;
+        let mut restored = relay.restore_host(&self.host, holdings, &self.find(holdings), mount)?;
+        if !self.stands(mount) {
+            restored.void_locks(&self.host, holdings);
+        }
+        let restored_at = now();
         self.end_grace(node)?;
+        self.stand(mount)?;
         let mut state = self.state.lock();
         if state.is_over {
-            return Ok(());
+            return Ok(restored_at);
         }
         state.local = Some(relay.attach_restored(restored, is_another));
         let is_absent = |other: &u64| *other != mount && !state.seats.contains_key(other);
         let absent: Vec<_> = self.requesting.iter().copied().filter(is_absent).collect();
         state.silent.extend(absent.into_iter().map(|mount| (mount, now())));
-        Ok(())
+        Ok(restored_at)
     }
 
     /// Serves a mount of `node`, until its connection breaks.
@@ -130,18 +146,24 @@ impl Owner {
         };
         let channel = Channel::new(link.clone(), self.valid_until.clone());
         let guest = Arc::new(self.host.admit(channel.clone(), true, mount)?);
-        let lost = guest.restore(&holdings, &found);
+        let mut lost = guest.restore(&holdings, &found);
         // This owner has given up what it does not know any more.
         guest.catch_up(&holdings, epoch != self.epoch || old.is_some());
         drop(found);
         let seat = Arc::new(Seat::new(guest, channel));
         {
+            let standing = self.standing.lock();
+            // After its locks are there, and until it is known that it is.
+            if !self.stands(mount) {
+                self.host.void_locks(&seat.guest, &holdings, &mut lost);
+            }
             let mut state = self.state.lock();
             if state.is_over {
                 return Ok(());
             }
             state.silent.remove(&mount);
             state.seats.insert(mount, seat.clone());
+            drop(standing);
         }
         if let Some(old) = old {
             // Its kernel has dropped all that it was to be told of.
@@ -149,6 +171,7 @@ impl Owner {
             old.release_notices();
         }
         self.end_grace(node)?;
+        self.stand(mount)?;
         let Lost { handles, nameless } = lost;
         link.send(&Frame::Attached {
             handles: handles.into_iter().collect(),
@@ -175,7 +198,52 @@ impl Owner {
     fn end_grace(&self, node: NodeId) -> io::Result<()> {
         self.await_grace(node);
         // Not earlier: what has no name is deleted then, if nobody has told that it is open.
-        (*self.reserved.get_or_init(|| self.superblock().reserve_numbers()))?;
+        let reserve = || {
+            self.fall_absent()?;
+            self.superblock().reserve_numbers()
+        };
+        (*self.reserved.get_or_init(reserve))?;
+        Ok(())
+    }
+
+    /// Whether nobody can have had the locks of `mount` since it had them.
+    fn stands(&self, mount: u64) -> bool {
+        self.superblock().standing_mounts().contains(&mount)
+    }
+
+    /// A mount that is served stands from here on, if it was not given up meanwhile.
+    fn stand(&self, mount: u64) -> io::Result<()> {
+        let _standing = self.standing.lock();
+        let is_served = mount == self.mount || self.state.lock().seats.contains_key(&mount);
+        if is_served {
+            self.superblock().stand(mount)?;
+        }
+        Ok(())
+    }
+
+    /// The grace period is over: mounts that have not come fall, before others can have their locks.
+    fn fall_absent(&self) -> Result<(), Errno> {
+        let _standing = self.standing.lock();
+        let mut absent = self.superblock().standing_mounts();
+        {
+            let state = self.state.lock();
+            absent.retain(|mount| *mount != self.mount && !state.seats.contains_key(mount));
+        }
+        self.superblock().fall(&absent)
+    }
+
+    /// A mount was not heard of for a lease: its locks are freed.
+    fn give_up(&self, mount: u64, seat: &Arc<Seat>) -> Result<(), Errno> {
+        let _standing = self.standing.lock();
+        let is_same = |other: &Arc<Seat>| Arc::ptr_eq(other, seat);
+        if !self.state.lock().seats.get(&mount).is_some_and(is_same) {
+            return Ok(());
+        }
+        self.superblock().fall(&[mount].into())?;
+        self.superblock().sync()?;
+        self.host.give_up(&seat.guest);
+        self.state.lock().silent.insert(mount, now());
+        self.remove(mount, seat);
         Ok(())
     }
 
@@ -205,6 +273,7 @@ impl Owner {
         let limit = now().saturating_sub(nanoseconds(self.ttl * REMEMBERED));
         let mut forgotten = BTreeSet::new();
         self.state.lock().silent.retain(|mount, since| *since >= limit || !forgotten.insert(*mount));
+        forgotten.iter().for_each(|mount| self.host.forget(*mount));
         if !forgotten.is_empty() {
             // What is not forgotten now is when there is another owner.
             self.apart(move |this| {
@@ -224,8 +293,10 @@ impl Owner {
             log::warn!("a mount was not heard of for {:?}: its locks are free", self.ttl);
             self.apart(move |this| {
                 seat.quiesce();
-                this.state.lock().silent.insert(mount, now());
-                this.remove(mount, &seat);
+                if let Err(error) = this.give_up(mount, &seat) {
+                    // The store has failed, and this owner ends.
+                    log::error!("what a dead mount had stays: {error}");
+                }
             });
         }
     }

@@ -40,6 +40,22 @@ pub struct Status {
     pub notices_cut_short: u64,
     /// How often a server was attached after the first time.
     pub reconnections: u64,
+    /// The last takeover by this node.
+    #[serde(flatten)]
+    pub takeover: Takeover,
+}
+
+/// How long the parts of a takeover took, in milliseconds, one after the other. All 0 on a node that never was an owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Takeover {
+    /// From when this node lost its server until it was to be owner: the rest of the last owner's lease. 0 if it had no server.
+    pub takeover_wait_ms: u64,
+    /// Until the store was open.
+    pub takeover_open_ms: u64,
+    /// Until what its own kernel holds was found.
+    pub takeover_restore_ms: u64,
+    /// Until the other members had told what theirs hold, and calls were served.
+    pub takeover_grace_ms: u64,
 }
 
 impl Status {

@@ -13,10 +13,11 @@
 //! Whether the lock must go then depends on the descriptor, which may have been a copy of the one that was closed
 //! (`blocked_call`). RELEASE never comes in between, as the call that asks keeps the handle open.
 
+use crate::guest::Witness;
 use crate::lock_class::HANDLES;
 use sluice_locks::Owner;
 use sluice_sync::atomic::{AtomicU64, Ordering};
-use sluice_sync::{Arc, Mutex};
+use sluice_sync::{Arc, Mutex, OnceLock};
 use sluice_vfs::InodeRef;
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -29,11 +30,14 @@ pub(crate) struct Handles {
     open: Mutex<HashMap<u64, OpenHandle>>,
     /// The last number given out. *atomic (no label: only uniqueness matters)*
     last: AtomicU64,
+    /// Is told of locks that are granted, if the mount is a guest. *set once*
+    pub(crate) witness: OnceLock<Witness>,
 }
 
 impl Default for Handles {
     fn default() -> Self {
-        Handles { open: Mutex::with_class(&HANDLES, HashMap::new()), last: AtomicU64::new(0) }
+        let open = Mutex::with_class(&HANDLES, HashMap::new());
+        Handles { open, last: AtomicU64::new(0), witness: OnceLock::new() }
     }
 }
 
@@ -143,6 +147,9 @@ impl Handles {
     }
 
     fn noting(&self, fh: u64, inode: &InodeRef, note: impl FnOnce(&mut OpenHandle) -> Noted) -> Noted {
+        if let Some(witness) = self.witness.get() {
+            witness.granted(inode.ino());
+        }
         match self.open.lock().get_mut(&fh) {
             Some(handle) if handle.inode.ino() == inode.ino() => note(handle),
             _ => Noted::Unknown,
@@ -197,6 +204,11 @@ impl Handles {
     pub(crate) fn close_all(&self) {
         let handles = std::mem::take(&mut *self.open.lock());
         handles.into_values().for_each(|handle| handle.unlock());
+    }
+
+    /// The files that are open, by number.
+    pub(crate) fn files(&self) -> HashSet<u64> {
+        self.open.lock().values().map(|handle| handle.inode.ino()).collect()
     }
 
     /// How many files are open.

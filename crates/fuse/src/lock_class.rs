@@ -13,6 +13,7 @@ pub(crate) static PROGRESS: LockClass = LockClass::new("fuse.session.progress");
 pub(crate) static CONTROL: LockClass = LockClass::new("fuse.session.control");
 pub(crate) static SERVING: LockClass = LockClass::new("fuse.control.serving");
 pub(crate) static DELEGATIONS: LockClass = LockClass::new("fuse.delegations");
+pub(crate) static GIVEN_UP: LockClass = LockClass::new("fuse.given_up");
 pub(crate) static COVERS: LockClass = LockClass::new("fuse.covers");
 pub(crate) static AHEAD: LockClass = LockClass::new("fuse.ahead");
 pub(crate) static HOLDS: LockClass = LockClass::new("fuse.holds");

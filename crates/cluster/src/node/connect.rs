@@ -141,6 +141,7 @@ impl Inner {
                     }
                     // Relaxed: see the field.
                     self.contact.fetch_max(told_at, Ordering::Relaxed);
+                    self.lost_at.store(0, Ordering::Relaxed);
                     log::info!("node {} serves this mount, epoch {}", up.to.0, up.epoch);
                     // Relaxed: see the field. What the kernel caches it asks for after this, so the owner hears of this node later.
                     up.until.store(now() + lease, Ordering::Relaxed);

@@ -19,9 +19,9 @@
 mod connect;
 mod seeking;
 
-use crate::lock_class::{CLOSING, ROLE};
+use crate::lock_class::{CLOSING, ROLE, TAKEOVER};
 use crate::owner::Owner;
-use crate::status::{Role, Status};
+use crate::status::{Role, Status, Takeover};
 use crate::wire::Frame;
 use connect::Uplinked;
 pub use connect::ask_status;
@@ -95,6 +95,10 @@ struct Inner {
     is_leaving: AtomicBool,
     /// *atomic (stands alone)*
     is_over: AtomicBool,
+    /// When the last server was lost; 0 since there is one. *atomic (stands alone)*
+    lost_at: AtomicU64,
+    /// How long the last takeover took. *protected by its mutex*
+    takeover: Mutex<Takeover>,
     /// Why the node that is to be owner is none yet. *protected by its mutex*
     failure: Mutex<Option<String>>,
     /// Stores that this node had, until they are closed. Held while none is dropped. *protected by its mutex*
@@ -156,6 +160,8 @@ impl Node {
             role: Mutex::with_class(&ROLE, At::default()),
             is_leaving: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            lost_at: AtomicU64::new(0),
+            takeover: Mutex::with_class(&TAKEOVER, Takeover::default()),
             failure: Mutex::with_class(&ROLE, None),
             closing: Mutex::with_class(&CLOSING, Vec::new()),
         });
@@ -395,6 +401,9 @@ impl Inner {
                 role.link.take_if(|up| up.link.is_closed())
             };
             if lost.is_some() {
+                log::info!("the server is lost");
+                // Relaxed: see the field.
+                self.lost_at.store(now(), Ordering::Relaxed);
                 self.relay.detach();
             }
             let (revision, has_server) = {
@@ -525,6 +534,7 @@ impl Inner {
             notices: 0,
             notices_cut_short: 0,
             reconnections: 0,
+            takeover: *self.takeover.lock(),
         };
         status.count(self.relay.counts());
         status

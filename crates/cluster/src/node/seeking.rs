@@ -2,9 +2,11 @@
 
 use super::{At, Inner, RENEWALS, SHARD};
 use crate::owner::Owner;
+use crate::status::Takeover;
 use rustls::ClientConfig;
-use sluice_dlm::{Owner as Owned, View};
+use sluice_dlm::{Owner as Owned, View, now};
 use sluice_sync::Arc;
+use sluice_sync::atomic::Ordering;
 use sluice_sync::thread::Builder;
 use std::io;
 
@@ -96,6 +98,13 @@ impl Inner {
 
     /// Opens the store, and serves.
     fn own(self: &Arc<Self>, owned: Owned) -> io::Result<()> {
+        let begun = now();
+        // Relaxed: see the field.
+        let wait = match self.lost_at.swap(0, Ordering::Relaxed) {
+            0 => 0,
+            lost_at => milliseconds(lost_at, begun),
+        };
+        log::info!("this node is to be the owner, epoch {}, {wait} ms after it lost its server", owned.epoch);
         let opened = (self.open)(owned.epoch);
         *self.failure.lock() = opened.as_ref().err().map(io::Error::to_string);
         let superblock = match opened {
@@ -116,6 +125,7 @@ impl Inner {
             self.membership.ttl(),
             self.valid_until.clone(),
             members.collect(),
+            self.mount,
         ));
         let holdings = self.holdings();
         let is_another = {
@@ -131,12 +141,27 @@ impl Inner {
             (role.owner, role.epoch) = (Some(owner.clone()), owned.epoch);
             is_another
         };
-        log::info!("this node is the owner, epoch {}", owned.epoch);
+        let open = milliseconds(begun, now());
+        log::info!("this node is the owner, epoch {}: the store was opened in {open} ms", owned.epoch);
         // The others are listened to from here on. The keeper goes on to tell which are alive.
         let this = self.clone();
         let serve = move || {
-            if let Err(error) = owner.serve_own(&this.relay, &holdings, is_another, this.mount, owned.node) {
-                log::error!("this node's own mount cannot be served: {error}");
+            let opened_at = now();
+            match owner.serve_own(&this.relay, &holdings, is_another, owned.node) {
+                Ok(restored_at) => {
+                    let (restore, grace) =
+                        (milliseconds(opened_at, restored_at), milliseconds(restored_at, now()));
+                    log::info!(
+                        "served: found what the kernel holds in {restore} ms, others told in {grace} ms"
+                    );
+                    *this.takeover.lock() = Takeover {
+                        takeover_wait_ms: wait,
+                        takeover_open_ms: open,
+                        takeover_restore_ms: restore,
+                        takeover_grace_ms: grace,
+                    };
+                }
+                Err(error) => log::error!("this node's own mount cannot be served: {error}"),
             }
         };
         Builder::new().name("cluster-grace".into()).spawn(serve)?;
@@ -146,4 +171,8 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+fn milliseconds(from: u64, to: u64) -> u64 {
+    to.saturating_sub(from) / 1_000_000
 }

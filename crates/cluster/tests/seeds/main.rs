@@ -46,6 +46,8 @@ enum Mutant {
     LateAnswers,
     /// An owner that forgets what was executed.
     ExecutedTwice,
+    /// One that takes no mount for one that was given up.
+    LocksGoOn,
 }
 
 /// Runs a seed. An error says what was broken.
@@ -113,7 +115,13 @@ fn answers_have_an_order_and_nothing_durable_is_lost_whatever_fails() {
 
 #[test]
 fn planted_faults_are_found() {
-    for mutant in [Mutant::StaleAttributes, Mutant::StaleNames, Mutant::LateAnswers, Mutant::ExecutedTwice] {
+    for mutant in [
+        Mutant::StaleAttributes,
+        Mutant::StaleNames,
+        Mutant::LateAnswers,
+        Mutant::ExecutedTwice,
+        Mutant::LocksGoOn,
+    ] {
         let found = Mutex::new(None);
         each(0..400, |seed| {
             if found.lock().expect("no panic").is_none()
@@ -127,4 +135,17 @@ fn planted_faults_are_found() {
         let (seed, what) = found.unwrap_or_else(|| panic!("{mutant:?} was not found"));
         println!("{mutant:?}: seed {seed}: {}", what.lines().next().unwrap_or_default());
     }
+}
+
+#[test]
+fn a_program_whose_lock_another_node_had_meanwhile_is_told_by_the_next_call_through_that_descriptor() {
+    let mut world = World::new(0, 2, 0, None);
+    let owner = world.owner();
+    let mut random = random::Random(1);
+    // Of a guest whose owner goes on, and of an owner.
+    for victim in [1 - owner, owner] {
+        assert_eq!(world.rob(&mut random, victim, true), Some(Some(Err(model::EIO))), "node {victim}");
+    }
+    let (history, _) = world.finish().expect("nothing was broken");
+    order::check(&history).expect("an order");
 }

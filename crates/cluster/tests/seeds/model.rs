@@ -33,6 +33,8 @@ pub(crate) struct Opened {
     appends: bool,
     /// What was written by its node is lost: its next fsync must say so.
     pub(crate) owes_error: bool,
+    /// Its lock was taken by another: nothing can be done with it any more.
+    has_lost_lock: bool,
 }
 
 /// Names and files.
@@ -48,7 +50,7 @@ pub(crate) struct State {
     pub(crate) tree: Arc<Names>,
     pub(crate) open: BTreeMap<Handle, Opened>,
     pub(crate) locks: BTreeMap<Id, Handle>,
-    /// Files of which a lock has ended because its node was not heard of: it may be held again when that comes back.
+    /// Files of which a lock has ended because its node was not heard of: it may be held again when that comes back before another node has it.
     pub(crate) stolen: BTreeSet<Id>,
 }
 
@@ -116,7 +118,10 @@ impl State {
         match *call {
             Call::Make(slot, path, appends) => {
                 Arc::make_mut(&mut self.tree).make(path, id, false)?;
-                self.open.insert(handle(slot), Opened { file: id, appends, owes_error: false });
+                self.open.insert(
+                    handle(slot),
+                    Opened { file: id, appends, owes_error: false, has_lost_lock: false },
+                );
             }
             Call::Open(slot, path, appends) => {
                 let file = self.tree.find(path)?;
@@ -127,7 +132,7 @@ impl State {
                 self.locks.retain(|_, holder| *holder != handle(slot));
             }
             Call::Write(slot, offset, bytes) => {
-                let opened = self.opened(handle(slot))?;
+                let opened = self.living(handle(slot))?;
                 let file = Arc::make_mut(&mut self.tree).files.get_mut(&opened.file).ok_or(EIO)?;
                 let at = if opened.appends { file.bytes.len() } else { offset as usize };
                 file.bytes.resize(file.bytes.len().max(at + 8), 0);
@@ -144,18 +149,24 @@ impl State {
             }
             Call::Fsync(slot) => {
                 let opened = self.open.get_mut(&handle(slot)).ok_or(EIO)?;
-                if std::mem::take(&mut opened.owes_error) || !self.tree.files.contains_key(&opened.file) {
+                if std::mem::take(&mut opened.owes_error)
+                    || opened.has_lost_lock
+                    || !self.tree.files.contains_key(&opened.file)
+                {
                     return Err(EIO);
                 }
             }
             Call::TryLock(slot) => {
-                let opened = self.opened(handle(slot))?;
+                let opened = self.living(handle(slot))?;
                 match self.locks.get(&opened.file) {
                     Some(holder) if *holder != handle(slot) => {
                         if !may_steal(holder.0) {
                             return Err(EAGAIN);
                         }
                         self.stolen.insert(opened.file);
+                        if let Some(robbed) = self.open.get_mut(holder) {
+                            robbed.has_lost_lock = true;
+                        }
                     }
                     _ => {}
                 }
@@ -205,7 +216,7 @@ impl State {
         if self.tree.is_dir(file) {
             return Err(EINVAL);
         }
-        self.open.insert((node, slot), Opened { file, appends, owes_error: false });
+        self.open.insert((node, slot), Opened { file, appends, owes_error: false, has_lost_lock: false });
         Ok(Answer::Done)
     }
 
@@ -229,6 +240,10 @@ impl State {
 
     fn opened(&self, handle: Handle) -> Result<Opened, i32> {
         self.open.get(&handle).cloned().ok_or(EIO)
+    }
+
+    fn living(&self, handle: Handle) -> Result<Opened, i32> {
+        self.opened(handle).and_then(|opened| if opened.has_lost_lock { Err(EIO) } else { Ok(opened) })
     }
 
     /// What is told of a file.

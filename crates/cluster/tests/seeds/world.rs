@@ -1,5 +1,8 @@
 //! World: nodes of one cluster, whole, each with a kernel that is played; what befalls them; and the record of what they did.
 
+#[path = "robbery.rs"]
+mod robbery;
+
 use crate::kernel::Kernel;
 use crate::members::{Way, Weather};
 use crate::model::Id;
@@ -13,7 +16,7 @@ use sluice_cluster::{Cluster, Config, Node, Rendezvous, Role};
 use sluice_dlm::Membership;
 use sluice_fuse::{MountOptions, Relay, opcode};
 use sluice_vfs::{Cred, Errno, InodeRef, NewInode, NewKind, Options, Superblock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,7 +33,8 @@ const HANG: Duration = Duration::from_secs(120);
 fn cluster() -> &'static (Cluster, PathBuf) {
     static CLUSTER: OnceLock<(Cluster, PathBuf)> = OnceLock::new();
     CLUSTER.get_or_init(|| {
-        let dir = std::env::temp_dir().join(format!("sluice-seeds-{}", std::process::id()));
+        // Of one process: what another left there is not looked at.
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("seeds-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("the temporary directory is writable");
         let made = Cluster::init(&Rendezvous::Directory(dir.clone()), &dir, TTL).expect("made");
         (made, dir)
@@ -197,8 +201,7 @@ impl World {
         let way = Way::new(self.membership.clone(), is_careless);
         let options = MountOptions::parse("locks=sluice,transport=classic,threads=2,max_write=65536");
         let options = options.expect("valid");
-        let (record, bucket, forgets) =
-            (self.record.clone(), objects.bucket(), self.mutant == Some(Mutant::ExecutedTwice));
+        let (record, bucket, mutant) = (self.record.clone(), objects.bucket(), self.mutant);
         let open = move |epoch| {
             let begun = record.now();
             let options = sluice_store::Options { age: Duration::from_millis(100), ..Default::default() };
@@ -206,11 +209,18 @@ impl World {
             let opened = store.and_then(|store| Superblock::open_in(store, Options::default()));
             let superblock = opened.map_err(io::Error::other)?;
             let tree = tree_of(&superblock).map_err(io::Error::from)?;
-            if forgets {
-                let of = Arc::downgrade(&superblock);
+            if let Some(Mutant::ExecutedTwice | Mutant::LocksGoOn) = mutant {
+                let (of, mut stood) = (Arc::downgrade(&superblock), BTreeSet::new());
                 std::thread::spawn(move || {
                     while let Some(superblock) = of.upgrade() {
-                        let _ = superblock.forget_requests(&superblock.requesting_mounts());
+                        if mutant == Some(Mutant::ExecutedTwice) {
+                            let _ = superblock.forget_requests(&superblock.requesting_mounts());
+                        } else {
+                            stood.extend(superblock.standing_mounts());
+                            for mount in &stood {
+                                let _ = superblock.stand(*mount);
+                            }
+                        }
                         drop(superblock);
                         std::thread::sleep(Duration::from_millis(2));
                     }
@@ -285,13 +295,14 @@ impl World {
         self.notice_rejoins();
     }
 
-    fn call(&mut self, at: usize, call: Call) {
+    fn call(&mut self, at: usize, call: Call) -> Id {
         let machine = &self.machines[at];
         *machine.idle.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let what = What::Call { node: machine.number, call: call.clone(), outcome: None };
         let id = self.record.begin(what);
         // A machine that is dead takes none.
         let _ = machine.calls.send((id, call));
+        id
     }
 
     /// True if all are answered.
@@ -358,6 +369,10 @@ impl World {
             }
             Fault::CutOff | Fault::CutStore | Fault::CutMembers | Fault::CutLinks => {
                 // All others, too, if it is the owner.
+                if long > 1000 && matches!(fault, Fault::CutOff | Fault::CutLinks) {
+                    self.rob(random, at, fault == Fault::CutOff);
+                    return;
+                }
                 self.machines.iter().for_each(|machine| self.record.shake(machine.number));
                 self.cut(at, fault, true);
                 self.work(random, long);

@@ -19,6 +19,7 @@ mod again;
 mod ahead;
 mod cover;
 mod delegation;
+mod given_up;
 mod hold;
 mod holdings;
 
@@ -27,6 +28,7 @@ pub(crate) use again::{is_noted, set_slot};
 pub(crate) use cover::cover_recall;
 pub(crate) use cover::{ToldBesides, cover_recalled};
 pub(crate) use delegation::{give_back_message, recalled};
+pub(crate) use given_up::Witness;
 pub use hold::Hold;
 pub use holdings::Holdings;
 
@@ -42,6 +44,7 @@ use again::{Again, again, id_of, is_behind};
 use ahead::{Ahead, Settling, Unsettled, hands_out};
 use cover::{CoverEnds, Covers};
 use delegation::{Delegate, Delegations, given_back, gives_back, recall_message};
+use given_up::GivenUp;
 use hold::Holds;
 use sluice_sync::{Arc, OnceLock, mpsc};
 use sluice_vfs::{Errno, InodeRef, Superblock};
@@ -57,6 +60,7 @@ pub struct Host {
     holds: Arc<Holds>,
     delegations: Arc<Delegations>,
     covers: Arc<Covers>,
+    given_up: Arc<GivenUp>,
 }
 
 /// Where the messages to a guest's kernel go.
@@ -214,7 +218,38 @@ impl Channel for ToGuest {
 impl Host {
     /// Serves `superblock`.
     pub fn new(superblock: Arc<Superblock>) -> Host {
-        Host { superblock, holds: Arc::default(), delegations: Arc::default(), covers: Arc::default() }
+        Host {
+            superblock,
+            holds: Arc::default(),
+            delegations: Arc::default(),
+            covers: Arc::default(),
+            given_up: Arc::default(),
+        }
+    }
+
+    /// `guest` is not waited for any more, and its locks will be free. To be called before that.
+    pub fn give_up(&self, guest: &Guest) {
+        self.given_up.put(guest.mount, guest.connection.handles.files());
+    }
+
+    /// A mount that was [given up](Self::give_up) is not expected any more: if it comes all the same, all its locks are lost.
+    pub fn forget(&self, mount: u64) {
+        drop(self.given_up.take(mount));
+    }
+
+    /// A guest, which has [restored](Guest::restore) `holdings`, was given up, here or by another host: the locks of files that another
+    /// mount may have locked meanwhile are lost.
+    pub fn void_locks(&self, guest: &Guest, holdings: &Holdings, lost: &mut Lost) {
+        let untouched = self.given_up.take(guest.mount);
+        for (nodeid, lock) in &holdings.locks {
+            let (Ok(arg), Some(inode)) = (LkIn::read_from_bytes(lock), guest.inode(*nodeid)) else {
+                continue;
+            };
+            if !untouched.contains(&inode.ino()) {
+                guest.connection.handles.unlock_file(inode.ino());
+                lost.handles.insert(arg.fh);
+            }
+        }
     }
 
     /// The file system.
@@ -254,6 +289,7 @@ impl Host {
             unsettled: Unsettled::default(),
             ahead: Ahead::default(),
         });
+        let _ = connection.handles.witness.set(Witness::new(self.given_up.clone(), mount));
         let watcher = Watcher { connection: Arc::downgrade(&connection), is_alone: false };
         let _ = connection.observer.set(self.superblock.observe(Arc::new(watcher))?);
         Ok(Guest {

@@ -323,6 +323,10 @@ impl Ledger {
     /// Of handles in `dead` there is nothing left.
     pub(super) fn lost(&mut self, dead: &BTreeSet<u64>) {
         self.dead.extend(dead);
+        self.locks.retain(|_, locks| {
+            locks.retain(|lock| !dead.contains(&lock.fh));
+            !locks.is_empty()
+        });
     }
 
     /// Another server goes on from what was durable. What was written to `nameless` nodes may be lost although it was

@@ -72,6 +72,13 @@ pub struct RestoredGuest {
     lost: Lost,
 }
 
+impl RestoredGuest {
+    /// See [`Host::void_locks`].
+    pub fn void_locks(&mut self, host: &Host, holdings: &Holdings) {
+        host.void_locks(&self.guest, holdings, &mut self.lost);
+    }
+}
+
 impl Relay {
     /// Has `host`, which is of this process, serve the kernel, which has `holdings`; `found` are the inodes of these, `mount` the
     /// number of this mount. See [`attach`](Self::attach).

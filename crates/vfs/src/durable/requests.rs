@@ -6,6 +6,9 @@
 //! in the same transaction. A mount numbers the requests that it has under way by *slots*, and a slot's record is written over by the
 //! next request in it: so there are no more records than a mount ever had requests under way.
 //!
+//! *Standing.* One slot says that the mount has not been given up since its file locks were granted: as long as it does, no lock of it can
+//! have been granted to another ([`Superblock::stand`]).
+//!
 //! # Cost
 //! Without guests: a load of a word that does not change, for each change of a durable file system.
 
@@ -23,13 +26,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub(super) const LEN: usize = 1 + 8 + 2 + 8;
 /// How many records are removed in one transaction.
 const TOGETHER: usize = 64;
+/// The slot that says that a mount stands.
+const STANDING: u16 = u16::MAX;
 
 /// What a mount calls one of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestId {
     /// The mount: a number that no other has.
     pub mount: u64,
-    /// Which of the mount's requests that are under way. Another may have it when this one was answered.
+    /// Which of the mount's requests that are under way, and not the greatest number that there is. Another may have it when this
+    /// one was answered.
     pub slot: u16,
     /// The request: a number that the mount uses once.
     pub number: u64,
@@ -135,25 +141,61 @@ impl Superblock {
     pub fn executed_requests(&self, mount: u64) -> BTreeSet<u64> {
         let Some(durable) = self.root().shared.durable() else { return BTreeSet::new() };
         let state = durable.requests.state.lock();
-        state.executed.range((mount, 0)..=(mount, u16::MAX)).map(|(_, number)| *number).collect()
+        state.executed.range((mount, 0)..(mount, STANDING)).map(|(_, number)| *number).collect()
     }
 
-    /// The mounts that have such requests.
+    /// The mounts that stand: those that [stood](Self::stand) and [fell](Self::fall) not since, by this process or one before.
+    pub fn standing_mounts(&self) -> BTreeSet<u64> {
+        let Some(durable) = self.root().shared.durable() else { return BTreeSet::new() };
+        let state = durable.requests.state.lock();
+        state.executed.keys().filter(|(_, slot)| *slot == STANDING).map(|(mount, _)| *mount).collect()
+    }
+
+    /// A mount stands from here on: a later process that opens the store knows that the mount has its locks still. Durable when it
+    /// returns. In a file system without a store it is nothing.
+    ///
+    /// # Errors
+    /// As any change.
+    pub fn stand(&self, mount: u64) -> Result<(), Errno> {
+        let Some(durable) = self.root().shared.durable() else { return Ok(()) };
+        if durable.requests.state.lock().executed.insert((mount, STANDING), 0).is_some() {
+            return Ok(());
+        }
+        let mut transaction = durable.begin(2 * LEN as u64)?;
+        transaction.put(&Key::request(mount, STANDING), durable.now(), &0_u64.to_le_bytes());
+        drop(transaction);
+        durable.sync()
+    }
+
+    /// Mounts do not stand any more: others may have had their locks. It is durable with the next sync.
+    ///
+    /// # Errors
+    /// As any change.
+    pub fn fall(&self, mounts: &BTreeSet<u64>) -> Result<(), Errno> {
+        self.forget(|mount, slot| slot == STANDING && mounts.contains(&mount))
+    }
+
+    /// The mounts that have such requests, or stand.
     pub fn requesting_mounts(&self) -> BTreeSet<u64> {
         let Some(durable) = self.root().shared.durable() else { return BTreeSet::new() };
         durable.requests.state.lock().executed.keys().map(|(mount, _)| *mount).collect()
     }
 
-    /// Forgets the requests of these mounts: they send none again.
+    /// Forgets the requests of these mounts, which send none again, and do not stand any more.
     ///
     /// # Errors
     /// As any change.
     pub fn forget_requests(&self, mounts: &BTreeSet<u64>) -> Result<(), Errno> {
+        self.forget(|mount, _| mounts.contains(&mount))
+    }
+
+    fn forget(&self, is_gone: impl Fn(u64, u16) -> bool) -> Result<(), Errno> {
         let Some(durable) = self.root().shared.durable() else { return Ok(()) };
         let gone: Vec<_> = {
             let mut state = durable.requests.state.lock();
-            let gone = state.executed.keys().filter(|(mount, _)| mounts.contains(mount)).copied().collect();
-            state.executed.retain(|(mount, _), _| !mounts.contains(mount));
+            let gone =
+                state.executed.keys().filter(|(mount, slot)| is_gone(*mount, *slot)).copied().collect();
+            state.executed.retain(|(mount, slot), _| !is_gone(*mount, *slot));
             gone
         };
         for some in gone.chunks(TOGETHER) {
@@ -200,11 +242,18 @@ mod tests {
         assert_eq!(known(&again), [12].into());
         assert!(again.check().is_clean(), "{}", again.check());
         assert_eq!(again.requesting_mounts(), [7].into());
+        again.stand(7).expect("durable");
+        again.stand(9).expect("durable");
+        again.fall(&[9].into()).expect("a change");
+        again.close().expect("durable");
+        drop(again);
+        let again = Superblock::open(&dir, Options::default()).expect("opened");
+        assert_eq!((again.standing_mounts(), known(&again)), ([7].into(), [12].into()));
         again.forget_requests(&[7].into()).expect("forgotten");
         again.close().expect("durable");
         drop(again);
         let again = Superblock::open(&dir, Options::default()).expect("opened");
-        assert!(known(&again).is_empty());
+        assert!(known(&again).is_empty() && again.requesting_mounts().is_empty());
         drop(again);
         let disk = HostDisk::lock_read_only(&dir).expect("free");
         let disk = sluice_sync::Arc::from(Box::new(disk) as Box<dyn Disk>);
