@@ -50,6 +50,8 @@ impl World {
         let mut robbed = None;
         while robbed.is_none() && Instant::now() < end && self.await_machine(robber, end).is_some() {
             robbed = locks(self, robber, end);
+            // Each try is an event that has to have its place.
+            std::thread::sleep(Duration::from_millis(100));
         }
         let robbed = robbed.and_then(|()| {
             self.serial += 1;
