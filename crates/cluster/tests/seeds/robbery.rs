@@ -3,7 +3,7 @@
 use super::{Fault, HANG, Machine, What, World};
 use crate::program::{Call, Outcome, PATHS, Path, Slot};
 use crate::random::Random;
-use sluice_cluster::{Node, Role};
+use sluice_cluster::Role;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
