@@ -51,7 +51,7 @@ impl Core {
             state.again &= is_full;
             drop(state);
             // An error is remembered, and ends this loop.
-            let _ = if is_full { self.checkpoint() } else { self.sync() };
+            let _ = if is_full { self.write_out() } else { self.sync() };
         }
     }
 }

@@ -29,6 +29,7 @@ use crate::engine::{Engine, Visit};
 use crate::mutant::{Mutant, Planted};
 use crate::record::{Records, cost};
 use crate::segments::{CHANGE_LEN, Change, Extent, Segments};
+use crate::splice::Splice;
 use sluice_sync::percpu::{Budget, PerCpu};
 use sluice_sync::{BrLock, BrReadGuard, LockClass, Mutex};
 
@@ -114,15 +115,33 @@ impl Data<'_> {
 pub struct Added {
     records: Records,
     cut: u64,
+    is_logged: bool,
+    writes_out: bool,
     again: bool,
     failed: Option<StoreError>,
 }
 
 impl Added {
+    /// To the cut of this number. See the methods of these names.
+    pub(crate) fn to(cut: u64, is_logged: bool, writes_out: bool) -> Added {
+        Added { cut, is_logged, writes_out, ..Added::default() }
+    }
+
     /// The number of the cut, one more than that of the cut before: 1 for the first since the store was opened. See
     /// [`Store::applied_cut`](crate::Store::applied_cut).
     pub fn cut(&self) -> u64 {
         self.cut
+    }
+
+    /// Whether values may be [spliced](Self::splice): the store has a log of its own, which is shorter then.
+    pub fn is_logged(&self) -> bool {
+        self.is_logged
+    }
+
+    /// Whether this is the time to write data to the segments that stands in records: the log is about to go to the tree. Other pushes
+    /// need not wait for a flush of data.
+    pub fn writes_out(&self) -> bool {
+        self.writes_out
     }
 
     /// There is more to add than one push should have: the thread of the store makes the next one at once.
@@ -138,6 +157,12 @@ impl Added {
     /// Writes that the object `key` has this value.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
         self.records.push(key, u64::MAX, Some(value));
+    }
+
+    /// Writes that the object `key` has a value that is made of the one it had before this push. Only where values
+    /// [are logged](Self::is_logged), of a key that has a value and that no transaction writes.
+    pub fn splice(&mut self, key: &[u8], splice: &Splice) {
+        self.records.push_splice(key, u64::MAX, splice);
     }
 
     /// Writes that there is no object `key` any more.
@@ -195,9 +220,8 @@ impl Cil {
         self.room.used()
     }
 
-    /// Takes the records of all transactions that have ended, and what `source` adds, in the cut of this number.
-    pub(crate) fn cut(&self, number: u64, source: Option<&dyn Source>, data: Data<'_>) -> Cut {
-        let mut added = Added { cut: number, ..Added::default() };
+    /// Takes the records of all transactions that have ended, and what `source` adds to what is `added`.
+    pub(crate) fn cut(&self, source: Option<&dyn Source>, data: Data<'_>, mut added: Added) -> Cut {
         let taken: Vec<Records> = {
             let _alone = (!self.planted.has(Mutant::CutInParts)).then(|| self.open.write());
             if let Some(source) = source {

@@ -45,6 +45,7 @@
 
 mod background;
 mod check;
+mod checkpoint;
 mod cil;
 mod error;
 mod format;
@@ -58,6 +59,7 @@ mod record;
 mod recovery;
 mod room;
 mod segments;
+mod splice;
 mod store;
 mod why;
 
@@ -78,4 +80,5 @@ pub use info::{Content, Info};
 pub use options::{DiskCache, Options};
 pub use record::{Batch, KEY_MAX, VALUE_MAX};
 pub use segments::{EXTENT_MAX, EXTENT_ROOM, Extent};
+pub use splice::Splice;
 pub use store::{Stats, Store};

@@ -12,6 +12,8 @@
 //!   0        2          6        6+k           6+k+v
 //!   | k: u16 | v: u32   | key    | value ...   |        v = u32::MAX: the key is removed, no value follows
 //! ```
+//! With the bit [`SPLICED`] in `v` the value is a [splice](crate::Splice): it is made of the one that the key had before.
+//!
 //! Before them lie the batch's spans of segments that its records name from now on, or no more, 13 bytes each:
 //! ```text
 //!   0          4        8        12
@@ -19,8 +21,10 @@
 //! ```
 //! Numbers are little endian. Keys ascend strictly.
 
+use crate::StoreError;
 use crate::mutant::{Mutant, Planted};
 use crate::segments::{CHANGE_LEN, Change};
+use crate::splice::{self, Splice};
 use sluice_sync::Arc;
 use std::ops::Range;
 
@@ -31,6 +35,8 @@ pub const VALUE_MAX: usize = 1 << 20;
 
 /// Stands for the length of a value that is none.
 const REMOVED: u32 = u32::MAX;
+/// In the length of a value: it is a splice.
+const SPLICED: u32 = 1 << 30;
 /// Bytes before a record's key.
 const HEAD: usize = 6;
 
@@ -41,6 +47,8 @@ struct Place {
     part: u32,
     key_at: usize,
     key_len: u16,
+    /// The value is a splice.
+    is_splice: bool,
     /// None: the key is removed.
     value_len: Option<u32>,
     version: u64,
@@ -54,6 +62,11 @@ impl Place {
     fn value(&self) -> Option<Range<usize>> {
         let start = self.key().end;
         self.value_len.map(|len| start..start + len as usize)
+    }
+
+    /// The length of the value as the log holds it.
+    fn encoded_value_len(&self) -> u32 {
+        self.value_len.map_or(REMOVED, |len| if self.is_splice { len | SPLICED } else { len })
     }
 
     /// The bytes of the key among those of `parts`.
@@ -83,12 +96,21 @@ pub(crate) fn cost(key_len: usize, value_len: usize) -> u64 {
 impl Records {
     /// Adds a record. Key and value are not longer than [`KEY_MAX`] and [`VALUE_MAX`].
     pub(crate) fn push(&mut self, key: &[u8], version: u64, value: Option<&[u8]>) {
+        self.push_as(key, version, value, false);
+    }
+
+    /// Adds a record whose value is made of the one before it. No other record of the key is among those that are absorbed together.
+    pub(crate) fn push_splice(&mut self, key: &[u8], version: u64, splice: &Splice) {
+        self.push_as(key, version, Some(splice.bytes()), true);
+    }
+
+    fn push_as(&mut self, key: &[u8], version: u64, value: Option<&[u8]>, is_splice: bool) {
         debug_assert!(key.len() <= KEY_MAX && value.is_none_or(|value| value.len() <= VALUE_MAX));
         let key_at = self.bytes.len();
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value.unwrap_or_default());
         let value_len = value.map(|value| value.len() as u32);
-        self.index.push(Place { part: 0, key_at, key_len: key.len() as u16, value_len, version });
+        self.index.push(Place { part: 0, key_at, key_len: key.len() as u16, is_splice, value_len, version });
     }
 
     /// Adds that records name a span from now on, or no more.
@@ -137,12 +159,18 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The records in the order of their keys; a value of `None` removes the key.
+    /// The records in the order of their keys; a value of `None` removes the key. A batch that goes to the tree has values alone.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        debug_assert!(!self.has_splices(), "it was merged");
         self.index.iter().map(|place| {
             let bytes = &self.parts[place.part as usize];
             (&bytes[place.key()], place.value().map(|at| &bytes[at]))
         })
+    }
+
+    /// Whether some value is made of the one before it.
+    pub(crate) fn has_splices(&self) -> bool {
+        self.index.iter().any(|place| place.is_splice)
     }
 
     /// The changes of what records name.
@@ -179,7 +207,7 @@ impl Batch {
         for place in &mut self.index {
             let bytes = &self.parts[place.part as usize];
             to.extend_from_slice(&place.key_len.to_le_bytes());
-            to.extend_from_slice(&place.value_len.unwrap_or(REMOVED).to_le_bytes());
+            to.extend_from_slice(&place.encoded_value_len().to_le_bytes());
             let key_at = to.len();
             to.extend_from_slice(&bytes[place.key()]);
             to.extend_from_slice(place.value().map_or(&[], |at| &bytes[at]));
@@ -205,11 +233,12 @@ impl Batch {
             let head = bytes.get(at..at + HEAD)?;
             let key_len = u16::from_le_bytes([head[0], head[1]]);
             let value_len = u32::from_le_bytes([head[2], head[3], head[4], head[5]]);
-            let value_len = (value_len != REMOVED).then_some(value_len);
+            let is_splice = value_len != REMOVED && value_len & SPLICED != 0;
+            let value_len = (value_len != REMOVED).then_some(value_len & !SPLICED);
             if usize::from(key_len) > KEY_MAX || value_len.is_some_and(|len| len as usize > VALUE_MAX) {
                 return None;
             }
-            let place = Place { part: 0, key_at: at + HEAD, key_len, value_len, version: 0 };
+            let place = Place { part: 0, key_at: at + HEAD, key_len, is_splice, value_len, version: 0 };
             at += place.encoded_len();
             let ascends =
                 index.last().is_none_or(|last| at <= bytes.len() && bytes[last.key()] < bytes[place.key()]);
@@ -221,8 +250,15 @@ impl Batch {
         Some(Batch { parts: vec![Arc::new(bytes)], index, changes })
     }
 
-    /// One batch with the effect of `batches`, applied in their order. It has no bytes of its own.
-    pub(crate) fn merge<'b>(batches: impl IntoIterator<Item = &'b Batch>) -> Batch {
+    /// One batch with the effect of `batches`, applied in their order to a tree in which keys have the values that `tree` says. It has
+    /// no bytes of its own but values that are made of former ones.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when a value is to be made of one that is not there; those of `tree`.
+    pub(crate) fn merge<'b>(
+        batches: impl IntoIterator<Item = &'b Batch>,
+        tree: impl Fn(&[u8]) -> Result<Option<Vec<u8>>, StoreError>,
+    ) -> Result<Batch, StoreError> {
         let mut merged = Batch::default();
         for batch in batches {
             let parts = merged.parts.len() as u32;
@@ -233,9 +269,42 @@ impl Batch {
         let Batch { parts, index, .. } = &mut merged;
         // Parts of later batches have higher numbers, and of one batch no key is there twice.
         index.sort_by(|a, b| a.key_in(parts).cmp(b.key_in(parts)).then(b.part.cmp(&a.part)));
+        if index.iter().any(|place| place.is_splice) {
+            let mut made = Vec::new();
+            for newest_first in index.chunk_by_mut(|a, b| a.key_in(parts) == b.key_in(parts)) {
+                if newest_first[0].is_splice {
+                    let value = value_of(newest_first, parts, &tree)?;
+                    let place = &mut newest_first[0];
+                    let key_at = made.len();
+                    made.extend_from_slice(place.key_in(parts));
+                    made.extend_from_slice(&value);
+                    (place.part, place.key_at) = (parts.len() as u32, key_at);
+                    (place.is_splice, place.value_len) = (false, Some(value.len() as u32));
+                }
+            }
+            parts.push(Arc::new(made));
+        }
         index.dedup_by(|earlier, kept| earlier.key_in(parts) == kept.key_in(parts));
-        merged
+        Ok(merged)
     }
+}
+
+/// The value to which the records of one key come, of which the newest is a splice.
+fn value_of(
+    newest_first: &[Place],
+    parts: &[Arc<Vec<u8>>],
+    tree: impl Fn(&[u8]) -> Result<Option<Vec<u8>>, StoreError>,
+) -> Result<Vec<u8>, StoreError> {
+    let bytes = |place: &Place| place.value().map(|at| &parts[place.part as usize][at]);
+    let splices = newest_first.iter().take_while(|place| place.is_splice).count();
+    let mut value = match newest_first.get(splices) {
+        Some(whole) => bytes(whole).map(<[u8]>::to_vec),
+        None => tree(newest_first[0].key_in(parts))?,
+    };
+    for place in newest_first[..splices].iter().rev() {
+        value = bytes(place).zip(value).and_then(|(splice, former)| splice::apply(splice, &former));
+    }
+    value.ok_or_else(|| StoreError::Damaged("the log changes a value that is not there".into()))
 }
 
 #[cfg(test)]
@@ -287,7 +356,37 @@ mod tests {
     #[test]
     fn merged_batches_have_the_effect_of_both_in_order() {
         let (first, second) = (batch(&[("a", 9, Some("1")), ("b", 9, Some("1"))]), batch(&[("b", 1, None)]));
-        let merged = Batch::merge([&first, &second]);
+        let merged = Batch::merge([&first, &second], |_| Ok(None)).expect("no splices");
         assert_eq!(text(&merged), [("a".to_owned(), Some("1".to_owned())), ("b".to_owned(), None)]);
+    }
+
+    #[test]
+    fn a_value_is_made_of_those_in_the_batches_before_and_in_the_tree() {
+        let spliced = |key: &str, bytes: &[u8]| {
+            let (mut splice, mut records) = (Splice::default(), Records::default());
+            splice.keep(0, 2);
+            splice.put(bytes);
+            records.push_splice(key.as_bytes(), 1, &splice);
+            let mut batch = absorb(vec![records], Planted::default());
+            batch.encode(Vec::new(), |_| ());
+            Batch::decode(batch.encoded().to_vec(), 0).expect("whole")
+        };
+        let merge = |batches: &[&Batch]| {
+            let tree = |key: &[u8]| Ok((key == b"tree").then(|| b"0123".to_vec()));
+            Batch::merge(batches.iter().copied(), tree).map(|merged| text(&merged))
+        };
+        let is = |key: &str, value: &str| vec![(key.to_owned(), Some(value.to_owned()))];
+        let whole = batch(&[("a", 9, Some("xyz"))]);
+        let [first, second] = [b"1", b"2"].map(|bytes| spliced("a", bytes));
+        assert_eq!(merge(&[&whole, &first, &second]).expect("a value"), is("a", "xy2"));
+        assert_eq!(
+            merge(&[&first, &whole]).expect("a value"),
+            is("a", "xyz"),
+            "what is replaced is not looked for"
+        );
+        assert_eq!(merge(&[&spliced("tree", b"new")]).expect("in the tree"), is("tree", "01new"));
+        assert!(matches!(merge(&[&first]), Err(StoreError::Damaged(_))));
+        let removed = batch(&[("a", 9, None)]);
+        assert!(matches!(merge(&[&whole, &removed, &first]), Err(StoreError::Damaged(_))));
     }
 }

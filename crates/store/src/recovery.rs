@@ -73,7 +73,7 @@ pub(crate) fn recover(
         let records: usize = batches.iter().map(Batch::len).sum();
         let is_much = || records > RECORDS_MAX || batches.iter().map(Batch::memory).sum::<u64>() > memory;
         if !batches.is_empty() && (is_last || is_much()) {
-            let merged = Batch::merge(&batches);
+            let merged = Batch::merge(&batches, |key| engine.get(key))?;
             let table = behind.table.after(merged.changes(), SEGMENTS_MAX, blocks);
             behind.table = table.map_err(StoreError::Damaged)?;
             engine.apply(&merged, &behind.encode())?;

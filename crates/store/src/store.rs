@@ -21,7 +21,7 @@
 //! See the crate's header.
 
 use crate::StoreError;
-use crate::cil::{Cil, Cut, Data, Source, Transaction};
+use crate::cil::{Added, Cil, Cut, Data, Source, Transaction};
 use crate::disk::Disk;
 use crate::engine::{Engine, Traffic};
 use crate::group::Callers;
@@ -30,7 +30,6 @@ use crate::mutant::{Mutant, Planted};
 use crate::open::end_volatile;
 use crate::options::Options;
 use crate::record::{Batch, absorb};
-use crate::recovery::Behind;
 use crate::room::Room;
 use crate::segments::{Extent, Segments};
 use crate::why::Why;
@@ -38,7 +37,7 @@ use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::thread::JoinHandle;
 use sluice_sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::collections::VecDeque;
-use std::io;
+use std::{io, mem};
 
 /// A batch that takes more than this part of the log goes to the tree at once.
 const LARGE_SHARE: u64 = 2;
@@ -125,20 +124,22 @@ pub(crate) struct State {
     /// Bytes of memory that these take.
     pub(crate) memory: u64,
     /// Durable batches that the engine does not hold, oldest first.
-    unapplied: VecDeque<Done>,
+    pub(crate) unapplied: VecDeque<Done>,
     /// The source asks for another push.
     pub(crate) again: bool,
+    /// The next push writes data out.
+    pub(crate) write_out: bool,
     /// Why nothing more can be written.
     pub(crate) failed: Option<Why>,
     pub(crate) stopping: bool,
 }
 
 #[derive(Clone)]
-struct Done {
-    batch: Arc<Batch>,
-    span: u64,
-    next: Position,
-    cut: u64,
+pub(crate) struct Done {
+    pub(crate) batch: Arc<Batch>,
+    pub(crate) span: u64,
+    pub(crate) next: Position,
+    pub(crate) cut: u64,
 }
 
 /// What a store is doing.
@@ -223,7 +224,7 @@ impl Store {
         if core.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
-        let closed = core.sync().and_then(|()| core.checkpoint());
+        let closed = core.write_out();
         if closed.is_ok() {
             core.segments.trim();
         }
@@ -252,6 +253,15 @@ impl Store {
     /// As [`sync`](Self::sync).
     pub fn checkpoint(&self) -> Result<(), StoreError> {
         self.core.checkpoint()
+    }
+
+    /// Makes everything durable, and brings the tree up to it, with data in segments that stood in records only to
+    /// be durable sooner: see [`Added::writes_out`](crate::Added::writes_out).
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync).
+    pub fn write_out(&self) -> Result<(), StoreError> {
+        self.core.write_out()
     }
 
     /// The value of `key` in the tree: without what no checkpoint has brought there yet.
@@ -380,10 +390,11 @@ impl Core {
         let cut = self.cuts.fetch_add(1, Ordering::Relaxed) + 1;
         // Acquire(applied): the tree; pairs with Release(applied) in apply().
         let applied_cut = self.applied_cut.load(Ordering::Acquire);
+        let writes_out = mem::take(&mut self.state.lock().write_out);
         let Cut { records, room, again, failed } = self.cil.cut(
-            cut,
             self.source.get().map(|source| &**source),
             Data { segments: &self.segments, engine: &*self.engine, applied_cut },
+            Added::to(cut, self.log.is_some(), writes_out),
         );
         if let Some(error) = failed {
             self.fail(&error);
@@ -419,9 +430,11 @@ impl Core {
             let freed = formed.batch.changes().iter().filter(|change| change.freed);
             freed.for_each(|change| self.segments.punch(change.span));
         }
-        // Data first: a batch in the log is taken for whole, and so must be what it names.
+        // Data first: a batch in the log is taken for whole, and so must be what it names. What another batch names, that one waits for.
         self.room.look(&*self.disk);
-        let written = self.segments.flush().and_then(|()| log.write(&formed));
+        let names_data = formed.batch.changes().iter().any(|change| !change.freed);
+        let flushed = if names_data { self.segments.flush() } else { Ok(()) };
+        let written = flushed.and_then(|()| log.write(&formed));
         self.cil.give_back(room);
         written?;
         let sequence = formed.sequence;
@@ -479,42 +492,6 @@ impl Core {
         state.used > log || state.memory > memory
     }
 
-    pub(crate) fn checkpoint(&self) -> Result<(), StoreError> {
-        let _one = self.checkpoint.lock();
-        let batches: Vec<Done> = {
-            let state = self.state.lock();
-            state.check()?;
-            state.unapplied.iter().cloned().collect()
-        };
-        let Some(last) = batches.last() else { return Ok(()) };
-        let merged = Batch::merge(batches.iter().map(|done| &*done.batch));
-        let merged = if self.planted.has(Mutant::PositionWithoutRecords) { Batch::default() } else { merged };
-        self.apply(&merged, last.next, last.cut)?;
-        self.free(batches.len());
-        Ok(())
-    }
-
-    /// Brings `batch` to the tree, which then has all before `position`, and all of `cut`. Called with `checkpoint` locked.
-    fn apply(&self, batch: &Batch, position: Position, cut: u64) -> Result<(), StoreError> {
-        let applied = self.segments.after(batch.changes()).and_then(|table| {
-            let behind = Behind { position, table };
-            self.engine.apply(batch, &behind.encode())?;
-            Ok(behind.table)
-        });
-        match applied {
-            Ok(table) => {
-                self.segments.applied(table, batch.changes());
-                // Release(applied): the tree; pairs with Acquire(applied) in Store::applied_cut().
-                self.applied_cut.store(cut, Ordering::Release);
-            }
-            Err(error) => {
-                self.fail(&error);
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
     /// Nothing more is written, because of `error`; said once.
     pub(crate) fn fail(&self, error: &StoreError) {
         let is_first = {
@@ -530,38 +507,6 @@ impl Core {
         if is_first {
             log::error!("nothing can be written any more, what was synchronised stays: {error}");
         }
-    }
-
-    /// Brings `batch`, for which the log has no room, to the tree behind all that was written before it. Called by the
-    /// thread that forms a batch.
-    fn apply_at_once(&self, batch: &Batch, next: &mut Position, cut: u64) -> Result<u64, StoreError> {
-        let mut state = self.state.lock();
-        while state.done < next.sequence - 1 {
-            state.check()?;
-            state = self.changed.wait(state);
-        }
-        drop(state);
-        self.checkpoint()?;
-        self.segments.flush()?;
-        let _one = self.checkpoint.lock();
-        let after = Position { sequence: next.sequence + 1, ..*next };
-        self.apply(batch, after, cut)?;
-        *next = after;
-        let mut state = self.state.lock();
-        state.formed = after.sequence - 1;
-        state.done = state.formed;
-        self.changed.notify_all();
-        Ok(state.formed)
-    }
-
-    /// The engine holds the oldest `count` batches.
-    fn free(&self, count: usize) {
-        let mut state = self.state.lock();
-        let freed = state.unapplied.drain(..count).map(|done| (done.span, done.batch.memory()));
-        let (span, memory) = freed.fold((0, 0), |sum, done| (sum.0 + done.0, sum.1 + done.1));
-        state.used -= span;
-        state.memory -= memory;
-        self.changed.notify_all();
     }
 }
 

@@ -8,17 +8,19 @@
 //! ```
 //! `present` are the pages that have data. Few bytes stand in the record: they go to the log and to the tree, and need no flush
 //! of their own. More are written once, to an extent. When few pages of a chunk change that is in an extent, these stand in the
-//! record and the extent stays: it *holds* pages of which some are *patched*, and some may be present no more.
+//! record and the extent stays (`contents.rs`): it *holds* pages of which some are *patched*, and some may be present no more.
 
+use super::keys::Key;
 use crate::data::{CHUNK_PAGES, PAGE, PAGE_SIZE};
-use sluice_store::Extent;
+use sluice_store::{Added, Extent, Splice};
 use std::borrow::Cow;
 
 /// Bytes of a whole chunk.
 pub(crate) const CHUNK: u64 = CHUNK_PAGES * PAGE;
 /// So many bytes stand in the record: those of one page.
 pub(super) const HERE_MAX: usize = PAGE_SIZE;
-/// Pages that are patched, at most. And if a push has no more bytes than these, they stand in records: that saves a flush.
+/// Pages that are patched, at most, when much changes. And if what a push collects whole has no more bytes than these, it stands in
+/// records: that saves a flush.
 pub(super) const PATCHED_MAX: u32 = 4;
 const HERE: u8 = 0;
 const THERE: u8 = 1;
@@ -79,6 +81,32 @@ impl<'v> Chunk<'v> {
         }
         value.extend_from_slice(self.bytes);
         value
+    }
+
+    /// Puts the record down. If pages `stand` in the one before, among those that it had `formerly`, and in the same extent if there
+    /// is one, then [`bytes`](Self::bytes) are of the other pages, and the record is [spliced](Added::splice).
+    pub(super) fn put(&self, key: &Key, (formerly, stand): (u16, u16), to: &mut Added) {
+        if stand == 0 {
+            return to.put(key, &self.encode());
+        }
+        let (mut splice, mut bytes) = (Splice::default(), self.bytes);
+        let head = Chunk { bytes: &[], held: self.held.clone(), ..*self }.encode();
+        splice.put(&head);
+        let here = self.held.as_ref().map_or(self.present, |held| held.patched);
+        for at in (0..CHUNK_PAGES as u32).filter(|at| here & 1 << at != 0) {
+            if stand & 1 << at != 0 {
+                let from = head.len() + room_of(formerly & ((1 << at) - 1));
+                splice.keep(from as u32, PAGE_SIZE as u32);
+            } else {
+                let (page, rest) = bytes.split_at(bytes.len().min(PAGE_SIZE));
+                splice.put(page);
+                if here >> at > 1 {
+                    splice.put(&[0; PAGE_SIZE][page.len()..]);
+                }
+                bytes = rest;
+            }
+        }
+        to.splice(key, &splice);
     }
 
     /// Number of pages with data.

@@ -35,6 +35,8 @@ pub(super) struct Kept {
     pub(super) ahead: ReadAhead,
     /// The inode may be among the files that the limit of memory knows.
     pub(super) has_residents: bool,
+    /// The inode may be among the files with heavy chunks (`contents.rs`).
+    pub(super) is_heavy: bool,
     /// The inode may stand apart: see `names.rs`.
     pub(super) is_apart: bool,
 }
@@ -68,6 +70,17 @@ impl Kept {
             }
             None => _ = self.standing.insert(chunk, present),
         }
+    }
+
+    /// The pages of `chunk`, if its record has the bytes.
+    pub(super) fn standing(&self, chunk: u64) -> Option<u16> {
+        self.standing.get(&chunk).copied()
+    }
+
+    /// How many pages of `chunk` are in its record.
+    pub(super) fn pages_in_record(&self, chunk: u64) -> u32 {
+        let patched = self.extents.get(&chunk).map(|held| held.patched);
+        patched.or(self.standing(chunk)).unwrap_or(0).count_ones()
     }
 
     /// The pages in records.

@@ -53,6 +53,7 @@
 
 mod adopt;
 mod chunk;
+mod contents;
 mod fsck;
 mod kept;
 mod keys;
@@ -75,6 +76,8 @@ mod touched;
 mod adopt_tests;
 #[cfg(test)]
 mod audit;
+#[cfg(test)]
+mod contents_tests;
 #[cfg(test)]
 mod crash_tests;
 #[cfg(test)]

@@ -38,6 +38,8 @@ pub(super) enum Mutant {
     CutOffForgotten,
     /// Of pages that changed since the extent was written only the last ones are put down.
     PatchForgotten,
+    /// Of pages that stand in a record others stay than those that are meant.
+    SpliceMisplaced,
     /// That an inode lost a name in its holder is not put down.
     HolderStays,
     /// That a record names an extent which another one names is not counted.

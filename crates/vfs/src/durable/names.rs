@@ -191,6 +191,12 @@ impl NameSet {
         }
     }
 
+    /// Whether more pages may stand in records.
+    pub(super) fn may_stand(&self) -> bool {
+        // Relaxed: a hint.
+        !self.is_over.load(Ordering::Relaxed)
+    }
+
     fn part(&self, ino: u64) -> &Mutex<ByNumber> {
         &self.directories[(ino / RUN * TURNS + ino % TURNS) as usize % PARTS]
     }
@@ -372,7 +378,7 @@ impl Durable {
                 break;
             }
             // What was changed is in the tree after this. A limit of 0 is that of a test of what leaves without.
-            if limit > 0 && self.store.sync().and_then(|()| self.store.checkpoint()).is_err() {
+            if limit > 0 && self.store.write_out().is_err() {
                 break;
             }
             has_checkpointed = true;

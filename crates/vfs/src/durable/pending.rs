@@ -4,14 +4,15 @@
 //! An inode of a durable file system has a [`Stored`]: which of its chunks the store has, which have changed since, and which of its
 //! extended attributes have. An inode of which any has changed is *listed* here, with a reference, so that it stays until the push has it.
 //! The push takes the list in its cut: then nobody changes anything, and what it reads is of one moment. Bytes that are too many
-//! for a record it only copies there; they are written to an extent when calls go on (`Pending::write`). Until then the copy
+//! for a record it only copies there; they are written to an extent when calls go on (`contents.rs`). Until then the copy
 //! holds the inode, so that what is to be removed of an inode that goes includes each extent.
 //!
 //! A file that loses its last name is taken off the list; what becomes of its records is said in `removal.rs`.
 //!
 //! Each CPU has a list of its own, in parts, so that changes of different files write no line of each other.
 
-use super::chunk::{CHUNK, Chunk, HERE_MAX, Held, PATCHED_MAX};
+use super::chunk::CHUNK;
+use super::contents::{Copied, HeavySet, Marked};
 use super::kept::Kept;
 use super::keys::Key;
 use super::mutant::{Mutant, Planted};
@@ -21,7 +22,7 @@ use super::record::{self, InodeRecord};
 use super::removal::Removals;
 use super::resident::ResidentSet;
 use super::shares::Shares;
-use crate::data::{CHUNK_PAGES, PAGE, PAGE_SIZE, PageSet};
+use crate::data::{CHUNK_PAGES, PAGE, PageSet};
 use crate::inode::Body;
 use crate::lock_class::{DURABLE_PENDING, INODE_HERE, INODE_KEPT, INODE_LOADING, INODE_STORED};
 use crate::stat::Timestamp;
@@ -55,6 +56,9 @@ pub(crate) struct Stored {
     pub(super) version: AtomicU64,
     /// The access time in the last record, packed. *Atomic (stands alone).*
     pub(super) atime: AtomicU64,
+    /// The number of a directory that has a name of the inode, or 0. *Atomic (stands alone); written in sections, with a name in that
+    /// directory locked, and while the inode is made.*
+    holder: AtomicU64,
     /// What the store has. Taken before `changed`, and by a push for as long as it collects the file.
     pub(super) kept: Mutex<Kept>,
     /// A bit for each of the first pages that is marked as changed, of an inode that is listed, and [`LISTED`]. *Atomic (stands
@@ -66,12 +70,9 @@ pub(crate) struct Stored {
     pub(super) loading: Mutex<()>,
     /// The cut that has the last change of the inode, or of a name in it. *Atomic (stands alone); written in sections.*
     pub(super) changed_in: AtomicU64,
-    /// The number of a directory that has a name of the inode, or 0. *Atomic (stands alone); written in sections, with a name in that
-    /// directory locked, and while the inode is made.*
-    holder: AtomicU64,
     /// The list on which it is because of its access time. *Atomic (stands alone).*
     touched_at: AtomicUsize,
-    _who_lists: Gap<40>,
+    _who_lists: Gap<48>,
     /// All pages from this one on are marked as well. *Atomic (stands alone); written under `changed`.*
     marked_from: AtomicU64,
     changed: Mutex<Changed>,
@@ -96,23 +97,16 @@ struct Changed {
     borrowed: u64,
 }
 
-/// Bytes of a chunk as they were in the cut.
-struct Copied {
-    inode: InodeRef,
-    chunk: u64,
-    present: u16,
-    bytes: Vec<u8>,
-}
-
 /// What the next push is to collect.
 pub(super) struct Pending {
     /// *Per CPU; each protected by its mutex.*
     listed: PerCpu<[CachePadded<Listed>; LIST_PARTS]>,
     pub(super) removals: Removals,
     /// What the last cut copied.
-    copied: Mutex<Vec<Copied>>,
+    pub(super) copied: Mutex<Vec<Copied>>,
     /// Chunks that the last cut patched.
-    patched: Mutex<Vec<(InodeRef, u64)>>,
+    pub(super) patched: Mutex<Vec<(InodeRef, u64)>>,
+    pub(super) heavy: HeavySet,
     /// Bytes that changed. *Per CPU.*
     bytes: Budget,
     /// There are too many of them. *Atomic (stands alone).*
@@ -291,9 +285,14 @@ impl Stored {
         self.changed.lock().listed_at.is_some()
     }
 
+    /// How many of `pages` have changed.
+    pub(super) fn dirty_pages(&self, pages: Range<u64>) -> u64 {
+        self.changed.lock().dirty.count(&pages)
+    }
+
     /// Whether one of `pages` has changed.
     pub(super) fn is_dirty(&self, pages: Range<u64>) -> bool {
-        self.changed.lock().dirty.count(&pages) > 0
+        self.dirty_pages(pages) > 0
     }
 }
 
@@ -308,6 +307,7 @@ impl Pending {
             listed,
             copied: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             patched: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
+            heavy: HeavySet::new(shares.changed),
             bytes: Budget::with_grain(Some(shares.changed), 0, GRAIN),
             is_full: AtomicBool::new(false),
             cut: AtomicU64::new(1),
@@ -381,6 +381,7 @@ impl Pending {
         };
         self.bytes.give(counted);
         self.memory.forget(inode, stored);
+        self.heavy.forget(inode, stored);
         let list = at.and_then(|at| self.list_of(at, inode.ino()));
         let forgotten = list.and_then(|list| list.lock().remove(&inode.ino()));
         // With nothing locked.
@@ -395,6 +396,7 @@ impl Pending {
         }
         self.removals.clear();
         self.memory.clear();
+        self.heavy.clear();
     }
 
     /// Whether nothing is left for a push.
@@ -405,7 +407,8 @@ impl Pending {
             && self.listed.iter().flatten().all(|listed| listed.lock().is_empty())
     }
 
-    fn collect_inode(&self, inode: &InodeRef, to: &mut Added) {
+    /// Collects `inode`; in this push few pages changed, or not.
+    fn collect_inode(&self, inode: &InodeRef, are_few: bool, to: &mut Added) {
         let Some(stored) = inode.stored() else { return };
         let mut kept = stored.kept.lock();
         let Changed { dirty, mut chunks, xattrs, counted, all_names, .. } = {
@@ -423,7 +426,7 @@ impl Pending {
         if matches!(inode.body, Body::Regular) && !self.planted.has(Mutant::SizeWithoutBytes) {
             let (were, had_cut_off) = (kept.standing_pages(), !kept.cut_off.is_empty());
             kept.borrowed.ranges().for_each(|range| chunks.insert(range));
-            self.collect_contents(inode, (&dirty, &chunks), &mut kept, to);
+            self.collect_contents(inode, &Marked { dirty, chunks, are_few }, &mut kept, to);
             kept.end_borrow(self);
             self.names.count_standing(kept.standing_pages(), were);
             if had_cut_off {
@@ -452,78 +455,6 @@ impl Pending {
         stored.put_down(record.atime);
         to.put(&Key::inode(inode.ino()), &record.encode());
     }
-
-    /// Collects the `dirty` pages of `inode`, which are in `chunks`, and of which the store has what is `kept`.
-    fn collect_contents(
-        &self,
-        inode: &InodeRef,
-        (dirty, chunks): (&PageSet, &PageSet),
-        kept: &mut Kept,
-        to: &mut Added,
-    ) {
-        let removals = self.removals.most();
-        for chunks in chunks.ranges() {
-            let mut gone = PageSet::new();
-            kept.records.within(&chunks).for_each(|range| gone.insert(range));
-            gone.remove(&kept.cut_off);
-            kept.absent.range(chunks.clone()).for_each(|(chunk, _)| _ = gone.remove(&(*chunk..chunk + 1)));
-            let mut with_data = inode.data.chunks_with_data(chunks.clone());
-            kept.keep_borrowed(&chunks, &mut with_data, self);
-            for range in with_data.ranges() {
-                gone.remove(&range);
-                if range.start < kept.cut_off.end && kept.cut_off.start < range.end {
-                    let end = range.end.min(kept.cut_off.end);
-                    kept.remove_cut_off(inode.ino(), end, to, self);
-                }
-                range.for_each(|chunk| self.collect_chunk(inode, chunk, dirty, kept, to));
-            }
-            let all = gone.ranges().next().map_or(0, |range| range.start)..gone.end();
-            let are_holes = with_data.count(&all) == 0 && kept.absent.range(all.clone()).next().is_none();
-            if gone.len() > removals && are_holes && kept.cut_off.is_empty() {
-                kept.cut_off = all;
-            } else {
-                gone.ranges().for_each(|range| kept.remove_records(inode.ino(), &range, to, self));
-            }
-        }
-        if !kept.cut_off.is_empty() {
-            let end = kept.end_of_first(&kept.cut_off, removals);
-            kept.remove_cut_off(inode.ino(), end, to, self);
-        }
-    }
-
-    /// Collects `chunk`, which has data.
-    fn collect_chunk(&self, inode: &InodeRef, chunk: u64, dirty: &PageSet, kept: &mut Kept, to: &mut Added) {
-        let pages = chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES;
-        let changed = dirty.within(&pages).flatten().fold(0, |mask, page| mask | 1 << (page - pages.start));
-        let (key, mut bytes) = (Key::chunk(inode.ino(), chunk), Vec::new());
-        if let Some(held) = kept.extents.get_mut(&chunk)
-            && (held.patched | changed).count_ones() <= PATCHED_MAX
-            && (self.memory.may_patch() || changed == 0)
-        {
-            let former = if self.planted.has(Mutant::PatchForgotten) { 0 } else { held.patched };
-            let absent = kept.absent.get(&chunk).copied().unwrap_or(0);
-            let present = inode.data.chunk(chunk, former | changed, &mut bytes) | absent;
-            let patched = (former | changed) & present;
-            self.memory.count_patched(patched, held.patched);
-            held.patched = patched;
-            to.put(&key, &Chunk { present, held: Some(held.clone()), bytes: &bytes }.encode());
-            kept.own(chunk, self);
-            if present & !absent != 0 {
-                let inode = inode.clone();
-                self.patched.lock().push((inode, chunk));
-            }
-            return;
-        }
-        kept.remove(&(chunk..chunk + 1), self);
-        let present = inode.data.chunk(chunk, u16::MAX, &mut bytes);
-        kept.insert(chunk, present, None);
-        if bytes.len() <= HERE_MAX {
-            to.put(&key, &Chunk { present, held: None, bytes: &bytes }.encode());
-        } else {
-            let copied = Copied { inode: inode.clone(), chunk, present, bytes };
-            self.copied.lock().push(copied);
-        }
-    }
 }
 
 /// Lets the store collect what is pending.
@@ -545,51 +476,14 @@ impl Pending {
         self.cut.store(to.cut() + 1, Ordering::Relaxed);
         let parts = self.listed.iter().flatten();
         let listed: Vec<_> = parts.map(|listed| mem::take(&mut *listed.lock())).collect();
-        listed.iter().flat_map(BTreeMap::values).for_each(|inode| self.collect_inode(inode, to));
+        let are_few = to.is_logged() && self.are_few(listed.iter().flat_map(BTreeMap::values));
+        listed.iter().flat_map(BTreeMap::values).for_each(|inode| self.collect_inode(inode, are_few, to));
+        if to.writes_out() {
+            self.write_out(to);
+        }
         // Relaxed: a hint.
         self.is_full.store(false, Ordering::Relaxed);
         self.removals.collect(to, self);
         drop(listed);
-    }
-
-    /// Writes what the cut copied.
-    fn write(&self, data: &Data<'_>, to: &mut Added) {
-        self.removals.write(data, to, &self.owners);
-        let copied = mem::take(&mut *self.copied.lock());
-        let are_few =
-            copied.iter().map(|one| one.bytes.len()).sum::<usize>() <= PATCHED_MAX as usize * PAGE_SIZE;
-        // Each copy goes as soon as it is written.
-        for Copied { inode, chunk, present: pages, bytes } in copied {
-            let key = Key::chunk(inode.ino(), chunk);
-            let Some(stored) = inode.stored() else { continue };
-            // A disk without room for it has some in the log: the room that deletions need.
-            let written = if are_few { None } else { data.write(&bytes).ok() };
-            let Some(extent) = written else {
-                to.put(&key, &Chunk { present: pages, held: None, bytes: &bytes }.encode());
-                continue;
-            };
-            let held = Some(Held { extent: extent.clone(), pages, patched: 0 });
-            to.put(&key, &Chunk { present: pages, held: held.clone(), bytes: &[] }.encode());
-            to.name_extent(&extent);
-            if self.planted.has(Mutant::NameWithoutBytes) {
-                data.discard(&extent);
-            }
-            if self.planted.has(Mutant::FreedEarly) {
-                to.free_extent(&extent);
-            }
-            {
-                let mut kept = stored.kept.lock();
-                let were = kept.standing_pages();
-                kept.insert(chunk, pages, held);
-                self.names.count_standing(kept.standing_pages(), were);
-            }
-            self.memory.enter(&inode, stored, chunk);
-        }
-        let patched = mem::take(&mut *self.patched.lock());
-        for (inode, chunk) in &patched {
-            inode.stored().into_iter().for_each(|stored| self.memory.enter(inode, stored, *chunk));
-        }
-        self.owners.settle(data, to, &self.planted);
-        self.memory.evict(&self.planted);
     }
 }

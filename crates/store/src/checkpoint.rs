@@ -1,0 +1,96 @@
+//! Checkpoint: how what the log holds comes into the tree, and the log becomes free.
+
+use crate::StoreError;
+use crate::log::Position;
+use crate::mutant::Mutant;
+use crate::record::Batch;
+use crate::recovery::Behind;
+use crate::store::{Core, Done};
+use sluice_sync::atomic::Ordering;
+
+impl Core {
+    /// Makes everything durable, with data in segments that stood in records, and brings the tree up to it.
+    pub(crate) fn write_out(&self) -> Result<(), StoreError> {
+        self.state.lock().write_out = true;
+        self.sync().and_then(|()| self.checkpoint())
+    }
+
+    pub(crate) fn checkpoint(&self) -> Result<(), StoreError> {
+        let _one = self.checkpoint.lock();
+        let batches: Vec<Done> = {
+            let state = self.state.lock();
+            state.check()?;
+            state.unapplied.iter().cloned().collect()
+        };
+        let Some(last) = batches.last() else { return Ok(()) };
+        let merged = self.merge(batches.iter().map(|done| &*done.batch))?;
+        let merged = if self.planted.has(Mutant::PositionWithoutRecords) { Batch::default() } else { merged };
+        self.apply(&merged, last.next, last.cut)?;
+        self.free(batches.len());
+        Ok(())
+    }
+
+    /// As [`Batch::merge`], on top of the tree.
+    fn merge<'b>(&self, batches: impl IntoIterator<Item = &'b Batch>) -> Result<Batch, StoreError> {
+        Batch::merge(batches, |key| self.engine.get(key)).inspect_err(|error| self.fail(error))
+    }
+
+    /// Brings `batch` to the tree, which then has all before `position`, and all of `cut`. Called with `checkpoint` locked.
+    fn apply(&self, batch: &Batch, position: Position, cut: u64) -> Result<(), StoreError> {
+        let applied = self.segments.after(batch.changes()).and_then(|table| {
+            let behind = Behind { position, table };
+            self.engine.apply(batch, &behind.encode())?;
+            Ok(behind.table)
+        });
+        match applied {
+            Ok(table) => {
+                self.segments.applied(table, batch.changes());
+                // Release(applied): the tree; pairs with Acquire(applied) in Store::applied_cut().
+                self.applied_cut.store(cut, Ordering::Release);
+            }
+            Err(error) => {
+                self.fail(&error);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings `batch`, for which the log has no room, to the tree behind all that was written before it. Called by the
+    /// thread that forms a batch.
+    pub(crate) fn apply_at_once(
+        &self,
+        batch: &Batch,
+        next: &mut Position,
+        cut: u64,
+    ) -> Result<u64, StoreError> {
+        let mut state = self.state.lock();
+        while state.done < next.sequence - 1 {
+            state.check()?;
+            state = self.changed.wait(state);
+        }
+        drop(state);
+        self.checkpoint()?;
+        self.segments.flush()?;
+        let _one = self.checkpoint.lock();
+        let after = Position { sequence: next.sequence + 1, ..*next };
+        let merged = if batch.has_splices() { Some(self.merge([batch])?) } else { None };
+        self.apply(merged.as_ref().unwrap_or(batch), after, cut)?;
+        *next = after;
+        let mut state = self.state.lock();
+        state.formed = after.sequence - 1;
+        state.done = state.formed;
+        self.changed.notify_all();
+        Ok(state.formed)
+    }
+
+    /// The engine holds the oldest `count` batches.
+    pub(crate) fn free(&self, count: usize) {
+        let mut state = self.state.lock();
+        let freed = state.unapplied.drain(..count).map(|done| (done.span, done.batch.memory()));
+        let (span, memory) = freed.fold((0, 0), |sum, done| (sum.0 + done.0, sum.1 + done.1));
+        state.used -= span;
+        state.memory -= memory;
+        self.changed.notify_all();
+    }
+}

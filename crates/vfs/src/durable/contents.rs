@@ -1,0 +1,273 @@
+//! Contents: how the contents of files get into a push: into records, or into extents that records name.
+//!
+//! # Theory
+//! What a push writes to an extent must be flushed before its batch, so an fsync waits for two flushes; what stands in records is
+//! flushed with the batch. So a push in which few pages changed puts them into the records of their chunks, whatever stands there
+//! already: it *splices* a record, of which it writes only the pages that are new. A chunk of which much stands in its record is
+//! *heavy*. When the log is about to go to the tree, the store asks for a push that *writes out*: it collects heavy chunks whole, and
+//! writes each to an extent. So their bytes never reach the tree, and nobody waits for their flush but that push.
+//!
+//! A push in which much changed writes to extents at once, but for chunks with an extent of which few pages are patched.
+
+use super::chunk::{CHUNK, Chunk, HERE_MAX, Held, PATCHED_MAX};
+use super::kept::Kept;
+use super::keys::Key;
+use super::mutant::Mutant;
+use super::pending::{Pending, Stored};
+use crate::data::{CHUNK_PAGES, PAGE, PAGE_SIZE, PageSet};
+use crate::lock_class::DURABLE_PENDING;
+use crate::{Inode, InodeRef};
+use sluice_store::{Added, Data};
+use sluice_sync::Mutex;
+use sluice_sync::atomic::Ordering;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+
+/// If no more pages changed than these, a push puts them all into records: a flush of data costs more than so many bytes in the log.
+const FEW_PAGES: u64 = 64;
+
+/// Bytes of a chunk as they were in the cut.
+pub(super) struct Copied {
+    inode: InodeRef,
+    chunk: u64,
+    present: u16,
+    bytes: Vec<u8>,
+}
+
+/// What changed of a file's contents.
+pub(super) struct Marked {
+    pub(super) dirty: PageSet,
+    /// The chunks in which these pages are.
+    pub(super) chunks: PageSet,
+    /// In the whole push few pages changed.
+    pub(super) are_few: bool,
+}
+
+/// The files with heavy chunks. A file leaves when it loses its last name.
+pub(super) struct HeavySet {
+    /// *Protected by its mutex.*
+    files: Mutex<BTreeMap<u64, HeavyFile>>,
+    /// So many chunks are written out at a time. *Immutable.*
+    most: u64,
+}
+
+/// A file, and which of its chunks are heavy, or have been.
+struct HeavyFile {
+    inode: InodeRef,
+    chunks: BTreeSet<u64>,
+}
+
+impl HeavySet {
+    /// That lets one push copy so many bytes.
+    pub(super) fn new(bytes: u64) -> HeavySet {
+        HeavySet { files: Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()), most: (bytes / CHUNK).max(1) }
+    }
+
+    /// The record of `chunk` was put down: perhaps much stands in it. Called in a cut.
+    fn look(&self, inode: &InodeRef, chunk: u64, kept: &mut Kept) {
+        if kept.pages_in_record(chunk) > PATCHED_MAX {
+            // Counted, if it is new, and dropped, with the set unlocked: that may free dead inodes.
+            let mut own = (!kept.is_heavy).then(|| inode.clone());
+            kept.is_heavy = true;
+            match self.files.lock().entry(inode.ino()) {
+                Entry::Occupied(file) => _ = file.into_mut().chunks.insert(chunk),
+                Entry::Vacant(file) => {
+                    let new = own.take().map(|inode| HeavyFile { inode, chunks: BTreeSet::from([chunk]) });
+                    new.into_iter().for_each(|new| _ = file.insert(new));
+                }
+            }
+        }
+    }
+
+    /// `inode` has no name any more: nothing of it needs to be written.
+    pub(super) fn forget(&self, inode: &Inode, stored: &Stored) {
+        if !stored.kept.lock().is_heavy {
+            return;
+        }
+        let forgotten = self.files.lock().remove(&inode.ino());
+        // With nothing locked.
+        drop(forgotten);
+    }
+
+    /// Lets go of all files.
+    pub(super) fn clear(&self) {
+        let files = mem::take(&mut *self.files.lock());
+        drop(files);
+    }
+}
+
+impl Pending {
+    /// Collects what is `marked` of `inode`, of which the store has what is `kept`.
+    pub(super) fn collect_contents(
+        &self,
+        inode: &InodeRef,
+        marked: &Marked,
+        kept: &mut Kept,
+        to: &mut Added,
+    ) {
+        let removals = self.removals.most();
+        for chunks in marked.chunks.ranges() {
+            let mut gone = PageSet::new();
+            kept.records.within(&chunks).for_each(|range| gone.insert(range));
+            gone.remove(&kept.cut_off);
+            kept.absent.range(chunks.clone()).for_each(|(chunk, _)| _ = gone.remove(&(*chunk..chunk + 1)));
+            let mut with_data = inode.data.chunks_with_data(chunks.clone());
+            kept.keep_borrowed(&chunks, &mut with_data, self);
+            for range in with_data.ranges() {
+                gone.remove(&range);
+                if range.start < kept.cut_off.end && kept.cut_off.start < range.end {
+                    let end = range.end.min(kept.cut_off.end);
+                    kept.remove_cut_off(inode.ino(), end, to, self);
+                }
+                range.for_each(|chunk| self.collect_chunk(inode, chunk, marked, kept, to));
+            }
+            let all = gone.ranges().next().map_or(0, |range| range.start)..gone.end();
+            let are_holes = with_data.count(&all) == 0 && kept.absent.range(all.clone()).next().is_none();
+            if gone.len() > removals && are_holes && kept.cut_off.is_empty() {
+                kept.cut_off = all;
+            } else {
+                gone.ranges().for_each(|range| kept.remove_records(inode.ino(), &range, to, self));
+            }
+        }
+        if !kept.cut_off.is_empty() {
+            let end = kept.end_of_first(&kept.cut_off, removals);
+            kept.remove_cut_off(inode.ino(), end, to, self);
+        }
+    }
+
+    /// Collects `chunk`, which has data.
+    fn collect_chunk(&self, inode: &InodeRef, chunk: u64, marked: &Marked, kept: &mut Kept, to: &mut Added) {
+        let pages = chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES;
+        let changed =
+            marked.dirty.within(&pages).flatten().fold(0, |mask, page| mask | 1 << (page - pages.start));
+        let (key, mut bytes) = (Key::chunk(inode.ino(), chunk), Vec::new());
+        let is_own = kept.borrowed.count(&(chunk..chunk + 1)) == 0;
+        if let Some(held) = kept.extents.get_mut(&chunk)
+            && (marked.are_few || (held.patched | changed).count_ones() <= PATCHED_MAX)
+            && (self.memory.may_patch() || changed == 0)
+        {
+            let former = if self.planted.has(Mutant::PatchForgotten) { 0 } else { held.patched };
+            let stand = if to.is_logged() && is_own { former & !changed } else { 0 };
+            let absent = kept.absent.get(&chunk).copied().unwrap_or(0);
+            let present = inode.data.chunk(chunk, (former | changed) & !stand, &mut bytes) | absent;
+            let patched = (former | changed) & present;
+            self.memory.count_patched(patched, held.patched);
+            held.patched = patched;
+            Chunk { present, held: Some(held.clone()), bytes: &bytes }.put(&key, (former, stand), to);
+            kept.own(chunk, self);
+            if present & !absent != 0 {
+                let inode = inode.clone();
+                self.patched.lock().push((inode, chunk));
+            }
+            self.heavy.look(inode, chunk, kept);
+        } else if marked.are_few
+            && self.names.may_stand()
+            && let Some(former) = kept.standing(chunk)
+        {
+            let stand = former & !changed;
+            let present = inode.data.chunk(chunk, !stand, &mut bytes);
+            kept.insert(chunk, present, None);
+            let former = if self.planted.has(Mutant::SpliceMisplaced) { former << 1 } else { former };
+            Chunk { present, held: None, bytes: &bytes }.put(&key, (former, stand), to);
+            self.heavy.look(inode, chunk, kept);
+        } else {
+            self.collect_whole(inode, chunk, kept, to);
+        }
+    }
+
+    /// Collects all of `chunk`, which may have a record.
+    fn collect_whole(&self, inode: &InodeRef, chunk: u64, kept: &mut Kept, to: &mut Added) {
+        let mut bytes = Vec::new();
+        kept.remove(&(chunk..chunk + 1), self);
+        let present = inode.data.chunk(chunk, u16::MAX, &mut bytes);
+        kept.insert(chunk, present, None);
+        if bytes.len() <= HERE_MAX {
+            to.put(&Key::chunk(inode.ino(), chunk), &Chunk { present, held: None, bytes: &bytes }.encode());
+        } else {
+            let copied = Copied { inode: inode.clone(), chunk, present, bytes };
+            self.copied.lock().push(copied);
+        }
+    }
+
+    /// Whether so few pages of `files` have changed that they all go into records.
+    pub(super) fn are_few<'i>(&self, files: impl Iterator<Item = &'i InodeRef>) -> bool {
+        let mut left = FEW_PAGES;
+        for inode in files {
+            let pages = 0..inode.size().div_ceil(PAGE);
+            let changed = inode.stored().map_or(0, |stored| stored.dirty_pages(pages));
+            let Some(rest) = u64::checked_sub(left, changed) else { return false };
+            left = rest;
+        }
+        true
+    }
+
+    /// Has heavy chunks written to extents, in the cut, when nobody waits for that.
+    pub(super) fn write_out(&self, to: &mut Added) {
+        let mut left = self.heavy.most;
+        let files = mem::take(&mut *self.heavy.files.lock());
+        for (ino, HeavyFile { inode, mut chunks }) in files {
+            let Some(stored) = inode.stored().filter(|_| inode.has_name()) else { continue };
+            let mut kept = stored.kept.lock();
+            let were = kept.standing_pages();
+            while left > 0
+                && let Some(chunk) = chunks.pop_first()
+            {
+                // What is not here is in an extent: that stays.
+                if kept.pages_in_record(chunk) > PATCHED_MAX && !kept.absent.contains_key(&chunk) {
+                    self.collect_whole(&inode, chunk, &mut kept, to);
+                    left -= 1;
+                }
+            }
+            self.names.count_standing(kept.standing_pages(), were);
+            // Relaxed: no section is open.
+            stored.changed_in.store(to.cut(), Ordering::Relaxed);
+            kept.is_heavy = !chunks.is_empty();
+            drop(kept);
+            if !chunks.is_empty() {
+                self.heavy.files.lock().insert(ino, HeavyFile { inode, chunks });
+            }
+        }
+    }
+
+    /// Writes what the cut copied.
+    pub(super) fn write(&self, data: &Data<'_>, to: &mut Added) {
+        self.removals.write(data, to, &self.owners);
+        let copied = mem::take(&mut *self.copied.lock());
+        let bytes: usize = copied.iter().map(|one| one.bytes.len()).sum();
+        let are_few = !to.writes_out() && bytes <= PATCHED_MAX as usize * PAGE_SIZE;
+        // Each copy goes as soon as it is written.
+        for Copied { inode, chunk, present: pages, bytes } in copied {
+            let key = Key::chunk(inode.ino(), chunk);
+            let Some(stored) = inode.stored() else { continue };
+            // A disk without room for it has some in the log: the room that deletions need.
+            let written = if are_few { None } else { data.write(&bytes).ok() };
+            let Some(extent) = written else {
+                to.put(&key, &Chunk { present: pages, held: None, bytes: &bytes }.encode());
+                continue;
+            };
+            let held = Some(Held { extent: extent.clone(), pages, patched: 0 });
+            to.put(&key, &Chunk { present: pages, held: held.clone(), bytes: &[] }.encode());
+            to.name_extent(&extent);
+            if self.planted.has(Mutant::NameWithoutBytes) {
+                data.discard(&extent);
+            }
+            if self.planted.has(Mutant::FreedEarly) {
+                to.free_extent(&extent);
+            }
+            {
+                let mut kept = stored.kept.lock();
+                let were = kept.standing_pages();
+                kept.insert(chunk, pages, held);
+                self.names.count_standing(kept.standing_pages(), were);
+            }
+            self.memory.enter(&inode, stored, chunk);
+        }
+        let patched = mem::take(&mut *self.patched.lock());
+        for (inode, chunk) in &patched {
+            inode.stored().into_iter().for_each(|stored| self.memory.enter(inode, stored, *chunk));
+        }
+        self.owners.settle(data, to, &self.planted);
+        self.memory.evict(&self.planted);
+    }
+}

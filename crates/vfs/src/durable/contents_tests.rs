@@ -1,0 +1,115 @@
+//! Contents in records: what appends that are synchronised cost, by counts, and that what they wrote is there after a crash.
+
+use super::crash_tests::shared;
+use super::mutant::Mutant;
+use super::tests::options;
+use crate::{Cred, Fs, OpenFlags, Options, Process, StoreOptions, Superblock};
+use sluice_store::disk::crash::{CrashDisk, Survivors};
+use sluice_sync::face::HOSTS_SHARE;
+
+const PAGE: usize = 4096;
+const APPENDS: usize = 40;
+
+/// What the n-th append writes.
+fn block(n: usize) -> Vec<u8> {
+    vec![n as u8 + 1; PAGE]
+}
+
+fn file(tasks: usize) -> Vec<String> {
+    (0..tasks).map(|task| format!("/{task}")).collect()
+}
+
+/// Each of `tasks` appends a page to its file and waits, in turns, with one push for all: what was written to the log and to
+/// segments, and the flushes.
+fn append(disk: &CrashDisk, fs: &Fs, tasks: usize) -> (u64, u64, usize) {
+    let process: Process = fs.process(Cred::root());
+    let flags = OpenFlags::WRONLY | OpenFlags::CREAT | OpenFlags::APPEND;
+    let files: Vec<_> =
+        file(tasks).iter().map(|path| process.open(path, flags, 0o644).expect("room")).collect();
+    fs.sync().expect("the disk works");
+    let counts = || (disk.written("log"), disk.written("segment"), disk.flushes());
+    let before = counts();
+    for n in 0..APPENDS {
+        files.iter().for_each(|file| assert_eq!(process.write(*file, &block(n)), Ok(PAGE)));
+        fs.sync().expect("the disk works");
+    }
+    let after = counts();
+    (after.0 - before.0, after.1 - before.1, after.2 - before.2)
+}
+
+fn is_right(fs: &Fs, tasks: usize) -> bool {
+    let expected: Vec<u8> = (0..APPENDS).flat_map(block).collect();
+    file(tasks).iter().all(|path| fs.read(path).expect("it is there") == expected)
+}
+
+/// An empty file system, and its disk. The log holds all that the tests write.
+fn made() -> (CrashDisk, Fs) {
+    let disk = CrashDisk::new();
+    let store = StoreOptions { log_size: 16 << 20, background: false, ..options().store };
+    let made = Superblock::create_on(shared(&disk), Options { store, ..options() });
+    (disk, Fs::with_superblock(made.expect("an empty disk")))
+}
+
+fn opened(disk: &CrashDisk) -> Fs {
+    let store = StoreOptions { background: false, ..options().store };
+    let opened = Superblock::open_on(shared(disk), Options { store, ..options() });
+    Fs::with_superblock(opened.expect("a store"))
+}
+
+#[test]
+fn an_append_that_is_synchronised_logs_its_page_alone_and_flushes_once() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    for tasks in [1, 8] {
+        let (disk, fs) = made();
+        let (logged, in_segments, flushes) = append(&disk, &fs, tasks);
+        // A page and less than a fifth of one beside it for each; whole blocks for each push.
+        let most = APPENDS * ((tasks * PAGE * 6 / 5).next_multiple_of(PAGE) + PAGE);
+        assert!(logged as usize <= most, "{logged} bytes for {tasks} tasks");
+        assert_eq!((in_segments, flushes), (0, APPENDS), "{tasks} tasks");
+        assert!(is_right(&fs, tasks));
+        // After a crash the log has it all, ...
+        let crashed = disk.crash(disk.steps(), Survivors::None);
+        assert!(is_right(&opened(&crashed), tasks));
+        // ... and after a checkpoint the segments: two whole chunks of each file, and half a one.
+        let tree = disk.written("tree");
+        let store = &fs.superblock().root().shared.durable().expect("a store").store;
+        store.write_out().expect("the disk works");
+        assert_eq!(disk.written("segment"), (tasks * APPENDS * PAGE) as u64);
+        let in_tree = disk.written("tree") - tree;
+        assert!(in_tree < 40_000, "{in_tree} bytes for {tasks} tasks");
+        assert_eq!(store.stats().data_bytes, (tasks * APPENDS * PAGE) as u64);
+        assert!(is_right(&fs, tasks));
+        drop(fs);
+        assert!(is_right(&opened(&disk), tasks));
+    }
+}
+
+#[test]
+fn a_splice_that_keeps_other_pages_is_found() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, fs) = made();
+    let planted = &fs.superblock().root().shared.durable().expect("a store").pending.planted;
+    planted.plant(Some(Mutant::SpliceMisplaced));
+    append(&disk, &fs, 1);
+    assert!(!is_right(&opened(&disk.crash(disk.steps(), Survivors::None)), 1));
+}
+
+#[test]
+fn a_file_that_is_deleted_while_its_chunks_are_heavy_leaves_nothing() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, fs) = made();
+    append(&disk, &fs, 2);
+    fs.remove_file("/0").expect("it is there");
+    let store = &fs.superblock().root().shared.durable().expect("a store").store;
+    store.write_out().expect("the disk works");
+    assert_eq!(disk.written("segment"), (APPENDS * PAGE) as u64);
+    drop(fs);
+    let report = Superblock::check_store(shared(&disk), &mut |_| ()).expect("it can be looked at");
+    assert!(report.findings.is_empty(), "{report:?}");
+}
