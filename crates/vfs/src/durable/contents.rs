@@ -73,8 +73,9 @@ impl HeavySet {
             match self.files.lock().entry(inode.ino()) {
                 Entry::Occupied(file) => _ = file.into_mut().chunks.insert(chunk),
                 Entry::Vacant(file) => {
-                    let new = own.take().map(|inode| HeavyFile { inode, chunks: BTreeSet::from([chunk]) });
-                    new.into_iter().for_each(|new| _ = file.insert(new));
+                    if let Some(inode) = own.take() {
+                        file.insert(HeavyFile { inode, chunks: BTreeSet::from([chunk]) });
+                    }
                 }
             }
         }
