@@ -56,9 +56,6 @@ pub(crate) struct Stored {
     pub(super) version: AtomicU64,
     /// The access time in the last record, packed. *Atomic (stands alone).*
     pub(super) atime: AtomicU64,
-    /// The number of a directory that has a name of the inode, or 0. *Atomic (stands alone); written in sections, with a name in that
-    /// directory locked, and while the inode is made.*
-    holder: AtomicU64,
     /// What the store has. Taken before `changed`, and by a push for as long as it collects the file.
     pub(super) kept: Mutex<Kept>,
     /// A bit for each of the first pages that is marked as changed, of an inode that is listed, and [`LISTED`]. *Atomic (stands
@@ -70,9 +67,12 @@ pub(crate) struct Stored {
     pub(super) loading: Mutex<()>,
     /// The cut that has the last change of the inode, or of a name in it. *Atomic (stands alone); written in sections.*
     pub(super) changed_in: AtomicU64,
+    /// The number of a directory that has a name of the inode, or 0. *Atomic (stands alone); written in sections, with a name in that
+    /// directory locked, and while the inode is made.*
+    holder: AtomicU64,
     /// The list on which it is because of its access time. *Atomic (stands alone).*
     touched_at: AtomicUsize,
-    _who_lists: Gap<48>,
+    _who_lists: Gap<40>,
     /// All pages from this one on are marked as well. *Atomic (stands alone); written under `changed`.*
     marked_from: AtomicU64,
     changed: Mutex<Changed>,
