@@ -54,7 +54,7 @@ pub mod control;
 
 pub use abi::opcode;
 pub use error::{MountError, is_dead};
-pub use guest::{Guest, GuestChannel, Hold, Holdings, Host, Lost, Notice, Ticket};
+pub use guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice, Ticket};
 pub use mount::{device_of_source, is_mounted_for, source_at, unmount_at};
 pub use options::{CheckMode, LockMode, MountOptions, OptionError, Transport};
 pub use relay::{Device, Relay, RelayCounts, RestoredGuest, Server, Uplink};

@@ -16,6 +16,7 @@ pub(crate) static DELEGATIONS: LockClass = LockClass::new("fuse.delegations");
 pub(crate) static GIVEN_UP: LockClass = LockClass::new("fuse.given_up");
 pub(crate) static COVERS: LockClass = LockClass::new("fuse.covers");
 pub(crate) static AHEAD: LockClass = LockClass::new("fuse.ahead");
+pub(crate) static ANNOUNCEMENT: LockClass = LockClass::new("fuse.announcement");
 pub(crate) static HOLDS: LockClass = LockClass::new("fuse.holds");
 pub(crate) static RELAY: LockClass = LockClass::new("relay.state");
 pub(crate) static LEDGER: LockClass = LockClass::new("relay.ledger");

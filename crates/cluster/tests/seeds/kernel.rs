@@ -7,24 +7,16 @@
 //! asked, which takes it in itself; a notice is taken in when the sender's call returns.
 
 use crate::Mutant;
+use crate::history::call::Attr;
+use crate::history::model::ENOENT;
 use sluice_fuse::{Device, opcode};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-pub(crate) const ENOENT: i32 = 2;
-pub(crate) const ESTALE: i32 = 116;
 const ENODEV: i32 = 19;
 const ROOT: u64 = 1;
 const HEADER: usize = 40;
-
-/// What is told of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Attr {
-    pub(crate) size: u64,
-    pub(crate) nlink: u32,
-    pub(crate) is_dir: bool,
-}
 
 /// Why a call has no answer: an error, or the machine died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

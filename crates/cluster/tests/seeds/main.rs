@@ -15,10 +15,10 @@
 
 #[path = "../../../bucket/tests/faults/mod.rs"]
 mod faults;
+#[path = "../history/mod.rs"]
+mod history;
 mod kernel;
 mod members;
-mod model;
-mod order;
 mod program;
 #[allow(dead_code)] // the lock manager's simulation uses all of it
 #[path = "../../../dlm/tests/simulation/random.rs"]
@@ -56,7 +56,7 @@ fn run(seed: u64, mutant: Option<Mutant>) -> Result<BTreeMap<&'static str, u64>,
     let mut world = World::new(seed, nodes, failing, mutant);
     (0..STEPS).for_each(|step| world.step(step));
     let (history, faults) = world.finish()?;
-    order::check(&history).map(|()| faults)
+    history::order::check(&history).map(|()| faults)
 }
 
 fn number(name: &str, default: u64) -> u64 {
@@ -144,8 +144,12 @@ fn a_program_whose_lock_another_node_had_meanwhile_is_told_by_the_next_call_thro
     let mut random = random::Random(1);
     // Of a guest whose owner goes on, and of an owner.
     for victim in [1 - owner, owner] {
-        assert_eq!(world.rob(&mut random, victim, true), Some(Some(Err(model::EIO))), "node {victim}");
+        assert_eq!(
+            world.rob(&mut random, victim, true),
+            Some(Some(Err(history::model::EIO))),
+            "node {victim}"
+        );
     }
     let (history, _) = world.finish().expect("nothing was broken");
-    order::check(&history).expect("an order");
+    history::order::check(&history).expect("an order");
 }

@@ -1,100 +1,18 @@
 //! Program: the calls of a node's programs, as its kernel makes requests of them, and what they answer.
 
 use crate::fields;
-use crate::kernel::{Attr, ENOENT, ESTALE, Failure, Kernel, u32_at, u64_at};
-use crate::random::Random;
+use crate::history::call::{Answer, CONTRADICTION, Call, DIRS, Outcome, Path, SLOTS, Seen, Slot, Tree};
+use crate::history::model::{EEXIST, EINVAL, ENOENT, ESTALE};
+use crate::kernel::{Failure, Kernel, u32_at, u64_at};
 use sluice_fuse::opcode;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
-const EEXIST: i32 = 17;
-const EINVAL: i32 = 22;
 const O_RDWR: u32 = 2;
 const O_CREAT_EXCL: u32 = 0o300;
 const O_APPEND: u32 = 0o2000;
-/// No errno: what a node shows in one way it shows otherwise in another.
-const CONTRADICTION: i32 = 1000;
 /// How often a path is walked again that leads to what is there no more.
 const AGAIN: usize = 8;
-
-/// A name: of six files in two directories.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Path(pub(crate) u8);
-
-impl fmt::Debug for Path {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.dir(), self.name())
-    }
-}
-
-pub(crate) const PATHS: u8 = 6;
-pub(crate) const DIRS: [&str; 2] = ["a", "b"];
-
-impl Path {
-    pub(crate) fn dir(self) -> &'static str {
-        DIRS[usize::from(self.0 / 3)]
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        ["x", "y", "z"][usize::from(self.0 % 3)]
-    }
-
-    pub(crate) fn all() -> impl Iterator<Item = Path> {
-        (0..PATHS).map(Path)
-    }
-}
-
-/// Where a program keeps an open file.
-pub(crate) type Slot = u8;
-pub(crate) const SLOTS: u8 = 3;
-
-/// A system call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Call {
-    /// `O_CREAT | O_EXCL`.
-    Make(Slot, Path, bool),
-    Open(Slot, Path, bool),
-    Close(Slot),
-    /// Eight bytes that no other call writes: to the end if the file was opened so, else to an offset.
-    Write(Slot, u64, [u8; 8]),
-    Read(Slot),
-    Truncate(Slot, u64),
-    Fsync(Slot),
-    TryLock(Slot),
-    Unlock(Slot),
-    Stat(Path),
-    Rename(Path, Path),
-    Link(Path, Path),
-    Unlink(Path),
-    Mkdir(Path),
-    Rmdir(Path),
-    /// The kernel drops what it can.
-    DropCaches,
-    /// Everything, for the end.
-    Look,
-}
-
-/// What a path leads to.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Seen {
-    Dir,
-    /// Contents, and how many names.
-    File(Vec<u8>, u32),
-}
-
-pub(crate) type Tree = BTreeMap<Path, Seen>;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    Done,
-    Bytes(Vec<u8>),
-    Attr(Attr),
-    Tree(Tree),
-}
-
-/// What a call answered; `None`: the machine died first.
-pub(crate) type Outcome = Option<Result<Answer, i32>>;
 
 struct Open {
     fh: u64,
@@ -126,7 +44,7 @@ impl Programs {
                 Ok(answer) => return Some(Ok(answer)),
                 Err(Failure::Dead) => return None,
                 // What the kernel believed of the path is old: it walks again, and believes nothing.
-                Err(Failure::Errno(ESTALE)) if call.walks() => {
+                Err(Failure::Errno(ESTALE)) if walks(call) => {
                     self.kernel.drop_caches(&self.open.values().map(|open| open.nodeid).collect());
                 }
                 Err(Failure::Errno(errno)) => return Some(Err(errno)),
@@ -316,45 +234,18 @@ impl Programs {
     }
 }
 
-impl Call {
-    fn walks(&self) -> bool {
-        !matches!(
-            self,
-            Call::Close(_)
-                | Call::Write(..)
-                | Call::Read(_)
-                | Call::Truncate(..)
-                | Call::Fsync(_)
-                | Call::TryLock(_)
-                | Call::Unlock(_)
-        )
-    }
-
-    /// A call of a node that has these files open; of each whether it is locked.
-    pub(crate) fn draw(random: &mut Random, open: &BTreeMap<Slot, bool>, serial: u64) -> Call {
-        let slot = random.below(SLOTS.into()) as Slot;
-        let (one, other) = (Path(random.below(PATHS.into()) as u8), Path(random.below(PATHS.into()) as u8));
-        let (what, appends) = (random.below(100), random.chance(60));
-        let offset = random.below(3) * 8;
-        match (what, open.get(&slot)) {
-            (0..8, _) => Call::Stat(one),
-            (8..16, _) if one != other => Call::Rename(one, other),
-            (16..20, _) => Call::Link(one, other),
-            (20..27, _) => Call::Unlink(one),
-            (27..30, _) => Call::Mkdir(one),
-            (30..33, _) => Call::Rmdir(one),
-            (33..35, _) => Call::DropCaches,
-            (35..62, None) => Call::Make(slot, one, appends),
-            (_, None) => Call::Open(slot, one, appends),
-            (35..40, _) => Call::Close(slot),
-            (40..60, _) => Call::Write(slot, offset, serial.to_be_bytes()),
-            (60..70, _) => Call::Read(slot),
-            (70..74, _) => Call::Truncate(slot, offset),
-            (74..88, _) => Call::Fsync(slot),
-            (_, Some(true)) => Call::Unlock(slot),
-            (_, Some(false)) => Call::TryLock(slot),
-        }
-    }
+/// Whether a call follows a path.
+fn walks(call: &Call) -> bool {
+    !matches!(
+        call,
+        Call::Close(_)
+            | Call::Write(..)
+            | Call::Read(_)
+            | Call::Truncate(..)
+            | Call::Fsync(_)
+            | Call::TryLock(_)
+            | Call::Unlock(_)
+    )
 }
 
 fn named(before: &[u8], name: &str) -> Vec<u8> {

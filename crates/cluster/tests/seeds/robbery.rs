@@ -1,7 +1,7 @@
 //! Robbery: a node that is cut off for longer than its lease has a lock, which another takes and frees meanwhile.
 
 use super::{Fault, HANG, Machine, What, World};
-use crate::program::{Call, Outcome, PATHS, Path, Slot};
+use crate::history::call::{Call, Outcome, PATHS, Path, Slot};
 use crate::random::Random;
 use sluice_cluster::Role;
 use std::collections::BTreeMap;

@@ -3,11 +3,12 @@
 #[path = "robbery.rs"]
 mod robbery;
 
+use crate::history::call::{Answer, Call, DIRS, Outcome, Path, Seen, Slot, Tree};
+use crate::history::model::Id;
+use crate::history::order::{Event, History, What};
 use crate::kernel::Kernel;
 use crate::members::{Way, Weather};
-use crate::model::Id;
-use crate::order::{Event, History, What};
-use crate::program::{Answer, Call, DIRS, Outcome, Path, Programs, Seen, Slot, Tree};
+use crate::program::Programs;
 use crate::random::Random;
 use crate::{Mutant, faults, fields};
 use object_store::memory::InMemory;

@@ -22,7 +22,7 @@
 //! # Ordering
 //! A maker counts itself, then makes the directory; a guest finds it, then looks at the count. Who finds it has seen it made.
 
-use super::{Guest, GuestChannel, Notice};
+use super::{Announcement, Guest, GuestChannel, Notice};
 use crate::abi::{Attr, InHeader, OutHeader};
 use crate::connection::Connection;
 use crate::handler::attr_of;
@@ -191,8 +191,8 @@ impl super::Seat {
         if inode.file_type() == FileType::Directory
             && let Some((serial, channel)) = self.covers.found(inode.ino(), self.delegate.number)
         {
-            let hold = crate::notify::is_worker().then(|| self.holds.of_this_thread());
-            self.recall_cover(connection, inode.ino(), serial, &*channel, hold);
+            let announcement = crate::notify::is_worker().then(|| self.announcement(None));
+            self.recall_cover(connection, inode.ino(), serial, &*channel, announcement);
         }
     }
 
@@ -202,11 +202,11 @@ impl super::Seat {
         ino: u64,
         serial: u64,
         channel: &dyn GuestChannel,
-        hold: Option<Arc<super::Hold>>,
+        announcement: Option<Arc<Announcement>>,
     ) {
         let bytes = cover_recall(connection.nodes.nodeid(ino), serial);
         let ends = CoverEnds { covers: self.covers.clone(), ino, serial };
-        channel.announce(Notice { bytes, _settling: None, _ends: Some(ends), _hold: hold });
+        channel.announce(Notice { bytes, _settling: None, _ends: Some(ends), _announcement: announcement });
     }
 
     /// The number under which directory `ino`, which was just made, is covered, or 0.

@@ -1,25 +1,38 @@
-//! Hold: an answer that waits until the guests concerned have been told of the change.
+//! Hold: an answer that waits until all guests concerned have been told of a change.
 //!
-//! A notice has a reference to the hold of the request that made the change. The answer goes out when the last reference is
-//! dropped: by the thread that served the request, if nobody had to be told or all have been, or by the one that hears so later.
+//! # Theory
+//! The answer to the request that made a change waits, so that a program that sees its call return finds the new state in every
+//! guest. So does each answer that *tells* of the change before all have heard of it: a program that has seen the new state may
+//! have another one look, which must not find the old state in its kernel. Without that, what programs see has no order.
+//!
+//! - While a request that may change something is being executed, nobody knows what of it is to be seen already. Answers that may
+//!   tell of it wait for its end, and then for those of its announcements that concern them.
+//! - An [`Announcement`] is what one guest is told of one change. Its notices have references to it, and when the last is
+//!   dropped, the answers go out that waited for it and for nothing else.
+//!
+//! Announcements wait for no answer, so nothing waits in a circle here. A kernel that takes one in only after an answer which waits
+//! for it is told otherwise: see `relay/announcer.rs`. The pages of a READ are such a case each time. It does not wait for what its own
+//! guest is told, which waits for these pages.
+//!
+//! # Not held
+//! A kernel believes what its own program changes when it has the answer, or, of bytes, before. Another program of that node may see
+//! that at another moment than the other nodes.
+//!
+//! # Ordering
+//! A change is counted, then made; an answer is made, then the count is looked at. An answer that tells of a change has seen it.
 
+use crate::abi::{InHeader, OutHeader, opcode};
 use crate::connection::Connection;
-use crate::lock_class::HOLDS;
+use crate::lock_class::{ANNOUNCEMENT, HOLDS};
+use crate::notify::Event;
 use sluice_sync::atomic::{AtomicUsize, Ordering};
-use sluice_sync::{Arc, Mutex, OnceLock, thread};
+use sluice_sync::{Arc, Mutex, OnceLock, Weak, thread};
 use std::collections::HashMap;
+use zerocopy::FromBytes;
 
 /// An answer that waits. Dropping the last reference sends it.
 #[derive(Default)]
-pub struct Hold(OnceLock<(Arc<Connection>, Vec<u8>)>);
-
-impl Hold {
-    /// Has `answer` sent to the guest of `connection`.
-    pub(super) fn answer(&self, connection: Arc<Connection>, answer: &[u8]) {
-        // Once for each request.
-        let _ = self.0.set((connection, answer.to_vec()));
-    }
-}
+struct Hold(OnceLock<(Arc<Connection>, Vec<u8>)>);
 
 impl Drop for Hold {
     fn drop(&mut self) {
@@ -29,38 +42,270 @@ impl Drop for Hold {
     }
 }
 
-/// The holds of the requests that are being served, by thread.
+/// What one guest is told of one change. When the last reference is dropped, it has been.
+pub(super) struct Announcement(Mutex<Vec<Arc<Hold>>>);
+
+/// The nodes of which an answer tells, or a change is: two at most, or any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    Nodes(u64, u64),
+    Any,
+}
+
+/// An answer, and for which guest: see [`Holds::settle`].
+pub(super) struct Told<'a> {
+    pub(super) connection: &'a Arc<Connection>,
+    pub(super) guest: u64,
+    pub(super) request: &'a [u8],
+    pub(super) answer: Option<&'a [u8]>,
+}
+
+/// An answer that may tell of a change that is being made.
+struct Waiter {
+    subject: Subject,
+    /// The guest whose announcements it does not wait for.
+    passes: Option<u64>,
+    hold: Arc<Hold>,
+}
+
+/// The request that a thread executes.
+#[derive(Default)]
+struct Execution {
+    /// What it may change, if it changes anything.
+    changes: Option<Subject>,
+    made: Vec<Made>,
+    waiters: Vec<Waiter>,
+}
+
+/// An announcement of a change: to which guest, and of what.
+struct Made {
+    guest: u64,
+    subjects: Vec<Subject>,
+    announcement: Arc<Announcement>,
+}
+
+#[derive(Default)]
+struct HoldState {
+    by_thread: HashMap<thread::ThreadId, Execution>,
+    /// Of requests that have been executed.
+    announced: Vec<(u64, Vec<Subject>, Weak<Announcement>)>,
+}
+
+/// The answers of a host that wait, and what they wait for.
 pub(super) struct Holds {
-    by_thread: Mutex<HashMap<thread::ThreadId, Arc<Hold>>>,
-    /// How many: a thread that finds none has no need to look. *atomic (stands alone: a thread sees its own)*
+    state: Mutex<HoldState>,
+    /// How many executions and announcements there are: without any there is nothing to wait for. *atomic (see Ordering)*
     count: AtomicUsize,
 }
 
 impl Default for Holds {
     fn default() -> Self {
-        Holds { by_thread: Mutex::with_class(&HOLDS, HashMap::new()), count: AtomicUsize::new(0) }
+        Holds { state: Mutex::with_class(&HOLDS, HoldState::default()), count: AtomicUsize::new(0) }
+    }
+}
+
+impl Subject {
+    fn meets(self, other: Subject) -> bool {
+        match (self, other) {
+            // There is no node 0.
+            (Subject::Nodes(a, b), Subject::Nodes(c, d)) => {
+                [a, b].iter().any(|node| *node != 0 && [c, d].contains(node))
+            }
+            _ => true,
+        }
+    }
+
+    /// What `event` is about.
+    pub(super) fn of_event(event: &Event, connection: &Connection) -> Subject {
+        let nodeid = |ino: u64| connection.nodes.nodeid(ino);
+        match *event {
+            Event::Entry { dir, child, .. } => Subject::Nodes(nodeid(dir), child.map_or(0, nodeid)),
+            Event::Attributes { ino } | Event::Data { ino, .. } => Subject::Nodes(nodeid(ino), 0),
+            Event::Unwanted { .. } => Subject::Nodes(0, 0),
+        }
+    }
+}
+
+impl Waiter {
+    fn waits_for(&self, guest: u64, subjects: &[Subject]) -> bool {
+        self.passes != Some(guest) && subjects.iter().any(|subject| subject.meets(self.subject))
+    }
+}
+
+impl HoldState {
+    fn count(&self) -> usize {
+        self.by_thread.len() + self.announced.len()
     }
 }
 
 impl Holds {
-    /// The hold of what this thread serves.
-    pub(super) fn of_this_thread(&self) -> Arc<Hold> {
-        let mut by_thread = self.by_thread.lock();
-        let hold = by_thread.entry(thread::current().id()).or_default().clone();
-        // Relaxed: see `count`.
-        self.count.store(by_thread.len(), Ordering::Relaxed);
-        hold
+    /// This thread is about to execute `request`. To be followed by [`settle`](Self::settle).
+    pub(super) fn begin(&self, request: &[u8]) {
+        if let Some(changes) = changed_by(request) {
+            let mut state = self.state.lock();
+            state.by_thread.entry(thread::current().id()).or_default().changes = Some(changes);
+            // Relaxed: see Ordering.
+            self.count.store(state.count(), Ordering::Relaxed);
+        }
     }
 
-    /// Takes it away, if there is one.
-    pub(super) fn take(&self) -> Option<Arc<Hold>> {
-        // Relaxed: see `count`. A thread that has a hold has counted it, and only it takes that away.
-        if self.count.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let mut by_thread = self.by_thread.lock();
-        let hold = by_thread.remove(&thread::current().id());
-        self.count.store(by_thread.len(), Ordering::Relaxed);
-        hold
+    /// The announcement to `guest` of what this thread does; `subject`: one that other answers wait for if they tell of it.
+    pub(super) fn announcement(&self, guest: u64, subject: Option<Subject>) -> Arc<Announcement> {
+        let mut state = self.state.lock();
+        let made = &mut state.by_thread.entry(thread::current().id()).or_default().made;
+        let at = made.iter().position(|made| made.guest == guest).unwrap_or_else(|| {
+            let announcement = Arc::new(Announcement(Mutex::with_class(&ANNOUNCEMENT, Vec::new())));
+            made.push(Made { guest, subjects: Vec::new(), announcement });
+            made.len() - 1
+        });
+        made[at].subjects.extend(subject);
+        let announcement = made[at].announcement.clone();
+        // Relaxed: see Ordering.
+        self.count.store(state.count(), Ordering::Relaxed);
+        announcement
     }
+
+    /// The request of this thread has been executed. The answer goes out now, or when what it waits for has been announced.
+    pub(super) fn settle(&self, told: &Told<'_>) {
+        // Relaxed: see Ordering. A thread that has an execution has counted it.
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return told.send();
+        }
+        let hold = Arc::new(Hold::default());
+        let mut state = self.state.lock();
+        let mine = state.by_thread.remove(&thread::current().id()).unwrap_or_default();
+        // Which announcement which answer waits for: noted when the lock is free.
+        let mut waits: Vec<_> =
+            mine.made.iter().map(|made| (made.announcement.clone(), hold.clone())).collect();
+        let mut waits_for_end = false;
+        if let (Some(subject), Some(_)) = (told.subject(), told.answer) {
+            let passes = told.passes();
+            let waiter = || Waiter { subject, passes, hold: hold.clone() };
+            for other in state.by_thread.values_mut() {
+                if other.changes.is_some_and(|changes| changes.meets(subject)) {
+                    other.waiters.push(waiter());
+                    waits_for_end = true;
+                }
+            }
+            for (guest, subjects, announcement) in &state.announced {
+                if waiter().waits_for(*guest, subjects)
+                    && let Some(announcement) = announcement.upgrade()
+                {
+                    waits.push((announcement, hold.clone()));
+                }
+            }
+        }
+        for made in &mine.made {
+            for waiter in &mine.waiters {
+                if waiter.waits_for(made.guest, &made.subjects) {
+                    waits.push((made.announcement.clone(), waiter.hold.clone()));
+                }
+            }
+        }
+        state.announced.retain(|(_, _, announcement)| announcement.strong_count() > 0);
+        let of_changes = mine.made.iter().filter(|made| !made.subjects.is_empty());
+        state.announced.extend(
+            of_changes.map(|made| (made.guest, made.subjects.clone(), Arc::downgrade(&made.announcement))),
+        );
+        // Relaxed: see Ordering.
+        self.count.store(state.count(), Ordering::Relaxed);
+        drop(state);
+        let is_held = waits_for_end || waits.iter().any(|(_, waiting)| Arc::ptr_eq(waiting, &hold));
+        waits.into_iter().for_each(|(announcement, waiting)| announcement.0.lock().push(waiting));
+        if !is_held {
+            told.send();
+        } else if let Some(answer) = told.answer {
+            // Once for each request.
+            let _ = hold.0.set((told.connection.clone(), answer.to_vec()));
+        }
+    }
+
+    /// Nobody waits for the answer to what this thread did.
+    pub(super) fn forget(&self) {
+        let mut state = self.state.lock();
+        let mine = state.by_thread.remove(&thread::current().id());
+        // Relaxed: see Ordering.
+        self.count.store(state.count(), Ordering::Relaxed);
+        drop(state);
+        drop(mine);
+    }
+}
+
+impl Told<'_> {
+    fn send(&self) {
+        if let Some(answer) = self.answer {
+            self.connection.send(answer);
+        }
+    }
+
+    /// What the answer tells of that kernels keep.
+    fn subject(&self) -> Option<Subject> {
+        let (code, nodeid) = header(self.request)?;
+        let made = || self.answer.map_or(0, |answer| u64_at(answer, size_of::<OutHeader>()));
+        match code {
+            opcode::LOOKUP
+            | opcode::SYMLINK
+            | opcode::MKNOD
+            | opcode::MKDIR
+            | opcode::CREATE
+            | opcode::TMPFILE => Some(Subject::Nodes(nodeid, made())),
+            opcode::READDIRPLUS => Some(Subject::Any),
+            opcode::GETATTR
+            | opcode::STATX
+            | opcode::READDIR
+            | opcode::OPEN
+            | opcode::READ
+            | opcode::LSEEK
+            | opcode::READLINK
+            | opcode::ACCESS
+            | opcode::GETXATTR
+            | opcode::LISTXATTR => Some(Subject::Nodes(nodeid, 0)),
+            _ => changed_nodes(self.request),
+        }
+    }
+
+    /// The guest whose announcements the answer does not wait for.
+    fn passes(&self) -> Option<u64> {
+        header(self.request).is_some_and(|(code, _)| code == opcode::READ).then_some(self.guest)
+    }
+}
+
+fn header(request: &[u8]) -> Option<(u32, u64)> {
+    InHeader::read_from_prefix(request).ok().map(|(header, _)| (header.opcode, header.nodeid))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+}
+
+/// The nodes that `request` names, if it may change something.
+fn changed_nodes(request: &[u8]) -> Option<Subject> {
+    let (code, nodeid) = header(request)?;
+    let other = |at: usize| u64_at(request, size_of::<InHeader>() + at);
+    match code {
+        opcode::RENAME | opcode::RENAME2 | opcode::LINK => Some(Subject::Nodes(nodeid, other(0))),
+        opcode::COPY_FILE_RANGE => Some(Subject::Nodes(nodeid, other(16))),
+        opcode::SYMLINK
+        | opcode::MKNOD
+        | opcode::MKDIR
+        | opcode::CREATE
+        | opcode::UNLINK
+        | opcode::RMDIR
+        | opcode::SETATTR
+        | opcode::WRITE
+        | opcode::FALLOCATE
+        | opcode::SETXATTR
+        | opcode::REMOVEXATTR
+        | opcode::IOCTL => Some(Subject::Nodes(nodeid, 0)),
+        _ => None,
+    }
+}
+
+/// What `request` may change. Which file loses a name the request does not say.
+fn changed_by(request: &[u8]) -> Option<Subject> {
+    let names_a_file =
+        |code| matches!(code, opcode::UNLINK | opcode::RMDIR | opcode::RENAME | opcode::RENAME2);
+    changed_nodes(request).map(|nodes| {
+        if header(request).is_some_and(|(code, _)| names_a_file(code)) { Subject::Any } else { nodes }
+    })
 }

@@ -6,8 +6,8 @@
 //! notices go to a [`GuestChannel`]. At the other end a [`Relay`](crate::Relay) reads and writes the device.
 //!
 //! *Coherence.* A kernel caches without a time limit, so each change is announced to the guests whose kernel knows what
-//! changed. The answer to the request that made the change is *held* ([`Hold`]) until they have all been told. So a program
-//! that sees the call return finds the new state in every guest.
+//! changed. The answer to the request that made the change is *held* (`hold`) until they have all been told, and so is each
+//! answer that tells of the change before. So a program that sees the new state finds it in every guest.
 //!
 //! *Another host.* What a kernel holds - node numbers, open files, locks - its relay knows, too ([`Holdings`]). A host that
 //! takes over gets it back with [`Guest::restore`], before other requests are served.
@@ -29,7 +29,6 @@ pub(crate) use cover::cover_recall;
 pub(crate) use cover::{ToldBesides, cover_recalled};
 pub(crate) use delegation::{give_back_message, recalled};
 pub(crate) use given_up::Witness;
-pub use hold::Hold;
 pub use holdings::Holdings;
 
 use crate::abi::{FlushIn, InHeader, LkIn, opcode};
@@ -45,7 +44,7 @@ use ahead::{Ahead, Settling, Unsettled, hands_out};
 use cover::{CoverEnds, Covers};
 use delegation::{Delegate, Delegations, given_back, gives_back, recall_message};
 use given_up::GivenUp;
-use hold::Holds;
+use hold::{Announcement, Holds, Subject, Told};
 use sluice_sync::{Arc, OnceLock, mpsc};
 use sluice_vfs::{Errno, InodeRef, Superblock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -96,13 +95,13 @@ pub struct Notice {
     _settling: Option<Settling>,
     /// Before the answer, too.
     _ends: Option<CoverEnds>,
-    _hold: Option<Arc<Hold>>,
+    _announcement: Option<Arc<Announcement>>,
 }
 
 impl Notice {
     /// One that nothing waits for.
     fn silent(bytes: Vec<u8>) -> Notice {
-        Notice { bytes, _settling: None, _ends: None, _hold: None }
+        Notice { bytes, _settling: None, _ends: None, _announcement: None }
     }
 
     /// Notifications for `/dev/fuse`, one after the other, each with its length.
@@ -167,9 +166,17 @@ impl Seat {
         let counted = self.unsettled.count();
         let bytes = connection.notifications(event, || self.unsettled.is_one());
         if !bytes.is_empty() {
-            let hold = may_hold.then(|| self.holds.of_this_thread());
-            self.channel.announce(Notice { bytes, _settling: Some(counted), _ends: None, _hold: hold });
+            let subject = Subject::of_event(event, connection);
+            let _announcement = may_hold.then(|| self.announcement(Some(subject)));
+            self.channel.announce(Notice { bytes, _settling: Some(counted), _ends: None, _announcement });
         }
+    }
+}
+
+impl Seat {
+    /// What this guest is told of what the calling thread does.
+    fn announcement(&self, subject: Option<Subject>) -> Arc<Announcement> {
+        self.holds.announcement(self.delegate.number, subject)
     }
 }
 
@@ -179,8 +186,8 @@ impl Seat {
     pub(crate) fn opened(&self, connection: &Connection, ino: u64) {
         if let Some(recall) = self.delegations.opened(ino, self.delegate.number) {
             let bytes = recall_message(connection.nodes.nodeid(ino), recall.serial);
-            let hold = is_worker().then(|| self.holds.of_this_thread());
-            recall.channel.announce(Notice { bytes, _settling: None, _ends: None, _hold: hold });
+            let _announcement = is_worker().then(|| self.announcement(None));
+            recall.channel.announce(Notice { bytes, _settling: None, _ends: None, _announcement });
         }
     }
 
@@ -353,9 +360,11 @@ impl Guest {
             }
         }
         let noted = id.map(|id| connection.superblock.serve_request(id));
-        let served = connection.process(instead.as_deref().unwrap_or(message), &mut reply);
+        let request = instead.as_deref().unwrap_or(message);
+        self.holds.begin(request);
+        let served = connection.process(request, &mut reply);
         drop((noted, counted));
-        let (kind, hold) = (served.kind, self.holds.take());
+        let kind = served.kind;
         let mut spare = Reply::new();
         let answer = match served.answer {
             Answer::Now(answer) => Some(answer),
@@ -363,11 +372,8 @@ impl Guest {
             Answer::Seek(seek) => Some(connection.seek_at_once(&seek, &mut spare)),
             Answer::Elsewhere => None,
         };
-        match (answer, hold) {
-            (Some(answer), Some(hold)) => hold.answer(connection.clone(), answer),
-            (Some(answer), None) => connection.send(answer),
-            (None, _) => {}
-        }
+        let guest = connection.seat.get().map_or(0, |seat| seat.delegate.number);
+        self.holds.settle(&Told { connection, guest, request, answer });
         connection.count(kind);
         drop(ticket);
         connection.serve_due(&mut Reply::new());
@@ -408,7 +414,7 @@ impl Guest {
                 answers.insert(header.unique, answer.to_vec());
             }
             // Nobody waits for this answer yet.
-            drop(self.holds.take());
+            self.holds.forget();
         }
         // Nobody else sets it.
         let _ = self.caught_up.set(answers);

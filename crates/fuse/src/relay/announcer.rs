@@ -4,7 +4,8 @@
 //! INVAL_ENTRY waits in the kernel for the lock of the directory, INVAL_INODE for locked pages. Their holders may be requests
 //! whose answers wait, elsewhere, until this kernel has been told. So an announcement that takes longer than [`PATIENCE`] is
 //! cut short, as is one that would wait for a request that the relay knows of: the kernel is told to look *every* name up again (INC_EPOCH, which waits for nothing), and the announcement
-//! counts as made. It goes on and is made later all the same. A page that is locked for so long is not up to date, and a reader
+//! counts as made, once the kernel was told of what waits for no request: attributes, and the listing of a directory. It goes on and is made
+//! later all the same. One of contents that no thread was free to begin is not cut short: there is a further thread for it. A page that is locked for so long is not up to date, and a reader
 //! waits for it.
 //!
 //! # Limits
@@ -12,6 +13,7 @@
 //! the pages behind one that is locked.
 
 use super::Device;
+use super::caches::inval_entry_dir;
 use super::ledger::Ledger;
 use crate::abi::flags::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE};
 use crate::abi::{NotifyInvalInodeOut, OutHeader};
@@ -48,12 +50,31 @@ pub(super) struct Announcer {
 
 #[derive(Default)]
 struct AnnouncerState {
-    waiting: VecDeque<(Vec<u8>, Done)>,
-    /// What threads are about, by a number of its own: since when, and what is to be called.
-    under_way: BTreeMap<u64, (Instant, Option<Done>)>,
+    /// What no thread has taken, with its number.
+    waiting: VecDeque<u64>,
+    /// What has not been announced, by number.
+    pending: BTreeMap<u64, Pending>,
     next: u64,
     threads: usize,
+    /// Threads that announce something. All may be waiting in the kernel.
+    busy: usize,
     is_over: bool,
+}
+
+struct Pending {
+    since: Instant,
+    is_begun: bool,
+    notifications: Arc<[u8]>,
+    /// Called when it counts as made: not twice.
+    done: Option<Done>,
+}
+
+impl Pending {
+    fn is_late(&self, now: Instant) -> bool {
+        self.done.is_some()
+            && (self.is_begun || has_name(&self.notifications))
+            && self.since + PATIENCE <= now
+    }
 }
 
 impl Announcer {
@@ -90,16 +111,35 @@ impl Announcer {
         if later.is_empty() {
             return done();
         }
-        self.state.lock().waiting.push_back((later, done));
+        let mut state = self.state.lock();
+        let number = state.next;
+        state.next += 1;
+        let pending =
+            Pending { since: Instant::now(), is_begun: false, notifications: later.into(), done: Some(done) };
+        state.pending.insert(number, pending);
+        state.waiting.push_back(number);
+        drop(state);
         self.changed.notify_all();
     }
 
-    /// What is to be announced counts as announced.
-    pub(super) fn cut_short(&self, done: Done) {
+    /// Announces `notifications`, of which the kernel takes in a part only after a request that waits for them: they count as
+    /// announced.
+    pub(super) fn cut_short(&self, notifications: &[u8], done: Done) {
+        self.announce(notifications, Box::new(|| {}));
+        self.tell_at_once(notifications);
         self.drop_names();
         // Relaxed: a statistic.
         self.cut_short.fetch_add(1, Ordering::Relaxed);
         done();
+    }
+
+    /// Tells the kernel of attributes and listings. Those of names come with a directory, whose pages no request keeps locked.
+    fn tell_at_once(&self, notifications: &[u8]) {
+        if has_name(notifications) {
+            split(notifications).filter(|message| inval_inode(message).is_some()).for_each(|message| {
+                self.send(message);
+            });
+        }
     }
 
     /// Every name is to be looked up again.
@@ -111,9 +151,10 @@ impl Announcer {
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         state.is_over = true;
-        let left = std::mem::take(&mut state.waiting);
+        let numbers = std::mem::take(&mut state.waiting).into_iter();
+        let left: Vec<_> = numbers.filter_map(|number| state.pending.remove(&number)?.done).collect();
         drop(state);
-        left.into_iter().for_each(|(_, done)| done());
+        left.into_iter().for_each(|done| done());
         self.changed.notify_all();
     }
 
@@ -130,21 +171,21 @@ impl Announcer {
 
     fn run(&self) {
         loop {
-            let (notifications, number) = {
+            let (number, notifications) = {
                 let mut state = self.state.lock();
                 loop {
                     if state.is_over {
                         return;
                     }
-                    if let Some((notifications, done)) = state.waiting.pop_front() {
-                        let number = state.next;
-                        state.next += 1;
-                        state.under_way.insert(number, (Instant::now(), Some(done)));
-                        // The watch looks at what is under way.
-                        self.changed.notify_all();
-                        break (notifications, number);
+                    if let Some(number) = state.waiting.pop_front()
+                        && let Some(pending) = state.pending.get_mut(&number)
+                    {
+                        pending.is_begun = true;
+                        let notifications = pending.notifications.clone();
+                        state.busy += 1;
+                        break (number, notifications);
                     }
-                    if state.threads > THREADS {
+                    if state.threads - state.busy > THREADS {
                         state.threads -= 1;
                         return;
                     }
@@ -159,7 +200,11 @@ impl Announcer {
                     thread::sleep(REPEAT_AFTER);
                 }
             }
-            let done = self.state.lock().under_way.remove(&number).and_then(|(_, done)| done);
+            let done = {
+                let mut state = self.state.lock();
+                state.busy -= 1;
+                state.pending.remove(&number).and_then(|pending| pending.done)
+            };
             if let Some(done) = done {
                 done();
             }
@@ -171,8 +216,8 @@ impl Announcer {
         let mut state = self.state.lock();
         while !state.is_over {
             let now = Instant::now();
-            let waited_for = state.under_way.values().filter(|(_, done)| done.is_some());
-            let Some(first) = waited_for.map(|(since, _)| *since).min() else {
+            let waited_for = state.pending.values().filter(|pending| pending.done.is_some());
+            let Some(first) = waited_for.map(|pending| pending.since).min() else {
                 state = self.changed.wait(state);
                 continue;
             };
@@ -181,14 +226,22 @@ impl Announcer {
                 state = self.changed.wait_timeout(state, due - now).0;
                 continue;
             }
-            let late = state.under_way.values_mut().filter(|(since, _)| *since + PATIENCE <= now);
-            let late: Vec<_> = late.filter_map(|(_, done)| done.take()).collect();
-            let needs_thread = state.under_way.len() >= state.threads && state.threads < THREADS_MAX;
+            let needs_thread = state.busy >= state.threads && state.threads < THREADS_MAX;
+            let late = state.pending.values_mut().filter(|pending| pending.is_late(now));
+            let late: Vec<_> = late
+                .filter_map(|pending| Some((pending.notifications.clone(), pending.done.take()?)))
+                .collect();
             drop(state);
-            self.drop_names();
-            // Relaxed: a statistic.
-            self.cut_short.fetch_add(late.len() as u64, Ordering::Relaxed);
-            late.into_iter().for_each(|done| done());
+            if !late.is_empty() {
+                late.iter().for_each(|(notifications, _)| self.tell_at_once(notifications));
+                self.drop_names();
+                // Relaxed: a statistic.
+                self.cut_short.fetch_add(late.len() as u64, Ordering::Relaxed);
+                late.into_iter().for_each(|(_, done)| done());
+            } else if !needs_thread {
+                // One that no thread has begun yet.
+                thread::sleep(REPEAT_AFTER);
+            }
             if needs_thread && let Err(error) = self.add_thread() {
                 log::error!("no further thread to tell the kernel of changes: {error}");
             }
@@ -206,17 +259,74 @@ fn inval_inode(message: &[u8]) -> Option<NotifyInvalInodeOut> {
         .map(|(arg, _)| arg)
 }
 
+/// Whether a name is among them.
+fn has_name(notifications: &[u8]) -> bool {
+    split(notifications).any(|message| inval_entry_dir(message).is_some())
+}
+
 /// Attributes alone are forgotten without a lock.
 fn waits_for_nothing(message: &[u8]) -> bool {
     inval_inode(message).is_some_and(|arg| arg.off < 0)
 }
 
 /// Each whole message of `bytes`.
-fn split(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn split(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let len = u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
         let (message, rest) = bytes.split_at_checked(len.max(size_of::<OutHeader>()))?;
         bytes = rest;
         Some(message)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_sync::mpsc;
+
+    /// A kernel that takes in no notice about a name before it may.
+    #[derive(Default)]
+    struct Slow {
+        may: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Device for Slow {
+        fn receive(&self, _: &mut [u8]) -> std::io::Result<Option<usize>> {
+            Ok(None)
+        }
+
+        fn send(&self, message: &[u8]) -> std::io::Result<()> {
+            if OutHeader::read_from_prefix(message).is_ok_and(|(header, _)| header.error != NOTIFY_INC_EPOCH)
+            {
+                let mut may = self.may.lock();
+                while !*may {
+                    may = self.changed.wait(may);
+                }
+            }
+            Ok(())
+        }
+
+        fn is_connected(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn an_announcement_counts_as_made_though_every_thread_waits_in_the_kernel() {
+        let kernel = Arc::new(Slow::default());
+        let announcer = Announcer::new(kernel.clone(), Arc::new(Mutex::new(Ledger::default())));
+        announcer.start().expect("threads");
+        let name = Reply::new().notification(crate::abi::flags::NOTIFY_INVAL_ENTRY).to_vec();
+        // One after the other, so that all threads of the beginning are in the kernel, and each further one has come and gone.
+        for _ in 0..2 * THREADS + 1 {
+            let (done, heard) = mpsc::channel();
+            announcer.announce(&name, Box::new(move || done.send(()).expect("somebody listens")));
+            assert_eq!(heard.recv_timeout(Duration::from_secs(30)), Ok(()), "others wait for it");
+            thread::sleep(4 * PATIENCE);
+        }
+        *kernel.may.lock() = true;
+        kernel.changed.notify_all();
+        announcer.end();
+    }
 }

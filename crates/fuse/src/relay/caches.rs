@@ -66,8 +66,8 @@ impl Shared {
 }
 
 /// The directory, if a name is announced first.
-pub(super) fn inval_entry_dir(notifications: &[u8]) -> Option<u64> {
-    let (out, body) = OutHeader::read_from_prefix(notifications).ok()?;
+pub(super) fn inval_entry_dir(message: &[u8]) -> Option<u64> {
+    let (out, body) = OutHeader::read_from_prefix(message).ok()?;
     let is_entry = out.error == NOTIFY_INVAL_ENTRY;
     is_entry.then(|| u64::read_from_prefix(body).ok()).flatten().map(|(parent, _)| parent)
 }

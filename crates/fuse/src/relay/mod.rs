@@ -42,7 +42,7 @@ use crate::reply::Reply;
 use crate::session::StopSignals;
 use crate::transport::dev_fuse::{DevFuse, HEADROOM};
 use crate::{Ended, MountError, MountOptions, mount};
-use announcer::{Announcer, Done};
+use announcer::{Announcer, Done, split};
 use behind::{SentBehind, error_of};
 use caches::{changes_names_of, inval_entry_dir};
 pub use device::Device;
@@ -518,15 +518,14 @@ impl Shared {
         let is_busy = {
             let mut state = self.state.lock();
             state.counts.notices += 1;
-            let dir = inval_entry_dir(notifications);
+            let dir = split(notifications).find_map(inval_entry_dir);
             dir.is_some_and(|dir| {
                 state.in_flight.values().any(|request| changes_names_of(&request.message, dir))
             })
         };
         if is_busy {
             // The kernel would take it in when that request is answered, which may have to wait for this.
-            self.announcer.cut_short(done);
-            return self.announcer.announce(notifications, Box::new(|| {}));
+            return self.announcer.cut_short(notifications, done);
         }
         self.announcer.announce(notifications, done);
     }

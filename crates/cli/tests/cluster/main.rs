@@ -1,6 +1,14 @@
 //! Clusters of processes on this machine: what survives when the owner is killed or stands still, and what never happens.
 
+#[path = "../harness/mod.rs"]
 mod harness;
+mod histories;
+#[allow(dead_code)] // nothing fails here
+#[path = "../../../cluster/tests/history/mod.rs"]
+mod history;
+#[allow(dead_code)] // the lock manager's simulation uses all of it
+#[path = "../../../dlm/tests/simulation/random.rs"]
+mod random;
 
 use harness::{Ran, SLUICE, Scratch, can_mount, skipped, sluice};
 use rustix::fs::FlockOperation;

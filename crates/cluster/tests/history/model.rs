@@ -1,7 +1,6 @@
 //! Model: what each call does to the tree, to what is open and to the locks, and what it answers.
 
-use crate::kernel::Attr;
-use crate::program::{Answer, Call, Path, Seen, Slot, Tree};
+use super::call::{Answer, Attr, Call, Path, Seen, Slot, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ pub(crate) const EEXIST: i32 = 17;
 pub(crate) const ENOTDIR: i32 = 20;
 pub(crate) const EISDIR: i32 = 21;
 pub(crate) const EINVAL: i32 = 22;
+pub(crate) const ESTALE: i32 = 116;
 
 /// A file, by the call that made it.
 pub(crate) type Id = usize;

@@ -17,9 +17,8 @@
 //! *Errors of a takeover*: EIO and ESTALE say that a file or a lock may be lost. Before the first takeover or isolation of a
 //! node they are no answers.
 
-use crate::kernel::ESTALE;
-use crate::model::{EIO, Id, Names, State};
-use crate::program::{Answer, Call, Outcome, Tree};
+use super::call::{Answer, Call, Outcome, Tree};
+use super::model::{EAGAIN, EIO, ESTALE, Id, Names, State};
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
@@ -244,7 +243,7 @@ impl Search<'_> {
                 }
             }
             // The lock may have ended by then, or not.
-            (Some(Err(crate::model::EAGAIN)), Ok(_)) if matches!(call, Call::TryLock(slot) if self.is_held(node, *slot, point)) =>
+            (Some(Err(EAGAIN)), Ok(_)) if matches!(call, Call::TryLock(slot) if self.is_held(node, *slot, point)) =>
             {
                 add(point.state.clone(), Progress::Done, false);
             }
