@@ -10,10 +10,10 @@
 //!
 //! # Limits
 //! A kernel before Linux 6.16 does not know INC_EPOCH: there a name may stay for the moment until the announcement is made. So may
-//! the pages behind one that is locked.
+//! the pages behind one that is locked; and those of a notice whose thread the system did not let run for so long.
 
 use super::Device;
-use super::caches::inval_entry_dir;
+use super::caches::{self, inval_entry_dir};
 use super::ledger::Ledger;
 use crate::abi::flags::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE};
 use crate::abi::{NotifyInvalInodeOut, OutHeader};
@@ -133,12 +133,15 @@ impl Announcer {
         done();
     }
 
-    /// Tells the kernel of attributes and listings. Those of names come with a directory, whose pages no request keeps locked.
+    /// Tells the kernel of attributes and listings. With names comes a directory, whose pages no request keeps locked.
     fn tell_at_once(&self, notifications: &[u8]) {
-        if has_name(notifications) {
-            split(notifications).filter(|message| inval_inode(message).is_some()).for_each(|message| {
-                self.send(message);
-            });
+        let has_name = has_name(notifications);
+        for message in split(notifications) {
+            match inval_inode(message) {
+                Some(_) if has_name => drop(self.send(message)),
+                Some(arg) => drop(self.send(&caches::inval_inode(arg.ino, -1, 0))),
+                None => {}
+            }
         }
     }
 
