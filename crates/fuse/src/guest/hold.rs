@@ -47,13 +47,13 @@ pub(super) struct Announcement(Mutex<Vec<Arc<Hold>>>);
 
 /// The nodes of which an answer tells, or a change is: two at most, or any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Subject {
+pub(super) enum Concerned {
     Nodes(u64, u64),
     Any,
 }
 
 /// An answer, and for which guest: see [`Holds::settle`].
-pub(super) struct Told<'a> {
+pub(super) struct Telling<'a> {
     pub(super) connection: &'a Arc<Connection>,
     pub(super) guest: u64,
     pub(super) request: &'a [u8],
@@ -61,8 +61,8 @@ pub(super) struct Told<'a> {
 }
 
 /// An answer that may tell of a change that is being made.
-struct Waiter {
-    subject: Subject,
+struct WaitingAnswer {
+    subject: Concerned,
     /// The guest whose announcements it does not wait for.
     passes: Option<u64>,
     hold: Arc<Hold>,
@@ -72,15 +72,15 @@ struct Waiter {
 #[derive(Default)]
 struct Execution {
     /// What it may change, if it changes anything.
-    changes: Option<Subject>,
+    changes: Option<Concerned>,
     made: Vec<Made>,
-    waiters: Vec<Waiter>,
+    waiters: Vec<WaitingAnswer>,
 }
 
 /// An announcement of a change: to which guest, and of what.
 struct Made {
     guest: u64,
-    subjects: Vec<Subject>,
+    subjects: Vec<Concerned>,
     announcement: Arc<Announcement>,
 }
 
@@ -88,7 +88,7 @@ struct Made {
 struct HoldState {
     by_thread: HashMap<thread::ThreadId, Execution>,
     /// Of requests that have been executed.
-    announced: Vec<(u64, Vec<Subject>, Weak<Announcement>)>,
+    announced: Vec<(u64, Vec<Concerned>, Weak<Announcement>)>,
 }
 
 /// The answers of a host that wait, and what they wait for.
@@ -104,11 +104,11 @@ impl Default for Holds {
     }
 }
 
-impl Subject {
-    fn meets(self, other: Subject) -> bool {
+impl Concerned {
+    fn meets(self, other: Concerned) -> bool {
         match (self, other) {
             // There is no node 0.
-            (Subject::Nodes(a, b), Subject::Nodes(c, d)) => {
+            (Concerned::Nodes(a, b), Concerned::Nodes(c, d)) => {
                 [a, b].iter().any(|node| *node != 0 && [c, d].contains(node))
             }
             _ => true,
@@ -116,18 +116,18 @@ impl Subject {
     }
 
     /// What `event` is about.
-    pub(super) fn of_event(event: &Event, connection: &Connection) -> Subject {
+    pub(super) fn of_event(event: &Event, connection: &Connection) -> Concerned {
         let nodeid = |ino: u64| connection.nodes.nodeid(ino);
         match *event {
-            Event::Entry { dir, child, .. } => Subject::Nodes(nodeid(dir), child.map_or(0, nodeid)),
-            Event::Attributes { ino } | Event::Data { ino, .. } => Subject::Nodes(nodeid(ino), 0),
-            Event::Unwanted { .. } => Subject::Nodes(0, 0),
+            Event::Entry { dir, child, .. } => Concerned::Nodes(nodeid(dir), child.map_or(0, nodeid)),
+            Event::Attributes { ino } | Event::Data { ino, .. } => Concerned::Nodes(nodeid(ino), 0),
+            Event::Unwanted { .. } => Concerned::Nodes(0, 0),
         }
     }
 }
 
-impl Waiter {
-    fn waits_for(&self, guest: u64, subjects: &[Subject]) -> bool {
+impl WaitingAnswer {
+    fn waits_for(&self, guest: u64, subjects: &[Concerned]) -> bool {
         self.passes != Some(guest) && subjects.iter().any(|subject| subject.meets(self.subject))
     }
 }
@@ -150,7 +150,7 @@ impl Holds {
     }
 
     /// The announcement to `guest` of what this thread does; `subject`: one that other answers wait for if they tell of it.
-    pub(super) fn announcement(&self, guest: u64, subject: Option<Subject>) -> Arc<Announcement> {
+    pub(super) fn announcement(&self, guest: u64, subject: Option<Concerned>) -> Arc<Announcement> {
         let mut state = self.state.lock();
         let made = &mut state.by_thread.entry(thread::current().id()).or_default().made;
         let at = made.iter().position(|made| made.guest == guest).unwrap_or_else(|| {
@@ -166,7 +166,7 @@ impl Holds {
     }
 
     /// The request of this thread has been executed. The answer goes out now, or when what it waits for has been announced.
-    pub(super) fn settle(&self, told: &Told<'_>) {
+    pub(super) fn settle(&self, told: &Telling<'_>) {
         // Relaxed: see Ordering. A thread that has an execution has counted it.
         if self.count.load(Ordering::Relaxed) == 0 {
             return told.send();
@@ -180,7 +180,7 @@ impl Holds {
         let mut waits_for_end = false;
         if let (Some(subject), Some(_)) = (told.subject(), told.answer) {
             let passes = told.passes();
-            let waiter = || Waiter { subject, passes, hold: hold.clone() };
+            let waiter = || WaitingAnswer { subject, passes, hold: hold.clone() };
             for other in state.by_thread.values_mut() {
                 if other.changes.is_some_and(|changes| changes.meets(subject)) {
                     other.waiters.push(waiter());
@@ -231,7 +231,7 @@ impl Holds {
     }
 }
 
-impl Told<'_> {
+impl Telling<'_> {
     fn send(&self) {
         if let Some(answer) = self.answer {
             self.connection.send(answer);
@@ -239,7 +239,7 @@ impl Told<'_> {
     }
 
     /// What the answer tells of that kernels keep.
-    fn subject(&self) -> Option<Subject> {
+    fn subject(&self) -> Option<Concerned> {
         let (code, nodeid) = header(self.request)?;
         let made = || self.answer.map_or(0, |answer| u64_at(answer, size_of::<OutHeader>()));
         match code {
@@ -248,8 +248,8 @@ impl Told<'_> {
             | opcode::MKNOD
             | opcode::MKDIR
             | opcode::CREATE
-            | opcode::TMPFILE => Some(Subject::Nodes(nodeid, made())),
-            opcode::READDIRPLUS => Some(Subject::Any),
+            | opcode::TMPFILE => Some(Concerned::Nodes(nodeid, made())),
+            opcode::READDIRPLUS => Some(Concerned::Any),
             opcode::GETATTR
             | opcode::STATX
             | opcode::READDIR
@@ -259,7 +259,7 @@ impl Told<'_> {
             | opcode::READLINK
             | opcode::ACCESS
             | opcode::GETXATTR
-            | opcode::LISTXATTR => Some(Subject::Nodes(nodeid, 0)),
+            | opcode::LISTXATTR => Some(Concerned::Nodes(nodeid, 0)),
             _ => changed_nodes(self.request),
         }
     }
@@ -279,12 +279,12 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// The nodes that `request` names, if it may change something.
-fn changed_nodes(request: &[u8]) -> Option<Subject> {
+fn changed_nodes(request: &[u8]) -> Option<Concerned> {
     let (code, nodeid) = header(request)?;
     let other = |at: usize| u64_at(request, size_of::<InHeader>() + at);
     match code {
-        opcode::RENAME | opcode::RENAME2 | opcode::LINK => Some(Subject::Nodes(nodeid, other(0))),
-        opcode::COPY_FILE_RANGE => Some(Subject::Nodes(nodeid, other(16))),
+        opcode::RENAME | opcode::RENAME2 | opcode::LINK => Some(Concerned::Nodes(nodeid, other(0))),
+        opcode::COPY_FILE_RANGE => Some(Concerned::Nodes(nodeid, other(16))),
         opcode::SYMLINK
         | opcode::MKNOD
         | opcode::MKDIR
@@ -296,16 +296,16 @@ fn changed_nodes(request: &[u8]) -> Option<Subject> {
         | opcode::FALLOCATE
         | opcode::SETXATTR
         | opcode::REMOVEXATTR
-        | opcode::IOCTL => Some(Subject::Nodes(nodeid, 0)),
+        | opcode::IOCTL => Some(Concerned::Nodes(nodeid, 0)),
         _ => None,
     }
 }
 
 /// What `request` may change. Which file loses a name the request does not say.
-fn changed_by(request: &[u8]) -> Option<Subject> {
+fn changed_by(request: &[u8]) -> Option<Concerned> {
     let names_a_file =
         |code| matches!(code, opcode::UNLINK | opcode::RMDIR | opcode::RENAME | opcode::RENAME2);
     changed_nodes(request).map(|nodes| {
-        if header(request).is_some_and(|(code, _)| names_a_file(code)) { Subject::Any } else { nodes }
+        if header(request).is_some_and(|(code, _)| names_a_file(code)) { Concerned::Any } else { nodes }
     })
 }

@@ -44,7 +44,7 @@ use ahead::{Ahead, Settling, Unsettled, hands_out};
 use cover::{CoverEnds, Covers};
 use delegation::{Delegate, Delegations, given_back, gives_back, recall_message};
 use given_up::GivenUp;
-use hold::{Announcement, Holds, Subject, Told};
+use hold::{Announcement, Concerned, Holds, Telling};
 use sluice_sync::{Arc, OnceLock, mpsc};
 use sluice_vfs::{Errno, InodeRef, Superblock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -166,7 +166,7 @@ impl Seat {
         let counted = self.unsettled.count();
         let bytes = connection.notifications(event, || self.unsettled.is_one());
         if !bytes.is_empty() {
-            let subject = Subject::of_event(event, connection);
+            let subject = Concerned::of_event(event, connection);
             let _announcement = may_hold.then(|| self.announcement(Some(subject)));
             self.channel.announce(Notice { bytes, _settling: Some(counted), _ends: None, _announcement });
         }
@@ -175,7 +175,7 @@ impl Seat {
 
 impl Seat {
     /// What this guest is told of what the calling thread does.
-    fn announcement(&self, subject: Option<Subject>) -> Arc<Announcement> {
+    fn announcement(&self, subject: Option<Concerned>) -> Arc<Announcement> {
         self.holds.announcement(self.delegate.number, subject)
     }
 }
@@ -373,7 +373,7 @@ impl Guest {
             Answer::Elsewhere => None,
         };
         let guest = connection.seat.get().map_or(0, |seat| seat.delegate.number);
-        self.holds.settle(&Told { connection, guest, request, answer });
+        self.holds.settle(&Telling { connection, guest, request, answer });
         connection.count(kind);
         drop(ticket);
         connection.serve_due(&mut Reply::new());

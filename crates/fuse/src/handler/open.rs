@@ -43,10 +43,12 @@ impl Connection {
             return Err(Errno::ENOSYS);
         }
         let new = NewInode { kind: NewKind::Regular, mode: arg.mode & 0o7777, umask: arg.umask };
+        let is_exclusive = OpenFlags::from_bits_retain(arg.flags).contains(OpenFlags::EXCL);
         let dir = self.node(header.nodeid)?;
         let inode = dir.create(&self.cred(header), name, &new).map_err(|errno| match errno {
-            // Made by somebody in process meanwhile: have the kernel look again, and check permissions.
-            Errno::EEXIST => Errno::ESTALE,
+            // Made by somebody else meanwhile: have the kernel look again, and check permissions. It does so once, so a caller that wants
+            // to make the file or nothing is told at once.
+            Errno::EEXIST if !is_exclusive => Errno::ESTALE,
             other => other,
         })?;
         reply.put(&self.entry(&inode));

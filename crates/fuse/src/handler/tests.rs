@@ -11,7 +11,7 @@ use crate::request::tests::message;
 use crate::transport::Channel;
 use crate::{LockMode, MountOptions};
 use sluice_sync::{Arc, Mutex, mpsc};
-use sluice_vfs::{Fs, Options, Superblock};
+use sluice_vfs::{Fs, OpenFlags, Options, Superblock};
 use std::io;
 use zerocopy::IntoBytes;
 
@@ -105,4 +105,17 @@ fn a_kernel_that_is_too_old_is_refused() {
     connection.serve(&message(opcode::INIT, 0, &[init.as_bytes()]), &mut Reply::new());
     assert!(connection.negotiated.get().is_none());
     assert_eq!(recorder.0.lock()[0][4..8], (-95_i32).to_ne_bytes());
+}
+
+#[test]
+fn a_file_that_somebody_else_has_made_exists_for_a_caller_that_wants_a_new_one() {
+    let Looked { recorder, connection, nodes } = connection(LockMode::Sluice);
+    // As when it was made after the kernel had looked. Without O_EXCL the kernel is to look again.
+    for (flags, errno) in [(OpenFlags::CREAT, -116_i32), (OpenFlags::CREAT | OpenFlags::EXCL, -17)] {
+        let arg = abi::CreateIn { flags: flags.bits(), mode: 0o644, umask: 0, open_flags: 0 };
+        let create = message(opcode::CREATE, nodes[Looked::DIR], &[arg.as_bytes(), b"f\0"]);
+        connection.serve(&create, &mut Reply::new());
+        let reply = recorder.0.lock().pop().expect("it is answered");
+        assert_eq!(reply[4..8], errno.to_ne_bytes(), "{flags:?}");
+    }
 }

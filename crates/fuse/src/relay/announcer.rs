@@ -53,7 +53,7 @@ struct AnnouncerState {
     /// What no thread has taken, with its number.
     waiting: VecDeque<u64>,
     /// What has not been announced, by number.
-    pending: BTreeMap<u64, Pending>,
+    pending: BTreeMap<u64, Undelivered>,
     next: u64,
     threads: usize,
     /// Threads that announce something. All may be waiting in the kernel.
@@ -61,7 +61,7 @@ struct AnnouncerState {
     is_over: bool,
 }
 
-struct Pending {
+struct Undelivered {
     since: Instant,
     is_begun: bool,
     notifications: Arc<[u8]>,
@@ -69,7 +69,7 @@ struct Pending {
     done: Option<Done>,
 }
 
-impl Pending {
+impl Undelivered {
     fn is_late(&self, now: Instant) -> bool {
         self.done.is_some()
             && (self.is_begun || has_name(&self.notifications))
@@ -114,8 +114,12 @@ impl Announcer {
         let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
-        let pending =
-            Pending { since: Instant::now(), is_begun: false, notifications: later.into(), done: Some(done) };
+        let pending = Undelivered {
+            since: Instant::now(),
+            is_begun: false,
+            notifications: later.into(),
+            done: Some(done),
+        };
         state.pending.insert(number, pending);
         state.waiting.push_back(number);
         drop(state);
