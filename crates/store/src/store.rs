@@ -333,6 +333,11 @@ impl Store {
         self.core.engine.scan(from, to, visit)
     }
 
+    /// Whether data that are too large for a record have segments. In an object store records have all.
+    pub fn has_segments(&self) -> bool {
+        self.core.segments.are_there()
+    }
+
     /// Whether it is used without flushes.
     pub fn is_volatile(&self) -> bool {
         self.core.options.volatile

@@ -8,7 +8,8 @@ use model::explore;
 use sluice_sync_loom::Mutex;
 use sluice_sync_loom::atomic::{AtomicUsize, Ordering};
 use sluice_sync_loom::face::{Mutant, seed_mutant};
-use sluice_sync_loom::refcache::{Ref, RefSlot, settle};
+use sluice_sync_loom::refcache::{Ref, RefSlot, WeakRef, settle};
+use std::mem::ManuallyDrop;
 
 /// Notes its own end where a late user would see it.
 struct Canary(&'static AtomicUsize);
@@ -286,4 +287,51 @@ fn a_thread_that_borrows_may_drop_the_last_reference_meanwhile() {
 fn flushing_the_own_cache_in_a_borrow_is_found() {
     seed_mutant(Some(Mutant::FlushedWhileHeld));
     what_is_borrowed_outlives_what_the_borrower_does();
+}
+
+/// One thread follows a weak reference while the last other reference is dropped, and others settle, or count for as long as
+/// the reviews take.
+fn what_a_weak_reference_led_to_lives_while(other_counts: bool) {
+    explore(2, move || {
+        let (first, alive) = Canary::new();
+        let weak = WeakRef::to(&first);
+        let other = Ref::new(());
+        let follower = {
+            let weak = weak.clone();
+            // Dropped only if all is well: else that would use what is freed.
+            thread::spawn(move || weak.follow().map(ManuallyDrop::new))
+        };
+        drop(first);
+        match other_counts {
+            true => (0..6).for_each(|_| drop(other.clone())),
+            false => settle(),
+        }
+        if let Some(found) = follower.join().expect("the follower ends") {
+            sing(alive);
+            drop(ManuallyDrop::into_inner(found));
+        }
+        settle();
+        assert_eq!(alive.load(Ordering::Relaxed), 0, "dropped after the last");
+        assert!(weak.follow().is_none());
+    });
+}
+
+#[test]
+fn what_a_weak_reference_led_to_lives_while_others_settle() {
+    seed_mutant(None);
+    what_a_weak_reference_led_to_lives_while(false);
+}
+
+#[test]
+fn what_a_weak_reference_led_to_lives_while_others_flush() {
+    seed_mutant(None);
+    what_a_weak_reference_led_to_lives_while(true);
+}
+
+/// What is freed is used: whatever that comes to.
+#[test]
+#[should_panic]
+fn freeing_what_a_weak_reference_may_have_led_to_meanwhile_is_found() {
+    seed_mutant(Some(Mutant::FollowedMeanwhile));
+    what_a_weak_reference_led_to_lives_while(false);
 }

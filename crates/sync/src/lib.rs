@@ -94,7 +94,7 @@ pub use lock_debug::LockClass;
 pub use mutex::{Mutex, MutexGuard};
 pub use name_table::NameTable;
 pub use radix::RadixTree;
-pub use refcache::{Ref, RefSlot};
+pub use refcache::{Ref, RefSlot, WeakRef};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use seq_bytes::{LockedBytes, SeqBytes, SharedBytes};
 pub use seqcount::SeqCount;

@@ -40,7 +40,7 @@ use sluice_sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use sluice_sync::name_fields;
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::{self, Ref, Standing};
-use sluice_sync::{Gap, Mutex, OnceLock, SeqLock};
+use sluice_sync::{Gap, Mutex, OnceLock, SeqLock, WeakRef};
 use std::ops::Range;
 
 /// One file of a [`Superblock`](crate::Superblock).
@@ -90,6 +90,27 @@ pub(crate) mod flag {
 /// A counted reference to an inode. The inode lives as long as there is one.
 #[derive(Clone)]
 pub struct InodeRef(Ref<Inode>);
+
+/// Leads to an inode as long as there is a reference, and is none.
+#[derive(Clone)]
+pub(crate) struct WeakInode(WeakRef<Inode>);
+
+impl WeakInode {
+    /// One to this inode.
+    pub(crate) fn to(inode: &InodeRef) -> WeakInode {
+        WeakInode(WeakRef::to(&inode.0))
+    }
+
+    /// Whether there is no reference any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.has_ended()
+    }
+
+    /// The inode, if there was a reference.
+    pub(crate) fn follow(&self) -> Option<InodeRef> {
+        self.0.follow().map(InodeRef)
+    }
+}
 
 /// The space of pages that stay with a store.
 struct Elsewhere;

@@ -160,6 +160,11 @@ impl Segments {
         self.space.lock().table.live_bytes()
     }
 
+    /// Whether there are any, or may be.
+    pub(crate) fn are_there(&self) -> bool {
+        self.blocks > 0
+    }
+
     /// Writes `bytes`, without a flush.
     ///
     /// # Errors
@@ -168,7 +173,7 @@ impl Segments {
     /// # Panics
     /// When there are none, or more than fit: the caller's fault.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<Extent, StoreError> {
-        if self.blocks == 0 {
+        if !self.are_there() {
             // A store whose engine keeps everything: see Store::over.
             return Err(StoreError::Io("write data", std::io::ErrorKind::Unsupported.into()));
         }

@@ -226,6 +226,11 @@ impl Cache {
         }
     }
 
+    /// The next review of `object`, which a review has found dead, begins with the next flush. The cache is enlisted.
+    pub(super) fn review_anew(&mut self, object: Object) {
+        self.to_review.push(object);
+    }
+
     /// Adds `delta` to the object's global count.
     fn give_up(&mut self, object: Object, delta: i64) {
         if object.add(delta) {

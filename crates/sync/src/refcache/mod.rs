@@ -49,6 +49,9 @@
 //! times `TURNS` objects, and as much more as is dropped until a thread that lost its CPU while it counted has it again. What idle
 //! threads leave is freed by a thread in the background (`idle.rs`).
 //!
+//! *Weak references* (`weak.rs`) keep nothing. A value to which one leads is reviewed twice: when it is found dead, they are made to lead
+//! nowhere, and it is freed if it is found dead again.
+//!
 //! # Clients must
 //! - reach a `&Ref` only while it exists: hold another reference, or be in an RCU section inside which the `Ref` was
 //!   reachable from a structure that drops its own only after a grace period;
@@ -97,11 +100,13 @@ mod shard;
 mod slot;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
+mod weak;
 #[allow(unsafe_code)]
 mod world;
 
 pub use self::idle::{Draining, in_review, is_counting};
 pub use self::slot::RefSlot;
+pub use self::weak::WeakRef;
 
 use self::object::{Counted, Object};
 use self::world::world;

@@ -9,8 +9,10 @@
 //! | REVIEW | the count came to 0 and the object is in a queue | by review, if the count is not 0 |
 //! | DIRTY | a CPU gave up the object, whatever it had counted, during the review | when a review begins |
 
+use super::weak::WeakSlot;
 use crate::blocks::BlockKind;
-use crate::face::atomic::{AtomicI64, Ordering};
+use crate::face::Arc;
+use crate::face::atomic::{AtomicI64, AtomicPtr, Ordering};
 use crate::face::{Birth, Host, Mutant, name_value, seeded};
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -26,12 +28,27 @@ const ONE: i64 = 4;
 pub(super) struct Header {
     /// See above. *atomic (count)*
     word: AtomicI64,
-    /// Frees the object, of whatever type. *immutable*
-    free: unsafe fn(Object),
+    /// How the object is freed. It lives as long as the object. *atomic (kind)*
+    kind: AtomicPtr<ObjectKind>,
     /// *immutable*
     home: Host,
     /// *immutable*
     birth: Birth,
+}
+
+/// What there is once for all objects of a type, or for one to which weak references lead: then it is part of a [`WeakKind`].
+#[derive(Clone, Copy)]
+struct ObjectKind {
+    /// Frees the object, of whatever type.
+    free: unsafe fn(Object),
+    has_weak: bool,
+}
+
+/// What there is for an object to which weak references lead.
+#[repr(C)]
+struct WeakKind {
+    kind: ObjectKind,
+    slot: Arc<WeakSlot>,
 }
 
 /// A value and its count.
@@ -42,16 +59,19 @@ pub(super) struct Counted<T> {
 }
 
 impl<T> Counted<T> {
-    const KIND: BlockKind = BlockKind::of(Layout::new::<Counted<T>>());
+    const BLOCKS: BlockKind = BlockKind::of(Layout::new::<Counted<T>>());
 }
 
 impl<T: Send + Sync + 'static> Counted<T> {
+    const KIND: &'static ObjectKind = &ObjectKind { free: free::<T>, has_weak: false };
+
     /// A new object with one reference, of what `make` makes. (If that panics, a block is lost.)
     #[inline]
     pub(super) fn allocate(make: impl FnOnce() -> T) -> NonNull<Counted<T>> {
         let home = Host::here();
-        let header = Header { word: AtomicI64::new(ONE), free: free::<T>, home, birth: Birth::now() };
-        let counted = Self::KIND.allocate().cast::<Counted<T>>();
+        let kind = AtomicPtr::new(std::ptr::from_ref(Self::KIND).cast_mut());
+        let header = Header { word: AtomicI64::new(ONE), kind, home, birth: Birth::now() };
+        let counted = Self::BLOCKS.allocate().cast::<Counted<T>>();
         // SAFETY: a new block of our kind: large enough, aligned, and nobody else's.
         unsafe { counted.write(Counted { header, value: make() }) };
         // SAFETY: written above, and only we know it.
@@ -86,6 +106,61 @@ impl Object {
     fn header(&self) -> &Header {
         // SAFETY: an `Object` is not freed while somebody holds it (R3), and only [`free`] makes more than `&` of it.
         unsafe { self.0.as_ref() }
+    }
+
+    /// What a weak reference leads to, if it does.
+    pub(super) fn found(address: *mut Header) -> Option<Object> {
+        NonNull::new(address).map(Object)
+    }
+
+    pub(super) fn address(self) -> *mut Header {
+        self.0.as_ptr()
+    }
+
+    /// The object as what it is, for a caller that knows its type.
+    pub(super) fn counted<T>(self) -> NonNull<Counted<T>> {
+        self.0.cast()
+    }
+
+    fn kind(&self) -> &ObjectKind {
+        // Acquire(kind): pairs with AcqRel(kind) in weak().
+        let kind = self.header().kind.load(Ordering::Acquire);
+        // SAFETY: a constant, or what weak() made, which is dropped with the object.
+        unsafe { &*kind }
+    }
+
+    /// Where its weak references lead, if any were made.
+    fn weak_slot(&self) -> Option<&Arc<WeakSlot>> {
+        let kind = self.kind();
+        // SAFETY: only weak() makes such a kind, and it is the first part of a `WeakKind`.
+        kind.has_weak.then(|| unsafe { &(*std::ptr::from_ref(kind).cast::<WeakKind>()).slot })
+    }
+
+    /// Where its weak references lead, from now on if not before. The caller has a reference.
+    pub(super) fn weak(self) -> Arc<WeakSlot> {
+        if let Some(slot) = self.weak_slot() {
+            return slot.clone();
+        }
+        let plain = *self.kind();
+        let slot = Arc::new(WeakSlot::to(self));
+        let made = WeakKind { kind: ObjectKind { has_weak: true, ..plain }, slot: slot.clone() };
+        let made = Box::into_raw(Box::new(made));
+        let (kind, old) = (&self.header().kind, std::ptr::from_ref(self.kind()).cast_mut());
+        // SAFETY: as in kind().
+        let is_first = !unsafe { (*old).has_weak }
+            // AcqRel(kind): publishes the slot; pairs with Acquire(kind) in kind(), and with itself.
+            && kind.compare_exchange(old, made.cast(), Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if is_first {
+            return slot;
+        }
+        // SAFETY: made above, and nobody else knows it.
+        drop(unsafe { Box::from_raw(made) });
+        self.weak_slot().map_or(slot, Arc::clone)
+    }
+
+    /// Its weak references lead nowhere from now on. True if they did before.
+    pub(super) fn end_weak(self) -> bool {
+        self.weak_slot().is_some_and(|slot| slot.end())
     }
 
     pub(super) fn home(&self) -> Host {
@@ -172,9 +247,15 @@ impl Object {
     /// # Safety
     /// A review found it dead, and this is done once.
     pub(super) unsafe fn free(self) {
-        let free = self.header().free;
+        let kind = std::ptr::from_ref(self.kind()).cast_mut();
+        // SAFETY: as in kind().
+        let ObjectKind { free, has_weak } = unsafe { *kind };
         // SAFETY: `free` is of the object's own type; the rest is the caller's.
         unsafe { free(self) }
+        if has_weak {
+            // SAFETY: weak() made it for this object, which nobody looks at any more.
+            drop(unsafe { Box::from_raw(kind.cast::<WeakKind>()) });
+        }
     }
 }
 
@@ -184,6 +265,6 @@ unsafe fn free<T>(object: Object) {
     // SAFETY: by contract; it is dropped once, and its block is not used any more.
     unsafe {
         object.0.cast::<Counted<T>>().drop_in_place();
-        Counted::<T>::KIND.free(object.0.cast());
+        Counted::<T>::BLOCKS.free(object.0.cast());
     }
 }

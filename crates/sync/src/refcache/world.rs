@@ -206,7 +206,7 @@ impl CacheWorld {
     #[inline]
     pub(super) fn own<'a>(&self, shard: &'a CacheShard) -> Inside<'a, Cache> {
         // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. All
-        // calls are in this file and in `idle.rs`, and none is made while an earlier one's guard is there: under it nothing
+        // calls are in this file, in `idle.rs` and in `weak.rs`, and none is made while an earlier one's guard is there: under it nothing
         // runs but what `Cache` does, the load of a slot, and the start of a thread.
         unsafe { shard.cache.lock() }
     }
@@ -452,6 +452,11 @@ struct Dead<'a>(Drain<'a, Object>);
 impl Dead<'_> {
     fn free(&mut self) {
         for object in &mut self.0 {
+            if object.end_weak() && !seeded(Mutant::FollowedMeanwhile) {
+                // One may have been followed since the object was found dead.
+                world(object.home()).review_anew(object);
+                continue;
+            }
             // SAFETY: moved to `dead` once, out of the one review queue that held it, by a review that found it dead.
             unsafe { object.free() };
         }

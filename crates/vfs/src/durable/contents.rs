@@ -40,7 +40,7 @@ pub(super) struct Marked {
     pub(super) dirty: PageSet,
     /// The chunks in which these pages are.
     pub(super) chunks: PageSet,
-    /// In the whole push few pages changed.
+    /// In the whole push few pages changed, and the file has a name.
     pub(super) are_few: bool,
 }
 
@@ -67,6 +67,7 @@ impl HeavySet {
     /// The record of `chunk` was put down: perhaps much stands in it. Called in a cut.
     fn look(&self, inode: &InodeRef, chunk: u64, kept: &mut Kept) {
         if kept.pages_in_record(chunk) > PATCHED_MAX {
+            debug_assert!(inode.has_name(), "the set would hold it");
             // Counted, if it is new, and dropped, with the set unlocked: that may free dead inodes.
             let mut own = (!kept.is_heavy).then(|| inode.clone());
             kept.is_heavy = true;

@@ -57,6 +57,7 @@ mod contents;
 mod fsck;
 mod kept;
 mod keys;
+mod listed;
 mod load;
 mod mutant;
 mod names;
@@ -82,6 +83,8 @@ mod contents_tests;
 mod crash_tests;
 #[cfg(test)]
 mod fsck_tests;
+#[cfg(test)]
+mod nameless_tests;
 #[cfg(test)]
 mod names_tests;
 #[cfg(test)]
@@ -153,7 +156,7 @@ impl Durable {
     /// Of a `store` that says whether it `has_sums`.
     fn new(store: Store, numbers: u64, has_sums: bool, memory_limit: Option<u64>) -> Durable {
         let log_size = store.stats().log_size;
-        let pending = Arc::new(Pending::new(log_size, open::limit_of(memory_limit)));
+        let pending = Arc::new(Pending::new(log_size, open::limit_of(memory_limit), store.has_segments()));
         store.set_source(Box::new(Collector(pending.clone())));
         Durable {
             has_sums: AtomicBool::new(has_sums),

@@ -46,6 +46,8 @@ pub(super) enum Mutant {
     OwnerNotCounted,
     /// An extent that loses its last owner is freed although a file borrows it.
     BorrowedFreed,
+    /// That a file without a name is to be deleted is not put down when it is spilled.
+    SpillForgotten,
 }
 
 /// Which fault is planted in a file system, if any. Without tests there are none.

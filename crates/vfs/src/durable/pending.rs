@@ -2,19 +2,18 @@
 //!
 //! # Theory
 //! An inode of a durable file system has a [`Stored`]: which of its chunks the store has, which have changed since, and which of its
-//! extended attributes have. An inode of which any has changed is *listed* here, with a reference, so that it stays until the push has it.
+//! extended attributes have. An inode of which any has changed is *listed* (`listed.rs`).
 //! The push takes the list in its cut: then nobody changes anything, and what it reads is of one moment. Bytes that are too many
 //! for a record it only copies there; they are written to an extent when calls go on (`contents.rs`). Until then the copy
 //! holds the inode, so that what is to be removed of an inode that goes includes each extent.
 //!
-//! A file that loses its last name is taken off the list; what becomes of its records is said in `removal.rs`.
-//!
-//! Each CPU has a list of its own, in parts, so that changes of different files write no line of each other.
+//! What becomes of the records of a file that loses its last name is said in `removal.rs`.
 
 use super::chunk::CHUNK;
 use super::contents::{Copied, HeavySet, Marked};
 use super::kept::Kept;
 use super::keys::Key;
+use super::listed::ListedInodes;
 use super::mutant::{Mutant, Planted};
 use super::names::NameSet;
 use super::owners::Owners;
@@ -22,27 +21,23 @@ use super::record::{self, InodeRecord};
 use super::removal::Removals;
 use super::resident::ResidentSet;
 use super::shares::Shares;
+use crate::InodeRef;
 use crate::data::{CHUNK_PAGES, PAGE, PageSet};
-use crate::inode::Body;
+use crate::inode::{Body, flag};
 use crate::lock_class::{DURABLE_PENDING, INODE_HERE, INODE_KEPT, INODE_LOADING, INODE_STORED};
 use crate::stat::Timestamp;
-use crate::{Inode, InodeRef};
 use sluice_store::{Added, Data, Source};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use sluice_sync::face::name_value;
-use sluice_sync::percpu::{Budget, PerCpu};
-use sluice_sync::{Arc, CachePadded, Gap, Mutex, RwLock, name_fields};
-use std::collections::{BTreeMap, BTreeSet};
+use sluice_sync::percpu::Budget;
+use sluice_sync::{Arc, Gap, Mutex, RwLock, name_fields};
+use std::collections::BTreeSet;
+use std::mem;
 use std::ops::Range;
-use std::{iter, mem};
 
 /// So many pages have a bit of their own in [`Stored::marked`], ...
 const MARKED_PAGES: u64 = 63;
 /// ... and this one says that the inode is listed.
 const LISTED: u64 = 1 << MARKED_PAGES;
-/// Each CPU's list has so many parts, which inodes of numbers that follow each other take in turn: so threads that take two of
-/// them off seldom meet.
-const LIST_PARTS: usize = 8;
 /// Beyond the last page of any file.
 const PAGES_END: u64 = u64::MAX.div_ceil(PAGE);
 /// Of the bytes that changed mostly so many are counted at once.
@@ -75,32 +70,31 @@ pub(crate) struct Stored {
     _who_lists: Gap<40>,
     /// All pages from this one on are marked as well. *Atomic (stands alone); written under `changed`.*
     marked_from: AtomicU64,
-    changed: Mutex<Changed>,
+    pub(super) changed: Mutex<Changed>,
 }
 
-/// The inodes on one part of a CPU's list.
-type Listed = Mutex<BTreeMap<u64, InodeRef>>;
-
 #[derive(Default)]
-struct Changed {
+pub(super) struct Changed {
     /// Pages that changed, and the chunks in which they are.
     dirty: PageSet,
-    chunks: PageSet,
+    pub(super) chunks: PageSet,
     /// Names of extended attributes that changed.
     xattrs: BTreeSet<Box<[u8]>>,
     /// All names of this directory are to be written.
     all_names: bool,
-    /// The list on which the inode is.
-    listed_at: Option<usize>,
+    /// The list on which the inode is, and whether that holds it.
+    pub(super) listed_at: Option<usize>,
+    pub(super) is_held: bool,
     /// Bytes of `chunks` that were counted; and those that are borrowed.
-    counted: u64,
-    borrowed: u64,
+    pub(super) counted: u64,
+    pub(super) borrowed: u64,
 }
 
 /// What the next push is to collect.
 pub(super) struct Pending {
-    /// *Per CPU; each protected by its mutex.*
-    listed: PerCpu<[CachePadded<Listed>; LIST_PARTS]>,
+    pub(super) listed: ListedInodes,
+    /// Files without a name may be spilled. *Immutable.*
+    pub(super) spills: bool,
     pub(super) removals: Removals,
     /// What the last cut copied.
     pub(super) copied: Mutex<Vec<Copied>>,
@@ -108,9 +102,11 @@ pub(super) struct Pending {
     pub(super) patched: Mutex<Vec<(InodeRef, u64)>>,
     pub(super) heavy: HeavySet,
     /// Bytes that changed. *Per CPU.*
-    bytes: Budget,
+    pub(super) bytes: Budget,
+    /// And how many may. *Immutable.*
+    pub(super) changed_max: u64,
     /// There are too many of them. *Atomic (stands alone).*
-    is_full: AtomicBool,
+    pub(super) is_full: AtomicBool,
     /// The number of the next cut. *Atomic (stands alone); written in cuts.*
     cut: AtomicU64,
     pub(super) memory: ResidentSet,
@@ -121,7 +117,7 @@ pub(super) struct Pending {
 
 impl Changed {
     /// As [`Stored::marked`] and [`Stored::marked_from`] have it.
-    fn marks(&self) -> (u64, u64) {
+    pub(super) fn marks(&self) -> (u64, u64) {
         let last = self.dirty.within(&(0..PAGES_END)).last().filter(|range| range.end == PAGES_END);
         let from = last.map_or(PAGES_END, |range| range.start);
         let few = self.dirty.within(&(0..MARKED_PAGES.min(from)));
@@ -198,7 +194,7 @@ impl Stored {
     }
 
     /// Says that the inode is listed, and what is marked, for calls that only look. A line that they look at is not written in vain.
-    fn show(&self, (few, from): (u64, u64)) {
+    pub(super) fn show(&self, (few, from): (u64, u64)) {
         let few = few | LISTED;
         // Relaxed, all: written under the mutex.
         let shown = self.marked.load(Ordering::Relaxed);
@@ -215,15 +211,19 @@ impl Stored {
         self.changed.lock().xattrs.extend(names.map(Box::from));
     }
 
-    /// The inode is new to the store: contents but for what it borrows, names, and extended attributes of these names.
+    /// The inode is new to the store, or was spilled: contents but for what it borrows and what the store has, names, and extended
+    /// attributes of these names.
     pub(super) fn mark_all(&self, xattrs: Vec<Box<[u8]>>) {
-        let (kept, mut start) = (self.kept.lock(), 0);
+        let kept = self.kept.lock();
+        let mut fresh = PageSet::new();
+        fresh.insert(0..u64::MAX);
+        let others = kept.borrowed.ranges().chain(kept.records.ranges());
+        others.for_each(|chunks| _ = fresh.remove(&chunks));
         let mut changed = self.changed.lock();
-        for borrowed in kept.borrowed.ranges().chain(iter::once(u64::MAX..u64::MAX)) {
-            let pages = |chunk: u64| chunk.saturating_mul(CHUNK_PAGES);
-            changed.chunks.insert(start..borrowed.start);
-            changed.dirty.insert(pages(start)..pages(borrowed.start));
-            start = borrowed.end;
+        let pages = |chunk: u64| chunk.saturating_mul(CHUNK_PAGES);
+        for chunks in fresh.ranges() {
+            changed.dirty.insert(pages(chunks.start)..pages(chunks.end));
+            changed.chunks.insert(chunks);
         }
         changed.borrowed = kept.borrowed.len() * CHUNK;
         changed.xattrs.extend(xattrs);
@@ -298,16 +298,15 @@ impl Stored {
 
 impl Pending {
     /// Of a store with a log of this size, for `limit` bytes in memory.
-    pub(super) fn new(log_size: u64, limit: u64) -> Pending {
+    pub(super) fn new(log_size: u64, limit: u64, has_segments: bool) -> Pending {
         let shares = Shares::of(limit, log_size);
-        let part = |_| CachePadded::new(Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()));
-        let listed: PerCpu<[CachePadded<Listed>; LIST_PARTS]> = PerCpu::new(|_| std::array::from_fn(part));
-        listed.iter().flatten().for_each(|part| name_value(&**part, "Pending", "listed"));
         Pending {
-            listed,
+            listed: ListedInodes::new(),
+            spills: has_segments,
             copied: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             patched: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             heavy: HeavySet::new(shares.changed),
+            changed_max: shares.changed,
             bytes: Budget::with_grain(Some(shares.changed), 0, GRAIN),
             is_full: AtomicBool::new(false),
             cut: AtomicU64::new(1),
@@ -330,70 +329,9 @@ impl Pending {
         self.bytes.used()
     }
 
-    /// Whether so much waits that a writer should push.
-    pub(super) fn is_full(&self) -> bool {
-        // Relaxed: a hint.
-        self.is_full.load(Ordering::Relaxed)
-    }
-
-    /// Where inode `ino` stands on the list of the CPU numbered `at`.
-    fn list_of(&self, at: usize, ino: u64) -> Option<&Listed> {
-        Some(&self.listed.get(at)?[ino as usize % LIST_PARTS])
-    }
-
-    /// Has the next push collect `inode`. False if it was listed.
-    pub(super) fn list(&self, inode: &InodeRef) -> bool {
-        let Some(stored) = inode.stored() else { return false };
-        let at = {
-            let mut changed = stored.changed.lock();
-            // Whole chunks: until they are pushed, nothing of them leaves memory.
-            let most = inode.size().saturating_sub(changed.borrowed);
-            let bytes = changed.chunks.len().saturating_mul(CHUNK).min(most);
-            let more = bytes.saturating_sub(changed.counted);
-            if self.bytes.take_about(more).is_err() {
-                self.bytes.exceed(more);
-                // Relaxed: a hint.
-                self.is_full.store(true, Ordering::Relaxed);
-            }
-            changed.counted += more;
-            stored.show(changed.marks());
-            let is_new = changed.listed_at.is_none();
-            changed.listed_at.get_or_insert_with(|| self.listed.here_at());
-            changed.listed_at.filter(|_| is_new)
-        };
-        let list = at.and_then(|at| self.list_of(at, inode.ino()));
-        if let Some(list) = list {
-            // Counted, and dropped, with nothing locked: that may free dead inodes.
-            let own = inode.clone();
-            let before = list.lock().insert(inode.ino(), own);
-            drop(before);
-        }
-        list.is_some()
-    }
-
-    /// What changed of `inode` need not be collected: it has no name.
-    pub(super) fn forget(&self, inode: &Inode) {
-        let Some(stored) = inode.stored() else { return };
-        let (at, counted) = {
-            let mut changed = stored.changed.lock();
-            // What is marked stays so: nothing of the inode is collected any more.
-            (changed.listed_at.take(), mem::take(&mut changed.counted))
-        };
-        self.bytes.give(counted);
-        self.memory.forget(inode, stored);
-        self.heavy.forget(inode, stored);
-        let list = at.and_then(|at| self.list_of(at, inode.ino()));
-        let forgotten = list.and_then(|list| list.lock().remove(&inode.ino()));
-        // With nothing locked.
-        drop(forgotten);
-    }
-
     /// Lets go of all that is listed.
     pub(super) fn clear(&self) {
-        for listed in self.listed.iter().flatten() {
-            let listed = mem::take(&mut *listed.lock());
-            drop(listed);
-        }
+        drop(self.listed.take(|_| false));
         self.removals.clear();
         self.memory.clear();
         self.heavy.clear();
@@ -402,16 +340,14 @@ impl Pending {
     /// Whether nothing is left for a push.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
-        !self.removals.are_left()
-            && !self.owners.are_left()
-            && self.listed.iter().flatten().all(|listed| listed.lock().is_empty())
+        !self.removals.are_left() && !self.owners.are_left() && !self.listed.hold_any()
     }
 
     /// Collects `inode`; in this push few pages changed, or not.
     fn collect_inode(&self, inode: &InodeRef, are_few: bool, to: &mut Added) {
         let Some(stored) = inode.stored() else { return };
         let mut kept = stored.kept.lock();
-        let Changed { dirty, mut chunks, xattrs, counted, all_names, .. } = {
+        let Changed { dirty, mut chunks, mut xattrs, counted, all_names, .. } = {
             let mut changed = stored.changed.lock();
             // Relaxed, both: under the mutex.
             stored.marked.store(0, Ordering::Relaxed);
@@ -420,12 +356,23 @@ impl Pending {
         };
         self.bytes.give(counted);
         if !inode.has_name() {
-            return;
+            if !self.may_spill(inode) {
+                return;
+            }
+            if !inode.has(flag::RECORDED) {
+                inode.raise(flag::RECORDED);
+                xattrs.extend(inode.xattr_names());
+                if !self.planted.has(Mutant::SpillForgotten) {
+                    to.put(&Key::orphan(inode.ino()), &[]);
+                }
+            }
         }
         // With nothing locked: contents have locks of their own.
         if matches!(inode.body, Body::Regular) && !self.planted.has(Mutant::SizeWithoutBytes) {
             let (were, had_cut_off) = (kept.standing_pages(), !kept.cut_off.is_empty());
             kept.borrowed.ranges().for_each(|range| chunks.insert(range));
+            // A file without a name is spilled so that it can leave memory: what stands in records stays.
+            let are_few = are_few && inode.has_name();
             self.collect_contents(inode, &Marked { dirty, chunks, are_few }, &mut kept, to);
             kept.end_borrow(self);
             self.names.count_standing(kept.standing_pages(), were);
@@ -474,10 +421,9 @@ impl Pending {
     fn collect(&self, to: &mut Added) {
         // Relaxed: no section is open.
         self.cut.store(to.cut() + 1, Ordering::Relaxed);
-        let parts = self.listed.iter().flatten();
-        let listed: Vec<_> = parts.map(|listed| mem::take(&mut *listed.lock())).collect();
-        let are_few = to.is_logged() && self.are_few(listed.iter().flat_map(BTreeMap::values));
-        listed.iter().flat_map(BTreeMap::values).for_each(|inode| self.collect_inode(inode, are_few, to));
+        let listed = self.take_listed(self.must_push());
+        let are_few = to.is_logged() && self.are_few(listed.iter());
+        listed.iter().for_each(|inode| self.collect_inode(inode, are_few, to));
         if to.writes_out() {
             self.write_out(to);
         }

@@ -218,6 +218,12 @@ impl Inode {
             if self.has_name() || !self.has(flag::RECORDED) {
                 kept.extents.values().for_each(|held| durable.pending.memory.count_patched(0, held.patched));
             }
+            if !self.has_name() && kept.has_residents {
+                durable.pending.memory.bury(self.ino());
+            }
+        }
+        if let Some(stored) = self.stored().filter(|_| !self.has_name()) {
+            durable.pending.bury(self, stored);
         }
         durable.names().uncount_inode();
         if self.has(flag::UNNAMED) || (self.has(flag::RECORDED) && !self.has_name()) {

@@ -20,11 +20,12 @@
 
 use super::Durable;
 use super::chunk::CHUNK;
+use super::listed::Reach;
 use super::mutant::{Mutant, Planted};
 use super::pending::Stored;
 use super::shares::Shares;
 use crate::data::{CHUNK_PAGES, FileData, PAGE};
-use crate::inode::flag;
+use crate::inode::{WeakInode, flag};
 use crate::lock_class::{DURABLE_CALM, DURABLE_PENDING};
 use crate::{Inode, InodeRef, MemoryUse};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,9 +65,9 @@ pub(super) struct ResidentSet {
     /// Bytes that patched pages may take. *Immutable.*
     patched_max: u64,
     reclaimer: Reclaimer<Arc<Resident>>,
-    /// The files with such chunks. A file leaves when it loses its last name. *Protected by its mutex.*
+    /// The files with such chunks; those without a name are not held. *Protected by its mutex.*
     /// *In an Arc: a thread that counts a reference to an inode may free dead ones, which it must not under this mutex.*
-    files: Mutex<BTreeMap<u64, Arc<InodeRef>>>,
+    files: Mutex<BTreeMap<u64, Reach<Arc<InodeRef>>>>,
     /// File and chunk of what is to leave. *Protected by its mutex.*
     victims: Mutex<Vec<(u64, u64)>>,
     /// How many those are. *Atomic (stands alone).*
@@ -125,19 +126,16 @@ impl ResidentSet {
         let own = Arc::new(inode.clone());
         let (is_new, before) = {
             let mut kept = stored.kept.lock();
-            // Before the name is looked for: a thread that takes the last one looks at this after.
             kept.has_residents = true;
-            let is_new = kept.entered.insert(chunk) && inode.has_name();
-            // With `kept` locked: a chunk of it that leaves meanwhile may be the last one.
-            (is_new, if is_new { self.files.lock().insert(inode.ino(), own) } else { Some(own) })
+            let is_new = kept.entered.insert(chunk);
+            // With `kept` locked: a chunk of it that leaves meanwhile may be the last one. A thread that takes its last name, or gives it
+            // one, comes later, or has done so.
+            let before = if is_new { self.know(inode, own) } else { Some(Reach::Held(own)) };
+            (is_new, before)
         };
         drop(before);
         if !is_new {
             return;
-        }
-        if !inode.has_name() {
-            // It lost its last name meanwhile, and the thread that took it may have come too early.
-            self.forget(inode, stored);
         }
         let resident = Arc::new(Resident { ino: inode.ino(), chunk, usage: Usage::new() });
         self.reclaimer.enter(resident.clone(), |gone| {
@@ -148,14 +146,32 @@ impl ResidentSet {
         resident.usage.unpin();
     }
 
-    /// `inode` has no name any more: nothing of it needs to be brought back.
-    pub(super) fn forget(&self, inode: &Inode, stored: &Stored) {
+    /// `inode` has such chunks. Called with its `kept` locked; what is returned is dropped later.
+    fn know(&self, inode: &InodeRef, own: Arc<InodeRef>) -> Option<Reach<Arc<InodeRef>>> {
+        let (new, spare) = match inode.has_name() {
+            true => (Reach::Held(own), None),
+            false => (Reach::Weak(WeakInode::to(inode)), Some(Reach::Held(own))),
+        };
+        self.files.lock().insert(inode.ino(), new).or(spare)
+    }
+
+    /// `inode` has lost its last name, or got its first one.
+    pub(super) fn lose(&self, inode: &InodeRef, stored: &Stored) {
         if !stored.kept.lock().has_residents {
             return;
         }
-        let forgotten = self.files.lock().remove(&inode.ino());
+        let own = Arc::new(inode.clone());
+        let kept = stored.kept.lock();
+        let before = if kept.entered.is_empty() { Some(Reach::Held(own)) } else { self.know(inode, own) };
+        drop(kept);
         // With nothing locked.
-        drop(forgotten);
+        drop(before);
+    }
+
+    /// Inode `ino`, which has no name, dies. Called by the destructor.
+    pub(super) fn bury(&self, ino: u64) {
+        let buried = self.files.lock().remove(&ino);
+        drop(buried);
     }
 
     /// Lets go of all files.
@@ -194,8 +210,13 @@ impl ResidentSet {
         let victims = std::mem::take(&mut *self.victims.lock());
         let mut left = Vec::new();
         for (ino, chunk) in victims.iter().copied() {
-            let inode = self.files.lock().get(&ino).cloned();
-            if inode.is_some_and(|inode| !inode.evict(chunk, planted)) {
+            let known = self.files.lock().get(&ino).cloned();
+            let stays = match known {
+                Some(Reach::Held(inode)) => !inode.evict(chunk, planted),
+                Some(Reach::Weak(weak)) => weak.follow().is_some_and(|inode| !inode.evict(chunk, planted)),
+                None => false,
+            };
+            if stays {
                 left.push((ino, chunk));
             }
         }

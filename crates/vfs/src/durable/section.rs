@@ -182,9 +182,13 @@ impl Stored<'_> {
     fn list(&self, inode: &InodeRef) {
         self.stamp(inode);
         if self.durable.pending.list(inode) {
-            // So that the store knows of something to push. There is no such object, so that no other change is ordered with it.
-            self.transaction.borrow_mut().remove(&Key::xattr(inode.ino(), &[]), 0);
+            self.ask_to_push(inode);
         }
+    }
+
+    /// Lets the store know of something to push. There is no such object, so that no other change is ordered with it.
+    fn ask_to_push(&self, inode: &Inode) {
+        self.transaction.borrow_mut().remove(&Key::xattr(inode.ino(), &[]), 0);
     }
 
     /// Notes that `inode` is changed.
@@ -213,19 +217,25 @@ impl Stored<'_> {
 
     fn gained_name(&self, inode: &InodeRef, dir: Option<&Inode>) {
         dir.into_iter().for_each(|dir| inode.set_holder(dir));
-        if !inode.has(flag::RECORDED) {
-            inode.raise(flag::RECORDED);
-            if inode.has(flag::UNNAMED) {
+        let was_unnamed = inode.has(flag::UNNAMED);
+        if was_unnamed || !inode.has(flag::RECORDED) {
+            if was_unnamed {
+                if inode.has(flag::RECORDED) {
+                    // It was spilled.
+                    self.transaction.borrow_mut().remove(&Key::orphan(inode.ino()), 0);
+                }
                 inode.lower(flag::UNNAMED);
                 self.durable.nameless.give(1);
+                inode.stored().into_iter().for_each(|stored| self.durable.pending.memory.lose(inode, stored));
             }
+            inode.raise(flag::RECORDED);
             self.durable.cover(inode.ino(), &mut self.transaction.borrow_mut());
             if inode.is_dir() {
                 self.durable.names().enter(inode);
             }
             let names = inode.xattr_names();
             let has_contents = inode.size() > 0 && !inode.is_dir() && !inode.is_symlink();
-            if !names.is_empty() || has_contents {
+            if was_unnamed || !names.is_empty() || has_contents {
                 self.mark(inode, |stored| stored.mark_all(names));
             }
             // The section has room for the target of a new link.
@@ -266,7 +276,8 @@ impl Stored<'_> {
         if self.has(Mutant::OrphanForgotten) {
             return;
         }
-        self.transaction.borrow_mut().put(&Key::orphan(inode.ino()), 0, &[]);
+        // Newer than what a first name removed.
+        self.transaction.borrow_mut().put(&Key::orphan(inode.ino()), 1, &[]);
         self.durable.nameless.exceed(1);
         self.durable.pending.forget(inode);
         self.durable.touched.forget(inode);
@@ -290,9 +301,17 @@ impl Stored<'_> {
     fn mark(&self, inode: &InodeRef, mark: impl FnOnce(&pending::Stored)) {
         let Some(stored) = inode.stored() else { return };
         mark(stored);
-        // What has no name need not be collected, and the list would keep it in memory.
-        if inode.has(flag::RECORDED) && inode.has_name() {
-            self.list(inode);
+        let pending = &self.durable.pending;
+        if inode.has_name() {
+            if inode.has(flag::RECORDED) {
+                self.list(inode);
+            }
+        } else if pending.may_spill(inode) {
+            self.durable.cover(inode.ino(), &mut self.transaction.borrow_mut());
+            pending.list(inode);
+            if pending.must_push() {
+                self.ask_to_push(inode);
+            }
         }
     }
 }

@@ -285,7 +285,7 @@ impl Process {
     }
 
     /// The open file of descriptor `fd`.
-    fn file(&self, fd: Fd) -> Result<Ref<OpenFile>, Errno> {
+    pub(crate) fn file(&self, fd: Fd) -> Result<Ref<OpenFile>, Errno> {
         self.descriptors.get(fd)
     }
 
