@@ -285,8 +285,9 @@ impl Stored<'_> {
     }
 
     fn grown(&self, inode: &InodeRef) {
-        // The push collects the size. A record of its own would meet the records of calls that change other attributes.
-        if !inode.stored().is_some_and(|stored| stored.will_be_collected()) {
+        // The push collects the size. A record of its own would meet the records of calls that change other attributes. Of a file
+        // without a name nothing changed that takes memory; it is listed when it gets one.
+        if inode.has_name() && !inode.stored().is_some_and(|stored| stored.will_be_collected()) {
             self.mark(inode, |_| ());
         }
     }
