@@ -71,7 +71,10 @@ pub(crate) fn mount_in_background(
         return daemonize(store, dir, &option_list(options)?, member);
     }
     let failed = |error: MountError| Failure::Failed(error.to_string());
-    let unchanged = sluice_fuse::remount_at(dir, &list).map_err(failed)?;
+    let mut unchanged = sluice_fuse::remount_at(dir, &list).map_err(failed)?;
+    // mount(8) names all that stands in /etc/fstab.
+    let present = options_of_server(dir);
+    unchanged.retain(|option| !present.contains(option));
     if !unchanged.is_empty() {
         let (dir, unchanged) = (dir.display(), unchanged.join(","));
         eprintln!(
@@ -79,6 +82,15 @@ pub(crate) fn mount_in_background(
         );
     }
     Ok(())
+}
+
+/// The options with which the server of the mount at `dir` was started; none if that cannot be told.
+fn options_of_server(dir: &Path) -> Vec<String> {
+    let server = sluice_fuse::control::server_of(dir).ok().flatten();
+    let command = server.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok());
+    let command = command.unwrap_or_default();
+    let list = command.split('\0').skip_while(|word| *word != "-o").nth(1).unwrap_or_default();
+    list.split(',').map(str::to_owned).collect()
 }
 
 /// Starts the serving process and waits until its mount answers.

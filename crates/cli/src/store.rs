@@ -119,15 +119,20 @@ pub(crate) fn once_left<T>(
 
 /// Whether process `user` is a server that has `store`, and no mount of it any more.
 fn is_leaving(user: u32, store: &Path) -> bool {
-    let line = std::fs::read_to_string(format!("/proc/{user}/cmdline")).unwrap_or_default();
+    // Empty of one that ends, or has ended.
+    let command = || std::fs::read_to_string(format!("/proc/{user}/cmdline")).unwrap_or_default();
+    let line = command();
     if line.is_empty() {
-        // It ends, or has ended.
         return true;
     }
     // One whose mount has another name than the store is not known to be gone.
     let is_server = line.split('\0').nth(1) == Some("mount") && !line.contains("fsname=");
     let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
-    is_server && sluice_fuse::is_mounted_for(user, store.as_os_str()).is_ok_and(|mounted| !mounted)
+    match sluice_fuse::is_mounted_for(user, store.as_os_str()) {
+        Ok(mounted) => is_server && !mounted,
+        // It may have ended just now.
+        Err(_) => command().is_empty(),
+    }
 }
 
 /// What a store says of itself.

@@ -121,9 +121,12 @@ fn a_mount_becomes_read_only_and_writable_again_and_keeps_its_other_flags() {
         let flags = shown(&dir)[2].clone();
         assert!(["ro", "nosuid", "noexec", "noatime"].iter().all(|flag| flags.contains(flag)), "{flags}");
         // mount(8) hands back what the kernel shows, and what stands in /etc/fstab.
-        let list = "remount,rw,suid,relatime,user_id=0,group_id=0,default_permissions,allow_other,size=1G";
-        let ran = run(&helper, &["sluicefs", text, "-o", list]);
+        let shown_and_listed =
+            "rw,suid,relatime,user_id=0,group_id=0,default_permissions,allow_other,size=1G";
+        let list = format!("remount,{mode},{shown_and_listed}");
+        let ran = run(&helper, &["sluicefs", text, "-o", &list]);
         assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+        assert!(!ran.stderr.contains(mode), "it stays as it is: {}", ran.stderr);
         assert!(ran.stderr.contains("size=1G: as when it was mounted"), "{}", ran.stderr);
         std::fs::write(&file, "x").unwrap();
         let flags = shown(&dir)[2].clone();
