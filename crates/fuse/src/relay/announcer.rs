@@ -3,14 +3,15 @@
 //! # Theory
 //! INVAL_ENTRY waits in the kernel for the lock of the directory, INVAL_INODE for locked pages. Their holders may be requests
 //! whose answers wait, elsewhere, until this kernel has been told. So an announcement that takes longer than [`PATIENCE`] is
-//! cut short, as is one that would wait for a request that the relay knows of: the kernel is told to look *every* name up again (INC_EPOCH, which waits for nothing), and the announcement
-//! counts as made, once the kernel was told of what waits for no request: attributes, and the listing of a directory. It goes on and is made
-//! later all the same. One of contents that no thread was free to begin is not cut short: there is a further thread for it. A page that is locked for so long is not up to date, and a reader
-//! waits for it.
+//! cut short, as is one that would wait for a request that the relay knows of: the kernel is told what waits for no request
+//! (attributes, and the listing of a directory), and to look *every* name up again (INC_EPOCH, which waits for nothing), and the
+//! announcement counts as made. It goes on and is made later all the same. A page that is locked for so long is not up to date,
+//! and a reader waits for it. An announcement of contents that no thread was free to begin is not cut short: there is a further
+//! thread for it.
 //!
 //! # Limits
 //! A kernel before Linux 6.16 does not know INC_EPOCH: there a name may stay for the moment until the announcement is made. So may
-//! the pages behind one that is locked; and those of a notice whose thread the system did not let run for so long.
+//! the pages behind one that is locked, and those of a notice whose thread the system did not let run for so long.
 
 use super::Device;
 use super::caches::{self, inval_entry_dir};

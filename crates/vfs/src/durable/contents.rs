@@ -227,7 +227,9 @@ impl Pending {
             kept.is_heavy = !chunks.is_empty();
             drop(kept);
             if !chunks.is_empty() {
-                self.heavy.files.lock().insert(ino, HeavyFile { inode, chunks });
+                let before = self.heavy.files.lock().insert(ino, HeavyFile { inode, chunks });
+                // With nothing locked.
+                drop(before);
             }
         }
     }

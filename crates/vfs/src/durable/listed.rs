@@ -184,7 +184,9 @@ impl Pending {
         // Nobody else has the inode.
         let Some(mut changed) = stored.changed.try_lock() else { return };
         self.bytes.give(mem::take(&mut changed.counted));
-        if let Some(at) = changed.listed_at.take() {
+        let at = changed.listed_at.take();
+        drop(changed);
+        if let Some(at) = at {
             self.listed.remove(at, inode.ino());
         }
     }

@@ -152,7 +152,9 @@ impl ResidentSet {
             true => (Reach::Held(own), None),
             false => (Reach::Weak(WeakInode::to(inode)), Some(Reach::Held(own))),
         };
-        self.files.lock().insert(inode.ino(), new).or(spare)
+        let before = self.files.lock().insert(inode.ino(), new);
+        // Whichever of both is dropped here, with the set unlocked.
+        before.or(spare)
     }
 
     /// `inode` has lost its last name, or got its first one.
