@@ -14,6 +14,7 @@ use crate::StoreError;
 /// 2: the contents of files are in segments, inodes have flags. A store of version 1 has none of either, and is else the same.
 /// 3: records of chunks that are cut off; use without flushes.
 /// 4: extents that several records name.
+/// 5: values in the log that are made of the ones before.
 pub(crate) const VERSION: u32 = 5;
 /// Bytes of the file `super`.
 pub(crate) const SUPER_SIZE: usize = 512;

@@ -15,12 +15,16 @@
 //! guest is told, which waits for these pages.
 //!
 //! # Not held
+//! A kernel believes the names of a listing as of when it has the answer, also if it was told meanwhile to look every name up again. So a
+//! listing that waited would bring back names that are gone.
+//!
 //! A kernel believes what its own program changes when it has the answer, or, of bytes, before. Another program of that node may see
 //! that at another moment than the other nodes.
 //!
 //! # Ordering
 //! A change is counted, then made; an answer is made, then the count is looked at. An answer that tells of a change has seen it.
 
+use super::ahead::Settling;
 use crate::abi::{InHeader, OutHeader, opcode};
 use crate::connection::Connection;
 use crate::lock_class::{ANNOUNCEMENT, HOLDS};
@@ -32,11 +36,12 @@ use zerocopy::FromBytes;
 
 /// An answer that waits. Dropping the last reference sends it.
 #[derive(Default)]
-struct Hold(OnceLock<(Arc<Connection>, Vec<u8>)>);
+struct Hold(OnceLock<(Arc<Connection>, Vec<u8>, Option<Settling>)>);
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Some((connection, answer)) = self.0.take() {
+        // The guest is quiet only when it has been sent.
+        if let Some((connection, answer, _counted)) = self.0.take() {
             connection.send(&answer);
         }
     }
@@ -61,6 +66,7 @@ pub(super) struct Telling<'a> {
 }
 
 /// An answer that may tell of a change that is being made.
+#[derive(Clone)]
 struct WaitingAnswer {
     subject: Concerned,
     /// The guest whose announcements it does not wait for.
@@ -166,7 +172,8 @@ impl Holds {
     }
 
     /// The request of this thread has been executed. The answer goes out now, or when what it waits for has been announced.
-    pub(super) fn settle(&self, told: &Telling<'_>) {
+    /// `counted`: the guest is not quiet before the answer goes out.
+    pub(super) fn settle(&self, told: &Telling<'_>, counted: Option<Settling>) {
         // Relaxed: see Ordering. A thread that has an execution has counted it.
         if self.count.load(Ordering::Relaxed) == 0 {
             return told.send();
@@ -180,15 +187,15 @@ impl Holds {
         let mut waits_for_end = false;
         if let (Some(subject), Some(_)) = (told.subject(), told.answer) {
             let passes = told.passes();
-            let waiter = || WaitingAnswer { subject, passes, hold: hold.clone() };
+            let waiter = WaitingAnswer { subject, passes, hold: hold.clone() };
             for other in state.by_thread.values_mut() {
                 if other.changes.is_some_and(|changes| changes.meets(subject)) {
-                    other.waiters.push(waiter());
+                    other.waiters.push(waiter.clone());
                     waits_for_end = true;
                 }
             }
             for (guest, subjects, announcement) in &state.announced {
-                if waiter().waits_for(*guest, subjects)
+                if waiter.waits_for(*guest, subjects)
                     && let Some(announcement) = announcement.upgrade()
                 {
                     waits.push((announcement, hold.clone()));
@@ -216,7 +223,7 @@ impl Holds {
             told.send();
         } else if let Some(answer) = told.answer {
             // Once for each request.
-            let _ = hold.0.set((told.connection.clone(), answer.to_vec()));
+            let _ = hold.0.set((told.connection.clone(), answer.to_vec(), counted));
         }
     }
 
@@ -249,10 +256,10 @@ impl Telling<'_> {
             | opcode::MKDIR
             | opcode::CREATE
             | opcode::TMPFILE => Some(Concerned::Nodes(nodeid, made())),
-            opcode::READDIRPLUS => Some(Concerned::Any),
+            // A listing: see Not held.
+            opcode::READDIR | opcode::READDIRPLUS => None,
             opcode::GETATTR
             | opcode::STATX
-            | opcode::READDIR
             | opcode::OPEN
             | opcode::READ
             | opcode::LSEEK

@@ -363,7 +363,7 @@ impl Guest {
         let request = instead.as_deref().unwrap_or(message);
         self.holds.begin(request);
         let served = connection.process(request, &mut reply);
-        drop((noted, counted));
+        drop(noted);
         let kind = served.kind;
         let mut spare = Reply::new();
         let answer = match served.answer {
@@ -373,7 +373,7 @@ impl Guest {
             Answer::Elsewhere => None,
         };
         let guest = connection.seat.get().map_or(0, |seat| seat.delegate.number);
-        self.holds.settle(&Telling { connection, guest, request, answer });
+        self.holds.settle(&Telling { connection, guest, request, answer }, counted);
         connection.count(kind);
         drop(ticket);
         connection.serve_due(&mut Reply::new());

@@ -65,7 +65,7 @@ impl Shared {
     }
 }
 
-/// The directory, if a name is announced first.
+/// The directory, if `message` announces a name.
 pub(super) fn inval_entry_dir(message: &[u8]) -> Option<u64> {
     let (out, body) = OutHeader::read_from_prefix(message).ok()?;
     let is_entry = out.error == NOTIFY_INVAL_ENTRY;
