@@ -207,6 +207,9 @@ impl Pending {
     /// Has heavy chunks written to extents, in the cut, when nobody waits for that.
     pub(super) fn write_out(&self, to: &mut Added) {
         let mut left = self.heavy.most;
+        // What the cut has collected whole already goes to an extent anyway.
+        let copied: BTreeSet<(u64, u64)> =
+            self.copied.lock().iter().map(|one| (one.inode.ino(), one.chunk)).collect();
         let files = mem::take(&mut *self.heavy.files.lock());
         for (ino, HeavyFile { inode, mut chunks }) in files {
             let Some(stored) = inode.stored().filter(|_| inode.has_name()) else { continue };
@@ -216,7 +219,10 @@ impl Pending {
                 && let Some(chunk) = chunks.pop_first()
             {
                 // What is not here is in an extent: that stays.
-                if kept.pages_in_record(chunk) > PATCHED_MAX && !kept.absent.contains_key(&chunk) {
+                if kept.pages_in_record(chunk) > PATCHED_MAX
+                    && !kept.absent.contains_key(&chunk)
+                    && !copied.contains(&(ino, chunk))
+                {
                     self.collect_whole(&inode, chunk, &mut kept, to);
                     left -= 1;
                 }

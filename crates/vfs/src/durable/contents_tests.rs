@@ -113,3 +113,22 @@ fn a_file_that_is_deleted_while_its_chunks_are_heavy_leaves_nothing() {
     let report = Superblock::check_store(shared(&disk), &mut |_| ()).expect("it can be looked at");
     assert!(report.findings.is_empty(), "{report:?}");
 }
+
+#[test]
+fn a_heavy_chunk_that_changes_with_much_else_is_written_out_once() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, fs) = made();
+    append(&disk, &fs, 1);
+    // So much that it goes to extents, and the heavy chunks with it, in a push that writes those out.
+    let much = vec![7; 100 * PAGE];
+    fs.write("/0", &much).expect("room");
+    let store = &fs.superblock().root().shared.durable().expect("a store").store;
+    store.write_out().expect("the disk works");
+    assert_eq!(disk.written("segment"), much.len() as u64);
+    assert_eq!(fs.read("/0").expect("it is there"), much);
+    drop(fs);
+    let report = Superblock::check_store(shared(&disk), &mut |_| ()).expect("it can be looked at");
+    assert!(report.findings.is_empty(), "{report:?}");
+}
