@@ -139,9 +139,7 @@ impl Owner {
             old.quiesce();
         }
         let found = match &old {
-            Some(old) if epoch == self.epoch => {
-                holdings.inodes().filter_map(|nodeid| Some((nodeid, old.guest.inode(nodeid)?))).collect()
-            }
+            Some(old) if epoch == self.epoch => old.guest.known_inodes(&holdings),
             _ => self.find(&holdings),
         };
         let channel = Channel::new(link.clone(), self.valid_until.clone());
@@ -188,7 +186,7 @@ impl Owner {
     }
 
     fn find(&self, holdings: &Holdings) -> BTreeMap<u64, InodeRef> {
-        self.host.superblock().adopt(&holdings.inodes().collect())
+        self.host.adopt(holdings)
     }
 
     /// `node` has told what it holds. Returns when all have.

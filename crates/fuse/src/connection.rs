@@ -205,7 +205,7 @@ impl Connection {
 
     /// The inode that the kernel calls `nodeid`.
     pub(crate) fn node(&self, nodeid: u64) -> Result<InodeRef, Errno> {
-        self.nodes.get(nodeid).ok_or(Errno::ESTALE)
+        self.nodes.find(nodeid)?.ok_or(Errno::ESTALE)
     }
 
     /// True when this crate and not the kernel serves file locks.

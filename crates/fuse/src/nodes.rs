@@ -15,6 +15,9 @@
 //! inode; should the root's own number not be 1, it changes places with inode 1. A generation ([`Inode::generation`]) tells inodes
 //! that had one number after another, and those of a file system from those of another that is mounted later in the same place.
 //!
+//! # Expected inodes
+//! Of what a kernel knew before this server the table has only the numbers at first: see `expected.rs`.
+//!
 //! # What the kernel may have newer
 //! A process that maps a file stores into the kernel's pages, and no message says so. The kernel has a page only after it
 //! read it or wrote it here, so the table notes for each node what it *cached*, and what of it was a *hole*: a store into
@@ -29,15 +32,17 @@
 //! - I1 Every entry but the root has a lookup count above zero, or its inode has a name or is about to be looked at
 //!   because it lost the last one.
 
+mod expected;
 mod pages;
 
 pub(crate) use pages::Noted;
 
 use crate::abi::ROOT_ID;
 use crate::lock_class::NODES;
+use expected::Known;
 use pages::Pages;
-use sluice_sync::Mutex;
-use sluice_vfs::{Inode, InodeRef};
+use sluice_sync::{Arc, Mutex, OnceLock};
+use sluice_vfs::{Inode, InodeRef, Superblock};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -54,10 +59,12 @@ pub(crate) struct Nodes {
     root: InodeRef,
     /// By node number. *each protected by its own mutex*, a leaf
     shards: [Shard; SHARDS],
+    /// Where inodes that are expected are looked for. *set once*
+    superblock: OnceLock<Arc<Superblock>>,
 }
 
 struct Node {
-    inode: InodeRef,
+    known: Known,
     lookups: u64,
     /// Somebody else changed the inode since the kernel was last told its attributes.
     changed: bool,
@@ -83,8 +90,12 @@ enum Dropped {
 
 impl Node {
     fn new(inode: InodeRef) -> Node {
+        Node::of(Known::Inode(inode))
+    }
+
+    fn of(known: Known) -> Node {
         Node {
-            inode,
+            known,
             lookups: 0,
             changed: false,
             dropped: Dropped::Nothing,
@@ -94,10 +105,17 @@ impl Node {
         }
     }
 
+    fn inode(&self) -> Option<&InodeRef> {
+        match &self.known {
+            Known::Inode(inode) => Some(inode),
+            Known::Expected(_) | Known::Lost => None,
+        }
+    }
+
     /// The inode, if it owes that its times move. It no longer does: the caller moves them.
     fn take_owing(&mut self) -> Option<InodeRef> {
         let pages = self.pages.as_mut()?;
-        std::mem::take(&mut pages.owes_times).then(|| self.inode.clone())
+        std::mem::take(&mut pages.owes_times).then(|| self.inode().cloned()).flatten()
     }
 }
 
@@ -116,7 +134,7 @@ impl Nodes {
     /// A table that holds `root` alone.
     pub(crate) fn new(root: InodeRef) -> Nodes {
         let shards = std::array::from_fn(|_| Mutex::with_class(&NODES, HashMap::new()));
-        let nodes = Nodes { root, shards };
+        let nodes = Nodes { root, shards, superblock: OnceLock::new() };
         nodes.keep_root();
         nodes
     }
@@ -149,23 +167,22 @@ impl Nodes {
         let nodeid = self.nodeid(inode.ino());
         let mut shard = self.shard(nodeid).lock();
         let node = shard.entry(nodeid).or_insert_with(|| Node::new(inode.clone()));
+        if node.inode().is_none() {
+            node.known = Known::Inode(inode.clone());
+        }
         node.lookups += 1;
         nodeid
     }
 
     /// The inode called `nodeid`, which the kernel knows, or knew and may have a handle of.
     pub(crate) fn get(&self, nodeid: u64) -> Option<InodeRef> {
-        self.shard(nodeid).lock().get(&nodeid).map(|node| node.inode.clone())
+        self.find(nodeid).ok().flatten()
     }
 
     /// The inode called `nodeid`, of which the kernel is about to have the pages of `bytes`.
     pub(crate) fn get_caching(&self, nodeid: u64, bytes: &Range<u64>) -> Option<InodeRef> {
-        let inode = {
-            let mut shard = self.shard(nodeid).lock();
-            let node = shard.get_mut(&nodeid)?;
-            node.pages.get_or_insert_default().cached.add(bytes);
-            node.inode.clone()
-        };
+        let inode = self.get(nodeid)?;
+        self.shard(nodeid).lock().get_mut(&nodeid)?.pages.get_or_insert_default().cached.add(bytes);
         inode.note_cached();
         Some(inode)
     }
@@ -377,7 +394,8 @@ impl Nodes {
 /// Takes `nodeid` out of `shard` if neither the kernel knows it nor a handle may lead to it, and returns it.
 fn remove_if_unreachable(shard: &mut HashMap<u64, Node>, nodeid: u64) -> Option<Node> {
     let node = shard.get(&nodeid)?;
-    if node.lookups > 0 || node.inode.has_name() && !node.inode.is_stored() {
+    let stays = |inode: &InodeRef| inode.has_name() && !inode.is_stored();
+    if node.lookups > 0 || node.inode().is_some_and(stays) {
         return None;
     }
     let gone = shard.remove(&nodeid);

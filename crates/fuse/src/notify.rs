@@ -30,7 +30,7 @@ use crate::reply::Reply;
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::time::Duration;
 use sluice_sync::{SlotTable, Weak, mpsc, thread};
-use sluice_vfs::{Errno, FILE_SIZE_MAX, Observer};
+use sluice_vfs::{Errno, FILE_SIZE_MAX, InodeRef, Observer};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -113,6 +113,15 @@ impl Observer for Watcher {
 
     fn attributes_changed(&self, ino: u64) {
         self.tell(Event::Attributes { ino });
+    }
+
+    fn name_leaves(&self, inode: &InodeRef) {
+        if let Some(connection) = self.connection.upgrade() {
+            connection.nodes.meet(inode);
+            if let Some(seat) = connection.seat.get() {
+                seat.name_leaves(connection.nodes.nodeid(inode.ino()));
+            }
+        }
     }
 
     fn name_lost(&self, ino: u64) {

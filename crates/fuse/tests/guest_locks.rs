@@ -161,7 +161,7 @@ fn locks_that_a_relay_granted_are_held_by_its_next_server() {
     let node = &mut pair.nodes[0];
     let holdings = node.relay.detach();
     let old = node.guest.take().expect("attached");
-    let found = holdings.inodes().filter_map(|nodeid| Some((nodeid, old.inode(nodeid)?))).collect();
+    let found = old.known_inodes(&holdings);
     let guest = node.relay.attach_host(&pair.host, &holdings, &found, false, 1).expect("admitted");
     drop(found);
     old.give_way(&guest);

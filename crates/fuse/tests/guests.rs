@@ -388,7 +388,7 @@ fn what_was_executed_before_the_server_died_is_answered_and_not_executed_again()
     drop((host, superblock));
     let superblock = Superblock::open(store.join("store"), Options::default()).expect("opened");
     let host = Host::new(superblock.clone());
-    let found = superblock.adopt(&holdings.inodes().collect());
+    let found = host.adopt(&holdings);
     let guest = relay.attach_host(&host, &holdings, &found, true, 2).expect("admitted");
     drop(found);
     for (call, (name, _)) in calls.into_iter().zip(CALLS) {

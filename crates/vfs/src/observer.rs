@@ -1,5 +1,6 @@
 //! Observer: what wants to know of changes, such as a FUSE mount whose kernel caches names and attributes.
 
+use crate::InodeRef;
 use std::ops::Range;
 
 /// Names an observer within its file system.
@@ -20,6 +21,10 @@ pub trait Observer: Send + Sync {
 
     /// The attributes of inode `ino` changed.
     fn attributes_changed(&self, ino: u64);
+
+    /// A name of `inode` is about to be removed, or moved; or not, if that fails. Told if somebody has said
+    /// [`Superblock::expect_inodes`](crate::Superblock::expect_inodes): from then on its number may lead nowhere.
+    fn name_leaves(&self, _inode: &InodeRef) {}
 
     /// Inode `ino` lost a name. The observer on whose behalf the name was removed is told, too.
     fn name_lost(&self, _ino: u64) {}

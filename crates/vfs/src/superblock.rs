@@ -138,6 +138,8 @@ pub(crate) struct Shared {
     observers: RcuCell<Vec<(ObserverId, Arc<dyn Observer>)>>,
     /// There are any: without, nobody looks at the list. *Atomic (observed); written under `observing`.*
     is_observed: AtomicBool,
+    /// Observers are told before an inode loses a name. *Atomic (stands alone); set once.*
+    expects: AtomicBool,
     /// Held while the list of observers is replaced.
     observing: CachePadded<Mutex<()>>,
 }
@@ -263,6 +265,13 @@ impl Superblock {
         is_much || self.shared.durable().is_some()
     }
 
+    /// Someone knows inodes by their numbers, and will [look for them](Self::find_inode) later: from now on observers are told before
+    /// an inode loses a name, since its number may lead to it no longer.
+    pub fn expect_inodes(&self) {
+        // Relaxed: see expects_inodes().
+        self.shared.expects.store(true, Ordering::Relaxed);
+    }
+
     /// Tells `observer` of each change from now on.
     ///
     /// # Errors
@@ -353,6 +362,7 @@ impl Shared {
             settles_at: AtomicU64::new(SETTLES_AT_MIN),
             observers: RcuCell::new(rcu::domain(), Vec::new()),
             is_observed: AtomicBool::new(false),
+            expects: AtomicBool::new(false),
             observing: CachePadded::new(Mutex::with_class(&SUPERBLOCK_OBSERVERS, ())),
         });
         name_fields!(
@@ -501,6 +511,18 @@ impl Shared {
         if self.is_observed() {
             self.notify_but(cred.via, tell);
         }
+    }
+
+    /// Whether observers are told of an inode before it loses a name.
+    #[inline]
+    pub(crate) fn expects_inodes(&self) -> bool {
+        // Relaxed: who expects one from now on finds it or not, as if its name had been lost before.
+        self.expects.load(Ordering::Relaxed)
+    }
+
+    /// Tells all observers that `inode` is about to lose a name.
+    pub(crate) fn notify_name_leaves(&self, inode: &InodeRef) {
+        self.notify_but(None, |observer| observer.name_leaves(inode));
     }
 
     /// Tells all observers that inode `ino` lost a name.

@@ -125,7 +125,9 @@ impl Connection {
         let knows_expiry = self.negotiated.get().is_some_and(|negotiated| negotiated.expires_names);
         let Some(seat) = self.seat.get().filter(|_| knows_expiry) else { return names };
         let (count, last) = (seat.ahead.next(), *seat.ahead.last.lock());
-        let Some(inode) = self.nodes.get(self.nodes.nodeid(dir)).filter(|_| count > 0) else { return names };
+        let Some(inode) = self.nodes.get_known(self.nodes.nodeid(dir)).filter(|_| count > 0) else {
+            return names;
+        };
         let mut position = if last.0 == dir { last.1 } else { 0 };
         let mut found = Vec::with_capacity(count);
         let listed = inode.read_dir(position, false, &mut |entry| {
@@ -145,7 +147,7 @@ impl Connection {
         *seat.ahead.last.lock() = (dir, position);
         for (name, ino) in found {
             let has_one_name =
-                self.nodes.get(self.nodes.nodeid(ino)).is_some_and(|inode| inode.stat().nlink == 1);
+                self.nodes.get_known(self.nodes.nodeid(ino)).is_some_and(|inode| inode.stat().nlink == 1);
             if has_one_name && self.nodes.drop_ahead(ino, &is_quiet) {
                 attributes.extend(self.inode_message(ino, -1, 0).notification(NOTIFY_INVAL_INODE));
                 names.extend(self.entry_message(dir, &name, EXPIRE_ONLY).notification(NOTIFY_INVAL_ENTRY));

@@ -6,7 +6,8 @@
 //! have another one look, which must not find the old state in its kernel. Without that, what programs see has no order.
 //!
 //! - While a request that may change something is being executed, nobody knows what of it is to be seen already. Answers that may
-//!   tell of it wait for its end, and then for those of its announcements that concern them.
+//!   tell of it wait for its end, and then for those of its announcements that concern them. Which file a removal or a rename takes a name
+//!   from, the request does not say; the file system does, before it does it ([`Holds::leaves`]).
 //! - An [`Announcement`] is what one guest is told of one change. Its notices have references to it, and when the last is
 //!   dropped, the answers go out that waited for it and for nothing else.
 //!
@@ -29,10 +30,9 @@ use crate::abi::{InHeader, OutHeader, opcode};
 use crate::connection::Connection;
 use crate::lock_class::{ANNOUNCEMENT, HOLDS};
 use crate::notify::Event;
-use sluice_sync::atomic::{AtomicUsize, Ordering};
+use sluice_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sluice_sync::{Arc, Mutex, OnceLock, Weak, thread};
 use std::collections::HashMap;
-use zerocopy::FromBytes;
 
 /// An answer that waits. Dropping the last reference sends it.
 #[derive(Default)]
@@ -50,10 +50,10 @@ impl Drop for Hold {
 /// What one guest is told of one change. When the last reference is dropped, it has been.
 pub(super) struct Announcement(Mutex<Vec<Arc<Hold>>>);
 
-/// The nodes of which an answer tells, or a change is: two at most, or any.
+/// The nodes of which an answer tells, or a change is: some, 0 for none, or any. A rename is of two directories and two files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Concerned {
-    Nodes(u64, u64),
+    Nodes([u64; 4]),
     Any,
 }
 
@@ -62,6 +62,8 @@ pub(super) struct Telling<'a> {
     pub(super) connection: &'a Arc<Connection>,
     pub(super) guest: u64,
     pub(super) request: &'a [u8],
+    /// Of the request, the code and the node; of something that is none, zeros.
+    pub(super) head: (u32, u64),
     pub(super) answer: Option<&'a [u8]>,
 }
 
@@ -102,11 +104,17 @@ pub(super) struct Holds {
     state: Mutex<HoldState>,
     /// How many executions and announcements there are: without any there is nothing to wait for. *atomic (see Ordering)*
     count: AtomicUsize,
+    /// Answers that waited. *atomic: a statistic*
+    held: AtomicU64,
 }
 
 impl Default for Holds {
     fn default() -> Self {
-        Holds { state: Mutex::with_class(&HOLDS, HoldState::default()), count: AtomicUsize::new(0) }
+        Holds {
+            state: Mutex::with_class(&HOLDS, HoldState::default()),
+            count: AtomicUsize::new(0),
+            held: AtomicU64::new(0),
+        }
     }
 }
 
@@ -114,10 +122,25 @@ impl Concerned {
     fn meets(self, other: Concerned) -> bool {
         match (self, other) {
             // There is no node 0.
-            (Concerned::Nodes(a, b), Concerned::Nodes(c, d)) => {
-                [a, b].iter().any(|node| *node != 0 && [c, d].contains(node))
+            (Concerned::Nodes(these), Concerned::Nodes(those)) => {
+                these.iter().any(|node| *node != 0 && those.contains(node))
             }
             _ => true,
+        }
+    }
+
+    fn pair(one: u64, other: u64) -> Concerned {
+        Concerned::Nodes([one, other, 0, 0])
+    }
+
+    fn add(&mut self, node: u64) {
+        let Concerned::Nodes(nodes) = self else { return };
+        if nodes.contains(&node) {
+            return;
+        }
+        match nodes.iter_mut().find(|node| **node == 0) {
+            Some(free) => *free = node,
+            None => *self = Concerned::Any,
         }
     }
 
@@ -125,9 +148,9 @@ impl Concerned {
     pub(super) fn of_event(event: &Event, connection: &Connection) -> Concerned {
         let nodeid = |ino: u64| connection.nodes.nodeid(ino);
         match *event {
-            Event::Entry { dir, child, .. } => Concerned::Nodes(nodeid(dir), child.map_or(0, nodeid)),
-            Event::Attributes { ino } | Event::Data { ino, .. } => Concerned::Nodes(nodeid(ino), 0),
-            Event::Unwanted { .. } => Concerned::Nodes(0, 0),
+            Event::Entry { dir, child, .. } => Concerned::pair(nodeid(dir), child.map_or(0, nodeid)),
+            Event::Attributes { ino } | Event::Data { ino, .. } => Concerned::pair(nodeid(ino), 0),
+            Event::Unwanted { .. } => Concerned::pair(0, 0),
         }
     }
 }
@@ -145,14 +168,29 @@ impl HoldState {
 }
 
 impl Holds {
-    /// This thread is about to execute `request`. To be followed by [`settle`](Self::settle).
-    pub(super) fn begin(&self, request: &[u8]) {
-        if let Some(changes) = changed_by(request) {
+    /// This thread is about to execute `request`, with this code and node. To be followed by [`settle`](Self::settle).
+    pub(super) fn begin(&self, head: (u32, u64), request: &[u8]) {
+        if let Some(changes) = changed_nodes(head, request) {
             let mut state = self.state.lock();
             state.by_thread.entry(thread::current().id()).or_default().changes = Some(changes);
             // Relaxed: see Ordering.
             self.count.store(state.count(), Ordering::Relaxed);
         }
+    }
+
+    /// What this thread executes is about to take a name from node `nodeid`, or to move one.
+    pub(super) fn leaves(&self, nodeid: u64) {
+        let mut state = self.state.lock();
+        let mine = state.by_thread.get_mut(&thread::current().id());
+        if let Some(changes) = mine.and_then(|mine| mine.changes.as_mut()) {
+            changes.add(nodeid);
+        }
+    }
+
+    /// How many answers have waited.
+    pub(super) fn held(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.held.load(Ordering::Relaxed)
     }
 
     /// The announcement to `guest` of what this thread does; `subject`: one that other answers wait for if they tell of it.
@@ -178,8 +216,8 @@ impl Holds {
         if self.count.load(Ordering::Relaxed) == 0 {
             return told.send();
         }
-        let hold = Arc::new(Hold::default());
         let mut state = self.state.lock();
+        let hold = Arc::new(Hold::default());
         let mine = state.by_thread.remove(&thread::current().id()).unwrap_or_default();
         // Which announcement which answer waits for: noted when the lock is free.
         let mut waits: Vec<_> =
@@ -222,6 +260,8 @@ impl Holds {
         if !is_held {
             told.send();
         } else if let Some(answer) = told.answer {
+            // Relaxed: a statistic.
+            self.held.fetch_add(1, Ordering::Relaxed);
             // Once for each request.
             let _ = hold.0.set((told.connection.clone(), answer.to_vec(), counted));
         }
@@ -247,7 +287,7 @@ impl Telling<'_> {
 
     /// What the answer tells of that kernels keep.
     fn subject(&self) -> Option<Concerned> {
-        let (code, nodeid) = header(self.request)?;
+        let (code, nodeid) = self.head;
         let made = || self.answer.map_or(0, |answer| u64_at(answer, size_of::<OutHeader>()));
         match code {
             opcode::LOOKUP
@@ -255,7 +295,7 @@ impl Telling<'_> {
             | opcode::MKNOD
             | opcode::MKDIR
             | opcode::CREATE
-            | opcode::TMPFILE => Some(Concerned::Nodes(nodeid, made())),
+            | opcode::TMPFILE => Some(Concerned::pair(nodeid, made())),
             // A listing: see Not held.
             opcode::READDIR | opcode::READDIRPLUS => None,
             opcode::GETATTR
@@ -266,32 +306,27 @@ impl Telling<'_> {
             | opcode::READLINK
             | opcode::ACCESS
             | opcode::GETXATTR
-            | opcode::LISTXATTR => Some(Concerned::Nodes(nodeid, 0)),
-            _ => changed_nodes(self.request),
+            | opcode::LISTXATTR => Some(Concerned::pair(nodeid, 0)),
+            _ => changed_nodes(self.head, self.request),
         }
     }
 
     /// The guest whose announcements the answer does not wait for.
     fn passes(&self) -> Option<u64> {
-        header(self.request).is_some_and(|(code, _)| code == opcode::READ).then_some(self.guest)
+        (self.head.0 == opcode::READ).then_some(self.guest)
     }
-}
-
-fn header(request: &[u8]) -> Option<(u32, u64)> {
-    InHeader::read_from_prefix(request).ok().map(|(header, _)| (header.opcode, header.nodeid))
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
 }
 
-/// The nodes that `request` names, if it may change something.
-fn changed_nodes(request: &[u8]) -> Option<Concerned> {
-    let (code, nodeid) = header(request)?;
+/// The nodes that `request`, with this code and node, names, if it may change something.
+fn changed_nodes((code, nodeid): (u32, u64), request: &[u8]) -> Option<Concerned> {
     let other = |at: usize| u64_at(request, size_of::<InHeader>() + at);
     match code {
-        opcode::RENAME | opcode::RENAME2 | opcode::LINK => Some(Concerned::Nodes(nodeid, other(0))),
-        opcode::COPY_FILE_RANGE => Some(Concerned::Nodes(nodeid, other(16))),
+        opcode::RENAME | opcode::RENAME2 | opcode::LINK => Some(Concerned::pair(nodeid, other(0))),
+        opcode::COPY_FILE_RANGE => Some(Concerned::pair(nodeid, other(16))),
         opcode::SYMLINK
         | opcode::MKNOD
         | opcode::MKDIR
@@ -303,16 +338,64 @@ fn changed_nodes(request: &[u8]) -> Option<Concerned> {
         | opcode::FALLOCATE
         | opcode::SETXATTR
         | opcode::REMOVEXATTR
-        | opcode::IOCTL => Some(Concerned::Nodes(nodeid, 0)),
+        | opcode::IOCTL => Some(Concerned::pair(nodeid, 0)),
         _ => None,
     }
 }
 
-/// What `request` may change. Which file loses a name the request does not say.
-fn changed_by(request: &[u8]) -> Option<Concerned> {
-    let names_a_file =
-        |code| matches!(code, opcode::UNLINK | opcode::RMDIR | opcode::RENAME | opcode::RENAME2);
-    changed_nodes(request).map(|nodes| {
-        if header(request).is_some_and(|(code, _)| names_a_file(code)) { Concerned::Any } else { nodes }
-    })
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MountOptions;
+    use crate::transport::Channel;
+    use sluice_sync::mpsc;
+    use sluice_vfs::{Options, Superblock};
+    use std::io;
+
+    /// Counts what is sent.
+    #[derive(Default)]
+    struct Counter(AtomicUsize);
+
+    impl Channel for Counter {
+        fn send(&self, _: &[u8]) -> io::Result<()> {
+            // Relaxed, here and below: read when those that write have ended.
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_answer_waits_for_a_removal_only_if_it_tells_of_the_directory_or_of_what_is_removed() {
+        let counter = Arc::new(Counter::default());
+        let superblock = Superblock::new(Options::default());
+        let (later, _) = mpsc::channel();
+        let connection =
+            Arc::new(Connection::new(superblock, MountOptions::default(), 0, counter.clone(), later));
+        let holds = Holds::default();
+        let settle = |head| {
+            let told =
+                Telling { connection: &connection, guest: 1, request: &[], head, answer: Some(&[0; 16]) };
+            holds.settle(&told, None);
+        };
+        let asks = |code, node| {
+            thread::scope(|scope| {
+                scope.spawn(|| settle((code, node)));
+            });
+            (counter.0.load(Ordering::Relaxed), holds.held())
+        };
+        holds.begin((opcode::UNLINK, 5), &[]);
+        assert_eq!(asks(opcode::GETATTR, 9), (1, 0), "another file");
+        assert_eq!(asks(opcode::LOOKUP, 5), (1, 1), "the directory");
+        for _ in 0..2 {
+            holds.leaves(9);
+        }
+        assert_eq!(asks(opcode::GETATTR, 9), (1, 2), "it may be what loses its name");
+        assert_eq!(asks(opcode::READ, 8), (2, 2));
+        // More than there is room for: then any.
+        (10..14).for_each(|node| holds.leaves(node));
+        assert_eq!(asks(opcode::READ, 8), (2, 3));
+        settle((opcode::UNLINK, 5));
+        assert_eq!(counter.0.load(Ordering::Relaxed), 6, "all that waited, and its own");
+        assert_eq!(asks(opcode::GETATTR, 9), (7, 3));
+    }
 }

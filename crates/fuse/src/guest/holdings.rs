@@ -1,6 +1,7 @@
 //! Holdings: what a kernel holds of a file system: node numbers, open files, locks. As bytes for another process.
 
 use crate::abi::LkIn;
+use std::collections::BTreeSet;
 use std::io;
 
 /// The most entries of each kind that are believed.
@@ -28,6 +29,12 @@ impl Holdings {
     /// The numbers of the inodes.
     pub fn inodes(&self) -> impl Iterator<Item = u64> {
         self.nodes.iter().map(|(nodeid, ..)| *nodeid)
+    }
+
+    /// Those of them of which files are open.
+    pub(crate) fn open_inodes(&self) -> BTreeSet<u64> {
+        let of_locks = self.locks.iter().map(|(nodeid, _)| *nodeid);
+        self.handles.iter().map(|(_, nodeid)| *nodeid).chain(of_locks).collect()
     }
 
     /// As bytes, which [`decode`](Self::decode) reads.

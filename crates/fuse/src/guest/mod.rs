@@ -174,6 +174,11 @@ impl Seat {
 }
 
 impl Seat {
+    /// The calling thread is about to take a name from node `nodeid`.
+    pub(crate) fn name_leaves(&self, nodeid: u64) {
+        self.holds.leaves(nodeid);
+    }
+
     /// What this guest is told of what the calling thread does.
     fn announcement(&self, subject: Option<Concerned>) -> Arc<Announcement> {
         self.holds.announcement(self.delegate.number, subject)
@@ -225,6 +230,7 @@ impl Channel for ToGuest {
 impl Host {
     /// Serves `superblock`.
     pub fn new(superblock: Arc<Superblock>) -> Host {
+        superblock.expect_inodes();
         Host {
             superblock,
             holds: Arc::default(),
@@ -232,6 +238,15 @@ impl Host {
             covers: Arc::default(),
             given_up: Arc::default(),
         }
+    }
+
+    /// The inodes of `holdings` that must be known before anything changes: those of open files, and those without a name, which are
+    /// deleted otherwise. Of the others nothing is read.
+    pub fn adopt(&self, holdings: &Holdings) -> BTreeMap<u64, InodeRef> {
+        let wanted: BTreeSet<u64> = holdings.inodes().collect();
+        let mut found = self.superblock.adopt_nameless(&wanted);
+        found.append(&mut self.superblock.adopt(&holdings.open_inodes()));
+        found
     }
 
     /// `guest` is not waited for any more, and its locks will be free. To be called before that.
@@ -249,7 +264,8 @@ impl Host {
     pub fn void_locks(&self, guest: &Guest, holdings: &Holdings, lost: &mut Lost) {
         let untouched = self.given_up.take(guest.mount);
         for (nodeid, lock) in &holdings.locks {
-            let (Ok(arg), Some(inode)) = (LkIn::read_from_bytes(lock), guest.inode(*nodeid)) else {
+            let (Ok(arg), Some(inode)) = (LkIn::read_from_bytes(lock), guest.connection.nodes.get(*nodeid))
+            else {
                 continue;
             };
             if !untouched.contains(&inode.ino()) {
@@ -344,9 +360,9 @@ impl Guest {
         {
             return connection.send(answer);
         }
+        let head = head_of(message);
         // Until what the kernel gets by the answer is noted.
-        let hands_out = InHeader::read_from_prefix(message).is_ok_and(|(header, _)| hands_out(header.opcode));
-        let counted = connection.seat.get().filter(|_| hands_out).map(|seat| seat.unsettled.count());
+        let counted = connection.seat.get().filter(|_| hands_out(head.0)).map(|seat| seat.unsettled.count());
         let id = id_of(self.mount, message);
         let (mut reply, mut found) = (Reply::new(), Reply::new());
         let mut instead = None;
@@ -361,7 +377,8 @@ impl Guest {
         }
         let noted = id.map(|id| connection.superblock.serve_request(id));
         let request = instead.as_deref().unwrap_or(message);
-        self.holds.begin(request);
+        let head = if instead.is_some() { head_of(request) } else { head };
+        self.holds.begin(head, request);
         let served = connection.process(request, &mut reply);
         drop(noted);
         let kind = served.kind;
@@ -373,7 +390,7 @@ impl Guest {
             Answer::Elsewhere => None,
         };
         let guest = connection.seat.get().map_or(0, |seat| seat.delegate.number);
-        self.holds.settle(&Telling { connection, guest, request, answer }, counted);
+        self.holds.settle(&Telling { connection, guest, request, head, answer }, counted);
         connection.count(kind);
         drop(ticket);
         connection.serve_due(&mut Reply::new());
@@ -420,8 +437,8 @@ impl Guest {
         let _ = self.caught_up.set(answers);
     }
 
-    /// Gives the guest what its kernel holds already. `find` finds inodes by their numbers. To be called before any other
-    /// request is served.
+    /// Gives the guest what its kernel holds already; `found` are the inodes of these that are [known](Host::adopt). The others are looked for
+    /// when the kernel names them. To be called before any other request is served.
     pub fn restore(&self, holdings: &Holdings, found: &BTreeMap<u64, InodeRef>) -> Lost {
         let connection = &self.connection;
         // Nobody else sets it.
@@ -431,6 +448,7 @@ impl Guest {
             let _ = connection.process(&holdings.init, &mut Reply::new());
         }
         let mut lost = Lost::default();
+        let open = holdings.open_inodes();
         for &(nodeid, generation, lookups) in &holdings.nodes {
             // Another inode may have the number: the kernel's was lost in a crash then.
             if let Some(inode) = found.get(&nodeid)
@@ -440,6 +458,8 @@ impl Guest {
                 if !inode.has_name() {
                     lost.nameless.insert(nodeid);
                 }
+            } else if !open.contains(&nodeid) {
+                connection.nodes.expect((nodeid, generation, lookups), &connection.superblock);
             }
         }
         for &(fh, nodeid) in &holdings.handles {
@@ -492,13 +512,25 @@ impl Guest {
     }
 
     /// The inode that the guest's kernel calls `nodeid`.
-    pub fn inode(&self, nodeid: u64) -> Option<InodeRef> {
+    #[cfg(test)]
+    pub(crate) fn inode(&self, nodeid: u64) -> Option<InodeRef> {
         self.connection.nodes.get(nodeid)
+    }
+
+    /// Of the inodes of `holdings` those that this guest's kernel was told of, or has named.
+    pub fn known_inodes(&self, holdings: &Holdings) -> BTreeMap<u64, InodeRef> {
+        let known = |nodeid| Some((nodeid, self.connection.nodes.get_known(nodeid)?));
+        holdings.inodes().filter_map(known).collect()
     }
 
     /// Answers a question of another process about this mount.
     pub(crate) fn respond(&self, question: &[u8], stream: &mut UnixStream) -> io::Result<()> {
         control::respond(&self.connection, question, stream)
+    }
+
+    /// How many answers to guests of the same host have waited until others were told of a change, or it was made.
+    pub fn held_answers(&self) -> u64 {
+        self.holds.held()
     }
 
     /// How many requests of `opcode` (see [`opcode`]) have come.
@@ -513,6 +545,11 @@ impl Guest {
         let kept = heir.connection.handles.owners();
         self.connection.handles.leave(&kept);
     }
+}
+
+/// The code and the node of a request; zeros for what is none, which is answered with an error.
+fn head_of(message: &[u8]) -> (u32, u64) {
+    InHeader::read_from_prefix(message).map_or((0, 0), |(header, _)| (header.opcode, header.nodeid))
 }
 
 /// A FLUSH that is noted when it is taken, and not answered.

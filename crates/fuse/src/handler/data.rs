@@ -25,7 +25,7 @@ impl Connection {
         }
         // What was stored through a mapping moves the times now.
         self.nodes.pay_times(header.nodeid);
-        self.nodes.get(header.nodeid).ok_or(Errno::ESTALE)?.sync()
+        self.node(header.nodeid)?.sync()
     }
 
     pub(super) fn read(&self, header: &InHeader, arg: &abi::ReadIn, reply: &mut Reply) -> Result<(), Errno> {

@@ -70,11 +70,24 @@ struct Undelivered {
     done: Option<Done>,
 }
 
+impl AnnouncerState {
+    /// Something waits for a thread, all are busy, and there may be more.
+    fn lacks_thread(&self) -> bool {
+        !self.waiting.is_empty() && self.busy >= self.threads && self.threads < THREADS_MAX
+    }
+}
+
 impl Undelivered {
-    fn is_late(&self, now: Instant) -> bool {
-        self.done.is_some()
-            && (self.is_begun || has_name(&self.notifications))
-            && self.since + PATIENCE <= now
+    /// When it is to be looked at: when it is late. Of contents that are late and that no thread has begun, the thread that begins them says
+    /// so.
+    fn due(&self, now: Instant) -> Option<Instant> {
+        let due = self.since + PATIENCE;
+        let is_awaited = self.done.is_some() && (due > now || self.can_be_cut_short());
+        is_awaited.then_some(due)
+    }
+
+    fn can_be_cut_short(&self) -> bool {
+        self.is_begun || has_name(&self.notifications)
     }
 }
 
@@ -189,8 +202,13 @@ impl Announcer {
                         && let Some(pending) = state.pending.get_mut(&number)
                     {
                         pending.is_begun = true;
+                        let is_late = pending.since + PATIENCE <= Instant::now();
                         let notifications = pending.notifications.clone();
                         state.busy += 1;
+                        if is_late || state.lacks_thread() {
+                            // The watch does not know yet.
+                            self.changed.notify_all();
+                        }
                         break (number, notifications);
                     }
                     if state.threads - state.busy > THREADS {
@@ -224,18 +242,24 @@ impl Announcer {
         let mut state = self.state.lock();
         while !state.is_over {
             let now = Instant::now();
-            let waited_for = state.pending.values().filter(|pending| pending.done.is_some());
-            let Some(first) = waited_for.map(|pending| pending.since).min() else {
+            // What waits for a thread, when all are in the kernel, gets one more when it would be due.
+            let for_thread = state.waiting.front().and_then(|number| state.pending.get(number));
+            let for_thread = for_thread.filter(|_| state.lacks_thread()).map(|first| first.since + PATIENCE);
+            let dues = state.pending.values().filter_map(|pending| pending.due(now));
+            let due = dues.chain(for_thread).min();
+            let Some(due) = due else {
                 state = self.changed.wait(state);
                 continue;
             };
-            let due = first + PATIENCE;
             if now < due {
                 state = self.changed.wait_timeout(state, due - now).0;
                 continue;
             }
-            let needs_thread = state.busy >= state.threads && state.threads < THREADS_MAX;
-            let late = state.pending.values_mut().filter(|pending| pending.is_late(now));
+            let needs_thread = for_thread.is_some_and(|due| due <= now);
+            let is_late = |pending: &&mut Undelivered| {
+                pending.can_be_cut_short() && pending.due(now).is_some_and(|due| due <= now)
+            };
+            let late = state.pending.values_mut().filter(is_late);
             let late: Vec<_> = late
                 .filter_map(|pending| Some((pending.notifications.clone(), pending.done.take()?)))
                 .collect();
@@ -246,12 +270,10 @@ impl Announcer {
                 // Relaxed: a statistic.
                 self.cut_short.fetch_add(late.len() as u64, Ordering::Relaxed);
                 late.into_iter().for_each(|(_, done)| done());
-            } else if !needs_thread {
-                // One that no thread has begun yet.
-                thread::sleep(REPEAT_AFTER);
             }
             if needs_thread && let Err(error) = self.add_thread() {
                 log::error!("no further thread to tell the kernel of changes: {error}");
+                thread::sleep(PATIENCE);
             }
             state = self.state.lock();
         }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! One thread at a time reads, and hands its request on before the next one reads. So requests reach a server in the order in
-//! which the kernel makes them. A request for a guest of this process is served by the thread that has read it, while another
-//! reads.
+//! which the kernel makes them. A request for a guest of this process is served by the thread that has read it. While one client
+//! is at work no other reads meanwhile, and the thread stays on the client's CPU ([`Crew`]).
 //!
 //! # Clients must
 //! - give each server a [number](Relay::next_attachment) of its own, and pass its answers on with that: those of a server that is
@@ -40,6 +40,7 @@ use crate::guest::{Guest, Holdings, Lost, Ticket, cover_recalled, is_noted, reca
 use crate::lock_class::{CONTROL, LEDGER, READING, RELAY};
 use crate::reply::Reply;
 use crate::session::StopSignals;
+use crate::transport::crew::Crew;
 use crate::transport::dev_fuse::{DevFuse, HEADROOM};
 use crate::{Ended, MountError, MountOptions, mount};
 use announcer::{Announcer, Done, split};
@@ -220,7 +221,8 @@ impl Relay {
         let unstarted = |error| MountError::System("start a thread", error);
         relay.0.announcer.start().map_err(unstarted)?;
         // All are counted already: those that cannot be started are counted out as they are dropped.
-        let readers: Vec<_> = (0..threads).map(|_| Reader(relay.0.clone())).collect();
+        let crew = Arc::new(Crew::new(threads));
+        let readers: Vec<_> = (0..threads).map(|_| Reader(relay.0.clone(), crew.clone())).collect();
         for (number, reader) in readers.into_iter().enumerate() {
             let thread = Builder::new().name(format!("sluice-fuse-{number}"));
             thread.spawn(move || reader.run(buffer_len)).map_err(unstarted)?;

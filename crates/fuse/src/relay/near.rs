@@ -1,12 +1,15 @@
 //! Near: the threads that read the device, and serve what a guest of this process is to be asked; and the way back from that guest.
 
 use super::{Left, Relay, Server, Shared};
+use crate::abi::InHeader;
 use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice};
 use crate::notify::Serving;
+use crate::transport::crew::Crew;
 use sluice_sync::{Arc, Weak};
 use sluice_vfs::{Errno, InodeRef};
 use std::collections::BTreeMap;
 use std::io;
+use zerocopy::FromBytes;
 
 /// From a guest of this process to its relay.
 struct InProcess {
@@ -30,14 +33,18 @@ impl GuestChannel for InProcess {
 }
 
 /// A thread that reads the device: counted from before it starts until it ends.
-pub(super) struct Reader(pub(super) Arc<Shared>);
+pub(super) struct Reader(pub(super) Arc<Shared>, pub(super) Arc<Crew>);
 
 impl Reader {
     pub(super) fn run(&self, buffer_len: usize) {
         let _serving = Serving::begin();
-        let shared = &self.0;
+        let Reader(shared, crew) = self;
         let mut buffer = vec![0; buffer_len];
+        let mut member = crew.join();
         loop {
+            if !member.is_to_read() {
+                member.await_turn();
+            }
             let (len, work) = {
                 let _reading = shared.reading.lock();
                 match shared.device.receive(&mut buffer) {
@@ -49,11 +56,12 @@ impl Reader {
                     }
                 }
             };
-            match work {
+            let client = InHeader::read_from_prefix(&buffer[..len]).map_or(0, |(header, _)| header.pid);
+            member.during(client, || match work {
                 Some(Left::Serve(guest, ticket)) => guest.serve(ticket, &mut buffer[..len]),
                 Some(Left::Flush(uplink)) => uplink.flush(),
                 None => {}
-            }
+            });
         }
     }
 }

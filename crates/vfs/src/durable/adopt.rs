@@ -10,11 +10,17 @@
 //! - if they are not, the holder has not changed since the tree was written, so it has the name. An inode that is in memory and
 //!   has a name in a directory whose names are not stands apart.
 //!
-//! Devices, fifos and sockets, and inodes whose holder is not known, are found by their names, which are all read for that.
+//! Devices, fifos and sockets, and inodes whose holder is not known, are found by a search among the names of all directories.
+//!
+//! *Later.* A kernel knows many inodes and uses few, so most of them are looked for when it names them, if it does. An inode that
+//! it knows keeps being found by its number as long as it has a name; before it loses one, observers are told
+//! ([`Observer::name_leaves`](crate::Observer::name_leaves)), and those that know it by its number keep it from there on. What has lost its
+//! last name before the file system was opened must be adopted at once, but is listed in memory.
 
-use super::keys::Key;
-use super::record::InodeRecord;
+use super::keys::{Key, ino_of};
+use super::record::{InodeRecord, named};
 use super::{Durable, errno};
+use crate::inode::WeakInode;
 use crate::superblock::{ROOT_INO, SharedRef};
 use crate::{Errno, FileType, Inode, InodeRef, Superblock};
 use sluice_sync::atomic::Ordering;
@@ -46,6 +52,10 @@ impl Superblock {
         if let Some(inode) = durable.find(root, ino)? {
             return Ok(inode);
         }
+        if ino < durable.first && durable.record(ino)?.is_none() {
+            // It was lost with another process, or removed.
+            return Err(Errno::ESTALE);
+        }
         // Names may have changed since the tree was written.
         durable.sync()?;
         durable.store.checkpoint().map_err(|error| errno(&error))?;
@@ -57,9 +67,19 @@ impl Superblock {
         found.flatten().ok_or(Errno::ESTALE)
     }
 
-    /// Finds the inodes with these numbers, when nothing was changed yet. A file that lost its last name while it was open somewhere
-    /// is found, too, and stays as long as what is returned: but only until something is made durable, as it is deleted then. A
-    /// directory without a name is not found.
+    /// Of the inodes with these numbers those that lost their last name while they were open somewhere, when nothing was changed yet. They
+    /// stay as long as what is returned, if that is before something is made durable, as they are deleted then. Nothing is read
+    /// for those that have a name. Directories without a name are not found.
+    pub fn adopt_nameless(&self, wanted: &BTreeSet<u64>) -> BTreeMap<u64, InodeRef> {
+        let root = self.root();
+        let Some(durable) = root.shared.durable() else { return BTreeMap::new() };
+        let mut nameless = durable.pending.removals.all();
+        nameless.extend(durable.adopted.lock().keys());
+        let adopt = |ino: &u64| Some((*ino, durable.adopt_orphan(&root.shared, *ino)?));
+        wanted.intersection(&nameless).filter_map(adopt).collect()
+    }
+
+    /// Finds the inodes with these numbers, when nothing was changed yet, those [without a name](Self::adopt_nameless), too.
     pub fn adopt(&self, wanted: &BTreeSet<u64>) -> BTreeMap<u64, InodeRef> {
         let root = self.root();
         let mut left = BTreeSet::new();
@@ -73,9 +93,11 @@ impl Superblock {
                 Some(inode) => drop(found.insert(ino, inode)),
                 // Of one that is not in memory, and has no record, there is no name.
                 None => {
-                    let has_record =
-                        |durable: &Durable| durable.record(ino).is_ok_and(|record| record.is_some());
-                    left.extend(root.shared.durable().is_none_or(has_record).then_some(ino));
+                    let may_be_named = |durable: &Durable| {
+                        durable.record(ino).is_ok_and(|record| record.is_some())
+                            && durable.is_orphan(ino).is_ok_and(|is_orphan| !is_orphan)
+                    };
+                    left.extend(root.shared.durable().is_none_or(may_be_named).then_some(ino));
                 }
             }
         }
@@ -83,17 +105,25 @@ impl Superblock {
         found
     }
 
-    /// Of the inodes with these numbers those to which a name leads. Reads names until all are found.
+    /// Of the inodes with these numbers those to which a name leads, of a store: one in its tree. Reads names until all are found.
     fn find_by_names(&self, mut left: BTreeSet<u64>) -> BTreeMap<u64, InodeRef> {
         let mut found = BTreeMap::new();
         if left.remove(&ROOT_INO) {
             found.insert(ROOT_INO, self.root().clone());
         }
+        if let Some(durable) = self.root().shared.durable() {
+            for (dir, inos) in durable.directories_of(left) {
+                // What cannot be loaded is not there.
+                let dir = durable.find(self.root(), dir).ok().flatten();
+                let names = dir.and_then(|dir| dir.list_names(|inode| inos.contains(&inode.ino())).ok());
+                found.extend(names.into_iter().flatten().map(|(_, inode)| (inode.ino(), inode)));
+            }
+            return found;
+        }
         let mut directories = vec![self.root().clone()];
         while let Some(dir) = directories.pop()
             && !left.is_empty()
         {
-            // What cannot be loaded is not there.
             for (_, inode) in dir.list_names(|_| true).unwrap_or_default() {
                 if left.remove(&inode.ino()) {
                     found.insert(inode.ino(), inode.clone());
@@ -127,10 +157,13 @@ impl Durable {
             if let Some(inode) = self.names().find(at).or_else(|| self.names().with_names(at)) {
                 break Some(inode);
             }
-            if way.contains(&at) || self.is_orphan(at)? {
+            if way.iter().any(|(ino, _)| *ino == at) || self.is_orphan(at)? {
                 return Ok(None);
             }
-            let Some((holder, is_dir)) = self.holder_of(at)? else { return Ok(None) };
+            let Some(bytes) = self.record(at)? else { return Ok(None) };
+            let record = InodeRecord::decode(&bytes).ok_or(Errno::EIO)?;
+            let is_dir = FileType::from_mode(record.mode) == Some(FileType::Directory);
+            let Some(holder) = record.holder else { return Ok(None) };
             if let Some(dir) = self.names().with_names(holder) {
                 let named = dir.as_dir()?.list(|inode| inode.ino() == at).pop();
                 match named {
@@ -138,26 +171,35 @@ impl Durable {
                     None => return Ok(None),
                 }
             }
-            way.push(at);
+            way.push((at, bytes));
             if !is_dir {
                 break None;
             }
             at = holder;
         };
-        for ino in way.into_iter().rev() {
-            let inode = self.revive(&root.shared, ino, found)?;
+        for (ino, bytes) in way.into_iter().rev() {
+            let record = InodeRecord::decode(&bytes).ok_or(Errno::EIO)?;
+            let inode = self.revive_from(&root.shared, ino, found, record)?;
             self.names().set_apart([inode.clone()]);
             found = Some(inode);
         }
         Ok(found)
     }
 
-    /// The holder of inode `ino` as its record says, and whether it is a directory.
-    fn holder_of(&self, ino: u64) -> Result<Option<(u64, bool)>, Errno> {
-        let Some(bytes) = self.record(ino)? else { return Ok(None) };
-        let record = InodeRecord::decode(&bytes).ok_or(Errno::EIO)?;
-        let is_dir = FileType::from_mode(record.mode) == Some(FileType::Directory);
-        Ok(record.holder.map(|holder| (holder, is_dir)))
+    /// By directory, the inodes with these numbers of which it has a name, says the tree: one directory for each.
+    fn directories_of(&self, mut left: BTreeSet<u64>) -> BTreeMap<u64, BTreeSet<u64>> {
+        let mut directories = BTreeMap::<_, BTreeSet<u64>>::new();
+        if !left.is_empty() {
+            // What cannot be read is not there.
+            let _ = self.scan(Key::all_names(), &mut |key, value| {
+                let found = named(value).filter(|ino| left.remove(ino)).zip(ino_of(key));
+                if let Some((ino, dir)) = found {
+                    directories.entry(dir).or_default().insert(ino);
+                }
+                !left.is_empty()
+            });
+        }
+        directories
     }
 
     fn record(&self, ino: u64) -> Result<Option<Vec<u8>>, Errno> {
@@ -172,12 +214,19 @@ impl Durable {
 
     /// The file `ino`, if it has no name and is to be deleted: it will be when its last user lets go.
     fn adopt_orphan(&self, shared: &SharedRef, ino: u64) -> Option<InodeRef> {
+        // So that it is made once, for all who have it.
+        let _loading = self.loading.lock();
+        let adopted = self.adopted.lock().get(&ino).cloned();
+        if let Some(inode) = adopted.and_then(|adopted| adopted.follow()) {
+            return Some(inode);
+        }
         let gone = self.pending.removals.take(ino)?;
         match self.revive_nameless(shared, ino) {
             Ok(inode) if !inode.is_dir() => {
                 // It did not count, as it was to be deleted.
                 shared.count_found(1, inode.bytes_charged());
                 self.nameless.exceed(1);
+                self.adopted.lock().insert(ino, WeakInode::to(&inode));
                 Some(inode)
             }
             _ => {

@@ -117,6 +117,11 @@ impl Key {
         Key::name(dir, &[])..Key::name(dir + 1, &[])
     }
 
+    /// The keys of all names in all directories.
+    pub(super) fn all_names() -> Range<Key> {
+        Key::all(NAME)
+    }
+
     /// The keys of all extended attributes of an inode.
     pub(super) fn xattrs(ino: u64) -> Range<Key> {
         Key::xattr(ino, &[])..Key::xattr(ino + 1, &[])

@@ -106,8 +106,8 @@ pub(crate) use pending::Stored;
 pub use requests::{RequestId, RequestServed};
 pub(crate) use section::Section;
 
-use crate::inode::settle;
-use crate::lock_class::{DURABLE_LOADING, DURABLE_NUMBERS};
+use crate::inode::{WeakInode, settle};
+use crate::lock_class::{DURABLE_LOADING, DURABLE_NUMBERS, DURABLE_PENDING};
 use crate::superblock::Shared;
 use crate::watch::fault::Calls;
 use crate::watch::{Watch, hook};
@@ -122,6 +122,7 @@ use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::Budget;
 use sluice_sync::time::{Instant, nanoseconds};
 use sluice_sync::{Arc, Mutex, refcache};
+use std::collections::BTreeMap;
 use touched::TouchedSet;
 
 /// Room for the record that says what all files add up to: a clean close writes it, and the first change takes it back.
@@ -137,6 +138,10 @@ pub(crate) struct Durable {
     touched: TouchedSet,
     /// Held while something is loaded.
     loading: Mutex<()>,
+    /// Inodes that were made since it was opened have this number, or a greater one. *Immutable.*
+    first: u64,
+    /// Files without a name that were adopted. *Protected by its mutex, a leaf.*
+    adopted: Mutex<BTreeMap<u64, WeakInode>>,
     /// All numbers of inodes are below, says the store. *Raised under `raising`; atomic (stands alone).*
     numbers: AtomicU64,
     raising: Mutex<()>,
@@ -167,6 +172,8 @@ impl Durable {
             requests: Requests::default(),
             touched: TouchedSet::new(),
             loading: Mutex::with_class(&DURABLE_LOADING, ()),
+            first: numbers,
+            adopted: Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()),
             numbers: AtomicU64::new(numbers),
             raising: Mutex::with_class(&DURABLE_NUMBERS, ()),
             born: Instant::now(),

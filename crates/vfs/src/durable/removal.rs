@@ -21,6 +21,7 @@ use sluice_store::{Added, Data, StoreError};
 use sluice_sync::Mutex;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::percpu::PerCpu;
+use std::collections::BTreeSet;
 use std::mem;
 use std::ops::Range;
 
@@ -108,6 +109,12 @@ impl Removals {
             let at = gone.iter().position(|gone| gone.ino == ino)?;
             Some(gone.swap_remove(at))
         })
+    }
+
+    /// The inodes whose records are to be removed.
+    pub(super) fn all(&self) -> BTreeSet<u64> {
+        let of = |gone: &Mutex<Vec<Gone>>| gone.lock().iter().map(|gone| gone.ino).collect::<Vec<_>>();
+        self.gone.iter().flat_map(of).collect()
     }
 
     /// Forgets all: the store remembers.

@@ -36,6 +36,7 @@ use crate::inode::{flag, settle};
 use crate::superblock::Shared;
 use crate::{Cred, Errno, Inode, InodeRef};
 use sluice_sync::MutexGuard;
+use std::cell::RefCell;
 
 /// Why an attempt came to nothing. It has changed nothing.
 pub(crate) enum Obstacle {
@@ -45,6 +46,8 @@ pub(crate) enum Obstacle {
     NeedsTree,
     /// To be tried again when this directory, which is to go, is left alone, or in memory.
     Busy(InodeRef),
+    /// To be tried again when observers have been told that this is about to lose a name.
+    Expected(InodeRef),
 }
 
 impl From<Errno> for Obstacle {
@@ -54,6 +57,31 @@ impl From<Errno> for Obstacle {
 }
 
 pub(crate) type TreeLock<'a> = MutexGuard<'a, ()>;
+
+/// The numbers of inodes of which observers have been told that they are about to lose a name.
+#[derive(Default)]
+pub(crate) struct Told(RefCell<Vec<u64>>);
+
+impl Told {
+    /// Whether observers have been told of `inode`, if they are to be.
+    ///
+    /// # Errors
+    /// Expected.
+    #[inline]
+    pub(crate) fn check(&self, inode: &InodeRef) -> Result<(), Obstacle> {
+        if inode.shared.expects_inodes() { self.check_expected(inode) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_expected(&self, inode: &InodeRef) -> Result<(), Obstacle> {
+        let mut told = self.0.borrow_mut();
+        if told.contains(&inode.ino()) {
+            return Ok(());
+        }
+        told.push(inode.ino());
+        Err(Obstacle::Expected(inode.clone()))
+    }
+}
 
 impl InodeRef {
     /// In the section of a change of names in this directory: whether all its names are in memory. Then they stay until it ends.
@@ -112,6 +140,11 @@ impl Shared {
                 Obstacle::NeedsTree => tree = Some(self.rename_lock.lock()),
                 Obstacle::Busy(dir) if dir.has(flag::PARTIAL) => dir.load_names_beside()?,
                 Obstacle::Busy(dir) => dir.await_burial()?,
+                Obstacle::Expected(inode) => {
+                    // With the rename lock free, too: an observer may count references.
+                    tree = None;
+                    self.notify_name_leaves(&inode);
+                }
             }
         }
     }

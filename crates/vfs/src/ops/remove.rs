@@ -4,9 +4,9 @@ use crate::at_once::{AtOnce, WouldWait};
 use crate::dir::Burial;
 use crate::durable::Section;
 use crate::inode::flag;
-use crate::ops::Obstacle;
 use crate::ops::create::check_name;
 use crate::ops::delegations::break_all;
+use crate::ops::{Obstacle, Told};
 use crate::watch::fault::Calls;
 use crate::{Cred, Errno, Inode, InodeFlags, InodeRef};
 use sluice_sync::name_table::LockedEntry;
@@ -31,13 +31,18 @@ impl InodeRef {
         self.load_names()?;
         self.meet_faults_of(Calls::REMOVE, &[(self, name)])?;
         let victim = self.maybe_delegated(name);
+        let told = Told::default();
         let removed = self.shared.operate(
             cred,
             &[self, victim.as_deref().unwrap_or(self)],
             0,
             |section, _| {
                 self.check_names_here()?;
-                Ok(self.unlink_locked(cred, name, &mut self.lock_entry(name)?, section)?)
+                let mut entry = self.lock_entry(name)?;
+                if let Some(there) = entry.there() {
+                    told.check(there.get())?;
+                }
+                Ok(self.unlink_locked(cred, name, &mut entry, section)?)
             },
             |removed| self.notify_removed(cred, name, removed.ino),
         )?;
@@ -56,6 +61,7 @@ impl InodeRef {
         self.load_names()?;
         self.meet_faults_of(Calls::REMOVE, &[(self, name)])?;
         let victim = self.maybe_delegated(name);
+        let told = Told::default();
         let remove = |section: &Section<'_>| {
             self.check_names_here()?;
             let mut entry = self.lock_entry(name)?;
@@ -63,6 +69,7 @@ impl InodeRef {
             let victim = there.get();
             self.may_delete(cred, victim)?;
             let dir = victim.as_dir()?;
+            told.check(victim)?;
             if victim.has(flag::PARTIAL) || dir.bury()? == Burial::Busy {
                 return Err(Obstacle::Busy(victim.clone()));
             }

@@ -19,7 +19,7 @@ use crate::durable::Section;
 use crate::inode::flag;
 use crate::lock_class::SECOND_DIRECTORY;
 use crate::ops::create::check_name;
-use crate::ops::{Obstacle, TreeLock};
+use crate::ops::{Obstacle, Told, TreeLock};
 use crate::watch::fault::Calls;
 use crate::{Access, Cred, Errno, Inode, InodeRef, NewInode, NewKind, RenameFlags};
 use sluice_sync::name_table::LockedPair;
@@ -118,6 +118,7 @@ impl InodeRef {
         }
         self.meet_faults_of(Calls::RENAME, &[(self, name), (new_dir, new_name)])?;
         let (source, target) = (self.maybe_delegated(name), new_dir.maybe_delegated(new_name));
+        let told = Told::default();
         let moved = self.shared.operate(
             cred,
             &[self, new_dir, source.as_deref().unwrap_or(self), target.as_deref().unwrap_or(new_dir)],
@@ -126,6 +127,8 @@ impl InodeRef {
                 self.check_names_here()?;
                 new_dir.check_names_here()?;
                 with_names((self, name), (new_dir, new_name), |names| {
+                    names.first().get().map_or(Ok(()), |source| told.check(source))?;
+                    names.second().get().map_or(Ok(()), |target| told.check(target))?;
                     let moved = self.rename_locked(names, cred, new_dir, flags, tree)?;
                     if let Some(moved) = &moved {
                         moved.put_down(section, (self, name), (new_dir, new_name), flags);
