@@ -226,7 +226,9 @@ impl Durable {
                 // It did not count, as it was to be deleted.
                 shared.count_found(1, inode.bytes_charged());
                 self.nameless.exceed(1);
-                self.adopted.lock().insert(ino, WeakInode::to(&inode));
+                let weak = WeakInode::to(&inode);
+                let before = self.adopted.lock().insert(ino, weak);
+                drop(before);
                 Some(inode)
             }
             _ => {
