@@ -173,6 +173,34 @@ fn what_was_written_to_a_store_is_there_when_it_is_mounted_again() {
 }
 
 #[test]
+fn a_copy_on_a_mount_shares_what_is_on_disk_and_info_says_how_much() {
+    if !can_mount("a_copy_on_a_mount_shares_what_is_on_disk_and_info_says_how_much") {
+        return;
+    }
+    const LEN: usize = 3_000_000;
+    let scratch = Scratch::new();
+    let stored = Stored::new(&scratch);
+    let bytes = |what: &str| stored.info()[what].as_u64().expect("a number");
+    stored.mount("rw");
+    fs::write(stored.dir.join("f"), vec![1; LEN]).expect("room");
+    stored.umount();
+    let alone = bytes("data_bytes");
+    assert_eq!((bytes("shared_bytes"), bytes("private_bytes")), (0, alone));
+    stored.mount("rw");
+    // With copy_file_range.
+    assert_eq!(fs::copy(stored.dir.join("f"), stored.dir.join("copy")).expect("room"), LEN as u64);
+    stored.umount();
+    assert_eq!((bytes("data_bytes"), bytes("shared_bytes"), bytes("private_bytes")), (alone, alone, 0));
+    stored.assert_clean();
+    stored.mount("rw");
+    fs::write(stored.dir.join("f"), vec![2; LEN]).expect("room");
+    assert!(fs::read(stored.dir.join("copy")).expect("kept") == vec![1; LEN]);
+    stored.umount();
+    assert_eq!((bytes("data_bytes"), bytes("shared_bytes")), (2 * alone, 0));
+    stored.assert_clean();
+}
+
+#[test]
 fn run_leaves_in_a_store_what_its_command_wrote() {
     if !can_mount("run_leaves_in_a_store_what_its_command_wrote") {
         return;

@@ -219,11 +219,6 @@ impl LockedBytes<'_> {
         *self.frozen = false;
     }
 
-    /// Copies the bytes from `at` on into `buf`, and zeros for what the block has not.
-    pub fn load_padded(&self, at: usize, buf: &mut [u8]) {
-        self.block.load_padded(at, buf);
-    }
-
     /// Replaces what is at `at` by `bytes`.
     ///
     /// # Panics

@@ -105,6 +105,7 @@ use page::LockedPage;
 pub(crate) use page_set::PageSet;
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::{RadixTree, SeqBytes, SeqCount, SharedBytes};
+use std::cell::Cell;
 use std::ops::Range;
 pub(crate) use stored::CHUNK_PAGES;
 
@@ -132,6 +133,50 @@ pub(crate) trait Space {
     /// shared. Errors: `ENOSPC` when the machine has none left.
     fn will_touch(&self, _pages: u64) -> Result<(), Errno> {
         Ok(())
+    }
+}
+
+/// Storage of which some was paid for before. What is left of that is given back in the end.
+pub(crate) struct Prepaid<'s> {
+    space: &'s dyn Space,
+    left: Cell<u64>,
+}
+
+impl<'s> Prepaid<'s> {
+    /// Pays for `pages` pages, which share memory with others. Errors: `ENOSPC`.
+    pub(crate) fn new(space: &'s dyn Space, pages: u64) -> Result<Prepaid<'s>, Errno> {
+        space.reserve_shared(pages)?;
+        Ok(Prepaid { space, left: Cell::new(pages) })
+    }
+
+    /// So many pages, or what is left, are somebody's.
+    pub(crate) fn spend(&self, pages: u64) -> u64 {
+        let spent = pages.min(self.left.get());
+        self.left.set(self.left.get() - spent);
+        spent
+    }
+}
+
+impl Space for Prepaid<'_> {
+    fn reserve(&self, pages: u64) -> Result<(), Errno> {
+        let own = pages.min(self.left.get());
+        reserve(self.space, pages - own)?;
+        self.spend(own);
+        Ok(())
+    }
+
+    fn release(&self, pages: u64) {
+        self.space.release(pages);
+    }
+
+    fn will_touch(&self, pages: u64) -> Result<(), Errno> {
+        self.space.will_touch(pages)
+    }
+}
+
+impl Drop for Prepaid<'_> {
+    fn drop(&mut self) {
+        release(self.space, self.left.get());
     }
 }
 

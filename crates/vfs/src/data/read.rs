@@ -1,6 +1,6 @@
 //! Reading: looking at the contents while others may be changing them, without a lock and without a store.
 
-use super::{FileData, PAGE, PAGE_SIZE, Page, clip, pages_touched, within};
+use super::{FileData, LockedPage, PAGE, PAGE_SIZE, Page, clip, pages_touched, within};
 use crate::at_once::{AtOnce, WouldWait};
 use sluice_sync::face::hint;
 use sluice_sync::rcu::{Guard, domain};
@@ -147,13 +147,14 @@ impl FileData {
             return Some(0);
         }
         let wanted = offset..offset + len;
-        let lock = |index| (index, writer.slots().get(index).map(|page| page.lock()));
+        // A page that others share does not change while we have it; the file may have it in two places, and others in another order.
+        let lock = |index| (index, writer.slots().get(index).map(|page| (page, lock_unless_shared(page))));
         let locked: Vec<_> = pages_touched(&wanted).map(lock).collect();
         for (index, page) in &locked {
             let piece = clip(*index, &wanted);
             let target = &mut buf[within(offset, &piece)];
             match page {
-                Some(page) => page.load_padded((piece.start - index * PAGE) as usize, target),
+                Some((page, _)) => page.load_padded((piece.start - index * PAGE) as usize, target),
                 None if !here && self.may_be_absent() => return None,
                 None => target.fill(0),
             }
@@ -209,6 +210,10 @@ impl FileData {
             look(&domain().read())
         })
     }
+}
+
+fn lock_unless_shared(page: &Page) -> Option<LockedPage<'_>> {
+    Some(page.lock()).filter(|locked| !locked.is_frozen())
 }
 
 /// Calls `look` with room for each page that has a byte in `bytes`, which is not empty.

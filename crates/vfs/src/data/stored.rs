@@ -4,7 +4,7 @@
 //! page behind the other, up to the last byte that is not zero. So holes stay holes, and a file of ten bytes takes ten bytes.
 
 use super::page_set::PageSet;
-use super::{FileData, PAGE_SIZE, Space};
+use super::{FileData, PAGE_SIZE, Prepaid, Space};
 use sluice_sync::atomic::Ordering;
 use sluice_sync::rcu::domain;
 use std::ops::Range;
@@ -29,6 +29,14 @@ impl FileData {
         self.set_absent(true);
         let mut take = |at: u64| change.remove_data(&(first + at..first + at + 1)) > 0;
         (0..CHUNK_PAGES).filter(|at| pages & 1 << at != 0 && take(*at)).fold(0, |gone, at| gone | 1 << at)
+    }
+
+    /// So many pages came that are with a store: what was paid for them is the file's.
+    pub(crate) fn adopt(&self, space: &Prepaid<'_>, pages: u64) {
+        space.spend(pages);
+        let _growing = self.tree.write();
+        // Relaxed, both: a number that stands alone, written under the mutex.
+        self.pages.store(self.pages.load(Ordering::Relaxed) + pages, Ordering::Relaxed);
     }
 
     /// So many pages that are with a store are holes now: releases their storage.

@@ -475,3 +475,14 @@ fn copying_within_a_file_reads_it_as_it_was() {
     assert_eq!(file.copy_from(&space, 0, &file, u64::MAX, u64::MAX), Ok(0));
     file.check();
 }
+
+#[test]
+fn a_reader_that_locks_pages_meets_one_page_in_two_places() {
+    let (space, file) = (Meter::new(100), FileData::new());
+    file.write(&space, 0, &[7; 2 * PAGE_SIZE]).expect("room");
+    file.copy_from(&space, 2 * P, &file, 0, P).expect("room");
+    file.copy_from(&space, 3 * P, &file, 0, P).expect("room");
+    let mut read = [0; 4 * PAGE_SIZE];
+    assert_eq!(file.read_here(0, &mut read), 4 * PAGE_SIZE);
+    assert!(read.iter().all(|byte| *byte == 7));
+}

@@ -145,9 +145,11 @@ impl Pending {
             marked.dirty.within(&pages).flatten().fold(0, |mask, page| mask | 1 << (page - pages.start));
         let (key, mut bytes) = (Key::chunk(inode.ino(), chunk), Vec::new());
         let is_own = kept.borrowed.count(&(chunk..chunk + 1)) == 0;
+        // Then it is borrowed, and of pages that are not here the extent alone has the bytes.
+        let is_away = kept.absent.contains_key(&chunk);
         if let Some(held) = kept.extents.get_mut(&chunk)
-            && (marked.are_few || (held.patched | changed).count_ones() <= PATCHED_MAX)
-            && (self.memory.may_patch() || changed == 0)
+            && (is_away || marked.are_few || (held.patched | changed).count_ones() <= PATCHED_MAX)
+            && (is_away || self.memory.may_patch() || changed == 0)
         {
             let former = if self.planted.has(Mutant::PatchForgotten) { 0 } else { held.patched };
             let stand = if to.is_logged() && is_own { former & !changed } else { 0 };
@@ -268,7 +270,7 @@ impl Pending {
             {
                 let mut kept = stored.kept.lock();
                 let were = kept.standing_pages();
-                kept.insert(chunk, pages, held);
+                kept.written(chunk, pages, Held { extent, pages, patched: 0 });
                 self.names.count_standing(kept.standing_pages(), were);
             }
             self.memory.enter(&inode, stored, chunk);

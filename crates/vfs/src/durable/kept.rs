@@ -6,7 +6,7 @@ use super::mutant::Mutant;
 use super::pending::Pending;
 use super::record;
 use crate::data::PageSet;
-use sluice_store::Added;
+use sluice_store::{Added, Extent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -23,6 +23,8 @@ pub(super) struct Kept {
     pub(super) absent: BTreeMap<u64, u16>,
     /// Chunks whose extent is borrowed: no record of this file names it yet (`owners.rs`).
     pub(super) borrowed: PageSet,
+    /// What the records of such chunks name meanwhile.
+    replaced: BTreeMap<u64, Extent>,
     /// The file counts as a borrower.
     pub(super) borrows: bool,
     /// The chunks that the limit of memory counts.
@@ -39,6 +41,16 @@ pub(super) struct Kept {
     pub(super) is_heavy: bool,
     /// The inode may stand apart: see `names.rs`.
     pub(super) is_apart: bool,
+}
+
+/// A chunk that one file takes over from another, in whose extent it is.
+pub(super) struct Lent {
+    /// Where it is in the file that takes it.
+    pub(super) chunk: u64,
+    pub(super) held: Held,
+    /// The pages that are not in memory, and those that have changed.
+    pub(super) absent: u16,
+    pub(super) dirty: u16,
 }
 
 /// How far ahead a file is read.
@@ -69,6 +81,17 @@ impl Kept {
                 self.extents.insert(chunk, held);
             }
             None => _ = self.standing.insert(chunk, present),
+        }
+    }
+
+    /// The record of `chunk` names the extent that was written of what the cut copied.
+    pub(super) fn written(&mut self, chunk: u64, present: u16, held: Held) {
+        if self.borrowed.count(&(chunk..chunk + 1)) == 0 {
+            self.insert(chunk, present, Some(held));
+        } else {
+            // Meanwhile the file got other contents there.
+            self.records.insert(chunk..chunk + 1);
+            self.replaced.insert(chunk, held.extent);
         }
     }
 
@@ -113,6 +136,50 @@ impl Kept {
                 pending.owners.lost(held.extent);
             }
         }
+        while let Some((chunk, _)) = self.replaced.range(chunks.clone()).next() {
+            self.lose_replaced(*chunk, pending);
+        }
+    }
+
+    /// The record of `chunk` is removed, or replaced by another, and the extent that was borrowed for the chunk is not what it names.
+    fn lose_replaced(&mut self, chunk: u64, pending: &Pending) {
+        if let Some(extent) = self.replaced.remove(&chunk)
+            && !pending.planted.has(Mutant::ReplacedStays)
+        {
+            pending.owners.lost(extent);
+        }
+    }
+
+    /// Instead of what there was, the file has the chunk that is `lent`. What its record names is lost with the record, in a later push.
+    pub(super) fn borrow(&mut self, lent: Lent, pending: &Pending) {
+        let Lent { chunk, held, absent, .. } = lent;
+        if !self.borrows {
+            self.borrows = true;
+            // First: see lend().
+            pending.owners.borrow();
+        }
+        pending.memory.count_patched(held.patched, 0);
+        self.standing.remove(&chunk);
+        let was_own = self.borrowed.count(&(chunk..chunk + 1)) == 0;
+        if let Some(before) = self.extents.insert(chunk, held) {
+            pending.memory.count_patched(0, before.patched);
+            if was_own {
+                self.replaced.insert(chunk, before.extent);
+            }
+        }
+        self.borrowed.insert(chunk..chunk + 1);
+        if absent == 0 {
+            self.absent.remove(&chunk);
+        } else {
+            self.absent.insert(chunk, absent);
+        }
+    }
+
+    /// Of `chunks`, forgets which pages are with the store only, and tells how many these were.
+    pub(super) fn forget_absent(&mut self, chunks: &Range<u64>) -> u64 {
+        let mut gone = self.absent.split_off(&chunks.start);
+        self.absent.append(&mut gone.split_off(&chunks.end.max(chunks.start)));
+        gone.values().map(|pages| u64::from(pages.count_ones())).sum()
     }
 
     /// What a copy of the file begins with: it borrows all extents.
@@ -141,7 +208,12 @@ impl Kept {
                 holes.insert(chunk..chunk + 1);
             }
         }
-        holes.ranges().for_each(|range| self.remove(&range, pending));
+        // A record that there is of one of them goes as those of other holes.
+        for chunk in holes.ranges().flatten() {
+            self.borrowed.remove(&(chunk..chunk + 1));
+            let held = self.extents.remove(&chunk);
+            pending.memory.count_patched(0, held.map_or(0, |held| held.patched));
+        }
     }
 
     /// The record of `chunk` names the extent that was borrowed for it.
@@ -149,6 +221,7 @@ impl Kept {
         if self.borrowed.remove(&(chunk..chunk + 1)) > 0 {
             self.records.insert(chunk..chunk + 1);
             self.extents.get(&chunk).into_iter().for_each(|held| pending.owners.gained(&held.extent));
+            self.lose_replaced(chunk, pending);
         }
     }
 

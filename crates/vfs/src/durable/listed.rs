@@ -139,7 +139,7 @@ impl Pending {
         let (at, counted) = {
             let mut changed = stored.changed.lock();
             // What is marked stays so.
-            if changed.counted > 0 && self.may_spill(inode) {
+            if (changed.counted > 0 || changed.borrowed > 0) && self.may_spill(inode) {
                 changed.is_held = false;
                 (changed.listed_at, 0)
             } else {
@@ -191,8 +191,14 @@ impl Pending {
         }
     }
 
-    /// What a push collects now: all that have a name, and the others too if there is `too_much`.
+    /// What a push collects now: all that have a name, and the others too if there is `too_much`, or they borrow extents: as long as
+    /// one does, none is freed.
     pub(super) fn take_listed(&self, too_much: bool) -> Vec<InodeRef> {
+        let are_borrowed = self.owners.are_borrowed();
+        let borrows = |weak: &WeakInode| {
+            let inode = if are_borrowed { weak.follow() } else { None };
+            inode.is_some_and(|inode| inode.stored().is_some_and(|stored| stored.kept.lock().borrows))
+        };
         let listed = self.listed.take(|reach| {
             if let Reach::Held(inode) = reach
                 && !inode.has_name()
@@ -201,7 +207,7 @@ impl Pending {
                 inode.stored().into_iter().for_each(|stored| stored.changed.lock().is_held = false);
                 *reach = Reach::Weak(WeakInode::to(inode));
             }
-            matches!(reach, Reach::Weak(weak) if !too_much && !weak.has_ended())
+            matches!(reach, Reach::Weak(weak) if !too_much && !weak.has_ended() && !borrows(weak))
         });
         let follow = |reach| match reach {
             Reach::Held(inode) => Some(inode),

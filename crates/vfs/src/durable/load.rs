@@ -95,23 +95,13 @@ impl InodeRef {
     /// `EISDIR` for a directory, `EINVAL` for anything else that is no regular file; the store's.
     #[inline]
     pub(crate) fn contents(&self, bytes: Range<u64>) -> Result<HeldContents<'_>, Errno> {
-        self.contents_beside(bytes, 0)
-    }
-
-    /// As [`contents`](Self::contents), by a thread that holds `level` other files'.
-    #[inline]
-    pub(crate) fn contents_beside(&self, bytes: Range<u64>, level: u8) -> Result<HeldContents<'_>, Errno> {
         self.data()?;
-        if self.shared.has_hook(hook::DURABLE) {
-            self.contents_here(bytes, level)
-        } else {
-            Ok(self.all_contents())
-        }
+        if self.shared.has_hook(hook::DURABLE) { self.contents_here(bytes) } else { Ok(self.all_contents()) }
     }
 
     #[inline(never)]
-    fn contents_here(&self, bytes: Range<u64>, level: u8) -> Result<HeldContents<'_>, Errno> {
-        let contents = self.hold_contents(self.stored(), level);
+    fn contents_here(&self, bytes: Range<u64>) -> Result<HeldContents<'_>, Errno> {
+        let contents = self.hold_contents(self.stored(), 0);
         if self.has(flag::PARTIAL) {
             self.bring(bytes, false)?;
         }
@@ -140,7 +130,10 @@ impl InodeRef {
         };
         debug_assert!(!rcu::domain().is_reading(), "a section would be held up");
         let end = self.size().div_ceil(CHUNK);
-        let wanted = bytes.start / CHUNK..bytes.end.div_ceil(CHUNK).min(end);
+        let wanted = match bytes.is_empty() {
+            true => 0..0,
+            false => bytes.start / CHUNK..bytes.end.div_ceil(CHUNK).min(end),
+        };
         let absent = |chunks: &Range<u64>| {
             let kept = stored.kept.lock();
             let absent = kept.absent.range(chunks.start..chunks.end.max(chunks.start));
@@ -243,14 +236,12 @@ impl InodeRef {
         let (Some(_), Some(stored)) = (alone, self.stored()) else { return };
         let whole = bytes.start.div_ceil(CHUNK)..bytes.end / CHUNK;
         let mut kept = stored.kept.lock();
-        let mut gone = kept.absent.split_off(&whole.start);
-        kept.absent.append(&mut gone.split_off(&whole.end.max(whole.start)));
-        let pages: u32 = gone.values().map(|pages| pages.count_ones()).sum();
+        let pages = kept.forget_absent(&whole);
         if kept.absent.is_empty() {
             self.all_here();
         }
         drop(kept);
-        self.data.forget(&*self.shared, u64::from(pages));
+        self.data.forget(&*self.shared, pages);
     }
 
     /// The first page from `page` on that is not in memory, and whether `page` is one.

@@ -38,7 +38,7 @@
 //! # Lock order
 //! ```text
 //! rename lock, cursors
-//!   calm, here                  of one file, or of the two of a copy
+//!   calm, here                  of one file, or of the two of a copy: that of the lower number first
 //!     leaving                   names leave memory
 //!     loading                   held while names or contents are loaded
 //!     a section (store.cil)
@@ -79,6 +79,8 @@ mod adopt_tests;
 mod audit;
 #[cfg(test)]
 mod contents_tests;
+#[cfg(test)]
+mod copy_tests;
 #[cfg(test)]
 mod crash_tests;
 #[cfg(test)]

@@ -48,6 +48,14 @@ pub(super) enum Mutant {
     BorrowedFreed,
     /// That a file without a name is to be deleted is not put down when it is spilled.
     SpillForgotten,
+    /// That a record names an extent no more, of which others are owners, is not counted.
+    LossNotCounted,
+    /// An extent is free when its first owner is gone.
+    FreedAtFirstLoss,
+    /// What a chunk's record named before the chunk was borrowed is not freed.
+    ReplacedStays,
+    /// What the store has of a file is borrowed without what has changed since.
+    LentWithoutChanges,
 }
 
 /// Which fault is planted in a file system, if any. Without tests there are none.

@@ -11,7 +11,7 @@
 //! it adds that up and writes the counts into the same batch. So no count needs a lock on the way of a call, and after each crash
 //! the counts are those of the records beside them.
 //!
-//! *Borrowers.* A copy takes over what the original's records name when it is made, and its own records come with a later push.
+//! *Borrowers.* A copy of a file, or of chunks, takes over what the original's records name when it is made, and its own records come with a later push.
 //! Until then it *borrows* these extents: its original may lose them meanwhile, to a change or a removal. An extent that loses its
 //! last owner while some file borrows is not freed: it gets a record `f`. The copy's push takes that away, or a push without
 //! borrowers frees the extent. After a crash there are no borrowers, so what has such a record is freed.
@@ -124,6 +124,11 @@ impl Owners {
         self.borrowers.give(1);
     }
 
+    /// Whether some file borrows.
+    pub(super) fn are_borrowed(&self) -> bool {
+        self.borrowers.used() > 0
+    }
+
     /// A record of this push names `extent` in addition.
     pub(super) fn gained(&self, extent: &Extent) {
         self.state.lock().gained.push(extent.clone());
@@ -151,7 +156,7 @@ impl Owners {
     pub(super) fn settle(&self, data: &Data<'_>, to: &mut Added, planted: &Planted) {
         // Out of its mutex, which is a leaf, while the tree is read. This push is the only one.
         let mut state = mem::take(&mut *self.state.lock());
-        let is_borrowed = || self.borrowers.used() > 0 && !planted.has(Mutant::BorrowedFreed);
+        let is_borrowed = || self.are_borrowed() && !planted.has(Mutant::BorrowedFreed);
         if let Err(error) = state.settle(data, to, planted, is_borrowed) {
             // A wrong count would free what is named.
             to.fail(error);
@@ -183,7 +188,11 @@ impl OwnerCounts {
         // Last: what one file lost another may have gained in the same push.
         for extent in lost {
             let change = self.change_of(extent, data, &mut changes)?;
-            change.now = change.now.saturating_sub(1);
+            match change.before {
+                2.. if planted.has(Mutant::LossNotCounted) => {}
+                2.. if planted.has(Mutant::FreedAtFirstLoss) => change.now = 0,
+                _ => change.now = change.now.saturating_sub(1),
+            }
         }
         for (place, OwnerChange { extent, before, now }) in changes {
             if now > 1 && now != before {

@@ -11,7 +11,7 @@
 
 use super::chunk::CHUNK;
 use super::contents::{Copied, HeavySet, Marked};
-use super::kept::Kept;
+use super::kept::{Kept, Lent};
 use super::keys::Key;
 use super::listed::ListedInodes;
 use super::mutant::{Mutant, Planted};
@@ -242,6 +242,45 @@ impl Stored {
         }
         *self.kept.lock() = kept;
         self.changed.lock().dirty = dirty;
+    }
+
+    /// Instead of what there was in `chunks`, of which nothing changes meanwhile, the inode has those that are `lent`, and pages in memory.
+    /// Returns how many pages there were with the store only. Called in a section.
+    pub(super) fn borrow(&self, lent: Vec<Lent>, chunks: &Range<u64>, pending: &Pending) -> u64 {
+        let mut kept = self.kept.lock();
+        let (gone, were) = (kept.forget_absent(chunks), kept.standing_pages());
+        let mut changed = self.changed.lock();
+        for lent in lent {
+            let (chunk, first) = (lent.chunk, lent.chunk * CHUNK_PAGES);
+            changed.dirty.remove(&(first..first + CHUNK_PAGES));
+            changed.chunks.remove(&(chunk..chunk + 1));
+            let dirty = (0..CHUNK_PAGES).filter(|at| lent.dirty & 1 << at != 0);
+            dirty.for_each(|at| changed.dirty.insert(first + at..first + at + 1));
+            if lent.dirty != 0 {
+                changed.chunks.insert(chunk..chunk + 1);
+            }
+            kept.borrow(lent, pending);
+        }
+        changed.borrowed = kept.borrowed.len() * CHUNK;
+        let (few, from) = changed.marks();
+        // Relaxed, all: written under the mutex, and read by calls that change contents, of which there is none.
+        let listed = self.marked.load(Ordering::Relaxed) & LISTED;
+        self.marked.store(few | listed, Ordering::Relaxed);
+        self.marked_from.store(from, Ordering::Relaxed);
+        drop(changed);
+        pending.names.count_standing(kept.standing_pages(), were);
+        gone
+    }
+
+    /// The pages of `chunk` that have changed.
+    pub(super) fn dirty_in(&self, chunk: u64) -> u16 {
+        let first = chunk * CHUNK_PAGES;
+        let changed = self.changed.lock();
+        changed
+            .dirty
+            .within(&(first..first + CHUNK_PAGES))
+            .flatten()
+            .fold(0, |mask, page| mask | 1 << (page - first))
     }
 
     /// The inode has a record with this access time.

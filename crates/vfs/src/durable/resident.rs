@@ -12,7 +12,8 @@
 //!
 //! *Calm.* Before there is the first victim nothing leaves, and such a call holds the big-reader lock `calm` for reading instead, which
 //! writes its thread's own line alone. With the first victim the set is *pressed* for good: later calls hold `here`, and when
-//! those that hold `calm` have ended, victims leave.
+//! those that hold `calm` have ended, victims leave. A copy between files that shares extents (`share.rs`) presses the set, too: it holds
+//! `here` of both for writing.
 //!
 //! # Cost
 //! An entry of some hundred bytes for each chunk in memory. A call on contents: two stores to the thread's own line; once the set is
@@ -30,7 +31,7 @@ use crate::lock_class::{DURABLE_CALM, DURABLE_PENDING};
 use crate::{Inode, InodeRef, MemoryUse};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::reclaim::{Reclaim, Reclaimer, Usage};
-use sluice_sync::{Arc, BrLock, BrReadGuard, Mutex, RwLockReadGuard};
+use sluice_sync::{Arc, BrLock, BrReadGuard, Mutex, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
@@ -97,6 +98,13 @@ impl ResidentSet {
             may_evict: AtomicBool::new(false),
             patched: AtomicU64::new(0),
         }
+    }
+
+    /// Whether calls hold the files that they are at work on.
+    #[cfg(test)]
+    pub(super) fn is_pressed(&self) -> bool {
+        // Relaxed: see stay_calm().
+        self.is_pressed.load(Ordering::Relaxed)
     }
 
     /// Bytes of chunks that may leave, or are about to, and of patched pages.
@@ -264,6 +272,8 @@ enum HeldBy<'i> {
     Calm { _calm: BrReadGuard<'i, ()> },
     /// This file is held.
     Here { _here: RwLockReadGuard<'i, ()> },
+    /// And by nobody else.
+    Alone { _here: RwLockWriteGuard<'i, ()> },
 }
 
 impl Deref for HeldContents<'_> {
@@ -293,6 +303,28 @@ impl Inode {
             None => HeldBy::Here { _here: stored.here.read_nested(level) },
         };
         HeldContents { inode: self, stay: Some(stay) }
+    }
+
+    /// As [`hold_contents`](Self::hold_contents), while no other call on contents does that needs more than pages which are in
+    /// memory. `None` if it would wait for itself: the thread is in a call on contents, or in a section.
+    pub(super) fn hold_contents_alone<'i>(
+        &'i self,
+        durable: &Durable,
+        stored: &'i Stored,
+        level: u8,
+    ) -> Option<HeldContents<'i>> {
+        let memory = &durable.pending.memory;
+        // Acquire(pressed): see ResidentSet::evict().
+        if !memory.may_evict.load(Ordering::Acquire) {
+            if memory.calm.is_read_here() || durable.store.has_begun_here() {
+                return None;
+            }
+            memory.press();
+        }
+        Some(HeldContents {
+            inode: self,
+            stay: Some(HeldBy::Alone { _here: stored.here.write_nested(level) }),
+        })
     }
 
     /// HeldContents of a file in memory alone.

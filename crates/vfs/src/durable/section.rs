@@ -118,6 +118,13 @@ impl<'s> Section<'s> {
         }
     }
 
+    /// `inode` borrows chunks of another file, which nobody watches.
+    pub(crate) fn borrowed(&self, inode: &InodeRef) {
+        if let Some(open) = &self.0 {
+            open.put_down(|_| (), |stored| stored.mark(inode, |_| ()));
+        }
+    }
+
     /// Extended attributes of these names changed; access control lists count as such.
     #[inline]
     pub(crate) fn xattrs(&self, inode: &InodeRef, names: &[&[u8]]) {

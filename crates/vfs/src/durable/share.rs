@@ -1,18 +1,35 @@
-//! Share: a copy of a whole file takes over what the store has of the original's contents.
+//! Share: a copy of a file, or of whole chunks of one, takes over what the store has of the original's contents.
 //!
 //! # Theory
 //! What is in extents is neither read nor written: the copy *borrows* them (`owners.rs`), with the pages that are patched and those
 //! that are not in memory; its next push puts down records that name them, and of the rest what the original's have, or will have.
 //!
 //! The pages in memory, what the store has, and which pages have changed since must be of one moment. A call changes a page
-//! first, and then says so, in one section; so they are looked at when no section is open. Then no push is in its cut, either;
+//! first, and then says so, in one section, while it holds the file's contents.
+//!
+//! *A clone* makes a file that nobody knows yet. It looks at the original when no section is open. Then no push is in its cut, either;
 //! and nothing of the file leaves memory or comes back, since the copier holds the file.
+//!
+//! *A copy between two files* that others use is a change, and so needs a section itself. It holds the contents of both alone
+//! ([`hold_contents_alone`](crate::Inode)): no other call is at work on them, but for reads of pages that are in memory. Those notice
+//! that pages move, as always. Chunks are shared if they lie on the same boundaries in both files:
+//! ```text
+//!   source      | page page |====chunk====|====chunk====| page |       |: 64 KiB      what is not a whole chunk is copied by pages
+//!   target   ...| page page |====chunk====|====chunk====| page |...    so is a chunk of which the source has no extent
+//! ```
+//! The end of a file counts as a boundary if the target ends there, too. A record of the target that names something else for such a
+//! chunk stays until the push: the loss of that extent is counted then (`kept.rs`).
 
-use super::{Durable, Stored};
+use super::kept::Lent;
+use super::resident::HeldContents;
+use super::section::Section;
+use super::{CHUNK, Durable, Stored};
+use crate::data::{PAGE, Prepaid};
 use crate::inode::flag;
 use crate::watch::hook;
 use crate::{Errno, InodeRef};
 use sluice_sync::Ref;
+use std::ops::Range;
 
 impl InodeRef {
     /// Gives `copy`, which is new and known to nobody else, the contents that this regular file has now. Called outside of any read
@@ -57,5 +74,203 @@ impl InodeRef {
             own.begin_with(borrowed, stored);
             Ok(())
         })
+    }
+}
+
+/// The contents of two files for a copy that shares extents.
+pub(crate) struct Sharing<'i> {
+    durable: &'i Durable,
+    source: (&'i InodeRef, &'i Stored),
+    target: (&'i InodeRef, &'i Stored),
+    /// What of the source is copied, and to where.
+    bytes: Range<u64>,
+    to_offset: u64,
+    /// The chunks of the source that are copied whole, and the number of the first one in the target.
+    chunks: Range<u64>,
+    to_chunk: u64,
+    _held: (HeldContents<'i>, Option<HeldContents<'i>>),
+}
+
+impl InodeRef {
+    /// The contents of `to` and of this file, for a copy of `bytes` to `to_offset`: all that this needs is in memory, and nothing
+    /// leaves. Called as [`contents`](Self::contents).
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn contents_to_copy<'i>(
+        &'i self,
+        bytes: Range<u64>,
+        to: &'i InodeRef,
+        to_offset: u64,
+    ) -> Result<[HeldContents<'i>; 2], Errno> {
+        let replaced = to_offset..to_offset.saturating_add(bytes.end - bytes.start);
+        // A file is in memory alone, or held by its number: two copies may go opposite ways.
+        let hold = |inode: &'i InodeRef, level| match self.shared.has_hook(hook::DURABLE) {
+            true => inode.hold_contents(inode.stored(), level),
+            false => inode.all_contents(),
+        };
+        let [source, target] = match self.ino().cmp(&to.ino()) {
+            _ if self.is_same(to) => [hold(self, 0), to.all_contents()],
+            std::cmp::Ordering::Greater => {
+                let target = hold(to, 0);
+                [hold(self, 1), target]
+            }
+            _ => [hold(self, 0), hold(to, 1)],
+        };
+        self.more_contents(&source, bytes)?;
+        to.more_contents(&target, replaced)?;
+        Ok([target, source])
+    }
+
+    /// As [`contents_to_copy`](Self::contents_to_copy), if there is something to share in the store.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(crate) fn share_with<'i>(
+        &'i self,
+        bytes: &Range<u64>,
+        to: &'i InodeRef,
+        to_offset: u64,
+    ) -> Result<Option<Sharing<'i>>, Errno> {
+        let Some(durable) = self.shared.durable() else { return Ok(None) };
+        // For what watches all must be in memory. A file without a name is seldom pushed, and would borrow for long.
+        let is_known = to.has_name() && to.has(flag::RECORDED) && !self.shared.has_hook(hook::CHANGES);
+        let first = bytes.start.div_ceil(CHUNK);
+        let may_be = bytes.start % CHUNK == to_offset % CHUNK && first < bytes.end.div_ceil(CHUNK);
+        let (Some(from_stored), Some(to_stored), true) = (self.stored(), to.stored(), is_known && may_be)
+        else {
+            return Ok(None);
+        };
+        if !self.has_extents(durable, from_stored, first..bytes.end.div_ceil(CHUNK))? {
+            return Ok(None);
+        }
+        let hold = |inode: &'i InodeRef, stored, level| inode.hold_contents_alone(durable, stored, level);
+        let held = match self.ino().cmp(&to.ino()) {
+            _ if self.is_same(to) => hold(self, from_stored, 0).map(|held| (held, None)),
+            std::cmp::Ordering::Greater => {
+                hold(to, to_stored, 0).map(|target| (target, hold(self, from_stored, 1)))
+            }
+            _ => hold(self, from_stored, 0).map(|source| (source, hold(to, to_stored, 1))),
+        };
+        let Some(held) = held else { return Ok(None) };
+        let (end, to_end) = (bytes.end.min(self.size()), to_offset + (bytes.end - bytes.start));
+        let is_end = end == self.size() && end == bytes.end && to_end >= to.size();
+        let chunks = first..if is_end { end.div_ceil(CHUNK) } else { end / CHUNK };
+        if chunks.is_empty() {
+            return Ok(None);
+        }
+        let to_chunk = to_offset.div_ceil(CHUNK);
+        // What is not a whole chunk is in memory, of both.
+        let before = bytes.start..(first * CHUNK);
+        let mut behind = (chunks.end * CHUNK).min(bytes.end)..bytes.end;
+        let shift =
+            |range: &Range<u64>| range.start - bytes.start + to_offset..range.end - bytes.start + to_offset;
+        // Of no byte, so that it is known what the store has.
+        to.more_contents(&held.0, 0..0)?;
+        for range in [&before, &behind].into_iter().filter(|range| !range.is_empty()) {
+            to.more_contents(&held.0, shift(range))?;
+        }
+        let last_page = to_end / PAGE * PAGE;
+        if is_end && to_end > last_page && (to.size() > last_page || to.data.has_reserved()) {
+            // The target has that page: what is copied is written there.
+            behind.start = end - 1;
+        }
+        for range in [before, behind].into_iter().filter(|range| !range.is_empty()) {
+            self.more_contents(&held.0, range)?;
+        }
+        // What is cut off a file goes chunk by chunk, whatever is there by then.
+        let is_whole = to_stored.kept.lock().cut_off.is_empty();
+        Ok(is_whole.then(|| Sharing {
+            durable,
+            source: (self, from_stored),
+            target: (to, to_stored),
+            bytes: bytes.clone(),
+            to_offset,
+            chunks,
+            to_chunk,
+            _held: held,
+        }))
+    }
+
+    /// Whether one of `chunks` is in an extent.
+    fn has_extents(&self, durable: &Durable, stored: &Stored, chunks: Range<u64>) -> Result<bool, Errno> {
+        let _contents = self.hold_contents(Some(stored), 0);
+        let _loading = if self.has(flag::PARTIAL) { Some(stored.loading.lock()) } else { None };
+        if self.has(flag::PARTIAL) && !stored.kept.lock().is_known {
+            self.find_contents(durable, stored)?;
+        }
+        Ok(stored.kept.lock().extents.range(chunks).next().is_some())
+    }
+}
+
+impl Sharing<'_> {
+    /// Copies, and says how much was copied; `None` if that must be done without sharing.
+    ///
+    /// # Errors
+    /// As [`copy_from`](crate::data::FileData::copy_from).
+    pub(crate) fn copy(&self, section: &Section<'_>) -> Result<Option<u64>, Errno> {
+        let Sharing { source: (source, _), target: (target, stored), .. } = *self;
+        let (bytes, to_offset) = (self.bytes.clone(), self.to_offset);
+        let lent = self.lend();
+        let absent: u64 = lent.iter().map(|lent| u64::from(lent.absent.count_ones())).sum();
+        // Of no chunk a part is copied since space ends.
+        let most = (bytes.end - bytes.start).div_ceil(PAGE) + 1;
+        let Ok(space) = Prepaid::new(&*target.shared, most.min(source.data.pages())) else { return Ok(None) };
+        if absent > 0 {
+            // Before the first of these pages is missing: see evict().
+            stored.kept.lock().is_known = true;
+            target.raise(flag::PARTIAL);
+            target.data.set_absent(true);
+        }
+        let copied =
+            target.data.copy_from(&space, to_offset, &source.data, bytes.start, bytes.end - bytes.start);
+        let done = *copied.as_ref().unwrap_or(&0);
+        let to_chunks = self.to_chunk..self.to_chunk + (self.chunks.end - self.chunks.start);
+        let is_whole = to_offset + done >= (to_chunks.end * CHUNK).min(to_offset + (bytes.end - bytes.start));
+        debug_assert!(is_whole || to_offset + done <= to_chunks.start * CHUNK, "a chunk is copied in part");
+        let mut shared = Vec::new();
+        if is_whole {
+            shared.extend(lent.iter().map(|lent| lent.chunk));
+            let gone = stored.borrow(lent, &to_chunks, &self.durable.pending);
+            target.data.forget(&*target.shared, gone);
+            target.data.adopt(&space, absent);
+        }
+        if stored.kept.lock().absent.is_empty() {
+            target.all_here();
+        }
+        let copied = copied?;
+        let mut from = to_offset;
+        for chunk in shared.iter().copied().filter(|_| copied > 0) {
+            mark(section, target, from..chunk * CHUNK);
+            from = (chunk + 1) * CHUNK;
+        }
+        mark(section, target, from..to_offset + copied);
+        if !shared.is_empty() {
+            section.borrowed(target);
+        }
+        Ok(Some(copied))
+    }
+
+    /// The chunks that have extents, as the target will have them.
+    fn lend(&self) -> Vec<Lent> {
+        let (_, stored) = self.source;
+        let kept = stored.kept.lock();
+        let has_changes = !self.durable.pending.planted.has(super::Mutant::LentWithoutChanges);
+        let held = kept.extents.range(self.chunks.clone());
+        held.filter(|(chunk, _)| !kept.cut_off.contains(chunk))
+            .map(|(chunk, held)| Lent {
+                chunk: chunk - self.chunks.start + self.to_chunk,
+                held: held.clone(),
+                absent: kept.absent.get(chunk).copied().unwrap_or(0),
+                dirty: if has_changes { stored.dirty_in(*chunk) } else { 0 },
+            })
+            .collect()
+    }
+}
+
+/// Contents of `inode` changed in `bytes`, if there are any.
+fn mark(section: &Section<'_>, inode: &InodeRef, bytes: Range<u64>) {
+    if !bytes.is_empty() {
+        section.contents(inode, bytes);
     }
 }

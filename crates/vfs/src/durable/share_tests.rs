@@ -13,23 +13,23 @@ use sluice_sync::face::HOSTS_SHARE;
 /// The last chunk stands in its record.
 const LEN: usize = 40 * 65_536 + 3_000;
 
-fn opened(disk: &CrashDisk, memory_limit: Option<u64>) -> Fs {
+pub(super) fn opened(disk: &CrashDisk, memory_limit: Option<u64>) -> Fs {
     let store = StoreOptions { background: false, ..options().store };
     let opened = Superblock::open_on(shared(disk), Options { store, memory_limit, ..options() });
     Fs::with_superblock(opened.expect("a store"))
 }
 
-fn close(fs: &Fs) {
+pub(super) fn close(fs: &Fs) {
     fs.superblock().close().expect("the disk works");
 }
 
-fn live(fs: &Fs) -> u64 {
+pub(super) fn live(fs: &Fs) -> u64 {
     let durable = fs.superblock().root().shared.durable().expect("a store");
     durable.store.checkpoint().expect("the disk works");
     durable.store.stats().data_bytes
 }
 
-fn check(disk: &CrashDisk) -> Report {
+pub(super) fn check(disk: &CrashDisk) -> Report {
     Superblock::check_store(shared(disk), &mut |_| ()).expect("it can be looked at")
 }
 
@@ -216,6 +216,35 @@ fn an_extent_that_its_last_owner_loses_while_a_copy_is_made_is_not_freed_and_a_c
     fs.settle();
     audit(&fs).expect("nothing is left over");
     assert_eq!(live(&fs), 0);
+}
+
+#[test]
+fn a_clone_of_a_chunk_that_is_partly_in_its_record_and_partly_not_in_memory_has_all_of_it() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, fs) = counted();
+    let mut expected = pattern(0, 65_536);
+    fs.write("/f", &expected).expect("room");
+    fs.sync().expect("the disk works");
+    let process = fs.process(Cred::root());
+    let fd = process.open("/f", OpenFlags::WRONLY, 0).expect("it is there");
+    process.pwrite(fd, &[7; 8 * 4096], 0).expect("room");
+    expected[..8 * 4096].fill(7);
+    process.close(fd).expect("it is open");
+    fs.sync().expect("the disk works");
+    // As after a crash: what is patched is in memory, and the other pages are not.
+    drop(process);
+    let disk = disk.crash(disk.steps(), Survivors::None);
+    let fs = opened(&disk, None);
+    fs.clone_tree("/f", "/clone").expect("room");
+    // With this the push has more than a few pages.
+    fs.write("/other", pattern(1, 80 * 4096)).expect("room");
+    fs.sync().expect("the disk works");
+    assert!(fs.read("/clone").expect("whole") == expected);
+    audit(&fs).expect("counts are right");
+    close(&fs);
+    assert!(opened(&disk, None).read("/clone").expect("whole") == expected);
 }
 
 #[test]

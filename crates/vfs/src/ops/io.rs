@@ -378,19 +378,37 @@ impl InodeRef {
         let len = len.min(to.meet_faults(Calls::WRITE)? as u64);
         self.shared.let_names_leave();
         self.shared.may_grow()?;
-        let source = self.contents(offset..offset.saturating_add(len))?;
-        let replaced = to_offset..to_offset.saturating_add(len);
-        let target = if self.is_same(to) {
-            self.more_contents(&source, replaced)?;
-            to.all_contents()
-        } else {
-            to.contents_beside(replaced, 1)?
-        };
-        to.change_contents(cred, (target, source), |(target, source)| {
+        let bytes = offset..offset.saturating_add(len);
+        if let Some(copied) = self.copy_sharing(cred, &bytes, to, to_offset, update_atime)? {
+            return Ok(copied);
+        }
+        let contents = self.contents_to_copy(bytes, to, to_offset)?;
+        to.change_contents(cred, contents, |[target, source]| {
             let copied = target.copy_from(&*self.shared, to_offset, source, offset, len)?;
             self.note_copy(cred, to, copied, update_atime);
             Ok(ContentsChange::at(to_offset, copied as usize, copied))
         })
+    }
+
+    /// As [`copy_range_noting`](Self::copy_range_noting), if that can share something in the store.
+    fn copy_sharing(
+        &self,
+        cred: &Cred,
+        bytes: &Range<u64>,
+        to: &InodeRef,
+        to_offset: u64,
+        update_atime: bool,
+    ) -> Result<Option<u64>, Errno> {
+        let Some(sharing) = self.share_with(bytes, to, to_offset)? else { return Ok(None) };
+        let mut section = Section::none();
+        self.shared.begin_contents(&mut section)?;
+        let Some(copied) = sharing.copy(&section)? else { return Ok(None) };
+        self.note_copy(cred, to, copied, update_atime);
+        drop((section, sharing));
+        if copied > 0 {
+            to.notify_data(cred, to_offset, copied);
+        }
+        Ok(Some(copied))
     }
 }
 
