@@ -146,17 +146,37 @@ impl Dir {
     /// The names of what is `wanted`, in the order of their positions. One that comes or goes meanwhile may be there.
     pub(crate) fn list(&self, wanted: impl Fn(&Inode) -> bool) -> NamedInodes {
         let section = self.names.read();
-        let (mut entries, mut found) = (self.names.after(0, &section), Vec::new());
+        let mut found = Vec::new();
+        self.visit_batches(&section, |batch| {
+            let wanted = batch.filter(|(_, inode)| wanted(inode));
+            found.extend(wanted.map(|(name, inode)| (name.into(), inode.clone())));
+        });
+        found
+    }
+
+    fn visit_batches<'g>(
+        &'g self,
+        section: &'g Guard<'_>,
+        mut visit: impl FnMut(&mut dyn Iterator<Item = (&'g [u8], &'g InodeRef)>),
+    ) {
+        let mut entries = self.names.after(0, section);
         let mut batch = Vec::with_capacity(LOOKED_AT_ONCE);
         loop {
             // A walk that does nothing else waits for many entries at once.
             batch.extend(entries.by_ref().take(LOOKED_AT_ONCE));
             if batch.is_empty() {
-                return found;
+                return;
             }
-            let wanted = batch.drain(..).filter(|(_, _, inode)| wanted(inode));
-            found.extend(wanted.map(|(_, name, inode): (_, &[u8], &InodeRef)| (name.into(), inode.clone())));
+            visit(&mut batch.drain(..).map(|(_, name, inode)| (name, inode)));
         }
+    }
+
+    /// What its names lead to, as [`list`](Self::list).
+    pub(crate) fn children(&self) -> Vec<InodeRef> {
+        let section = self.names.read();
+        let mut found = Vec::new();
+        self.visit_batches(&section, |batch| found.extend(batch.map(|(_, inode)| inode.clone())));
+        found
     }
 
     /// The directory that holds this one's name; none for the root.

@@ -26,6 +26,7 @@
 
 use crate::attributes::{Acls, Attr};
 use crate::dir::LOOKED_AT_ONCE;
+use crate::durable::copy_contents;
 use crate::inode::{Body, InodeInit, flag};
 use crate::ops::create::check_name;
 use crate::{Cred, Errno, Inode, InodeRef, NewInode, NewKind, Superblock};
@@ -84,7 +85,10 @@ impl InodeRef {
             found => return Err(found.err().unwrap_or(Errno::EEXIST)),
         }
         let copy = dir.copy_of(self)?;
-        let filled = if copy.is_dir() { copy.fill_like(self, left_out) } else { Ok(()) };
+        let filled = match copy.is_dir() {
+            true => copy.fill_like(self, left_out),
+            false => copy_contents(&[(self, copy.clone())]),
+        };
         filled.and_then(|()| dir.enter_new(cred, name, &copy)).inspect_err(|_| copy.clone().take_apart())
     }
 
@@ -98,6 +102,7 @@ impl InodeRef {
                 original.list_names(|inode| left_out.is_none_or(|left_out| left_out != inode.ino()))?;
             for batch in entries.chunks(LOOKED_AT_ONCE) {
                 look_ahead(batch);
+                let mut files = Vec::with_capacity(batch.len());
                 for (name, inode) in batch {
                     // A file with one name is met again only if that is moved meanwhile, and then copied twice.
                     let may_meet_again = inode.is_dir() || inode.links.count() > 1;
@@ -114,17 +119,20 @@ impl InodeRef {
                             }
                             if child.is_dir() {
                                 pending.push((inode.clone(), child.clone()));
+                            } else {
+                                files.push((inode, child.clone()));
                             }
                             copy.enter(name, child)?;
                         }
                     }
                 }
+                copy_contents(&files)?;
             }
         }
         Ok(())
     }
 
-    /// An inode like `original`, to put into this directory. If it is a directory, it is empty.
+    /// An inode like `original`, to put into this directory. It has no names and no contents.
     fn copy_of(&self, original: &InodeRef) -> Result<InodeRef, Errno> {
         let body = match &original.body {
             Body::Regular => Body::Regular,
@@ -137,7 +145,6 @@ impl InodeRef {
         inode.take_after(original, lists)?;
         if matches!(original.body, Body::Regular) {
             original.write_back_caches(None, 0..u64::MAX);
-            original.copy_contents(&inode)?;
         }
         Ok(inode)
     }

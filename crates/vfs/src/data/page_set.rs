@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::{iter, mem};
 
 /// A set of page numbers. 8 bytes, and nothing on the heap, while it is empty.
 #[derive(Default)]
@@ -17,7 +18,9 @@ pub(crate) struct PageSet(Option<Box<Ranges>>);
 
 #[derive(Default)]
 struct Ranges {
-    /// First page of each range, and the page after its last.
+    /// The first one, which mostly is the only one. Empty only while ranges are changed.
+    first: Range<u64>,
+    /// First page of each other range, and the page after its last.
     ends: BTreeMap<u64, u64>,
     /// Number of pages in all ranges.
     pages: u64,
@@ -36,8 +39,8 @@ impl PageSet {
 
     /// The page after the last one; 0 when the set is empty.
     pub(crate) fn end(&self) -> u64 {
-        let last = self.0.as_ref().and_then(|ranges| ranges.ends.last_key_value());
-        last.map_or(0, |(_, &end)| end)
+        let Some(ranges) = &self.0 else { return 0 };
+        ranges.ends.last_key_value().map_or(ranges.first.end, |(_, &end)| end)
     }
 
     /// Number of pages of `pages` that are in the set.
@@ -111,23 +114,33 @@ impl PageSet {
 
     /// The ranges, in order.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
-        self.0.iter().flat_map(|ranges| ranges.ends.iter().map(|(&start, &end)| start..end))
+        self.0.iter().flat_map(|ranges| {
+            let others = ranges.ends.iter().map(|(&start, &end)| start..end);
+            iter::once(ranges.first.clone()).chain(others)
+        })
     }
 }
 
 impl Ranges {
     /// The ranges that have a page in common with `pages`, in order.
     fn meeting(&self, pages: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_> {
+        let meets = self.first.start < pages.end && pages.start < self.first.end;
+        let found = meets.then(|| self.first.clone());
         let first = self.ends.range(..=pages.start).next_back().filter(|&(_, &end)| end > pages.start);
         let first = first.map_or(pages.start, |(&start, _)| start);
         let within = first..pages.end.max(first);
-        self.ends.range(within).map(|(&start, &end)| start..end)
+        found.into_iter().chain(self.ends.range(within).map(|(&start, &end)| start..end))
     }
 
     /// Takes out, whole, the first range that has a page in common with `pages`.
     fn take_first_meeting(&mut self, pages: &Range<u64>) -> Option<Range<u64>> {
         let met = self.meeting(pages).next()?;
-        self.ends.remove(&met.start);
+        if met == self.first {
+            let next = self.ends.pop_first();
+            self.first = next.map_or(0..0, |(start, end)| start..end);
+        } else {
+            self.ends.remove(&met.start);
+        }
         self.pages -= met.end - met.start;
         Some(met)
     }
@@ -136,7 +149,13 @@ impl Ranges {
     fn add(&mut self, range: Range<u64>) {
         if !range.is_empty() {
             self.pages += range.end - range.start;
-            self.ends.insert(range.start, range.end);
+            let mut other = range;
+            if self.first.is_empty() || other.start < self.first.start {
+                mem::swap(&mut self.first, &mut other);
+            }
+            if !other.is_empty() {
+                self.ends.insert(other.start, other.end);
+            }
         }
     }
 }

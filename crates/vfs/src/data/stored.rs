@@ -11,6 +11,17 @@ use std::ops::Range;
 
 /// Pages in a chunk.
 pub(crate) const CHUNK_PAGES: u64 = 16;
+
+/// The end of `bytes` without the zeros there, or `start`.
+fn last_not_zero(bytes: &[u8], start: usize) -> usize {
+    const STEP: usize = 64;
+    let mut end = bytes.len();
+    while end >= start + STEP && bytes[end - STEP..end] == [0; STEP] {
+        end -= STEP;
+    }
+    bytes[start..end].iter().rposition(|byte| *byte != 0).map_or(start, |at| start + at + 1)
+}
+
 impl FileData {
     /// The file, new and known to nobody else, is as long as this, and has so many pages, for which space was reserved. They are to
     /// be [filled](Self::fill_chunk) before anybody looks at them.
@@ -59,19 +70,19 @@ impl FileData {
     /// changes the file meanwhile.
     pub(crate) fn chunk(&self, chunk: u64, wanted: u16, bytes: &mut Vec<u8>) -> u16 {
         let (guard, start) = (domain().read(), bytes.len());
-        let mut present: u16 = 0;
+        let (mut present, mut whole): (u16, usize) = (0, start);
         for at in 0..CHUNK_PAGES {
             let Some(page) = self.tree.get(&guard, chunk * CHUNK_PAGES + at) else { continue };
             present |= 1 << at;
             if wanted & 1 << at == 0 {
                 continue;
             }
-            let end = bytes.len();
-            bytes.resize(end + PAGE_SIZE, 0);
-            page.load_padded(0, &mut bytes[end..]);
+            // Of a page with memory for its first bytes only, the others are zeros; none of those at the end is wanted.
+            bytes.resize(whole + page.len(), 0);
+            page.load(0, &mut bytes[whole..]);
+            whole += PAGE_SIZE;
         }
-        let last = bytes[start..].iter().rposition(|byte| *byte != 0).map_or(start, |at| start + at + 1);
-        bytes.truncate(last);
+        bytes.truncate(last_not_zero(bytes, start));
         present
     }
 

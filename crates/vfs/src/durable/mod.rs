@@ -107,6 +107,7 @@ pub(crate) use open::close_apart;
 pub(crate) use pending::Stored;
 pub use requests::{RequestId, RequestServed};
 pub(crate) use section::Section;
+pub(crate) use share::copy_contents;
 
 use crate::inode::{WeakInode, settle};
 use crate::lock_class::{DURABLE_LOADING, DURABLE_NUMBERS, DURABLE_PENDING};

@@ -211,35 +211,44 @@ impl Stored {
         self.changed.lock().xattrs.extend(names.map(Box::from));
     }
 
-    /// The inode is new to the store, or was spilled: contents but for what it borrows and what the store has, names, and extended
-    /// attributes of these names.
-    pub(super) fn mark_all(&self, xattrs: Vec<Box<[u8]>>) {
+    /// The inode is new to the store, or was spilled: contents, if it `has_contents`, but for what it borrows and what the store has,
+    /// names, and extended attributes of these names.
+    pub(super) fn mark_all(&self, has_contents: bool, xattrs: Vec<Box<[u8]>>) {
         let kept = self.kept.lock();
-        let mut fresh = PageSet::new();
-        fresh.insert(0..u64::MAX);
-        let others = kept.borrowed.ranges().chain(kept.records.ranges());
-        others.for_each(|chunks| _ = fresh.remove(&chunks));
         let mut changed = self.changed.lock();
         let pages = |chunk: u64| chunk.saturating_mul(CHUNK_PAGES);
-        for chunks in fresh.ranges() {
-            changed.dirty.insert(pages(chunks.start)..pages(chunks.end));
-            changed.chunks.insert(chunks);
+        let mut mark = |chunks: Range<u64>| {
+            if has_contents && !chunks.is_empty() {
+                changed.dirty.insert(pages(chunks.start)..pages(chunks.end));
+                changed.chunks.insert(chunks);
+            }
+        };
+        if kept.borrowed.len() + kept.records.len() == 0 {
+            mark(0..u64::MAX);
+        } else {
+            let mut fresh = PageSet::new();
+            fresh.insert(0..u64::MAX);
+            let others = kept.borrowed.ranges().chain(kept.records.ranges());
+            others.for_each(|chunks| _ = fresh.remove(&chunks));
+            fresh.ranges().for_each(mark);
         }
         changed.borrowed = kept.borrowed.len() * CHUNK;
         changed.xattrs.extend(xattrs);
         changed.all_names = true;
     }
 
-    /// The inode, which is new, begins with what is `kept`, all of it borrowed from `original`, and with what has changed of that.
-    pub(super) fn begin_with(&self, kept: Kept, original: &Stored) {
-        let mut dirty = PageSet::new();
-        {
-            let changed = original.changed.lock();
-            for chunks in kept.borrowed.ranges() {
-                let pages = chunks.start * CHUNK_PAGES..chunks.end * CHUNK_PAGES;
-                changed.dirty.within(&pages).for_each(|pages| dirty.insert(pages));
-            }
+    /// The pages of `chunks` that have changed.
+    pub(super) fn dirty_among(&self, chunks: &PageSet) -> PageSet {
+        let (mut dirty, changed) = (PageSet::new(), self.changed.lock());
+        for chunks in chunks.ranges() {
+            let pages = chunks.start * CHUNK_PAGES..chunks.end * CHUNK_PAGES;
+            changed.dirty.within(&pages).for_each(|pages| dirty.insert(pages));
         }
+        dirty
+    }
+
+    /// The inode, which is new, begins with what is `kept`, all of it borrowed, and with what is `dirty` of that.
+    pub(super) fn begin_with(&self, kept: Kept, dirty: PageSet) {
         *self.kept.lock() = kept;
         self.changed.lock().dirty = dirty;
     }

@@ -101,7 +101,6 @@ impl ResidentSet {
     }
 
     /// Whether calls hold the files that they are at work on.
-    #[cfg(test)]
     pub(super) fn is_pressed(&self) -> bool {
         // Relaxed: see stay_calm().
         self.is_pressed.load(Ordering::Relaxed)
@@ -191,7 +190,7 @@ impl ResidentSet {
     }
 
     /// Lets a call on contents in that comes while nothing leaves memory.
-    fn stay_calm(&self) -> Option<BrReadGuard<'_, ()>> {
+    pub(super) fn stay_calm(&self) -> Option<BrReadGuard<'_, ()>> {
         // Relaxed: asked again in the lock. A word that is written once.
         if self.is_pressed.load(Ordering::Relaxed) {
             return None;

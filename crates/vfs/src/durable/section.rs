@@ -241,9 +241,9 @@ impl Stored<'_> {
                 self.durable.names().enter(inode);
             }
             let names = inode.xattr_names();
-            let has_contents = inode.size() > 0 && !inode.is_dir() && !inode.is_symlink();
+            let has_contents = has_contents(inode);
             if was_unnamed || !names.is_empty() || has_contents {
-                self.mark(inode, |stored| stored.mark_all(names));
+                self.mark(inode, |stored| stored.mark_all(has_contents, names));
             }
             // The section has room for the target of a new link.
             return self.inode(inode);
@@ -258,12 +258,11 @@ impl Stored<'_> {
             let Some(stored) = inode.stored() else { continue };
             inode.raise(flag::RECORDED);
             stored.stamp(&self.durable.pending);
-            stored.mark_all(inode.xattr_names());
+            stored.mark_all(has_contents(&inode), inode.xattr_names());
             self.durable.pending.list(&inode);
             if let Ok(dir) = inode.as_dir() {
                 self.durable.names().enter(&inode);
-                let below = dir.list(|_| true).into_iter().map(|(_, inode)| inode);
-                found.extend(below.inspect(|below| below.set_holder(&inode)));
+                found.extend(dir.children().into_iter().inspect(|below| below.set_holder(&inode)));
             }
         }
         self.durable.cover(highest, &mut self.transaction.borrow_mut());
@@ -322,4 +321,9 @@ impl Stored<'_> {
             }
         }
     }
+}
+
+/// Whether `inode` may have pages.
+fn has_contents(inode: &Inode) -> bool {
+    inode.size() > 0 && !inode.is_dir() && !inode.is_symlink()
 }

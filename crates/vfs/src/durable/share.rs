@@ -8,7 +8,8 @@
 //! first, and then says so, in one section, while it holds the file's contents.
 //!
 //! *A clone* makes a file that nobody knows yet. It looks at the original when no section is open. Then no push is in its cut, either;
-//! and nothing of the file leaves memory or comes back, since the copier holds the file.
+//! and nothing of the file leaves memory or comes back, since the copier holds the file. As long as nothing leaves memory at all, it looks
+//! at many files at once; later it holds each alone instead.
 //!
 //! *A copy between two files* that others use is a change, and so needs a section itself. It holds the contents of both alone
 //! ([`hold_contents_alone`](crate::Inode)): no other call is at work on them, but for reads of pages that are in memory. Those notice
@@ -31,49 +32,105 @@ use crate::{Errno, InodeRef};
 use sluice_sync::Ref;
 use std::ops::Range;
 
-impl InodeRef {
-    /// Gives `copy`, which is new and known to nobody else, the contents that this regular file has now. Called outside of any read
-    /// section and of any [`Section`](super::Section).
-    ///
-    /// # Errors
-    /// `ENOSPC`; the store's.
-    pub(crate) fn copy_contents(&self, copy: &InodeRef) -> Result<(), Errno> {
-        let durable = self.shared.durable().filter(|_| Ref::ptr_eq(&self.shared, &copy.shared));
+/// Gives the second of each two of `files`, which is new and known to nobody else, the contents that the first has now, if that is a
+/// regular file: one after the other, but those of a store that are in memory together. Called outside of any read section and of any
+/// [`Section`](super::Section).
+///
+/// # Errors
+/// `ENOSPC`; the store's.
+pub(crate) fn copy_contents(files: &[(&InodeRef, InodeRef)]) -> Result<(), Errno> {
+    let mut together = Vec::new();
+    for (original, copy) in files {
+        if original.data().is_err() {
+            continue;
+        }
+        let durable = original.shared.durable().filter(|_| Ref::ptr_eq(&original.shared, &copy.shared));
         // For what watches all must be in memory.
-        let durable = durable.filter(|_| !self.shared.has_hook(hook::CHANGES));
-        match (durable, self.stored(), copy.stored()) {
-            (Some(durable), Some(stored), Some(own)) => self.share_contents(durable, stored, copy, own),
-            _ => copy.data.copy_whole(&*copy.shared, &*self.contents(0..u64::MAX)?),
+        let durable = durable.filter(|_| !original.shared.has_hook(hook::CHANGES));
+        match (durable, original.stored(), copy.stored()) {
+            (Some(durable), Some(stored), Some(own)) => {
+                let pair = Pair { original, stored, copy, own };
+                if original.has(flag::PARTIAL) {
+                    pair.share(durable)?
+                } else {
+                    together.push((durable, pair))
+                }
+            }
+            _ => copy.data.copy_whole(&*copy.shared, &*original.contents(0..u64::MAX)?)?,
         }
     }
+    match together.first() {
+        Some((durable, _)) => share_together(durable, together.iter().map(|(_, pair)| pair)),
+        None => Ok(()),
+    }
+}
 
-    fn share_contents(
-        &self,
-        durable: &Durable,
-        stored: &Stored,
-        copy: &InodeRef,
-        own: &Stored,
-    ) -> Result<(), Errno> {
-        let contents = self.hold_contents(Some(stored), 0);
+/// A file of a store, and a new one that gets its contents.
+struct Pair<'i> {
+    original: &'i InodeRef,
+    stored: &'i Stored,
+    copy: &'i InodeRef,
+    own: &'i Stored,
+}
+
+/// Copies contents of files of which all is in memory: with one look at those that have extents, as it lets nobody begin a change meanwhile.
+fn share_together<'p, 'i: 'p>(
+    durable: &Durable,
+    mut pairs: impl Iterator<Item = &'p Pair<'i>>,
+) -> Result<(), Errno> {
+    let Some(_calm) = durable.pending.memory.stay_calm() else {
+        return pairs.try_for_each(|pair| pair.share(durable));
+    };
+    let has_extents = |pair: &&Pair<'_>| !pair.stored.kept.lock().extents.is_empty();
+    let (with, without): (Vec<_>, Vec<_>) = pairs.partition(has_extents);
+    without.into_iter().try_for_each(|pair| pair.copy_pages())?;
+    if with.is_empty() {
+        Ok(())
+    } else {
+        durable.store.alone(|| with.iter().try_for_each(|pair| pair.lend(durable)))
+    }
+}
+
+impl Pair<'_> {
+    fn share(&self, durable: &Durable) -> Result<(), Errno> {
+        let Pair { original, stored, .. } = *self;
+        let is_pressed = durable.pending.memory.is_pressed();
+        let alone = if is_pressed { original.hold_contents_alone(durable, stored, 0) } else { None };
+        let is_alone = alone.is_some();
+        let _contents = alone.unwrap_or_else(|| original.hold_contents(Some(stored), 0));
         // Held while it is copied: nothing comes into memory.
-        let _loading = if self.has(flag::PARTIAL) { Some(stored.loading.lock()) } else { None };
-        if self.has(flag::PARTIAL) && !stored.kept.lock().is_known {
-            self.find_contents(durable, stored)?;
+        let _loading = if original.has(flag::PARTIAL) { Some(stored.loading.lock()) } else { None };
+        if original.has(flag::PARTIAL) && !stored.kept.lock().is_known {
+            original.find_contents(durable, stored)?;
         }
         if stored.kept.lock().extents.is_empty() {
-            // All is in memory.
-            return copy.data.copy_whole(&*self.shared, &contents);
+            return self.copy_pages();
         }
-        durable.store.alone(|| {
-            copy.data.copy_whole(&*self.shared, &contents)?;
-            let borrowed = stored.kept.lock().lend(&durable.pending);
-            if !borrowed.absent.is_empty() {
-                copy.data.set_absent(true);
-                copy.raise(flag::PARTIAL);
-            }
-            own.begin_with(borrowed, stored);
-            Ok(())
-        })
+        if is_alone { self.lend(durable) } else { durable.store.alone(|| self.lend(durable)) }
+    }
+
+    /// All is in memory, and in no extent.
+    fn copy_pages(&self) -> Result<(), Errno> {
+        self.copy.data.copy_whole(&*self.original.shared, &self.original.all_contents())
+    }
+
+    /// No section is open that changes the original, and what is in memory stays there.
+    fn lend(&self, durable: &Durable) -> Result<(), Errno> {
+        let Pair { stored, copy, own, .. } = *self;
+        self.copy_pages()?;
+        let (borrowed, dirty) = {
+            // A push collects what has changed with this locked.
+            let kept = stored.kept.lock();
+            let borrowed = kept.lend(&durable.pending);
+            let dirty = stored.dirty_among(&borrowed.borrowed);
+            (borrowed, dirty)
+        };
+        if !borrowed.absent.is_empty() {
+            copy.data.set_absent(true);
+            copy.raise(flag::PARTIAL);
+        }
+        own.begin_with(borrowed, dirty);
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Shared extents: what a clone reads and writes, who owns what after each crash, and that nothing is left when all owners are gone.
 
 use super::audit::audit;
+use super::copy_contents;
 use super::crash_tests::Call::*;
 use super::crash_tests::{Call, begin, run, shared};
 use super::mutant::Mutant;
@@ -159,7 +160,7 @@ fn an_extent_that_its_last_owner_loses_while_a_copy_is_made_is_not_freed_and_a_c
         let new = NewInode { kind: NewKind::Regular, mode: 0o600, umask: 0 };
         let copy = root.create_unnamed(&Cred::root(), &new).expect("room");
         let original = root.lookup(&Cred::root(), b"f").expect("it is there");
-        original.copy_contents(&copy).expect("room");
+        copy_contents(&[(&original, copy.clone())]).expect("room");
         drop(original);
         fs.remove_file("/f").expect("it is there");
         fs.settle();
@@ -207,7 +208,9 @@ fn an_extent_that_its_last_owner_loses_while_a_copy_is_made_is_not_freed_and_a_c
     let root = fs.superblock().root().clone();
     let new = NewInode { kind: NewKind::Regular, mode: 0o600, umask: 0 };
     let copy = root.create_unnamed(&Cred::root(), &new).expect("room");
-    root.lookup(&Cred::root(), b"f").expect("it is there").copy_contents(&copy).expect("room");
+    let original = root.lookup(&Cred::root(), b"f").expect("it is there");
+    copy_contents(&[(&original, copy.clone())]).expect("room");
+    drop(original);
     fs.remove_file("/f").expect("it is there");
     fs.settle();
     fs.sync().expect("the disk works");
