@@ -34,7 +34,7 @@ use std::ops::Range;
 
 /// Gives the second of each two of `files`, which is new and known to nobody else, the contents that the first has now, if that is a
 /// regular file: one after the other, but those of a store that are in memory together. Called outside of any read section and of any
-/// [`Section`](super::Section).
+/// [`Section`].
 ///
 /// # Errors
 /// `ENOSPC`; the store's.
