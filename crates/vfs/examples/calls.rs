@@ -1,8 +1,11 @@
 //! Calls: one call again and again, so that what a single one takes can be counted: twice, with different numbers of them.
 //!
-//! `calls LOAD COUNT`; how the instructions are counted stands in docs/measuring.md.
+//! `calls LOAD COUNT [STORE]`, in memory or over a new store in the directory STORE; how the instructions are counted stands in
+//! docs/measuring.md.
 
-use sluice_vfs::{Cred, Errno, Fd, FileLock, FlockOperation, Fs, LockType, OpenFlags, Process, Whence};
+use sluice_vfs::{
+    Cred, Errno, Fd, FileLock, FlockOperation, Fs, LockType, OpenFlags, Options, Process, Whence,
+};
 
 const NEW: OpenFlags = OpenFlags::RDWR.union(OpenFlags::CREAT).union(OpenFlags::EXCL);
 const PAGES: usize = 256;
@@ -13,15 +16,26 @@ const IN_A_DIRECTORY: usize = 20;
 fn main() -> Result<(), Errno> {
     let mut args = std::env::args().skip(1);
     let (load, count) = (args.next().unwrap_or_default(), args.next().and_then(|count| count.parse().ok()));
-    let seat = Seat::new()?;
+    let seat = Seat::new(args.next().as_deref())?;
     let Some(count) = count else { return Err(Errno::EINVAL) };
     match load.as_str() {
-        "untar" => return seat.tree(count, &[7; 4096], false),
-        "untar-tiny" => return seat.tree(count, &[7; 10], false),
-        "rmtree" => return seat.tree(count, &[7; 4096], true),
+        "untar" => return seat.tree(count, &[7; 4096], Then::Stays),
+        "untar-tiny" => return seat.tree(count, &[7; 10], Then::Stays),
+        "rmtree" => return seat.tree(count, &[7; 4096], Then::Goes),
+        "untar-sync" => return seat.tree(count, &[7; 4096], Then::IsSynced),
+        "rmtree-synced" => return seat.tree(count, &[7; 4096], Then::IsSyncedAndGoes),
         _ => {}
     }
     (0..count).try_for_each(|at| seat.call(&load, at))
+}
+
+/// What becomes of a tree that was made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Stays,
+    Goes,
+    IsSynced,
+    IsSyncedAndGoes,
 }
 
 /// What the calls are made on.
@@ -34,8 +48,9 @@ struct Seat {
 }
 
 impl Seat {
-    fn new() -> Result<Seat, Errno> {
-        let fs = Fs::new();
+    fn new(store: Option<&str>) -> Result<Seat, Errno> {
+        let made = store.map(|store| Fs::create(store, Options::default())).transpose();
+        let fs = made.map_err(|error| Errno::from_raw(error.errno()))?.unwrap_or_default();
         let process = fs.process(Cred::user(0, 0));
         process.mkdir("/seat", 0o755)?;
         process.mkdir("/seat/many", 0o755)?;
@@ -91,11 +106,9 @@ impl Seat {
         }
     }
 
-    /// Makes a tree of `count` files that hold `bytes`, and takes it away again if so `removed`.
-    fn tree(&self, count: usize, bytes: &[u8], removed: bool) -> Result<(), Errno> {
+    /// Makes a tree of `count` files that hold `bytes`.
+    fn tree(&self, count: usize, bytes: &[u8], then: Then) -> Result<(), Errno> {
         let process = &self.process;
-        let dir = |at: usize| format!("/seat/tree-{}", at / IN_A_DIRECTORY);
-        let path = |at: usize| format!("{}/file-{at}", dir(at));
         for at in 0..count {
             if at % IN_A_DIRECTORY == 0 {
                 process.mkdir(dir(at), 0o755)?;
@@ -104,12 +117,31 @@ impl Seat {
             process.write(file, bytes)?;
             process.close(file)?;
         }
-        for at in (0..count).filter(|_| removed) {
-            process.unlink(path(at))?;
+        if matches!(then, Then::IsSynced | Then::IsSyncedAndGoes) {
+            self.fs.sync()?;
+        }
+        if matches!(then, Then::Goes | Then::IsSyncedAndGoes) { self.remove(count) } else { Ok(()) }
+    }
+
+    /// Takes the tree away again. A function of its own, so that what it does can be counted alone.
+    #[inline(never)]
+    fn remove(&self, count: usize) -> Result<(), Errno> {
+        for at in 0..count {
+            self.process.unlink(path(at))?;
             if at % IN_A_DIRECTORY == IN_A_DIRECTORY - 1 {
-                process.rmdir(dir(at))?;
+                self.process.rmdir(dir(at))?;
             }
         }
         Ok(())
     }
+}
+
+/// The directory of a file of the tree.
+fn dir(at: usize) -> String {
+    format!("/seat/tree-{}", at / IN_A_DIRECTORY)
+}
+
+/// A file of the tree.
+fn path(at: usize) -> String {
+    format!("{}/file-{at}", dir(at))
 }

@@ -5,6 +5,9 @@
 //! reference is counted. Neither may last, so such an attempt waits for no other thread. Where it would have to, it changes
 //! nothing and says [`NotAtOnce::WouldWait`], and the call begins again with references ([`or_waiting`]). That is no error
 //! number, of which `EAGAIN` is one that a caller may be meant to see.
+//!
+//! Over a store a change of names begins its section of the store before the read section of the walk. In both it waits for no lock whose
+//! holder may wait for a grace period.
 
 use crate::Errno;
 

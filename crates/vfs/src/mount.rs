@@ -27,6 +27,7 @@
 use crate::inode::settle;
 use crate::lock_class::MOUNT_TABLE;
 use crate::open_files::Processes;
+use crate::superblock::Shared;
 use crate::{Errno, Inode, InodeRef, Superblock};
 use bitflags::bitflags;
 use sluice_sync::atomic::{AtomicBool, Ordering};
@@ -255,6 +256,12 @@ impl MountTable {
     /// The file system at "/".
     pub(crate) fn root_superblock(&self) -> &Arc<Superblock> {
         &self.root_superblock
+    }
+
+    /// The file system at "/", as its inodes know it.
+    #[inline]
+    pub(crate) fn root_shared(&self) -> &Shared {
+        &self.root.root.shared
     }
 
     /// The processes that use this tree.

@@ -502,7 +502,19 @@ impl Shared {
     /// Whether a change of names waits for nobody and is told to nobody: there are no hooks, observers and delegations.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        self.has_no_hooks() && !self.is_observed() && !self.opens.are_leases_used()
+        self.has_no_hooks() && self.is_told_to_nobody()
+    }
+
+    /// Whether a change of names goes to a store, but waits for nobody else and is told to nobody.
+    #[inline]
+    pub(crate) fn is_quiet_over_store(&self) -> bool {
+        // Relaxed: as in has_no_hooks().
+        self.hooks.load(Ordering::Relaxed) == hook::DURABLE && self.is_told_to_nobody()
+    }
+
+    #[inline]
+    fn is_told_to_nobody(&self) -> bool {
+        !self.is_observed() && !self.opens.are_leases_used()
     }
 
     /// Calls `tell` for each observer but the one on whose behalf the change was made.

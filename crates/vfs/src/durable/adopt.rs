@@ -232,7 +232,7 @@ impl Durable {
                 Some(inode)
             }
             _ => {
-                self.pending.removals.remove(gone);
+                self.pending.removals.put(gone);
                 None
             }
         }

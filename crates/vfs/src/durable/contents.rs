@@ -13,7 +13,7 @@ use super::chunk::{CHUNK, Chunk, HERE_MAX, Held, PATCHED_MAX};
 use super::kept::Kept;
 use super::keys::Key;
 use super::mutant::Mutant;
-use super::pending::{Pending, Stored};
+use super::pending::Pending;
 use crate::data::{CHUNK_PAGES, PAGE, PAGE_SIZE, PageSet};
 use crate::lock_class::DURABLE_PENDING;
 use crate::{Inode, InodeRef};
@@ -83,10 +83,7 @@ impl HeavySet {
     }
 
     /// `inode` has no name any more: nothing of it needs to be written.
-    pub(super) fn forget(&self, inode: &Inode, stored: &Stored) {
-        if !stored.kept.lock().is_heavy {
-            return;
-        }
+    pub(super) fn forget(&self, inode: &Inode) {
         let forgotten = self.files.lock().remove(&inode.ino());
         // With nothing locked.
         drop(forgotten);

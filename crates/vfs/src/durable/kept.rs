@@ -53,6 +53,21 @@ pub(super) struct Lent {
     pub(super) dirty: u16,
 }
 
+/// Where an inode may be known, as [`Kept`] says.
+#[derive(Clone, Copy, Default)]
+pub(super) struct WhereKnown {
+    pub(super) has_residents: bool,
+    pub(super) is_heavy: bool,
+    pub(super) is_apart: bool,
+}
+
+impl WhereKnown {
+    /// Whether it may be known anywhere.
+    pub(super) fn is_anything(self) -> bool {
+        self.has_residents || self.is_heavy || self.is_apart
+    }
+}
+
 /// How far ahead a file is read.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ReadAhead {
@@ -72,6 +87,12 @@ impl ReadAhead {
 }
 
 impl Kept {
+    /// Where the inode may be known.
+    pub(super) fn known(&self) -> WhereKnown {
+        let Kept { has_residents, is_heavy, is_apart, .. } = *self;
+        WhereKnown { has_residents, is_heavy, is_apart }
+    }
+
     /// The store has a record of `chunk`, with all its bytes or with the extent that holds them.
     pub(super) fn insert(&mut self, chunk: u64, present: u16, held: Option<Held>) {
         self.records.insert(chunk..chunk + 1);
@@ -104,6 +125,18 @@ impl Kept {
     pub(super) fn pages_in_record(&self, chunk: u64) -> u32 {
         let patched = self.extents.get(&chunk).map(|held| held.patched);
         patched.or(self.standing(chunk)).unwrap_or(0).count_ones()
+    }
+
+    /// Whether there is a record of the first chunk, if there is nothing else: neither another record nor an extent.
+    pub(super) fn has_first_alone(&self) -> Option<bool> {
+        if !self.extents.is_empty() || self.borrowed.len() > 0 || !self.cut_off.is_empty() {
+            return None;
+        }
+        match (self.records.len(), self.records.end()) {
+            (0, _) => Some(false),
+            (1, 1) => Some(true),
+            _ => None,
+        }
     }
 
     /// The pages in records.

@@ -10,6 +10,7 @@
 //! Each CPU has a list of its own, in parts, so that changes of different files write no line of each other.
 
 use super::chunk::CHUNK;
+use super::kept::WhereKnown;
 use super::pending::{Pending, Stored};
 use crate::inode::{Body, WeakInode, settle};
 use crate::lock_class::DURABLE_PENDING;
@@ -109,9 +110,9 @@ impl Pending {
     /// Has the next push collect `inode`; one without a name if it must. False if it was listed.
     pub(super) fn list(&self, inode: &InodeRef) -> bool {
         let Some(stored) = inode.stored() else { return false };
-        let is_held = inode.has_name();
-        let (at, is_new) = {
+        let (at, is_new, is_held) = {
             let mut changed = stored.changed.lock();
+            let is_held = changed.is_held || inode.has_name();
             // Whole chunks: until they are pushed, nothing of them leaves memory.
             let most = inode.size().saturating_sub(changed.borrowed);
             let bytes = changed.chunks.len().saturating_mul(CHUNK).min(most);
@@ -125,7 +126,7 @@ impl Pending {
             stored.show(changed.marks());
             let is_new = changed.listed_at.is_none() || (is_held && !changed.is_held);
             changed.is_held |= is_held;
-            (*changed.listed_at.get_or_insert_with(|| self.listed.parts.here_at()), is_new)
+            (*changed.listed_at.get_or_insert_with(|| self.listed.parts.here_at()), is_new, is_held)
         };
         if is_new {
             self.listed.insert(at, inode, is_held);
@@ -134,7 +135,7 @@ impl Pending {
     }
 
     /// `inode` has no name any more: nothing of it need be collected, or brought back, and nothing may hold it.
-    pub(super) fn forget(&self, inode: &InodeRef) {
+    pub(super) fn forget(&self, inode: &InodeRef, known: WhereKnown) {
         let Some(stored) = inode.stored() else { return };
         let (at, counted) = {
             let mut changed = stored.changed.lock();
@@ -147,8 +148,12 @@ impl Pending {
             }
         };
         self.bytes.give(counted);
-        self.memory.lose(inode, stored);
-        self.heavy.forget(inode, stored);
+        if known.has_residents {
+            self.memory.lose(inode, stored);
+        }
+        if known.is_heavy {
+            self.heavy.forget(inode);
+        }
         match at {
             Some(at) if stored.is_listed() => self.listed.insert(at, inode, false),
             Some(at) => self.listed.remove(at, inode.ino()),

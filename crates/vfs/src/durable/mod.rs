@@ -17,7 +17,8 @@
 //! ```
 //! *Changes.* A call that changes something begins a [`Section`], a transaction of the store, before it takes locks. In it, after
 //! each change, it puts down the new value of what it changed. What is larger - contents, extended attributes - is only
-//! marked, and the inode is listed; the push collects it in the cut, when no section is open (`pending.rs`). So each push holds
+//! marked, and the inode is listed; the push collects it in the cut, when no section is open (`pending.rs`), with the inode's record,
+//! which calls do not put down then. So each push holds
 //! the tree as it was at one moment, contents included, and a file that is gone by then was never written.
 //!
 //! *Versions.* Of two records of one object in a push the newer counts. An inode has a counter: it is moved first, then the
@@ -311,6 +312,12 @@ impl Shared {
         if let Some(durable) = self.durable() {
             durable.make_room(self);
         }
+    }
+
+    /// Whether [`let_names_leave`](Self::let_names_leave) is to be called before an inode is made.
+    #[inline]
+    pub(crate) fn should_let_names_leave(&self) -> bool {
+        self.durable().is_some_and(|durable| durable.names().is_over())
     }
 
     /// Refuses what makes the file system grow while the disk of its store has room for deletions only.

@@ -27,6 +27,7 @@
 //! # Cost
 //! A new inode: a count on the CPU's own line. A change: a load, and a store when it is the first since a cut.
 
+use super::kept::WhereKnown;
 use super::mutant::{Mutant, Planted};
 use super::pending::Stored;
 use super::{Durable, Pending};
@@ -191,10 +192,15 @@ impl NameSet {
         }
     }
 
+    /// Whether there may be too much in memory.
+    pub(super) fn is_over(&self) -> bool {
+        // Relaxed: a hint.
+        self.is_over.load(Ordering::Relaxed)
+    }
+
     /// Whether more pages may stand in records.
     pub(super) fn may_stand(&self) -> bool {
-        // Relaxed: a hint.
-        !self.is_over.load(Ordering::Relaxed)
+        !self.is_over()
     }
 
     fn part(&self, ino: u64) -> &Mutex<ByNumber> {
@@ -209,11 +215,10 @@ impl NameSet {
     }
 
     /// `inode` has no name any more: nothing finds it by one.
-    pub(super) fn forget(&self, inode: &Inode) {
+    pub(super) fn forget(&self, inode: &Inode, known: WhereKnown) {
         let forgotten =
             if inode.is_dir() { self.part(inode.ino()).lock().remove(&inode.ino()) } else { None };
-        let may_be_apart = inode.stored().is_some_and(|stored| stored.kept.lock().is_apart);
-        let apart = if may_be_apart { self.apart.lock().remove(&inode.ino()) } else { None };
+        let apart = if known.is_apart { self.apart.lock().remove(&inode.ino()) } else { None };
         // With nothing locked.
         drop((forgotten, apart));
     }
@@ -341,7 +346,7 @@ impl Durable {
     #[inline]
     pub(super) fn make_room(&self, shared: &Shared) {
         // Relaxed: a hint.
-        if self.names().is_over.load(Ordering::Relaxed) && !self.closed.load(Ordering::Relaxed) {
+        if self.names().is_over() && !self.closed.load(Ordering::Relaxed) {
             self.make_room_now(shared);
         }
     }

@@ -49,6 +49,11 @@ const GRAIN: u64 = 1024;
 pub(crate) struct Stored {
     /// Versions of the inode's record. *Atomic: see the module's header.*
     pub(super) version: AtomicU64,
+    /// The number of a directory that has a name of the inode, or 0. *Atomic (stands alone); written in sections, with a name in that
+    /// directory locked, and while the inode is made.*
+    holder: AtomicU64,
+    /// A change was not put down, since the next push collects the record. *Atomic (behind); false after a push.*
+    is_behind: AtomicBool,
     /// The access time in the last record, packed. *Atomic (stands alone).*
     pub(super) atime: AtomicU64,
     /// What the store has. Taken before `changed`, and by a push for as long as it collects the file.
@@ -62,9 +67,6 @@ pub(crate) struct Stored {
     pub(super) loading: Mutex<()>,
     /// The cut that has the last change of the inode, or of a name in it. *Atomic (stands alone); written in sections.*
     pub(super) changed_in: AtomicU64,
-    /// The number of a directory that has a name of the inode, or 0. *Atomic (stands alone); written in sections, with a name in that
-    /// directory locked, and while the inode is made.*
-    holder: AtomicU64,
     /// The list on which it is because of its access time. *Atomic (stands alone).*
     touched_at: AtomicUsize,
     _who_lists: Gap<40>,
@@ -129,6 +131,7 @@ impl Default for Stored {
     fn default() -> Self {
         Stored {
             version: AtomicU64::new(0),
+            is_behind: AtomicBool::new(false),
             atime: AtomicU64::new(0),
             kept: Mutex::with_class(&INODE_KEPT, Kept::default()),
             marked: AtomicU64::new(0),
@@ -151,6 +154,7 @@ impl Stored {
             self,
             Stored {
                 version,
+                is_behind,
                 atime,
                 kept,
                 marked,
@@ -187,10 +191,25 @@ impl Stored {
         }
     }
 
-    /// Whether the next push is to collect the inode anyway, with its record. Asked in a section.
+    /// Whether the next push is to collect the inode anyway, with its record, if it has a name until then. Asked in a section.
     pub(super) fn will_be_collected(&self) -> bool {
         // Relaxed: see has_marked().
         self.marked.load(Ordering::Relaxed) & LISTED != 0
+    }
+
+    /// A change is not put down: the next push collects the record, if the inode has a name until then.
+    pub(super) fn fall_behind(&self) {
+        // Release(behind): the change; pairs with Acquire(behind) in catch_up(). Acquire(behind): a caller that comes later than the last
+        // call of that sees that the inode has no name; pairs with Release(behind) there.
+        if !self.is_behind.load(Ordering::Acquire) {
+            self.is_behind.swap(true, Ordering::AcqRel);
+        }
+    }
+
+    /// The inode has no name any more: whether a change was not put down.
+    pub(super) fn catch_up(&self) -> bool {
+        // Acquire(behind), Release(behind): see fall_behind().
+        self.is_behind.swap(false, Ordering::AcqRel)
     }
 
     /// Says that the inode is listed, and what is marked, for calls that only look. A line that they look at is not written in vain.
@@ -400,6 +419,8 @@ impl Pending {
             // Relaxed, both: under the mutex.
             stored.marked.store(0, Ordering::Relaxed);
             stored.marked_from.store(PAGES_END, Ordering::Relaxed);
+            // Relaxed: no section is open.
+            stored.is_behind.store(false, Ordering::Relaxed);
             mem::take(&mut *changed)
         };
         self.bytes.give(counted);

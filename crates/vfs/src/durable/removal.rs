@@ -12,6 +12,7 @@
 use super::chunk::Chunk;
 use super::kept::Kept;
 use super::keys::{Key, chunk_of};
+use super::mutant::Mutant;
 use super::owners::Owners;
 use super::pending::Pending;
 use crate::Inode;
@@ -32,11 +33,21 @@ const REMOVALS_MAX: u64 = 8192;
 /// What is to be removed.
 pub(super) struct Removals {
     /// *Per CPU; each protected by its mutex.*
-    gone: PerCpu<Mutex<Vec<Gone>>>,
+    gone: PerCpu<Mutex<Vec<Removal>>>,
     /// Of these, in the push that is being formed: those of whose contents it is not known what the tree has. *Protected by its mutex.*
-    unknown: Mutex<Vec<Gone>>,
+    unknown: Mutex<Vec<Removal>>,
     /// So many chunks one push removes at most. *Atomic (stands alone); written by tests.*
     most: AtomicU64,
+}
+
+/// What is to be removed of one inode. Most that go have little, and many go at a time: so that takes little memory.
+pub(super) enum Removal {
+    /// All is known: its own records, and that of its first chunk if there is one, which names no extent.
+    Little {
+        ino: u64,
+        has_chunk: bool,
+    },
+    Whole(Box<Gone>),
 }
 
 /// The records of an inode that are to be removed.
@@ -69,8 +80,22 @@ impl Gone {
         }
         if !self.stays {
             self.xattrs.iter().for_each(|name| to.remove(&Key::xattr(self.ino, name)));
-            to.remove(&Key::inode(self.ino));
-            to.remove(&Key::orphan(self.ino));
+            remove_inode(self.ino, to);
+        }
+    }
+}
+
+/// Removes the records that each inode without a name has.
+fn remove_inode(ino: u64, to: &mut Added) {
+    to.remove(&Key::inode(ino));
+    to.remove(&Key::orphan(ino));
+}
+
+impl Removal {
+    fn ino(&self) -> u64 {
+        match self {
+            Removal::Little { ino, .. } => *ino,
+            Removal::Whole(gone) => gone.ino,
         }
     }
 }
@@ -99,21 +124,26 @@ impl Removals {
 
     /// The records of `gone` are to be removed.
     pub(super) fn remove(&self, gone: Gone) {
-        self.gone.here().lock().push(gone);
+        self.put(Removal::Whole(Box::new(gone)));
+    }
+
+    /// What `removal` says is to be removed.
+    pub(super) fn put(&self, removal: Removal) {
+        self.gone.here().lock().push(removal);
     }
 
     /// The records of inode `ino` are to stay, if they were to be removed.
-    pub(super) fn take(&self, ino: u64) -> Option<Gone> {
+    pub(super) fn take(&self, ino: u64) -> Option<Removal> {
         self.gone.iter().find_map(|gone| {
             let mut gone = gone.lock();
-            let at = gone.iter().position(|gone| gone.ino == ino)?;
+            let at = gone.iter().position(|gone| gone.ino() == ino)?;
             Some(gone.swap_remove(at))
         })
     }
 
     /// The inodes whose records are to be removed.
     pub(super) fn all(&self) -> BTreeSet<u64> {
-        let of = |gone: &Mutex<Vec<Gone>>| gone.lock().iter().map(|gone| gone.ino).collect::<Vec<_>>();
+        let of = |gone: &Mutex<Vec<Removal>>| gone.lock().iter().map(Removal::ino).collect::<Vec<_>>();
         self.gone.iter().flat_map(of).collect()
     }
 
@@ -123,7 +153,7 @@ impl Removals {
     }
 
     /// Some file whose records are to be removed.
-    fn next(&self) -> Option<Gone> {
+    fn next(&self) -> Option<Removal> {
         self.gone.iter().find_map(|gone| gone.lock().pop())
     }
 
@@ -137,10 +167,21 @@ impl Removals {
         let mut left = self.most();
         let mut unknown = Vec::new();
         while left > 0
-            && let Some(mut gone) = self.next()
+            && let Some(removal) = self.next()
         {
+            let mut gone = match removal {
+                Removal::Little { ino, has_chunk } => {
+                    if has_chunk && !pending.planted.has(Mutant::ChunksStay) {
+                        to.remove(&Key::chunk(ino, 0));
+                    }
+                    left -= u64::from(has_chunk);
+                    remove_inode(ino, to);
+                    continue;
+                }
+                Removal::Whole(gone) => gone,
+            };
             if !gone.kept.is_known {
-                unknown.push(gone);
+                unknown.push(Removal::Whole(gone));
                 left -= 1;
                 continue;
             }
@@ -152,7 +193,7 @@ impl Removals {
                 gone.remove_rest(to);
             } else {
                 gone.chunks.start = end;
-                self.remove(gone);
+                self.put(Removal::Whole(gone));
             }
         }
         *self.unknown.lock() = unknown;
@@ -162,12 +203,13 @@ impl Removals {
     pub(super) fn write(&self, data: &Data<'_>, to: &mut Added, owners: &Owners) {
         let unknown = mem::take(&mut *self.unknown.lock());
         let mut left = self.most();
-        for mut gone in unknown {
+        for removal in unknown {
+            let Removal::Whole(mut gone) = removal else { continue };
             // A file that cannot be read stays among those that are deleted when the store is opened, or `fsck` finds it.
             let Ok(end) = remove_chunks(&gone, &mut left, (data, owners), to) else { continue };
             if end < gone.chunks.end {
                 gone.chunks.start = end;
-                self.remove(gone);
+                self.put(Removal::Whole(gone));
                 continue;
             }
             gone.remove_rest(to);
@@ -246,10 +288,17 @@ impl Inode {
     fn leave_store(&self) {
         let (Some(durable), Some(stored)) = (self.shared.durable(), self.stored()) else { return };
         // Nobody else has the inode. The destructor may run under any lock, so this one is not waited for.
-        let mut kept = stored.kept.try_lock().map(|mut kept| mem::take(&mut *kept)).unwrap_or_default();
+        let kept = stored.kept.try_lock();
+        let (ino, xattrs, removals) = (self.ino(), self.xattr_names(), &durable.pending.removals);
         // What is new, or was loaded, is known.
-        kept.is_known |= !self.has(flag::PARTIAL);
-        let (ino, xattrs) = (self.ino(), self.xattr_names());
-        durable.pending.removals.remove(Gone { kept, xattrs, ..Gone::unread(ino) });
+        let is_new = !self.has(flag::PARTIAL);
+        if let Some(kept) = kept.as_ref().filter(|kept| xattrs.is_empty() && (is_new || kept.is_known))
+            && let Some(has_chunk) = kept.has_first_alone()
+        {
+            return removals.put(Removal::Little { ino, has_chunk });
+        }
+        let mut kept = kept.map(|mut kept| mem::take(&mut *kept)).unwrap_or_default();
+        kept.is_known |= is_new;
+        removals.remove(Gone { kept, xattrs, ..Gone::unread(ino) });
     }
 }

@@ -4,13 +4,15 @@ use super::Durable;
 use super::audit::audit;
 use super::crash_tests::Call::*;
 use super::crash_tests::{Call, KEEP, NONE, begin, run, shared};
+use super::keys::Key;
 use super::mutant::Mutant;
+use super::record::InodeRecord;
 use super::tests::{counted, options};
-use crate::{Cred, FallocateMode, Fs, Options, StoreOptions, Superblock};
+use crate::{Cred, FallocateMode, Fs, OpenFlags, Options, StoreOptions, Superblock};
 use sluice_store::disk::crash::CrashDisk;
 use sluice_sync::face::HOSTS_SHARE;
-use sluice_sync::thread;
 use sluice_sync::time::Duration;
+use sluice_sync::{rcu, thread};
 
 /// How many chunks of contents the store has.
 fn chunks_in_store(durable: &Durable) -> usize {
@@ -126,4 +128,62 @@ fn what_is_cut_off_and_not_put_down_is_found() {
     let outcome = |mutant| run(&begin(), &calls, mutant).and_then(|ran| ran.crash_everywhere(1, 1));
     outcome(None).expect("without the fault all is well");
     outcome(Some(Mutant::CutOffForgotten)).expect_err("the planted fault");
+}
+
+#[test]
+fn an_unlink_waits_for_what_is_known_of_its_file_outside_of_its_read_section() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (_disk, fs) = counted();
+    fs.write("/f", "text").expect("room");
+    let process = fs.process(Cred::root());
+    let file = fs.superblock().root().lookup(&Cred::root(), b"f").expect("it is there");
+    let kept = file.stored().expect("a store").kept.lock();
+    let unlink = thread::spawn(move || process.unlink("/f"));
+    while fs.exists("/f") {
+        thread::sleep(Duration::from_millis(1));
+    }
+    // As a thread may do that takes contents out of memory.
+    rcu::domain().synchronize();
+    drop(kept);
+    unlink.join().expect("no panic").expect("it was there");
+    drop(file);
+    audit(&fs).expect("nothing is left over");
+}
+
+/// The mode in the record of inode `ino` in the tree of the store.
+fn recorded_mode(durable: &Durable, ino: u64) -> Option<u32> {
+    durable.store.checkpoint().expect("the disk works");
+    let record = durable.store.get(&Key::inode(ino)).expect("the disk works")?;
+    Some(InodeRecord::decode(&record).expect("whole").mode & 0o7777)
+}
+
+#[test]
+fn a_change_that_is_left_to_the_push_is_put_down_when_the_file_loses_its_name_before() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let outcome = |unlink_first| {
+        let (_disk, fs) = counted();
+        let process = fs.process(Cred::root());
+        let durable = fs.superblock().root().shared.durable().expect("a store");
+        fs.write("/f", "text").expect("room");
+        let file = process.open("/f", OpenFlags::RDWR, 0).expect("it is there");
+        let ino = process.fstat(file).expect("it is open").ino;
+        if unlink_first {
+            process.unlink("/f").expect("it is there");
+        }
+        // The file is listed, since it was written.
+        let waiting = durable.store.stats().waiting_bytes;
+        process.fchmod(file, 0o751).expect("root may");
+        let is_put_down = durable.store.stats().waiting_bytes > waiting;
+        if !unlink_first {
+            process.unlink("/f").expect("it is there");
+        }
+        fs.sync().expect("the disk works");
+        (is_put_down, recorded_mode(durable, ino))
+    };
+    assert_eq!(outcome(false), (false, Some(0o751)));
+    assert_eq!(outcome(true), (true, Some(0o751)));
 }

@@ -1,5 +1,6 @@
 //! Section: one change of a file system, from before its first lock to after its last record.
 
+use super::kept::WhereKnown;
 use super::keys::Key;
 use super::mutant::Mutant;
 use super::record::{self, InodeRecord};
@@ -92,8 +93,47 @@ impl<'s> Section<'s> {
     #[inline]
     pub(crate) fn lost_name(&self, inode: &InodeRef, dir: &Inode) {
         if let Some(open) = &self.0 {
-            open.put_down(|recording| recording.inode(inode), |stored| stored.lost_name(inode, dir));
+            open.put_down(
+                |recording| recording.inode(inode),
+                |stored| {
+                    if stored.lose_name(inode, dir) {
+                        stored.forget(inode);
+                    }
+                },
+            );
         }
+    }
+
+    /// As [`lost_name`](Self::lost_name), where nobody may be waited for: whether all is done. Else the inode is to be
+    /// [forgotten](Self::forget) in this section.
+    #[inline]
+    pub(crate) fn lost_name_at_once(&self, inode: &InodeRef, dir: &Inode) -> bool {
+        match &self.0 {
+            Some(Open { recording: None, stored: Some(stored) }) => {
+                let is_done = !stored.lose_name(inode, dir) || stored.forget_at_once(inode);
+                stored.end_change();
+                is_done
+            }
+            Some(_) => {
+                self.lost_name(inode, dir);
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// `inode` lost its last name in this section: nothing holds it for the sake of the store any more.
+    #[cold]
+    pub(crate) fn forget(&self, inode: &InodeRef) {
+        if let Some(Open { stored: Some(stored), .. }) = &self.0 {
+            stored.forget(inode);
+        }
+    }
+
+    /// Whether nothing is put down.
+    #[inline]
+    pub(crate) fn is_none(&self) -> bool {
+        self.0.is_none()
     }
 
     /// Contents of `inode` changed in `bytes`, or its size did.
@@ -144,7 +184,7 @@ impl Open<'_> {
         }
         if let Some(open) = &self.stored {
             stored(open);
-            open.durable.requests.put_down(&open.transaction, open.durable);
+            open.end_change();
         }
     }
 }
@@ -156,11 +196,29 @@ impl Stored<'_> {
         self.durable.pending.planted.has(mutant)
     }
 
+    /// Something was put down.
+    fn end_change(&self) {
+        self.durable.requests.put_down(&self.transaction, self.durable);
+    }
+
     fn inode(&self, inode: &Inode) {
         // Without a name it needs none.
         if !inode.has(flag::RECORDED) {
             return;
         }
+        let Some(stored) = inode.stored() else { return };
+        if stored.will_be_collected() && !inode.is_symlink() && !self.has(Mutant::RecordBeforeChange) {
+            // The push has the record then. So this call does not look at what others change.
+            stored.fall_behind();
+            if inode.has_name() {
+                return;
+            }
+        }
+        self.put_inode(inode);
+    }
+
+    /// Puts down the record of `inode`.
+    fn put_inode(&self, inode: &Inode) {
         let Some(stored) = inode.stored() else { return };
         // SeqCst, and before the values are read: the newest record has what each call changed that has moved the counter.
         let version = stored.version.fetch_add(1, Ordering::SeqCst) + 1;
@@ -269,31 +327,57 @@ impl Stored<'_> {
         self.inode(top);
     }
 
-    fn lost_name(&self, inode: &InodeRef, dir: &Inode) {
+    /// Puts down that `inode` has lost a name in `dir`: whether it is to be forgotten.
+    fn lose_name(&self, inode: &InodeRef, dir: &Inode) -> bool {
         if inode.has_name() {
             // Before the record is written: what it says is a directory that has a name of the inode.
             if !self.has(Mutant::HolderStays) {
                 inode.stored().into_iter().for_each(|stored| stored.lose_holder(dir.ino()));
             }
             self.changed(inode);
-            return;
+            return false;
         }
         // Nobody gives it a name again.
         if self.has(Mutant::OrphanForgotten) {
-            return;
+            return false;
         }
         // Newer than what a first name removed.
         self.transaction.borrow_mut().put(&Key::orphan(inode.ino()), 1, &[]);
+        // A node of a cluster that has it open may need the record.
+        if inode.stored().is_some_and(pending::Stored::catch_up) {
+            self.put_inode(inode);
+        }
         self.durable.nameless.exceed(1);
-        self.durable.pending.forget(inode);
+        true
+    }
+
+    /// Nothing holds `inode` any more, which lost its last name.
+    fn forget(&self, inode: &InodeRef) {
+        let known = inode.stored().map(|stored| stored.kept.lock().known()).unwrap_or_default();
+        self.forget_known(inode, known);
+    }
+
+    /// As [`forget`](Self::forget), if little is known of it: false if somebody would have to be waited for.
+    fn forget_at_once(&self, inode: &InodeRef) -> bool {
+        // A thread that has it locked may wait for a grace period, and so for the caller's read section.
+        let known = inode.stored().and_then(|stored| stored.kept.try_lock()).map(|kept| kept.known());
+        let is_little = known.is_some_and(|known| !known.is_anything());
+        if is_little {
+            self.forget_known(inode, WhereKnown::default());
+        }
+        is_little
+    }
+
+    fn forget_known(&self, inode: &InodeRef, known: WhereKnown) {
+        self.durable.pending.forget(inode, known);
         self.durable.touched.forget(inode);
-        self.durable.names().forget(inode);
+        self.durable.names().forget(inode, known);
     }
 
     fn grown(&self, inode: &InodeRef) {
         // The push collects the size. A record of its own would meet the records of calls that change other attributes. Of a file
         // without a name nothing changed that takes memory; it is listed when it gets one.
-        if inode.has_name() && !inode.stored().is_some_and(|stored| stored.will_be_collected()) {
+        if !inode.stored().is_some_and(|stored| stored.will_be_collected()) && inode.has_name() {
             self.mark(inode, |_| ());
         }
     }
@@ -309,7 +393,13 @@ impl Stored<'_> {
         let Some(stored) = inode.stored() else { return };
         mark(stored);
         let pending = &self.durable.pending;
-        if inode.has_name() {
+        // First: whether there is a name is on a line that calls which change names write. What is listed may have lost its name since.
+        if stored.will_be_collected() {
+            self.list(inode);
+            if pending.must_push() {
+                self.ask_to_push(inode);
+            }
+        } else if inode.has_name() {
             if inode.has(flag::RECORDED) {
                 self.list(inode);
             }

@@ -167,17 +167,25 @@ impl InodeRef {
         )
     }
 
-    /// As [`create`](Self::create), if nobody is waited for or told of it.
+    /// As [`create`](Self::create) in the caller's read section, if nobody is waited for or told of it. `put_down` began before that: a
+    /// section is not begun inside another.
     #[inline]
-    pub(crate) fn create_at_once(&self, cred: &Cred, name: &[u8], new: &NewInode<'_>) -> AtOnce<InodeRef> {
-        // A section is not begun inside another.
-        if !self.shared.is_quiet() || check_name(name).is_err() {
+    pub(crate) fn create_at_once(
+        &self,
+        cred: &Cred,
+        name: &[u8],
+        new: &NewInode<'_>,
+        put_down: &Section<'_>,
+    ) -> AtOnce<InodeRef> {
+        if !self.may_change_at_once(put_down) || check_name(name).is_err() {
             return Err(WouldWait);
         }
+        if !put_down.is_none() {
+            self.shared.may_grow()?;
+        }
         let (names, hash) = (&self.as_dir()?.names, self.shared.hasher.hash(name));
-        let none = Section::none();
         let create =
-            |entry: &mut LockedEntry<'_, InodeRef>| self.create_locked(cred, name, entry, new, &none);
+            |entry: &mut LockedEntry<'_, InodeRef>| self.create_locked(cred, name, entry, new, put_down);
         match names.try_with_locked(hash, name, create) {
             // There may be room after others have let go.
             None | Some(Err(Errno::ENOSPC)) => Err(WouldWait),

@@ -18,6 +18,16 @@ struct Removed {
     ino: u64,
     /// See [`Inode::pages_without_name`].
     pages: u64,
+    /// It is to be [forgotten](Section::forget) yet.
+    to_forget: Option<InodeRef>,
+}
+
+/// What is left to do when a file lost a name in a read section.
+pub(crate) struct RemovedAtOnce {
+    /// The caller should [`settle`](crate::inode::settle), outside of any section.
+    pub(crate) should_settle: bool,
+    /// To be [forgotten](Section::forget) after the read section, in the section that puts down the change.
+    pub(crate) to_forget: Option<InodeRef>,
 }
 
 impl InodeRef {
@@ -42,7 +52,7 @@ impl InodeRef {
                 if let Some(there) = entry.there() {
                     told.check(there.get())?;
                 }
-                Ok(self.unlink_locked(cred, name, &mut entry, section)?)
+                Ok(self.unlink_locked(cred, name, &mut entry, section, true)?)
             },
             |removed| self.notify_removed(cred, name, removed.ino),
         )?;
@@ -88,13 +98,18 @@ impl InodeRef {
 }
 
 impl Inode {
-    /// As [`unlink`](InodeRef::unlink) in the caller's read section, of a file that is there, if nobody is waited for or told of it:
-    /// whether the caller should [`settle`](crate::inode::settle) after the section.
+    /// As [`unlink`](InodeRef::unlink) in the caller's read `section`, of a file that is there, if nobody is waited for or told of it.
+    /// `put_down` began before that: a section is not begun inside another.
     #[inline]
-    pub(crate) fn unlink_at_once(&self, cred: &Cred, name: &[u8], section: &Guard<'_>) -> AtOnce<bool> {
+    pub(crate) fn unlink_at_once(
+        &self,
+        cred: &Cred,
+        name: &[u8],
+        section: &Guard<'_>,
+        put_down: &Section<'_>,
+    ) -> AtOnce<RemovedAtOnce> {
         let dir = self.as_dir()?;
-        // A section is not begun inside another.
-        if !self.shared.is_quiet() || check_name(name).is_err() {
+        if !self.may_change_at_once(put_down) || check_name(name).is_err() {
             return Err(WouldWait);
         }
         let hash = self.shared.hasher.hash(name);
@@ -102,15 +117,25 @@ impl Inode {
         if dir.names.get(hash, name, section).is_none_or(|victim| victim.is_dir()) {
             return Err(WouldWait);
         }
-        let none = Section::none();
-        let unlink = |entry: &mut LockedEntry<'_, InodeRef>| self.unlink_locked(cred, name, entry, &none);
+        let unlink =
+            |entry: &mut LockedEntry<'_, InodeRef>| self.unlink_locked(cred, name, entry, put_down, false);
         let removed = dir.names.try_with_locked(hash, name, unlink).ok_or(WouldWait)??;
         // A delegation may have been taken meanwhile: to tell is enough.
         let _ = break_all(cred, &[self], false);
-        Ok(self.shared.should_release(removed.pages))
+        let Removed { pages, to_forget, .. } = removed;
+        Ok(RemovedAtOnce { should_settle: self.shared.should_release(pages), to_forget })
     }
 
-    /// Removes the name of `entry`, that of a file that is no directory.
+    /// Whether names of this directory may be changed in a read section, with what is put down in `put_down`.
+    #[inline]
+    pub(crate) fn may_change_at_once(&self, put_down: &Section<'_>) -> bool {
+        match put_down.is_none() {
+            true => self.shared.is_quiet(),
+            false => self.shared.is_quiet_over_store() && !self.has(flag::PARTIAL),
+        }
+    }
+
+    /// Removes the name of `entry`, that of a file that is no directory. Unless it `may_wait`, the file may have to be forgotten.
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`, `EACCES`, `EPERM` (sticky directory).
@@ -120,6 +145,7 @@ impl Inode {
         name: &[u8],
         entry: &mut LockedEntry<'_, InodeRef>,
         section: &Section<'_>,
+        may_wait: bool,
     ) -> Result<Removed, Errno> {
         let there = entry.there().ok_or(Errno::ENOENT)?;
         let victim = there.get();
@@ -132,8 +158,14 @@ impl Inode {
         let moved = self.touch_mtime();
         section.times(self, moved);
         victim.drop_link();
-        section.lost_name(victim, self);
-        Ok(Removed { ino: victim.ino(), pages: victim.pages_without_name() })
+        let is_forgotten = if may_wait {
+            section.lost_name(victim, self);
+            true
+        } else {
+            section.lost_name_at_once(victim, self)
+        };
+        let to_forget = (!is_forgotten).then(|| victim.clone());
+        Ok(Removed { ino: victim.ino(), pages: victim.pages_without_name(), to_forget })
     }
 
     /// Lets the threads proceed that kept this directory from being buried. Called with no name locked.

@@ -23,10 +23,12 @@ pub use dirents::{Dirent, Dirents};
 pub use locks::{FileLock, FlockOperation, LockType};
 
 use crate::at_once::{AtOnce, WouldWait, or_waiting};
+use crate::durable::Section;
 use crate::lock_class::PROCESS_MOVING;
 use crate::mount::{Location, LocationRef};
 use crate::namei::{Namei, Parent, check_path};
 use crate::open_file::OpenFile;
+use crate::superblock::Shared;
 use crate::{AtFlags, Cred, Errno, FileType, Fs, Inode};
 use lock_notes::LockNotes;
 use sluice_sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -36,6 +38,7 @@ use sluice_sync::{Arc, Mutex, Ref};
 use std::convert::Infallible;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::ptr;
 
 /// A user of an [`Fs`]. Dropping it closes its descriptors.
 pub struct Process {
@@ -282,6 +285,34 @@ impl Process {
             }
             namei.load_and_go_back(0)?;
         }
+    }
+
+    /// The file system at "/", if it is over a store and changes are told to nobody else.
+    #[inline]
+    fn root_over_store(&self) -> Option<&Shared> {
+        Some(self.fs.mounts().root_shared()).filter(|shared| shared.is_quiet_over_store())
+    }
+
+    /// As [`act_or_parent`](Self::act_or_parent), of a change of the file system at "/", which is `shared`, over a store: `act` is done
+    /// in a section of that, which has room for names and attributes, and begins before the section of the walk. The walk's has ended
+    /// when this returns. None: nothing was done, and the caller goes another way from the beginning.
+    #[inline(never)]
+    fn act_in_store<'s, 'p, R>(
+        &'s self,
+        shared: &'s Shared,
+        dir: Fd,
+        path: &'p [u8],
+        act: impl FnOnce(&Parent<'p, LocationRef<'_>>, &Guard<'_>, &Section<'_>) -> AtOnce<R>,
+    ) -> Option<(R, Section<'s>)> {
+        let start = self.start(dir, path).ok()?;
+        let put_down = shared.begin(0).ok()?;
+        let done = {
+            let section = rcu::domain().read();
+            let parent = self.namei().to_parent(self.place_of(&start, &section), path, &section).ok()?;
+            let is_there = ptr::eq::<Shared>(&*parent.dir.inode.shared, shared);
+            if is_there { act(&parent, &section, &put_down).ok()? } else { return None }
+        };
+        Some((done, put_down))
     }
 
     /// The open file of descriptor `fd`.

@@ -2,6 +2,7 @@
 
 use super::{Acted, Fd, Process, path_bytes};
 use crate::at_once::{AtOnce, NotAtOnce, WouldWait};
+use crate::durable::Section;
 use crate::mount::{Location, LocationRef};
 use crate::namei::{Last, Parent};
 use crate::open_file::OpenFile;
@@ -112,9 +113,17 @@ impl Process {
         if !create {
             return self.resolve(dir, path, follow).map(OpenTarget::Existing);
         }
+        if let Some(shared) = self.root_over_store().filter(|shared| !shared.should_let_names_leave()) {
+            let act = |parent: &Parent<'_, LocationRef<'_>>, section: &Guard<'_>, put_down: &Section<'_>| {
+                self.find_or_create_at_once(parent, exclusive, follow, mode, (section, put_down))
+            };
+            if let Some((found, _)) = self.act_in_store(shared, dir, path_bytes(path), act) {
+                return Ok(found);
+            }
+        }
         let namei = self.namei();
         let at_once = |parent: &Parent<'_, LocationRef<'_>>, section: &Guard<'_>| {
-            self.find_or_create_at_once(parent, exclusive, follow, mode, section)
+            self.find_or_create_at_once(parent, exclusive, follow, mode, (section, &Section::none()))
         };
         let mut parent = match self.act_or_parent(&namei, dir, path_bytes(path), at_once)? {
             Acted::Done(found) => return Ok(found),
@@ -149,7 +158,8 @@ impl Process {
         }
     }
 
-    /// Finds or creates the file to which `parent` leads in the section in which it was walked to, if nobody is waited for.
+    /// Finds or creates the file to which `parent` leads in the section in which it was walked to, if nobody is waited for; the other
+    /// one puts down what changes.
     #[inline]
     fn find_or_create_at_once(
         &self,
@@ -157,7 +167,7 @@ impl Process {
         exclusive: bool,
         follow: bool,
         mode: u32,
-        section: &Guard<'_>,
+        (section, put_down): (&Guard<'_>, &Section<'_>),
     ) -> AtOnce<OpenTarget> {
         let Parent { dir, last: Last::Name(name), trailing_slash: false } = parent else {
             return Err(WouldWait);
@@ -171,7 +181,7 @@ impl Process {
             }
             Err(Errno::ENOENT) if dir.mount.check_writable().is_ok() => {
                 let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
-                match dir.inode.create_at_once(&self.cred, name, &new) {
+                match dir.inode.create_at_once(&self.cred, name, &new, put_down) {
                     // Somebody else created the name since it was looked up.
                     Err(NotAtOnce::Failed(Errno::EEXIST)) if !exclusive => Err(WouldWait),
                     created => Ok(OpenTarget::Created(Location::new(dir.mount, created?))),
