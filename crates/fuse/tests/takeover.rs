@@ -5,8 +5,7 @@ mod harness;
 use harness::pair::{Node, Pair};
 use harness::{can_mount, fresh_dir};
 use rustix::fs::{FileType, Mode, OFlags, fstat, mknodat, open};
-use sluice_fuse::{Host, Relay};
-use sluice_sync::Arc;
+use sluice_fuse::Host;
 use sluice_vfs::{Options, Superblock};
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -134,9 +133,7 @@ fn what_a_kernel_only_knew_is_forgotten_like_anything_else() {
 
 fn end(pair: Pair, dir: &Path) {
     let superblock = pair.host.superblock().clone();
-    let relays: Vec<Arc<Relay>> = pair.nodes.iter().map(|node| node.relay.clone()).collect();
     pair.finish();
-    drop(relays);
     superblock.close().expect("durable");
     drop(superblock);
     let superblock = Superblock::open(dir.join("store"), Options::default()).expect("opened");
