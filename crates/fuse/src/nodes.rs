@@ -39,7 +39,7 @@ pub(crate) use pages::Noted;
 
 use crate::abi::ROOT_ID;
 use crate::lock_class::NODES;
-use expected::Known;
+use expected::KnownNode;
 use pages::Pages;
 use sluice_sync::{Arc, Mutex, OnceLock};
 use sluice_vfs::{Inode, InodeRef, Superblock};
@@ -64,7 +64,7 @@ pub(crate) struct Nodes {
 }
 
 struct Node {
-    known: Known,
+    known: KnownNode,
     lookups: u64,
     /// Somebody else changed the inode since the kernel was last told its attributes.
     changed: bool,
@@ -90,10 +90,10 @@ enum Dropped {
 
 impl Node {
     fn new(inode: InodeRef) -> Node {
-        Node::of(Known::Inode(inode))
+        Node::of(KnownNode::Inode(inode))
     }
 
-    fn of(known: Known) -> Node {
+    fn of(known: KnownNode) -> Node {
         Node {
             known,
             lookups: 0,
@@ -107,8 +107,8 @@ impl Node {
 
     fn inode(&self) -> Option<&InodeRef> {
         match &self.known {
-            Known::Inode(inode) => Some(inode),
-            Known::Expected(_) | Known::Lost => None,
+            KnownNode::Inode(inode) => Some(inode),
+            KnownNode::Expected(_) | KnownNode::Lost => None,
         }
     }
 
@@ -168,7 +168,7 @@ impl Nodes {
         let mut shard = self.shard(nodeid).lock();
         let node = shard.entry(nodeid).or_insert_with(|| Node::new(inode.clone()));
         if node.inode().is_none() {
-            node.known = Known::Inode(inode.clone());
+            node.known = KnownNode::Inode(inode.clone());
         }
         node.lookups += 1;
         nodeid

@@ -15,7 +15,7 @@ use sluice_sync::Arc;
 use sluice_vfs::{Errno, InodeRef, Superblock};
 
 /// What the table knows of a node.
-pub(super) enum Known {
+pub(super) enum KnownNode {
     Inode(InodeRef),
     /// Only its generation.
     Expected(u64),
@@ -34,22 +34,23 @@ impl Nodes {
         if nodeid != ROOT_ID {
             self.superblock.get_or_init(|| superblock.clone());
             let mut shard = self.shard(nodeid).lock();
-            shard.entry(nodeid).or_insert_with(|| Node::of(Known::Expected(generation))).lookups += lookups;
+            shard.entry(nodeid).or_insert_with(|| Node::of(KnownNode::Expected(generation))).lookups +=
+                lookups;
         }
     }
 
     /// `inode` is about to lose a name: if it is expected, it is here from now on.
     pub(crate) fn meet(&self, inode: &InodeRef) {
         let nodeid = self.nodeid(inode.ino());
-        self.met(nodeid, || self.generation(inode), || Known::Inode(inode.clone()));
+        self.met(nodeid, || self.generation(inode), || KnownNode::Inode(inode.clone()));
     }
 
     /// If `nodeid` is expected, it is `known` from now on if it has this `generation`, or else lost.
-    fn met(&self, nodeid: u64, generation: impl FnOnce() -> u64, known: impl FnOnce() -> Known) {
+    fn met(&self, nodeid: u64, generation: impl FnOnce() -> u64, known: impl FnOnce() -> KnownNode) {
         if let Some(node) = self.shard(nodeid).lock().get_mut(&nodeid)
-            && let Known::Expected(expected) = node.known
+            && let KnownNode::Expected(expected) = node.known
         {
-            node.known = if expected == generation() { known() } else { Known::Lost };
+            node.known = if expected == generation() { known() } else { KnownNode::Lost };
         }
     }
 
@@ -59,9 +60,9 @@ impl Nodes {
     /// The store's, for an inode that is expected.
     pub(crate) fn find(&self, nodeid: u64) -> Result<Option<InodeRef>, Errno> {
         match self.shard(nodeid).lock().get(&nodeid).map(|node| &node.known) {
-            Some(Known::Inode(inode)) => return Ok(Some(inode.clone())),
-            Some(Known::Lost) | None => return Ok(None),
-            Some(Known::Expected(_)) => {}
+            Some(KnownNode::Inode(inode)) => return Ok(Some(inode.clone())),
+            Some(KnownNode::Lost) | None => return Ok(None),
+            Some(KnownNode::Expected(_)) => {}
         }
         self.find_expected(nodeid)
     }
@@ -72,7 +73,7 @@ impl Nodes {
         let Some(superblock) = self.superblock.get() else { return Ok(None) };
         match superblock.find_inode(self.nodeid(nodeid)) {
             Ok(inode) => self.meet(&inode),
-            Err(Errno::ESTALE) => self.met(nodeid, || 0, || Known::Lost),
+            Err(Errno::ESTALE) => self.met(nodeid, || 0, || KnownNode::Lost),
             Err(errno) => return Err(errno),
         }
         Ok(self.get_known(nodeid))

@@ -60,9 +60,9 @@ pub(crate) type TreeLock<'a> = MutexGuard<'a, ()>;
 
 /// The numbers of inodes of which observers have been told that they are about to lose a name.
 #[derive(Default)]
-pub(crate) struct Told(RefCell<Vec<u64>>);
+pub(crate) struct ToldAhead(RefCell<Vec<u64>>);
 
-impl Told {
+impl ToldAhead {
     /// Whether observers have been told of `inode`, if they are to be.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use crate::durable::Section;
 use crate::inode::flag;
 use crate::ops::create::check_name;
 use crate::ops::delegations::break_all;
-use crate::ops::{Obstacle, Told};
+use crate::ops::{Obstacle, ToldAhead};
 use crate::watch::fault::Calls;
 use crate::{Cred, Errno, Inode, InodeFlags, InodeRef};
 use sluice_sync::name_table::LockedEntry;
@@ -41,7 +41,7 @@ impl InodeRef {
         self.load_names()?;
         self.meet_faults_of(Calls::REMOVE, &[(self, name)])?;
         let victim = self.maybe_delegated(name);
-        let told = Told::default();
+        let told = ToldAhead::default();
         let removed = self.shared.operate(
             cred,
             &[self, victim.as_deref().unwrap_or(self)],
@@ -71,7 +71,7 @@ impl InodeRef {
         self.load_names()?;
         self.meet_faults_of(Calls::REMOVE, &[(self, name)])?;
         let victim = self.maybe_delegated(name);
-        let told = Told::default();
+        let told = ToldAhead::default();
         let remove = |section: &Section<'_>| {
             self.check_names_here()?;
             let mut entry = self.lock_entry(name)?;

@@ -19,7 +19,7 @@ use crate::durable::Section;
 use crate::inode::flag;
 use crate::lock_class::SECOND_DIRECTORY;
 use crate::ops::create::check_name;
-use crate::ops::{Obstacle, Told, TreeLock};
+use crate::ops::{Obstacle, ToldAhead, TreeLock};
 use crate::watch::fault::Calls;
 use crate::{Access, Cred, Errno, Inode, InodeRef, NewInode, NewKind, RenameFlags};
 use sluice_sync::name_table::LockedPair;
@@ -118,7 +118,7 @@ impl InodeRef {
         }
         self.meet_faults_of(Calls::RENAME, &[(self, name), (new_dir, new_name)])?;
         let (source, target) = (self.maybe_delegated(name), new_dir.maybe_delegated(new_name));
-        let told = Told::default();
+        let told = ToldAhead::default();
         let moved = self.shared.operate(
             cred,
             &[self, new_dir, source.as_deref().unwrap_or(self), target.as_deref().unwrap_or(new_dir)],
