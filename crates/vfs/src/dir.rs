@@ -171,12 +171,10 @@ impl Dir {
         }
     }
 
-    /// What its names lead to, as [`list`](Self::list).
-    pub(crate) fn children(&self) -> Vec<InodeRef> {
+    /// Calls `visit` with the names that [`list`](Self::list) lists, and with what they lead to. It must wait for nobody.
+    pub(crate) fn visit_names(&self, mut visit: impl FnMut(&[u8], &InodeRef)) {
         let section = self.names.read();
-        let mut found = Vec::new();
-        self.visit_batches(&section, |batch| found.extend(batch.map(|(_, inode)| inode.clone())));
-        found
+        self.visit_batches(&section, |batch| batch.for_each(|(name, inode)| visit(name, inode)));
     }
 
     /// The directory that holds this one's name; none for the root.

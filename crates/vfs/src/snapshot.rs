@@ -87,14 +87,17 @@ impl InodeRef {
         let copy = dir.copy_of(self)?;
         let filled = match copy.is_dir() {
             true => copy.fill_like(self, left_out),
-            false => copy_contents(&[(self, copy.clone())]),
+            false => copy_contents(&[(self, copy.clone())]).map(|()| Vec::new()),
         };
-        filled.and_then(|()| dir.enter_new(cred, name, &copy)).inspect_err(|_| copy.clone().take_apart())
+        filled
+            .and_then(|below| dir.enter_new(cred, name, &copy, &below))
+            .inspect_err(|_| copy.clone().take_apart())
     }
 
     /// Puts copies of all that is below the directory `original`, without directory number `left_out`, into this one, which
-    /// is empty and unknown to others.
-    fn fill_like(&self, original: &InodeRef, left_out: Option<u64>) -> Result<(), Errno> {
+    /// is empty and unknown to others. Returns them, if a store is to have them.
+    fn fill_like(&self, original: &InodeRef, left_out: Option<u64>) -> Result<Vec<InodeRef>, Errno> {
+        let (is_durable, mut made) = (self.shared.durable().is_some(), Vec::new());
         let mut met = BTreeMap::from([(original.ino(), self.clone())]);
         let mut pending = vec![(original.clone(), self.clone())];
         while let Some((original, copy)) = pending.pop() {
@@ -122,6 +125,10 @@ impl InodeRef {
                             } else {
                                 files.push((inode, child.clone()));
                             }
+                            if is_durable {
+                                child.set_holder(&copy);
+                                made.push(child.clone());
+                            }
                             copy.enter(name, child)?;
                         }
                     }
@@ -129,7 +136,7 @@ impl InodeRef {
                 copy_contents(&files)?;
             }
         }
-        Ok(())
+        Ok(made)
     }
 
     /// An inode like `original`, to put into this directory. It has no names and no contents.
@@ -155,8 +162,8 @@ impl InodeRef {
         entry.insert(inode, weight).map(drop).map_err(|_| Errno::ENOSPC)
     }
 
-    /// Gives `inode` the name `name` in this directory, where that must be new.
-    fn enter_new(&self, cred: &Cred, name: &[u8], inode: &InodeRef) -> Result<(), Errno> {
+    /// Gives `inode` the name `name` in this directory, where that must be new. What is `below` it is new, too.
+    fn enter_new(&self, cred: &Cred, name: &[u8], inode: &InodeRef, below: &[InodeRef]) -> Result<(), Errno> {
         self.shared.operate(
             cred,
             &[self],
@@ -167,7 +174,7 @@ impl InodeRef {
                 let room = entry.room().ok_or(Errno::EEXIST)?;
                 self.may_change_names(cred)?;
                 room.fill(inode.clone(), inode.weight()).map_err(|_| Errno::ENOSPC)?;
-                section.gained_tree(inode);
+                section.gained_tree(inode, below);
                 section.name(self, name, Some(inode));
                 let moved = self.touch_mtime();
                 section.times(self, moved);

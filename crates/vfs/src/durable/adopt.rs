@@ -139,7 +139,7 @@ impl Superblock {
 
 impl Inode {
     /// Notes that directory `dir` has a name of it.
-    pub(super) fn set_holder(&self, dir: &Inode) {
+    pub(crate) fn set_holder(&self, dir: &Inode) {
         self.stored().into_iter().for_each(|stored| stored.set_holder(dir.ino()));
     }
 }

@@ -456,9 +456,7 @@ impl Pending {
             }
         }
         if all_names && let Ok(dir) = inode.as_dir() {
-            for (name, child) in dir.list(|_| true) {
-                to.put(&Key::name(inode.ino(), &name), &record::name(&child));
-            }
+            dir.visit_names(|name, child| to.put(&Key::name(inode.ino(), name), &record::name(child)));
         }
         for name in xattrs.into_iter().filter(|_| !self.planted.has(Mutant::XattrsForgotten)) {
             let key = Key::xattr(inode.ino(), &name);

@@ -81,11 +81,11 @@ impl<'s> Section<'s> {
         }
     }
 
-    /// A new name leads to `inode`, which is new, with all that is below it. Called with that name locked.
+    /// A new name leads to `inode`, which is new, with all that is `below` it. Called with that name locked.
     #[inline]
-    pub(crate) fn gained_tree(&self, inode: &InodeRef) {
+    pub(crate) fn gained_tree(&self, inode: &InodeRef, below: &[InodeRef]) {
         if let Some(open) = &self.0 {
-            open.put_down(|recording| recording.tree(inode), |stored| stored.gained_tree(inode));
+            open.put_down(|recording| recording.tree(inode), |stored| stored.gained_tree(inode, below));
         }
     }
 
@@ -309,18 +309,17 @@ impl Stored<'_> {
         self.changed(inode);
     }
 
-    fn gained_tree(&self, top: &InodeRef) {
-        let (mut found, mut highest) = (vec![top.clone()], 0);
-        while let Some(inode) = found.pop() {
+    fn gained_tree(&self, top: &InodeRef, below: &[InodeRef]) {
+        let mut highest = 0;
+        for inode in below.iter().chain([top]) {
             highest = highest.max(inode.ino());
             let Some(stored) = inode.stored() else { continue };
             inode.raise(flag::RECORDED);
             stored.stamp(&self.durable.pending);
-            stored.mark_all(has_contents(&inode), inode.xattr_names());
-            self.durable.pending.list(&inode);
-            if let Ok(dir) = inode.as_dir() {
-                self.durable.names().enter(&inode);
-                found.extend(dir.children().into_iter().inspect(|below| below.set_holder(&inode)));
+            stored.mark_all(has_contents(inode), inode.xattr_names());
+            self.durable.pending.list(inode);
+            if inode.is_dir() {
+                self.durable.names().enter(inode);
             }
         }
         self.durable.cover(highest, &mut self.transaction.borrow_mut());
