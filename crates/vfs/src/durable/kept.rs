@@ -129,7 +129,8 @@ impl Kept {
 
     /// Whether there is a record of the first chunk, if there is nothing else: neither another record nor an extent.
     pub(super) fn has_first_alone(&self) -> Option<bool> {
-        if !self.extents.is_empty() || self.borrowed.len() > 0 || !self.cut_off.is_empty() {
+        let has_extents = !self.extents.is_empty() || !self.replaced.is_empty();
+        if has_extents || self.borrowed.len() > 0 || !self.cut_off.is_empty() {
             return None;
         }
         match (self.records.len(), self.records.end()) {
