@@ -44,6 +44,7 @@ use pages::Pages;
 use sluice_sync::{Arc, Mutex, OnceLock};
 use sluice_vfs::{Inode, InodeRef, Superblock};
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
 const SHARDS: usize = 16;
@@ -59,6 +60,8 @@ pub(crate) struct Nodes {
     root: InodeRef,
     /// By node number. *each protected by its own mutex*, a leaf
     shards: [Shard; SHARDS],
+    /// Numbers names. *immutable*
+    names: RandomState,
     /// Where inodes that are expected are looked for. *set once*
     superblock: OnceLock<Arc<Superblock>>,
 }
@@ -84,8 +87,9 @@ enum Dropped {
     Nothing,
     /// Its attributes, and the listing of a directory.
     Attributes,
-    /// Its attributes and the one name that it knew.
-    All,
+    /// Its attributes and the name of this [number](Nodes::name). It may know the node by another one, if that was lost, and its loss is
+    /// about to be told.
+    All(u64),
 }
 
 impl Node {
@@ -134,7 +138,7 @@ impl Nodes {
     /// A table that holds `root` alone.
     pub(crate) fn new(root: InodeRef) -> Nodes {
         let shards = std::array::from_fn(|_| Mutex::with_class(&NODES, HashMap::new()));
-        let nodes = Nodes { root, shards, superblock: OnceLock::new() };
+        let nodes = Nodes { root, shards, names: RandomState::new(), superblock: OnceLock::new() };
         nodes.keep_root();
         nodes
     }
@@ -316,9 +320,14 @@ impl Nodes {
         !is_told
     }
 
-    /// What the kernel may believe of inode `ino`, which loses a name: whether it must be told of that, and whether it was told
-    /// before the name was lost. `is_quiet` as for [`mark_listing_changed`](Self::mark_listing_changed).
-    pub(crate) fn mark_name_changed(&self, ino: u64, is_quiet: impl Fn() -> bool) -> Believed {
+    /// The number of `name` in directory `dir`, which another name has only by the rarest chance.
+    pub(crate) fn name(&self, dir: u64, name: &[u8]) -> u64 {
+        self.names.hash_one((dir, name))
+    }
+
+    /// What the kernel may believe of inode `ino`, which loses the name of this [number](Self::name): whether it must be told of that,
+    /// and whether it was told before the name was lost. `is_quiet` as for [`mark_listing_changed`](Self::mark_listing_changed).
+    pub(crate) fn mark_name_changed(&self, ino: u64, name: u64, is_quiet: impl Fn() -> bool) -> Believed {
         let nodeid = self.nodeid(ino);
         let mut shard = self.shard(nodeid).lock();
         let is_quiet = is_quiet();
@@ -326,22 +335,26 @@ impl Nodes {
             return if is_quiet { Believed::Nothing } else { Believed::Name };
         };
         node.changed = true;
-        if is_quiet && node.dropped == Dropped::All { Believed::Nothing } else { Believed::NameAndAttributes }
+        if is_quiet && node.dropped == Dropped::All(name) {
+            Believed::Nothing
+        } else {
+            Believed::NameAndAttributes
+        }
     }
 
-    /// Notes that the kernel is told to drop the name of inode `ino`, which has no other, and its attributes. False, and it
+    /// Notes that the kernel is told to drop the name of this [number](Self::name) of inode `ino`, which has no other, and its attributes. False, and it
     /// must not be told, if it does not know it by one name alone. `is_quiet` as for
     /// [`mark_listing_changed`](Self::mark_listing_changed).
     ///
     /// A kernel has got as many lookups as it has names, at least. Of one that it has looked up again it may be about to believe
     /// an old answer; a first lookup is done with when a notice gets the lock of the directory.
-    pub(crate) fn drop_ahead(&self, ino: u64, is_quiet: impl Fn() -> bool) -> bool {
+    pub(crate) fn drop_ahead(&self, ino: u64, name: u64, is_quiet: impl Fn() -> bool) -> bool {
         let nodeid = self.nodeid(ino);
         let mut shard = self.shard(nodeid).lock();
         let Some(node) = shard.get_mut(&nodeid) else { return false };
-        let drops = node.lookups == 1 && node.dropped != Dropped::All && is_quiet();
+        let drops = node.lookups == 1 && !matches!(node.dropped, Dropped::All(_)) && is_quiet();
         if drops {
-            node.dropped = Dropped::All;
+            node.dropped = Dropped::All(name);
         }
         drops
     }
@@ -352,7 +365,7 @@ impl Nodes {
         let mut shard = self.shard(nodeid).lock();
         let Some(node) = shard.get_mut(&nodeid) else { return false };
         node.changed = false;
-        std::mem::replace(&mut node.dropped, Dropped::Nothing) == Dropped::All
+        matches!(std::mem::replace(&mut node.dropped, Dropped::Nothing), Dropped::All(_))
     }
 
     /// True if the kernel may believe in a wrong size of `nodeid`.
@@ -493,17 +506,20 @@ mod tests {
         let new = NewInode { kind: NewKind::Regular, mode: 0o644, umask: 0 };
         let file = root.create(&cred, b"file", &new).expect("the directory is empty");
         let (ino, dir) = (file.ino(), root.ino());
-        assert_eq!(nodes.mark_name_changed(ino, || true), Believed::Nothing, "it never knew the name");
-        assert_eq!(nodes.mark_name_changed(ino, || false), Believed::Name, "it is about to");
+        let (name, other) = (nodes.name(dir, b"file"), nodes.name(dir, b"other"));
+        assert_eq!(nodes.mark_name_changed(ino, name, || true), Believed::Nothing, "it never knew the name");
+        assert_eq!(nodes.mark_name_changed(ino, name, || false), Believed::Name, "it is about to");
         let nodeid = nodes.remember(&file);
-        assert!(!nodes.drop_ahead(ino, || false) && nodes.drop_ahead(ino, || true));
-        assert!(!nodes.drop_ahead(ino, || true), "once");
-        assert_eq!(nodes.mark_name_changed(ino, || true), Believed::Nothing);
-        assert_eq!(nodes.mark_name_changed(ino, || false), Believed::NameAndAttributes);
+        assert!(!nodes.drop_ahead(ino, name, || false) && nodes.drop_ahead(ino, name, || true));
+        assert!(!nodes.drop_ahead(ino, name, || true), "once");
+        assert_eq!(nodes.mark_name_changed(ino, name, || true), Believed::Nothing);
+        // It had two, and the kernel knew it by the one that was lost first.
+        assert_eq!(nodes.mark_name_changed(ino, other, || true), Believed::NameAndAttributes);
+        assert_eq!(nodes.mark_name_changed(ino, name, || false), Believed::NameAndAttributes);
         assert!(nodes.mark_told(nodeid) && !nodes.mark_told(nodeid));
-        assert_eq!(nodes.mark_name_changed(ino, || true), Believed::NameAndAttributes);
+        assert_eq!(nodes.mark_name_changed(ino, name, || true), Believed::NameAndAttributes);
         nodes.remember(&file);
-        assert!(!nodes.drop_ahead(ino, || true), "it has looked the name up again, or knows two");
+        assert!(!nodes.drop_ahead(ino, name, || true), "it has looked the name up again, or knows two");
         for is_quiet in [false, true] {
             assert!(nodes.mark_listing_changed(dir, || is_quiet), "not told yet, or not for sure");
         }

@@ -235,8 +235,9 @@ impl Connection {
         match event {
             Event::Entry { dir, name, child } => {
                 // That there is no such name it may believe, if there was none.
-                let believed =
-                    child.map_or(Believed::Name, |child| self.nodes.mark_name_changed(child, &is_quiet));
+                let number = self.nodes.name(*dir, name);
+                let believed = child
+                    .map_or(Believed::Name, |child| self.nodes.mark_name_changed(child, number, &is_quiet));
                 if let (Believed::NameAndAttributes, Some(child)) = (believed, child) {
                     bytes.extend(self.inode_message(*child, -1, 0).notification(NOTIFY_INVAL_INODE));
                 }

@@ -117,6 +117,7 @@ impl State {
         let handle = |slot: Slot| (node, slot);
         match *call {
             Call::Make(slot, path, appends) => {
+                self.close(handle(slot));
                 Arc::make_mut(&mut self.tree).make(path, id, false)?;
                 self.open.insert(
                     handle(slot),
@@ -124,13 +125,11 @@ impl State {
                 );
             }
             Call::Open(slot, path, appends) => {
+                self.close(handle(slot));
                 let file = self.tree.find(path)?;
                 return self.open_found(node, slot, file, appends);
             }
-            Call::Close(slot) => {
-                self.open.remove(&handle(slot));
-                self.locks.retain(|_, holder| *holder != handle(slot));
-            }
+            Call::Close(slot) => self.close(handle(slot)),
             Call::Write(slot, offset, bytes) => {
                 let opened = self.living(handle(slot))?;
                 let file = Arc::make_mut(&mut self.tree).files.get_mut(&opened.file).ok_or(EIO)?;
@@ -210,6 +209,7 @@ impl State {
         file: Id,
         appends: bool,
     ) -> Result<Answer, i32> {
+        self.close((node, slot));
         if !self.tree.files.contains_key(&file) {
             return Err(ENOENT);
         }
@@ -236,6 +236,12 @@ impl State {
         }
         Arc::make_mut(&mut self.tree).names.insert(new, file);
         Ok(Answer::Done)
+    }
+
+    /// Also what a program does with a slot before it opens another file there, if it can.
+    fn close(&mut self, handle: Handle) {
+        self.open.remove(&handle);
+        self.locks.retain(|_, holder| *holder != handle);
     }
 
     fn opened(&self, handle: Handle) -> Result<Opened, i32> {

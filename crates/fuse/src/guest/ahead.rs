@@ -148,7 +148,8 @@ impl Connection {
         for (name, ino) in found {
             let has_one_name =
                 self.nodes.get_known(self.nodes.nodeid(ino)).is_some_and(|inode| inode.stat().nlink == 1);
-            if has_one_name && self.nodes.drop_ahead(ino, &is_quiet) {
+            let number = self.nodes.name(dir, &name);
+            if has_one_name && self.nodes.drop_ahead(ino, number, &is_quiet) {
                 attributes.extend(self.inode_message(ino, -1, 0).notification(NOTIFY_INVAL_INODE));
                 names.extend(self.entry_message(dir, &name, EXPIRE_ONLY).notification(NOTIFY_INVAL_ENTRY));
             }
