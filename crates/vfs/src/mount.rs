@@ -97,6 +97,8 @@ pub(crate) struct LocationRef<'g> {
 pub(crate) struct MountTable {
     /// The mount at "/". *Immutable.*
     root: MountRef,
+    /// Its file system is over a store. *Immutable.*
+    is_over_store: bool,
     /// The mounts in the tree. Held by a call that changes it, not waited for in a read section.
     attached: CachePadded<Mutex<Attached>>,
     /// The processes that use this tree. *Immutable.*
@@ -245,6 +247,7 @@ impl MountTable {
         let processes = Processes::new();
         superblock.trees().add(&processes);
         MountTable {
+            is_over_store: root_inode.shared.durable().is_some(),
             root: Mount::new(1, superblock.clone(), root_inode, None, MountFlags::empty()),
             attached: CachePadded::new(Mutex::with_class(&MOUNT_TABLE, attached)),
             processes,
@@ -258,10 +261,10 @@ impl MountTable {
         &self.root_superblock
     }
 
-    /// The file system at "/", as its inodes know it.
+    /// The file system at "/", if it is over a store.
     #[inline]
-    pub(crate) fn root_shared(&self) -> &Shared {
-        &self.root.root.shared
+    pub(crate) fn root_over_store(&self) -> Option<&Shared> {
+        self.is_over_store.then(|| &*self.root.root.shared)
     }
 
     /// The processes that use this tree.

@@ -6,6 +6,7 @@ use super::mutant::Mutant;
 use super::record::{self, InodeRecord};
 use super::{Durable, pending};
 use crate::inode::flag;
+use crate::superblock::Shared;
 use crate::watch::Recording;
 use crate::{Inode, InodeRef};
 use sluice_store::Transaction;
@@ -128,6 +129,12 @@ impl<'s> Section<'s> {
         if let Some(Open { stored: Some(stored), .. }) = &self.0 {
             stored.forget(inode);
         }
+    }
+
+    /// Whether what changes in `shared` is put down.
+    pub(crate) fn is_of(&self, shared: &Shared) -> bool {
+        let own = self.0.as_ref().and_then(|open| open.stored.as_ref()).map(|stored| stored.durable);
+        own.zip(shared.durable()).is_some_and(|(own, durable)| std::ptr::eq(own, durable))
     }
 
     /// Whether nothing is put down.

@@ -131,7 +131,9 @@ impl Inode {
     pub(crate) fn may_change_at_once(&self, put_down: &Section<'_>) -> bool {
         match put_down.is_none() {
             true => self.shared.is_quiet(),
-            false => self.shared.is_quiet_over_store() && !self.has(flag::PARTIAL),
+            false => {
+                put_down.is_of(&self.shared) && self.shared.is_quiet_over_store() && !self.has(flag::PARTIAL)
+            }
         }
     }
 

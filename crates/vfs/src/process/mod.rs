@@ -38,7 +38,6 @@ use sluice_sync::{Arc, Mutex, Ref};
 use std::convert::Infallible;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr;
 
 /// A user of an [`Fs`]. Dropping it closes its descriptors.
 pub struct Process {
@@ -254,7 +253,8 @@ impl Process {
     /// Walks up to the last component of `path`.
     fn parent_of<'p>(&self, dir: Fd, path: &'p Path) -> Result<Parent<'p>, Errno> {
         let path = path_bytes(path);
-        match self.act_or_parent::<Infallible>(&self.namei(), dir, path, |_, _| Err(WouldWait))? {
+        let waits = |_: &Parent<'_, LocationRef<'_>>, _: &Guard<'_>, _: &Section<'_>| Err(WouldWait);
+        match self.act_or_parent::<Infallible>(&self.namei(), (dir, path), &mut Section::none(), waits)? {
             Acted::Done(nothing) => match nothing {},
             Acted::Not(parent) => Ok(parent),
         }
@@ -262,13 +262,15 @@ impl Process {
 
     /// Walks up to the last component of `path` and does `act` there, in the section of the walk and without a reference. It
     /// waits for nobody: where it would have to it does nothing, and the caller goes another way from where it was.
+    ///
+    /// What `act` changes is put down in `put_down`, which [began](Self::begin_at_once) before, or in none if that had to end.
     #[inline]
     fn act_or_parent<'p, R>(
         &self,
         namei: &Namei<'_>,
-        dir: Fd,
-        path: &'p [u8],
-        act: impl FnOnce(&Parent<'p, LocationRef<'_>>, &Guard<'_>) -> AtOnce<R>,
+        (dir, path): (Fd, &'p [u8]),
+        put_down: &mut Section<'_>,
+        act: impl FnOnce(&Parent<'p, LocationRef<'_>>, &Guard<'_>, &Section<'_>) -> AtOnce<R>,
     ) -> Result<Acted<'p, R>, Errno> {
         let start = self.start(dir, path)?;
         loop {
@@ -278,41 +280,27 @@ impl Process {
                     Err(Errno::NOT_LOADED) => {}
                     parent => {
                         let parent = parent?;
-                        let done = act(&parent, &section).map(Acted::Done);
+                        let done = act(&parent, &section, put_down).map(Acted::Done);
                         return or_waiting(done, || Ok(Acted::Not(parent.into_owned())));
                     }
                 }
             }
+            // In no section.
+            *put_down = Section::none();
             namei.load_and_go_back(0)?;
         }
     }
 
-    /// The file system at "/", if it is over a store and changes are told to nobody else.
+    /// Begins a section for a change of names and attributes in the file system at "/", if that is over a store, before the section of
+    /// the walk. None is begun if the change is to wait for something else or `has_to_wait`.
     #[inline]
-    fn root_over_store(&self) -> Option<&Shared> {
-        Some(self.fs.mounts().root_shared()).filter(|shared| shared.is_quiet_over_store())
-    }
-
-    /// As [`act_or_parent`](Self::act_or_parent), of a change of the file system at "/", which is `shared`, over a store: `act` is done
-    /// in a section of that, which has room for names and attributes, and begins before the section of the walk. The walk's has ended
-    /// when this returns. None: nothing was done, and the caller goes another way from the beginning.
-    #[inline(never)]
-    fn act_in_store<'s, 'p, R>(
-        &'s self,
-        shared: &'s Shared,
-        dir: Fd,
-        path: &'p [u8],
-        act: impl FnOnce(&Parent<'p, LocationRef<'_>>, &Guard<'_>, &Section<'_>) -> AtOnce<R>,
-    ) -> Option<(R, Section<'s>)> {
-        let start = self.start(dir, path).ok()?;
-        let put_down = shared.begin(0).ok()?;
-        let done = {
-            let section = rcu::domain().read();
-            let parent = self.namei().to_parent(self.place_of(&start, &section), path, &section).ok()?;
-            let is_there = ptr::eq::<Shared>(&*parent.dir.inode.shared, shared);
-            if is_there { act(&parent, &section, &put_down).ok()? } else { return None }
-        };
-        Some((done, put_down))
+    fn begin_at_once(&self, has_to_wait: impl FnOnce(&Shared) -> bool) -> Section<'_> {
+        match self.fs.mounts().root_over_store() {
+            Some(shared) if shared.is_quiet_over_store() && !has_to_wait(shared) => {
+                shared.begin(0).unwrap_or_else(|_| Section::none())
+            }
+            _ => Section::none(),
+        }
     }
 
     /// The open file of descriptor `fd`.

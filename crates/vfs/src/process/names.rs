@@ -9,7 +9,6 @@ use crate::namei::{Last, Parent, check_path};
 use crate::ops::create::checked_target;
 use crate::ops::remove::RemovedAtOnce;
 use crate::ops::rename::check_flags;
-use crate::superblock::Shared;
 use crate::{Access, AtFlags, Caps, Errno, FileType, Inode, NewInode, NewKind, RenameFlags};
 use sluice_sync::rcu::Guard;
 use std::path::Path;
@@ -212,32 +211,22 @@ impl Process {
         }
         let remove_dir = flags.contains(AtFlags::REMOVEDIR);
         let path = path_bytes(path.as_ref());
-        if !remove_dir
-            && let Some(shared) = self.root_over_store()
-            && let Some(should_settle) = self.unlink_in_store(shared, dir, path)
-        {
-            if should_settle {
-                settle();
-            }
-            return Ok(());
-        }
-        let at_once = |parent: &Parent<'_, LocationRef<'_>>, section: &Guard<'_>| {
-            let none = Section::none();
-            if remove_dir {
-                Err(WouldWait)
-            } else {
-                Ok(self.unlink_at_once(parent, section, &none)?.should_settle)
-            }
+        let mut put_down = if remove_dir { Section::none() } else { self.begin_at_once(|_| false) };
+        let unlink = |parent: &Parent<'_, LocationRef<'_>>, section: &Guard<'_>, put_down: &Section<'_>| {
+            if remove_dir { Err(WouldWait) } else { self.unlink_at_once(parent, section, put_down) }
         };
-        let parent = match self.act_or_parent(&self.namei(), dir, path, at_once)? {
-            Acted::Done(should_settle) => {
-                if should_settle {
+        let parent = match self.act_or_parent(&self.namei(), (dir, path), &mut put_down, unlink)? {
+            Acted::Done(removed) => {
+                removed.to_forget.iter().for_each(|victim| put_down.forget(victim));
+                drop(put_down);
+                if removed.should_settle {
                     settle();
                 }
                 return Ok(());
             }
             Acted::Not(parent) => parent,
         };
+        drop(put_down);
         let name = parent.name_or(match (&parent.last, remove_dir) {
             (_, false) => Errno::EISDIR,
             (Last::Dot, true) => Errno::EINVAL,
@@ -259,18 +248,6 @@ impl Process {
             }
         }
         if remove_dir { dir.inode.rmdir(&self.cred, name) } else { dir.inode.unlink(&self.cred, name) }
-    }
-
-    /// Removes the name `path` of a file in the file system at "/", which is `shared`, over a store, if nobody is waited for: whether
-    /// to [`settle`] after it. None: nothing was done.
-    #[inline(never)]
-    fn unlink_in_store(&self, shared: &Shared, dir: Fd, path: &[u8]) -> Option<bool> {
-        let unlink = |parent: &Parent<'_, LocationRef<'_>>, section: &Guard<'_>, put_down: &Section<'_>| {
-            self.unlink_at_once(parent, section, put_down)
-        };
-        let (removed, put_down) = self.act_in_store(shared, dir, path, unlink)?;
-        removed.to_forget.iter().for_each(|victim| put_down.forget(victim));
-        Some(removed.should_settle)
     }
 
     /// Removes the name to which `parent` leads, that of a file, in the section in which it was walked to, if nobody is waited for.

@@ -6,6 +6,7 @@ use crate::durable::Section;
 use crate::mount::{Location, LocationRef};
 use crate::namei::{Last, Parent};
 use crate::open_file::OpenFile;
+use crate::superblock::Shared;
 use crate::watch::fault::Calls;
 use crate::{Access, Errno, FileType, InodeRef, NewInode, NewKind, OpenFlags};
 use sluice_sync::Ref;
@@ -113,22 +114,17 @@ impl Process {
         if !create {
             return self.resolve(dir, path, follow).map(OpenTarget::Existing);
         }
-        if let Some(shared) = self.root_over_store().filter(|shared| !shared.should_let_names_leave()) {
-            let act = |parent: &Parent<'_, LocationRef<'_>>, section: &Guard<'_>, put_down: &Section<'_>| {
-                self.find_or_create_at_once(parent, exclusive, follow, mode, (section, put_down))
-            };
-            if let Some((found, _)) = self.act_in_store(shared, dir, path_bytes(path), act) {
-                return Ok(found);
-            }
-        }
         let namei = self.namei();
-        let at_once = |parent: &Parent<'_, LocationRef<'_>>, section: &Guard<'_>| {
-            self.find_or_create_at_once(parent, exclusive, follow, mode, (section, &Section::none()))
+        // Names leave memory outside of a section.
+        let mut put_down = self.begin_at_once(Shared::should_let_names_leave);
+        let at_once = |parent: &Parent<'_, LocationRef<'_>>, section: &Guard<'_>, put_down: &Section<'_>| {
+            self.find_or_create_at_once(parent, exclusive, follow, mode, (section, put_down))
         };
-        let mut parent = match self.act_or_parent(&namei, dir, path_bytes(path), at_once)? {
+        let mut parent = match self.act_or_parent(&namei, (dir, path_bytes(path)), &mut put_down, at_once)? {
             Acted::Done(found) => return Ok(found),
             Acted::Not(parent) => parent,
         };
+        drop(put_down);
         loop {
             let Last::Name(name) = &parent.last else {
                 return Err(if exclusive { Errno::EEXIST } else { Errno::EISDIR });
