@@ -309,4 +309,33 @@ mod tests {
         assert_eq!([read(7), read(90), read(3), read(4), read(6)], [0, 0, 0, 1, 2]);
         assert_eq!(ReadAhead::default().of(&(0..1), 0), 0, "there is no room");
     }
+
+    /// An extent of one block, with all of a chunk's pages.
+    fn held(block: u32) -> Held {
+        let bytes = [0, block, 4096, 0].map(u32::to_le_bytes).concat();
+        let (extent, rest) = Extent::decode(&bytes).expect("an extent");
+        assert!(rest.is_empty());
+        Held { extent, pages: u16::MAX, patched: 0 }
+    }
+
+    #[test]
+    fn what_is_borrowed_while_a_push_writes_the_former_bytes_stays_and_these_are_lost() {
+        let pending = Pending::new(1 << 20, 1 << 20, true);
+        let (mut kept, [before, written, lent]) = (Kept::default(), [1, 2, 3].map(held));
+        let place = |held: &Held| held.extent.place();
+        let places = [place(&before), place(&written), place(&lent)];
+        let lend = |chunk| Lent { chunk, held: lent.clone(), absent: 0, dirty: 0 };
+        // One chunk is being written, and the other has an extent.
+        kept.insert(0, u16::MAX, None);
+        kept.insert(1, u16::MAX, Some(before));
+        (0..2).for_each(|chunk| kept.borrow(lend(chunk), &pending));
+        kept.written(0, u16::MAX, written);
+        assert_eq!(pending.owners.collected(), [vec![], vec![]], "records name what they named");
+        assert!((0..2).all(|chunk| kept.extents.get(&chunk).is_some_and(|held| *held == lent)));
+        kept.own(0, &pending);
+        kept.remove(&(1..2), &pending);
+        assert_eq!(pending.owners.collected(), [vec![places[2]], vec![places[1], places[0]]]);
+        kept.end_borrow(&pending);
+        assert!(!pending.owners.are_borrowed());
+    }
 }

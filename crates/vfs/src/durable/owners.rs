@@ -146,6 +146,13 @@ impl Owners {
         state.are_any = are_any;
     }
 
+    /// The places of what the records of this push name in addition, and no more.
+    #[cfg(test)]
+    pub(super) fn collected(&self) -> [Vec<u64>; 2] {
+        let state = self.state.lock();
+        [&state.gained, &state.lost].map(|extents| extents.iter().map(Extent::place).collect())
+    }
+
     /// Whether extents are to be freed.
     #[cfg(test)]
     pub(super) fn are_left(&self) -> bool {
