@@ -73,7 +73,7 @@ impl Superblock {
     pub fn adopt_nameless(&self, wanted: &BTreeSet<u64>) -> BTreeMap<u64, InodeRef> {
         let root = self.root();
         let Some(durable) = root.shared.durable() else { return BTreeMap::new() };
-        let mut nameless = durable.pending.removals.all();
+        let mut nameless = durable.pending.removals.found();
         nameless.extend(durable.adopted.lock().keys());
         let adopt = |ino: &u64| Some((*ino, durable.adopt_orphan(&root.shared, *ino)?));
         wanted.intersection(&nameless).filter_map(adopt).collect()

@@ -108,6 +108,27 @@ fn what_was_lost_with_another_process_is_not_searched_for_in_the_whole_tree() {
 }
 
 #[test]
+fn a_file_that_lost_its_last_user_is_not_adopted_with_what_it_had_before() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let disk = CrashDisk::new();
+    let fs = create(&disk);
+    fs.write("/file", "old").expect("room");
+    fs.superblock().sync().expect("room");
+    let (ino, _) = handle(&fs, "/file");
+    let kept = named(&fs, "/file");
+    fs.remove_file("/file").expect("it is there");
+    fs.superblock().sync().expect("room");
+    drop(kept);
+    crate::inode::settle();
+    // Its records go with the next push.
+    let wanted = BTreeSet::from([ino]);
+    assert!(fs.superblock().adopt_nameless(&wanted).is_empty());
+    assert!(fs.superblock().adopt(&wanted).is_empty());
+}
+
+#[test]
 fn an_inode_is_found_whichever_of_its_names_is_left() {
     if !HOSTS_SHARE {
         return;

@@ -287,7 +287,7 @@ impl Durable {
             orphans.extend(ino_of(key));
             true
         })?;
-        orphans.iter().for_each(|ino| self.pending.removals.remove(Gone::unread(*ino)));
+        orphans.iter().for_each(|ino| self.pending.removals.remove(Gone::found(*ino)));
         Ok(orphans)
     }
 

@@ -60,12 +60,33 @@ pub(super) struct Gone {
     xattrs: Vec<Box<[u8]>>,
     /// No more goes than these chunks: they were cut off.
     stays: bool,
+    /// It had no name when the file system was opened: somebody may have it open.
+    was_open: bool,
+}
+
+impl Removal {
+    /// Whether it had no name when the file system was opened.
+    fn was_open(&self) -> bool {
+        matches!(self, Removal::Whole(gone) if gone.was_open)
+    }
 }
 
 impl Gone {
     /// Inode `ino`, of which nothing is in memory.
     pub(super) fn unread(ino: u64) -> Gone {
-        Gone { ino, kept: Kept::default(), chunks: 0..u64::MAX, xattrs: Vec::new(), stays: false }
+        Gone {
+            ino,
+            kept: Kept::default(),
+            chunks: 0..u64::MAX,
+            xattrs: Vec::new(),
+            stays: false,
+            was_open: false,
+        }
+    }
+
+    /// Inode `ino`, which had no name when the file system was opened.
+    pub(super) fn found(ino: u64) -> Gone {
+        Gone { was_open: true, ..Gone::unread(ino) }
     }
 
     /// `chunks` of inode `ino`, of which nothing is in memory.
@@ -132,18 +153,21 @@ impl Removals {
         self.gone.here().lock().push(removal);
     }
 
-    /// The records of inode `ino` are to stay, if they were to be removed.
+    /// The records of inode `ino` are to stay, if they were to be removed because it had no name when the file system was opened. What has
+    /// lost its last user since is gone: its records do not have all of it.
     pub(super) fn take(&self, ino: u64) -> Option<Removal> {
         self.gone.iter().find_map(|gone| {
             let mut gone = gone.lock();
-            let at = gone.iter().position(|gone| gone.ino() == ino)?;
+            let at = gone.iter().position(|gone| gone.ino() == ino && gone.was_open())?;
             Some(gone.swap_remove(at))
         })
     }
 
-    /// The inodes whose records are to be removed.
-    pub(super) fn all(&self) -> BTreeSet<u64> {
-        let of = |gone: &Mutex<Vec<Removal>>| gone.lock().iter().map(Removal::ino).collect::<Vec<_>>();
+    /// The inodes that [`take`](Self::take) finds.
+    pub(super) fn found(&self) -> BTreeSet<u64> {
+        let of = |gone: &Mutex<Vec<Removal>>| {
+            gone.lock().iter().filter(|gone| gone.was_open()).map(Removal::ino).collect::<Vec<_>>()
+        };
         self.gone.iter().flat_map(of).collect()
     }
 
