@@ -362,7 +362,7 @@ impl WorkerShare {
         let is_queue = matches!(source, Source::Queue(..));
         let ended = match source {
             Source::Device(crew) => {
-                policy::give_way(&connection.options);
+                policy::give_way(connection.options.own_session);
                 dev_fuse::serve(device, buffer_len, connection, Some(&crew))
             }
             Source::Queue(queue, opened) => uring::serve(queue, device, connection, opened),

@@ -223,9 +223,10 @@ impl Relay {
         // All are counted already: those that cannot be started are counted out as they are dropped.
         let crew = Arc::new(Crew::new(threads));
         let readers: Vec<_> = (0..threads).map(|_| Reader(relay.0.clone(), crew.clone())).collect();
+        let own_session = options.own_session;
         for (number, reader) in readers.into_iter().enumerate() {
             let thread = Builder::new().name(format!("sluice-fuse-{number}"));
-            thread.spawn(move || reader.run(buffer_len)).map_err(unstarted)?;
+            thread.spawn(move || reader.run(buffer_len, own_session)).map_err(unstarted)?;
         }
         Ok(relay)
     }

@@ -5,6 +5,7 @@ use crate::abi::InHeader;
 use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice};
 use crate::notify::Serving;
 use crate::transport::crew::Crew;
+use crate::transport::policy;
 use sluice_sync::{Arc, Weak};
 use sluice_vfs::{Errno, InodeRef};
 use std::collections::BTreeMap;
@@ -36,8 +37,9 @@ impl GuestChannel for InProcess {
 pub(super) struct Reader(pub(super) Arc<Shared>, pub(super) Arc<Crew>);
 
 impl Reader {
-    pub(super) fn run(&self, buffer_len: usize) {
+    pub(super) fn run(&self, buffer_len: usize, own_session: bool) {
         let _serving = Serving::begin();
+        policy::give_way(own_session);
         let Reader(shared, crew) = self;
         let mut buffer = vec![0; buffer_len];
         let mut member = crew.join();

@@ -100,9 +100,9 @@ impl Scheduling {
     }
 }
 
-/// Schedules the calling thread, which serves a mount with `options`, behind its clients where that is good.
-pub(crate) fn give_way(options: &MountOptions) {
-    if Scheduling::here(options.own_session).may_give_way() {
+/// Schedules the calling thread, which serves a mount with this [`MountOptions::own_session`], behind its clients where that is good.
+pub(crate) fn give_way(own_session: bool) {
+    if Scheduling::here(own_session).may_give_way() {
         // If it cannot be, its clients bounce between CPUs; they are served all the same.
         let _ = schedule::behind_all_others();
     }

@@ -44,7 +44,7 @@ pub(crate) fn serve(
 ) -> io::Result<()> {
     // A CPU that is offline, or that this process may not use, has no clients that would gain by it.
     let _ = cpu::pin(queue);
-    policy::give_way(&connection.options);
+    policy::give_way(connection.options.own_session);
     let payload = connection.options.max_write.max(PAYLOAD_MIN) as usize;
     let entries = (0..ENTRIES).map(|_| RingEntry::new(payload)).collect();
     // The possible CPUs of a machine are far fewer than 65,536.
