@@ -8,6 +8,10 @@
 //!
 //! `mix` tells the two apart: a request of another client than the last one moves it up, one of the same client down.
 //!
+//! A client that the scheduler moves leaves its reader behind. Then each request wakes another CPU, and comes *late*: long after the
+//! last answer. A program that works for as long between two requests looks the same, so the reader looks in `/proc` when
+//! some were late, and the less often the longer it finds its client where it was.
+//!
 //! A reader that is held up would hold up every client. So while requests come, one of the workers that stand by, the
 //! *watcher*, looks at the reader from time to time, and takes its place if it still serves the same request. After a time
 //! without requests the watcher sleeps until the reader wakes it with the next one: an idle mount wakes no CPU.
@@ -17,11 +21,12 @@
 //! the watcher sleeps; the watcher says that it sleeps, then looks at the count. One of the two sees the other.
 //!
 //! # Cost
-//! Two additions on the worker's own line for each request, and a look into `/proc` for each [`FOLLOW`] of one client.
+//! Two additions on the worker's own line and two looks at the clock for each request, and a look into `/proc` for each [`FOLLOW`] of one
+//! client, or for some late ones.
 
 use crate::lock_class::CREW;
 use sluice_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use sluice_sync::time::Duration;
+use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{CachePadded, Condvar, Mutex, MutexGuard, cpu};
 use std::fs;
 
@@ -39,6 +44,11 @@ const WATCH: Duration = Duration::from_millis(10);
 /// After how many requests of one client the reader looks where it is: so many first, then again after each `FOLLOW`.
 const FOLLOW_FIRST: u32 = 16;
 const FOLLOW: u32 = 128;
+/// A request is late that comes so long after the last answer: about as long as it takes to wake another CPU.
+const LATE: Duration = Duration::from_micros(20);
+/// After how many late ones the reader looks: after so many at least, and twice as many each time that it finds its client where it was.
+const LATE_LEAST: u32 = 2;
+const LATE_MOST: u32 = 16;
 /// The field of `/proc/PID/stat` that is the CPU, counted from the one after the name.
 const STAT_CPU: usize = 36;
 
@@ -78,6 +88,10 @@ pub(crate) struct Member<'a> {
     /// The client of the last request it read, and how many came from it one after the other.
     client: u32,
     run: u32,
+    /// When it had served the last request, how many were late since it last looked where the client is, and after how many it looks.
+    served: Instant,
+    late: u32,
+    patience: u32,
 }
 
 impl Crew {
@@ -98,7 +112,17 @@ impl Crew {
         let mut standby = self.standby.lock();
         let number = standby.joined;
         standby.joined += 1;
-        Member { crew: self, number, allowed: cpu::allowed(), cpu: None, client: 0, run: 0 }
+        Member {
+            crew: self,
+            number,
+            allowed: cpu::allowed(),
+            cpu: None,
+            client: 0,
+            run: 0,
+            served: Instant::now(),
+            late: 0,
+            patience: LATE_LEAST,
+        }
     }
 
     fn set_reader(&self, _: &MutexGuard<'_, Standby>, reader: usize) {
@@ -134,6 +158,7 @@ impl Member<'_> {
     pub(crate) fn during(&mut self, client: u32, serve: impl FnOnce()) {
         let stage = &self.crew.stages[self.number];
         stage.fetch_add(1, Ordering::SeqCst);
+        self.late += u32::from(self.served.elapsed() >= LATE);
         if self.crew.asleep.load(Ordering::SeqCst) && self.crew.asleep.swap(false, Ordering::SeqCst) {
             // It waits by the time that the lock is free.
             drop(self.crew.standby.lock());
@@ -144,6 +169,7 @@ impl Member<'_> {
         if client != 0 {
             self.note(client);
         }
+        self.served = Instant::now();
     }
 
     /// Decides how many read, and where.
@@ -171,18 +197,26 @@ impl Member<'_> {
                 crew.set_reader(&standby, self.number);
             }
         } else if reader == self.number {
-            self.run = if client == self.client { self.run.wrapping_add(1) } else { 0 };
-            self.client = client;
-            if self.run % FOLLOW == FOLLOW_FIRST {
-                self.follow();
+            if client != self.client {
+                (self.client, self.run, self.late, self.patience) = (client, 0, 0, LATE_LEAST);
+            } else {
+                self.run = self.run.wrapping_add(1);
+            }
+            if self.run % FOLLOW == FOLLOW_FIRST || self.late >= self.patience {
+                self.follow(cpu_of(client));
             }
         }
     }
 
-    /// Goes to the CPU of its client.
+    /// Goes to the CPU of its client, which is `there`.
     #[cold]
-    fn follow(&mut self) {
-        let Some(cpu) = cpu_of(self.client).filter(|&cpu| self.cpu != Some(cpu)) else { return };
+    fn follow(&mut self, there: Option<usize>) {
+        self.late = 0;
+        let Some(cpu) = there.filter(|&cpu| self.cpu != Some(cpu)) else {
+            self.patience = (self.patience * 2).min(LATE_MOST);
+            return;
+        };
+        self.patience = LATE_LEAST;
         // One that this process may not use is none to go to.
         if self.allowed.contains(&cpu) && cpu::pin(cpu).is_ok() {
             self.cpu = Some(cpu);
@@ -291,6 +325,36 @@ mod tests {
         worker.await_turn();
         (0..2_000).for_each(|request| worker.during(if request % 10 == 0 { 8 } else { 7 }, || ()));
         assert_eq!(reader(&crew), worker.number);
+    }
+
+    #[test]
+    fn a_reader_whose_requests_come_late_looks_for_its_client_the_less_often_the_longer_that_stays() {
+        let crew = Crew::new(1);
+        let mut worker = crew.join();
+        worker.await_turn();
+        // No process has that number, so its CPU is not known.
+        let mut serve = |worker: &mut Member<'_>, requests, is_late| {
+            for _ in 0..requests {
+                let now = Instant::now();
+                worker.served =
+                    if is_late { now.checked_sub(LATE).expect("the machine runs") } else { now + LONG };
+                worker.during(u32::MAX, || ());
+            }
+            (worker.late, worker.patience)
+        };
+        assert_eq!(serve(&mut worker, 1, true), (0, 2), "the first one is another client's");
+        assert_eq!(serve(&mut worker, 1, true), (1, 2));
+        assert_eq!(serve(&mut worker, 1, true), (0, 4));
+        assert_eq!(serve(&mut worker, 3, true), (3, 4));
+        assert_eq!(serve(&mut worker, 5, false), (3, 4), "none is late");
+        assert_eq!(serve(&mut worker, 1, true), (0, 8));
+        // The client is on this CPU now: from now on the reader looks soon.
+        let cpu = worker.allowed.first().copied();
+        worker.follow(cpu);
+        assert_eq!((worker.cpu, worker.patience), (cpu, LATE_LEAST));
+        worker.follow(cpu);
+        assert_eq!(worker.patience, 2 * LATE_LEAST, "it stayed");
+        worker.leave_cpu();
     }
 
     #[test]
