@@ -333,7 +333,7 @@ mod tests {
         let mut worker = crew.join();
         worker.await_turn();
         // No process has that number, so its CPU is not known.
-        let mut serve = |worker: &mut Member<'_>, requests, is_late| {
+        let serve = |worker: &mut Member<'_>, requests, is_late| {
             for _ in 0..requests {
                 let now = Instant::now();
                 worker.served =

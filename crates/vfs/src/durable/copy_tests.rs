@@ -348,6 +348,24 @@ fn after_a_crash_at_any_step_of_a_copy_extents_have_the_owners_that_are_counted(
 }
 
 #[test]
+fn a_copy_to_beyond_the_end_of_what_a_file_can_be_is_refused_as_in_memory() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (_disk, stored) = counted();
+    let outcome = |fs: &Fs| {
+        fs.write("/f", vec![1; 2 * CHUNK]).expect("room");
+        fs.write("/g", "").expect("room");
+        fs.sync().expect("the disk works");
+        let (root, cred) = (fs.superblock().root(), Cred::root());
+        let file = |name: &[u8]| root.lookup(&cred, name).expect("it is there");
+        let to = [u64::MAX, u64::MAX - CHUNK as u64 + 1, i64::MAX as u64 - CHUNK as u64 + 1];
+        to.map(|to| file(b"f").copy_range(&cred, 0, &file(b"g"), to, 2 * CHUNK as u64))
+    };
+    assert_eq!(outcome(&stored), outcome(&Fs::new()));
+}
+
+#[test]
 fn copies_go_opposite_ways_while_others_write_and_push() {
     if !HOSTS_SHARE {
         return;

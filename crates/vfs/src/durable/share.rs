@@ -28,7 +28,7 @@ use super::{CHUNK, Durable, Stored};
 use crate::data::{PAGE, Prepaid};
 use crate::inode::flag;
 use crate::watch::hook;
-use crate::{Errno, InodeRef};
+use crate::{Errno, FILE_SIZE_MAX, InodeRef};
 use sluice_sync::Ref;
 use std::ops::Range;
 
@@ -194,7 +194,9 @@ impl InodeRef {
         let is_known = to.has_name() && to.has(flag::RECORDED) && !self.shared.has_hook(hook::CHANGES);
         let first = bytes.start.div_ceil(CHUNK);
         let may_be = bytes.start % CHUNK == to_offset % CHUNK && first < bytes.end.div_ceil(CHUNK);
-        let (Some(from_stored), Some(to_stored), true) = (self.stored(), to.stored(), is_known && may_be)
+        let to_end = to_offset.checked_add(bytes.end - bytes.start).filter(|end| *end <= FILE_SIZE_MAX);
+        let (Some(from_stored), Some(to_stored), Some(to_end), true) =
+            (self.stored(), to.stored(), to_end, is_known && may_be)
         else {
             return Ok(None);
         };
@@ -210,7 +212,7 @@ impl InodeRef {
             _ => hold(self, from_stored, 0).map(|source| (source, hold(to, to_stored, 1))),
         };
         let Some(held) = held else { return Ok(None) };
-        let (end, to_end) = (bytes.end.min(self.size()), to_offset + (bytes.end - bytes.start));
+        let end = bytes.end.min(self.size());
         let is_end = end == self.size() && end == bytes.end && to_end >= to.size();
         let chunks = first..if is_end { end.div_ceil(CHUNK) } else { end / CHUNK };
         if chunks.is_empty() {
