@@ -139,11 +139,12 @@ impl Pending {
         let Some(stored) = inode.stored() else { return };
         let (at, counted) = {
             let mut changed = stored.changed.lock();
-            // What is marked stays so.
+            changed.is_held = false;
+            // What has changed stays noted.
             if (changed.counted > 0 || changed.borrowed > 0) && self.may_spill(inode) {
-                changed.is_held = false;
                 (changed.listed_at, 0)
             } else {
+                stored.hide();
                 (changed.listed_at.take(), mem::take(&mut changed.counted))
             }
         };

@@ -225,6 +225,13 @@ impl Stored {
         }
     }
 
+    /// Says that the inode is not listed, and that nothing is marked. Called with `changed` locked.
+    pub(super) fn hide(&self) {
+        // Relaxed, both: written under the mutex.
+        self.marked.store(0, Ordering::Relaxed);
+        self.marked_from.store(PAGES_END, Ordering::Relaxed);
+    }
+
     /// Extended attributes of these names changed.
     pub(super) fn mark_xattrs<'n>(&self, names: impl Iterator<Item = &'n [u8]>) {
         self.changed.lock().xattrs.extend(names.map(Box::from));
@@ -416,9 +423,7 @@ impl Pending {
         let mut kept = stored.kept.lock();
         let Changed { dirty, mut chunks, mut xattrs, counted, all_names, .. } = {
             let mut changed = stored.changed.lock();
-            // Relaxed, both: under the mutex.
-            stored.marked.store(0, Ordering::Relaxed);
-            stored.marked_from.store(PAGES_END, Ordering::Relaxed);
+            stored.hide();
             // Relaxed: no section is open.
             stored.is_behind.store(false, Ordering::Relaxed);
             mem::take(&mut *changed)

@@ -187,3 +187,23 @@ fn a_change_that_is_left_to_the_push_is_put_down_when_the_file_loses_its_name_be
     assert_eq!(outcome(false), (false, Some(0o751)));
     assert_eq!(outcome(true), (true, Some(0o751)));
 }
+
+#[test]
+fn a_file_that_was_listed_and_has_lost_its_name_is_not_held_by_a_later_write() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (_disk, fs) = counted();
+    let process = fs.process(Cred::root());
+    fs.write("/f", "").expect("room");
+    fs.sync().expect("the disk works");
+    fs.settle();
+    let live = fs.superblock().live_inodes();
+    let file = process.open("/f", OpenFlags::RDWR, 0).expect("it is there");
+    process.ftruncate(file, 0).expect("it is open for writing");
+    process.unlink("/f").expect("it is there");
+    process.pwrite(file, b"text", 1 << 20).expect("room");
+    process.close(file).expect("it is open");
+    fs.settle();
+    assert_eq!(fs.superblock().live_inodes(), live - 1);
+}
