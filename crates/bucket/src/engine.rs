@@ -81,13 +81,25 @@ impl Records {
             Ok(())
         })?;
         let stop = Stop::default();
-        let next = AtomicU64::new(pushes(&db, &stop)?);
         let db = RwLock::with_class(&ENGINE, Some(db));
-        Ok(Records { objects: objects.clone(), owner, db, next, opening, recorder, stop })
+        let next = AtomicU64::new(0);
+        let records = Records { objects: objects.clone(), owner, db, next, opening, recorder, stop };
+        let next = records.again(|db| pushes(db, &records.stop))?;
+        // Relaxed: nobody else has it.
+        records.next.store(next, Ordering::Relaxed);
+        Ok(records)
     }
 
     fn with<T>(&self, work: impl FnOnce(&Db) -> Result<T, StoreError>) -> Result<T, StoreError> {
         work(self.db.read().as_ref().ok_or_else(|| failed("it was closed"))?)
+    }
+
+    /// Does `work`, and once more if the records were opened by an older node in between.
+    fn again<T>(&self, mut work: impl FnMut(&Db) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        match self.with(&mut work) {
+            Err(StoreError::Fenced) => self.reopen().and_then(|()| self.with(work)),
+            done => done,
+        }
     }
 
     /// A node that claimed the store before this one may have opened the records after it: it goes away when it sees the newer
@@ -160,15 +172,26 @@ pub(crate) fn cache_options(opening: &Opening) -> ObjectStoreCacheOptions {
 
 impl Engine for Records {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        self.with(|db| get(db, &record(key), &self.stop))
+        self.again(|db| get(db, &record(key), &self.stop))
     }
 
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreError> {
-        self.with(|db| scan(db, from, to, visit, &self.stop))
+        let mut is_begun = false;
+        self.again(|db| {
+            // What was visited is not visited twice.
+            if is_begun {
+                return Err(StoreError::Fenced);
+            }
+            let mut visit = |key: &[u8], value: &[u8]| {
+                is_begun = true;
+                visit(key, value)
+            };
+            scan(db, from, to, &mut visit, &self.stop)
+        })
     }
 
     fn position(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        self.with(|db| get(db, POSITION, &self.stop))
+        self.again(|db| get(db, POSITION, &self.stop))
     }
 
     fn traffic(&self) -> Traffic {
@@ -225,11 +248,8 @@ impl Engine for Records {
                 Ok(())
             })
         };
-        match self.with(write) {
-            // The same batch once more has the same effect.
-            Err(StoreError::Fenced) => self.reopen().and_then(|()| self.with(write)),
-            written => written,
-        }
+        // The same batch once more has the same effect.
+        self.again(write)
     }
 }
 

@@ -147,6 +147,22 @@ fn a_node_of_an_older_epoch_cannot_open_the_store_and_disturbs_nobody() {
 }
 
 #[test]
+fn the_newest_reads_although_an_older_node_opens_the_records_after_it() {
+    let objects = Arc::new(InMemory::new());
+    drop(Bucket::over(objects.clone()).create(quiet()).expect("a new store"));
+    let owner = Bucket::over(objects.clone()).open(Claim::Epoch(3), quiet()).expect("it is the newest");
+    push(&owner, 0, &value(0)).expect("it is the newest");
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    let sleeper = runtime.block_on(slatedb::Db::open("records", objects)).expect("memory");
+    // SlateDB finds out by itself some time later.
+    for _ in 0..40 {
+        assert!(records(&owner).expect("it opens them again") == expected(1));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(sleeper);
+}
+
+#[test]
 fn the_newer_of_two_nodes_that_open_the_store_at_once_has_it() {
     for round in 0..number("SLUICE_BUCKET_SEEDS", 30) {
         let objects = Arc::new(InMemory::new());
