@@ -216,8 +216,8 @@ impl Holds {
         if self.count.load(Ordering::Relaxed) == 0 {
             return told.send();
         }
-        let mut state = self.state.lock();
         let hold = Arc::new(Hold::default());
+        let mut state = self.state.lock();
         let mine = state.by_thread.remove(&thread::current().id()).unwrap_or_default();
         // Which announcement which answer waits for: noted when the lock is free.
         let mut waits: Vec<_> =

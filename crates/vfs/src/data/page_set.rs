@@ -71,6 +71,11 @@ impl PageSet {
         met.map(move |met| met.start.max(start)..met.end.min(end))
     }
 
+    /// A bit for each of `pages`, 64 at most, the lowest for the first: whether it is in the set.
+    pub(crate) fn mask(&self, pages: &Range<u64>) -> u64 {
+        self.within(pages).flatten().fold(0, |mask, page| mask | 1 << (page - pages.start))
+    }
+
     /// Takes `pages` out of the set and tells how many of them were in it.
     pub(crate) fn remove(&mut self, pages: &Range<u64>) -> u64 {
         let Some(ranges) = &mut self.0 else { return 0 };

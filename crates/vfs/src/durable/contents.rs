@@ -138,8 +138,7 @@ impl Pending {
     /// Collects `chunk`, which has data.
     fn collect_chunk(&self, inode: &InodeRef, chunk: u64, marked: &Marked, kept: &mut Kept, to: &mut Added) {
         let pages = chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES;
-        let changed =
-            marked.dirty.within(&pages).flatten().fold(0, |mask, page| mask | 1 << (page - pages.start));
+        let changed = marked.dirty.mask(&pages) as u16;
         let (key, mut bytes) = (Key::chunk(inode.ino(), chunk), Vec::new());
         let is_own = kept.borrowed.count(&(chunk..chunk + 1)) == 0;
         // Then it is borrowed, and of pages that are not here the extent alone has the bytes.

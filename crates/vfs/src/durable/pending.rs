@@ -122,8 +122,7 @@ impl Changed {
     pub(super) fn marks(&self) -> (u64, u64) {
         let last = self.dirty.within(&(0..PAGES_END)).last().filter(|range| range.end == PAGES_END);
         let from = last.map_or(PAGES_END, |range| range.start);
-        let few = self.dirty.within(&(0..MARKED_PAGES.min(from)));
-        (few.flatten().fold(0, |bits, page| bits | 1 << page), from)
+        (self.dirty.mask(&(0..MARKED_PAGES.min(from))), from)
     }
 }
 
@@ -309,13 +308,7 @@ impl Stored {
 
     /// The pages of `chunk` that have changed.
     pub(super) fn dirty_in(&self, chunk: u64) -> u16 {
-        let first = chunk * CHUNK_PAGES;
-        let changed = self.changed.lock();
-        changed
-            .dirty
-            .within(&(first..first + CHUNK_PAGES))
-            .flatten()
-            .fold(0, |mask, page| mask | 1 << (page - first))
+        self.changed.lock().dirty.mask(&(chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES)) as u16
     }
 
     /// The inode has a record with this access time.

@@ -35,7 +35,7 @@ pub(super) struct Removals {
     /// *Per CPU; each protected by its mutex.*
     gone: PerCpu<Mutex<Vec<Removal>>>,
     /// Of these, in the push that is being formed: those of whose contents it is not known what the tree has. *Protected by its mutex.*
-    unknown: Mutex<Vec<Removal>>,
+    unknown: Mutex<Vec<Gone>>,
     /// So many chunks one push removes at most. *Atomic (stands alone); written by tests.*
     most: AtomicU64,
 }
@@ -62,13 +62,6 @@ pub(super) struct Gone {
     stays: bool,
     /// It had no name when the file system was opened: somebody may have it open.
     was_open: bool,
-}
-
-impl Removal {
-    /// Whether it had no name when the file system was opened.
-    fn was_open(&self) -> bool {
-        matches!(self, Removal::Whole(gone) if gone.was_open)
-    }
 }
 
 impl Gone {
@@ -113,6 +106,11 @@ fn remove_inode(ino: u64, to: &mut Added) {
 }
 
 impl Removal {
+    /// Whether it had no name when the file system was opened.
+    fn was_open(&self) -> bool {
+        matches!(self, Removal::Whole(gone) if gone.was_open)
+    }
+
     fn ino(&self) -> u64 {
         match self {
             Removal::Little { ino, .. } => *ino,
@@ -205,7 +203,7 @@ impl Removals {
                 Removal::Whole(gone) => gone,
             };
             if !gone.kept.is_known {
-                unknown.push(Removal::Whole(gone));
+                unknown.push(*gone);
                 left -= 1;
                 continue;
             }
@@ -227,13 +225,12 @@ impl Removals {
     pub(super) fn write(&self, data: &Data<'_>, to: &mut Added, owners: &Owners) {
         let unknown = mem::take(&mut *self.unknown.lock());
         let mut left = self.most();
-        for removal in unknown {
-            let Removal::Whole(mut gone) = removal else { continue };
+        for mut gone in unknown {
             // A file that cannot be read stays among those that are deleted when the store is opened, or `fsck` finds it.
             let Ok(end) = remove_chunks(&gone, &mut left, (data, owners), to) else { continue };
             if end < gone.chunks.end {
                 gone.chunks.start = end;
-                self.put(Removal::Whole(gone));
+                self.remove(gone);
                 continue;
             }
             gone.remove_rest(to);

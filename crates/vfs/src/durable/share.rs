@@ -161,18 +161,13 @@ impl InodeRef {
         to_offset: u64,
     ) -> Result<[HeldContents<'i>; 2], Errno> {
         let replaced = to_offset..to_offset.saturating_add(bytes.end - bytes.start);
-        // A file is in memory alone, or held by its number: two copies may go opposite ways.
         let hold = |inode: &'i InodeRef, level| match self.shared.has_hook(hook::DURABLE) {
             true => inode.hold_contents(inode.stored(), level),
             false => inode.all_contents(),
         };
-        let [source, target] = match self.ino().cmp(&to.ino()) {
-            _ if self.is_same(to) => [hold(self, 0), to.all_contents()],
-            std::cmp::Ordering::Greater => {
-                let target = hold(to, 0);
-                [hold(self, 1), target]
-            }
-            _ => [hold(self, 0), hold(to, 1)],
+        let [source, target] = match self.is_same(to) {
+            true => [hold(self, 0), to.all_contents()],
+            false => hold_in_order([self, to], hold),
         };
         self.more_contents(&source, bytes)?;
         to.more_contents(&target, replaced)?;
@@ -203,15 +198,12 @@ impl InodeRef {
         if !self.has_extents(durable, from_stored, first..bytes.end.div_ceil(CHUNK))? {
             return Ok(None);
         }
-        let hold = |inode: &'i InodeRef, stored, level| inode.hold_contents_alone(durable, stored, level);
-        let held = match self.ino().cmp(&to.ino()) {
-            _ if self.is_same(to) => hold(self, from_stored, 0).map(|held| (held, None)),
-            std::cmp::Ordering::Greater => {
-                hold(to, to_stored, 0).map(|target| (target, hold(self, from_stored, 1)))
-            }
-            _ => hold(self, from_stored, 0).map(|source| (source, hold(to, to_stored, 1))),
+        let hold = |inode: &'i InodeRef, level| inode.hold_contents_alone(durable, inode.stored()?, level);
+        let [source, target] = match self.is_same(to) {
+            true => [hold(self, 0), None],
+            false => hold_in_order([self, to], hold),
         };
-        let Some(held) = held else { return Ok(None) };
+        let Some(held) = source.map(|source| (source, target)) else { return Ok(None) };
         let end = bytes.end.min(self.size());
         let is_end = end == self.size() && end == bytes.end && to_end >= to.size();
         let chunks = first..if is_end { end.div_ceil(CHUNK) } else { end / CHUNK };
@@ -259,6 +251,17 @@ impl InodeRef {
             self.find_contents(durable, stored)?;
         }
         Ok(stored.kept.lock().extents.range(chunks).next().is_some())
+    }
+}
+
+/// Holds both files, the one with the lower number first, with its level: two copies may go opposite ways.
+fn hold_in_order<'i, H>([one, other]: [&'i InodeRef; 2], hold: impl Fn(&'i InodeRef, u8) -> H) -> [H; 2] {
+    if one.ino() < other.ino() {
+        let first = hold(one, 0);
+        [first, hold(other, 1)]
+    } else {
+        let first = hold(other, 0);
+        [hold(one, 1), first]
     }
 }
 
