@@ -114,13 +114,13 @@ pub(crate) enum Command {
     },
     /// Check a store, and mend it
     Fsck(Fsck),
-    /// Print what a store says of itself: size, use of its log, version, UUID
+    /// Print what a store says of itself: size, bytes shared and private, use of its log, version, UUID
     #[command(after_help = INFO_EXAMPLES)]
     Info {
         /// As one line of JSON
         #[arg(long)]
         json: bool,
-        /// The store; it may be in use
+        /// The store, which may be in use, or the directory that it is mounted on
         store: PathBuf,
     },
     /// Mount a file system on a directory
@@ -277,7 +277,8 @@ Examples:
 
 const INFO_EXAMPLES: &str = "Examples:
   sluice info ~/store
-  sluice info --json ~/store";
+  sluice info --json ~/store
+  sluice info ~/scratch";
 
 const FSCK_EXAMPLES: &str = "\
 Looks at every record and every byte of data, and changes nothing without --repair. Files without a name go to lost+found.

@@ -1,4 +1,4 @@
-//! Store: what is done to a store that is not mounted: `mkfs`, `info`, `fsck`.
+//! Store: what is done to a store by itself: `mkfs`, `info`, `fsck`.
 
 use crate::args::Fsck;
 use crate::bucket;
@@ -11,7 +11,7 @@ use sluice_fuse::control;
 use sluice_lab::failure::{Context, Failure, Result};
 use sluice_lab::mount_stat::MountStat;
 use sluice_store::disk::{Disk, HostDisk};
-use sluice_store::{Gravity, Progress, Report, Store, StoreError};
+use sluice_store::{Content, Gravity, Progress, Report, Store, StoreError};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, thread};
 use sluice_vfs::{Options, Superblock};
@@ -135,8 +135,10 @@ fn is_leaving(user: u32, store: &Path) -> bool {
     }
 }
 
-/// What a store says of itself.
-pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
+/// What a store says of itself: the one in `place`, or that is mounted there.
+pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
+    let mounted = mounted_on(place);
+    let store = mounted.as_deref().unwrap_or(place);
     let (info, size, content, user) = match bucket::at(store).map_err(failure(store))? {
         Some(bucket) => {
             let (info, size, user) = bucket::info(&bucket).map_err(failure(store))?;
@@ -145,11 +147,11 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
         None => {
             let disk = HostDisk::unlocked(store).map_err(failure(store))?;
             let info = Store::info(&disk).map_err(failure(store))?;
-            // Of one that is in use only what never changes.
             let (content, user) = match HostDisk::lock_read_only(store) {
                 Ok(_) if info.is_volatile => (None, None),
                 Ok(disk) => (Some(Superblock::store_content(shared(disk)).map_err(failure(store))?), None),
-                Err(StoreError::InUse(user)) => (None, Some(user)),
+                // Its server knows.
+                Err(StoreError::InUse(user)) => (content_in_use(store), Some(user)),
                 Err(error) => return Err(failure(store)(error)),
             };
             (info, allocated(store)?, content, user)
@@ -167,6 +169,7 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
         None => is_lost.then(|| StoreError::Lost.to_string()),
     };
     let (content, shared) = content.unzip();
+    let private = content.zip(shared).map(|(content, shared)| content.data_bytes.saturating_sub(shared));
     let cache = Options::default().store.cache;
     let text = if json {
         let fields = json!({
@@ -175,7 +178,7 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
             "size_bytes": size,
             "data_bytes": content.map(|content| content.data_bytes),
             "shared_bytes": shared,
-            "private_bytes": content.zip(shared).map(|(content, shared)| content.data_bytes.saturating_sub(shared)),
+            "private_bytes": private,
             "segment_size": info.segment_size,
             "log_size": info.log_size,
             "log_used": content.map(|content| content.log_used),
@@ -187,41 +190,56 @@ pub(crate) fn info(store: &Path, json: bool) -> Result<()> {
         });
         format!("{fields}\n")
     } else {
-        let used = match (content, user) {
-            (Some(content), _) => {
-                format!("{} used, {} batches to replay", bytes(content.log_used), content.batches)
-            }
-            (None, Some(Some(pid))) => format!("in use by process {pid}"),
-            (None, Some(None)) => "in use".to_owned(),
-            (None, None) => "not in use by this machine".to_owned(),
+        let used = content.map(|content| {
+            format!("{} used, {} batches to replay", bytes(content.log_used), content.batches)
+        });
+        let user = match user {
+            Some(Some(pid)) => Some(format!("in use by process {pid}")),
+            Some(None) => Some("in use".to_owned()),
+            None => used.is_none().then(|| "not in use by this machine".to_owned()),
         };
+        let log: Vec<String> = [bytes(info.log_size)].into_iter().chain(used).chain(user).collect();
         let place = if Bucket::is_url(store) { "in objects" } else { "on the host's disk" };
         let failed = failure.map_or_else(String::new, |why| {
             let so = if is_lost { "" } else { "read-only: " };
             format!("failed   {so}{why}\n")
         });
-        let data = content.zip(shared).map_or("?".to_owned(), |(content, shared)| match shared {
-            0 => bytes(content.data_bytes),
-            shared => format!("{} ({} of it shared)", bytes(content.data_bytes), bytes(shared)),
-        });
+        let data = match (content.zip(shared).zip(private), info.segment_size) {
+            (Some(((content, shared), private)), segment_size) => {
+                let [data, shared, private, size] =
+                    [content.data_bytes, shared, private, segment_size].map(bytes);
+                format!("{data} ({shared} shared, {private} private) in files of {size}")
+            }
+            (None, 0) => "in the tree, nothing of it shared".to_owned(),
+            (None, segment_size) => format!("? in files of {}", bytes(segment_size)),
+        };
         format!(
-            "uuid     {uuid}\nversion  {}\nsize     {} {place}\ndata     {data} in files of {}\n\
-             log      {}, {used}\ncache    {} of the tree at most\n{failed}",
+            "uuid     {uuid}\nversion  {}\nsize     {} {place}\ndata     {data}\n\
+             log      {}\ncache    {} of the tree at most\n{failed}",
             info.version,
             bytes(size),
-            bytes(info.segment_size),
-            bytes(info.log_size),
+            log.join(", "),
             bytes(cache as u64),
         )
     };
     Output::plain().give(text.as_bytes())
 }
 
-/// Why the server of `store`, if one has it mounted, cannot write there any more.
-fn failure_of_server(store: &Path) -> Option<String> {
+/// The device number of the mount of `store`, if it is mounted.
+fn device_of(store: &Path) -> Option<(u32, u32)> {
     // A bucket is no path.
     let source = store.canonicalize().unwrap_or_else(|_| store.to_owned());
-    let answer = control::stat_of_device(sluice_fuse::device_of_source(source.as_os_str())?).ok()??;
+    sluice_fuse::device_of_source(source.as_os_str())
+}
+
+/// What is in `store`, as its server says, if one has it mounted: what is there, and how much of its data is shared.
+fn content_in_use(store: &Path) -> Option<(Content, u64)> {
+    control::content_of_device(device_of(store)?).ok()?
+}
+
+/// Why the server of `store`, if one has it mounted, cannot write there any more.
+fn failure_of_server(store: &Path) -> Option<String> {
+    let answer = control::stat_of_device(device_of(store)?).ok()??;
     MountStat::parse(&answer).ok()?.failure
 }
 

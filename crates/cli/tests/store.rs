@@ -181,16 +181,30 @@ fn a_copy_on_a_mount_shares_what_is_on_disk_and_info_says_how_much() {
     let scratch = Scratch::new();
     let stored = Stored::new(&scratch);
     let bytes = |what: &str| stored.info()[what].as_u64().expect("a number");
+    let told = |place: &Path| sluice(["info".as_ref(), place.as_os_str()]).well();
     stored.mount("rw");
     fs::write(stored.dir.join("f"), vec![1; LEN]).expect("room");
     stored.umount();
     let alone = bytes("data_bytes");
     assert_eq!((bytes("shared_bytes"), bytes("private_bytes")), (0, alone));
+    assert!(told(&stored.store).contains("(0 bytes shared, 2.9 MiB private)"), "{}", told(&stored.store));
     stored.mount("rw");
     // With copy_file_range.
     assert_eq!(fs::copy(stored.dir.join("f"), stored.dir.join("copy")).expect("room"), LEN as u64);
-    stored.umount();
-    assert_eq!((bytes("data_bytes"), bytes("shared_bytes"), bytes("private_bytes")), (alone, alone, 0));
+    fs::File::open(stored.dir.join("copy")).and_then(|copy| copy.sync_all()).expect("the disk works");
+    for is_mounted in [true, false] {
+        if !is_mounted {
+            stored.umount();
+        }
+        assert_eq!((bytes("data_bytes"), bytes("shared_bytes"), bytes("private_bytes")), (alone, alone, 0));
+        let places = [&stored.store, &stored.dir];
+        for place in &places[..if is_mounted { 2 } else { 1 }] {
+            let told = told(place);
+            assert!(told.contains("2.9 MiB (2.9 MiB shared, 0 bytes private) in files of "), "{told}");
+            assert!(told.contains(" batches to replay"), "{told}");
+            assert_eq!(told.contains(", in use by process "), is_mounted, "{told}");
+        }
+    }
     stored.assert_clean();
     stored.mount("rw");
     fs::write(stored.dir.join("f"), vec![2; LEN]).expect("room");
@@ -271,7 +285,7 @@ fn a_store_in_use_says_by_which_process() {
         assert!(line.contains(&format!("in use by process {server} ")), "{line}");
     }
     let info = stored.info();
-    assert!(info["in_use"] == true && info["pid"] == server && info["log_used"].is_null(), "{info}");
+    assert!(info["in_use"] == true && info["pid"] == server && info["log_used"].is_u64(), "{info}");
     assert_eq!(info["uuid"].as_str().map(str::len), Some(36));
     stored.umount();
     // `umount` returns when the store can be had.

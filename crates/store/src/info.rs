@@ -27,7 +27,7 @@ pub struct Info {
     pub is_volatile: bool,
 }
 
-/// What is in a store that nobody uses.
+/// What is in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
     /// Bytes of the log whose batches the tree does not hold: what the next start replays.
@@ -103,5 +103,21 @@ impl Store {
         }
         engine.scan(keys.start, keys.end, visit)?;
         Ok(Content { log_used, batches, data_bytes: behind.table.live_bytes() })
+    }
+
+    /// As [`content`](Self::content), of this store, which is in use: what its log held when it was asked, and data and records as of
+    /// everything that is durable by then, if the tree can be brought there.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn content_in_use(&self, keys: Range<&[u8]>, visit: &mut Visit<'_>) -> Result<Content, StoreError> {
+        let (log_used, batches) = {
+            let state = self.core.state.lock();
+            (state.used, state.unapplied.len() as u64)
+        };
+        // A store that failed has its tree still.
+        let _ = self.checkpoint();
+        self.scan(keys.start, keys.end, visit)?;
+        Ok(Content { log_used, batches, data_bytes: self.stats().data_bytes })
     }
 }

@@ -83,7 +83,7 @@ pub use ops::attr::{SetAttr, SetTime};
 pub use ops::create::{NewInode, NewKind};
 pub use process::{Dirent, Dirents, Fd, FileLock, FlockOperation, LockType, Process};
 pub use readdir::DirEntry;
-pub use sluice_store::{Options as StoreOptions, StoreError};
+pub use sluice_store::{Content as StoreContent, Options as StoreOptions, StoreError};
 pub use snapshot::SNAPSHOTS;
 pub use stat::{FileType, Stat, StatFs, Statx, Timestamp};
 pub use superblock::{Options, Superblock};

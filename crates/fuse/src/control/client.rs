@@ -4,7 +4,7 @@ use super::{ANSWER_PATIENCE, LOCKS_IN_KERNEL, OK, address, is_trusted, pid_names
 use crate::mount::reach;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use sluice_sync::time::Duration;
-use sluice_vfs::Errno;
+use sluice_vfs::{Errno, StoreContent};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -175,6 +175,25 @@ pub(super) fn order_at(dir: &Path, order: &str) -> io::Result<Option<Vec<u8>>> {
 /// When the server does not answer.
 pub fn stat_of_device(device: (u32, u32)) -> io::Result<Option<Vec<u8>>> {
     ask(device, b"stat\n", Some(ANSWER_PATIENCE))?.map(unwrap).transpose()
+}
+
+/// What is in the store of the mount with this device number, and how many of its bytes of data are shared; see
+/// [`Superblock::content`](sluice_vfs::Superblock::content). `None` if there is no server.
+///
+/// # Errors
+/// As [`stat_of_device`]; when its mount has no store.
+pub fn content_of_device(device: (u32, u32)) -> io::Result<Option<(StoreContent, u64)>> {
+    let Some(answer) = ask(device, b"content\n", Some(ANSWER_PATIENCE))?.map(unwrap).transpose()? else {
+        return Ok(None);
+    };
+    let numbers = String::from_utf8(answer).unwrap_or_default();
+    let numbers: Vec<u64> = numbers.split_whitespace().map_while(|number| number.parse().ok()).collect();
+    match numbers[..] {
+        [log_used, batches, data_bytes, shared] => {
+            Ok(Some((StoreContent { log_used, batches, data_bytes }, shared)))
+        }
+        _ => Err(io::Error::other("the server of the mount said what is no content of a store")),
+    }
 }
 
 /// As [`ask`], of the mount that holds `dir`. A dead mount is an error.

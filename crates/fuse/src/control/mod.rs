@@ -6,7 +6,7 @@
 //! per connection:
 //! ```text
 //!   client                        server
-//!   "locks\n", "hot\n", "stat\n", "files\n",
+//!   "locks\n", "hot\n", "stat\n", "content\n", "files\n",
 //!   "namespace\n", "server\n", "snapshots\n", or an
 //!   order and what it is about        ──>
 //!                           <──   "ok\n" and the answer, or one line that says why not; end of stream
@@ -24,8 +24,8 @@ mod server;
 mod socket_file;
 
 pub use client::{
-    all_locks, clone_tree, drop_snapshot, hot_locks, is_elsewhere, kernel_locks, library_files, locks,
-    server_of, snapshots, stat, stat_of_device, take_snapshot,
+    all_locks, clone_tree, content_of_device, drop_snapshot, hot_locks, is_elsewhere, kernel_locks,
+    library_files, locks, server_of, snapshots, stat, stat_of_device, take_snapshot,
 };
 pub use faults::{clear_faults, crash_clone, faults, inject, track_crashes, unsynced};
 pub(crate) use server::{Server, respond};

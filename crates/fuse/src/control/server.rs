@@ -9,7 +9,7 @@ use sluice_locks::FileStatistics;
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Mutex};
-use sluice_vfs::{Cred, Errno, FileInUse, Fs, Holder, NAME_MAX, SNAPSHOTS, Superblock};
+use sluice_vfs::{Cred, Errno, FileInUse, Fs, Holder, NAME_MAX, SNAPSHOTS, StoreContent, Superblock};
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
@@ -186,6 +186,7 @@ pub(crate) fn respond(connection: &Connection, question: &[u8], stream: &mut Uni
         }
         b"locks" | b"hot" => LOCKS_IN_KERNEL.into(),
         b"stat" => format!("{OK}{}\n", stat(connection)),
+        b"content" => content(&connection.superblock),
         b"files" => format!("{OK}{}", files(&connection.superblock)),
         b"snapshots" => {
             let names =
@@ -196,7 +197,10 @@ pub(crate) fn respond(connection: &Connection, question: &[u8], stream: &mut Uni
         _ => match obey(question, stream, connection)? {
             Some(Ok(())) => OK.into(),
             Some(Err(errno)) => format!("{errno}\n"),
-            None => "unknown question: ask locks, hot, stat, files, namespace, server or snapshots\n".into(),
+            None => {
+                "unknown question: ask locks, hot, stat, content, files, namespace, server or snapshots\n"
+                    .into()
+            }
         },
     };
     stream.write_all(text.as_bytes())
@@ -297,6 +301,17 @@ fn files(superblock: &Superblock) -> String {
         }
     }
     lines
+}
+
+/// The answer to what is in the store, for [`content_of_device`](super::content_of_device).
+fn content(superblock: &Superblock) -> String {
+    match superblock.content() {
+        Some(Ok((StoreContent { log_used, batches, data_bytes }, shared))) => {
+            format!("{OK}{log_used} {batches} {data_bytes} {shared}\n")
+        }
+        Some(Err(error)) => format!("{error}\n"),
+        None => "there is no store\n".into(),
+    }
 }
 
 /// Why nothing can be changed any more, as JSON.

@@ -30,12 +30,14 @@ use super::mutant::{Mutant, Planted};
 use crate::Superblock;
 use crate::lock_class::DURABLE_PENDING;
 use sluice_store::disk::Disk;
+use sluice_store::engine::Visit;
 use sluice_store::{Added, Content, Data, Extent, Store, StoreError};
 use sluice_sync::percpu::Budget;
 use sluice_sync::{Arc, Mutex};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::mem;
+use std::ops::Range;
 
 /// Counts that are remembered although the tree has them.
 const REMEMBERED: usize = 1 << 16;
@@ -97,13 +99,29 @@ impl Superblock {
     /// # Errors
     /// [`StoreError`]
     pub fn store_content(disk: Arc<dyn Disk>) -> Result<(Content, u64), StoreError> {
-        let (keys, mut shared) = (Key::all_owners(), 0);
-        let content = Store::content(disk, &keys.start[..]..&keys.end[..], &mut |_, value| {
-            shared += decode(value).map_or(0, |(_, allocated)| allocated);
-            true
-        })?;
-        Ok((content, shared))
+        with_shared(|keys, visit| Store::content(disk, keys, visit))
     }
+
+    /// As [`store_content`](Self::store_content), of the store that this file system has, if it has one: of all that is durable.
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    pub fn content(&self) -> Option<Result<(Content, u64), StoreError>> {
+        let store = &self.root().shared.durable()?.store;
+        Some(with_shared(|keys, visit| store.content_in_use(keys, visit)))
+    }
+}
+
+/// What `look` finds, and how many bytes the records that it visits say are shared.
+fn with_shared(
+    look: impl FnOnce(Range<&[u8]>, &mut Visit<'_>) -> Result<Content, StoreError>,
+) -> Result<(Content, u64), StoreError> {
+    let (keys, mut shared) = (Key::all_owners(), 0);
+    let content = look(&keys.start[..]..&keys.end[..], &mut |_, value| {
+        shared += decode(value).map_or(0, |(_, allocated)| allocated);
+        true
+    })?;
+    Ok((content, shared))
 }
 
 impl Owners {
