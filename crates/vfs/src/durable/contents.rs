@@ -121,6 +121,7 @@ impl Pending {
                 }
                 range.for_each(|chunk| self.collect_chunk(inode, chunk, marked, kept, to));
             }
+            gone.ranges().for_each(|range| self.memory.uncount(inode.ino(), kept, &range));
             let all = gone.ranges().next().map_or(0, |range| range.start)..gone.end();
             let are_holes = with_data.count(&all) == 0 && kept.absent.range(all.clone()).next().is_none();
             if gone.len() > removals && are_holes && kept.cut_off.is_empty() {

@@ -5,9 +5,11 @@ use super::keys::Key;
 use super::mutant::Mutant;
 use super::pending::Pending;
 use super::record;
+use super::resident::Resident;
 use crate::data::PageSet;
 use sluice_store::{Added, Extent};
-use std::collections::{BTreeMap, BTreeSet};
+use sluice_sync::Arc;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// What the store has of a file's contents, or a push that was not refused.
@@ -28,7 +30,7 @@ pub(super) struct Kept {
     /// The file counts as a borrower.
     pub(super) borrows: bool,
     /// The chunks that the limit of memory counts.
-    pub(super) entered: BTreeSet<u64>,
+    pub(super) entered: BTreeMap<u64, Arc<Resident>>,
     /// All that the store had when it was opened is known.
     pub(super) is_known: bool,
     /// Chunks that are holes, and whose records later pushes remove. The store has a record of the range, until it is empty.

@@ -127,6 +127,42 @@ fn a_file_without_a_name_takes_no_more_memory_than_it_may_and_its_space_comes_ba
 }
 
 #[test]
+fn what_is_removed_or_cut_off_counts_no_more() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    const LEN: usize = 3_000_000;
+    let fs = create(&CrashDisk::new(), limited(64 << 20, false));
+    let before = used(&fs);
+    let fill = || {
+        fs.write("/f", pattern(0, LEN)).expect("room");
+        fs.sync().expect("the disk works");
+        assert!(used(&fs) > before + LEN as u64);
+    };
+    let is_little = |what| {
+        let left = used(&fs) - before;
+        assert!(left < 65_536, "{what}: {left} bytes count");
+    };
+    fill();
+    fs.remove_file("/f").expect("it is there");
+    fs.settle();
+    is_little("removed");
+    fill();
+    fs.process(Cred::root()).truncate("/f", 0).expect("it is there");
+    fs.sync().expect("the disk works");
+    is_little("cut off");
+    // What is cut off holds no file: this one is gone with its name.
+    fs.remove_file("/f").expect("it is there");
+    fs.settle();
+    assert_eq!(fs.superblock().live_inodes(), 1);
+    fill();
+    fs.write("/other", "o").expect("room");
+    fs.rename("/other", "/f").expect("both are there");
+    fs.settle();
+    is_little("replaced");
+}
+
+#[test]
 fn a_spilled_file_is_deleted_after_a_crash_at_any_step() {
     if !HOSTS_SHARE {
         return;

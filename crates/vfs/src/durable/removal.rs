@@ -289,7 +289,7 @@ impl Inode {
                 kept.extents.values().for_each(|held| durable.pending.memory.count_patched(0, held.patched));
             }
             if !self.has_name() && kept.has_residents {
-                durable.pending.memory.bury(self.ino());
+                durable.pending.memory.bury(self.ino(), &mut kept);
             }
         }
         if let Some(stored) = self.stored().filter(|_| !self.has_name()) {

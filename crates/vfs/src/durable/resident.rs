@@ -21,6 +21,7 @@
 
 use super::Durable;
 use super::chunk::CHUNK;
+use super::kept::Kept;
 use super::listed::Reach;
 use super::mutant::{Mutant, Planted};
 use super::pending::Stored;
@@ -33,13 +34,14 @@ use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::reclaim::{Reclaim, Reclaimer, Usage};
 use sluice_sync::{Arc, BrLock, BrReadGuard, Mutex, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
-use std::ops::Deref;
+use std::collections::btree_map::Entry;
+use std::ops::{Deref, Range};
 
 /// What a chunk takes beside its bytes: its pages' heads, their table, and what is noted of it.
 const CHUNK_BESIDE: u64 = CHUNK / 16;
 
 /// A chunk that may leave memory.
-struct Resident {
+pub(super) struct Resident {
     ino: u64,
     chunk: u64,
     usage: Usage,
@@ -131,20 +133,22 @@ impl ResidentSet {
     /// `chunk` of `inode` is in memory and in an extent.
     pub(super) fn enter(&self, inode: &InodeRef, stored: &Stored, chunk: u64) {
         let own = Arc::new(inode.clone());
-        let (is_new, before) = {
+        let (resident, before) = {
             let mut kept = stored.kept.lock();
             kept.has_residents = true;
-            let is_new = kept.entered.insert(chunk);
-            // With `kept` locked: a chunk of it that leaves meanwhile may be the last one. A thread that takes its last name, or gives it
-            // one, comes later, or has done so.
-            let before = if is_new { self.know(inode, own) } else { Some(Reach::Held(own)) };
-            (is_new, before)
+            match kept.entered.entry(chunk) {
+                Entry::Occupied(_) => (None, Some(Reach::Held(own))),
+                Entry::Vacant(room) => {
+                    let resident = Arc::new(Resident { ino: inode.ino(), chunk, usage: Usage::new() });
+                    room.insert(resident.clone());
+                    // With `kept` locked: a chunk of it that leaves meanwhile may be the last one. A thread that takes its last name, or
+                    // gives it one, comes later, or has done so.
+                    (Some(resident), self.know(inode, own))
+                }
+            }
         };
         drop(before);
-        if !is_new {
-            return;
-        }
-        let resident = Arc::new(Resident { ino: inode.ino(), chunk, usage: Usage::new() });
+        let Some(resident) = resident else { return };
         self.reclaimer.enter(resident.clone(), |gone| {
             self.victims.lock().push((gone.ino, gone.chunk));
             // Relaxed: a number that stands alone.
@@ -177,10 +181,28 @@ impl ResidentSet {
         drop(before);
     }
 
-    /// Inode `ino`, which has no name, dies. Called by the destructor.
-    pub(super) fn bury(&self, ino: u64) {
+    /// Inode `ino`, of which the store has what is `kept`, has no name and dies. Called by the destructor.
+    pub(super) fn bury(&self, ino: u64, kept: &mut Kept) {
+        self.uncount(ino, kept, &(0..u64::MAX));
         let buried = self.files.lock().remove(&ino);
         drop(buried);
+    }
+
+    /// Of inode `ino`, of which the store has what is `kept`, `chunks` are no more: they do not count. Called by a thread that has the
+    /// inode, or by its destructor.
+    pub(super) fn uncount(&self, ino: u64, kept: &mut Kept, chunks: &Range<u64>) {
+        let mut gone = kept.entered.split_off(&chunks.start);
+        kept.entered.append(&mut gone.split_off(&chunks.end));
+        if kept.entered.is_empty() && !gone.is_empty() {
+            // The caller has it, too, so nothing is counted here.
+            drop(self.files.lock().remove(&ino));
+        }
+        // One that is entering yet, or is a victim, leaves as those of files that stay.
+        for resident in gone.values().filter(|resident| resident.usage.pin()) {
+            if !self.reclaimer.remove(resident) {
+                resident.usage.unpin();
+            }
+        }
     }
 
     /// Lets go of all files.
