@@ -171,10 +171,10 @@ pgbench-speed: build
 cluster-speed: build
 	SLUICE=$(CURDIR)/target/release/sluice sh tests/cluster-speed
 
-# Each crash point of some hundred workloads on the store and of the file system, with what is unsynced dropped, torn, reordered.
+# Each crash point of some hundred workloads on the store, and of all pairs of calls of the file system, with what is unsynced dropped, torn, reordered.
 crash: prerequisites
 	SLUICE_CRASH_WORKLOADS=400 SLUICE_FUZZ_ROUNDS=20000 cargo test --locked -p sluice-store --lib -- --nocapture
-	SLUICE_CRASH_WORKLOADS=400 cargo test --locked -p sluice-vfs --lib durable -- --nocapture
+	SLUICE_CRASH_SEEDS=40 cargo test --locked --release -p sluice-vfs --lib durable::crash_tests -- --nocapture
 	SLUICE_KILL_ROUNDS=200 cargo test --locked -p sluice --test store
 
 # Two nodes work for five minutes while the owner is killed again and again.

@@ -8,6 +8,7 @@
 use super::{Disk, DiskFile};
 use sluice_sync::{Arc, LockClass, Mutex};
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 
 static DISK: LockClass = LockClass::new("store.disk.crash");
@@ -96,6 +97,13 @@ impl CrashDisk {
     /// What it holds now, by name.
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
         self.inner.lock().now.clone()
+    }
+
+    /// A number that two disks share only if they hold the same, but for one pair in 2^64.
+    pub fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.inner.lock().now.hash(&mut hasher);
+        hasher.finish()
     }
 
     /// Bytes that were written to files whose names begin with `prefix`.

@@ -14,8 +14,8 @@ use crate::{
 use sluice_store::disk::Disk;
 use sluice_store::disk::crash::{CrashDisk, Survivors};
 use sluice_sync::face::HOSTS_SHARE;
-use sluice_sync::{Arc, thread};
-use std::collections::BTreeMap;
+use sluice_sync::{Arc, cpu, thread};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A file as a user sees it: everything but its access time. Names that lead to one file show the same number.
@@ -427,25 +427,30 @@ impl Ran {
         Ok(())
     }
 
+    /// Crashes after each `stride`-th step in each way, of which `seeds` are random, and says how many disks that left. Ways that leave
+    /// one disk are one crash.
     pub(super) fn crash_everywhere(&self, seeds: u64, stride: usize) -> Result<u64, String> {
-        let mut crashes = 0;
+        let mut seen = BTreeSet::new();
+        let mut judge =
+            |disk: &CrashDisk, steps: usize| match seen.insert((disk.digest(), self.bounds(steps))) {
+                true => self.judge(disk, steps),
+                false => Ok(()),
+            };
         let mut ways = vec![Survivors::None, Survivors::All];
         ways.extend((0..seeds).map(Survivors::Some));
         for steps in (0..=self.steps).step_by(stride) {
             for (n, way) in ways.iter().enumerate() {
                 let said = |what: String| format!("crash after step {steps}, {way:?}: {what}");
                 let disk = self.disk.crash(steps, *way);
-                self.judge(&disk, steps).map_err(said)?;
-                crashes += 1;
+                judge(&disk, steps).map_err(said)?;
                 // A second crash, at one step of the recovery or after it.
                 if disk.steps() > 0 && (steps + n).is_multiple_of(3) {
                     let second = disk.crash((steps * 7 + n) % disk.steps(), ways[(n + 1) % ways.len()]);
-                    self.judge(&second, steps).map_err(|what| said(format!("again in recovery: {what}")))?;
-                    crashes += 1;
+                    judge(&second, steps).map_err(|what| said(format!("again in recovery: {what}")))?;
                 }
             }
         }
-        Ok(crashes)
+        Ok(seen.len() as u64)
     }
 }
 
@@ -468,14 +473,23 @@ fn after_a_crash_at_any_step_the_tree_is_of_a_prefix_with_all_that_was_synchroni
     if !HOSTS_SHARE {
         return;
     }
-    let stride = std::env::var("SLUICE_CRASH_STRIDE").ok().and_then(|n| n.parse().ok()).unwrap_or(23);
+    // With more random ways than one this is the long run.
+    let seeds = std::env::var("SLUICE_CRASH_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let base = begin();
-    let mut crashes = 0;
-    for calls in workloads(0, stride) {
-        let found = run(&base, &calls, None).and_then(|ran| ran.crash_everywhere(1, 1));
-        crashes += found.unwrap_or_else(|what| panic!("{calls:?}: {what}"));
-    }
-    assert!(crashes > 500);
+    let threads = cpu::count();
+    let part = |first: usize| -> u64 {
+        let crashes = workloads(0, 1).skip(first).step_by(threads).map(|calls| {
+            let found = run(&base, &calls, None).and_then(|ran| ran.crash_everywhere(seeds, 1));
+            found.unwrap_or_else(|what| panic!("{calls:?}: {what}"))
+        });
+        crashes.sum()
+    };
+    let crashes: u64 = thread::scope(|scope| {
+        let parts: Vec<_> = (0..threads).map(|first| scope.spawn(move || part(first))).collect();
+        parts.into_iter().map(|part| part.join().expect("no crash that leaves another tree")).sum()
+    });
+    println!("{crashes} disks after crashes of {} workloads", workloads(0, 1).count());
+    assert!(crashes > 20_000);
 }
 
 #[test]
