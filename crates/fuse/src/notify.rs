@@ -11,7 +11,7 @@
 //!   it comes after them; therefore the name is announced first and the directory's pages second.
 //! - *Attributes are under way*. The kernel discards an answer that was asked for before an INVAL_INODE. But if
 //!   the inode itself is new to it, the announcement finds nothing (ENOENT) and the answer is cached. The
-//!   announcement is then repeated a little later, by the mount's own thread.
+//!   announcement is then repeated by the mount's own thread, until the kernel has taken it in or forgotten the inode.
 //! - *Two mounts of one file system* change a directory together. Each worker would wait in the other mount's kernel
 //!   side for a lock whose holder waits for a worker. So workers never announce: they hand the event to
 //!   the mount's own thread.
@@ -28,14 +28,14 @@ use crate::connection::Connection;
 use crate::nodes::{Believed, Noted};
 use crate::reply::Reply;
 use sluice_sync::atomic::{AtomicBool, Ordering};
+use sluice_sync::mpsc::{self, RecvTimeoutError};
 use sluice_sync::time::Duration;
-use sluice_sync::{SlotTable, Weak, mpsc, thread};
+use sluice_sync::{SlotTable, Weak, thread};
 use sluice_vfs::{Errno, FILE_SIZE_MAX, InodeRef, Observer};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// How often an announcement that found nothing is repeated, and how long apart.
-const REPEATS: u32 = 5;
+/// How long after an announcement that found nothing it is repeated.
 const REPEAT_AFTER: Duration = Duration::from_millis(1);
 
 /// One change to announce.
@@ -156,14 +156,20 @@ impl Observer for Watcher {
 
 /// Announces what workers could not, until the mount is gone.
 pub(crate) fn run(connection: &Weak<Connection>, events: &mpsc::Receiver<Event>) {
-    while let Ok(event) = events.recv() {
-        for _ in 0..REPEATS {
-            let Some(connection) = connection.upgrade() else { return };
-            if connection.announce(&event) {
-                break;
-            }
-            drop(connection);
-            thread::sleep(REPEAT_AFTER);
+    // Of inodes that the kernel is about to learn of.
+    let mut early: Vec<Event> = Vec::new();
+    loop {
+        let event = match early.is_empty() {
+            true => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            false => events.recv_timeout(REPEAT_AFTER),
+        };
+        let Some(connection) = connection.upgrade() else { return };
+        early.retain(|event| !connection.announce(event));
+        match event {
+            Ok(event) if connection.announce(&event) || early.contains(&event) => {}
+            Ok(event) => early.push(event),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }
@@ -304,6 +310,47 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MountOptions;
+    use crate::transport::Channel;
+    use sluice_sync::Arc;
+    use sluice_sync::atomic::AtomicU64;
+    use sluice_vfs::{Options, Superblock};
+    use std::io;
+
+    /// A kernel that learns of an inode only after it has been told of it often.
+    struct Late {
+        told: AtomicU64,
+        taken: mpsc::Sender<()>,
+    }
+
+    impl Channel for Late {
+        fn send(&self, _: &[u8]) -> io::Result<()> {
+            // Relaxed: one thread tells it.
+            if self.told.fetch_add(1, Ordering::Relaxed) < 50 {
+                return Err(Errno::ENOENT.into());
+            }
+            // The test may have ended.
+            let _ = self.taken.send(());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_learns_of_an_inode_late_is_told_of_its_change_all_the_same() {
+        let (taken, heard) = mpsc::channel();
+        let (later, events) = mpsc::channel();
+        let kernel = Arc::new(Late { told: AtomicU64::new(0), taken });
+        let superblock = Superblock::new(Options::default());
+        let inode = superblock.root().clone();
+        let connection = Arc::new(Connection::new(superblock, MountOptions::default(), 0, kernel, later));
+        connection.nodes.restore(&inode, 1);
+        let of = Arc::downgrade(&connection);
+        let told = thread::spawn(move || run(&of, &events));
+        connection.tell_later(Event::Attributes { ino: inode.ino() });
+        assert_eq!(heard.recv_timeout(Duration::from_secs(30)), Ok(()));
+        drop(connection);
+        told.join().expect("it ends");
+    }
 
     #[test]
     fn a_thread_is_a_worker_while_it_serves_whatever_its_name() {

@@ -9,6 +9,11 @@
 //! and a reader waits for it. An announcement of contents that no thread was free to begin is not cut short: there is a further
 //! thread for it.
 //!
+//! *An inode that the kernel is about to learn of.* A program was answered, and has not run since: the kernel knows nothing of the inode,
+//! and will believe the answer. What is announced of it is announced again until the kernel has taken it in, or forgets the
+//! inode. On a busy machine that may take longer than others can wait. Then the announcement is cut short, too: names that the program
+//! has asked for are not believed then.
+//!
 //! # Limits
 //! A kernel before Linux 6.16 does not know INC_EPOCH: there a name may stay for the moment until the announcement is made. So may
 //! the pages behind one that is locked, and those of a notice whose thread the system did not let run for so long.
@@ -33,7 +38,8 @@ const PATIENCE: Duration = Duration::from_millis(5);
 /// Threads that are there at first, and at most.
 const THREADS: usize = 2;
 const THREADS_MAX: usize = 64;
-/// How often an announcement that found nothing is repeated, and how long apart: the kernel is about to learn of the inode.
+/// How often an announcement that found nothing is repeated before others are told, and how long apart: the kernel is about to learn of
+/// the inode.
 const REPEATS: u32 = 5;
 const REPEAT_AFTER: Duration = Duration::from_millis(1);
 
@@ -71,6 +77,14 @@ struct Undelivered {
 }
 
 impl AnnouncerState {
+    fn queue(&mut self, notifications: Vec<u8>, done: Option<Done>) {
+        let number = self.next;
+        self.next += 1;
+        let (since, notifications) = (Instant::now(), notifications.into());
+        self.pending.insert(number, Undelivered { since, is_begun: false, notifications, done });
+        self.waiting.push_back(number);
+    }
+
     /// Something waits for a thread, all are busy, and there may be more.
     fn lacks_thread(&self) -> bool {
         !self.waiting.is_empty() && self.busy >= self.threads && self.threads < THREADS_MAX
@@ -125,18 +139,7 @@ impl Announcer {
         if later.is_empty() {
             return done();
         }
-        let mut state = self.state.lock();
-        let number = state.next;
-        state.next += 1;
-        let pending = Undelivered {
-            since: Instant::now(),
-            is_begun: false,
-            notifications: later.into(),
-            done: Some(done),
-        };
-        state.pending.insert(number, pending);
-        state.waiting.push_back(number);
-        drop(state);
+        self.state.lock().queue(later, Some(done));
         self.changed.notify_all();
     }
 
@@ -183,8 +186,14 @@ impl Announcer {
     fn send(&self, message: &[u8]) -> bool {
         match self.device.send(message) {
             Err(error) if error.raw_os_error() == Some(Errno::ENOENT.raw()) => {
-                let nodeid = inval_inode(message).map(|arg| arg.ino);
-                !nodeid.is_some_and(|nodeid| self.ledger.lock().knows(nodeid))
+                let Some(nodeid) = inval_inode(message).map(|arg| arg.ino) else { return true };
+                let mut ledger = self.ledger.lock();
+                let knows = ledger.knows(nodeid);
+                if !knows {
+                    // An answer that tells of it may be on its way.
+                    ledger.doubts.note(nodeid);
+                }
+                !knows
             }
             _ => true,
         }
@@ -218,20 +227,32 @@ impl Announcer {
                     state = self.changed.wait(state);
                 }
             };
+            let mut early = Vec::new();
             for message in split(&notifications) {
-                for _ in 0..REPEATS {
-                    if self.send(message) {
+                let mut tries = 0..REPEATS;
+                while !self.send(message) {
+                    if tries.next().is_none() {
+                        early.extend_from_slice(message);
                         break;
                     }
                     thread::sleep(REPEAT_AFTER);
                 }
             }
+            let is_early = !early.is_empty();
             let done = {
                 let mut state = self.state.lock();
                 state.busy -= 1;
+                if is_early {
+                    state.queue(early, None);
+                }
                 state.pending.remove(&number).and_then(|pending| pending.done)
             };
             if let Some(done) = done {
+                if is_early {
+                    self.drop_names();
+                    // Relaxed: a statistic.
+                    self.cut_short.fetch_add(1, Ordering::Relaxed);
+                }
                 done();
             }
         }
@@ -314,11 +335,13 @@ mod tests {
     use super::*;
     use sluice_sync::mpsc;
 
-    /// A kernel that takes in no notice about a name before it may.
+    /// A kernel that takes in no notice about a name before it may, and says so of an inode until then that it does not know it.
     #[derive(Default)]
     struct Slow {
         may: Mutex<bool>,
         changed: Condvar,
+        /// Notices that were taken in.
+        taken: AtomicU64,
     }
 
     impl Device for Slow {
@@ -327,13 +350,16 @@ mod tests {
         }
 
         fn send(&self, message: &[u8]) -> std::io::Result<()> {
-            if OutHeader::read_from_prefix(message).is_ok_and(|(header, _)| header.error != NOTIFY_INC_EPOCH)
-            {
-                let mut may = self.may.lock();
-                while !*may {
-                    may = self.changed.wait(may);
-                }
+            let code = OutHeader::read_from_prefix(message).map_or(0, |(header, _)| header.error);
+            let mut may = self.may.lock();
+            if code == NOTIFY_INVAL_INODE && !*may {
+                return Err(Errno::ENOENT.into());
             }
+            while code != NOTIFY_INC_EPOCH && !*may {
+                may = self.changed.wait(may);
+            }
+            // Relaxed, here and below: a count.
+            self.taken.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }
 
@@ -357,6 +383,28 @@ mod tests {
         }
         *kernel.may.lock() = true;
         kernel.changed.notify_all();
+        announcer.end();
+    }
+    #[test]
+    fn a_kernel_that_learns_of_an_inode_late_is_told_all_the_same_and_others_do_not_wait_for_that() {
+        let kernel = Arc::new(Slow::default());
+        let announcer = Announcer::new(kernel.clone(), Arc::new(Mutex::new(Ledger::default())));
+        announcer.start().expect("threads");
+        // The root is always known.
+        let notice = caches::inval_inode(crate::abi::ROOT_ID, -1, 0);
+        let (done, heard) = mpsc::channel();
+        announcer.announce(&notice, Box::new(move || done.send(()).expect("somebody listens")));
+        assert_eq!(heard.recv_timeout(Duration::from_secs(30)), Ok(()), "others wait for it");
+        let taken = || kernel.taken.load(Ordering::Relaxed);
+        assert_ne!(taken(), 0, "names that were asked for before are believed");
+        thread::sleep(4 * REPEATS * REPEAT_AFTER);
+        let before = taken();
+        *kernel.may.lock() = true;
+        let begun = Instant::now();
+        while taken() == before {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it is never told");
+            thread::sleep(REPEAT_AFTER);
+        }
         announcer.end();
     }
 }

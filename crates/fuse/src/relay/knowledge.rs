@@ -30,7 +30,7 @@ use crate::guest::ToldBesides;
 use crate::handler::FOREVER;
 use crate::reply::Reply;
 use crate::request::{Operation, Request};
-use sluice_vfs::Errno;
+use sluice_vfs::{Errno, NAME_MAX};
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -173,7 +173,9 @@ impl Knowledge {
         match header.opcode {
             opcode::LOOKUP => {
                 let dir = self.dirs.get(&header.nodeid)?;
-                let name = name(body).filter(|name| !matches!(*name, b"." | b".."))?;
+                // One that is too long is refused, and not merely absent: the server says so.
+                let is_ordinary = |name: &&[u8]| name.len() <= NAME_MAX && !matches!(*name, b"." | b"..");
+                let name = name(body).filter(is_ordinary)?;
                 if dir.names.contains(&self.names.hash_one(name)) {
                     return None;
                 }
@@ -468,7 +470,12 @@ mod tests {
             assert!(!is_known(&knowledge, &lookup), "{name:?}");
         }
         assert!(is_known(&knowledge, &message(opcode::LOOKUP, DIR, &[b"old\0"])), "it is elsewhere");
-        for (nodeid, name) in [(DIR, &b".\0"[..]), (DIR, b"..\0"), (DIR, b"no end"), (9, b"a\0")] {
+        let (longest, too_long) =
+            ([&[b'n'; NAME_MAX][..], b"\0"].concat(), [&[b'n'; NAME_MAX + 1][..], b"\0"].concat());
+        assert!(is_known(&knowledge, &message(opcode::LOOKUP, DIR, &[&longest])));
+        for (nodeid, name) in
+            [(DIR, &b".\0"[..]), (DIR, b"..\0"), (DIR, b"no end"), (DIR, &too_long), (9, b"a\0")]
+        {
             assert!(!is_known(&knowledge, &message(opcode::LOOKUP, nodeid, &[name])), "{name:?}");
         }
         // Whatever it is: no panic.

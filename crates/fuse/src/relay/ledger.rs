@@ -5,6 +5,7 @@
 //! from the request on: a server that takes over need not know of it. So a request that is sent again, to the same server or
 //! the next, finds a server that knows what the kernel knew when it made it.
 
+use super::doubt::Doubts;
 use crate::abi::flags::{F_UNLCK, F_WRLCK, LK_FLOCK};
 use crate::abi::{
     self, BatchForgetIn, Dirent, EntryOut, FileLock, FlushIn, ForgetIn, ForgetOne, InHeader, LkIn, LkOut,
@@ -51,6 +52,8 @@ pub(super) struct Ledger {
     is_failed: bool,
     /// Handles that nothing can be done with any more.
     dead: HashSet<u64>,
+    /// Attributes on their way that are old.
+    pub(super) doubts: Doubts,
 }
 
 impl Ledger {

@@ -27,6 +27,7 @@ mod behind;
 mod behind_tests;
 mod caches;
 mod device;
+mod doubt;
 mod ending;
 mod knowledge;
 mod ledger;
@@ -535,6 +536,8 @@ impl Shared {
 
     fn answer(&self, attachment: u64, answer: &[u8]) {
         let Ok((out, _)) = OutHeader::read_from_prefix(answer) else { return };
+        let corrected;
+        let mut answer = answer;
         let for_kernel = {
             let mut state = self.state.lock();
             if attachment != state.attachment || state.server.is_none() {
@@ -549,7 +552,15 @@ impl Shared {
             if let Some(failure) = self.take_failure(&request, &out) {
                 Some(failure)
             } else {
-                self.ledger.lock().answered(&request.message, answer, request.changes);
+                {
+                    let mut ledger = self.ledger.lock();
+                    ledger.answered(&request.message, answer, request.changes);
+                    corrected = ledger.doubts.correct(request.opcode, request.arrival, answer);
+                    if state.in_flight.is_empty() {
+                        ledger.doubts.clear();
+                    }
+                }
+                answer = corrected.as_deref().unwrap_or(answer);
                 let learnt = self.learn(&mut state, &request, answer);
                 learnt.or_else(|| self.take_delegation(&mut state, &request, answer))
             }
