@@ -285,3 +285,45 @@ fn a_node_leaves_though_its_store_does_not_open_and_one_whose_store_has_failed_h
     drop(shut);
     made.end();
 }
+
+#[test]
+fn an_owner_whose_store_refuses_every_write_says_what_is_lost_and_the_other_node_goes_on() {
+    let Some((owner, guest, made)) = two() else { return };
+    let mut kept = File::create(guest.path("kept")).expect("made");
+    kept.write_all(b"before").and_then(|()| kept.sync_all()).expect("durable");
+    kept.write_all(b", lost").expect("written");
+    owner.objects.fill(true);
+    assert_eq!(kept.sync_all().map_err(|error| error.raw_os_error()), Err(Some(5)), "never false success");
+    // Its own program waits until there is a server again.
+    fs::write(owner.path("f"), "by the other's store").expect("another serves");
+    eventually("the other owns", || guest.role() == Role::Owner);
+    assert_eq!(fs::read_to_string(guest.path("kept")).expect("it was durable"), "before");
+    assert_eq!(fs::read_to_string(guest.path("f")).expect("it is there"), "by the other's store");
+    kept.write_all(b", again").and_then(|()| kept.sync_all()).expect("it is told once");
+    owner.objects.fill(false);
+    drop(kept);
+    owner.leave().expect("nothing is left to do");
+    guest.leave().expect("everything is durable");
+    made.end();
+}
+
+#[test]
+fn a_slow_store_costs_time_and_no_takeover() {
+    let Some((owner, guest, made)) = two() else { return };
+    let epoch = owner.node.status().epoch;
+    owner.objects.slow_down(400);
+    for round in 0..4 {
+        for member in [&owner, &guest] {
+            let mut file =
+                File::options().append(true).create(true).open(member.path("log")).expect("opened");
+            file.write_all(b"line\n").and_then(|()| file.sync_all()).expect("durable");
+        }
+        let text = fs::read_to_string(guest.path("log")).expect("read");
+        assert_eq!(text.lines().count(), 2 * (round + 1));
+    }
+    assert_eq!((owner.role(), owner.node.status().epoch), (Role::Owner, epoch));
+    owner.objects.slow_down(0);
+    guest.leave().expect("nothing is left to do");
+    owner.leave().expect("everything is durable");
+    made.end();
+}

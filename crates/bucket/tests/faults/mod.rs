@@ -38,12 +38,16 @@ pub(crate) struct Node {
     is_silent: AtomicBool,
     /// Requests that it did not answer.
     unheard: AtomicU64,
+    /// It takes in no write any more.
+    is_full: AtomicBool,
+    /// So many milliseconds each request takes.
+    delay_ms: AtomicU64,
 }
 
 impl Node {
     pub(crate) fn new(objects: &Arc<InMemory>, plan: Plan, seed: u64) -> Arc<Node> {
         let seed = AtomicU64::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let [writes, sorted_reads, unheard] = [0; 3].map(AtomicU64::new);
+        let [writes, sorted_reads, unheard, delay_ms] = [0; 4].map(AtomicU64::new);
         Arc::new(Node {
             objects: objects.clone(),
             plan,
@@ -52,6 +56,8 @@ impl Node {
             seed,
             is_silent: AtomicBool::new(false),
             unheard,
+            is_full: AtomicBool::new(false),
+            delay_ms,
         })
     }
 
@@ -66,6 +72,18 @@ impl Node {
         self.is_silent.store(false, Ordering::SeqCst);
     }
 
+    /// Writes are refused from here on, or are not.
+    #[allow(dead_code)] // each test binary uses its own part
+    pub(crate) fn fill(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::SeqCst);
+    }
+
+    /// Each request takes so many milliseconds from here on.
+    #[allow(dead_code)] // each test binary uses its own part
+    pub(crate) fn slow_down(&self, delay_ms: u64) {
+        self.delay_ms.store(delay_ms, Ordering::SeqCst);
+    }
+
     /// Requests that were not answered.
     #[allow(dead_code)] // each test binary uses its own part
     pub(crate) fn unheard(&self) -> u64 {
@@ -74,6 +92,10 @@ impl Node {
 
     /// What was asked meanwhile is not heard, and fails when requests are answered again.
     async fn reach(&self) -> Result<()> {
+        let delay_ms = self.delay_ms.load(Ordering::SeqCst);
+        if delay_ms > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(delay_ms)).await;
+        }
         if !self.is_silent.load(Ordering::SeqCst) {
             return Ok(());
         }
@@ -148,6 +170,10 @@ impl ObjectStore for Node {
             options.mode = PutMode::Overwrite;
         }
         self.reach().await?;
+        if self.is_full.load(Ordering::SeqCst) {
+            // Not to be tried again: nobody waits for room.
+            return Err(Error::NotSupported { source: "there is no room".into() });
+        }
         let (is_done, is_told) = self.befalls()?;
         if !is_done {
             return Err(self.lost());
