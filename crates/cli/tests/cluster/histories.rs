@@ -241,12 +241,12 @@ fn record(seed: u64, cluster: &Cluster, victims: &[usize]) -> History {
         if !victims.is_empty() {
             std::thread::sleep(UNDER_WAY);
         }
+        let taken_over = record.now();
         for &victim in victims {
             // A dead server's thread may wait in the kernel for the directory of a call that waits for the server. It is in use: its
             // connection ends, and the mount stays.
             let _ = Command::new("umount").arg("--force").arg(cluster.nodes[victim].path()).output();
         }
-        let taken_over = record.now();
         together.wait();
         together.wait();
         if was_owned {

@@ -31,7 +31,7 @@ pub(crate) use delegation::{give_back_message, recalled};
 pub(crate) use given_up::Witness;
 pub use holdings::Holdings;
 
-use crate::abi::{FlushIn, InHeader, LkIn, opcode};
+use crate::abi::{FlushIn, InHeader, LkIn, OutHeader, opcode};
 use crate::connection::{Answer, Connection};
 use crate::control;
 use crate::handler::{Releasing, set_lock_again};
@@ -218,7 +218,7 @@ struct ToGuest(Arc<dyn GuestChannel>);
 
 impl Channel for ToGuest {
     fn send(&self, message: &[u8]) -> io::Result<()> {
-        const UNIQUE: usize = offset_of!(crate::abi::OutHeader, unique);
+        const UNIQUE: usize = offset_of!(OutHeader, unique);
         if message.get(UNIQUE..UNIQUE + 8).is_some_and(|unique| unique != [0; 8]) {
             return self.0.answer(message);
         }
@@ -389,6 +389,12 @@ impl Guest {
             Answer::Seek(seek) => Some(connection.seek_at_once(&seek, &mut spare)),
             Answer::Elsewhere => None,
         };
+        // A store that has failed refuses changes, and this server is about to end: the next one answers.
+        let is_refused = |answer: &&[u8]| {
+            let refusal = -Errno::EROFS.raw();
+            OutHeader::read_from_prefix(answer).is_ok_and(|(out, _)| out.error == refusal)
+        };
+        let answer = answer.filter(|answer| !is_refused(answer) || connection.superblock.failure().is_none());
         let guest = connection.seat.get().map_or(0, |seat| seat.delegate.number);
         self.holds.settle(&Telling { connection, guest, request, head, answer }, counted);
         connection.count(kind);
