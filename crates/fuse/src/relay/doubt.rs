@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(kept(&mut doubts, opcode::READDIRPLUS, before, &[4, 5, 6]), [9, 0, 9]);
         assert_eq!(kept(&mut doubts, opcode::LOOKUP, before, &[5]), [0], "a second one is as old");
         assert_eq!(kept(&mut doubts, opcode::GETATTR, before, &[5]), [9], "the kernel knows that inode");
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        sluice_sync::thread::sleep(sluice_sync::time::Duration::from_millis(1));
         assert_eq!(kept(&mut doubts, opcode::LOOKUP, Instant::now(), &[5]), [9], "asked for since");
         doubts.note(5);
         doubts.clear();
