@@ -205,7 +205,7 @@ fn while_etcd_has_no_leader_all_wait_and_go_on_when_it_has_one_with_what_was_wri
     });
     most.iter().for_each(|member| signal(*member, Signal::CONT));
     for waits in waits {
-        drop(waits.join().expect("no panic").expect("it goes on"));
+        waits.join().expect("no panic").expect("it goes on");
     }
     // The store was there all the time, so it has what the last owner had.
     assert_eq!(fs::read_to_string(cluster.path(0, "kept")).expect("read"), "durable\nwritten\n");

@@ -38,17 +38,17 @@ struct Cluster {
 
 impl Cluster {
     fn new(test: &str, nodes: usize) -> Option<Cluster> {
-        Cluster::over(false, test, nodes, TTL)
+        Cluster::over(false, test, nodes)
     }
 
-    fn over(is_bucket: bool, test: &str, nodes: usize, ttl: Duration) -> Option<Cluster> {
+    fn over(is_bucket: bool, test: &str, nodes: usize) -> Option<Cluster> {
         if !can_mount(test) {
             return None;
         }
         let scratch = Scratch::new();
         let mut cluster = Cluster { scratch, is_bucket, nodes: Vec::new() };
         sluice(["mkfs", cluster.store().to_str().expect("a path of ours")]).well();
-        let ttl = ttl.as_secs().to_string();
+        let ttl = TTL.as_secs().to_string();
         sluice(["cluster", "init", "--ttl", &ttl, cluster.shared().to_str().expect("a path of ours")]).well();
         (0..nodes).for_each(|_| cluster.nodes.push(cluster.join()));
         Some(cluster)
@@ -323,7 +323,7 @@ fn an_owner_that_stands_still_for_longer_than_its_lease_gives_way_and_comes_back
 #[test]
 fn in_an_object_store_another_takes_over_while_the_owner_stands_still() {
     let test = "in_an_object_store_another_takes_over_while_the_owner_stands_still";
-    let Some(cluster) = Cluster::over(true, test, 2, TTL) else { return };
+    let Some(cluster) = Cluster::over(true, test, 2) else { return };
     fs::write(cluster.path(0, "f"), "before").expect("written");
     File::open(cluster.path(1, "f")).and_then(|file| file.sync_all()).expect("durable");
     cluster.stop(0);

@@ -4,7 +4,7 @@
 //! The search of Wing and Gong (JPDC 1993), with Lowe's memory (2017): take any call that no call which is still to be done
 //! precedes, do it in the model, go on; step back when the answer is another. A call that has no answer may be done or not.
 //!
-//! *A takeover* is a step, too. Its tree is known if the harness reads it when the store is opened. It must be one that there
+//! *A takeover* is a step, too. Its tree is known: the harness reads it when the store is opened. It must be one that there
 //! was since the last fsync that succeeded, in the order that is tried; the calls after it have not happened. If such a call
 //! was answered, its answer stands; if it was not, it may happen again.
 //!
@@ -31,8 +31,8 @@ pub(crate) enum What {
         call: Call,
         outcome: Outcome,
     },
-    /// The owner that comes found this tree, if anybody looked.
-    Takeover(usize, Option<Tree>),
+    /// The owner that comes found this tree.
+    Takeover(usize, Tree),
     /// The node dies: what it has open and locked ends.
     Death(usize),
 }
@@ -173,7 +173,7 @@ impl Search<'_> {
     fn steps(&self, number: usize, point: &Point) -> Vec<Point> {
         let event = &self.history.events[number];
         match &event.what {
-            What::Takeover(_, tree) => self.takeovers(number, tree.as_ref(), point),
+            What::Takeover(_, tree) => self.takeovers(number, tree, point),
             What::Death(node) => {
                 let mut next = point.clone();
                 next.state.open.retain(|handle, _| handle.0 != *node);
@@ -292,11 +292,11 @@ impl Search<'_> {
             || self.history.shaken.iter().any(|(of, at)| *of == node && *at < until)
     }
 
-    fn takeovers(&self, number: usize, tree: Option<&Tree>, point: &Point) -> Vec<Point> {
+    fn takeovers(&self, number: usize, tree: &Tree, point: &Point) -> Vec<Point> {
         let begun = self.history.events[number].begun;
         let mut found: Vec<Point> = Vec::new();
         for (at, (_, durable)) in point.since.iter().enumerate().rev() {
-            if tree.is_some_and(|tree| durable.seen() != *tree) {
+            if durable.seen() != *tree {
                 continue;
             }
             let mut next = point.clone();

@@ -229,7 +229,7 @@ impl World {
             }
             if record.openings.fetch_add(1, Ordering::SeqCst) > 0 {
                 record.history().events.push(Event {
-                    what: What::Takeover(number, Some(tree)),
+                    what: What::Takeover(number, tree),
                     begun,
                     ended: None,
                 });

@@ -1,8 +1,8 @@
 //! Copies between files that share extents: what they read and write, against a model, after each crash, and while others work.
 
 use super::audit::audit;
-use super::crash_tests::Call::*;
-use super::crash_tests::{Call, begin, run};
+use super::crash_calls_tests::Call::{self, *};
+use super::crash_tests::{begin, run};
 use super::mutant::Mutant;
 use super::share_tests::{check, close, live, opened};
 use super::tests::{counted, pattern};

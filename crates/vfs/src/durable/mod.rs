@@ -83,6 +83,8 @@ mod contents_tests;
 #[cfg(test)]
 mod copy_tests;
 #[cfg(test)]
+mod crash_calls_tests;
+#[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
 mod fsck_tests;

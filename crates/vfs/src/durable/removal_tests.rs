@@ -2,8 +2,9 @@
 
 use super::Durable;
 use super::audit::audit;
-use super::crash_tests::Call::*;
-use super::crash_tests::{Call, KEEP, NONE, begin, run, shared};
+use super::crash_calls_tests::Call::{self, *};
+use super::crash_calls_tests::{KEEP, NONE};
+use super::crash_tests::{begin, run, shared};
 use super::keys::Key;
 use super::mutant::Mutant;
 use super::record::InodeRecord;

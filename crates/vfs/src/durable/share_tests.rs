@@ -2,8 +2,8 @@
 
 use super::audit::audit;
 use super::copy_contents;
-use super::crash_tests::Call::*;
-use super::crash_tests::{Call, begin, run, shared};
+use super::crash_calls_tests::Call::{self, *};
+use super::crash_tests::{begin, run, shared};
 use super::mutant::Mutant;
 use super::tests::{counted, options, pattern};
 use crate::{Cred, Fs, NewInode, NewKind, OpenFlags, Options, StoreOptions, Superblock};
