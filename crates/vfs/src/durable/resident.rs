@@ -194,8 +194,9 @@ impl ResidentSet {
         let mut gone = kept.entered.split_off(&chunks.start);
         kept.entered.append(&mut gone.split_off(&chunks.end));
         if kept.entered.is_empty() && !gone.is_empty() {
-            // The caller has it, too, so nothing is counted here.
-            drop(self.files.lock().remove(&ino));
+            // Dropped with the mutex free: what drops a reference may free dead inodes.
+            let left = self.files.lock().remove(&ino);
+            drop(left);
         }
         // One that is entering yet, or is a victim, leaves as those of files that stay.
         for resident in gone.values().filter(|resident| resident.usage.pin()) {
@@ -365,7 +366,8 @@ impl Inode {
             && let Some(durable) = self.shared.durable()
         {
             // The caller has it, too, so nothing is counted here.
-            drop(durable.pending.memory.files.lock().remove(&self.ino()));
+            let left = durable.pending.memory.files.lock().remove(&self.ino());
+            drop(left);
         }
         let has_changed = stored.is_dirty(chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES);
         if has_changed && !planted.has(Mutant::ChangedPagesLeave) {
