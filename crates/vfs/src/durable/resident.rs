@@ -183,21 +183,28 @@ impl ResidentSet {
 
     /// Inode `ino`, of which the store has what is `kept`, has no name and dies. Called by the destructor.
     pub(super) fn bury(&self, ino: u64, kept: &mut Kept) {
-        self.uncount(ino, kept, &(0..u64::MAX));
-        let buried = self.files.lock().remove(&ino);
-        drop(buried);
+        self.forget(ino);
+        self.remove(std::mem::take(&mut kept.entered));
     }
 
-    /// Of inode `ino`, of which the store has what is `kept`, `chunks` are no more: they do not count. Called by a thread that has the
-    /// inode, or by its destructor.
+    /// Of inode `ino`, of which the store has what is `kept`, `chunks` are no more: they do not count.
     pub(super) fn uncount(&self, ino: u64, kept: &mut Kept, chunks: &Range<u64>) {
         let mut gone = kept.entered.split_off(&chunks.start);
         kept.entered.append(&mut gone.split_off(&chunks.end));
         if kept.entered.is_empty() && !gone.is_empty() {
-            // Dropped with the mutex free: what drops a reference may free dead inodes.
-            let left = self.files.lock().remove(&ino);
-            drop(left);
+            self.forget(ino);
         }
+        self.remove(gone);
+    }
+
+    /// Inode `ino` has no chunk that may leave memory.
+    fn forget(&self, ino: u64) {
+        // Dropped with the mutex free: what drops a reference may free dead inodes.
+        let left = self.files.lock().remove(&ino);
+        drop(left);
+    }
+
+    fn remove(&self, gone: BTreeMap<u64, Arc<Resident>>) {
         // One that is entering yet, or is a victim, leaves as those of files that stay.
         for resident in gone.values().filter(|resident| resident.usage.pin()) {
             if !self.reclaimer.remove(resident) {
@@ -365,9 +372,7 @@ impl Inode {
         if kept.entered.is_empty()
             && let Some(durable) = self.shared.durable()
         {
-            // The caller has it, too, so nothing is counted here.
-            let left = durable.pending.memory.files.lock().remove(&self.ino());
-            drop(left);
+            durable.pending.memory.forget(self.ino());
         }
         let has_changed = stored.is_dirty(chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES);
         if has_changed && !planted.has(Mutant::ChangedPagesLeave) {
