@@ -131,6 +131,9 @@ pub(crate) enum Command {
         /// Unmount even if it is in use; what is in use goes on working until it is closed
         #[arg(short, long)]
         lazy: bool,
+        /// Unmount even if its server does not answer; calls of programs that use it fail
+        #[arg(short, long, conflicts_with = "lazy")]
+        force: bool,
         /// Where it is mounted
         dir: PathBuf,
     },
@@ -305,7 +308,8 @@ pub(crate) struct Fsck {
 
 const UMOUNT_EXAMPLES: &str = "Examples:
   sluice umount ~/scratch
-  sluice umount --lazy ~/scratch      also when a shell still sits in it";
+  sluice umount --lazy ~/scratch      also when a shell still sits in it
+  sluice umount --force ~/scratch     also when its server hangs, or was killed and programs still wait";
 
 const CLONE_EXAMPLES: &str = "\
 The copy appears when it is whole. Original and copy share the contents until one side writes. Open files may be

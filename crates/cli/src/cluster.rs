@@ -5,7 +5,7 @@ use crate::output::Output;
 use crate::{bucket, serve, this_program};
 use sluice_bucket::{Claim, process_runs};
 use sluice_cluster::{Cluster, Config, Node, Rendezvous, Status, ask_status};
-use sluice_fuse::{Ended, MountOptions, StopSignals};
+use sluice_fuse::{Ended, MountOptions, StopSignals, Users};
 use sluice_lab::failure::{Context, Failure, Result};
 use sluice_lab::{cluster_demo, interrupt::Interrupt};
 use sluice_store::StoreError;
@@ -224,7 +224,7 @@ fn status(place: &Rendezvous, keys: &Path, json: bool) -> Result<()> {
 /// Unmounts, and waits until the process that served the mount has ended.
 fn leave(dir: &Path) -> Result<()> {
     let server = sluice_fuse::control::server_of(dir).context(|| dir.display().to_string())?;
-    sluice_fuse::unmount_at(dir, false).map_err(|error| Failure::Failed(error.to_string()))?;
+    sluice_fuse::unmount_at(dir, Users::Keep).map_err(|error| Failure::Failed(error.to_string()))?;
     let began = Instant::now();
     while let Some(pid) = server
         && process_runs(pid)

@@ -26,7 +26,7 @@ use args::{Child, Command, DlmAction};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use output::Output;
-use sluice_fuse::{Ended, MountError};
+use sluice_fuse::{Ended, MountError, Users};
 use sluice_lab::failure::{Failure, Result};
 use sluice_lab::interrupt::Interrupt;
 use sluice_lab::mount_files::MountFile;
@@ -123,9 +123,14 @@ fn perform(command: Command) -> Result<u8> {
             });
         }
         Command::Mount(mount) => serve::mount(mount)?,
-        Command::Umount { lazy, dir } => {
+        Command::Umount { lazy, force, dir } => {
             let store = store::mounted_on(&dir);
-            let ended = sluice_fuse::unmount_at(&dir, lazy).map_err(|error| match &error {
+            let users = match () {
+                () if force => Users::Fail,
+                () if lazy => Users::LetFinish,
+                () => Users::Keep,
+            };
+            let ended = sluice_fuse::unmount_at(&dir, users).map_err(|error| match &error {
                 MountError::Busy(dir) => {
                     Failure::Failed(format!("{error}{}", first_user(mount_files::of_programs(dir))))
                 }
@@ -136,7 +141,7 @@ fn perform(command: Command) -> Result<u8> {
                     &format!("{}: its server had ended while it was in use; detached", dir.display()),
                     0,
                 );
-            } else if let Some(store) = store.filter(|_| !lazy) {
+            } else if let Some(store) = store.filter(|_| users == Users::Keep) {
                 store::await_end(&store);
             }
         }

@@ -8,6 +8,7 @@ use harness::{
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// True when the files of `dir` cannot be reached any more.
 fn is_dead(dir: &Path) -> bool {
@@ -103,6 +104,35 @@ fn every_command_says_that_a_mount_is_dead_and_umount_removes_it_though_it_is_in
         sluice(["mount", text]).well();
         umount(&dir);
     }
+}
+
+#[test]
+fn a_forced_umount_ends_the_calls_that_wait_for_a_server_that_hangs() {
+    if !can_mount("a_forced_umount_ends_the_calls_that_wait_for_a_server_that_hangs") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.dir("m");
+    let _served = Served::on(&dir, "locks=sluice");
+    let server = server_of(&dir);
+    let mut waiting = Command::new("sh");
+    waiting
+        .args(["-c", "read line; exec cat file"])
+        .current_dir(&dir)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut waiting = waiting.spawn().expect("a shell starts");
+    kill("-STOP", server);
+    drop(waiting.stdin.take());
+    // It may well be in the kernel by then.
+    std::thread::sleep(Duration::from_millis(200));
+    let ended = sluice(["umount", "--force", dir.to_str().unwrap()]);
+    let ran = Ran::from(waiting.wait_with_output().expect("it ends"));
+    // Before anything is asserted: nobody else ends it.
+    kill("-KILL", server);
+    ended.well();
+    assert!(!is_mounted(&dir));
+    assert!(ran.stderr.contains("not connected") || ran.stderr.contains("aborted"), "{}", ran.stderr);
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub mod control;
 pub use abi::opcode;
 pub use error::{MountError, is_dead};
 pub use guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice, Ticket};
-pub use mount::{device_of_source, is_mounted_for, source_at, unmount_at};
+pub use mount::{Users, device_of_source, is_mounted_for, source_at, unmount_at};
 pub use options::{CheckMode, LockMode, MountOptions, OptionError, Transport};
 pub use relay::{Device, Relay, RelayCounts, RestoredGuest, Server, Uplink};
 pub use remount::remount_at;

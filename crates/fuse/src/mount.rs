@@ -12,6 +12,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
 use std::ffi::{CString, OsStr, OsString};
+use std::fs;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -53,15 +54,28 @@ pub(crate) fn reach(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::statfs(path).map(drop)?)
 }
 
+/// What is to become of those who use a mount that is unmounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Users {
+    /// They are served on: a mount that is in use stays mounted.
+    Keep,
+    /// They are served until they have closed what they use; the mount is out of the tree at once.
+    LetFinish,
+    /// Their calls fail with `ENOTCONN`, also those that wait for a server that does not answer.
+    Fail,
+}
+
 /// Unmounts the sluicefs that is mounted at `dir`, whichever process serves it, also when that has died.
-/// `lazy`: even if it is in use. A dead mount is unmounted in any case, and says so if it was in use: its users can
-/// finish nothing there.
+/// A dead mount is unmounted in any case, and says so if it was in use: its users can finish nothing there.
 ///
 /// # Errors
 /// [`MountError::NotMounted`], [`MountError::Busy`], or as the operating system says.
-pub fn unmount_at(dir: &Path, lazy: bool) -> Result<Ended, MountError> {
+pub fn unmount_at(dir: &Path, users: Users) -> Result<Ended, MountError> {
     let (dir, device) = place_of(dir)?;
-    match unmount(&dir, device, lazy) {
+    if users == Users::Fail {
+        abort(&dir, device)?;
+    }
+    match unmount(&dir, device, users != Users::Keep) {
         Err(MountError::Busy(_)) if reach(&dir).is_err_and(|error| is_dead(&error)) => {
             unmount(&dir, device, true).map(|()| Ended::Detached)
         }
@@ -107,16 +121,17 @@ fn is_of(entry: &mountinfo::MountEntry, source: &OsStr) -> bool {
     entry.kind == format!("fuse.{SUBTYPE}") && entry.source == source
 }
 
-/// The absolute path of `dir` without links, as the table of mounts has it. `dir` itself is not looked at when
-/// that fails: the root of a mount whose server died answers nothing.
+/// The absolute path of `dir` without links, as the table of mounts has it. A mountpoint itself is not looked at: a server that
+/// hangs does not answer, and of a dead one the kernel knows nothing.
 fn absolute(dir: &Path) -> io::Result<PathBuf> {
-    dir.canonicalize().or_else(|error| match (dir.parent(), dir.file_name()) {
-        (Some(parent), Some(name)) if is_dead(&error) => {
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            Ok(parent.canonicalize()?.join(name))
+    if let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let place = parent.canonicalize()?.join(name);
+        if mountinfo::device_at(&place)?.is_some() {
+            return Ok(place);
         }
-        _ => Err(error),
-    })
+    }
+    dir.canonicalize()
 }
 
 /// Unmounts `device` wherever it is mounted in this mount namespace, such as by `mount --bind`.
@@ -138,18 +153,24 @@ pub(crate) fn unmount(dir: &Path, device: (u32, u32), lazy: bool) -> Result<(), 
     }
 }
 
-/// Has the kernel give up the requests of what is mounted on `dir`, if that is `device`. Only root can.
+/// Has the kernel give up the requests of what is mounted on `dir`, if that is `device`.
 pub(crate) fn abort(dir: &Path, device: (u32, u32)) -> Result<(), MountError> {
     let here =
         mountinfo::device_at(dir).map_err(|error| MountError::System("read the table of mounts", error))?;
-    if is_root() && here == Some(device) {
+    if here != Some(device) {
+        return Ok(());
+    }
+    let given_up = if is_root() {
         // BUSY: it is in use and stays, but its requests are given up.
         match rustix::mount::unmount(dir, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW) {
-            Ok(()) | Err(Errno::BUSY) => {}
-            Err(errno) => return Err(MountError::System("give up the mount's requests", errno.into())),
+            Ok(()) | Err(Errno::BUSY) => Ok(()),
+            Err(errno) => Err(errno.into()),
         }
-    }
-    Ok(())
+    } else {
+        // The file is its user's.
+        fs::write(format!("/sys/fs/fuse/connections/{}/abort", device.1), "1")
+    };
+    given_up.map_err(|error| MountError::System("give up the mount's requests", error))
 }
 
 /// Unmounts whatever is uppermost on `dir`.

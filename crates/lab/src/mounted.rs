@@ -9,6 +9,7 @@
 
 use crate::failure::{Context, Failure, Result};
 use crate::private_dir::{PrivateDir, runtime_dir};
+use sluice_fuse::Users;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -101,7 +102,7 @@ impl Mounted {
             return Ok(());
         }
         // Nothing is there any more unless it was killed.
-        let _ = sluice_fuse::unmount_at(&self.point, true);
+        let _ = sluice_fuse::unmount_at(&self.point, Users::LetFinish);
         Err(Failure::Failed(
             last_words(&mut self.child).unwrap_or_else(|| format!("the mount's server: {status}")),
         ))
