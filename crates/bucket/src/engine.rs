@@ -14,7 +14,10 @@ use crate::objects::Objects;
 use crate::owner::Owner;
 use crate::runtime::{Stop, apart, wait};
 use crate::traffic;
-use slatedb::config::{FlushOptions, FlushType, ObjectStoreCacheOptions, ScanOptions, Settings};
+use slatedb::config::{
+    CompactionWorkerOptions, CompactorOptions, FlushOptions, FlushType, ObjectStoreCacheOptions, ScanOptions,
+    Settings,
+};
 use slatedb::{Db, DbReadOps, WriteBatch};
 use slatedb_common::metrics::DefaultMetricsRecorder;
 use sluice_store::engine::{Engine, Traffic, Visit};
@@ -41,6 +44,14 @@ const MEMTABLE: usize = 16 << 20;
 const CACHE_PART: usize = 1 << 20;
 /// How often SlateDB looks for what its compaction has done. Fencing does not wait for it: a push finds its number taken.
 const POLL: Duration = Duration::from_secs(2);
+/// Sorted objects that are not merged yet, at most. With so many, what is in memory stays there, and once that is
+/// `max_unflushed_bytes` writes wait. Half a gigabyte of changes goes in, and that takes longer than [`MERGE_POLL`].
+const UNMERGED_MAX: usize = 32;
+/// How often it is looked for objects to merge, and, by the thread that merges, for what it is to do.
+const MERGE_POLL: Duration = Duration::from_secs(1);
+/// How often a merge says that it goes on; one that is silent for [`MERGE_SILENT`] is begun again, as its node may be dead.
+const MERGE_BEAT: Duration = Duration::from_secs(2);
+const MERGE_SILENT: Duration = Duration::from_secs(8);
 
 /// Makes a sorted object of what is in memory.
 const SORTED: FlushOptions = FlushOptions { flush_type: FlushType::MemTable };
@@ -134,6 +145,9 @@ async fn open(
         manifest_poll_interval: POLL,
         l0_sst_size_bytes: MEMTABLE,
         max_unflushed_bytes: 4 * MEMTABLE,
+        l0_max_ssts: UNMERGED_MAX,
+        l0_max_ssts_per_key: UNMERGED_MAX,
+        compactor_options: Some(merging()),
         object_store_max_retries: Some(opening.retries),
         object_store_cache_options: cache_options(opening),
         ..Settings::default()
@@ -153,6 +167,21 @@ async fn open(
         return Err(StoreError::Fenced);
     }
     Ok(db)
+}
+
+/// How sorted objects are merged.
+fn merging() -> CompactorOptions {
+    let worker = CompactionWorkerOptions {
+        compactions_poll_interval: MERGE_POLL,
+        heartbeat_interval: MERGE_BEAT,
+        ..CompactionWorkerOptions::default()
+    };
+    CompactorOptions {
+        poll_interval: MERGE_POLL,
+        worker_heartbeat_timeout: MERGE_SILENT,
+        worker: Some(worker),
+        ..CompactorOptions::default()
+    }
 }
 
 /// Where SlateDB keeps copies of objects: what was written is there before it is read.

@@ -1,6 +1,7 @@
 //! Traffic: what SlateDB has asked of the object store, and found in the cache on this machine's disk, as it counts it itself.
 
 use slatedb::cached_object_store_stats::{CACHE_BYTES, PART_ACCESS_COUNT, PART_HIT_COUNT};
+use slatedb::db_stats::BACKPRESSURE_COUNT;
 use slatedb::instrumented_object_store_stats::{ERROR_COUNT, REQUEST_DURATION_SECONDS};
 use slatedb_common::metrics::{DefaultMetricsRecorder, Metric, MetricValue, Metrics};
 use sluice_store::engine::{RequestCounts, Traffic};
@@ -18,6 +19,7 @@ pub(crate) fn of(recorder: &DefaultMetricsRecorder) -> Traffic {
         cache_lookups: sum(PART_ACCESS_COUNT),
         cache_hits: sum(PART_HIT_COUNT),
         cache_bytes: sum(CACHE_BYTES),
+        write_stalls: sum(BACKPRESSURE_COUNT),
     }
 }
 

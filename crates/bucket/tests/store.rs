@@ -48,6 +48,20 @@ fn value(key: u64) -> Vec<u8> {
 }
 
 #[test]
+fn a_burst_of_changes_waits_for_no_merge() {
+    /// More than SlateDB keeps in memory beside as many sorted objects as it leaves unmerged by itself.
+    const BURST: u64 = 240 << 20;
+    const PART: u64 = 1 << 20;
+    let store = Bucket::over(Arc::new(InMemory::new()))
+        .create(Options { log_size: 64 << 20, ..quiet() })
+        .expect("a new store");
+    for key in 0..BURST / PART {
+        push(&store, key, &vec![key as u8; PART as usize]).expect("memory");
+    }
+    assert_eq!(store.traffic().write_stalls, 0);
+}
+
+#[test]
 fn what_was_synchronised_is_there_when_the_store_is_opened_again() {
     let objects = Arc::new(InMemory::new());
     let bucket = Bucket::over(objects);

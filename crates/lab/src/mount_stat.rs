@@ -91,6 +91,9 @@ pub struct MountStat {
     /// Bytes in that cache.
     #[serde(default)]
     pub cache_bytes: u64,
+    /// Of a store in an object store: how often a write waited until records in memory had become objects.
+    #[serde(default)]
+    pub write_stalls: u64,
     /// Of a node of a cluster: its role, the owner, the epoch, and what it has counted.
     #[serde(default)]
     pub cluster: BTreeMap<String, serde_json::Value>,
@@ -276,6 +279,7 @@ impl MountStat {
             ("cache_lookups", self.cache_lookups),
             ("cache_hits", self.cache_hits),
             ("cache_bytes", self.cache_bytes),
+            ("write_stalls", self.write_stalls),
         ]
     }
 

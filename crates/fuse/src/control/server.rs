@@ -343,7 +343,7 @@ fn stat(connection: &Connection) -> String {
          \"deferred_bytes\":{},\"objects_in_review\":{},\"spare_page_bytes\":{},\"spare_block_bytes\":{},\
          \"memory_limit_bytes\":{},\"memory_used_bytes\":{},\"inodes_in_memory\":{},\"inodes_apart\":{},\
          \"directories_in_memory\":{},\"directory_departures\":{},\"object_requests\":{{{}}},\
-         \"cache_lookups\":{},\"cache_hits\":{},\"cache_bytes\":{},\"transport\":\"{}\",\"failure\":{}}}",
+         \"cache_lookups\":{},\"cache_hits\":{},\"cache_bytes\":{},\"write_stalls\":{},\"transport\":\"{}\",\"failure\":{}}}",
         connection.counters.total(),
         connection.counters.to_json(),
         connection.counters.latency_json(),
@@ -373,6 +373,7 @@ fn stat(connection: &Connection) -> String {
         traffic.cache_lookups,
         traffic.cache_hits,
         traffic.cache_bytes,
+        traffic.write_stalls,
         connection.options.transport.name(),
         failure(&connection.superblock),
     )

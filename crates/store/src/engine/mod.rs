@@ -29,6 +29,8 @@ pub struct Traffic {
     pub cache_hits: u64,
     /// Bytes in the cache.
     pub cache_bytes: u64,
+    /// How often a write waited until records in memory had become objects.
+    pub write_stalls: u64,
 }
 
 /// RequestCounts of one kind to the server that keeps an engine's records.
