@@ -116,9 +116,13 @@ impl Cluster {
     }
 }
 
-fn kill(pid: u32) {
+fn signal(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    kill_process(pid.expect("a process"), Signal::KILL).expect("it runs");
+    kill_process(pid.expect("a process"), signal).expect("it runs");
+}
+
+fn kill(pid: u32) {
+    signal(pid, Signal::KILL);
 }
 
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
@@ -182,6 +186,33 @@ fn a_member_of_etcd_that_is_killed_costs_no_takeover_and_a_dead_endpoint_no_moun
     cluster.nodes.push(third);
     assert_eq!(fs::read_to_string(cluster.path(2, "f")).expect("read"), format!("{round}"));
     assert_eq!(cluster.status().lines().count(), 3);
+    cluster.finish(&[]);
+}
+
+#[test]
+fn while_etcd_has_no_leader_all_wait_and_go_on_when_it_has_one_with_what_was_written() {
+    let test = "while_etcd_has_no_leader_all_wait_and_go_on_when_it_has_one_with_what_was_written";
+    let Some(cluster) = Cluster::new(test, 2, 3) else { return };
+    let mut kept = File::options().append(true).create(true).open(cluster.path(1, "kept")).expect("made");
+    kept.write_all(b"durable\n").and_then(|()| kept.sync_all()).expect("durable");
+    kept.write_all(b"written\n").expect("written");
+    let most = [cluster.etcd.0[0].pid(), cluster.etcd.0[1].pid()];
+    most.iter().for_each(|member| signal(*member, Signal::STOP));
+    eventually("both wait", || [0, 1].iter().all(|node| cluster.stat(*node, "role") == "waiting"));
+    let waits = [0, 1].map(|node| {
+        let path = cluster.path(node, &format!("by-{node}"));
+        std::thread::spawn(move || File::create(path).and_then(|file| file.sync_all()))
+    });
+    most.iter().for_each(|member| signal(*member, Signal::CONT));
+    for waits in waits {
+        waits.join().expect("no panic").expect("it goes on");
+    }
+    // The store was there all the time, so it has what the last owner had.
+    assert_eq!(fs::read_to_string(cluster.path(0, "kept")).expect("read"), "durable\nwritten\n");
+    for node in [0, 1] {
+        assert!([0, 1].iter().all(|by| cluster.path(node, &format!("by-{by}")).exists()), "node {node}");
+    }
+    drop(kept);
     cluster.finish(&[]);
 }
 

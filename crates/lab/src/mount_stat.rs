@@ -253,7 +253,7 @@ impl MountStat {
         if waited.is_empty() { String::new() } else { format!("\nhottest locks\n{}", hot_table(&waited)) }
     }
 
-    fn gauges(&self) -> [(&'static str, u64); 23] {
+    fn gauges(&self) -> [(&'static str, u64); 24] {
         let used = self.blocks.saturating_sub(self.blocks_free) * self.block_size;
         [
             ("requests", self.requests_total),
