@@ -74,14 +74,16 @@ struct Undelivered {
     notifications: Arc<[u8]>,
     /// Called when it counts as made: not twice.
     done: Option<Done>,
+    /// It counts as made only when it is.
+    is_whole: bool,
 }
 
 impl AnnouncerState {
-    fn queue(&mut self, notifications: Vec<u8>, done: Option<Done>) {
+    fn queue(&mut self, notifications: Vec<u8>, done: Option<Done>, is_whole: bool) {
         let number = self.next;
         self.next += 1;
         let (since, notifications) = (Instant::now(), notifications.into());
-        self.pending.insert(number, Undelivered { since, is_begun: false, notifications, done });
+        self.pending.insert(number, Undelivered { since, is_begun: false, notifications, done, is_whole });
         self.waiting.push_back(number);
     }
 
@@ -96,7 +98,7 @@ impl Undelivered {
     /// so.
     fn due(&self, now: Instant) -> Option<Instant> {
         let due = self.since + PATIENCE;
-        let is_awaited = self.done.is_some() && (due > now || self.can_be_cut_short());
+        let is_awaited = self.done.is_some() && !self.is_whole && (due > now || self.can_be_cut_short());
         is_awaited.then_some(due)
     }
 
@@ -130,6 +132,15 @@ impl Announcer {
 
     /// Announces `notifications`, one after the other. What waits for nothing is announced at once.
     pub(super) fn announce(&self, notifications: &[u8], done: Done) {
+        self.announce_as(notifications, done, false);
+    }
+
+    /// As [`announce`](Self::announce), and it is never cut short: when `done` is called the kernel has taken it in.
+    pub(super) fn announce_wholly(&self, notifications: &[u8], done: Done) {
+        self.announce_as(notifications, done, true);
+    }
+
+    fn announce_as(&self, notifications: &[u8], done: Done, is_whole: bool) {
         let mut later = Vec::new();
         for message in split(notifications) {
             if !later.is_empty() || !waits_for_nothing(message) || !self.send(message) {
@@ -139,7 +150,7 @@ impl Announcer {
         if later.is_empty() {
             return done();
         }
-        self.state.lock().queue(later, Some(done));
+        self.state.lock().queue(later, Some(done), is_whole);
         self.changed.notify_all();
     }
 
@@ -243,7 +254,7 @@ impl Announcer {
                 let mut state = self.state.lock();
                 state.busy -= 1;
                 if is_early {
-                    state.queue(early, None);
+                    state.queue(early, None, false);
                 }
                 state.pending.remove(&number).and_then(|pending| pending.done)
             };

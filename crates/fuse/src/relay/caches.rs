@@ -1,6 +1,7 @@
 //! Caches: what a kernel is told to drop, all of it when its server changes, and what of that must wait for requests under way.
 
 use super::Shared;
+use super::announcer::Announcer;
 use super::ledger::pages_of;
 use crate::abi::flags::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
 use crate::abi::{InHeader, NotifyInvalInodeOut, OutHeader, ROOT_ID, opcode};
@@ -8,61 +9,106 @@ use crate::lock_class::PROGRESS;
 use crate::reply::Reply;
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, Condvar, Mutex};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
 /// How long the kernel may take to drop what it has cached when the server changes.
 const DROP_PATIENCE: Duration = Duration::from_secs(2);
-/// Nodes that one announcement tells of then.
+/// Nodes that one announcement tells of then, at first.
 const DROP_BATCH: usize = 128;
+/// How long it is waited before it is looked for what stands in the way, at first.
+const LOOK_AFTER: Duration = Duration::from_millis(5);
+
+/// By node, the pages that requests under way are about: offsets and lengths in bytes.
+type Busy = BTreeMap<u64, Vec<(u64, u64)>>;
 
 impl Shared {
     /// Has the kernel drop names, attributes and pages, but for pages that requests under way are about.
     pub(super) fn drop_caches(&self) {
         self.announcer.drop_names();
-        let mut busy = BTreeMap::<u64, Vec<(u64, u64)>>::new();
+        let nodes = self.ledger.lock().nodes().into_iter().chain([ROOT_ID]).collect();
+        if !drop_nodes(&self.announcer, nodes, || self.busy(|_| true)) {
+            log::warn!("the kernel has not dropped all that it had cached within {DROP_PATIENCE:?}");
+        }
+        // What is written is there already, and the rest of such a page is old: it goes when the write was answered.
+        for (nodeid, ranges) in self.busy(|opcode| opcode == opcode::WRITE) {
+            for (offset, len) in ranges {
+                let message = inval_inode(nodeid, offset.cast_signed(), len.cast_signed());
+                self.announcer.announce(&message, Box::new(|| {}));
+            }
+        }
+    }
+
+    /// The pages that requests of some kind are about.
+    fn busy(&self, of: impl Fn(u32) -> bool) -> Busy {
+        let mut busy = Busy::new();
         for request in self.state.lock().in_flight.values().filter(|request| !request.is_behind) {
             let Ok((header, _)) = InHeader::read_from_prefix(&request.message) else { continue };
-            if let Some((nodeid, offset, len)) = pages_of(&header, &request.message) {
+            if let Some((nodeid, offset, len)) =
+                pages_of(&header, &request.message).filter(|_| of(header.opcode))
+            {
                 busy.entry(nodeid).or_default().push((offset, len));
             }
         }
-        let nodes = self.ledger.lock().nodes();
-        let pending = Arc::new((Mutex::with_class(&PROGRESS, 0_usize), Condvar::new()));
-        let tell = |messages: Vec<u8>| {
-            *pending.0.lock() += 1;
-            let pending = pending.clone();
-            let done = move || {
-                *pending.0.lock() -= 1;
-                pending.1.notify_all();
-            };
-            self.announcer.announce(&messages, Box::new(done));
+        busy
+    }
+}
+
+/// Has the kernel drop pages and attributes of `nodes`, but for those that are `busy`: they are locked. False if it has not within
+/// [`DROP_PATIENCE`].
+///
+/// A request that was read since, or is not read yet, may keep pages locked as well. The announcement that waits for them keeps those
+/// behind it waiting. So nodes that are left are told of again, one by one, without what is busy by then.
+fn drop_nodes(announcer: &Announcer, nodes: BTreeSet<u64>, busy: impl Fn() -> Busy) -> bool {
+    let left = Arc::new((Mutex::with_class(&PROGRESS, nodes), Condvar::new()));
+    let tell = |nodes: Vec<u64>, messages: Vec<u8>| {
+        let left = left.clone();
+        let done = move || {
+            let mut still = left.0.lock();
+            nodes.iter().for_each(|nodeid| _ = still.remove(nodeid));
+            drop(still);
+            left.1.notify_all();
         };
-        let (still, moving): (Vec<_>, Vec<_>) =
-            nodes.into_iter().chain([ROOT_ID]).partition(|nodeid| !busy.contains_key(nodeid));
-        for batch in still.chunks(DROP_BATCH) {
-            tell(batch.iter().flat_map(|&nodeid| inval_inode(nodeid, 0, 0)).collect());
+        announcer.announce_wholly(&messages, Box::new(done));
+    };
+    let end = Instant::now() + DROP_PATIENCE;
+    let (mut at_once, mut look_after) = (DROP_BATCH, LOOK_AFTER);
+    loop {
+        let nodes = left.0.lock().clone();
+        let mut busy = busy();
+        let (moving, still): (Vec<_>, Vec<_>) =
+            nodes.into_iter().partition(|nodeid| busy.contains_key(nodeid));
+        for batch in still.chunks(at_once) {
+            tell(batch.to_vec(), batch.iter().flat_map(|&nodeid| inval_inode(nodeid, 0, 0)).collect());
         }
         for nodeid in moving {
-            let mut ranges = busy.remove(&nodeid).unwrap_or_default();
-            ranges.sort_unstable();
-            let mut messages = inval_inode(nodeid, -1, 0);
-            let mut from = 0;
-            for (offset, len) in ranges {
-                if offset > from {
-                    messages.extend(inval_inode(nodeid, from.cast_signed(), (offset - from).cast_signed()));
-                }
-                from = from.max(offset.saturating_add(len).min(i64::MAX.cast_unsigned()));
-            }
-            messages.extend(inval_inode(nodeid, from.cast_signed(), 0));
-            tell(messages);
+            tell(vec![nodeid], inval_around(nodeid, busy.remove(&nodeid).unwrap_or_default()));
         }
-        let end = Instant::now() + DROP_PATIENCE;
-        let mut left = pending.0.lock();
-        while *left > 0 && Instant::now() < end {
-            left = pending.1.wait_timeout(left, end.saturating_duration_since(Instant::now())).0;
+        let look = (Instant::now() + look_after).min(end);
+        let mut left_now = left.0.lock();
+        while !left_now.is_empty() && Instant::now() < look {
+            left_now = left.1.wait_timeout(left_now, look.saturating_duration_since(Instant::now())).0;
         }
+        if left_now.is_empty() || Instant::now() >= end {
+            return left_now.is_empty();
+        }
+        (at_once, look_after) = (1, look_after * 2);
     }
+}
+
+/// Attributes of a node are to be dropped, and its pages but for these ranges.
+fn inval_around(nodeid: u64, mut ranges: Vec<(u64, u64)>) -> Vec<u8> {
+    ranges.sort_unstable();
+    let mut messages = inval_inode(nodeid, -1, 0);
+    let mut from = 0;
+    for (offset, len) in ranges {
+        if offset > from {
+            messages.extend(inval_inode(nodeid, from.cast_signed(), (offset - from).cast_signed()));
+        }
+        from = from.max(offset.saturating_add(len).min(i64::MAX.cast_unsigned()));
+    }
+    messages.extend(inval_inode(nodeid, from.cast_signed(), 0));
+    messages
 }
 
 /// The directory, if `message` announces a name.
@@ -91,4 +137,64 @@ pub(super) fn inval_inode(ino: u64, off: i64, len: i64) -> Vec<u8> {
     let mut message = Reply::new();
     message.put(&NotifyInvalInodeOut { ino, off, len });
     message.notification(NOTIFY_INVAL_INODE).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Device;
+    use super::super::ledger::Ledger;
+    use super::*;
+    use std::cell::Cell;
+    use std::io;
+
+    /// A kernel of which a program reads the first page of node 2: that stays locked until the test ends.
+    #[derive(Default)]
+    struct Reading {
+        told: Mutex<Vec<NotifyInvalInodeOut>>,
+        is_over: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Device for Reading {
+        fn receive(&self, _: &mut [u8]) -> io::Result<Option<usize>> {
+            Ok(None)
+        }
+
+        fn send(&self, message: &[u8]) -> io::Result<()> {
+            let (_, body) = OutHeader::read_from_prefix(message).expect("a header");
+            let Ok((arg, _)) = NotifyInvalInodeOut::read_from_prefix(body) else { return Ok(()) };
+            let mut is_over = self.is_over.lock();
+            while arg.ino == 2 && (0..4096).contains(&arg.off) && !*is_over {
+                is_over = self.changed.wait(is_over);
+            }
+            drop(is_over);
+            self.told.lock().push(arg);
+            Ok(())
+        }
+
+        fn is_connected(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_locked_keeps_no_other_in_the_kernel() {
+        let kernel = Arc::new(Reading::default());
+        let announcer = Announcer::new(kernel.clone(), Arc::new(Mutex::new(Ledger::default())));
+        announcer.start().expect("threads");
+        // The read is heard of only later.
+        let is_heard_of = Cell::new(false);
+        let busy = || match is_heard_of.replace(true) {
+            false => Busy::new(),
+            true => Busy::from([(2, vec![(0, 4096)])]),
+        };
+        let dropped = drop_nodes(&announcer, BTreeSet::from([1, 2, 3]), busy);
+        let told = kernel.told.lock().clone();
+        *kernel.is_over.lock() = true;
+        kernel.changed.notify_all();
+        announcer.end();
+        assert!(dropped, "all but the page that is locked");
+        assert!(told.iter().any(|arg| arg.ino == 3 && arg.off == 0), "behind it: {told:?}");
+        assert!(told.iter().any(|arg| arg.ino == 2 && arg.off == 4096), "the rest of that file: {told:?}");
+    }
 }
