@@ -9,6 +9,7 @@ use crate::lock_class::PROGRESS;
 use crate::reply::Reply;
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, Condvar, Mutex};
+use sluice_vfs::FILE_SIZE_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
@@ -96,16 +97,19 @@ fn drop_nodes(announcer: &Announcer, nodes: BTreeSet<u64>, busy: impl Fn() -> Bu
     }
 }
 
-/// Attributes of a node are to be dropped, and its pages but for these ranges.
+/// Attributes of a node are to be dropped, and its pages but for those with a byte in these ranges.
 fn inval_around(nodeid: u64, mut ranges: Vec<(u64, u64)>) -> Vec<u8> {
+    let page = rustix::param::page_size() as u64;
     ranges.sort_unstable();
     let mut messages = inval_inode(nodeid, -1, 0);
     let mut from = 0;
     for (offset, len) in ranges {
-        if offset > from {
-            messages.extend(inval_inode(nodeid, from.cast_signed(), (offset - from).cast_signed()));
+        let start = offset - offset % page;
+        if start > from {
+            messages.extend(inval_inode(nodeid, from.cast_signed(), (start - from).cast_signed()));
         }
-        from = from.max(offset.saturating_add(len).min(i64::MAX.cast_unsigned()));
+        let end = offset.saturating_add(len).min(FILE_SIZE_MAX).next_multiple_of(page);
+        from = from.max(end.min(FILE_SIZE_MAX));
     }
     messages.extend(inval_inode(nodeid, from.cast_signed(), 0));
     messages
@@ -147,6 +151,10 @@ mod tests {
     use std::cell::Cell;
     use std::io;
 
+    fn page() -> i64 {
+        rustix::param::page_size() as i64
+    }
+
     /// A kernel of which a program reads the first page of node 2: that stays locked until the test ends.
     #[derive(Default)]
     struct Reading {
@@ -164,7 +172,7 @@ mod tests {
             let (_, body) = OutHeader::read_from_prefix(message).expect("a header");
             let Ok((arg, _)) = NotifyInvalInodeOut::read_from_prefix(body) else { return Ok(()) };
             let mut is_over = self.is_over.lock();
-            while arg.ino == 2 && (0..4096).contains(&arg.off) && !*is_over {
+            while arg.ino == 2 && (0..page()).contains(&arg.off) && !*is_over {
                 is_over = self.changed.wait(is_over);
             }
             drop(is_over);
@@ -186,7 +194,7 @@ mod tests {
         let is_heard_of = Cell::new(false);
         let busy = || match is_heard_of.replace(true) {
             false => Busy::new(),
-            true => Busy::from([(2, vec![(0, 4096)])]),
+            true => Busy::from([(2, vec![(100, 200)])]),
         };
         let dropped = drop_nodes(&announcer, BTreeSet::from([1, 2, 3]), busy);
         let told = kernel.told.lock().clone();
@@ -195,6 +203,6 @@ mod tests {
         announcer.end();
         assert!(dropped, "all but the page that is locked");
         assert!(told.iter().any(|arg| arg.ino == 3 && arg.off == 0), "behind it: {told:?}");
-        assert!(told.iter().any(|arg| arg.ino == 2 && arg.off == 4096), "the rest of that file: {told:?}");
+        assert!(told.iter().any(|arg| arg.ino == 2 && arg.off == page()), "the rest of that file: {told:?}");
     }
 }
