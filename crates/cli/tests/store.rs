@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{Scratch, can_mount, is_mounted, server_of, skipped, sluice, umount, until};
+use harness::{Scratch, can_mount, is_mounted, kernel, server_of, skipped, sluice, umount, until};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
@@ -329,14 +329,6 @@ fn a_tree_that_is_larger_than_memory_leaves_it_also_when_a_kernel_has_seen_it() 
     }
     stored.umount();
     stored.assert_clean();
-}
-
-/// The version of the running kernel.
-fn kernel() -> (u32, u32) {
-    let release = rustix::system::uname();
-    let mut numbers =
-        release.release().to_str().unwrap_or_default().split('.').map(|part| part.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 #[test]

@@ -61,7 +61,7 @@ pub enum Users {
     Keep,
     /// They are served until they have closed what they use; the mount is out of the tree at once.
     LetFinish,
-    /// Their calls fail with `ENOTCONN`, also those that wait for a server that does not answer.
+    /// Their calls fail (`ENOTCONN`), and so do those that wait for a server that does not answer (`ECONNABORTED`).
     Fail,
 }
 

@@ -132,9 +132,10 @@ impl Observer for Watcher {
 
     fn memory_is_short(&self, inos: &[u64]) {
         let Some(connection) = self.connection.upgrade() else { return };
-        // A guest's kernel is not asked.
-        if connection.seat.get().is_none() {
-            connection.tell_later(Event::Unwanted { inos: inos.to_vec() });
+        match connection.seat.get() {
+            // It is only sent, and the guest's own threads tell its kernel.
+            Some(_) => connection.prune(inos),
+            None => connection.tell_later(Event::Unwanted { inos: inos.to_vec() }),
         }
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct Node {
     unheard: AtomicU64,
     /// It takes in no write any more.
     is_full: AtomicBool,
+    /// Writes do not fail by chance any more.
+    is_healed: AtomicBool,
     /// So many milliseconds each request takes.
     delay_ms: AtomicU64,
 }
@@ -57,6 +59,7 @@ impl Node {
             is_silent: AtomicBool::new(false),
             unheard,
             is_full: AtomicBool::new(false),
+            is_healed: AtomicBool::new(false),
             delay_ms,
         })
     }
@@ -76,6 +79,12 @@ impl Node {
     #[allow(dead_code)] // each test binary uses its own part
     pub(crate) fn fill(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::SeqCst);
+    }
+
+    /// No write fails by chance from here on.
+    #[allow(dead_code)] // each test binary uses its own part
+    pub(crate) fn heal(&self) {
+        self.is_healed.store(true, Ordering::SeqCst);
     }
 
     /// Each request takes so many milliseconds from here on.
@@ -148,7 +157,7 @@ impl Node {
         if self.plan.dies_at == Some(number) {
             return Ok((self.plan.dies_after, false));
         }
-        let drawn = self.random() % 1000;
+        let drawn = if self.is_healed.load(Ordering::SeqCst) { 1000 } else { self.random() % 1000 };
         Ok((drawn >= self.plan.failing, drawn >= 2 * self.plan.failing))
     }
 

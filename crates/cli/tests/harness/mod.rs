@@ -241,3 +241,11 @@ pub fn is_mounted(dir: &Path) -> bool {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     table.lines().any(|line| line.split(' ').nth(4) == dir.to_str())
 }
+
+/// The version of the running kernel.
+pub fn kernel() -> (u32, u32) {
+    let release = rustix::system::uname();
+    let mut numbers =
+        release.release().to_str().unwrap_or_default().split('.').map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
