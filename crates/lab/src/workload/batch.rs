@@ -15,6 +15,8 @@ const MANY_DIRECTORIES: usize = 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Half {
     Create,
+    /// Each is made durable before the next one.
+    CreateSync,
     Unlink,
 }
 
@@ -52,8 +54,11 @@ impl FileBatch {
     }
 }
 
-fn create(calls: &mut dyn Calls, path: &str) -> CallResult<()> {
+fn create(calls: &mut dyn Calls, path: &str, half: Half) -> CallResult<()> {
     let file = calls.open(path, Open::New(0o600))?;
+    if half == Half::CreateSync {
+        calls.fsync(file)?;
+    }
     calls.close(file)
 }
 
@@ -63,7 +68,7 @@ impl Task for FileBatch {
         self.dirs.iter().try_for_each(|dir| make_dir(calls, dir))?;
         self.clear(calls)?;
         if self.half == Half::Unlink {
-            self.paths.iter().try_for_each(|path| create(calls, path))?;
+            self.paths.iter().try_for_each(|path| create(calls, path, self.half))?;
         }
         Ok(())
     }
@@ -71,7 +76,7 @@ impl Task for FileBatch {
     fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {
         let path = &self.paths[self.done];
         match self.half {
-            Half::Create => create(calls, path)?,
+            Half::Create | Half::CreateSync => create(calls, path, self.half)?,
             Half::Unlink => calls.unlink(path)?,
         }
         self.done += 1;

@@ -90,6 +90,9 @@ pub static WORKLOADS: &[Workload] = &[
     steady("append-fsync", "append 4 KiB to a file of one's own, then fsync", |s| {
         length::task(&s, LengthChange::AppendSync)
     }),
+    passes("creat-fsync", "create empty files in a directory of one's own, each with an fsync", |s| {
+        batch::in_one_directory(&s, FilePlace::Own, Half::CreateSync)
+    }),
     of_128("posix01", "lock, waiting, and unlock one file of all with fcntl (POSIX)", |s| {
         file_lock::posix(&s, FilePlace::Same)
     }),
