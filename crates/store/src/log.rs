@@ -150,17 +150,15 @@ impl Log {
     /// # Errors
     /// The disk's: nothing may be written afterwards.
     pub(crate) fn write(&self, formed: &Formed) -> Result<(), StoreError> {
-        self.file.write_at(formed.batch.encoded(), formed.offset).map_err(StoreError::io("write the log"))?;
-        if self.planted.has(Mutant::NoFlush) {
-            return Ok(());
-        }
-        let flushed = self.file.sync();
-        let flushed = if self.planted.has(Mutant::FlushAgain) {
-            flushed.or_else(|_| self.file.sync())
-        } else {
-            flushed
+        let (bytes, offset) = (formed.batch.encoded(), formed.offset);
+        let written = match self.planted {
+            planted if planted.has(Mutant::NoFlush) => self.file.write_at(bytes, offset),
+            planted if planted.has(Mutant::FlushAgain) => {
+                self.file.write_through(bytes, offset).or_else(|_| self.file.sync())
+            }
+            _ => self.file.write_through(bytes, offset),
         };
-        flushed.map_err(StoreError::io("flush the log"))
+        written.map_err(StoreError::io("write the log"))
     }
 
     /// The batch at `position`, and where the log goes on after it; none where the log ends.

@@ -1,12 +1,17 @@
 //! HostDisk: a directory of the host's file system.
+//!
+//! # Theory
+//! What is to be durable at once goes past the page cache (`O_DIRECT`, `RWF_DSYNC`), where the file system can do that: one system call, no page to
+//! dirty and to look for again. Nothing of such a place is written by way of the page cache as well.
 
 use super::{Disk, DiskFile};
 use crate::StoreError;
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatvfs};
-use sluice_sync::Arc;
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, fstatvfs};
+use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+use sluice_sync::{Arc, OnceLock};
 use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A store's directory has at most some hundred files of this size written at once.
@@ -21,8 +26,36 @@ pub struct HostDisk {
     writes: bool,
 }
 
+/// Where a buffer, and its place in the file, begin and end if it goes past the page cache: a multiple for every device.
+const ALIGNED: usize = 4096;
+
 #[derive(Debug)]
-struct HostFile(File);
+struct HostFile {
+    file: File,
+    /// Where it is.
+    path: PathBuf,
+    /// The file once more, past the page cache; none where that cannot be. *Immutable once set.*
+    direct: OnceLock<Option<File>>,
+}
+
+impl HostFile {
+    fn new(file: File, path: PathBuf) -> HostFile {
+        HostFile { file, path, direct: OnceLock::new() }
+    }
+
+    fn direct(&self) -> Option<&File> {
+        let open = || {
+            let mut options = OpenOptions::new();
+            options.write(true).custom_flags(OFlags::DIRECT.bits().cast_signed());
+            let direct = options.open(&self.path).ok()?;
+            // Another file may have the name by now.
+            let is_same =
+                |one: &File, other: &File| Some(one.metadata().ok()?.ino() == other.metadata().ok()?.ino());
+            is_same(&direct, &self.file)?.then_some(direct)
+        };
+        self.direct.get_or_init(open).as_ref()
+    }
+}
 
 impl HostDisk {
     /// Takes the directory `dir`, which exists, for one store.
@@ -62,7 +95,7 @@ impl HostDisk {
         loop {
             match flock(&directory, operation) {
                 Ok(()) => return Ok(HostDisk { dir, directory, writes }),
-                Err(rustix::io::Errno::WOULDBLOCK) => match holders.next() {
+                Err(Errno::WOULDBLOCK) => match holders.next() {
                     // It may have let go in between.
                     Some(None) => {}
                     held => return Err(StoreError::InUse(held.flatten())),
@@ -97,15 +130,17 @@ fn holder(file: &File) -> Option<u32> {
 
 impl Disk for HostDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = self.options().open(self.dir.join(name))?;
-        Ok(super::shared(HostFile(file)))
+        let path = self.dir.join(name);
+        let file = self.options().open(&path)?;
+        Ok(super::shared(HostFile::new(file, path)))
     }
 
     fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-        let file = self.options().create_new(self.writes).open(self.dir.join(name))?;
+        let path = self.dir.join(name);
+        let file = self.options().create_new(self.writes).open(&path)?;
         if len > 0 {
             match fallocate(&file, FallocateFlags::empty(), 0, len) {
-                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+                Ok(()) | Err(Errno::OPNOTSUPP) => {}
                 Err(error) => return Err(error.into()),
             }
             // A flush of blocks that were never written has to record that they now are: write them once here.
@@ -118,7 +153,7 @@ impl Disk for HostDisk {
             }
             file.sync_all()?;
         }
-        Ok(super::shared(HostFile(file)))
+        Ok(super::shared(HostFile::new(file, path)))
     }
 
     fn unlock(&self) {
@@ -143,16 +178,16 @@ impl Disk for HostDisk {
 
 impl DiskFile for HostFile {
     fn size(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {
-        self.0.set_len(size)
+        self.file.set_len(size)
     }
 
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        match fallocate(&self.0, FallocateFlags::empty(), offset, len) {
-            Err(rustix::io::Errno::OPNOTSUPP) => {
+        match fallocate(&self.file, FallocateFlags::empty(), offset, len) {
+            Err(Errno::OPNOTSUPP) => {
                 let end = offset + len;
                 if self.size()? < end { self.set_size(end) } else { Ok(()) }
             }
@@ -161,18 +196,67 @@ impl DiskFile for HostFile {
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        Ok(fallocate(&self.0, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)?)
+        Ok(fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)?)
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_exact_at(buf, offset)
+        self.file.read_exact_at(buf, offset)
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(buf, offset)
+        self.file.write_all_at(buf, offset)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
+    }
+
+    fn write_through(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let through_the_cache = || {
+            self.write_at(buf, offset)?;
+            self.sync()
+        };
+        let fits = buf.len().is_multiple_of(ALIGNED) && offset.is_multiple_of(ALIGNED as u64);
+        let Some(direct) = self.direct().filter(|_| fits) else { return through_the_cache() };
+        let mut space = vec![0; buf.len() + ALIGNED];
+        let start = space.as_ptr().align_offset(ALIGNED);
+        let aligned = &mut space[start..start + buf.len()];
+        aligned.copy_from_slice(buf);
+        let mut written = 0;
+        while written < aligned.len() {
+            let rest = [IoSlice::new(&aligned[written..])];
+            match pwritev2(direct, &rest, offset + written as u64, ReadWriteFlags::DSYNC) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(more) => written += more,
+                Err(Errno::INTR) => {}
+                // It wants more than this, or cannot after all.
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => return through_the_cache(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_through_is_there_wherever_it_begins_and_ends() {
+        let dir = std::env::temp_dir().join(format!("sluice-host-disk-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a fresh directory");
+        let disk = HostDisk::lock(&dir).expect("nobody has it");
+        let file = disk.create("log", 8 * ALIGNED as u64).expect("room");
+        let mut expected = vec![0; 8 * ALIGNED];
+        let places = [(0, ALIGNED), (2 * ALIGNED, 3 * ALIGNED), (5, 7), (ALIGNED - 1, 2), (ALIGNED, ALIGNED)];
+        for (byte, (at, len)) in (1..).zip(places) {
+            file.write_through(&vec![byte; len], at as u64).expect("room");
+            expected[at..at + len].fill(byte);
+            let mut found = vec![0; expected.len()];
+            file.read_at(&mut found, 0).expect("it is as long");
+            assert!(found == expected, "{len} bytes at {at}");
+        }
+        std::fs::remove_dir_all(&dir).expect("removed");
     }
 }

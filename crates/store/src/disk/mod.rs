@@ -102,6 +102,16 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// # Errors
     /// The system's.
     fn sync(&self) -> io::Result<()>;
+
+    /// As [`write_at`](Self::write_at) and then [`sync`](Self::sync), perhaps in one step: `buf` is durable when it returns, and so is
+    /// what was written so before. What `write_at` wrote may not be.
+    ///
+    /// # Errors
+    /// As these.
+    fn write_through(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.write_at(buf, offset)?;
+        self.sync()
+    }
 }
 
 /// A file that several may use. By way of a box, since only the standard library's `Arc` changes its type by itself.
