@@ -3,7 +3,8 @@
 //! # Theory
 //! As Linux does it: names, attributes and pages are kept without a time limit. A name is looked up, and made or removed, with its
 //! directory locked, and a notice about a name waits for that lock. Attributes that were asked for before a notice are not kept.
-//! After "look every name up again" (the *epoch*) no name is believed that was asked for earlier. An answer wakes the program that
+//! After "look every name up again" (the *epoch*) no name is believed that was asked for earlier. A page that is read is locked until the
+//! answer was taken in, and a notice about it waits for that. An answer wakes the program that
 //! asked, which takes it in itself; a notice is taken in when the sender's call returns.
 
 use crate::Mutant;
@@ -17,6 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 const ENODEV: i32 = 19;
 const ROOT: u64 = 1;
 const HEADER: usize = 40;
+const PAGE: i64 = 4096;
 
 /// Why a call has no answer: an error, or the machine died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,8 @@ struct State {
     version: u64,
     epoch: u64,
     locked: BTreeSet<u64>,
+    /// Programs that read the page of a node.
+    reading: BTreeMap<u64, usize>,
     lookups: BTreeMap<u64, u64>,
 }
 
@@ -76,6 +80,21 @@ impl Locked<'_> {
     /// Which directory.
     pub(crate) fn nodeid(&self) -> u64 {
         self.1
+    }
+}
+
+/// Unlocks the page of a node.
+struct Reading<'k>(&'k Kernel, u64);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        if let Some(readers) = state.reading.get_mut(&self.1) {
+            *readers -= 1;
+        }
+        state.reading.retain(|_, readers| *readers > 0);
+        drop(state);
+        self.0.changed.notify_all();
     }
 }
 
@@ -253,7 +272,11 @@ impl Kernel {
         if !is_direct && let Some(bytes) = self.state().pages.get(&nodeid) {
             return Ok(bytes.clone());
         }
-        let body = fields!(fh, 0_u64, 4096_u32, 0_u32, 0_u64, 0_u32, 0_u32);
+        let body = fields!(fh, 0_u64, PAGE as u32, 0_u32, 0_u64, 0_u32, 0_u32);
+        let _reading = (!is_direct).then(|| {
+            *self.state().reading.entry(nodeid).or_default() += 1;
+            Reading(self, nodeid)
+        });
         let answer = self.ask(opcode::READ, nodeid, &body)?;
         let mut state = self.state();
         if !is_direct && state.told.get(&nodeid).is_none_or(|told| *told <= answer.version) {
@@ -308,9 +331,9 @@ impl Kernel {
         }
     }
 
-    fn inval_inode(&self, state: &mut State, body: &[u8]) -> io::Result<()> {
+    fn inval_inode(&self, mut state: MutexGuard<'_, State>, body: &[u8]) -> io::Result<()> {
         let nodeid = u64_at(body, 0);
-        let pages = u64_at(body, 8).cast_signed() >= 0;
+        let has_page = (0..PAGE).contains(&u64_at(body, 8).cast_signed());
         if nodeid != ROOT && !state.lookups.contains_key(&nodeid) {
             return Err(io::Error::from_raw_os_error(ENOENT));
         }
@@ -321,7 +344,10 @@ impl Kernel {
         let version = state.version;
         state.told.insert(nodeid, version);
         state.attrs.remove(&nodeid);
-        if pages {
+        if has_page {
+            while state.reading.contains_key(&nodeid) && !state.is_gone {
+                state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+            }
             state.pages.remove(&nodeid);
         }
         Ok(())
@@ -374,7 +400,7 @@ impl Device for Kernel {
         }
         let (code, unique) = (u32_at(message, 4), u64_at(message, 8));
         match (unique, code) {
-            (0, 2) => self.inval_inode(&mut state, &message[16..]),
+            (0, 2) => self.inval_inode(state, &message[16..]),
             (0, 3) => self.inval_entry(state, &message[16..]),
             (0, 8) => {
                 state.epoch += 1;
