@@ -45,9 +45,9 @@ const CACHE_PART: usize = 1 << 20;
 /// How often SlateDB looks for what its compaction has done. Fencing does not wait for it: a push finds its number taken.
 const POLL: Duration = Duration::from_secs(2);
 /// Sorted objects that are not merged yet, at most. With so many, what is in memory stays there, and once that is
-/// `max_unflushed_bytes` writes wait. Half a gigabyte of changes goes in, and that takes longer than [`MERGE_POLL`].
+/// `max_unflushed_bytes` writes wait. So many memtables are half a gigabyte of changes: merging begins long before.
 const UNMERGED_MAX: usize = 32;
-/// How often it is looked for objects to merge, and, by the thread that merges, for what it is to do.
+/// How often SlateDB looks for objects to merge, and the thread that merges for what it is to do.
 const MERGE_POLL: Duration = Duration::from_secs(1);
 /// How often a merge says that it goes on; one that is silent for [`MERGE_SILENT`] is begun again, as its node may be dead.
 const MERGE_BEAT: Duration = Duration::from_secs(2);
