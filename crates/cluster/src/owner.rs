@@ -266,8 +266,18 @@ impl Owner {
         self.changed.notify_all();
     }
 
-    /// Gives up mounts whose nodes have not been heard of for a whole lease.
+    /// Gives up mounts whose nodes have not been heard of for a whole lease, and has kernels forget what there is no memory for.
     pub(crate) fn tick(self: &Arc<Self>) {
+        let unwanted: Vec<_> = {
+            let state = self.state.lock();
+            let guests = state.seats.values().map(|seat| &seat.guest).chain(&state.local);
+            let unwanted =
+                guests.map(|guest| (guest, guest.take_unwanted())).filter(|(_, inos)| !inos.is_empty());
+            unwanted.map(|(guest, inos)| (guest.clone(), inos)).collect()
+        };
+        if !unwanted.is_empty() {
+            self.apart(move |_| unwanted.iter().for_each(|(guest, inos)| guest.tell_unwanted(inos)));
+        }
         let limit = now().saturating_sub(nanoseconds(self.ttl * REMEMBERED));
         let mut forgotten = BTreeSet::new();
         self.state.lock().silent.retain(|mount, since| *since >= limit || !forgotten.insert(*mount));

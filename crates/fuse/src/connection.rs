@@ -199,6 +199,12 @@ impl Connection {
         if let Some(seat) = self.seat.get() {
             return seat.tell(self, &event, notify::is_worker());
         }
+        self.leave_for_later(event);
+    }
+
+    /// Has `event` announced by a thread that holds nothing: the mount's own, or, if it is a guest's, one that
+    /// [asks for it](crate::Guest::take_unwanted).
+    pub(crate) fn leave_for_later(&self, event: Event) {
         // The receiver lives as long as the mount; after that there is nobody to tell.
         let _ = self.later.send(event);
     }

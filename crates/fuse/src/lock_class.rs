@@ -18,6 +18,7 @@ pub(crate) static COVERS: LockClass = LockClass::new("fuse.covers");
 pub(crate) static AHEAD: LockClass = LockClass::new("fuse.ahead");
 pub(crate) static ANNOUNCEMENT: LockClass = LockClass::new("fuse.announcement");
 pub(crate) static HOLDS: LockClass = LockClass::new("fuse.holds");
+pub(crate) static UNWANTED: LockClass = LockClass::new("fuse.unwanted");
 pub(crate) static RELAY: LockClass = LockClass::new("relay.state");
 pub(crate) static LEDGER: LockClass = LockClass::new("relay.ledger");
 pub(crate) static READING: LockClass = LockClass::new("relay.reading");

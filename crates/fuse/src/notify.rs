@@ -131,11 +131,8 @@ impl Observer for Watcher {
     }
 
     fn memory_is_short(&self, inos: &[u64]) {
-        let Some(connection) = self.connection.upgrade() else { return };
-        match connection.seat.get() {
-            // It is only sent, and the guest's own threads tell its kernel.
-            Some(_) => connection.prune(inos),
-            None => connection.tell_later(Event::Unwanted { inos: inos.to_vec() }),
+        if let Some(connection) = self.connection.upgrade() {
+            connection.leave_for_later(Event::Unwanted { inos: inos.to_vec() });
         }
     }
 
@@ -204,7 +201,7 @@ impl Connection {
     }
 
     /// The kernel forgets those of `inos` that nobody uses, and says so by FORGET.
-    fn prune(&self, inos: &[u64]) {
+    pub(crate) fn prune(&self, inos: &[u64]) {
         /// Numbers in one message: as many as the kernel looks at in one go.
         const AT_ONCE: usize = 512;
         let known: Vec<u64> = inos.iter().copied().filter(|ino| self.nodes.knows(*ino)).collect();

@@ -35,6 +35,7 @@ use crate::abi::{FlushIn, InHeader, LkIn, OutHeader, opcode};
 use crate::connection::{Answer, Connection};
 use crate::control;
 use crate::handler::{Releasing, set_lock_again};
+use crate::lock_class::UNWANTED;
 use crate::notify::{Event, Serving, Watcher, is_worker};
 use crate::reply::Reply;
 use crate::transport::Channel;
@@ -45,7 +46,7 @@ use cover::{CoverEnds, Covers};
 use delegation::{Delegate, Delegations, given_back, gives_back, recall_message};
 use given_up::GivenUp;
 use hold::{Announcement, Concerned, Holds, Telling};
-use sluice_sync::{Arc, OnceLock, mpsc};
+use sluice_sync::{Arc, Mutex, OnceLock, mpsc};
 use sluice_vfs::{Errno, InodeRef, Superblock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -122,6 +123,8 @@ pub struct Guest {
     executed: OnceLock<BTreeSet<u64>>,
     /// The answers to those that it [caught up](Self::catch_up) with, by number. *set once*
     caught_up: OnceLock<HashMap<u64, Vec<u8>>>,
+    /// What its kernel is to forget. *protected by its mutex*
+    unwanted: Mutex<mpsc::Receiver<Event>>,
 }
 
 /// A request that was taken and is to be served.
@@ -291,8 +294,7 @@ impl Host {
             transport: Transport::Classic,
             ..MountOptions::default()
         };
-        // What is to be told later goes by the channel.
-        let (later, _) = mpsc::channel();
+        let (later, unwanted) = mpsc::channel();
         let to_guest = Arc::new(ToGuest(channel.clone()));
         let connection = Arc::new(Connection::new(self.superblock.clone(), options, 0, to_guest, later));
         // Nobody else sets them.
@@ -322,11 +324,28 @@ impl Host {
             mount,
             executed: OnceLock::new(),
             caught_up: OnceLock::new(),
+            unwanted: Mutex::with_class(&UNWANTED, unwanted),
         })
     }
 }
 
 impl Guest {
+    /// Inodes that there is no memory for since this was last asked, and that the kernel is to be [told of](Self::tell_unwanted).
+    pub fn take_unwanted(&self) -> Vec<u64> {
+        let unwanted = self.unwanted.lock();
+        let inodes_of = |event| match event {
+            Event::Unwanted { inos } => inos,
+            // Nothing else is left for later.
+            _ => Vec::new(),
+        };
+        unwanted.try_iter().flat_map(inodes_of).collect()
+    }
+
+    /// Has the kernel forget those of `inos` that no program uses there. Called with nothing locked.
+    pub fn tell_unwanted(&self, inos: &[u64]) {
+        self.connection.prune(inos);
+    }
+
     /// Notes that a request was read. To be called in the order in which the kernel sends them, and to be followed by
     /// [`serve`](Self::serve).
     pub fn take(&self, message: &[u8]) -> Ticket {
