@@ -100,9 +100,7 @@ impl Cluster {
 
     /// What `sluice stat` says of a node, and of `field` in it.
     fn stat(&self, node: usize, field: &str) -> String {
-        let stat = sluice(["stat", "--json", text(self.nodes[node].path())]).well();
-        let value = stat.split(&format!("\"{field}\":")).nth(1).expect("it is there");
-        value.split([',', '}']).next().expect("a value").trim_matches('"').to_owned()
+        harness::stat_field(self.nodes[node].path(), field)
     }
 
     /// All but `dead` unmount; the store is sound.

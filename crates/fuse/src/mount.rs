@@ -88,8 +88,8 @@ pub fn unmount_at(dir: &Path, users: Users) -> Result<Ended, MountError> {
 /// # Errors
 /// [`MountError::NotMounted`], or as the operating system says.
 pub(crate) fn place_of(dir: &Path) -> Result<(PathBuf, (u32, u32)), MountError> {
-    let dir = absolute(dir).map_err(|error| MountError::Unreachable(dir.into(), error))?;
     let mounts = mountinfo::read().map_err(|error| MountError::System("read the table of mounts", error))?;
+    let dir = absolute(dir, &mounts).map_err(|error| MountError::Unreachable(dir.into(), error))?;
     match mounts.iter().rev().find(|entry| entry.mountpoint == dir) {
         Some(entry) if entry.kind == format!("fuse.{SUBTYPE}") => Ok((dir, entry.device)),
         _ => Err(MountError::NotMounted(dir)),
@@ -98,8 +98,8 @@ pub(crate) fn place_of(dir: &Path) -> Result<(PathBuf, (u32, u32)), MountError> 
 
 /// What is mounted on `dir`, as its server calls it, if it is one of ours: the name given as `fsname`.
 pub fn source_at(dir: &Path) -> Option<OsString> {
-    let dir = absolute(dir).ok()?;
     let mounts = mountinfo::read().ok()?;
+    let dir = absolute(dir, &mounts).ok()?;
     let entry = mounts.into_iter().rev().find(|entry| entry.mountpoint == dir)?;
     (entry.kind == format!("fuse.{SUBTYPE}")).then_some(entry.source)
 }
@@ -121,13 +121,13 @@ fn is_of(entry: &mountinfo::MountEntry, source: &OsStr) -> bool {
     entry.kind == format!("fuse.{SUBTYPE}") && entry.source == source
 }
 
-/// The absolute path of `dir` without links, as the table of mounts has it. A mountpoint itself is not looked at: a server that
+/// The absolute path of `dir` without links, as the table of `mounts` has it. A mountpoint itself is not looked at: a server that
 /// hangs does not answer, and of a dead one the kernel knows nothing.
-fn absolute(dir: &Path) -> io::Result<PathBuf> {
+fn absolute(dir: &Path, mounts: &[mountinfo::MountEntry]) -> io::Result<PathBuf> {
     if let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         let place = parent.canonicalize()?.join(name);
-        if mountinfo::device_at(&place)?.is_some() {
+        if mounts.iter().any(|entry| entry.mountpoint == place) {
             return Ok(place);
         }
     }

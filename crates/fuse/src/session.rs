@@ -328,8 +328,11 @@ impl MountShared {
 
     /// Ends the mount at once: requests under way and to come fail.
     fn abort(&self) {
-        if let Err(error) = mount::abort(&self.dir, self.device).and_then(|()| self.unmount_lazily()) {
-            log::error!("{error}");
+        // It leaves the tree also where requests cannot be given up.
+        for done in [mount::abort(&self.dir, self.device), self.unmount_lazily()] {
+            if let Err(error) = done {
+                log::error!("{error}");
+            }
         }
     }
 

@@ -104,9 +104,7 @@ impl Cluster {
 
     /// What its status says of `field`.
     fn stat(&self, node: usize, field: &str) -> String {
-        let stat = sluice(["stat", "--json", self.nodes[node].path().to_str().expect("a path")]).well();
-        let value = stat.split(&format!("\"{field}\":")).nth(1).expect("it is there");
-        value.split([',', '}']).next().expect("a value").trim_matches('"').to_owned()
+        harness::stat_field(self.nodes[node].path(), field)
     }
 
     /// All but `dead` unmount; the store is sound.

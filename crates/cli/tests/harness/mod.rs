@@ -192,6 +192,13 @@ impl Mounted {
     }
 }
 
+/// What `sluice stat` says of `field`, also of one within another.
+pub fn stat_field(dir: &Path, field: &str) -> String {
+    let stat = sluice(["stat".as_ref(), "--json".as_ref(), dir.as_os_str()]).well();
+    let value = stat.split(&format!("\"{field}\":")).nth(1).expect("it is there");
+    value.split([',', '}']).next().expect("a value").trim_matches('"').to_owned()
+}
+
 /// The process that serves the mount on `dir`: its command line ends with that.
 pub fn server_of(dir: &Path) -> u32 {
     let processes = std::fs::read_dir("/proc").expect("/proc is there").flatten();

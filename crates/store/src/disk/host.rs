@@ -11,6 +11,7 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use sluice_sync::{Arc, OnceLock};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -32,26 +33,21 @@ const ALIGNED: usize = 4096;
 #[derive(Debug)]
 struct HostFile {
     file: File,
-    /// Where it is.
-    path: PathBuf,
     /// The file once more, past the page cache; none where that cannot be. *Immutable once set.*
     direct: OnceLock<Option<File>>,
 }
 
 impl HostFile {
-    fn new(file: File, path: PathBuf) -> HostFile {
-        HostFile { file, path, direct: OnceLock::new() }
+    fn new(file: File) -> HostFile {
+        HostFile { file, direct: OnceLock::new() }
     }
 
     fn direct(&self) -> Option<&File> {
         let open = || {
             let mut options = OpenOptions::new();
             options.write(true).custom_flags(OFlags::DIRECT.bits().cast_signed());
-            let direct = options.open(&self.path).ok()?;
-            // Another file may have the name by now.
-            let is_same =
-                |one: &File, other: &File| Some(one.metadata().ok()?.ino() == other.metadata().ok()?.ino());
-            is_same(&direct, &self.file)?.then_some(direct)
+            // That file, whatever has its name by now.
+            options.open(format!("/proc/self/fd/{}", self.file.as_raw_fd())).ok()
         };
         self.direct.get_or_init(open).as_ref()
     }
@@ -130,14 +126,12 @@ fn holder(file: &File) -> Option<u32> {
 
 impl Disk for HostDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let path = self.dir.join(name);
-        let file = self.options().open(&path)?;
-        Ok(super::shared(HostFile::new(file, path)))
+        let file = self.options().open(self.dir.join(name))?;
+        Ok(super::shared(HostFile::new(file)))
     }
 
     fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-        let path = self.dir.join(name);
-        let file = self.options().create_new(self.writes).open(&path)?;
+        let file = self.options().create_new(self.writes).open(self.dir.join(name))?;
         if len > 0 {
             match fallocate(&file, FallocateFlags::empty(), 0, len) {
                 Ok(()) | Err(Errno::OPNOTSUPP) => {}
@@ -153,7 +147,7 @@ impl Disk for HostDisk {
             }
             file.sync_all()?;
         }
-        Ok(super::shared(HostFile::new(file, path)))
+        Ok(super::shared(HostFile::new(file)))
     }
 
     fn unlock(&self) {
