@@ -170,10 +170,11 @@ impl Owner {
         }
         self.end_grace(node)?;
         self.stand(mount)?;
-        let Lost { handles, nameless } = lost;
+        let Lost { handles, nameless, executed } = lost;
         link.send(&Frame::Attached {
             handles: handles.into_iter().collect(),
             nameless: nameless.into_iter().collect(),
+            executed: executed.into_iter().collect(),
         });
         let served = seat.serve();
         seat.quiesce();

@@ -23,12 +23,14 @@ pub enum Frame {
         /// [`Holdings`](sluice_fuse::Holdings).
         holdings: Vec<u8>,
     },
-    /// From the owner: it serves. The handles and nodes of which something is lost.
+    /// From the owner: it serves. The handles and nodes of which something is lost, and the requests that were executed.
     Attached {
         /// Handles that nothing can be done with.
         handles: Vec<u64>,
         /// Nodes whose files have no name.
         nameless: Vec<u64>,
+        /// Numbers of requests.
+        executed: Vec<u64>,
     },
     /// To the owner: a message of the kernel.
     Request(Vec<u8>),
@@ -56,10 +58,11 @@ pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
             [mount, epoch].into_iter().for_each(|number| out.extend(number.to_le_bytes()));
             out.extend(holdings);
         }
-        Frame::Attached { handles, nameless } => {
+        Frame::Attached { handles, nameless, executed } => {
             out.push(1);
-            out.extend((handles.len() as u64).to_le_bytes());
-            handles.iter().chain(nameless).for_each(|number| out.extend(number.to_le_bytes()));
+            let counts = [handles.len() as u64, nameless.len() as u64];
+            let numbers = counts.iter().chain(handles).chain(nameless).chain(executed);
+            numbers.for_each(|number| out.extend(number.to_le_bytes()));
         }
         Frame::Request(bytes) => message(out, 2, bytes),
         Frame::Answer(bytes) => message(out, 3, bytes),
@@ -98,16 +101,16 @@ pub fn decode(bytes: &[u8]) -> io::Result<Frame> {
             Frame::Attach { mount, epoch, holdings: holdings.to_vec() }
         }
         1 => {
-            let (count, rest) = number(rest)?;
-            let numbers = rest.chunks_exact(8);
-            let count = usize::try_from(count).ok().filter(|count| *count <= numbers.len());
-            if !numbers.remainder().is_empty() {
+            let (handles, rest) = number(rest)?;
+            let (nameless, rest) = number(rest)?;
+            let (numbers, remainder) = rest.as_chunks();
+            let mut numbers = numbers.iter().copied().map(u64::from_le_bytes);
+            if !remainder.is_empty() || handles.saturating_add(nameless) > numbers.len() as u64 {
                 return Err(ErrorKind::InvalidData.into());
             }
-            let mut handles: Vec<u64> =
-                numbers.filter_map(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes).collect();
-            let nameless = handles.split_off(count.ok_or(ErrorKind::InvalidData)?);
-            Frame::Attached { handles, nameless }
+            let handles = numbers.by_ref().take(handles as usize).collect();
+            let nameless = numbers.by_ref().take(nameless as usize).collect();
+            Frame::Attached { handles, nameless, executed: numbers.collect() }
         }
         2 => Frame::Request(rest.to_vec()),
         3 => Frame::Answer(rest.to_vec()),
@@ -136,7 +139,7 @@ mod tests {
     fn frames_are_the_same_after_they_have_travelled_and_noise_is_refused_or_read() {
         let frames = [
             Frame::Attach { mount: 7, epoch: 8, holdings: vec![1, 2] },
-            Frame::Attached { handles: vec![1, 2], nameless: vec![3] },
+            Frame::Attached { handles: vec![1, 2], nameless: vec![3], executed: vec![4, 5] },
             Frame::Request(vec![9; 50]),
             Frame::Answer(Vec::new()),
             Frame::Notice(4, vec![1]),

@@ -464,10 +464,10 @@ impl Inode {
         self.flags.fetch_and(!flag::PARTIAL, Ordering::Release);
     }
 
-    /// Clears flags that stand alone.
-    pub(crate) fn lower(&self, flags: u8) {
+    /// Clears flags that stand alone: whether this call did, and no other one.
+    pub(crate) fn lower(&self, flags: u8) -> bool {
         // Relaxed: see raise().
-        self.flags.fetch_and(!flags, Ordering::Relaxed);
+        self.flags.fetch_and(!flags, Ordering::Relaxed) & flags != 0
     }
 
     /// Whether one of these flags is set.

@@ -191,13 +191,47 @@ fn when_the_owner_is_killed_files_locks_and_what_was_durable_stay() {
     unnamed.set_len(10).expect("it is open");
     assert_eq!(unnamed.metadata().expect("it is open").len(), 10);
     assert!(!cluster.path(2, "unnamed").exists());
-    // What was written and not synchronised may be lost, and fsync says so once.
-    assert_eq!(unsynced.sync_all().expect_err("never false success").raw_os_error(), Some(5));
+    // What was written and not synchronised may be lost. Then fsync says so.
+    match unsynced.sync_all() {
+        Ok(()) => assert_eq!(fs::read_to_string(cluster.path(1, "unsynced")).expect("kept"), "maybe"),
+        Err(error) => assert_eq!(error.raw_os_error(), Some(5)),
+    }
     drop(unsynced);
     durable.unlock().expect("it is held");
     contender.lock().expect("it is free");
     assert!(cluster.status().lines().count() >= 2, "{}", cluster.status());
     drop((durable, contender, unnamed));
+    cluster.finish(&[0]);
+}
+
+#[test]
+fn a_process_that_goes_on_is_told_if_a_name_that_it_gave_is_lost_and_not_if_the_owner_has_left() {
+    let test = "a_process_that_goes_on_is_told_if_a_name_that_it_gave_is_lost_and_not_if_the_owner_has_left";
+    let Some(mut cluster) = Cluster::new(test, 3) else { return };
+    let rename = |cluster: &Cluster, node: usize, to: &str| {
+        File::create_new(cluster.path(node, &format!("{node}"))).expect("made").sync_all().expect("durable");
+        fs::rename(cluster.path(node, &format!("{node}")), cluster.path(node, to)).expect("renamed");
+    };
+    rename(&cluster, 1, "first");
+    rename(&cluster, 2, "second");
+    cluster.signal(0, Signal::KILL);
+    for (node, to) in [(1, "first"), (2, "second")] {
+        let other = File::create_new(cluster.path(node, &format!("other {node}"))).expect("made");
+        let told = other.sync_all().map_err(|error| error.raw_os_error());
+        // By chance the owner has made it durable.
+        let is_lost = !cluster.path(node, to).exists();
+        println!("node {node}: lost: {is_lost}");
+        assert_eq!(told, if is_lost { Err(Some(5)) } else { Ok(()) });
+        other.sync_all().expect("it is told once");
+    }
+    let owner = if cluster.role(1) == "owner" { 1 } else { 2 };
+    rename(&cluster, 3 - owner, "third");
+    let unsynced = File::create_new(cluster.path(3 - owner, "unsynced")).expect("made");
+    (&unsynced).write_all(b"kept").expect("written");
+    cluster.nodes.remove(owner).unmount().expect("it leaves");
+    unsynced.sync_all().expect("nothing is lost");
+    assert!(cluster.path(1, "third").exists());
+    drop(unsynced);
     cluster.finish(&[0]);
 }
 

@@ -20,7 +20,7 @@ const CALL_PATIENCE: Duration = Duration::from_secs(1);
 /// So many leases a node waits until the owner has taken it in.
 const ATTACHING: u32 = 8;
 /// The protocol and its version.
-const PROTOCOL: [u8; 8] = *b"slucfsc2";
+const PROTOCOL: [u8; 8] = *b"slucfsc3";
 /// Of a question for the status.
 const STATUS: [u8; 8] = *b"slucfss1";
 /// The longest status.
@@ -126,10 +126,11 @@ impl Inner {
         let lease = nanoseconds(cache_lease(self.membership.ttl()));
         loop {
             match up.link.read(true)? {
-                Frame::Attached { handles, nameless } => {
+                Frame::Attached { handles, nameless, executed } => {
                     let lost = Lost {
                         handles: handles.into_iter().collect(),
                         nameless: nameless.into_iter().collect(),
+                        executed: executed.into_iter().collect(),
                     };
                     let is_another = last != 0 && last != up.epoch;
                     {

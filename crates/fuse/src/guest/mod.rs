@@ -147,6 +147,8 @@ pub struct Lost {
     pub handles: BTreeSet<u64>,
     /// Nodes that have lost their last name: what was written there and synchronised may not be there.
     pub nameless: BTreeSet<u64>,
+    /// No loss: the numbers of the mount's requests that are known to be executed, durably. Of others they tell whether they are, too.
+    pub executed: BTreeSet<u64>,
 }
 
 /// How a connection tells its guest's kernel of changes.
@@ -467,12 +469,13 @@ impl Guest {
     pub fn restore(&self, holdings: &Holdings, found: &BTreeMap<u64, InodeRef>) -> Lost {
         let connection = &self.connection;
         // Nobody else sets it.
-        let _ = self.executed.set(connection.superblock.executed_requests(self.mount));
+        let executed = connection.superblock.executed_requests(self.mount);
+        let _ = self.executed.set(executed.clone());
         if !holdings.init.is_empty() {
             // The kernel has had its answer.
             let _ = connection.process(&holdings.init, &mut Reply::new());
         }
-        let mut lost = Lost::default();
+        let mut lost = Lost { executed, ..Lost::default() };
         let open = holdings.open_inodes();
         for &(nodeid, generation, lookups) in &holdings.nodes {
             // Another inode may have the number: the kernel's was lost in a crash then.

@@ -202,7 +202,8 @@ impl Shared {
         if behind.is_refused || !has_room || !may_repeat || !matches!(server, Some(Server::Remote(_))) {
             return None;
         }
-        ledger.answered(message, &answer, 0);
+        let changes = ledger.changes.count();
+        ledger.answered(message, &answer, changes);
         behind.count += 1;
         behind.bytes += message.len();
         Some(answer)

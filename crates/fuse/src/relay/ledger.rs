@@ -5,13 +5,14 @@
 //! from the request on: a server that takes over need not know of it. So a request that is sent again, to the same server or
 //! the next, finds a server that knows what the kernel knew when it made it.
 
+use super::changes::Changes;
 use super::doubt::Doubts;
 use crate::abi::flags::{F_UNLCK, F_WRLCK, LK_FLOCK};
 use crate::abi::{
     self, BatchForgetIn, Dirent, EntryOut, FileLock, FlushIn, ForgetIn, ForgetOne, InHeader, LkIn, LkOut,
     OpenOut, OutHeader, RECORD_ALIGN, ReadIn, ReleaseIn, opcode,
 };
-use crate::guest::Holdings;
+use crate::guest::{Holdings, Lost, is_noted};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -37,10 +38,8 @@ pub(super) struct Ledger {
     untold: HashMap<u64, Vec<u64>>,
     /// By node, in the order in which they were granted; of one owner none that overlap.
     locks: HashMap<u64, Vec<LkIn>>,
-    /// Nodes that were changed since everything was durable, each with the number of its last change.
-    unsynced: HashMap<u64, u64>,
-    /// Changes that were answered.
-    changes: u64,
+    /// What was answered and may not be durable.
+    pub(super) changes: Changes,
     /// Handles whose next FSYNC must fail: what was written may be lost.
     failed: HashSet<u64>,
     /// Of those, by handle, what failed after it was answered: a close tells of it, too.
@@ -107,9 +106,15 @@ impl Ledger {
             opcode::FSYNC => {
                 let fh = u64::read_from_prefix(&message[FH..]).map_or(0, |(fh, _)| fh);
                 self.failed_behind.remove(&fh);
-                return (self.failed.remove(&fh) || self.dead.contains(&fh)).then_some(EIO);
+                // Both: it is told once.
+                let is_failed = self.failed.remove(&fh) | self.changes.take_untold(header.pid);
+                return (is_failed || self.dead.contains(&fh)).then_some(EIO);
             }
-            opcode::FSYNCDIR => return self.failed_nodes.remove(&header.nodeid).then_some(EIO),
+            opcode::FSYNCDIR => {
+                let is_failed =
+                    self.failed_nodes.remove(&header.nodeid) | self.changes.take_untold(header.pid);
+                return is_failed.then_some(EIO);
+            }
             opcode::SYNCFS => return std::mem::take(&mut self.is_failed).then_some(EIO),
             opcode::READ | opcode::WRITE => {
                 let fh = u64::read_from_prefix(&message[FH..]).map_or(0, |(fh, _)| fh);
@@ -154,27 +159,9 @@ impl Ledger {
         if out.error != 0 {
             return;
         }
-        let changes_names = [
-            opcode::MKNOD,
-            opcode::MKDIR,
-            opcode::SYMLINK,
-            opcode::LINK,
-            opcode::CREATE,
-            opcode::UNLINK,
-            opcode::RMDIR,
-            opcode::RENAME,
-            opcode::RENAME2,
-        ];
-        if changes_names.contains(&header.opcode) {
-            self.changed(header.nodeid);
-        }
+        self.changes.answered(&header, changed_by(&header, body), changes);
         match header.opcode {
             opcode::INIT => self.init = request.to_vec(),
-            opcode::RENAME | opcode::RENAME2 => {
-                if let Ok((newdir, _)) = u64::read_from_prefix(body) {
-                    self.changed(newdir);
-                }
-            }
             opcode::LOOKUP | opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::LINK => {
                 self.entry(told);
             }
@@ -202,17 +189,7 @@ impl Ledger {
                     self.lock(header.nodeid, &arg);
                 }
             }
-            opcode::WRITE | opcode::SETATTR | opcode::FALLOCATE => {
-                self.changed(header.nodeid);
-            }
-            opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
-                if let Ok((arg, _)) = abi::CopyFileRangeIn::read_from_prefix(body) {
-                    self.changed(arg.nodeid_out);
-                }
-            }
-            opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => {
-                self.unsynced.retain(|_, last| *last > changes);
-            }
+            opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => self.changes.synced(changes),
             _ => {}
         }
     }
@@ -282,16 +259,6 @@ impl Ledger {
         self.failed_behind.remove(&fh) && self.failed.remove(&fh)
     }
 
-    /// How many changes were answered until now.
-    pub(super) fn changes(&self) -> u64 {
-        self.changes
-    }
-
-    fn changed(&mut self, nodeid: u64) {
-        self.changes += 1;
-        self.unsynced.insert(nodeid, self.changes);
-    }
-
     /// What the next server is to know.
     pub(super) fn holdings(&self) -> Holdings {
         let locks = self.locks.iter().flat_map(|(&nodeid, locks)| {
@@ -332,13 +299,15 @@ impl Ledger {
         });
     }
 
-    /// Another server goes on from what was durable. What was written to `nameless` nodes may be lost although it was
-    /// synchronised.
-    pub(super) fn taken_over(&mut self, nameless: &BTreeSet<u64>) {
-        let lost = |nodeid: &u64| self.unsynced.contains_key(nodeid) || nameless.contains(nodeid);
-        self.failed.extend(self.handles.iter().filter(|(_, nodeid)| lost(nodeid)).map(|(fh, _)| fh));
-        self.is_failed |= !self.unsynced.is_empty();
-        self.failed_nodes.extend(self.unsynced.drain().map(|(nodeid, _)| nodeid));
+    /// Another server goes on from what was durable. Of requests that are `under_way` each has its number, and how many changes
+    /// there were when it was made.
+    pub(super) fn taken_over(&mut self, lost: &Lost, under_way: &[(u64, u64)]) {
+        let unsynced: HashSet<_> = self.changes.taken_over(&lost.executed, under_way).into_iter().collect();
+        // What was written to a nameless node may be lost although it was synchronised.
+        let is_lost = |nodeid: &u64| unsynced.contains(nodeid) || lost.nameless.contains(nodeid);
+        self.failed.extend(self.handles.iter().filter(|(_, nodeid)| is_lost(nodeid)).map(|(fh, _)| fh));
+        self.is_failed |= !unsynced.is_empty();
+        self.failed_nodes.extend(unsynced);
     }
 
     fn entry(&mut self, told: &[u8]) -> Option<u64> {
@@ -367,7 +336,7 @@ impl Ledger {
             if *count == 0 {
                 self.nodes.remove(&nodeid);
                 self.locks.remove(&nodeid);
-                self.unsynced.remove(&nodeid);
+                self.changes.forget(nodeid);
                 self.failed_nodes.remove(&nodeid);
                 self.untold_failures.remove(&nodeid);
             }
@@ -419,6 +388,20 @@ impl Ledger {
 
 const EIO: i32 = 5;
 
+/// The nodes that a request changes when it succeeds.
+fn changed_by(header: &InHeader, body: &[u8]) -> [Option<u64>; 2] {
+    match header.opcode {
+        opcode::RENAME | opcode::RENAME2 => {
+            let newdir = u64::read_from_prefix(body).ok().map(|(newdir, _)| newdir);
+            [Some(header.nodeid), newdir]
+        }
+        opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
+            [abi::CopyFileRangeIn::read_from_prefix(body).ok().map(|(arg, _)| arg.nodeid_out), None]
+        }
+        code => [is_noted(code).then_some(header.nodeid), None],
+    }
+}
+
 /// Whether `held` is in the way of `asked`. A flock has nothing to do with a range.
 fn conflict(held: &LkIn, asked: &LkIn) -> bool {
     let kind = asked.lk_flags & LK_FLOCK;
@@ -454,7 +437,7 @@ mod tests {
     fn call(ledger: &mut Ledger, request: &[u8], body: &[&[u8]]) {
         let (header, _) = InHeader::read_from_prefix(request).expect("a header");
         assert_eq!(ledger.asked(&header, request), None);
-        let changes = ledger.changes();
+        let changes = ledger.changes.count();
         let answer = [&[0; size_of::<OutHeader>()], body.concat().as_slice()].concat();
         ledger.answered(request, &answer, changes);
     }
@@ -567,7 +550,8 @@ mod tests {
         call(&mut ledger, &write(6), &[]);
         call(&mut ledger, &fsync(3, 6), &[]);
         call(&mut ledger, &write(5), &[]);
-        ledger.taken_over(&BTreeSet::new());
+        ledger.taken_over(&Lost::default(), &[]);
+        assert_eq!(ask(&mut ledger, &fsync(3, 6)), Some(EIO), "the process has written to 5");
         assert_eq!(ask(&mut ledger, &fsync(3, 6)), None);
         for fh in [1, 2] {
             assert_eq!(ask(&mut ledger, &fsync(fh, 5)), Some(EIO));

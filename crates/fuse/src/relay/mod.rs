@@ -26,6 +26,7 @@ mod behind;
 #[cfg(test)]
 mod behind_tests;
 mod caches;
+mod changes;
 mod device;
 mod doubt;
 mod ending;
@@ -270,16 +271,19 @@ impl Relay {
     /// of the kernel. `is_another`: it goes on from what was durable, and what was not may be lost. Its answers have the
     /// number `attachment`.
     pub fn attach(&self, attachment: u64, server: Server, lost: &Lost, is_another: bool) {
-        {
-            let mut ledger = self.0.ledger.lock();
-            ledger.lost(&lost.handles);
-            if is_another {
-                ledger.taken_over(&lost.nameless);
-            }
-        }
         let shared = &self.0;
         let again = {
             let mut state = shared.state.lock();
+            {
+                let mut ledger = shared.ledger.lock();
+                ledger.lost(&lost.handles);
+                if is_another {
+                    let requests = state.in_flight.iter();
+                    let under_way: Vec<_> =
+                        requests.map(|(&unique, request)| (unique, request.changes)).collect();
+                    ledger.taken_over(lost, &under_way);
+                }
+            }
             if is_another || !lost.handles.is_empty() {
                 shared.fail_what_is_lost(&mut state);
             }
@@ -430,7 +434,7 @@ impl Shared {
         let silent = self.flush_in_silence(&mut state, message);
         let (error, changes) = {
             let mut ledger = self.ledger.lock();
-            (ledger.asked(&header, message), ledger.changes())
+            (ledger.asked(&header, message), ledger.changes.count())
         };
         self.forget(&mut state, &header, message);
         if let Some(error) = error {

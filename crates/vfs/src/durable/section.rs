@@ -289,14 +289,14 @@ impl Stored<'_> {
 
     fn gained_name(&self, inode: &InodeRef, dir: Option<&Inode>) {
         dir.into_iter().for_each(|dir| inode.set_holder(dir));
-        let was_unnamed = inode.has(flag::UNNAMED);
+        // Two calls may give it names at a time: it is counted once.
+        let was_unnamed = inode.has(flag::UNNAMED) && inode.lower(flag::UNNAMED);
         if was_unnamed || !inode.has(flag::RECORDED) {
             if was_unnamed {
                 if inode.has(flag::RECORDED) {
                     // It was spilled.
                     self.transaction.borrow_mut().remove(&Key::orphan(inode.ino()), 0);
                 }
-                inode.lower(flag::UNNAMED);
                 self.durable.nameless.give(1);
                 inode.stored().into_iter().for_each(|stored| self.durable.pending.memory.lose(inode, stored));
             }

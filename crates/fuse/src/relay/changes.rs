@@ -1,0 +1,202 @@
+//! Changes: what a kernel was told is done and may not be durable: the nodes, and the processes that asked for it.
+//!
+//! # Theory
+//! A server that takes over goes on from what is durable: a prefix of what the last one did. A change that was answered before a request
+//! was made comes before what that request did. So the change is durable if the store [says](crate::guest::Lost::executed) that this
+//! request was executed, and so is each change that was itself executed. What is left counts as lost.
+//!
+//! ```text
+//!   answered:   a  b  c  d  e        d was made after b was answered, and d is durable: a and b are
+//!   executed:            d           c and e are lost
+//! ```
+//!
+//! A process goes on, and may build on what is lost: on a name that it gave, in a file that it writes next. So its next FSYNC fails,
+//! whatever file it is of, as the disk's would after a failed write: then it does not say of anything that it is durable.
+
+use crate::abi::InHeader;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fs;
+
+/// So many changes are remembered. When more are not durable, the processes that made those before are not told.
+const RECENT_MAX: usize = 1 << 16;
+
+/// The changes of a kernel.
+#[derive(Default)]
+pub(super) struct Changes {
+    /// How many nodes were changed until now, each as often as it was.
+    count: u64,
+    /// Nodes that were changed since everything was durable, each with the count at its last change.
+    unsynced: HashMap<u64, u64>,
+    /// In the order in which they were answered, those after which nothing was made durable.
+    recent: VecDeque<Change>,
+    /// The count up to which they are not remembered, and the one up to which they are durable.
+    forgotten: u64,
+    durable: u64,
+    /// Processes that are to be told.
+    untold: BTreeSet<Process>,
+}
+
+/// One that was answered.
+struct Change {
+    /// The request's number.
+    number: u64,
+    /// The counts when it was made, and when it was answered.
+    made: u64,
+    answered: u64,
+    /// The thread that asked for it.
+    thread: u32,
+}
+
+/// A process of this machine, and when it was started: another may get its number.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Process {
+    id: u32,
+    started: String,
+}
+
+impl Process {
+    /// The process of a thread, if it lives.
+    fn of(thread: u32) -> Option<Process> {
+        let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+        let id = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        // Behind the name, which may have anything in it.
+        let started = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.to_string();
+        Some(Process { id, started })
+    }
+}
+
+impl Changes {
+    /// How many there were until now.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The kernel is told that a request has changed `nodes`, if there are any. It was made when there had been `made` changes.
+    pub(super) fn answered(&mut self, header: &InHeader, nodes: [Option<u64>; 2], made: u64) {
+        if nodes == [None; 2] {
+            return;
+        }
+        for nodeid in nodes.into_iter().flatten() {
+            self.count += 1;
+            self.unsynced.insert(nodeid, self.count);
+        }
+        if self.recent.len() == RECENT_MAX
+            && let Some(first) = self.recent.pop_front()
+        {
+            self.forgotten = first.answered;
+        }
+        let (number, answered, thread) = (header.unique, self.count, header.pid);
+        self.recent.push_back(Change { number, made, answered, thread });
+    }
+
+    /// Those up to this count are durable.
+    pub(super) fn synced(&mut self, count: u64) {
+        self.unsynced.retain(|_, last| *last > count);
+        while self.recent.front().is_some_and(|change| change.answered <= count) {
+            self.recent.pop_front();
+        }
+        self.durable = self.durable.max(count);
+    }
+
+    /// The kernel does not know `nodeid` any more.
+    pub(super) fn forget(&mut self, nodeid: u64) {
+        self.unsynced.remove(&nodeid);
+    }
+
+    /// Another server goes on from what was durable, with the requests in `executed`; of those `under_way` each has its number, and the
+    /// count when it was made. Returns the nodes of which something is lost.
+    pub(super) fn taken_over(&mut self, executed: &BTreeSet<u64>, under_way: &[(u64, u64)]) -> Vec<u64> {
+        let made = self.recent.iter().map(|change| (change.number, change.made));
+        let made = made.chain(under_way.iter().copied()).filter(|(number, _)| executed.contains(number));
+        let mut durable = made.map(|(_, made)| made).max().unwrap_or(0).max(self.durable);
+        let mut left: Vec<_> = self.recent.drain(..).filter(|change| change.answered > durable).collect();
+        if durable >= self.forgotten {
+            let lost = left.iter().position(|change| !executed.contains(&change.number));
+            let mut kept = left.drain(..lost.unwrap_or(left.len()));
+            durable = kept.next_back().map_or(durable, |change| change.answered);
+        }
+        let lost = left.iter().filter(|change| !executed.contains(&change.number));
+        // Of a thread that the mount cannot know.
+        let threads: BTreeSet<_> = lost.map(|change| change.thread).filter(|thread| *thread != 0).collect();
+        self.untold.extend(threads.into_iter().filter_map(Process::of));
+        (self.durable, self.forgotten) = (self.count, self.count);
+        self.unsynced.drain().filter(|(_, last)| *last > durable).map(|(nodeid, _)| nodeid).collect()
+    }
+
+    /// Whether the process of `thread` is to be told now that something is lost.
+    pub(super) fn take_untold(&mut self, thread: u32) -> bool {
+        !self.untold.is_empty() && Process::of(thread).is_some_and(|process| self.untold.remove(&process))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process;
+    use zerocopy::FromZeros;
+
+    fn of(number: u64, thread: u32) -> InHeader {
+        InHeader { unique: number, pid: thread, ..InHeader::new_zeroed() }
+    }
+
+    fn sorted(mut nodes: Vec<u64>) -> Vec<u64> {
+        nodes.sort_unstable();
+        nodes
+    }
+
+    #[test]
+    fn what_was_answered_before_a_durable_request_was_made_is_durable_and_so_is_what_was_executed() {
+        // The first two overlap. Which nodes are lost, by what was executed.
+        for (executed, lost) in [
+            (vec![], vec![1, 2, 3, 4]),
+            (vec![10], vec![1, 2, 3, 4]),
+            (vec![11], vec![1, 2, 3, 4]),
+            (vec![12], vec![3, 4]),
+            (vec![12, 13], vec![4]),
+            (vec![12, 13, 14], vec![]),
+            (vec![15], vec![]),
+        ] {
+            let mut changes = Changes::default();
+            changes.answered(&of(9, 0), [Some(1), Some(2)], 0);
+            changes.synced(2);
+            changes.answered(&of(10, 0), [Some(1), None], 2);
+            changes.answered(&of(11, 0), [Some(2), None], 2);
+            changes.answered(&of(12, 0), [Some(1), None], 4);
+            changes.answered(&of(13, 0), [Some(3), None], 4);
+            changes.answered(&of(14, 0), [Some(4), None], 5);
+            let executed = executed.into_iter().collect();
+            assert_eq!(sorted(changes.taken_over(&executed, &[(15, 7)])), lost, "{executed:?}");
+            assert!(changes.taken_over(&executed, &[]).is_empty(), "once");
+        }
+    }
+
+    #[test]
+    fn a_process_that_goes_on_is_told_once_and_no_other() {
+        let own = process::id();
+        let mut changes = Changes::default();
+        changes.answered(&of(1, own), [Some(1), None], 0);
+        changes.answered(&of(2, 1), [Some(1), None], 1);
+        assert!(!changes.take_untold(own), "nothing is lost");
+        changes.taken_over(&[1].into(), &[]);
+        assert!(!changes.take_untold(own), "what it did is durable");
+        assert!(changes.take_untold(1));
+        changes.answered(&of(3, own), [Some(1), None], 2);
+        changes.taken_over(&BTreeSet::new(), &[]);
+        assert!(!changes.take_untold(1) && changes.take_untold(own) && !changes.take_untold(own));
+    }
+
+    #[test]
+    fn where_changes_are_not_remembered_only_what_was_made_after_them_tells_that_they_are_durable() {
+        let last = RECENT_MAX as u64 + 1;
+        for (made, lost) in [(last, 0), (0, last + 1)] {
+            let mut changes = Changes::default();
+            for number in 0..last {
+                changes.answered(&of(number, 0), [Some(number), None], number);
+            }
+            changes.answered(&of(last, 0), [Some(last), None], made);
+            assert_eq!(changes.recent.len(), RECENT_MAX);
+            assert_eq!(changes.taken_over(&[last].into(), &[]).len() as u64, lost);
+        }
+    }
+}
