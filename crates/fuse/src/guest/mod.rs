@@ -147,7 +147,7 @@ pub struct Lost {
     pub handles: BTreeSet<u64>,
     /// Nodes that have lost their last name: what was written there and synchronised may not be there.
     pub nameless: BTreeSet<u64>,
-    /// No loss: the numbers of the mount's requests that are known to be executed, durably. Of others they tell whether they are, too.
+    /// Not lost: the numbers of the mount's requests that are known to be executed, durably. They tell which others are.
     pub executed: BTreeSet<u64>,
 }
 

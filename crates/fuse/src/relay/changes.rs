@@ -47,6 +47,15 @@ struct Change {
     thread: u32,
 }
 
+/// A request that is under way when the server changes.
+pub(super) struct UnderWay {
+    pub(super) number: u64,
+    /// How many changes there were when it was made.
+    pub(super) made: u64,
+    /// It was answered, and the next server executes it.
+    pub(super) is_behind: bool,
+}
+
 /// A process of this machine, and when it was started: another may get its number.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Process {
@@ -104,24 +113,32 @@ impl Changes {
         self.unsynced.remove(&nodeid);
     }
 
-    /// Another server goes on from what was durable, with the requests in `executed`; of those `under_way` each has its number, and the
-    /// count when it was made. Returns the nodes of which something is lost.
-    pub(super) fn taken_over(&mut self, executed: &BTreeSet<u64>, under_way: &[(u64, u64)]) -> Vec<u64> {
+    /// Another server goes on from what was durable, with the requests in `executed`, and with others `under_way`. Returns the nodes of which
+    /// something is lost.
+    pub(super) fn taken_over(&mut self, executed: &BTreeSet<u64>, under_way: &[UnderWay]) -> Vec<u64> {
         let made = self.recent.iter().map(|change| (change.number, change.made));
-        let made = made.chain(under_way.iter().copied()).filter(|(number, _)| executed.contains(number));
-        let mut durable = made.map(|(_, made)| made).max().unwrap_or(0).max(self.durable);
-        let mut left: Vec<_> = self.recent.drain(..).filter(|change| change.answered > durable).collect();
-        if durable >= self.forgotten {
-            let lost = left.iter().position(|change| !executed.contains(&change.number));
-            let mut kept = left.drain(..lost.unwrap_or(left.len()));
-            durable = kept.next_back().map_or(durable, |change| change.answered);
-        }
-        let lost = left.iter().filter(|change| !executed.contains(&change.number));
-        // Of a thread that the mount cannot know.
-        let threads: BTreeSet<_> = lost.map(|change| change.thread).filter(|thread| *thread != 0).collect();
+        let made = made.chain(under_way.iter().map(|request| (request.number, request.made)));
+        let made = made.filter(|(number, _)| executed.contains(number)).map(|(_, made)| made);
+        let durable = made.max().unwrap_or(0).max(self.durable);
+        let behind: BTreeSet<_> =
+            under_way.iter().filter(|request| request.is_behind).map(|request| request.number).collect();
+        let is_kept = |change: &Change| executed.contains(&change.number) || behind.contains(&change.number);
+        self.recent.retain(|change| change.answered > durable);
+        let kept = self.recent.iter().take_while(|change| durable >= self.forgotten && is_kept(change));
+        // All up to this count is there.
+        let kept = kept.last().map_or(durable, |change| change.answered);
+        let lost = self.recent.iter().filter(|change| !is_kept(change)).map(|change| change.thread);
+        // 0 is a thread that the mount cannot see.
+        let threads: BTreeSet<_> = lost.filter(|thread| *thread != 0).collect();
+        self.untold.retain(|process| Process::of(process.id).as_ref() == Some(process));
         self.untold.extend(threads.into_iter().filter_map(Process::of));
-        (self.durable, self.forgotten) = (self.count, self.count);
-        self.unsynced.drain().filter(|(_, last)| *last > durable).map(|(nodeid, _)| nodeid).collect()
+        // What this server executes may be lost with it, too.
+        self.recent.retain(|change| behind.contains(&change.number));
+        let settled = self.recent.front().map_or(self.count, |change| change.answered - 1);
+        (self.durable, self.forgotten) = (settled, settled);
+        let lost = self.unsynced.extract_if(|_, last| *last > kept).map(|(nodeid, _)| nodeid).collect();
+        self.unsynced.retain(|_, last| *last > settled);
+        lost
     }
 
     /// Whether the process of `thread` is to be told now that something is lost.
@@ -138,6 +155,10 @@ mod tests {
 
     fn of(number: u64, thread: u32) -> InHeader {
         InHeader { unique: number, pid: thread, ..InHeader::new_zeroed() }
+    }
+
+    fn under_way(number: u64, made: u64, is_behind: bool) -> UnderWay {
+        UnderWay { number, made, is_behind }
     }
 
     fn sorted(mut nodes: Vec<u64>) -> Vec<u64> {
@@ -166,7 +187,11 @@ mod tests {
             changes.answered(&of(13, 0), [Some(3), None], 4);
             changes.answered(&of(14, 0), [Some(4), None], 5);
             let executed = executed.into_iter().collect();
-            assert_eq!(sorted(changes.taken_over(&executed, &[(15, 7)])), lost, "{executed:?}");
+            assert_eq!(
+                sorted(changes.taken_over(&executed, &[under_way(15, 7, false)])),
+                lost,
+                "{executed:?}"
+            );
             assert!(changes.taken_over(&executed, &[]).is_empty(), "once");
         }
     }
@@ -184,6 +209,18 @@ mod tests {
         changes.answered(&of(3, own), [Some(1), None], 2);
         changes.taken_over(&BTreeSet::new(), &[]);
         assert!(!changes.take_untold(1) && changes.take_untold(own) && !changes.take_untold(own));
+    }
+
+    #[test]
+    fn what_the_next_server_executes_is_lost_only_if_that_one_dies_too() {
+        let own = process::id();
+        let mut changes = Changes::default();
+        changes.answered(&of(1, own), [Some(1), None], 0);
+        changes.answered(&of(2, own), [Some(2), None], 1);
+        assert!(changes.taken_over(&[1].into(), &[under_way(2, 1, true)]).is_empty());
+        assert!(!changes.take_untold(own));
+        assert_eq!(changes.taken_over(&BTreeSet::new(), &[]), [2]);
+        assert!(changes.take_untold(own));
     }
 
     #[test]

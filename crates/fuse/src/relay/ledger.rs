@@ -5,7 +5,7 @@
 //! from the request on: a server that takes over need not know of it. So a request that is sent again, to the same server or
 //! the next, finds a server that knows what the kernel knew when it made it.
 
-use super::changes::Changes;
+use super::changes::{Changes, UnderWay};
 use super::doubt::Doubts;
 use crate::abi::flags::{F_UNLCK, F_WRLCK, LK_FLOCK};
 use crate::abi::{
@@ -299,9 +299,8 @@ impl Ledger {
         });
     }
 
-    /// Another server goes on from what was durable. Of requests that are `under_way` each has its number, and how many changes
-    /// there were when it was made.
-    pub(super) fn taken_over(&mut self, lost: &Lost, under_way: &[(u64, u64)]) {
+    /// Another server goes on from what was durable, and with the requests `under_way`.
+    pub(super) fn taken_over(&mut self, lost: &Lost, under_way: &[UnderWay]) {
         let unsynced: HashSet<_> = self.changes.taken_over(&lost.executed, under_way).into_iter().collect();
         // What was written to a nameless node may be lost although it was synchronised.
         let is_lost = |nodeid: &u64| unsynced.contains(nodeid) || lost.nameless.contains(nodeid);

@@ -48,6 +48,7 @@ use crate::{Ended, MountError, MountOptions, mount};
 use announcer::{Announcer, Done, split};
 use behind::{SentBehind, error_of};
 use caches::{changes_names_of, inval_entry_dir};
+use changes::UnderWay;
 pub use device::Device;
 use device::NO_MOUNT;
 use knowledge::Knowledge;
@@ -278,9 +279,12 @@ impl Relay {
                 let mut ledger = shared.ledger.lock();
                 ledger.lost(&lost.handles);
                 if is_another {
-                    let requests = state.in_flight.iter();
-                    let under_way: Vec<_> =
-                        requests.map(|(&unique, request)| (unique, request.changes)).collect();
+                    let requests = state.in_flight.iter().map(|(&number, request)| UnderWay {
+                        number,
+                        made: request.changes,
+                        is_behind: request.is_behind,
+                    });
+                    let under_way: Vec<_> = requests.collect();
                     ledger.taken_over(lost, &under_way);
                 }
             }
