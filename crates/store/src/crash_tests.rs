@@ -164,8 +164,9 @@ impl Run {
                 change.put(b"more", 1, b"");
                 drop(change);
                 store.sync().map_err(|error| said(error.to_string()))?;
-                std::mem::forget(store);
                 let later = disk.crash(disk.steps(), Survivors::None);
+                // What it does at its end is not on the other disk.
+                drop(store);
                 let store = open(later, mutant).map_err(|error| said(error.to_string()))?;
                 let mut expected = recovered;
                 expected.insert(b"more".to_vec(), Vec::new());
