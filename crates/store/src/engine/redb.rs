@@ -145,6 +145,13 @@ impl Engine for RedbEngine {
     }
 }
 
+impl Drop for RedbEngine {
+    /// redb writes at its end, and panics where it has panicked before.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 /// `value` as it is stored: its checksum, with that of its key, before it. redb looks at its own checksums only in a check.
 fn sealed(key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut stored = sum(key, value).to_le_bytes().to_vec();
@@ -204,5 +211,61 @@ impl StorageBackend for Backend {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.0.write_at(data, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::crash::CrashDisk;
+    use crate::disk::{Disk, shared};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// A file over which redb panics in the middle of its work, when it is told to, as over bytes that it did not write.
+    #[derive(Debug)]
+    struct Panicking(Arc<dyn DiskFile>, Arc<AtomicBool>);
+
+    impl DiskFile for Panicking {
+        fn size(&self) -> io::Result<u64> {
+            self.0.size()
+        }
+
+        fn set_size(&self, size: u64) -> io::Result<()> {
+            self.0.set_size(size)
+        }
+
+        fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+            self.0.allocate(offset, len)
+        }
+
+        fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+            self.0.punch(offset, len)
+        }
+
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+            self.0.read_at(buf, offset)
+        }
+
+        fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+            assert!(!self.1.load(Ordering::Relaxed), "planned");
+            self.0.write_at(buf, offset)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.0.sync()
+        }
+    }
+
+    #[test]
+    fn an_engine_whose_library_gave_up_goes_without_a_panic() {
+        let file = CrashDisk::new().create("tree", 0).expect("an empty disk");
+        let is_to_panic = Arc::new(AtomicBool::new(false));
+        let engine =
+            RedbEngine::open(shared(Panicking(file, is_to_panic.clone())), 1 << 20).expect("an empty file");
+        engine.apply(&Batch::default(), b"first").expect("the disk works");
+        is_to_panic.store(true, Ordering::Relaxed);
+        let refused = engine.apply(&Batch::default(), b"second");
+        assert!(matches!(refused, Err(StoreError::Damaged(_))), "{refused:?}");
+        drop(engine);
     }
 }
