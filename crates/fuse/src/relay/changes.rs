@@ -13,6 +13,7 @@
 //! A process goes on, and may build on what is lost: on a name that it gave, in a file that it writes next. So its next FSYNC fails,
 //! whatever file it is of, as the disk's would after a failed write: then it does not say of anything that it is durable.
 
+use super::InFlight;
 use crate::abi::InHeader;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs;
@@ -28,16 +29,16 @@ pub(super) struct Changes {
     /// Nodes that were changed since everything was durable, each with the count at its last change.
     unsynced: HashMap<u64, u64>,
     /// In the order in which they were answered, those after which nothing was made durable.
-    recent: VecDeque<Change>,
+    recent: VecDeque<AnsweredChange>,
     /// The count up to which they are not remembered, and the one up to which they are durable.
     forgotten: u64,
     durable: u64,
     /// Processes that are to be told.
-    untold: BTreeSet<Process>,
+    untold: BTreeSet<CallingProcess>,
 }
 
 /// One that was answered.
-struct Change {
+struct AnsweredChange {
     /// The request's number.
     number: u64,
     /// The counts when it was made, and when it was answered.
@@ -56,22 +57,30 @@ pub(super) struct UnderWay {
     pub(super) is_behind: bool,
 }
 
+impl UnderWay {
+    pub(super) fn all(requests: &HashMap<u64, InFlight>) -> Vec<UnderWay> {
+        let all = requests.iter();
+        all.map(|(&number, request)| UnderWay { number, made: request.changes, is_behind: request.is_behind })
+            .collect()
+    }
+}
+
 /// A process of this machine, and when it was started: another may get its number.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Process {
+struct CallingProcess {
     id: u32,
     started: String,
 }
 
-impl Process {
+impl CallingProcess {
     /// The process of a thread, if it lives.
-    fn of(thread: u32) -> Option<Process> {
+    fn of(thread: u32) -> Option<CallingProcess> {
         let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
         let id = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
         let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
         // Behind the name, which may have anything in it.
         let started = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.to_string();
-        Some(Process { id, started })
+        Some(CallingProcess { id, started })
     }
 }
 
@@ -96,7 +105,7 @@ impl Changes {
             self.forgotten = first.answered;
         }
         let (number, answered, thread) = (header.unique, self.count, header.pid);
-        self.recent.push_back(Change { number, made, answered, thread });
+        self.recent.push_back(AnsweredChange { number, made, answered, thread });
     }
 
     /// Those up to this count are durable.
@@ -122,7 +131,8 @@ impl Changes {
         let durable = made.max().unwrap_or(0).max(self.durable);
         let behind: BTreeSet<_> =
             under_way.iter().filter(|request| request.is_behind).map(|request| request.number).collect();
-        let is_kept = |change: &Change| executed.contains(&change.number) || behind.contains(&change.number);
+        let is_kept =
+            |change: &AnsweredChange| executed.contains(&change.number) || behind.contains(&change.number);
         self.recent.retain(|change| change.answered > durable);
         let kept = self.recent.iter().take_while(|change| durable >= self.forgotten && is_kept(change));
         // All up to this count is there.
@@ -130,8 +140,8 @@ impl Changes {
         let lost = self.recent.iter().filter(|change| !is_kept(change)).map(|change| change.thread);
         // 0 is a thread that the mount cannot see.
         let threads: BTreeSet<_> = lost.filter(|thread| *thread != 0).collect();
-        self.untold.retain(|process| Process::of(process.id).as_ref() == Some(process));
-        self.untold.extend(threads.into_iter().filter_map(Process::of));
+        self.untold.retain(|process| CallingProcess::of(process.id).as_ref() == Some(process));
+        self.untold.extend(threads.into_iter().filter_map(CallingProcess::of));
         // What this server executes may be lost with it, too.
         self.recent.retain(|change| behind.contains(&change.number));
         let settled = self.recent.front().map_or(self.count, |change| change.answered - 1);
@@ -143,7 +153,8 @@ impl Changes {
 
     /// Whether the process of `thread` is to be told now that something is lost.
     pub(super) fn take_untold(&mut self, thread: u32) -> bool {
-        !self.untold.is_empty() && Process::of(thread).is_some_and(|process| self.untold.remove(&process))
+        !self.untold.is_empty()
+            && CallingProcess::of(thread).is_some_and(|process| self.untold.remove(&process))
     }
 }
 

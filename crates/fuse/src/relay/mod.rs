@@ -279,13 +279,7 @@ impl Relay {
                 let mut ledger = shared.ledger.lock();
                 ledger.lost(&lost.handles);
                 if is_another {
-                    let requests = state.in_flight.iter().map(|(&number, request)| UnderWay {
-                        number,
-                        made: request.changes,
-                        is_behind: request.is_behind,
-                    });
-                    let under_way: Vec<_> = requests.collect();
-                    ledger.taken_over(lost, &under_way);
+                    ledger.taken_over(lost, &UnderWay::all(&state.in_flight));
                 }
             }
             if is_another || !lost.handles.is_empty() {

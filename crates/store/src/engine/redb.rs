@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use crate::disk::crash::CrashDisk;
     use crate::disk::{Disk, shared};
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use sluice_sync::atomic::{AtomicBool, Ordering};
 
     /// A file over which redb panics in the middle of its work, when it is told to, as over bytes that it did not write.
     #[derive(Debug)]
