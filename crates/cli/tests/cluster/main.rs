@@ -209,8 +209,10 @@ fn a_process_that_goes_on_is_told_if_a_name_that_it_gave_is_lost_and_not_if_the_
     let test = "a_process_that_goes_on_is_told_if_a_name_that_it_gave_is_lost_and_not_if_the_owner_has_left";
     let Some(mut cluster) = Cluster::new(test, 3) else { return };
     let rename = |cluster: &Cluster, node: usize, to: &str| {
-        File::create_new(cluster.path(node, &format!("{node}"))).expect("made").sync_all().expect("durable");
-        fs::rename(cluster.path(node, &format!("{node}")), cluster.path(node, to)).expect("renamed");
+        // Of its own: it comes back when the rename is lost.
+        let from = cluster.path(node, &format!("before {to}"));
+        File::create_new(&from).expect("made").sync_all().expect("durable");
+        fs::rename(&from, cluster.path(node, to)).expect("renamed");
     };
     rename(&cluster, 1, "first");
     rename(&cluster, 2, "second");
