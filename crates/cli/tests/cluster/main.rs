@@ -208,11 +208,13 @@ fn when_the_owner_is_killed_files_locks_and_what_was_durable_stay() {
 fn a_process_that_goes_on_is_told_if_a_name_that_it_gave_is_lost_and_not_if_the_owner_has_left() {
     let test = "a_process_that_goes_on_is_told_if_a_name_that_it_gave_is_lost_and_not_if_the_owner_has_left";
     let Some(mut cluster) = Cluster::new(test, 3) else { return };
+    // Each has a name of its own before: that comes back when the rename is lost.
+    let before = |to: &str| format!("before {to}");
+    for (node, to) in [(1, "first"), (2, "second"), (1, "third")] {
+        File::create_new(cluster.path(node, &before(to))).expect("made").sync_all().expect("durable");
+    }
     let rename = |cluster: &Cluster, node: usize, to: &str| {
-        // Of its own: it comes back when the rename is lost.
-        let from = cluster.path(node, &format!("before {to}"));
-        File::create_new(&from).expect("made").sync_all().expect("durable");
-        fs::rename(&from, cluster.path(node, to)).expect("renamed");
+        fs::rename(cluster.path(node, &before(to)), cluster.path(node, to)).expect("renamed");
     };
     rename(&cluster, 1, "first");
     rename(&cluster, 2, "second");
