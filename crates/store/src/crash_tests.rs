@@ -6,8 +6,11 @@
 use crate::disk::crash::{CrashDisk, Survivors};
 use crate::disk::fault::FaultDisk;
 use crate::disk::{Disk, DiskFile};
+use crate::engine::{Engine, RedbEngine};
 use crate::mutant::{Mutant, Planted};
+use crate::record::Batch;
 use crate::{Options, Store, StoreError};
+use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::{Arc, Condvar, Mutex, OnceLock, thread};
 use std::collections::BTreeMap;
 use std::io;
@@ -420,16 +423,31 @@ fn a_damaged_or_cut_file_is_an_error_and_never_a_panic() {
     }
 }
 
-/// Stops one writer until it is opened.
+#[test]
+fn an_engine_whose_library_gave_up_goes_without_a_panic() {
+    let file = CrashDisk::new().create("tree", 0).expect("an empty disk");
+    let gate = Arc::new(Gate::new());
+    let gated = crate::disk::shared(GateFile(file, gate.clone()));
+    let engine = RedbEngine::open(gated, 1 << 20).expect("an empty file");
+    engine.apply(&Batch::default(), b"first").expect("the disk works");
+    // redb panics in the middle of its work, as over bytes that it did not write.
+    gate.is_broken.store(true, Ordering::SeqCst);
+    let refused = engine.apply(&Batch::default(), b"second");
+    assert!(matches!(refused, Err(StoreError::Damaged(_))), "{refused:?}");
+    drop(engine);
+}
+
+/// Stops one writer until it is opened, or each for good when it is broken: by a panic in what writes.
 #[derive(Debug)]
 struct Gate {
     state: Mutex<(bool, bool)>,
     changed: Condvar,
+    is_broken: AtomicBool,
 }
 
 impl Gate {
     fn new() -> Gate {
-        Gate { state: Mutex::new((false, false)), changed: Condvar::new() }
+        Gate { state: Mutex::new((false, false)), changed: Condvar::new(), is_broken: AtomicBool::new(false) }
     }
 
     /// The next writer stops.
@@ -451,6 +469,7 @@ impl Gate {
     }
 
     fn pass(&self) {
+        assert!(!self.is_broken.load(Ordering::SeqCst), "planned");
         let mut state = self.state.lock();
         if *state == (true, false) {
             state.1 = true;
