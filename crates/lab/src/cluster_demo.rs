@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{mpsc, thread};
+use sluice_vfs::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -241,10 +242,20 @@ impl DemoCluster<'_> {
         )?;
         agree(&fs::read_to_string(self.at(2, "after"))?, "B goes on")?;
         agree(&fs::read_to_string(self.at(2, "kept"))?, &"written by A\n".repeat(1000))?;
-        let unsynced = match fs::read_to_string(self.at(1, "unsynced")) {
-            Ok(_) => "was durable by then all the same",
-            Err(error) if error.kind() == ErrorKind::NotFound => "is lost",
+        let is_lost = match fs::read_to_string(self.at(1, "unsynced")) {
+            Ok(text) => text != "written by C",
+            Err(error) if error.kind() == ErrorKind::NotFound => true,
             Err(error) => return Err(error.into()),
+        };
+        // The process that made what is lost is this one.
+        let told = File::create(self.at(2, "next"))?.sync_all();
+        let unsynced = match (is_lost, told) {
+            (false, Ok(())) => "was durable by then all the same",
+            (true, Err(error)) if error.raw_os_error() == Some(Errno::EIO.raw()) => {
+                "is lost, and C's next fsync fails with EIO"
+            }
+            (true, Ok(())) => return Err(Failure::Failed("nobody was told of what is lost".into())),
+            (_, Err(error)) => return Err(error.into()),
         };
         if wanted.try_lock().is_ok() {
             return Err(Failure::Failed("B's lock did not survive".into()));

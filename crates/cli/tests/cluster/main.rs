@@ -424,6 +424,7 @@ fn the_demo_of_a_cluster_shows_what_it_should() {
     }
     let shown = Ran::from(command.args(["cluster", "demo"]).output().expect("it starts")).well();
     assert!(shown.contains("B still has its lock") && shown.contains("C has the lock now"), "{shown}");
+    assert!(shown.contains("next fsync fails with EIO") || shown.contains("durable by then"), "{shown}");
     if shown.contains("No link is pulled") {
         skipped(
             test,
