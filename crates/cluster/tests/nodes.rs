@@ -154,7 +154,7 @@ fn strangers_and_garbage_are_refused_and_harm_nothing() {
     assert!(called.is_err());
     // A node of the cluster that says what no node says.
     let known = cluster.identity().configurations().expect("issued");
-    for noise in [vec![0xff; 200], b"slucdlm1".to_vec(), [b"slucfsc3".as_slice(), &[0; 80]].concat()] {
+    for noise in [vec![0xff; 200], b"slucdlm1".to_vec(), [b"slucfsc4".as_slice(), &[0; 80]].concat()] {
         let tcp = TcpStream::connect(&address).expect("it listens");
         let secure = Secure::call(tcp, known.1.clone()).expect("one of them");
         secure.write_all(&noise).expect("sent");

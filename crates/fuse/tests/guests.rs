@@ -9,12 +9,12 @@ use sluice_fuse::{GuestChannel, Host, MountError, MountOptions, Notice, Relay, S
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Mutex, Weak, thread};
-use sluice_vfs::{Options, Superblock};
+use sluice_vfs::{Errno, Options, Superblock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[test]
 fn what_one_guest_changes_the_other_sees_by_its_next_call() {
@@ -335,6 +335,9 @@ const CALLS: [(&str, LostCall); 9] = [
     ("truncate", |_, file| file.set_len(3)),
 ];
 
+/// Where a new file is made, whose answer is lost, and another takes its name; the second one gets another name first.
+const REPLACED: [&str; 2] = ["replaced", "moved"];
+
 #[test]
 fn what_was_executed_before_the_server_died_is_answered_and_not_executed_again() {
     if !can_mount() {
@@ -361,7 +364,7 @@ fn what_was_executed_before_the_server_died_is_answered_and_not_executed_again()
         &Default::default(),
         false,
     );
-    for (name, _) in CALLS {
+    for name in CALLS.map(|(name, _)| name).into_iter().chain(REPLACED) {
         fs::create_dir_all(dir.join(name).join("dir")).expect("made");
         fs::write(dir.join(name).join("file"), "some\n").expect("written");
     }
@@ -379,7 +382,17 @@ fn what_was_executed_before_the_server_died_is_answered_and_not_executed_again()
     let calls = CALLS.map(|(name, call)| (dir.join(name), open(name), call));
     far.is_mute.store(true, Ordering::SeqCst);
     let calls = calls.map(|(dir, file, call)| thread::spawn(move || call(&dir, &file)));
-    eventually("all was executed", || effects(&near.dir) == all);
+    let write_new = |path: PathBuf| File::create_new(path).and_then(|mut file| file.write_all(b"mine"));
+    let replaced = REPLACED.map(|name| dir.join(name).join("new"));
+    let replaced = replaced.map(|path| thread::spawn(move || write_new(path)));
+    eventually("all was executed", || {
+        effects(&near.dir) == all && REPLACED.iter().all(|name| near.path(name).join("new").exists())
+    });
+    let in_moved = |root: &Path, file: &str| root.join("moved").join(file);
+    fs::rename(in_moved(&near.dir, "new"), in_moved(&near.dir, "aside")).expect("renamed");
+    for name in REPLACED {
+        fs::rename(near.path(name).join("file"), near.path(name).join("new")).expect("renamed");
+    }
     assert!(calls.iter().all(|call| !call.is_finished()), "nothing was answered");
     superblock.sync().expect("durable");
     let holdings = relay.detach();
@@ -393,6 +406,13 @@ fn what_was_executed_before_the_server_died_is_answered_and_not_executed_again()
     drop(found);
     for (call, (name, _)) in calls.into_iter().zip(CALLS) {
         call.join().expect("no panic").unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    let [gone, moved] = replaced.map(|call| call.join().expect("no panic"));
+    assert_eq!(gone.expect_err("the file that it made is gone").raw_os_error(), Some(Errno::EIO.raw()));
+    moved.expect("the file that it made has another name");
+    assert_eq!(fs::read_to_string(in_moved(&dir, "aside")).expect("read"), "mine");
+    for name in REPLACED {
+        assert_eq!(fs::read_to_string(dir.join(name).join("new")).expect("read"), "some\n");
     }
     assert_eq!(effects(&dir), all);
     assert_eq!(fs::read_to_string(dir.join("append/file")).expect("read"), "some\nmore\n");

@@ -20,7 +20,7 @@ const CALL_PATIENCE: Duration = Duration::from_secs(1);
 /// So many leases a node waits until the owner has taken it in.
 const ATTACHING: u32 = 8;
 /// The protocol and its version.
-const PROTOCOL: [u8; 8] = *b"slucfsc3";
+const PROTOCOL: [u8; 8] = *b"slucfsc4";
 /// Of a question for the status.
 const STATUS: [u8; 8] = *b"slucfss1";
 /// The longest status.

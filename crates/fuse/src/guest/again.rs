@@ -71,8 +71,14 @@ pub(super) enum Again<'r> {
     Instead(Vec<u8>),
 }
 
-/// What becomes of `message`, which was executed. An answer is built in `reply`.
-pub(super) fn again<'r>(connection: &Connection, message: &[u8], reply: &'r mut Reply) -> Option<Again<'r>> {
+/// What becomes of `message`, which was executed. `named` is the number of the inode that has got a name by it, or 0. An answer is built
+/// in `reply`.
+pub(super) fn again<'r>(
+    connection: &Connection,
+    message: &[u8],
+    named: u64,
+    reply: &'r mut Reply,
+) -> Option<Again<'r>> {
     let (header, body) = InHeader::read_from_prefix(message).ok()?;
     let unique = header.unique;
     reply.clear();
@@ -87,7 +93,7 @@ pub(super) fn again<'r>(connection: &Connection, message: &[u8], reply: &'r mut 
     };
     if let Some((before, flags)) = made {
         let name = body.get(before..)?.split(|byte| *byte == 0).next()?;
-        let answer = match connection.made_before(&header, name, flags, reply) {
+        let answer = match connection.made_before(&header, (name, named), flags, reply) {
             Ok(()) => reply.success(unique),
             Err(errno) => reply.failure(unique, errno),
         };

@@ -119,8 +119,8 @@ pub struct Guest {
     is_remote: bool,
     /// A number that no other mount has. *immutable*
     mount: u64,
-    /// Requests that were executed before this guest was there: their numbers. *set once*
-    executed: OnceLock<BTreeSet<u64>>,
+    /// Requests that were executed before this guest was there: their [numbers](Superblock::executed_requests). *set once*
+    executed: OnceLock<BTreeMap<u64, u64>>,
     /// The answers to those that it [caught up](Self::catch_up) with, by number. *set once*
     caught_up: OnceLock<HashMap<u64, Vec<u8>>>,
     /// What its kernel is to forget. *protected by its mutex*
@@ -388,9 +388,9 @@ impl Guest {
         let (mut reply, mut found) = (Reply::new(), Reply::new());
         let mut instead = None;
         if let Some(id) = id
-            && self.executed.get().is_some_and(|executed| executed.contains(&id.number))
+            && let Some(&named) = self.executed.get().and_then(|executed| executed.get(&id.number))
         {
-            match again(connection, message, &mut found) {
+            match again(connection, message, named, &mut found) {
                 Some(Again::Answer(answer)) => return connection.send(answer),
                 Some(Again::Instead(other)) => instead = Some(other),
                 None => {}
@@ -446,7 +446,7 @@ impl Guest {
                 answers.insert(header.unique, reply.failure(header.unique, Errno::EIO).to_vec());
                 continue;
             };
-            if self.executed.get().is_some_and(|executed| executed.contains(&id.number)) {
+            if self.executed.get().is_some_and(|executed| executed.contains_key(&id.number)) {
                 continue;
             }
             let mut message = message.clone();
@@ -470,12 +470,13 @@ impl Guest {
         let connection = &self.connection;
         // Nobody else sets it.
         let executed = connection.superblock.executed_requests(self.mount);
-        let _ = self.executed.set(executed.clone());
+        let numbers = executed.keys().copied().collect();
+        let _ = self.executed.set(executed);
         if !holdings.init.is_empty() {
             // The kernel has had its answer.
             let _ = connection.process(&holdings.init, &mut Reply::new());
         }
-        let mut lost = Lost { executed, ..Lost::default() };
+        let mut lost = Lost { executed: numbers, ..Lost::default() };
         let open = holdings.open_inodes();
         for &(nodeid, generation, lookups) in &holdings.nodes {
             // Another inode may have the number: the kernel's was lost in a crash then.

@@ -57,23 +57,31 @@ impl Connection {
         Ok(())
     }
 
-    /// Answers for a name that was made by the same request before: as MKNOD, MKDIR, SYMLINK and LINK do, and with the `flags` of an
-    /// open file as CREATE does.
+    /// Answers for a name that the same request has given to an inode before: as MKNOD, MKDIR, SYMLINK and LINK do, and with the `flags` of
+    /// an open file as CREATE does. The inode may have another name now. An inode of number 0 is the one that has the name.
     ///
     /// # Errors
-    /// `ESTALE` if somebody has removed it meanwhile: the kernel tries again then.
+    /// The inode is gone: `ESTALE` if any will do, as the kernel tries again then; else `EIO`, as one was made.
     pub(crate) fn made_before(
         &self,
         header: &InHeader,
-        name: &[u8],
+        (name, ino): (&[u8], u64),
         flags: Option<u32>,
         reply: &mut Reply,
     ) -> Result<(), Errno> {
-        let inode =
-            self.node(header.nodeid)?.lookup(&self.cred(header), name).map_err(|errno| match errno {
-                Errno::ENOENT => Errno::ESTALE,
-                other => other,
-            })?;
+        let by_name = || self.node(header.nodeid)?.lookup(&self.cred(header), name);
+        let is_exclusive =
+            flags.is_none_or(|flags| OpenFlags::from_bits_retain(flags).contains(OpenFlags::EXCL));
+        let found = match (ino, by_name()) {
+            (0, found) => found,
+            (_, Ok(inode)) if inode.ino() == ino => Ok(inode),
+            _ => self.superblock.find_inode(ino),
+        };
+        let inode = found.map_err(|errno| match errno {
+            Errno::ENOENT | Errno::ESTALE if is_exclusive && ino != 0 => Errno::EIO,
+            Errno::ENOENT => Errno::ESTALE,
+            other => other,
+        })?;
         reply.put(&self.entry(&inode));
         if let Some(flags) = flags {
             reply.put(&self.open_out(inode, flags));

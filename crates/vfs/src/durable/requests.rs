@@ -3,7 +3,7 @@
 //! # Theory
 //! A kernel whose server has died sends what was not answered to the next one. Whether the last one executed it, and whether that is
 //! durable, only the store can tell: so the first record that a request changes is accompanied by one with the request's number,
-//! in the same transaction. A mount numbers the requests that it has under way by *slots*, and a slot's record is written over by the
+//! in the same transaction. It names the inode to which the request gave a name: another may have that name when it is asked. A mount numbers the requests that it has under way by *slots*, and a slot's record is written over by the
 //! next request in it: so there are no more records than a mount ever had requests under way.
 //!
 //! *Standing.* One slot says that the mount has not been given up since its file locks were granted: as long as it does, no lock of it can
@@ -23,7 +23,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The bytes of a record's key and value.
-pub(super) const LEN: usize = 1 + 8 + 2 + 8;
+pub(super) const LEN: usize = 1 + 8 + 2 + 8 + 8;
 /// How many records are removed in one transaction.
 const TOGETHER: usize = 64;
 /// The slot that says that a mount stands.
@@ -53,7 +53,31 @@ struct RequestTable {
     /// What threads serve.
     by_thread: HashMap<thread::ThreadId, RequestId>,
     /// Those that have changed something, by mount and slot.
-    executed: BTreeMap<(u64, u16), u64>,
+    executed: BTreeMap<(u64, u16), Executed>,
+}
+
+/// A request that has changed something.
+#[derive(Clone, Copy, Default)]
+struct Executed {
+    number: u64,
+    /// The inode that has got a name by it; 0 if there is none, or an earlier program wrote the record.
+    named: u64,
+}
+
+impl Executed {
+    fn encode(self) -> [u8; 16] {
+        let mut value = [0; 16];
+        value[..8].copy_from_slice(&self.number.to_le_bytes());
+        value[8..].copy_from_slice(&self.named.to_le_bytes());
+        value
+    }
+
+    fn decode(value: &[u8]) -> Option<Executed> {
+        let (number, rest) =
+            value.split_first_chunk().map(|(number, rest)| (u64::from_le_bytes(*number), rest))?;
+        let named = if rest.is_empty() { 0 } else { u64::from_le_bytes(rest.try_into().ok()?) };
+        Some(Executed { number, named })
+    }
 }
 
 /// A request that the calling thread serves, until this is dropped.
@@ -69,26 +93,32 @@ impl Default for Requests {
 }
 
 impl Requests {
-    /// Puts down the request that the calling thread serves, which changes something, if it was not.
+    /// Puts down the request that the calling thread serves, which changes something, if it was not. `named` gets a name by
+    /// this change; 0 is no inode.
     #[inline]
-    pub(super) fn put_down(&self, transaction: &RefCell<Transaction<'_>>, durable: &Durable) {
+    pub(super) fn put_down(&self, transaction: &RefCell<Transaction<'_>>, durable: &Durable, named: u64) {
         // Relaxed: see the field.
         if self.served.load(Ordering::Relaxed) > 0 {
-            self.put_down_served(&mut transaction.borrow_mut(), durable.now());
+            self.put_down_served(&mut transaction.borrow_mut(), durable.now(), named);
         }
     }
 
     #[cold]
-    fn put_down_served(&self, transaction: &mut Transaction<'_>, version: u64) {
-        let id = {
+    fn put_down_served(&self, transaction: &mut Transaction<'_>, version: u64, named: u64) {
+        let (key, executed) = {
             let mut state = self.state.lock();
-            let Some(&id) = state.by_thread.get(&thread::current().id()) else { return };
-            if state.executed.insert((id.mount, id.slot), id.number) == Some(id.number) {
+            let Some(&RequestId { mount, slot, number }) = state.by_thread.get(&thread::current().id())
+            else {
+                return;
+            };
+            if state.executed.get(&(mount, slot)).is_some_and(|known| known.number == number) {
                 return;
             }
-            id
+            let executed = Executed { number, named };
+            state.executed.insert((mount, slot), executed);
+            (Key::request(mount, slot), executed)
         };
-        transaction.put(&Key::request(id.mount, id.slot), version, &id.number.to_le_bytes());
+        transaction.put(&key, version, &executed.encode());
     }
 }
 
@@ -117,10 +147,14 @@ impl Durable {
 }
 
 /// What the record of a request says: its mount, slot and number.
-pub(super) fn executed_of(key: &[u8], value: &[u8]) -> Option<((u64, u16), u64)> {
+fn executed_of(key: &[u8], value: &[u8]) -> Option<((u64, u16), Executed)> {
     let slot = name_of(key).try_into().ok().map(u16::from_be_bytes)?;
-    let number = value.try_into().ok().map(u64::from_le_bytes)?;
-    Some(((keys::ino_of(key)?, slot), number))
+    Some(((keys::ino_of(key)?, slot), Executed::decode(value)?))
+}
+
+/// Whether this is the record of a request.
+pub(super) fn is_request(key: &[u8], value: &[u8]) -> bool {
+    executed_of(key, value).is_some()
 }
 
 impl Superblock {
@@ -136,12 +170,13 @@ impl Superblock {
         RequestServed(Some(requests))
     }
 
-    /// The numbers of requests of `mount` that were executed and have changed something: by this process, or by one whose change
-    /// was durable. Those of slots that were used again are left out.
-    pub fn executed_requests(&self, mount: u64) -> BTreeSet<u64> {
-        let Some(durable) = self.root().shared.durable() else { return BTreeSet::new() };
+    /// The requests of `mount` that were executed and have changed something, by this process, or by one whose change was durable: their
+    /// numbers, each with the number of the inode that has got a name by it, or 0. Those of slots that were used again are left out.
+    pub fn executed_requests(&self, mount: u64) -> BTreeMap<u64, u64> {
+        let Some(durable) = self.root().shared.durable() else { return BTreeMap::new() };
         let state = durable.requests.state.lock();
-        state.executed.range((mount, 0)..(mount, STANDING)).map(|(_, number)| *number).collect()
+        let all = state.executed.range((mount, 0)..(mount, STANDING));
+        all.map(|(_, executed)| (executed.number, executed.named)).collect()
     }
 
     /// The mounts that stand: those that [stood](Self::stand) and [fell](Self::fall) not since, by this process or one before.
@@ -158,11 +193,12 @@ impl Superblock {
     /// As any change.
     pub fn stand(&self, mount: u64) -> Result<(), Errno> {
         let Some(durable) = self.root().shared.durable() else { return Ok(()) };
-        if durable.requests.state.lock().executed.insert((mount, STANDING), 0).is_some() {
+        let stands = Executed::default();
+        if durable.requests.state.lock().executed.insert((mount, STANDING), stands).is_some() {
             return Ok(());
         }
         let mut transaction = durable.begin(2 * LEN as u64)?;
-        transaction.put(&Key::request(mount, STANDING), durable.now(), &0_u64.to_le_bytes());
+        transaction.put(&Key::request(mount, STANDING), durable.now(), &stands.encode());
         drop(transaction);
         durable.sync()
     }
@@ -211,7 +247,7 @@ impl Superblock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Fs, Options};
+    use crate::{Cred, Fs, Options};
     use sluice_store::disk::{Disk, HostDisk};
 
     #[test]
@@ -232,14 +268,20 @@ mod tests {
             let _served = serve(1, 12);
             fs.write("/d/f", b"contents").expect("written");
         }
+        let file = superblock.root().lookup(&Cred::root(), b"d").and_then(|dir| dir.lookup(&Cred::root(), b"f"));
+        let expected = BTreeMap::from([(12, file.expect("made").ino())]);
         fs.create_dir("/e").expect("made by nobody's request");
         drop(superblock.serve_request(RequestId { mount: 8, slot: 0, number: 1 }));
         let known = |superblock: &Superblock| superblock.executed_requests(7);
-        assert_eq!(known(&superblock), [12].into(), "of each slot the last that changed something");
+        assert_eq!(
+            known(&superblock),
+            expected,
+            "of each slot the last that changed something, with what it made"
+        );
         superblock.close().expect("durable");
         drop((superblock, fs));
         let again = Superblock::open(&dir, Options::default()).expect("opened");
-        assert_eq!(known(&again), [12].into());
+        assert_eq!(known(&again), expected);
         assert!(again.check().is_clean(), "{}", again.check());
         assert_eq!(again.requesting_mounts(), [7].into());
         again.stand(7).expect("durable");
@@ -248,7 +290,7 @@ mod tests {
         again.close().expect("durable");
         drop(again);
         let again = Superblock::open(&dir, Options::default()).expect("opened");
-        assert_eq!((again.standing_mounts(), known(&again)), ([7].into(), [12].into()));
+        assert_eq!((again.standing_mounts(), known(&again)), ([7].into(), expected));
         again.forget_requests(&[7].into()).expect("forgotten");
         again.close().expect("durable");
         drop(again);
@@ -260,5 +302,16 @@ mod tests {
         let report = Superblock::check_store(disk, &mut |_| ()).expect("it can be read");
         assert!(report.findings.is_empty(), "{report:?}");
         std::fs::remove_dir_all(dir).expect("removed");
+    }
+
+    #[test]
+    fn a_record_says_what_was_named_and_one_of_an_earlier_program_and_a_damaged_one_are_known_as_such() {
+        let executed = Executed { number: 7, named: 9 };
+        let read = |value: &[u8]| Executed::decode(value).map(|executed| (executed.number, executed.named));
+        assert_eq!(read(&executed.encode()), Some((7, 9)));
+        assert_eq!(read(&7_u64.to_le_bytes()), Some((7, 0)));
+        for len in (0..20).filter(|len| ![8, 16].contains(len)) {
+            assert_eq!(read(&vec![1; len]), None);
+        }
     }
 }

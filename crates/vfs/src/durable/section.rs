@@ -205,7 +205,7 @@ impl Stored<'_> {
 
     /// Something was put down.
     fn end_change(&self) {
-        self.durable.requests.put_down(&self.transaction, self.durable);
+        self.durable.requests.put_down(&self.transaction, self.durable, 0);
     }
 
     fn inode(&self, inode: &Inode) {
@@ -288,6 +288,7 @@ impl Stored<'_> {
     }
 
     fn gained_name(&self, inode: &InodeRef, dir: Option<&Inode>) {
+        self.durable.requests.put_down(&self.transaction, self.durable, inode.ino());
         dir.into_iter().for_each(|dir| inode.set_holder(dir));
         // Two calls may give it names at a time: it is counted once.
         let was_unnamed = inode.has(flag::UNNAMED) && inode.lower(flag::UNNAMED);
