@@ -268,7 +268,8 @@ mod tests {
             let _served = serve(1, 12);
             fs.write("/d/f", b"contents").expect("written");
         }
-        let file = superblock.root().lookup(&Cred::root(), b"d").and_then(|dir| dir.lookup(&Cred::root(), b"f"));
+        let file =
+            superblock.root().lookup(&Cred::root(), b"d").and_then(|dir| dir.lookup(&Cred::root(), b"f"));
         let expected = BTreeMap::from([(12, file.expect("made").ino())]);
         fs.create_dir("/e").expect("made by nobody's request");
         drop(superblock.serve_request(RequestId { mount: 8, slot: 0, number: 1 }));
