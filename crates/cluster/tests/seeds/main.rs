@@ -123,7 +123,7 @@ fn planted_faults_are_found() {
         Mutant::LocksGoOn,
     ] {
         let found = Mutex::new(None);
-        each(0..400, |seed| {
+        each(0..800, |seed| {
             if found.lock().expect("no panic").is_none()
                 && let Err(what) = run(seed, Some(mutant))
             {
