@@ -117,12 +117,7 @@ impl Engine for RedbEngine {
     }
 
     fn close(&self) {
-        let database = self.database.write().take();
-        // It may write when it goes, and give up over what it reads.
-        let _ = guarded("close the tree", || {
-            drop(database);
-            Ok(())
-        });
+        end(self.database.write().take());
     }
 
     fn apply(&self, batch: &Batch, position: &[u8]) -> Result<(), StoreError> {
@@ -148,8 +143,17 @@ impl Engine for RedbEngine {
 impl Drop for RedbEngine {
     /// redb writes at its end, and panics where it has panicked before.
     fn drop(&mut self) {
-        self.close();
+        // Without the lock: whoever drops the last reference may hold what is taken under it.
+        end(self.database.get_mut().take());
     }
+}
+
+/// Closes the database. It may write when it goes, and give up over what it reads.
+fn end(database: Option<Database>) {
+    let _ = guarded("close the tree", || {
+        drop(database);
+        Ok(())
+    });
 }
 
 /// `value` as it is stored: its checksum, with that of its key, before it. redb looks at its own checksums only in a check.
@@ -211,5 +215,26 @@ impl StorageBackend for Backend {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.0.write_at(data, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Disk, crash::CrashDisk};
+    use sluice_sync::Mutex;
+
+    static OUTER: LockClass = LockClass::new("store.engine.redb.tests.outer");
+
+    #[test]
+    fn an_engine_may_go_under_a_lock_that_is_taken_while_one_is_read() {
+        let file = CrashDisk::new().create("tree", 0).expect("an empty disk");
+        let engine = RedbEngine::open(file, 1 << 20).expect("an empty file");
+        let outer = Mutex::with_class(&OUTER, ());
+        let reading = engine.database.read();
+        drop(outer.lock());
+        drop(reading);
+        let _held = outer.lock();
+        drop(engine);
     }
 }
