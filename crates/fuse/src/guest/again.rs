@@ -93,7 +93,7 @@ pub(super) fn again<'r>(
     };
     if let Some((before, flags)) = made {
         let name = body.get(before..)?.split(|byte| *byte == 0).next()?;
-        let answer = match connection.made_before(&header, (name, named), flags, reply) {
+        let answer = match connection.made_before(&header, name, named, flags, reply) {
             Ok(()) => reply.success(unique),
             Err(errno) => reply.failure(unique, errno),
         };

@@ -65,7 +65,8 @@ impl Connection {
     pub(crate) fn made_before(
         &self,
         header: &InHeader,
-        (name, ino): (&[u8], u64),
+        name: &[u8],
+        ino: u64,
         flags: Option<u32>,
         reply: &mut Reply,
     ) -> Result<(), Errno> {

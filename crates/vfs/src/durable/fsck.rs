@@ -199,7 +199,7 @@ impl Look for CheckedTree {
                 Ok(())
             }
             (Some(&keys::REQUEST), Some(_)) => {
-                requests::is_request(key, value).then_some(()).ok_or("it cannot be read")
+                requests::executed_of(key, value).map(drop).ok_or("it cannot be read")
             }
             (Some(&keys::XATTR), Some(ino)) => {
                 match self.node_mut(ino) {

@@ -58,7 +58,7 @@ struct RequestTable {
 
 /// A request that has changed something.
 #[derive(Clone, Copy, Default)]
-struct Executed {
+pub(super) struct Executed {
     number: u64,
     /// The inode that has got a name by it; 0 if there is none, or an earlier program wrote the record.
     named: u64,
@@ -73,10 +73,9 @@ impl Executed {
     }
 
     fn decode(value: &[u8]) -> Option<Executed> {
-        let (number, rest) =
-            value.split_first_chunk().map(|(number, rest)| (u64::from_le_bytes(*number), rest))?;
+        let (number, rest) = value.split_first_chunk()?;
         let named = if rest.is_empty() { 0 } else { u64::from_le_bytes(rest.try_into().ok()?) };
-        Some(Executed { number, named })
+        Some(Executed { number: u64::from_le_bytes(*number), named })
     }
 }
 
@@ -146,15 +145,10 @@ impl Durable {
     }
 }
 
-/// What the record of a request says: its mount, slot and number.
-fn executed_of(key: &[u8], value: &[u8]) -> Option<((u64, u16), Executed)> {
+/// What the record of a request says: its mount and slot, and what was executed.
+pub(super) fn executed_of(key: &[u8], value: &[u8]) -> Option<((u64, u16), Executed)> {
     let slot = name_of(key).try_into().ok().map(u16::from_be_bytes)?;
     Some(((keys::ino_of(key)?, slot), Executed::decode(value)?))
-}
-
-/// Whether this is the record of a request.
-pub(super) fn is_request(key: &[u8], value: &[u8]) -> bool {
-    executed_of(key, value).is_some()
 }
 
 impl Superblock {
