@@ -224,7 +224,7 @@ mod tests {
     use crate::disk::{Disk, crash::CrashDisk};
     use sluice_sync::Mutex;
 
-    static OUTER: LockClass = LockClass::new("store.engine.redb.tests.outer");
+    static OUTER: LockClass = LockClass::new("test.engine.outer");
 
     #[test]
     fn an_engine_may_go_under_a_lock_that_is_taken_while_one_is_read() {
