@@ -20,17 +20,26 @@ const PATIENCE: Duration = Duration::from_secs(60);
 static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
 
 /// Ends all waiting for one store, once it is raised.
-#[derive(Default)]
-pub(crate) struct Stop(watch::Sender<bool>);
+pub(crate) struct Stop {
+    raised: watch::Sender<bool>,
+    /// The longest that one thing may take. *immutable*
+    patience: Duration,
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        Stop { raised: watch::Sender::default(), patience: PATIENCE }
+    }
+}
 
 impl Stop {
     /// What waits ends with an error, and what is to wait does not begin.
     pub(crate) fn raise(&self) {
-        self.0.send_replace(true);
+        self.raised.send_replace(true);
     }
 
     pub(crate) fn is_raised(&self) -> bool {
-        *self.0.borrow()
+        *self.raised.borrow()
     }
 
     /// As [`wait`], until it is raised. What was asked of the object store by then may still happen.
@@ -38,14 +47,16 @@ impl Stop {
     /// # Errors
     /// As [`wait`]; [`StoreError::Failed`] when it is raised, and when it takes longer than a minute.
     pub(crate) fn wait<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        let mut raised = self.0.subscribe();
+        let mut raised = self.raised.subscribe();
         wait(async {
             let (mut raised, mut work) = (pin!(raised.wait_for(|is_raised| *is_raised)), pin!(work));
             let until = poll_fn(|context| match raised.as_mut().poll(context) {
                 Poll::Ready(_) => Poll::Ready(Err(failed("the object store was given up"))),
                 Poll::Pending => work.as_mut().poll(context),
             });
-            timeout(PATIENCE, until).await.unwrap_or_else(|_| Err(failed("the object store does not answer")))
+            timeout(self.patience, until)
+                .await
+                .unwrap_or_else(|_| Err(failed("the object store does not answer")))
         })
     }
 }
@@ -72,4 +83,17 @@ pub(crate) fn wait<T>(work: impl Future<Output = Result<T, StoreError>>) -> Resu
     let runtime = runtime.as_ref().map_err(|why| StoreError::Failed(why.clone()))?;
     catch_unwind(AssertUnwindSafe(|| runtime.block_on(work)))
         .unwrap_or_else(|_| Err(failed("the library that keeps the records gave up")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_never_answered_fails_when_the_patience_is_over() {
+        let stop = Stop { patience: Duration::from_millis(20), ..Stop::default() };
+        let silent = stop.wait(std::future::pending::<Result<(), StoreError>>());
+        assert!(silent.is_err_and(|error| error.to_string().contains("does not answer")));
+        assert_eq!(stop.wait(async { Ok(7) }).expect("it answers"), 7);
+    }
 }

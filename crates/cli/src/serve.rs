@@ -106,10 +106,7 @@ fn daemonize(store: Option<&Path>, dir: &Path, list: &str, member: Option<&Clust
         .stderr(Stdio::piped())
         .spawn()
         .context(|| "cannot start the serving process")?;
-    mounted::await_ready(&mut child).inspect_err(|_| {
-        // It has said why and is about to end.
-        let _ = child.wait();
-    })
+    mounted::await_ready(&mut child)
 }
 
 /// Mounts, serves until unmounted or told to stop by a signal, and unmounts.

@@ -11,8 +11,8 @@ use sluice_sync::{Arc, Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
-/// Threads that serve one mount.
-const WORKERS: usize = 4;
+/// Threads that serve one mount. One that waits for the store holds up nobody while there are others.
+const WORKERS: usize = 8;
 /// So many requests of one mount may wait for a thread: a kernel makes fewer. More are not read.
 const JOBS_MAX: usize = 1024;
 

@@ -262,14 +262,14 @@ impl Mount {
         start_seeks(&self.connection).map_err(unstarted)?;
         // Each queue has a worker, and the classic device one.
         let queues = if uring { uring::queues() } else { 0 };
-        let threads = if uring { queues + 1 } else { self.connection.options.thread_count() };
+        let crew = Arc::new(Crew::new(self.connection.options.thread_count()));
+        let threads = if uring { queues + 1 } else { crew.workers() };
         self.shared.progress.lock().workers = threads;
         // Counted all at once, so that the first to end cannot take itself for the last. Those that cannot be
         // started are counted out again as they are dropped.
         let workers: Vec<_> =
             (0..threads).map(|_| WorkerShare(self.shared.clone(), self.connection.clone())).collect();
         let (opened, outcomes) = mpsc::channel();
-        let crew = Arc::new(Crew::new(threads));
         for (number, worker) in workers.into_iter().enumerate() {
             let (device, opened) = (device.clone(), opened.clone());
             let source = match () {

@@ -5,7 +5,8 @@ mod harness;
 use harness::{Fixture, Peer, can_mount, eventually, fresh_dir, is_mounted, skipped};
 use rustix::process::Signal;
 use sluice_fuse::{Ended, Mount, MountError, MountOptions, StopSignals, control};
-use sluice_sync::{Arc, thread};
+use sluice_sync::time::Duration;
+use sluice_sync::{Arc, LockClass, Mutex, mpsc, thread};
 use sluice_vfs::{Cred, Observer, OpenFlags, Options, Superblock};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,6 +17,8 @@ use std::process::{Child, Command, Stdio};
 
 /// Set in a child process: the directory that it is to mount on and serve.
 const SERVE: &str = "SLUICE_FUSE_TEST_SERVE";
+
+static WAITERS: LockClass = LockClass::new("test.lifecycle.waiters");
 
 #[test]
 fn a_mount_leaves_nothing_behind() {
@@ -93,6 +96,49 @@ fn a_panic_in_a_request_is_an_io_error_and_the_mount_goes_on() {
     }
     fs::write(fixture.path("fine"), "fine").expect("the worker lives");
     assert_eq!(fs::read(fixture.path("fine")).expect("it is there"), b"fine");
+    fixture.fs.superblock().unobserve(observer);
+    fixture.finish();
+}
+
+#[test]
+fn calls_that_wait_in_the_server_hold_up_no_others() {
+    const WAITING: usize = 4;
+    struct Slow {
+        arrived: mpsc::Sender<()>,
+        may_go: Mutex<mpsc::Receiver<()>>,
+    }
+    impl Observer for Slow {
+        fn entry_changed(&self, _: u64, name: &[u8], _: Option<u64>) {
+            if name == b"slow" {
+                self.arrived.send(()).expect("the test waits");
+                // Its sender goes when all have arrived, or the test has failed.
+                let _ = self.may_go.lock().recv();
+            }
+        }
+        fn attributes_changed(&self, _: u64) {}
+        fn data_changed(&self, _: u64, _: u64, _: u64) {}
+    }
+    let Some(fixture) = Fixture::new("threads=2") else { return };
+    let (arrived, has_arrived) = mpsc::channel();
+    let (release, may_go) = mpsc::channel();
+    let slow = Slow { arrived, may_go: Mutex::with_class(&WAITERS, may_go) };
+    let observer = fixture.fs.superblock().observe(Arc::new(slow)).expect("nobody is alone");
+    thread::scope(|scope| {
+        // The kernel lets one call at a time into a directory.
+        for dir in 0..WAITING {
+            let dir = fixture.path(&dir.to_string());
+            fs::create_dir(&dir).expect("writable");
+            scope.spawn(move || fs::create_dir(dir.join("slow")).expect("it gets there"));
+        }
+        let release = release;
+        for waiting in 0..WAITING {
+            has_arrived
+                .recv_timeout(Duration::from_secs(60))
+                .unwrap_or_else(|_| panic!("only {waiting} are served"));
+        }
+        fs::write(fixture.path("fine"), "fine").expect("a worker is free");
+        drop(release);
+    });
     fixture.fs.superblock().unobserve(observer);
     fixture.finish();
 }

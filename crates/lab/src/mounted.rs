@@ -12,6 +12,7 @@ use crate::private_dir::{PrivateDir, runtime_dir};
 use sluice_fuse::Users;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -67,14 +68,8 @@ impl Mounted {
             .arg(&point);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context(|| format!("cannot run {}", program.display()))?;
-        match await_ready(&mut child) {
-            Ok(()) => Ok(Mounted { point, child, _dir: dir }),
-            Err(failure) => {
-                drop(child.stdin.take());
-                let _ = child.wait();
-                Err(failure)
-            }
-        }
+        await_ready(&mut child)?;
+        Ok(Mounted { point, child, _dir: dir })
     }
 
     /// Where it is mounted.
@@ -119,7 +114,7 @@ impl Drop for Mounted {
 /// Waits until `child` has said [`READY`].
 ///
 /// # Errors
-/// Its last line on standard error if it ends without having said it.
+/// Its last line on standard error if it ends without having said it; the signal that ended it.
 pub fn await_ready(child: &mut Child) -> Result<()> {
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
@@ -128,7 +123,16 @@ pub fn await_ready(child: &mut Child) -> Result<()> {
     if line.trim_end() == READY {
         return Ok(());
     }
-    Err(Failure::Failed(last_words(child).unwrap_or_else(|| "the mount's server ended early".into())))
+    let words = last_words(child).unwrap_or_else(|| "the mount's server ended early".into());
+    // Its standard error was read to the end: it has ended, or is about to.
+    Err(Failure::Failed(match child.wait()?.signal() {
+        Some(signal) => {
+            format!(
+                "signal {signal} ended the mount's server ({words}): look at the store with `sluice fsck`"
+            )
+        }
+        None => words,
+    }))
 }
 
 /// The last line that an ended `sluice` has written to its standard error, without the program's name.
@@ -154,6 +158,21 @@ mod tests {
         let failure = await_ready(&mut child).unwrap_err();
         child.wait().unwrap();
         assert_eq!(failure, Failure::Failed("no /dev/fuse".into()));
+    }
+
+    #[test]
+    fn a_server_that_a_signal_ends_leads_to_fsck() {
+        let mut child = Command::new("sh")
+            .args(["-c", "echo aborting >&2; kill -ABRT $$"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let failure = await_ready(&mut child).unwrap_err().to_string();
+        assert!(
+            failure.contains("signal 6") && failure.contains("aborting") && failure.contains("sluice fsck"),
+            "{failure}"
+        );
     }
 
     #[test]

@@ -206,7 +206,8 @@ impl Relay {
         let buffer_len = options.max_write as usize + HEADROOM;
         let ledger = Arc::new(Mutex::with_class(&LEDGER, Ledger::default()));
         let announcer = Announcer::new(device.clone(), ledger.clone());
-        let threads = options.thread_count();
+        let crew = Arc::new(Crew::new(options.thread_count()));
+        let threads = crew.workers();
         let state = State { threads, ..State::default() };
         let relay = Relay(Arc::new(Shared {
             dir,
@@ -224,7 +225,6 @@ impl Relay {
         let unstarted = |error| MountError::System("start a thread", error);
         relay.0.announcer.start().map_err(unstarted)?;
         // All are counted already: those that cannot be started are counted out as they are dropped.
-        let crew = Arc::new(Crew::new(threads));
         let readers: Vec<_> = (0..threads).map(|_| Reader(relay.0.clone(), crew.clone())).collect();
         let own_session = options.own_session;
         for (number, reader) in readers.into_iter().enumerate() {

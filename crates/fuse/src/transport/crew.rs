@@ -3,8 +3,8 @@
 //! # Theory
 //! The kernel hands a request to the worker that has waited longest, and wakes it on a CPU that is idle if there is one.
 //! Waking an idle CPU costs more than most requests. So while one client is at work one worker reads, the *reader*, and stays
-//! on the CPU on which `/proc` shows its client; the others stand by. When requests of several clients come in turn, all
-//! workers read, on any CPU.
+//! on the CPU on which `/proc` shows its client; the others stand by. When requests of several clients come in turn, *several*
+//! workers read, on any CPU: as many as the mount has threads, all but the [`SPARES`].
 //!
 //! `mix` tells the two apart: a request of another client than the last one moves it up, one of the same client down.
 //!
@@ -12,9 +12,10 @@
 //! last answer. A program that works for as long between two requests looks the same, so the reader looks in `/proc` when
 //! some were late, and the less often the longer it finds its client where it was.
 //!
-//! A reader that is held up would hold up every client. So while requests come, one of the workers that stand by, the
-//! *watcher*, looks at the reader from time to time, and takes its place if it still serves the same request. After a time
-//! without requests the watcher sleeps until the reader wakes it with the next one: an idle mount wakes no CPU.
+//! A reader that is held up, by a disk or a lock, would hold up every client. So while requests come, one of the workers that stand
+//! by, the *watcher*, looks at those that read from time to time. It takes the place of the one reader if that still serves the same
+//! request. While several read it lets a spare read for each that does; a spare stands by again after some requests. After a time
+//! without requests the watcher sleeps until a reader wakes it with the next one: an idle mount wakes no CPU.
 //!
 //! # Ordering
 //! All SeqCst but `client` and `mix`, which are guesses that publish nothing. The reader counts a request, then looks whether
@@ -30,17 +31,21 @@ use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{CachePadded, Condvar, Mutex, MutexGuard, cpu};
 use std::fs;
 
-/// In place of the reader's number: every worker reads; none does.
-const ALL: usize = usize::MAX;
+/// In place of the reader's number: several workers read; none does.
+const SEVERAL: usize = usize::MAX;
 const NOBODY: usize = usize::MAX - 1;
 /// How much a request of another client adds to `mix`; one of the same client takes 1 away. More than a third of the
 /// requests must be of another client than the one before.
 const MIX_STEP: u32 = 2;
-/// From where on all read; back at 0 one does.
+/// From where on several read; back at 0 one does.
 const MIX_MANY: u32 = 32;
 const MIX_MAX: u32 = 96;
 /// How often the watcher looks.
 const WATCH: Duration = Duration::from_millis(10);
+/// The workers that read only for others that are held up.
+const SPARES: usize = 6;
+/// After how many requests a spare stands by again.
+const SPARE_REQUESTS: u32 = 1_000;
 /// After how many requests of one client the reader looks where it is: so many first, then again after each `FOLLOW`.
 const FOLLOW_FIRST: u32 = 16;
 const FOLLOW: u32 = 128;
@@ -54,8 +59,12 @@ const STAT_CPU: usize = 36;
 
 /// The workers of a mount that read the classic device.
 pub(crate) struct Crew {
-    /// The number of the worker that reads, [`ALL`] or [`NOBODY`]. *atomic (no label: SeqCst)*, written under `standby`
+    /// How many read when several do and none is held up. *immutable*
+    readers: usize,
+    /// The number of the worker that reads, [`SEVERAL`] or [`NOBODY`]. *atomic (no label: SeqCst)*, written under `standby`
     reader: AtomicUsize,
+    /// When several read, those whose numbers are lower. *atomic (no label: SeqCst)*, written under `standby`
+    reading: AtomicUsize,
     /// The client of the last request. *atomic (no label: Relaxed, a guess)*
     client: AtomicU32,
     /// How much clients take turns. *atomic (no label: Relaxed, a guess)*
@@ -65,14 +74,17 @@ pub(crate) struct Crew {
     /// Of each worker: odd while it serves a request. *atomic (no label: SeqCst)*
     stages: Vec<CachePadded<AtomicU64>>,
     standby: Mutex<Standby>,
+    /// Where those that stand by wait for another to read.
     changed: Condvar,
+    /// Where the watcher waits, so that a request wakes nobody else.
+    watch: Condvar,
 }
 
 #[derive(Default)]
 struct Standby {
     /// The workers that have joined.
     joined: usize,
-    /// One of those that stand by watches the reader.
+    /// One of those that stand by watches those that read.
     watched: bool,
 }
 
@@ -92,19 +104,49 @@ pub(crate) struct Member<'a> {
     served: Instant,
     late: u32,
     patience: u32,
+    /// A spare's requests since it last stood by.
+    relieved: u32,
+}
+
+/// Those that read, and the stage of each, as the watcher finds them.
+#[derive(PartialEq, Eq)]
+struct ReaderStages {
+    first: usize,
+    stages: Vec<u64>,
+}
+
+impl ReaderStages {
+    /// How many serve the same request as `before`.
+    fn held_up_since(&self, before: &ReaderStages) -> usize {
+        let pairs = self.stages.iter().zip(&before.stages);
+        if self.first == before.first {
+            pairs.filter(|(now, before)| now == before && *now % 2 == 1).count()
+        } else {
+            0
+        }
+    }
 }
 
 impl Crew {
-    pub(crate) fn new(workers: usize) -> Crew {
+    /// Of a mount where up to `readers` workers read side by side.
+    pub(crate) fn new(readers: usize) -> Crew {
         Crew {
+            readers,
+            reading: AtomicUsize::new(readers),
             reader: AtomicUsize::new(NOBODY),
             client: AtomicU32::new(0),
             mix: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
-            stages: (0..workers).map(|_| CachePadded::default()).collect(),
+            stages: (0..readers + SPARES).map(|_| CachePadded::default()).collect(),
             standby: Mutex::with_class(&CREW, Standby::default()),
             changed: Condvar::new(),
+            watch: Condvar::new(),
         }
+    }
+
+    /// How many workers are to join, those that only stand by for others too.
+    pub(crate) fn workers(&self) -> usize {
+        self.stages.len()
     }
 
     /// The calling thread is one of the workers from now on.
@@ -122,6 +164,7 @@ impl Crew {
             served: Instant::now(),
             late: 0,
             patience: LATE_LEAST,
+            relieved: 0,
         }
     }
 
@@ -129,6 +172,36 @@ impl Crew {
         self.reader.store(reader, Ordering::SeqCst);
         // The next watcher may be among them.
         self.changed.notify_all();
+        self.watch.notify_all();
+    }
+
+    /// So many workers read.
+    fn set_several(&self, standby: &MutexGuard<'_, Standby>, reading: usize) {
+        self.reading.store(reading, Ordering::SeqCst);
+        self.set_reader(standby, SEVERAL);
+    }
+
+    /// What those do that read now.
+    fn look(&self) -> ReaderStages {
+        let (first, end) = match self.reader.load(Ordering::SeqCst) {
+            SEVERAL => (0, self.reading.load(Ordering::SeqCst)),
+            NOBODY => (0, 0),
+            reader => (reader, reader + 1),
+        };
+        ReaderStages { first, stages: (first..end).map(|worker| self.stage(worker)).collect() }
+    }
+
+    /// Lets one more worker read for `held_up` of those that do, or `watcher`, which stands by, for the one reader. False if that is
+    /// not needed, or all read.
+    fn relieve(&self, standby: &MutexGuard<'_, Standby>, watcher: usize, held_up: usize) -> bool {
+        let reading = self.reading.load(Ordering::SeqCst);
+        match self.reader.load(Ordering::SeqCst) {
+            _ if held_up == 0 => return false,
+            SEVERAL if reading - held_up >= self.readers || reading == self.workers() => return false,
+            SEVERAL => self.set_several(standby, reading + 1),
+            _ => self.set_reader(standby, watcher),
+        }
+        true
     }
 
     fn stage(&self, worker: usize) -> u64 {
@@ -139,18 +212,18 @@ impl Crew {
 impl Member<'_> {
     /// Whether the worker is to read, and nothing is to be done before.
     pub(crate) fn is_to_read(&self) -> bool {
-        let reader = self.crew.reader.load(Ordering::SeqCst);
-        reader == self.number || reader == ALL && self.cpu.is_none()
+        let crew = self.crew;
+        match crew.reader.load(Ordering::SeqCst) {
+            SEVERAL => self.number < crew.reading.load(Ordering::SeqCst) && self.cpu.is_none(),
+            reader => reader == self.number,
+        }
     }
 
     /// Waits until the worker is to read.
     pub(crate) fn await_turn(&mut self) {
-        let reader = self.crew.reader.load(Ordering::SeqCst);
-        if reader != self.number {
+        if self.crew.reader.load(Ordering::SeqCst) != self.number {
             self.leave_cpu();
-            if reader != ALL {
-                self.stand_by();
-            }
+            self.stand_by();
         }
     }
 
@@ -162,12 +235,15 @@ impl Member<'_> {
         if self.crew.asleep.load(Ordering::SeqCst) && self.crew.asleep.swap(false, Ordering::SeqCst) {
             // It waits by the time that the lock is free.
             drop(self.crew.standby.lock());
-            self.crew.changed.notify_all();
+            self.crew.watch.notify_all();
         }
         serve();
         stage.fetch_add(1, Ordering::SeqCst);
         if client != 0 {
             self.note(client);
+        }
+        if self.number >= self.crew.readers {
+            self.step_back();
         }
         self.served = Instant::now();
     }
@@ -189,11 +265,11 @@ impl Member<'_> {
             // Relaxed: as above.
             crew.mix.store(next, Ordering::Relaxed);
         }
-        if reader == self.number && next >= MIX_MANY && crew.stages.len() > 1 {
-            crew.set_reader(&crew.standby.lock(), ALL);
-        } else if reader == ALL && next == 0 {
+        if reader == self.number && next >= MIX_MANY && crew.readers > 1 {
+            crew.set_several(&crew.standby.lock(), crew.readers);
+        } else if reader == SEVERAL && next == 0 {
             let standby = crew.standby.lock();
-            if crew.reader.load(Ordering::SeqCst) == ALL {
+            if crew.reader.load(Ordering::SeqCst) == SEVERAL {
                 crew.set_reader(&standby, self.number);
             }
         } else if reader == self.number {
@@ -204,6 +280,19 @@ impl Member<'_> {
             }
             if self.run % FOLLOW == FOLLOW_FIRST || self.late >= self.patience {
                 self.follow(cpu_of(client));
+            }
+        }
+    }
+
+    /// The spare has served a request; after many it is the next that reads no more. So the others are asked first whether they do.
+    fn step_back(&mut self) {
+        self.relieved += 1;
+        if self.relieved >= SPARE_REQUESTS {
+            self.relieved = 0;
+            let (crew, standby) = (self.crew, self.crew.standby.lock());
+            let is_last = crew.reading.load(Ordering::SeqCst) == self.number + 1;
+            if is_last && crew.reader.load(Ordering::SeqCst) == SEVERAL {
+                crew.set_several(&standby, self.number);
             }
         }
     }
@@ -230,47 +319,41 @@ impl Member<'_> {
         }
     }
 
-    /// Waits until all read, or this worker is the reader.
+    /// Waits until this worker is to read.
     #[cold]
     fn stand_by(&self) {
         let crew = self.crew;
         let mut standby = crew.standby.lock();
-        // The reader and its stage, when this worker last looked.
-        let mut seen = None;
-        loop {
-            let reader = crew.reader.load(Ordering::SeqCst);
-            if reader == ALL || reader == self.number {
-                return;
-            }
-            if reader == NOBODY {
+        // What this worker saw when it last looked.
+        let mut before: Option<ReaderStages> = None;
+        while !self.is_to_read() {
+            if crew.reader.load(Ordering::SeqCst) == NOBODY {
                 return crew.set_reader(&standby, self.number);
             }
             if standby.watched {
                 standby = crew.changed.wait(standby);
                 continue;
             }
-            let now = (reader, crew.stage(reader));
-            if seen != Some(now) {
-                seen = Some(now);
-                standby.watched = true;
-                let timed_out;
-                (standby, timed_out) = crew.changed.wait_timeout(standby, WATCH);
-                standby.watched = false;
-                if !timed_out {
-                    seen = None;
-                }
-            } else if now.1 % 2 == 1 {
-                return crew.set_reader(&standby, self.number);
-            } else {
-                standby.watched = true;
+            let now = crew.look();
+            let held_up = before.as_ref().map_or(0, |before| now.held_up_since(before));
+            if crew.relieve(&standby, self.number, held_up) {
+                before = None;
+                continue;
+            }
+            standby.watched = true;
+            if before.as_ref() == Some(&now) {
                 crew.asleep.store(true, Ordering::SeqCst);
-                if crew.stage(reader) == now.1 {
-                    standby = crew.changed.wait(standby);
+                if crew.look() == now {
+                    standby = crew.watch.wait(standby);
                 }
                 crew.asleep.store(false, Ordering::SeqCst);
-                standby.watched = false;
-                seen = None;
+                before = None;
+            } else {
+                let timed_out;
+                (standby, timed_out) = crew.watch.wait_timeout(standby, WATCH);
+                before = timed_out.then_some(now);
             }
+            standby.watched = false;
         }
     }
 }
@@ -278,8 +361,7 @@ impl Member<'_> {
 impl Drop for Member<'_> {
     /// The mount is gone, or this worker has failed: others must find out by reading.
     fn drop(&mut self) {
-        let standby = self.crew.standby.lock();
-        self.crew.set_reader(&standby, ALL);
+        self.crew.set_several(&self.crew.standby.lock(), self.crew.workers());
     }
 }
 
@@ -314,7 +396,7 @@ mod tests {
             (0..200).for_each(|_| first.during(7, || ()));
             assert_eq!(reader(&crew), first.number);
             (0..200).for_each(|request| first.during(7 + request % 2, || ()));
-            assert_eq!(reader(&crew), ALL);
+            assert_eq!(reader(&crew), SEVERAL);
         }
     }
 
@@ -381,6 +463,48 @@ mod tests {
     }
 
     #[test]
+    fn while_several_are_held_up_as_many_spares_read_and_stand_by_again_afterwards() {
+        let crew = &Crew::new(2);
+        thread::scope(|scope| {
+            let mut readers = [crew.join(), crew.join()];
+            readers[0].await_turn();
+            (0..200).for_each(|request| readers[0].during(7 + request % 2, || ()));
+            assert_eq!((reader(crew), crew.look().stages.len()), (SEVERAL, 2));
+            let (reads, has_read) = mpsc::channel();
+            let (begun, is_begun) = mpsc::channel();
+            for _ in 0..SPARES {
+                let (reads, begun) = (reads.clone(), begun.clone());
+                scope.spawn(move || {
+                    let mut spare = crew.join();
+                    begun.send(()).expect("the test waits");
+                    spare.await_turn();
+                    reads.send(spare).expect("the test waits");
+                });
+            }
+            (0..SPARES).for_each(|_| is_begun.recv_timeout(LONG).expect("they start"));
+            let [first, second] = &mut readers;
+            let mut spares = Vec::new();
+            first.during(7, || spares.push(has_read.recv_timeout(LONG).expect("a spare reads for it")));
+            assert_eq!(crew.look().stages.len(), 3);
+            first.during(7, || {
+                second.during(8, || spares.push(has_read.recv_timeout(LONG).expect("one reads for each")));
+            });
+            assert_eq!(crew.look().stages.len(), 4);
+            assert!(has_read.try_recv().is_err(), "no more than are held up");
+            for spare in spares.iter_mut().rev() {
+                (1..SPARE_REQUESTS).for_each(|request| spare.during(7 + request % 2, || ()));
+                assert!(spare.is_to_read());
+                spare.during(7, || ());
+                assert!(!spare.is_to_read());
+            }
+            // The mount is gone, and all find out.
+            drop(readers);
+            drop(spares);
+            (2..SPARES).for_each(|_| drop(has_read.recv_timeout(LONG).expect("it ends")));
+        });
+    }
+
+    #[test]
     fn a_watcher_that_sleeps_hears_of_the_next_request() {
         let crew = &Crew::new(2);
         let (taken, is_taken) = mpsc::channel();
@@ -408,7 +532,7 @@ mod tests {
             scope.spawn(|| crew.join().await_turn());
             drop(first);
         });
-        assert_eq!(reader(crew), ALL);
+        assert_eq!(reader(crew), SEVERAL);
     }
 
     #[test]
