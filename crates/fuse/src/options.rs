@@ -40,7 +40,7 @@ pub enum CheckMode {
 /// How messages travel between the kernel and a mount's server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Transport {
-    /// Over io_uring where the kernel allows it, the kernel serves the locks, and the process is
+    /// Over io_uring where the kernel allows it, the kernel serves the locks, the file system is not in a store, and the process is
     /// [`dedicated`](MountOptions::dedicated); by the classic device elsewhere.
     #[default]
     Auto,

@@ -123,7 +123,7 @@ impl Mount {
             ));
         }
         let asked = options.transport;
-        options.transport = policy::choose(&options, InKernel::look())?;
+        options.transport = policy::choose(&options, superblock.is_durable(), InKernel::look())?;
         match Mount::with(superblock.clone(), dir.clone(), options.clone()) {
             // For a reason that only shows when it is tried, such as a filter of system calls.
             Err(MountError::Transport(_)) if asked == Transport::Auto => {

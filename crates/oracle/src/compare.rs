@@ -8,6 +8,7 @@ use crate::view::{Outcome, TimeView, Value};
 use sluice_sync::thread;
 use sluice_sync::time::Duration;
 use sluice_vfs::{AtFlags, Errno, FileType};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Starts fresh runs of the file system under test.
@@ -166,8 +167,10 @@ fn compare_once(
     let leaves_out_links = mounted && policy("protected_hardlinks");
     let mut host: HostRun = tmpfs.start()?;
     let mut other = subject.start()?;
+    let mut privileged = Privileged::default();
     for (index, step) in steps.iter().enumerate() {
-        if (mounted && is_up_to_the_client(&step.op)) || (leaves_out_links && is_link_of_a_user(step)) {
+        let is_link_of_a_user = privileged.is_link_of_a_user(step) && leaves_out_links;
+        if is_link_of_a_user || (mounted && is_up_to_the_client(&step.op)) {
             continue;
         }
         let (mut said, mut answer) = (host.run(step), other.run(step));
@@ -208,10 +211,28 @@ fn is_up_to_the_client(op: &Op) -> bool {
     }
 }
 
-/// `protected_hardlinks` looks at set-ID bits, in which a mount may differ ([`Subject::is_mounted`]), and at the mode
-/// that the client has cached, though an ACL has changed it since. The first process may link everything.
-fn is_link_of_a_user(step: &ProcessOp) -> bool {
-    step.process != 0 && matches!(step.op, Op::Link { .. })
+/// Which processes may link everything: at first the first one, then its copies.
+struct Privileged(BTreeSet<usize>);
+
+impl Default for Privileged {
+    fn default() -> Self {
+        Privileged(BTreeSet::from([0]))
+    }
+}
+
+impl Privileged {
+    /// Whether `step`, which comes next, is a link that a user makes. `protected_hardlinks` looks at set-ID bits, in which a mount may differ
+    /// ([`Subject::is_mounted`]), and at the mode that the client has cached, though an ACL or a write has changed it since.
+    fn is_link_of_a_user(&mut self, step: &ProcessOp) -> bool {
+        let is_privileged = self.0.contains(&step.process);
+        match step.op {
+            Op::Link { .. } => return !is_privileged,
+            Op::Fork { child } if is_privileged => drop(self.0.insert(child)),
+            Op::Fork { child } if child != step.process => drop(self.0.remove(&child)),
+            _ => {}
+        }
+        false
+    }
 }
 
 /// See [`Subject::is_mounted`].
@@ -251,4 +272,24 @@ fn first_difference(left: Vec<SnapshotNode>, right: Vec<SnapshotNode>) -> Option
         let (host, subject) = (left.next(), right.next());
         (host != subject).then_some(Difference::Tree { host, subject })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::from_text;
+
+    #[test]
+    fn a_link_is_that_of_a_user_also_where_one_has_taken_the_first_process_place() {
+        let mut privileged = Privileged::default();
+        let mut is_link_of_a_user = |process, op: &str| {
+            let steps = from_text(&format!("{process} {op}")).expect("a step");
+            privileged.is_link_of_a_user(&steps[0])
+        };
+        let link = "link cwd \"a\" cwd \"b\" -";
+        assert!(!is_link_of_a_user(0, link) && is_link_of_a_user(1, link));
+        assert!(!is_link_of_a_user(0, "fork 1") && !is_link_of_a_user(1, link));
+        assert!(!is_link_of_a_user(2, "fork 0") && is_link_of_a_user(0, link));
+        assert!(!is_link_of_a_user(1, link), "a copy of the first one");
+    }
 }

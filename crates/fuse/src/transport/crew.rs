@@ -191,14 +191,14 @@ impl Crew {
         ReaderStages { first, stages: (first..end).map(|worker| self.stage(worker)).collect() }
     }
 
-    /// Lets one more worker read for `held_up` of those that do, or `watcher`, which stands by, for the one reader. False if that is
-    /// not needed, or all read.
+    /// Lets spares read beside the `held_up` of those that do, or `watcher`, which stands by, in place of the one reader. False if that
+    /// is not needed, or all read.
     fn relieve(&self, standby: &MutexGuard<'_, Standby>, watcher: usize, held_up: usize) -> bool {
-        let reading = self.reading.load(Ordering::SeqCst);
+        let wanted = (self.readers + held_up).min(self.workers());
         match self.reader.load(Ordering::SeqCst) {
             _ if held_up == 0 => return false,
-            SEVERAL if reading - held_up >= self.readers || reading == self.workers() => return false,
-            SEVERAL => self.set_several(standby, reading + 1),
+            SEVERAL if self.reading.load(Ordering::SeqCst) >= wanted => return false,
+            SEVERAL => self.set_several(standby, wanted),
             _ => self.set_reader(standby, watcher),
         }
         true

@@ -40,11 +40,12 @@ impl InKernel {
     }
 }
 
-/// The transport that a mount with `options` gets: never [`Transport::Auto`].
+/// The transport that a mount with `options` gets: never [`Transport::Auto`]. `waits`: its calls may wait for a disk, and in a queue
+/// of io_uring would hold up all that are made on the same CPU.
 ///
 /// # Errors
 /// [`MountError::Transport`] where `transport=uring` was asked for and cannot be.
-pub(crate) fn choose(options: &MountOptions, kernel: InKernel) -> Result<Transport, MountError> {
+pub(crate) fn choose(options: &MountOptions, waits: bool, kernel: InKernel) -> Result<Transport, MountError> {
     let obstacle = match (options.locks, options.dedicated, kernel) {
         (LockMode::Sluice, _, _) => {
             "not together with locks=sluice, whose waiting requests would hold the ring: leave one of the two out"
@@ -59,6 +60,7 @@ pub(crate) fn choose(options: &MountOptions, kernel: InKernel) -> Result<Transpo
         (LockMode::Kernel, true, InKernel::On) => "",
     };
     match options.transport {
+        Transport::Auto if waits => Ok(Transport::Classic),
         Transport::Auto | Transport::Uring if obstacle.is_empty() => Ok(Transport::Uring),
         Transport::Uring => Err(MountError::Transport(obstacle.into())),
         Transport::Auto | Transport::Classic => Ok(Transport::Classic),
@@ -143,12 +145,20 @@ mod tests {
 
     #[test]
     fn the_ring_is_taken_where_nothing_speaks_against_it() {
-        let chosen = |transport, kernel| choose(&options(transport, LockMode::Kernel, true), kernel).ok();
+        let chosen =
+            |transport, kernel| choose(&options(transport, LockMode::Kernel, true), false, kernel).ok();
         assert_eq!(chosen(Transport::Auto, InKernel::On), Some(Transport::Uring));
         assert_eq!(chosen(Transport::Uring, InKernel::On), Some(Transport::Uring));
         assert_eq!(chosen(Transport::Classic, InKernel::On), Some(Transport::Classic));
         assert_eq!(chosen(Transport::Auto, InKernel::Off), Some(Transport::Classic));
         assert_eq!(chosen(Transport::Auto, InKernel::Absent), Some(Transport::Classic));
+    }
+
+    #[test]
+    fn a_mount_whose_calls_wait_gets_a_ring_only_where_it_asks_for_one() {
+        let chosen = |transport| choose(&options(transport, LockMode::Kernel, true), true, InKernel::On).ok();
+        assert_eq!(chosen(Transport::Auto), Some(Transport::Classic));
+        assert_eq!(chosen(Transport::Uring), Some(Transport::Uring));
     }
 
     #[test]
@@ -160,10 +170,12 @@ mod tests {
             (LockMode::Kernel, true, InKernel::Absent, "6.14"),
         ];
         for (locks, dedicated, kernel, cure) in cases {
-            let line =
-                choose(&options(Transport::Uring, locks, dedicated), kernel).expect_err(cure).to_string();
+            let line = choose(&options(Transport::Uring, locks, dedicated), false, kernel)
+                .expect_err(cure)
+                .to_string();
             assert!(line.contains(cure) && !line.contains('\n'), "{line}");
-            let auto = choose(&options(Transport::Auto, locks, dedicated), kernel).expect("never refused");
+            let auto =
+                choose(&options(Transport::Auto, locks, dedicated), false, kernel).expect("never refused");
             assert_eq!(auto, Transport::Classic, "{cure}");
         }
     }
