@@ -147,32 +147,24 @@ fn last_words(child: &mut Child) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// Why a server was not ready that does this.
+    fn failure_of(script: &str) -> Failure {
+        let mut server = Command::new("sh");
+        server.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        await_ready(&mut server.spawn().unwrap()).unwrap_err()
+    }
+
     #[test]
     fn a_server_that_fails_is_quoted() {
-        let mut child = Command::new("sh")
-            .args(["-c", "echo 'sluice: no /dev/fuse' >&2; exit 1"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let failure = await_ready(&mut child).unwrap_err();
-        child.wait().unwrap();
+        let failure = failure_of("echo 'sluice: no /dev/fuse' >&2; exit 1");
         assert_eq!(failure, Failure::Failed("no /dev/fuse".into()));
     }
 
     #[test]
     fn a_server_that_a_signal_ends_leads_to_fsck() {
-        let mut child = Command::new("sh")
-            .args(["-c", "echo aborting >&2; kill -ABRT $$"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let failure = await_ready(&mut child).unwrap_err().to_string();
-        assert!(
-            failure.contains("signal 6") && failure.contains("aborting") && failure.contains("sluice fsck"),
-            "{failure}"
-        );
+        let failure = failure_of("echo aborting >&2; kill -ABRT $$").to_string();
+        let tells = |what| failure.contains(what);
+        assert!(tells("signal 6") && tells("aborting") && tells("sluice fsck"), "{failure}");
     }
 
     #[test]
