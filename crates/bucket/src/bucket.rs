@@ -1,15 +1,18 @@
 //! Bucket: the place of one store in an object store, and what is done with the store there: made, opened, looked at.
 
+use crate::counted::Counted;
+use crate::data::{DataDisk, cached};
 use crate::engine::{Opening, Records};
 use crate::error::of_objects;
 use crate::looking::Looking;
 use crate::objects::{self, Objects};
 use crate::owner::{self, Owner};
 use crate::race;
-use crate::runtime::wait;
+use crate::runtime::{Stop, wait};
 use object_store::path::Path;
+use sluice_store::disk::Disk;
 use sluice_store::engine::Engine;
-use sluice_store::{Info, Look, Options, Progress, Report, Store, StoreError};
+use sluice_store::{DiskCache, Info, Look, Options, Progress, Report, Store, StoreError};
 use sluice_sync::Arc;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -20,6 +23,9 @@ const SUPER: &str = "super";
 /// How often a request that failed is made again, with up to a second in between: for about a minute a store waits for an object
 /// store that does not answer, then it fails.
 const RETRIES: u32 = 60;
+/// Of so many parts of the cache on disk, those for records and those for data.
+const CACHE_RECORDS: u64 = 1;
+const CACHE_DATA: u64 = 3;
 
 /// With which right a node opens a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,9 +109,7 @@ impl Bucket {
         self.must_be_empty()?;
         let info = Info::of_new(&options)?;
         race::accept(&self.objects, &format!("race-{}", hexadecimal(&info.uuid)))?;
-        let opening = self.opening(&info, &options)?;
-        let records = Records::open(&self.objects, self.claim(Claim::Alone)?, opening)?;
-        let store = Store::over(Box::new(records), Options { log_size: info.log_size, ..options })?;
+        let store = self.open_as(self.claim(Claim::Alone)?, &info, options)?;
         // Without `super` it is no store: so it comes when all else is whole.
         match wait(objects::create(&self.objects, &Path::from(SUPER), &info.encode()))? {
             true => Ok(store),
@@ -120,9 +124,14 @@ impl Bucket {
     /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the object store's.
     pub fn open(&self, claim: Claim, options: Options) -> Result<Store, StoreError> {
         let info = self.info()?;
-        let opening = self.opening(&info, &options)?;
-        let records = Records::open(&self.objects, self.claim(claim)?, opening)?;
-        Store::over(Box::new(records), Options { log_size: info.log_size, ..options })
+        self.open_as(self.claim(claim)?, &info, options)
+    }
+
+    fn open_as(&self, owner: Owner, info: &Info, options: Options) -> Result<Store, StoreError> {
+        let opening = self.opening(info, &options)?;
+        let records = Records::open(&self.objects, owner, opening.clone())?;
+        let data = self.data(info, &opening, Some(records.epoch()), records.stop())?;
+        Store::over(Box::new(records), data, of_store(info, options))
     }
 
     /// Opens the store to be looked at: nobody is fenced, and what is changed reaches nothing. What others write meanwhile may
@@ -132,8 +141,10 @@ impl Bucket {
     /// As [`open`](Self::open), without the first two.
     pub fn look(&self, options: Options) -> Result<Store, StoreError> {
         let info = self.info()?;
-        let records = Looking::open(&self.objects, &self.opening(&info, &options)?)?;
-        Store::over(Box::new(records), Options { log_size: info.log_size, ..options })
+        let opening = self.opening(&info, &options)?;
+        let records = Looking::open(&self.objects, &opening)?;
+        let data = self.data(&info, &opening, None, Arc::default())?;
+        Store::over(Box::new(records), data, of_store(&info, options))
     }
 
     /// Shows each record of the store to `look`, which is not changed, and tells what is damaged.
@@ -145,11 +156,16 @@ impl Bucket {
         look: &mut dyn Look,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Report, StoreError> {
+        let opening = |info: &Info| self.opening(info, &Options::default());
         let open = || -> Result<Box<dyn Engine>, StoreError> {
-            let opening = self.opening(&self.info()?, &Options::default())?;
-            Ok(Box::new(Looking::open(&self.objects, &opening)?))
+            Ok(Box::new(Looking::open(&self.objects, &opening(&self.info()?)?)?))
         };
-        Store::check_over(open, look, progress)
+        // What is wrong with that is a finding of the check.
+        let data = self.info().and_then(|info| {
+            let disk = self.data(&info, &opening(&info)?, None, Arc::default())?;
+            Ok(disk.map(|disk| (disk, info.segment_size)))
+        });
+        Store::check_over(open, data.unwrap_or_default(), look, progress)
     }
 
     /// What the store says of itself. It may be in use.
@@ -180,15 +196,40 @@ impl Bucket {
         })
     }
 
-    /// How the records of the store `info` are opened. Its part of the cache is its owner's alone: contents of files are in it.
+    /// How the store `info` is opened. Its part of the cache is its owner's alone: contents of files are in it.
     fn opening(&self, info: &Info, options: &Options) -> Result<Opening, StoreError> {
-        let mut disk_cache = options.disk_cache.clone();
-        if let Some(cache) = &mut disk_cache {
-            cache.dir.push(hexadecimal(&info.uuid));
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(&cache.dir);
+        let cache = |part: &str, share: u64| -> Result<Option<DiskCache>, StoreError> {
+            let Some(DiskCache { dir, bytes }) = &options.disk_cache else { return Ok(None) };
+            let dir = dir.join(hexadecimal(&info.uuid)).join(part);
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
             made.map_err(|error| StoreError::Io("make the directory of the cache", error))?;
+            Ok(Some(DiskCache { dir, bytes: bytes / (CACHE_RECORDS + CACHE_DATA) * share }))
+        };
+        Ok(Opening {
+            retries: self.retries,
+            disk_cache: cache("records", CACHE_RECORDS)?,
+            data_cache: cache("data", CACHE_DATA)?,
+            data_recorder: Arc::default(),
+        })
+    }
+
+    /// The segments of the store `info`, for the owner in `epoch` or to be looked at; a store of an early version has none.
+    fn data(
+        &self,
+        info: &Info,
+        opening: &Opening,
+        epoch: Option<u64>,
+        stop: Arc<Stop>,
+    ) -> Result<Option<Arc<dyn Disk>>, StoreError> {
+        if info.segment_size == 0 {
+            return Ok(None);
         }
-        Ok(Opening { retries: self.retries, disk_cache })
+        let counted: Objects = Arc::new(Counted::new(self.objects.clone(), &opening.data_recorder));
+        let objects = match &opening.data_cache {
+            Some(cache) => cached(counted, cache, &opening.data_recorder)?,
+            None => counted,
+        };
+        Ok(Some(Arc::new(DataDisk::new(objects, epoch, info.segment_size, self.retries, stop))))
     }
 
     fn claim(&self, claim: Claim) -> Result<Owner, StoreError> {
@@ -210,6 +251,11 @@ impl Bucket {
             }
         })
     }
+}
+
+/// `options` with what the store `info` was made with. Its data are written by pushes, which come one at a time.
+fn of_store(info: &Info, options: Options) -> Options {
+    Options { log_size: info.log_size, segment_size: info.segment_size, open_segments: 1, ..options }
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {

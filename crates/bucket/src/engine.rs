@@ -41,7 +41,7 @@ const KEPT: u64 = 4 * PUSHES;
 /// Bytes of records that SlateDB keeps in memory before it makes a sorted object of them.
 const MEMTABLE: usize = 16 << 20;
 /// Bytes of an object that are kept in the cache on disk as one file, and fetched together.
-const CACHE_PART: usize = 1 << 20;
+pub(crate) const CACHE_PART: usize = 1 << 20;
 /// How often SlateDB looks for what its compaction has done. Fencing does not wait for it: a push finds its number taken.
 const POLL: Duration = Duration::from_secs(2);
 /// Sorted objects that are not merged yet, at most. With so many, what is in memory stays there, and once that is
@@ -67,16 +67,20 @@ pub(crate) struct Records {
     opening: Opening,
     /// What SlateDB counts.
     recorder: Arc<DefaultMetricsRecorder>,
-    stop: Stop,
+    stop: Arc<Stop>,
 }
 
-/// How the records are opened.
-#[derive(Clone, Debug)]
+/// How a store is opened.
+#[derive(Clone)]
 pub(crate) struct Opening {
     /// So often an operation that failed is tried again.
     pub retries: u32,
-    /// Where copies of objects are kept.
+    /// Where copies of objects with records are kept.
     pub disk_cache: Option<DiskCache>,
+    /// Where copies of data are kept.
+    pub data_cache: Option<DiskCache>,
+    /// Counts what is asked of the object store for data.
+    pub data_recorder: Arc<DefaultMetricsRecorder>,
 }
 
 impl Records {
@@ -91,7 +95,7 @@ impl Records {
             owner.forget_others(objects).await;
             Ok(())
         })?;
-        let stop = Stop::default();
+        let stop = Arc::new(Stop::default());
         let db = RwLock::with_class(&ENGINE, Some(db));
         let next = AtomicU64::new(0);
         let records = Records { objects: objects.clone(), owner, db, next, opening, recorder, stop };
@@ -99,6 +103,16 @@ impl Records {
         // Relaxed: nobody else has it.
         records.next.store(next, Ordering::Relaxed);
         Ok(records)
+    }
+
+    /// The epoch in which the store was claimed.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.owner.epoch
+    }
+
+    /// What ends all waiting for the store.
+    pub(crate) fn stop(&self) -> Arc<Stop> {
+        self.stop.clone()
     }
 
     fn with<T>(&self, work: impl FnOnce(&Db) -> Result<T, StoreError>) -> Result<T, StoreError> {
@@ -224,7 +238,7 @@ impl Engine for Records {
     }
 
     fn traffic(&self) -> Traffic {
-        traffic::of(&self.recorder)
+        traffic::of([&self.recorder, &self.opening.data_recorder])
     }
 
     fn abandon(&self) {

@@ -10,6 +10,7 @@ use std::pin::pin;
 use std::task::Poll;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Threads: what they do is mostly waiting.
@@ -61,13 +62,18 @@ impl Stop {
     }
 }
 
-/// Has `work` done by the threads of the runtime. Nobody waits for it.
+/// Has `work` done by the threads of the runtime.
+///
+/// # Errors
+/// As [`wait`].
+pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>, StoreError> {
+    wait(async { Ok(tokio::spawn(work)) })
+}
+
+/// As [`spawn`]. Nobody waits for it.
 pub(crate) fn apart(work: impl Future<Output = ()> + Send + 'static) {
     // Without a runtime there is nothing that could be open.
-    let _ = wait(async {
-        tokio::spawn(work);
-        Ok(())
-    });
+    let _ = spawn(work);
 }
 
 /// Waits for `work`. A panic of the library that does it is an error here. Not to be called from within such work.

@@ -1,4 +1,5 @@
-//! Traffic: what SlateDB has asked of the object store, and found in the cache on this machine's disk, as it counts it itself.
+//! Traffic: what was asked of the object store, and found in the cache on this machine's disk: as SlateDB counts it for the records,
+//! and likewise for data.
 
 use slatedb::cached_object_store_stats::{CACHE_BYTES, PART_ACCESS_COUNT, PART_HIT_COUNT};
 use slatedb::db_stats::BACKPRESSURE_COUNT;
@@ -7,13 +8,15 @@ use slatedb_common::metrics::{DefaultMetricsRecorder, Metric, MetricValue, Metri
 use sluice_store::engine::{RequestCounts, Traffic};
 
 /// By which label SlateDB tells the kinds apart.
-const KIND: &str = "op";
-const KINDS: [&str; 3] = ["get", "put", "delete"];
+pub(crate) const KIND: &str = "op";
+pub(crate) const GET: &str = "get";
+pub(crate) const PUT: &str = "put";
+const KINDS: [&str; 3] = [GET, PUT, "delete"];
 
-/// What `recorder` has counted since the records were opened.
-pub(crate) fn of(recorder: &DefaultMetricsRecorder) -> Traffic {
-    let metrics = recorder.snapshot();
-    let sum = |name| metrics.by_name(name).into_iter().map(number).sum();
+/// What `recorders` have counted since the store was opened.
+pub(crate) fn of(recorders: [&DefaultMetricsRecorder; 2]) -> Traffic {
+    let metrics = recorders.map(DefaultMetricsRecorder::snapshot);
+    let sum = |name| metrics.iter().flat_map(|metrics| metrics.by_name(name)).map(number).sum();
     Traffic {
         requests: KINDS.map(|kind| requests(&metrics, kind)).into(),
         cache_lookups: sum(PART_ACCESS_COUNT),
@@ -23,12 +26,12 @@ pub(crate) fn of(recorder: &DefaultMetricsRecorder) -> Traffic {
     }
 }
 
-/// The requests of `kind`, of all parts of SlateDB.
-fn requests(metrics: &Metrics, kind: &'static str) -> RequestCounts {
+/// The requests of `kind`.
+fn requests(metrics: &[Metrics; 2], kind: &'static str) -> RequestCounts {
     let of_kind = |name| {
         let is_of_kind =
             move |metric: &&Metric| metric.labels.iter().any(|(name, value)| name == KIND && value == kind);
-        metrics.by_name(name).into_iter().filter(is_of_kind)
+        metrics.iter().flat_map(move |metrics| metrics.by_name(name)).filter(is_of_kind)
     };
     let mut all = RequestCounts {
         kind,

@@ -169,25 +169,41 @@ impl Store {
         report.whole = true;
         counts(&extents, &table, &mut report);
         let segments = Segments::open(disk, (blocks, 1), Table::default(), Planted::default());
-        data((&engine, &segments), &mut shared, look, &mut report, progress)?;
+        data_of((&engine, &segments, &|_, _| Ok(true)), &mut shared, look, &mut report, progress)?;
         Ok(report)
     }
 
-    /// As [`check`](Self::check), of a store whose engine keeps everything: what `open` opens for that.
+    /// As [`check`](Self::check), of a store [over](Self::over) the engine that `open` opens for that, and `data` with segments of this
+    /// size. It may be in use. What looks damaged then is looked at again, as it is by then; counts are not compared.
     ///
     /// # Errors
     /// As [`check`](Self::check), and those of `open`.
     pub fn check_over(
-        open: impl FnOnce() -> Result<Box<dyn Engine>, StoreError>,
+        open: impl Fn() -> Result<Box<dyn Engine>, StoreError>,
+        data: Option<(Arc<dyn Disk>, u64)>,
         look: &mut dyn Look,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Report, StoreError> {
         let mut report = Report::default();
+        let blocks = data.as_ref().map_or(0, |(_, segment_size)| blocks_of(*segment_size));
         let Some(engine) = report.passed(open())? else { return Ok(report) };
-        let behind = Behind::of(&*engine, u64::MAX, 0);
-        if report.passed(behind)?.is_some() {
-            let extents = records(&*engine, 0, look, &mut report, progress);
-            report.whole = report.passed(extents)?.is_some();
+        let behind = Behind::of(&*engine, u64::MAX, blocks);
+        if let Some(Behind { position, table }) = report.passed(behind)? {
+            let found = records(&*engine, blocks, look, &mut report, progress);
+            if let Some((extents, mut shared)) = report.passed(found)? {
+                report.whole = true;
+                let is_same = |now: Behind| now.position == position;
+                if again(&open, |engine| Behind::of(engine, u64::MAX, blocks)).is_ok_and(is_same) {
+                    counts(&extents, &table, &mut report);
+                }
+                if let Some((disk, _)) = data {
+                    let segments = Segments::open(disk, (blocks, 1), Table::default(), Planted::default());
+                    let stands = |key: &[u8], value: &[u8]| {
+                        again(&open, |engine| Ok(engine.get(key)?.as_deref() == Some(value)))
+                    };
+                    data_of((&*engine, &segments, &stands), &mut shared, look, &mut report, progress)?;
+                }
+            }
         }
         engine.close();
         Ok(report)
@@ -395,9 +411,23 @@ fn counts(extents: &[Span], table: &Table, report: &mut Report) {
     }
 }
 
-/// Reads all data once.
-fn data(
-    (engine, segments): (&dyn Engine, &Segments),
+/// Whether a record still has this value.
+type Stands<'s> = dyn Fn(&[u8], &[u8]) -> Result<bool, StoreError> + 's;
+
+/// What `ask` finds in the engine as it is now.
+fn again<T>(
+    open: &impl Fn() -> Result<Box<dyn Engine>, StoreError>,
+    ask: impl FnOnce(&dyn Engine) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let engine = open()?;
+    let found = ask(&*engine);
+    engine.close();
+    found
+}
+
+/// Reads all data once. What is wrong is a finding if the record that names it still stands.
+fn data_of(
+    (engine, segments, stands): (&dyn Engine, &Segments, &Stands<'_>),
     shared: &mut SharedSpans,
     look: &dyn Look,
     report: &mut Report,
@@ -425,6 +455,17 @@ fn data(
                         return;
                     }
                 },
+            };
+            let wrong = match wrong {
+                Some(what) => match stands(key, value) {
+                    Ok(true) => Some(what),
+                    Ok(false) => None,
+                    Err(error) => {
+                        failed = Some(error);
+                        return;
+                    }
+                },
+                None => None,
             };
             if let Some(what) = &wrong {
                 report.find(Gravity::Damage, format!("{}: {what}", look.describe(key)));

@@ -15,7 +15,8 @@ use crate::StoreError;
 /// 3: records of chunks that are cut off; use without flushes.
 /// 4: extents that several records name.
 /// 5: values in the log that are made of the ones before.
-pub(crate) const VERSION: u32 = 5;
+/// 6: segments of a store in an object store. One of an earlier version there has none, and is else the same.
+pub(crate) const VERSION: u32 = 6;
 /// Bytes of the file `super`.
 pub(crate) const SUPER_SIZE: usize = 512;
 const MAGIC: &[u8; 8] = b"sluicefs";

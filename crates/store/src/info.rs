@@ -3,7 +3,7 @@
 use crate::disk::{Disk, OverlayDisk};
 use crate::engine::{Engine, RedbEngine, Visit};
 use crate::format::{Super, VERSION};
-use crate::log::Log;
+use crate::log::{BLOCK, Log};
 use crate::mutant::Planted;
 use crate::open::{LOG, LOG_MIN, TREE, random_uuid, read_any_super, read_super};
 use crate::recovery::Behind;
@@ -39,14 +39,15 @@ pub struct Content {
 }
 
 impl Info {
-    /// Of a store that is made with `options` and has no files: an engine keeps it.
+    /// Of a store that is made with `options` and whose records an engine keeps.
     ///
     /// # Errors
     /// The system's, without random numbers.
     pub fn of_new(options: &Options) -> Result<Info, StoreError> {
         let uuid = random_uuid().map_err(StoreError::io("make a UUID"))?;
         let log_size = options.log_size.max(LOG_MIN);
-        Ok(Info { uuid, version: VERSION, log_size, segment_size: 0, is_volatile: false })
+        let segment_size = options.segment_size.max(BLOCK).next_multiple_of(BLOCK);
+        Ok(Info { uuid, version: VERSION, log_size, segment_size, is_volatile: false })
     }
 
     /// As the object or the file `super` says it.

@@ -114,18 +114,24 @@ impl Store {
     }
 
     /// The store whose records `engine` keeps, which makes each batch durable by itself: there is no log beside it. What is
-    /// given to the engine at a push is what a log would hold. `options.log_size` bounds what may wait for a push.
+    /// given to the engine at a push is what a log would hold. `options.log_size` bounds what may wait for a push. `data` has segments
+    /// of `options.segment_size`; without it the records have everything.
     ///
     /// # Errors
     /// [`StoreError::Damaged`], and the engine's.
-    pub fn over(engine: Box<dyn Engine>, options: Options) -> Result<Store, StoreError> {
+    pub fn over(
+        engine: Box<dyn Engine>,
+        data: Option<Arc<dyn Disk>>,
+        options: Options,
+    ) -> Result<Store, StoreError> {
         if options.volatile {
             let unsupported = io::ErrorKind::Unsupported.into();
             return Err(StoreError::Io("use a store without files and without flushes", unsupported));
         }
-        let disk: Arc<dyn Disk> = shared_disk(NoDisk);
-        let behind = Behind::of(&*engine, u64::MAX, 0)?;
-        Store::start((disk.clone(), disk, 0), None, engine, behind, options, Planted::default())
+        let blocks = data.as_ref().map_or(0, |_| blocks_of(options.segment_size));
+        let disk = data.unwrap_or_else(|| shared_disk(NoDisk));
+        let behind = Behind::of(&*engine, u64::MAX, blocks)?;
+        Store::start((disk.clone(), disk, blocks), None, engine, behind, options, Planted::default())
     }
 
     /// An empty store that forgets: its log, its data and its tree are in memory. For measurements of what stands before a disk.

@@ -333,7 +333,7 @@ impl Store {
         self.core.engine.scan(from, to, visit)
     }
 
-    /// Whether data that are too large for a record have segments. In an object store records have all.
+    /// Whether data that are too large for a record have segments. In a store without them records have all.
     pub fn has_segments(&self) -> bool {
         self.core.segments.are_there()
     }

@@ -33,6 +33,8 @@ pub(crate) struct Node {
     writes: AtomicU64,
     /// How often it read an object of sorted records.
     sorted_reads: AtomicU64,
+    /// How often it read an object with data.
+    data_reads: AtomicU64,
     seed: AtomicU64,
     /// The object store does not answer any more.
     is_silent: AtomicBool,
@@ -49,12 +51,13 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new(objects: &Arc<InMemory>, plan: Plan, seed: u64) -> Arc<Node> {
         let seed = AtomicU64::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let [writes, sorted_reads, unheard, delay_ms] = [0; 4].map(AtomicU64::new);
+        let [writes, sorted_reads, data_reads, unheard, delay_ms] = [0; 5].map(AtomicU64::new);
         Arc::new(Node {
             objects: objects.clone(),
             plan,
             writes,
             sorted_reads,
+            data_reads,
             seed,
             is_silent: AtomicBool::new(false),
             unheard,
@@ -65,6 +68,7 @@ impl Node {
     }
 
     /// No request is answered from here on.
+    #[allow(dead_code)] // each test binary uses its own part
     pub(crate) fn cut_off(&self) {
         self.is_silent.store(true, Ordering::SeqCst);
     }
@@ -129,6 +133,12 @@ impl Node {
     /// How often it read an object of sorted records: the objects that a cache on disk is for.
     pub(crate) fn sorted_reads(&self) -> u64 {
         self.sorted_reads.load(Ordering::SeqCst)
+    }
+
+    #[allow(dead_code)] // each test binary uses its own part
+    /// How often it read an object with data.
+    pub(crate) fn data_reads(&self) -> u64 {
+        self.data_reads.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_dead(&self) -> bool {
@@ -205,6 +215,9 @@ impl ObjectStore for Node {
         self.lives()?;
         if at.as_ref().contains("/compacted/") {
             self.sorted_reads.fetch_add(1, Ordering::SeqCst);
+        }
+        if at.as_ref().starts_with("data/") {
+            self.data_reads.fetch_add(1, Ordering::SeqCst);
         }
         self.objects.get_opts(at, options).await
     }

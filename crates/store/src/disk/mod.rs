@@ -91,6 +91,14 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// `UnexpectedEof` at the end of the file, and the system's.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
+    /// As [`read_at`](Self::read_at), and past copies that are nearer and may be damaged, where a disk has such.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    fn read_anew(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_at(buf, offset)
+    }
+
     /// Writes all of `buf` at `offset`.
     ///
     /// # Errors

@@ -127,7 +127,7 @@ impl Segments {
         };
         let mut undone = table.freed.clone();
         let dead = table.uses.iter().enumerate().filter(|(_, one)| one.live == 0 && one.end > 0);
-        undone.extend(dead.map(|(at, one)| Span { segment: at as u32, block: 0, blocks: one.end }));
+        undone.extend(dead.map(|(at, _)| Span { segment: at as u32, block: 0, blocks }));
         {
             let mut space = segments.space.lock();
             space.segments = (table.uses.iter())
@@ -174,7 +174,7 @@ impl Segments {
     /// When there are none, or more than fit: the caller's fault.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<Extent, StoreError> {
         if !self.are_there() {
-            // A store whose engine keeps everything: see Store::over.
+            // A store whose records have everything: see Store::over.
             return Err(StoreError::Io("write data", std::io::ErrorKind::Unsupported.into()));
         }
         let blocks = bytes.len().div_ceil(BLOCK as usize) as u32;
@@ -265,14 +265,11 @@ impl Segments {
             let start = first.span().offset();
             let mut bytes = vec![0; (last.span().offset() + last.len() - start) as usize];
             let file = self.files.get(first.span().segment)?;
-            file.read_at(&mut bytes, start).map_err(|error| match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => damaged(first.span(), 0),
-                _ => StoreError::Io("read data", error),
-            })?;
+            file.read_at(&mut bytes, start).map_err(unread(first.span(), 0))?;
             for extent in run {
                 let at = (extent.span().offset() - start) as usize;
-                let bytes = &bytes[at..at + extent.len() as usize];
-                self.check(extent, 0, bytes)?;
+                let bytes = &mut bytes[at..at + extent.len() as usize];
+                self.check_or_read_anew(&*file, extent, 0, bytes)?;
                 all.push(bytes.to_vec());
             }
         }
@@ -287,10 +284,23 @@ impl Segments {
         buf: &mut [u8],
     ) -> Result<(), StoreError> {
         let span = extent.span();
-        file.read_at(buf, span.offset() + start).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => damaged(span, start / BLOCK),
-            _ => StoreError::Io("read data", error),
-        })?;
+        file.read_at(buf, span.offset() + start).map_err(unread(span, start / BLOCK))?;
+        self.check_or_read_anew(file, extent, start, buf)
+    }
+
+    /// Whether `buf` is what `extent` holds from block `start` on; if it is not, what it is when it is read past all copies.
+    fn check_or_read_anew(
+        &self,
+        file: &dyn DiskFile,
+        extent: &Extent,
+        start: u64,
+        buf: &mut [u8],
+    ) -> Result<(), StoreError> {
+        if self.check(extent, start, buf).is_ok() {
+            return Ok(());
+        }
+        let span = extent.span();
+        file.read_anew(buf, span.offset() + start).map_err(unread(span, start / BLOCK))?;
         self.check(extent, start, buf)
     }
 
@@ -409,7 +419,11 @@ impl Segments {
         // A segment that the table knows may have no file: nothing lives in it.
         let file = if is_new || next == 0 { self.files.make(number) } else { self.files.get(number) };
         match file {
-            Ok(file) => Ok(Open { number, file, next, allocated: next }),
+            Ok(file) => {
+                // What a crash left behind the end, which no record names. A disk that keeps it wastes the room.
+                let _ = file.punch(u64::from(next) * BLOCK, u64::from(self.blocks - next) * BLOCK);
+                Ok(Open { number, file, next, allocated: next })
+            }
             Err(error) => {
                 self.space.lock().segments[number as usize].0 =
                     if next == 0 { Phase::Free } else { Phase::Room };
@@ -480,6 +494,14 @@ impl Space {
         if let Some((_, pending)) = self.segments.get_mut(span.segment as usize) {
             *pending = pending.saturating_sub(span.blocks);
         }
+    }
+}
+
+/// What an error of the disk is that came while block `block` of what lies in `span` was read.
+fn unread(span: Span, block: u64) -> impl FnOnce(std::io::Error) -> StoreError {
+    move |error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => damaged(span, block),
+        _ => StoreError::Io("read data", error),
     }
 }
 

@@ -244,7 +244,9 @@ impl Pending {
         self.removals.write(data, to, &self.owners);
         let copied = mem::take(&mut *self.copied.lock());
         let bytes: usize = copied.iter().map(|one| one.bytes.len()).sum();
-        let are_few = !to.writes_out() && bytes <= PATCHED_MAX as usize * PAGE_SIZE;
+        // Without a log data are a request of their own, which the push has to wait for first.
+        let few = if to.is_logged() { u64::from(PATCHED_MAX) } else { FEW_PAGES };
+        let are_few = !to.writes_out() && bytes as u64 <= few * PAGE;
         // Each copy goes as soon as it is written.
         for Copied { inode, chunk, present: pages, bytes } in copied {
             let key = Key::chunk(inode.ino(), chunk);

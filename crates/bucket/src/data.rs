@@ -1,0 +1,569 @@
+//! Data: the segments of a store as objects, each of which is written once.
+//!
+//! # Theory
+//! To the store above a segment is a file that is written from front to back. Here it is a row of *parts*, an object for each:
+//! ```text
+//!   data/SEGMENT/OFFSET-EPOCH-COUNT     OFFSET: where it begins; EPOCH: of the owner that made it; COUNT: its number there
+//! ```
+//! What is written gathers in memory until it is enough for a part, or must be durable; then it is sent, a few parts at a time.
+//! No object is ever written again: of two parts with the same bytes the newer one has them, by epoch and count. So an owner that
+//! has lost the store and does not know it yet may write what it likes: its records do not count, and nobody reads its parts.
+//!
+//! Where the parts of a segment lie is found out by a listing, when one is asked for that is not known.
+//!
+//! *Garbage.* A part is deleted when all its bytes were given back; what lies in a segment, or behind its end, when that is given
+//! back as a whole, parts of a dead owner too. Only parts that are older than the call that gives back are deleted, and none of a newer
+//! owner: so a segment may be written again at once, and an owner that has lost the store deletes nothing that the next has
+//! written. It gives back only what durable records of its own named no more, and what is not named is never named again. What
+//! cannot be deleted, or was given back in part when the owner died, stays until the segment is empty.
+//!
+//! # Lock order
+//! `bucket.data`: the files in use. `bucket.data.file`: the parts of one. Both are leaves, held across no I/O.
+
+use crate::engine::CACHE_PART;
+use crate::error::{failed, of_objects, of_records};
+use crate::objects::Objects;
+use crate::runtime::{Stop, apart, spawn, wait};
+use object_store::path::Path;
+use object_store::{Extensions, GetOptions, ObjectStoreExt, PutOptions, PutPayload};
+use slatedb::bytes::Bytes;
+use slatedb::object_store_tag::{ObjectStoreCallTag, RetryReason, SstType, TableStoreKind};
+use slatedb_common::metrics::DefaultMetricsRecorder;
+use sluice_store::disk::{Disk, DiskFile};
+use sluice_store::{DiskCache, StoreError};
+use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::time::Duration;
+use sluice_sync::{Arc, LockClass, Mutex, Weak};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::{fmt, io, mem};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+static DATA: LockClass = LockClass::new("bucket.data");
+static FILE: LockClass = LockClass::new("bucket.data.file");
+
+/// Where the parts are.
+const PREFIX: &str = "data";
+/// Bytes of which a part is made at once.
+const PART: usize = 4 << 20;
+/// Parts that are sent at a time. As many may wait.
+const AT_ONCE: usize = 4;
+/// Before what failed is tried again: at first, and at most.
+const PAUSES: Range<Duration> = Duration::from_millis(20)..Duration::from_secs(1);
+
+/// The segments of a store.
+pub(crate) struct DataDisk {
+    shared: Arc<Shared>,
+    /// Those in use, by number. *protected by its mutex*
+    files: Mutex<BTreeMap<u32, Weak<SegmentFile>>>,
+}
+
+/// What all segments share.
+struct Shared {
+    objects: Objects,
+    /// Of the owner that writes; none: the segments are only looked at.
+    epoch: Option<u64>,
+    segment_size: u64,
+    /// How often a request that failed is made again.
+    retries: u32,
+    stop: Arc<Stop>,
+    /// The number of the next part. *atomic (stands alone)*
+    next: AtomicU64,
+    /// Parts that may be sent.
+    slots: Arc<Semaphore>,
+}
+
+/// A segment that is in use.
+struct SegmentFile {
+    number: u32,
+    shared: Arc<Shared>,
+    state: Mutex<FileState>,
+}
+
+#[derive(Default)]
+struct FileState {
+    /// What was written and is in no part, by offset.
+    waiting: BTreeMap<u64, Vec<u8>>,
+    waiting_bytes: usize,
+    parts: Vec<Part>,
+    /// The parts that earlier owners made were looked for.
+    is_listed: bool,
+    /// Parts that are being sent, and some that were.
+    tasks: Vec<JoinHandle<()>>,
+    /// Why one could not be sent.
+    failed: Option<String>,
+}
+
+/// The epoch and the number of a part: the greater one is newer.
+type PartId = (u64, u64);
+
+#[derive(Clone, Debug)]
+struct Part {
+    id: PartId,
+    bytes: Range<u64>,
+    /// What of it was given back: sorted, and apart.
+    dead: Vec<Range<u64>>,
+    /// While it is being sent: what it holds.
+    content: Option<Bytes>,
+}
+
+impl DataDisk {
+    /// The segments of `segment_size` bytes among `objects`, for the owner in `epoch`; without one they are only looked at. What failed is
+    /// tried again `retries` times, until `stop` is raised.
+    pub(crate) fn new(
+        objects: Objects,
+        epoch: Option<u64>,
+        segment_size: u64,
+        retries: u32,
+        stop: Arc<Stop>,
+    ) -> DataDisk {
+        let slots = Arc::new(Semaphore::new(AT_ONCE));
+        let next = AtomicU64::new(0);
+        let shared = Arc::new(Shared { objects, epoch, segment_size, retries, stop, next, slots });
+        DataDisk { shared, files: Mutex::with_class(&DATA, BTreeMap::new()) }
+    }
+
+    /// The segment with this file name, which need not have any part.
+    fn file(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let number = name.strip_prefix("segment-").and_then(|number| u32::from_str_radix(number, 16).ok());
+        let number = number.ok_or(io::ErrorKind::NotFound)?;
+        let mut files = self.files.lock();
+        let known = files.get(&number).and_then(Weak::upgrade);
+        let file = known.unwrap_or_else(|| {
+            files.retain(|_, file| file.strong_count() > 0);
+            let state = Mutex::with_class(&FILE, FileState::default());
+            let file = Arc::new(SegmentFile { number, shared: self.shared.clone(), state });
+            files.insert(number, Arc::downgrade(&file));
+            file
+        });
+        Ok(Arc::new(SegmentHandle(file)))
+    }
+}
+
+impl Disk for DataDisk {
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.file(name)
+    }
+
+    fn create(&self, name: &str, _len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        self.file(name)
+    }
+
+    /// Nobody asks a store in an object store for the names of its segments.
+    fn names(&self) -> io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    /// It does not tell: a write says when there is no room.
+    fn free_bytes(&self) -> io::Result<u64> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// A segment has no name beside those of its parts.
+    fn sync_names(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Does what `request` asks for, again if it fails in passing.
+    async fn tried<T, R: Future<Output = object_store::Result<T>>>(
+        &self,
+        what: &'static str,
+        request: impl Fn() -> R,
+    ) -> Result<T, StoreError> {
+        let mut pause = PAUSES.start;
+        for _ in 0..self.retries {
+            match request().await {
+                Err(object_store::Error::Generic { .. }) if !self.stop.is_raised() => {}
+                done => return done.map_err(of_objects(what)),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(PAUSES.end);
+        }
+        request().await.map_err(of_objects(what))
+    }
+
+    async fn delete(&self, path: &Path) {
+        // What stays takes room, and nothing else is wrong.
+        let _ = self.tried("delete data", || self.objects.delete(path)).await;
+    }
+}
+
+/// `objects` by way of a `cache` on this machine's disk, whose hits and size `recorder` has.
+///
+/// # Errors
+/// If it cannot be used.
+#[allow(deprecated, reason = "its successor keeps whole objects, and SlateDB uses it still")]
+pub(crate) fn cached(
+    objects: Objects,
+    cache: &DiskCache,
+    recorder: &Arc<DefaultMetricsRecorder>,
+) -> Result<Objects, StoreError> {
+    let builder = slatedb::cached_object_store::CachedObjectStore::builder(&cache.dir, objects)
+        .with_max_cache_size_bytes(Some(usize::try_from(cache.bytes).unwrap_or(usize::MAX)))
+        .with_part_size_bytes(CACHE_PART)
+        .with_cache_on_flush(true)
+        .with_metrics_recorder(recorder.clone());
+    let cached = wait(async { builder.build().await.map_err(of_records("use the cache on disk")) })?;
+    Ok(cached)
+}
+
+/// What the cache on this machine's disk goes by: it keeps what SlateDB marks so, and fetches `anew` what was damaged there.
+fn tag(anew: bool) -> Extensions {
+    let mut tag = ObjectStoreCallTag::new(TableStoreKind::Main, SstType::Compacted);
+    tag.retry = anew.then_some(RetryReason::CrcMismatch);
+    tag.into()
+}
+
+fn io_error(error: StoreError) -> io::Error {
+    match error {
+        StoreError::Io(_, error) => error,
+        other => io::Error::other(other.to_string()),
+    }
+}
+
+impl SegmentFile {
+    fn place(&self) -> Path {
+        Path::from(format!("{PREFIX}/{:08x}", self.number))
+    }
+
+    fn path(&self, part: &Part) -> Path {
+        let (epoch, count) = part.id;
+        self.place().join(format!("{:08x}-{epoch:016x}-{count:016x}", part.bytes.start))
+    }
+
+    /// The part of which this is the name, and the size.
+    fn parse(name: &str, size: u64) -> Option<Part> {
+        let mut numbers = name.split('-').map(|number| u64::from_str_radix(number, 16));
+        let (start, epoch, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+        let bytes = start..start.checked_add(size)?;
+        (numbers.next().is_none()).then_some(Part {
+            id: (epoch, count),
+            bytes,
+            dead: Vec::new(),
+            content: None,
+        })
+    }
+
+    /// The parts that are there.
+    async fn listed(&self) -> Result<Vec<Part>, StoreError> {
+        let place = self.place();
+        let list = || self.shared.objects.list_with_delimiter(Some(&place));
+        let found = self.shared.tried("list the data", list).await?.objects;
+        Ok(found.iter().filter_map(|one| SegmentFile::parse(one.location.filename()?, one.size)).collect())
+    }
+
+    /// Sends what waits, a part for each row of bytes.
+    fn send(self: &Arc<Self>) -> io::Result<()> {
+        let Some(epoch) = self.shared.epoch else { return Err(io::ErrorKind::Unsupported.into()) };
+        let mut state = self.state.lock();
+        state.tasks.retain(|task| !task.is_finished());
+        state.waiting_bytes = 0;
+        let mut waiting = mem::take(&mut state.waiting).into_iter().peekable();
+        while let Some((start, mut bytes)) = waiting.next() {
+            while let Some((_, more)) = waiting.next_if(|(next, _)| *next == start + bytes.len() as u64) {
+                bytes.extend(more);
+            }
+            // Relaxed: only its own order counts.
+            let id = (epoch, self.shared.next.fetch_add(1, Ordering::Relaxed));
+            let content = Bytes::from(bytes);
+            let bytes = start..start + content.len() as u64;
+            let part = Part { id, bytes, dead: Vec::new(), content: Some(content) };
+            state.parts.push(part.clone());
+            let task = spawn(self.clone().sent(part)).map_err(io_error)?;
+            state.tasks.push(task);
+        }
+        Ok(())
+    }
+
+    async fn sent(self: Arc<Self>, part: Part) {
+        let path = self.path(&part);
+        let put = async {
+            let _slot = self.shared.slots.acquire().await;
+            let payload = PutPayload::from(part.content.unwrap_or_default());
+            let options = || PutOptions { extensions: tag(false), ..PutOptions::default() };
+            let put = || self.shared.objects.put_opts(&path, payload.clone(), options());
+            self.shared.tried("write data", put).await
+        };
+        let put = put.await;
+        let is_dead = {
+            let mut state = self.state.lock();
+            state.failed = state.failed.take().or(put.err().map(|error| error.to_string()));
+            let at = state.parts.iter().position(|one| one.id == part.id);
+            at.is_none_or(|at| {
+                state.parts[at].content = None;
+                let is_dead = state.parts[at].is_dead();
+                if is_dead {
+                    state.parts.swap_remove(at);
+                }
+                is_dead
+            })
+        };
+        if is_dead {
+            self.shared.delete(&path).await;
+        }
+    }
+
+    /// Deletes the parts before `now` of which nothing is left without `bytes`.
+    async fn give_back(&self, bytes: Range<u64>, now: PartId) {
+        let to_the_end = bytes.end >= self.shared.segment_size;
+        if to_the_end || !self.state.lock().is_listed {
+            // What is not known is not deleted.
+            if let Ok(listed) = self.listed().await {
+                self.state.lock().learn(listed);
+            }
+        }
+        let dead = self.state.lock().give_back(&bytes, now);
+        for part in dead {
+            self.shared.delete(&self.path(&part)).await;
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.state.lock().failed.as_ref().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
+    }
+
+    /// Fills `buf` from `offset` on; copies that are nearer count unless it is `anew`.
+    fn read(&self, buf: &mut [u8], offset: u64, anew: bool) -> io::Result<()> {
+        let mut fetched = self.state.lock().find(buf, offset);
+        if fetched.is_none() {
+            let listed = self.shared.stop.wait(self.listed()).map_err(io_error)?;
+            let mut state = self.state.lock();
+            state.learn(listed);
+            fetched = state.find(buf, offset);
+        }
+        for (part, at) in fetched.ok_or(io::ErrorKind::UnexpectedEof)? {
+            let path = self.path(&part);
+            let range = at.start - part.bytes.start..at.end - part.bytes.start;
+            let options = || GetOptions {
+                range: Some(range.clone().into()),
+                extensions: tag(anew),
+                ..GetOptions::default()
+            };
+            let get = || async { self.shared.objects.get_opts(&path, options()).await?.bytes().await };
+            let found = self.shared.stop.wait(self.shared.tried("read data", get)).map_err(io_error);
+            let found = found.map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => io::ErrorKind::UnexpectedEof.into(),
+                _ => error,
+            })?;
+            let to = &mut buf[(at.start - offset) as usize..(at.end - offset) as usize];
+            if found.len() != to.len() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            to.copy_from_slice(&found);
+        }
+        Ok(())
+    }
+}
+
+impl FileState {
+    /// Copies what is in memory of the bytes from `offset` on to `buf`. The parts that have the rest, each with the bytes that it has; none if
+    /// some of them are in no part that is known.
+    fn find(&self, buf: &mut [u8], offset: u64) -> Option<Vec<(Part, Range<u64>)>> {
+        let (mut at, end) = (offset, offset + buf.len() as u64);
+        let mut elsewhere = Vec::new();
+        while at < end {
+            let waits = self.waiting.range(..=at).next_back();
+            let waits = waits.filter(|(start, bytes)| at < *start + bytes.len() as u64);
+            let (start, content, until) = match waits {
+                Some((start, bytes)) => (*start, Some(&**bytes), *start + bytes.len() as u64),
+                None => {
+                    let part = self.newest_with(at)?;
+                    // Up to where a newer one begins.
+                    let newer =
+                        self.parts.iter().filter(|newer| newer.id > part.id).map(|newer| newer.bytes.start);
+                    let newer = newer.chain(self.waiting.keys().copied()).filter(|start| *start > at).min();
+                    (part.bytes.start, part.content.as_deref(), part.bytes.end.min(newer.unwrap_or(end)))
+                }
+            };
+            let until = until.min(end);
+            match content {
+                Some(content) => buf[(at - offset) as usize..(until - offset) as usize]
+                    .copy_from_slice(&content[(at - start) as usize..(until - start) as usize]),
+                None => elsewhere.push((self.newest_with(at)?.clone(), at..until)),
+            }
+            at = until;
+        }
+        Some(elsewhere)
+    }
+
+    /// The newest of the parts that have byte `at`.
+    fn newest_with(&self, at: u64) -> Option<&Part> {
+        self.parts.iter().filter(|part| part.bytes.contains(&at)).max_by_key(|part| part.id)
+    }
+
+    /// These parts were found.
+    fn learn(&mut self, listed: Vec<Part>) {
+        self.is_listed = true;
+        for part in listed {
+            if !self.parts.iter().any(|one| one.id == part.id) {
+                self.parts.push(part);
+            }
+        }
+    }
+
+    /// Counts `bytes` of the parts before `now` as given back. The parts of which nothing is left, which are forgotten, but for those
+    /// that are being sent.
+    fn give_back(&mut self, bytes: &Range<u64>, now: PartId) -> Vec<Part> {
+        for part in self.parts.iter_mut().filter(|part| part.id < now) {
+            part.give_back(bytes);
+        }
+        self.parts.extract_if(.., |part| part.is_dead() && part.content.is_none()).collect()
+    }
+}
+
+impl Part {
+    /// Of `bytes` what is in the part was given back, perhaps not for the first time.
+    fn give_back(&mut self, bytes: &Range<u64>) {
+        let here = self.bytes.start.max(bytes.start)..self.bytes.end.min(bytes.end);
+        if here.is_empty() {
+            return;
+        }
+        self.dead.push(here);
+        self.dead.sort_unstable_by_key(|one| one.start);
+        self.dead.dedup_by(|next, one| {
+            let touches = next.start <= one.end;
+            one.end = if touches { one.end.max(next.end) } else { one.end };
+            touches
+        });
+    }
+
+    /// Whether nothing of it is left.
+    fn is_dead(&self) -> bool {
+        self.dead.first() == Some(&self.bytes)
+    }
+}
+
+/// A segment as the store has it open.
+#[derive(Debug)]
+struct SegmentHandle(Arc<SegmentFile>);
+
+impl DiskFile for SegmentHandle {
+    /// As far as the parts go that are known.
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.state.lock().parts.iter().map(|part| part.bytes.end).max().unwrap_or(0))
+    }
+
+    fn set_size(&self, _size: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// An object store has room, or says that it has none when a part is sent.
+    fn allocate(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let file = self.0.clone();
+        let Some(epoch) = file.shared.epoch else { return Ok(()) };
+        // Relaxed: what is made later is written by calls that come after this one.
+        let now = (epoch, file.shared.next.load(Ordering::Relaxed));
+        apart(async move { file.give_back(offset..offset + len, now).await });
+        Ok(())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read(buf, offset, false)
+    }
+
+    fn read_anew(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read(buf, offset, true)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.0.check()?;
+        if self.0.shared.epoch.is_none() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let is_enough = {
+            let mut state = self.0.state.lock();
+            state.waiting.insert(offset, buf.to_vec());
+            state.waiting_bytes += buf.len();
+            state.waiting_bytes >= PART
+        };
+        if is_enough {
+            self.0.send()?;
+            // No more than may be sent, and as many behind them, are in memory.
+            let slot = async { Ok(drop(self.0.shared.slots.acquire().await)) };
+            self.0.shared.stop.wait(slot).map_err(io_error)?;
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.send()?;
+        let tasks = mem::take(&mut self.0.state.lock().tasks);
+        for task in tasks {
+            let sent = async { task.await.map_err(|_| failed("data could not be sent")) };
+            self.0.shared.stop.wait(sent).map_err(io_error)?;
+        }
+        self.0.check()
+    }
+}
+
+impl fmt::Debug for SegmentFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.place().fmt(f)
+    }
+}
+
+impl fmt::Debug for DataDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.objects.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(id: PartId, bytes: Range<u64>) -> Part {
+        Part { id, bytes, dead: Vec::new(), content: None }
+    }
+
+    #[test]
+    fn what_is_given_back_twice_counts_once() {
+        let mut state = FileState::default();
+        state.learn(vec![part((1, 0), 0..100), part((1, 1), 50..150), part((1, 2), 0..200)]);
+        let mut give_back =
+            |bytes| -> Vec<u64> { state.give_back(&bytes, (1, 2)).iter().map(|part| part.id.1).collect() };
+        assert!(give_back(60..200).is_empty());
+        assert!(give_back(60..90).is_empty());
+        assert!(give_back(80..120).is_empty());
+        assert_eq!(give_back(50..60), [1]);
+        assert!(give_back(0..40).is_empty());
+        assert_eq!(give_back(30..55), [0]);
+        // One that is newer than the call has other bytes there.
+        assert!(give_back(0..200).is_empty());
+        assert_eq!(state.parts.len(), 1);
+    }
+
+    #[test]
+    fn of_several_that_have_a_byte_the_newest_counts() {
+        let mut state = FileState::default();
+        state.learn(vec![part((2, 0), 50..80), part((1, 7), 0..100), part((2, 1), 80..90)]);
+        let found = |state: &FileState, buf: &mut [u8]| -> Vec<(PartId, Range<u64>)> {
+            let found = state.find(buf, 40).expect("all of it");
+            found.into_iter().map(|(part, bytes)| (part.id, bytes)).collect()
+        };
+        let parts = [((1, 7), 40..50), ((2, 0), 50..80), ((2, 1), 80..90), ((1, 7), 90..100)];
+        assert_eq!(found(&state, &mut [0; 60]), parts);
+        assert!(state.find(&mut [0; 1], 100).is_none());
+        state.waiting.insert(45, vec![9; 10]);
+        let mut buf = [0; 20];
+        assert_eq!(found(&state, &mut buf), [((1, 7), 40..45), ((2, 0), 55..60)]);
+        assert_eq!(buf[5..15], [9; 10]);
+    }
+
+    #[test]
+    fn a_name_that_is_no_parts_is_passed_over() {
+        let name = "00400000-0000000000000007-0000000000000021";
+        let part = SegmentFile::parse(name, 5).expect("a part");
+        assert_eq!((part.id, part.bytes), ((7, 0x21), 0x40_0000..0x40_0005));
+        for other in ["", "1-2", "1-2-3-4", "x-2-3", "ffffffffffffffff-1-1"] {
+            assert!(SegmentFile::parse(other, 5).is_none(), "{other}");
+        }
+    }
+}
