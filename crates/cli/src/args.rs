@@ -2,7 +2,7 @@
 
 mod cluster;
 
-pub(crate) use cluster::{ClusterAction, DlmAction};
+pub(crate) use cluster::{ClusterAction, DlmAction, Watched};
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -209,12 +209,8 @@ pub(crate) enum Command {
         /// Any file or directory of the mount
         dir: PathBuf,
     },
-    /// Watch a mount: requests per second by kind, inodes, waiting locks, memory
-    #[command(after_help = TOP_EXAMPLES)]
-    Top {
-        /// Any file or directory of the mount
-        dir: PathBuf,
-    },
+    /// Watch a mount, or all nodes of a cluster: requests per second, waiting locks, memory, what is not durable
+    Top(Watched),
     /// Measure workloads on this library, on a mount of it, and on other file systems
     Bench(Bench),
     /// Compare two results, and say what became faster or slower beyond chance
@@ -378,9 +374,6 @@ const STAT_EXAMPLES: &str = "Examples:
   sluice stat --json ~/scratch
   sluice stat --files ~/scratch                         which files are open, by processes that you may look at
   sluice mount -o metrics=127.0.0.1:9180 ~/scratch      the same for Prometheus";
-
-const TOP_EXAMPLES: &str = "Example:
-  sluice top ~/scratch      every second, until Ctrl-C";
 
 const COMPLETIONS_EXAMPLES: &str = "Examples:
   sluice completions bash > ~/.local/share/bash-completion/completions/sluice

@@ -2,11 +2,15 @@
 
 use crate::args::ClusterAction;
 use crate::output::Output;
+use crate::watch::{CLEAR, EVERY};
 use crate::{bucket, serve, this_program};
 use sluice_bucket::{Claim, process_runs};
-use sluice_cluster::{Cluster, Config, Node, Rendezvous, Status, ask_status};
+use sluice_cluster::{Cluster, Config, Node, Rendezvous, Status, ask_stat, ask_status};
+use sluice_dlm::{Member, NodeId, View};
 use sluice_fuse::{Ended, MountOptions, StopSignals, Users};
+use sluice_lab::cluster_top::{self, NodeSample};
 use sluice_lab::failure::{Context, Failure, Result};
+use sluice_lab::mount_stat::MountStat;
 use sluice_lab::{cluster_demo, interrupt::Interrupt};
 use sluice_store::StoreError;
 use sluice_sync::Arc;
@@ -79,7 +83,7 @@ impl ClusterMember {
         arguments
     }
 
-    /// Mounts as a node, serves until unmounted or told to stop by a signal, and leaves the cluster. Returns how it ended, and the
+    /// Mounts as a node, calls `ready` with the device number, serves until unmounted or told to stop by a signal, and leaves the cluster. Returns how it ended, and the
     /// device that it was.
     pub(crate) fn serve(
         &self,
@@ -88,7 +92,7 @@ impl ClusterMember {
         dir: &Path,
         options: MountOptions,
         signals: StopSignals,
-        ready: impl FnOnce() -> Result<()>,
+        ready: impl FnOnce((u32, u32)) -> Result<()>,
     ) -> Result<(Ended, u64)> {
         let cluster = Cluster::open(&self.place)?;
         let (path, of) = (store.to_path_buf(), cluster.clone());
@@ -111,8 +115,8 @@ impl ClusterMember {
             };
             return Err(Failure::Failed(format!("{}: {text}", store.display())));
         }
-        ready()?;
         let (major, minor) = node.relay().device();
+        ready((major, minor))?;
         let device = rustix::fs::makedev(major, minor);
         let ended = node.run_until_signal(signals)?;
         node.leave()
@@ -219,6 +223,44 @@ fn status(place: &Rendezvous, keys: &Path, json: bool) -> Result<()> {
         };
     }
     Output::plain().give(text.as_bytes())
+}
+
+/// Every second what each node of the cluster has done.
+pub(crate) fn top(text: &str, identity: Option<PathBuf>) -> Result<()> {
+    let place = place(text)?;
+    let cluster = Cluster::open(&place)?;
+    let identity = cluster.identity(&identity.unwrap_or_else(|| place.keys()))?;
+    let membership = cluster.membership()?;
+    let interrupt = Interrupt::on_signals()?;
+    let mut output = Output::stopping(&interrupt);
+    let began = Instant::now();
+    let samples = |view: &View| -> Vec<NodeSample> {
+        let ask = |member: &Member| {
+            let told = ask_stat(&member.address, cluster.name(), &identity).ok()?;
+            MountStat::parse(told.as_bytes()).ok()
+        };
+        let of = |(node, member): (&NodeId, &Member)| {
+            let stat = if member.is_alive { ask(member) } else { None };
+            NodeSample { node: node.0, at: began.elapsed(), stat }
+        };
+        view.members.iter().map(of).collect()
+    };
+    let mut view = membership.view(0, Duration::ZERO)?;
+    let mut before = samples(&view);
+    while !interrupt.is_raised() {
+        thread::sleep(EVERY);
+        let mut trouble = String::new();
+        match membership.view(0, Duration::ZERO) {
+            Ok(newer) => view = newer,
+            // The nodes that were there can still be asked.
+            Err(error) => trouble = format!("   the membership does not answer: {error}"),
+        }
+        let now = samples(&view);
+        let head = format!("cluster {}   (Ctrl-C ends){trouble}", cluster.name());
+        output.give(format!("{CLEAR}{head}\n\n{}", cluster_top::screen(&now, &before)).as_bytes())?;
+        before = now;
+    }
+    Ok(())
 }
 
 /// Unmounts, and waits until the process that served the mount has ended.

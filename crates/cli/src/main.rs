@@ -22,7 +22,7 @@ mod store;
 mod system_log;
 mod watch;
 
-use args::{Child, Command, DlmAction};
+use args::{Child, Command, DlmAction, Watched};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use output::Output;
@@ -124,7 +124,9 @@ fn perform(command: Command) -> Result<u8> {
         }
         Command::Mount(mount) => serve::mount(mount)?,
         Command::Umount { lazy, force, dir } => {
-            let store = store::mounted_on(&dir);
+            let store = store::mounted_on(&dir).filter(|_| !lazy && !force);
+            // Before it is gone.
+            let server = store.as_ref().and_then(|_| store::server_of(&dir));
             let users = match () {
                 () if force => Users::Fail,
                 () if lazy => Users::LetFinish,
@@ -141,8 +143,8 @@ fn perform(command: Command) -> Result<u8> {
                     &format!("{}: its server had ended while it was in use; detached", dir.display()),
                     0,
                 );
-            } else if let Some(store) = store.filter(|_| users == Users::Keep) {
-                store::await_end(&store);
+            } else if let Some(store) = store {
+                store::await_end(&store, server);
             }
         }
         Command::Clone { from, to } => copies::clone_tree(&from, &to)?,
@@ -157,7 +159,11 @@ fn perform(command: Command) -> Result<u8> {
         Command::Dlm { action: DlmAction::Status { json, socket } } => watch::dlm(&socket, json)?,
         Command::Cluster { action } => cluster::perform(action)?,
         Command::Stat { json, files, dir } => watch::stat(&dir, json, files)?,
-        Command::Top { dir } => watch::top(&dir)?,
+        Command::Top(Watched { dir: Some(dir), .. }) => watch::top(&dir)?,
+        Command::Top(Watched { cluster: Some(place), identity, .. }) => cluster::top(&place, identity)?,
+        Command::Top(_) => {
+            return Err(Failure::Usage("top: give a directory of a mount, or --cluster CLUSTER".into()));
+        }
         Command::Bench(options) => bench::bench(options)?,
         Command::Compare { before, after, output, fail_over } => {
             return pages::compare(&before, &after, output.as_deref(), fail_over.as_deref());

@@ -144,7 +144,11 @@ fn serve(
             return Err(Failure::Usage("-o volatile: not with --cluster, where another node goes on".into()));
         }
         name_after(store, &mut options);
-        let (ended, device) = member.serve(store, ram, dir, options, signals, || ready(attached, detach))?;
+        let answers = |device| {
+            metrics.map_or(Ok(()), |address| serve_metrics(address, device))?;
+            ready(attached, detach)
+        };
+        let (ended, device) = member.serve(store, ram, dir, options, signals, answers)?;
         return conclude(ended, dir, device, detach);
     }
     let is_volatile = ram.store.volatile;

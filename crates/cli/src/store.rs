@@ -88,13 +88,26 @@ pub(crate) fn mounted_on(dir: &Path) -> Option<PathBuf> {
     is_store.then_some(source)
 }
 
-/// Waits until the server of `store`, which is unmounted, has brought everything there and let go: the next command may want it.
-pub(crate) fn await_end(store: &Path) {
+/// The process that serves the mount on `dir`, if this one can tell.
+pub(crate) fn server_of(dir: &Path) -> Option<u32> {
+    // One of another pid namespace has another number there.
+    let is_here = control::is_elsewhere(dir).is_ok_and(|is_elsewhere| !is_elsewhere);
+    control::server_of(dir).ok().flatten().filter(|_| is_here)
+}
+
+/// Waits until the `server` of `store`, which is unmounted, has brought everything there and let go: the next command may want it.
+/// Another node of a cluster on this machine may have it for as long as it likes. Without a `server` whoever has the store is waited for.
+pub(crate) fn await_end(store: &Path, server: Option<u32>) {
     let began = Instant::now();
     let bucket = bucket::at(store).unwrap_or_default();
+    let is_meant = |user: u32| server.is_none_or(|server| server == user);
     let is_used = || match &bucket {
-        Some(bucket) => bucket.user().is_ok_and(|user| user.is_some()),
-        None => matches!(HostDisk::lock_read_only(store), Err(StoreError::InUse(_))),
+        Some(bucket) => bucket.user().is_ok_and(|user| user.is_some_and(is_meant)),
+        None => match HostDisk::lock_read_only(store) {
+            // One that is not shown may be meant.
+            Err(StoreError::InUse(user)) => user.is_none_or(is_meant),
+            _ => false,
+        },
     };
     while is_used() && began.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(2));
@@ -240,7 +253,7 @@ fn content_in_use(store: &Path) -> Option<(Content, u64)> {
 /// Why the server of `store`, if one has it mounted, cannot write there any more.
 fn failure_of_server(store: &Path) -> Option<String> {
     let answer = control::stat_of_device(device_of(store)?).ok()??;
-    MountStat::parse(&answer).ok()?.failure
+    MountStat::parse(&answer).ok()?.file_system?.failure
 }
 
 /// Checks a store, and mends it if asked: the exit status of fsck(8).

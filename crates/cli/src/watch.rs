@@ -13,13 +13,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 
 /// Between two screens.
-const EVERY: Duration = Duration::from_secs(1);
+pub(crate) const EVERY: Duration = Duration::from_secs(1);
 /// How long a client of the metrics may take to ask, and to read.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest head of a request that is read.
 const HEAD_MAX: u64 = 8192;
 /// Moves the cursor to the upper left and clears what is below: ECMA-48.
-const CLEAR: &str = "\x1b[H\x1b[J";
+pub(crate) const CLEAR: &str = "\x1b[H\x1b[J";
 
 pub(crate) fn locks(dir: &Path, table: bool, json: bool, hot: bool) -> Result<()> {
     say_if_elsewhere(dir);

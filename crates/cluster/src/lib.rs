@@ -53,7 +53,7 @@ mod setup;
 mod status;
 mod wire;
 
-pub use node::{Config, Node, Open, ask_status};
+pub use node::{Config, Node, Open, ask_stat, ask_status};
 pub use rendezvous::Rendezvous;
 pub use setup::Cluster;
 pub use status::{Role, Status, Takeover};

@@ -40,6 +40,22 @@ pub struct Status {
     pub notices_cut_short: u64,
     /// How often a server was attached after the first time.
     pub reconnections: u64,
+    /// Lock requests that this node decided by itself.
+    pub locks_decided: u64,
+    /// Other requests that this node answered by itself.
+    pub answered_here: u64,
+    /// Requests that the owner got, and whose answers somebody waits for. Those of its own kernel it gets without a message.
+    pub awaited: u64,
+    /// Requests that were answered before the owner had them.
+    pub behind: u64,
+    /// How often the owner took back from this node the locks of a file, or a directory that only this node knew, because another
+    /// node wanted it.
+    pub recalls: u64,
+    /// Now: requests of its kernel that wait for a lock.
+    pub waiting_locks: u64,
+    /// Now: bytes on their way to the store. Of the owner those of contents that wait for the next push, by whole chunks; of another
+    /// node those of requests that were answered before the owner had them, and of which it has not said yet that it executed them.
+    pub dirty_bytes: u64,
     /// The last takeover by this node.
     #[serde(flatten)]
     pub takeover: Takeover,
@@ -59,11 +75,19 @@ pub struct Takeover {
 }
 
 impl Status {
+    /// Adds what the relay has counted.
     pub(crate) fn count(&mut self, counts: RelayCounts) {
         self.requests = counts.requests;
         self.notices = counts.notices;
         self.notices_cut_short = counts.notices_cut_short;
         self.reconnections = counts.attachments.saturating_sub(1);
+        self.locks_decided = counts.locks_decided;
+        self.answered_here = counts.answered_here;
+        self.awaited = counts.awaited;
+        self.behind = counts.behind;
+        self.recalls = counts.recalls;
+        self.waiting_locks = counts.waiting_locks;
+        self.dirty_bytes += counts.dirty_bytes;
     }
 
     /// Reads what [`to_json`](Self::to_json) wrote.

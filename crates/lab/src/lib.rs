@@ -22,6 +22,7 @@
 
 pub mod bench;
 pub mod cluster_demo;
+pub mod cluster_top;
 pub mod commute;
 pub mod compare;
 pub mod corpus;

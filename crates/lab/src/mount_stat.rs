@@ -4,36 +4,48 @@ use crate::failure::Result;
 use crate::mount_locks::{HotFile, from_server, hot_table};
 use crate::table::{Table, duration, grouped};
 use serde::Deserialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// What the control socket answers to `stat`, taken apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct MountStat {
-    /// How messages travel: `uring` or `classic`; nothing from a server of an earlier version.
+    /// How messages travel: `uring`, `classic`, or `relay` on a node of a cluster; nothing from a server of an earlier version.
     #[serde(default)]
     pub transport: String,
-    /// Why nothing can be changed any more, if that is so.
-    #[serde(default)]
-    pub failure: Option<String>,
     /// Requests since the mount began.
     pub requests_total: u64,
     /// The same by kind.
     pub requests: BTreeMap<String, u64>,
     /// How long they took, by kind.
     pub latency: BTreeMap<String, Latency>,
-    /// The files whose locks were waited for most, with `-o locks=sluice`.
-    pub hot_locks: Vec<HotFile>,
     /// Inodes that the kernel knows.
     pub known_inodes: u64,
-    /// Inodes of the file system.
-    pub live_inodes: u64,
     /// Files open, where the server is told of it (`-o locks=sluice`).
     pub open_files: u64,
     /// Lock requests that wait.
     pub waiting_locks: u64,
     /// Memory of the server, all of it.
     pub resident_bytes: u64,
+    /// What the process knows that has the file system: nothing on a node of a cluster that is not the owner.
+    #[serde(flatten)]
+    pub file_system: Option<FileSystemStat>,
+    /// Of a node of a cluster: its role, the owner, the epoch, and what it has counted.
+    #[serde(default)]
+    pub cluster: BTreeMap<String, Value>,
+}
+
+/// The part of the answer that is of the file system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct FileSystemStat {
+    /// Why nothing can be changed any more, if that is so.
+    #[serde(default)]
+    pub failure: Option<String>,
+    /// The files whose locks were waited for most, with `-o locks=sluice`.
+    pub hot_locks: Vec<HotFile>,
+    /// Inodes of the file system.
+    pub live_inodes: u64,
     /// Bytes of a block.
     pub block_size: u64,
     /// Blocks there may be; 0: no limit.
@@ -79,6 +91,9 @@ pub struct MountStat {
     /// How often the names of a directory have left memory.
     #[serde(default)]
     pub directory_departures: u64,
+    /// Of a file system with a store: bytes of contents that wait for the next push to it, by whole chunks.
+    #[serde(default)]
+    pub dirty_bytes: Option<u64>,
     /// Of a store in an object store: what was asked of that, by kind.
     #[serde(default)]
     pub object_requests: BTreeMap<String, ObjectRequests>,
@@ -94,9 +109,6 @@ pub struct MountStat {
     /// Of a store in an object store: how often a write waited until records in memory had become objects.
     #[serde(default)]
     pub write_stalls: u64,
-    /// Of a node of a cluster: its role, the owner, the epoch, and what it has counted.
-    #[serde(default)]
-    pub cluster: BTreeMap<String, serde_json::Value>,
 }
 
 /// How long requests of one kind took.
@@ -120,19 +132,20 @@ pub struct ObjectRequests {
 
 impl Latency {
     /// Those since `earlier`.
-    fn since(&self, earlier: Option<&Latency>) -> Latency {
+    pub(crate) fn since(&self, earlier: Option<&Latency>) -> Latency {
         let Some(earlier) = earlier else { return self.clone() };
         let before = |bound| earlier.buckets.iter().find(|(b, _)| *b == bound).map_or(0, |(_, count)| *count);
         let buckets = self.buckets.iter().map(|&(bound, count)| (bound, count.saturating_sub(before(bound))));
         Latency { ns_total: self.ns_total.saturating_sub(earlier.ns_total), buckets: buckets.collect() }
     }
 
-    fn count(&self) -> u64 {
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 
     /// The bound below or at which `share` of the requests are, for a person.
-    fn quantile(&self, share: f64) -> String {
+    pub(crate) fn quantile(&self, share: f64) -> String {
         let wanted = (self.count() as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
         let bucket = self.buckets.iter().find(|(_, count)| {
@@ -162,7 +175,7 @@ impl MountStat {
         let mut table = Table::with_left_columns(1);
         table.line(["", "", "p50", "p99"]);
         table.line(["transport", &self.transport]);
-        if let Some(why) = &self.failure {
+        if let Some(why) = self.file_system.iter().find_map(|known| known.failure.as_ref()) {
             table.line(["read-only, since", why]);
         }
         for (name, value) in &self.cluster {
@@ -172,7 +185,7 @@ impl MountStat {
         for (name, value) in self.gauges() {
             table.line([name.replace('_', " "), grouped(value as f64)]);
         }
-        for (kind, requests) in &self.object_requests {
+        for (kind, requests) in self.object_requests() {
             let count = requests.latency.count();
             let [p50, p99] = [0.5, 0.99].map(|share| requests.latency.quantile(share));
             table.line([
@@ -197,22 +210,36 @@ impl MountStat {
             let _ = writeln!(text, "sluicefs_requests_total{{kind=\"{name}\"}} {count}");
         }
         histograms(&mut text, "sluicefs_request_duration_seconds", self.latency.iter());
-        let of_objects = self.object_requests.iter().map(|(kind, requests)| (kind, &requests.latency));
+        let of_objects = self.object_requests().map(|(kind, requests)| (kind, &requests.latency));
         histograms(&mut text, "sluicefs_object_request_duration_seconds", of_objects);
         text.push_str("# TYPE sluicefs_object_requests_failed_total counter\n");
-        for (kind, ObjectRequests { failed, .. }) in &self.object_requests {
+        for (kind, ObjectRequests { failed, .. }) in self.object_requests() {
             let _ = writeln!(text, "sluicefs_object_requests_failed_total{{kind=\"{kind}\"}} {failed}");
         }
         for (figure, of) in HOT_FIGURES {
             let _ = writeln!(text, "# TYPE sluicefs_hot_lock_{figure} gauge");
-            for file in &self.hot_locks {
+            for file in self.hot_locks() {
                 let _ = writeln!(text, "sluicefs_hot_lock_{figure}{{inode=\"{}\"}} {}", file.inode, of(file));
             }
         }
         for (name, value) in self.gauges().into_iter().filter(|(name, _)| *name != "requests") {
             let _ = writeln!(text, "# TYPE sluicefs_{name} gauge\nsluicefs_{name} {value}");
         }
+        self.of_cluster(&mut text);
         text
+    }
+
+    /// The numbers of a node of a cluster, and its role as a label.
+    fn of_cluster(&self, text: &mut String) {
+        if let Some(role) = self.cluster.get("role").and_then(Value::as_str) {
+            let name = "sluicefs_cluster_info";
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "# TYPE {name} gauge\n{name}{{role={role:?}}} 1");
+        }
+        for (name, value) in self.cluster.iter().filter_map(|(name, value)| Some((name, value.as_u64()?))) {
+            let name = format!("sluicefs_cluster_{name}");
+            let _ = writeln!(text, "# TYPE {name} gauge\n{name} {value}");
+        }
     }
 
     /// One screen of `sluice top`: what happened since `earlier`, `seconds` ago.
@@ -249,20 +276,46 @@ impl MountStat {
 
     /// The files whose locks were waited for most, below an empty line; nothing where nobody waited.
     fn hottest(&self) -> String {
-        let waited: Vec<HotFile> = self.hot_locks.iter().filter(|file| file.waits > 0).cloned().collect();
+        let waited: Vec<HotFile> = self.hot_locks().filter(|file| file.waits > 0).cloned().collect();
         if waited.is_empty() { String::new() } else { format!("\nhottest locks\n{}", hot_table(&waited)) }
     }
 
-    fn gauges(&self) -> [(&'static str, u64); 24] {
-        let used = self.blocks.saturating_sub(self.blocks_free) * self.block_size;
-        [
+    fn hot_locks(&self) -> impl Iterator<Item = &HotFile> {
+        self.file_system.iter().flat_map(|known| &known.hot_locks)
+    }
+
+    /// By kind; none where the server has no object store.
+    pub(crate) fn object_requests(&self) -> impl Iterator<Item = (&String, &ObjectRequests)> {
+        self.file_system.iter().flat_map(|known| &known.object_requests)
+    }
+
+    /// What is known.
+    fn gauges(&self) -> Vec<(&'static str, u64)> {
+        let mut gauges = vec![
             ("requests", self.requests_total),
             ("known_inodes", self.known_inodes),
-            ("live_inodes", self.live_inodes),
             ("open_files", self.open_files),
             ("waiting_locks", self.waiting_locks),
-            ("data_bytes", used),
             ("resident_bytes", self.resident_bytes),
+        ];
+        gauges.extend(self.file_system.iter().flat_map(FileSystemStat::gauges));
+        gauges
+    }
+
+    /// The kinds of request, the most frequent first.
+    fn by_count(&self) -> Vec<(&str, u64)> {
+        let mut kinds: Vec<_> = self.requests.iter().map(|(name, &count)| (name.as_str(), count)).collect();
+        kinds.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+        kinds
+    }
+}
+
+impl FileSystemStat {
+    fn gauges(&self) -> Vec<(&'static str, u64)> {
+        let used = self.blocks.saturating_sub(self.blocks_free).saturating_mul(self.block_size);
+        let mut gauges = vec![
+            ("live_inodes", self.live_inodes),
+            ("data_bytes", used),
             ("file_bytes", self.file_bytes),
             ("left_bytes", self.left_bytes),
             ("deferred_calls", self.deferred_calls),
@@ -280,14 +333,9 @@ impl MountStat {
             ("cache_hits", self.cache_hits),
             ("cache_bytes", self.cache_bytes),
             ("write_stalls", self.write_stalls),
-        ]
-    }
-
-    /// The kinds of request, the most frequent first.
-    fn by_count(&self) -> Vec<(&str, u64)> {
-        let mut kinds: Vec<_> = self.requests.iter().map(|(name, &count)| (name.as_str(), count)).collect();
-        kinds.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
-        kinds
+        ];
+        gauges.extend(self.dirty_bytes.map(|bytes| ("dirty_bytes", bytes)));
+        gauges
     }
 }
 
@@ -368,6 +416,30 @@ mod tests {
             stat.text()
         );
         assert!(MountStat::parse(b"{}").is_err());
+    }
+
+    #[test]
+    fn of_a_node_that_is_not_the_owner_nothing_is_told_that_it_cannot_know() {
+        let stat = MountStat::parse(
+            br#"{"requests_total":30,"requests":{"READ":30},"latency":{},"known_inodes":3,"open_files":1,
+            "waiting_locks":2,"resident_bytes":7,"transport":"relay",
+            "cluster":{"cluster":"work","node":2,"role":"guest","epoch":5,"recalls":4,"dirty_bytes":4096}}"#,
+        )
+        .unwrap();
+        let (text, metrics) = (stat.text(), stat.prometheus());
+        for name in ["live inodes", "data bytes", "write stalls", "memory used"] {
+            let metric = format!("sluicefs_{}", name.replace(' ', "_"));
+            assert!(!text.contains(name) && !metrics.contains(&metric), "{name}: {text}{metrics}");
+        }
+        assert!(text.contains("waiting locks") && text.contains("cluster recalls"), "{text}");
+        let lines = [
+            "# TYPE sluicefs_cluster_info gauge\nsluicefs_cluster_info{role=\"guest\"} 1\n",
+            "# TYPE sluicefs_cluster_recalls gauge\nsluicefs_cluster_recalls 4\n",
+            "sluicefs_cluster_dirty_bytes 4096\n",
+            "sluicefs_waiting_locks 2\n",
+        ];
+        assert!(lines.iter().all(|line| metrics.contains(line)), "{metrics}");
+        assert!(!metrics.contains("work"), "names are no numbers: {metrics}");
     }
 
     #[test]

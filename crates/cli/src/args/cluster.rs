@@ -65,6 +65,34 @@ pub(crate) enum ClusterAction {
     Demo,
 }
 
+/// What is watched.
+#[derive(clap::Args)]
+#[command(
+    override_usage = "sluice top DIR\n       sluice top --cluster CLUSTER [--identity DIR]",
+    after_help = TOP_EXAMPLES
+)]
+pub(crate) struct Watched {
+    /// Any file or directory of a mount: what its server does, by kind of request
+    pub(crate) dir: Option<PathBuf>,
+    /// Instead: a line for each node of this cluster, named as for `sluice cluster status`
+    #[arg(long, value_name = "CLUSTER", conflicts_with = "dir")]
+    pub(crate) cluster: Option<String>,
+    /// An identity that `sluice cluster join` made, or the key of the cluster's authority [default: where init put it]
+    #[arg(long, value_name = "DIR", requires = "cluster", conflicts_with = "dir")]
+    pub(crate) identity: Option<PathBuf>,
+}
+
+const TOP_EXAMPLES: &str = "\
+Of a node of a cluster, per second: requests of its kernel; those that the owner was asked and is waited for (awaited);
+those that were answered before the owner had them (behind); those that the node decided by itself (here); changes of
+others that its kernel was told (notices); what was left to the node and taken back for another (recalls). Now: requests
+that wait for a lock, and bytes on their way to the store. Of the owner: requests to the object store, and how long those
+of the last second took. A node that does not answer is `silent`.
+
+Examples:
+  sluice top ~/scratch                               every second, until Ctrl-C
+  sluice top --cluster http://10.0.0.1:2379/work     all nodes";
+
 const CLUSTER_EXAMPLES: &str = "\
 On each machine the same: mount the store with --cluster. See docs/cluster.md.
 

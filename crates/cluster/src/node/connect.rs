@@ -21,10 +21,12 @@ const CALL_PATIENCE: Duration = Duration::from_secs(1);
 const ATTACHING: u32 = 8;
 /// The protocol and its version.
 const PROTOCOL: [u8; 8] = *b"slucfsc4";
-/// Of a question for the status.
+/// Of a question for the status, ...
 const STATUS: [u8; 8] = *b"slucfss1";
-/// The longest status.
-const STATUS_MAX: usize = 64 << 10;
+/// ... and for all that is told of the node's mount.
+const STAT: [u8; 8] = *b"slucfst1";
+/// The longest answer: longer than what is told of a mount, with a count in each bucket of each kind of request.
+const ANSWER_MAX: usize = 256 << 10;
 
 /// A connection to the owner.
 pub(super) struct Uplinked {
@@ -50,15 +52,27 @@ impl Uplink for Uplinked {
 /// # Errors
 /// If it cannot be reached, or does not belong to the cluster.
 pub fn ask_status(address: &str, cluster: &str, identity: &Identity) -> io::Result<String> {
+    ask(STATUS, address, cluster, identity)
+}
+
+/// As [`ask_status`], for all that is told of the node's mount: what [`Relay::stat`](sluice_fuse::Relay::stat) gives.
+///
+/// # Errors
+/// As [`ask_status`].
+pub fn ask_stat(address: &str, cluster: &str, identity: &Identity) -> io::Result<String> {
+    ask(STAT, address, cluster, identity)
+}
+
+fn ask(question: [u8; 8], address: &str, cluster: &str, identity: &Identity) -> io::Result<String> {
     let address: SocketAddr = address.parse().map_err(io::Error::other)?;
     let tcp = TcpStream::connect_timeout(&address, CALL_PATIENCE)?;
     let secure = Secure::call(tcp, identity.configurations()?.1)?;
-    let hello = Hello { protocol: STATUS, cluster: cluster.to_string(), from: NodeId(0), to: NodeId(0) };
+    let hello = Hello { protocol: question, cluster: cluster.to_string(), from: NodeId(0), to: NodeId(0) };
     hello.say(&secure)?;
     let mut length = [0; 4];
     secure.read_exact(&mut length)?;
     let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
-    if length > STATUS_MAX {
+    if length > ANSWER_MAX {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut text = vec![0; length];
@@ -188,8 +202,9 @@ impl Inner {
         let secure = Secure::accept(tcp, answering)?;
         let hello = Hello::hear(&secure)?;
         let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
-        if hello.protocol == STATUS && hello.cluster == self.cluster {
-            let text = self.status().to_json();
+        if matches!(hello.protocol, STATUS | STAT) && hello.cluster == self.cluster {
+            let status = self.status().to_json();
+            let text = if hello.protocol == STAT { self.relay.stat(&status) } else { status };
             let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
             secure.write_all(&[length.to_le_bytes().as_slice(), text.as_bytes()].concat())?;
             return Err(io::ErrorKind::Interrupted.into());

@@ -24,7 +24,7 @@ use crate::owner::Owner;
 use crate::status::{Role, Status, Takeover};
 use crate::wire::Frame;
 use connect::Uplinked;
-pub use connect::ask_status;
+pub use connect::{ask_stat, ask_status};
 use rustls::ClientConfig;
 use sluice_dlm::{Identity, Membership, NodeId, Owner as Owned, View, now};
 use sluice_fuse::{Ended, Holdings, MountError, MountOptions, Relay, StopSignals};
@@ -534,6 +534,17 @@ impl Inner {
             notices: 0,
             notices_cut_short: 0,
             reconnections: 0,
+            locks_decided: 0,
+            answered_here: 0,
+            awaited: 0,
+            behind: 0,
+            recalls: 0,
+            waiting_locks: 0,
+            dirty_bytes: role
+                .owner
+                .as_ref()
+                .and_then(|owner| owner.superblock().changed_bytes())
+                .unwrap_or(0),
             takeover: *self.takeover.lock(),
         };
         status.count(self.relay.counts());

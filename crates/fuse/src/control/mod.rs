@@ -22,6 +22,7 @@ mod client;
 mod faults;
 mod server;
 mod socket_file;
+mod stat;
 
 pub use client::{
     all_locks, clone_tree, content_of_device, drop_snapshot, hot_locks, is_elsewhere, kernel_locks,
@@ -29,6 +30,7 @@ pub use client::{
 };
 pub use faults::{clear_faults, crash_clone, faults, inject, track_crashes, unsynced};
 pub(crate) use server::{Server, respond};
+pub(crate) use stat::{KnownByMount, of_file_system, of_mount};
 
 use nix::sys::socket::{getsockopt, sockopt};
 use sluice_sync::time::Duration;

@@ -1,11 +1,11 @@
 //! The answering side.
 
 use super::socket_file::SocketFile;
+use super::stat::{self, hot};
 use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, faults, is_trusted, pid_namespace};
 use crate::connection::Connection;
 use crate::lock_class::SERVING;
 use rustix::event::{PollFd, PollFlags, poll};
-use sluice_locks::FileStatistics;
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Mutex};
@@ -17,9 +17,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-/// So many of the hottest files are told of, and so many with the statistics.
+/// So many of the hottest files are told of.
 const HOT_MAX: usize = 1000;
-const HOT_IN_STAT: usize = 5;
 /// The longest question.
 const QUESTION_MAX: usize = 64;
 /// Device numbers are used again at once, so the name may belong to a server that is just ending: on a busy machine not
@@ -182,10 +181,13 @@ pub(crate) fn respond(connection: &Connection, question: &[u8], stream: &mut Uni
     let text = match question {
         b"locks" if connection.serves_locks() => format!("{OK}{}", connection.lock_table()),
         b"hot" if connection.serves_locks() => {
-            format!("{OK}{}", hot(connection, HOT_MAX).map(|line| line + "\n").collect::<String>())
+            format!(
+                "{OK}{}",
+                hot(&connection.superblock, HOT_MAX).map(|line| line + "\n").collect::<String>()
+            )
         }
         b"locks" | b"hot" => LOCKS_IN_KERNEL.into(),
-        b"stat" => format!("{OK}{}\n", stat(connection)),
+        b"stat" => format!("{OK}{}\n", stat::of_connection(connection)),
         b"content" => content(&connection.superblock),
         b"files" => format!("{OK}{}", files(&connection.superblock)),
         b"snapshots" => {
@@ -262,29 +264,6 @@ pub(super) fn about_up_to<const N: usize>(
     Ok(Ok((numbers, name)))
 }
 
-/// A JSON object for each file that was ever locked, the most waited for first, `most` of them.
-fn hot(connection: &Connection, most: usize) -> impl Iterator<Item = String> {
-    let line = |file: FileStatistics| {
-        let FileStatistics {
-            dev: _,
-            ino,
-            held,
-            waiting,
-            grants,
-            waits,
-            bypasses,
-            wait_ns_total,
-            wait_ns_max,
-        } = file;
-        format!(
-            "{{\"inode\":{ino},\"held\":{held},\"waiting\":{waiting},\"grants\":{grants},\"waits\":{waits},\
-             \"bypasses\":{bypasses},\"wait_ns_total\":{wait_ns_total},\"wait_ns_max\":{wait_ns_max}}}"
-        )
-    };
-    let files = connection.superblock.lock_domain().statistics();
-    files.into_iter().filter(|file| file.grants > 0).take(most).map(line)
-}
-
 /// A line for each descriptor of this process, as a user of the library: see [`library_files`](super::library_files).
 fn files(superblock: &Superblock) -> String {
     let open = superblock.open_files();
@@ -312,69 +291,4 @@ fn content(superblock: &Superblock) -> String {
         Some(Err(error)) => format!("{error}\n"),
         None => "there is no store\n".into(),
     }
-}
-
-/// Why nothing can be changed any more, as JSON.
-fn failure(superblock: &Superblock) -> String {
-    // A message has none of these, but a path in it may.
-    let quoted =
-        |why: String| format!("\"{}\"", why.replace(|c: char| c.is_control() || "\"\\".contains(c), " "));
-    superblock.failure().map_or("null".into(), quoted)
-}
-
-/// One line of JSON.
-fn stat(connection: &Connection) -> String {
-    // First, as the next look frees what can be.
-    let memory = connection.superblock.memory();
-    let statfs = connection.superblock.statfs();
-    // All 0 of a file system that has no store.
-    let in_memory = connection.superblock.memory_use().unwrap_or_default();
-    let traffic = connection.superblock.object_traffic();
-    let object_requests = traffic.requests.iter().map(|of| {
-        let buckets: Vec<String> =
-            of.buckets.iter().map(|(bound, count)| format!("[{bound},{count}]")).collect();
-        let (kind, failed, ns_total, buckets) = (of.kind, of.failed, of.ns_total, buckets.join(","));
-        format!("\"{kind}\":{{\"failed\":{failed},\"ns_total\":{ns_total},\"buckets\":[{buckets}]}}")
-    });
-    format!(
-        "{{\"requests_total\":{},\"requests\":{},\"latency\":{},\"hot_locks\":[{}],\"known_inodes\":{},\
-         \"live_inodes\":{},\"open_files\":{},\"waiting_locks\":{},\"resident_bytes\":{},\"block_size\":{},\
-         \"blocks\":{},\"blocks_free\":{},\"file_bytes\":{},\"left_bytes\":{},\"deferred_calls\":{},\
-         \"deferred_bytes\":{},\"objects_in_review\":{},\"spare_page_bytes\":{},\"spare_block_bytes\":{},\
-         \"memory_limit_bytes\":{},\"memory_used_bytes\":{},\"inodes_in_memory\":{},\"inodes_apart\":{},\
-         \"directories_in_memory\":{},\"directory_departures\":{},\"object_requests\":{{{}}},\
-         \"cache_lookups\":{},\"cache_hits\":{},\"cache_bytes\":{},\"write_stalls\":{},\"transport\":\"{}\",\"failure\":{}}}",
-        connection.counters.total(),
-        connection.counters.to_json(),
-        connection.counters.latency_json(),
-        hot(connection, HOT_IN_STAT).collect::<Vec<_>>().join(","),
-        connection.nodes.len(),
-        memory.inodes,
-        connection.handles.len(),
-        connection.parked.len(),
-        memory.resident_bytes,
-        statfs.block_size,
-        statfs.blocks,
-        statfs.blocks_free,
-        memory.file_bytes,
-        memory.left_bytes,
-        memory.held.deferred_calls,
-        memory.held.deferred_bytes,
-        memory.held.objects_in_review,
-        memory.held.spare_page_bytes,
-        memory.held.spare_block_bytes,
-        in_memory.limit,
-        in_memory.used,
-        in_memory.inodes,
-        in_memory.inodes_apart,
-        in_memory.directories,
-        in_memory.departures,
-        object_requests.collect::<Vec<_>>().join(","),
-        traffic.cache_lookups,
-        traffic.cache_hits,
-        traffic.cache_bytes,
-        traffic.write_stalls,
-        connection.options.transport.name(),
-        failure(&connection.superblock),
-    )
 }

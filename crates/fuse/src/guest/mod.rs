@@ -22,6 +22,7 @@ mod delegation;
 mod given_up;
 mod hold;
 mod holdings;
+mod questions;
 
 pub(crate) use again::{is_noted, set_slot};
 #[cfg(test)]
@@ -33,7 +34,6 @@ pub use holdings::Holdings;
 
 use crate::abi::{FlushIn, InHeader, LkIn, OutHeader, opcode};
 use crate::connection::{Answer, Connection};
-use crate::control;
 use crate::handler::{Releasing, set_lock_again};
 use crate::lock_class::UNWANTED;
 use crate::notify::{Event, Serving, Watcher, is_worker};
@@ -51,7 +51,6 @@ use sluice_vfs::{Errno, InodeRef, Superblock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::mem::offset_of;
-use std::os::unix::net::UnixStream;
 use zerocopy::FromBytes;
 
 /// A file system that is served to guests.
@@ -550,11 +549,6 @@ impl Guest {
     pub fn known_inodes(&self, holdings: &Holdings) -> BTreeMap<u64, InodeRef> {
         let known = |nodeid| Some((nodeid, self.connection.nodes.get_known(nodeid)?));
         holdings.inodes().filter_map(known).collect()
-    }
-
-    /// Answers a question of another process about this mount.
-    pub(crate) fn respond(&self, question: &[u8], stream: &mut UnixStream) -> io::Result<()> {
-        control::respond(&self.connection, question, stream)
     }
 
     /// How many answers to guests of the same host have waited until others were told of a change, or it was made.

@@ -140,6 +140,11 @@ pub(super) fn is_of_behind(code: u32) -> bool {
 }
 
 impl SentBehind {
+    /// How many bytes are behind.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// There is another server, or this one has said yes to a request of a kind that is sent behind.
     pub(super) fn agreed(&mut self) {
         self.is_refused = false;

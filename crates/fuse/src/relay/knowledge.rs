@@ -362,6 +362,7 @@ impl Shared {
     /// The server ends the cover of `nodeid` that has this number. `done` is called when it has been.
     pub(super) fn uncover(&self, nodeid: u64, serial: u64, done: Done) {
         let mut state = self.state.lock();
+        state.counts.recalls += 1;
         if state.knowledge.dirs.get(&nodeid).is_some_and(|dir| dir.serial == serial) {
             state.knowledge.uncover(nodeid);
         } else {

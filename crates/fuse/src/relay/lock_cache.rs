@@ -105,6 +105,7 @@ impl Shared {
     /// The server wants the locks of `nodeid` back that were delegated under this number.
     pub(super) fn recall(&self, nodeid: u64, serial: u64) {
         let mut state = self.state.lock();
+        state.counts.recalls += 1;
         if state.locks.delegated.get(&nodeid).is_some_and(|(number, _)| *number == serial) {
             return self.give_back(&mut state, nodeid, false);
         }
@@ -144,6 +145,11 @@ impl Shared {
 }
 
 impl State {
+    /// How many requests under way wait for a lock.
+    pub(super) fn waiting_locks(&self) -> usize {
+        self.in_flight.values().filter(|request| request.opcode == opcode::SETLKW).count()
+    }
+
     /// Whether a lock of `nodeid` may be granted just now, or may have been that the ledger does not know of.
     pub(super) fn may_lock(&self, nodeid: u64) -> bool {
         let is_asked = || self.in_flight.values().any(|request| lock_on(nodeid, &request.message).is_some());

@@ -34,6 +34,7 @@ mod knowledge;
 mod ledger;
 mod lock_cache;
 mod near;
+mod stat;
 
 use crate::abi::{InHeader, InterruptIn, OutHeader, opcode};
 use crate::control;
@@ -50,20 +51,18 @@ use behind::{SentBehind, error_of};
 use caches::{changes_names_of, inval_entry_dir};
 use changes::UnderWay;
 pub use device::Device;
-use device::NO_MOUNT;
 use knowledge::Knowledge;
 use ledger::Ledger;
 use lock_cache::LockCache;
 use near::Reader;
 pub use near::RestoredGuest;
-use sluice_sync::atomic::Ordering;
 use sluice_sync::thread::Builder;
 use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Condvar, Mutex};
 use sluice_vfs::Errno;
+pub use stat::RelayCounts;
 use std::collections::HashMap;
-use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::{Path, PathBuf};
 use zerocopy::FromBytes;
 
@@ -86,27 +85,6 @@ pub trait Uplink: Send + Sync {
     fn request(&self, message: &[u8]);
     /// Sends what is queued. Called with nothing locked, after one request or several.
     fn flush(&self) {}
-}
-
-/// What a relay has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RelayCounts {
-    /// Requests of the kernel.
-    pub requests: u64,
-    /// How often a server was attached.
-    pub attachments: u64,
-    /// Notices of changes.
-    pub notices: u64,
-    /// Notices that the kernel took too long to take in, so that all names were dropped.
-    pub notices_cut_short: u64,
-    /// Lock requests that were decided without the server.
-    pub locks_decided: u64,
-    /// Other requests that were answered without the server.
-    pub answered_here: u64,
-    /// Requests that the server got, and whose answers somebody waits for.
-    pub awaited: u64,
-    /// Requests that were answered before the server had them.
-    pub behind: u64,
 }
 
 /// What is left to do with a request that was handed on, with nothing locked.
@@ -336,36 +314,6 @@ impl Relay {
         self.0.announce(notifications, Box::new(done));
     }
 
-    /// Answers questions of other processes about the mount (see [`control`]). `more` is told with the counts
-    /// of the relay, as a JSON object. What only a server of this process knows is asked of that.
-    pub fn answer_questions(&self, more: impl Fn() -> String + Send + 'static) {
-        if self.0.number == NO_MOUNT {
-            return;
-        }
-        let relay = Arc::downgrade(&self.0);
-        let respond = move |question: &[u8], stream: &mut UnixStream| {
-            let Some(relay) = relay.upgrade() else { return Ok(()) };
-            if question == b"stat" {
-                return stream.write_all(format!("ok\n{}\n", relay.stat(&more())).as_bytes());
-            }
-            let server = relay.state.lock().server.clone();
-            match server {
-                Some(Server::Local(guest)) => guest.respond(question, stream),
-                _ => stream.write_all(b"another node serves this mount: ask there\n"),
-            }
-        };
-        let server = control::Server::start_with(self.0.number, Box::new(respond));
-        *self.0.control.lock() = server;
-    }
-
-    /// What was counted.
-    pub fn counts(&self) -> RelayCounts {
-        let mut counts = self.0.state.lock().counts;
-        // Relaxed: a statistic.
-        counts.notices_cut_short = self.0.announcer.cut_short.load(Ordering::Relaxed);
-        counts
-    }
-
     /// Whether the kernel still has the mount.
     pub fn is_mounted(&self) -> bool {
         self.0.state.lock().threads > 0
@@ -581,19 +529,5 @@ impl Shared {
         if let Some(Server::Remote(uplink)) = server {
             uplink.flush();
         }
-    }
-
-    /// One line of JSON, of the form that the server of a mount answers.
-    fn stat(&self, cluster: &str) -> String {
-        let (nodes, handles, _) = self.ledger.lock().counts();
-        format!(
-            "{{\"requests_total\":{},\"requests\":{},\"latency\":{},\"hot_locks\":[],\"known_inodes\":{nodes},\
-             \"live_inodes\":0,\"open_files\":{handles},\"waiting_locks\":0,\"resident_bytes\":{},\"block_size\":0,\
-             \"blocks\":0,\"blocks_free\":0,\"transport\":\"relay\",\"cluster\":{cluster}}}",
-            self.counters.total(),
-            self.counters.to_json(),
-            self.counters.latency_json(),
-            sluice_sync::memory::resident_bytes().unwrap_or(0),
-        )
     }
 }

@@ -133,6 +133,12 @@ impl Superblock {
         self.root().shared.durable().map(Durable::memory_use)
     }
 
+    /// Bytes of contents that changed and that no push to the store has collected yet, by whole chunks; nothing of a file system that
+    /// has no store. Adds up a count of each CPU, and takes no lock.
+    pub fn changed_bytes(&self) -> Option<u64> {
+        self.root().shared.durable().map(|durable| durable.pending.changed_bytes())
+    }
+
     /// What a store in an object store has asked of it since it was opened; nothing of others.
     pub fn object_traffic(&self) -> Traffic {
         self.root().shared.durable().map(|durable| durable.store.traffic()).unwrap_or_default()

@@ -1,0 +1,98 @@
+//! Stat: what a relay has counted, and what it answers to other processes that ask about its mount.
+//!
+//! What only the process knows that has the file system is told on the node that has it, and left out elsewhere.
+
+use super::device::NO_MOUNT;
+use super::{Relay, Server, Shared};
+use crate::control::{self, KnownByMount};
+use sluice_sync::Arc;
+use sluice_sync::atomic::Ordering;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
+/// What a relay has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelayCounts {
+    /// Requests of the kernel.
+    pub requests: u64,
+    /// How often a server was attached.
+    pub attachments: u64,
+    /// Notices of changes.
+    pub notices: u64,
+    /// Notices that the kernel took too long to take in, so that all names were dropped.
+    pub notices_cut_short: u64,
+    /// Lock requests that were decided without the server.
+    pub locks_decided: u64,
+    /// Other requests that were answered without the server.
+    pub answered_here: u64,
+    /// Requests that the server got, and whose answers somebody waits for.
+    pub awaited: u64,
+    /// Requests that were answered before the server had them.
+    pub behind: u64,
+    /// How often the server took back what it had left to this mount: the locks of a file, or what is known of a directory. Another
+    /// mount wanted it then.
+    pub recalls: u64,
+    /// Now: requests that wait for a lock.
+    pub waiting_locks: u64,
+    /// Now: bytes of requests that were answered before the server had them, and of which it has not said yet that it executed them.
+    pub dirty_bytes: u64,
+}
+
+impl Relay {
+    /// Answers questions of other processes about the mount (see [`control`]). `more` is told with the counts
+    /// of the relay, as a JSON object. What only a server of this process knows is asked of that.
+    pub fn answer_questions(&self, more: impl Fn() -> String + Send + 'static) {
+        if self.0.number == NO_MOUNT {
+            return;
+        }
+        let relay = Arc::downgrade(&self.0);
+        let respond = move |question: &[u8], stream: &mut UnixStream| {
+            let Some(relay) = relay.upgrade() else { return Ok(()) };
+            if question == b"stat" {
+                return stream.write_all(format!("ok\n{}\n", relay.stat(&more())).as_bytes());
+            }
+            let server = relay.state.lock().server.clone();
+            match server {
+                Some(Server::Local(guest)) => guest.respond(question, stream),
+                _ => stream.write_all(b"another node serves this mount: ask there\n"),
+            }
+        };
+        let server = control::Server::start_with(self.0.number, Box::new(respond));
+        *self.0.control.lock() = server;
+    }
+
+    /// What is told of the mount: one line of JSON, of the form that the server of a mount answers, with `cluster`, a JSON object.
+    pub fn stat(&self, cluster: &str) -> String {
+        self.0.stat(cluster)
+    }
+
+    /// What was counted.
+    pub fn counts(&self) -> RelayCounts {
+        let state = self.0.state.lock();
+        RelayCounts {
+            // Relaxed: a statistic.
+            notices_cut_short: self.0.announcer.cut_short.load(Ordering::Relaxed),
+            waiting_locks: state.waiting_locks() as u64,
+            dirty_bytes: state.behind.bytes() as u64,
+            ..state.counts
+        }
+    }
+}
+
+impl Shared {
+    fn stat(&self, cluster: &str) -> String {
+        let (known_inodes, open_files, _) = self.ledger.lock().counts();
+        let (waiting_locks, server) = {
+            let state = self.state.lock();
+            (state.waiting_locks(), state.server.clone())
+        };
+        let known = KnownByMount { known_inodes, open_files, waiting_locks, transport: "relay" };
+        let of_mount = control::of_mount(&self.counters, &known);
+        // With nothing locked: it may take a while.
+        let of_file_system = match server {
+            Some(Server::Local(guest)) => guest.stat_of_file_system() + ",",
+            _ => String::new(),
+        };
+        format!("{{{of_mount},{of_file_system}\"cluster\":{cluster}}}")
+    }
+}
