@@ -9,6 +9,7 @@ mod history;
 #[allow(dead_code)] // the lock manager's simulation uses all of it
 #[path = "../../../dlm/tests/simulation/random.rs"]
 mod random;
+mod watching;
 
 use harness::{Ran, SLUICE, Scratch, can_mount, skipped, sluice};
 use rustix::fs::FlockOperation;
@@ -68,10 +69,14 @@ impl Cluster {
     }
 
     fn join_with(&self, options: &[&str]) -> Mounted {
+        self.try_join_with(options).expect("mounting works here")
+    }
+
+    fn try_join_with(&self, options: &[&str]) -> sluice_lab::failure::Result<Mounted> {
         let place = format!("dir:{}", self.shared().display());
         let mut all: Vec<&OsStr> = vec!["--cluster".as_ref(), place.as_ref()];
         all.extend(options.iter().map(OsStr::new));
-        Mounted::start_on(Path::new(SLUICE), Some(&self.store()), &all).expect("mounting works here")
+        Mounted::start_on(Path::new(SLUICE), Some(&self.store()), &all)
     }
 
     fn path(&self, node: usize, name: &str) -> PathBuf {
