@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Less than a command waits for a store, and more than any machine needs to unmount.
 const UNMOUNTED: Duration = Duration::from_secs(60);
+/// So many lines of many screens.
+const SHOWN: usize = 500;
 
 impl Cluster {
     /// What `sluice stat` says of a node, for programs.
@@ -198,7 +200,7 @@ fn top_shows_each_node_of_a_cluster_until_it_is_told_to_stop() {
     let mut rest = lines.map(|line| line.expect("text"));
     for role in ["owner", "guest"] {
         let has_role = |line: &String| line.split_whitespace().nth(1) == Some(role);
-        let line = rest.find(has_role).expect("it goes on");
+        let line = rest.by_ref().take(SHOWN).find(has_role).expect("it is shown");
         println!("{line}");
         // The owner's line has the requests to the object store, too.
         let cells = if role == "owner" { 14 } else { 12 };

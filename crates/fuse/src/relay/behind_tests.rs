@@ -293,7 +293,9 @@ fn writes_and_a_truncation_are_answered_at_once_and_a_recall_waits_until_they_we
     let (error, body) = world.kernel.answer(14);
     let told = abi::AttrOut::read_from_prefix(&body).expect("attributes").0;
     assert_eq!((error, told.attr.size, told.attr.mode, told.attr_valid), (0, 3, 0o100_644, 0));
-    assert_eq!(world.relay.counts().behind, 4);
+    let counts = world.relay.counts();
+    assert_eq!((counts.behind, counts.recalls), (4, 0));
+    assert!(counts.dirty_bytes > 10, "what was written, and the messages around it: {}", counts.dirty_bytes);
     assert!(world.contents().is_empty(), "nothing was executed");
     // Another guest finds the directory: it is told only when all was executed.
     let is_told = Arc::new(AtomicBool::new(false));
@@ -305,6 +307,8 @@ fn writes_and_a_truncation_are_answered_at_once_and_a_recall_waits_until_they_we
     eventually("the recall is answered", || is_told.load(Ordering::SeqCst));
     assert_eq!(world.contents(), b"aabcc");
     assert_eq!(world.fsync(20), 0);
+    let counts = world.relay.counts();
+    assert_eq!((counts.dirty_bytes, counts.recalls), (0, 1));
 }
 
 #[test]

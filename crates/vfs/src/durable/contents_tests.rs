@@ -132,3 +132,14 @@ fn a_heavy_chunk_that_changes_with_much_else_is_written_out_once() {
     let report = Superblock::check_store(shared(&disk), &mut |_| ()).expect("it can be looked at");
     assert!(report.findings.is_empty(), "{report:?}");
 }
+
+#[test]
+fn bytes_that_no_push_has_collected_are_counted() {
+    assert_eq!(Fs::with_superblock(Superblock::new(Options::default())).superblock().changed_bytes(), None);
+    let (_disk, fs) = made();
+    assert_eq!(fs.superblock().changed_bytes(), Some(0));
+    fs.write("/file", [7; 3 * PAGE]).expect("room");
+    assert_eq!(fs.superblock().changed_bytes(), Some(3 * PAGE as u64));
+    fs.sync().expect("the disk works");
+    assert_eq!(fs.superblock().changed_bytes(), Some(0));
+}
