@@ -284,6 +284,10 @@ impl DemoCluster<'_> {
             return Ok(writeln!(out, "{text}")?);
         };
         self.interrupt.check()?;
+        // Or what this process did since the last takeover would be lost with the owner, and its next fsync say so.
+        for node in 1..NODES {
+            File::open(self.at(node, "next"))?.sync_all()?;
+        }
         let cut = self.owner()?;
         let other = if cut == 1 { 2 } else { 1 };
         let (began, pulled) = (Instant::now(), network.pull(cut)?);
