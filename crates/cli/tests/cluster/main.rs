@@ -453,6 +453,10 @@ fn what_is_wrong_with_a_cluster_is_said_in_a_line() {
         (vec!["cluster", "status", shared], 1, "sluice cluster init"),
         (vec!["cluster", "init", "--ttl", "0.1", shared], 2, "half a second"),
         (vec!["cluster", "leave", dir], 1, dir),
+        (vec!["top"], 2, "--cluster"),
+        (vec!["top", "--cluster", &place, dir], 2, "cannot be used with"),
+        (vec!["top", "--identity", dir], 2, "--cluster"),
+        (vec!["top", "--cluster", &place], 1, "sluice cluster init"),
     ] {
         let ran = sluice(arguments.clone());
         assert_eq!(ran.status, Some(status), "{arguments:?}: {}", ran.stderr);
