@@ -196,6 +196,15 @@ impl Store {
         self.core.sync()
     }
 
+    /// Has the thread of the store push as soon as it can. Nobody waits for it.
+    pub fn push_soon(&self) {
+        let mut state = self.core.state.lock();
+        if !mem::replace(&mut state.again, true) {
+            drop(state);
+            self.core.work.notify_one();
+        }
+    }
+
     /// Asks `source` at each push from now on for what it adds. The first call counts.
     pub fn set_source(&self, source: Box<dyn Source>) {
         // A second source is the caller's mistake, and changes nothing.
@@ -336,6 +345,11 @@ impl Store {
     /// Whether data that are too large for a record have segments. In a store without them records have all.
     pub fn has_segments(&self) -> bool {
         self.core.segments.are_there()
+    }
+
+    /// Whether what is pushed goes to a log. If not, a push takes as long as the engine takes, and one at a time is under way.
+    pub fn is_logged(&self) -> bool {
+        self.core.log.is_some()
     }
 
     /// Whether it is used without flushes.

@@ -14,7 +14,7 @@ use super::kept::Kept;
 use super::keys::Key;
 use super::mutant::Mutant;
 use super::pending::Pending;
-use crate::data::{CHUNK_PAGES, PAGE, PAGE_SIZE, PageSet};
+use crate::data::{CHUNK_PAGES, PAGE, PageSet};
 use crate::lock_class::DURABLE_PENDING;
 use crate::{Inode, InodeRef};
 use sluice_store::{Added, Data};

@@ -322,7 +322,9 @@ mod tests {
 
     #[test]
     fn what_is_borrowed_while_a_push_writes_the_former_bytes_stays_and_these_are_lost() {
-        let pending = Pending::new(1 << 20, 1 << 20, true);
+        let options = sluice_store::Options { background: false, ..sluice_store::Options::default() };
+        let store = sluice_store::Store::in_memory(options).expect("memory");
+        let pending = Pending::new(1 << 20, 1 << 20, &store);
         let (mut kept, [before, written, lent]) = (Kept::default(), [1, 2, 3].map(held));
         let place = |held: &Held| held.extent.place();
         let places = [place(&before), place(&written), place(&lent)];

@@ -168,21 +168,16 @@ impl Pending {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// Whether so much waits that the caller, who is about to write, should push. Files without a name that nobody uses any more
-    /// are let go first: these need not be spilled.
-    #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        self.must_push() && self.stays_full()
-    }
-
+    /// Whether so much waits, when there [may be too much](Self::must_push), that the caller, who is about to write, should push. Files
+    /// without a name that nobody uses any more are let go first: these need not be spilled.
     #[cold]
-    fn stays_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         if self.listed.have_nameless() {
             settle();
             // Relaxed: a hint. If that made little room, it need not be tried again soon.
             self.is_full.store(self.bytes.used() > self.changed_max / 2, Ordering::Relaxed);
         }
-        self.must_push()
+        self.must_push() && (!self.pushes_early || self.bytes.used() > self.changed_max)
     }
 
     /// `inode`, which has no name, dies. Called by the destructor.

@@ -167,7 +167,7 @@ impl Durable {
     /// Of a `store` that says whether it `has_sums`.
     fn new(store: Store, numbers: u64, has_sums: bool, memory_limit: Option<u64>) -> Durable {
         let log_size = store.stats().log_size;
-        let pending = Arc::new(Pending::new(log_size, open::limit_of(memory_limit), store.has_segments()));
+        let pending = Arc::new(Pending::new(log_size, open::limit_of(memory_limit), &store));
         store.set_source(Box::new(Collector(pending.clone())));
         Durable {
             has_sums: AtomicBool::new(has_sums),
@@ -373,9 +373,13 @@ impl Shared {
     #[inline(never)]
     fn begin_put_down_contents(&self) -> Result<Section<'_>, Errno> {
         if let Some(durable) = self.durable()
-            && durable.pending.is_full()
+            && durable.pending.must_push()
         {
-            durable.sync()?;
+            if durable.pending.is_full() {
+                durable.sync()?;
+            } else {
+                durable.store.push_soon();
+            }
         }
         self.begin_put_down(FIXED)
     }

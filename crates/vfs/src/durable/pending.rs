@@ -26,7 +26,7 @@ use crate::data::{CHUNK_PAGES, PAGE, PageSet};
 use crate::inode::{Body, flag};
 use crate::lock_class::{DURABLE_PENDING, INODE_HERE, INODE_KEPT, INODE_LOADING, INODE_STORED};
 use crate::stat::Timestamp;
-use sluice_store::{Added, Data, Source};
+use sluice_store::{Added, Data, Source, Store};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use sluice_sync::percpu::Budget;
 use sluice_sync::{Arc, Gap, Mutex, RwLock, name_fields};
@@ -107,6 +107,8 @@ pub(super) struct Pending {
     pub(super) bytes: Budget,
     /// And how many may. *Immutable.*
     pub(super) changed_max: u64,
+    /// From half of `changed_max` on the store's thread pushes, while calls go on writing. *Immutable.*
+    pub(super) pushes_early: bool,
     /// There are too many of them. *Atomic (stands alone).*
     pub(super) is_full: AtomicBool,
     /// The number of the next cut. *Atomic (stands alone); written in cuts.*
@@ -364,17 +366,20 @@ impl Stored {
 }
 
 impl Pending {
-    /// Of a store with a log of this size, for `limit` bytes in memory.
-    pub(super) fn new(log_size: u64, limit: u64, has_segments: bool) -> Pending {
+    /// Of `store`, with a log of this size, for `limit` bytes in memory.
+    pub(super) fn new(log_size: u64, limit: u64, store: &Store) -> Pending {
         let shares = Shares::of(limit, log_size);
+        let pushes_early = !store.is_logged();
+        let asks_at = if pushes_early { shares.changed / 2 } else { shares.changed };
         Pending {
             listed: ListedInodes::new(),
-            spills: has_segments,
+            spills: store.has_segments(),
             copied: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             patched: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             heavy: HeavySet::new(shares.changed),
             changed_max: shares.changed,
-            bytes: Budget::with_grain(Some(shares.changed), 0, GRAIN),
+            pushes_early,
+            bytes: Budget::with_grain(Some(asks_at), 0, GRAIN),
             is_full: AtomicBool::new(false),
             cut: AtomicU64::new(1),
             removals: Removals::new(log_size),

@@ -20,12 +20,17 @@
 //! # Lock order
 //! `bucket.data`: the files in use. `bucket.data.file`: the parts of one. Both are leaves, held across no I/O.
 
+mod ahead;
+mod part;
+
 use crate::engine::CACHE_PART;
 use crate::error::{failed, of_objects, of_records};
 use crate::objects::Objects;
 use crate::runtime::{Stop, apart, spawn, wait};
+use ahead::{AHEAD, Ahead, PIECE};
 use object_store::path::Path;
 use object_store::{Extensions, GetOptions, ObjectStoreExt, PutOptions, PutPayload};
+use part::{Part, PartId, Parts};
 use slatedb::bytes::Bytes;
 use slatedb::object_store_tag::{ObjectStoreCallTag, RetryReason, SstType, TableStoreKind};
 use slatedb_common::metrics::DefaultMetricsRecorder;
@@ -37,7 +42,7 @@ use sluice_sync::{Arc, LockClass, Mutex, Weak};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::{fmt, io, mem};
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::task::JoinHandle;
 
 static DATA: LockClass = LockClass::new("bucket.data");
@@ -72,6 +77,7 @@ struct Shared {
     next: AtomicU64,
     /// Parts that may be sent.
     slots: Arc<Semaphore>,
+    ahead: Ahead,
 }
 
 /// A segment that is in use.
@@ -83,29 +89,15 @@ struct SegmentFile {
 
 #[derive(Default)]
 struct FileState {
-    /// What was written and is in no part, by offset.
-    waiting: BTreeMap<u64, Vec<u8>>,
+    parts: Parts,
+    /// Bytes that wait to be sent.
     waiting_bytes: usize,
-    parts: Vec<Part>,
-    /// The parts that earlier owners made were looked for.
-    is_listed: bool,
     /// Parts that are being sent, and some that were.
     tasks: Vec<JoinHandle<()>>,
     /// Why one could not be sent.
     failed: Option<String>,
-}
-
-/// The epoch and the number of a part: the greater one is newer.
-type PartId = (u64, u64);
-
-#[derive(Clone, Debug)]
-struct Part {
-    id: PartId,
-    bytes: Range<u64>,
-    /// What of it was given back: sorted, and apart.
-    dead: Vec<Range<u64>>,
-    /// While it is being sent: what it holds.
-    content: Option<Bytes>,
+    /// Where the last read ended.
+    read_to: u64,
 }
 
 impl DataDisk {
@@ -120,7 +112,16 @@ impl DataDisk {
     ) -> DataDisk {
         let slots = Arc::new(Semaphore::new(AT_ONCE));
         let next = AtomicU64::new(0);
-        let shared = Arc::new(Shared { objects, epoch, segment_size, retries, stop, next, slots });
+        let shared = Arc::new(Shared {
+            objects,
+            epoch,
+            segment_size,
+            retries,
+            stop,
+            next,
+            slots,
+            ahead: Ahead::default(),
+        });
         DataDisk { shared, files: Mutex::with_class(&DATA, BTreeMap::new()) }
     }
 
@@ -230,21 +231,7 @@ impl SegmentFile {
     }
 
     fn path(&self, part: &Part) -> Path {
-        let (epoch, count) = part.id;
-        self.place().join(format!("{:08x}-{epoch:016x}-{count:016x}", part.bytes.start))
-    }
-
-    /// The part of which this is the name, and the size.
-    fn parse(name: &str, size: u64) -> Option<Part> {
-        let mut numbers = name.split('-').map(|number| u64::from_str_radix(number, 16));
-        let (start, epoch, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
-        let bytes = start..start.checked_add(size)?;
-        (numbers.next().is_none()).then_some(Part {
-            id: (epoch, count),
-            bytes,
-            dead: Vec::new(),
-            content: None,
-        })
+        self.place().join(part.name())
     }
 
     /// The parts that are there.
@@ -252,7 +239,7 @@ impl SegmentFile {
         let place = self.place();
         let list = || self.shared.objects.list_with_delimiter(Some(&place));
         let found = self.shared.tried("list the data", list).await?.objects;
-        Ok(found.iter().filter_map(|one| SegmentFile::parse(one.location.filename()?, one.size)).collect())
+        Ok(found.iter().filter_map(|one| Part::parse(one.location.filename()?, one.size)).collect())
     }
 
     /// Sends what waits, a part for each row of bytes.
@@ -261,19 +248,19 @@ impl SegmentFile {
         let mut state = self.state.lock();
         state.tasks.retain(|task| !task.is_finished());
         state.waiting_bytes = 0;
-        let mut waiting = mem::take(&mut state.waiting).into_iter().peekable();
+        let mut waiting = mem::take(&mut state.parts.waiting).into_iter().peekable();
         while let Some((start, mut bytes)) = waiting.next() {
             while let Some((_, more)) = waiting.next_if(|(next, _)| *next == start + bytes.len() as u64) {
                 bytes.extend(more);
             }
             // Relaxed: only its own order counts.
             let id = (epoch, self.shared.next.fetch_add(1, Ordering::Relaxed));
-            let content = Bytes::from(bytes);
-            let bytes = start..start + content.len() as u64;
-            let part = Part { id, bytes, dead: Vec::new(), content: Some(content) };
-            state.parts.push(part.clone());
-            let task = spawn(self.clone().sent(part)).map_err(io_error)?;
-            state.tasks.push(task);
+            let part = Part::new(id, start, Bytes::from(bytes));
+            state.parts.all.push(part.clone());
+            match spawn(self.clone().sent(part)) {
+                Ok(task) => state.tasks.push(task),
+                Err(error) => state.failed = Some(error.to_string()),
+            }
         }
         Ok(())
     }
@@ -291,15 +278,7 @@ impl SegmentFile {
         let is_dead = {
             let mut state = self.state.lock();
             state.failed = state.failed.take().or(put.err().map(|error| error.to_string()));
-            let at = state.parts.iter().position(|one| one.id == part.id);
-            at.is_none_or(|at| {
-                state.parts[at].content = None;
-                let is_dead = state.parts[at].is_dead();
-                if is_dead {
-                    state.parts.swap_remove(at);
-                }
-                is_dead
-            })
+            state.parts.sent(part.id)
         };
         if is_dead {
             self.shared.delete(&path).await;
@@ -309,13 +288,13 @@ impl SegmentFile {
     /// Deletes the parts before `now` of which nothing is left without `bytes`.
     async fn give_back(&self, bytes: Range<u64>, now: PartId) {
         let to_the_end = bytes.end >= self.shared.segment_size;
-        if to_the_end || !self.state.lock().is_listed {
+        if to_the_end || !self.state.lock().parts.are_listed {
             // What is not known is not deleted.
             if let Ok(listed) = self.listed().await {
-                self.state.lock().learn(listed);
+                self.state.lock().parts.learn(listed);
             }
         }
-        let dead = self.state.lock().give_back(&bytes, now);
+        let dead = self.state.lock().parts.give_back(&bytes, now);
         for part in dead {
             self.shared.delete(&self.path(&part)).await;
         }
@@ -325,114 +304,94 @@ impl SegmentFile {
         self.state.lock().failed.as_ref().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
     }
 
-    /// Fills `buf` from `offset` on; copies that are nearer count unless it is `anew`.
-    fn read(&self, buf: &mut [u8], offset: u64, anew: bool) -> io::Result<()> {
-        let mut fetched = self.state.lock().find(buf, offset);
-        if fetched.is_none() {
-            let listed = self.shared.stop.wait(self.listed()).map_err(io_error)?;
-            let mut state = self.state.lock();
-            state.learn(listed);
-            fetched = state.find(buf, offset);
+    /// The bytes `range` of an object.
+    async fn get(&self, part: &Part, range: Range<u64>, anew: bool) -> Result<Bytes, StoreError> {
+        let path = self.path(part);
+        let options = || GetOptions {
+            range: Some(range.clone().into()),
+            extensions: tag(anew),
+            ..GetOptions::default()
+        };
+        let get = || async { self.shared.objects.get_opts(&path, options()).await?.bytes().await };
+        let found = self.shared.tried("read data", get).await?;
+        match found.len() as u64 == range.end - range.start {
+            true => Ok(found),
+            false => Err(StoreError::Io("read data", io::ErrorKind::UnexpectedEof.into())),
         }
-        for (part, at) in fetched.ok_or(io::ErrorKind::UnexpectedEof)? {
-            let path = self.path(&part);
-            let range = at.start - part.bytes.start..at.end - part.bytes.start;
-            let options = || GetOptions {
-                range: Some(range.clone().into()),
-                extensions: tag(anew),
-                ..GetOptions::default()
-            };
-            let get = || async { self.shared.objects.get_opts(&path, options()).await?.bytes().await };
-            let found = self.shared.stop.wait(self.shared.tried("read data", get)).map_err(io_error);
-            let found = found.map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => io::ErrorKind::UnexpectedEof.into(),
-                _ => error,
-            })?;
-            let to = &mut buf[(at.start - offset) as usize..(at.end - offset) as usize];
-            if found.len() != to.len() {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+
+    /// The piece of a part with this number, which may have been fetched, or be on its way.
+    async fn piece(
+        self: Arc<Self>,
+        part: Part,
+        number: u64,
+        kept: Arc<OnceCell<Bytes>>,
+    ) -> Result<Bytes, StoreError> {
+        let len = part.bytes.end - part.bytes.start;
+        let range = number * PIECE..((number + 1) * PIECE).min(len);
+        kept.get_or_try_init(|| self.get(&part, range, false)).await.cloned()
+    }
+
+    /// The bytes `at` of the segment, which are in `part`, and are read in a row with those before: what comes next is fetched, too.
+    fn get_in_a_row(self: &Arc<Self>, part: &Part, at: &Range<u64>, to: &mut [u8]) -> Result<(), StoreError> {
+        let piece_of = |part: &Part, at: u64| (at - part.bytes.start) / PIECE;
+        let kept = |part: &Part, number| self.shared.ahead.piece((self.number, part.id, number));
+        let (first, last) = (piece_of(part, at.start), piece_of(part, at.end - 1));
+        let wanted: Vec<_> = (first..=last).map(|number| (number, kept(part, number).0)).collect();
+        let (mut part_there, mut next) = (part.clone(), part.bytes.start + (last + 1) * PIECE);
+        for _ in 0..AHEAD {
+            if next >= part_there.bytes.end {
+                next = part_there.bytes.end;
+                match self.state.lock().parts.newest_with(next) {
+                    Some(part) if part.content.is_none() => part_there = part.clone(),
+                    _ => break,
+                }
             }
-            to.copy_from_slice(&found);
+            let number = piece_of(&part_there, next);
+            if let (kept, true) = kept(&part_there, number) {
+                let piece = self.clone().piece(part_there.clone(), number, kept);
+                // Who asks for it then is told what was wrong.
+                apart(async { drop(piece.await) });
+            }
+            next = part_there.bytes.start + (number + 1) * PIECE;
+        }
+        for (number, kept) in wanted {
+            let piece = self.shared.stop.wait(self.clone().piece(part.clone(), number, kept))?;
+            let start = part.bytes.start + number * PIECE;
+            let here = at.start.max(start)..at.end.min(start + piece.len() as u64);
+            to[(here.start - at.start) as usize..(here.end - at.start) as usize]
+                .copy_from_slice(&piece[(here.start - start) as usize..(here.end - start) as usize]);
         }
         Ok(())
     }
-}
 
-impl FileState {
-    /// Copies what is in memory of the bytes from `offset` on to `buf`. The parts that have the rest, each with the bytes that it has; none if
-    /// some of them are in no part that is known.
-    fn find(&self, buf: &mut [u8], offset: u64) -> Option<Vec<(Part, Range<u64>)>> {
-        let (mut at, end) = (offset, offset + buf.len() as u64);
-        let mut elsewhere = Vec::new();
-        while at < end {
-            let waits = self.waiting.range(..=at).next_back();
-            let waits = waits.filter(|(start, bytes)| at < *start + bytes.len() as u64);
-            let (start, content, until) = match waits {
-                Some((start, bytes)) => (*start, Some(&**bytes), *start + bytes.len() as u64),
-                None => {
-                    let part = self.newest_with(at)?;
-                    // Up to where a newer one begins.
-                    let newer =
-                        self.parts.iter().filter(|newer| newer.id > part.id).map(|newer| newer.bytes.start);
-                    let newer = newer.chain(self.waiting.keys().copied()).filter(|start| *start > at).min();
-                    (part.bytes.start, part.content.as_deref(), part.bytes.end.min(newer.unwrap_or(end)))
-                }
+    /// Fills `buf` from `offset` on; copies that are nearer count unless it is `anew`.
+    fn read(self: &Arc<Self>, buf: &mut [u8], offset: u64, anew: bool) -> io::Result<()> {
+        let (mut elsewhere, is_in_a_row) = {
+            let mut state = self.state.lock();
+            let before = mem::replace(&mut state.read_to, offset + buf.len() as u64);
+            (state.parts.find(buf, offset), before == offset && !anew)
+        };
+        if elsewhere.is_none() {
+            let listed = self.shared.stop.wait(self.listed()).map_err(io_error)?;
+            let mut state = self.state.lock();
+            state.parts.learn(listed);
+            elsewhere = state.parts.find(buf, offset);
+        }
+        for (part, at) in elsewhere.ok_or(io::ErrorKind::UnexpectedEof)? {
+            let to = &mut buf[(at.start - offset) as usize..(at.end - offset) as usize];
+            let found = if is_in_a_row {
+                self.get_in_a_row(&part, &at, to)
+            } else {
+                let range = at.start - part.bytes.start..at.end - part.bytes.start;
+                self.shared.stop.wait(self.get(&part, range, anew)).map(|found| to.copy_from_slice(&found))
             };
-            let until = until.min(end);
-            match content {
-                Some(content) => buf[(at - offset) as usize..(until - offset) as usize]
-                    .copy_from_slice(&content[(at - start) as usize..(until - start) as usize]),
-                None => elsewhere.push((self.newest_with(at)?.clone(), at..until)),
-            }
-            at = until;
+            found.map_err(|error| match io_error(error) {
+                missing if missing.kind() == io::ErrorKind::NotFound => io::ErrorKind::UnexpectedEof.into(),
+                error => error,
+            })?;
         }
-        Some(elsewhere)
-    }
-
-    /// The newest of the parts that have byte `at`.
-    fn newest_with(&self, at: u64) -> Option<&Part> {
-        self.parts.iter().filter(|part| part.bytes.contains(&at)).max_by_key(|part| part.id)
-    }
-
-    /// These parts were found.
-    fn learn(&mut self, listed: Vec<Part>) {
-        self.is_listed = true;
-        for part in listed {
-            if !self.parts.iter().any(|one| one.id == part.id) {
-                self.parts.push(part);
-            }
-        }
-    }
-
-    /// Counts `bytes` of the parts before `now` as given back. The parts of which nothing is left, which are forgotten, but for those
-    /// that are being sent.
-    fn give_back(&mut self, bytes: &Range<u64>, now: PartId) -> Vec<Part> {
-        for part in self.parts.iter_mut().filter(|part| part.id < now) {
-            part.give_back(bytes);
-        }
-        self.parts.extract_if(.., |part| part.is_dead() && part.content.is_none()).collect()
-    }
-}
-
-impl Part {
-    /// Of `bytes` what is in the part was given back, perhaps not for the first time.
-    fn give_back(&mut self, bytes: &Range<u64>) {
-        let here = self.bytes.start.max(bytes.start)..self.bytes.end.min(bytes.end);
-        if here.is_empty() {
-            return;
-        }
-        self.dead.push(here);
-        self.dead.sort_unstable_by_key(|one| one.start);
-        self.dead.dedup_by(|next, one| {
-            let touches = next.start <= one.end;
-            one.end = if touches { one.end.max(next.end) } else { one.end };
-            touches
-        });
-    }
-
-    /// Whether nothing of it is left.
-    fn is_dead(&self) -> bool {
-        self.dead.first() == Some(&self.bytes)
+        Ok(())
     }
 }
 
@@ -443,7 +402,7 @@ struct SegmentHandle(Arc<SegmentFile>);
 impl DiskFile for SegmentHandle {
     /// As far as the parts go that are known.
     fn size(&self) -> io::Result<u64> {
-        Ok(self.0.state.lock().parts.iter().map(|part| part.bytes.end).max().unwrap_or(0))
+        Ok(self.0.state.lock().parts.all.iter().map(|part| part.bytes.end).max().unwrap_or(0))
     }
 
     fn set_size(&self, _size: u64) -> io::Result<()> {
@@ -479,7 +438,7 @@ impl DiskFile for SegmentHandle {
         }
         let is_enough = {
             let mut state = self.0.state.lock();
-            state.waiting.insert(offset, buf.to_vec());
+            state.parts.waiting.insert(offset, buf.to_vec());
             state.waiting_bytes += buf.len();
             state.waiting_bytes >= PART
         };
@@ -512,58 +471,5 @@ impl fmt::Debug for SegmentFile {
 impl fmt::Debug for DataDisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shared.objects.fmt(f)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn part(id: PartId, bytes: Range<u64>) -> Part {
-        Part { id, bytes, dead: Vec::new(), content: None }
-    }
-
-    #[test]
-    fn what_is_given_back_twice_counts_once() {
-        let mut state = FileState::default();
-        state.learn(vec![part((1, 0), 0..100), part((1, 1), 50..150), part((1, 2), 0..200)]);
-        let mut give_back =
-            |bytes| -> Vec<u64> { state.give_back(&bytes, (1, 2)).iter().map(|part| part.id.1).collect() };
-        assert!(give_back(60..200).is_empty());
-        assert!(give_back(60..90).is_empty());
-        assert!(give_back(80..120).is_empty());
-        assert_eq!(give_back(50..60), [1]);
-        assert!(give_back(0..40).is_empty());
-        assert_eq!(give_back(30..55), [0]);
-        // One that is newer than the call has other bytes there.
-        assert!(give_back(0..200).is_empty());
-        assert_eq!(state.parts.len(), 1);
-    }
-
-    #[test]
-    fn of_several_that_have_a_byte_the_newest_counts() {
-        let mut state = FileState::default();
-        state.learn(vec![part((2, 0), 50..80), part((1, 7), 0..100), part((2, 1), 80..90)]);
-        let found = |state: &FileState, buf: &mut [u8]| -> Vec<(PartId, Range<u64>)> {
-            let found = state.find(buf, 40).expect("all of it");
-            found.into_iter().map(|(part, bytes)| (part.id, bytes)).collect()
-        };
-        let parts = [((1, 7), 40..50), ((2, 0), 50..80), ((2, 1), 80..90), ((1, 7), 90..100)];
-        assert_eq!(found(&state, &mut [0; 60]), parts);
-        assert!(state.find(&mut [0; 1], 100).is_none());
-        state.waiting.insert(45, vec![9; 10]);
-        let mut buf = [0; 20];
-        assert_eq!(found(&state, &mut buf), [((1, 7), 40..45), ((2, 0), 55..60)]);
-        assert_eq!(buf[5..15], [9; 10]);
-    }
-
-    #[test]
-    fn a_name_that_is_no_parts_is_passed_over() {
-        let name = "00400000-0000000000000007-0000000000000021";
-        let part = SegmentFile::parse(name, 5).expect("a part");
-        assert_eq!((part.id, part.bytes), ((7, 0x21), 0x40_0000..0x40_0005));
-        for other in ["", "1-2", "1-2-3-4", "x-2-3", "ffffffffffffffff-1-1"] {
-            assert!(SegmentFile::parse(other, 5).is_none(), "{other}");
-        }
     }
 }
