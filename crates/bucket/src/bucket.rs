@@ -1,6 +1,6 @@
 //! Bucket: the place of one store in an object store, and what is done with the store there: made, opened, looked at.
 
-use crate::counted::Counted;
+use crate::counted::CountedObjects;
 use crate::data::{DataDisk, cached};
 use crate::engine::{Opening, Records};
 use crate::error::of_objects;
@@ -224,7 +224,7 @@ impl Bucket {
         if info.segment_size == 0 {
             return Ok(None);
         }
-        let counted: Objects = Arc::new(Counted::new(self.objects.clone(), &opening.data_recorder));
+        let counted: Objects = Arc::new(CountedObjects::new(self.objects.clone(), &opening.data_recorder));
         let objects = match &opening.data_cache {
             Some(cache) => cached(counted, cache, &opening.data_recorder)?,
             None => counted,

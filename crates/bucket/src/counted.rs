@@ -18,22 +18,22 @@ use std::fmt;
 const BOUNDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
 /// An object store whose requests are counted as SlateDB counts its own.
-pub(crate) struct Counted {
+pub(crate) struct CountedObjects {
     objects: Objects,
-    get: Kind,
-    put: Kind,
+    get: RequestMeter,
+    put: RequestMeter,
 }
 
 /// Requests of one kind.
-struct Kind {
+struct RequestMeter {
     took: Arc<dyn HistogramFn>,
     failed: Arc<dyn CounterFn>,
 }
 
-impl Kind {
-    fn new(kind: &str, recorder: &DefaultMetricsRecorder) -> Kind {
+impl RequestMeter {
+    fn new(kind: &str, recorder: &DefaultMetricsRecorder) -> RequestMeter {
         let labels = [(KIND, kind)];
-        Kind {
+        RequestMeter {
             took: recorder.register_histogram(REQUEST_DURATION_SECONDS, "", &labels, &BOUNDS),
             failed: recorder.register_counter(ERROR_COUNT, "", &labels),
         }
@@ -50,15 +50,19 @@ impl Kind {
     }
 }
 
-impl Counted {
+impl CountedObjects {
     /// `objects`, with what is asked of them counted by `recorder`.
-    pub(crate) fn new(objects: Objects, recorder: &DefaultMetricsRecorder) -> Counted {
-        Counted { objects, get: Kind::new(GET, recorder), put: Kind::new(PUT, recorder) }
+    pub(crate) fn new(objects: Objects, recorder: &DefaultMetricsRecorder) -> CountedObjects {
+        CountedObjects {
+            objects,
+            get: RequestMeter::new(GET, recorder),
+            put: RequestMeter::new(PUT, recorder),
+        }
     }
 }
 
 #[async_trait::async_trait]
-impl ObjectStore for Counted {
+impl ObjectStore for CountedObjects {
     async fn put_opts(&self, at: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.put.count(self.objects.put_opts(at, payload, options)).await
     }
@@ -92,13 +96,13 @@ impl ObjectStore for Counted {
     }
 }
 
-impl fmt::Debug for Counted {
+impl fmt::Debug for CountedObjects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.objects.fmt(f)
     }
 }
 
-impl fmt::Display for Counted {
+impl fmt::Display for CountedObjects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.objects.fmt(f)
     }

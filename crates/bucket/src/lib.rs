@@ -10,7 +10,7 @@
 //!   BUCKET/PATH/owners/EPOCH       which process opened the store, an object each time            owner.rs
 //!   BUCKET/PATH/records/wal/N      pushes                                                         SlateDB, by way of
 //!   BUCKET/PATH/records/...        what they come to, sorted, and the list of those objects       engine.rs
-//!   BUCKET/PATH/data/SEGMENT/...   data that are too large for a record, in objects of their own  data.rs
+//!   BUCKET/PATH/data/SEGMENT/...   data that are too large for a record, in objects of their own  data/
 //! ```
 //!
 //! *Fencing.* A node that opens the store first claims an *epoch*, greater than all before, by making its object in `owners/` if
@@ -34,7 +34,7 @@
 //!
 //! # Lock order
 //! `bucket.engine`: the open records; held for reading across I/O, for writing while they are opened again. Below `store.push`
-//! and `store.checkpoint`. `bucket.data`, `bucket.data.file`: see `data.rs`.
+//! and `store.checkpoint`. `bucket.data`, `bucket.data.file`, `bucket.data.pieces`: see `data`.
 //!
 //! # Sources
 //! RFC 1 of SlateDB for the fencing of its manifest and log; Burrows, "The Chubby lock service" (2006) for epochs.

@@ -18,19 +18,19 @@
 //! cannot be deleted, or was given back in part when the owner died, stays until the segment is empty.
 //!
 //! # Lock order
-//! `bucket.data`: the files in use. `bucket.data.file`: the parts of one. Both are leaves, held across no I/O.
+//! `bucket.data`: the files in use. `bucket.data.file`: the parts of one. `bucket.data.pieces`: what was fetched. Leaves, held across no I/O.
 
-mod ahead;
 mod part;
+mod pieces;
 
 use crate::engine::CACHE_PART;
 use crate::error::{failed, of_objects, of_records};
 use crate::objects::Objects;
 use crate::runtime::{Stop, apart, spawn, wait};
-use ahead::{AHEAD, Ahead, PIECE};
 use object_store::path::Path;
 use object_store::{Extensions, GetOptions, ObjectStoreExt, PutOptions, PutPayload};
-use part::{Part, PartId, Parts};
+use part::{PartId, SegmentPart, SegmentParts};
+use pieces::{AHEAD, PIECE, Pieces};
 use slatedb::bytes::Bytes;
 use slatedb::object_store_tag::{ObjectStoreCallTag, RetryReason, SstType, TableStoreKind};
 use slatedb_common::metrics::DefaultMetricsRecorder;
@@ -52,20 +52,20 @@ static FILE: LockClass = LockClass::new("bucket.data.file");
 const PREFIX: &str = "data";
 /// Bytes of which a part is made at once.
 const PART: usize = 4 << 20;
-/// Parts that are sent at a time. As many may wait.
+/// SegmentParts that are sent at a time. As many may wait.
 const AT_ONCE: usize = 4;
 /// Before what failed is tried again: at first, and at most.
 const PAUSES: Range<Duration> = Duration::from_millis(20)..Duration::from_secs(1);
 
 /// The segments of a store.
 pub(crate) struct DataDisk {
-    shared: Arc<Shared>,
+    shared: Arc<DataShared>,
     /// Those in use, by number. *protected by its mutex*
     files: Mutex<BTreeMap<u32, Weak<SegmentFile>>>,
 }
 
 /// What all segments share.
-struct Shared {
+struct DataShared {
     objects: Objects,
     /// Of the owner that writes; none: the segments are only looked at.
     epoch: Option<u64>,
@@ -75,24 +75,24 @@ struct Shared {
     stop: Arc<Stop>,
     /// The number of the next part. *atomic (stands alone)*
     next: AtomicU64,
-    /// Parts that may be sent.
+    /// SegmentParts that may be sent.
     slots: Arc<Semaphore>,
-    ahead: Ahead,
+    pieces: Pieces,
 }
 
 /// A segment that is in use.
 struct SegmentFile {
     number: u32,
-    shared: Arc<Shared>,
-    state: Mutex<FileState>,
+    shared: Arc<DataShared>,
+    state: Mutex<SegmentState>,
 }
 
 #[derive(Default)]
-struct FileState {
-    parts: Parts,
+struct SegmentState {
+    parts: SegmentParts,
     /// Bytes that wait to be sent.
     waiting_bytes: usize,
-    /// Parts that are being sent, and some that were.
+    /// SegmentParts that are being sent, and some that were.
     tasks: Vec<JoinHandle<()>>,
     /// Why one could not be sent.
     failed: Option<String>,
@@ -112,7 +112,7 @@ impl DataDisk {
     ) -> DataDisk {
         let slots = Arc::new(Semaphore::new(AT_ONCE));
         let next = AtomicU64::new(0);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DataShared {
             objects,
             epoch,
             segment_size,
@@ -120,7 +120,7 @@ impl DataDisk {
             stop,
             next,
             slots,
-            ahead: Ahead::default(),
+            pieces: Pieces::default(),
         });
         DataDisk { shared, files: Mutex::with_class(&DATA, BTreeMap::new()) }
     }
@@ -133,7 +133,7 @@ impl DataDisk {
         let known = files.get(&number).and_then(Weak::upgrade);
         let file = known.unwrap_or_else(|| {
             files.retain(|_, file| file.strong_count() > 0);
-            let state = Mutex::with_class(&FILE, FileState::default());
+            let state = Mutex::with_class(&FILE, SegmentState::default());
             let file = Arc::new(SegmentFile { number, shared: self.shared.clone(), state });
             files.insert(number, Arc::downgrade(&file));
             file
@@ -167,7 +167,7 @@ impl Disk for DataDisk {
     }
 }
 
-impl Shared {
+impl DataShared {
     /// Does what `request` asks for, again if it fails in passing.
     async fn tried<T, R: Future<Output = object_store::Result<T>>>(
         &self,
@@ -230,16 +230,16 @@ impl SegmentFile {
         Path::from(format!("{PREFIX}/{:08x}", self.number))
     }
 
-    fn path(&self, part: &Part) -> Path {
+    fn path(&self, part: &SegmentPart) -> Path {
         self.place().join(part.name())
     }
 
     /// The parts that are there.
-    async fn listed(&self) -> Result<Vec<Part>, StoreError> {
+    async fn listed(&self) -> Result<Vec<SegmentPart>, StoreError> {
         let place = self.place();
         let list = || self.shared.objects.list_with_delimiter(Some(&place));
         let found = self.shared.tried("list the data", list).await?.objects;
-        Ok(found.iter().filter_map(|one| Part::parse(one.location.filename()?, one.size)).collect())
+        Ok(found.iter().filter_map(|one| SegmentPart::parse(one.location.filename()?, one.size)).collect())
     }
 
     /// Sends what waits, a part for each row of bytes.
@@ -255,7 +255,7 @@ impl SegmentFile {
             }
             // Relaxed: only its own order counts.
             let id = (epoch, self.shared.next.fetch_add(1, Ordering::Relaxed));
-            let part = Part::new(id, start, Bytes::from(bytes));
+            let part = SegmentPart::new(id, start, Bytes::from(bytes));
             state.parts.all.push(part.clone());
             match spawn(self.clone().sent(part)) {
                 Ok(task) => state.tasks.push(task),
@@ -265,7 +265,7 @@ impl SegmentFile {
         Ok(())
     }
 
-    async fn sent(self: Arc<Self>, part: Part) {
+    async fn sent(self: Arc<Self>, part: SegmentPart) {
         let path = self.path(&part);
         let put = async {
             let _slot = self.shared.slots.acquire().await;
@@ -305,7 +305,7 @@ impl SegmentFile {
     }
 
     /// The bytes `range` of an object.
-    async fn get(&self, part: &Part, range: Range<u64>, anew: bool) -> Result<Bytes, StoreError> {
+    async fn get(&self, part: &SegmentPart, range: Range<u64>, anew: bool) -> Result<Bytes, StoreError> {
         let path = self.path(part);
         let options = || GetOptions {
             range: Some(range.clone().into()),
@@ -323,7 +323,7 @@ impl SegmentFile {
     /// The piece of a part with this number, which may have been fetched, or be on its way.
     async fn piece(
         self: Arc<Self>,
-        part: Part,
+        part: SegmentPart,
         number: u64,
         kept: Arc<OnceCell<Bytes>>,
     ) -> Result<Bytes, StoreError> {
@@ -333,9 +333,14 @@ impl SegmentFile {
     }
 
     /// The bytes `at` of the segment, which are in `part`, and are read in a row with those before: what comes next is fetched, too.
-    fn get_in_a_row(self: &Arc<Self>, part: &Part, at: &Range<u64>, to: &mut [u8]) -> Result<(), StoreError> {
-        let piece_of = |part: &Part, at: u64| (at - part.bytes.start) / PIECE;
-        let kept = |part: &Part, number| self.shared.ahead.piece((self.number, part.id, number));
+    fn get_in_a_row(
+        self: &Arc<Self>,
+        part: &SegmentPart,
+        at: &Range<u64>,
+        to: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let piece_of = |part: &SegmentPart, at: u64| (at - part.bytes.start) / PIECE;
+        let kept = |part: &SegmentPart, number| self.shared.pieces.piece((self.number, part.id, number));
         let (first, last) = (piece_of(part, at.start), piece_of(part, at.end - 1));
         let wanted: Vec<_> = (first..=last).map(|number| (number, kept(part, number).0)).collect();
         let (mut part_there, mut next) = (part.clone(), part.bytes.start + (last + 1) * PIECE);
@@ -445,8 +450,8 @@ impl DiskFile for SegmentHandle {
         if is_enough {
             self.0.send()?;
             // No more than may be sent, and as many behind them, are in memory.
-            let slot = async { Ok(drop(self.0.shared.slots.acquire().await)) };
-            self.0.shared.stop.wait(slot).map_err(io_error)?;
+            let slot = async { Ok(self.0.shared.slots.acquire().await) };
+            drop(self.0.shared.stop.wait(slot).map_err(io_error)?);
         }
         Ok(())
     }

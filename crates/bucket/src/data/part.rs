@@ -9,7 +9,7 @@ pub(super) type PartId = (u64, u64);
 
 /// An object with bytes of a segment.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct SegmentPart {
     pub(super) id: PartId,
     /// Where they stand in the segment.
     pub(super) bytes: Range<u64>,
@@ -21,18 +21,18 @@ pub(super) struct Part {
 
 /// What is known of a segment.
 #[derive(Default)]
-pub(super) struct Parts {
+pub(super) struct SegmentParts {
     /// What was written and is in no part, by offset.
     pub(super) waiting: BTreeMap<u64, Vec<u8>>,
-    pub(super) all: Vec<Part>,
+    pub(super) all: Vec<SegmentPart>,
     /// The parts that earlier owners made were looked for.
     pub(super) are_listed: bool,
 }
 
-impl Parts {
+impl SegmentParts {
     /// Copies what is in memory of the bytes from `offset` on to `buf`. The parts that have the rest, each with the bytes that it has; none if
     /// some of them are in no part that is known.
-    pub(super) fn find(&self, buf: &mut [u8], offset: u64) -> Option<Vec<(Part, Range<u64>)>> {
+    pub(super) fn find(&self, buf: &mut [u8], offset: u64) -> Option<Vec<(SegmentPart, Range<u64>)>> {
         let (mut at, end) = (offset, offset + buf.len() as u64);
         let mut elsewhere = Vec::new();
         while at < end {
@@ -61,7 +61,7 @@ impl Parts {
     }
 
     /// The newest of the parts that have byte `at`.
-    pub(super) fn newest_with(&self, at: u64) -> Option<&Part> {
+    pub(super) fn newest_with(&self, at: u64) -> Option<&SegmentPart> {
         self.all.iter().filter(|part| part.bytes.contains(&at)).max_by_key(|part| part.id)
     }
 
@@ -72,7 +72,7 @@ impl Parts {
     }
 
     /// These parts were found.
-    pub(super) fn learn(&mut self, listed: Vec<Part>) {
+    pub(super) fn learn(&mut self, listed: Vec<SegmentPart>) {
         self.are_listed = true;
         for part in listed {
             if !self.all.iter().any(|one| one.id == part.id) {
@@ -83,7 +83,7 @@ impl Parts {
 
     /// Counts `bytes` of the parts before `now` as given back. The parts of which nothing is left, which are forgotten, but for those
     /// that are being sent.
-    pub(super) fn give_back(&mut self, bytes: &Range<u64>, now: PartId) -> Vec<Part> {
+    pub(super) fn give_back(&mut self, bytes: &Range<u64>, now: PartId) -> Vec<SegmentPart> {
         for part in self.all.iter_mut().filter(|part| part.id < now) {
             part.give_back(bytes);
         }
@@ -91,11 +91,11 @@ impl Parts {
     }
 }
 
-impl Part {
+impl SegmentPart {
     /// One that is about to be sent.
-    pub(super) fn new(id: PartId, start: u64, content: Bytes) -> Part {
+    pub(super) fn new(id: PartId, start: u64, content: Bytes) -> SegmentPart {
         let bytes = start..start + content.len() as u64;
-        Part { id, bytes, dead: Vec::new(), content: Some(content) }
+        SegmentPart { id, bytes, dead: Vec::new(), content: Some(content) }
     }
 
     /// The end of its object's name.
@@ -105,11 +105,11 @@ impl Part {
     }
 
     /// The part of which this is the name, and the size.
-    pub(super) fn parse(name: &str, size: u64) -> Option<Part> {
+    pub(super) fn parse(name: &str, size: u64) -> Option<SegmentPart> {
         let mut numbers = name.split('-').map(|number| u64::from_str_radix(number, 16));
         let (start, epoch, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
         let bytes = start..start.checked_add(size)?;
-        (numbers.next().is_none()).then_some(Part {
+        (numbers.next().is_none()).then_some(SegmentPart {
             id: (epoch, count),
             bytes,
             dead: Vec::new(),
@@ -142,13 +142,13 @@ impl Part {
 mod tests {
     use super::*;
 
-    fn part(id: PartId, bytes: Range<u64>) -> Part {
-        Part { id, bytes, dead: Vec::new(), content: None }
+    fn part(id: PartId, bytes: Range<u64>) -> SegmentPart {
+        SegmentPart { id, bytes, dead: Vec::new(), content: None }
     }
 
     #[test]
     fn what_is_given_back_twice_counts_once() {
-        let mut parts = Parts::default();
+        let mut parts = SegmentParts::default();
         parts.learn(vec![part((1, 0), 0..100), part((1, 1), 50..150), part((1, 2), 0..200)]);
         let mut give_back =
             |bytes| -> Vec<u64> { parts.give_back(&bytes, (1, 2)).iter().map(|part| part.id.1).collect() };
@@ -165,9 +165,9 @@ mod tests {
 
     #[test]
     fn of_several_that_have_a_byte_the_newest_counts() {
-        let mut parts = Parts::default();
+        let mut parts = SegmentParts::default();
         parts.learn(vec![part((2, 0), 50..80), part((1, 7), 0..100), part((2, 1), 80..90)]);
-        let found = |parts: &Parts, buf: &mut [u8]| -> Vec<(PartId, Range<u64>)> {
+        let found = |parts: &SegmentParts, buf: &mut [u8]| -> Vec<(PartId, Range<u64>)> {
             let found = parts.find(buf, 40).expect("all of it");
             found.into_iter().map(|(part, bytes)| (part.id, bytes)).collect()
         };
@@ -183,10 +183,10 @@ mod tests {
     #[test]
     fn a_name_that_is_no_parts_is_passed_over() {
         let name = "00400000-0000000000000007-0000000000000021";
-        let part = Part::parse(name, 5).expect("a part");
+        let part = SegmentPart::parse(name, 5).expect("a part");
         assert_eq!((part.id, part.bytes), ((7, 0x21), 0x40_0000..0x40_0005));
         for other in ["", "1-2", "1-2-3-4", "x-2-3", "ffffffffffffffff-1-1"] {
-            assert!(Part::parse(other, 5).is_none(), "{other}");
+            assert!(SegmentPart::parse(other, 5).is_none(), "{other}");
         }
     }
 }

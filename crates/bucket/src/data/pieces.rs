@@ -1,4 +1,4 @@
-//! Ahead: what was fetched before anybody asked for it, because a segment is read from front to back.
+//! Pieces: what was fetched before anybody asked for it, because a segment is read from front to back.
 
 use super::part::PartId;
 use slatedb::bytes::Bytes;
@@ -6,7 +6,7 @@ use sluice_sync::{Arc, LockClass, Mutex};
 use std::collections::VecDeque;
 use tokio::sync::OnceCell;
 
-static AHEAD_CLASS: LockClass = LockClass::new("bucket.data.ahead");
+static PIECES: LockClass = LockClass::new("bucket.data.pieces");
 
 /// Bytes that are fetched with one request.
 pub(super) const PIECE: u64 = 1 << 20;
@@ -19,15 +19,15 @@ const PIECES_MAX: usize = 4 * AHEAD;
 pub(super) type PieceId = (u32, PartId, u64);
 
 /// The pieces in memory, the oldest first. *protected by its mutex, a leaf*
-pub(super) struct Ahead(Mutex<VecDeque<(PieceId, Arc<OnceCell<Bytes>>)>>);
+pub(super) struct Pieces(Mutex<VecDeque<(PieceId, Arc<OnceCell<Bytes>>)>>);
 
-impl Default for Ahead {
+impl Default for Pieces {
     fn default() -> Self {
-        Ahead(Mutex::with_class(&AHEAD_CLASS, VecDeque::new()))
+        Pieces(Mutex::with_class(&PIECES, VecDeque::new()))
     }
 }
 
-impl Ahead {
+impl Pieces {
     /// Where a piece is, or comes, and whether it is new here. Those that fetch it at the same time do so once.
     pub(super) fn piece(&self, id: PieceId) -> (Arc<OnceCell<Bytes>>, bool) {
         let mut pieces = self.0.lock();
