@@ -180,6 +180,10 @@ fn when_the_owner_is_killed_files_locks_and_what_was_durable_stay() {
     fs::remove_file(cluster.path(2, "unnamed")).expect("removed");
     durable.sync_all().expect("durable");
     let contender = File::open(cluster.path(2, "durable")).expect("it is there");
+    // More than stands in records: the store has objects for it.
+    let large: Vec<u8> = (0..9 << 20).map(|at: u32| (at / 4096 % 251) as u8).collect();
+    let mut objects_of_data = File::create_new(cluster.path(1, "large")).expect("made");
+    objects_of_data.write_all(&large).and_then(|()| objects_of_data.sync_all()).expect("durable");
 
     cluster.signal(0, Signal::KILL);
     // The next change needs a new owner, and is made.
@@ -190,6 +194,8 @@ fn when_the_owner_is_killed_files_locks_and_what_was_durable_stay() {
         fs::read_to_string(cluster.path(2, "by-owner")).expect("it was durable"),
         "gone unless durable"
     );
+    assert!(fs::read(cluster.path(2, "large")).expect("it was durable") == large);
+    drop(objects_of_data);
     let refused = rustix::fs::flock(&contender, FlockOperation::NonBlockingLockExclusive);
     assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK), "the lock survived");
     // It was unlinked and open: it is there for the one that has it open, and for nobody else.
