@@ -286,7 +286,8 @@ Exit status as of fsck(8): 0 clean, 1 mended, 4 not mended, 8 could not be check
 
 Examples:
   sluice fsck ~/store
-  sluice fsck --repair ~/store";
+  sluice fsck --repair ~/store
+  sluice fsck s3://BUCKET/fs      also while it is mounted";
 
 /// The options of `fsck`.
 #[derive(clap::Args)]

@@ -52,14 +52,11 @@ pub(crate) fn info(bucket: &Bucket) -> std::result::Result<(Info, u64, Option<u3
     Ok((bucket.info()?, bucket.size()?, bucket.user()?))
 }
 
-/// Checks the store.
+/// Checks the store, which may be in use.
 pub(crate) fn check(
     bucket: &Bucket,
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<Report, StoreError> {
-    if let Some(user) = bucket.user()? {
-        return Err(StoreError::InUse(Some(user)));
-    }
     Superblock::check_shown(|look| bucket.check(look, progress))
 }
 

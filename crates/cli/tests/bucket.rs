@@ -10,6 +10,7 @@ use std::io::Write;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A store at an address, and the directory on which it is mounted. Unmounted when dropped, however the test ends.
 struct Stored {
@@ -120,6 +121,49 @@ fn a_store_in_a_directory_of_objects_survives_kill_and_is_one_for_the_next_mount
     let scratch = Scratch::new();
     let url = format!("file://{}/store", scratch.0.display());
     a_life(&Stored { url, dir: scratch.dir("m"), s3: None });
+}
+
+#[test]
+fn a_store_in_use_is_checked_and_what_changes_meanwhile_is_no_damage() {
+    if !can_mount("a_store_in_use_is_checked_and_what_changes_meanwhile_is_no_damage") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let url = format!("file://{}/store", scratch.0.display());
+    let stored = Stored { url, dir: scratch.dir("m"), s3: None };
+    stored.sluice(&["mkfs", &stored.url]).expect("an empty place");
+    stored.mount("size=1G");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut round = 0;
+            while !is_over.load(Ordering::SeqCst) {
+                let dir = stored.dir.join(format!("d{}", round % 5));
+                fs::create_dir_all(&dir).expect("room");
+                for number in 0..8_usize {
+                    let name = dir.join(format!("f{number}"));
+                    let mut file = File::create(&name).expect("room");
+                    file.write_all(&vec![round as u8; number * 200_000 + 1]).expect("room");
+                    fs::rename(&name, dir.join("moved")).expect("it is there");
+                    if number % 3 == 0 {
+                        file.sync_all().expect("room");
+                    }
+                }
+                if round % 3 == 2 {
+                    fs::remove_dir_all(&dir).expect("it is there");
+                }
+                round += 1;
+            }
+            round
+        });
+        for _ in 0..12 {
+            stored.assert_clean();
+        }
+        is_over.store(true, Ordering::SeqCst);
+        assert!(writer.join().expect("no panic") > 0);
+    });
+    stored.umount();
+    stored.assert_clean();
 }
 
 #[test]

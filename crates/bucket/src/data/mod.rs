@@ -9,7 +9,8 @@
 //! No object is ever written again: of two parts with the same bytes the newer one has them, by epoch and count. So an owner that
 //! has lost the store and does not know it yet may write what it likes: its records do not count, and nobody reads its parts.
 //!
-//! Where the parts of a segment lie is found out by a listing, when one is asked for that is not known.
+//! Where the parts of a segment lie is found out by a listing, when one is asked for that is not known, is not there, or is not what
+//! was written: a store that is only looked at may have an owner that goes on.
 //!
 //! *Garbage.* A part is deleted when all its bytes were given back; what lies in a segment, or behind its end, when that is given
 //! back as a whole, parts of a dead owner too. Only parts that are older than the call that gives back are deleted, and none of a newer
@@ -52,7 +53,7 @@ static FILE: LockClass = LockClass::new("bucket.data.file");
 const PREFIX: &str = "data";
 /// Bytes of which a part is made at once.
 const PART: usize = 4 << 20;
-/// SegmentParts that are sent at a time. As many may wait.
+/// Parts that are sent at a time. As many may wait.
 const AT_ONCE: usize = 4;
 /// Before what failed is tried again: at first, and at most.
 const PAUSES: Range<Duration> = Duration::from_millis(20)..Duration::from_secs(1);
@@ -75,7 +76,7 @@ struct DataShared {
     stop: Arc<Stop>,
     /// The number of the next part. *atomic (stands alone)*
     next: AtomicU64,
-    /// SegmentParts that may be sent.
+    /// Parts that may be sent.
     slots: Arc<Semaphore>,
     pieces: Pieces,
 }
@@ -92,7 +93,7 @@ struct SegmentState {
     parts: SegmentParts,
     /// Bytes that wait to be sent.
     waiting_bytes: usize,
-    /// SegmentParts that are being sent, and some that were.
+    /// Parts that are being sent, and some that were.
     tasks: Vec<JoinHandle<()>>,
     /// Why one could not be sent.
     failed: Option<String>,
@@ -355,7 +356,7 @@ impl SegmentFile {
             let number = piece_of(&part_there, next);
             if let (kept, true) = kept(&part_there, number) {
                 let piece = self.clone().piece(part_there.clone(), number, kept);
-                // Who asks for it then is told what was wrong.
+                // A thread that asks for it then is told what was wrong.
                 apart(async { drop(piece.await) });
             }
             next = part_there.bytes.start + (number + 1) * PIECE;
@@ -370,20 +371,40 @@ impl SegmentFile {
         Ok(())
     }
 
+    /// Finds out which parts there are. One that only looks forgets those that are not there any more.
+    fn look(&self) -> io::Result<()> {
+        let listed = self.shared.stop.wait(self.listed()).map_err(io_error)?;
+        let mut state = self.state.lock();
+        if self.shared.epoch.is_none() {
+            state.parts = SegmentParts::default();
+        }
+        state.parts.learn(listed);
+        Ok(())
+    }
+
     /// Fills `buf` from `offset` on; copies that are nearer count unless it is `anew`.
     fn read(self: &Arc<Self>, buf: &mut [u8], offset: u64, anew: bool) -> io::Result<()> {
-        let (mut elsewhere, is_in_a_row) = {
-            let mut state = self.state.lock();
-            let before = mem::replace(&mut state.read_to, offset + buf.len() as u64);
-            (state.parts.find(buf, offset), before == offset && !anew)
-        };
-        if elsewhere.is_none() {
-            let listed = self.shared.stop.wait(self.listed()).map_err(io_error)?;
-            let mut state = self.state.lock();
-            state.parts.learn(listed);
-            elsewhere = state.parts.find(buf, offset);
+        let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        match if anew { Err(io::ErrorKind::NotFound.into()) } else { self.read_known(buf, offset, anew) } {
+            Err(error) if is_missing(&error) => {}
+            done => return done,
         }
-        for (part, at) in elsewhere.ok_or(io::ErrorKind::UnexpectedEof)? {
+        self.look()?;
+        self.read_known(buf, offset, anew).map_err(|error| match is_missing(&error) {
+            true => io::ErrorKind::UnexpectedEof.into(),
+            false => error,
+        })
+    }
+
+    /// As [`read`](Self::read), from the parts that are known; `NotFound` if one is not, or is not there.
+    fn read_known(self: &Arc<Self>, buf: &mut [u8], offset: u64, anew: bool) -> io::Result<()> {
+        let (elsewhere, is_in_a_row) = {
+            let mut state = self.state.lock();
+            let elsewhere = state.parts.find(buf, offset).ok_or(io::ErrorKind::NotFound)?;
+            let before = mem::replace(&mut state.read_to, offset + buf.len() as u64);
+            (elsewhere, before == offset && !anew)
+        };
+        for (part, at) in elsewhere {
             let to = &mut buf[(at.start - offset) as usize..(at.end - offset) as usize];
             let found = if is_in_a_row {
                 self.get_in_a_row(&part, &at, to)
@@ -391,10 +412,7 @@ impl SegmentFile {
                 let range = at.start - part.bytes.start..at.end - part.bytes.start;
                 self.shared.stop.wait(self.get(&part, range, anew)).map(|found| to.copy_from_slice(&found))
             };
-            found.map_err(|error| match io_error(error) {
-                missing if missing.kind() == io::ErrorKind::NotFound => io::ErrorKind::UnexpectedEof.into(),
-                error => error,
-            })?;
+            found.map_err(io_error)?;
         }
         Ok(())
     }
