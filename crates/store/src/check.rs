@@ -174,7 +174,7 @@ impl Store {
     }
 
     /// As [`check`](Self::check), of a store [over](Self::over) the engine that `open` opens for that, and `data` with segments of this
-    /// size. It may be in use. What looks damaged then is looked at again, as it is by then; counts are not compared.
+    /// size. It may be in use: what looks damaged is looked at again, as it is by then, and counts are compared if nothing has changed.
     ///
     /// # Errors
     /// As [`check`](Self::check), and those of `open`.
@@ -456,16 +456,12 @@ fn data_of(
                     }
                 },
             };
-            let wrong = match wrong {
-                Some(what) => match stands(key, value) {
-                    Ok(true) => Some(what),
-                    Ok(false) => None,
-                    Err(error) => {
-                        failed = Some(error);
-                        return;
-                    }
-                },
-                None => None,
+            let wrong = match wrong.map(|what| Ok(stands(key, value)?.then_some(what))).transpose() {
+                Ok(wrong) => wrong.flatten(),
+                Err(error) => {
+                    failed = Some(error);
+                    return;
+                }
             };
             if let Some(what) = &wrong {
                 report.find(Gravity::Damage, format!("{}: {what}", look.describe(key)));

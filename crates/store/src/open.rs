@@ -298,6 +298,19 @@ mod tests {
     }
 
     #[test]
+    fn a_push_that_is_asked_for_soon_comes_unasked_otherwise() {
+        let age = sluice_sync::time::Duration::from_secs(3600);
+        let store = Store::in_memory(Options { age, ..Options::default() }).expect("memory");
+        for push in 1..20 {
+            store.begin(100).expect("room").put(b"key", push, b"value");
+            store.push_soon();
+            while store.stats().batches < push {
+                sluice_sync::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
     fn what_the_tree_lacks_takes_no_more_memory_than_it_may_and_is_all_there() {
         let options = Options { memory: MEMORY_MIN, background: false, ..Options::default() };
         let disk = Arc::new(CrashDisk::new());
