@@ -1,7 +1,8 @@
 //! Bucket: the place of one store in an object store, and what is done with the store there: made, opened, looked at.
 
+use crate::cache::cached;
 use crate::counted::CountedObjects;
-use crate::data::{DataDisk, cached};
+use crate::data::DataDisk;
 use crate::engine::{Opening, Records};
 use crate::error::of_objects;
 use crate::looking::Looking;

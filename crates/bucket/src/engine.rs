@@ -9,14 +9,14 @@
 //! Checksums are SlateDB's: of each object's parts, looked at whenever they are read. It takes an empty object for an empty push,
 //! and would pass over one that lost its bytes: so pushes are numbered, and one that is missing is damage.
 
+use crate::cache;
 use crate::error::{failed, of_records};
 use crate::objects::Objects;
 use crate::owner::Owner;
 use crate::runtime::{Stop, apart, wait};
 use crate::traffic;
 use slatedb::config::{
-    CompactionWorkerOptions, CompactorOptions, FlushOptions, FlushType, ObjectStoreCacheOptions, ScanOptions,
-    Settings,
+    CompactionWorkerOptions, CompactorOptions, FlushOptions, FlushType, ScanOptions, Settings,
 };
 use slatedb::{Db, DbReadOps, WriteBatch};
 use slatedb_common::metrics::DefaultMetricsRecorder;
@@ -40,8 +40,6 @@ const PUSHES: u64 = 256;
 const KEPT: u64 = 4 * PUSHES;
 /// Bytes of records that SlateDB keeps in memory before it makes a sorted object of them.
 const MEMTABLE: usize = 16 << 20;
-/// Bytes of an object that are kept in the cache on disk as one file, and fetched together.
-pub(crate) const CACHE_PART: usize = 1 << 20;
 /// How often SlateDB looks for what its compaction has done. Fencing does not wait for it: a push finds its number taken.
 const POLL: Duration = Duration::from_secs(2);
 /// Sorted objects that are not merged yet, at most. With so many, what is in memory stays there, and once that is
@@ -163,7 +161,7 @@ async fn open(
         l0_max_ssts_per_key: UNMERGED_MAX,
         compactor_options: Some(merging()),
         object_store_max_retries: Some(opening.retries),
-        object_store_cache_options: cache_options(opening),
+        object_store_cache_options: cache::options(opening.disk_cache.as_ref()),
         ..Settings::default()
     };
     let db = loop {
@@ -195,21 +193,6 @@ fn merging() -> CompactorOptions {
         worker_heartbeat_timeout: MERGE_SILENT,
         worker: Some(worker),
         ..CompactorOptions::default()
-    }
-}
-
-/// Where SlateDB keeps copies of objects: what was written is there before it is read.
-pub(crate) fn cache_options(opening: &Opening) -> ObjectStoreCacheOptions {
-    let Some(DiskCache { dir, bytes }) = &opening.disk_cache else {
-        return ObjectStoreCacheOptions::default();
-    };
-    ObjectStoreCacheOptions {
-        root_folder: Some(dir.clone()),
-        max_cache_size_bytes: Some(usize::try_from(*bytes).unwrap_or(usize::MAX)),
-        part_size_bytes: CACHE_PART,
-        cache_on_flush: true,
-        cache_on_compaction: true,
-        ..ObjectStoreCacheOptions::default()
     }
 }
 

@@ -42,6 +42,7 @@
 #![forbid(unsafe_code)]
 
 mod bucket;
+mod cache;
 mod counted;
 mod credentials;
 mod data;

@@ -1,6 +1,7 @@
 //! Looking: the records of a store that is only looked at. What is applied reaches nothing.
 
-use crate::engine::{Opening, POSITION, RECORDS, cache_options, get, pushes, record, scan};
+use crate::cache;
+use crate::engine::{Opening, POSITION, RECORDS, get, pushes, record, scan};
 use crate::error::of_records;
 use crate::objects::Objects;
 use crate::runtime::{Stop, wait};
@@ -20,7 +21,7 @@ impl Looking {
     pub(crate) fn open(objects: &Objects, opening: &Opening) -> Result<Looking, StoreError> {
         let options = DbReaderOptions {
             object_store_max_retries: Some(opening.retries),
-            object_store_cache_options: cache_options(opening),
+            object_store_cache_options: cache::options(opening.disk_cache.as_ref()),
             ..DbReaderOptions::default()
         };
         let reader = wait(async {

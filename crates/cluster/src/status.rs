@@ -1,7 +1,6 @@
 //! Status: what a node says of itself.
 
 use serde::{Deserialize, Serialize};
-use sluice_fuse::RelayCounts;
 
 /// What a node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,21 +74,6 @@ pub struct Takeover {
 }
 
 impl Status {
-    /// Adds what the relay has counted.
-    pub(crate) fn count(&mut self, counts: RelayCounts) {
-        self.requests = counts.requests;
-        self.notices = counts.notices;
-        self.notices_cut_short = counts.notices_cut_short;
-        self.reconnections = counts.attachments.saturating_sub(1);
-        self.locks_decided = counts.locks_decided;
-        self.answered_here = counts.answered_here;
-        self.awaited = counts.awaited;
-        self.behind = counts.behind;
-        self.recalls = counts.recalls;
-        self.waiting_locks = counts.waiting_locks;
-        self.dirty_bytes += counts.dirty_bytes;
-    }
-
     /// Reads what [`to_json`](Self::to_json) wrote.
     ///
     /// # Errors

@@ -24,19 +24,17 @@
 mod part;
 mod pieces;
 
-use crate::engine::CACHE_PART;
-use crate::error::{failed, of_objects, of_records};
+use crate::cache::tag;
+use crate::error::{failed, of_objects};
 use crate::objects::Objects;
-use crate::runtime::{Stop, apart, spawn, wait};
+use crate::runtime::{Stop, apart, spawn};
 use object_store::path::Path;
-use object_store::{Extensions, GetOptions, ObjectStoreExt, PutOptions, PutPayload};
+use object_store::{GetOptions, ObjectStoreExt, PutOptions, PutPayload};
 use part::{PartId, SegmentPart, SegmentParts};
 use pieces::{AHEAD, PIECE, Pieces};
 use slatedb::bytes::Bytes;
-use slatedb::object_store_tag::{ObjectStoreCallTag, RetryReason, SstType, TableStoreKind};
-use slatedb_common::metrics::DefaultMetricsRecorder;
+use sluice_store::StoreError;
 use sluice_store::disk::{Disk, DiskFile};
-use sluice_store::{DiskCache, StoreError};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, LockClass, Mutex, Weak};
@@ -193,32 +191,6 @@ impl DataShared {
     }
 }
 
-/// `objects` by way of a `cache` on this machine's disk, whose hits and size `recorder` has.
-///
-/// # Errors
-/// If it cannot be used.
-#[allow(deprecated, reason = "its successor keeps whole objects, and SlateDB uses it still")]
-pub(crate) fn cached(
-    objects: Objects,
-    cache: &DiskCache,
-    recorder: &Arc<DefaultMetricsRecorder>,
-) -> Result<Objects, StoreError> {
-    let builder = slatedb::cached_object_store::CachedObjectStore::builder(&cache.dir, objects)
-        .with_max_cache_size_bytes(Some(usize::try_from(cache.bytes).unwrap_or(usize::MAX)))
-        .with_part_size_bytes(CACHE_PART)
-        .with_cache_on_flush(true)
-        .with_metrics_recorder(recorder.clone());
-    let cached = wait(async { builder.build().await.map_err(of_records("use the cache on disk")) })?;
-    Ok(cached)
-}
-
-/// What the cache on this machine's disk goes by: it keeps what SlateDB marks so, and fetches `anew` what was damaged there.
-fn tag(anew: bool) -> Extensions {
-    let mut tag = ObjectStoreCallTag::new(TableStoreKind::Main, SstType::Compacted);
-    tag.retry = anew.then_some(RetryReason::CrcMismatch);
-    tag.into()
-}
-
 fn io_error(error: StoreError) -> io::Error {
     match error {
         StoreError::Io(_, error) => error,
@@ -249,11 +221,7 @@ impl SegmentFile {
         let mut state = self.state.lock();
         state.tasks.retain(|task| !task.is_finished());
         state.waiting_bytes = 0;
-        let mut waiting = mem::take(&mut state.parts.waiting).into_iter().peekable();
-        while let Some((start, mut bytes)) = waiting.next() {
-            while let Some((_, more)) = waiting.next_if(|(next, _)| *next == start + bytes.len() as u64) {
-                bytes.extend(more);
-            }
+        for (start, bytes) in mem::take(&mut state.parts.waiting) {
             // Relaxed: only its own order counts.
             let id = (epoch, self.shared.next.fetch_add(1, Ordering::Relaxed));
             let part = SegmentPart::new(id, start, Bytes::from(bytes));
@@ -461,7 +429,7 @@ impl DiskFile for SegmentHandle {
         }
         let is_enough = {
             let mut state = self.0.state.lock();
-            state.parts.waiting.insert(offset, buf.to_vec());
+            state.parts.write(offset, buf);
             state.waiting_bytes += buf.len();
             state.waiting_bytes >= PART
         };

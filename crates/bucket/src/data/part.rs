@@ -22,7 +22,7 @@ pub(super) struct SegmentPart {
 /// What is known of a segment.
 #[derive(Default)]
 pub(super) struct SegmentParts {
-    /// What was written and is in no part, by offset.
+    /// What was written and is in no part, by offset; what was written in a row is in one piece.
     pub(super) waiting: BTreeMap<u64, Vec<u8>>,
     pub(super) all: Vec<SegmentPart>,
     /// The parts that earlier owners made were looked for.
@@ -30,30 +30,42 @@ pub(super) struct SegmentParts {
 }
 
 impl SegmentParts {
+    /// `bytes` were written at `offset`, and wait to be sent.
+    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
+        match self.waiting.range_mut(..=offset).next_back() {
+            Some((start, before)) if *start + before.len() as u64 == offset => {
+                before.extend_from_slice(bytes)
+            }
+            _ => drop(self.waiting.insert(offset, bytes.to_vec())),
+        }
+    }
+
     /// Copies what is in memory of the bytes from `offset` on to `buf`. The parts that have the rest, each with the bytes that it has; none if
     /// some of them are in no part that is known.
     pub(super) fn find(&self, buf: &mut [u8], offset: u64) -> Option<Vec<(SegmentPart, Range<u64>)>> {
         let (mut at, end) = (offset, offset + buf.len() as u64);
         let mut elsewhere = Vec::new();
         while at < end {
-            let waits = self.waiting.range(..=at).next_back();
-            let waits = waits.filter(|(start, bytes)| at < *start + bytes.len() as u64);
-            let (start, content, until) = match waits {
-                Some((start, bytes)) => (*start, Some(&**bytes), *start + bytes.len() as u64),
-                None => {
-                    let part = self.newest_with(at)?;
-                    // Up to where a newer one begins.
-                    let newer =
-                        self.all.iter().filter(|newer| newer.id > part.id).map(|newer| newer.bytes.start);
-                    let newer = newer.chain(self.waiting.keys().copied()).filter(|start| *start > at).min();
-                    (part.bytes.start, part.content.as_deref(), part.bytes.end.min(newer.unwrap_or(end)))
-                }
+            let mut copy = |start: u64, content: &[u8], until: u64| {
+                let from = &content[(at - start) as usize..(until - start) as usize];
+                buf[(at - offset) as usize..(until - offset) as usize].copy_from_slice(from);
             };
-            let until = until.min(end);
-            match content {
-                Some(content) => buf[(at - offset) as usize..(until - offset) as usize]
-                    .copy_from_slice(&content[(at - start) as usize..(until - start) as usize]),
-                None => elsewhere.push((self.newest_with(at)?.clone(), at..until)),
+            let waits = self.waiting.range(..=at).next_back();
+            let waits = waits.map(|(start, bytes)| (*start, bytes, *start + bytes.len() as u64));
+            if let Some((start, bytes, waits_to)) = waits.filter(|(_, _, waits_to)| at < *waits_to) {
+                let until = waits_to.min(end);
+                copy(start, bytes, until);
+                at = until;
+                continue;
+            }
+            let part = self.newest_with(at)?;
+            // Up to where a newer one begins.
+            let newer = self.all.iter().filter(|newer| newer.id > part.id).map(|newer| newer.bytes.start);
+            let newer = newer.chain(self.waiting.keys().copied()).filter(|start| *start > at).min();
+            let until = part.bytes.end.min(newer.unwrap_or(end)).min(end);
+            match &part.content {
+                Some(content) => copy(part.bytes.start, content, until),
+                None => elsewhere.push((part.clone(), at..until)),
             }
             at = until;
         }
@@ -174,7 +186,9 @@ mod tests {
         let expected = [((1, 7), 40..50), ((2, 0), 50..80), ((2, 1), 80..90), ((1, 7), 90..100)];
         assert_eq!(found(&parts, &mut [0; 60]), expected);
         assert!(parts.find(&mut [0; 1], 100).is_none());
-        parts.waiting.insert(45, vec![9; 10]);
+        parts.write(45, &[9; 4]);
+        parts.write(49, &[9; 6]);
+        assert_eq!(parts.waiting.len(), 1);
         let mut buf = [0; 20];
         assert_eq!(found(&parts, &mut buf), [((1, 7), 40..45), ((2, 0), 55..60)]);
         assert_eq!(buf[5..15], [9; 10]);

@@ -516,9 +516,11 @@ impl Inner {
     }
 
     fn status(&self) -> Status {
+        let counts = self.relay.counts();
         let role = self.role.lock();
         let living = role.view.living_owner(SHARD);
-        let mut status = Status {
+        let in_store = role.owner.as_ref().and_then(|owner| owner.superblock().changed_bytes());
+        Status {
             cluster: self.cluster.clone(),
             node: self.id().0,
             role: match () {
@@ -530,24 +532,18 @@ impl Inner {
             epoch: living.map_or(0, |owner| owner.epoch),
             members: role.view.members.values().filter(|member| member.is_alive).count(),
             guests: role.owner.as_ref().map_or(0, |owner| owner.seats()),
-            requests: 0,
-            notices: 0,
-            notices_cut_short: 0,
-            reconnections: 0,
-            locks_decided: 0,
-            answered_here: 0,
-            awaited: 0,
-            behind: 0,
-            recalls: 0,
-            waiting_locks: 0,
-            dirty_bytes: role
-                .owner
-                .as_ref()
-                .and_then(|owner| owner.superblock().changed_bytes())
-                .unwrap_or(0),
+            requests: counts.requests,
+            notices: counts.notices,
+            notices_cut_short: counts.notices_cut_short,
+            reconnections: counts.attachments.saturating_sub(1),
+            locks_decided: counts.locks_decided,
+            answered_here: counts.answered_here,
+            awaited: counts.awaited,
+            behind: counts.behind,
+            recalls: counts.recalls,
+            waiting_locks: counts.waiting_locks,
+            dirty_bytes: counts.dirty_bytes + in_store.unwrap_or(0),
             takeover: *self.takeover.lock(),
-        };
-        status.count(self.relay.counts());
-        status
+        }
     }
 }
