@@ -20,6 +20,17 @@ struct Stored {
 }
 
 impl Stored {
+    /// A place in a directory of objects, which goes with the scratch directory; none where `test` cannot mount.
+    fn in_a_directory(test: &str) -> Option<(Scratch, Stored)> {
+        if !can_mount(test) {
+            return None;
+        }
+        let scratch = Scratch::new();
+        let url = format!("file://{}/store", scratch.0.display());
+        let stored = Stored { url, dir: scratch.dir("m"), s3: None };
+        Some((scratch, stored))
+    }
+
     fn sluice(&self, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new(harness::SLUICE);
         if let Some(s3) = &self.s3 {
@@ -115,22 +126,15 @@ fn a_life(stored: &Stored) {
 
 #[test]
 fn a_store_in_a_directory_of_objects_survives_kill_and_is_one_for_the_next_mount() {
-    if !can_mount("a_store_in_a_directory_of_objects_survives_kill_and_is_one_for_the_next_mount") {
-        return;
-    }
-    let scratch = Scratch::new();
-    let url = format!("file://{}/store", scratch.0.display());
-    a_life(&Stored { url, dir: scratch.dir("m"), s3: None });
+    let test = "a_store_in_a_directory_of_objects_survives_kill_and_is_one_for_the_next_mount";
+    let Some((_scratch, stored)) = Stored::in_a_directory(test) else { return };
+    a_life(&stored);
 }
 
 #[test]
 fn a_store_in_use_is_checked_and_what_changes_meanwhile_is_no_damage() {
-    if !can_mount("a_store_in_use_is_checked_and_what_changes_meanwhile_is_no_damage") {
-        return;
-    }
-    let scratch = Scratch::new();
-    let url = format!("file://{}/store", scratch.0.display());
-    let stored = Stored { url, dir: scratch.dir("m"), s3: None };
+    let test = "a_store_in_use_is_checked_and_what_changes_meanwhile_is_no_damage";
+    let Some((_scratch, stored)) = Stored::in_a_directory(test) else { return };
     stored.sluice(&["mkfs", &stored.url]).expect("an empty place");
     stored.mount("size=1G");
     let is_over = AtomicBool::new(false);

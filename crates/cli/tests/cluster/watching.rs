@@ -100,35 +100,38 @@ fn the_owner_tells_what_its_store_does_and_another_node_only_what_it_can_know() 
 
     let texts = [0, 1].map(|node| sluice(["stat".as_ref(), cluster.nodes[node].path().as_os_str()]).well());
     let metrics = ports.map(metrics_at);
-    for (of_owner, name) in [
-        (true, "object put"),
-        (true, "write stalls"),
-        (true, "live inodes"),
-        (false, "FSYNC"),
-        (false, "cluster recalls"),
-    ] {
-        assert!(
-            texts[0].contains(name) && texts[1].contains(name) != of_owner,
-            "{name}: {}{}",
-            texts[0],
-            texts[1]
-        );
-    }
-    for (of_owner, name) in [
-        (true, "sluicefs_object_request_duration_seconds_count{kind=\"put\"}"),
-        (true, "sluicefs_write_stalls "),
-        (true, "sluicefs_cluster_info{role=\"owner\"} 1"),
-        (false, "sluicefs_requests_total{kind=\"FSYNC\"}"),
-        (false, "sluicefs_cluster_epoch "),
-        (false, "sluicefs_cluster_dirty_bytes "),
-    ] {
-        assert!(
-            metrics[0].contains(name) && metrics[1].contains(name) != of_owner,
-            "{name}: {}{}",
-            metrics[0],
-            metrics[1]
-        );
-    }
+    // What the owner tells, and whether it alone does.
+    let tell = |said: &[String; 2], names: &[(bool, &str)]| {
+        for (of_owner, name) in names {
+            assert!(
+                said[0].contains(name) && said[1].contains(name) != *of_owner,
+                "{name}: {}{}",
+                said[0],
+                said[1]
+            );
+        }
+    };
+    tell(
+        &texts,
+        &[
+            (true, "object put"),
+            (true, "write stalls"),
+            (true, "live inodes"),
+            (false, "FSYNC"),
+            (false, "cluster recalls"),
+        ],
+    );
+    tell(
+        &metrics,
+        &[
+            (true, "sluicefs_object_request_duration_seconds_count{kind=\"put\"}"),
+            (true, "sluicefs_write_stalls "),
+            (true, "sluicefs_cluster_info{role=\"owner\"} 1"),
+            (false, "sluicefs_requests_total{kind=\"FSYNC\"}"),
+            (false, "sluicefs_cluster_epoch "),
+            (false, "sluicefs_cluster_dirty_bytes "),
+        ],
+    );
     cluster.finish(&[]);
 }
 
