@@ -20,7 +20,7 @@ use slatedb::config::{
 };
 use slatedb::{Db, DbReadOps, WriteBatch};
 use slatedb_common::metrics::DefaultMetricsRecorder;
-use sluice_store::engine::{Engine, Traffic, Visit};
+use sluice_store::engine::{Engine, InOrder, Traffic, Visit};
 use sluice_store::{Batch, DiskCache, StoreError};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::Duration;
@@ -334,7 +334,15 @@ pub(crate) fn scan(
     if from >= to {
         return Ok(());
     }
-    visit(db, &record(from), &record(to), stop, &mut |key, value| visitor(&key[1..], value))
+    let (mut order, mut wrong) = (InOrder::new(from, to), None);
+    visit(db, &record(from), &record(to), stop, &mut |key, value| match order.check(&key[1..]) {
+        Ok(()) => visitor(&key[1..], value),
+        Err(error) => {
+            wrong = Some(error);
+            false
+        }
+    })?;
+    wrong.map_or(Ok(()), Err)
 }
 
 /// Visits keys as SlateDB has them.

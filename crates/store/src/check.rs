@@ -4,9 +4,8 @@
 //! Nothing is changed: the store is recovered in memory, on an [`OverlayDisk`], and then looked at whole:
 //! 1. `super`: magic, version, checksum, length;
 //! 2. the tree: the checksums of its pages, then of its records;
-//! 3. the log: the batches behind the tree's position, and what follows them. A batch that a crash cut off and one that was damaged
-//!    afterwards look alike, so what begins like a batch and is none is a finding of its own kind, a [`Gravity::Note`]; when
-//!    batches lie behind it that can only have been written after it was durable, it is damage;
+//! 3. the log: the batches behind the tree's position, and what follows them. A batch that a crash cut off is a
+//!    [`Gravity::Note`]; one that can only have been damaged afterwards (`tail.rs`) is damage, and what later batches changed is lost;
 //! 4. the segments: each extent that records name lies within one segment, beside no other, and is what was written; the
 //!    blocks of all are as many as the table says. Of an extent that several records name the file system says how many.
 //!
@@ -17,11 +16,12 @@
 use crate::disk::{Disk, OverlayDisk};
 use crate::engine::{Engine, RedbEngine};
 use crate::format::SUPER_SIZE;
-use crate::log::{Log, Tail};
+use crate::log::Log;
 use crate::mutant::Planted;
 use crate::open::{LOG, SUPER, TREE, read_super};
-use crate::recovery::{Behind, recover};
+use crate::recovery::{Behind, DamagedLog, recover};
 use crate::segments::{SEGMENTS_MAX, Segments, Span, Table, blocks_of, name};
+use crate::tail::TailState;
 use crate::{Extent, Options, Store, StoreError};
 use sluice_sync::Arc;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +30,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const FINDINGS_MAX: usize = 1000;
 /// Bytes of the tree that a check keeps in memory.
 const CACHE: usize = 16 << 20;
+/// Bytes of the log that are in memory when it is cut.
+const CUT_MEMORY: u64 = 64 << 20;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -159,9 +161,9 @@ impl Store {
         let blocks = blocks_of(found.segment_size);
         let behind = Behind::of(&engine, log.size(), blocks);
         let Some(behind) = report.passed(behind)? else { return Ok(report) };
-        let tail = walk(&log, &behind, &mut report, progress);
+        let tail = walk(&log, &behind, look, &mut report, progress);
         report.passed(tail)?;
-        let recovered = recover(&log, &engine, blocks, (u64::MAX, Planted::default()));
+        let recovered = recover(&log, &engine, blocks, (u64::MAX, Planted::default()), DamagedLog::CutOff);
         let Some(Behind { table, .. }) = report.passed(recovered)? else { return Ok(report) };
         progress(Progress { part: "records", done: 0, of: 0 });
         let extents = records(&engine, blocks, look, &mut report, progress);
@@ -209,6 +211,15 @@ impl Store {
         Ok(report)
     }
 
+    /// Gives up what the damaged log of the store on `disk` has behind the damage, and finishes a recovery.
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    pub fn cut_log(disk: &dyn Disk) -> Result<(), StoreError> {
+        let (log, engine, blocks) = parts(disk)?;
+        recover(&log, &engine, blocks, (CUT_MEMORY, Planted::default()), DamagedLog::CutOff).map(drop)
+    }
+
     /// Mends the counts of the store on `disk`, after what `look` says the records name, and finishes a recovery. To be called
     /// after a [`check`](Self::check) that found no [`Gravity::Damage`].
     ///
@@ -217,11 +228,7 @@ impl Store {
     pub fn repair(disk: Arc<dyn Disk>, look: &mut dyn Look) -> Result<(), StoreError> {
         // Recovers.
         drop(Store::open(disk.clone(), Options { background: false, ..Options::default() })?);
-        let found = read_super(&*disk)?;
-        let open = |name: &str| disk.open(name).map_err(StoreError::io("open the store"));
-        let log = Log::new(open(LOG)?, found.log_size, found.uuid, Planted::default())?;
-        let engine = RedbEngine::open(open(TREE)?, CACHE)?;
-        let blocks = blocks_of(found.segment_size);
+        let (log, engine, blocks) = parts(&*disk)?;
         let mut behind = Behind::of(&engine, log.size(), blocks)?;
         let mut report = Report::default();
         let (extents, _) = records(&engine, blocks, look, &mut report, &mut |_| ())?;
@@ -236,6 +243,15 @@ impl Store {
         behind.table = table;
         engine.apply(&crate::Batch::default(), &behind.encode())
     }
+}
+
+/// The log and the tree of the store on `disk`, and how many blocks its segments have.
+fn parts(disk: &dyn Disk) -> Result<(Log, RedbEngine, u32), StoreError> {
+    let found = read_super(disk)?;
+    let open = |name: &str| disk.open(name).map_err(StoreError::io("open the store"));
+    let log = Log::new(open(LOG)?, found.log_size, found.uuid, Planted::default())?;
+    let engine = RedbEngine::open(open(TREE)?, CACHE)?;
+    Ok((log, engine, blocks_of(found.segment_size)))
 }
 
 /// Looks for files that are none of the store's, and for a `super` that is too long.
@@ -271,6 +287,7 @@ fn opened(
 fn walk(
     log: &Log,
     behind: &Behind,
+    look: &dyn Look,
     report: &mut Report,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), StoreError> {
@@ -282,18 +299,24 @@ fn walk(
         progress(Progress { part: "log", done: report.log_used, of: log.size() });
     }
     let sequence = position.sequence;
-    match log.tail(position)? {
-        Tail::Nothing => {}
-        Tail::CutOff => report.find(
+    let tail = log.tail(position)?;
+    match tail.state {
+        TailState::Nothing => {}
+        TailState::CutOff => report.find(
             Gravity::Note,
             format!("the log ends with a part of batch {sequence}: a crash cut it off, or it is damaged"),
         ),
-        Tail::Later(later) => report.find(
-            Gravity::Damage,
-            format!(
-                "the log ends before batch {sequence}, though batch {later} was written when that was durable"
-            ),
-        ),
+        TailState::Damaged(how) => {
+            report.find(Gravity::Damage, format!("the log: {how}"));
+            let later = log.later_than(sequence)?;
+            let keys: BTreeSet<&[u8]> = later.iter().flat_map(|(_, batch)| batch.keys()).collect();
+            for key in keys {
+                report.find(
+                    Gravity::Damage,
+                    format!("lost with the log: what changed of {}", look.describe(key)),
+                );
+            }
+        }
     }
     Ok(())
 }

@@ -283,6 +283,7 @@ fn a_batch_is_not_durable_before_those_in_front_of_it() {
             let mut change = store.begin(100).expect("there is room");
             change.put(key, 1, b"");
         };
+        let before_both = store.stats().batches;
         let lost = thread::scope(|scope| {
             gate.close();
             put(b"a");
@@ -301,7 +302,7 @@ fn a_batch_is_not_durable_before_those_in_front_of_it() {
                 let after = open(after, None).expect("a store");
                 after.get(b"b").expect("whole").is_none()
             });
-            let waits = store.stats().batches == 0;
+            let waits = store.stats().batches == before_both;
             gate.open();
             first.join().expect("no panic").expect("the disk works");
             lost.unwrap_or(!waits)
@@ -390,17 +391,90 @@ fn when_any_write_or_flush_fails_calls_say_so_and_what_was_synchronised_stays() 
 }
 
 #[test]
-fn a_flipped_bit_of_the_log_ends_the_replay_and_brings_no_wrong_value() {
-    let run = run(&[Act::Change(1), Act::Sync, Act::Change(2), Act::Sync], None);
+fn a_flipped_bit_of_the_log_is_refused_or_changes_nothing() {
+    let run = run(&tight(1)[..16], None);
     let files = run.disk.files();
+    let right = content(&open(CrashDisk::with(files.clone()), None).expect("whole")).expect("whole");
     let log = &files["log"];
     let used = log.iter().rposition(|byte| *byte != 0).expect("it was written") + 1;
-    // All bits of the first header, and some of all that follows.
-    for bit in (0..512).chain((512..used * 8).step_by(197)) {
+    let mut refused = 0;
+    // All bits of each header, and some of all that follows.
+    let headers = (0..used).step_by(4096).flat_map(|at| at * 8..at * 8 + 512);
+    for bit in headers.chain((512..used * 8).step_by(197)) {
         let mut files = files.clone();
         files.get_mut("log").expect("it is there")[bit / 8] ^= 1 << (bit % 8);
-        let store = open(CrashDisk::with(files), None).expect("the tree is whole");
-        assert!(run.states.contains(&content(&store).expect("whole")), "bit {bit}");
+        match open(CrashDisk::with(files.clone()), None) {
+            Ok(store) => assert_eq!(content(&store).expect("whole"), right, "bit {bit}"),
+            Err(StoreError::DamagedLog(_)) => {
+                refused += 1;
+                let disk = CrashDisk::with(files.clone());
+                assert!(
+                    open(disk.clone(), None).is_err() && disk.files()["log"] == files["log"],
+                    "nothing is written"
+                );
+            }
+            Err(error) => panic!("bit {bit}: {error}"),
+        }
+    }
+    assert!(refused > 1000, "{refused}");
+}
+
+#[test]
+fn a_log_that_was_wiped_or_is_another_is_refused() {
+    let run = run(&[Act::Change(1), Act::Sync, Act::Change(2), Act::Sync], None);
+    let (files, other) = (run.disk.files(), empty().files());
+    let half = files["log"].len() / 2;
+    let with = |log: Vec<u8>| {
+        let mut files = files.clone();
+        files.insert("log".into(), log);
+        open(CrashDisk::with(files), None).map(drop)
+    };
+    with(files["log"].clone()).expect("as it was");
+    let [mut first, mut last] = [files["log"].clone(), files["log"].clone()];
+    first[..half].fill(0);
+    last[half..].fill(0);
+    assert!(matches!(with(first), Err(StoreError::DamagedLog(_))), "what was written is there");
+    with(last).expect("nothing was there");
+    let disk = CrashDisk::new();
+    drop(Store::create(shared(disk.clone()), options()).expect("an empty disk"));
+    assert!(matches!(with(disk.files()["log"].clone()), Err(StoreError::DamagedLog(_))), "of another store");
+    assert!(with(other["log"].clone()).is_ok(), "an older copy is as if nothing had been written since");
+    // But not when the tree has what is missing.
+    let run = self::run(&[Act::Change(1), Act::Sync, Act::Checkpoint, Act::Change(2), Act::Sync], None);
+    let mut files = run.disk.files();
+    files.insert("log".into(), other["log"].clone());
+    assert!(matches!(open(CrashDisk::with(files), None), Err(StoreError::DamagedLog(_))));
+}
+
+#[test]
+fn a_log_that_was_cut_goes_on_also_when_that_is_interrupted() {
+    const SECOND: u64 = 3;
+    let acts: Vec<Act> = (1..6).flat_map(|n| [Act::Change(n), Act::Sync]).collect();
+    let run = run(&acts, None);
+    let mut files = run.disk.files();
+    // The body of the second batch that the tree does not have.
+    let log = files.get_mut("log").expect("it is there");
+    let at = (0..log.len()).step_by(4096).find(|at| log[at + 24..at + 32] == SECOND.to_le_bytes());
+    log[at.expect("it is there") + 70] ^= 1;
+    let damaged = CrashDisk::with(files);
+    assert!(matches!(open(damaged.clone(), None), Err(StoreError::DamagedLog(_))));
+    Store::cut_log(&damaged).expect("the disk works");
+    for steps in 0..=damaged.steps() {
+        for way in [Survivors::None, Survivors::All, Survivors::Some(steps as u64)] {
+            let disk = damaged.crash(steps, way);
+            match open(disk.clone(), None) {
+                Err(StoreError::DamagedLog(_)) => Store::cut_log(&disk).expect("the disk works"),
+                opened => drop(opened.expect("it was cut")),
+            }
+            // Twice is as once.
+            Store::cut_log(&disk).expect("the disk works");
+            let store = open(disk.clone(), None).expect("it was cut");
+            assert!(run.states.contains(&content(&store).expect("whole")));
+            store.begin(100).expect("there is room").put(b"more", 1, b"");
+            store.sync().expect("the disk works");
+            let disk = disk.crash(disk.steps(), Survivors::None);
+            assert!(open(disk, None).expect("it goes on").get(b"more").expect("whole").is_some());
+        }
     }
 }
 

@@ -15,6 +15,8 @@ pub enum StoreError {
     NewerFormat(u32),
     /// What is on the disk cannot be right: which part, and how that shows.
     Damaged(String),
+    /// Batches of the log that were durable cannot be read: how that shows. Nothing was changed.
+    DamagedLog(String),
     /// It was used without flushes ([`Options::volatile`](crate::Options::volatile)), and did not end cleanly.
     Lost,
     /// The disk's error: what was tried, and what the system said.
@@ -38,7 +40,9 @@ impl StoreError {
             StoreError::NotAStore | StoreError::NewerFormat(_) => Errno::INVAL,
             StoreError::Exists => Errno::EXIST,
             StoreError::InUse(_) => Errno::BUSY,
-            StoreError::Damaged(_) | StoreError::Failed(_) | StoreError::Lost => Errno::IO,
+            StoreError::Damaged(_) | StoreError::DamagedLog(_) | StoreError::Failed(_) | StoreError::Lost => {
+                Errno::IO
+            }
             StoreError::Fenced => Errno::STALE,
             StoreError::Io(_, error) => return error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
         };
@@ -64,6 +68,11 @@ impl fmt::Display for StoreError {
             StoreError::Damaged(what) => {
                 write!(f, "the store is damaged: {what} (check it: sluice fsck STORE)")
             }
+            StoreError::DamagedLog(how) => write!(
+                f,
+                "the log is damaged, and the newest changes cannot be read: {how} (see what is lost: sluice fsck STORE; \
+                 give it up and go on: sluice fsck --repair STORE)"
+            ),
             StoreError::Lost => f.write_str(
                 "the store was in use with `-o volatile` and did not end cleanly: what it held is lost \
                  (make it anew: sluice mkfs STORE)",

@@ -16,7 +16,8 @@ use crate::StoreError;
 /// 4: extents that several records name.
 /// 5: values in the log that are made of the ones before.
 /// 6: segments of a store in an object store. One of an earlier version there has none, and is else the same.
-pub(crate) const VERSION: u32 = 6;
+/// 7: checksums of the tree's pages. The tree of a store of an earlier version keeps having none.
+pub(crate) const VERSION: u32 = 7;
 /// Bytes of the file `super`.
 pub(crate) const SUPER_SIZE: usize = 512;
 const MAGIC: &[u8; 8] = b"sluicefs";

@@ -21,7 +21,8 @@
 //! # Then
 //! - after a crash the store holds what some prefix of the transactions wrote, in the order in which they exclude each other;
 //! - that prefix contains each transaction that ended before a [`Store::sync`] that returned without an error;
-//! - a damaged log ends the replay; it is never applied in part. A damaged tree is an error, never a wrong value.
+//! - a damaged log is refused, unless only what was being written is missing; a batch is never applied in part. A damaged tree
+//!   is an error, never a wrong value.
 //!
 //! # Lock order
 //! ```text
@@ -61,6 +62,7 @@ mod room;
 mod segments;
 mod splice;
 mod store;
+mod tail;
 mod why;
 
 #[cfg(all(test, not(feature = "sim")))]

@@ -7,15 +7,16 @@
 //!   file   | ... free ... | batch 7 | batch 8 | batch 9 | free | too short for 10 |
 //!   after  | batch 10 | free | ...
 //!
-//!   batch  0        4       8       24         32         40        44        48        52      64
-//!          | magic  | crc   | uuid  | sequence | body len | body crc| chain   | spans   | zeros | body, zeros to the block's end
+//!   batch  0        4       8       24         32         40        44        48        52      60      64
+//!          | magic  | crc   | uuid  | sequence | body len | body crc| chain   | spans   | done  | zeros | body, zeros to the block's end
 //! ```
 //! `crc` is of the header, itself taken as zero; it covers `body crc`. `chain` is the `crc` of the batch before: a batch that
-//! an earlier run of the program wrote behind what a crash cut off does not fit behind what a later run writes there.
+//! an earlier run of the program wrote behind what a crash cut off does not fit behind what a later run writes there. `done` is
+//! the number of the newest batch that was durable, with all before it, when this one was formed; older programs wrote 0.
 //!
 //! # Then
 //! [`Log::read`] gives the batch with a number only if it is whole and follows the one before it. Up to [`IN_FLIGHT`] batches may be
-//! written at a time; what follows a missing one is not read.
+//! written at a time; what follows a missing one is not read. Whether a crash or damage made it missing, `tail.rs` tells.
 
 use crate::StoreError;
 use crate::disk::DiskFile;
@@ -28,8 +29,8 @@ pub(crate) const BLOCK: u64 = 4096;
 /// The most batches that are written at a time.
 pub(crate) const IN_FLIGHT: usize = 4;
 /// Bytes before a batch's body.
-const HEADER: usize = 64;
-const MAGIC: u32 = 0x4c43_6c73;
+pub(crate) const HEADER: usize = 64;
+pub(crate) const MAGIC: u32 = 0x4c43_6c73;
 
 /// Where the log goes on: the next batch's number and place, and what it follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,22 +53,11 @@ pub(crate) struct Formed {
     pub(crate) next: Position,
 }
 
-/// What comes behind the last batch that can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tail {
-    /// What was there before.
-    Nothing,
-    /// The next batch, in part.
-    CutOff,
-    /// The next batch is missing, and one with this number is there that was written when that one was durable.
-    Later(u64),
-}
-
 /// The file.
 pub(crate) struct Log {
-    file: Arc<dyn DiskFile>,
+    pub(crate) file: Arc<dyn DiskFile>,
     size: u64,
-    uuid: [u8; 16],
+    pub(crate) uuid: [u8; 16],
     planted: Planted,
 }
 
@@ -119,8 +109,8 @@ impl Log {
         self.size
     }
 
-    /// Prepares `batch` to be written where the log goes on.
-    pub(crate) fn form(&self, mut batch: Batch, next: Position) -> Formed {
+    /// Prepares `batch` to be written where the log goes on, when batch `done` and all before it are durable.
+    pub(crate) fn form(&self, mut batch: Batch, next: Position, done: u64) -> Formed {
         let (body_len, spans) = (batch.encoded_len(), batch.changes().len() as u32);
         let len = ((HEADER + body_len) as u64).next_multiple_of(BLOCK);
         let mut header = Vec::with_capacity(len as usize);
@@ -136,6 +126,7 @@ impl Log {
             bytes[40..44].copy_from_slice(&body_crc.to_le_bytes());
             bytes[44..48].copy_from_slice(&next.chain.to_le_bytes());
             bytes[48..52].copy_from_slice(&spans.to_le_bytes());
+            bytes[52..60].copy_from_slice(&done.to_le_bytes());
             chain = crc32c::crc32c(&bytes[..HEADER]);
             bytes[4..8].copy_from_slice(&chain.to_le_bytes());
         });
@@ -161,6 +152,14 @@ impl Log {
         written.map_err(StoreError::io("write the log"))
     }
 
+    /// Makes durable what an earlier run of the program may have written and not flushed.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn flush(&self) -> Result<(), StoreError> {
+        self.file.sync().map_err(StoreError::io("flush the log"))
+    }
+
     /// The batch at `position`, and where the log goes on after it; none where the log ends.
     ///
     /// # Errors
@@ -183,44 +182,21 @@ impl Log {
         self.size - position.offset + next.offset
     }
 
-    /// What comes at `position`, where no batch can be read.
-    ///
-    /// # Errors
-    /// The disk's.
-    pub(crate) fn tail(&self, position: Position) -> Result<Tail, StoreError> {
-        let mut found = Tail::Nothing;
-        for offset in (0..self.size).step_by(BLOCK as usize) {
-            let header = self.header(offset)?;
-            let sequence = word(&header, 24);
-            if sum(&header) == number(&header, 4) && number(&header, 0) == MAGIC && header[8..24] == self.uuid
-            {
-                // With this one in flight, so many more may be.
-                if sequence >= position.sequence.saturating_add(IN_FLIGHT as u64) {
-                    return Ok(Tail::Later(sequence));
-                }
-                if sequence == position.sequence && number(&header, 44) == position.chain {
-                    found = Tail::CutOff;
-                }
-            } else if offset == position.offset || offset == 0 {
-                // Most of a header, whichever part of it was torn or damaged.
-                let like = [
-                    number(&header, 0) == MAGIC,
-                    header[8..24] == self.uuid,
-                    sequence == position.sequence,
-                    number(&header, 44) == position.chain,
-                ];
-                if like.iter().filter(|is| **is).count() >= 3 {
-                    found = Tail::CutOff;
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    fn header(&self, offset: u64) -> Result<[u8; HEADER], StoreError> {
+    pub(crate) fn header(&self, offset: u64) -> Result<[u8; HEADER], StoreError> {
         let mut header = [0; HEADER];
         self.file.read_at(&mut header, offset).map_err(StoreError::io("read the log"))?;
         Ok(header)
+    }
+
+    /// The body of the batch with this `header` at `offset`, if there is room for so long a one.
+    pub(crate) fn body(&self, offset: u64, header: &[u8; HEADER]) -> Result<Option<Vec<u8>>, StoreError> {
+        let (at, body_len) = (offset + HEADER as u64, word(header, 32));
+        if body_len > self.size.saturating_sub(at) {
+            return Ok(None);
+        }
+        let mut body = vec![0; body_len as usize];
+        self.file.read_at(&mut body, at).map_err(StoreError::io("read the log"))?;
+        Ok(Some(body))
     }
 
     fn read_at(&self, position: Position) -> Result<Option<(Batch, Position)>, StoreError> {
@@ -231,20 +207,15 @@ impl Log {
         let header = self.header(position.offset)?;
         let number = |at: usize| number(&header, at);
         let crc = number(4);
-        let body_len = word(&header, 32);
         let follows = number(44) == position.chain || self.planted.has(Mutant::NoChain);
         let is_next = number(0) == MAGIC
             && header[8..24] == self.uuid
             && word(&header, 24) == position.sequence
             && follows
-            && sum(&header) == crc
-            && body_len <= room - HEADER as u64;
-        if !is_next {
-            return Ok(None);
-        }
-        let mut body = vec![0; body_len as usize];
-        let at = position.offset + HEADER as u64;
-        self.file.read_at(&mut body, at).map_err(StoreError::io("read the log"))?;
+            && sum(&header) == crc;
+        let body = if is_next { self.body(position.offset, &header)? } else { None };
+        let Some(body) = body else { return Ok(None) };
+        let body_len = body.len() as u64;
         if crc32c::crc32c(&body) != number(40) && !self.planted.has(Mutant::NoBodyChecksum) {
             return Ok(None);
         }
@@ -261,19 +232,19 @@ impl Log {
 }
 
 /// The checksum of a header, itself taken as zero.
-fn sum(header: &[u8; HEADER]) -> u32 {
+pub(crate) fn sum(header: &[u8; HEADER]) -> u32 {
     let mut zeroed = *header;
     zeroed[4..8].fill(0);
     crc32c::crc32c(&zeroed)
 }
 
 /// The four bytes at `at` as a number.
-fn number(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// The eight bytes at `at` as a number.
-fn word(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(word)
@@ -308,7 +279,7 @@ mod tests {
         let mut write = Position::start();
         let mut read = Position::start();
         for n in 1..20_u8 {
-            let formed = log.form(batch(&vec![n; usize::from(n) * 300]), write);
+            let formed = log.form(batch(&vec![n; usize::from(n) * 300]), write, write.sequence - 1);
             log.write(&formed).expect("memory");
             write = formed.next;
             let (value, next) = value_at(&log, read).expect("just written");
@@ -323,10 +294,10 @@ mod tests {
         let follows = |planted| {
             let log = log(planted);
             // Two are in flight at the crash, and only the second survives.
-            let lost = log.form(batch(b"lost"), Position::start());
-            log.write(&log.form(batch(b"stray"), lost.next)).expect("memory");
+            let lost = log.form(batch(b"lost"), Position::start(), 0);
+            log.write(&log.form(batch(b"stray"), lost.next, 0)).expect("memory");
             assert!(value_at(&log, Position::start()).is_none());
-            log.write(&log.form(batch(b"new"), Position::start())).expect("memory");
+            log.write(&log.form(batch(b"new"), Position::start(), 0)).expect("memory");
             let (value, next) = value_at(&log, Position::start()).expect("just written");
             assert_eq!(value, b"new");
             value_at(&log, next).is_some()

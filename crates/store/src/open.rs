@@ -4,10 +4,10 @@ use crate::cil::Cil;
 use crate::disk::{Disk, NoDisk, OverlayDisk, VolatileDisk};
 use crate::engine::{Engine, MemoryEngine, RedbEngine};
 use crate::format::{SUPER_SIZE, Super, VERSION};
-use crate::log::{BLOCK, Log};
+use crate::log::{BLOCK, Log, Position};
 use crate::mutant::Planted;
 use crate::record::Batch;
-use crate::recovery::{Behind, recover};
+use crate::recovery::{Behind, DamagedLog, recover};
 use crate::room::Room;
 use crate::segments::{Segments, blocks_of};
 use crate::store::{Core, State, WAITING_SHARE};
@@ -48,9 +48,14 @@ impl Store {
         let uuid = random_uuid().map_err(made)?;
         let log_size = options.log_size.max(LOG_MIN).next_multiple_of(BLOCK);
         let segment_size = options.segment_size.max(BLOCK).next_multiple_of(BLOCK);
-        disk.create(LOG, log_size).and_then(|log| log.sync()).map_err(made)?;
+        let log = disk.create(LOG, log_size).map_err(made)?;
+        // A batch without records: a log without a batch is one that was wiped.
+        let log = Log::new(log, log_size, uuid, Planted::default())?;
+        let first = log.form(Batch::default(), Position::start(), 0);
+        log.write(&first).and_then(|()| log.flush())?;
+        let behind = Behind { position: first.next, ..Behind::default() };
         let tree = disk.create(TREE, 0).map_err(made)?;
-        RedbEngine::open(tree, options.cache)?.apply(&Batch::default(), &Behind::default().encode())?;
+        RedbEngine::open(tree, options.cache)?.apply(&Batch::default(), &behind.encode())?;
         // Without `super` it is no store: so it comes when all else is whole.
         let mark = || {
             disk.sync_names()?;
@@ -108,7 +113,7 @@ impl Store {
         let tree = disk.open(TREE).map_err(StoreError::io("open the tree"))?;
         let engine = RedbEngine::open(tree, options.cache)?;
         let blocks = blocks_of(segment_size);
-        let behind = recover(&log, &engine, blocks, (options.memory, planted))?;
+        let behind = recover(&log, &engine, blocks, (options.memory, planted), DamagedLog::Refused)?;
         let options = Options { log_size, ..options };
         Store::start((disk, below, blocks), Some(log), Box::new(engine), behind, options, planted)
     }

@@ -186,6 +186,11 @@ impl Batch {
         })
     }
 
+    /// The keys of the records.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.index.iter().map(|place| place.key_in(&self.parts))
+    }
+
     /// Whether some value is made of the one before it.
     pub(crate) fn has_splices(&self) -> bool {
         self.index.iter().any(|place| place.is_splice)

@@ -6,6 +6,7 @@ use crate::log::{Log, Position};
 use crate::mutant::{Mutant, Planted};
 use crate::record::Batch;
 use crate::segments::{SEGMENTS_MAX, Table};
+use crate::tail::TailState;
 
 /// How far the engine has got: what it keeps beside the records, and changes together with them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,16 +46,26 @@ impl Behind {
     }
 }
 
+/// Whether a store may be recovered whose log is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DamagedLog {
+    /// Nothing is written then.
+    Refused,
+    /// What stands behind the damage is lost: the log goes on with numbers that no batch has had, so that it counts no more.
+    CutOff,
+}
+
 /// Applies what the log holds beyond the engine's position: where the log goes on, and what then lives in the segments, of
 /// `blocks` each. Batches of more than `memory` bytes are not held at a time.
 ///
 /// # Errors
-/// [`StoreError::Damaged`], and the disk's.
+/// [`StoreError::DamagedLog`] unless it may be `damaged`, [`StoreError::Damaged`]; the disk's.
 pub(crate) fn recover(
     log: &Log,
     engine: &dyn Engine,
     blocks: u32,
     (memory, planted): (u64, Planted),
+    damaged: DamagedLog,
 ) -> Result<Behind, StoreError> {
     /// Records that are applied at a time.
     const RECORDS_MAX: usize = 100_000;
@@ -66,13 +77,26 @@ pub(crate) fn recover(
     loop {
         let found = log.read(behind.position)?;
         let is_last = found.is_none();
+        let mut is_cut = false;
+        if is_last {
+            let tail = log.tail(behind.position)?;
+            if let TailState::Damaged(how) = tail.state {
+                if damaged == DamagedLog::Refused {
+                    return Err(StoreError::DamagedLog(how));
+                }
+                behind.position.sequence = tail.newest + 1;
+                is_cut = true;
+            }
+        }
         if let Some((batch, after)) = found {
             batches.push(batch);
             behind.position = after;
         }
         let records: usize = batches.iter().map(Batch::len).sum();
         let is_much = || records > RECORDS_MAX || batches.iter().map(Batch::memory).sum::<u64>() > memory;
-        if !batches.is_empty() && (is_last || is_much()) {
+        if is_cut || !batches.is_empty() && (is_last || is_much()) {
+            // The tree must not be further than the log.
+            log.flush()?;
             let merged = Batch::merge(&batches, |key| engine.get(key))?;
             let table = behind.table.after(merged.changes(), SEGMENTS_MAX, blocks);
             behind.table = table.map_err(StoreError::Damaged)?;

@@ -433,7 +433,8 @@ impl Core {
             self.cil.give_back(room);
             return applied;
         };
-        let formed = log.form(batch, *next);
+        let done = self.state.lock().done;
+        let formed = log.form(batch, *next, done);
         let memory = formed.batch.memory();
         self.make_room(formed.span, memory)?;
         *next = formed.next;

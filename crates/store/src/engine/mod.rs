@@ -8,6 +8,7 @@
 
 mod memory;
 mod redb;
+mod sums;
 
 pub use self::memory::MemoryEngine;
 pub use self::redb::RedbEngine;
@@ -44,6 +45,36 @@ pub struct RequestCounts {
     pub ns_total: u64,
     /// At most so many nanoseconds, and more than the bound before: so many requests. In the order of the bounds.
     pub buckets: Vec<(u64, u64)>,
+}
+
+/// Sees that a scan gives what it was asked for.
+#[derive(Debug)]
+pub struct InOrder<'k> {
+    from: &'k [u8],
+    to: &'k [u8],
+    last: Option<Vec<u8>>,
+}
+
+impl<'k> InOrder<'k> {
+    /// Of a scan of the keys that are at least `from` and below `to`.
+    pub fn new(from: &'k [u8], to: &'k [u8]) -> InOrder<'k> {
+        InOrder { from, to, last: None }
+    }
+
+    /// Takes the next `key`.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when it does not follow, or was not asked for.
+    pub fn check(&mut self, key: &[u8]) -> Result<(), StoreError> {
+        if key < self.from || key >= self.to || self.last.as_ref().is_some_and(|last| key <= last.as_slice())
+        {
+            return Err(StoreError::Damaged("a record of the tree is not where it belongs".into()));
+        }
+        let last = self.last.get_or_insert_default();
+        last.clear();
+        last.extend_from_slice(key);
+        Ok(())
+    }
 }
 
 /// A durable map from keys to values, sorted by key, that knows up to where in the log it has got.

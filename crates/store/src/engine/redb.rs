@@ -1,10 +1,11 @@
 //! RedbEngine: the engine kept by the library redb in one file of the store.
 //!
 //! Every commit is in two phases, and records what redb needs to open quickly after a crash: one phase trusts checksums of a
-//! state that a second crash may have left. A file that is not what redb wrote may make it panic; that is caught here and is
-//! [`StoreError::Damaged`].
+//! state that a second crash may have left. It reads no page that is not the one which it wrote there (`sums.rs`). A file that was
+//! forged, or is of an earlier version, may make it panic; that is caught here and is [`StoreError::Damaged`].
 
-use super::{Engine, Visit};
+use super::sums::SummedFile;
+use super::{Engine, InOrder, Visit};
 use crate::StoreError;
 use crate::disk::DiskFile;
 use crate::record::Batch;
@@ -25,7 +26,7 @@ pub struct RedbEngine {
 }
 
 #[derive(Debug)]
-struct Backend(Arc<dyn DiskFile>);
+struct Backend(SummedFile);
 
 impl RedbEngine {
     /// The engine in `file`, which is empty or one of these, with up to `cache` bytes of it in memory.
@@ -33,6 +34,10 @@ impl RedbEngine {
     /// # Errors
     /// [`StoreError::Damaged`], and the disk's.
     pub fn open(file: Arc<dyn DiskFile>, cache: usize) -> Result<RedbEngine, StoreError> {
+        RedbEngine::of(SummedFile::new(file).map_err(StoreError::io("open the tree"))?, cache)
+    }
+
+    fn of(file: SummedFile, cache: usize) -> Result<RedbEngine, StoreError> {
         let database = guarded("open the tree", || {
             Builder::new().set_cache_size(cache).create_with_backend(Backend(file)).map_err(redb::Error::from)
         })?;
@@ -91,9 +96,11 @@ impl Engine for RedbEngine {
                 Err(TableError::TableDoesNotExist(_)) => return Ok(Ok(())),
                 objects => objects?,
             };
+            let mut order = InOrder::new(from, to);
             for item in objects.range(from..to)? {
                 let (key, stored) = item?;
-                match checked(key.value(), stored.value()) {
+                let value = order.check(key.value()).and_then(|()| checked(key.value(), stored.value()));
+                match value {
                     Ok(value) if visit(key.value(), value) => {}
                     Ok(_) => break,
                     Err(error) => return Ok(Err(error)),
@@ -198,15 +205,15 @@ fn guarded<R>(what: &'static str, work: impl FnOnce() -> Result<R, redb::Error>)
 
 impl StorageBackend for Backend {
     fn len(&self) -> io::Result<u64> {
-        self.0.size()
+        self.0.len()
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read_at(out, offset)
+        self.0.read(offset, out)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_size(len)
+        self.0.set_len(len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -214,7 +221,11 @@ impl StorageBackend for Backend {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_at(data, offset)
+        self.0.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.0.write_sums()
     }
 }
 
@@ -225,6 +236,23 @@ mod tests {
     use sluice_sync::Mutex;
 
     static OUTER: LockClass = LockClass::new("test.engine.outer");
+
+    #[test]
+    fn a_tree_of_an_earlier_version_has_no_sums_and_is_used() {
+        let file = CrashDisk::new().create("tree", 0).expect("an empty disk");
+        let plain = SummedFile::plain(file.clone());
+        let engine = RedbEngine::of(plain, 1 << 20).expect("an empty file");
+        engine.apply(&Batch::default(), b"first").expect("memory");
+        drop(engine);
+        for (is, next) in [(b"first", b"later"), (b"later", b"third")] {
+            let engine = RedbEngine::open(file.clone(), 1 << 20).expect("a tree");
+            assert_eq!(engine.position().expect("whole").as_deref(), Some(is.as_slice()));
+            engine.apply(&Batch::default(), next).expect("memory");
+        }
+        let mut begin = [0; 4];
+        file.read_at(&mut begin, 0).expect("memory");
+        assert_eq!(&begin, b"redb", "it stays so");
+    }
 
     #[test]
     fn an_engine_may_go_under_a_lock_that_is_taken_while_one_is_read() {

@@ -62,6 +62,7 @@ impl Superblock {
     /// # Errors
     /// [`StoreError`]: then some may be mended.
     pub fn repair_store(disk: Arc<dyn Disk>) -> Result<(), StoreError> {
+        Store::cut_log(&*disk)?;
         // Twice: what was removed may have had a part in extents that others have, too.
         for _ in 0..2 {
             let (report, mut tree) = looked_at(disk.clone(), &mut |_| ())?;
