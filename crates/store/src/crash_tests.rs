@@ -3,17 +3,17 @@
 //! A workload is a list of [`Act`]s by one thread. Its *states* are what the store should hold after each number of
 //! transactions. After a crash the store must hold one of them: at least that of the last [`Act::Sync`] that had returned.
 
+use crate::disk::Disk;
 use crate::disk::crash::{CrashDisk, Survivors};
 use crate::disk::fault::FaultDisk;
-use crate::disk::{Disk, DiskFile};
+use crate::disk::gate::{Gate, GateDisk, GateFile};
 use crate::engine::{Engine, RedbEngine};
 use crate::mutant::{Mutant, Planted};
 use crate::record::Batch;
 use crate::{Options, Store, StoreError};
-use sluice_sync::atomic::{AtomicBool, Ordering};
-use sluice_sync::{Arc, Condvar, Mutex, OnceLock, thread};
+use sluice_sync::atomic::Ordering;
+use sluice_sync::{Arc, OnceLock, thread};
 use std::collections::BTreeMap;
-use std::io;
 
 type State = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -509,111 +509,4 @@ fn an_engine_whose_library_gave_up_goes_without_a_panic() {
     let refused = engine.apply(&Batch::default(), b"second");
     assert!(matches!(refused, Err(StoreError::Damaged(_))), "{refused:?}");
     drop(engine);
-}
-
-/// Stops one writer until it is opened, or each for good when it is broken: by a panic in what writes.
-#[derive(Debug)]
-struct Gate {
-    state: Mutex<(bool, bool)>,
-    changed: Condvar,
-    is_broken: AtomicBool,
-}
-
-impl Gate {
-    fn new() -> Gate {
-        Gate { state: Mutex::new((false, false)), changed: Condvar::new(), is_broken: AtomicBool::new(false) }
-    }
-
-    /// The next writer stops.
-    fn close(&self) {
-        *self.state.lock() = (true, false);
-    }
-
-    fn open(&self) {
-        self.state.lock().0 = false;
-        self.changed.notify_all();
-    }
-
-    /// Waits until a writer has stopped.
-    fn await_caller(&self) {
-        let mut state = self.state.lock();
-        while !state.1 {
-            state = self.changed.wait(state);
-        }
-    }
-
-    fn pass(&self) {
-        assert!(!self.is_broken.load(Ordering::SeqCst), "planned");
-        let mut state = self.state.lock();
-        if *state == (true, false) {
-            state.1 = true;
-            self.changed.notify_all();
-            while state.0 {
-                state = self.changed.wait(state);
-            }
-        }
-    }
-}
-
-/// A disk whose writes pass a gate.
-#[derive(Debug)]
-struct GateDisk {
-    below: Arc<dyn Disk>,
-    gate: Arc<Gate>,
-}
-
-#[derive(Debug)]
-struct GateFile(Arc<dyn DiskFile>, Arc<Gate>);
-
-impl Disk for GateDisk {
-    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(crate::disk::shared(GateFile(self.below.open(name)?, self.gate.clone())))
-    }
-
-    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-        self.below.create(name, len)
-    }
-
-    fn names(&self) -> io::Result<Vec<String>> {
-        self.below.names()
-    }
-
-    fn free_bytes(&self) -> io::Result<u64> {
-        self.below.free_bytes()
-    }
-
-    fn sync_names(&self) -> io::Result<()> {
-        self.below.sync_names()
-    }
-}
-
-impl DiskFile for GateFile {
-    fn size(&self) -> io::Result<u64> {
-        self.0.size()
-    }
-
-    fn set_size(&self, size: u64) -> io::Result<()> {
-        self.0.set_size(size)
-    }
-
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.0.allocate(offset, len)
-    }
-
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.0.punch(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_at(buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.1.pass();
-        self.0.write_at(buf, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
-    }
 }

@@ -10,6 +10,8 @@
 
 pub mod crash;
 pub mod fault;
+#[cfg(all(test, not(feature = "sim")))]
+pub(crate) mod gate;
 mod host;
 mod none;
 mod overlay;

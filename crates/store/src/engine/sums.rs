@@ -46,12 +46,12 @@ pub(super) struct SummedFile {
     /// *immutable*
     is_plain: bool,
     /// By number. *protected by its mutex*
-    groups: Mutex<BTreeMap<u64, Group>>,
+    groups: Mutex<BTreeMap<u64, PageSums>>,
 }
 
 /// The sums of a group's pages.
 #[derive(Debug)]
-struct Group {
+struct PageSums {
     sums: Vec<u32>,
     is_written: bool,
 }
@@ -205,7 +205,11 @@ impl SummedFile {
     }
 
     /// The sums of group `number`.
-    fn group<'g>(&self, groups: &'g mut BTreeMap<u64, Group>, number: u64) -> io::Result<&'g mut Group> {
+    fn group<'g>(
+        &self,
+        groups: &'g mut BTreeMap<u64, PageSums>,
+        number: u64,
+    ) -> io::Result<&'g mut PageSums> {
         match groups.entry(number) {
             Entry::Occupied(group) => Ok(group.into_mut()),
             Entry::Vacant(empty) => {
@@ -215,7 +219,7 @@ impl SummedFile {
                     self.file.read_at(&mut bytes, at)?;
                 }
                 let sums = bytes.as_chunks().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect();
-                Ok(empty.insert(Group { sums, is_written: true }))
+                Ok(empty.insert(PageSums { sums, is_written: true }))
             }
         }
     }

@@ -78,7 +78,8 @@ fn an_append_that_is_synchronised_logs_its_page_alone_and_flushes_once() {
         store.write_out().expect("the disk works");
         assert_eq!(disk.written("segment"), (tasks * APPENDS * PAGE) as u64);
         let in_tree = disk.written("tree") - tree;
-        assert!(in_tree < 40_000, "{in_tree} bytes for {tasks} tasks");
+        // With a block of checksums for each flush.
+        assert!(in_tree < 50_000, "{in_tree} bytes for {tasks} tasks");
         assert_eq!(store.stats().data_bytes, (tasks * APPENDS * PAGE) as u64);
         assert!(is_right(&fs, tasks));
         drop(fs);
