@@ -7,7 +7,7 @@ use crate::engine::{Opening, Records};
 use crate::error::of_objects;
 use crate::looking::Looking;
 use crate::objects::{self, Objects};
-use crate::owner::{self, Owner};
+use crate::owner::{self, ClaimPace, Owner};
 use crate::race;
 use crate::runtime::{Stop, wait};
 use object_store::path::Path;
@@ -15,6 +15,7 @@ use sluice_store::disk::Disk;
 use sluice_store::engine::Engine;
 use sluice_store::{DiskCache, Info, Look, Options, Progress, Report, Store, StoreError};
 use sluice_sync::Arc;
+use sluice_sync::time::Duration;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 
@@ -31,10 +32,13 @@ const CACHE_DATA: u64 = 3;
 /// With which right a node opens a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// As the only one: the next epoch. A living process of this machine that has the store open is in the way; one that died,
-    /// or runs on another machine, loses the store.
+    /// As the only one: the next epoch. A living process that has the store open, here or elsewhere, is in the way; one that died
+    /// loses the store. Whether a process elsewhere lives shows after some time, for which this waits.
     Alone,
-    /// As the owner in this epoch, which a membership gave out. Nodes that opened the store in an earlier one lose it.
+    /// As the only one, from any process that has the store open.
+    Takeover,
+    /// As the owner in this epoch, which a membership gave out. Nodes that opened the store in an earlier one lose it. A process that
+    /// opened it alone, and may live, is in the way.
     Epoch(u64),
 }
 
@@ -47,7 +51,8 @@ pub enum Claim {
 /// # let dir = std::env::temp_dir().join(format!("sluice-bucket-doc-{}", std::process::id()));
 /// # let url = format!("file://{}", dir.display());
 /// let bucket = Bucket::make(&url)?;
-/// let store = bucket.create(Options::default())?;
+/// bucket.create(Options::default())?.close()?;
+/// let store = bucket.open(Claim::Epoch(5), Options::default())?;
 /// let mut change = store.begin(1024)?;
 /// change.put(b"name", 1, b"value");
 /// drop(change);
@@ -69,6 +74,8 @@ pub struct Bucket {
     objects: Objects,
     /// How often a request that failed is made again.
     retries: u32,
+    /// How often its claim is renewed.
+    pace: ClaimPace,
 }
 
 impl Bucket {
@@ -84,7 +91,7 @@ impl Bucket {
     /// # Errors
     /// [`StoreError::Io`] that says what is wrong with the address; [`StoreError::NotAStore`] if there is no such directory.
     pub fn at(url: &str) -> Result<Bucket, StoreError> {
-        objects::at(url, false).map(|objects| Bucket { objects, retries: RETRIES })
+        objects::at(url, false).map(Bucket::patient)
     }
 
     /// As [`at`](Self::at), and makes the directory of a `file://`.
@@ -92,13 +99,23 @@ impl Bucket {
     /// # Errors
     /// As [`at`](Self::at).
     pub fn make(url: &str) -> Result<Bucket, StoreError> {
-        objects::at(url, true).map(|objects| Bucket { objects, retries: RETRIES })
+        objects::at(url, true).map(Bucket::patient)
     }
 
     /// The place that `objects` are, for tests: they are not patient.
     #[doc(hidden)]
     pub fn over(objects: Arc<dyn object_store::ObjectStore>) -> Bucket {
-        Bucket { objects, retries: 3 }
+        Bucket { retries: 3, ..Bucket::patient(objects) }
+    }
+
+    fn patient(objects: Objects) -> Bucket {
+        Bucket { objects, retries: RETRIES, pace: ClaimPace::default() }
+    }
+
+    /// With a claim that is renewed every `beat`, and stands still for four times that when its process is dead, for tests.
+    #[doc(hidden)]
+    pub fn with_beat(self, beat: Duration) -> Bucket {
+        Bucket { pace: ClaimPace::of(beat), ..self }
     }
 
     /// Makes a store and opens it, alone. The object store must pass a race of conditional writes first.
@@ -121,7 +138,7 @@ impl Bucket {
     /// Opens the store. Nodes that had it open before can synchronise nothing any more.
     ///
     /// # Errors
-    /// [`StoreError::Fenced`] if a node has opened it that is newer; [`StoreError::InUse`], see [`Claim::Alone`];
+    /// [`StoreError::Fenced`] if a node has opened it that is newer; [`StoreError::InUse`], [`StoreError::Claimed`], see [`Claim`];
     /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the object store's.
     pub fn open(&self, claim: Claim, options: Options) -> Result<Store, StoreError> {
         let info = self.info()?;
@@ -139,7 +156,7 @@ impl Bucket {
     /// show or not.
     ///
     /// # Errors
-    /// As [`open`](Self::open), without the first two.
+    /// As [`open`](Self::open), without the first three.
     pub fn look(&self, options: Options) -> Result<Store, StoreError> {
         let info = self.info()?;
         let opening = self.opening(&info, &options)?;
@@ -186,15 +203,13 @@ impl Bucket {
         wait(objects::size(&self.objects))
     }
 
-    /// The process of this machine that has the store open, if one has.
+    /// The process that has the store open, if one has, as an error for one that wants the store: [`StoreError::InUse`] for one of
+    /// this machine, [`StoreError::Claimed`] for one elsewhere, which may have died.
     ///
     /// # Errors
     /// The object store's.
-    pub fn user(&self) -> Result<Option<u32>, StoreError> {
-        wait(async {
-            let newest = owner::newest(&self.objects).await?;
-            owner::user(&self.objects, newest).await
-        })
+    pub fn user(&self) -> Result<Option<StoreError>, StoreError> {
+        wait(owner::user(&self.objects))
     }
 
     /// How the store `info` is opened. Its part of the cache is its owner's alone: contents of files are in it.
@@ -208,6 +223,7 @@ impl Bucket {
         };
         Ok(Opening {
             retries: self.retries,
+            pace: self.pace,
             disk_cache: cache("records", CACHE_RECORDS)?,
             data_cache: cache("data", CACHE_DATA)?,
             data_recorder: Arc::default(),
@@ -234,7 +250,7 @@ impl Bucket {
     }
 
     fn claim(&self, claim: Claim) -> Result<Owner, StoreError> {
-        wait(owner::claim(&self.objects, claim))
+        wait(owner::claim(&self.objects, claim, self.pace))
     }
 
     fn must_be_empty(&self) -> Result<(), StoreError> {

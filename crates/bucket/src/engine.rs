@@ -12,7 +12,7 @@
 use crate::cache;
 use crate::error::{failed, of_records};
 use crate::objects::Objects;
-use crate::owner::Owner;
+use crate::owner::{ClaimKeeper, ClaimPace, Owner};
 use crate::runtime::{Stop, apart, wait};
 use crate::traffic;
 use slatedb::config::{
@@ -25,6 +25,7 @@ use sluice_store::{Batch, DiskCache, StoreError};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, LockClass, RwLock};
+use std::mem;
 
 static ENGINE: LockClass = LockClass::new("bucket.engine");
 
@@ -41,12 +42,13 @@ const KEPT: u64 = 4 * PUSHES;
 /// Bytes of records that SlateDB keeps in memory before it makes a sorted object of them.
 const MEMTABLE: usize = 16 << 20;
 /// How often SlateDB looks for what its compaction has done. Fencing does not wait for it: a push finds its number taken.
-const POLL: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_secs(5);
 /// Sorted objects that are not merged yet, at most. With so many, what is in memory stays there, and once that is
 /// `max_unflushed_bytes` writes wait. So many memtables are half a gigabyte of changes: merging begins long before.
 const UNMERGED_MAX: usize = 32;
-/// How often SlateDB looks for objects to merge, and the thread that merges for what it is to do.
-const MERGE_POLL: Duration = Duration::from_secs(1);
+/// How often SlateDB looks for objects to merge, and the thread that merges for what it is to do: each look is some requests, also of
+/// a store that is idle.
+const MERGE_POLL: Duration = Duration::from_secs(5);
 /// How often a merge says that it goes on; one that is silent for [`MERGE_SILENT`] is begun again, as its node may be dead.
 const MERGE_BEAT: Duration = Duration::from_secs(2);
 const MERGE_SILENT: Duration = Duration::from_secs(8);
@@ -59,7 +61,7 @@ pub(crate) struct Records {
     objects: Objects,
     owner: Owner,
     /// None once it was closed. *protected by its lock*
-    db: RwLock<Option<Db>>,
+    db: RwLock<Option<OpenRecords>>,
     /// The number of the next push. *written by one thread at a time; atomic (stands alone)*
     next: AtomicU64,
     opening: Opening,
@@ -68,11 +70,19 @@ pub(crate) struct Records {
     stop: Arc<Stop>,
 }
 
+/// The records while they are open.
+struct OpenRecords {
+    db: Db,
+    keeper: ClaimKeeper,
+}
+
 /// How a store is opened.
 #[derive(Clone)]
 pub(crate) struct Opening {
     /// So often an operation that failed is tried again.
     pub retries: u32,
+    /// How often the claim is renewed.
+    pub pace: ClaimPace,
     /// Where copies of objects with records are kept.
     pub disk_cache: Option<DiskCache>,
     /// Where copies of data are kept.
@@ -94,7 +104,8 @@ impl Records {
             Ok(())
         })?;
         let stop = Arc::new(Stop::default());
-        let db = RwLock::with_class(&ENGINE, Some(db));
+        let keeper = owner.keep(objects, opening.pace)?;
+        let db = RwLock::with_class(&ENGINE, Some(OpenRecords { db, keeper }));
         let next = AtomicU64::new(0);
         let records = Records { objects: objects.clone(), owner, db, next, opening, recorder, stop };
         let next = records.again(|db| pushes(db, &records.stop))?;
@@ -114,7 +125,9 @@ impl Records {
     }
 
     fn with<T>(&self, work: impl FnOnce(&Db) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        work(self.db.read().as_ref().ok_or_else(|| failed("it was closed"))?)
+        let open = self.db.read();
+        let OpenRecords { db, keeper } = open.as_ref().ok_or_else(|| failed("it was closed"))?;
+        if keeper.is_lost() { Err(StoreError::Fenced) } else { work(db) }
     }
 
     /// Does `work`, and once more if the records were opened by an older node in between.
@@ -129,15 +142,12 @@ impl Records {
     /// claim, and this one opens them once more.
     #[cold]
     fn reopen(&self) -> Result<(), StoreError> {
-        let mut db = self.db.write();
-        if db.is_none() {
-            return Err(failed("it was closed"));
-        }
+        let mut open_records = self.db.write();
+        let Some(records) = open_records.as_mut() else { return Err(failed("it was closed")) };
         let newer = self.stop.wait(open(&self.objects, &self.owner, &self.opening, &self.recorder))?;
-        if let Some(older) = db.replace(newer) {
-            // It can write nothing, so there is nothing to lose.
-            let _ = self.stop.wait(async { older.close().await.map_err(of_records("close the records")) });
-        }
+        let older = mem::replace(&mut records.db, newer);
+        // It can write nothing, so there is nothing to lose.
+        let _ = self.stop.wait(async { older.close().await.map_err(of_records("close the records")) });
         Ok(())
     }
 }
@@ -229,7 +239,7 @@ impl Engine for Records {
     }
 
     fn close(&self) {
-        if let Some(db) = self.db.write().take() {
+        if let Some(OpenRecords { db, keeper }) = self.db.write().take() {
             if self.stop.is_raised() {
                 // It ends its threads when the object store answers, or has not for long enough.
                 return apart(async move { drop(db.close().await) });
@@ -238,6 +248,7 @@ impl Engine for Records {
                 // The next node that opens the store has no pushes to read then.
                 let _ = db.flush_with_options(SORTED).await;
                 let closed = db.close().await.map_err(of_records("close the records"));
+                keeper.end().await;
                 self.owner.close(&self.objects).await;
                 closed
             };

@@ -33,6 +33,7 @@
 //! - a store does not fence readers: a node that was fenced and does not know it yet reads what was true when it was.
 //!
 //! # Lock order
+//! `bucket.claims`: which claims this process holds, and has seen; a leaf.
 //! `bucket.engine`: the open records; held for reading across I/O, for writing while they are opened again. Below `store.push`
 //! and `store.checkpoint`. `bucket.data`, `bucket.data.file`, `bucket.data.pieces`: see `data`.
 //!
@@ -43,6 +44,7 @@
 
 mod bucket;
 mod cache;
+mod claimant;
 mod counted;
 mod credentials;
 mod data;
@@ -56,5 +58,5 @@ mod runtime;
 mod traffic;
 
 pub use bucket::{Bucket, Claim};
-pub use owner::process_runs;
+pub use claimant::process_runs;
 pub use sluice_store::StoreError;

@@ -1,54 +1,158 @@
 //! Owner: which processes have opened the store, as objects `owners/EPOCH`.
 //!
-//! An object is made once, by the node that claims the epoch, and only that node writes it again, when it has closed the store:
+//! # Theory
+//! An object is made once, by the process that claims the epoch, and only that process writes it again:
 //! ```text
 //!   open                      or: closed
 //!   BOOT                      which start of which machine
 //!   PID
 //!   NONCE                     what tells this claim from all others
+//!   SPACE                     the pid namespace in which PID counts
+//!   STARTED                   when the process began, in ticks since the machine's start
+//!   HOST                      the machine's name, for people
+//!   alone                     or: cluster
+//!   BEAT                      grows while the store is open
 //! ```
+//! The first four lines are those of older programs; a claim without the others is one of them.
+//!
+//! *Does the claimant live?* A process of this pid namespace is looked at, and its start time tells it from a later one with its
+//! number. This process knows which claims it holds, so it takes no other claim for its own. Any other claimant is
+//! watched: it writes its object anew every [`ClaimPace::beat`], so a claim that does not move for [`ClaimPace::silence`], by the clock
+//! of the watching process, is a dead one's. Clocks of two machines are never compared.
+//!
+//! A claim that turns out to be wrong costs no data: the process that lost the store can push nothing there.
 
 use crate::bucket::Claim;
+use crate::claimant::{Claimant, Sight};
 use crate::error::of_objects;
 use crate::objects::{self, Objects};
+use crate::runtime::spawn;
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use sluice_store::StoreError;
-use std::fs;
+use sluice_sync::atomic::{AtomicBool, Ordering};
+use sluice_sync::time::{Duration, Instant};
+use sluice_sync::{Arc, LockClass, Mutex};
+use std::collections::{BTreeMap, BTreeSet};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+static CLAIMS: LockClass = LockClass::new("bucket.claims");
 
 const PREFIX: &str = "owners";
+/// How often a claim is looked at that is watched.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The claims that this process holds, and claims of other processes with the time since which they stand still. *protected by
+/// its mutex, a leaf*
+static KNOWN: Mutex<KnownClaims> =
+    Mutex::with_class(&CLAIMS, KnownClaims { held: BTreeSet::new(), seen: BTreeMap::new() });
+
+struct KnownClaims {
+    held: BTreeSet<String>,
+    seen: BTreeMap<String, (u64, Instant)>,
+}
+
+/// How often a claim is renewed, and how long it may stand still before its process counts as dead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClaimPace {
+    pub(crate) beat: Duration,
+    pub(crate) silence: Duration,
+}
+
+impl ClaimPace {
+    pub(crate) fn of(beat: Duration) -> ClaimPace {
+        ClaimPace { beat, silence: 4 * beat }
+    }
+}
+
+impl Default for ClaimPace {
+    fn default() -> ClaimPace {
+        ClaimPace::of(Duration::from_secs(10))
+    }
+}
 
 /// A claim that was made.
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub(crate) epoch: u64,
-    bytes: Vec<u8>,
+    claimant: Claimant,
 }
 
 /// Claims the store.
 ///
 /// # Errors
-/// [`StoreError::InUse`], [`StoreError::Fenced`], and the object store's.
-pub(crate) async fn claim(objects: &Objects, claim: Claim) -> Result<Owner, StoreError> {
-    let (boot, pid) = here();
-    let bytes = format!("open\n{boot}\n{pid}\n{}\n", nonce()?).into_bytes();
+/// [`StoreError::InUse`], [`StoreError::Claimed`], [`StoreError::Fenced`], and the object store's.
+pub(crate) async fn claim(objects: &Objects, claim: Claim, pace: ClaimPace) -> Result<Owner, StoreError> {
+    let claimant = Claimant::here(matches!(claim, Claim::Epoch(_)))?;
     loop {
         let newest = newest(objects).await?;
         let epoch = match claim {
             Claim::Alone => {
-                if let Some(user) = user(objects, newest).await? {
-                    return Err(StoreError::InUse(Some(user)));
-                }
+                await_end(objects, newest, pace).await?;
                 newest + 1
             }
-            Claim::Epoch(epoch) if epoch > newest => epoch,
+            Claim::Takeover => newest + 1,
+            Claim::Epoch(epoch) if epoch > newest => {
+                // A membership says which node of its cluster is dead. It knows nothing of a mount without a cluster.
+                match holder(objects, newest, pace).await? {
+                    Some((other, _)) if !other.is_of_cluster => return Err(other.in_the_way()),
+                    _ => epoch,
+                }
+            }
             Claim::Epoch(_) => return Err(StoreError::Fenced),
         };
-        if objects::create(objects, &path(epoch), &bytes).await? {
-            return Ok(Owner { epoch, bytes });
+        // Before others can see it.
+        KNOWN.lock().held.insert(claimant.nonce.clone());
+        let owner = Owner { epoch, claimant: claimant.clone() };
+        if objects::create(objects, &path(epoch), &claimant.encode("open", 0)).await? {
+            return Ok(owner);
         }
         // Another node has claimed it since: that is the newest now.
     }
+}
+
+/// Waits until it is known whether the claimant of `epoch` lives.
+///
+/// # Errors
+/// That it does; the object store's.
+async fn await_end(objects: &Objects, epoch: u64, pace: ClaimPace) -> Result<(), StoreError> {
+    let mut first = None;
+    loop {
+        let Some((holder, beat)) = holder(objects, epoch, pace).await? else { return Ok(()) };
+        if holder.sight() == Sight::Here || *first.get_or_insert(beat) != beat {
+            return Err(holder.in_the_way());
+        }
+        sleep(LOOK.min(pace.beat)).await;
+    }
+}
+
+/// The process that may have the store open in `epoch`, and the beat of its claim; none if it closed the store or died.
+///
+/// # Errors
+/// The object store's.
+async fn holder(
+    objects: &Objects,
+    epoch: u64,
+    pace: ClaimPace,
+) -> Result<Option<(Claimant, u64)>, StoreError> {
+    let Some(bytes) = objects::get(objects, &path(epoch)).await? else { return Ok(None) };
+    let Some((holder, beat)) = Claimant::decode_open(&bytes) else { return Ok(None) };
+    let is_dead = match holder.sight() {
+        Sight::Here => false,
+        Sight::This => !KNOWN.lock().held.contains(&holder.nonce),
+        Sight::Dead => true,
+        Sight::Elsewhere => {
+            let mut known = KNOWN.lock();
+            let seen = known.seen.entry(holder.nonce.clone()).or_insert_with(|| (beat, Instant::now()));
+            if seen.0 != beat {
+                *seen = (beat, Instant::now());
+            }
+            seen.1.elapsed() >= pace.silence
+        }
+    };
+    Ok((!is_dead).then_some((holder, beat)))
 }
 
 /// The greatest epoch that was claimed; 0 before the first.
@@ -59,28 +163,18 @@ pub(crate) async fn newest(objects: &Objects) -> Result<u64, StoreError> {
     Ok(epochs(objects).await?.into_iter().max().unwrap_or(0))
 }
 
-/// The process of this machine that has the store open, if the claim of `epoch` says so and it has not ended.
+/// Who has the store open, as far as that can be told without waiting, as what it is to one that wants it:
+/// [`StoreError::InUse`] a process of this machine, [`StoreError::Claimed`] one elsewhere, which may have died.
 ///
 /// # Errors
 /// The object store's.
-pub(crate) async fn user(objects: &Objects, epoch: u64) -> Result<Option<u32>, StoreError> {
-    let Some(bytes) = objects::get(objects, &path(epoch)).await? else { return Ok(None) };
-    let text = String::from_utf8_lossy(&bytes);
-    let mut lines = text.lines();
-    let (state, boot, pid) = (lines.next(), lines.next(), lines.next());
-    let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
-    let is_here = state == Some("open") && boot == Some(&here().0);
-    Ok(pid.filter(|pid| is_here && process_runs(*pid)))
-}
-
-/// Whether process `pid` of this machine has not ended. One that has may wait for its parent to ask how.
-///
-/// ```
-/// assert!(sluice_bucket::process_runs(std::process::id()));
-/// ```
-pub fn process_runs(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+pub(crate) async fn user(objects: &Objects) -> Result<Option<StoreError>, StoreError> {
+    let newest = newest(objects).await?;
+    let holder = holder(objects, newest, ClaimPace::default()).await?;
+    Ok(holder.map(|(holder, _)| match holder.sight() {
+        Sight::Elsewhere => holder.in_the_way(),
+        _ => StoreError::InUse(Some(holder.pid)),
+    }))
 }
 
 impl Owner {
@@ -101,10 +195,74 @@ impl Owner {
         }
     }
 
-    /// Says that the store was closed. Until that succeeds others may think that it is open.
+    /// Says that the store was closed. Other processes may take it for open until that succeeds.
     pub(crate) async fn close(&self, objects: &Objects) {
-        let closed = [b"closed".as_slice(), self.bytes.strip_prefix(b"open").unwrap_or_default()].concat();
-        let _ = objects::put(objects, &path(self.epoch), closed).await;
+        let _ = objects::put(objects, &path(self.epoch), self.claimant.encode("closed", 0)).await;
+    }
+
+    /// Renews the claim from here on.
+    ///
+    /// # Errors
+    /// When there can be no threads.
+    pub(crate) fn keep(&self, objects: &Objects, pace: ClaimPace) -> Result<ClaimKeeper, StoreError> {
+        let (end, ended) = watch::channel(());
+        let is_lost = Arc::new(AtomicBool::new(false));
+        let renewing =
+            renew(objects.clone(), self.epoch, self.claimant.clone(), pace, ended, is_lost.clone());
+        Ok(ClaimKeeper { end, task: spawn(renewing)?, is_lost })
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        KNOWN.lock().held.remove(&self.claimant.nonce);
+    }
+}
+
+/// Renews a claim, until it is dropped.
+pub(crate) struct ClaimKeeper {
+    end: watch::Sender<()>,
+    task: JoinHandle<()>,
+    /// A newer claim was seen. *atomic (stands alone)*
+    is_lost: Arc<AtomicBool>,
+}
+
+impl ClaimKeeper {
+    /// Whether another process has the store now.
+    pub(crate) fn is_lost(&self) -> bool {
+        // Relaxed: a hint; a push finds out by itself.
+        self.is_lost.load(Ordering::Relaxed)
+    }
+
+    /// Ends it: the claim is written no more.
+    pub(crate) async fn end(self) {
+        drop(self.end);
+        let _ = self.task.await;
+    }
+}
+
+/// Two requests a beat: a newer owner removes older claims, so one that is not there says that the store may be lost.
+async fn renew(
+    objects: Objects,
+    epoch: u64,
+    claimant: Claimant,
+    pace: ClaimPace,
+    mut ended: watch::Receiver<()>,
+    is_lost: Arc<AtomicBool>,
+) {
+    let mut beat = 0;
+    // Until its sender is gone.
+    while timeout(pace.beat, ended.changed()).await.is_err() {
+        let is_there = objects::get(&objects, &path(epoch)).await;
+        if is_there.is_ok_and(|found| found.is_none())
+            && newest(&objects).await.is_ok_and(|newest| newest > epoch)
+        {
+            is_lost.store(true, Ordering::Relaxed);
+            return;
+        }
+        beat += 1;
+        // One that cannot be renewed is renewed later.
+        let _ = objects::put(&objects, &path(epoch), claimant.encode("open", beat)).await;
     }
 }
 
@@ -117,15 +275,4 @@ async fn epochs(objects: &Objects) -> Result<Vec<u64>, StoreError> {
 
 fn path(epoch: u64) -> Path {
     Path::from(format!("{PREFIX}/{epoch:020}"))
-}
-
-/// Which start of this machine it is, and which process this is.
-fn here() -> (String, u32) {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    (boot.trim().to_owned(), std::process::id())
-}
-
-fn nonce() -> Result<String, StoreError> {
-    let text = fs::read_to_string("/proc/sys/kernel/random/uuid");
-    text.map(|text| text.trim().to_owned()).map_err(|error| StoreError::Io("make a number of its own", error))
 }

@@ -42,13 +42,14 @@ pub(crate) fn open(
 ) -> std::result::Result<Arc<Superblock>, StoreError> {
     let store = match looks {
         true => bucket.look(options.store.clone()),
+        false if options.store.takeover => bucket.open(Claim::Takeover, options.store.clone()),
         false => bucket.open(Claim::Alone, options.store.clone()),
     };
     Superblock::open_in(store?, options)
 }
 
-/// What the store says of itself, the bytes that its objects take, and which process of this machine uses it.
-pub(crate) fn info(bucket: &Bucket) -> std::result::Result<(Info, u64, Option<u32>), StoreError> {
+/// What the store says of itself, the bytes that its objects take, and who uses it.
+pub(crate) fn info(bucket: &Bucket) -> std::result::Result<(Info, u64, Option<StoreError>), StoreError> {
     Ok((bucket.info()?, bucket.size()?, bucket.user()?))
 }
 

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// Added to the known mount options when somebody asks for one that is not there.
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
                      nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock; of a store: memory=N[K|M|G|T|%], \
-                     volatile; of one in an object store: cache=DIR, cache_size=N[K|M|G|T]";
+                     volatile; of one in an object store: cache=DIR, cache_size=N[K|M|G|T], takeover";
 /// What file data occupy in memory: whole pages.
 const PAGE: u64 = 4096;
 /// Permission bits, the set-ID and sticky bits among them.
@@ -63,6 +63,10 @@ fn apply(ram: &mut Options, option: &str, memory: u64) -> Result<bool> {
     }
     if option == "volatile" {
         ram.store.volatile = true;
+        return Ok(true);
+    }
+    if option == "takeover" {
+        ram.store.takeover = true;
         return Ok(true);
     }
     let Some((name, value)) = option.split_once('=') else { return Ok(false) };

@@ -125,6 +125,10 @@ fn serve(
         let text = "-o cache: only with a store in an object store, whose address is s3://... or file://...";
         return Err(Failure::Usage(text.into()));
     }
+    if ram.store.takeover && (member.is_some() || !store.is_some_and(Bucket::is_url)) {
+        let text = "-o takeover: only with a store in an object store (s3://... or file://...), and without --cluster";
+        return Err(Failure::Usage(text.into()));
+    }
     options.dedicated = true;
     // Programs that run in the session of `sluice run` or of a measurement are its clients: the server is apart from both.
     options.own_session = attached || detach;

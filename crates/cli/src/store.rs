@@ -102,7 +102,9 @@ pub(crate) fn await_end(store: &Path, server: Option<u32>) {
     let bucket = bucket::at(store).unwrap_or_default();
     let is_meant = |user: u32| server.is_none_or(|server| server == user);
     let is_used = || match &bucket {
-        Some(bucket) => bucket.user().is_ok_and(|user| user.is_some_and(is_meant)),
+        Some(bucket) => {
+            matches!(bucket.user(), Ok(Some(StoreError::InUse(Some(user)))) if is_meant(user))
+        }
         None => match HostDisk::lock_read_only(store) {
             // One that is not shown may be meant.
             Err(StoreError::InUse(user)) => user.is_none_or(is_meant),
@@ -155,7 +157,7 @@ pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
     let (info, size, content, user) = match bucket::at(store).map_err(failure(store))? {
         Some(bucket) => {
             let (info, size, user) = bucket::info(&bucket).map_err(failure(store))?;
-            (info, size, None, user.map(Some))
+            (info, size, None, user)
         }
         None => {
             let disk = HostDisk::unlocked(store).map_err(failure(store))?;
@@ -164,7 +166,7 @@ pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
                 Ok(_) if info.is_volatile => (None, None),
                 Ok(disk) => (Some(Superblock::store_content(shared(disk)).map_err(failure(store))?), None),
                 // Its server knows.
-                Err(StoreError::InUse(user)) => (content_in_use(store), Some(user)),
+                Err(user @ StoreError::InUse(_)) => (content_in_use(store), Some(user)),
                 Err(error) => return Err(failure(store)(error)),
             };
             (info, allocated(store)?, content, user)
@@ -177,7 +179,7 @@ pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
         text
     });
     let is_lost = info.is_volatile && user.is_none();
-    let failure = match user {
+    let failure = match &user {
         Some(_) => failure_of_server(store),
         None => is_lost.then(|| StoreError::Lost.to_string()),
     };
@@ -198,7 +200,10 @@ pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
             "log_batches": content.map(|content| content.batches),
             "cache_bytes": cache,
             "in_use": user.is_some(),
-            "pid": user.flatten(),
+            "pid": match user {
+                Some(StoreError::InUse(pid)) => pid,
+                _ => None,
+            },
             "failure": failure,
         });
         format!("{fields}\n")
@@ -207,8 +212,13 @@ pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
             format!("{} used, {} batches to replay", bytes(content.log_used), content.batches)
         });
         let user = match user {
-            Some(Some(pid)) => Some(format!("in use by process {pid}")),
-            Some(None) => Some("in use".to_owned()),
+            Some(StoreError::InUse(Some(pid))) => Some(format!("in use by process {pid}")),
+            Some(StoreError::Claimed(by)) => {
+                // What to do does not belong here.
+                let by = by.split(" (").next().unwrap_or_default();
+                Some(format!("in use by {by}, unless that has died"))
+            }
+            Some(_) => Some("in use".to_owned()),
             None => used.is_none().then(|| "not in use by this machine".to_owned()),
         };
         let log: Vec<String> = [bytes(info.log_size)].into_iter().chain(used).chain(user).collect();

@@ -6,10 +6,10 @@ use harness::{Scratch, can_mount, is_mounted, kill, server_of, skipped, sluice, 
 use serde_json::Value;
 use sluice_lab::servers::ServerProcess;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A store at an address, and the directory on which it is mounted. Unmounted when dropped, however the test ends.
@@ -184,6 +184,79 @@ fn a_store_in_s3_survives_kill_and_is_one_for_the_next_mount() {
         return skipped(name, "there is no versitygw (make s3-server installs it)");
     };
     a_life(&Stored { url: "s3://bucket/place/store".into(), dir: scratch.dir("m"), s3: Some(s3) });
+}
+
+/// A mount that is served by the first process of a pid namespace of its own. It ends when dropped.
+struct Container(Child);
+
+impl Container {
+    fn begin(stored: &Stored, options: &str) -> Container {
+        let mut command = Command::new("unshare");
+        command.args([
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            harness::SLUICE,
+            "mount",
+            "--foreground",
+        ]);
+        command.args(["-o", options, &stored.url, stored.dir()]).stdin(Stdio::null()).stderr(Stdio::piped());
+        Container(command.spawn().expect("unshare starts"))
+    }
+
+    /// It ends by itself: what it says.
+    fn complaint(mut self) -> String {
+        let mut said = String::new();
+        let mut pipe = self.0.stderr.take().expect("a pipe");
+        pipe.read_to_string(&mut said).expect("text");
+        assert_ne!(self.0.wait().expect("it ends").code(), Some(0), "{said}");
+        said
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        // Its first process dies with it.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_store_of_another_container_is_not_taken_while_that_lives_and_one_whose_first_process_was_killed_is() {
+    let test = "a_store_of_another_container_is_not_taken_while_that_lives_and_one_whose_first_process_was_killed_is";
+    if !rustix::process::geteuid().is_root() {
+        return skipped(test, "it is not root, who may make a pid namespace");
+    }
+    let Some((_scratch, stored)) = Stored::in_a_directory(test) else { return };
+    stored.sluice(&["mkfs", &stored.url]).expect("an empty place");
+    let log = |what: &str| stored.sluice(&["info", &stored.url]).expect("a store").contains(what);
+    let first = Container::begin(&stored, "size=1G");
+    until("the first one has it", || log("in use by process 1 of another container"));
+    // The claim of the first one moves while the others watch it: number 1 is not taken for themselves.
+    for second in [Container::begin(&stored, "size=1G").complaint(), {
+        stored.sluice(&["mount", &stored.url, stored.dir()]).expect_err("it is mounted")
+    }] {
+        assert!(second.contains("in use by process 1 of another container of this machine"), "{second}");
+        assert!(second.contains("-o takeover") && second.trim_end().lines().count() == 1, "{second}");
+    }
+    drop(first);
+    assert!(log("unless that has died"));
+    // At once, and then after the claim has not moved for long enough.
+    drop({
+        let third = Container::begin(&stored, "size=1G,takeover");
+        until("the third one has it", || {
+            fs::read_dir(stored.dir.join("../store/owners"))
+                .is_ok_and(|all| all.flatten().any(|claim| claim.file_name() == *"00000000000000000003"))
+        });
+        third
+    });
+    stored.mount("size=1G");
+    stored.umount();
+    stored.assert_clean();
+    let plain = sluice(["mount", "-o", "takeover", "--ram", stored.dir()]).complaint(1);
+    assert!(plain.contains("-o takeover: only with a store in an object store"), "{plain}");
 }
 
 #[test]

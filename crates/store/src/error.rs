@@ -11,6 +11,8 @@ pub enum StoreError {
     Exists,
     /// Another process, or this one, has the store open: which, if it can be told.
     InUse(Option<u32>),
+    /// A process that cannot be seen from here has the store open: which, and what can be done.
+    Claimed(String),
     /// A newer program made it: its format version.
     NewerFormat(u32),
     /// What is on the disk cannot be right: which part, and how that shows.
@@ -39,7 +41,7 @@ impl StoreError {
         let errno = match self {
             StoreError::NotAStore | StoreError::NewerFormat(_) => Errno::INVAL,
             StoreError::Exists => Errno::EXIST,
-            StoreError::InUse(_) => Errno::BUSY,
+            StoreError::InUse(_) | StoreError::Claimed(_) => Errno::BUSY,
             StoreError::Damaged(_) | StoreError::DamagedLog(_) | StoreError::Failed(_) | StoreError::Lost => {
                 Errno::IO
             }
@@ -59,6 +61,7 @@ impl fmt::Display for StoreError {
             StoreError::InUse(Some(pid)) => {
                 write!(f, "the store is in use by process {pid} (unmount it first)")
             }
+            StoreError::Claimed(by) => write!(f, "the store is in use by {by}"),
             StoreError::NewerFormat(version) => {
                 write!(
                     f,

@@ -26,6 +26,8 @@ pub struct Options {
     pub volatile: bool,
     /// Of a store in an object store: where this machine keeps what was read and written.
     pub disk_cache: Option<DiskCache>,
+    /// Of a store in an object store: it is taken from any process that has it open.
+    pub takeover: bool,
 }
 
 /// A directory on this machine's disk in which copies of objects are kept. What is there is looked at before it is believed, so
@@ -50,6 +52,7 @@ impl Default for Options {
             background: true,
             volatile: false,
             disk_cache: None,
+            takeover: false,
         }
     }
 }

@@ -4,6 +4,9 @@ use slatedb::bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// What a store gives out of a segment, at least.
+const BLOCK: u64 = 4096;
+
 /// The epoch and the number of a part: the greater one is newer.
 pub(super) type PartId = (u64, u64);
 
@@ -30,11 +33,17 @@ pub(super) struct SegmentParts {
 }
 
 impl SegmentParts {
-    /// `bytes` were written at `offset`, and wait to be sent.
+    /// `bytes` were written at `offset`, and wait to be sent. What was written before them may end within a block: the rest of that
+    /// block is nobody's, and belongs to the row.
     pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
         match self.waiting.range_mut(..=offset).next_back() {
-            Some((start, before)) if *start + before.len() as u64 == offset => {
-                before.extend_from_slice(bytes)
+            Some((start, before))
+                if [1, BLOCK]
+                    .iter()
+                    .any(|unit| (*start + before.len() as u64).next_multiple_of(*unit) == offset) =>
+            {
+                before.resize((offset - *start) as usize, 0);
+                before.extend_from_slice(bytes);
             }
             _ => drop(self.waiting.insert(offset, bytes.to_vec())),
         }
@@ -192,6 +201,18 @@ mod tests {
         let mut buf = [0; 20];
         assert_eq!(found(&parts, &mut buf), [((1, 7), 40..45), ((2, 0), 55..60)]);
         assert_eq!(buf[5..15], [9; 10]);
+    }
+
+    #[test]
+    fn a_gap_below_a_block_belongs_to_the_row() {
+        let mut parts = SegmentParts::default();
+        parts.write(0, &[1; 8000]);
+        parts.write(8192, &[2; 10]);
+        // A block that others may have, and a gap that is no block's end.
+        parts.write(3 * 4096 + 4096, &[3; 10]);
+        parts.write(3 * 4096 + 4096 + 20, &[4; 10]);
+        let rows: Vec<_> = parts.waiting.iter().map(|(start, bytes)| (*start, bytes.len())).collect();
+        assert_eq!(rows, [(0, 8202), (16384, 10), (16404, 10)]);
     }
 
     #[test]

@@ -25,12 +25,24 @@ pub(crate) struct Plan {
     pub careless: bool,
 }
 
+/// How often data were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataRequests {
+    pub(crate) puts: u64,
+    pub(crate) gets: u64,
+    pub(crate) deletes: u64,
+    pub(crate) lists: u64,
+}
+
 /// One node's way to the objects.
 #[derive(Debug)]
 pub(crate) struct Node {
     objects: Arc<InMemory>,
     plan: Plan,
     writes: AtomicU64,
+    /// Requests of all kinds, and those for data, by kind.
+    requests: AtomicU64,
+    data: [AtomicU64; 4],
     /// How often it read an object of sorted records.
     sorted_reads: AtomicU64,
     /// How often it read an object with data.
@@ -51,11 +63,13 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new(objects: &Arc<InMemory>, plan: Plan, seed: u64) -> Arc<Node> {
         let seed = AtomicU64::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let [writes, sorted_reads, data_reads, unheard, delay_ms] = [0; 5].map(AtomicU64::new);
+        let [writes, requests, sorted_reads, data_reads, unheard, delay_ms] = [0; 6].map(AtomicU64::new);
         Arc::new(Node {
             objects: objects.clone(),
             plan,
             writes,
+            requests,
+            data: Default::default(),
             sorted_reads,
             data_reads,
             seed,
@@ -103,8 +117,29 @@ impl Node {
         self.unheard.load(Ordering::SeqCst)
     }
 
+    #[allow(dead_code)] // each test binary uses its own part
+    /// Requests for objects with data that it made.
+    pub(crate) fn of_data(&self) -> DataRequests {
+        let [puts, gets, deletes, lists] =
+            [0, 1, 2, 3].map(|kind: usize| self.data[kind].load(Ordering::SeqCst));
+        DataRequests { puts, gets, deletes, lists }
+    }
+
+    fn count_data(&self, kind: usize, at: &Path) {
+        if at.as_ref().starts_with("data") {
+            self.data[kind].fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[allow(dead_code)] // each test binary uses its own part
+    /// Requests that it made.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::SeqCst)
+    }
+
     /// What was asked meanwhile is not heard, and fails when requests are answered again.
     async fn reach(&self) -> Result<()> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
         let delay_ms = self.delay_ms.load(Ordering::SeqCst);
         if delay_ms > 0 {
             tokio::time::sleep(std::time::Duration::from_millis(delay_ms)).await;
@@ -188,6 +223,7 @@ impl ObjectStore for Node {
         if self.plan.careless && options.mode == PutMode::Create {
             options.mode = PutMode::Overwrite;
         }
+        self.count_data(0, at);
         self.reach().await?;
         if self.is_full.load(Ordering::SeqCst) {
             // Not to be tried again: nobody waits for room.
@@ -211,6 +247,7 @@ impl ObjectStore for Node {
     }
 
     async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
+        self.count_data(1, at);
         self.reach().await?;
         self.lives()?;
         if at.as_ref().contains("/compacted/") {
@@ -223,13 +260,20 @@ impl ObjectStore for Node {
     }
 
     fn delete_stream(&self, at: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
         match self.lives() {
-            Ok(()) => self.objects.delete_stream(at),
+            Ok(()) => {
+                // One that counts on its own: a stream outlives the call.
+                let at = futures_util::FutureExt::now_or_never(at.collect::<Vec<_>>()).unwrap_or_default();
+                at.iter().flatten().for_each(|path| self.count_data(2, path));
+                self.objects.delete_stream(stream::iter(at).boxed())
+            }
             Err(error) => stream::once(async { Err(error) }).boxed(),
         }
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
         match self.lives() {
             Ok(()) => self.objects.list(prefix),
             Err(error) => stream::once(async { Err(error) }).boxed(),
@@ -237,6 +281,7 @@ impl ObjectStore for Node {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        prefix.into_iter().for_each(|prefix| self.count_data(3, prefix));
         self.reach().await?;
         self.lives()?;
         self.objects.list_with_delimiter(prefix).await

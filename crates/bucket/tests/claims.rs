@@ -1,0 +1,171 @@
+//! Who has a store in an object store, told from other machines, other processes, and the dead.
+
+#[allow(dead_code)] // each test binary uses its own part
+mod faults;
+
+use faults::{Node, Plan, wait};
+use object_store::memory::InMemory;
+use object_store::{ObjectStoreExt, PutPayload};
+use sluice_bucket::{Bucket, Claim, StoreError};
+use sluice_store::{Options, Store};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const BEAT: Duration = Duration::from_millis(100);
+
+fn quiet() -> Options {
+    Options { log_size: 1 << 20, background: false, ..Options::default() }
+}
+
+fn push(store: &Store, key: &[u8]) -> Result<(), StoreError> {
+    let mut change = store.begin(64)?;
+    change.put(key, 1, b"value");
+    drop(change);
+    store.sync()
+}
+
+fn new_store() -> (Arc<InMemory>, Bucket) {
+    let objects = Arc::new(InMemory::new());
+    let bucket = Bucket::over(objects.clone()).with_beat(BEAT);
+    drop(bucket.create(quiet()).expect("a new store"));
+    (objects, bucket)
+}
+
+/// The claim of a process on another machine.
+fn claim_elsewhere(objects: &InMemory, kind: &str, beat: u64) {
+    let claim = format!("open\nanother-boot\n1\nits-nonce-{kind}\npid:[1]\n7\nweb1\n{kind}\n{beat}\n");
+    wait(objects.put(&"owners/00000000000000000009".into(), PutPayload::from(claim))).expect("memory");
+}
+
+/// Does `work` while a process on another machine has the store open.
+fn while_one_lives_elsewhere<T>(objects: &InMemory, kind: &str, work: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    claim_elsewhere(objects, kind, 0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for beat in 1.. {
+                if is_over.load(Ordering::SeqCst) {
+                    return;
+                }
+                thread::sleep(BEAT / 4);
+                claim_elsewhere(objects, kind, beat);
+            }
+        });
+        let done = work();
+        is_over.store(true, Ordering::SeqCst);
+        done
+    })
+}
+
+/// That the store is refused, and why.
+fn refusal(opened: Result<Store, StoreError>) -> String {
+    match opened {
+        Err(error @ StoreError::Claimed(_)) => error.to_string(),
+        other => panic!("{:?}", other.map(|_| ())),
+    }
+}
+
+#[test]
+fn a_process_of_another_machine_that_lives_is_in_the_way_and_one_that_died_is_not() {
+    let (objects, bucket) = new_store();
+    let why = while_one_lives_elsewhere(&objects, "alone", || {
+        let why = refusal(bucket.open(Claim::Alone, quiet()));
+        assert_eq!(why, refusal(bucket.open(Claim::Epoch(90), quiet())), "nor does a cluster take it");
+        assert!(matches!(bucket.user(), Ok(Some(StoreError::Claimed(_)))));
+        why
+    });
+    let told = "the store is in use by process 1 of the machine web1 (unmount it there first; -o takeover takes the store from it)";
+    assert_eq!(why, told);
+    // Its claim stands still now.
+    let store = bucket.open(Claim::Alone, quiet()).expect("it is dead");
+    push(&store, b"a").expect("it is the owner");
+}
+
+#[test]
+fn a_store_of_a_living_cluster_is_not_taken_without_it_and_nodes_of_the_cluster_take_it_at_once() {
+    let (objects, bucket) = new_store();
+    while_one_lives_elsewhere(&objects, "cluster", || {
+        let why = refusal(bucket.open(Claim::Alone, quiet()));
+        assert!(why.contains("in use by a cluster") && why.contains("--cluster"), "{why}");
+        drop(bucket.open(Claim::Epoch(90), quiet()).expect("its membership says so"));
+    });
+    let owner = bucket.open(Claim::Epoch(100), quiet()).expect("newer");
+    let why = refusal(bucket.open(Claim::Alone, quiet()));
+    assert!(why.contains(&format!("process {}", std::process::id())), "{why}");
+    push(&owner, b"a").expect("it is the owner");
+}
+
+#[test]
+fn a_store_that_is_taken_over_is_taken_at_once_and_who_had_it_is_told_without_writing() {
+    let (_objects, bucket) = new_store();
+    let first = bucket.open(Claim::Alone, quiet()).expect("it was closed");
+    push(&first, b"a").expect("it is the owner");
+    let second = bucket.open(Claim::Takeover, quiet()).expect("it is asked for");
+    push(&second, b"b").expect("it is the owner");
+    let limit = Instant::now() + Duration::from_secs(60);
+    while first.get(b"a").is_ok() {
+        assert!(Instant::now() < limit, "it is never told");
+        thread::sleep(BEAT);
+    }
+    assert!(matches!(first.get(b"a"), Err(StoreError::Fenced)));
+    assert!(matches!(push(&first, b"c"), Err(StoreError::Fenced)));
+    assert_eq!(second.get(b"b").expect("memory").as_deref(), Some(b"value".as_slice()));
+    drop(first);
+    // The first one has not closed the claim of the second.
+    assert!(matches!(bucket.open(Claim::Alone, quiet()), Err(StoreError::InUse(Some(_)))));
+}
+
+#[test]
+fn a_claim_is_renewed_while_the_store_is_open_and_no_longer() {
+    let (objects, bucket) = new_store();
+    let claims = |objects: &InMemory| -> Vec<Vec<u8>> {
+        let all = faults::contents(objects).into_iter();
+        all.filter(|(path, _)| path.as_ref().starts_with("owners/")).map(|(_, bytes)| bytes).collect()
+    };
+    let store = bucket.open(Claim::Alone, quiet()).expect("it was closed");
+    let first = claims(&objects);
+    assert_eq!(first.len(), 1, "older ones are forgotten");
+    let limit = Instant::now() + Duration::from_secs(60);
+    while claims(&objects) == first {
+        assert!(Instant::now() < limit, "it is not renewed");
+        thread::sleep(BEAT / 2);
+    }
+    store.close().expect("memory");
+    drop(store);
+    let closed = claims(&objects);
+    assert!(closed[0].starts_with(b"closed\n"), "{closed:?}");
+    thread::sleep(3 * BEAT);
+    assert_eq!(claims(&objects), closed);
+}
+
+#[test]
+fn a_store_that_failed_is_opened_again_by_the_same_process() {
+    let objects = Arc::new(InMemory::new());
+    let node = Node::new(&objects, Plan::default(), 1);
+    let store = node.bucket().create(quiet()).expect("a new store");
+    node.cut_off();
+    store.abandon();
+    push(&store, b"a").expect_err("it was given up");
+    drop(store);
+    drop(Bucket::over(objects).open(Claim::Alone, quiet()).expect("nobody has it"));
+}
+
+#[test]
+fn an_idle_store_asks_little_of_the_object_store() {
+    /// In a minute, all but a few of them GETs: SlateDB looks for a newer manifest, and for work for its merges. The claim is a GET and a
+    /// PUT in ten seconds.
+    const MOST: u64 = 150;
+    let node = Node::new(&Arc::new(InMemory::new()), Plan::default(), 1);
+    let store = node.bucket().create(quiet()).expect("a new store");
+    push(&store, b"a").expect("memory");
+    let before = node.requests();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(11) {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let (requests, seconds) = (node.requests() - before, began.elapsed().as_secs_f64());
+    println!("idle: {requests} requests in {seconds:.1} s");
+    assert!(requests as f64 / seconds * 60.0 < MOST as f64, "{requests} requests in {seconds:.1} s");
+}
