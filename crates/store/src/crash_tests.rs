@@ -391,6 +391,37 @@ fn when_any_write_or_flush_fails_calls_say_so_and_what_was_synchronised_stays() 
 }
 
 #[test]
+fn when_any_write_or_flush_fails_none_of_several_callers_is_told_otherwise() {
+    for lasts in [false, true] {
+        for at in 0.. {
+            let disk = empty();
+            let fault = FaultDisk::new(shared(disk.clone()), at, lasts, rustix::io::Errno::IO.raw_os_error());
+            let Ok(store) = Store::open(shared(fault.clone()), options()) else { continue };
+            let synced = |caller: u8, n: u8| -> Result<(), StoreError> {
+                let mut change = store.begin(8_000)?;
+                change.put(&[b'c', caller], u64::from(n), &[n; 5_000]);
+                drop(change);
+                store.sync()
+            };
+            let told: Vec<usize> = thread::scope(|scope| {
+                let synced = &synced;
+                let calls = |caller| move || (1..6).take_while(|n| synced(caller, *n).is_ok()).count();
+                let callers: Vec<_> = (0..3).map(|caller| scope.spawn(calls(caller))).collect();
+                callers.into_iter().map(|caller| caller.join().expect("no panic")).collect()
+            });
+            let after = open(disk.crash(disk.steps(), Survivors::None), None).expect("still a store");
+            for (caller, told) in (0..).zip(told) {
+                let found = after.get(&[b'c', caller]).expect("whole").map_or(0, |value| value[0]);
+                assert!(usize::from(found) >= told, "step {at}: {found} of caller {caller}'s {told} left");
+            }
+            if fault.steps() <= at {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
 fn a_flipped_bit_of_the_log_is_refused_or_changes_nothing() {
     let run = run(&tight(1)[..16], None);
     let files = run.disk.files();

@@ -15,7 +15,8 @@
 //! # Invariants
 //! - I1: a batch's part of the log is used again only after the engine holds it durably;
 //! - I2: batch n counts as done only when n - 1 does;
-//! - I3: after the first error of the log or the engine nothing more is written, and every call says so.
+//! - I3: after the first error of the log or the engine nothing more is written, and every call says so;
+//! - I4: a push that cannot write what it took has failed the store before another push looks what waits.
 //!
 //! # Lock order
 //! See the crate's header.
@@ -140,6 +141,28 @@ pub(crate) struct Done {
     pub(crate) span: u64,
     pub(crate) next: Position,
     pub(crate) cut: u64,
+}
+
+/// What a push took.
+enum Taken<'c> {
+    /// Nothing is left to write: the number of the last batch.
+    All(u64),
+    /// A batch with a number and its place in the log, which took `room` of the list.
+    ToWrite { log: &'c Log, formed: Formed, room: u64, cut: u64 },
+}
+
+/// A push that takes what waits. A panic fails the store.
+struct Taking<'c> {
+    core: &'c Core,
+    is_over: bool,
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.core.fail(&StoreError::Failed("a push panicked".into()));
+        }
+    }
 }
 
 /// What a store is doing.
@@ -404,48 +427,18 @@ impl Core {
 
     /// Writes what waits as one batch: its number, or that of the last one if nothing waits.
     pub(crate) fn push(&self) -> Result<u64, StoreError> {
-        let mut next = self.push.lock();
-        // Relaxed: written under the mutex.
-        let cut = self.cuts.fetch_add(1, Ordering::Relaxed) + 1;
-        // Acquire(applied): the tree; pairs with Release(applied) in apply().
-        let applied_cut = self.applied_cut.load(Ordering::Acquire);
-        let writes_out = mem::take(&mut self.state.lock().write_out);
-        let Cut { records, room, again, failed } = self.cil.cut(
-            self.source.get().map(|source| &**source),
-            Data { segments: &self.segments, engine: &*self.engine, applied_cut },
-            Added::to(cut, self.log.is_some(), writes_out),
-        );
-        if let Some(error) = failed {
-            self.fail(&error);
-            return Err(error);
-        }
-        if again {
-            self.state.lock().again = true;
-            self.work.notify_one();
-        }
-        if records.is_empty() {
-            return Ok(self.state.lock().formed);
-        }
-        let batch = absorb(records, self.planted);
-        let is_large = batch.encoded_len() as u64 > self.log_size / LARGE_SHARE;
-        let Some(log) = self.log.as_ref().filter(|_| !is_large) else {
-            let applied = self.apply_at_once(&batch, &mut next, cut);
-            self.cil.give_back(room);
-            return applied;
+        let taken = {
+            let mut next = self.push.lock();
+            // Dropped before the mutex is: the next push must not find that nothing waits, while what this one took is lost.
+            let mut taking = Taking { core: self, is_over: false };
+            let taken = self.take(&mut next).inspect_err(|error| self.fail(error));
+            taking.is_over = true;
+            taken?
         };
-        let done = self.state.lock().done;
-        let formed = log.form(batch, *next, done);
-        let memory = formed.batch.memory();
-        self.make_room(formed.span, memory)?;
-        *next = formed.next;
-        {
-            let mut state = self.state.lock();
-            state.formed = formed.sequence;
-            state.used += formed.span;
-            state.memory += memory;
-        }
-        self.changed.notify_all();
-        drop(next);
+        let (log, formed, room, cut) = match taken {
+            Taken::All(sequence) => return Ok(sequence),
+            Taken::ToWrite { log, formed, room, cut } => (log, formed, room, cut),
+        };
         if self.planted.has(Mutant::PunchedEarly) {
             let freed = formed.batch.changes().iter().filter(|change| change.freed);
             freed.for_each(|change| self.segments.punch(change.span));
@@ -460,6 +453,55 @@ impl Core {
         let sequence = formed.sequence;
         self.finish(formed, cut)?;
         Ok(sequence)
+    }
+
+    /// Takes what waits. Called with `push` locked; after an error what was taken is in no batch.
+    fn take(&self, next: &mut Position) -> Result<Taken<'_>, StoreError> {
+        let writes_out = {
+            let mut state = self.state.lock();
+            // A push may have failed since this one was asked for.
+            state.check()?;
+            mem::take(&mut state.write_out)
+        };
+        // Relaxed: written under the mutex.
+        let cut = self.cuts.fetch_add(1, Ordering::Relaxed) + 1;
+        // Acquire(applied): the tree; pairs with Release(applied) in apply().
+        let applied_cut = self.applied_cut.load(Ordering::Acquire);
+        let Cut { records, room, again, failed } = self.cil.cut(
+            self.source.get().map(|source| &**source),
+            Data { segments: &self.segments, engine: &*self.engine, applied_cut },
+            Added::to(cut, self.log.is_some(), writes_out),
+        );
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if again {
+            self.state.lock().again = true;
+            self.work.notify_one();
+        }
+        if records.is_empty() {
+            return Ok(Taken::All(self.state.lock().formed));
+        }
+        let batch = absorb(records, self.planted);
+        let is_large = batch.encoded_len() as u64 > self.log_size / LARGE_SHARE;
+        let Some(log) = self.log.as_ref().filter(|_| !is_large) else {
+            let applied = self.apply_at_once(&batch, next, cut);
+            self.cil.give_back(room);
+            return applied.map(Taken::All);
+        };
+        let done = self.state.lock().done;
+        let formed = log.form(batch, *next, done);
+        let memory = formed.batch.memory();
+        self.make_room(formed.span, memory)?;
+        *next = formed.next;
+        {
+            let mut state = self.state.lock();
+            state.formed = formed.sequence;
+            state.used += formed.span;
+            state.memory += memory;
+        }
+        self.changed.notify_all();
+        Ok(Taken::ToWrite { log, formed, room, cut })
     }
 
     /// Waits until `span` bytes of the log are free, and a batch may take so many bytes of `memory`. Called by the thread that forms
