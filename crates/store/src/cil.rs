@@ -19,6 +19,9 @@
 //! - write each object under the lock that orders its changes, with a version that grows from change to change;
 //! - not wait in a transaction for anything that waits for a push.
 //!
+//! # Then
+//! A transaction that ends by a panic has written a part of what it changed. No cut takes records from then on: the store fails.
+//!
 //! # Cost
 //! A transaction: two stores to the thread's own line, and for each record a lock and a copy on the CPU's own lines; for the
 //! room that it asks for, a count on the CPU's own line, which it shares with others once in a batch. A cut: one membarrier(2), a look at each thread's line, a swap for
@@ -30,7 +33,9 @@ use crate::mutant::{Mutant, Planted};
 use crate::record::{Records, cost};
 use crate::segments::{CHANGE_LEN, Change, Extent, Segments};
 use crate::splice::Splice;
+use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::percpu::{Budget, PerCpu};
+use sluice_sync::thread::panicking;
 use sluice_sync::{BrLock, BrReadGuard, LockClass, Mutex};
 
 static CIL: LockClass = LockClass::new("store.cil");
@@ -49,6 +54,8 @@ pub(crate) struct Cil {
     buffers: PerCpu<Mutex<Records>>,
     /// Bytes that transactions have asked for and no push has taken; a batch of each CPU above the limit. *per CPU*
     room: Budget,
+    /// A transaction ended by a panic. *atomic (broken), set once*
+    broken: AtomicBool,
     planted: Planted,
 }
 
@@ -200,6 +207,7 @@ impl Cil {
             open: BrLock::with_class(&CIL, ()),
             buffers: PerCpu::new(|_| Mutex::with_class(&BUFFER, Records::default())),
             room: Budget::with_grain(Some(bytes), 0, GRAIN),
+            broken: AtomicBool::new(false),
             planted,
         }
     }
@@ -207,7 +215,21 @@ impl Cil {
     /// Begins a transaction that writes up to `bytes` of records, if there is room for them.
     pub(crate) fn begin(&self, bytes: u64) -> Option<Transaction<'_>> {
         self.room.take_about(bytes).ok()?;
-        Some(Transaction { cil: self, room: bytes, _open: self.open.read() })
+        let open = self.open.read();
+        Some(Transaction { cil: self, room: bytes, was_panicking: panicking(), _open: open })
+    }
+
+    /// Fails once a transaction has ended by a panic.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`]
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        // Relaxed: a cut looks when no transaction is under way, so that the lock orders; others take it for a hint.
+        match self.broken.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(StoreError::Failed("a change ended by a panic, and is not whole".into())),
+        }
     }
 
     /// Whether a transaction of the calling thread is open.
@@ -226,6 +248,9 @@ impl Cil {
             let _alone = (!self.planted.has(Mutant::CutInParts)).then(|| self.open.write());
             if let Some(source) = source {
                 source.collect(&mut added);
+            }
+            if let Err(error) = self.check() {
+                added.fail(error);
             }
             self.buffers.iter().map(|buffer| std::mem::take(&mut *buffer.lock())).collect()
         };
@@ -259,6 +284,8 @@ pub struct Transaction<'c> {
     cil: &'c Cil,
     /// Bytes that were asked for and not written yet. *owner only*
     room: u64,
+    /// It began in a destructor that a panic called.
+    was_panicking: bool,
     _open: BrReadGuard<'c, ()>,
 }
 
@@ -309,6 +336,10 @@ impl Transaction<'_> {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
+        if panicking() && !self.was_panicking {
+            // Relaxed: see check().
+            self.cil.broken.store(true, Ordering::Relaxed);
+        }
         self.cil.room.give(self.room);
     }
 }

@@ -225,6 +225,43 @@ mod tests {
         assert!(matches!(store.close(), Err(StoreError::Failed(_))));
     }
 
+    #[test]
+    fn a_transaction_that_panics_fails_the_store_and_no_part_of_it_is_written() {
+        let options = Options { log_size: 64 << 10, background: false, ..Options::default() };
+        let disk = CrashDisk::new();
+        let shared = || Arc::from(Box::new(disk.clone()) as Box<dyn Disk>);
+        let store = Store::create(shared(), options.clone()).expect("an empty disk");
+        store.begin(100).expect("room").put(b"whole", 1, b"");
+        store.sync().expect("the disk works");
+        store.begin(100).expect("room").put(b"not synchronised", 1, b"");
+        let panics = || {
+            let mut change = store.begin(100).expect("room");
+            change.put(b"half", 1, b"");
+            panic!("planned");
+        };
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        assert!(matches!(store.begin(100), Err(StoreError::Failed(_))));
+        assert!(matches!(store.sync(), Err(StoreError::Failed(_))));
+        assert!(store.failure().is_some_and(|why| why.contains("panic")));
+        drop(store);
+        let store = Store::open(shared(), options.clone()).expect("a store");
+        let has = |key: &[u8]| store.get(key).expect("memory").is_some();
+        assert_eq!((has(b"whole"), has(b"not synchronised"), has(b"half")), (true, false, false));
+        // One that a destructor makes while another panic goes on is whole.
+        struct Changes<'s>(&'s Store);
+        impl Drop for Changes<'_> {
+            fn drop(&mut self) {
+                self.0.begin(100).expect("room").put(b"in a destructor", 1, b"");
+            }
+        }
+        let panics = || {
+            let _changes = Changes(&store);
+            panic!("planned");
+        };
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        store.sync().expect("the store works");
+    }
+
     /// Pushes that so many callers need for `calls` calls, when each comes back before another push ends.
     fn pushes(callers: usize, calls: usize) -> usize {
         let (mut state, mut flights) = (Callers::default(), VecDeque::new());

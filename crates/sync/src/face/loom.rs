@@ -238,6 +238,7 @@ pub mod thread {
     use super::atomic::{AtomicU32, Ordering};
 
     pub use loom::thread::{Builder, JoinHandle, Thread, ThreadId, current, park, spawn, yield_now};
+    pub use std::thread::panicking;
 
     loom::lazy_static! {
         static ref NEXT: AtomicU32 = AtomicU32::new(0);

@@ -299,8 +299,8 @@ pub mod cpu {
 /// Threads.
 pub mod thread {
     pub use std::thread::{
-        Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, ThreadId, current, park, park_timeout, scope,
-        sleep, spawn, yield_now,
+        Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, ThreadId, current, panicking, park,
+        park_timeout, scope, sleep, spawn, yield_now,
     };
 
     /// A small number that no other live thread has; given out again after the thread ends.

@@ -255,8 +255,8 @@ pub mod thread {
     use super::atomic::AtomicU32;
 
     pub use std::thread::{
-        Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, ThreadId, current, park, park_timeout, scope,
-        spawn,
+        Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, ThreadId, current, panicking, park,
+        park_timeout, scope, spawn,
     };
 
     /// Slots for each thread of the host: one for itself and one for each CPU it may simulate.
