@@ -519,6 +519,7 @@ fn a_damaged_or_cut_file_is_an_error_and_never_a_panic() {
             let file = files.get_mut(name).expect("it is there");
             file.truncate(file.len().min(cut));
             if let Ok(store) = open(CrashDisk::with(files), None) {
+                assert!(cut > 511, "`{name}` of {cut} bytes is as a new one");
                 let _ = content(&store);
             }
         }

@@ -69,6 +69,9 @@ pub(crate) fn recover(
 ) -> Result<Behind, StoreError> {
     /// Records that are applied at a time.
     const RECORDS_MAX: usize = 100_000;
+    if engine.position()?.is_none() {
+        return Err(StoreError::Damaged("the tree is empty".into()));
+    }
     let mut behind = Behind::of(engine, log.size(), blocks)?;
     if planted.has(Mutant::ReplayFromStart) {
         behind.position = Position::start();

@@ -34,7 +34,8 @@ impl RedbEngine {
     /// # Errors
     /// [`StoreError::Damaged`], and the disk's.
     pub fn open(file: Arc<dyn DiskFile>, cache: usize) -> Result<RedbEngine, StoreError> {
-        RedbEngine::of(SummedFile::new(file).map_err(StoreError::io("open the tree"))?, cache)
+        let file = guarded("open the tree", || SummedFile::new(file).map_err(redb::Error::Io))?;
+        RedbEngine::of(file, cache)
     }
 
     fn of(file: SummedFile, cache: usize) -> Result<RedbEngine, StoreError> {

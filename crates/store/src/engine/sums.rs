@@ -60,12 +60,16 @@ impl SummedFile {
     /// The pages in `file`, which is empty or one of these.
     ///
     /// # Errors
-    /// The disk's.
+    /// `InvalidData` when it ends before its first page; the disk's.
     pub(super) fn new(file: Arc<dyn DiskFile>) -> io::Result<SummedFile> {
         let mut begin = [0; PLAIN.len()];
-        let is_plain = file.size()? >= PAGE && {
-            file.read_at(&mut begin, 0)?;
-            begin == *PLAIN
+        let is_plain = match file.size()? {
+            0 => false,
+            cut if cut <= PAGE => return Err(io::Error::new(ErrorKind::InvalidData, "it was cut off")),
+            _ => {
+                file.read_at(&mut begin, 0)?;
+                begin == *PLAIN
+            }
         };
         Ok(SummedFile { file, is_plain, groups: Mutex::with_class(&SUMS, BTreeMap::new()) })
     }

@@ -87,6 +87,8 @@ mod crash_calls_tests;
 #[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
+mod damage_tests;
+#[cfg(test)]
 mod fsck_tests;
 #[cfg(test)]
 mod nameless_tests;
