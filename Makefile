@@ -16,8 +16,11 @@ CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
 VERSITYGW := v1.8.0
+# The Go that builds it where there is none.
+GO := 1.26.6
+export VERSITYGW GO
 
-.PHONY: help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load stress uring crash cluster miri clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
+.PHONY: s3-server help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load stress uring crash cluster miri clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
 .DEFAULT_GOAL := help
 
 help:
@@ -38,7 +41,7 @@ help:
 	@echo 'make cluster-load three nodes under load for five minutes (SECONDS), one of which is killed or stands still every 30 s (root)'
 	@echo 'make dlm-model    all orders of events in small clusters of lock managers'
 	@echo 'make etcd-rounds  a hundred deaths of processes that share a lock through etcd'
-	@echo 'make s3-server    the S3 server versitygw into target/tools, for the tests of stores in S3 (Go)'
+	@echo 'make s3-server    the S3 server versitygw into target/tools, for the tests of stores in S3'
 	@echo 'make stress       one minute of threads on shared names, then the invariant checker'
 	@echo 'make uring        mounts over io_uring, which the kernel is told to allow for as long as the tests run (root)'
 	@echo 'make mount-speed  a mount beside tmpfs and libfuse, row by row, for an idle machine (root)'
@@ -66,7 +69,7 @@ install:
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/local|$(PREFIX)|' contrib/sluice@.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/sluice@.service
 
-test: prerequisites programs fmt clippy doc deny package unit conformance
+test: prerequisites programs s3-server fmt clippy doc deny package unit conformance
 	@echo 'make test: all parts done'
 
 prerequisites:
@@ -149,9 +152,9 @@ cluster-load: build $(TOOLS)/bin/fsx
 etcd-rounds: prerequisites programs
 	SLUICE_ETCD_ROUNDS=100 cargo test --locked -p sluice-dlm --test etcd processes -- --nocapture
 
-# Not part of `make test`: it builds five minutes of Go.
+# Two minutes of Go, once.
 s3-server:
-	GOBIN=$(TOOLS)/bin go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW)
+	@sh tests/prerequisites s3-server
 
 stress: prerequisites
 	SLUICE_STRESS_SECONDS=60 cargo test --locked --release -p sluice-oracle --test stress

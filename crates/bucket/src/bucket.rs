@@ -84,6 +84,26 @@ impl Bucket {
         store.to_str().is_some_and(|text| text.contains("://"))
     }
 
+    /// Whether `store` is an address with too few slashes, such as `s3:/BUCKET/PATH`, and not meant as a directory: how it is spelt.
+    ///
+    /// ```
+    /// # use std::path::Path;
+    /// use sluice_bucket::Bucket;
+    /// assert_eq!(Bucket::misspelt(Path::new("s3:/b/p")).as_deref(), Some("s3://b/p"));
+    /// assert_eq!(Bucket::misspelt(Path::new("file:p")).as_deref(), Some("file:///p"));
+    /// assert_eq!(Bucket::misspelt(Path::new("./s3:/b")), None);
+    /// ```
+    pub fn misspelt(store: &std::path::Path) -> Option<String> {
+        let (scheme, rest) = store.to_str()?.split_once(':')?;
+        let scheme = scheme.to_ascii_lowercase();
+        let slashes = match scheme.as_str() {
+            "s3" => "//",
+            "file" => "///",
+            _ => return None,
+        };
+        (!rest.starts_with("//")).then(|| format!("{scheme}:{slashes}{}", rest.trim_start_matches('/')))
+    }
+
     /// The place at `url`: `file:///DIRECTORY` or `s3://BUCKET/PATH`. How S3 is reached, and as whom, is read from the
     /// environment (`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, ...), the keys else from the file
     /// `AWS_SHARED_CREDENTIALS_FILE` or `~/.aws/credentials`.
@@ -263,7 +283,9 @@ impl Bucket {
             match found.objects.is_empty() && found.common_prefixes.is_empty() {
                 true => Ok(()),
                 false => {
-                    Err(StoreError::Io("make a store here", std::io::ErrorKind::DirectoryNotEmpty.into()))
+                    let text = "there are objects that are no store, or another mkfs is at work (give another address)";
+                    let kind = std::io::ErrorKind::DirectoryNotEmpty;
+                    Err(StoreError::Io("make a store here", std::io::Error::new(kind, text)))
                 }
             }
         })

@@ -1,5 +1,6 @@
 //! Errors: those of SlateDB and of an object store as errors of a store.
 
+use crate::reason::{brief, reason};
 use slatedb::{CloseReason, ErrorKind};
 use sluice_store::StoreError;
 use std::io;
@@ -8,7 +9,7 @@ use std::io;
 pub(crate) fn of_records(what: &'static str) -> impl FnOnce(slatedb::Error) -> StoreError {
     move |error| match error.kind() {
         ErrorKind::Closed(CloseReason::Fenced) => StoreError::Fenced,
-        ErrorKind::Unavailable => StoreError::Io(what, io::Error::other(brief(&error.to_string()))),
+        ErrorKind::Unavailable => StoreError::Io(what, reason(&error)),
         ErrorKind::Closed(_) | ErrorKind::Transaction => {
             failed(&format!("could not {what}: {}", brief(&error.to_string())))
         }
@@ -27,20 +28,15 @@ pub(crate) fn of_objects(what: &'static str) -> impl FnOnce(object_store::Error)
             }
             _ => io::ErrorKind::Other,
         };
-        StoreError::Io(what, io::Error::new(kind, brief(&error.to_string())))
+        let told = reason(&error);
+        let is_system = told.raw_os_error().is_some();
+        StoreError::Io(what, if is_system { told } else { io::Error::new(kind, told.to_string()) })
     }
 }
 
 /// An error that ends all writing.
 pub(crate) fn failed(why: &str) -> StoreError {
     StoreError::Failed(why.to_owned())
-}
-
-/// What an error says, without the page that a server sends with it: that has many lines, and may name the key of the caller.
-fn brief(text: &str) -> String {
-    const CHARS: usize = 300;
-    let line = text.split(['<', '\n']).next().unwrap_or_default();
-    line.trim_end_matches([':', ' ']).chars().take(CHARS).collect()
 }
 
 #[cfg(test)]
@@ -54,6 +50,6 @@ mod tests {
                 .into();
         let refused = object_store::Error::Unauthenticated { path: "a/b".into(), source };
         let text = of_objects("read an object")(refused).to_string();
-        assert!(text.ends_with("403 Forbidden") && !text.contains("KEY"), "{text}");
+        assert!(!text.contains("KEY") && !text.contains('<'), "{text}");
     }
 }

@@ -54,6 +54,7 @@ mod looking;
 mod objects;
 mod owner;
 mod race;
+mod reason;
 mod runtime;
 mod traffic;
 

@@ -4,6 +4,7 @@
 
 use crate::credentials::{self, Credentials};
 use crate::error::of_objects;
+use crate::reason;
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -52,9 +53,12 @@ pub(crate) fn at(url: &str, make: bool) -> Result<Objects, StoreError> {
             if bucket.is_empty() || bucket.contains('@') {
                 return Err(refused("it names no bucket"));
             }
-            let plain = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]
-                .iter()
-                .any(|name| std::env::var(name).is_ok_and(|url| url.starts_with("http://")));
+            if bucket.len() < 3
+                || !bucket.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
+            {
+                return Err(refused(&format!("`{bucket}` is no name of a bucket")));
+            }
+            let plain = s3_settings()?;
             let retry = RetryConfig { max_retries: 2, retry_timeout: 2 * REQUEST, ..RetryConfig::default() };
             let options = ClientOptions::new().with_allow_http(plain).with_timeout(REQUEST);
             // Once for the process: a second time changes nothing.
@@ -70,6 +74,38 @@ pub(crate) fn at(url: &str, make: bool) -> Result<Objects, StoreError> {
         }
         _ => Err(refused("it is of an unknown kind")),
     }
+}
+
+/// Whether the server of S3 is reached without TLS, by the environment.
+///
+/// # Errors
+/// Settings with which no request could be made.
+fn s3_settings() -> Result<bool, StoreError> {
+    let refused = |text: String| {
+        Err(StoreError::Io("use the environment", io::Error::new(io::ErrorKind::InvalidInput, text)))
+    };
+    let is_usable = |value: &str| value.bytes().all(|byte| byte.is_ascii_graphic());
+    for (name, value) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
+        if ["KEY", "SECRET", "TOKEN", "REGION"].iter().any(|part| name.contains(part)) && !is_usable(&value) {
+            return refused(format!(
+                "{name} has a space, a line's end or another character that it cannot have"
+            ));
+        }
+    }
+    let mut plain = false;
+    for name in ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"] {
+        let Ok(value) = std::env::var(name) else { continue };
+        let host = value.strip_prefix("http://").or_else(|| value.strip_prefix("https://"));
+        let is_url = is_usable(&value) && reqwest::Url::parse(&value).is_ok_and(|url| url.has_host());
+        if !is_url || host.is_none_or(str::is_empty) {
+            return refused(format!(
+                "{name} is `{}`, which is no URL: give it as http://HOST:PORT or https://HOST",
+                value.escape_debug()
+            ));
+        }
+        plain |= value.starts_with("http://");
+    }
+    Ok(plain)
 }
 
 /// Makes the object `path`, if there is none: false if there is one that holds something else. An answer that was lost is
@@ -113,7 +149,12 @@ pub(crate) async fn get(objects: &Objects, path: &Path) -> Result<Option<Vec<u8>
     /// No object that is read so has more.
     const MAX: u64 = 1 << 16;
     let found = match objects.get(path).await {
-        Err(object_store::Error::NotFound { .. }) => return Ok(None),
+        // Not when the bucket, or the key of the caller, is missing.
+        Err(error @ object_store::Error::NotFound { .. })
+            if reason::code(&error.to_string()).is_none_or(|code| code == "NoSuchKey") =>
+        {
+            return Ok(None);
+        }
         found => found.map_err(of_objects("read an object"))?,
     };
     if found.meta.size > MAX {

@@ -17,12 +17,26 @@ pub(crate) fn at(store: &Path) -> std::result::Result<Option<Bucket>, StoreError
     url(store).map(Bucket::at).transpose()
 }
 
+/// # Errors
+/// That `store` is nearly an address. A directory of that name can be given as `./NAME`.
+pub(crate) fn refuse_misspelt(store: &Path) -> Result<()> {
+    let text = |right: String| {
+        format!(
+            "{}: for a store in an object store write {right}; for a directory, ./{}",
+            store.display(),
+            store.display()
+        )
+    };
+    Bucket::misspelt(store).map_or(Ok(()), |right| Err(Failure::Usage(text(right))))
+}
+
 fn url(store: &Path) -> Option<&str> {
     store.to_str().filter(|_| Bucket::is_url(store))
 }
 
 /// Makes an empty file system, if the store's place is the address of one: false if it is none.
 pub(crate) fn mkfs(store: &Path) -> Result<bool> {
+    refuse_misspelt(store)?;
     let Some(url) = url(store) else { return Ok(false) };
     let (options, _) = ram_options::parse("")?;
     let made = Bucket::make(url).and_then(|bucket| {

@@ -45,7 +45,10 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
     // Absolute: the serving process goes elsewhere.
     let absolute = |store: PathBuf| match Bucket::is_url(&store) {
         true => Ok(store),
-        false => store.canonicalize().context(|| store.display().to_string()),
+        false => {
+            bucket::refuse_misspelt(&store)?;
+            store.canonicalize().context(|| store.display().to_string())
+        }
     };
     let store = store.map(absolute).transpose()?;
     let member =

@@ -84,6 +84,17 @@ impl Drop for Stored {
     }
 }
 
+/// A server with the bucket `bucket`, whose objects are below `scratch`; none, and said so, where there is no program.
+fn s3(test: &str, scratch: &Scratch) -> Option<ServerProcess> {
+    let tools = std::env::var("TOOLS").map(PathBuf::from);
+    let tools = tools.unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools").into());
+    let s3 = ServerProcess::s3(&tools, &scratch.0, Ipv4Addr::LOCALHOST.into(), "bucket").expect("it starts");
+    if s3.is_none() {
+        skipped(test, "there is no versitygw (make s3-server builds it)");
+    }
+    s3
+}
+
 /// A store is made, used, killed and used again.
 fn a_life(stored: &Stored) {
     let refused = stored.sluice(&["mount", &stored.url, stored.dir()]).expect_err("there is none");
@@ -177,12 +188,7 @@ fn a_store_in_s3_survives_kill_and_is_one_for_the_next_mount() {
         return;
     }
     let scratch = Scratch::new();
-    let tools = std::env::var("TOOLS").map(PathBuf::from);
-    let tools = tools.unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools").into());
-    let s3 = ServerProcess::s3(&tools, &scratch.0, Ipv4Addr::LOCALHOST.into(), "bucket").expect("it starts");
-    let Some(s3) = s3 else {
-        return skipped(name, "there is no versitygw (make s3-server installs it)");
-    };
+    let Some(s3) = s3(name, &scratch) else { return };
     a_life(&Stored { url: "s3://bucket/place/store".into(), dir: scratch.dir("m"), s3: Some(s3) });
 }
 
@@ -291,11 +297,79 @@ fn a_cache_on_disk_answers_for_the_object_store_and_both_are_counted() {
     assert!(refused.contains("in an object store") && refused.trim_end().lines().count() == 1, "{refused}");
 }
 
+/// What `sluice info` says of a store in S3, in one line, with these settings beside usual ones.
+fn complaint_with(settings: &[(&str, &str)], url: &str) -> String {
+    let mut command = Command::new(harness::SLUICE);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
+        command.env_remove(name);
+    }
+    command.env("HOME", "/nowhere").env("AWS_ACCESS_KEY_ID", "k").env("AWS_SECRET_ACCESS_KEY", "s");
+    let ran = command.envs(settings.iter().copied()).args(["info", url]).output().expect("it starts");
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(ran.status.code() == Some(1) && said.trim_end().lines().count() == 1, "{said}");
+    for raw in ["panicked", "Generic", "max_retries", "HTTP error", "<?xml"] {
+        assert!(!said.contains(raw), "{said}");
+    }
+    said
+}
+
+#[test]
+fn settings_of_s3_that_cannot_work_are_told_in_one_line_with_a_cure() {
+    let endpoint = |at: &str| complaint_with(&[("AWS_ENDPOINT_URL", at)], "s3://bucket/x");
+    for none in ["127.0.0.1:9", "http://", "", "ftp://host", "http://a b", "http://h\n"] {
+        let said = endpoint(none);
+        assert!(said.contains("AWS_ENDPOINT_URL is `") && said.contains("http://HOST:PORT"), "{said}");
+    }
+    let said = endpoint("http://127.0.0.1:9");
+    assert!(said.contains("the server http://127.0.0.1:9 cannot be reached (is it there?"), "{said}");
+    for name in ["AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"] {
+        let said =
+            complaint_with(&[(name, "a\nb"), ("AWS_ENDPOINT_URL", "http://127.0.0.1:9")], "s3://bucket/x");
+        assert!(said.contains(&format!("{name} has a space")), "{said}");
+    }
+}
+
+#[test]
+fn what_a_server_of_s3_refuses_is_told_by_its_code_with_a_cure() {
+    let name = "what_a_server_of_s3_refuses_is_told_by_its_code_with_a_cure";
+    let scratch = Scratch::new();
+    let Some(s3) = s3(name, &scratch) else { return };
+    let ask = |settings: &[(&'static str, &'static str)], url: &str| {
+        let mut all = s3.environment.clone();
+        all.extend_from_slice(settings);
+        all.push(("AWS_ENDPOINT_URL", &s3.url));
+        complaint_with(&all, url)
+    };
+    let told = |said: &str, code: &str, cure: &str| {
+        assert!(said.contains(&format!("{} says {code} (", s3.url)) && said.contains(cure), "{said}");
+    };
+    told(&ask(&[], "s3://another/x"), "NoSuchBucket", "make the bucket first");
+    told(
+        &ask(&[("AWS_SECRET_ACCESS_KEY", "x")], "s3://bucket/x"),
+        "SignatureDoesNotMatch",
+        "AWS_SECRET_ACCESS_KEY",
+    );
+    told(&ask(&[("AWS_ACCESS_KEY_ID", "x")], "s3://bucket/x"), "XAdminUserNotFound", "AWS_ACCESS_KEY_ID");
+    told(&ask(&[], "s3://Bucket_/x"), "InvalidBucketName", "small letters");
+    let said = ask(&[], "s3://bucket/x");
+    assert!(said.contains("no sluicefs store"), "{said}");
+}
+
 #[test]
 fn an_address_that_is_none_is_refused_in_one_line() {
     for url in ["ftp://host/path", "file://relative", "s3://"] {
         let said = sluice(["info", url]).complaint(1);
         assert!(said.contains("file:///DIRECTORY or s3://BUCKET/PATH"), "{said}");
+    }
+    let said = sluice(["info", "s3://my bucket/x"]).complaint(1);
+    assert!(said.contains("`my bucket` is no name of a bucket"), "{said}");
+    for (url, right) in
+        [("s3:/bucket/x", "s3://bucket/x"), ("S3:bucket", "s3://bucket"), ("file:/tmp/x", "file:///tmp/x")]
+    {
+        for command in [vec!["mkfs", url], vec!["mount", url, "/nowhere"]] {
+            let said = sluice(command).complaint(2);
+            assert!(said.contains(&format!("write {right}; for a directory, ./{url}")), "{said}");
+        }
     }
     let said = sluice(["fsck", "file:///nowhere/at/all"]).complaint(8);
     assert!(said.contains("no sluicefs store"), "{said}");
