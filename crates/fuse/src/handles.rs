@@ -25,6 +25,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 /// for a request that was on the way when its descriptor was closed.
 const FLUSHED_MAX: usize = 16;
 
+/// Marks the number of a handle whose file may be mapped, so that a server that takes over knows.
+const MAY_MAP: u64 = 1 << 63;
+
+/// Whether the file of a handle may be [mapped](Handles::open_to_map).
+pub(crate) fn may_map(fh: u64) -> bool {
+    fh & MAY_MAP != 0
+}
+
 /// The open files of one mount. Number 0 is never given out: it stands for "no handle".
 pub(crate) struct Handles {
     open: Mutex<HashMap<u64, OpenHandle>>,
@@ -72,6 +80,14 @@ impl Handles {
         self.add(inode, None)
     }
 
+    /// As [`open`](Self::open), and the number says that the file may be mapped.
+    pub(crate) fn open_to_map(&self, inode: InodeRef) -> u64 {
+        // Relaxed: only uniqueness matters.
+        let fh = (self.last.fetch_add(1, Ordering::Relaxed) + 1) | MAY_MAP;
+        self.add_as(fh, inode, None);
+        fh
+    }
+
     /// As [`open`](Self::open), for a file whose readers see `text`.
     pub(crate) fn open_text(&self, inode: InodeRef, text: Arc<Vec<u8>>) -> u64 {
         self.add(inode, Some(text))
@@ -91,7 +107,7 @@ impl Handles {
     /// for the other.
     pub(crate) fn reserve(&self, fh: u64) {
         // Relaxed: only uniqueness matters.
-        self.last.fetch_max(fh, Ordering::Relaxed);
+        self.last.fetch_max(fh & !MAY_MAP, Ordering::Relaxed);
     }
 
     fn add(&self, inode: InodeRef, text: Option<Arc<Vec<u8>>>) -> u64 {

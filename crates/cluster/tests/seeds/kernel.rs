@@ -4,7 +4,7 @@
 //! As Linux does it: names, attributes and pages are kept without a time limit. A name is looked up, and made or removed, with its
 //! directory locked, and a notice about a name waits for that lock. Attributes that were asked for before a notice are not kept.
 //! After "look every name up again" (the *epoch*) no name is believed that was asked for earlier. A page that is read is locked until the
-//! answer was taken in, and a notice about it waits for that. An answer wakes the program that
+//! answer was taken in, as is one that is written and was not there, and a notice about it waits for that. An answer wakes the program that
 //! asked, which takes it in itself; a notice is taken in when the sender's call returns.
 
 use crate::Mutant;
@@ -52,8 +52,8 @@ struct State {
     version: u64,
     epoch: u64,
     locked: BTreeSet<u64>,
-    /// Programs that read the page of a node.
-    reading: BTreeMap<u64, usize>,
+    /// Nodes whose page a program reads or writes.
+    locked_pages: BTreeSet<u64>,
     lookups: BTreeMap<u64, u64>,
 }
 
@@ -84,16 +84,11 @@ impl Locked<'_> {
 }
 
 /// Unlocks the page of a node.
-struct Reading<'k>(&'k Kernel, u64);
+struct LockedPage<'k>(&'k Kernel, u64);
 
-impl Drop for Reading<'_> {
+impl Drop for LockedPage<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        if let Some(readers) = state.reading.get_mut(&self.1) {
-            *readers -= 1;
-        }
-        state.reading.retain(|_, readers| *readers > 0);
-        drop(state);
+        self.0.state().locked_pages.remove(&self.1);
         self.0.changed.notify_all();
     }
 }
@@ -273,16 +268,45 @@ impl Kernel {
             return Ok(bytes.clone());
         }
         let body = fields!(fh, 0_u64, PAGE as u32, 0_u32, 0_u64, 0_u32, 0_u32);
-        let _reading = (!is_direct).then(|| {
-            *self.state().reading.entry(nodeid).or_default() += 1;
-            Reading(self, nodeid)
-        });
+        let _locked = (!is_direct).then(|| self.lock_page(nodeid));
+        if !is_direct && let Some(bytes) = self.state().pages.get(&nodeid) {
+            // Another program has read it meanwhile.
+            return Ok(bytes.clone());
+        }
         let answer = self.ask(opcode::READ, nodeid, &body)?;
         let mut state = self.state();
         if !is_direct && state.told.get(&nodeid).is_none_or(|told| *told <= answer.version) {
             state.pages.insert(nodeid, answer.body.clone());
         }
         Ok(answer.body)
+    }
+
+    fn lock_page(&self, nodeid: u64) -> LockedPage<'_> {
+        let mut state = self.state();
+        while !state.is_gone && state.locked_pages.contains(&nodeid) {
+            state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+        state.locked_pages.insert(nodeid);
+        LockedPage(self, nodeid)
+    }
+
+    /// Writes eight bytes through an open file, into its page.
+    pub(crate) fn write(
+        &self,
+        nodeid: u64,
+        fh: u64,
+        flags: u32,
+        at: (u64, &[u8; 8]),
+        is_direct: bool,
+    ) -> Result<(), Failure> {
+        let mut body = fields!(fh, at.0, 8_u32, 0_u32, 0_u64, flags, 0_u32);
+        body.extend(at.1);
+        let is_there = self.state().pages.contains_key(&nodeid);
+        let _locked = (!is_direct && !is_there).then(|| self.lock_page(nodeid));
+        let answer = self.ask(opcode::WRITE, nodeid, &body);
+        self.wrote(nodeid);
+        assert_eq!(u32_at(answer?.body(), 0), 8, "a part was written");
+        Ok(())
     }
 
     /// Takes in the answer to a WRITE.
@@ -345,7 +369,7 @@ impl Kernel {
         state.told.insert(nodeid, version);
         state.attrs.remove(&nodeid);
         if has_page {
-            while state.reading.contains_key(&nodeid) && !state.is_gone {
+            while state.locked_pages.contains(&nodeid) && !state.is_gone {
                 state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
             }
             state.pages.remove(&nodeid);

@@ -153,3 +153,11 @@ fn a_program_whose_lock_another_node_had_meanwhile_is_told_by_the_next_call_thro
     let (history, _) = world.finish().expect("nothing was broken");
     history::order::check(&history).expect("an order");
 }
+
+#[test]
+fn programs_of_all_nodes_that_write_one_page_wait_for_each_other_and_not_for_ever() {
+    for nodes in [2, 3] {
+        let world = World::new(0, nodes, 0, None);
+        assert!(world.write_same_pages(8, 16, 60), "{nodes} nodes: writes are never answered");
+    }
+}

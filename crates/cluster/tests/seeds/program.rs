@@ -18,6 +18,8 @@ struct Open {
     fh: u64,
     nodeid: u64,
     flags: u32,
+    /// Past the page cache.
+    is_direct: bool,
     is_locked: bool,
 }
 
@@ -66,8 +68,8 @@ impl Programs {
                 let body = fields!(flags | O_CREAT_EXCL, 0o100_644_u32, 0o22_u32, 0_u32);
                 let answer = kernel.ask(opcode::CREATE, dir.nodeid(), &named(&body, path.name()))?;
                 let nodeid = kernel.learn(&dir, path.name(), &answer).unwrap_or_default();
-                let fh = u64_at(answer.body(), 128);
-                self.open.insert(slot, Open { fh, nodeid, flags, is_locked: false });
+                let (fh, is_direct) = opened(answer.body(), 128);
+                self.open.insert(slot, Open { fh, nodeid, flags, is_direct, is_locked: false });
             }
             Call::Open(slot, path, appends) => {
                 self.close(slot)?;
@@ -77,24 +79,19 @@ impl Programs {
                 }
                 let flags = O_RDWR | if appends { O_APPEND } else { 0 };
                 let answer = kernel.ask(opcode::OPEN, nodeid, &fields!(flags, 0_u32))?;
-                let fh = u64_at(answer.body(), 0);
-                self.open.insert(slot, Open { fh, nodeid, flags, is_locked: false });
+                let (fh, is_direct) = opened(answer.body(), 0);
+                self.open.insert(slot, Open { fh, nodeid, flags, is_direct, is_locked: false });
             }
             Call::Close(slot) => self.close(slot)?,
             Call::Write(slot, offset, bytes) => {
                 let open = &self.open[&slot];
                 let is_append = open.flags & O_APPEND != 0;
                 let offset = if is_append { kernel.attr(open.nodeid)?.size } else { offset };
-                let mut body = fields!(open.fh, offset, 8_u32, 0_u32, 0_u64, open.flags, 0_u32);
-                body.extend(bytes);
-                let answer = kernel.ask(opcode::WRITE, open.nodeid, &body);
-                kernel.wrote(open.nodeid);
-                assert_eq!(u32_at(answer?.body(), 0), 8, "a part was written");
+                kernel.write(open.nodeid, open.fh, open.flags, (offset, &bytes), open.is_direct)?;
             }
             Call::Read(slot) => {
                 let open = &self.open[&slot];
-                let is_direct = open.flags & O_APPEND != 0;
-                return Ok(Answer::Bytes(kernel.read(open.nodeid, open.fh, is_direct)?));
+                return Ok(Answer::Bytes(kernel.read(open.nodeid, open.fh, open.is_direct)?));
             }
             Call::Truncate(slot, size) => {
                 const SIZE: u32 = 1 << 3;
@@ -217,7 +214,8 @@ impl Programs {
                     Seen::Dir
                 } else {
                     self.perform(&Call::Open(SLOTS, path, false))?;
-                    let bytes = self.kernel.read(nodeid, self.open[&SLOTS].fh, false)?;
+                    let open = &self.open[&SLOTS];
+                    let bytes = self.kernel.read(nodeid, open.fh, open.is_direct)?;
                     self.close(SLOTS)?;
                     if bytes.len() as u64 != attr.size {
                         return Err(Failure::Errno(CONTRADICTION));
@@ -246,6 +244,12 @@ fn walks(call: &Call) -> bool {
             | Call::TryLock(_)
             | Call::Unlock(_)
     )
+}
+
+/// The handle, and whether it goes past the page cache, in an answer.
+pub(crate) fn opened(body: &[u8], at: usize) -> (u64, bool) {
+    const FOPEN_DIRECT_IO: u32 = 1;
+    (u64_at(body, at), u32_at(body, at + 8) & FOPEN_DIRECT_IO != 0)
 }
 
 fn named(before: &[u8], name: &str) -> Vec<u8> {

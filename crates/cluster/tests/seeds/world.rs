@@ -2,6 +2,8 @@
 
 #[path = "robbery.rs"]
 mod robbery;
+#[path = "same_page.rs"]
+mod same_page;
 
 use crate::history::call::{Answer, Call, DIRS, Outcome, Path, Seen, Slot, Tree};
 use crate::history::model::Id;

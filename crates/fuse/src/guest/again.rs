@@ -17,8 +17,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Where a request has its slot, one more than its number: 2 bytes, as the machine has them.
 const SLOT: usize = offset_of!(InHeader, padding);
-/// Marks a slot.
+/// Marks of a slot: the kernel has its answer; the request is to be durable when it is answered.
 const BEHIND: u16 = 1 << 15;
+const SYNCHRONOUS: u16 = 1 << 14;
+const MARKS: u16 = BEHIND | SYNCHRONOUS;
 /// Of GETATTR, behind the header: nothing is asked of an open file.
 const GETATTR_LEN: usize = 16;
 
@@ -43,11 +45,24 @@ pub(crate) fn is_noted(code: u32) -> bool {
     )
 }
 
+/// Marks a request that is to be durable when it is answered: its mount is synchronous.
+pub(crate) fn mark_synchronous(message: &mut [u8]) {
+    if let Some(field) = message.get_mut(SLOT..SLOT + 2) {
+        let marked = u16::from_ne_bytes([field[0], field[1]]) | SYNCHRONOUS;
+        field.copy_from_slice(&marked.to_ne_bytes());
+    }
+}
+
+/// Whether a request has such a mark.
+pub(crate) fn is_marked_synchronous(header: &InHeader) -> bool {
+    header.padding & SYNCHRONOUS != 0
+}
+
 /// Gives the request the number `slot` among those of its mount that are under way. `is_behind`: its kernel has the answer already.
 pub(crate) fn set_slot(message: &mut [u8], slot: u16, is_behind: bool) {
     if let Some(field) = message.get_mut(SLOT..SLOT + 2) {
         let mark = if is_behind { BEHIND } else { 0 };
-        field.copy_from_slice(&(slot.saturating_add(1) & !BEHIND | mark).to_ne_bytes());
+        field.copy_from_slice(&(slot.saturating_add(1) & !MARKS | mark).to_ne_bytes());
     }
 }
 
@@ -59,7 +74,7 @@ pub(super) fn is_behind(message: &[u8]) -> bool {
 /// What the file system is to call the request of `mount`, if it has a slot.
 pub(super) fn id_of(mount: u64, message: &[u8]) -> Option<RequestId> {
     let (header, _) = InHeader::read_from_prefix(message).ok()?;
-    let slot = (header.padding & !BEHIND).checked_sub(1)?;
+    let slot = (header.padding & !MARKS).checked_sub(1)?;
     is_noted(header.opcode).then_some(RequestId { mount, slot, number: header.unique })
 }
 

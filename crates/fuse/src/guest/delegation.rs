@@ -19,6 +19,11 @@
 //! *Death.* The relay's ledger has all locks of its kernel, whoever granted them. A guest that attaches again, to this host or
 //! another, restores them from there, and its delegations are over. A guest that is gone holds nothing.
 //!
+//! *Mappings.* What a process stores through a shared mapping stays in its kernel until that writes the page back, whole. Two kernels that
+//! do so undo each other's stores. No message tells of a mapping, but it takes a file that is open for reading and writing. So of the
+//! guests that have a file open so, one has its kernel's page cache ([`claim_mapping`](Delegations::claim_mapping)); the others read
+//! and write past theirs, where a shared mapping is refused (ENODEV).
+//!
 //! # Invariants
 //! - I1 While a file is delegated, no other guest has got an answer to an OPEN of it that it could lock by.
 
@@ -81,6 +86,15 @@ struct OpenBy {
     by: Vec<(u64, u32)>,
     delegated: Option<Delegated>,
     cooldown: u32,
+    /// Who may map the file.
+    mapped: Option<MappedBy>,
+}
+
+struct MappedBy {
+    guest: u64,
+    mount: u64,
+    /// How often it has the file open so.
+    count: u32,
 }
 
 struct Delegated {
@@ -132,6 +146,30 @@ impl Delegations {
             None => file.by.push((guest, 1)),
         }
         file.delegated.as_ref().filter(|to| to.guest != guest).map(Delegated::recall)
+    }
+
+    /// `delegate`, which [has opened](Self::opened) file `ino`, wants to map it shared, for as long as it has it open so. False: another
+    /// does. One of the same mount is over.
+    pub(super) fn claim_mapping(&self, ino: u64, delegate: &Delegate) -> bool {
+        let mut state = self.state.lock();
+        let Some(file) = state.files.get_mut(&ino) else { return false };
+        let (guest, mount) = (delegate.number, delegate.mount);
+        let by = file.mapped.get_or_insert(MappedBy { guest, mount, count: 0 });
+        if by.mount == mount && by.guest != guest {
+            *by = MappedBy { guest, mount, count: 0 };
+        }
+        by.count += u32::from(by.guest == guest);
+        by.guest == guest
+    }
+
+    /// `guest` has closed file `ino` once, after such a claim.
+    pub(super) fn end_mapping(&self, ino: u64, guest: u64) {
+        let mut state = self.state.lock();
+        let Some(file) = state.files.get_mut(&ino) else { return };
+        if let Some(by) = file.mapped.as_mut().filter(|by| by.guest == guest) {
+            by.count -= 1;
+        }
+        file.mapped.take_if(|by| by.count == 0);
     }
 
     /// `guest` has closed file `ino` once.
@@ -230,6 +268,7 @@ impl Delegations {
         let mut gone = Vec::new();
         self.state.lock().files.retain(|_, file| {
             file.by.retain(|(other, _)| *other != guest);
+            file.mapped.take_if(|by| by.guest == guest);
             gone.extend(file.delegated.take_if(|to| to.guest == guest));
             !file.by.is_empty()
         });
@@ -328,6 +367,27 @@ mod tests {
         assert!(all.delegate(7, &again).is_some());
         all.closed(7, again.number);
         assert!(all.state.lock().files.is_empty());
+    }
+
+    #[test]
+    fn one_guest_at_a_time_maps_a_file() {
+        let all = Delegations::default();
+        let (one, two, three) = (delegate(&all), delegate(&all), delegate(&all));
+        assert!(!all.claim_mapping(7, &one), "it is not open");
+        [&one, &two, &three].into_iter().for_each(|guest| drop(all.opened(7, guest.number)));
+        assert!(all.claim_mapping(7, &one) && all.claim_mapping(7, &one) && !all.claim_mapping(7, &two));
+        all.end_mapping(7, two.number);
+        all.end_mapping(7, one.number);
+        assert!(!all.claim_mapping(7, &two), "once more");
+        all.end_mapping(7, one.number);
+        assert!(all.claim_mapping(7, &two) && !all.claim_mapping(7, &one));
+        // It is attached again.
+        let again = Delegate { mount: two.mount, ..delegate(&all) };
+        assert!(all.claim_mapping(7, &again));
+        all.gone(two.number);
+        assert!(!all.claim_mapping(7, &three));
+        all.gone(again.number);
+        assert!(all.claim_mapping(7, &three));
     }
 
     #[test]

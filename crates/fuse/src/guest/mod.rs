@@ -24,7 +24,7 @@ mod hold;
 mod holdings;
 mod questions;
 
-pub(crate) use again::{is_noted, set_slot};
+pub(crate) use again::{is_marked_synchronous, is_noted, mark_synchronous, set_slot};
 #[cfg(test)]
 pub(crate) use cover::cover_recall;
 pub(crate) use cover::{ToldBesides, cover_recalled};
@@ -35,6 +35,7 @@ pub use holdings::Holdings;
 use crate::abi::{FlushIn, InHeader, LkIn, OutHeader, opcode};
 use crate::connection::{Answer, Connection};
 use crate::handler::{Releasing, set_lock_again};
+use crate::handles::may_map;
 use crate::lock_class::UNWANTED;
 use crate::notify::{Event, Serving, Watcher, is_worker};
 use crate::reply::Reply;
@@ -200,8 +201,16 @@ impl Seat {
         }
     }
 
-    /// The guest has closed file `ino`.
-    pub(crate) fn closed(&self, ino: u64) {
+    /// Whether the guest may map file `ino`, which it has opened.
+    pub(crate) fn claim_mapping(&self, ino: u64) -> bool {
+        self.delegations.claim_mapping(ino, &self.delegate)
+    }
+
+    /// The guest has closed file `ino`, which it could map if `mapped`.
+    pub(crate) fn closed(&self, ino: u64, mapped: bool) {
+        if mapped {
+            self.delegations.end_mapping(ino, self.delegate.number);
+        }
         self.delegations.closed(ino, self.delegate.number);
     }
 
@@ -494,6 +503,7 @@ impl Guest {
             connection.handles.reserve(fh);
             match connection.nodes.get(nodeid) {
                 Some(inode) if !self.may_lock_again(&inode, nodeid) => drop(lost.handles.insert(fh)),
+                Some(inode) if may_map(fh) && !connection.may_map(&inode) => drop(lost.handles.insert(fh)),
                 Some(inode) => connection.handles.restore(fh, inode),
                 None => drop(lost.handles.insert(fh)),
             }

@@ -30,7 +30,8 @@ const CONGESTION_THRESHOLD: u16 = 96;
 ///
 /// `WRITEBACK_CACHE` makes the kernel the owner of size and times: only on request. Never taken: `ATOMIC_O_TRUNC`, which
 /// loses truncations together with messageless opens, and `ASYNC_DIO` (the kernel drops cached pages before an
-/// asynchronous direct write and not after it: a reader that came between kept the old bytes for ever).
+/// asynchronous direct write and not after it: a reader that came between kept the old bytes for ever), and `DIRECT_IO_ALLOW_MMAP`: a
+/// guest that goes past its page cache must not map the file shared.
 const WANTED: InitFlags = InitFlags::PARALLEL_DIROPS
     .union(InitFlags::ASYNC_READ)
     .union(InitFlags::BIG_WRITES)
@@ -81,8 +82,6 @@ impl Connection {
         }
         let mut wanted = WANTED;
         wanted.set(LOCKS, self.serves_locks());
-        // A guest appends past its page cache.
-        wanted.set(InitFlags::DIRECT_IO_ALLOW_MMAP, self.is_guest());
         // With the first the kernel would check permissions; without its checks it refuses the second.
         let by_kernel = self.options.checks == CheckMode::Kernel;
         wanted.set(InitFlags::POSIX_ACL | InitFlags::ALLOW_IDMAP, by_kernel);

@@ -32,12 +32,14 @@ mod turns;
 mod write_back;
 mod xattr;
 
+use crate::abi::flags::WRITE_CACHE;
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
+use crate::guest::{is_marked_synchronous, is_noted};
 use crate::reply::Reply;
 use crate::request::{Operation, Request};
 use locks::{Ask, LockRequest};
-use sluice_vfs::{Caps, Cred, Errno, FileType, Inode, InodeRef, Stat, Timestamp};
+use sluice_vfs::{Caps, Cred, Errno, FileType, Inode, InodeRef, OpenFlags, Stat, Timestamp};
 use zerocopy::FromZeros;
 
 pub(crate) use caller::NOT_TOLD;
@@ -65,8 +67,36 @@ pub(crate) enum Disposition {
 }
 
 impl Connection {
-    /// Serves `request`.
+    /// Serves `request`, and makes durable what the caller may rely on when it has the answer.
     pub(crate) fn handle(&self, request: &Request<'_>, reply: &mut Reply) -> Disposition {
+        let disposition = self.perform(request, reply);
+        if disposition == Disposition::Done(Ok(())) && self.is_synchronous(request) {
+            return Disposition::Done(match request.operation {
+                Operation::Write { .. } => self.fsync(&request.header),
+                _ => self.superblock.sync(),
+            });
+        }
+        disposition
+    }
+
+    /// Whether a request is to be durable when it is answered: any change of a synchronous mount; a write with `O_DSYNC`. Where the page
+    /// cache is in use the kernel asks for that itself. A guest's kernel goes past it when a file is opened to append.
+    fn is_synchronous(&self, request: &Request<'_>) -> bool {
+        match request.operation {
+            Operation::Write { arg, .. } => {
+                self.is_guest()
+                    && arg.write_flags & WRITE_CACHE == 0
+                    && OpenFlags::from_bits_retain(arg.flags).contains(OpenFlags::DSYNC)
+            }
+            _ => {
+                (self.options.synchronous || is_marked_synchronous(&request.header))
+                    && (is_noted(request.header.opcode)
+                        || matches!(request.operation, Operation::CopyFileRange { .. }))
+            }
+        }
+    }
+
+    fn perform(&self, request: &Request<'_>, reply: &mut Reply) -> Disposition {
         let header = &request.header;
         if let Some(outcome) = self.serve_lock_file(request, reply) {
             return Disposition::Done(outcome);

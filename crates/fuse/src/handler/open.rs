@@ -7,9 +7,10 @@
 use crate::abi::flags::{FOPEN_CACHE_DIR, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE};
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
+use crate::handles::may_map;
 use crate::reply::Reply;
 use sluice_locks::Owner;
-use sluice_vfs::{Errno, InodeRef, NewInode, NewKind, OpenFlags};
+use sluice_vfs::{Errno, FileType, InodeRef, NewInode, NewKind, OpenFlags};
 
 impl Connection {
     pub(super) fn open(&self, header: &InHeader, arg: &abi::OpenIn, reply: &mut Reply) -> Result<(), Errno> {
@@ -45,16 +46,57 @@ impl Connection {
         let new = NewInode { kind: NewKind::Regular, mode: arg.mode & 0o7777, umask: arg.umask };
         let is_exclusive = OpenFlags::from_bits_retain(arg.flags).contains(OpenFlags::EXCL);
         let dir = self.node(header.nodeid)?;
-        let inode = dir.create(&self.cred(header), name, &new).map_err(|errno| match errno {
-            // Made by somebody else meanwhile: have the kernel look again, and check permissions. It does so once, so a caller that wants
-            // to make the file or nothing is told at once.
-            Errno::EEXIST if !is_exclusive => Errno::ESTALE,
-            other => other,
-        })?;
+        let inode = loop {
+            match dir.create(&self.cred(header), name, &new) {
+                // Made by somebody else since the kernel looked.
+                Err(Errno::EEXIST) if !is_exclusive => match self.open_made(header, &dir, name, arg.flags) {
+                    // And removed again.
+                    Err(Errno::ENOENT) => {}
+                    opened => break opened?,
+                },
+                made => break made?,
+            }
+        };
         reply.put(&self.entry(&inode));
         reply.put(&self.open_out(inode, arg.flags));
         self.put_told(header, None, reply);
         Ok(())
+    }
+
+    /// The file that has the name now, opened with `flags` for a caller who owns it and may open it so. The kernel takes it for new, and
+    /// checks and truncates nothing.
+    ///
+    /// # Errors
+    /// `ESTALE` for another caller: the kernel looks again, once, and checks permissions.
+    fn open_made(
+        &self,
+        header: &InHeader,
+        dir: &InodeRef,
+        name: &[u8],
+        flags: u32,
+    ) -> Result<InodeRef, Errno> {
+        const OWNER_READS: u32 = 0o400;
+        const OWNER_WRITES: u32 = 0o200;
+        let flags = OpenFlags::from_bits_retain(flags);
+        let cred = self.cred(header);
+        let inode = dir.lookup(&cred, name)?;
+        let stat = inode.stat();
+        let wants = match flags & OpenFlags::ACCMODE {
+            OpenFlags::WRONLY => OWNER_WRITES,
+            OpenFlags::RDWR => OWNER_READS | OWNER_WRITES,
+            _ => OWNER_READS,
+        };
+        let may = stat.file_type() == FileType::Regular
+            && stat.uid == header.uid
+            && stat.permissions() & wants == wants;
+        if !may {
+            return Err(Errno::ESTALE);
+        }
+        inode.check_writing(flags)?;
+        if flags.contains(OpenFlags::TRUNC) {
+            inode.truncate(&cred, 0)?;
+        }
+        Ok(inode)
     }
 
     /// Answers for a name that the same request has given to an inode before: as MKNOD, MKDIR, SYMLINK and LINK do, and with the `flags` of
@@ -107,7 +149,7 @@ impl Connection {
         if !self.serves_locks() {
             return Err(Errno::ENOSYS);
         }
-        let inode = self.handles.flush(arg.fh, arg.lock_owner).ok_or(Errno::EBADF)?;
+        let inode = self.handles.flush(arg.fh, arg.lock_owner).ok_or(Errno::EIO)?;
         if let Some(locks) = inode.locks_if_any() {
             locks.release_owner(Owner::Process(arg.lock_owner));
         }
@@ -117,9 +159,14 @@ impl Connection {
     pub(super) fn release(&self, arg: &abi::ReleaseIn) -> Result<(), Errno> {
         let closed = self.handles.release(arg.fh);
         if let (Some(ino), Some(seat)) = (closed, self.seat.get()) {
-            seat.closed(ino);
+            seat.closed(ino, may_map(arg.fh));
         }
         Ok(())
+    }
+
+    /// Whether this kernel may map a file that it has opened, and no other guest's.
+    pub(crate) fn may_map(&self, inode: &InodeRef) -> bool {
+        self.seat.get().is_none_or(|seat| seat.claim_mapping(inode.ino()))
     }
 
     fn opens_without_message(&self) -> bool {
@@ -127,13 +174,23 @@ impl Connection {
     }
 
     fn open_out(&self, inode: InodeRef, flags: u32) -> abi::OpenOut {
-        if let Some(seat) = self.seat.get() {
-            seat.opened(self, inode.ino());
-        }
-        let fh = if self.serves_locks() { self.handles.open(inode) } else { 0 };
+        let Some(seat) = self.seat.get() else {
+            let fh = if self.serves_locks() { self.handles.open(inode) } else { 0 };
+            return abi::OpenOut { fh, open_flags: FOPEN_KEEP_CACHE, padding: 0 };
+        };
+        let flags = OpenFlags::from_bits_retain(flags);
+        seat.opened(self, inode.ino());
         // What a guest appends goes to the true end, which its kernel may not know: that must not put the bytes into a page.
-        let appends = self.is_guest() && OpenFlags::from_bits_retain(flags).contains(OpenFlags::APPEND);
-        let open_flags = if appends { FOPEN_DIRECT_IO } else { FOPEN_KEEP_CACHE };
-        abi::OpenOut { fh, open_flags, padding: 0 }
+        let appends = flags.contains(OpenFlags::APPEND);
+        // For a shared mapping that can be stored into.
+        let may_store = flags & OpenFlags::ACCMODE == OpenFlags::RDWR && !appends;
+        let maps = may_store && self.may_map(&inode);
+        let is_direct = appends || may_store && !maps;
+        let fh = if maps { self.handles.open_to_map(inode) } else { self.handles.open(inode) };
+        abi::OpenOut {
+            fh,
+            open_flags: if is_direct { FOPEN_DIRECT_IO } else { FOPEN_KEEP_CACHE },
+            padding: 0,
+        }
     }
 }

@@ -108,12 +108,18 @@ fn a_kernel_that_is_too_old_is_refused() {
 }
 
 #[test]
-fn a_file_that_somebody_else_has_made_exists_for_a_caller_that_wants_a_new_one() {
+fn a_file_that_somebody_else_has_made_is_opened_for_its_owner_and_exists_for_a_caller_that_wants_a_new_one() {
     let Looked { recorder, connection, nodes } = connection(LockMode::Sluice);
-    // As when it was made after the kernel had looked. Without O_EXCL the kernel is to look again.
-    for (flags, errno) in [(OpenFlags::CREAT, -116_i32), (OpenFlags::CREAT | OpenFlags::EXCL, -17)] {
+    // As when it was made after the kernel had looked. For another than its owner the kernel is to look again.
+    let (owner, uid) = (0, std::mem::offset_of!(abi::InHeader, uid));
+    for (flags, user, errno) in [
+        (OpenFlags::CREAT | OpenFlags::RDWR, owner, 0_i32),
+        (OpenFlags::CREAT | OpenFlags::RDWR, 7, -116),
+        (OpenFlags::CREAT | OpenFlags::EXCL, owner, -17),
+    ] {
         let arg = abi::CreateIn { flags: flags.bits(), mode: 0o644, umask: 0, open_flags: 0 };
-        let create = message(opcode::CREATE, nodes[Looked::DIR], &[arg.as_bytes(), b"f\0"]);
+        let mut create = message(opcode::CREATE, nodes[Looked::DIR], &[arg.as_bytes(), b"f\0"]);
+        create[uid..uid + 4].copy_from_slice(&u32::to_ne_bytes(user));
         connection.serve(&create, &mut Reply::new());
         let reply = recorder.0.lock().pop().expect("it is answered");
         assert_eq!(reply[4..8], errno.to_ne_bytes(), "{flags:?}");

@@ -6,8 +6,13 @@
 //! cut short, as is one that would wait for a request that the relay knows of: the kernel is told what waits for no request
 //! (attributes, and the listing of a directory), and to look *every* name up again (INC_EPOCH, which waits for nothing), and the
 //! announcement counts as made. It goes on and is made later all the same. A page that is locked for so long is not up to date,
-//! and a reader waits for it. An announcement of contents that no thread was free to begin is not cut short: there is a further
-//! thread for it.
+//! and a reader waits for it.
+//!
+//! *Lanes.* Each part of an announcement has a [lane](Lane): what waits for the same lock of the kernel. Of a lane one part is in the
+//! kernel, and one waits; later ones merge into that. So threads in the kernel are as many as locks that are held there, and not as
+//! many as changes. A part that waits in its lane waits for a lock that is held: its announcement may be cut short. A part that no thread
+//! was free to begin may have pages that are not locked: it gets a further thread. With [`THREADS_MAX`] threads in the kernel its
+//! announcement may be cut short, too.
 //!
 //! *An inode that the kernel is about to learn of.* A program was answered, and has not run since: the kernel knows nothing of the inode,
 //! and will believe the answer. What is announced of it is announced again until the kernel has taken it in, or forgets the
@@ -16,7 +21,8 @@
 //!
 //! # Limits
 //! A kernel before Linux 6.16 does not know INC_EPOCH: there a name may stay for the moment until the announcement is made. So may
-//! the pages behind one that is locked, and those of a notice whose thread the system did not let run for so long.
+//! the pages behind one that is locked, those of a notice whose thread the system did not let run for so long, and those of which
+//! [`THREADS_MAX`] others wait.
 
 use super::Device;
 use super::caches::{self, inval_entry_dir};
@@ -30,7 +36,7 @@ use sluice_sync::thread::{self, Builder};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, Condvar, Mutex};
 use sluice_vfs::Errno;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use zerocopy::FromBytes;
 
 /// How long others wait for an announcement.
@@ -57,8 +63,10 @@ pub(super) struct Announcer {
 
 #[derive(Default)]
 struct AnnouncerState {
-    /// What no thread has taken, with its number.
-    waiting: VecDeque<u64>,
+    /// By lane, its part in the kernel and its part that waits.
+    lanes: HashMap<Lane, LaneQueue>,
+    /// Lanes with a part that no thread has taken.
+    ready: VecDeque<Lane>,
     /// What has not been announced, by number.
     pending: BTreeMap<u64, Undelivered>,
     next: u64,
@@ -68,42 +76,147 @@ struct AnnouncerState {
     is_over: bool,
 }
 
+/// What waits for the same lock of the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Lane {
+    /// Names of a directory.
+    Names(u64),
+    /// Of a node: from a byte on, so many.
+    Contents(u64, i64, i64),
+    /// Nothing else: the number of an announcement.
+    Own(u64),
+}
+
+#[derive(Default)]
+struct LaneQueue {
+    /// A thread is in the kernel with the part before.
+    is_begun: bool,
+    waiting: Option<LanePart>,
+}
+
+/// A part of announcements.
+#[derive(Default)]
+struct LanePart {
+    messages: Vec<u8>,
+    /// The numbers of the announcements.
+    of: Vec<u64>,
+}
+
 struct Undelivered {
     since: Instant,
-    is_begun: bool,
+    /// How many parts the kernel has not taken in, and how many of these wait for a thread.
+    left: usize,
+    unbegun: usize,
     notifications: Arc<[u8]>,
     /// Called when it counts as made: not twice.
     done: Option<Done>,
     /// It counts as made only when it is.
     is_whole: bool,
+    /// A part of it is only being learnt of.
+    is_early: bool,
+}
+
+impl LanePart {
+    fn merge(&mut self, messages: &[u8], of: u64) {
+        // Of a name the directory's pages come after it: what is there already moves to the end.
+        for message in split(messages) {
+            if let Some(at) = split_at(&self.messages, message) {
+                self.messages.drain(at..at + message.len());
+            }
+            self.messages.extend_from_slice(message);
+        }
+        self.of.push(of);
+    }
 }
 
 impl AnnouncerState {
     fn queue(&mut self, notifications: Vec<u8>, done: Option<Done>, is_whole: bool) {
         let number = self.next;
         self.next += 1;
+        let mut parts: Vec<(Lane, &[u8])> = Vec::new();
+        if is_whole {
+            parts.push((Lane::Own(number), &notifications));
+        } else if let Some(dir) = split(&notifications).find_map(inval_entry_dir) {
+            parts.push((Lane::Names(dir), &notifications));
+        } else {
+            for message in split(&notifications) {
+                let lane = inval_inode(message)
+                    .map_or(Lane::Own(number), |arg| Lane::Contents(arg.ino, arg.off, arg.len));
+                parts.push((lane, message));
+            }
+        }
+        let (left, mut unbegun) = (parts.len(), 0);
+        for (lane, messages) in parts {
+            let queue = self.lanes.entry(lane).or_default();
+            if queue.waiting.is_none() && !queue.is_begun {
+                self.ready.push_back(lane);
+            }
+            unbegun += usize::from(!queue.is_begun);
+            queue.waiting.get_or_insert_default().merge(messages, number);
+        }
         let (since, notifications) = (Instant::now(), notifications.into());
-        self.pending.insert(number, Undelivered { since, is_begun: false, notifications, done, is_whole });
-        self.waiting.push_back(number);
+        let undelivered =
+            Undelivered { since, left, unbegun, notifications, done, is_whole, is_early: false };
+        self.pending.insert(number, undelivered);
+    }
+
+    /// A part of a lane that no thread has taken, for the calling thread.
+    fn begin(&mut self) -> Option<(Lane, LanePart)> {
+        let lane = self.ready.pop_front()?;
+        let queue = self.lanes.get_mut(&lane)?;
+        queue.is_begun = true;
+        let part = queue.waiting.take().unwrap_or_default();
+        for number in &part.of {
+            if let Some(pending) = self.pending.get_mut(number) {
+                pending.unbegun -= 1;
+            }
+        }
+        Some((lane, part))
+    }
+
+    /// A part was made. Returns what announcements that were, and what the thread is to begin next of the lane.
+    fn made(&mut self, lane: Lane, part: &LanePart, is_early: bool) -> (Vec<(Done, bool)>, Option<LanePart>) {
+        let mut made = Vec::new();
+        for number in &part.of {
+            let Some(pending) = self.pending.get_mut(number) else { continue };
+            pending.left -= 1;
+            pending.is_early |= is_early;
+            if pending.left == 0
+                && let Some(pending) = self.pending.remove(number)
+            {
+                made.extend(pending.done.map(|done| (done, pending.is_early)));
+            }
+        }
+        let next = self.lanes.get_mut(&lane).and_then(|queue| queue.waiting.take());
+        if next.is_none() {
+            self.lanes.remove(&lane);
+        }
+        (made, next)
     }
 
     /// Something waits for a thread, all are busy, and there may be more.
     fn lacks_thread(&self) -> bool {
-        !self.waiting.is_empty() && self.busy >= self.threads && self.threads < THREADS_MAX
+        !self.ready.is_empty() && self.busy >= self.threads && self.threads < THREADS_MAX
+    }
+
+    fn first_ready(&self) -> Option<&Undelivered> {
+        let part = self.lanes.get(self.ready.front()?)?.waiting.as_ref()?;
+        self.pending.get(part.of.first()?)
     }
 }
 
 impl Undelivered {
     /// When it is to be looked at: when it is late. Of contents that are late and that no thread has begun, the thread that begins them says
     /// so.
-    fn due(&self, now: Instant) -> Option<Instant> {
+    fn due(&self, now: Instant, may_have_thread: bool) -> Option<Instant> {
         let due = self.since + PATIENCE;
-        let is_awaited = self.done.is_some() && !self.is_whole && (due > now || self.can_be_cut_short());
+        let is_awaited =
+            self.done.is_some() && !self.is_whole && (due > now || self.can_be_cut_short(may_have_thread));
         is_awaited.then_some(due)
     }
 
-    fn can_be_cut_short(&self) -> bool {
-        self.is_begun || has_name(&self.notifications)
+    fn can_be_cut_short(&self, may_have_thread: bool) -> bool {
+        self.unbegun == 0 || !may_have_thread || has_name(&self.notifications)
     }
 }
 
@@ -186,8 +299,9 @@ impl Announcer {
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         state.is_over = true;
-        let numbers = std::mem::take(&mut state.waiting).into_iter();
-        let left: Vec<_> = numbers.filter_map(|number| state.pending.remove(&number)?.done).collect();
+        state.ready.clear();
+        let waiting: Vec<_> = state.pending.values_mut().filter(|pending| pending.unbegun > 0).collect();
+        let left: Vec<_> = waiting.into_iter().filter_map(|pending| pending.done.take()).collect();
         drop(state);
         left.into_iter().for_each(|done| done());
         self.changed.notify_all();
@@ -212,24 +326,21 @@ impl Announcer {
 
     fn run(&self) {
         loop {
-            let (number, notifications) = {
+            let (lane, mut part) = {
                 let mut state = self.state.lock();
                 loop {
                     if state.is_over {
                         return;
                     }
-                    if let Some(number) = state.waiting.pop_front()
-                        && let Some(pending) = state.pending.get_mut(&number)
-                    {
-                        pending.is_begun = true;
-                        let is_late = pending.since + PATIENCE <= Instant::now();
-                        let notifications = pending.notifications.clone();
+                    if let Some((lane, part)) = state.begin() {
                         state.busy += 1;
+                        let first = part.of.first().and_then(|number| state.pending.get(number));
+                        let is_late = first.is_some_and(|first| first.since + PATIENCE <= Instant::now());
                         if is_late || state.lacks_thread() {
                             // The watch does not know yet.
                             self.changed.notify_all();
                         }
-                        break (number, notifications);
+                        break (lane, part);
                     }
                     if state.threads - state.busy > THREADS {
                         state.threads -= 1;
@@ -238,35 +349,44 @@ impl Announcer {
                     state = self.changed.wait(state);
                 }
             };
-            let mut early = Vec::new();
-            for message in split(&notifications) {
-                let mut tries = 0..REPEATS;
-                while !self.send(message) {
-                    if tries.next().is_none() {
-                        early.extend_from_slice(message);
-                        break;
+            loop {
+                let early = self.tell(&part.messages);
+                let is_early = !early.is_empty();
+                let (made, next) = {
+                    let mut state = self.state.lock();
+                    let (made, next) = state.made(lane, &part, is_early);
+                    state.busy -= usize::from(next.is_none());
+                    if is_early {
+                        state.queue(early, None, false);
                     }
-                    thread::sleep(REPEAT_AFTER);
-                }
-            }
-            let is_early = !early.is_empty();
-            let done = {
-                let mut state = self.state.lock();
-                state.busy -= 1;
-                if is_early {
-                    state.queue(early, None, false);
-                }
-                state.pending.remove(&number).and_then(|pending| pending.done)
-            };
-            if let Some(done) = done {
-                if is_early {
+                    (made, next)
+                };
+                if made.iter().any(|(_, is_early)| *is_early) {
                     self.drop_names();
                     // Relaxed: a statistic.
                     self.cut_short.fetch_add(1, Ordering::Relaxed);
                 }
-                done();
+                made.into_iter().for_each(|(done, _)| done());
+                let Some(next) = next else { break };
+                part = next;
             }
         }
+    }
+
+    /// Tells the kernel, and waits for it. Returns what is to be told again.
+    fn tell(&self, messages: &[u8]) -> Vec<u8> {
+        let mut early = Vec::new();
+        for message in split(messages) {
+            let mut tries = 0..REPEATS;
+            while !self.send(message) {
+                if tries.next().is_none() {
+                    early.extend_from_slice(message);
+                    break;
+                }
+                thread::sleep(REPEAT_AFTER);
+            }
+        }
+        early
     }
 
     /// Cuts short what takes too long.
@@ -275,9 +395,10 @@ impl Announcer {
         while !state.is_over {
             let now = Instant::now();
             // What waits for a thread, when all are in the kernel, gets one more when it would be due.
-            let for_thread = state.waiting.front().and_then(|number| state.pending.get(number));
-            let for_thread = for_thread.filter(|_| state.lacks_thread()).map(|first| first.since + PATIENCE);
-            let dues = state.pending.values().filter_map(|pending| pending.due(now));
+            let for_thread = state.first_ready().filter(|_| state.lacks_thread());
+            let for_thread = for_thread.map(|first| first.since + PATIENCE);
+            let may_have_thread = state.busy < THREADS_MAX;
+            let dues = state.pending.values().filter_map(|pending| pending.due(now, may_have_thread));
             let due = dues.chain(for_thread).min();
             let Some(due) = due else {
                 state = self.changed.wait(state);
@@ -289,7 +410,8 @@ impl Announcer {
             }
             let needs_thread = for_thread.is_some_and(|due| due <= now);
             let is_late = |pending: &&mut Undelivered| {
-                pending.can_be_cut_short() && pending.due(now).is_some_and(|due| due <= now)
+                pending.can_be_cut_short(may_have_thread)
+                    && pending.due(now, may_have_thread).is_some_and(|due| due <= now)
             };
             let late = state.pending.values_mut().filter(is_late);
             let late: Vec<_> = late
@@ -312,7 +434,7 @@ impl Announcer {
     }
 }
 
-fn inval_inode(message: &[u8]) -> Option<NotifyInvalInodeOut> {
+pub(super) fn inval_inode(message: &[u8]) -> Option<NotifyInvalInodeOut> {
     let (header, body) = message.split_at_checked(size_of::<OutHeader>())?;
     let code = i32::from_le_bytes(header.get(4..8)?.try_into().ok()?);
     (code == NOTIFY_INVAL_INODE)
@@ -331,6 +453,16 @@ fn waits_for_nothing(message: &[u8]) -> bool {
     inval_inode(message).is_some_and(|arg| arg.off < 0)
 }
 
+/// Where `message` is among `messages`.
+fn split_at(messages: &[u8], message: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    split(messages).find_map(|other| {
+        let found = (other == message).then_some(at);
+        at += other.len();
+        found
+    })
+}
+
 /// Each whole message of `bytes`.
 pub(super) fn split(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
@@ -342,80 +474,4 @@ pub(super) fn split(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use sluice_sync::mpsc;
-
-    /// A kernel that takes in no notice about a name before it may, and says so of an inode until then that it does not know it.
-    #[derive(Default)]
-    struct Slow {
-        may: Mutex<bool>,
-        changed: Condvar,
-        /// Notices that were taken in.
-        taken: AtomicU64,
-    }
-
-    impl Device for Slow {
-        fn receive(&self, _: &mut [u8]) -> std::io::Result<Option<usize>> {
-            Ok(None)
-        }
-
-        fn send(&self, message: &[u8]) -> std::io::Result<()> {
-            let code = OutHeader::read_from_prefix(message).map_or(0, |(header, _)| header.error);
-            let mut may = self.may.lock();
-            if code == NOTIFY_INVAL_INODE && !*may {
-                return Err(Errno::ENOENT.into());
-            }
-            while code != NOTIFY_INC_EPOCH && !*may {
-                may = self.changed.wait(may);
-            }
-            // Relaxed, here and below: a count.
-            self.taken.fetch_add(1, Ordering::Relaxed);
-            Ok(())
-        }
-
-        fn is_connected(&self) -> bool {
-            true
-        }
-    }
-
-    #[test]
-    fn an_announcement_counts_as_made_though_every_thread_waits_in_the_kernel() {
-        let kernel = Arc::new(Slow::default());
-        let announcer = Announcer::new(kernel.clone(), Arc::new(Mutex::new(Ledger::default())));
-        announcer.start().expect("threads");
-        let name = Reply::new().notification(crate::abi::flags::NOTIFY_INVAL_ENTRY).to_vec();
-        // One after the other, so that all threads of the beginning are in the kernel, and each further one has come and gone.
-        for _ in 0..2 * THREADS + 1 {
-            let (done, heard) = mpsc::channel();
-            announcer.announce(&name, Box::new(move || done.send(()).expect("somebody listens")));
-            assert_eq!(heard.recv_timeout(Duration::from_secs(30)), Ok(()), "others wait for it");
-            thread::sleep(4 * PATIENCE);
-        }
-        *kernel.may.lock() = true;
-        kernel.changed.notify_all();
-        announcer.end();
-    }
-    #[test]
-    fn a_kernel_that_learns_of_an_inode_late_is_told_all_the_same_and_others_do_not_wait_for_that() {
-        let kernel = Arc::new(Slow::default());
-        let announcer = Announcer::new(kernel.clone(), Arc::new(Mutex::new(Ledger::default())));
-        announcer.start().expect("threads");
-        // The root is always known.
-        let notice = caches::inval_inode(crate::abi::ROOT_ID, -1, 0);
-        let (done, heard) = mpsc::channel();
-        announcer.announce(&notice, Box::new(move || done.send(()).expect("somebody listens")));
-        assert_eq!(heard.recv_timeout(Duration::from_secs(30)), Ok(()), "others wait for it");
-        let taken = || kernel.taken.load(Ordering::Relaxed);
-        assert_ne!(taken(), 0, "names that were asked for before are believed");
-        thread::sleep(4 * REPEATS * REPEAT_AFTER);
-        let before = taken();
-        *kernel.may.lock() = true;
-        let begun = Instant::now();
-        while taken() == before {
-            assert!(begun.elapsed() < Duration::from_secs(30), "it is never told");
-            thread::sleep(REPEAT_AFTER);
-        }
-        announcer.end();
-    }
-}
+mod tests;

@@ -1,8 +1,8 @@
 //! Caches: what a kernel is told to drop, all of it when its server changes, and what of that must wait for requests under way.
 
-use super::Shared;
-use super::announcer::Announcer;
+use super::announcer::{Announcer, inval_inode as inval_inode_arg, split};
 use super::ledger::pages_of;
+use super::{Shared, State};
 use crate::abi::flags::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
 use crate::abi::{InHeader, NotifyInvalInodeOut, OutHeader, ROOT_ID, opcode};
 use crate::lock_class::PROGRESS;
@@ -21,7 +21,7 @@ const DROP_BATCH: usize = 128;
 const LOOK_AFTER: Duration = Duration::from_millis(5);
 
 /// By node, the pages that requests under way are about: offsets and lengths in bytes.
-type Busy = BTreeMap<u64, Vec<(u64, u64)>>;
+pub(super) type Busy = BTreeMap<u64, Vec<(u64, u64)>>;
 
 impl Shared {
     /// Has the kernel drop names, attributes and pages, but for pages that requests under way are about.
@@ -42,8 +42,15 @@ impl Shared {
 
     /// The pages that requests of some kind are about.
     fn busy(&self, of: impl Fn(u32) -> bool) -> Busy {
+        self.state.lock().busy(of)
+    }
+}
+
+impl State {
+    /// The pages that requests of some kind are about.
+    pub(super) fn busy(&self, of: impl Fn(u32) -> bool) -> Busy {
         let mut busy = Busy::new();
-        for request in self.state.lock().in_flight.values().filter(|request| !request.is_behind) {
+        for request in self.in_flight.values().filter(|request| !request.is_behind) {
             let Ok((header, _)) = InHeader::read_from_prefix(&request.message) else { continue };
             if let Some((nodeid, offset, len)) =
                 pages_of(&header, &request.message).filter(|_| of(header.opcode))
@@ -115,6 +122,41 @@ fn inval_around(nodeid: u64, mut ranges: Vec<(u64, u64)>) -> Vec<u8> {
     messages
 }
 
+/// As `notifications`, and contents by parts: the page that a WRITE may keep locked, the last of each of `writes`, is told of by itself.
+/// The kernel waits for no other.
+pub(super) fn apart(notifications: &[u8], writes: &Busy) -> Vec<u8> {
+    let page = rustix::param::page_size() as i64;
+    let mut messages = Vec::with_capacity(notifications.len());
+    for message in split(notifications) {
+        let contents = inval_inode_arg(message).filter(|arg| arg.off >= 0);
+        let Some((arg, ranges)) = contents.and_then(|arg| Some((arg, writes.get(&arg.ino)?))) else {
+            messages.extend_from_slice(message);
+            continue;
+        };
+        let end = if arg.len <= 0 { i64::MAX } else { arg.off.saturating_add(arg.len) };
+        let last = |&(offset, len): &(u64, u64)| {
+            let last = offset.saturating_add(len).saturating_sub(1).cast_signed();
+            last - last % page
+        };
+        let mut locked: Vec<_> =
+            ranges.iter().map(last).filter(|at| at + page > arg.off && *at < end).collect();
+        locked.sort_unstable();
+        locked.dedup();
+        let mut from = arg.off;
+        for at in locked {
+            if at > from {
+                messages.extend(inval_inode(arg.ino, from, at - from));
+            }
+            messages.extend(inval_inode(arg.ino, at, page));
+            from = at + page;
+        }
+        if from < end {
+            messages.extend(inval_inode(arg.ino, from, if arg.len <= 0 { 0 } else { end - from }));
+        }
+    }
+    messages
+}
+
 /// The directory, if `message` announces a name.
 pub(super) fn inval_entry_dir(message: &[u8]) -> Option<u64> {
     let (out, body) = OutHeader::read_from_prefix(message).ok()?;
@@ -183,6 +225,23 @@ mod tests {
         fn is_connected(&self) -> bool {
             true
         }
+    }
+
+    #[test]
+    fn the_page_that_a_write_may_keep_locked_is_told_of_apart() {
+        let page = page();
+        let told = |arg: (i64, i64), writes: Vec<(u64, u64)>| {
+            let messages = apart(&inval_inode(2, arg.0, arg.1), &Busy::from([(2, writes)]));
+            let args = split(&messages).map(|message| inval_inode_arg(message).expect("one of an inode"));
+            args.map(|arg| (arg.off / page, arg.len / page)).collect::<Vec<_>>()
+        };
+        let p = page as u64;
+        assert_eq!(told((0, 0), vec![]), [(0, 0)]);
+        assert_eq!(told((0, 0), vec![(10, 20)]), [(0, 1), (1, 0)]);
+        assert_eq!(told((0, 4 * page), vec![(0, 3 * p), (2 * p, 1)]), [(0, 2), (2, 1), (3, 1)]);
+        assert_eq!(told((0, 4 * page), vec![(3 * p, 9)]), [(0, 3), (3, 1)]);
+        assert_eq!(told((0, page), vec![(p, 9)]), [(0, 1)], "another page");
+        assert_eq!(told((-1, 0), vec![(10, 20)]), [(0, 0)], "attributes");
     }
 
     #[test]

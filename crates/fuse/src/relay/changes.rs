@@ -90,8 +90,15 @@ impl Changes {
         self.count
     }
 
-    /// The kernel is told that a request has changed `nodes`, if there are any. It was made when there had been `made` changes.
-    pub(super) fn answered(&mut self, header: &InHeader, nodes: [Option<u64>; 2], made: u64) {
+    /// The kernel is told that a request of `threads` has changed `nodes`, if there are any. It was made when there had been `made`
+    /// changes.
+    pub(super) fn answered(
+        &mut self,
+        header: &InHeader,
+        nodes: [Option<u64>; 2],
+        made: u64,
+        threads: &[u32],
+    ) {
         if nodes == [None; 2] {
             return;
         }
@@ -99,13 +106,15 @@ impl Changes {
             self.count += 1;
             self.unsynced.insert(nodeid, self.count);
         }
-        if self.recent.len() == RECENT_MAX
-            && let Some(first) = self.recent.pop_front()
-        {
-            self.forgotten = first.answered;
+        let (number, answered) = (header.unique, self.count);
+        for &thread in threads {
+            if self.recent.len() == RECENT_MAX
+                && let Some(first) = self.recent.pop_front()
+            {
+                self.forgotten = first.answered;
+            }
+            self.recent.push_back(AnsweredChange { number, made, answered, thread });
         }
-        let (number, answered, thread) = (header.unique, self.count, header.pid);
-        self.recent.push_back(AnsweredChange { number, made, answered, thread });
     }
 
     /// Those up to this count are durable.
@@ -164,8 +173,8 @@ mod tests {
     use std::process;
     use zerocopy::FromZeros;
 
-    fn of(number: u64, thread: u32) -> InHeader {
-        InHeader { unique: number, pid: thread, ..InHeader::new_zeroed() }
+    fn of(number: u64) -> InHeader {
+        InHeader { unique: number, ..InHeader::new_zeroed() }
     }
 
     fn under_way(number: u64, made: u64, is_behind: bool) -> UnderWay {
@@ -190,13 +199,13 @@ mod tests {
             (vec![15], vec![]),
         ] {
             let mut changes = Changes::default();
-            changes.answered(&of(9, 0), [Some(1), Some(2)], 0);
+            changes.answered(&of(9), [Some(1), Some(2)], 0, &[0]);
             changes.synced(2);
-            changes.answered(&of(10, 0), [Some(1), None], 2);
-            changes.answered(&of(11, 0), [Some(2), None], 2);
-            changes.answered(&of(12, 0), [Some(1), None], 4);
-            changes.answered(&of(13, 0), [Some(3), None], 4);
-            changes.answered(&of(14, 0), [Some(4), None], 5);
+            changes.answered(&of(10), [Some(1), None], 2, &[0]);
+            changes.answered(&of(11), [Some(2), None], 2, &[0]);
+            changes.answered(&of(12), [Some(1), None], 4, &[0]);
+            changes.answered(&of(13), [Some(3), None], 4, &[0]);
+            changes.answered(&of(14), [Some(4), None], 5, &[0]);
             let executed = executed.into_iter().collect();
             assert_eq!(
                 sorted(changes.taken_over(&executed, &[under_way(15, 7, false)])),
@@ -211,13 +220,13 @@ mod tests {
     fn a_process_that_goes_on_is_told_once_and_no_other() {
         let own = process::id();
         let mut changes = Changes::default();
-        changes.answered(&of(1, own), [Some(1), None], 0);
-        changes.answered(&of(2, 1), [Some(1), None], 1);
+        changes.answered(&of(1), [Some(1), None], 0, &[own]);
+        changes.answered(&of(2), [Some(1), None], 1, &[1]);
         assert!(!changes.take_untold(own), "nothing is lost");
         changes.taken_over(&[1].into(), &[]);
         assert!(!changes.take_untold(own), "what it did is durable");
         assert!(changes.take_untold(1));
-        changes.answered(&of(3, own), [Some(1), None], 2);
+        changes.answered(&of(3), [Some(1), None], 2, &[own]);
         changes.taken_over(&BTreeSet::new(), &[]);
         assert!(!changes.take_untold(1) && changes.take_untold(own) && !changes.take_untold(own));
     }
@@ -226,8 +235,8 @@ mod tests {
     fn what_the_next_server_executes_is_lost_only_if_that_one_dies_too() {
         let own = process::id();
         let mut changes = Changes::default();
-        changes.answered(&of(1, own), [Some(1), None], 0);
-        changes.answered(&of(2, own), [Some(2), None], 1);
+        changes.answered(&of(1), [Some(1), None], 0, &[own]);
+        changes.answered(&of(2), [Some(2), None], 1, &[own]);
         assert!(changes.taken_over(&[1].into(), &[under_way(2, 1, true)]).is_empty());
         assert!(!changes.take_untold(own));
         assert_eq!(changes.taken_over(&BTreeSet::new(), &[]), [2]);
@@ -240,9 +249,9 @@ mod tests {
         for (made, lost) in [(last, 0), (0, last + 1)] {
             let mut changes = Changes::default();
             for number in 0..last {
-                changes.answered(&of(number, 0), [Some(number), None], number);
+                changes.answered(&of(number), [Some(number), None], number, &[0]);
             }
-            changes.answered(&of(last, 0), [Some(last), None], made);
+            changes.answered(&of(last), [Some(last), None], made, &[0]);
             assert_eq!(changes.recent.len(), RECENT_MAX);
             assert_eq!(changes.taken_over(&[last].into(), &[]).len() as u64, lost);
         }

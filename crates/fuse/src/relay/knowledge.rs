@@ -10,6 +10,9 @@
 //! - the files that were made in it: none has a capability before it is given one (GETXATTR, before the first write and before a
 //!   change of owner).
 //!
+//! Of any node the relay has the *extended attributes that are not there*: the server said so, and nothing of the node was announced,
+//! or asked that may give it one, since the kernel asked. `ls -l` asks for some of each file.
+//!
 //! A close (FLUSH) ends the locks of its owner. Where the ledger knows of none, nothing is to be said, of whatever file. But the
 //! server is to know which owners have closed a file when one of them asks for a lock through it: so it is told right before that.
 //!
@@ -38,6 +41,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 /// The most names of a directory that are remembered, and files of all directories. What would be more is for the server.
 const NAMES_MAX: usize = 1 << 16;
 const FILES_MAX: usize = 1 << 14;
+/// Extended attributes of a node of which it is remembered that they are not there.
+const ABSENT_MAX: usize = 8;
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// What a relay may answer.
@@ -46,6 +51,10 @@ pub(super) struct Knowledge {
     dirs: HashMap<u64, KnownDir>,
     /// Files that have no capability, and that nothing changed but what is known.
     files: HashMap<u64, KnownFile>,
+    /// Extended attributes that are not there, by node.
+    absent: HashMap<u64, HashSet<Vec<u8>>>,
+    /// How often some node may have got one.
+    xattr_changes: u64,
     names: RandomState,
 }
 
@@ -106,6 +115,11 @@ fn leaves_files(code: u32) -> bool {
     leaves_attributes(code) || adds || uses || is_of_behind(code)
 }
 
+/// Whether a request of this kind may give the node in its header an extended attribute.
+fn changes_xattrs(code: u32) -> bool {
+    matches!(code, opcode::SETXATTR | opcode::REMOVEXATTR)
+}
+
 /// The bytes before the 0 that ends a name.
 fn name(bytes: &[u8]) -> Option<&[u8]> {
     bytes.iter().position(|byte| *byte == 0).map(|end| &bytes[..end])
@@ -157,12 +171,40 @@ impl Knowledge {
 
     /// The server is gone, and what it said.
     pub(super) fn clear(&mut self) {
+        self.absent.clear();
+        self.xattr_changes += 1;
         self.dirs.clear();
         self.files.clear();
     }
 
+    /// How often some node may have got an extended attribute.
+    pub(super) fn xattr_changes(&self) -> u64 {
+        self.xattr_changes
+    }
+
+    /// A node may have got an extended attribute.
+    pub(super) fn may_have_xattrs(&mut self, nodeid: u64) {
+        self.absent.remove(&nodeid);
+        self.xattr_changes += 1;
+    }
+
+    /// The server says that an extended attribute is not there, for which it was asked after so many changes.
+    fn lacks_xattr(&mut self, nodeid: u64, name: &[u8], changes: u64) {
+        if changes != self.xattr_changes {
+            return;
+        }
+        if self.absent.len() >= FILES_MAX && !self.absent.contains_key(&nodeid) {
+            self.absent.clear();
+        }
+        let names = self.absent.entry(nodeid).or_default();
+        if names.len() < ABSENT_MAX {
+            names.insert(name.to_vec());
+        }
+    }
+
     /// The kernel has forgotten a node.
     pub(super) fn forget(&mut self, nodeid: u64) {
+        self.absent.remove(&nodeid);
         self.dirs.remove(&nodeid);
         self.files.remove(&nodeid);
     }
@@ -185,9 +227,11 @@ impl Knowledge {
                 let attr = self.dirs.get(&header.nodeid)?.attr?;
                 reply.put(&AttrOut { attr_valid: FOREVER, attr_valid_nsec: 0, dummy: 0, attr });
             }
-            opcode::GETXATTR if self.files.contains_key(&header.nodeid) => {
+            opcode::GETXATTR => {
                 let asked = body.get(size_of::<abi::GetxattrIn>()..).and_then(name)?;
-                return (asked == CAPABILITY).then(|| reply.failure(header.unique, Errno::ENODATA).to_vec());
+                let lacks = asked == CAPABILITY && self.files.contains_key(&header.nodeid)
+                    || self.absent.get(&header.nodeid).is_some_and(|names| names.contains(asked));
+                return lacks.then(|| reply.failure(header.unique, Errno::ENODATA).to_vec());
             }
             _ => return None,
         }
@@ -197,6 +241,9 @@ impl Knowledge {
     /// The kernel makes a request that is for the server. Returns its number among those of its directory, if no other is under way
     /// there, or 0.
     fn asked(&mut self, header: &InHeader, body: &[u8]) -> u64 {
+        if changes_xattrs(header.opcode) {
+            self.may_have_xattrs(header.nodeid);
+        }
         let Concerns { adds, dir, file } = about(header, body);
         if let Some(file) = file {
             self.files.remove(&file);
@@ -340,6 +387,16 @@ impl Shared {
     pub(super) fn learn(&self, state: &mut State, request: &InFlight, answer: &[u8]) -> Option<Vec<u8>> {
         let (header, asked) = InHeader::read_from_prefix(&request.message).ok()?;
         let (out, body) = OutHeader::read_from_prefix(answer).ok()?;
+        if changes_xattrs(header.opcode) {
+            // It was asked of while it had none.
+            state.knowledge.may_have_xattrs(header.nodeid);
+        }
+        if header.opcode == opcode::GETXATTR
+            && out.error == -Errno::ENODATA.raw()
+            && let Some(name) = asked.get(size_of::<abi::GetxattrIn>()..).and_then(name)
+        {
+            state.knowledge.lacks_xattr(header.nodeid, name, request.xattr_changes);
+        }
         if is_of_behind(header.opcode) {
             match out.error {
                 0 => state.behind.agreed(),
@@ -390,146 +447,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::request::tests::message;
-
-    const DIR: u64 = 5;
-
-    fn parts(message: &[u8]) -> (InHeader, &[u8]) {
-        InHeader::read_from_prefix(message).expect("a header")
-    }
-
-    fn ask(knowledge: &mut Knowledge, message: &[u8]) -> u64 {
-        let (header, body) = parts(message);
-        knowledge.asked(&header, body)
-    }
-
-    /// The directory has so many names, says the answer.
-    fn answer(knowledge: &mut Knowledge, message: &[u8], number: u64, nlink: u32) {
-        let (header, body) = parts(message);
-        let told = ToldBesides { serial: 0, dir: Attr { nlink, ..Attr::new_zeroed() } };
-        knowledge.answered(number, &header, body, Some(&told));
-    }
-
-    fn is_known(knowledge: &Knowledge, message: &[u8]) -> bool {
-        let (header, body) = parts(message);
-        knowledge.answer(&header, body).is_some()
-    }
-
-    fn nlink(knowledge: &Knowledge) -> Option<u32> {
-        knowledge.dirs[&DIR].attr.map(|attr| attr.nlink)
-    }
-
-    /// Of a directory that was just made.
-    fn knowledge() -> Knowledge {
-        let mut knowledge = Knowledge::default();
-        let made = EntryOut { nodeid: DIR, ..EntryOut::new_zeroed() };
-        let mkdir = InHeader { opcode: opcode::MKDIR, nodeid: 1, ..InHeader::new_zeroed() };
-        knowledge.made(&mkdir, &EntryOut { nodeid: 6, ..made }, 0);
-        knowledge.made(&mkdir, &made, 7);
-        assert!(!knowledge.dirs.contains_key(&6), "it is not covered");
-        knowledge
-    }
-
-    #[test]
-    fn a_name_is_not_there_unless_a_request_may_have_made_it() {
-        let mut knowledge = knowledge();
-        let makes = |code: u32, nodeid: u64, before: usize, names: &[u8]| {
-            message(code, nodeid, &[&vec![0; before], names])
-        };
-        let rename = |code: u32, before: usize| {
-            message(
-                code,
-                9,
-                &[&DIR.to_ne_bytes(), &vec![0; before - 8], b"old\0", code.to_string().as_bytes(), b"\0"],
-            )
-        };
-        let requests = [
-            makes(opcode::MKNOD, DIR, size_of::<MknodIn>(), b"mknod\0"),
-            makes(opcode::MKDIR, DIR, size_of::<MkdirIn>(), b"mkdir\0"),
-            makes(opcode::CREATE, DIR, size_of::<CreateIn>(), b"create\0"),
-            makes(opcode::LINK, DIR, size_of::<LinkIn>(), b"link\0"),
-            makes(opcode::SYMLINK, DIR, 0, b"symlink\0target\0"),
-            rename(opcode::RENAME, size_of::<RenameIn>()),
-            rename(opcode::RENAME2, size_of::<Rename2In>()),
-        ];
-        let (rename, rename2) = (format!("{}\0", opcode::RENAME), format!("{}\0", opcode::RENAME2));
-        let names: [&[u8]; 7] = [
-            b"mknod\0",
-            b"mkdir\0",
-            b"create\0",
-            b"link\0",
-            b"symlink\0",
-            rename.as_bytes(),
-            rename2.as_bytes(),
-        ];
-        for (request, name) in requests.iter().zip(names) {
-            let lookup = message(opcode::LOOKUP, DIR, &[name]);
-            assert!(is_known(&knowledge, &lookup));
-            ask(&mut knowledge, request);
-            assert!(!is_known(&knowledge, &lookup), "{name:?}");
-        }
-        assert!(is_known(&knowledge, &message(opcode::LOOKUP, DIR, &[b"old\0"])), "it is elsewhere");
-        let (longest, too_long) =
-            ([&[b'n'; NAME_MAX][..], b"\0"].concat(), [&[b'n'; NAME_MAX + 1][..], b"\0"].concat());
-        assert!(is_known(&knowledge, &message(opcode::LOOKUP, DIR, &[&longest])));
-        for (nodeid, name) in
-            [(DIR, &b".\0"[..]), (DIR, b"..\0"), (DIR, b"no end"), (DIR, &too_long), (9, b"a\0")]
-        {
-            assert!(!is_known(&knowledge, &message(opcode::LOOKUP, nodeid, &[name])), "{name:?}");
-        }
-        // Whatever it is: no panic.
-        for request in &requests {
-            (size_of::<InHeader>()..request.len()).for_each(|len| {
-                ask(&mut knowledge, &request[..len]);
-            });
-        }
-        for name in 0..=NAMES_MAX {
-            let name = format!("{name}\0");
-            ask(&mut knowledge, &makes(opcode::CREATE, DIR, size_of::<CreateIn>(), name.as_bytes()));
-        }
-        assert!(!is_known(&knowledge, &message(opcode::LOOKUP, DIR, &[b"a\0"])), "there are too many");
-    }
-
-    #[test]
-    fn attributes_are_believed_from_the_answer_to_a_request_beside_which_there_was_no_other() {
-        let mut knowledge = knowledge();
-        let unlink = message(opcode::UNLINK, DIR, &[b"a\0"]);
-        let getattr = message(opcode::GETATTR, DIR, &[&[0; 16]]);
-        assert!(is_known(&knowledge, &getattr), "from MKDIR");
-        let first = ask(&mut knowledge, &unlink);
-        assert!(!is_known(&knowledge, &getattr));
-        answer(&mut knowledge, &unlink, first, 9);
-        assert_eq!(nlink(&knowledge), Some(9));
-        // Two at once, answered in whatever order.
-        for is_reversed in [false, true] {
-            let mut two = [ask(&mut knowledge, &unlink), ask(&mut knowledge, &unlink)];
-            if is_reversed {
-                two.reverse();
-            }
-            for number in two {
-                answer(&mut knowledge, &unlink, number, 8);
-                assert_eq!(nlink(&knowledge), None);
-            }
-            let alone = ask(&mut knowledge, &unlink);
-            answer(&mut knowledge, &unlink, alone, 7);
-            assert_eq!(nlink(&knowledge), Some(7));
-        }
-        // What does not tell is no better, and what only looks changes nothing.
-        let number = ask(&mut knowledge, &message(opcode::LOOKUP, DIR, &[b"a\0"]));
-        assert_eq!((number, nlink(&knowledge)), (0, Some(7)));
-        let chmod = message(opcode::SETATTR, DIR, &[&[0; 88]]);
-        let number = ask(&mut knowledge, &chmod);
-        let (header, body) = parts(&chmod);
-        knowledge.answered(number, &header, body, None);
-        assert_eq!(nlink(&knowledge), None);
-        // A move changes both directories.
-        let moved = message(opcode::RENAME, 9, &[&DIR.to_ne_bytes(), b"a\0b\0"]);
-        let (alone, other) = (ask(&mut knowledge, &unlink), ask(&mut knowledge, &moved));
-        answer(&mut knowledge, &unlink, alone, 6);
-        assert_eq!(nlink(&knowledge), None);
-        answer(&mut knowledge, &moved, other, 5);
-        assert_eq!((nlink(&knowledge), knowledge.dirs[&DIR].under_way), (None, 0), "of the other directory");
-    }
-}
+mod tests;

@@ -7,12 +7,13 @@
 
 use super::changes::{Changes, UnderWay};
 use super::doubt::Doubts;
-use crate::abi::flags::{F_UNLCK, F_WRLCK, LK_FLOCK};
+use crate::abi::flags::{F_UNLCK, F_WRLCK, LK_FLOCK, WRITE_CACHE};
 use crate::abi::{
     self, BatchForgetIn, Dirent, EntryOut, FileLock, FlushIn, ForgetIn, ForgetOne, InHeader, LkIn, LkOut,
-    OpenOut, OutHeader, RECORD_ALIGN, ReadIn, ReleaseIn, opcode,
+    OpenOut, OutHeader, RECORD_ALIGN, ReadIn, ReleaseIn, WriteIn, opcode,
 };
 use crate::guest::{Holdings, Lost, is_noted};
+use sluice_vfs::OpenFlags;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -32,6 +33,8 @@ pub(super) struct Ledger {
     nodes: HashMap<u64, (u64, u64)>,
     /// Node of each handle.
     handles: BTreeMap<u64, u64>,
+    /// Of each handle, the thread that opened it.
+    openers: HashMap<u64, u32>,
     /// Owners that have flushed a handle, at most [`FLUSHED_MAX`]: then it may have been others.
     flushed: HashMap<u64, HashSet<u64>>,
     /// Of those, by handle, the owners of which the server has not been told.
@@ -79,6 +82,7 @@ impl Ledger {
                     self.drop_locks(nodeid, |lock| lock.fh == arg.fh);
                 }
                 self.flushed.remove(&arg.fh);
+                self.openers.remove(&arg.fh);
                 self.untold.remove(&arg.fh);
                 self.take_failed_behind(arg.fh);
                 self.failed.remove(&arg.fh);
@@ -95,6 +99,7 @@ impl Ledger {
                 self.drop_locks(header.nodeid, |lock| {
                     lock.owner == arg.lock_owner && lock.lk_flags & LK_FLOCK == 0
                 });
+                return self.dead.contains(&arg.fh).then_some(EIO);
             }
             opcode::SETLK | opcode::SETLKW => {
                 let Ok((arg, _)) = LkIn::read_from_prefix(body) else { return None };
@@ -116,7 +121,16 @@ impl Ledger {
                 return is_failed.then_some(EIO);
             }
             opcode::SYNCFS => return std::mem::take(&mut self.is_failed).then_some(EIO),
-            opcode::READ | opcode::WRITE => {
+            opcode::WRITE => {
+                let Ok((arg, _)) = WriteIn::read_from_prefix(body) else { return None };
+                let is_durable = OpenFlags::from_bits_retain(arg.flags).contains(OpenFlags::DSYNC)
+                    && arg.write_flags & WRITE_CACHE == 0;
+                // It says of what came before that it is durable, as FSYNC does.
+                let is_failed =
+                    is_durable && (self.failed.remove(&arg.fh) | self.changes.take_untold(header.pid));
+                return (is_failed || self.dead.contains(&arg.fh)).then_some(EIO);
+            }
+            opcode::READ => {
                 let fh = u64::read_from_prefix(&message[FH..]).map_or(0, |(fh, _)| fh);
                 return self.dead.contains(&fh).then_some(EIO);
             }
@@ -159,7 +173,8 @@ impl Ledger {
         if out.error != 0 {
             return;
         }
-        self.changes.answered(&header, changed_by(&header, body), changes);
+        let threads = self.threads_of(&header, body);
+        self.changes.answered(&header, changed_by(&header, body), changes, &threads);
         match header.opcode {
             opcode::INIT => self.init = request.to_vec(),
             opcode::LOOKUP | opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::LINK => {
@@ -171,11 +186,13 @@ impl Ledger {
                     (nodeid, OpenOut::read_from_prefix(told.get(size_of::<EntryOut>()..).unwrap_or_default()))
                 {
                     self.handles.insert(open.fh, nodeid);
+                    self.openers.insert(open.fh, header.pid);
                 }
             }
             opcode::OPEN => {
                 if let Ok((open, _)) = OpenOut::read_from_prefix(told) {
                     self.handles.insert(open.fh, header.nodeid);
+                    self.openers.insert(open.fh, header.pid);
                     if self.untold_failures.remove(&header.nodeid) {
                         self.failed.insert(open.fh);
                     }
@@ -192,6 +209,19 @@ impl Ledger {
             opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => self.changes.synced(changes),
             _ => {}
         }
+    }
+
+    /// Which threads are to be told if what a request changes is lost. The kernel writes back what somebody stored through a mapping: all that
+    /// have opened the file.
+    fn threads_of(&self, header: &InHeader, body: &[u8]) -> Vec<u32> {
+        let is_mapped = header.opcode == opcode::WRITE
+            && WriteIn::read_from_prefix(body).is_ok_and(|(arg, _)| arg.write_flags & WRITE_CACHE != 0);
+        if !is_mapped {
+            return vec![header.pid];
+        }
+        let open = self.handles.iter().filter(|(_, nodeid)| **nodeid == header.nodeid);
+        let threads: BTreeSet<_> = open.filter_map(|(fh, _)| self.openers.get(fh).copied()).collect();
+        if threads.is_empty() { vec![header.pid] } else { threads.into_iter().collect() }
     }
 
     /// Decides a lock request, of which [`asked`](Self::asked) knows, by the locks that are here: all that anybody has. Returns
@@ -421,143 +451,4 @@ pub(super) fn pages_of(header: &InHeader, message: &[u8]) -> Option<(u64, u64, u
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::abi::flags::F_RDLCK;
-    use crate::request::tests::message;
-    use zerocopy::FromZeros;
-
-    fn ask(ledger: &mut Ledger, request: &[u8]) -> Option<i32> {
-        let (header, _) = InHeader::read_from_prefix(request).expect("a header");
-        ledger.asked(&header, request)
-    }
-
-    /// Asks, and gets an answer with this body.
-    fn call(ledger: &mut Ledger, request: &[u8], body: &[&[u8]]) {
-        let (header, _) = InHeader::read_from_prefix(request).expect("a header");
-        assert_eq!(ledger.asked(&header, request), None);
-        let changes = ledger.changes.count();
-        let answer = [&[0; size_of::<OutHeader>()], body.concat().as_slice()].concat();
-        ledger.answered(request, &answer, changes);
-    }
-
-    fn entry(nodeid: u64) -> EntryOut {
-        EntryOut { nodeid, generation: 3, ..EntryOut::new_zeroed() }
-    }
-
-    fn lock(owner: u64, range: (u64, u64), lock_type: u32) -> LkIn {
-        let lk = FileLock { start: range.0, end: range.1, lock_type, pid: 1 };
-        LkIn { fh: 9, owner, lk, lk_flags: 0, padding: 0 }
-    }
-
-    fn ranges(ledger: &Ledger) -> Vec<(u64, u64)> {
-        let holdings = ledger.holdings();
-        let locks = holdings.locks.iter().map(|(_, bytes)| LkIn::read_from_bytes(bytes).expect("a lock"));
-        locks.map(|lock| (lock.lk.start, lock.lk.end)).collect()
-    }
-
-    #[test]
-    fn lookups_count_from_the_answer_and_until_they_are_given_back() {
-        let mut ledger = Ledger::default();
-        let lookup = message(opcode::LOOKUP, 1, &[b"a\0"]);
-        call(&mut ledger, &lookup, &[entry(5).as_bytes()]);
-        call(&mut ledger, &lookup, &[entry(5).as_bytes()]);
-        call(&mut ledger, &lookup, &[entry(0).as_bytes()]);
-        assert_eq!(ledger.holdings().nodes, [(5, 3, 2)]);
-        let list = [
-            entry(6).as_bytes(),
-            Dirent { ino: 6, off: 1, namelen: 3, kind: 8 }.as_bytes(),
-            b"abc\0\0\0\0\0",
-        ]
-        .concat();
-        call(&mut ledger, &message(opcode::READDIRPLUS, 1, &[]), &[&list, &list]);
-        assert_eq!(ledger.nodes.get(&6), Some(&(3, 2)));
-        ask(&mut ledger, &message(opcode::FORGET, 5, &[&2_u64.to_le_bytes()]));
-        assert!(!ledger.knows(5) && ledger.knows(6) && ledger.knows(abi::ROOT_ID));
-    }
-
-    #[test]
-    fn a_lock_is_held_from_its_answer_until_it_is_split_flushed_or_released() {
-        let mut ledger = Ledger::default();
-        let open = OpenOut { fh: 9, open_flags: 0, padding: 0 };
-        call(&mut ledger, &message(opcode::OPEN, 5, &[&[0; 8]]), &[open.as_bytes()]);
-        let set = |arg: LkIn| message(opcode::SETLK, 5, &[arg.as_bytes()]);
-        call(&mut ledger, &set(lock(1, (0, 99), F_WRLCK)), &[]);
-        call(&mut ledger, &set(lock(1, (40, 49), F_UNLCK)), &[]);
-        assert_eq!(ranges(&ledger), [(0, 39), (50, 99)]);
-        call(&mut ledger, &set(lock(1, (30, 59), F_RDLCK)), &[]);
-        assert_eq!(ranges(&ledger), [(0, 29), (60, 99), (30, 59)]);
-        call(&mut ledger, &set(lock(2, (200, 201), F_RDLCK)), &[]);
-        let flush = FlushIn { fh: 9, unused: 0, padding: 0, lock_owner: 1 };
-        ask(&mut ledger, &message(opcode::FLUSH, 5, &[flush.as_bytes()]));
-        assert_eq!(ranges(&ledger), [(200, 201)]);
-        let release = ReleaseIn { fh: 9, flags: 0, release_flags: 0, lock_owner: 0 };
-        ask(&mut ledger, &message(opcode::RELEASE, 5, &[release.as_bytes()]));
-        assert_eq!(ledger.holdings(), Holdings::default());
-    }
-
-    #[test]
-    fn a_lock_is_decided_by_those_that_are_here_unless_its_owner_may_have_closed_the_file() {
-        let mut ledger = Ledger::default();
-        let open = OpenOut { fh: 9, open_flags: 0, padding: 0 };
-        call(&mut ledger, &message(opcode::OPEN, 5, &[&[0; 8]]), &[open.as_bytes()]);
-        let mut decide = |code: u32, nodeid: u64, arg: LkIn| {
-            let request = message(code, nodeid, &[arg.as_bytes()]);
-            let (header, _) = InHeader::read_from_prefix(&request).expect("a header");
-            assert_eq!(ledger.asked(&header, &request), None);
-            ledger.decide(&header, &arg).map(|found| found.map(|found| (found.lk.lock_type, found.lk.start)))
-        };
-        let (set, test) = (opcode::SETLKW, opcode::GETLK);
-        assert_eq!(decide(set, 5, lock(1, (10, 19), F_WRLCK)), Some(None));
-        assert_eq!(decide(set, 5, lock(2, (0, 10), F_RDLCK)), None, "it would wait");
-        assert_eq!(decide(test, 5, lock(2, (0, 10), F_RDLCK)), Some(Some((F_WRLCK, 10))));
-        assert_eq!(decide(test, 5, lock(1, (0, 10), F_RDLCK)), Some(Some((F_UNLCK, 0))), "its own");
-        assert_eq!(decide(set, 5, lock(2, (0, 9), F_RDLCK)), Some(None));
-        assert_eq!(decide(set, 5, lock(3, (0, 9), F_RDLCK)), Some(None), "shared");
-        let whole = |owner, kind| LkIn { lk_flags: LK_FLOCK, ..lock(owner, (0, 99), kind) };
-        assert_eq!(decide(set, 5, whole(4, F_WRLCK)), Some(None), "not a range");
-        assert_eq!(decide(set, 5, whole(5, F_RDLCK)), None);
-        assert_eq!(decide(set, 5, whole(4, F_UNLCK)), Some(None));
-        assert_eq!(decide(set, 5, whole(5, F_RDLCK)), Some(None));
-        assert_eq!(decide(set, 5, lock(1, (12, 14), F_UNLCK)), Some(None));
-        assert_eq!(decide(set, 5, lock(2, (12, 14), F_WRLCK)), Some(None));
-        for (nodeid, arg) in [
-            (6, lock(1, (0, 0), F_WRLCK)),
-            (5, LkIn { fh: 8, ..lock(1, (0, 0), F_WRLCK) }),
-            (5, lock(1, (7, 6), F_WRLCK)),
-            (5, lock(1, (7, 7), 9)),
-        ] {
-            assert_eq!(decide(set, nodeid, arg), None, "nothing usual: {arg:?}");
-        }
-        let flush = FlushIn { fh: 9, unused: 0, padding: 0, lock_owner: 2 };
-        ask(&mut ledger, &message(opcode::FLUSH, 5, &[flush.as_bytes()]));
-        let late = lock(2, (90, 99), F_WRLCK);
-        let header = InHeader { opcode: set, nodeid: 5, ..InHeader::new_zeroed() };
-        assert_eq!(ledger.decide(&header, &late).map(|_| ()), None, "it may be late");
-        assert!(ledger.decide(&header, &lock(1, (90, 99), F_WRLCK)).is_some());
-    }
-
-    #[test]
-    fn after_a_takeover_fsync_of_what_was_not_durable_fails_once_for_each_handle() {
-        let mut ledger = Ledger::default();
-        for (fh, nodeid) in [(1_u64, 5), (2, 5), (3, 6)] {
-            let open = OpenOut { fh, open_flags: 0, padding: 0 };
-            call(&mut ledger, &message(opcode::OPEN, nodeid, &[&[0; 8]]), &[open.as_bytes()]);
-        }
-        let fsync = |fh: u64, nodeid| message(opcode::FSYNC, nodeid, &[&fh.to_le_bytes(), &[0; 8]]);
-        let write = |nodeid| message(opcode::WRITE, nodeid, &[&[0; 40]]);
-        call(&mut ledger, &write(6), &[]);
-        call(&mut ledger, &fsync(3, 6), &[]);
-        call(&mut ledger, &write(5), &[]);
-        ledger.taken_over(&Lost::default(), &[]);
-        assert_eq!(ask(&mut ledger, &fsync(3, 6)), Some(EIO), "the process has written to 5");
-        assert_eq!(ask(&mut ledger, &fsync(3, 6)), None);
-        for fh in [1, 2] {
-            assert_eq!(ask(&mut ledger, &fsync(fh, 5)), Some(EIO));
-            assert_eq!(ask(&mut ledger, &fsync(fh, 5)), None);
-        }
-        ledger.lost(&BTreeSet::from([1]));
-        assert_eq!(ask(&mut ledger, &fsync(1, 5)), Some(EIO));
-        assert_eq!(ask(&mut ledger, &fsync(1, 5)), Some(EIO));
-    }
-}
+mod tests;

@@ -39,16 +39,18 @@ mod stat;
 use crate::abi::{InHeader, InterruptIn, OutHeader, opcode};
 use crate::control;
 use crate::counters::Counters;
-use crate::guest::{Guest, Holdings, Lost, Ticket, cover_recalled, is_noted, recalled, set_slot};
+use crate::guest::{
+    Guest, Holdings, Lost, Ticket, cover_recalled, is_noted, mark_synchronous, recalled, set_slot,
+};
 use crate::lock_class::{CONTROL, LEDGER, READING, RELAY};
 use crate::reply::Reply;
 use crate::session::StopSignals;
 use crate::transport::crew::Crew;
 use crate::transport::dev_fuse::{DevFuse, HEADROOM};
 use crate::{Ended, MountError, MountOptions, mount};
-use announcer::{Announcer, Done, split};
+use announcer::{Announcer, Done, inval_inode, split};
 use behind::{SentBehind, error_of};
-use caches::{changes_names_of, inval_entry_dir};
+use caches::{Busy, apart, changes_names_of, inval_entry_dir};
 use changes::UnderWay;
 pub use device::Device;
 use knowledge::Knowledge;
@@ -111,6 +113,8 @@ struct Shared {
     ledger: Arc<Mutex<Ledger>>,
     announcer: Arc<Announcer>,
     counters: Counters,
+    /// Changes are durable when they are answered. *immutable*
+    is_synchronous: bool,
     /// Answers questions. *protected by its own mutex*, a leaf
     control: Mutex<Option<control::Server>>,
 }
@@ -150,6 +154,8 @@ struct InFlight {
     /// Its number among the requests that may change the attributes of its directory, if that is covered and no other of them is
     /// under way; else 0.
     number_in_dir: u64,
+    /// How many changes of extended attributes there had been when it was made.
+    xattr_changes: u64,
 }
 
 impl State {
@@ -197,6 +203,7 @@ impl Relay {
             ledger,
             announcer,
             counters: Counters::new(),
+            is_synchronous: options.synchronous,
             control: Mutex::with_class(&CONTROL, None),
         }));
         // From here on, whatever fails, dropping `relay` unmounts.
@@ -402,7 +409,7 @@ impl Shared {
             self.closed(&mut state, header.nodeid);
         }
         let slot = is_noted(header.opcode).then(|| state.free_slot()).flatten();
-        let early = self.answer_behind(&mut state, message, slot.is_some());
+        let early = self.answer_behind(&mut state, message, slot.is_some() && !self.is_synchronous);
         let number_in_dir = if early.is_some() { 0 } else { self.note_asked(&mut state, message) };
         let is_answered = !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
         let is_awaited = is_answered && !matches!(header.opcode, opcode::RELEASE | opcode::RELEASEDIR);
@@ -410,6 +417,9 @@ impl Shared {
         state.counts.behind += u64::from(early.is_some());
         if let Some(slot) = slot {
             set_slot(message, slot, early.is_some());
+        }
+        if self.is_synchronous {
+            mark_synchronous(message);
         }
         if is_answered {
             state.last += 1;
@@ -423,6 +433,7 @@ impl Shared {
                 arrival: Instant::now(),
                 void: 0,
                 number_in_dir,
+                xattr_changes: state.knowledge.xattr_changes(),
             };
             state.in_flight.insert(header.unique, request);
         }
@@ -469,19 +480,23 @@ impl Shared {
         if let Some((nodeid, serial)) = cover_recalled(notifications) {
             return self.uncover(nodeid, serial, done);
         }
-        let is_busy = {
+        let (is_busy, writes) = {
             let mut state = self.state.lock();
             state.counts.notices += 1;
+            for arg in split(notifications).filter_map(inval_inode) {
+                state.knowledge.may_have_xattrs(arg.ino);
+            }
             let dir = split(notifications).find_map(inval_entry_dir);
-            dir.is_some_and(|dir| {
+            let is_busy = dir.is_some_and(|dir| {
                 state.in_flight.values().any(|request| changes_names_of(&request.message, dir))
-            })
+            });
+            (is_busy, if dir.is_none() { state.busy(|code| code == opcode::WRITE) } else { Busy::new() })
         };
         if is_busy {
             // The kernel would take it in when that request is answered, which may have to wait for this.
             return self.announcer.cut_short(notifications, done);
         }
-        self.announcer.announce(notifications, done);
+        self.announcer.announce(&apart(notifications, &writes), done);
     }
 
     fn answer(&self, attachment: u64, answer: &[u8]) {

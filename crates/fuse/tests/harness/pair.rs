@@ -22,8 +22,12 @@ pub struct Node {
 
 impl Node {
     pub fn new(host: &Host, mount: u64) -> Node {
+        Node::with_options(host, mount, "locks=sluice,transport=classic")
+    }
+
+    pub fn with_options(host: &Host, mount: u64, options: &str) -> Node {
         let dir = fresh_dir();
-        let options = MountOptions::parse("locks=sluice,transport=classic").expect("valid");
+        let options = MountOptions::parse(options).expect("valid");
         let relay = Arc::new(Relay::mount(&dir, &options).expect("mounting works here"));
         let guest =
             relay.attach_host(host, &Holdings::default(), &BTreeMap::new(), false, mount).expect("admitted");
@@ -32,8 +36,12 @@ impl Node {
 
     /// One whose server counts as being on another machine.
     pub fn far(host: &Host, mount: u64) -> Node {
+        Node::far_with_options(host, mount, "locks=sluice,transport=classic")
+    }
+
+    pub fn far_with_options(host: &Host, mount: u64, options: &str) -> Node {
         let dir = fresh_dir();
-        let options = MountOptions::parse("locks=sluice,transport=classic").expect("valid");
+        let options = MountOptions::parse(options).expect("valid");
         let relay = Arc::new(Relay::mount(&dir, &options).expect("mounting works here"));
         let attachment = relay.next_attachment();
         let line = Arc::new(Line { relay: Arc::downgrade(&relay), attachment });
