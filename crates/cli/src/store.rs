@@ -362,11 +362,28 @@ fn tell(args: &Fsck, found: &Report, left: &Report, status: u8) -> Result<()> {
             bytes(left.log_used),
             left.batches,
         );
-        if status == UNCORRECTED && !args.repair && !Bucket::is_url(&args.store) {
-            let _ = writeln!(text, "mend it: sluice fsck --repair {}", args.store.display());
-        }
+        text += &advice(args, left, status);
     }
     Output::plain().give(text.as_bytes())
+}
+
+/// What to do about what a check has `left`.
+fn advice(args: &Fsck, left: &Report, status: u8) -> String {
+    let mut text = String::new();
+    if status != UNCORRECTED {
+        return text;
+    }
+    let store = args.store.display();
+    if !left.whole {
+        text += "a part of the tree cannot be read, and no repair brings it back: mount the store, copy what can be read, and \
+                 make a new one (sluice mkfs)\n";
+    } else if left.found > left.lost_data && !args.repair && !Bucket::is_url(&args.store) {
+        text += &format!("mend it: sluice fsck --repair {store}\n");
+    }
+    if left.lost_data > 0 {
+        text += "no repair brings damaged contents back: restore or delete the files that are named; all else can be used\n";
+    }
+    text
 }
 
 fn show(bar: &ProgressBar, progress: Progress) {

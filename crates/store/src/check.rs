@@ -85,6 +85,8 @@ pub struct Report {
     pub data_bytes: u64,
     /// All records were shown: no damage was in the way.
     pub whole: bool,
+    /// Findings of data that are not what was written: no repair brings them back.
+    pub lost_data: u64,
 }
 
 /// The file system whose records these are, as far as a check needs it.
@@ -92,7 +94,13 @@ pub trait Look {
     /// Takes a record, and tells `report` what is wrong with it. Each is shown once, in the order of the keys.
     fn see(&mut self, key: &[u8], value: &[u8], report: &mut Report);
 
-    /// What a record is, for a person.
+    /// All records were shown: tells `report` what only all together show.
+    fn end(&mut self, _report: &mut Report) {}
+
+    /// Takes each record once more, at the end of a check that found something.
+    fn see_again(&mut self, _key: &[u8], _value: &[u8]) {}
+
+    /// What a record is, for a person; nothing if a person need not know.
     fn describe(&self, key: &[u8]) -> String;
 
     /// The extents that a record names; none if it is damaged.
@@ -172,6 +180,7 @@ impl Store {
         counts(&extents, &table, &mut report);
         let segments = Segments::open(disk, (blocks, 1), Table::default(), Planted::default());
         data_of((&engine, &segments, &|_, _| Ok(true)), &mut shared, look, &mut report, progress)?;
+        show_again(&engine, look, &mut report);
         Ok(report)
     }
 
@@ -205,6 +214,7 @@ impl Store {
                     };
                     data_of((&*engine, &segments, &stands), &mut shared, look, &mut report, progress)?;
                 }
+                show_again(&*engine, look, &mut report);
             }
         }
         engine.close();
@@ -309,12 +319,10 @@ fn walk(
         TailState::Damaged(how) => {
             report.find(Gravity::Damage, format!("the log: {how}"));
             let later = log.later_than(sequence)?;
-            let keys: BTreeSet<&[u8]> = later.iter().flat_map(|(_, batch)| batch.keys()).collect();
-            for key in keys {
-                report.find(
-                    Gravity::Damage,
-                    format!("lost with the log: what changed of {}", look.describe(key)),
-                );
+            let keys = later.iter().flat_map(|(_, batch)| batch.keys());
+            let lost: BTreeSet<String> = keys.map(|key| look.describe(key)).collect();
+            for what in lost.iter().filter(|what| !what.is_empty()) {
+                report.find(Gravity::Damage, format!("lost with it: what changed of {what}"));
             }
         }
     }
@@ -488,6 +496,7 @@ fn data_of(
             };
             if let Some(what) = &wrong {
                 report.find(Gravity::Damage, format!("{}: {what}", look.describe(key)));
+                report.lost_data += 1;
             }
             if let Some(read) = read {
                 *read = Some((extent, wrong));
@@ -509,6 +518,14 @@ fn unlike(segments: &Segments, extent: &Extent, buf: &mut Vec<u8>) -> Result<Opt
         }
     }
     Ok(None)
+}
+
+/// Ends the look at records, and shows all once more if something was found. What cannot be read is found already.
+fn show_again(engine: &dyn Engine, look: &mut dyn Look, report: &mut Report) {
+    look.end(report);
+    if report.found > 0 {
+        let _ = each_record(engine, &mut |key, value| look.see_again(key, value));
+    }
 }
 
 fn each_record(engine: &dyn Engine, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), StoreError> {

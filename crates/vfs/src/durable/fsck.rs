@@ -22,6 +22,7 @@
 use super::chunk::{CHUNK, Chunk};
 use super::keys::{self, Key, chunk_of, ino_of, name_of};
 use super::record::{self, InodeRecord};
+use super::told::ToldPaths;
 use super::{owners, requests};
 use crate::stat::Timestamp;
 use crate::superblock::ROOT_INO;
@@ -96,9 +97,7 @@ fn judged(
 ) -> Result<(Report, CheckedTree), StoreError> {
     let mut tree = CheckedTree::default();
     let mut report = check(&mut tree)?;
-    if report.whole {
-        tree.judge(&mut report);
-    }
+    tree.told.put_into(&mut report);
     Ok((report, tree))
 }
 
@@ -159,6 +158,7 @@ struct CheckedTree {
     /// Inodes with attributes and without a record.
     attributed: BTreeSet<u64>,
     fixes: Vec<Fix>,
+    told: ToldPaths,
     /// Records that were mended: the version of the next one.
     changes: u64,
 }
@@ -219,27 +219,38 @@ impl Look for CheckedTree {
 
     fn describe(&self, key: &[u8]) -> String {
         let ino = ino_of(key).unwrap_or(0);
+        let told = self.told.mark(ino);
         let name = String::from_utf8_lossy(name_of(key));
         match key.first() {
             Some(&keys::COMMON) => "the bound of inode numbers".to_owned(),
-            Some(&keys::CUT_OFF) => format!("what is cut off inode {ino}"),
+            Some(&keys::CUT_OFF) => format!("what is cut off {told}"),
             Some(&keys::DATA) => {
                 let start = chunk_of(key).unwrap_or(0).saturating_mul(CHUNK);
-                format!("contents of inode {ino} from byte {start}")
+                format!("contents of {told} from byte {start}")
             }
             Some(&keys::OWNERS) => format!("how many records name the extent at {ino:x}"),
             Some(&keys::UNOWNED) => format!("the extent without an owner at {ino:x}"),
-            Some(&keys::INODE) => format!("inode {ino}"),
-            Some(&keys::NAME) => format!("name {name:?} in directory {ino}"),
+            Some(&keys::INODE) => told,
+            Some(&keys::NAME) => format!("name {name:?} in directory {told}"),
             Some(&keys::ORPHAN) => format!("deleted file {ino}"),
             Some(&keys::REQUEST) => format!("an executed request of mount {ino:x}"),
-            Some(&keys::XATTR) => format!("attribute {name:?} of inode {ino}"),
+            // With it a push is asked for.
+            Some(&keys::XATTR) if name.is_empty() => String::new(),
+            Some(&keys::XATTR) => format!("attribute {name:?} of {told}"),
             _ => format!("the record with key {:02x?}", &key[..key.len().min(9)]),
         }
     }
 
     fn extents(&self, key: &[u8], value: &[u8]) -> Vec<Extent> {
         owners::named(key, value).into_iter().collect()
+    }
+
+    fn end(&mut self, report: &mut Report) {
+        self.judge(report);
+    }
+
+    fn see_again(&mut self, key: &[u8], value: &[u8]) {
+        self.told.see(key, value);
     }
 
     fn count(&mut self, place: u64, bytes: u64, records: u64, report: &mut Report) {
@@ -392,34 +403,43 @@ impl CheckedTree {
 
     fn judge_node(&self, node: &Node, report: &mut Report, fixes: &mut Vec<Fix>) {
         let Node { ino, names, nlink, .. } = *node;
+        // Only what is found is noted.
+        let told = || self.told.mark(ino);
         if self.orphans.contains(&ino) {
             if names > 0 {
-                report.find(Gravity::Damage, format!("inode {ino} has {names} names and counts as deleted"));
+                report.find(Gravity::Damage, format!("{} has {names} names and counts as deleted", told()));
                 fixes.push(Fix::Remove(Key::orphan(ino).to_vec()));
             }
             return;
         }
         let is_dir = node.file_type == FileType::Directory;
         if names == 0 && ino != ROOT_INO {
-            report.find(Gravity::Damage, format!("inode {ino} has no name"));
+            report.find(Gravity::Damage, format!("{} has no name", told()));
             fixes.push(Fix::Adopt(ino));
         } else if !is_dir && names != nlink {
-            report.find(Gravity::Count, format!("inode {ino} has {names} names, and says {nlink}"));
+            report.find(Gravity::Count, format!("{} has {names} names, and says {nlink}", told()));
             fixes.push(Fix::Count(ino));
         }
         let pages = self.pages(ino);
         if pages > 0 && node.file_type != FileType::Regular {
-            report.find(Gravity::Damage, format!("inode {ino} has contents and is no regular file"));
-        } else if pages != node.pages {
-            report.find(Gravity::Count, format!("inode {ino} has {pages} pages, and says {}", node.pages));
+            report.find(Gravity::Damage, format!("{} has contents and is no regular file", told()));
+        } else if pages < node.pages {
+            let lost = node.pages - pages;
+            report.find(
+                Gravity::Damage,
+                format!("{lost} pages of {} are gone: a repair leaves zeros there", told()),
+            );
+            fixes.push(Fix::Count(ino));
+        } else if pages > node.pages {
+            report.find(Gravity::Count, format!("{} has {pages} pages, and says {}", told(), node.pages));
             fixes.push(Fix::Count(ino));
         }
         if let Some(holder) = node.holder.filter(|_| names > 0 && !node.is_held) {
-            report.find(Gravity::Count, format!("inode {ino} has no name in directory {holder}, as it says"));
+            report.find(Gravity::Count, format!("{} has no name in inode {holder}, as it says", told()));
             fixes.push(Fix::Count(ino));
         }
         if node.xattrs && !node.has_xattrs {
-            report.find(Gravity::Count, format!("inode {ino} has attributes, and says that it has none"));
+            report.find(Gravity::Count, format!("{} has attributes, and says that it has none", told()));
             fixes.push(Fix::Count(ino));
         }
     }

@@ -230,11 +230,28 @@ fn a_flipped_bit_of_contents_is_found_and_read_as_an_error() {
     let segment = disk.open("segment-00000000").expect("it has contents");
     segment.write_at(&[8], 70_000).expect("memory");
     let report = check(&disk);
-    let said = |one: &sluice_store::Finding| one.text.contains("from byte 65536: block");
-    assert!(report.findings.iter().any(said), "{report:?}");
+    let said = |one: &sluice_store::Finding| {
+        one.text.starts_with("contents of \"/dir/below/file\" (inode ")
+            && one.text.contains("from byte 65536: block")
+    };
+    assert!(report.findings.iter().all(said), "{report:?}");
+    assert_eq!((report.found, report.lost_data, report.whole), (1, 1, true));
     let fs = open(&disk);
     assert_eq!(fs.read("/dir/below/file"), Err(Errno::EIO));
     assert_eq!(fs.read_to_string("/twice").expect("whole"), "twice");
+}
+
+#[test]
+fn a_record_of_contents_that_is_gone_is_damage_and_no_hole() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, number) = tree();
+    let file = number("/dir/below/file");
+    tamper(&disk, |change| change.remove(&Key::chunk(file, 1), 1));
+    assert_eq!(open(&disk).read("/dir/below/file"), Err(Errno::EIO));
+    let fs = found_and_mended(&disk, Gravity::Damage, "16 pages of \"/dir/below/file\" (inode ");
+    assert_eq!(fs.read("/dir/below/file").expect("the loss is accepted")[65_536], 0);
 }
 
 #[test]

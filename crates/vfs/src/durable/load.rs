@@ -188,11 +188,14 @@ impl InodeRef {
         let mut found = Kept::default();
         found.is_known = true;
         let mut is_sound = true;
+        // As the inode's record says: nothing has changed since that was read.
+        let (mut pages, says) = (0, self.data.data_pages());
         durable.scan(Key::chunks(self.ino()), &mut |key, value| {
             let Some((at, chunk)) = chunk_of(key).zip(Chunk::decode(value)) else {
                 is_sound = false;
                 return false;
             };
+            pages += chunk.pages();
             let here = chunk.held.as_ref().map_or(chunk.present, |held| held.patched);
             self.data.fill_chunk(&*self.shared, at, here, chunk.bytes);
             if chunk.present & !here != 0 {
@@ -203,7 +206,8 @@ impl InodeRef {
             found.insert(at, chunk.present, chunk.held);
             true
         })?;
-        if !is_sound {
+        // A record that is gone is no hole.
+        if !is_sound || pages < says {
             return Err(Errno::EIO);
         }
         if found.absent.is_empty() {

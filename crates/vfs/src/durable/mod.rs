@@ -72,6 +72,7 @@ mod resident;
 mod section;
 mod share;
 mod shares;
+mod told;
 mod touched;
 
 #[cfg(test)]
