@@ -360,6 +360,7 @@ impl Inner {
                     wait = TICK;
                 }
             }
+            self.relay.tell_of_overdue();
             let up = self.role.lock().link.clone();
             if let Some(up) = up {
                 up.link.send(&Frame::Ping(now()));

@@ -296,6 +296,13 @@ impl Announcer {
         let _ = self.device.send(Reply::new().notification(NOTIFY_INC_EPOCH));
     }
 
+    /// How many announcements the kernel has not taken in, and for how long the oldest.
+    pub(super) fn in_the_kernel(&self, now: Instant) -> (usize, Duration) {
+        let state = self.state.lock();
+        let oldest = state.pending.values().next().map(|first| now.saturating_duration_since(first.since));
+        (state.pending.len(), oldest.unwrap_or_default())
+    }
+
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         state.is_over = true;

@@ -34,6 +34,7 @@ mod knowledge;
 mod ledger;
 mod lock_cache;
 mod near;
+mod overdue;
 mod stat;
 
 use crate::abi::{InHeader, InterruptIn, OutHeader, opcode};
@@ -142,6 +143,8 @@ struct InFlight {
     order: u64,
     /// The kernel has its answer.
     is_behind: bool,
+    /// People were told that it waits.
+    is_told: bool,
     message: Vec<u8>,
     /// Its number among those that are under way, if it changes something.
     slot: Option<u16>,
@@ -426,6 +429,7 @@ impl Shared {
             let request = InFlight {
                 order: state.last,
                 is_behind: early.is_some(),
+                is_told: false,
                 message: message.to_vec(),
                 slot,
                 changes,
