@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant, nanoseconds};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::{io, process};
 
@@ -71,22 +72,40 @@ impl LeaseDirectory {
 }
 
 impl LeaseDirectory {
-    /// The newest registry and its number; 0 before the first. `None`: it has just become an old one.
-    fn newest(&self, boot: &str) -> io::Result<Option<(u64, Registry)>> {
-        let number = self.numbers(WHOLE)?.last().map_or(0, |(number, _)| *number);
-        // So it was called by earlier programs.
-        let path = if number == 0 { self.dir.join("registry.json") } else { self.whole(number) };
-        let bytes = match fs::read(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok((number == 0).then(|| (0, Registry::new(self.shards, nanoseconds(self.ttl)))));
+    /// The newest registry that is whole, the number of the newest file (0 before the first), and how many damaged files are between
+    /// the two. `None`: the file has just become an old one.
+    fn newest(&self, boot: &str) -> io::Result<Option<(u64, Registry, u64)>> {
+        let files = self.numbers(WHOLE)?;
+        let number = files.last().map_or(0, |(number, _)| *number);
+        let mut damaged = 0;
+        // The name that earlier programs gave the file.
+        let first = (0, self.dir.join("registry.json"));
+        let candidates = if number == 0 { vec![first] } else { files };
+        for (_, path) in candidates.iter().rev() {
+            let bytes = match fs::read(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let none = || (0, Registry::new(self.shards, nanoseconds(self.ttl)), 0);
+                    return Ok((number == 0).then(none));
+                }
+                bytes => bytes?,
+            };
+            let Ok(Saved { boot: of, mut registry }) = serde_json::from_slice(&bytes) else {
+                damaged += 1;
+                continue;
+            };
+            if of != boot {
+                registry.expire(u64::MAX);
             }
-            bytes => bytes?,
-        };
-        let Saved { boot: of, mut registry } = serde_json::from_slice(&bytes)?;
-        if of != boot {
-            registry.expire(u64::MAX);
+            if damaged > 0 {
+                registry.pass_over(now(), damaged);
+            }
+            return Ok(Some((number, registry, damaged)));
         }
-        Ok(Some((number, registry)))
+        let what = format!(
+            "{}: every file of the membership is damaged; unmount all nodes, and remove its registry.* files",
+            self.dir.display()
+        );
+        Err(io::Error::new(io::ErrorKind::InvalidData, what))
     }
 
     /// Makes file `number`. False if another process has.
@@ -95,14 +114,15 @@ impl LeaseDirectory {
         // Relaxed: only uniqueness matters.
         let own = format!("{WRITTEN}{number}.{}.{}", process::id(), LAST.fetch_add(1, Ordering::Relaxed));
         let own = self.dir.join(own);
-        fs::write(&own, serde_json::to_vec(saved)?)?;
-        let linked = fs::hard_link(&own, self.whole(number));
+        let written = write_durably(&own, &serde_json::to_vec(saved)?);
+        let linked = written.and_then(|()| fs::hard_link(&own, self.whole(number)));
         // What stays is removed later.
         let _ = fs::remove_file(&own);
         match linked {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
             linked => linked?,
         }
+        File::open(&self.dir)?.sync_all()?;
         if number > 1 && !self.whole(number - 1).exists() {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "this process stood still for too long"));
         }
@@ -134,6 +154,13 @@ impl LeaseDirectory {
     }
 }
 
+/// Makes a file whose contents outlive a power failure once this has returned.
+fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
 impl Keeper for LeaseDirectory {
     fn lease(&self) -> Duration {
         self.ttl
@@ -144,13 +171,19 @@ impl Keeper for LeaseDirectory {
     fn change<R>(&self, change: impl Fn(&mut Registry) -> R) -> io::Result<R> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         loop {
-            let Some((number, mut registry)) = self.newest(&boot)? else { continue };
+            let Some((number, mut registry, damaged)) = self.newest(&boot)? else { continue };
             let before = registry.clone();
             let result = change(&mut registry);
-            if registry == before && number > 0 {
+            if registry == before && number > 0 && damaged == 0 {
                 return Ok(result);
             }
             if self.add(number + 1, &Saved { boot: boot.clone(), registry })? {
+                if damaged > 0 {
+                    let dir = self.dir.display();
+                    log::warn!(
+                        "{dir}: passed over {damaged} damaged files of the membership, up to registry.{number}"
+                    );
+                }
                 return Ok(result);
             }
         }
@@ -198,6 +231,27 @@ mod tests {
         }
         assert!(!view.is_alive(node) && !a.renew(node).expect("reached"));
         assert!(b.fenced(node).expect("reached"));
+        fs::remove_dir_all(dir).expect("removed");
+    }
+
+    #[test]
+    fn a_damaged_newest_file_keeps_nobody_out_and_no_number_is_given_again() {
+        let dir = std::env::temp_dir().join(format!("sluice-dlm-damaged-{}", std::process::id()));
+        let open = || LeaseDirectory::open(&dir, 1, Duration::from_secs(600));
+        let members = open().expect("made");
+        let first = members.join("a").expect("a member");
+        for damage in ["", "{\"boot\":"] {
+            let lost = members.join("b").expect("a member");
+            let newest = members.numbers(WHOLE).expect("read").pop().expect("a file");
+            fs::write(&newest.1, damage).expect("damaged");
+            let next = open().expect("passed over").join("c").expect("a member");
+            assert!(next > lost, "{next:?} after {lost:?}");
+            assert!(members.renew(first).expect("reached"), "its lease goes on");
+        }
+        for (_, path) in members.numbers(WHOLE).expect("read") {
+            fs::write(path, "").expect("damaged");
+        }
+        assert!(open().expect_err("refused").to_string().contains("registry.*"));
         fs::remove_dir_all(dir).expect("removed");
     }
 

@@ -41,6 +41,12 @@ impl Registry {
         !over.is_empty()
     }
 
+    /// The state after `lost` changes that nobody can read: each gave two numbers at most, and may have prolonged any lease.
+    pub(crate) fn pass_over(&mut self, now: u64, lost: u64) {
+        self.view.revision += 2 * lost;
+        self.leases.values_mut().for_each(|end| *end = now + self.ttl);
+    }
+
     /// A new member.
     pub fn join(&mut self, now: u64, address: &str) -> NodeId {
         self.expire(now);
