@@ -5,6 +5,7 @@ use crate::counted::CountedObjects;
 use crate::data::DataDisk;
 use crate::engine::{Opening, Records};
 use crate::error::of_objects;
+use crate::line::{LineObjects, StoreLine};
 use crate::looking::Looking;
 use crate::objects::{self, Objects};
 use crate::owner::{self, ClaimPace, Owner};
@@ -72,6 +73,8 @@ pub enum Claim {
 #[derive(Clone, Debug)]
 pub struct Bucket {
     objects: Objects,
+    /// The way to them.
+    line: Arc<StoreLine>,
     /// How often a request that failed is made again.
     retries: u32,
     /// How often its claim is renewed.
@@ -129,7 +132,9 @@ impl Bucket {
     }
 
     fn patient(objects: Objects) -> Bucket {
-        Bucket { objects, retries: RETRIES, pace: ClaimPace::default() }
+        let line = Arc::new(StoreLine::default());
+        let objects: Objects = Arc::new(LineObjects { objects, line: line.clone() });
+        Bucket { objects, line, retries: RETRIES, pace: ClaimPace::default() }
     }
 
     /// With a claim that is renewed every `beat`, and stands still for four times that when its process is dead, for tests.
@@ -242,6 +247,7 @@ impl Bucket {
             Ok(Some(DiskCache { dir, bytes: bytes / (CACHE_RECORDS + CACHE_DATA) * share }))
         };
         Ok(Opening {
+            line: self.line.clone(),
             retries: self.retries,
             pace: self.pace,
             disk_cache: cache("records", CACHE_RECORDS)?,

@@ -9,8 +9,10 @@
 //! Checksums are SlateDB's: of each object's parts, looked at whenever they are read. It takes an empty object for an empty push,
 //! and would pass over one that lost its bytes: so pushes are numbered, and one that is missing is damage.
 
+use crate::blocks::BlockCache;
 use crate::cache;
 use crate::error::{failed, of_records};
+use crate::line::StoreLine;
 use crate::objects::Objects;
 use crate::owner::{ClaimKeeper, ClaimPace, Owner};
 use crate::runtime::{Stop, apart, wait};
@@ -79,6 +81,8 @@ struct OpenRecords {
 /// How a store is opened.
 #[derive(Clone)]
 pub(crate) struct Opening {
+    /// The way to the object store.
+    pub line: Arc<StoreLine>,
     /// So often an operation that failed is tried again.
     pub retries: u32,
     /// How often the claim is renewed.
@@ -103,7 +107,7 @@ impl Records {
             owner.forget_others(objects).await;
             Ok(())
         })?;
-        let stop = Arc::new(Stop::default());
+        let stop = Arc::new(Stop::over(opening.line.clone()));
         let keeper = owner.keep(objects, opening.pace)?;
         let db = RwLock::with_class(&ENGINE, Some(OpenRecords { db, keeper }));
         let next = AtomicU64::new(0);
@@ -176,7 +180,8 @@ async fn open(
     };
     let db = loop {
         let builder = Db::builder(RECORDS, objects.clone()).with_settings(settings.clone());
-        let db = builder.with_metrics_recorder(recorder.clone()).build().await;
+        let blocks = Arc::new(BlockCache::default());
+        let db = builder.with_db_cache(blocks, 0).with_metrics_recorder(recorder.clone()).build().await;
         match db.map_err(of_records("open the records")) {
             // By one that claimed earlier and is late: that goes away.
             Err(StoreError::Fenced) if owner.is_newest(objects).await? => {}
@@ -366,7 +371,7 @@ fn visit(
 ) -> Result<(), StoreError> {
     /// Records that are fetched at a time.
     const FETCH: usize = 256;
-    let options = ScanOptions { read_ahead_bytes: 1 << 20, ..ScanOptions::default() };
+    let options = ScanOptions { read_ahead_bytes: 1 << 20, cache_blocks: true, ..ScanOptions::default() };
     let range = from..to;
     let mut found = stop.wait(async {
         db.scan_with_options(range, &options).await.map_err(of_records("read the records"))

@@ -1,6 +1,8 @@
 //! Errors: those of SlateDB and of an object store as errors of a store.
 
+use crate::line::is_full;
 use crate::reason::{brief, reason};
+use rustix::io::Errno;
 use slatedb::{CloseReason, ErrorKind};
 use sluice_store::StoreError;
 use std::io;
@@ -8,6 +10,7 @@ use std::io;
 /// What an error of SlateDB is, that came while trying `what`.
 pub(crate) fn of_records(what: &'static str) -> impl FnOnce(slatedb::Error) -> StoreError {
     move |error| match error.kind() {
+        _ if is_full(&error) => StoreError::Io(what, Errno::NOSPC.into()),
         ErrorKind::Closed(CloseReason::Fenced) => StoreError::Fenced,
         ErrorKind::Unavailable => StoreError::Io(what, reason(&error)),
         ErrorKind::Closed(_) | ErrorKind::Transaction => {
@@ -20,6 +23,9 @@ pub(crate) fn of_records(what: &'static str) -> impl FnOnce(slatedb::Error) -> S
 /// What an error of an object store is, that came while trying `what`.
 pub(crate) fn of_objects(what: &'static str) -> impl FnOnce(object_store::Error) -> StoreError {
     move |error| {
+        if is_full(&error) {
+            return StoreError::Io(what, Errno::NOSPC.into());
+        }
         let kind = match &error {
             object_store::Error::NotFound { .. } => io::ErrorKind::NotFound,
             object_store::Error::AlreadyExists { .. } => io::ErrorKind::AlreadyExists,

@@ -35,13 +35,14 @@
 //! # Lock order
 //! `bucket.claims`: which claims this process holds, and has seen; a leaf.
 //! `bucket.engine`: the open records; held for reading across I/O, for writing while they are opened again. Below `store.push`
-//! and `store.checkpoint`. `bucket.data`, `bucket.data.file`, `bucket.data.pieces`: see `data`.
+//! and `store.checkpoint`. `bucket.blocks`: a leaf, see `blocks`. `bucket.data`, `bucket.data.file`, `bucket.data.pieces`: see `data`.
 //!
 //! # Sources
 //! RFC 1 of SlateDB for the fencing of its manifest and log; Burrows, "The Chubby lock service" (2006) for epochs.
 
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod bucket;
 mod cache;
 mod claimant;
@@ -50,6 +51,7 @@ mod credentials;
 mod data;
 mod engine;
 mod error;
+mod line;
 mod looking;
 mod objects;
 mod owner;

@@ -1,9 +1,10 @@
 //! Runtime: the threads that SlateDB and the object store's client run on, one pair for the whole process.
 
 use crate::error::failed;
+use crate::line::StoreLine;
 use sluice_store::StoreError;
-use sluice_sync::OnceLock;
 use sluice_sync::time::Duration;
+use sluice_sync::{Arc, OnceLock};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 
 /// Threads: what they do is mostly waiting.
 const THREADS: usize = 2;
-/// The longest that a store waits for one thing. SlateDB tries again what failed, and each try takes its time.
+/// How long a store waits for one thing while nothing at all is heard of the object store, beside what the line takes for the bytes on their way.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
@@ -23,17 +24,27 @@ static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
 /// Ends all waiting for one store, once it is raised.
 pub(crate) struct Stop {
     raised: watch::Sender<bool>,
-    /// The longest that one thing may take. *immutable*
+    /// How long nothing may be heard. *immutable*
     patience: Duration,
+    line: Arc<StoreLine>,
 }
 
 impl Default for Stop {
     fn default() -> Self {
-        Stop { raised: watch::Sender::default(), patience: PATIENCE }
+        Stop::over(Arc::default())
     }
 }
 
 impl Stop {
+    /// For a store that is reached by way of `line`.
+    pub(crate) fn over(line: Arc<StoreLine>) -> Stop {
+        Stop::of(line, PATIENCE)
+    }
+
+    pub(crate) fn of(line: Arc<StoreLine>, patience: Duration) -> Stop {
+        Stop { raised: watch::Sender::default(), patience, line }
+    }
+
     /// What waits ends with an error, and what is to wait does not begin.
     pub(crate) fn raise(&self) {
         self.raised.send_replace(true);
@@ -46,7 +57,7 @@ impl Stop {
     /// As [`wait`], until it is raised. What was asked of the object store by then may still happen.
     ///
     /// # Errors
-    /// As [`wait`]; [`StoreError::Failed`] when it is raised, and when it takes longer than a minute.
+    /// As [`wait`]; [`StoreError::Failed`] when it is raised, and when for a minute nothing is heard.
     pub(crate) fn wait<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let mut raised = self.raised.subscribe();
         wait(async {
@@ -55,9 +66,17 @@ impl Stop {
                 Poll::Ready(_) => Poll::Ready(Err(failed("the object store was given up"))),
                 Poll::Pending => work.as_mut().poll(context),
             });
-            timeout(self.patience, until)
-                .await
-                .unwrap_or_else(|_| Err(failed("the object store does not answer")))
+            let mut until = pin!(until);
+            loop {
+                let heard = self.line.heard();
+                match timeout(self.patience + self.line.more_patience(), until.as_mut()).await {
+                    Ok(done) => return done,
+                    Err(_) if self.line.heard() == heard => {
+                        return Err(failed("the object store does not answer"));
+                    }
+                    Err(_) => {}
+                }
+            }
         })
     }
 }
@@ -97,7 +116,7 @@ mod tests {
 
     #[test]
     fn what_is_never_answered_fails_when_the_patience_is_over() {
-        let stop = Stop { patience: Duration::from_millis(20), ..Stop::default() };
+        let stop = Stop::of(Arc::default(), Duration::from_millis(20));
         let silent = stop.wait(std::future::pending::<Result<(), StoreError>>());
         assert!(silent.is_err_and(|error| error.to_string().contains("does not answer")));
         assert_eq!(stop.wait(async { Ok(7) }).expect("it answers"), 7);

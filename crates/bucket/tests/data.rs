@@ -341,3 +341,38 @@ fn a_check_finds_data_that_are_missing_and_none_that_went_while_it_looked() {
     let report = check(&mut Seen(None));
     assert!(report.found == 1 && report.worst() == Some(Gravity::Damage), "{report:?}");
 }
+
+#[test]
+fn after_a_takeover_what_is_removed_is_looked_up_and_listed_a_few_times() {
+    const KEYS: u64 = 200;
+    let objects = Arc::new(InMemory::new());
+    let options = || Options { segment_size: 64 * MIB as u64, ..quiet() };
+    let mut world = World::of(Bucket::over(objects.clone()).create(options()).expect("a new store"), 0);
+    for key in 0..KEYS {
+        world.put(key, 8192).expect("memory");
+    }
+    world.store.sync().expect("memory");
+    drop(world);
+    let node = Node::new(&objects, Plan::default(), 1);
+    let store = node.bucket().open(Claim::Epoch(9), options()).expect("it was closed");
+    let before = node.sorted_reads();
+    for key in 0..KEYS {
+        assert!(store.get(&key.to_be_bytes()).expect("memory").is_some());
+    }
+    let reads = node.sorted_reads() - before;
+    assert!(reads <= 12, "{reads} reads for {KEYS} neighbours");
+    let mut world = World::of(store, KEYS);
+    let before = node.of_data().lists;
+    // Not side by side: each is given back by itself.
+    for key in (0..KEYS).step_by(2) {
+        world.put(key, 0).expect("memory");
+    }
+    world.store.sync().expect("memory");
+    for key in (1..KEYS).step_by(2) {
+        world.put(key, 0).expect("memory");
+    }
+    world.store.sync().expect("memory");
+    await_data(&objects, 0);
+    let lists = node.of_data().lists - before;
+    assert!(lists <= 4, "{lists} listings for {KEYS} extents of one segment");
+}

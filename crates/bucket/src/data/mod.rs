@@ -32,11 +32,13 @@ use object_store::path::Path;
 use object_store::{GetOptions, ObjectStoreExt, PutOptions, PutPayload};
 use part::{PartId, SegmentPart, SegmentParts};
 use pieces::{AHEAD, PIECE, Pieces};
+use rustix::io::Errno;
 use slatedb::bytes::Bytes;
+use slatedb_common::retry::should_retry;
 use sluice_store::StoreError;
 use sluice_store::disk::{Disk, DiskFile};
-use sluice_sync::atomic::{AtomicU64, Ordering};
-use sluice_sync::time::Duration;
+use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, LockClass, Mutex, Weak};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -53,6 +55,8 @@ const PREFIX: &str = "data";
 const PART: usize = 4 << 20;
 /// Parts that are sent at a time. As many may wait.
 const AT_ONCE: usize = 4;
+/// A line on which a part takes longer has one at a time.
+const LONG: Duration = Duration::from_secs(5);
 /// Before what failed is tried again: at first, and at most.
 const PAUSES: Range<Duration> = Duration::from_millis(20)..Duration::from_secs(1);
 
@@ -76,6 +80,10 @@ struct DataShared {
     next: AtomicU64,
     /// Parts that may be sent.
     slots: Arc<Semaphore>,
+    /// A part took long, or none was sent yet: one is sent at a time. *atomic (stands alone)*
+    is_slow: AtomicBool,
+    /// Calls that give back and list or delete.
+    giving: Semaphore,
     pieces: Pieces,
 }
 
@@ -83,6 +91,8 @@ struct DataShared {
 struct SegmentFile {
     number: u32,
     shared: Arc<DataShared>,
+    /// The parts of earlier owners were looked for, once for all that give back.
+    looked: OnceCell<()>,
     state: Mutex<SegmentState>,
 }
 
@@ -93,8 +103,8 @@ struct SegmentState {
     waiting_bytes: usize,
     /// Parts that are being sent, and some that were.
     tasks: Vec<JoinHandle<()>>,
-    /// Why one could not be sent.
-    failed: Option<String>,
+    /// Why one could not be sent, and the error's number.
+    failed: Option<(String, i32)>,
     /// Where the last read ended.
     read_to: u64,
 }
@@ -119,6 +129,8 @@ impl DataDisk {
             stop,
             next,
             slots,
+            is_slow: AtomicBool::new(true),
+            giving: Semaphore::new(AT_ONCE),
             pieces: Pieces::default(),
         });
         DataDisk { shared, files: Mutex::with_class(&DATA, BTreeMap::new()) }
@@ -133,7 +145,8 @@ impl DataDisk {
         let file = known.unwrap_or_else(|| {
             files.retain(|_, file| file.strong_count() > 0);
             let state = Mutex::with_class(&FILE, SegmentState::default());
-            let file = Arc::new(SegmentFile { number, shared: self.shared.clone(), state });
+            let file =
+                Arc::new(SegmentFile { number, shared: self.shared.clone(), looked: OnceCell::new(), state });
             files.insert(number, Arc::downgrade(&file));
             file
         });
@@ -176,7 +189,8 @@ impl DataShared {
         let mut pause = PAUSES.start;
         for _ in 0..self.retries {
             match request().await {
-                Err(object_store::Error::Generic { .. }) if !self.stop.is_raised() => {}
+                Err(error @ object_store::Error::Generic { .. })
+                    if !self.stop.is_raised() && should_retry(&error) => {}
                 done => return done.map_err(of_objects(what)),
             }
             tokio::time::sleep(pause).await;
@@ -228,7 +242,7 @@ impl SegmentFile {
             state.parts.all.push(part.clone());
             match spawn(self.clone().sent(part)) {
                 Ok(task) => state.tasks.push(task),
-                Err(error) => state.failed = Some(error.to_string()),
+                Err(error) => state.failed = Some((error.to_string(), error.errno())),
             }
         }
         Ok(())
@@ -237,16 +251,21 @@ impl SegmentFile {
     async fn sent(self: Arc<Self>, part: SegmentPart) {
         let path = self.path(&part);
         let put = async {
-            let _slot = self.shared.slots.acquire().await;
+            // Relaxed: a hint.
+            let slots = if self.shared.is_slow.load(Ordering::Relaxed) { AT_ONCE as u32 } else { 1 };
+            let _slots = self.shared.slots.acquire_many(slots).await;
+            let began = Instant::now();
             let payload = PutPayload::from(part.content.unwrap_or_default());
             let options = || PutOptions { extensions: tag(false), ..PutOptions::default() };
             let put = || self.shared.objects.put_opts(&path, payload.clone(), options());
-            self.shared.tried("write data", put).await
+            let put = self.shared.tried("write data", put).await;
+            self.shared.is_slow.store(put.is_err() || began.elapsed() > LONG, Ordering::Relaxed);
+            put
         };
         let put = put.await;
         let is_dead = {
             let mut state = self.state.lock();
-            state.failed = state.failed.take().or(put.err().map(|error| error.to_string()));
+            state.failed = state.failed.take().or(put.err().map(|error| (error.to_string(), error.errno())));
             state.parts.sent(part.id)
         };
         if is_dead {
@@ -256,12 +275,14 @@ impl SegmentFile {
 
     /// Deletes the parts before `now` of which nothing is left without `bytes`.
     async fn give_back(&self, bytes: Range<u64>, now: PartId) {
+        let _turn = self.shared.giving.acquire().await;
         let to_the_end = bytes.end >= self.shared.segment_size;
-        if to_the_end || !self.state.lock().parts.are_listed {
-            // What is not known is not deleted.
-            if let Ok(listed) = self.listed().await {
-                self.state.lock().parts.learn(listed);
-            }
+        let learn = || async { self.listed().await.map(|listed| self.state.lock().parts.learn(listed)) };
+        // What is not known is not deleted.
+        if to_the_end {
+            let _ = learn().await;
+        } else if !self.state.lock().parts.are_listed {
+            let _ = self.looked.get_or_try_init(learn).await;
         }
         let dead = self.state.lock().parts.give_back(&bytes, now);
         for part in dead {
@@ -270,7 +291,11 @@ impl SegmentFile {
     }
 
     fn check(&self) -> io::Result<()> {
-        self.state.lock().failed.as_ref().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
+        match &self.state.lock().failed {
+            Some((_, errno)) if *errno == Errno::NOSPC.raw_os_error() => Err(Errno::NOSPC.into()),
+            Some((why, _)) => Err(io::Error::other(why.clone())),
+            None => Ok(()),
+        }
     }
 
     /// The bytes `range` of an object.

@@ -306,7 +306,9 @@ pub(crate) fn contents(objects: &InMemory) -> Vec<(Path, Vec<u8>)> {
         let mut all = Vec::new();
         for meta in objects.list(None).collect::<Vec<_>>().await {
             let path = meta.expect("memory").location;
-            let bytes = objects.get(&path).await.expect("memory").bytes().await.expect("memory");
+            // It may have been deleted since.
+            let Ok(found) = objects.get(&path).await else { continue };
+            let bytes = found.bytes().await.expect("memory");
             all.push((path, bytes.to_vec()));
         }
         all
