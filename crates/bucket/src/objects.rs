@@ -16,6 +16,7 @@ use sluice_store::StoreError;
 use sluice_sync::Arc;
 use sluice_sync::time::Duration;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 
 /// Where all objects of one store are.
 pub(crate) type Objects = Arc<dyn ObjectStore>;
@@ -39,7 +40,10 @@ pub(crate) fn at(url: &str, make: bool) -> Result<Objects, StoreError> {
                 return Err(refused("the directory must begin with /"));
             }
             if make {
-                std::fs::create_dir_all(rest)
+                std::fs::DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o700)
+                    .create(rest)
                     .map_err(|error| StoreError::Io("make the store's directory", error))?;
             }
             let local = LocalFileSystem::new_with_prefix(rest).map_err(|error| match &error {

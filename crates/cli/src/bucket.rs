@@ -38,7 +38,7 @@ fn url(store: &Path) -> Option<&str> {
 pub(crate) fn mkfs(store: &Path) -> Result<bool> {
     refuse_misspelt(store)?;
     let Some(url) = url(store) else { return Ok(false) };
-    let (options, _) = ram_options::parse("")?;
+    let (options, _) = ram_options::parse_for_store("")?;
     let made = Bucket::make(url).and_then(|bucket| {
         let made = bucket.create(options.store.clone())?;
         Superblock::create_in(made, options)

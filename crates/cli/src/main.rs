@@ -28,7 +28,7 @@ use clap::error::ErrorKind;
 use output::Output;
 use sluice_fuse::{Ended, MountError, Users};
 use sluice_lab::failure::{Failure, Result};
-use sluice_lab::interrupt::Interrupt;
+use sluice_lab::interrupt::{Interrupt, outlive_file_size_limit};
 use sluice_lab::mount_files::MountFile;
 use sluice_lab::{demo, footprint, mount_files, mounted, run_in_mount, timed_run};
 use std::ffi::OsStr;
@@ -43,6 +43,8 @@ static HEAP: sluice_machine::Heap = sluice_machine::Heap;
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
+    // Without the handler only what is beyond such a limit ends the program.
+    let _ = outlive_file_size_limit();
     let mut arguments = std::env::args_os();
     if mount_helper::is_meant(arguments.next().as_deref()) {
         return ExitCode::from(mount_helper::run(arguments));
@@ -151,7 +153,7 @@ fn perform(command: Command) -> Result<u8> {
         Command::Snapshot { action } => copies::snapshot(&action)?,
         Command::Fault(args) => fault::fault(&args)?,
         Command::Run { ram: _, store, options, command } => {
-            let options = serve::option_list(&options)?;
+            let options = serve::option_list(&options, store.is_some())?;
             let options = [OsStr::new("-o"), OsStr::new(&options)];
             return run_in_mount::run_in_mount(&this_program()?, store.as_deref(), &options, &command);
         }

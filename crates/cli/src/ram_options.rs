@@ -26,11 +26,55 @@ const DEFAULT_CACHE: u64 = 10 << 30;
 /// The default of `size`, in per cent of the machine's memory, as tmpfs has it.
 const DEFAULT_PERCENT: u64 = 50;
 
+/// As [`parse`], for a file system in a store or in memory.
+///
+/// # Errors
+/// As there.
+pub(crate) fn parse_for(is_store: bool, list: &str) -> Result<(Options, MountOptions)> {
+    if is_store { parse_for_store(list) } else { parse_for_memory(list) }
+}
+
+/// As [`parse`], for a file system in a store, which its disk limits.
+///
+/// # Errors
+/// As there.
+pub(crate) fn parse_for_store(list: &str) -> Result<(Options, MountOptions)> {
+    let (options, mount) = parse(list)?;
+    let sizes = || list.split(',').filter_map(|option| option.strip_prefix("size="));
+    if let Some(share) = sizes().find(|size| size.ends_with('%')) {
+        let text =
+            format!("mount option size={share}: a share of the memory; for a store give bytes, such as 20G");
+        return Err(Failure::Usage(text));
+    }
+    let size_limit = options.size_limit.filter(|_| sizes().next().is_some());
+    Ok((Options { size_limit, ..options }, mount))
+}
+
+/// As [`parse`], for a file system in memory.
+///
+/// # Errors
+/// As there; an option that only a store has.
+fn parse_for_memory(list: &str) -> Result<(Options, MountOptions)> {
+    let (options, mount) = parse(list)?;
+    let given = [
+        ("memory", options.memory_limit.is_some()),
+        ("volatile", options.store.volatile),
+        ("cache", options.store.disk_cache.is_some()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((name, _)) => {
+            let text = format!("mount option {name}: only with a store; the size in memory is size=N");
+            Err(Failure::Usage(text))
+        }
+        None => Ok((options, mount)),
+    }
+}
+
 /// The options of the file system and those of its mount that `list` gives, separated by commas; later ones win.
 ///
 /// # Errors
 /// The first option that is unknown or has a bad value: one line that says what would be accepted.
-pub(crate) fn parse(list: &str) -> Result<(Options, MountOptions)> {
+fn parse(list: &str) -> Result<(Options, MountOptions)> {
     let memory = memory_bytes();
     let mut ram = Options {
         size_limit: limit(share_of(memory.saturating_sub(Superblock::promised_bytes()), DEFAULT_PERCENT)),
@@ -77,7 +121,7 @@ fn apply(ram: &mut Options, option: &str, memory: u64) -> Result<bool> {
         count.map(limit)
     };
     let bytes = || {
-        let wanted = "give bytes, such as 500M or 2G, or a share of the memory, such as 25%";
+        let wanted = "give bytes, such as 500M or 2G, or a share of the memory up to 100%, such as 25%";
         size(value, memory).ok_or_else(|| refuse(wanted))
     };
     // Both options, in whichever order.
@@ -121,13 +165,13 @@ fn limit(number: u64) -> Option<u64> {
 /// A number of bytes, in whole pages: a limit that is no multiple of a page is rounded up, as tmpfs does.
 fn size(text: &str, memory: u64) -> Option<u64> {
     let bytes = match text.strip_suffix('%') {
-        Some(percent) => share_of(memory, digits(percent)?),
+        Some(percent) => share_of(memory, digits(percent).filter(|percent| *percent <= 100)?),
         None => scaled(text)?,
     };
     bytes.checked_next_multiple_of(PAGE)
 }
 
-/// `percent` of `memory`; as much as can be said when that is more.
+/// `percent` of `memory` bytes, or the largest number if the product is larger.
 fn share_of(memory: u64, percent: u64) -> u64 {
     let share = u128::from(memory) * u128::from(percent) / 100;
     u64::try_from(share).unwrap_or(u64::MAX) / PAGE * PAGE
@@ -219,16 +263,49 @@ mod tests {
             ("25%", Some(GIB)),
             ("0", Some(0)),
             ("0%", Some(0)),
-            ("18446744073709551615%", Some(u64::MAX / PAGE * PAGE)),
+            ("100%", Some(4 * GIB)),
         ];
         for (text, bytes) in cases {
             assert_eq!(size(text, 4 * GIB), bytes, "{text}");
         }
-        for bad in
-            ["", "K", "%", "-1", "+1", "1.5G", "1KB", "1 G", "x", "99999999T", "18446744073709551615", "1é"]
-        {
+        for bad in [
+            "",
+            "K",
+            "%",
+            "-1",
+            "+1",
+            "1.5G",
+            "1KB",
+            "1 G",
+            "x",
+            "99999999T",
+            "18446744073709551615",
+            "1é",
+            "101%",
+        ] {
             assert_eq!(size(bad, 4 * GIB), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn the_disk_limits_a_store_unless_a_size_is_given() {
+        let size = |list: &str| parse_for_store(list).map(|(options, _)| options.size_limit);
+        assert_eq!(size("memory=64M").expect("valid"), None);
+        assert_eq!(size("size=3M,ro").expect("valid"), Some(3 << 20));
+        assert_eq!(size("size=0").expect("valid"), None);
+        assert!(matches!(size("size=25%"), Err(Failure::Usage(line)) if line.contains("give bytes")));
+    }
+
+    #[test]
+    fn options_of_stores_are_refused_in_memory() {
+        for option in ["memory=64M", "volatile", "cache=/tmp/c"] {
+            let refused = parse_for_memory(option).map(drop);
+            assert!(
+                matches!(refused, Err(Failure::Usage(line)) if line.contains("only with a store")),
+                "{option}"
+            );
+        }
+        assert!(parse_for_memory("size=1M,ro").is_ok());
     }
 
     #[test]

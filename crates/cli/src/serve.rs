@@ -19,8 +19,8 @@ use sluice_fuse::{Ended, Mount, MountError, MountOptions, StopSignals};
 use sluice_lab::failure::{Context, Failure, Result};
 use sluice_lab::mount_files::{self, MountFile};
 use sluice_lab::mounted;
-use sluice_store::StoreError;
 use sluice_store::disk::{Disk, HostDisk, OverlayDisk};
+use sluice_store::{Store, StoreError};
 use sluice_sync::{Arc, memory, thread};
 use sluice_vfs::{Options, Superblock};
 use std::io::Read;
@@ -28,9 +28,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Several `-o` as one list, checked.
-pub(crate) fn option_list(options: &[String]) -> Result<String> {
+pub(crate) fn option_list(options: &[String], is_store: bool) -> Result<String> {
     let list = options.join(",");
-    ram_options::parse(&take_track(&take_metrics(&system_log::take_level(&list)?.0)?.0).0)?;
+    ram_options::parse_for(is_store, &take_track(&take_metrics(&system_log::take_level(&list)?.0)?.0).0)?;
     Ok(list)
 }
 
@@ -51,14 +51,41 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
         }
     };
     let store = store.map(absolute).transpose()?;
+    if let Some(store) = &store {
+        refuse_over(store, &dir)?;
+        warn_if_loose(store);
+    }
     let member =
         args.cluster.as_deref().map(|place| ClusterMember::of(place, args.identity.as_deref(), args.listen));
     let member = member.transpose()?;
     if !args.foreground {
         return mount_in_background(store.as_deref(), &dir, &args.options, member.as_ref());
     }
-    let list = option_list(&args.options)?;
+    let list = option_list(&args.options, store.is_some())?;
     serve(store.as_deref(), &dir, &list, (args.attached, args.detach), member.as_ref())
+}
+
+/// Refuses a mount on `dir` that would hide the directory of its own `store`, or stand in it.
+fn refuse_over(store: &Path, dir: &Path) -> Result<()> {
+    let place = store.to_str().and_then(|url| url.strip_prefix("file://")).map_or(store, Path::new);
+    // A mount point that is not there has an error of its own.
+    let (Ok(place), Ok(dir)) = (place.canonicalize(), dir.canonicalize()) else { return Ok(()) };
+    if place.starts_with(&dir) || dir.starts_with(&place) {
+        let text = "is, holds or stands in the directory of the store: give another directory to mount on";
+        return Err(Failure::Failed(format!("{}: {text}", dir.display())));
+    }
+    Ok(())
+}
+
+/// Says so if others than its owner may open files of the directory `store`: they read all contents, and lock the store.
+pub(crate) fn warn_if_loose(store: &Path) {
+    let is_store = || HostDisk::unlocked(store).and_then(|disk| Store::info(&disk)).is_ok();
+    if !Bucket::is_url(store) && HostDisk::is_loose(store) && is_store() {
+        let store = store.display();
+        eprintln!(
+            "sluice: warning: {store}: other users may read this store; to end that: chmod 700 {store}"
+        );
+    }
 }
 
 /// Mounts on `dir`, served by a process in the background; or changes the flags of what is mounted there, if `options` say
@@ -71,7 +98,7 @@ pub(crate) fn mount_in_background(
 ) -> Result<()> {
     let list = options.join(",");
     if !list.split(',').any(|option| option == "remount") {
-        return daemonize(store, dir, &option_list(options)?, member);
+        return daemonize(store, dir, &option_list(options, store.is_some())?, member);
     }
     let failed = |error: MountError| Failure::Failed(error.to_string());
     let mut unchanged = sluice_fuse::remount_at(dir, &list).map_err(failed)?;
@@ -123,7 +150,7 @@ fn serve(
     let (list, level) = system_log::take_level(list)?;
     let (list, metrics) = take_metrics(&list)?;
     let (list, is_tracked) = take_track(&list);
-    let (ram, mut options) = ram_options::parse(&list)?;
+    let (ram, mut options) = ram_options::parse_for(store.is_some(), &list)?;
     if ram.store.disk_cache.is_some() && !store.is_some_and(Bucket::is_url) {
         let text = "-o cache: only with a store in an object store, whose address is s3://... or file://...";
         return Err(Failure::Usage(text.into()));
@@ -184,8 +211,13 @@ fn serve(
         let why = || superblock.failure().map_or_else(String::new, |why| format!(" ({why})"));
         let lost =
             |error| Failure::Failed(format!("{}: not all is durable: {error}{}", store.display(), why()));
-        // A volatile store is whole only when it is closed; of others all is in the log.
-        if is_volatile { superblock.close() } else { superblock.sync() }.map_err(lost)?;
+        // A volatile store is whole only when it is closed. In others the log has all, and closing brings the tree up to it.
+        if is_volatile {
+            superblock.close().map_err(lost)?;
+        } else {
+            superblock.sync().map_err(lost)?;
+            let _ = superblock.close();
+        }
     }
     conclude(ended, dir, device, detach)
 }
@@ -240,6 +272,7 @@ pub(crate) fn open(
         return once_left(store, || Superblock::open(store, options.clone()));
     }
     let disk = once_left(store, || HostDisk::lock_read_only(store))?;
+    disk.refuse_unfinished()?;
     let disk: Arc<dyn Disk> = Arc::new(OverlayDisk::new(Arc::new(disk)));
     Superblock::open_on(disk, options)
 }

@@ -4,19 +4,20 @@ use crate::args::Fsck;
 use crate::bucket;
 use crate::output::Output;
 use crate::ram_options;
+use crate::serve::warn_if_loose;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use sluice_bucket::Bucket;
 use sluice_fuse::control;
 use sluice_lab::failure::{Context, Failure, Result};
 use sluice_lab::mount_stat::MountStat;
-use sluice_store::disk::{Disk, HostDisk};
+use sluice_store::disk::{Disk, HostDisk, UNFINISHED};
 use sluice_store::{Content, Gravity, Progress, Report, Store, StoreError};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, thread};
 use sluice_vfs::{Options, Superblock};
 use std::fmt::Write as _;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The exit statuses of fsck(8).
@@ -38,23 +39,66 @@ pub(crate) fn mkfs(store: &Path) -> Result<()> {
         return Ok(());
     }
     remove_lost(store)?;
-    let is_used = std::fs::read_dir(store).is_ok_and(|mut names| names.next().is_some());
-    if is_used && Store::info(&HostDisk::unlocked(store).map_err(failure(store))?).is_err() {
+    let named = || store.display().to_string();
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(store).context(named)?;
+    // One mkfs at a time, and none below a mount.
+    let disk = HostDisk::lock(store).map_err(failure(store))?;
+    match Store::info(&disk) {
+        _ if disk.refuse_unfinished().is_err() => remove_unfinished(store, &disk)?,
+        Ok(_) => return Err(failure(store)(StoreError::Exists)),
+        Err(StoreError::NotAStore) => remove_unfinished(store, &disk)?,
+        Err(error) => return Err(failure(store)(error)),
+    }
+    disk.create(UNFINISHED, 0).context(named)?;
+    std::fs::set_permissions(store, std::fs::Permissions::from_mode(0o700)).context(named)?;
+    let (mut options, _) = ram_options::parse_for_store("")?;
+    options.store.log_size = options.store.log_size.min(disk.free_bytes()? / LOG_SHARE);
+    let disk = Arc::new(disk);
+    let made = Superblock::create_on(disk.clone(), options).map_err(failure(store));
+    let made = made.and_then(|superblock| superblock.sync().context(named));
+    if made.is_err() {
+        // A later attempt needs the room now; what cannot be removed here, that attempt removes.
+        let _ = remove_unfinished(store, &disk);
+    }
+    made?;
+    // Durably, before anybody uses the store: a later mkfs removes everything beside that file.
+    disk.remove(UNFINISHED).and_then(|()| disk.sync_names()).context(named)?;
+    // The names of the directories that were made must survive a power failure, too.
+    let whole = store.canonicalize().context(named)?;
+    whole
+        .ancestors()
+        .skip(1)
+        .try_for_each(|parent| match std::fs::File::open(parent) {
+            Ok(parent) => parent.sync_all(),
+            // A directory that may not be read was not made here.
+            Err(_) => Ok(()),
+        })
+        .context(named)
+}
+
+/// Removes what a `mkfs` that was killed left in the directory `store`, which is no store.
+///
+/// # Errors
+/// The directory holds files of somebody else.
+fn remove_unfinished(store: &Path, disk: &HostDisk) -> Result<()> {
+    let names = disk.names()?;
+    let is_ours = |name: &String| is_part(name) || [UNFINISHED, "super"].contains(&&**name);
+    let is_unfinished = names.iter().any(|name| name == UNFINISHED);
+    if !(names.is_empty() || is_unfinished && names.iter().all(is_ours)) {
         let text = "the directory holds files that are no store: give an empty or a new one";
         return Err(Failure::Failed(format!("{}: {text}", store.display())));
     }
-    std::fs::create_dir_all(store).context(|| store.display().to_string())?;
-    let (mut options, _) = ram_options::parse("")?;
-    let free = HostDisk::unlocked(store).map_err(failure(store))?.free_bytes()?;
-    options.store.log_size = options.store.log_size.min(free / LOG_SHARE);
-    let made = Superblock::create(store, options).map_err(failure(store));
-    if made.is_err() && !is_used {
-        // What there is of it would be in the way of another attempt.
-        for entry in std::fs::read_dir(store).into_iter().flatten().flatten() {
-            let _ = std::fs::remove_file(entry.path());
-        }
+    // The file that says so goes last.
+    let parts = names.iter().filter(|name| *name != UNFINISHED);
+    for name in parts.chain(names.iter().filter(|name| *name == UNFINISHED)) {
+        disk.remove(name).context(|| store.join(name).display().to_string())?;
     }
-    made?.sync().context(|| store.display().to_string())
+    Ok(())
+}
+
+/// Whether a store keeps records or data in the file `name`.
+fn is_part(name: &str) -> bool {
+    ["log", "tree"].contains(&name) || name.starts_with("segment-")
 }
 
 /// Removes what is left of a store that was used with `-o volatile` and did not end cleanly.
@@ -65,11 +109,10 @@ fn remove_lost(store: &Path) -> Result<()> {
         let _locked = HostDisk::lock(store).map_err(failure(store))?;
         // Another one may have ended it cleanly meanwhile.
         if is_lost() {
-            let is_ours = |name: &str| ["log", "tree"].contains(&name) || name.starts_with("segment-");
             let names = std::fs::read_dir(store).context(|| store.display().to_string())?;
             let names = names.flatten().filter_map(|entry| entry.file_name().into_string().ok());
             // Last what says that it is lost.
-            for name in names.filter(|name| is_ours(name)).chain(["super".to_owned()]) {
+            for name in names.filter(|name| is_part(name)).chain(["super".to_owned()]) {
                 let path = store.join(name);
                 std::fs::remove_file(&path).context(|| path.display().to_string())?;
             }
@@ -281,9 +324,10 @@ pub(crate) fn fsck(args: &Fsck) -> Result<u8> {
         tell(args, &found, &found, status)?;
         return Ok(status);
     }
+    warn_if_loose(&args.store);
     let lock =
         || if args.repair { HostDisk::lock(&args.store) } else { HostDisk::lock_read_only(&args.store) };
-    let disk = once_left(&args.store, lock);
+    let disk = once_left(&args.store, lock).and_then(|disk| disk.refuse_unfinished().map(|()| disk));
     let disk = shared(disk.map_err(failure(&args.store))?);
     let bar = ProgressBar::new(0);
     let check = || {

@@ -17,7 +17,7 @@ use sluice_sync::{Arc, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::{fmt, fs};
 
@@ -67,7 +67,7 @@ impl ClusterCa {
     /// # Errors
     /// If the directory cannot be written.
     pub fn save(&self, dir: &Path) -> io::Result<()> {
-        fs::create_dir_all(dir)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         fs::write(dir.join("ca.pem"), pem("CERTIFICATE", &self.certificate))?;
         save_key(&dir.join("ca.key"), &self.issuer.key().serialize_der())
     }
@@ -108,7 +108,7 @@ impl Identity {
     /// # Errors
     /// If the directory cannot be written.
     pub fn save(&self, dir: &Path) -> io::Result<()> {
-        fs::create_dir_all(dir)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         fs::write(dir.join("ca.pem"), pem("CERTIFICATE", &self.ca))?;
         fs::write(dir.join("node.pem"), pem("CERTIFICATE", &self.certificate))?;
         save_key(&dir.join("node.key"), self.key.secret_der())
@@ -154,6 +154,8 @@ impl Identity {
 /// Writes a key that its owner alone may read.
 fn save_key(path: &Path, der: &[u8]) -> io::Result<()> {
     let mut file = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    // Also of a file that was there.
+    file.set_permissions(fs::Permissions::from_mode(0o600))?;
     file.write_all(pem("PRIVATE KEY", der).as_bytes())
 }
 

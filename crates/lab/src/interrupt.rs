@@ -4,6 +4,15 @@ use crate::failure::{Failure, Result};
 use sluice_sync::Arc;
 use sluice_sync::atomic::{AtomicBool, Ordering};
 
+/// Lets writes beyond a limit of the size of files (`RLIMIT_FSIZE`) fail with `EFBIG`, where the system would end the program.
+///
+/// # Errors
+/// The operating system's, if it refuses the handler.
+pub fn outlive_file_size_limit() -> Result<()> {
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
+    Ok(())
+}
+
 /// Set once a person or a supervisor has asked the program to stop. Clones share the flag.
 #[derive(Clone, Default)]
 pub struct Interrupt {

@@ -19,6 +19,11 @@ impl Core {
         }
     }
 
+    /// Whether extents were freed so long ago that the disk should have their blocks back, which takes a checkpoint.
+    fn has_old_frees(&self, state: &State) -> bool {
+        state.frees_since.is_some_and(|since| since.elapsed() >= self.options.age)
+    }
+
     /// The work of the store's thread.
     pub(crate) fn run(&self) {
         loop {
@@ -33,7 +38,17 @@ impl Core {
             let is_due = |state: &State| self.is_much(state) || state.again || state.is_ending();
             if !is_due(&state) && self.cil.waiting() == 0 {
                 while self.idle.load(Ordering::Relaxed) && !is_due(&state) {
-                    state = self.work.wait(state);
+                    let Some(since) = state.frees_since else {
+                        state = self.work.wait(state);
+                        continue;
+                    };
+                    let Some(left) = self.options.age.checked_sub(since.elapsed()) else { break };
+                    state = self.work.wait_timeout(state, left).0;
+                }
+                if !is_due(&state) && self.has_old_frees(&state) {
+                    drop(state);
+                    // An error is remembered, and ends this loop.
+                    let _ = self.checkpoint();
                 }
                 continue;
             }
@@ -47,7 +62,7 @@ impl Core {
             if state.is_ending() {
                 return;
             }
-            let is_full = self.is_much(&state);
+            let is_full = self.is_much(&state) || self.has_old_frees(&state);
             state.again &= is_full;
             drop(state);
             // An error is remembered, and ends this loop.

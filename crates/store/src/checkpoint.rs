@@ -15,6 +15,20 @@ impl Core {
         self.sync().and_then(|()| self.checkpoint())
     }
 
+    /// As [`write_out`](Self::write_out), once more for as long as the source asks for another push and a push wrote something:
+    /// a large removal takes several.
+    pub(crate) fn write_out_all(&self) -> Result<(), StoreError> {
+        loop {
+            self.state.lock().again = false;
+            let before = self.state.lock().done;
+            self.write_out()?;
+            let state = self.state.lock();
+            if !state.again || state.done == before {
+                return Ok(());
+            }
+        }
+    }
+
     pub(crate) fn checkpoint(&self) -> Result<(), StoreError> {
         let _one = self.checkpoint.lock();
         let batches: Vec<Done> = {
@@ -89,6 +103,9 @@ impl Core {
         let mut state = self.state.lock();
         let freed = state.unapplied.drain(..count).map(|done| (done.span, done.batch.memory()));
         let (span, memory) = freed.fold((0, 0), |sum, done| (sum.0 + done.0, sum.1 + done.1));
+        if !state.unapplied.iter().any(|done| done.batch.changes().iter().any(|change| change.freed)) {
+            state.frees_since = None;
+        }
         state.used -= span;
         state.memory -= memory;
         self.changed.notify_all();

@@ -11,6 +11,9 @@ use sluice_sync::atomic::{AtomicBool, Ordering};
 /// Of what the log holds, so many times must find room.
 const TIMES: u64 = 2;
 
+/// How often a caller without room pushes and checkpoints at most: other callers may fill the disk meanwhile.
+const ROUNDS: usize = 4;
+
 /// Whether the disk has room for growth.
 #[derive(Debug)]
 pub(crate) struct Room {
@@ -24,6 +27,12 @@ impl Room {
     /// For a log of `log_size` bytes.
     pub(crate) fn new(log_size: u64) -> Room {
         Room { reserve: log_size.saturating_mul(TIMES), is_full: AtomicBool::new(false) }
+    }
+
+    /// Whether the disk had less than the reserve at the last look.
+    pub(crate) fn is_full(&self) -> bool {
+        // Relaxed: a hint.
+        self.is_full.load(Ordering::Relaxed)
     }
 
     /// Looks at the disk. One that does not tell has room until a write fails.
@@ -42,7 +51,34 @@ impl Store {
     /// deletions need what is left.
     pub fn has_room(&self) -> bool {
         let core = &*self.core;
-        // Relaxed: a hint.
-        !core.room.is_full.load(Ordering::Relaxed) || core.room.look(&*core.disk)
+        !core.room.is_full() || core.room.look(&*core.disk)
+    }
+
+    /// Bytes of the disk that may still be used: what is free beyond the reserve. None for an object store, which does not
+    /// tell its free space.
+    pub fn room_bytes(&self) -> Option<u64> {
+        let core = &*self.core;
+        core.disk.free_bytes().ok().map(|free| free.saturating_sub(core.room.reserve))
+    }
+
+    /// Gives the disk back what transactions have freed, if the disk is full: pushes them, and brings the tree up to them. Returns
+    /// whether there is room afterwards. Called with no lock held that a transaction's changes need, and in no transaction.
+    pub fn make_room(&self) -> bool {
+        let core = &*self.core;
+        for _ in 0..ROUNDS {
+            if self.has_room() {
+                return true;
+            }
+            if core.cil.waiting() > 0 && core.write_out().is_err() {
+                return false;
+            }
+            if core.state.lock().frees_since.is_none() {
+                break;
+            }
+            if core.checkpoint().is_err() {
+                return false;
+            }
+        }
+        self.has_room()
     }
 }

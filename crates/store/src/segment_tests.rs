@@ -463,3 +463,47 @@ fn growth_is_refused_while_what_the_log_holds_still_finds_room_and_allowed_again
     small.1.store(1 << 30, sluice_sync::atomic::Ordering::SeqCst);
     assert!(store.has_room());
 }
+
+/// A store whose only extent has just been freed, on a disk that is full.
+fn full_with_a_freed_extent(options: Options) -> (Store, Arc<Small>) {
+    let small = Arc::new(Small(empty(), u64::MAX.into()));
+    let store = Store::open(small.clone(), options).expect("made just now");
+    let extent = store.write_extent(&[1; 9000]).expect("room");
+    let mut change = store.begin(1000).expect("room");
+    change.name_extent(&extent);
+    change.put(&[1], 1, &value(1, &extent));
+    drop(change);
+    store.sync().and_then(|()| store.checkpoint()).expect("the disk works");
+    assert!(store.stats().data_bytes > 0);
+    small.1.store(100_000, sluice_sync::atomic::Ordering::SeqCst);
+    let mut change = store.begin(1000).expect("a deletion goes on");
+    change.free_extent(&extent);
+    change.remove(&[1], 2);
+    drop(change);
+    (store, small)
+}
+
+#[test]
+fn a_full_disk_gets_back_what_was_deleted_when_a_caller_asks_for_room() {
+    let (store, _full) = full_with_a_freed_extent(options());
+    store.sync().expect("the disk works");
+    assert!(!store.make_room(), "this disk stays full");
+    assert_eq!((store.stats().data_bytes, store.stats().log_used), (0, 0));
+    let before = store.stats().batches;
+    assert!(!store.make_room());
+    assert_eq!(store.stats().batches, before, "with nothing to give back nothing is written");
+}
+
+#[test]
+fn a_full_disk_gets_back_what_was_deleted_unasked() {
+    let age = sluice_sync::time::Duration::from_millis(1);
+    let (store, _full) = full_with_a_freed_extent(Options { background: true, age, ..options() });
+    while store.stats().data_bytes > 0 {
+        sluice_sync::thread::yield_now();
+    }
+    let (store, full) = full_with_a_freed_extent(Options { background: true, age, ..options() });
+    full.1.store(u64::MAX, sluice_sync::atomic::Ordering::SeqCst);
+    while store.stats().data_bytes > 0 {
+        sluice_sync::thread::yield_now();
+    }
+}

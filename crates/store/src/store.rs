@@ -36,6 +36,7 @@ use crate::segments::{Extent, Segments};
 use crate::why::Why;
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::thread::JoinHandle;
+use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::collections::VecDeque;
 use std::{io, mem};
@@ -126,6 +127,8 @@ pub(crate) struct State {
     pub(crate) memory: u64,
     /// Durable batches that the engine does not hold, oldest first.
     pub(crate) unapplied: VecDeque<Done>,
+    /// When the oldest of these batches that frees extents was written.
+    pub(crate) frees_since: Option<Instant>,
     /// The source asks for another push.
     pub(crate) again: bool,
     /// The next push writes data out.
@@ -257,7 +260,7 @@ impl Store {
         if core.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
-        let closed = core.write_out();
+        let closed = core.write_out_all();
         if closed.is_ok() {
             core.segments.trim();
         }
@@ -539,6 +542,9 @@ impl Core {
             state = self.changed.wait(state);
         }
         state.done = state.done.max(sequence);
+        if batch.changes().iter().any(|change| change.freed) {
+            state.frees_since.get_or_insert_with(Instant::now);
+        }
         state.unapplied.push_back(Done { batch: Arc::new(batch), span, next, cut });
         let is_much = self.is_much(&state);
         drop(state);
@@ -549,10 +555,10 @@ impl Core {
         Ok(())
     }
 
-    /// Whether so much is not in the tree that there should be a checkpoint.
+    /// Whether a checkpoint is due: because much is not in the tree, or because a full disk gets blocks back by one.
     pub(crate) fn is_much(&self, state: &State) -> bool {
         let [log, memory] = [self.log_size, self.options.memory].map(|whole| whole / CHECKPOINT_SHARE);
-        state.used > log || state.memory > memory
+        state.used > log || state.memory > memory || (state.frees_since.is_some() && self.room.is_full())
     }
 
     /// Nothing more is written, because of `error`; said once.

@@ -36,6 +36,8 @@ const NAME_BYTES: u64 = 512;
 const SETTLES_AT_MIN: u64 = (64 << 20) / UNIT;
 /// What a file system takes in memory beside its inodes and their contents, about.
 const SUPERBLOCK_BYTES: u64 = 64 << 10;
+/// What is free in an object store, as `df` shows it.
+const OBJECT_STORE_BYTES: u64 = 1 << 50;
 /// The limits of all file systems of the process together, in bytes. *Atomic, alone.*
 static PROMISED: AtomicU64 = AtomicU64::new(0);
 
@@ -186,15 +188,25 @@ impl Superblock {
         self.shared.dev
     }
 
-    /// Size and use. Without a limit the totals are 0, as the kernel's tmpfs has it. No more is free than the machine has memory
-    /// left. A file that lost its last name and user just now may be counted still: [`settle`](Self::settle) first, to know
+    /// Size and use. In memory the totals are 0 without a limit, as the kernel's tmpfs has it, and no more is free than the machine
+    /// has memory left. In a store no more is free than its disk has beyond the reserve; an object store counts as 1 PiB. A file that lost its last name and user just now may be counted still: [`settle`](Self::settle) first, to know
     /// exactly.
     pub fn statfs(&self) -> StatFs {
-        let left = memory::left() / PAGE;
+        let Shared { options, space, .. } = &*self.shared;
+        let limit = options.size_limit.map(|bytes| bytes / PAGE);
+        let (blocks, left) = match self.shared.durable() {
+            None => (limit.unwrap_or(0), memory::left() / PAGE),
+            Some(durable) => {
+                let left = durable.room_bytes().unwrap_or(OBJECT_STORE_BYTES) / PAGE;
+                let all = left.saturating_add(space.used().div_ceil(UNITS_A_PAGE));
+                (limit.map_or(all, |limit| limit.min(all)), left)
+            }
+        };
+        let within = limit.map_or(blocks, |_| space.free() / UNITS_A_PAGE);
         StatFs {
             block_size: PAGE_SIZE as u32,
-            blocks: self.shared.options.size_limit.map_or(0, |bytes| bytes / PAGE),
-            blocks_free: left.min(self.shared.space.free() / UNITS_A_PAGE),
+            blocks,
+            blocks_free: left.min(within),
             files: self.shared.options.inode_limit.unwrap_or(0),
             files_free: self.shared.inodes.free(),
             name_max: NAME_MAX as u32,

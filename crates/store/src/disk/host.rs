@@ -1,28 +1,33 @@
 //! HostDisk: a directory of the host's file system.
 //!
 //! # Theory
+//! Files are opened relative to the descriptor of the directory, which carries the lock: a directory that is moved or replaced while
+//! it is used stays the one that was locked. Nobody but its owner may read a file, whatever the umask.
+//!
 //! What is to be durable at once goes past the page cache (`O_DIRECT`, `RWF_DSYNC`), where the file system can do that: one system call, no page to
 //! dirty and to look for again. Nothing of such a place is written by way of the page cache as well.
 
 use super::{Disk, DiskFile};
 use crate::StoreError;
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, fstatvfs};
+use rustix::fs::{Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstatvfs, openat};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use sluice_sync::{Arc, OnceLock};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 
 /// A store's directory has at most some hundred files of this size written at once.
 const ZEROS: usize = 1 << 20;
 
+/// The file that says that a store is being made: everything beside it is a part of that store, and may be removed.
+pub const UNFINISHED: &str = "mkfs-unfinished";
+
 /// A directory of the host, locked for one user as long as this lives.
 #[derive(Debug)]
 pub struct HostDisk {
-    dir: PathBuf,
-    /// It carries the lock.
+    /// It carries the lock, and leads to the files.
     directory: File,
     writes: bool,
 }
@@ -79,18 +84,16 @@ impl HostDisk {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => StoreError::NotAStore,
             _ => StoreError::Io("open the store's directory", error),
         })?;
-        // Its user may go to another directory before it opens a file.
-        let dir = dir.canonicalize().map_err(StoreError::io("find the store's directory"))?;
-        Ok(HostDisk { dir, directory, writes: false })
+        Ok(HostDisk { directory, writes: false })
     }
 
     fn locked(dir: &Path, operation: FlockOperation) -> Result<HostDisk, StoreError> {
-        let HostDisk { dir, directory, .. } = HostDisk::unlocked(dir)?;
+        let HostDisk { directory, .. } = HostDisk::unlocked(dir)?;
         let writes = matches!(operation, FlockOperation::NonBlockingLockExclusive);
         let mut holders = (0..HOLDER_TRIES).map(|_| holder(&directory));
         loop {
             match flock(&directory, operation) {
-                Ok(()) => return Ok(HostDisk { dir, directory, writes }),
+                Ok(()) => return Ok(HostDisk { directory, writes }),
                 Err(Errno::WOULDBLOCK) => match holders.next() {
                     // It may have let go in between.
                     Some(None) => {}
@@ -101,10 +104,31 @@ impl HostDisk {
         }
     }
 
-    fn options(&self) -> OpenOptions {
-        let mut options = OpenOptions::new();
-        options.read(true).write(self.writes);
-        options
+    fn open_at(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        let access = if self.writes { OFlags::RDWR } else { OFlags::RDONLY };
+        let mode = Mode::RUSR | Mode::WUSR;
+        Ok(openat(&self.directory, name, access | flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)?.into())
+    }
+
+    /// Whether users other than the owner of the directory `dir` have any right to it.
+    pub fn is_loose(dir: &Path) -> bool {
+        std::fs::metadata(dir).is_ok_and(|about| about.mode() & 0o077 != 0)
+    }
+
+    /// Refuses a directory in which the making of a store did not end.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`].
+    pub fn refuse_unfinished(&self) -> Result<(), StoreError> {
+        if self.open(UNFINISHED).is_ok() { Err(StoreError::NotAStore) } else { Ok(()) }
+    }
+
+    /// Removes the file `name`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.directory, name, rustix::fs::AtFlags::empty())?)
     }
 }
 
@@ -126,12 +150,13 @@ fn holder(file: &File) -> Option<u32> {
 
 impl Disk for HostDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = self.options().open(self.dir.join(name))?;
-        Ok(super::shared(HostFile::new(file)))
+        Ok(super::shared(HostFile::new(self.open_at(name, OFlags::empty())?)))
     }
 
     fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-        let file = self.options().create_new(self.writes).open(self.dir.join(name))?;
+        let file = self.open_at(name, OFlags::CREATE | OFlags::EXCL)?;
+        // Whatever the umask took away.
+        file.set_permissions(Permissions::from_mode(0o600))?;
         if len > 0 {
             match fallocate(&file, FallocateFlags::empty(), 0, len) {
                 Ok(()) | Err(Errno::OPNOTSUPP) => {}
@@ -156,8 +181,10 @@ impl Disk for HostDisk {
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
-        let entries = std::fs::read_dir(&self.dir)?;
-        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        let names = Dir::read_from(&self.directory)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect::<io::Result<Vec<String>>>()?;
+        Ok(names.into_iter().filter(|name| name != "." && name != "..").collect())
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
@@ -223,7 +250,7 @@ impl DiskFile for HostFile {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(more) => written += more,
                 Err(Errno::INTR) => {}
-                // It wants more than this, or cannot after all.
+                // The device wants a larger alignment, or has no direct I/O.
                 Err(Errno::INVAL | Errno::OPNOTSUPP) => return through_the_cache(),
                 Err(error) => return Err(error.into()),
             }

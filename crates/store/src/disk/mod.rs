@@ -17,7 +17,7 @@ mod none;
 mod overlay;
 mod volatile;
 
-pub use host::HostDisk;
+pub use host::{HostDisk, UNFINISHED};
 pub(crate) use none::NoDisk;
 pub use overlay::OverlayDisk;
 pub(crate) use volatile::VolatileDisk;

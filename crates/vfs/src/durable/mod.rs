@@ -285,6 +285,11 @@ impl Durable {
         }
     }
 
+    /// Bytes that the disk of the store still has room for, if it tells.
+    pub(crate) fn room_bytes(&self) -> Option<u64> {
+        self.store.room_bytes()
+    }
+
     /// Makes everything durable, lets go of the inodes that are listed, and lets others have the store.
     /// `add_up` says how many inodes there are, and what they count for, in bytes.
     fn close(&self, add_up: impl FnOnce() -> (u64, u64)) -> Result<(), Errno> {
@@ -293,10 +298,12 @@ impl Durable {
             return Ok(());
         }
         // With files that have no name the sums are not put down, and these files stay: on another machine somebody may have one open.
-        if !refcache::in_destructor() && self.nameless.used() == 0 {
-            // What is dead is counted no more then.
+        if !refcache::in_destructor() {
+            // Dead files are counted no more after it, and the last push removes their contents.
             settle();
-            self.put_sums(add_up);
+            if self.nameless.used() == 0 {
+                self.put_sums(add_up);
+            }
         }
         let closed = self.store.close().map_err(|error| errno(&error));
         self.pending.clear();
@@ -323,6 +330,18 @@ impl Shared {
     #[inline]
     pub(crate) fn should_let_names_leave(&self) -> bool {
         self.durable().is_some_and(|durable| durable.names().is_over())
+    }
+
+    /// As [`may_grow`](Self::may_grow), after the disk has got back what was deleted. Called where a section could be begun.
+    ///
+    /// # Errors
+    /// `ENOSPC`.
+    #[inline]
+    pub(crate) fn make_room_to_grow(&self) -> Result<(), Errno> {
+        self.may_grow().or_else(|errno| {
+            settle();
+            if self.durable().is_some_and(|durable| durable.store.make_room()) { Ok(()) } else { Err(errno) }
+        })
     }
 
     /// Refuses what makes the file system grow while the disk of its store has room for deletions only.
@@ -398,7 +417,7 @@ impl Shared {
         }
         let most = inode.meet_faults(Calls::WRITE)?;
         self.let_names_leave();
-        self.may_grow()?;
+        self.make_room_to_grow()?;
         Ok(&data[..data.len().min(most)])
     }
 

@@ -11,13 +11,14 @@ use crate::ops::xattr::charge_of_stored;
 use crate::superblock::{ROOT_INO, Shared, SharedRef};
 use crate::watch::fault::Calls;
 use crate::{Errno, Fs, Inode, InodeRef, MemoryUse, Options, Superblock};
-use sluice_store::disk::{Disk, HostDisk};
+use sluice_store::disk::{Disk, HostDisk, UNFINISHED};
 use sluice_store::engine::Traffic;
 use sluice_store::{Options as StoreOptions, Store, StoreError};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, memory, thread};
 use std::collections::BTreeSet;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::{fs, io};
 
@@ -27,7 +28,11 @@ impl Superblock {
     /// # Errors
     /// [`StoreError`]: there is one already, it is in use, or the host's.
     pub fn create(dir: impl AsRef<Path>, options: Options) -> Result<Arc<Superblock>, StoreError> {
-        fs::create_dir_all(&dir).map_err(|error| StoreError::Io("make the store's directory", error))?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&dir)
+            .map_err(|error| StoreError::Io("make the store's directory", error))?;
         Superblock::create_on(host_disk(dir.as_ref())?, options)
     }
 
@@ -37,7 +42,11 @@ impl Superblock {
     /// # Errors
     /// [`StoreError`]: there is none, it is in use, damaged or of a newer program; the host's.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Arc<Superblock>, StoreError> {
-        Superblock::open_on(host_disk(dir.as_ref())?, options)
+        let disk = host_disk(dir.as_ref())?;
+        if disk.open(UNFINISHED).is_ok() {
+            return Err(StoreError::NotAStore);
+        }
+        Superblock::open_on(disk, options)
     }
 
     /// As [`create`](Self::create), on any disk.

@@ -377,7 +377,7 @@ impl InodeRef {
         to.write_back_caches(cred.via, to_offset..to_offset.saturating_add(len));
         let len = len.min(to.meet_faults(Calls::WRITE)? as u64);
         self.shared.let_names_leave();
-        self.shared.may_grow()?;
+        self.shared.make_room_to_grow()?;
         let bytes = offset..offset.saturating_add(len);
         if let Some(copied) = self.copy_sharing(cred, &bytes, to, to_offset, update_atime)? {
             return Ok(copied);

@@ -135,6 +135,8 @@ impl Shared {
                 Obstacle::Failed(Errno::ENOSPC) if !has_settled => {
                     (tree, has_settled) = (None, true);
                     settle();
+                    // A disk that stays full fails the next attempt.
+                    let _ = self.make_room_to_grow();
                 }
                 Obstacle::Failed(errno) => return Err(errno),
                 Obstacle::NeedsTree => tree = Some(self.rename_lock.lock()),
