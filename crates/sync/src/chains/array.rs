@@ -352,7 +352,7 @@ impl<N: Node> Array<N> {
     ///
     /// # Safety
     /// Nobody else may use this array, the next one or their nodes, now or later.
-    pub(super) unsafe fn free_nodes(self) -> *mut Array<N> {
+    pub(super) unsafe fn free_nodes(&self) -> *mut Array<N> {
         for bucket in &self.buckets {
             // Relaxed throughout: the caller is alone.
             let head = bucket.head().load(Ordering::Relaxed);

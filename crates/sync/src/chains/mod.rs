@@ -62,6 +62,7 @@ pub(crate) use self::array::{Array, ChainPlace, LockedBucket, Unlinked, is_locke
 pub(crate) use self::used::Seen;
 
 use self::array::{Attempt, closed, is_array};
+use self::resize::Retired;
 use crate::face::atomic::{AtomicPtr, Ordering};
 use crate::face::thread;
 use crate::rcu::{Domain, Guard};
@@ -168,7 +169,8 @@ impl<N: Node + Send + Sync> Chains<N> {
         is_array(array).then(|| unsafe { &*array })
     }
 
-    /// What tells the table from all that are there, or were there in the same era, until it is resized.
+    /// What tells the table from all that are there, or were there in the same era or while a section that began then goes on,
+    /// until it is resized. Of nodes that are [remembered](Node::REMEMBERED).
     #[inline]
     pub(crate) fn identity(&self) -> *mut Array<N> {
         // Relaxed: only compared.
@@ -273,15 +275,20 @@ impl<N: Node> Drop for Chains<N> {
     fn drop(&mut self) {
         // Relaxed: `&mut self`. Readers and helpers borrow the table, so none is left; a resize may be half done.
         let mut array = self.current.load(Ordering::Relaxed);
-        if N::REMEMBERED && is_array(array) {
-            // What comes to lie where the array is must not be taken for it: another era, before it is free.
-            self.domain.start();
-        }
         while is_array(array) {
-            // SAFETY: from `Box::into_raw`; only this table points to it.
-            let owned = unsafe { Box::from_raw(array) };
-            // SAFETY: nobody else is left, and a node is freed by the array in which it is not moved (H2).
-            array = unsafe { owned.free_nodes() };
+            let retired = Retired(array);
+            // SAFETY: from `Box::into_raw`; nobody else is left, and a node is freed by the array in which it is not moved (H2).
+            array = unsafe { (*array).free_nodes() };
+            if N::REMEMBERED {
+                // What comes to lie where the array is must not be taken for it, also by sections that go on. In a section of
+                // its own: a destructor must not wait.
+                let _section = self.domain.read();
+                // SAFETY: no pointer to the array is followed any more.
+                self.domain.defer(move || unsafe { retired.free() });
+            } else {
+                // SAFETY: likewise.
+                unsafe { retired.free() };
+            }
         }
     }
 }

@@ -15,15 +15,15 @@ const MOVE_AT_ONCE_MAX: usize = 8 * MOVE_AT_ONCE;
 const PARTS: usize = 64;
 
 /// An array that is no longer current, on its way to be freed.
-pub(super) struct Retired<N: Node>(*mut Array<N>);
+pub(super) struct Retired<N: Node>(pub(super) *mut Array<N>);
 
 // SAFETY: it owns the array and no node: each is in the next array too, or there is none.
-unsafe impl<N: Node + Send> Send for Retired<N> {}
+unsafe impl<N: Node> Send for Retired<N> {}
 
 impl<N: Node> Retired<N> {
     /// # Safety
     /// No reader may be left that could have found the array.
-    unsafe fn free(self) {
+    pub(super) unsafe fn free(self) {
         // SAFETY: from `Box::into_raw`; one `Retired` is made of each array. Its nodes are not touched.
         drop(unsafe { Box::from_raw(self.0) });
     }

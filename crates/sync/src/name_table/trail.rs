@@ -27,8 +27,8 @@
 //! # Invariants
 //! - T1: an entry that a place has steps to stood, in an array that was its table's, in the era of the place or later;
 //!   All tables are of the domain of the thread's places: the recorder's section was one of both;
-//! - T2: an array of a [`REMEMBERED`](crate::chains::Node::REMEMBERED) kind is freed, and its memory used again, in a later era than
-//!   one in which it was some table's: after a grace period, or after the table's destructor has started one.
+//! - T2: an array of a [`REMEMBERED`](crate::chains::Node::REMEMBERED) kind is freed, and its memory used again, a grace period
+//!   after it was some table's, also if the table's destructor frees it: in a later era, and after all sections that began before.
 //!
 //! # Cost
 //! To find a trail: a hash of the path and its comparison. A step: four loads, two of them of the thread's own lines. A thread that
@@ -239,8 +239,8 @@ impl<'g, V: Clone + Send + Sync + 'static> Trail<'g, V> {
         if !is_known {
             return None;
         }
-        // SAFETY: the array is this table's now, so it is not null and was so when the step was recorded (T2), with an entry of
-        // this table, in a section of the era that it was when our section had begun (T1). Since then the entry was
+        // SAFETY: the array is this table's now, so it is not null and was so when the step was recorded (T2: not freed since, in
+        // that era nor in our section, which began in it), with an entry of this table (T1). Since then the entry was
         // unlinked and deferred, if anything: not freed before our section ends (`era`). The table's destructor, which frees
         // the others, waits for the borrow `'g`.
         let entry = unsafe { &*step.entry.load(Ordering::Relaxed) };
@@ -349,6 +349,39 @@ mod tests {
             assert!(recall(&trails, &table).is_none());
             remember(&trails, &table);
             assert_eq!(recall(&trails, &table), Some(value));
+        }
+    }
+
+    #[test]
+    fn a_table_that_dies_in_a_section_leaves_its_place_to_no_other_until_that_ends() {
+        let (trails, domain) = (Trails::new(), kept_domain());
+        let one = table(domain, 0);
+        remember(&trails, &one);
+        let section = domain.read();
+        let Remembered::Trail(mut trail) = trails.find(&key(), &section) else { panic!("it is remembered") };
+        let array = one.chains.identity();
+        drop(one);
+        let others: Vec<_> = (0..if SHRUNK { 4 } else { 100 }).map(|value| table(domain, value)).collect();
+        assert!(others.iter().all(|other| other.chains.identity() != array), "it lies where the other was");
+        assert_eq!(trail.step(&others[0]), None);
+    }
+
+    #[test]
+    fn a_table_that_dies_while_a_trail_is_recorded_is_not_in_it() {
+        let (trails, domain) = (Trails::new(), kept_domain());
+        let section = domain.read();
+        let one = Box::new(table(domain, 0));
+        {
+            let mut recorder = Recorder::new(&section);
+            assert!(recorder.step(&one, HASH, NAME).is_some());
+            trails.note(&key(), &recorder);
+        }
+        drop(one);
+        let others: Vec<_> = (0..if SHRUNK { 4 } else { 100 }).map(|value| table(domain, value)).collect();
+        for other in &others {
+            if let Remembered::Trail(mut trail) = trails.find(&key(), &section) {
+                assert_eq!(trail.step(other), None);
+            }
         }
     }
 
