@@ -272,30 +272,14 @@ impl Fs {
         self.root().rmdir(path)
     }
 
-    /// Removes a directory and everything in it. Symbolic links are removed, not followed.
+    /// Removes a directory and everything in it. Symbolic links are removed, not followed, also those that take the place of a
+    /// directory meanwhile.
     ///
     /// # Errors
-    /// The first that removing something met; what was removed by then stays so.
+    /// The first that removing something met; what was removed by then stays so. `EBUSY` at a mount point, and nothing of what
+    /// is mounted there is removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
-        let process = self.root();
-        let mut pending = vec![(path.as_ref().to_path_buf(), false)];
-        while let Some((dir, emptied)) = pending.pop() {
-            if emptied {
-                process.rmdir(&dir)?;
-                continue;
-            }
-            let children = self.read_dir(&dir)?;
-            pending.push((dir.clone(), true));
-            for (name, file_type) in children {
-                let child = dir.join(name);
-                if file_type == FileType::Directory {
-                    pending.push((child, false));
-                } else {
-                    process.unlink(&child)?;
-                }
-            }
-        }
-        Ok(())
+        self.root().remove_tree(path.as_ref())
     }
 
     /// Moves a name.

@@ -29,7 +29,7 @@ use crate::dir::LOOKED_AT_ONCE;
 use crate::durable::copy_contents;
 use crate::inode::{Body, InodeInit, flag};
 use crate::ops::create::check_name;
-use crate::{Cred, Errno, Inode, InodeRef, NewInode, NewKind, Superblock};
+use crate::{Cred, Errno, Inode, InodeFlags, InodeRef, NewInode, NewKind, Superblock};
 use sluice_sync::{Arc, Ref, rcu};
 use std::collections::BTreeMap;
 
@@ -206,27 +206,57 @@ impl Superblock {
     /// is missing, for the owner of the root alone: in a snapshot, files have the modes that they had when it was taken.
     ///
     /// # Errors
-    /// As [`InodeRef::clone_tree`].
+    /// As [`InodeRef::clone_tree`]; `EACCES` when [`SNAPSHOTS`] is not the root's owner's alone.
     pub fn take_snapshot(&self, name: &[u8]) -> Result<(), Errno> {
         let root = self.root();
         let owner = root.stat();
         let cred = Cred { uid: owner.uid, gid: owner.gid, ..Cred::root() };
         let made = NewInode { kind: NewKind::Directory, mode: 0o700, umask: 0 };
         let dir = match root.create(&cred, SNAPSHOTS.as_bytes(), &made) {
-            Err(Errno::EEXIST) => root.lookup(&cred, SNAPSHOTS.as_bytes())?,
+            Err(Errno::EEXIST) => self.snapshots_dir()?,
             made => made?,
         };
         root.clone_without(Some(dir.ino()), &cred, &dir, name)
     }
 
+    /// The directory of the snapshots.
+    ///
+    /// # Errors
+    /// `ENOENT`; `ENOTDIR`; `EACCES` when it belongs to another user than the root, or others may change it.
+    fn snapshots_dir(&self) -> Result<InodeRef, Errno> {
+        let root = self.root();
+        let dir = root.lookup(&Cred::root(), SNAPSHOTS.as_bytes())?;
+        dir.as_dir()?;
+        // The rights of an access control list are in the mode: the mask has the place of the group.
+        let stat = dir.stat();
+        match stat.uid == root.stat().uid && stat.permissions() & 0o022 == 0 {
+            true => Ok(dir),
+            false => Err(Errno::EACCES),
+        }
+    }
+
     /// The names of its snapshots, sorted.
-    pub fn snapshots(&self) -> Vec<Vec<u8>> {
-        let dir = self.root().lookup(&Cred::root(), SNAPSHOTS.as_bytes());
-        let names = dir.and_then(|dir| dir.list_names(|inode| inode.is_dir()));
-        let mut names: Vec<_> =
-            names.unwrap_or_default().into_iter().map(|(name, _)| name.into_vec()).collect();
+    ///
+    /// # Errors
+    /// `ENOTDIR`; `EACCES` when [`SNAPSHOTS`] is not the root's owner's alone; the store's.
+    pub fn snapshots(&self) -> Result<Vec<Vec<u8>>, Errno> {
+        let names = match self.snapshots_dir() {
+            Err(Errno::ENOENT) => return Ok(Vec::new()),
+            dir => dir?.list_names(|inode| inode.is_dir())?,
+        };
+        let mut names: Vec<_> = names.into_iter().map(|(name, _)| name.into_vec()).collect();
         names.sort();
-        names
+        Ok(names)
+    }
+
+    /// Removes the snapshot `name`, its immutable files, too.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR` (no snapshot), `EACCES` as of [`snapshots`](Self::snapshots), the store's; what was removed by then
+    /// stays so.
+    pub fn drop_snapshot(&self, name: &[u8]) -> Result<(), Errno> {
+        check_name(name).or(Err(Errno::ENOENT))?;
+        self.snapshots_dir()?.remove_tree(&Cred::root(), name, InodeFlags::FIXED)
     }
 }
 

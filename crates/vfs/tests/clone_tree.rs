@@ -1,8 +1,13 @@
 //! Clones of trees: what comes along, what is shared, and what is left of one that fails.
 
-use sluice_vfs::{Cred, Errno, File, FileType, Fs, MountFlags, OpenOptions, Options, Superblock, XattrFlags};
+use sluice_vfs::{
+    Cred, Errno, Fd, File, FileType, Fs, InodeFlags, MountFlags, Observer, OpenFlags, OpenOptions, Options,
+    RenameFlags, Superblock, XattrFlags,
+};
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A tree with a file of each kind, and a hard link.
 fn tree() -> Fs {
@@ -155,12 +160,12 @@ fn snapshots_stand_beside_the_tree_and_hold_none_of_each_other() {
     let options = Options { root_uid: 1000, root_gid: 1000, ..Options::default() };
     let fs = Fs::with_superblock(Superblock::new(options));
     let take = |name: &str| fs.superblock().take_snapshot(name.as_bytes());
-    assert!(fs.superblock().snapshots().is_empty());
+    assert_eq!(fs.superblock().snapshots(), Ok(vec![]));
     fs.write("/file", "first").unwrap();
     take("one").unwrap();
     fs.write("/file", "second").unwrap();
     take("two").unwrap();
-    assert_eq!(fs.superblock().snapshots(), [b"one", b"two"]);
+    assert_eq!(fs.superblock().snapshots(), Ok(vec![b"one".to_vec(), b"two".to_vec()]));
     assert_eq!(fs.read_to_string("/.snapshots/one/file").unwrap(), "first");
     assert_eq!(fs.read_to_string("/.snapshots/two/file").unwrap(), "second");
     assert!(!fs.exists("/.snapshots/two/.snapshots"));
@@ -174,4 +179,88 @@ fn snapshots_stand_beside_the_tree_and_hold_none_of_each_other() {
     fs.write("/.snapshots", "").unwrap();
     assert_eq!(take("three"), Err(Errno::ENOTDIR));
     assert!(fs.check().is_clean());
+}
+
+#[test]
+fn a_snapshot_directory_of_others_is_not_used() {
+    let fs = Fs::new();
+    let superblock = fs.superblock();
+    fs.create_dir("/.snapshots").unwrap();
+    fs.create_dir("/.snapshots/old").unwrap();
+    let root = fs.process(Cred::root());
+    for (uid, mode) in [(1000, 0o700), (0, 0o720), (0, 0o1777)] {
+        root.chown("/.snapshots", Some(uid), Some(uid)).unwrap();
+        root.chmod("/.snapshots", mode).unwrap();
+        assert_eq!(superblock.take_snapshot(b"new"), Err(Errno::EACCES));
+        assert_eq!(superblock.drop_snapshot(b"old"), Err(Errno::EACCES));
+        assert_eq!(superblock.snapshots(), Err(Errno::EACCES));
+    }
+    root.chmod("/.snapshots", 0o755).unwrap();
+    superblock.take_snapshot(b"new").unwrap();
+    superblock.drop_snapshot(b"old").unwrap();
+    assert_eq!(superblock.snapshots(), Ok(vec![b"new".to_vec()]));
+}
+
+#[test]
+fn a_snapshot_is_deleted_with_files_that_do_not_change_and_paths_of_any_length() {
+    let fs = Fs::new();
+    let root = fs.process(Cred::root());
+    let flags_of = |path: &str, flags| {
+        let fd = root.open(path, OpenFlags::RDONLY, 0).unwrap();
+        root.ioctl_setflags(fd, flags).unwrap();
+        root.close(fd).unwrap();
+    };
+    fs.create_dir("/d").unwrap();
+    fs.write("/d/fixed", "x").unwrap();
+    flags_of("/d/fixed", InodeFlags::IMMUTABLE);
+    flags_of("/d", InodeFlags::APPEND);
+    let name = "n".repeat(255);
+    for _ in 0..20 {
+        root.mkdir(&name, 0o755).unwrap();
+        root.chdir(&name).unwrap();
+    }
+    fs.superblock().take_snapshot(b"one").unwrap();
+    fs.superblock().drop_snapshot(b"one").unwrap();
+    assert_eq!(fs.superblock().snapshots(), Ok(vec![]));
+    assert_eq!(fs.read_to_string("/d/fixed").unwrap(), "x");
+    fs.remove_dir_all(format!("/{name}")).unwrap();
+    assert_eq!(fs.remove_dir_all("/d"), Err(Errno::EPERM), "of the tree itself the flags are kept");
+    assert!(fs.check().is_clean());
+}
+
+/// Swaps a symlink for the directory that is being emptied, as soon as it has lost its first name.
+struct Swapper(OnceLock<Fs>, AtomicBool);
+
+impl Observer for Swapper {
+    fn entry_changed(&self, _: u64, name: &[u8], victim: Option<u64>) {
+        if victim.is_some() && name.starts_with(b"file") && !self.1.swap(true, Ordering::Relaxed) {
+            let root = self.0.get().unwrap().process(Cred::root());
+            root.renameat2(Fd::CWD, "/tree/dir", Fd::CWD, "/link", RenameFlags::EXCHANGE).unwrap();
+        }
+    }
+
+    fn attributes_changed(&self, _: u64) {}
+
+    fn data_changed(&self, _: u64, _: u64, _: u64) {}
+}
+
+#[test]
+fn a_link_put_in_the_way_leads_a_removal_nowhere() {
+    let swapper = Arc::new(Swapper(OnceLock::new(), AtomicBool::new(false)));
+    let fs = Fs::new();
+    fs.superblock().observe(swapper.clone()).unwrap();
+    assert!(swapper.0.set(fs.clone()).is_ok());
+    fs.create_dir_all("/tree/dir/sub").unwrap();
+    fs.create_dir_all("/live/sub").unwrap();
+    for number in 0..3 {
+        fs.write(format!("/tree/dir/file{number}"), "").unwrap();
+        fs.write(format!("/tree/dir/sub/file{number}"), "").unwrap();
+        fs.write(format!("/live/sub/live{number}"), "").unwrap();
+    }
+    fs.symlink("/live", "/link").unwrap();
+    assert_eq!(fs.remove_dir_all("/tree"), Err(Errno::ENOTDIR));
+    assert!(swapper.1.load(Ordering::Relaxed), "it was in the way");
+    assert_eq!(fs.read_dir("/live/sub").unwrap().len(), 3);
+    assert!(fs.read_dir("/link").unwrap().is_empty(), "the directory that was moved is empty");
+    assert!(fs.read_link("/tree/dir").is_ok());
 }

@@ -9,13 +9,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Mutex};
-use sluice_vfs::{Cred, Errno, FileInUse, Fs, Holder, NAME_MAX, SNAPSHOTS, StoreContent, Superblock};
-use std::ffi::OsStr;
+use sluice_vfs::{Cred, Errno, FileInUse, Holder, NAME_MAX, SNAPSHOTS, StoreContent, Superblock};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 
 /// So many of the hottest files are told of.
 const HOT_MAX: usize = 1000;
@@ -191,14 +188,19 @@ pub(crate) fn respond(connection: &Connection, question: &[u8], stream: &mut Uni
         b"content" => content(&connection.superblock),
         b"files" => format!("{OK}{}", files(&connection.superblock)),
         b"snapshots" => {
-            let names =
-                connection.superblock.snapshots().into_iter().flat_map(|name| [name, vec![0]].concat());
-            return stream.write_all(&OK.bytes().chain(names).collect::<Vec<u8>>());
+            let answer = match connection.superblock.snapshots() {
+                Ok(names) => {
+                    let names = names.into_iter().flat_map(|name| [name, vec![0]].concat());
+                    OK.bytes().chain(names).collect::<Vec<u8>>()
+                }
+                Err(errno) => error_line(question, errno).into_bytes(),
+            };
+            return stream.write_all(&answer);
         }
         order if faults::obey(order, stream, connection)? => return Ok(()),
         _ => match obey(question, stream, connection)? {
             Some(Ok(())) => OK.into(),
-            Some(Err(errno)) => format!("{errno}\n"),
+            Some(Err(errno)) => error_line(question, errno),
             None => {
                 "unknown question: ask locks, hot, stat, content, files, namespace, server or snapshots\n"
                     .into()
@@ -206,6 +208,17 @@ pub(crate) fn respond(connection: &Connection, question: &[u8], stream: &mut Uni
         },
     };
     stream.write_all(text.as_bytes())
+}
+
+/// The answer to `question` that failed with `errno`.
+fn error_line(question: &[u8], errno: Errno) -> String {
+    match (question, errno) {
+        (b"snapshots" | b"take-snapshot" | b"drop-snapshot", Errno::EACCES) => format!(
+            "{errno}: {SNAPSHOTS} must belong to the owner of the mount's root, and nobody else may write to it: \
+             move it away, or chown it and chmod go-w\n"
+        ),
+        _ => format!("{errno}\n"),
+    }
 }
 
 /// Up to the first newline. Longer lines are cut off, and then known to nobody.
@@ -231,13 +244,7 @@ fn obey(
             inode(ino)?.clone_tree(&Cred::root(), &inode(dir)?, &name)
         }),
         b"take-snapshot" => about(stream)?.and_then(|([], name)| superblock.take_snapshot(&name)),
-        b"drop-snapshot" => about(stream)?.and_then(|([], name)| {
-            if !superblock.snapshots().contains(&name) {
-                return Err(Errno::ENOENT);
-            }
-            let path = Path::new("/").join(SNAPSHOTS).join(OsStr::from_bytes(&name));
-            Fs::with_superblock(superblock.clone()).remove_dir_all(path)
-        }),
+        b"drop-snapshot" => about(stream)?.and_then(|([], name)| superblock.drop_snapshot(&name)),
         _ => return Ok(None),
     }))
 }

@@ -95,6 +95,42 @@ impl InodeRef {
         let tell = |victim: &u64| self.notify_removed(cred, name, *victim);
         self.shared.operate(cred, &changed, 0, |section, _| remove(section), tell).map(drop)
     }
+
+    /// Removes the directory `name` with everything below it. The walk goes from inode to inode: a name that another thread
+    /// puts in its way leads it nowhere else, and no path is too long for it. Of files with one of the flags `cleared` these
+    /// flags are cleared first.
+    ///
+    /// # Errors
+    /// `EBUSY` where something is mounted, as of [`unlink`](Self::unlink) and [`rmdir`](Self::rmdir); what was removed by then
+    /// stays so.
+    pub(crate) fn remove_tree(&self, cred: &Cred, name: &[u8], cleared: InodeFlags) -> Result<(), Errno> {
+        let clear = |inode: &InodeRef| match inode.flags() {
+            flags if flags.intersects(cleared) => inode.set_flags(cred, flags - cleared),
+            _ => Ok(()),
+        };
+        let mut pending = vec![(self.clone(), Box::from(name), self.lookup(cred, name)?, false)];
+        while let Some((parent, name, dir, is_emptied)) = pending.pop() {
+            if is_emptied {
+                parent.rmdir(cred, &name)?;
+                continue;
+            }
+            if dir.as_dir()?.has_mounts() {
+                return Err(Errno::EBUSY);
+            }
+            clear(&dir)?;
+            let children = dir.list_names(|_| true)?;
+            pending.push((parent, name, dir.clone(), true));
+            for (name, child) in children {
+                if child.is_dir() {
+                    pending.push((dir.clone(), name, child, false));
+                } else {
+                    clear(&child)?;
+                    dir.unlink(cred, &name)?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Inode {
