@@ -12,7 +12,7 @@ use crate::owner::{self, ClaimPace, Owner};
 use crate::race;
 use crate::runtime::{Stop, wait};
 use object_store::path::Path;
-use sluice_store::disk::Disk;
+use sluice_store::disk::{Disk, HostDisk};
 use sluice_store::engine::Engine;
 use sluice_store::{DiskCache, Info, Look, Options, Progress, Report, Store, StoreError};
 use sluice_sync::Arc;
@@ -26,6 +26,8 @@ const SUPER: &str = "super";
 /// How often a request that failed is made again, with up to a second in between: for about a minute a store waits for an object
 /// store that does not answer, then it fails.
 const RETRIES: u32 = 60;
+/// The part of the host's free space that what waits for a push may take: twice as much is kept free.
+const LOG_SHARE: u64 = 8;
 /// Of so many parts of the cache on disk, those for records and those for data.
 const CACHE_RECORDS: u64 = 1;
 const CACHE_DATA: u64 = 3;
@@ -73,6 +75,8 @@ pub enum Claim {
 #[derive(Clone, Debug)]
 pub struct Bucket {
     objects: Objects,
+    /// The host's directory that they lie in; none: they are elsewhere, and nobody tells how much room there is.
+    host: Option<Arc<HostDisk>>,
     /// The way to them.
     line: Arc<StoreLine>,
     /// How often a request that failed is made again.
@@ -114,7 +118,7 @@ impl Bucket {
     /// # Errors
     /// [`StoreError::Io`] that says what is wrong with the address; [`StoreError::NotAStore`] if there is no such directory.
     pub fn at(url: &str) -> Result<Bucket, StoreError> {
-        objects::at(url, false).map(Bucket::patient)
+        Bucket::at_host(url, false)
     }
 
     /// As [`at`](Self::at), and makes the directory of a `file://`.
@@ -122,7 +126,13 @@ impl Bucket {
     /// # Errors
     /// As [`at`](Self::at).
     pub fn make(url: &str) -> Result<Bucket, StoreError> {
-        objects::at(url, true).map(Bucket::patient)
+        Bucket::at_host(url, true)
+    }
+
+    fn at_host(url: &str, make: bool) -> Result<Bucket, StoreError> {
+        let bucket = Bucket::patient(objects::at(url, make)?);
+        let dir = url.strip_prefix("file://").map(std::path::Path::new);
+        Ok(Bucket { host: dir.map(HostDisk::unlocked).transpose()?.map(Arc::new), ..bucket })
     }
 
     /// The place that `objects` are, for tests: they are not patient.
@@ -134,7 +144,7 @@ impl Bucket {
     fn patient(objects: Objects) -> Bucket {
         let line = Arc::new(StoreLine::default());
         let objects: Objects = Arc::new(LineObjects { objects, line: line.clone() });
-        Bucket { objects, line, retries: RETRIES, pace: ClaimPace::default() }
+        Bucket { objects, host: None, line, retries: RETRIES, pace: ClaimPace::default() }
     }
 
     /// With a claim that is renewed every `beat`, and stands still for four times that when its process is dead, for tests.
@@ -150,6 +160,11 @@ impl Bucket {
     /// `DirectoryNotEmpty` if there is something that is no store; the object store's: what was made by then stays.
     pub fn create(&self, options: Options) -> Result<Store, StoreError> {
         self.must_be_empty()?;
+        let free = match &self.host {
+            Some(host) => host.free_bytes().map_err(|error| StoreError::Io("ask for free room", error))?,
+            None => u64::MAX,
+        };
+        let options = Options { log_size: options.log_size.min(free / LOG_SHARE), ..options };
         let info = Info::of_new(&options)?;
         race::accept(&self.objects, &format!("race-{}", hexadecimal(&info.uuid)))?;
         let store = self.open_as(self.claim(Claim::Alone)?, &info, options)?;
@@ -272,7 +287,11 @@ impl Bucket {
             Some(cache) => cached(counted, cache, &opening.data_recorder)?,
             None => counted,
         };
-        Ok(Some(Arc::new(DataDisk::new(objects, epoch, info.segment_size, self.retries, stop))))
+        let data = DataDisk::new(objects, epoch, info.segment_size, self.retries, stop);
+        Ok(Some(Arc::new(match &self.host {
+            Some(host) => data.on_host(host.clone(), info.log_size),
+            None => data,
+        })))
     }
 
     fn claim(&self, claim: Claim) -> Result<Owner, StoreError> {

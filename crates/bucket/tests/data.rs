@@ -376,3 +376,70 @@ fn after_a_takeover_what_is_removed_is_looked_up_and_listed_a_few_times() {
     let lists = node.of_data().lists - before;
     assert!(lists <= 4, "{lists} listings for {KEYS} extents of one segment");
 }
+
+/// A tmpfs of 64 MiB, unmounted when dropped.
+struct SmallHost(std::path::PathBuf);
+
+impl SmallHost {
+    fn new(test: &str) -> Option<SmallHost> {
+        let dir = std::env::temp_dir().join(format!("{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let mut mount = std::process::Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "-o", "size=64m", "none"]).arg(&dir).output();
+        let is_mounted = mounted.is_ok_and(|mounted| mounted.status.success());
+        is_mounted.then_some(SmallHost(dir))
+    }
+}
+
+impl Drop for SmallHost {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_full_disk_below_a_file_url_refuses_data_and_the_store_goes_on_with_room() {
+    let test = "a_full_disk_below_a_file_url";
+    let Some(host) = SmallHost::new(test) else { return println!("skipped: no tmpfs can be mounted") };
+    let bucket = Bucket::make(&format!("file://{}/s", host.0.display())).expect("a directory");
+    let store = bucket.create(Options { background: false, ..Options::default() }).expect("a new store");
+    let bytes = bytes_of(1, MIB);
+    let (mut named, mut version) = (Vec::new(), 0_u64);
+    let refused = loop {
+        match store.write_extent(&bytes) {
+            Ok(extent) => {
+                version += 1;
+                let mut value = Vec::new();
+                extent.encode(&mut value);
+                let mut change = store.begin(value.len() as u64 + 100 + EXTENT_ROOM).expect("there is room");
+                change.put(&version.to_be_bytes(), version, &value);
+                change.name_extent(&extent);
+                drop(change);
+                store.sync().expect("records have room");
+                named.push(extent);
+            }
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.errno(), rustix::io::Errno::NOSPC.raw_os_error());
+    assert!(named.len() > 30 && !store.has_room(), "{} MiB", named.len());
+    // Deletions have room, again and again, and make it.
+    for (key, extent) in named.drain(1..).enumerate() {
+        version += 1;
+        let mut change = store.begin(100 + EXTENT_ROOM).expect("there is room");
+        change.remove(&(key as u64 + 2).to_be_bytes(), version);
+        change.free_extent(&extent);
+        drop(change);
+        store.sync().expect("a deletion has room");
+    }
+    store.write_out().expect("there is room");
+    let until = Instant::now() + Duration::from_secs(60);
+    while !store.has_room() {
+        assert!(Instant::now() < until, "what was deleted takes room for good");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    store.write_extent(&bytes).expect("there is room again");
+    store.close().expect("there is room");
+    bucket.open(Claim::Alone, Options::default()).expect("it is whole").close().expect("it is whole");
+}

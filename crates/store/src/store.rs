@@ -431,6 +431,7 @@ impl Core {
 
     /// Writes what waits as one batch: its number, or that of the last one if nothing waits.
     pub(crate) fn push(&self) -> Result<u64, StoreError> {
+        self.room.look(&*self.disk);
         let taken = {
             let mut next = self.push.lock();
             // Dropped before the mutex is: the next push must not find that nothing waits, while what this one took is lost.
@@ -448,7 +449,6 @@ impl Core {
             freed.for_each(|change| self.segments.punch(change.span));
         }
         // Data first: a batch in the log is taken for whole, and so must be what it names. What another batch names, that one waits for.
-        self.room.look(&*self.disk);
         let names_data = formed.batch.changes().iter().any(|change| !change.freed);
         let flushed = if names_data { self.segments.flush() } else { Ok(()) };
         let written = flushed.and_then(|()| log.write(&formed));

@@ -36,7 +36,7 @@ use rustix::io::Errno;
 use slatedb::bytes::Bytes;
 use slatedb_common::retry::should_retry;
 use sluice_store::StoreError;
-use sluice_store::disk::{Disk, DiskFile};
+use sluice_store::disk::{Disk, DiskFile, HostDisk};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, LockClass, Mutex, Weak};
@@ -73,6 +73,10 @@ struct DataShared {
     /// Of the owner that writes; none: the segments are only looked at.
     epoch: Option<u64>,
     segment_size: u64,
+    /// The host's file system that the objects lie in, and bytes of it that data leave to records.
+    host: Option<(Arc<HostDisk>, u64)>,
+    /// Bytes of parts that are being sent. *atomic (stands alone)*
+    sending: AtomicU64,
     /// How often a request that failed is made again.
     retries: u32,
     stop: Arc<Stop>,
@@ -125,6 +129,8 @@ impl DataDisk {
             objects,
             epoch,
             segment_size,
+            host: None,
+            sending: AtomicU64::new(0),
             retries,
             stop,
             next,
@@ -134,6 +140,12 @@ impl DataDisk {
             pieces: Pieces::default(),
         });
         DataDisk { shared, files: Mutex::with_class(&DATA, BTreeMap::new()) }
+    }
+
+    /// On the file system of `host`, of which data leave `reserve` bytes to records. For one that nobody uses yet.
+    pub(crate) fn on_host(mut self, host: Arc<HostDisk>, reserve: u64) -> DataDisk {
+        Arc::get_mut(&mut self.shared).expect("nobody uses it yet").host = Some((host, reserve));
+        self
     }
 
     /// The segment with this file name, which need not have any part.
@@ -168,9 +180,8 @@ impl Disk for DataDisk {
         Ok(Vec::new())
     }
 
-    /// It does not tell: a write says when there is no room.
     fn free_bytes(&self) -> io::Result<u64> {
-        Err(io::ErrorKind::Unsupported.into())
+        self.shared.free_bytes()
     }
 
     /// A segment has no name beside those of its parts.
@@ -180,6 +191,15 @@ impl Disk for DataDisk {
 }
 
 impl DataShared {
+    /// Bytes that data and records may still take on the host, without those on their way. An object store does not tell: a write
+    /// says when there is no room.
+    fn free_bytes(&self) -> io::Result<u64> {
+        let (host, _) = self.host.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        // Relaxed: a count. Bytes that wait to be sent are fewer than a part has.
+        let unsent = self.sending.load(Ordering::Relaxed) + PART as u64;
+        Ok(host.free_bytes()?.saturating_sub(unsent))
+    }
+
     /// Does what `request` asks for, again if it fails in passing.
     async fn tried<T, R: Future<Output = object_store::Result<T>>>(
         &self,
@@ -239,6 +259,7 @@ impl SegmentFile {
             // Relaxed: only its own order counts.
             let id = (epoch, self.shared.next.fetch_add(1, Ordering::Relaxed));
             let part = SegmentPart::new(id, start, Bytes::from(bytes));
+            self.shared.sending.fetch_add(part.bytes.end - part.bytes.start, Ordering::Relaxed);
             state.parts.all.push(part.clone());
             match spawn(self.clone().sent(part)) {
                 Ok(task) => state.tasks.push(task),
@@ -250,6 +271,7 @@ impl SegmentFile {
 
     async fn sent(self: Arc<Self>, part: SegmentPart) {
         let path = self.path(&part);
+        let len = part.bytes.end - part.bytes.start;
         let put = async {
             // Relaxed: a hint.
             let slots = if self.shared.is_slow.load(Ordering::Relaxed) { AT_ONCE as u32 } else { 1 };
@@ -263,6 +285,7 @@ impl SegmentFile {
             put
         };
         let put = put.await;
+        self.shared.sending.fetch_sub(len, Ordering::Relaxed);
         let is_dead = {
             let mut state = self.state.lock();
             state.failed = state.failed.take().or(put.err().map(|error| (error.to_string(), error.errno())));
@@ -425,9 +448,14 @@ impl DiskFile for SegmentHandle {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// An object store has room, or says that it has none when a part is sent.
-    fn allocate(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
+    /// Data may take what records do not need: a record that finds no room fails the store. An object store says that it has no room
+    /// when a part is sent.
+    fn allocate(&self, _offset: u64, len: u64) -> io::Result<()> {
+        let Some((_, reserve)) = &self.0.shared.host else { return Ok(()) };
+        match self.0.shared.free_bytes()? < reserve.saturating_add(len) {
+            true => Err(Errno::NOSPC.into()),
+            false => Ok(()),
+        }
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -306,8 +306,11 @@ pub(crate) fn contents(objects: &InMemory) -> Vec<(Path, Vec<u8>)> {
         let mut all = Vec::new();
         for meta in objects.list(None).collect::<Vec<_>>().await {
             let path = meta.expect("memory").location;
-            // It may have been deleted since.
-            let Ok(found) = objects.get(&path).await else { continue };
+            let found = match objects.get(&path).await {
+                // It was deleted since the list.
+                Err(object_store::Error::NotFound { .. }) => continue,
+                found => found.expect("memory"),
+            };
             let bytes = found.bytes().await.expect("memory");
             all.push((path, bytes.to_vec()));
         }
