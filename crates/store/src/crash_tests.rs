@@ -12,6 +12,7 @@ use crate::mutant::{Mutant, Planted};
 use crate::record::Batch;
 use crate::{Options, Store, StoreError};
 use sluice_sync::atomic::Ordering;
+use sluice_sync::time::Duration;
 use sluice_sync::{Arc, OnceLock, thread};
 use std::collections::BTreeMap;
 
@@ -270,6 +271,29 @@ fn a_failed_flush_ends_the_store_and_what_was_synchronised_before_stays() {
     assert_eq!(outcome(None), (false, false, Some(b"safe".to_vec())));
     // Found: it says that "lost" is durable.
     assert_eq!(outcome(Some(Mutant::FlushAgain)), (true, true, Some(b"safe".to_vec())));
+}
+
+#[test]
+fn who_closes_a_store_as_the_second_waits_and_is_told_what_the_first_is_told() {
+    let gate = Arc::new(Gate::new());
+    let gated = GateDisk { below: shared(empty()), gate: gate.clone() };
+    let store = open(gated, None).expect("made just now");
+    store.begin(100).expect("there is room").put(b"a", 1, b"");
+    thread::scope(|scope| {
+        gate.close();
+        let first = scope.spawn(|| store.close());
+        gate.await_caller();
+        let second = scope.spawn(|| store.close());
+        thread::sleep(Duration::from_millis(100));
+        assert!(!second.is_finished());
+        gate.open();
+        first.join().expect("no panic").expect("the disk works");
+        second.join().expect("no panic").expect("the first has closed it");
+    });
+    let failed = open(empty(), None).expect("made just now");
+    failed.abandon();
+    assert!(failed.close().is_err());
+    assert!(failed.close().is_err());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Open: how a store is made, and how one is opened after a clean end or a crash.
+//! Open: how a store is made, how one is opened after a clean end or a crash, and how it is closed.
 
 use crate::cil::Cil;
 use crate::disk::{Disk, NoDisk, OverlayDisk, VolatileDisk};
@@ -11,8 +11,9 @@ use crate::recovery::{Behind, DamagedLog, recover};
 use crate::room::Room;
 use crate::segments::{Segments, blocks_of};
 use crate::store::{Core, State, WAITING_SHARE};
+use crate::why::Why;
 use crate::{Options, Store, StoreError};
-use sluice_sync::atomic::{AtomicBool, AtomicU64};
+use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::thread::Builder;
 use sluice_sync::{Arc, Condvar, LockClass, Mutex, OnceLock};
 use std::io;
@@ -197,7 +198,7 @@ impl Store {
             idle: AtomicBool::new(false),
             source: OnceLock::new(),
             failed: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
+            closed: OnceLock::new(),
         });
         let mut store = Store { core: core.clone(), background: None };
         if core.options.background {
@@ -205,6 +206,33 @@ impl Store {
             store.background = Some(thread.map_err(StoreError::io("start the store's thread"))?);
         }
         Ok(store)
+    }
+}
+
+impl Core {
+    /// See [`Store::close`].
+    pub(crate) fn close(&self) -> Result<(), StoreError> {
+        let closed = self.write_out_all();
+        if closed.is_ok() {
+            self.segments.trim();
+        }
+        self.state.lock().failed.get_or_insert_with(|| Why::Other("it was closed".into()));
+        // Relaxed: see begin().
+        self.failed.store(true, Ordering::Relaxed);
+        self.work.notify_all();
+        self.changed.notify_all();
+        // A push that began before ends first; a later one sees that it was closed.
+        let mut state = self.state.lock();
+        while state.callers.in_flight > 0 {
+            state = self.changed.wait(state);
+        }
+        drop(state);
+        let _checkpointing = self.checkpoint.lock();
+        self.engine.close();
+        let is_volatile = self.options.volatile;
+        let closed = closed.and_then(|()| if is_volatile { end_volatile(&*self.below) } else { Ok(()) });
+        self.disk.unlock();
+        closed
     }
 }
 
@@ -224,7 +252,7 @@ fn mark(disk: &dyn Disk, says: Super) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// The disk's: then the store counts as lost.
-pub(crate) fn end_volatile(disk: &dyn Disk) -> Result<(), StoreError> {
+fn end_volatile(disk: &dyn Disk) -> Result<(), StoreError> {
     let flush = |names: Vec<String>| names.iter().try_for_each(|name| disk.open(name)?.sync());
     let flushed = disk.names().and_then(flush).and_then(|()| disk.sync_names());
     flushed.map_err(StoreError::io("flush the store"))?;

@@ -28,7 +28,6 @@ use crate::engine::{Engine, Traffic};
 use crate::group::Callers;
 use crate::log::{Formed, Log, Position};
 use crate::mutant::{Mutant, Planted};
-use crate::open::end_volatile;
 use crate::options::Options;
 use crate::record::{Batch, absorb};
 use crate::room::Room;
@@ -109,8 +108,8 @@ pub(crate) struct Core {
     pub(crate) idle: AtomicBool,
     /// `state.failed` is set. *atomic (stands alone), set once*
     pub(crate) failed: AtomicBool,
-    /// It was closed. *atomic (stands alone), set once*
-    pub(crate) closed: AtomicBool,
+    /// How its close ended. *immutable once set*
+    pub(crate) closed: OnceLock<Result<(), Why>>,
 }
 
 #[derive(Default)]
@@ -243,8 +242,8 @@ impl Store {
         self.core.state.lock().failed.as_ref().map(Why::text)
     }
 
-    /// Gives up what is not durable yet, and waits no more for what the store is kept in: calls that do so now, and later ones,
-    /// fail. To be [closed](Self::close) all the same.
+    /// Gives up what is not durable yet: calls that wait for what the store is kept in, and later ones, fail. To be
+    /// [closed](Self::close) all the same.
     pub fn abandon(&self) {
         self.core.fail(&StoreError::Failed("it was given up".into()));
         self.core.engine.abandon();
@@ -255,32 +254,11 @@ impl Store {
     /// # Errors
     /// As [`sync`](Self::sync).
     pub fn close(&self) -> Result<(), StoreError> {
-        let core = &*self.core;
-        // Once: a store that was closed may be dropped by a thread that holds locks.
-        if core.closed.swap(true, Ordering::SeqCst) {
-            return Ok(());
-        }
-        let closed = core.write_out_all();
-        if closed.is_ok() {
-            core.segments.trim();
-        }
-        core.state.lock().failed.get_or_insert_with(|| Why::Other("it was closed".into()));
-        // Relaxed: see begin().
-        core.failed.store(true, Ordering::Relaxed);
-        core.work.notify_all();
-        core.changed.notify_all();
-        // A push that began before ends first; a later one sees that it was closed.
-        let mut state = core.state.lock();
-        while state.callers.in_flight > 0 {
-            state = core.changed.wait(state);
-        }
-        drop(state);
-        let _checkpointing = core.checkpoint.lock();
-        core.engine.close();
-        let is_volatile = core.options.volatile;
-        let closed = closed.and_then(|()| if is_volatile { end_volatile(&*core.below) } else { Ok(()) });
-        core.disk.unlock();
-        closed
+        let mut first = None;
+        // Once: a store that was closed may be dropped by a thread that holds locks. A second caller waits for the end.
+        let closed =
+            self.core.closed.get_or_init(|| self.core.close().map_err(|error| Why::of(first.insert(error))));
+        first.map_or_else(|| closed.clone().map_err(|why| why.error()), Err)
     }
 
     /// Brings the tree up to what is durable, and frees the log.
