@@ -6,7 +6,8 @@
 //! formed (`done`). So a batch that cannot be read is torn, and the log ends there, unless one of these holds:
 //! - T1: a later batch was formed when this one was durable: `done` says so, or it is [`IN_FLIGHT`] numbers further;
 //! - T2: most of a header stands at the batch's place. A header lies in one sector, which is never torn;
-//! - T3: its header is whole, and one flipped bit in its body makes the checksum right;
+//! - T3: its header is whole, and one flipped bit in its body makes the checksum right. A sector that holds zeros alone is no such
+//!   case: it may never have been written, where the batch has a single bit there;
 //! - T4: its header is whole and stands at a place to which it was not written;
 //! - T5: neither this batch, nor a later one, nor the one before it is in the log: then the log was wiped, or is an older copy,
 //!   or that of another store. A batch is overwritten only by later ones.
@@ -19,6 +20,8 @@ use crate::record::Batch;
 
 /// Bytes of the log that are read at a time.
 const AT_ONCE: u64 = 1 << 20;
+/// Bytes that a disk writes whole or not at all.
+const SECTOR: usize = 512;
 /// CRC32C's polynomial, its bits in reversed order.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
@@ -138,6 +141,11 @@ impl Log {
         let (wrong, mut change) = (crc32c::crc32c(&body) ^ number(&header, 40), POLYNOMIAL);
         for bit in (0..body.len() * 8).rev() {
             if change == wrong {
+                let sector = (HEADER + bit / 8) / SECTOR * SECTOR;
+                let found = &body[sector.saturating_sub(HEADER)..(sector + SECTOR - HEADER).min(body.len())];
+                if sector > 0 && found.iter().all(|byte| *byte == 0) {
+                    return Ok(false);
+                }
                 body[bit / 8] ^= 1 << (bit % 8);
                 // A torn body may have that checksum by chance, but hardly records in order.
                 return Ok(Batch::decode(body, number(&header, 48)).is_some());
