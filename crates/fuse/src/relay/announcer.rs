@@ -21,11 +21,11 @@
 //!
 //! # Limits
 //! A kernel before Linux 6.16 does not know INC_EPOCH: there a name may stay for the moment until the announcement is made. So may
-//! the pages behind one that is locked, those of a notice whose thread the system did not let run for so long, and those of which
-//! [`THREADS_MAX`] others wait.
+//! the pages behind one that is locked. An announcement of pages about which no request is under way is not cut short: its thread
+//! waits for a CPU, not for a request.
 
 use super::Device;
-use super::caches::{self, inval_entry_dir};
+use super::caches::{self, Busy, inval_entry_dir};
 use super::ledger::Ledger;
 use crate::abi::flags::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE};
 use crate::abi::{NotifyInvalInodeOut, OutHeader};
@@ -34,7 +34,7 @@ use crate::reply::Reply;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::thread::{self, Builder};
 use sluice_sync::time::{Duration, Instant};
-use sluice_sync::{Arc, Condvar, Mutex};
+use sluice_sync::{Arc, Condvar, Mutex, OnceLock};
 use sluice_vfs::Errno;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use zerocopy::FromBytes;
@@ -57,6 +57,8 @@ pub(super) struct Announcer {
     ledger: Arc<Mutex<Ledger>>,
     state: Mutex<AnnouncerState>,
     changed: Condvar,
+    /// The pages that requests under way are about: these alone may be locked. *set once*
+    pub(super) busy: OnceLock<Box<dyn Fn() -> Busy + Send + Sync>>,
     /// Announcements that were cut short. *atomic: a statistic*
     pub(super) cut_short: AtomicU64,
 }
@@ -75,6 +77,9 @@ struct AnnouncerState {
     busy: usize,
     is_over: bool,
 }
+
+/// The number of an announcement that takes long, and its notices.
+type Late = (u64, Arc<[u8]>);
 
 /// What waits for the same lock of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -223,7 +228,14 @@ impl Undelivered {
 impl Announcer {
     pub(super) fn new(device: Arc<dyn Device>, ledger: Arc<Mutex<Ledger>>) -> Arc<Announcer> {
         let state = Mutex::with_class(&ANNOUNCER, AnnouncerState::default());
-        Arc::new(Announcer { device, ledger, state, changed: Condvar::new(), cut_short: AtomicU64::new(0) })
+        Arc::new(Announcer {
+            device,
+            ledger,
+            state,
+            changed: Condvar::new(),
+            busy: OnceLock::new(),
+            cut_short: AtomicU64::new(0),
+        })
     }
 
     /// Starts its threads.
@@ -396,6 +408,20 @@ impl Announcer {
         early
     }
 
+    /// Parts the `late` announcements into those that may wait for a request under way, and the others: no request holds a lock on
+    /// their pages.
+    fn partition_held(&self, late: Vec<Late>) -> (Vec<Late>, Vec<Late>) {
+        let Some(busy) = self.busy.get().filter(|_| late.iter().any(|(_, notices)| !has_name(notices)))
+        else {
+            return (late, Vec::new());
+        };
+        let busy = busy();
+        late.into_iter().partition(|(_, notices)| {
+            has_name(notices)
+                || split(notices).filter_map(inval_inode).any(|arg| caches::is_about(&busy, &arg))
+        })
+    }
+
     /// Cuts short what takes too long.
     fn watch(self: &Arc<Self>) {
         let mut state = self.state.lock();
@@ -416,14 +442,28 @@ impl Announcer {
                 continue;
             }
             let needs_thread = for_thread.is_some_and(|due| due <= now);
-            let is_late = |pending: &&mut Undelivered| {
+            let is_late = |pending: &Undelivered| {
                 pending.can_be_cut_short(may_have_thread)
                     && pending.due(now, may_have_thread).is_some_and(|due| due <= now)
             };
-            let late = state.pending.values_mut().filter(is_late);
+            let late = state.pending.iter_mut().filter(|(_, pending)| is_late(pending));
+            let late: Vec<_> =
+                late.map(|(number, pending)| (*number, pending.notifications.clone())).collect();
+            drop(state);
+            let (late, held_up) = self.partition_held(late);
+            state = self.state.lock();
             let late: Vec<_> = late
-                .filter_map(|pending| Some((pending.notifications.clone(), pending.done.take()?)))
+                .into_iter()
+                .filter_map(|(number, notifications)| {
+                    Some((notifications, state.pending.get_mut(&number)?.done.take()?))
+                })
                 .collect();
+            for (number, _) in held_up {
+                // Its thread waits for a CPU, or the request that holds the lock has not been read yet. It is looked at again.
+                if let Some(pending) = state.pending.get_mut(&number) {
+                    pending.since = now;
+                }
+            }
             drop(state);
             if !late.is_empty() {
                 late.iter().for_each(|(notifications, _)| self.tell_at_once(notifications));

@@ -41,7 +41,7 @@ impl Shared {
     }
 
     /// The pages that requests of some kind are about.
-    fn busy(&self, of: impl Fn(u32) -> bool) -> Busy {
+    pub(super) fn busy(&self, of: impl Fn(u32) -> bool) -> Busy {
         self.state.lock().busy(of)
     }
 }
@@ -155,6 +155,18 @@ pub(super) fn apart(notifications: &[u8], writes: &Busy) -> Vec<u8> {
         }
     }
     messages
+}
+
+/// Whether a request under way is about a page of which `arg` tells.
+pub(super) fn is_about(busy: &Busy, arg: &NotifyInvalInodeOut) -> bool {
+    let page = rustix::param::page_size() as u64;
+    let (from, len) = (arg.off.max(0).cast_unsigned(), arg.len.max(0).cast_unsigned());
+    let end = if len == 0 { u64::MAX } else { from.saturating_add(len) };
+    busy.get(&arg.ino).is_some_and(|ranges| {
+        ranges.iter().any(|&(offset, len)| {
+            offset - offset % page < end && offset.saturating_add(len).saturating_add(page) > from
+        })
+    })
 }
 
 /// The directory, if `message` announces a name.

@@ -211,6 +211,10 @@ impl Relay {
         }));
         // From here on, whatever fails, dropping `relay` unmounts.
         let unstarted = |error| MountError::System("start a thread", error);
+        let of = Arc::downgrade(&relay.0);
+        let busy = move || of.upgrade().map(|shared| shared.busy(|_| true)).unwrap_or_default();
+        // Nobody else sets it.
+        let _ = relay.0.announcer.busy.set(Box::new(busy));
         relay.0.announcer.start().map_err(unstarted)?;
         // All are counted already: those that cannot be started are counted out as they are dropped.
         let readers: Vec<_> = (0..threads).map(|_| Reader(relay.0.clone(), crew.clone())).collect();
