@@ -306,3 +306,19 @@ fn a_public_module_of_sync_has_a_caller_in_the_product() {
     let unreached: Vec<_> = unreached.keys().map(|module| format!("sync/src/{module}")).collect();
     assert_none("nothing of the product uses these: they belong in lock-zoo", &unreached);
 }
+
+#[test]
+fn each_line_of_the_security_page_names_a_test_that_is_there() {
+    let page = fs::read_to_string(root().join("docs/security.md")).expect("the page");
+    let files = rust_files();
+    let rows = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| who "));
+    for row in rows {
+        let tests = row.trim_end_matches(" |").rsplit(" | ").next().expect("a last column");
+        let names: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "no test in: {row}");
+        for name in names {
+            let test = format!("fn {name}()");
+            assert!(files.iter().any(|file| file.text.contains(&test)), "docs/security.md: no test {name}");
+        }
+    }
+}
