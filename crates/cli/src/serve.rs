@@ -51,13 +51,13 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
         }
     };
     let store = store.map(absolute).transpose()?;
+    let member =
+        args.cluster.as_deref().map(|place| ClusterMember::of(place, args.identity.as_deref(), args.listen));
+    let member = member.transpose()?;
     if let Some(store) = &store {
         refuse_over(store, &dir)?;
         warn_if_loose(store);
     }
-    let member =
-        args.cluster.as_deref().map(|place| ClusterMember::of(place, args.identity.as_deref(), args.listen));
-    let member = member.transpose()?;
     if !args.foreground {
         return mount_in_background(store.as_deref(), &dir, &args.options, member.as_ref());
     }
@@ -216,6 +216,8 @@ fn serve(
             superblock.close().map_err(lost)?;
         } else {
             superblock.sync().map_err(lost)?;
+            // Files without a name that nobody has open are dead here: no other node serves this mount. Closing removes their data.
+            superblock.settle();
             let _ = superblock.close();
         }
     }

@@ -298,12 +298,10 @@ impl Durable {
             return Ok(());
         }
         // With files that have no name the sums are not put down, and these files stay: on another machine somebody may have one open.
-        if !refcache::in_destructor() {
-            // Dead files are counted no more after it, and the last push removes their contents.
+        if !refcache::in_destructor() && self.nameless.used() == 0 {
+            // What is dead is counted no more then.
             settle();
-            if self.nameless.used() == 0 {
-                self.put_sums(add_up);
-            }
+            self.put_sums(add_up);
         }
         let closed = self.store.close().map_err(|error| errno(&error));
         self.pending.clear();
