@@ -240,8 +240,8 @@ mod tests {
             panic!("planned");
         };
         assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
-        assert!(matches!(store.begin(100), Err(StoreError::Failed(_))));
         assert!(matches!(store.sync(), Err(StoreError::Failed(_))));
+        assert!(matches!(store.begin(100), Err(StoreError::Failed(_))));
         assert!(store.failure().is_some_and(|why| why.contains("panic")));
         drop(store);
         let store = Store::open(shared(), options.clone()).expect("a store");

@@ -200,7 +200,6 @@ impl Store {
             if core.failed.load(Ordering::Relaxed) {
                 core.state.lock().check()?;
             }
-            core.cil.check().inspect_err(|error| core.fail(error))?;
             if let Some(transaction) = core.cil.begin(bytes) {
                 core.wake();
                 return Ok(transaction);
