@@ -224,8 +224,8 @@ impl Cil {
     /// # Errors
     /// [`StoreError::Failed`]
     fn check(&self) -> Result<(), StoreError> {
-        // Relaxed: a cut looks when no transaction is under way, so that the lock orders. A transaction must not look: the flag's line
-        // is one that others write, and the commit path in a simulated guest lost a third by that.
+        // Relaxed: a cut looks when no transaction is under way, so that the lock orders. A transaction must not look: other
+        // CPUs write the line of the flag.
         match self.broken.load(Ordering::Relaxed) {
             false => Ok(()),
             true => Err(StoreError::Failed("a change ended by a panic, and is not whole".into())),
