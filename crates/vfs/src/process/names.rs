@@ -250,7 +250,7 @@ impl Process {
         if remove_dir { dir.inode.rmdir(&self.cred, name) } else { dir.inode.unlink(&self.cred, name) }
     }
 
-    /// Removes the directory `path` with everything below it: see [`InodeRef::remove_tree`].
+    /// Removes the directory `path` with everything below it: see [`InodeRef::remove_tree`](crate::InodeRef::remove_tree).
     pub(crate) fn remove_tree(&self, path: &Path) -> Result<(), Errno> {
         let parent = self.parent_of(Fd::CWD, path)?;
         let name = parent.name_or(Errno::EBUSY)?;
