@@ -54,8 +54,8 @@ impl Store {
         !core.room.is_full() || core.room.look(&*core.disk)
     }
 
-    /// Bytes of the disk that may still be used: what is free beyond the reserve. None for an object store, which does not
-    /// tell its free space.
+    /// Bytes of the disk that may still be used: what is free beyond the reserve. None for a store in S3, which
+    /// does not tell its free space.
     pub fn room_bytes(&self) -> Option<u64> {
         let core = &*self.core;
         core.disk.free_bytes().ok().map(|free| free.saturating_sub(core.room.reserve))

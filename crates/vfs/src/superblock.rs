@@ -36,7 +36,7 @@ const NAME_BYTES: u64 = 512;
 const SETTLES_AT_MIN: u64 = (64 << 20) / UNIT;
 /// What a file system takes in memory beside its inodes and their contents, about.
 const SUPERBLOCK_BYTES: u64 = 64 << 10;
-/// What is free in an object store, as `df` shows it.
+/// Bytes that `df` shows as free in S3, which does not tell.
 const OBJECT_STORE_BYTES: u64 = 1 << 50;
 /// The limits of all file systems of the process together, in bytes. *Atomic, alone.*
 static PROMISED: AtomicU64 = AtomicU64::new(0);
@@ -189,7 +189,7 @@ impl Superblock {
     }
 
     /// Size and use. In memory the totals are 0 without a limit, as the kernel's tmpfs has it, and no more is free than the machine
-    /// has memory left. In a store no more is free than its disk has beyond the reserve; an object store counts as 1 PiB. A file that lost its last name and user just now may be counted still: [`settle`](Self::settle) first, to know
+    /// has memory left. In a store no more is free than its disk has beyond the reserve; S3 counts as 1 PiB. A file that lost its last name and user just now may be counted still: [`settle`](Self::settle) first, to know
     /// exactly.
     pub fn statfs(&self) -> StatFs {
         let Shared { options, space, .. } = &*self.shared;
