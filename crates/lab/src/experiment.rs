@@ -7,6 +7,7 @@
 
 mod calibrate;
 mod curves;
+mod dlm;
 mod dlm_hash;
 mod file_locks;
 mod file_locks_on_host;
@@ -74,6 +75,11 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "dlm-hash",
         about: "looking up a cached lock in a cluster lock manager's table: of 2006, as mended, fs/dlm's and ours",
         parts: Parts { steps: dlm_hash::steps, run: dlm_hash::run },
+    },
+    Experiment {
+        name: "dlm",
+        about: "a lock between two nodes: cached, remote, fought for, beside a lock in etcd and a TCP round trip",
+        parts: Parts { steps: dlm::steps, run: dlm::run },
     },
     Experiment {
         name: "vfs",

@@ -106,6 +106,8 @@ pub trait Calls {
     fn fallocate(&mut self, file: Handle, offset: u64, length: u64) -> CallResult<()>;
     fn dup(&mut self, file: Handle) -> CallResult<Handle>;
     fn fsync(&mut self, file: Handle) -> CallResult<()>;
+    /// Copies all `length` bytes of `from` to the empty file `to`, sharing the contents where the file system can.
+    fn clone(&mut self, from: Handle, to: Handle, length: u64) -> CallResult<()>;
     fn stat(&mut self, path: &str) -> CallResult<Meta>;
     fn unlink(&mut self, path: &str) -> CallResult<()>;
     fn rename(&mut self, from: &str, to: &str) -> CallResult<()>;

@@ -114,11 +114,13 @@ pub fn select(names: &[String]) -> Result<Vec<&'static Workload>> {
     Ok(selected)
 }
 
-/// The workload called `name`.
+/// The workload called `name`, today or formerly.
 ///
 /// # Errors
 /// [`Failure::Usage`] with all the names when there is none.
 pub fn find(name: &str) -> Result<&'static Workload> {
+    let renamed = registry::FORMER_NAMES.iter().find(|(former, _)| *former == name);
+    let name = renamed.map_or(name, |(_, today)| today);
     WORKLOADS.iter().find(|workload| workload.name == name).ok_or_else(|| {
         let names: Vec<_> = WORKLOADS.iter().map(|workload| workload.name).collect();
         Failure::Usage(format!("workload {name}: unknown; use all, or some of {}", names.join(", ")))
@@ -200,6 +202,12 @@ mod tests {
         assert_eq!(names.len(), WORKLOADS.len());
         let fxmark = names.iter().filter(|name| name.len() == 4 && **name == name.to_uppercase());
         assert_eq!(fxmark.count(), 19);
+    }
+
+    #[test]
+    fn a_former_name_finds_the_workload() {
+        assert_eq!(find("creat-fsync").map(|workload| workload.name), Ok("create-fsync"));
+        assert!(registry::FORMER_NAMES.iter().all(|(former, today)| find(today).is_ok() && former != today));
     }
 
     #[test]

@@ -15,23 +15,19 @@ const SEEDS: &[u64] = &[7];
 const MACHINE: &str = "opteron-32";
 const CPUS: &[usize] = &[1, 8, 32];
 /// Locks in the table, with the workload's name.
-const SIZES: &[(u64, &str)] =
-    &[(1_000, "dlm-1000"), (10_000, "dlm-10000"), (100_000, "dlm-100000"), (1_000_000, "dlm-1000000")];
+const SIZES: &[(u64, &str)] = &[
+    (1_000, "lookup-1000"),
+    (10_000, "lookup-10000"),
+    (100_000, "lookup-100000"),
+    (1_000_000, "lookup-1000000"),
+];
 const LOAD: Load = Load { inside: 0, lines: 0, outside: 1_000, until: 12_000_000 };
 
 /// The locks that an untar of a kernel of 2006 leaves cached.
 const PER_UNTAR: u64 = 20_000;
 const UNTARS: &[&str] = &[
-    "dlm-untar-1",
-    "dlm-untar-2",
-    "dlm-untar-3",
-    "dlm-untar-4",
-    "dlm-untar-5",
-    "dlm-untar-6",
-    "dlm-untar-7",
-    "dlm-untar-8",
-    "dlm-untar-9",
-    "dlm-untar-10",
+    "untar-1", "untar-2", "untar-3", "untar-4", "untar-5", "untar-6", "untar-7", "untar-8", "untar-9",
+    "untar-10",
 ];
 
 pub(super) fn steps() -> usize {
@@ -108,12 +104,12 @@ fn run_natively(session: &mut ExperimentSession<'_>) -> Result<Vec<Row>> {
 fn verdicts(curves: &Curves<'_>, natively: &Curves<'_>) -> Vec<Verdict> {
     let target = format!("sim:{MACHINE}");
     let rate = |workload: &str, variant: &str, cpus| curves.rate(workload, &target, variant, cpus);
-    let slower = |variant: &str| rate("dlm-1000", variant, 1) / rate("dlm-1000000", variant, 1);
+    let slower = |variant: &str| rate("lookup-1000", variant, 1) / rate("lookup-1000000", variant, 1);
     let (before, ours) = (slower("before"), slower("ours"));
     let host = |workload: &str| natively.rate(workload, "lib", "ours", 1);
-    let here = host("dlm-1000") / host("dlm-1000000");
-    let late = |variant: &str| rate("dlm-untar-1", variant, 1) / rate("dlm-untar-10", variant, 1);
-    let gain = rate("dlm-1000000", "ours", 32) / rate("dlm-1000000", "before", 32);
+    let here = host("lookup-1000") / host("lookup-1000000");
+    let late = |variant: &str| rate("untar-1", variant, 1) / rate("untar-10", variant, 1);
+    let gain = rate("lookup-1000000", "ours", 32) / rate("lookup-1000000", "before", 32);
     vec![
         Verdict::new(
             "a table of one page makes each lookup longer as locks are cached",

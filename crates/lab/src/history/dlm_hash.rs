@@ -38,7 +38,7 @@ pub enum Design {
 /// The designs with their names in reports.
 pub const DESIGNS: [(Design, &str); 4] = [
     (Design::Page, "before"),
-    (Design::Mebibyte, "mebibyte"),
+    (Design::Mebibyte, "source"),
     (Design::FsDlm, "fs-dlm"),
     (Design::Ours, "ours"),
 ];

@@ -77,16 +77,16 @@ const SOURCES: &[Source] = &[
     Source {
         title: "A cluster's lock manager (2006)",
         about: "A table of one page made every lookup longer as locks were cached, so that each untar took longer than \
-                the one before. The table is shown; a cluster file system comes in a later version.",
+                the one before.",
         headline: Some(Headline {
             claim: "each untar of a kernel took more system time than the one before, as a table of one page filled",
             doing: "Looking up one of a million cached locks",
-            workload: "dlm-1000000",
+            workload: "lookup-1000000",
             target: "sim:opteron-32",
             before: "before",
             ours: "ours",
         }),
-        experiments: &["dlm-hash"],
+        experiments: &["dlm-hash", "dlm"],
     },
     Source {
         title: "Scaling the VFS (2009)",

@@ -134,6 +134,14 @@ impl Calls for ProcessCalls {
         self.process.fsync(*self.files.get(file)?).map_err(errno)
     }
 
+    fn clone(&mut self, from: Handle, to: Handle, length: u64) -> CallResult<()> {
+        let (from, to) = (*self.files.get(from)?, *self.files.get(to)?);
+        let length = usize::try_from(length).map_err(|_| Errno::EFBIG)?;
+        let (mut read, mut written) = (0, 0);
+        let copied = self.process.copy_file_range(from, Some(&mut read), to, Some(&mut written), length);
+        if copied.map_err(errno)? == length { Ok(()) } else { Err(Errno::EIO) }
+    }
+
     fn stat(&mut self, path: &str) -> CallResult<Meta> {
         let stat = self.process.lstat(path).map_err(errno)?;
         Ok(Meta { size: stat.size, nlink: u64::from(stat.nlink), mode: stat.mode })

@@ -40,6 +40,9 @@ const fn of_128(name: &'static str, about: &'static str, task: Make) -> Workload
     with_tasks(128, steady(name, about, task))
 }
 
+/// Former names of workloads, with the name of today.
+pub(super) const FORMER_NAMES: &[(&str, &str)] = &[("creat-fsync", "create-fsync")];
+
 /// Every workload.
 pub static WORKLOADS: &[Workload] = &[
     steady("open-close", "open and close a file of one's own", |s| open_close::flat(&s, FilePlace::Own)),
@@ -90,9 +93,23 @@ pub static WORKLOADS: &[Workload] = &[
     steady("append-fsync", "append 4 KiB to a file of one's own, then fsync", |s| {
         length::task(&s, LengthChange::AppendSync)
     }),
-    passes("creat-fsync", "create empty files in a directory of one's own, each with an fsync", |s| {
+    passes("create-fsync", "create empty files in a directory of one's own, each with an fsync", |s| {
         batch::in_one_directory(&s, FilePlace::Own, Half::CreateSync)
     }),
+    steady(
+        "overwrite-fsync",
+        "overwrite 4 KiB, in turn through a file of 1 MiB of one's own, then fsync",
+        |s| {
+            let pattern = Pattern::new(
+                FilePlace::Own,
+                Direction::OverwriteSync,
+                Position::Given,
+                MANY,
+                Blocks::Private,
+            );
+            block_io::task(&s, pattern)
+        },
+    ),
     of_128("posix01", "lock, waiting, and unlock one file of all with fcntl (POSIX)", |s| {
         file_lock::posix(&s, FilePlace::Same)
     }),
@@ -134,6 +151,11 @@ pub static WORKLOADS: &[Workload] = &[
         "find",
         "list and stat a source tree of one's own (one file, directory or link is one operation)",
         tree::find,
+    )),
+    on_the_tree(passes(
+        "clone-tree",
+        "copy a source tree of one's own, sharing contents where possible (one file, directory or link is one operation)",
+        tree::clone,
     )),
     steady("mail", "a mail server: unlink, create, read, append and fsync in one spool of all", |s| {
         mixes::mail(&s)

@@ -1,9 +1,12 @@
-//! untar, find and rmtree: a whole source tree comes, is looked at, and goes, as `tar x`, `find` and `rm -r` do it.
+//! untar, find, clone-tree and rmtree: a whole source tree comes, is looked at, is copied, and goes, as `tar x`, `find`,
+//! `cp -r --reflink=auto` and `rm -r` do it.
 
 use super::{Seat, Task, wrong};
 use crate::corpus::{Corpus, CorpusEntry, CorpusKind};
 use crate::failure::Result;
-use crate::target::{CallResult, Calls, Target, read_file, remove_emptied, remove_tree, write_new_file};
+use crate::target::{
+    CallResult, Calls, Open, Target, read_file, remove_emptied, remove_tree, write_new_file,
+};
 use sluice_sync::Arc;
 use sluice_vfs::Errno;
 
@@ -17,6 +20,11 @@ pub(super) fn rmtree(seat: Seat) -> Box<dyn Task> {
 
 pub(super) fn find(seat: Seat) -> Box<dyn Task> {
     Box::new(Find { tree: CorpusCopy::of(seat), todo: Vec::new(), found: 0, unpacked: false })
+}
+
+pub(super) fn clone(seat: Seat) -> Box<dyn Task> {
+    let copy = format!("{}/copy", seat.dir);
+    Box::new(CloneTree { tree: CorpusCopy::of(seat), copy, next: 0, unpacked: false })
 }
 
 /// A copy of the corpus at a place.
@@ -45,6 +53,22 @@ impl CorpusCopy {
             CorpusKind::Symlink { to } => calls.symlink(to, &path),
         }
     }
+}
+
+/// Checks that `entries` lie below `top` as they were packed.
+fn check_entries(calls: &mut dyn Calls, top: &str, entries: &[CorpusEntry]) -> Result<()> {
+    for entry in entries {
+        let path = format!("{top}/{}", entry.path);
+        let same = match &entry.kind {
+            CorpusKind::Directory => calls.stat(&path)?.is_dir(),
+            CorpusKind::File { data, .. } => read_file(calls, &path)? == **data,
+            CorpusKind::Symlink { to } => calls.readlink(&path)? == to.as_bytes(),
+        };
+        if !same {
+            return wrong(format!("{path} is not as it was packed"));
+        }
+    }
+    Ok(())
 }
 
 struct Find {
@@ -113,21 +137,63 @@ impl Task for Untar {
     }
 
     fn verify(&mut self, calls: &mut dyn Calls, _: &dyn Target) -> Result<()> {
-        for entry in &self.tree.corpus.entries[..self.next] {
-            let path = format!("{}/{}", self.tree.top, entry.path);
-            let same = match &entry.kind {
-                CorpusKind::Directory => calls.stat(&path)?.is_dir(),
-                CorpusKind::File { data, .. } => read_file(calls, &path)? == **data,
-                CorpusKind::Symlink { to } => calls.readlink(&path)? == to.as_bytes(),
-            };
-            if !same {
-                return wrong(format!("{path} is not as it was packed"));
-            }
-        }
-        Ok(())
+        check_entries(calls, &self.tree.top, &self.tree.corpus.entries[..self.next])
     }
 
     fn tidy(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
+        remove_tree(calls, &self.tree.top)
+    }
+}
+
+struct CloneTree {
+    tree: CorpusCopy,
+    copy: String,
+    next: usize, // index of the entry to copy next
+    unpacked: bool,
+}
+
+impl Task for CloneTree {
+    fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
+        if !self.unpacked {
+            self.tree.unpack(calls)?;
+            self.unpacked = true;
+        }
+        remove_tree(calls, &self.copy)?;
+        self.next = 0;
+        calls.mkdir(&self.copy)
+    }
+
+    fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool> {
+        let entries = &self.tree.corpus.entries;
+        if let Some(entry) = entries.get(self.next) {
+            let (from, to) =
+                (format!("{}/{}", self.tree.top, entry.path), format!("{}/{}", self.copy, entry.path));
+            match &entry.kind {
+                CorpusKind::Directory => calls.mkdir(&to)?,
+                CorpusKind::Symlink { .. } => {
+                    let target = calls.readlink(&from)?;
+                    calls.symlink(&String::from_utf8_lossy(&target), &to)?;
+                }
+                CorpusKind::File { mode, data } => {
+                    let from = calls.open(&from, Open::Read)?;
+                    let to = calls.open(&to, Open::New(*mode))?;
+                    calls.clone(from, to, data.len() as u64)?;
+                    calls.close(to)?;
+                    calls.close(from)?;
+                }
+            }
+            self.next += 1;
+        }
+        Ok(self.next < entries.len())
+    }
+
+    fn verify(&mut self, calls: &mut dyn Calls, _: &dyn Target) -> Result<()> {
+        let copied = &self.tree.corpus.entries[..self.next];
+        check_entries(calls, &self.copy, copied)
+    }
+
+    fn tidy(&mut self, calls: &mut dyn Calls) -> CallResult<()> {
+        remove_tree(calls, &self.copy)?;
         remove_tree(calls, &self.tree.top)
     }
 }
