@@ -15,3 +15,4 @@ pub(crate) static WISHES: LockClass = LockClass::new("dlm.wishes");
 pub(crate) static WRITING: LockClass = LockClass::new("dlm.writing");
 pub(crate) static TLS: LockClass = LockClass::new("dlm.tls");
 pub(crate) static REGISTRY: LockClass = LockClass::new("dlm.registry");
+pub(crate) static STRANGERS: LockClass = LockClass::new("dlm.strangers");

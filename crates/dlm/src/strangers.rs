@@ -1,41 +1,126 @@
-//! Strangers: callers that have not shown a certificate yet. Few are listened to at once, so that they take little.
+//! Strangers: callers that have not shown a certificate yet. A bounded number is listened to at once.
 
-use sluice_sync::atomic::{AtomicUsize, Ordering};
+use crate::lock_class::STRANGERS;
 use sluice_sync::time::Duration;
-use sluice_sync::{Arc, thread};
+use sluice_sync::{Arc, Mutex, thread};
+use std::collections::BTreeMap;
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 
-/// How many are listened to at once.
+/// The number of strangers that are listened to at once.
 const STRANGERS_MAX: usize = 64;
-/// Before a listener is tried again that failed.
+/// The pause before a listener that failed is tried again.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Takes calls until `is_over`, each on a thread of its own: `recognise` learns from a caller which node it is, and `serve` serves
 /// that. An error of `recognise` ends the connection, and the node calls again.
+///
+/// A stranger too many pushes out an earlier one, so strangers that say nothing keep no node out.
 pub fn listen<K>(
     listener: &TcpListener,
     is_over: impl Fn() -> bool,
     recognise: impl Fn(TcpStream) -> io::Result<K> + Clone + Send + 'static,
     serve: impl Fn(K) + Clone + Send + 'static,
 ) {
-    let strangers = Arc::new(AtomicUsize::new(0));
+    let strangers = Arc::new(Mutex::with_class(&STRANGERS, Strangers::default()));
     while !is_over() {
-        let Ok((tcp, _)) = listener.accept() else {
+        let admitted = listener.accept().and_then(|(tcp, from)| {
+            let number = strangers.lock().admit(from.ip(), tcp.try_clone()?);
+            Ok((tcp, number))
+        });
+        // The process may be out of descriptors, which others give back.
+        let Ok((tcp, number)) = admitted else {
             thread::sleep(PAUSE);
             continue;
         };
-        // Relaxed: a count. One too many is dropped, and may call again.
-        if strangers.fetch_add(1, Ordering::Relaxed) >= STRANGERS_MAX {
-            strangers.fetch_sub(1, Ordering::Relaxed);
-            continue;
-        }
         let (recognise, serve, strangers) = (recognise.clone(), serve.clone(), strangers.clone());
         thread::spawn(move || {
             let known = recognise(tcp);
-            // Relaxed: as above.
-            strangers.fetch_sub(1, Ordering::Relaxed);
+            strangers.lock().waiting.remove(&number);
             known.into_iter().for_each(serve);
         });
+    }
+}
+
+/// Callers that have not shown who they are, by the order of their calls.
+#[derive(Default)]
+struct Strangers {
+    waiting: BTreeMap<u64, (IpAddr, TcpStream)>,
+    calls: u64,
+}
+
+impl Strangers {
+    /// Adds a caller: its number. Where there are too many, the earliest of the address with the most callers is hung up on.
+    fn admit(&mut self, from: IpAddr, tcp: TcpStream) -> u64 {
+        if self.waiting.len() >= STRANGERS_MAX {
+            let mut callers = BTreeMap::<IpAddr, usize>::new();
+            self.waiting.values().for_each(|(address, _)| *callers.entry(*address).or_default() += 1);
+            let crowd = callers.into_iter().max_by_key(|(_, count)| *count).map(|(address, _)| address);
+            let earliest = self.waiting.iter().find(|(_, (address, _))| Some(*address) == crowd);
+            let earliest = earliest.map(|(number, _)| *number);
+            if let Some((_, tcp)) = earliest.and_then(|number| self.waiting.remove(&number)) {
+                // The caller may have hung up already.
+                let _ = tcp.shutdown(Shutdown::Both);
+            }
+        }
+        self.calls += 1;
+        self.waiting.insert(self.calls, (from, tcp));
+        self.calls
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_sync::atomic::{AtomicBool, Ordering};
+    use std::io::{Read, Write};
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn silent_strangers_keep_no_node_out() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let listening = thread::spawn({
+            let over = over.clone();
+            let recognise = |mut tcp: TcpStream| {
+                let mut name = [0; 4];
+                tcp.read_exact(&mut name)?;
+                Ok(tcp)
+            };
+            move || {
+                listen(
+                    &listener,
+                    || over.load(Ordering::SeqCst),
+                    recognise,
+                    |mut tcp: TcpStream| tcp.write_all(b"hello").unwrap(),
+                )
+            }
+        });
+        let call = || TcpStream::connect(address).unwrap();
+        let mut silent: Vec<_> = (0..STRANGERS_MAX + 1).map(|_| call()).collect();
+        // The earliest was hung up on.
+        assert_eq!(silent[0].read(&mut [0]).unwrap(), 0);
+        let mut node = call();
+        node.write_all(b"node").unwrap();
+        let mut answer = [0; 5];
+        node.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"hello");
+        over.store(true, Ordering::SeqCst);
+        drop(call());
+        listening.join().unwrap();
+    }
+
+    #[test]
+    fn a_crowd_from_one_address_pushes_out_its_own() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut strangers = Strangers::default();
+        let node = strangers.admit([10, 0, 0, 1].into(), tcp.try_clone().unwrap());
+        for _ in 0..2 * STRANGERS_MAX {
+            strangers.admit([10, 0, 0, 9].into(), tcp.try_clone().unwrap());
+        }
+        assert!(strangers.waiting.contains_key(&node));
+        assert_eq!(strangers.waiting.len(), STRANGERS_MAX);
     }
 }

@@ -12,7 +12,7 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
-use sluice_sync::time::Duration;
+use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -23,7 +23,7 @@ use std::{fmt, fs};
 
 /// The name in all certificates: what matters is the authority that has signed them.
 const NAME: &str = "node.sluice-dlm";
-/// How long a peer may take for its part of a handshake.
+/// The longest a whole handshake may take, and then each read of a hello.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The authority of a cluster.
@@ -229,12 +229,32 @@ impl Secure {
 
     fn new(tcp: TcpStream, mut connection: Connection) -> io::Result<Secure> {
         tcp.set_nodelay(true)?;
-        tcp.set_read_timeout(Some(PATIENCE))?;
         tcp.set_write_timeout(Some(PATIENCE))?;
         connection.set_buffer_limit(None);
+        let end = Instant::now() + PATIENCE;
         while connection.is_handshaking() {
-            connection.complete_io(&mut &tcp)?;
+            while connection.wants_write() {
+                connection.write_tls(&mut &tcp)?;
+            }
+            if !connection.is_handshaking() {
+                break;
+            }
+            // A byte now and then does not prolong it.
+            let left = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
+            tcp.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
+            if connection.read_tls(&mut &tcp)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if let Err(error) = connection.process_new_packets() {
+                // The alert tells the other side why.
+                let _ = connection.write_tls(&mut &tcp);
+                return Err(io::Error::other(error));
+            }
         }
+        while connection.wants_write() {
+            connection.write_tls(&mut &tcp)?;
+        }
+        tcp.set_read_timeout(Some(PATIENCE))?;
         let channel = Mutex::with_class(&TLS, TlsChannel { connection, ahead: VecDeque::new() });
         Ok(Secure { tcp, channel, writing: Mutex::with_class(&WRITING, Vec::new()) })
     }
@@ -401,6 +421,22 @@ mod tests {
         assert_eq!(&byte, b"x");
         calling.join().expect("no panic").expect("believed");
         fs::remove_dir_all(dir).expect("removed");
+    }
+
+    #[test]
+    fn a_handshake_of_a_byte_now_and_then_ends() {
+        let (server, _) = ClusterCa::new().and_then(|ca| ca.issue()?.configurations()).expect("made");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let mut tcp = TcpStream::connect(listener.local_addr().expect("bound")).expect("listens");
+        let accepting = sluice_sync::thread::spawn(move || {
+            Secure::accept(listener.accept().expect("called").0, server).map(drop)
+        });
+        // The head of a ClientHello of 16 KiB, which never comes as a whole.
+        tcp.write_all(b"\x16\x03\x01\x3f\xff\x01\x00\x3f\xfb\x03\x03").expect("accepted");
+        while tcp.write_all(b"\0").is_ok() {
+            sluice_sync::thread::sleep(PATIENCE / 50);
+        }
+        assert!(accepting.join().expect("no panic").is_err());
     }
 
     #[test]
