@@ -24,10 +24,10 @@ export VERSITYGW GO
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make demo         build sluice and take the two-minute tour'
+	@echo 'make demo         build sluice without object stores, clusters and the lab, and take the tour'
 	@echo 'make test         everything that CI runs'
-	@echo 'make build        target/release/sluice'
-	@echo 'make install      the program, and its helper for mount(8) and /etc/fstab, below PREFIX (/usr/local) and SBINDIR (/sbin)'
+	@echo 'make build        target/release/sluice and sluice-lab, optimised across crates'
+	@echo 'make install      both programs, and the helper for mount(8) and /etc/fstab, below PREFIX (/usr/local) and SBINDIR (/sbin)'
 	@echo 'make unit         the Rust tests alone'
 	@echo 'make conformance  pjdfstest, fsx and testers of file locks over a mount'
 	@echo 'make cluster-conformance  the same over the owner and over a guest of a cluster'
@@ -52,8 +52,10 @@ help:
 	@echo 'make mixed-load   half an hour of load on a store with 256 MB of memory and a tree of 4 GB (root)'
 	@echo 'make miri         the tests of sync under the interpreter Miri (a nightly toolchain with miri and rust-src)'
 
-demo: build
-	@target/release/sluice demo
+# Without object stores, clusters and the lab, and without optimisation across crates: a fourth of the work.
+demo: prerequisites
+	cargo build --profile demo --locked -p sluice --no-default-features
+	@target/demo/sluice demo
 
 build: prerequisites
 	cargo build --release --locked -p sluice
@@ -62,8 +64,9 @@ build: prerequisites
 PREFIX ?= /usr/local
 SBINDIR ?= /sbin
 install:
-	@test -x target/release/sluice || { echo 'nothing to install yet: run make build first'; exit 1; }
+	@test -x target/release/sluice -a -x target/release/sluice-lab || { echo 'nothing to install yet: run make build first'; exit 1; }
 	install -D -m 755 target/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
+	install -D -m 755 target/release/sluice-lab $(DESTDIR)$(PREFIX)/bin/sluice-lab
 	install -d $(DESTDIR)$(SBINDIR)
 	ln -sf $(PREFIX)/bin/sluice $(DESTDIR)$(SBINDIR)/mount.fuse.sluice
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
@@ -81,9 +84,10 @@ programs:
 fmt: prerequisites
 	cargo fmt --all --check
 
-# The second: lock debugging where there are no assertions, and on the simulator.
+# The second: the program of `make demo`. The third: lock debugging where there are no assertions, and on the simulator.
 clippy: prerequisites
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked -p sluice --no-default-features -- -D warnings
 	cargo clippy --locked --release -p sluice-sync -p sluice-sync-sim --features lock-debug -- -D warnings
 
 doc: prerequisites

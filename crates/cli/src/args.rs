@@ -1,22 +1,20 @@
 //! Args: the command line, with its help texts.
 
 mod cluster;
+#[allow(dead_code, reason = "the program `sluice-lab` reads the options")]
+mod lab;
 
 pub(crate) use cluster::{ClusterAction, DlmAction, Watched};
+pub(crate) use lab::LabCommand;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use sluice_lab::experiment::EXPERIMENTS;
-use sluice_lab::workload::WORKLOADS;
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// The command line, with what is only known at run time filled in.
+/// The command line.
 pub(crate) fn command() -> clap::Command {
     Cli::command()
-        .mut_subcommand("bench", |bench| bench.after_help(bench_help()))
-        .mut_subcommand("lab", |lab| lab.after_help(lab_help()))
 }
 
 #[derive(Parser)]
@@ -33,17 +31,6 @@ const EXAMPLES: &str = "Examples:
   sluice bench creat-unlink --on lib,mount,dir:/dev/shm
 
 Exit status: 0 done, 1 failed, 2 bad usage; with one line that says what to do.";
-
-const COMMUTE_EXAMPLES: &str = "\
-Each case is a pair of calls in a small state in which, by a model of the API, their order shows in nothing. Both run
-at once on two simulated CPUs. A case is conflict-free when no line that one writes is touched by the other.
-Exit status 1 when a conflict has no explanation, or an answer is not the model's.
-
-Examples:
-  sluice commute
-  sluice commute --on store
-  sluice commute --pair open,unlink
-  sluice commute --json pairs.json";
 
 /// What to do with snapshots.
 #[derive(Subcommand)]
@@ -211,40 +198,8 @@ pub(crate) enum Command {
     },
     /// Watch a mount, or all nodes of a cluster: requests per second, waiting locks, memory, what is not durable
     Top(Watched),
-    /// Measure workloads on this library, on a mount of it, and on other file systems
-    Bench(Bench),
-    /// Compare two results, and say what became faster or slower beyond chance
-    #[command(after_help = COMPARE_EXAMPLES)]
-    Compare {
-        /// What `bench --json` wrote before; lines of one thing from several runs may be appended
-        before: PathBuf,
-        /// What it wrote after
-        after: PathBuf,
-        /// Write a page there, with both in the same plots
-        #[arg(short, long, value_name = "PAGE")]
-        output: Option<PathBuf>,
-        /// Exit status 1 when something became slower by more than this
-        #[arg(long, value_name = "PERCENT")]
-        fail_over: Option<String>,
-    },
-    /// Make a page of a result: one HTML file, for any browser, without a network
-    #[command(after_help = REPORT_EXAMPLES)]
-    Report {
-        /// What `bench --json` or `lab --json` wrote
-        #[arg(required_unless_present = "sources")]
-        result: Option<PathBuf>,
-        /// Run every experiment, and set what it shows beside what its source said
-        #[arg(long, conflicts_with = "result")]
-        sources: bool,
-        /// Where the page goes
-        #[arg(short, long, value_name = "PAGE", required = true)]
-        output: PathBuf,
-    },
-    /// Show what is known about locks, on simulated machines and on this one
-    Lab(Lab),
-    /// Look for lines that commuting calls share, on the simulated machine
-    #[command(after_help = COMMUTE_EXAMPLES)]
-    Commute(Commute),
+    #[command(flatten)]
+    Lab(LabCommand),
     /// Print a completion script
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
@@ -358,18 +313,6 @@ Examples:
   sluice locks --hot ~/scratch                how often and how long each file's locks were waited for
   sluice mount -o locks=sluice ~/scratch      locks served here instead of by the kernel";
 
-const COMPARE_EXAMPLES: &str = "\
-A row is called faster or slower when the 99% bootstrap interval of its ratio excludes 1 and Welch's test agrees at
-one in two thousand; give each side five runs or more. To keep the machine's drift out, measure in turn and append.
-
-Examples:
-  sluice compare before.json after.json
-  sluice compare before.json after.json -o page.html --fail-over 5%";
-
-const REPORT_EXAMPLES: &str = "Examples:
-  sluice bench open-close stat --on lib,dir:/dev/shm --json result.json; sluice report result.json -o page.html
-  sluice report --sources -o sources.html       every experiment; some minutes";
-
 const STAT_EXAMPLES: &str = "Examples:
   sluice stat ~/scratch
   sluice stat --json ~/scratch
@@ -442,141 +385,11 @@ pub(crate) struct Mount {
     pub(crate) detach: bool,
 }
 
-#[derive(clap::Args)]
-pub(crate) struct Bench {
-    /// What to measure; see the list below, or `all`
-    #[arg(value_name = "WORKLOAD", required = true)]
-    pub(crate) workloads: Vec<String>,
-    /// Where: `lib` (in process), `mount` (a mount of ours), `dir:PATH` (any file system), `sim:MACHINE` (in
-    /// process on a simulated machine); the first is the one that ratios refer to
-    #[arg(long, value_name = "TARGET,...", value_delimiter = ',', default_value = "lib")]
-    pub(crate) on: Vec<String>,
-    /// Numbers of CPUs to pin the load to, each in turn [default: 1 and all]; the daemon of a mount is not pinned
-    #[arg(long, value_name = "N,...", value_delimiter = ',')]
-    pub(crate) cpus: Vec<usize>,
-    /// Tasks at once [default: one per CPU; 128 for the lock workloads]
-    #[arg(long, value_name = "N")]
-    pub(crate) tasks: Option<usize>,
-    /// Make each task a process of its own, as will-it-scale does, and not a thread; on `dir:PATH` and `mount`
-    #[arg(long)]
-    pub(crate) processes: bool,
-    /// Let tasks run on any CPU, as programs do, instead of pinning them
-    #[arg(long)]
-    pub(crate) unpinned: bool,
-    /// Runs of which the median is taken
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) runs: usize,
-    /// Length of a run [default: 0.2]
-    #[arg(long, value_name = "S", conflicts_with = "ops", allow_negative_numbers = true)]
-    pub(crate) seconds: Option<f64>,
-    /// Length of a run, in operations of each task
-    #[arg(long, value_name = "N")]
-    pub(crate) ops: Option<u64>,
-    /// Show at the end how often locks of each class were taken and waited for, for how long, and where; on `lib`
-    /// only, in builds with the feature lock-debug or with assertions
-    #[arg(long)]
-    pub(crate) lock_stats: bool,
-    /// Write the results there, one JSON object per line; `-` for standard output instead of the table
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-}
-
-#[derive(clap::Args)]
-pub(crate) struct Lab {
-    /// Which; see the list below
-    pub(crate) experiment: String,
-    /// Write the results there, one JSON object per line; `-` for standard output instead of the tables
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-}
-
-#[derive(clap::Args)]
-pub(crate) struct Commute {
-    /// What the file system stands on
-    #[arg(long, value_enum, default_value_t = Below::Ram)]
-    pub(crate) on: Below,
-    /// Only the cases of these two calls
-    #[arg(long, value_name = "A,B")]
-    pub(crate) pair: Option<String>,
-    /// Write the results there, one JSON object for each pair of calls; `-` for standard output instead of the
-    /// tables
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-}
-
-/// What a simulated file system stands on.
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub(crate) enum Below {
-    /// Memory alone
-    Ram,
-    /// A store, with its disk in memory
-    Store,
-}
-
-impl From<Below> for sluice_lab::commute::On {
-    fn from(on: Below) -> Self {
-        match on {
-            Below::Ram => Self::Ram,
-            Below::Store => Self::Store,
-        }
-    }
-}
-
-/// Work that the tour and the benchmarks do in processes of their own.
+/// Work that the tour does in processes of its own.
 #[derive(Subcommand)]
 pub(crate) enum Child {
-    /// Measure the memory of many files of BYTES bytes
-    Footprint { bytes: usize },
-    /// Be one task of a benchmark
-    Task { orders: String },
     /// Lock some bytes of FILE until standard input ends
     HoldLock { file: PathBuf },
     /// Lock and unlock them ROUNDS times
     LockRounds { file: PathBuf, rounds: u32 },
-    /// Write transactions
-    SqliteWriter { database: PathBuf },
-}
-
-fn lab_help() -> String {
-    let mut text = String::from("Experiments:\n");
-    for experiment in EXPERIMENTS {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {:11} {}", experiment.name, experiment.about);
-    }
-    text.push_str(
-        "
-Tables, then what each source said, what is seen, and a verdict; a miss is a result and no error. Figures of the
-simulated machines are labelled so, and the same on every computer. Most experiments take a minute or two;
-vfs takes up to half an hour and 12 GB of memory.
-
-Examples:
-  sluice lab spin
-  sluice lab rwsem --json result.json
-  sluice lab calibrate",
-    );
-    text
-}
-
-fn bench_help() -> String {
-    let mut text = String::from("Workloads:\n");
-    for workload in WORKLOADS {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {:17} {}", workload.name, workload.about);
-    }
-    text.push_str(
-        "
-Each workload checks its own results at the end of each run. Runs alternate between the targets. A pass of its own
-after each run times every operation for p50, p99 and max. Ctrl-C keeps the runs that are finished.
-
-Examples:
-  sluice bench creat-unlink --on lib,dir:/dev/shm
-  sluice bench stat open-close --on mount,dir:/dev/shm,dir:/var/tmp --cpus 1,2 --seconds 1
-  sluice bench posix02 --on lib --tasks 16 --json result.json
-  sluice bench open-close-same --on sim:power7-64 --cpus 1,8,64 --runs 3
-  sluice bench footprint --on lib --runs 1
-
-On a simulated machine each CPU does 100 operations, or --ops, and the lines that CPUs waited for most are shown.
-Machines: uma-2, skylake-4, vm-16, opteron-32, power7-64, westmere-160, icelake-2s, milan-2s.",
-    );
-    text
 }

@@ -1,9 +1,11 @@
 //! Bucket: what is done to a store whose address is a URL: `mkfs`, `info`, `fsck`, and opening it for a mount.
 
+pub(crate) use sluice_bucket::Bucket;
+
 use crate::ram_options;
 use crate::store::failure;
-use sluice_bucket::{Bucket, Claim};
-use sluice_lab::failure::{Context, Failure, Result};
+use sluice_bucket::Claim;
+use sluice_console::failure::{Context, Failure, Result};
 use sluice_store::{Info, Progress, Report, StoreError};
 use sluice_sync::Arc;
 use sluice_vfs::{Options, Superblock};

@@ -1,17 +1,19 @@
 //! Cluster: `sluice cluster`, and a mount that is a node of one.
 
 use crate::args::ClusterAction;
-use crate::output::Output;
+use crate::cluster_demo;
+use crate::cluster_top::{self, NodeSample};
+use crate::mount_stat::MountStat;
 use crate::watch::{CLEAR, EVERY};
-use crate::{bucket, serve, this_program};
+use crate::{bucket, serve};
 use sluice_bucket::{Claim, process_runs};
 use sluice_cluster::{Cluster, Config, Node, Rendezvous, Status, ask_stat, ask_status};
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::interrupt::Interrupt;
+use sluice_console::output::Output;
+use sluice_console::program::this_program;
 use sluice_dlm::{Member, NodeId, View};
 use sluice_fuse::{Ended, MountOptions, StopSignals, Users};
-use sluice_lab::cluster_top::{self, NodeSample};
-use sluice_lab::failure::{Context, Failure, Result};
-use sluice_lab::mount_stat::MountStat;
-use sluice_lab::{cluster_demo, interrupt::Interrupt};
 use sluice_store::StoreError;
 use sluice_sync::Arc;
 use sluice_sync::thread;
@@ -261,6 +263,13 @@ pub(crate) fn top(text: &str, identity: Option<PathBuf>) -> Result<()> {
         before = now;
     }
     Ok(())
+}
+
+/// Tells what a node of the lock manager holds, by its socket.
+pub(crate) fn lock_manager(socket: &Path, json: bool) -> Result<()> {
+    let answer = sluice_dlm::ask_status(socket, json);
+    let text = answer.context(|| format!("{}: no node of the lock manager answers", socket.display()))?;
+    Output::plain().give(text.as_bytes())
 }
 
 /// Unmounts, and waits until the process that served the mount has ended.

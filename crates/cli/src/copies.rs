@@ -1,9 +1,9 @@
 //! Copies: trees copied within a mount, by its server (`clone`, `snapshot`).
 
 use crate::args::Snapshot;
-use crate::output::Output;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::output::Output;
 use sluice_fuse::control;
-use sluice_lab::failure::{Context, Failure, Result};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! Fault: `sluice fault`: faults and crashes of a mount, for tests of programs that use it.
 
 use crate::args::Fault;
-use crate::output::Output;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::output::Output;
 use sluice_fuse::control;
-use sluice_lab::failure::{Context, Failure, Result};
 use sluice_vfs::Fs;
 use std::path::Path;
 

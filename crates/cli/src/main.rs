@@ -1,22 +1,30 @@
-//! The `sluice` command: options in, exit status out. What it does is done in `sluice-lab` and `sluice-fuse`.
+//! The `sluice` command: options in, exit status out. The crates below it do the work; `sluice-lab` measures.
 //!
 //! Exit status: 0 done, 1 something failed or was found, 2 bad usage; each time with one line that says what to do.
 
 #![forbid(unsafe_code)]
 
 mod args;
-mod bench;
+#[cfg_attr(not(feature = "s3"), path = "no_bucket.rs")]
 mod bucket;
+#[cfg_attr(not(feature = "cluster"), path = "no_cluster.rs")]
 mod cluster;
-mod commute;
+#[cfg(feature = "cluster")]
+mod cluster_demo;
+#[cfg(feature = "cluster")]
+mod cluster_top;
 mod copies;
+mod demo;
 mod fault;
-mod lab;
-
+mod lab_program;
+mod mount_files;
 mod mount_helper;
-mod output;
-mod pages;
+mod mount_locks;
+mod mount_stat;
+#[cfg(feature = "cluster")]
+mod network;
 mod ram_options;
+mod run_in_mount;
 mod serve;
 mod store;
 mod system_log;
@@ -25,22 +33,16 @@ mod watch;
 use args::{Child, Command, DlmAction, Watched};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use output::Output;
+use mount_files::MountFile;
+use sluice_console::failure::{Failure, Result};
+use sluice_console::interrupt::{Interrupt, outlive_file_size_limit};
+use sluice_console::mounted;
+use sluice_console::output::Output;
+use sluice_console::program::{complain, exit_status, one_line, this_program};
 use sluice_fuse::{Ended, MountError, Users};
-use sluice_lab::failure::{Failure, Result};
-use sluice_lab::interrupt::{Interrupt, outlive_file_size_limit};
-use sluice_lab::mount_files::MountFile;
-use sluice_lab::{demo, footprint, mount_files, mounted, run_in_mount, timed_run};
 use std::ffi::OsStr;
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
-
-/// On simulated machines no two objects share a line by chance; everywhere else this is the system's allocator.
-#[global_allocator]
-static HEAP: sluice_machine::Heap = sluice_machine::Heap;
-
-const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     // Without the handler only what is beyond such a limit ends the program.
@@ -49,23 +51,13 @@ fn main() -> ExitCode {
     if mount_helper::is_meant(arguments.next().as_deref()) {
         return ExitCode::from(mount_helper::run(arguments));
     }
-    let command = match parse() {
-        Ok(command) => command,
-        Err(status) => return status,
-    };
-    match perform(command) {
-        Ok(status) => ExitCode::from(status),
-        Err(Failure::Interrupted) => ExitCode::from(INTERRUPTED),
-        Err(Failure::Usage(text)) => complain(&text, 2),
-        Err(Failure::Failed(text) | Failure::Unsupported(text)) => complain(&text, 1),
+    if lab_program::is_meant(std::env::args_os().skip(1)) {
+        return exit_status(lab_program::run());
     }
-}
-
-/// One line on standard error.
-fn complain(text: &str, status: u8) -> ExitCode {
-    // If standard error is gone, the exit status still tells.
-    let _ = writeln!(std::io::stderr(), "sluice: {text}");
-    ExitCode::from(status)
+    match parse() {
+        Ok(command) => exit_status(perform(command)),
+        Err(status) => status,
+    }
 }
 
 /// The command line as a command, or the exit status when that was all there was to do.
@@ -91,21 +83,6 @@ fn parse() -> std::result::Result<Command, ExitCode> {
             complain(&one_line(&error.to_string()), if of_fsck { store::USAGE } else { 2 })
         }
     })
-}
-
-/// The message of a usage error without its usage text: what is wrong, and the tip if there is one.
-fn one_line(message: &str) -> String {
-    let paragraphs =
-        message.split("\n\n").filter(|part| !part.starts_with("Usage:") && !part.starts_with("For more"));
-    let parts: Vec<String> = paragraphs
-        .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "))
-        .filter(|part| !part.is_empty())
-        .collect();
-    let line = parts.join("; ");
-    format!(
-        "{}; `sluice help` and `sluice COMMAND --help` show how",
-        line.strip_prefix("error: ").unwrap_or(&line)
-    )
 }
 
 fn perform(command: Command) -> Result<u8> {
@@ -158,7 +135,7 @@ fn perform(command: Command) -> Result<u8> {
             return run_in_mount::run_in_mount(&this_program()?, store.as_deref(), &options, &command);
         }
         Command::Locks { table, json, hot, dir } => watch::locks(&dir, table, json, hot)?,
-        Command::Dlm { action: DlmAction::Status { json, socket } } => watch::dlm(&socket, json)?,
+        Command::Dlm { action: DlmAction::Status { json, socket } } => cluster::lock_manager(&socket, json)?,
         Command::Cluster { action } => cluster::perform(action)?,
         Command::Stat { json, files, dir } => watch::stat(&dir, json, files)?,
         Command::Top(Watched { dir: Some(dir), .. }) => watch::top(&dir)?,
@@ -166,14 +143,7 @@ fn perform(command: Command) -> Result<u8> {
         Command::Top(_) => {
             return Err(Failure::Usage("top: give a directory of a mount, or --cluster CLUSTER".into()));
         }
-        Command::Bench(options) => bench::bench(options)?,
-        Command::Compare { before, after, output, fail_over } => {
-            return pages::compare(&before, &after, output.as_deref(), fail_over.as_deref());
-        }
-        Command::Report { result: Some(result), output, .. } => pages::report(&result, &output)?,
-        Command::Report { result: None, output, .. } => pages::sources(&output)?,
-        Command::Lab(options) => lab::lab(options)?,
-        Command::Commute(options) => commute::commute(options)?,
+        Command::Lab(_) => return lab_program::run(),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut args::command(), "sluice", &mut script);
@@ -191,20 +161,9 @@ fn first_user(files: Result<Vec<MountFile>>) -> String {
 
 fn perform_as_child(child: Child) -> Result<()> {
     match child {
-        Child::Footprint { bytes } => {
-            let measured = footprint::measure(footprint::FILES, bytes)?;
-            Output::plain().give(footprint::to_line(&measured).as_bytes())
-        }
-        Child::Task { orders } => timed_run::serve(&orders),
         Child::HoldLock { file } => demo::hold_until_told(&file),
         Child::LockRounds { file, rounds } => demo::lock_rounds(&file, rounds),
-        Child::SqliteWriter { database } => demo::write_transactions(&database),
     }
-}
-
-/// The file of this program, to be run again.
-fn this_program() -> Result<PathBuf> {
-    sluice_lab::bench::this_program()
 }
 
 /// What a serving process says when its mount works.

@@ -9,9 +9,9 @@
 //! A SOURCE that is an absolute path or a URL is a store. Any other is a word that the table of mounts shows, as with tmpfs, and
 //! the file system is in memory. Exit status 0: mounted; 1: bad usage; 32: failed, as mount(8) has it.
 
+use crate::bucket::Bucket;
 use crate::serve;
-use sluice_bucket::Bucket;
-use sluice_lab::failure::{Failure, Result};
+use sluice_console::failure::{Failure, Result};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 

@@ -5,8 +5,8 @@
 //! by default half of the memory may be filled that the process can have and no other file system of it was promised, because a
 //! file system that may fill all of it takes the machine down with it. The list is taken apart here; what is not ours goes to [`MountOptions`].
 
+use sluice_console::failure::{Failure, Result};
 use sluice_fuse::MountOptions;
-use sluice_lab::failure::{Failure, Result};
 use sluice_store::DiskCache;
 use sluice_vfs::{Options, Superblock};
 use std::path::PathBuf;

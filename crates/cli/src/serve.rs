@@ -5,20 +5,20 @@
 //! when `sluice mount` returns, the file system is there. The process that stays has no terminal and no open
 //! pipe of its parent's.
 
+use crate::announce;
 use crate::args::Mount as MountArgs;
-use crate::bucket;
+use crate::bucket::{self, Bucket};
 use crate::cluster::ClusterMember;
 use crate::fault::take_track;
+use crate::mount_files::{self, MountFile};
 use crate::store::{failure, once_left};
 use crate::watch::{serve_metrics, take_metrics};
-use crate::{announce, this_program};
 use crate::{ram_options, system_log};
 use rustix::fs::{CWD, Mode, OFlags};
-use sluice_bucket::Bucket;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::mounted;
+use sluice_console::program::this_program;
 use sluice_fuse::{Ended, Mount, MountError, MountOptions, StopSignals};
-use sluice_lab::failure::{Context, Failure, Result};
-use sluice_lab::mount_files::{self, MountFile};
-use sluice_lab::mounted;
 use sluice_store::disk::{Disk, HostDisk, OverlayDisk};
 use sluice_store::{Store, StoreError};
 use sluice_sync::{Arc, memory, thread};

@@ -1,16 +1,15 @@
 //! Store: what is done to a store by itself: `mkfs`, `info`, `fsck`.
 
 use crate::args::Fsck;
-use crate::bucket;
-use crate::output::Output;
+use crate::bucket::{self, Bucket};
+use crate::mount_stat::MountStat;
 use crate::ram_options;
 use crate::serve::warn_if_loose;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use sluice_bucket::Bucket;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::output::Output;
 use sluice_fuse::control;
-use sluice_lab::failure::{Context, Failure, Result};
-use sluice_lab::mount_stat::MountStat;
 use sluice_store::disk::{Disk, HostDisk, UNFINISHED};
 use sluice_store::{Content, Gravity, Progress, Report, Store, StoreError};
 use sluice_sync::time::{Duration, Instant};

@@ -5,7 +5,7 @@
 
 use env_logger::{Builder, Target};
 use log::{Level, LevelFilter};
-use sluice_lab::failure::{Failure, Result};
+use sluice_console::failure::{Failure, Result};
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
 //! Watch: the file locks of a mount (`locks`), and what it has counted, once (`stat`), every second (`top`), or for Prometheus (`-o metrics=ADDRESS`).
 
-use crate::output::Output;
+use crate::mount_stat::MountStat;
+use crate::{mount_files, mount_locks};
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::interrupt::Interrupt;
+use sluice_console::output::Output;
 use sluice_fuse::control;
-use sluice_lab::failure::{Context, Failure, Result};
-use sluice_lab::interrupt::Interrupt;
-use sluice_lab::mount_stat::MountStat;
-use sluice_lab::{mount_files, mount_locks};
 use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -38,12 +38,6 @@ pub(crate) fn locks(dir: &Path, table: bool, json: bool, hot: bool) -> Result<()
     }
     let locks = mount_locks::parse(&text, mount_locks::command_of);
     let text = if json { mount_locks::json(&locks) } else { mount_locks::table(&locks) };
-    Output::plain().give(text.as_bytes())
-}
-
-pub(crate) fn dlm(socket: &Path, json: bool) -> Result<()> {
-    let answer = sluice_dlm::ask_status(socket, json);
-    let text = answer.context(|| format!("{}: no node of the lock manager answers", socket.display()))?;
     Output::plain().give(text.as_bytes())
 }
 

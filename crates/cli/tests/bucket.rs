@@ -4,7 +4,7 @@ mod harness;
 
 use harness::{Scratch, can_mount, is_mounted, kill, server_of, skipped, sluice, until};
 use serde_json::Value;
-use sluice_lab::servers::ServerProcess;
+use sluice_console::servers::ServerProcess;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;

@@ -5,8 +5,8 @@ mod harness;
 
 use harness::{SLUICE, Scratch, can_mount, skipped, sluice};
 use rustix::process::{Pid, Signal, kill_process};
-use sluice_lab::mounted::Mounted;
-use sluice_lab::servers::{ServerProcess, endpoints};
+use sluice_console::mounted::Mounted;
+use sluice_console::servers::{ServerProcess, endpoints};
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::Ipv4Addr;

@@ -104,6 +104,21 @@ fn bad_usage_ends_with_status_2_and_one_line_that_says_what_to_do() {
 }
 
 #[test]
+fn without_its_lab_sluice_says_how_to_get_it() {
+    // Of the same inode: a copy would take seconds. A symbolic link would lead back to the lab.
+    let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("alone-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let alone = dir.join("sluice");
+    std::fs::hard_link(SLUICE, &alone).expect("a link");
+    for arguments in [&["bench", "stat"][..], &["bench", "--help"], &["help", "lab"], &["commute"]] {
+        let ran = Command::new(&alone).args(arguments).env("PATH", &dir).output().expect("sluice starts");
+        let line = harness::Ran::from(ran).complaint(2);
+        assert!(line.contains("sluice-lab") && line.contains("make build"), "{line}");
+    }
+    std::fs::remove_dir_all(dir).expect("removed");
+}
+
+#[test]
 fn an_experiment_writes_the_fields_of_bench_and_calls_its_figures_simulated() {
     let lines = sluice(["lab", "calibrate", "--json", "-"]).well();
     let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();

@@ -1,15 +1,15 @@
 //! Bench: carries out a plan of workloads, targets and CPU counts, alternating between the targets.
 
-use crate::corpus::Corpus;
 use crate::distance;
-use crate::failure::{Context, Failure, Result};
 use crate::footprint::{self, Footprint};
-use crate::interrupt::Interrupt;
-use crate::machine;
 use crate::row::{Origin, Row};
 use crate::target::{DEFAULT_OPS, Ready, Spec, Target, simulated_run};
 use crate::timed_run::{Limit, Outcome, Setting, timed_run};
 use crate::workload::{Shape, Workload};
+use sluice_console::corpus::Corpus;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::interrupt::Interrupt;
+use sluice_console::machine;
 use sluice_machine::Machine;
 use sluice_sync::{Arc, cpu};
 use std::path::PathBuf;
@@ -39,8 +39,10 @@ pub struct Plan {
     pub runs: usize,
     /// Length of a run.
     pub limit: Limit,
-    /// The `sluice` binary, for targets and workloads that need a process of their own.
+    /// The running program, for workloads and tasks that need a process of their own.
     pub program: PathBuf,
+    /// The program `sluice`, which serves mounts.
+    pub server: PathBuf,
 }
 
 impl Plan {
@@ -170,7 +172,7 @@ impl BenchSession<'_> {
         let mut targets = Vec::new();
         for spec in &self.plan.targets {
             self.interrupt.check()?;
-            targets.push(spec.open(&self.plan.program).context(|| spec.to_string())?);
+            targets.push(spec.open(&self.plan.server).context(|| spec.to_string())?);
         }
         for workload in &self.plan.workloads {
             for &cpus in self.plan.cpu_counts(workload) {
@@ -334,14 +336,6 @@ pub fn default_cpus(targets: &[Spec]) -> Result<Vec<usize>> {
     })
 }
 
-/// The running program, as the binary that serves mounts.
-///
-/// # Errors
-/// When the system does not tell.
-pub fn this_program() -> Result<PathBuf> {
-    std::env::current_exe().context(|| "cannot find this program's file")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -385,6 +379,7 @@ mod tests {
             runs,
             limit: Limit::Ops(32),
             program: PathBuf::from("/no/such/program"),
+            server: PathBuf::from("/no/such/program"),
         }
     }
 

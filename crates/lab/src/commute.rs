@@ -21,9 +21,9 @@ mod world;
 
 pub use report::Report;
 
-use crate::failure::{Failure, Result};
-use crate::interrupt::Interrupt;
 pub use crate::simulated_fs::On;
+use sluice_console::failure::{Failure, Result};
+use sluice_console::interrupt::Interrupt;
 
 /// The cases to run.
 pub struct Plan {

@@ -7,10 +7,10 @@
 //! processes of one build differ; so of rows that are the same in all these, each counts as one run, its median.
 //! What counts as a difference is told in [`stats`](crate::stats).
 
-use crate::failure::{Context, Failure, Result};
 use crate::row::Row;
 use crate::stats::{Interval, differ, ratio, ratio_interval};
-use crate::table::{Table, grouped};
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::table::{Table, grouped};
 use std::fmt;
 use std::path::Path;
 
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn what_nobody_measured_is_refused_or_has_no_verdict() {
-        let scratch = crate::private_dir::PrivateDir::below(&std::env::temp_dir()).unwrap();
+        let scratch = sluice_console::private_dir::PrivateDir::below(&std::env::temp_dir()).unwrap();
         let read_back = |row: &Row| {
             let path = scratch.path().join("result.json");
             std::fs::write(&path, row.to_json()).unwrap();

@@ -26,9 +26,9 @@ mod vfs;
 pub use verdict::Verdict;
 
 use crate::bench::Listener;
-use crate::failure::{Failure, Result};
-use crate::interrupt::Interrupt;
 use crate::row::{Origin, Row};
+use sluice_console::failure::{Failure, Result};
+use sluice_console::interrupt::Interrupt;
 
 /// One experiment, by name.
 pub struct Experiment {

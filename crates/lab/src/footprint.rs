@@ -3,7 +3,7 @@
 //! The figure is the growth of this process's resident memory, allocator and page rounding included, so it is
 //! taken in a fresh process in which nothing else has happened.
 
-use crate::failure::{Context, Failure, Result};
+use sluice_console::failure::{Context, Failure, Result};
 use sluice_sync::memory;
 use sluice_sync::time::{Duration, Instant};
 use sluice_vfs::{Cred, Fs, OpenFlags};

@@ -3,7 +3,6 @@
 //! # Entry points
 //! - [`bench::bench`]: a plan (workloads, targets, CPU counts) in, one [`row::Row`] per line of the result out.
 //! - [`commute::Plan`]: whether calls that commute share a written line, on the simulated machine.
-//! - [`demo::tour`]: the two-minute tour that `sluice demo` tells.
 //! - [`experiment::Experiment`]: what the sources say about locks, shown on simulated machines and on this one.
 //! - [`compare::compare`] and [`report`]: two results and what differs beyond chance; results as a page.
 //! - [`target::Target`]: the small POSIX surface that every workload is written against, once.
@@ -21,38 +20,23 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
-pub mod cluster_demo;
-pub mod cluster_top;
 pub mod commute;
 pub mod compare;
-pub mod corpus;
-pub mod demo;
 pub mod distance;
 pub mod experiment;
-pub mod failure;
 pub mod footprint;
 pub mod history;
-pub mod interrupt;
-pub mod machine;
-pub mod mount_files;
-pub mod mount_locks;
-pub mod mount_stat;
-pub mod mounted;
-pub mod network;
-pub mod private_dir;
 pub mod report;
 pub mod row;
-pub mod run_in_mount;
-pub mod servers;
+pub mod row_table;
 mod simulated_fs;
 pub mod sleep_places;
 pub mod stats;
-pub mod table;
 pub mod target;
 pub mod timed_run;
 pub mod workload;
 
-/// As in the `sluice` command: on simulated machines no two objects share a line by chance.
+/// As in the program `sluice-lab`: on simulated machines no two objects share a line by chance.
 #[cfg(test)]
 #[global_allocator]
 static HEAP: sluice_machine::Heap = sluice_machine::Heap;

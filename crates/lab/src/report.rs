@@ -11,12 +11,12 @@ mod sources;
 pub use sources::of_sources;
 
 use crate::compare::{Comparison, Verdict, interval};
-use crate::failure::Result;
 use crate::row::Row;
-use crate::table::grouped;
 use figures::{Named, figures};
 use page::{HtmlPage, TableCell, escape, table};
 use plot::CurveStyle;
+use sluice_console::failure::Result;
+use sluice_console::table::grouped;
 
 /// The page of one result.
 ///

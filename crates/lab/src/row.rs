@@ -1,10 +1,10 @@
 //! Row: one line of `bench --json`, and how the runs behind it are summed up.
 
-use crate::machine::{CpuTime, Stalled};
 use crate::sleep_places::SleepPlaces;
 use crate::stats::{median, median_interval, standard_deviation};
 use crate::timed_run::{Outcome, latencies, total};
 use serde::{Deserialize, Serialize};
+use sluice_console::machine::{CpuTime, Stalled};
 
 /// Each bound of [`Row::latency`] over the one before.
 pub(crate) const BUCKET_RATIO: f64 = 1.2;
@@ -160,8 +160,8 @@ impl Origin {
             *name = std::path::Path::new(name).file_name().unwrap_or_default().to_string_lossy().into_owned();
         }
         Origin {
-            machine: crate::machine::name(),
-            kernel: crate::machine::kernel(),
+            machine: sluice_console::machine::name(),
+            kernel: sluice_console::machine::kernel(),
             command: Some(words.join(" ")),
         }
     }

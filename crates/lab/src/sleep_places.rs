@@ -69,7 +69,7 @@ mod tests {
     fn a_task_that_sleeps_is_seen_where_it_does() {
         let (said, hear) = sluice_sync::mpsc::channel();
         let sleeper = thread::spawn(move || {
-            said.send(crate::machine::task_number()).unwrap();
+            said.send(sluice_console::machine::task_number()).unwrap();
             thread::sleep(Duration::from_millis(300));
         });
         let mut places = SleepPlaces::of(vec![hear.recv().unwrap()]);

@@ -17,7 +17,7 @@ pub use library::Library;
 pub use simulated::{DEFAULT_OPS, simulated_run};
 pub use spec::{Ready, Spec};
 
-use crate::failure::{Failure, Result};
+use sluice_console::failure::{Failure, Result};
 use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant};
 use sluice_vfs as vfs;
@@ -250,7 +250,7 @@ pub fn remove_emptied(mut rmdir: impl FnMut() -> CallResult<()>) -> CallResult<(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::private_dir::PrivateDir;
+    use sluice_console::private_dir::PrivateDir;
 
     /// Runs `body` on every target that needs no mount.
     pub(crate) fn on_every_target(body: impl Fn(&dyn Target)) {

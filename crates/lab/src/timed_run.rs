@@ -24,10 +24,6 @@ mod threads;
 
 pub use processes::serve;
 
-use crate::corpus::Corpus;
-use crate::failure::{Context, Result};
-use crate::interrupt::Interrupt;
-use crate::machine::{self, CpuTime, Stalled, TaskTime};
 use crate::row::{HotLine, HotPlace};
 use crate::sleep_places::SleepPlaces;
 use crate::target::{Target, remove_tree, with_task};
@@ -35,6 +31,10 @@ use crate::workload::{Shape, Workload};
 use hdrhistogram::Histogram;
 use processes::Processes;
 use serde::{Deserialize, Serialize};
+use sluice_console::corpus::Corpus;
+use sluice_console::failure::{Context, Result};
+use sluice_console::interrupt::Interrupt;
+use sluice_console::machine::{self, CpuTime, Stalled, TaskTime};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, thread};
 use std::path::Path;
@@ -142,7 +142,7 @@ pub fn latencies() -> Histogram<u64> {
 /// Runs once.
 ///
 /// # Errors
-/// Those of the calls, a wrong result, or [`Failure::Interrupted`](crate::failure::Failure::Interrupted).
+/// Those of the calls, a wrong result, or [`Failure::Interrupted`](sluice_console::failure::Failure::Interrupted).
 pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome> {
     with_task(setting.target, |calls| {
         calls.mkdir(setting.dir)?;
@@ -282,9 +282,9 @@ fn watch(sleep_places: &mut SleepPlaces, time: Duration, mut over: impl FnMut() 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::Failure;
     use crate::target::{Calls, HostDir, Library};
     use crate::workload::find;
+    use sluice_console::failure::Failure;
     use sluice_sync::cpu;
 
     fn run(name: &str, target: &dyn Target, tasks: usize, limit: Limit) -> Result<Outcome> {
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_run_limited_by_time_ends_and_leaves_nothing() {
-        let dir = crate::private_dir::PrivateDir::below(&std::env::temp_dir()).unwrap();
+        let dir = sluice_console::private_dir::PrivateDir::below(&std::env::temp_dir()).unwrap();
         let target = HostDir::below(dir.path()).unwrap();
         let outcome = run("open-close", &target, 2, Limit::Time(Duration::from_secs(1))).unwrap();
         assert!(outcome.ops > 0);

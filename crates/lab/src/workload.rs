@@ -27,9 +27,9 @@ mod tree;
 
 pub use registry::WORKLOADS;
 
-use crate::corpus::Corpus;
-use crate::failure::{Failure, Result};
 use crate::target::{CallResult, Calls, Target};
+use sluice_console::corpus::Corpus;
+use sluice_console::failure::{Failure, Result};
 use sluice_sync::Arc;
 
 /// One task of a run.

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 /// The crates above `sync`, which take everything about threads from it.
 const ABOVE_SYNC: &[&str] =
-    &["locks", "dlm", "vfs", "store", "bucket", "fuse", "cluster", "lock-zoo", "lab", "cli"];
+    &["locks", "dlm", "vfs", "store", "bucket", "fuse", "cluster", "console", "lock-zoo", "lab", "cli"];
 /// Those of them that are part of the product.
-const PRODUCT: &[&str] = &["locks", "dlm", "vfs", "store", "bucket", "fuse", "cluster", "cli"];
+const PRODUCT: &[&str] = &["locks", "dlm", "vfs", "store", "bucket", "fuse", "cluster", "console", "cli"];
 /// The floors, lowest first: a crate may use only crates that come before it.
 const FLOORS: &[&str] = &[
-    "machine", "sync", "store", "bucket", "locks", "dlm", "vfs", "fuse", "cluster", "lock-zoo", "lab", "cli",
+    "machine", "sync", "store", "bucket", "locks", "dlm", "vfs", "fuse", "cluster", "console", "lock-zoo",
+    "lab", "cli",
 ];
 /// Files that may contain `unsafe`, each for the reason in its header.
 const UNSAFE_FILES: &[&str] = &[
@@ -170,6 +171,19 @@ fn a_crate_uses_only_crates_on_lower_floors() {
         }
     }
     assert_none("these dependencies go up", &offenders);
+}
+
+#[test]
+fn the_program_sluice_knows_no_simulator_and_no_statistics() {
+    let program = rust_files().into_iter().filter(|file| {
+        let in_lab_program = file.path.starts_with("crates/cli/src/bin/");
+        file.path.starts_with("crates/cli/src/") && !in_lab_program
+    });
+    let offenders: Vec<_> = (program)
+        .filter(|file| code_lines(&file.text).any(|(_, line)| line.contains("sluice_lab::")))
+        .map(|file| file.path)
+        .collect();
+    assert_none("the program sluice-lab measures; `sluice` only runs it", &offenders);
 }
 
 #[test]

@@ -14,7 +14,7 @@ mod watching;
 use harness::{Ran, SLUICE, Scratch, can_mount, skipped, sluice};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process};
-use sluice_lab::mounted::Mounted;
+use sluice_console::mounted::Mounted;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -72,7 +72,7 @@ impl Cluster {
         self.try_join_with(options).expect("mounting works here")
     }
 
-    fn try_join_with(&self, options: &[&str]) -> sluice_lab::failure::Result<Mounted> {
+    fn try_join_with(&self, options: &[&str]) -> sluice_console::failure::Result<Mounted> {
         let place = format!("dir:{}", self.shared().display());
         let mut all: Vec<&OsStr> = vec!["--cluster".as_ref(), place.as_ref()];
         all.extend(options.iter().map(OsStr::new));

@@ -3,7 +3,7 @@
 use super::{Cluster, SLUICE, eventually, sluice};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use sluice_lab::failure::Failure;
+use sluice_console::failure::Failure;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

@@ -3,8 +3,8 @@
 use super::cases::Case;
 use super::reasons::reason;
 use super::run::{Finding, LineName};
-use crate::table::Table;
 use serde::Serialize;
+use sluice_console::table::Table;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 

@@ -12,12 +12,12 @@
 //! Their rows are marked.
 
 use super::{ExperimentSession, Findings};
-use crate::failure::Result;
 use crate::history::commit_list::{CommitLists, create_or_remove};
 use crate::history::small_locks::Small;
 use crate::history::{false_sharing, file_lock_waiters, open_close, small_locks};
 use crate::row::{Origin, Row};
-use crate::table::Table;
+use sluice_console::failure::Result;
+use sluice_console::table::Table;
 use sluice_lock_zoo_sim::Queued;
 use sluice_machine::{Machine, Report};
 use std::fmt::Write as _;

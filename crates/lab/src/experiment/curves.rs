@@ -1,7 +1,7 @@
 //! Curves: rows as tables of one figure against CPUs, a line for each lock.
 
 use crate::row::Row;
-use crate::table::{Table, grouped};
+use sluice_console::table::{Table, grouped};
 use std::fmt::Write as _;
 
 /// The rows of one experiment.

@@ -6,13 +6,13 @@
 use super::curves::Curves;
 use super::verdict::Verdict;
 use super::{ExperimentSession, Findings};
-use crate::failure::{Failure, Result};
-use crate::private_dir::PrivateDir;
 use crate::row::Row;
-use crate::servers::ServerProcess;
 use crate::timed_run::{Outcome, latencies};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hdrhistogram::Histogram;
+use sluice_console::failure::{Failure, Result};
+use sluice_console::private_dir::PrivateDir;
+use sluice_console::servers::ServerProcess;
 use sluice_dlm::{ClusterCa, Config, Dlm, InMemory, Key, Membership, Mode, Want};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, thread};

@@ -4,10 +4,10 @@ use super::curves::Curves;
 use super::simulated::{self, Load, contend};
 use super::verdict::Verdict;
 use super::{ExperimentSession, Findings, native};
-use crate::failure::Result;
 use crate::history::dlm_hash::{DESIGNS, Design, Resources};
 use crate::history::on_host::{self, dlm_hash as host};
 use crate::row::Row;
+use sluice_console::failure::Result;
 use sluice_sync::CachePadded;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 

@@ -1,12 +1,12 @@
 //! Library: rows of this project's file system itself, for the experiments that set it beside older designs.
 
 use super::ExperimentSession;
-use crate::corpus::Corpus;
-use crate::failure::Result;
 use crate::row::{Origin, Row};
 use crate::simulated_fs::On;
 use crate::target::simulated_run;
 use crate::workload;
+use sluice_console::corpus::Corpus;
+use sluice_console::failure::Result;
 use sluice_machine::Machine;
 use sluice_sync::Arc;
 

@@ -3,7 +3,7 @@
 //! The places know all that was done, between passes and before the count too, and so they are given as shares.
 
 use crate::row::Row;
-use crate::table::grouped;
+use sluice_console::table::grouped;
 use sluice_machine::Machine;
 use std::collections::BTreeMap;
 use std::fmt;

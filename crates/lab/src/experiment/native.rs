@@ -1,10 +1,10 @@
 //! Native runs: pinned threads on this computer, for what 1 and 2 CPUs can show.
 
 use super::ExperimentSession;
-use crate::failure::{Context, Result};
-use crate::machine::CpuTime;
 use crate::row::Row;
 use crate::stats::median;
+use sluice_console::failure::{Context, Result};
+use sluice_console::machine::CpuTime;
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Barrier, CachePadded, cpu, thread};

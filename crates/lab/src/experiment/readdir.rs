@@ -5,11 +5,11 @@ use super::library::{self, Load};
 use super::simulated::{self, contend};
 use super::verdict::Verdict;
 use super::{ExperimentSession, Findings, native};
-use crate::failure::Result;
 use crate::history::on_host;
 use crate::history::readdir_2016::Directory2016;
 use crate::row::Row;
 use crate::simulated_fs::On;
+use sluice_console::failure::Result;
 use sluice_machine::Cpu;
 
 const SEEDS: &[u64] = &[7, 8];

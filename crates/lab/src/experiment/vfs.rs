@@ -11,10 +11,10 @@ use super::scaling;
 use super::simulated::{self, contend};
 use super::verdict::Verdict;
 use super::{ExperimentSession, Findings, native};
-use crate::failure::Result;
 use crate::history::on_host;
 use crate::history::vfs_2009::{Design, Vfs2009};
 use crate::row::Row;
+use sluice_console::failure::Result;
 use sluice_machine::Cpu;
 
 const SEEDS: &[u64] = &[7, 8, 9];

@@ -2,7 +2,7 @@
 
 use super::file_lock_tasks::{CALL, Design};
 use crate::experiment::native::{NativeRun, compute, contend_as};
-use crate::failure::Result;
+use sluice_console::failure::Result;
 use sluice_sync::atomic::{AtomicU32, Ordering};
 use sluice_sync::face::futex;
 use sluice_sync::time::Duration;

@@ -2,9 +2,9 @@
 
 use super::page::{TableCell, escape, table};
 use super::plot::{Axes, CurveStyle, Plot, Point, Series, short};
-use crate::failure::Result;
 use crate::row::{BUCKET_RATIO, Row};
-use crate::table::{duration, grouped};
+use sluice_console::failure::Result;
+use sluice_console::table::{duration, grouped};
 use std::fmt::Write as _;
 
 /// Throughputs that differ by more than this are drawn in powers of ten.

@@ -6,10 +6,10 @@
 //! light and dark. The colours of the series are those of Okabe and Ito, which the colour-blind can tell apart, and each
 //! series has a mark of its own besides; of two sides of one thing, one is dashed. The numbers are in the table under each plot.
 
-use crate::failure::{Failure, Result};
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
+use sluice_console::failure::{Failure, Result};
 
 /// One curve.
 pub(super) struct Series {

@@ -5,10 +5,10 @@ use super::plot::{CurveStyle, short};
 use super::{Named, facts, groups, name};
 use crate::bench::Listener;
 use crate::experiment::{EXPERIMENTS, Findings};
-use crate::failure::Result;
-use crate::interrupt::Interrupt;
 use crate::row::Row;
-use crate::table::grouped;
+use sluice_console::failure::Result;
+use sluice_console::interrupt::Interrupt;
+use sluice_console::table::grouped;
 use std::fmt::Write as _;
 
 /// A public discussion, and the experiments that show what it said.

@@ -13,11 +13,11 @@
 
 use super::open_files::OpenFiles;
 use super::{CallResult, Calls, Handle, Lock, Meta, Open, Target};
-use crate::failure::{Context, Failure, Result};
-use crate::private_dir::PrivateDir;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RawDir, SeekFrom};
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::private_dir::PrivateDir;
 use sluice_vfs::Errno;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;

@@ -7,9 +7,9 @@ use super::vfs::{
     Cancel, Cred, FallocateMode, Fd, FileLock, FileType, FlockOperation, Fs, LockType, Notice, OpenFlags,
     Options, Process, Superblock, Whence,
 };
-use crate::failure::{Failure, Result};
 use crate::target::open_files::OpenFiles;
 use crate::target::{CallResult, Calls, Handle, Lock, Meta, Open, Target};
+use sluice_console::failure::{Failure, Result};
 use sluice_vfs::Errno;
 use std::ffi::OsString;
 use std::marker::PhantomData;

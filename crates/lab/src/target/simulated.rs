@@ -19,14 +19,14 @@ mod library;
 
 use library::Library;
 
-use crate::corpus::Corpus;
-use crate::failure::{Failure, Result};
 use crate::row::{HotLine, HotPlace};
 use crate::simulated_fs::On;
 use crate::target::{Calls, Target};
 use crate::timed_run::{Outcome, latencies};
 use crate::workload::{Seat, Task, Workload};
 use hdrhistogram::Histogram;
+use sluice_console::corpus::Corpus;
+use sluice_console::failure::{Failure, Result};
 use sluice_machine::{Cpu, Machine, Report};
 use sluice_sync::Arc;
 use sluice_sync_sim::{Host, rcu, refcache};

@@ -1,10 +1,10 @@
 //! Spec: a TARGET as it is written on the command line.
 
 use super::{HostDir, Library, Target};
-use crate::failure::{Context, Failure, Result};
-use crate::machine;
-use crate::mounted::Mounted;
 use crate::simulated_fs::On;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::machine;
+use sluice_console::mounted::Mounted;
 use sluice_machine::Machine;
 use sluice_sync::cpu;
 use sluice_vfs::{Fs, Options, StoreError};
@@ -188,8 +188,8 @@ impl Target for OwnMount {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::private_dir::{PrivateDir, runtime_dir};
     use crate::target::Open;
+    use sluice_console::private_dir::{PrivateDir, runtime_dir};
 
     #[test]
     fn a_spec_reads_as_it_is_written() {

@@ -6,9 +6,9 @@
 //! the next is woken after that. With many tasks on each CPU that is a queue in which each waits for its turn on a CPU whose
 //! other tasks work already, milliseconds each, while the tasks of another CPU sleep, and it with them, for seconds.
 
-use crate::failure::Result;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
+use sluice_console::failure::Result;
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
 
@@ -42,7 +42,7 @@ pub(super) fn wait(gate: impl AsFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::task_number;
+    use sluice_console::machine::task_number;
     use sluice_sync::atomic::{AtomicBool, Ordering};
     use sluice_sync::{cpu, mpsc, thread};
 

@@ -5,13 +5,13 @@
 //! there every operation is timed, while the other tasks do the same.
 
 use super::{Limit, SETTLED, Setting, latencies, rate};
-use crate::failure::{Context, Result};
-use crate::interrupt::Interrupt;
-use crate::machine::{self, TaskTime};
 use crate::target::{CallResult, Calls, remove_emptied};
 use crate::workload::{Seat, Shape, Task};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use sluice_console::failure::{Context, Result};
+use sluice_console::interrupt::Interrupt;
+use sluice_console::machine::{self, TaskTime};
 use sluice_sync::cpu;
 use sluice_sync::time::{Duration, Instant, nanoseconds};
 use sluice_vfs::Errno;

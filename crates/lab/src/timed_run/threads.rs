@@ -3,9 +3,9 @@
 use super::start::{Start, start, wait};
 use super::task::{Part, perform};
 use super::{Crew, Setting};
-use crate::failure::{Context, Failure, Result};
-use crate::interrupt::Interrupt;
-use crate::machine;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::interrupt::Interrupt;
+use sluice_console::machine;
 use sluice_sync::{mpsc, thread};
 use std::io;
 

@@ -2,8 +2,8 @@
 
 use super::place::{FilePlace, check_absent, make_dir};
 use super::{Seat, Task, wrong};
-use crate::failure::Result;
 use crate::target::{CallResult, Calls, Open, Target, remove_tree};
+use sluice_console::failure::Result;
 use sluice_vfs::Errno;
 
 /// Files of a pass.

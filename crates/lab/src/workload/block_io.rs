@@ -2,8 +2,8 @@
 
 use super::place::{FilePlace, Spot};
 use super::{Seat, Task, wrong};
-use crate::failure::Result;
 use crate::target::{BLOCK, Block, CallResult, Calls, Handle, Open, Target, read_file};
+use sluice_console::failure::Result;
 use sluice_vfs::Errno;
 
 /// Blocks that a task goes through in turn, where it does not stay at one.

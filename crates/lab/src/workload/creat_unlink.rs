@@ -2,8 +2,8 @@
 
 use super::place::{FilePlace, Spot, check_absent};
 use super::{Seat, Task, wrong};
-use crate::failure::Result;
 use crate::target::{CallResult, Calls, Target};
+use sluice_console::failure::Result;
 use sluice_vfs::Errno;
 
 /// A file of `size` bytes comes and goes.

@@ -2,8 +2,8 @@
 
 use super::place::{FilePlace, Spot};
 use super::{Seat, Task, wrong};
-use crate::failure::Result;
 use crate::target::{CallResult, Calls, Handle, Lock, Open, Target, with_task};
+use sluice_console::failure::Result;
 use sluice_vfs::Errno;
 
 pub(super) fn posix(seat: &Seat, place: FilePlace) -> Box<dyn Task> {

@@ -2,8 +2,8 @@
 
 use super::place::{FilePlace, Spot};
 use super::{Seat, Task, wrong};
-use crate::failure::Result;
 use crate::target::{CallResult, Calls, Handle, Open, Target};
+use sluice_console::failure::Result;
 use sluice_sync::thread;
 use sluice_vfs::Errno;
 

@@ -7,8 +7,8 @@
 
 use super::place::check_absent;
 use super::{Seat, Task, wrong};
-use crate::failure::Result;
 use crate::target::{CallResult, Calls, Open, Target, read_file, write_new_file};
+use sluice_console::failure::Result;
 use sluice_vfs::Errno;
 
 /// Mails of a task.

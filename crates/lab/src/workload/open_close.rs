@@ -2,8 +2,8 @@
 
 use super::place::{FilePlace, Spot, make_dir};
 use super::{Seat, Task, wrong};
-use crate::failure::Result;
 use crate::target::{CallResult, Calls, Open, Target, read_file, remove_tree};
+use sluice_console::failure::Result;
 
 /// Directories above a deep file.
 const DEPTH: usize = 5;

@@ -1,8 +1,8 @@
 //! Place: whose directory a task's file is in, and whether others use the same file.
 
 use super::{Seat, wrong};
-use crate::failure::Result;
 use crate::target::{CallResult, Calls, Handle, Open, write_all};
+use sluice_console::failure::Result;
 use sluice_vfs::Errno;
 
 /// Where the file of a task is: how much it shares with the other tasks.

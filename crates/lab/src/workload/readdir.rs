@@ -2,8 +2,8 @@
 
 use super::place::FilePlace;
 use super::{Seat, Task, wrong};
-use crate::failure::Result;
 use crate::target::{CallResult, Calls, Open, Target, write_new_file};
+use sluice_console::failure::Result;
 use std::collections::HashSet;
 
 /// Names that stay.

@@ -2,8 +2,8 @@
 
 use super::place::{FilePlace, check_absent};
 use super::{Seat, Task, wrong};
-use crate::failure::Result;
 use crate::target::{CallResult, Calls, Target, read_file, write_new_file};
+use sluice_console::failure::Result;
 
 /// Between two names of one directory: one's own, or the one of all.
 pub(super) fn within(seat: &Seat, place: FilePlace) -> Box<dyn Task> {

@@ -2,8 +2,8 @@
 
 use super::place::{FilePlace, Spot};
 use super::{Seat, Task, wrong};
-use crate::failure::Result;
 use crate::target::{CallResult, Calls, Meta, Target};
+use sluice_console::failure::Result;
 
 pub(super) fn task(seat: &Seat, place: FilePlace) -> Box<dyn Task> {
     Box::new(StatLoop { file: seat.spot(place), last: None })

@@ -2,11 +2,11 @@
 //! `cp -r --reflink=auto` and `rm -r` do it.
 
 use super::{Seat, Task, wrong};
-use crate::corpus::{Corpus, CorpusEntry, CorpusKind};
-use crate::failure::Result;
 use crate::target::{
     CallResult, Calls, Open, Target, read_file, remove_emptied, remove_tree, write_new_file,
 };
+use sluice_console::corpus::{Corpus, CorpusEntry, CorpusKind};
+use sluice_console::failure::Result;
 use sluice_sync::Arc;
 use sluice_vfs::Errno;
 

@@ -3,7 +3,7 @@
 //! Dropping it removes them. The addresses are of a network that is kept for documentation, so nobody else's; a part of it that
 //! another demo or test uses is passed over.
 
-use crate::failure::{Failure, Result};
+use sluice_console::failure::{Failure, Result};
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ const PARTS: u8 = 16;
 const PART_SIZE: u8 = 16;
 
 /// The networks of the nodes.
-pub struct Network {
+pub(crate) struct Network {
     part: u8,
     nodes: u8,
 }
@@ -25,7 +25,7 @@ impl Network {
     ///
     /// # Errors
     /// What is missing.
-    pub fn new(nodes: u8) -> Result<Network> {
+    pub(crate) fn new(nodes: u8) -> Result<Network> {
         if !rustix::process::geteuid().is_root() {
             return Err(Failure::Unsupported("networks of their own take root".into()));
         }
@@ -82,17 +82,17 @@ impl Network {
     }
 
     /// Where all nodes reach this process.
-    pub fn own_address(&self) -> IpAddr {
+    pub(crate) fn own_address(&self) -> IpAddr {
         self.host(PART_SIZE - 2)
     }
 
     /// Where `node` is reached.
-    pub fn address(&self, node: u8) -> IpAddr {
+    pub(crate) fn address(&self, node: u8) -> IpAddr {
         self.host(node + 1)
     }
 
     /// What a command of `node` begins with.
-    pub fn enter(&self, node: u8) -> Vec<OsString> {
+    pub(crate) fn enter(&self, node: u8) -> Vec<OsString> {
         vec!["nsenter".into(), format!("--net=/run/netns/{}", self.space(node)).into(), "--".into()]
     }
 
@@ -100,14 +100,14 @@ impl Network {
     ///
     /// # Errors
     /// As `ip` says.
-    pub fn pull(&self, node: u8) -> Result<Pulled<'_>> {
+    pub(crate) fn pull(&self, node: u8) -> Result<Pulled<'_>> {
         run("ip", &format!("link set {} down", self.end(node)))?;
         Ok(Pulled(self, node))
     }
 }
 
 /// A link that is down.
-pub struct Pulled<'n>(&'n Network, u8);
+pub(crate) struct Pulled<'n>(&'n Network, u8);
 
 impl Drop for Pulled<'_> {
     fn drop(&mut self) {

@@ -9,22 +9,19 @@ mod crate_build;
 mod host_place;
 mod inputs;
 mod library_place;
-#[cfg(feature = "sqlite")]
 mod sqlite;
 mod survival;
 
-pub use byte_lock::{hold_until_told, lock_rounds};
-#[cfg(feature = "sqlite")]
-pub use sqlite::write_transactions;
+pub(crate) use byte_lock::{hold_until_told, lock_rounds};
 
-use crate::failure::{Context, Failure, Result};
-use crate::interrupt::Interrupt;
-use crate::mounted::Mounted;
-use crate::private_dir::PrivateDir;
-use crate::table::{Table, duration};
 use host_place::HostPlace;
 use inputs::Inputs;
 use library_place::LibraryPlace;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::interrupt::Interrupt;
+use sluice_console::mounted::Mounted;
+use sluice_console::private_dir::PrivateDir;
+use sluice_console::table::{Table, duration};
 use sluice_sync::time::{Duration, Instant};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -95,14 +92,14 @@ fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(Duration, T)> {
 ///
 /// # Errors
 /// When a step fails or two places disagree. Everything is cleaned up in any case.
-pub fn tour(program: &Path, out: &mut dyn Write, interrupt: &Interrupt) -> Result<()> {
+pub(crate) fn tour(program: &Path, out: &mut dyn Write, interrupt: &Interrupt) -> Result<()> {
     let begun = Instant::now();
     writeln!(
         out,
         "sluicefs {}: the tour, well under a minute. {}, {}\n",
         env!("CARGO_PKG_VERSION"),
-        crate::machine::name(),
-        crate::machine::kernel()
+        sluice_console::machine::name(),
+        sluice_console::machine::kernel()
     )?;
     let inputs = Inputs::prepare()?;
     writeln!(out, "Sources: {}", inputs.description)?;
@@ -246,7 +243,7 @@ impl Guide<'_> {
         let mut all: Vec<Option<StepResult>> = places.iter().map(|_| None).collect();
         for turn in 0..places.len() {
             self.interrupt.check()?;
-            let running = crate::machine::running_tasks().unwrap_or(1);
+            let running = sluice_console::machine::running_tasks().unwrap_or(1);
             self.others_max = self.others_max.max(running.saturating_sub(1));
             let index = (number + turn) % places.len();
             let done = places[index].perform(step, self.inputs);
@@ -368,7 +365,7 @@ impl FileSystem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::corpus::Corpus;
+    use sluice_console::corpus::Corpus;
 
     #[test]
     fn a_host_directory_and_the_library_tell_the_same_of_each_step() {

@@ -3,11 +3,11 @@
 //! The processes are our own program, started with one of its hidden commands; they and the tour talk in lines
 //! over pipes.
 
-use crate::failure::{Context, Failure, Result};
-use crate::mounted::Mounted;
-use crate::table::grouped;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::mounted::Mounted;
+use sluice_console::table::grouped;
 use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant};
 use std::ffi::OsStr;
@@ -61,7 +61,7 @@ fn open(path: &Path) -> Result<File> {
 ///
 /// # Errors
 /// Those of opening and locking.
-pub fn hold_until_told(path: &Path) -> Result<()> {
+pub(crate) fn hold_until_told(path: &Path) -> Result<()> {
     let file = open(path)?;
     set_lock(&file, libc::F_WRLCK)?;
     println!("locked");
@@ -74,7 +74,7 @@ pub fn hold_until_told(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// Those of opening and locking, and a counter that somebody else has changed.
-pub fn lock_rounds(path: &Path, rounds: u32) -> Result<()> {
+pub(crate) fn lock_rounds(path: &Path, rounds: u32) -> Result<()> {
     use std::os::unix::fs::FileExt;
     let file = open(path)?;
     println!("ready");
@@ -212,7 +212,7 @@ pub(super) use in_process::{contend_in_process, show_waiter_in_process};
 /// The same between two users of the library.
 mod in_process {
     use super::{FIRST, LEN, ROUNDS, await_waiter};
-    use crate::failure::{Failure, Result};
+    use sluice_console::failure::{Failure, Result};
     use sluice_locks::{Cancel, proc_locks};
     use sluice_sync::thread;
     use sluice_vfs::{Cred, Fd, FileLock, Fs, LockType, OpenFlags, Process};
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_process_that_does_not_answer_fails_the_step() {
-        let dir = crate::private_dir::PrivateDir::below(&std::env::temp_dir()).unwrap();
+        let dir = sluice_console::private_dir::PrivateDir::below(&std::env::temp_dir()).unwrap();
         assert!(contend(Path::new("false"), &dir.path().join("file")).is_err());
     }
 }

@@ -1,9 +1,9 @@
 //! Survival: a store is mounted, written to, its server killed with SIGKILL, and mounted again: what is there?
 
-use crate::failure::{Context, Failure, Result};
-use crate::mounted::Mounted;
-use crate::private_dir::PrivateDir;
 use rustix::process::{Pid, Signal, kill_process};
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::mounted::Mounted;
+use sluice_console::private_dir::PrivateDir;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;

@@ -1,16 +1,16 @@
 //! `sluice bench`: the plan from the options, progress and rows to where they belong.
 
 use crate::args::Bench;
-use crate::output::Output;
-use crate::this_program;
 use indicatif::{ProgressBar, ProgressStyle};
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::interrupt::Interrupt;
+use sluice_console::output::Output;
+use sluice_console::program::{companion, this_program};
 use sluice_lab::bench::{self, Listener, Plan};
-use sluice_lab::failure::{Context, Failure, Result};
-use sluice_lab::interrupt::Interrupt;
 use sluice_lab::row::Row;
 use sluice_lab::target::Spec;
 use sluice_lab::timed_run::Limit;
-use sluice_lab::{table, workload};
+use sluice_lab::{row_table, workload};
 use sluice_sync::lock_debug;
 use sluice_sync::time::Duration;
 use std::fs::File;
@@ -44,6 +44,7 @@ pub(crate) fn bench(options: Bench) -> Result<()> {
         runs: options.runs,
         limit,
         program: this_program()?,
+        server: companion("sluice").unwrap_or_else(|| "sluice".into()),
     };
     plan.check()?;
     if options.lock_stats {
@@ -55,7 +56,7 @@ pub(crate) fn bench(options: Bench) -> Result<()> {
     let outcome = bench::bench(&plan, &mut reporter, &interrupt);
     reporter.bar.finish_and_clear();
     if !reporter.rows.is_empty() && !to_stdout {
-        Output::plain().give(table::of_rows(&reporter.rows).as_bytes())?;
+        Output::plain().give(row_table::of_rows(&reporter.rows).as_bytes())?;
     }
     if options.lock_stats {
         let classes = lock_debug::table(&lock_debug::lock_stats());

@@ -2,9 +2,9 @@
 
 use super::inputs::{Inputs, NEEDLE};
 use super::{DemoPlace, DemoStep, StepResult, byte_lock, timed};
-use crate::failure::{Failure, Result};
-use crate::table::grouped;
 use memchr::memmem::Finder;
+use sluice_console::failure::{Failure, Result};
+use sluice_console::table::grouped;
 use sluice_vfs::{FileType, Fs};
 use std::fs::File;
 use std::io::BufReader;

@@ -1,133 +1,133 @@
 //! Mount statistics: what the server of a mount has counted, for a person, for Prometheus, and as it changes.
 
-use crate::failure::Result;
 use crate::mount_locks::{HotFile, from_server, hot_table};
-use crate::table::{Table, duration, grouped};
 use serde::Deserialize;
 use serde_json::Value;
+use sluice_console::failure::Result;
+use sluice_console::table::{Table, duration, grouped};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// What the control socket answers to `stat`, taken apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct MountStat {
+pub(crate) struct MountStat {
     /// How messages travel: `uring`, `classic`, or `relay` on a node of a cluster; nothing from a server of an earlier version.
     #[serde(default)]
-    pub transport: String,
+    pub(crate) transport: String,
     /// Requests since the mount began.
-    pub requests_total: u64,
+    pub(crate) requests_total: u64,
     /// The same by kind.
-    pub requests: BTreeMap<String, u64>,
+    pub(crate) requests: BTreeMap<String, u64>,
     /// How long they took, by kind.
-    pub latency: BTreeMap<String, Latency>,
+    pub(crate) latency: BTreeMap<String, Latency>,
     /// Inodes that the kernel knows.
-    pub known_inodes: u64,
+    pub(crate) known_inodes: u64,
     /// Files open, where the server is told of it (`-o locks=sluice`).
-    pub open_files: u64,
+    pub(crate) open_files: u64,
     /// Lock requests that wait.
-    pub waiting_locks: u64,
+    pub(crate) waiting_locks: u64,
     /// Memory of the server, all of it.
-    pub resident_bytes: u64,
+    pub(crate) resident_bytes: u64,
     /// What the process knows that has the file system: nothing on a node of a cluster that is not the owner.
     #[serde(flatten)]
-    pub file_system: Option<FileSystemStat>,
+    pub(crate) file_system: Option<FileSystemStat>,
     /// Of a node of a cluster: its role, the owner, the epoch, and what it has counted.
     #[serde(default)]
-    pub cluster: BTreeMap<String, Value>,
+    pub(crate) cluster: BTreeMap<String, Value>,
 }
 
 /// The part of the answer that is of the file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct FileSystemStat {
+pub(crate) struct FileSystemStat {
     /// Why nothing can be changed any more, if that is so.
     #[serde(default)]
-    pub failure: Option<String>,
+    pub(crate) failure: Option<String>,
     /// The files whose locks were waited for most, with `-o locks=sluice`.
-    pub hot_locks: Vec<HotFile>,
+    pub(crate) hot_locks: Vec<HotFile>,
     /// Inodes of the file system.
-    pub live_inodes: u64,
+    pub(crate) live_inodes: u64,
     /// Bytes of a block.
-    pub block_size: u64,
+    pub(crate) block_size: u64,
     /// Blocks there may be; 0: no limit.
-    pub blocks: u64,
+    pub(crate) blocks: u64,
     /// Blocks of them that are free.
-    pub blocks_free: u64,
+    pub(crate) blocks_free: u64,
     /// Bytes of files, extended attributes and the like.
     #[serde(default)]
-    pub file_bytes: u64,
+    pub(crate) file_bytes: u64,
     /// What the machine and its limits have left for the server.
     #[serde(default)]
-    pub left_bytes: u64,
+    pub(crate) left_bytes: u64,
     /// Pieces of work that free something when no reader can see it any more.
     #[serde(default)]
-    pub deferred_calls: u64,
+    pub(crate) deferred_calls: u64,
     /// The bytes of pages among that.
     #[serde(default)]
-    pub deferred_bytes: u64,
+    pub(crate) deferred_bytes: u64,
     /// Inodes and open files that seem to have lost their last reference.
     #[serde(default)]
-    pub objects_in_review: u64,
+    pub(crate) objects_in_review: u64,
     /// Pages without a file, kept for the next.
     #[serde(default)]
-    pub spare_page_bytes: u64,
+    pub(crate) spare_page_bytes: u64,
     /// Blocks for inodes and the like, kept for the next.
     #[serde(default)]
-    pub spare_block_bytes: u64,
+    pub(crate) spare_block_bytes: u64,
     /// Bytes that a file system with a store may have in memory; 0: there is none.
     #[serde(default)]
-    pub memory_limit_bytes: u64,
+    pub(crate) memory_limit_bytes: u64,
     /// Bytes of those that it has.
     #[serde(default)]
-    pub memory_used_bytes: u64,
+    pub(crate) memory_used_bytes: u64,
     /// Of the inodes in the store, those in memory.
     #[serde(default)]
-    pub inodes_in_memory: u64,
+    pub(crate) inodes_in_memory: u64,
     /// Of these, those whose names are not in memory.
     #[serde(default)]
-    pub inodes_apart: u64,
+    pub(crate) inodes_apart: u64,
     /// Directories whose names are in memory.
     #[serde(default)]
-    pub directories_in_memory: u64,
+    pub(crate) directories_in_memory: u64,
     /// How often the names of a directory have left memory.
     #[serde(default)]
-    pub directory_departures: u64,
+    pub(crate) directory_departures: u64,
     /// Of a file system with a store: bytes of contents that wait for the next push to it, by whole chunks.
     #[serde(default)]
-    pub dirty_bytes: Option<u64>,
+    pub(crate) dirty_bytes: Option<u64>,
     /// Of a store in an object store: what was asked of that, by kind.
     #[serde(default)]
-    pub object_requests: BTreeMap<String, ObjectRequests>,
+    pub(crate) object_requests: BTreeMap<String, ObjectRequests>,
     /// How often a part of an object was looked for in the cache on disk.
     #[serde(default)]
-    pub cache_lookups: u64,
+    pub(crate) cache_lookups: u64,
     /// How often it was there.
     #[serde(default)]
-    pub cache_hits: u64,
+    pub(crate) cache_hits: u64,
     /// Bytes in that cache.
     #[serde(default)]
-    pub cache_bytes: u64,
+    pub(crate) cache_bytes: u64,
     /// Of a store in an object store: how often a write waited until records in memory had become objects.
     #[serde(default)]
-    pub write_stalls: u64,
+    pub(crate) write_stalls: u64,
 }
 
 /// How long requests of one kind took.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct Latency {
+pub(crate) struct Latency {
     /// All of them together, in nanoseconds.
-    pub ns_total: u64,
+    pub(crate) ns_total: u64,
     /// At most so many nanoseconds, and more than the bound before: so many requests.
-    pub buckets: Vec<(u64, u64)>,
+    pub(crate) buckets: Vec<(u64, u64)>,
 }
 
 /// Requests of one kind to an object store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct ObjectRequests {
+pub(crate) struct ObjectRequests {
     /// Those that failed, and may have been made again, or found no such object, as a look for newer ones does.
-    pub failed: u64,
+    pub(crate) failed: u64,
     /// How long they took.
     #[serde(flatten)]
-    pub latency: Latency,
+    pub(crate) latency: Latency,
 }
 
 impl Latency {
@@ -166,12 +166,12 @@ impl MountStat {
     ///
     /// # Errors
     /// When it is of another version's form.
-    pub fn parse(json: &[u8]) -> Result<MountStat> {
+    pub(crate) fn parse(json: &[u8]) -> Result<MountStat> {
         from_server(json)
     }
 
     /// For a person.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut table = Table::with_left_columns(1);
         table.line(["", "", "p50", "p99"]);
         table.line(["transport", &self.transport]);
@@ -203,7 +203,7 @@ impl MountStat {
     }
 
     /// In the text format of Prometheus, version 0.0.4.
-    pub fn prometheus(&self) -> String {
+    pub(crate) fn prometheus(&self) -> String {
         let mut text = String::from("# TYPE sluicefs_requests_total counter\n");
         for (name, count) in &self.requests {
             // Writing to a String cannot fail.
@@ -243,7 +243,7 @@ impl MountStat {
     }
 
     /// One screen of `sluice top`: what happened since `earlier`, `seconds` ago.
-    pub fn screen(&self, earlier: &MountStat, seconds: f64) -> String {
+    pub(crate) fn screen(&self, earlier: &MountStat, seconds: f64) -> String {
         let rate = |now: u64, then: u64| grouped(now.saturating_sub(then) as f64 / seconds.max(1e-3));
         let mut table = Table::with_left_columns(1);
         table.line(["request", "per second", "in all", "p50", "p99"]);

@@ -1,10 +1,10 @@
 //! Run in mount: a command on a file system of its own, which is gone when the command ends.
 
-use crate::failure::{Context, Failure, Result};
-use crate::mounted::Mounted;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::mounted::Mounted;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 /// The variable in which the command finds where its file system is mounted.
-pub const MOUNT_VARIABLE: &str = "SLUICE_MOUNT";
+pub(crate) const MOUNT_VARIABLE: &str = "SLUICE_MOUNT";
 
 /// Mounts `store`, or a fresh file system in memory, runs `command` in the mount, unmounts, and gives the exit status that a shell would give: that of the
 /// command, 128 + the number of the signal that ended it, 127 when there is no such command, 126 when it may not be
@@ -24,7 +24,7 @@ pub const MOUNT_VARIABLE: &str = "SLUICE_MOUNT";
 ///
 /// # Errors
 /// When it cannot be mounted or the command cannot be started.
-pub fn run_in_mount(
+pub(crate) fn run_in_mount(
     program: &Path,
     store: Option<&Path>,
     options: &[&OsStr],

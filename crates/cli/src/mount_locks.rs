@@ -1,38 +1,38 @@
 //! Mount locks: the file locks of a mount as a table or as JSON, and the files that are locked most.
 
-use crate::failure::{Context, Failure, Result};
-use crate::table::{Table, grouped};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::table::{Table, grouped};
 
 /// One line of the form of `/proc/locks`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct MountLock {
+pub(crate) struct MountLock {
     /// The number of the lock; a waiting request has that of the lock it waits for.
-    pub number: u64,
+    pub(crate) number: u64,
     /// How far down a line of waiters it stands; 0: it is held.
-    pub depth: usize,
+    pub(crate) depth: usize,
     /// `POSIX`, `OFDLCK`, `FLOCK`, `LEASE`, `DELEG`.
-    pub class: String,
+    pub(crate) class: String,
     /// `ADVISORY`; of leases `ACTIVE`, `BREAKING`, `BREAKER`.
-    pub manner: String,
+    pub(crate) manner: String,
     /// `READ`, `WRITE`, `UNLCK`.
-    pub kind: String,
+    pub(crate) kind: String,
     /// The process; -1 for OFD locks, 0 when it cannot be seen from here.
-    pub pid: i64,
+    pub(crate) pid: i64,
     /// Its name.
-    pub command: Option<String>,
+    pub(crate) command: Option<String>,
     /// The file's inode number.
-    pub inode: u64,
+    pub(crate) inode: u64,
     /// First byte.
-    pub start: u64,
+    pub(crate) start: u64,
     /// Last byte; null: to the end of the file.
-    pub end: Option<u64>,
+    pub(crate) end: Option<u64>,
 }
 
 /// The lines of `text`, in the form of `/proc/locks`, with the names that `command_of` gives to processes. Lines of
 /// another form are left out.
-pub fn parse(text: &[u8], command_of: impl Fn(i64) -> Option<String>) -> Vec<MountLock> {
+pub(crate) fn parse(text: &[u8], command_of: impl Fn(i64) -> Option<String>) -> Vec<MountLock> {
     String::from_utf8_lossy(text).lines().filter_map(|line| parse_line(line, &command_of)).collect()
 }
 
@@ -55,14 +55,14 @@ fn parse_line(line: &str, command_of: impl Fn(i64) -> Option<String>) -> Option<
 }
 
 /// What a process that can be seen here is called.
-pub fn command_of(pid: i64) -> Option<String> {
+pub(crate) fn command_of(pid: i64) -> Option<String> {
     let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0)?;
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(name.trim_end().to_owned())
 }
 
 /// Columns like those of `lslocks`; a waiting request stands below what it waits for, behind an arrow.
-pub fn table(locks: &[MountLock]) -> String {
+pub(crate) fn table(locks: &[MountLock]) -> String {
     let mut table = Table::with_left_columns(4);
     table.line(["COMMAND", "TYPE", "MANNER", "MODE", "PID", "START", "END", "INODE"]);
     for lock in locks {
@@ -84,36 +84,36 @@ pub fn table(locks: &[MountLock]) -> String {
 }
 
 /// One object per line.
-pub fn json(locks: &[MountLock]) -> String {
+pub(crate) fn json(locks: &[MountLock]) -> String {
     locks.iter().map(|lock| serde_json::to_string(lock).expect("plain data") + "\n").collect()
 }
 
 /// What happened to the locks of one file, as the server says it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct HotFile {
+pub(crate) struct HotFile {
     /// The file's inode number.
-    pub inode: u64,
+    pub(crate) inode: u64,
     /// Locks that are held now.
-    pub held: u64,
+    pub(crate) held: u64,
     /// Requests that wait now.
-    pub waiting: u64,
+    pub(crate) waiting: u64,
     /// Locks that were given.
-    pub grants: u64,
+    pub(crate) grants: u64,
     /// Requests that had to wait.
-    pub waits: u64,
+    pub(crate) waits: u64,
     /// How often one was given past another that waited.
-    pub bypasses: u64,
+    pub(crate) bypasses: u64,
     /// How long those waited that do no longer.
-    pub wait_ns_total: u64,
+    pub(crate) wait_ns_total: u64,
     /// The longest of these.
-    pub wait_ns_max: u64,
+    pub(crate) wait_ns_max: u64,
 }
 
 /// The files that were waited for most, from what the server answers to `hot`.
 ///
 /// # Errors
 /// When the answer is of another version's form.
-pub fn hot_files(answer: &[u8]) -> Result<String> {
+pub(crate) fn hot_files(answer: &[u8]) -> Result<String> {
     let lines = answer.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     Ok(hot_table(&lines.map(from_server).collect::<Result<Vec<_>>>()?))
 }

@@ -1,11 +1,11 @@
 //! Output: standard output whose reader may leave (`sluice demo | head`), which is the reader's right and no error.
 
-use sluice_lab::failure::Result;
-use sluice_lab::interrupt::Interrupt;
+use crate::failure::Result;
+use crate::interrupt::Interrupt;
 use std::io::{self, ErrorKind, Stdout, Write};
 
 /// Standard output. Once the reader is gone, writing does nothing.
-pub(crate) struct Output {
+pub struct Output {
     stdout: Stdout,
     gone: bool,
     /// Raised when the reader is gone, so that work for it ends.
@@ -13,23 +13,24 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn plain() -> Output {
+    /// Nothing happens when the reader leaves.
+    pub fn plain() -> Output {
         Output { stdout: io::stdout(), gone: false, interrupt: None }
     }
 
     /// Raises `interrupt` when nobody reads any more.
-    pub(crate) fn stopping(interrupt: &Interrupt) -> Output {
+    pub fn stopping(interrupt: &Interrupt) -> Output {
         Output { interrupt: Some(interrupt.clone()), ..Output::plain() }
     }
 
     /// Writes all of `bytes`.
-    pub(crate) fn give(&mut self, bytes: &[u8]) -> Result<()> {
+    pub fn give(&mut self, bytes: &[u8]) -> Result<()> {
         self.write_all(bytes)?;
         Ok(self.flush()?)
     }
 
     /// What `outcome` is worth when it ended because nobody read any more: nothing is wrong then.
-    pub(crate) fn forgive(&self, outcome: Result<()>) -> Result<()> {
+    pub fn forgive(&self, outcome: Result<()>) -> Result<()> {
         if self.gone { Ok(()) } else { outcome }
     }
 

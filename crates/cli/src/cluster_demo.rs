@@ -4,15 +4,15 @@
 //! elsewhere, and for other users, the nodes talk over the loopback. An etcd and an S3 server are started if there are such programs,
 //! and directories stand for them if not. Everything is removed at the end, also after a failure or Ctrl-C.
 
-use crate::failure::{Context, Failure, Result};
-use crate::interrupt::Interrupt;
-use crate::mounted::Mounted;
 use crate::network::Network;
-use crate::private_dir::{PrivateDir, runtime_dir};
-use crate::servers::{ServerProcess, endpoints};
-use crate::table::duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::interrupt::Interrupt;
+use sluice_console::mounted::Mounted;
+use sluice_console::private_dir::{PrivateDir, runtime_dir};
+use sluice_console::servers::{ServerProcess, endpoints};
+use sluice_console::table::duration;
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{mpsc, thread};
 use sluice_vfs::Errno;
@@ -44,7 +44,7 @@ struct DemoCluster<'a> {
 ///
 /// # Errors
 /// If a step fails, or what survives is not what should; [`Failure::Interrupted`].
-pub fn show(program: &Path, tools: &Path, interrupt: &Interrupt, out: &mut dyn Write) -> Result<()> {
+pub(crate) fn show(program: &Path, tools: &Path, interrupt: &Interrupt, out: &mut dyn Write) -> Result<()> {
     let dir = PrivateDir::below(&runtime_dir())?;
     let (network, why) = match Network::new(NODES) {
         Ok(network) => (Some(network), String::new()),

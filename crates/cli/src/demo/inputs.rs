@@ -1,10 +1,10 @@
 //! Inputs: what every place of the tour gets, prepared once: one archive, a crate to build, warm tools.
 
-use super::crate_build;
-use crate::corpus::Corpus;
-use crate::failure::{Context, Failure, Result};
-use crate::private_dir::PrivateDir;
-use crate::table::grouped;
+use super::{crate_build, sqlite};
+use sluice_console::corpus::Corpus;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::private_dir::PrivateDir;
+use sluice_console::table::grouped;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -23,6 +23,8 @@ pub(super) struct Inputs {
     pub(super) description: String,
     /// Why the compile step is left out, if it is.
     pub(super) no_build: Option<String>,
+    /// Why the SQLite step is left out, if it is.
+    pub(super) no_sqlite: Option<String>,
     bytes: u64,
     dir: PrivateDir,
 }
@@ -41,6 +43,7 @@ impl Inputs {
         }
         let mut inputs = Inputs::of(&Corpus::load(ENTRIES))?;
         inputs.no_build = crate_build::why_not(inputs.dir.path());
+        inputs.no_sqlite = sqlite::why_not();
         Ok(inputs)
     }
 
@@ -56,7 +59,7 @@ impl Inputs {
         let bytes = corpus.bytes();
         let (files, megabytes) = (grouped(corpus.files() as f64), grouped(bytes as f64 / 1e6));
         let description = format!("{}: {files} files, {megabytes} MB", corpus.origin);
-        Ok(Inputs { archive, description, no_build: None, bytes, dir })
+        Ok(Inputs { archive, description, no_build: None, no_sqlite: None, bytes, dir })
     }
 
     /// Free space that a place should have.

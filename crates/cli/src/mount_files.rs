@@ -5,10 +5,10 @@
 //! in `/proc`, of the processes that may be looked at. The server has those of its own process, which uses the file system
 //! as a library.
 
-use crate::failure::{Context, Failure, Result};
-use crate::table::Table;
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use serde::Serialize;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::table::Table;
 use std::cell::LazyCell;
 use std::fs::{read_dir, read_link, read_to_string};
 use std::os::unix::fs::MetadataExt;
@@ -16,33 +16,33 @@ use std::path::Path;
 
 /// A descriptor of a process, or another way in which it uses a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct MountFile {
+pub(crate) struct MountFile {
     /// Where the file is; in the server's own process from the root of the file system on. A file without a name is
     /// `(deleted)`.
-    pub path: String,
+    pub(crate) path: String,
     /// The process; of the server's own those of the library.
-    pub pid: i64,
+    pub(crate) pid: i64,
     /// Its name; null in the server's own process.
-    pub command: Option<String>,
+    pub(crate) command: Option<String>,
     /// Its user.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// The number of the descriptor; or `cwd`, `root`, `exe`: the working directory, the root, the program.
-    pub held_as: String,
+    pub(crate) held_as: String,
     /// The file's inode number.
-    pub inode: u64,
+    pub(crate) inode: u64,
     /// `file`, `directory`, `symlink`, `fifo`, `socket`, `block` or `character`.
-    pub kind: String,
+    pub(crate) kind: String,
     /// The flags of the descriptor, as `open` takes them.
-    pub flags: Option<u32>,
+    pub(crate) flags: Option<u32>,
     /// Where the next read or write goes, in bytes.
-    pub position: Option<u64>,
+    pub(crate) position: Option<u64>,
 }
 
 /// The files of the mount that holds `dir` which programs have open, of those programs that may be looked at.
 ///
 /// # Errors
 /// When `dir` or `/proc` cannot be read.
-pub fn of_programs(dir: &Path) -> Result<Vec<MountFile>> {
+pub(crate) fn of_programs(dir: &Path) -> Result<Vec<MountFile>> {
     of_programs_on(dir.metadata().context(|| dir.display().to_string())?.dev())
 }
 
@@ -50,7 +50,7 @@ pub fn of_programs(dir: &Path) -> Result<Vec<MountFile>> {
 ///
 /// # Errors
 /// When `/proc` cannot be read.
-pub fn of_programs_on(device: u64) -> Result<Vec<MountFile>> {
+pub(crate) fn of_programs_on(device: u64) -> Result<Vec<MountFile>> {
     let mut files = Vec::new();
     for process in read_dir("/proc").context(|| "/proc")?.flatten() {
         if let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) {
@@ -118,7 +118,7 @@ fn kind(mode: u32) -> &'static str {
 ///
 /// # Errors
 /// When the answer is of another version's form.
-pub fn of_server(answer: &[u8]) -> Result<Vec<MountFile>> {
+pub(crate) fn of_server(answer: &[u8]) -> Result<Vec<MountFile>> {
     let answer = String::from_utf8_lossy(answer);
     let line = |line: &str| parse(line).ok_or_else(|| Failure::Failed(format!("{OTHER_FORM}: {line}")));
     answer.lines().map(line).collect()
@@ -154,7 +154,7 @@ impl MountFile {
     }
 
     /// Which process uses which file how, for a message.
-    pub fn in_words(&self) -> String {
+    pub(crate) fn in_words(&self) -> String {
         let (user, path) = (self.user(), &self.path);
         match self.held_as.as_str() {
             "cwd" => format!("{user} works in {path}"),
@@ -165,13 +165,13 @@ impl MountFile {
     }
 
     /// Which process uses the file.
-    pub fn user(&self) -> String {
+    pub(crate) fn user(&self) -> String {
         format!("{} (process {})", self.command.as_deref().unwrap_or("the server"), self.pid)
     }
 }
 
 /// For a person.
-pub fn table(files: &[MountFile]) -> String {
+pub(crate) fn table(files: &[MountFile]) -> String {
     let mut table = Table::with_left_columns(1);
     table.line(["COMMAND", "PID", "UID", "HELD AS", "ACCESS", "POSITION", "TYPE", "INODE", "PATH"]);
     for file in files {
@@ -194,7 +194,7 @@ pub fn table(files: &[MountFile]) -> String {
 ///
 /// # Errors
 /// When it is no object.
-pub fn json(stat: &[u8], files: &[MountFile]) -> Result<String> {
+pub(crate) fn json(stat: &[u8], files: &[MountFile]) -> Result<String> {
     let stat = String::from_utf8_lossy(stat);
     let open = stat.trim_end().strip_suffix('}').ok_or_else(|| Failure::Failed(OTHER_FORM.to_owned()))?;
     Ok(format!("{open},\"files\":{}}}\n", serde_json::to_string(files).expect("plain data")))

@@ -2,10 +2,10 @@
 
 use crate::args::Lab;
 use crate::bench::{Reporter, json_writer};
-use crate::output::Output;
+use sluice_console::failure::Result;
+use sluice_console::interrupt::Interrupt;
+use sluice_console::output::Output;
 use sluice_lab::experiment;
-use sluice_lab::failure::Result;
-use sluice_lab::interrupt::Interrupt;
 
 pub(crate) fn lab(options: Lab) -> Result<()> {
     let experiment = experiment::find(&options.experiment)?;

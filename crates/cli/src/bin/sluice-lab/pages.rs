@@ -1,9 +1,9 @@
 //! `sluice compare` and `sluice report`: results in, verdicts and pages out.
 
 use crate::bench::Reporter;
-use crate::output::Output;
-use sluice_lab::failure::{Context, Result};
-use sluice_lab::interrupt::Interrupt;
+use sluice_console::failure::{Context, Result};
+use sluice_console::interrupt::Interrupt;
+use sluice_console::output::Output;
 use sluice_lab::{compare as comparison, experiment, report as page};
 use std::path::Path;
 

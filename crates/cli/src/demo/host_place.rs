@@ -2,9 +2,9 @@
 
 use super::inputs::Inputs;
 use super::{DemoPlace, DemoStep, StepResult, byte_lock, crate_build, timed};
-use crate::failure::{Context, Failure, Result};
-use crate::private_dir::PrivateDir;
-use crate::table::grouped;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::private_dir::PrivateDir;
+use sluice_console::table::grouped;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -67,7 +67,12 @@ impl DemoPlace for HostPlace {
                 let (time, ()) = timed(|| crate_build::build_and_run(&dir))?;
                 (time, "Compiled a small crate with cargo, and ran it".to_owned())
             }
-            DemoStep::Sqlite => return self.sqlite(),
+            DemoStep::Sqlite => {
+                if let Some(why) = &inputs.no_sqlite {
+                    return Ok(StepResult::Skipped(why.clone()));
+                }
+                timed(|| super::sqlite::load(self.dir.path()))?
+            }
             DemoStep::Locks => {
                 let file = self.dir.path().join("locked");
                 let (time, ()) = timed(|| byte_lock::contend(&self.program, &file))?;
@@ -82,19 +87,6 @@ impl DemoPlace for HostPlace {
             }
         };
         Ok(StepResult::Yes { time, told })
-    }
-}
-
-impl HostPlace {
-    #[cfg(feature = "sqlite")]
-    fn sqlite(&self) -> Result<StepResult> {
-        let (time, told) = timed(|| super::sqlite::load(&self.program, self.dir.path()))?;
-        Ok(StepResult::Yes { time, told })
-    }
-
-    #[cfg(not(feature = "sqlite"))]
-    fn sqlite(&self) -> Result<StepResult> {
-        Ok(StepResult::Skipped("built without SQLite".into()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Crate build: a small program without dependencies, and `cargo build` of it.
 
-use crate::failure::{Context, Failure, Result};
+use sluice_console::failure::{Context, Failure, Result};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,19 +1,19 @@
 //! Cluster top: one screen about all nodes of a cluster, of what each did since the screen before.
 
 use crate::mount_stat::{Latency, MountStat};
-use crate::table::{Table, grouped};
 use serde_json::Value;
+use sluice_console::table::{Table, grouped};
 use sluice_sync::time::Duration;
 
 /// What a node has said of itself at one moment.
 #[derive(Clone, Debug)]
-pub struct NodeSample {
+pub(crate) struct NodeSample {
     /// Its number in the membership.
-    pub node: u64,
+    pub(crate) node: u64,
     /// When it was asked, since a moment that is the same for all samples.
-    pub at: Duration,
+    pub(crate) at: Duration,
     /// What it said; nothing of one that does not answer.
-    pub stat: Option<MountStat>,
+    pub(crate) stat: Option<MountStat>,
 }
 
 /// What of a node's counts is shown, as a number per second: the heading, and the counts that are added up for it.
@@ -31,7 +31,7 @@ const GAUGES: [(&str, &str); 2] = [("waiting locks", "waiting_locks"), ("dirty b
 const OBJECT_REQUESTS: [(&str, &str); 2] = [("PUT/s", "put"), ("GET/s", "get")];
 
 /// One screen: a line for each node of `now`, with what it did since `earlier`.
-pub fn screen(now: &[NodeSample], earlier: &[NodeSample]) -> String {
+pub(crate) fn screen(now: &[NodeSample], earlier: &[NodeSample]) -> String {
     let mut table = Table::with_left_columns(2);
     let rates = RATES.iter().map(|(heading, _)| *heading);
     let gauges = GAUGES.iter().map(|(heading, _)| *heading);

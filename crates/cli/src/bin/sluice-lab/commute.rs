@@ -2,10 +2,10 @@
 
 use crate::args::Commute;
 use crate::bench::{json_writer, progress_bar};
-use crate::output::Output;
+use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::interrupt::Interrupt;
+use sluice_console::output::Output;
 use sluice_lab::commute::Plan;
-use sluice_lab::failure::{Context, Failure, Result};
-use sluice_lab::interrupt::Interrupt;
 
 pub(crate) fn commute(options: Commute) -> Result<()> {
     let pair = match &options.pair {

@@ -1,0 +1,54 @@
+//! No cluster: stands for `cluster.rs` in a build without clusters, and refuses what is asked of one.
+
+pub(crate) use NoClusterMember as ClusterMember;
+
+use crate::args::ClusterAction;
+use sluice_console::failure::{Failure, Result};
+use sluice_fuse::{Ended, MountOptions, StopSignals};
+use sluice_vfs::Options;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// How a mount takes part in a cluster: in this build never.
+pub(crate) enum NoClusterMember {}
+
+fn absent() -> Failure {
+    let text =
+        "this build of sluice has no clusters; `make build` in the source of sluicefs makes one that has";
+    Failure::Unsupported(text.into())
+}
+
+impl NoClusterMember {
+    pub(crate) fn of(_: &str, _: Option<&Path>, _: Option<SocketAddr>) -> Result<ClusterMember> {
+        Err(absent())
+    }
+
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        match *self {}
+    }
+
+    pub(crate) fn serve(
+        &self,
+        _: &Path,
+        _: Options,
+        _: &Path,
+        _: MountOptions,
+        _: StopSignals,
+        _: impl FnOnce((u32, u32)) -> Result<()>,
+    ) -> Result<(Ended, u64)> {
+        match *self {}
+    }
+}
+
+pub(crate) fn perform(_: ClusterAction) -> Result<()> {
+    Err(absent())
+}
+
+pub(crate) fn top(_: &str, _: Option<PathBuf>) -> Result<()> {
+    Err(absent())
+}
+
+pub(crate) fn lock_manager(_: &Path, _: bool) -> Result<()> {
+    Err(absent())
+}
