@@ -1,4 +1,4 @@
-//! Demo: the two-minute tour. A real source tree is unpacked, listed, searched, built in and deleted on a mount,
+//! Demo: the tour. A real source tree is unpacked, listed, searched, built in and deleted on a mount,
 //! and each step is repeated on the host's file systems and in process, alternating, with the same inputs.
 //!
 //! Each step tells what came out of it (names listed, files found, rows counted), and the places must agree: the
@@ -11,6 +11,7 @@ mod inputs;
 mod library_place;
 mod sqlite;
 mod survival;
+mod threads;
 
 pub(crate) use byte_lock::{hold_until_told, lock_rounds};
 
@@ -114,6 +115,18 @@ pub(crate) fn tour(program: &Path, out: &mut dyn Write, interrupt: &Interrupt) -
 /// What the store of the tour takes on the disk, and some more.
 const STORE_BYTES: u64 = 256 << 20;
 
+/// What the files of the threads take at most.
+const THREADS_BYTES: u64 = 1 << 20;
+
+/// The line that stands above the figures if `others` tasks of other programs were more than the `cpus` could take.
+fn busy(others: u64, cpus: u64) -> Option<String> {
+    (others >= cpus).then(|| {
+        format!(
+            "Busy machine: {others} other tasks ran beside the tour. Times below are too long; repeat on an idle one."
+        )
+    })
+}
+
 const NEXT: &str = "
 Try next:
   sluice run -- bash                               a shell on a file system of its own, gone when you leave
@@ -215,20 +228,32 @@ impl Guide<'_> {
             self.say("Unmounted", time)?;
             self.show_survival()?;
         }
-        writeln!(self.out, "\nThe same steps, each once per place, in turn, from warm caches:\n")?;
-        self.out.write_all(table.render().as_bytes())?;
-        if self.others_max >= sluice_sync::cpu::count() as u64 {
-            writeln!(
-                self.out,
-                "Busy machine: {} other tasks ran beside the tour; repeat on an idle one",
-                self.others_max
-            )?;
+        let threads = match sluice_sync::cpu::count() {
+            1 => None,
+            _ => Some(threads::one_against_two(tmpfs_dir(THREADS_BYTES).as_deref())?),
+        };
+        let simulated = threads::on_simulated_cpus()?;
+        writeln!(self.out)?;
+        if let Some(line) = busy(self.others_max, sluice_sync::cpu::count() as u64) {
+            writeln!(self.out, "{line}")?;
         }
+        writeln!(self.out, "The same steps, each once per place, in turn, from warm caches:\n")?;
+        self.out.write_all(table.render().as_bytes())?;
         if not_here {
             writeln!(
                 self.out,
                 "-: needs descriptors that other programs can use, which a library does not give them"
             )?;
+        }
+        if let Some(threads) = threads {
+            writeln!(
+                self.out,
+                "\nFiles created, written, looked at and removed a second, each thread in its own directory:\n"
+            )?;
+            self.out.write_all(threads.as_bytes())?;
+        }
+        if let Some(line) = simulated {
+            writeln!(self.out, "{line}")?;
         }
         Ok(())
     }
@@ -380,6 +405,12 @@ mod tests {
                 });
             assert_eq!(told[0], told[1]);
         }
+    }
+
+    #[test]
+    fn a_machine_is_busy_when_others_could_use_all_cpus() {
+        assert_eq!(busy(1, 2), None);
+        assert!(busy(2, 2).is_some_and(|line| line.starts_with("Busy machine: 2 other")));
     }
 
     #[test]
