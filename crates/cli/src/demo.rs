@@ -132,6 +132,7 @@ Try next:
   sluice run -- bash                               a shell on a file system of its own, gone when you leave
   mkdir m && sluice mount m && sluice umount m     a mount to keep for a while
   sluice mkfs s && mkdir m && sluice mount s m     the same, and what is there stays
+After `make build`, which adds object stores, clusters and the lab:
   sluice bench creat-unlink --on lib,mount,dir:/dev/shm
   sluice bench footprint --on lib                  memory for a million files
 ";

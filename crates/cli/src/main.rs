@@ -23,6 +23,12 @@ mod mount_locks;
 mod mount_stat;
 #[cfg(feature = "cluster")]
 mod network;
+#[cfg(all(test, feature = "s3"))]
+#[allow(dead_code, reason = "compiled for its tests")]
+mod no_bucket;
+#[cfg(all(test, feature = "cluster"))]
+#[allow(dead_code, reason = "compiled for its tests")]
+mod no_cluster;
 mod ram_options;
 mod run_in_mount;
 mod serve;

@@ -2,6 +2,7 @@
 
 pub(crate) use NoBucket as Bucket;
 
+use crate::store::failure;
 use sluice_console::failure::{Failure, Result};
 use sluice_store::{Info, Progress, Report, StoreError};
 use sluice_sync::Arc;
@@ -23,20 +24,26 @@ impl NoBucket {
     }
 }
 
-pub(crate) fn at(store: &Path) -> std::result::Result<Option<Bucket>, StoreError> {
+fn absent() -> StoreError {
     let text = "this build of sluice has no object stores; `make build` in the source of sluicefs makes one that has";
-    match Bucket::is_url(store) {
-        true => Err(StoreError::Io("open the store", io::Error::new(io::ErrorKind::Unsupported, text))),
-        false => Ok(None),
-    }
+    StoreError::Io("open the store", io::Error::new(io::ErrorKind::Unsupported, text))
 }
 
-pub(crate) fn refuse_misspelt(_: &Path) -> Result<()> {
-    Ok(())
+pub(crate) fn at(store: &Path) -> std::result::Result<Option<NoBucket>, StoreError> {
+    if NoBucket::is_url(store) { Err(absent()) } else { Ok(None) }
+}
+
+/// Refuses `s3:/b/p`, which is nearly an address, too. A directory of that name can be given as `./s3:/b/p`.
+pub(crate) fn refuse_misspelt(store: &Path) -> Result<()> {
+    let scheme = store.to_str().and_then(|text| text.split_once(':')).map(|(scheme, _)| scheme);
+    let is_near =
+        scheme.is_some_and(|scheme| ["s3", "file"].iter().any(|one| scheme.eq_ignore_ascii_case(one)));
+    if is_near { Err(failure(store)(absent())) } else { Ok(()) }
 }
 
 pub(crate) fn mkfs(store: &Path) -> Result<bool> {
-    at(store).map_err(crate::store::failure(store))?;
+    refuse_misspelt(store)?;
+    at(store).map_err(failure(store))?;
     Ok(false)
 }
 
@@ -54,4 +61,21 @@ pub(crate) fn check(bucket: &Bucket, _: &mut dyn FnMut(Progress)) -> std::result
 
 pub(crate) fn no_repair(store: &Path) -> Failure {
     Failure::Unsupported(format!("{}: not in this build", store.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_and_what_is_nearly_one_are_refused_and_directories_are_not() {
+        for address in ["s3://bucket/path", "file:///directory", "gs://bucket", "s3:/bucket", "S3:bucket"] {
+            let failure = mkfs(Path::new(address)).unwrap_err().to_string();
+            let tells = |word| failure.contains(word);
+            assert!(tells(address) && tells("no object stores") && tells("make build"), "{failure}");
+        }
+        for directory in ["/srv/store", "./s3:/bucket", "s3", "a:b"] {
+            assert_eq!(mkfs(Path::new(directory)), Ok(false), "{directory}");
+        }
+    }
 }

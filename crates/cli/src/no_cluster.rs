@@ -52,3 +52,23 @@ pub(crate) fn top(_: &str, _: Option<PathBuf>) -> Result<()> {
 pub(crate) fn lock_manager(_: &Path, _: bool) -> Result<()> {
     Err(absent())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_asked_of_a_cluster_is_refused_with_the_cure() {
+        let nowhere = || "dir:/nowhere".to_owned();
+        let refusals = [
+            NoClusterMember::of(&nowhere(), None, None).err(),
+            perform(ClusterAction::Demo).err(),
+            top(&nowhere(), None).err(),
+            lock_manager(Path::new("/nowhere"), false).err(),
+        ];
+        for refusal in refusals {
+            let text = refusal.expect("refused").to_string();
+            assert!(text.contains("no clusters") && text.contains("make build"), "{text}");
+        }
+    }
+}
