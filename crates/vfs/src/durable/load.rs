@@ -64,7 +64,7 @@ impl InodeRef {
             found.push((name_of(key).to_vec(), record::named(value)));
             true
         })?;
-        let names = &self.as_dir()?.names;
+        let (names, count) = (&self.as_dir()?.names, found.len());
         for (name, ino) in found {
             let hash = self.shared.hasher.hash(&name);
             // An attempt that failed may have got so far.
@@ -80,7 +80,7 @@ impl InodeRef {
             }
             durable.names().named(&child);
         }
-        durable.names().enter(self);
+        durable.names().enter_loaded(self, count);
         self.as_dir()?.arrived();
         self.clear_partial();
         Ok(())

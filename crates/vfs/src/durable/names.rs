@@ -21,6 +21,10 @@
 //! asked for what stands apart ([`Observer::memory_is_short`](crate::Observer::memory_is_short)): most of it is remembered by a kernel, and not used. There is another
 //! round when they have given up as much as makes a difference, or when there is notably more.
 //!
+//! *Thrashing.* A directory whose names take more than their part of the limit would leave after each call and be loaded whole by the
+//! next. So where such a directory is loaded soon after its names left, they stay in memory until the names of many other
+//! directories have left. These directories exceed the limit by that part once more, or by one directory.
+//!
 //! # Clients must
 //! - call [`Durable::make_room`] where they could begin a section, and in no section and no read section.
 //!
@@ -38,7 +42,7 @@ use crate::{Inode, InodeRef, MemoryUse};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::Budget;
 use sluice_sync::{Arc, CachePadded, Mutex, rcu, refcache};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
 /// Directories are listed in so many parts, so that threads that make or remove some seldom meet.
@@ -53,6 +57,11 @@ const AT_ONCE: usize = 32;
 const LOOKS: usize = 1 << 14;
 /// When names leave, inodes go down to the limit less this part of it.
 const SLACK: u64 = 8;
+
+/// Names that are loaded again before the names of so many directories have left came back soon.
+const SOON: usize = 64;
+/// Names that came back soon stay until the names of so many directories have left.
+pub(super) const STAY: u64 = 256;
 
 /// Inodes by their numbers.
 type ByNumber = BTreeMap<u64, Arc<InodeRef>>;
@@ -78,7 +87,50 @@ pub(super) struct NameSet {
     apart: Mutex<BTreeMap<u64, Apart>>,
     /// How many directories' names have left. *Atomic (stands alone).*
     departures: AtomicU64,
+    /// Directories whose names left and came back. *Protected by its mutex.*
+    returns: Mutex<Returns>,
     hand: Mutex<Hand>,
+}
+
+/// Directories whose names left memory and were loaded again soon.
+#[derive(Default)]
+struct Returns {
+    /// The directories whose names left last, the latest at the end: at most [`SOON`].
+    left: VecDeque<u64>,
+    /// How many directories' names have left.
+    departures: u64,
+    /// Directories whose names stay, until how many departures, and how many names they had.
+    staying: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Returns {
+    /// The names of directory `ino` have left.
+    fn leave(&mut self, ino: u64) {
+        self.departures += 1;
+        self.left.retain(|other| *other != ino);
+        self.left.push_back(ino);
+        if self.left.len() > SOON {
+            self.left.pop_front();
+        }
+    }
+
+    /// The `names` of directory `ino` were loaded. If they are many, and left not long ago, they stay, as far as `most` names may.
+    fn load(&mut self, ino: u64, names: u64, most: u64) {
+        // A limit of 0 is that of a test, in which everything leaves.
+        if most == 0 || names < most / 2 || !self.left.contains(&ino) {
+            return;
+        }
+        self.staying.retain(|_, (until, _)| *until > self.departures);
+        let others: u64 = self.staying.values().map(|(_, names)| names).sum();
+        if others == 0 || others + names <= most {
+            self.staying.insert(ino, (self.departures + STAY, names));
+        }
+    }
+
+    /// Whether the names of directory `ino` stay.
+    fn stays(&self, ino: u64) -> bool {
+        self.staying.get(&ino).is_some_and(|(until, _)| *until > self.departures)
+    }
 }
 
 /// Where a round of the clock has come to.
@@ -112,6 +164,7 @@ impl NameSet {
             directories: (0..PARTS).map(|_| part()).collect(),
             apart: Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()),
             departures: AtomicU64::new(0),
+            returns: Mutex::with_class(&DURABLE_PENDING, Returns::default()),
             hand: Mutex::with_class(&DURABLE_LEAVING, Hand::default()),
         }
     }
@@ -212,6 +265,12 @@ impl NameSet {
         let own = Arc::new(dir.clone());
         let before = self.part(dir.ino()).lock().insert(dir.ino(), own);
         drop(before);
+    }
+
+    /// The directory `dir` has its names, so many, in memory again.
+    pub(super) fn enter_loaded(&self, dir: &InodeRef, names: usize) {
+        self.returns.lock().load(dir.ino(), names as u64, self.limit() / INODE_BYTES);
+        self.enter(dir);
     }
 
     /// `inode` has no name any more: nothing finds it by one.
@@ -440,6 +499,9 @@ impl NameSet {
         if dir.has(flag::PARTIAL) || !dir.has_name() || dir.shared.watch().is_some() || !can_be_read(dir) {
             return false;
         }
+        if self.returns.lock().stays(dir.ino()) {
+            return false;
+        }
         let entries = inner.list(|_| true);
         let all_can_be_read =
             entries.iter().all(|(_, inode)| can_be_read(inode) && !inode.data.has_reserved());
@@ -462,6 +524,7 @@ impl NameSet {
         }
         let left = self.part(dir.ino()).lock().remove(&dir.ino());
         drop(left);
+        self.returns.lock().leave(dir.ino());
         true
     }
 }

@@ -53,6 +53,38 @@ fn a_tree_whose_inodes_are_more_than_memory_is_made_and_walked_and_removed() {
 }
 
 #[test]
+fn a_directory_larger_than_its_share_is_not_loaded_anew_for_each_change() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    const LIMIT: u64 = 1 << 20;
+    let (_disk, fs) = limited(LIMIT);
+    fs.create_dir("/large").expect("room");
+    let share = LIMIT / 4 / crate::superblock::INODE_BYTES;
+    for n in 0..8 * share {
+        fs.write(format!("/large/{n}"), "").expect("room");
+    }
+    let large = fs.metadata("/large").expect("it is there").ino;
+    let departures = || fs.superblock().memory_use().expect("a store").departures;
+    let before = departures();
+    for n in 0..200 {
+        fs.write(format!("/large/new-{n}"), "").expect("room");
+        fs.remove_file(format!("/large/{n}")).expect("it is there");
+    }
+    // The names of the root directory leave now and then.
+    assert!(departures() - before <= 16, "the names left {} times", departures() - before);
+    // When other names need the room it leaves like any other.
+    for n in 0..4 * super::names::STAY {
+        fs.create_dir_all(format!("/others/{n}/below")).expect("room");
+        fs.write(format!("/others/{n}/below/file"), "").expect("room");
+    }
+    let durable = fs.superblock().root().shared.durable().expect("a store");
+    assert!(durable.names().with_names(large).is_none());
+    assert_names_within(&fs, LIMIT);
+    assert!(fs.superblock().check_idle().is_clean());
+}
+
+#[test]
 fn a_file_in_use_whose_name_left_memory_is_the_same_when_it_is_looked_up_again() {
     if !HOSTS_SHARE {
         return;
