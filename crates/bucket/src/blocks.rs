@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 static BLOCKS: LockClass = LockClass::new("bucket.blocks");
 
 /// Bytes that are kept.
-const BYTES: usize = 16 << 20;
+const BYTES: usize = 32 << 20;
 
 /// What was read lately. *protected by its mutex, a leaf*
 pub(crate) struct BlockCache(Mutex<BlocksKept>);

@@ -10,7 +10,7 @@ use crate::looking::Looking;
 use crate::objects::{self, Objects};
 use crate::owner::{self, ClaimPace, Owner};
 use crate::race;
-use crate::runtime::{Stop, wait};
+use crate::runtime::Stop;
 use object_store::path::Path;
 use sluice_store::disk::{Disk, HostDisk};
 use sluice_store::engine::Engine;
@@ -141,6 +141,24 @@ impl Bucket {
         Bucket { retries: 3, ..Bucket::patient(objects) }
     }
 
+    /// The place that `objects` are, for tests, as patient as one that a URL names.
+    #[doc(hidden)]
+    pub fn over_patiently(objects: Arc<dyn object_store::ObjectStore>) -> Bucket {
+        Bucket::patient(objects)
+    }
+
+    fn stop(&self) -> Arc<Stop> {
+        Arc::new(Stop::over(self.line.clone()))
+    }
+
+    /// Waits for `work`, as long as something is heard of the object store now and then.
+    ///
+    /// # Errors
+    /// That of `work`; [`StoreError::Failed`] when nothing is heard.
+    fn wait<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        self.stop().wait(work)
+    }
+
     fn patient(objects: Objects) -> Bucket {
         let line = Arc::new(StoreLine::default());
         let objects: Objects = Arc::new(LineObjects { objects, line: line.clone() });
@@ -166,10 +184,10 @@ impl Bucket {
         };
         let options = Options { log_size: options.log_size.min(free / LOG_SHARE), ..options };
         let info = Info::of_new(&options)?;
-        race::accept(&self.objects, &format!("race-{}", hexadecimal(&info.uuid)))?;
+        self.wait(race::accept(&self.objects, &format!("race-{}", hexadecimal(&info.uuid))))?;
         let store = self.open_as(self.claim(Claim::Alone)?, &info, options)?;
         // Without `super` it is no store: so it comes when all else is whole.
-        match wait(objects::create(&self.objects, &Path::from(SUPER), &info.encode()))? {
+        match self.wait(objects::create(&self.objects, &Path::from(SUPER), &info.encode()))? {
             true => Ok(store),
             false => Err(StoreError::Exists),
         }
@@ -201,7 +219,7 @@ impl Bucket {
         let info = self.info()?;
         let opening = self.opening(&info, &options)?;
         let records = Looking::open(&self.objects, &opening)?;
-        let data = self.data(&info, &opening, None, Arc::default())?;
+        let data = self.data(&info, &opening, None, self.stop())?;
         Store::over(Box::new(records), data, of_store(&info, options))
     }
 
@@ -220,7 +238,7 @@ impl Bucket {
         };
         // What is wrong with that is a finding of the check.
         let data = self.info().and_then(|info| {
-            let disk = self.data(&info, &opening(&info)?, None, Arc::default())?;
+            let disk = self.data(&info, &opening(&info)?, None, self.stop())?;
             Ok(disk.map(|disk| (disk, info.segment_size)))
         });
         Store::check_over(open, data.unwrap_or_default(), look, progress)
@@ -231,7 +249,8 @@ impl Bucket {
     /// # Errors
     /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the object store's.
     pub fn info(&self) -> Result<Info, StoreError> {
-        let bytes = wait(objects::get(&self.objects, &Path::from(SUPER)))?.ok_or(StoreError::NotAStore)?;
+        let bytes =
+            self.wait(objects::get(&self.objects, &Path::from(SUPER)))?.ok_or(StoreError::NotAStore)?;
         Info::decode(&bytes)
     }
 
@@ -240,7 +259,7 @@ impl Bucket {
     /// # Errors
     /// The object store's.
     pub fn size(&self) -> Result<u64, StoreError> {
-        wait(objects::size(&self.objects))
+        self.wait(objects::size(&self.objects))
     }
 
     /// The process that has the store open, if one has, as an error for one that wants the store: [`StoreError::InUse`] for one of
@@ -249,7 +268,7 @@ impl Bucket {
     /// # Errors
     /// The object store's.
     pub fn user(&self) -> Result<Option<StoreError>, StoreError> {
-        wait(owner::user(&self.objects))
+        self.wait(owner::user(&self.objects))
     }
 
     /// How the store `info` is opened. Its part of the cache is its owner's alone: contents of files are in it.
@@ -295,11 +314,11 @@ impl Bucket {
     }
 
     fn claim(&self, claim: Claim) -> Result<Owner, StoreError> {
-        wait(owner::claim(&self.objects, claim, self.pace))
+        self.wait(owner::claim(&self.objects, claim, self.pace))
     }
 
     fn must_be_empty(&self) -> Result<(), StoreError> {
-        wait(async {
+        self.wait(async {
             if objects::get(&self.objects, &Path::from(SUPER)).await?.is_some() {
                 return Err(StoreError::Exists);
             }

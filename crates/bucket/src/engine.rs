@@ -11,12 +11,16 @@
 
 use crate::blocks::BlockCache;
 use crate::cache;
+use crate::clock::StoreClock;
 use crate::error::{failed, of_records};
 use crate::line::StoreLine;
 use crate::objects::Objects;
 use crate::owner::{ClaimKeeper, ClaimPace, Owner};
-use crate::runtime::{Stop, apart, wait};
+use crate::runtime::{Stop, apart};
 use crate::traffic;
+use futures_util::StreamExt;
+use futures_util::stream;
+use slatedb::SstBlockSize;
 use slatedb::config::{
     CompactionWorkerOptions, CompactorOptions, FlushOptions, FlushType, ScanOptions, Settings,
 };
@@ -28,6 +32,7 @@ use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, LockClass, RwLock};
 use std::mem;
+use std::ops::Range;
 
 static ENGINE: LockClass = LockClass::new("bucket.engine");
 
@@ -54,6 +59,14 @@ const MERGE_POLL: Duration = Duration::from_secs(5);
 /// How often a merge says that it goes on; one that is silent for [`MERGE_SILENT`] is begun again, as its node may be dead.
 const MERGE_BEAT: Duration = Duration::from_secs(2);
 const MERGE_SILENT: Duration = Duration::from_secs(8);
+
+/// Bytes of a sorted object that are fetched together: a request takes longer than its bytes.
+const BLOCK: SstBlockSize = SstBlockSize::Block32Kib;
+/// Ranges whose first records are fetched side by side.
+const WARMED_AT_ONCE: usize = 16;
+
+/// A clock that is further behind is told of.
+const BEHIND: Duration = Duration::from_secs(10);
 
 /// Makes a sorted object of what is in memory.
 const SORTED: FlushOptions = FlushOptions { flush_type: FlushType::MemTable };
@@ -102,12 +115,12 @@ impl Records {
     /// [`StoreError::Fenced`], [`StoreError::Damaged`], and the object store's.
     pub(crate) fn open(objects: &Objects, owner: Owner, opening: Opening) -> Result<Records, StoreError> {
         let recorder = Arc::new(DefaultMetricsRecorder::new());
-        let db = wait(open(objects, &owner, &opening, &recorder))?;
-        wait(async {
+        let stop = Arc::new(Stop::over(opening.line.clone()));
+        let db = stop.wait(open(objects, &owner, &opening, &recorder))?;
+        stop.wait(async {
             owner.forget_others(objects).await;
             Ok(())
         })?;
-        let stop = Arc::new(Stop::over(opening.line.clone()));
         let keeper = owner.keep(objects, opening.pace)?;
         let db = RwLock::with_class(&ENGINE, Some(OpenRecords { db, keeper }));
         let next = AtomicU64::new(0);
@@ -178,8 +191,11 @@ async fn open(
         object_store_cache_options: cache::options(opening.disk_cache.as_ref()),
         ..Settings::default()
     };
+    let clock = Arc::new(StoreClock::default());
     let db = loop {
-        let builder = Db::builder(RECORDS, objects.clone()).with_settings(settings.clone());
+        let builder =
+            Db::builder(RECORDS, objects.clone()).with_settings(settings.clone()).with_sst_block_size(BLOCK);
+        let builder = builder.with_system_clock(clock.clone());
         let blocks = Arc::new(BlockCache::default());
         let db = builder.with_db_cache(blocks, 0).with_metrics_recorder(recorder.clone()).build().await;
         match db.map_err(of_records("open the records")) {
@@ -192,6 +208,15 @@ async fn open(
     if !owner.is_newest(objects).await? {
         let _ = db.close().await;
         return Err(StoreError::Fenced);
+    }
+    // Each push writes the position.
+    let last = db.get_key_value(POSITION).await.map_err(of_records("read the records"))?;
+    let behind = last.map_or(Duration::ZERO, |last| clock.follow(last.create_ts));
+    if behind > BEHIND {
+        log::warn!(
+            "this machine's clock is {} s behind that of the machine that wrote last",
+            behind.as_secs()
+        );
     }
     Ok(db)
 }
@@ -229,6 +254,27 @@ impl Engine for Records {
             };
             scan(db, from, to, &mut visit, &self.stop)
         })
+    }
+
+    fn warm(&self, ranges: &[Range<Vec<u8>>]) {
+        // A scan that fails later says so.
+        let _ = self.with(|db| {
+            let first = |range: &Range<Vec<u8>>| {
+                let range = record(&range.start)..record(&range.end);
+                let db = db.clone();
+                async move {
+                    if let Ok(mut found) = db.scan_with_options(range, &scanning()).await {
+                        let _ = found.next().await;
+                    }
+                }
+            };
+            let all =
+                stream::iter(ranges.iter().map(first).collect::<Vec<_>>()).buffer_unordered(WARMED_AT_ONCE);
+            self.stop.wait(async {
+                all.collect::<()>().await;
+                Ok(())
+            })
+        });
     }
 
     fn position(&self) -> Result<Option<Vec<u8>>, StoreError> {
@@ -361,6 +407,10 @@ pub(crate) fn scan(
     wrong.map_or(Ok(()), Err)
 }
 
+fn scanning() -> ScanOptions {
+    ScanOptions { read_ahead_bytes: 1 << 20, cache_blocks: true, ..ScanOptions::default() }
+}
+
 /// Visits keys as SlateDB has them.
 fn visit(
     db: &(impl DbReadOps + Sync),
@@ -371,7 +421,7 @@ fn visit(
 ) -> Result<(), StoreError> {
     /// Records that are fetched at a time.
     const FETCH: usize = 256;
-    let options = ScanOptions { read_ahead_bytes: 1 << 20, cache_blocks: true, ..ScanOptions::default() };
+    let options = scanning();
     let range = from..to;
     let mut found = stop.wait(async {
         db.scan_with_options(range, &options).await.map_err(of_records("read the records"))

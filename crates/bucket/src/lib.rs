@@ -46,6 +46,7 @@ mod blocks;
 mod bucket;
 mod cache;
 mod claimant;
+mod clock;
 mod counted;
 mod credentials;
 mod data;
@@ -62,4 +63,6 @@ mod traffic;
 
 pub use bucket::{Bucket, Claim};
 pub use claimant::process_runs;
+#[doc(hidden)]
+pub use runtime::{run_on, wait_for};
 pub use sluice_store::StoreError;

@@ -1,7 +1,9 @@
 //! StoreLine: the way to an object store. It may be slow, and is given up only when nothing comes of it.
 //!
 //! A request is given up when for some time no request at all was answered. That time is longer the more bytes are on their way: on a slow
-//! line they take as long, and what waits behind them waits too.
+//! line they take as long, and what waits behind them waits too. The speed that counts is a fraction of what the line has shown,
+//! and a smaller fraction after each request that was given up, down to that of the slowest line. So on a fast line one lost request holds up a
+//! push for seconds.
 
 use crate::objects::Objects;
 use futures_util::StreamExt;
@@ -16,12 +18,18 @@ use sluice_sync::Arc;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::Duration;
 use std::{error, fmt, io};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// How long a request without many bytes may stay without an answer.
 const REQUEST: Duration = Duration::from_secs(10);
 /// Bytes a second of the slowest line that is waited for.
 const SLOWEST: u64 = 50_000;
+/// Bytes a second that a line is expected to have of which nothing is known.
+const UNKNOWN: u64 = 1_000_000;
+/// A line is expected to have such a part of the bytes a second that it had, and after a request that was given up such a part of that.
+const SLOWER: u64 = 8;
+/// Bytes of a request from which on its time shows how fast the line is.
+const TELLING: u64 = 64 << 10;
 /// How often the time of one request begins anew because others are answered.
 const ROUNDS: usize = 4;
 
@@ -36,18 +44,21 @@ pub(crate) struct StoreLine {
     request: Duration,
     /// *immutable*
     slowest: u64,
+    /// Bytes a second that a request is expected to have. *atomic (stands alone)*
+    expected: AtomicU64,
 }
 
 impl Default for StoreLine {
     fn default() -> Self {
-        StoreLine::of(REQUEST, SLOWEST)
+        StoreLine { expected: AtomicU64::new(UNKNOWN), ..StoreLine::of(REQUEST, SLOWEST) }
     }
 }
 
 impl StoreLine {
     /// A line on which a request may take so long, and that has at least so many bytes a second.
     pub(crate) fn of(request: Duration, slowest: u64) -> StoreLine {
-        StoreLine { sending: AtomicU64::new(0), heard: AtomicU64::new(0), request, slowest }
+        let [sending, heard] = [0; 2].map(AtomicU64::new);
+        StoreLine { sending, heard, request, slowest, expected: AtomicU64::new(slowest) }
     }
 
     /// How often something was heard.
@@ -56,10 +67,40 @@ impl StoreLine {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// How much longer than usual to wait for what is on its way.
+    /// How much longer than usual to wait for what is on its way, on the slowest line.
     pub(crate) fn more_patience(&self) -> Duration {
+        self.time_at(self.slowest)
+    }
+
+    /// How long a request may take now.
+    fn patience(&self) -> Duration {
         // Relaxed: a number that stands alone.
-        Duration::from_millis(self.sending.load(Ordering::Relaxed) * 1000 / self.slowest)
+        self.request + self.time_at(self.expected.load(Ordering::Relaxed))
+    }
+
+    /// How long a line with so many bytes a second takes for what is on its way.
+    fn time_at(&self, bytes_per_second: u64) -> Duration {
+        // Relaxed: a number that stands alone.
+        Duration::from_millis(self.sending.load(Ordering::Relaxed) * 1000 / bytes_per_second)
+    }
+
+    /// A request with so many bytes was answered after so long.
+    fn learn(&self, bytes: u64, took: Duration) {
+        if bytes >= TELLING {
+            let shown = bytes * 1000 / (took.as_millis() as u64).max(1);
+            // Relaxed: a number that stands alone.
+            self.expected.fetch_max(shown / SLOWER, Ordering::Relaxed);
+        }
+    }
+
+    /// A request with so many bytes is given up.
+    fn give_up(&self, bytes: u64) -> Error {
+        if bytes >= TELLING {
+            // Relaxed: a number that stands alone; of two changes at a time one may count.
+            let slower = (self.expected.load(Ordering::Relaxed) / SLOWER).max(self.slowest);
+            self.expected.store(slower, Ordering::Relaxed);
+        }
+        Error::Generic { store: "object store", source: "no answer came in time".into() }
     }
 
     fn hear(&self) {
@@ -70,18 +111,22 @@ impl StoreLine {
     /// The answer to `request`, which sends so many `bytes`.
     async fn answer<T>(&self, bytes: usize, request: impl Future<Output = Result<T>>) -> Result<T> {
         let _sending = Sending::of(self, bytes as u64);
+        let began = Instant::now();
         let mut request = std::pin::pin!(request);
         for _ in 0..ROUNDS {
             let before = self.heard();
-            if let Ok(done) = timeout(self.request + self.more_patience(), request.as_mut()).await {
+            if let Ok(done) = timeout(self.patience(), request.as_mut()).await {
                 self.hear();
+                if done.is_ok() {
+                    self.learn(bytes as u64, began.elapsed());
+                }
                 return done.map_err(not_again);
             }
             if self.heard() == before {
                 break;
             }
         }
-        Err(silent())
+        Err(self.give_up(bytes as u64))
     }
 
     /// `items`, each of which may take as long as a request.
@@ -91,12 +136,12 @@ impl StoreLine {
     ) -> BoxStream<'static, Result<T>> {
         let next = |(line, items): (Arc<StoreLine>, Option<BoxStream<'static, Result<T>>>)| async move {
             let mut items = items?;
-            match timeout(line.request + line.more_patience(), items.next()).await {
+            match timeout(line.patience(), items.next()).await {
                 Ok(item) => {
                     line.hear();
                     Some((item?, (line, Some(items))))
                 }
-                Err(_) => Some((Err(silent()), (line, None))),
+                Err(_) => Some((Err(line.give_up(0)), (line, None))),
             }
         };
         stream::unfold((self.clone(), Some(items)), next).boxed()
@@ -119,10 +164,6 @@ impl Drop for Sending<'_> {
         // Relaxed: a number that stands alone.
         self.0.sending.fetch_sub(self.1, Ordering::Relaxed);
     }
-}
-
-fn silent() -> Error {
-    Error::Generic { store: "object store", source: "no answer came in time".into() }
 }
 
 /// Whether `error` says that there is no room.
@@ -268,6 +309,23 @@ mod tests {
         let lost = line.answer(0, answered_after(0));
         let (lost, ()) = done(async { futures_util::join!(lost, others) });
         assert!(lost.is_err(), "its answer was lost");
+    }
+
+    #[test]
+    fn on_a_line_that_was_fast_a_lost_request_is_given_up_soon_and_on_one_that_became_slow_later() {
+        const BYTES: usize = 1 << 20;
+        let line = StoreLine::of(Duration::from_millis(20), 1000);
+        let patience = |line: &StoreLine| {
+            let _sending = Sending::of(line, BYTES as u64);
+            line.patience()
+        };
+        assert!(patience(&line) > Duration::from_secs(1000), "nothing is known of the line");
+        done(line.answer(BYTES, answered_after(5))).expect("in time");
+        assert!(patience(&line) < Duration::from_secs(1));
+        done(line.answer(BYTES, std::future::pending::<Result<()>>())).expect_err("it is lost");
+        let slower = patience(&line);
+        done(line.answer(BYTES, std::future::pending::<Result<()>>())).expect_err("it is lost");
+        assert!(patience(&line) > slower, "{slower:?}");
     }
 
     #[test]

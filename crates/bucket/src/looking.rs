@@ -4,7 +4,7 @@ use crate::cache;
 use crate::engine::{Opening, POSITION, RECORDS, get, pushes, record, scan};
 use crate::error::of_records;
 use crate::objects::Objects;
-use crate::runtime::{Stop, wait};
+use crate::runtime::Stop;
 use slatedb::config::DbReaderOptions;
 use slatedb::{DbReader, DbReaderMode};
 use sluice_store::engine::{Engine, Visit};
@@ -24,7 +24,8 @@ impl Looking {
             object_store_cache_options: cache::options(opening.disk_cache.as_ref()),
             ..DbReaderOptions::default()
         };
-        let reader = wait(async {
+        let stop = Stop::over(opening.line.clone());
+        let reader = stop.wait(async {
             let reader = DbReader::builder(RECORDS, objects.clone())
                 .with_reader_mode(DbReaderMode::FollowLatest)
                 .with_options(options)
@@ -32,7 +33,6 @@ impl Looking {
                 .await;
             reader.map_err(of_records("open the records"))
         })?;
-        let stop = Stop::default();
         pushes(&reader, &stop)?;
         Ok(Looking(reader, stop))
     }
@@ -53,7 +53,7 @@ impl Engine for Looking {
 
     fn close(&self) {
         // Nothing was written.
-        let _ = wait(async { self.0.close().await.map_err(of_records("close the records")) });
+        let _ = self.1.wait(async { self.0.close().await.map_err(of_records("close the records")) });
     }
 
     fn apply(&self, _batch: &Batch, _position: &[u8]) -> Result<(), StoreError> {

@@ -5,7 +5,6 @@
 
 use crate::error::of_objects;
 use crate::objects::{self, Objects};
-use crate::runtime::wait;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use sluice_store::StoreError;
@@ -20,17 +19,15 @@ const WRITERS: usize = 16;
 ///
 /// # Errors
 /// [`StoreError::Io`] with `Unsupported` if several writers made one object; the object store's.
-pub(crate) fn accept(objects: &Objects, prefix: &str) -> Result<(), StoreError> {
-    wait(async {
-        for race in 0..RACES {
-            let path = Path::from(format!("{prefix}/{race}"));
-            let raced = run(objects, &path).await;
-            // What cannot be removed is in nobody's way.
-            let _ = objects.delete(&path).await;
-            raced?;
-        }
-        Ok(())
-    })
+pub(crate) async fn accept(objects: &Objects, prefix: &str) -> Result<(), StoreError> {
+    for race in 0..RACES {
+        let path = Path::from(format!("{prefix}/{race}"));
+        let raced = run(objects, &path).await;
+        // What cannot be removed is in nobody's way.
+        let _ = objects.delete(&path).await;
+        raced?;
+    }
+    Ok(())
 }
 
 async fn run(objects: &Objects, path: &Path) -> Result<(), StoreError> {

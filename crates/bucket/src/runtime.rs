@@ -81,6 +81,19 @@ impl Stop {
     }
 }
 
+/// Has all stores of this process use `runtime`, for tests with a played clock. To be called before the first store is used.
+#[doc(hidden)]
+pub fn run_on(runtime: Runtime) {
+    // A second call changes nothing.
+    let _ = RUNTIME.set(Ok(runtime));
+}
+
+/// Waits for `work` on the runtime of all stores, for tests.
+#[doc(hidden)]
+pub fn wait_for<T>(work: impl Future<Output = T>) -> T {
+    wait(async { Ok(work.await) }).unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// Has `work` done by the threads of the runtime.
 ///
 /// # Errors

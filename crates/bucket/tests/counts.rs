@@ -3,7 +3,7 @@
 #[allow(dead_code)] // each test binary uses its own part
 mod faults;
 
-use faults::{DataRequests, Node, Plan, contents};
+use faults::{Node, Plan, RequestsMade, contents};
 use object_store::memory::InMemory;
 use sluice_bucket::Claim;
 use sluice_vfs::{Fs, Options, Superblock};
@@ -53,10 +53,15 @@ impl Counted {
 
     /// Closed and opened again: nothing is in memory.
     fn anew(self) -> Counted {
+        self.in_epoch(1000)
+    }
+
+    /// Closed, and opened again in a later epoch.
+    fn in_epoch(self, epoch: u64) -> Counted {
         self.fs.superblock().close().expect("memory");
         drop(self.fs);
-        let node = Node::new(&self.objects, Plan::default(), 2);
-        let store = node.bucket().open(Claim::Epoch(1000), options().store).expect("it was closed");
+        let node = Node::new(&self.objects, Plan::default(), epoch);
+        let store = node.bucket().open(Claim::Epoch(epoch), options().store).expect("it was closed");
         let superblock = Superblock::open_in(store, options()).expect("it is sound");
         Counted { fs: Fs::with_superblock(superblock), node, ..self }
     }
@@ -68,18 +73,12 @@ impl Counted {
 
 /// Does `work`, and asserts what it makes of the object store when all is quiet: at most `most`, and so many objects with data more
 /// or fewer.
-fn assert_counts(name: &str, store: &Counted, most: DataRequests, objects: i64, work: impl FnOnce()) {
+fn assert_counts(name: &str, store: &Counted, most: RequestsMade, objects: i64, work: impl FnOnce()) {
     let (before, objects_before) = (store.node.of_data(), store.objects() as i64);
     work();
     let now = || {
         let now = store.node.of_data();
-        let since = DataRequests {
-            puts: now.puts - before.puts,
-            gets: now.gets - before.gets,
-            deletes: now.deletes - before.deletes,
-            lists: now.lists - before.lists,
-        };
-        (since, store.objects() as i64 - objects_before)
+        (now.since(before), store.objects() as i64 - objects_before)
     };
     // Objects are deleted behind the work.
     let limit = Instant::now() + Duration::from_secs(60);
@@ -87,7 +86,7 @@ fn assert_counts(name: &str, store: &Counted, most: DataRequests, objects: i64, 
         std::thread::sleep(Duration::from_millis(10));
     }
     std::thread::sleep(Duration::from_millis(200));
-    let (DataRequests { puts, gets, deletes, lists }, more) = now();
+    let (RequestsMade { puts, gets, deletes, lists }, more) = now();
     println!("{name}: {puts} PUTs, {gets} GETs, {deletes} DELETEs, {lists} LISTs, {more} objects more");
     assert!(
         puts <= most.puts && gets <= most.gets && deletes <= most.deletes && lists <= most.lists,
@@ -96,8 +95,8 @@ fn assert_counts(name: &str, store: &Counted, most: DataRequests, objects: i64, 
     assert!(more <= objects, "{name}: {more} objects more");
 }
 
-fn most(puts: u64, gets: u64, deletes: u64, lists: u64) -> DataRequests {
-    DataRequests { puts, gets, deletes, lists }
+fn most(puts: u64, gets: u64, deletes: u64, lists: u64) -> RequestsMade {
+    RequestsMade { puts, gets, deletes, lists }
 }
 
 #[test]
@@ -207,4 +206,40 @@ fn renamed_and_linked_files_move_no_data() {
         }
         store.sync();
     });
+}
+
+/// Removes 600 of 3,000 files after a takeover, in the order of `numbers`: asserts how many requests there are until all is durable. The most GETs at once.
+fn removed_after_a_takeover(len: usize, numbers: impl Iterator<Item = usize>) -> u64 {
+    const OWNERS: usize = 6;
+    let mut store = Counted::new();
+    for part in 0..OWNERS {
+        for number in part * 500..(part + 1) * 500 {
+            store.fs.write(format!("/f{number}"), vec![number as u8; len]).expect("room");
+        }
+        store.sync();
+        // Each of these owners leaves a sorted object of its own.
+        store = store.in_epoch(10 + part as u64);
+    }
+    let before = store.node.of_all();
+    // Requests overlap, then.
+    store.node.slow_down(2);
+    store.remove("f", numbers);
+    store.fs.settle();
+    store.sync();
+    store.fs.settle();
+    store.sync();
+    store.node.slow_down(0);
+    std::thread::sleep(Duration::from_millis(200));
+    let made = store.node.of_all().since(before);
+    println!("600 files of {len} bytes: {made:?}, {} GETs at once", store.node.gets_at_once());
+    assert!(made.gets <= 100 && made.lists <= 5, "600 files of {len} bytes: {made:?}");
+    store.node.gets_at_once()
+}
+
+#[test]
+fn files_that_are_removed_after_a_takeover_cost_few_requests() {
+    let at_once = removed_after_a_takeover(100, (0..3000).step_by(5));
+    assert!(at_once > 6, "a push looks up one file after the other");
+    removed_after_a_takeover(8_000, 1000..1600);
+    removed_after_a_takeover(8_000, (0..600).map(|n| (n * 1_001) % 3000));
 }

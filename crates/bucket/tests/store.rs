@@ -432,3 +432,44 @@ fn what_is_in_the_cache_on_disk_is_not_asked_of_the_object_store_and_not_believe
     drop(store);
     std::fs::remove_dir_all(&dir).expect("it is there");
 }
+
+#[test]
+fn a_node_whose_clock_is_behind_writes_all_the_same() {
+    let objects = Arc::new(InMemory::new());
+    let bucket = Bucket::over(objects.clone());
+    push(&bucket.create(quiet()).expect("a new store"), 0, &value(0)).expect("memory");
+    // The clock of another node is hours ahead.
+    wait(async {
+        let clock = Arc::new(Ahead(slatedb_common::clock::DefaultSystemClock::new()));
+        let db = slatedb::Db::builder("records", objects.clone()).with_system_clock(clock).build().await;
+        let db = db.expect("memory");
+        let position = db.get(b"p").await.expect("memory").expect("it was opened");
+        let mut all = slatedb::WriteBatch::new();
+        all.put(b"p", position);
+        db.write(all).await.expect("memory");
+        db.close().await.expect("memory");
+    });
+    for round in 1..4 {
+        let store = bucket.open(Claim::Epoch(10 + round), quiet()).expect("newer");
+        push(&store, round, &value(round)).expect("time goes on where the other node's was");
+        assert_eq!(records(&store).expect("memory"), expected(round + 1));
+    }
+}
+
+/// A clock that is hours ahead.
+#[derive(Debug)]
+struct Ahead(slatedb_common::clock::DefaultSystemClock);
+
+impl slatedb_common::clock::SystemClock for Ahead {
+    fn now(&self) -> chrono::DateTime<chrono::Utc> {
+        self.0.now() + chrono::TimeDelta::hours(5)
+    }
+
+    fn sleep<'a>(&'a self, time: Duration) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        self.0.sleep(time)
+    }
+
+    fn ticker<'a>(&'a self, time: Duration) -> slatedb_common::clock::SystemClockTicker<'a> {
+        slatedb_common::clock::SystemClockTicker::new(self, time)
+    }
+}

@@ -103,6 +103,11 @@ impl Data<'_> {
         self.engine.get(key)
     }
 
+    /// Fetches the first records of each of `ranges`, which are scanned soon: side by side where the tree is far away.
+    pub fn warm(&self, ranges: &[std::ops::Range<Vec<u8>>]) {
+        self.engine.warm(ranges);
+    }
+
     /// As [`Store::applied_cut`](crate::Store::applied_cut), when the push began.
     pub fn applied_cut(&self) -> u64 {
         self.applied_cut

@@ -25,13 +25,32 @@ pub(crate) struct Plan {
     pub careless: bool,
 }
 
-/// How often data were asked for.
+/// Requests of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DataRequests {
+pub(crate) struct RequestsMade {
     pub(crate) puts: u64,
     pub(crate) gets: u64,
     pub(crate) deletes: u64,
     pub(crate) lists: u64,
+}
+
+impl RequestsMade {
+    fn of(counts: &[AtomicU64; 4]) -> RequestsMade {
+        let [puts, gets, deletes, lists] =
+            [0, 1, 2, 3].map(|kind: usize| counts[kind].load(Ordering::SeqCst));
+        RequestsMade { puts, gets, deletes, lists }
+    }
+
+    /// The requests since `before`.
+    #[allow(dead_code)] // each test binary uses its own part
+    pub(crate) fn since(self, before: RequestsMade) -> RequestsMade {
+        RequestsMade {
+            puts: self.puts - before.puts,
+            gets: self.gets - before.gets,
+            deletes: self.deletes - before.deletes,
+            lists: self.lists - before.lists,
+        }
+    }
 }
 
 /// One node's way to the objects.
@@ -42,6 +61,7 @@ pub(crate) struct Node {
     writes: AtomicU64,
     /// Requests of all kinds, and those for data, by kind.
     requests: AtomicU64,
+    all: [AtomicU64; 4],
     data: [AtomicU64; 4],
     /// How often it read an object of sorted records.
     sorted_reads: AtomicU64,
@@ -56,6 +76,8 @@ pub(crate) struct Node {
     is_full: AtomicBool,
     /// Writes do not fail by chance any more.
     is_healed: AtomicBool,
+    /// GETs that are under way, and the most that ever were.
+    getting: [AtomicU64; 2],
     /// So many milliseconds each request takes.
     delay_ms: AtomicU64,
 }
@@ -69,6 +91,7 @@ impl Node {
             plan,
             writes,
             requests,
+            all: Default::default(),
             data: Default::default(),
             sorted_reads,
             data_reads,
@@ -77,6 +100,7 @@ impl Node {
             unheard,
             is_full: AtomicBool::new(false),
             is_healed: AtomicBool::new(false),
+            getting: Default::default(),
             delay_ms,
         })
     }
@@ -119,13 +143,24 @@ impl Node {
 
     #[allow(dead_code)] // each test binary uses its own part
     /// Requests for objects with data that it made.
-    pub(crate) fn of_data(&self) -> DataRequests {
-        let [puts, gets, deletes, lists] =
-            [0, 1, 2, 3].map(|kind: usize| self.data[kind].load(Ordering::SeqCst));
-        DataRequests { puts, gets, deletes, lists }
+    pub(crate) fn of_data(&self) -> RequestsMade {
+        RequestsMade::of(&self.data)
     }
 
-    fn count_data(&self, kind: usize, at: &Path) {
+    #[allow(dead_code)] // each test binary uses its own part
+    /// The most GETs that were ever under way at a time.
+    pub(crate) fn gets_at_once(&self) -> u64 {
+        self.getting[1].load(Ordering::SeqCst)
+    }
+
+    #[allow(dead_code)] // each test binary uses its own part
+    /// Requests for all objects that it made.
+    pub(crate) fn of_all(&self) -> RequestsMade {
+        RequestsMade::of(&self.all)
+    }
+
+    fn count(&self, kind: usize, at: &Path) {
+        self.all[kind].fetch_add(1, Ordering::SeqCst);
         if at.as_ref().starts_with("data") {
             self.data[kind].fetch_add(1, Ordering::SeqCst);
         }
@@ -223,7 +258,7 @@ impl ObjectStore for Node {
         if self.plan.careless && options.mode == PutMode::Create {
             options.mode = PutMode::Overwrite;
         }
-        self.count_data(0, at);
+        self.count(0, at);
         self.reach().await?;
         if self.is_full.load(Ordering::SeqCst) {
             // Not to be tried again: nobody waits for room.
@@ -247,8 +282,12 @@ impl ObjectStore for Node {
     }
 
     async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
-        self.count_data(1, at);
-        self.reach().await?;
+        self.count(1, at);
+        let now = self.getting[0].fetch_add(1, Ordering::SeqCst) + 1;
+        self.getting[1].fetch_max(now, Ordering::SeqCst);
+        let reached = self.reach().await;
+        self.getting[0].fetch_sub(1, Ordering::SeqCst);
+        reached?;
         self.lives()?;
         if at.as_ref().contains("/compacted/") {
             self.sorted_reads.fetch_add(1, Ordering::SeqCst);
@@ -265,7 +304,7 @@ impl ObjectStore for Node {
             Ok(()) => {
                 // One that counts on its own: a stream outlives the call.
                 let at = futures_util::FutureExt::now_or_never(at.collect::<Vec<_>>()).unwrap_or_default();
-                at.iter().flatten().for_each(|path| self.count_data(2, path));
+                at.iter().flatten().for_each(|path| self.count(2, path));
                 self.objects.delete_stream(stream::iter(at).boxed())
             }
             Err(error) => stream::once(async { Err(error) }).boxed(),
@@ -273,6 +312,7 @@ impl ObjectStore for Node {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.count(3, prefix.unwrap_or(&Path::default()));
         self.requests.fetch_add(1, Ordering::SeqCst);
         match self.lives() {
             Ok(()) => self.objects.list(prefix),
@@ -281,7 +321,7 @@ impl ObjectStore for Node {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        prefix.into_iter().for_each(|prefix| self.count_data(3, prefix));
+        self.count(3, prefix.unwrap_or(&Path::default()));
         self.reach().await?;
         self.lives()?;
         self.objects.list_with_delimiter(prefix).await

@@ -15,6 +15,7 @@ pub use self::redb::RedbEngine;
 
 use crate::StoreError;
 use crate::record::Batch;
+use std::ops::Range;
 
 /// Takes a key and its value; false ends the scan.
 pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> bool + 'v;
@@ -90,6 +91,9 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// As [`get`](Self::get).
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreError>;
+
+    /// Fetches the first records of each of `ranges` side by side, as a scan of the range comes soon. For an engine that fetches from far away.
+    fn warm(&self, _ranges: &[Range<Vec<u8>>]) {}
 
     /// The position that was given to the last [`apply`](Self::apply); none before the first.
     ///

@@ -29,6 +29,10 @@ use std::ops::Range;
 /// Bytes of the log for each chunk that a push removes, and the most that it removes: 512 MiB of contents.
 const REMOVALS_SHARE: u64 = 4096;
 const REMOVALS_MAX: u64 = 8192;
+/// Files of which a push looks up what the tree has, and of these the ones that it looks up side by side: all callers of a sync wait
+/// for the push.
+const LOOKED_UP_MAX: usize = 512;
+const LOOKED_UP_AT_ONCE: usize = 128;
 
 /// What is to be removed.
 pub(super) struct Removals {
@@ -85,6 +89,13 @@ impl Gone {
     /// `chunks` of inode `ino`, of which nothing is in memory.
     pub(super) fn cut_off(ino: u64, chunks: Range<u64>) -> Gone {
         Gone { chunks, stays: true, ..Gone::unread(ino) }
+    }
+
+    /// The keys among which its records are looked up.
+    fn looked_up(&self) -> impl Iterator<Item = Range<Vec<u8>>> {
+        let xattrs = (!self.stays).then(|| Key::xattrs(self.ino));
+        let keys = xattrs.into_iter().chain([Key::chunks_within(self.ino, &self.chunks)]);
+        keys.map(|keys| keys.start.to_vec()..keys.end.to_vec())
     }
 
     /// All but the contents is removed, too.
@@ -205,6 +216,9 @@ impl Removals {
             if !gone.kept.is_known {
                 unknown.push(*gone);
                 left -= 1;
+                if unknown.len() == LOOKED_UP_MAX {
+                    break;
+                }
                 continue;
             }
             let end = gone.kept.end_of_first(&gone.chunks, left);
@@ -223,29 +237,40 @@ impl Removals {
 
     /// Removes records of files of which nothing was looked at but the attributes: all are in the tree, since nothing changed.
     pub(super) fn write(&self, data: &Data<'_>, to: &mut Added, owners: &Owners) {
-        let unknown = mem::take(&mut *self.unknown.lock());
+        let mut unknown = mem::take(&mut *self.unknown.lock());
+        unknown.sort_unstable_by_key(|gone| gone.ino);
         let mut left = self.most();
-        for mut gone in unknown {
-            // A file that cannot be read stays among those that are deleted when the store is opened, or `fsck` finds it.
-            let Ok(end) = remove_chunks(&gone, &mut left, (data, owners), to) else { continue };
-            if end < gone.chunks.end {
-                gone.chunks.start = end;
-                self.remove(gone);
-                continue;
+        let mut unknown = unknown.into_iter().peekable();
+        while unknown.peek().is_some() {
+            let some: Vec<Gone> = unknown.by_ref().take(LOOKED_UP_AT_ONCE).collect();
+            data.warm(&some.iter().flat_map(Gone::looked_up).collect::<Vec<_>>());
+            for gone in some {
+                self.write_one(gone, &mut left, data, to, owners);
             }
-            gone.remove_rest(to);
-            let xattrs = Key::xattrs(gone.ino);
-            // One that is left is found by `fsck`.
-            let _ = data.scan(&xattrs.start, &xattrs.end, &mut |key, _| {
-                if !gone.stays {
-                    to.remove(key);
-                }
-                !gone.stays
-            });
         }
         if self.are_left() {
             to.ask_again();
         }
+    }
+
+    /// Removes the records of `gone`, up to `left` of its chunks.
+    fn write_one(&self, mut gone: Gone, left: &mut u64, data: &Data<'_>, to: &mut Added, owners: &Owners) {
+        // A file that cannot be read stays among those that are deleted when the store is opened, or `fsck` finds it.
+        let Ok(end) = remove_chunks(&gone, left, (data, owners), to) else { return };
+        if end < gone.chunks.end {
+            gone.chunks.start = end;
+            return self.remove(gone);
+        }
+        gone.remove_rest(to);
+        if gone.stays {
+            return;
+        }
+        let xattrs = Key::xattrs(gone.ino);
+        // One that is left is found by `fsck`.
+        let _ = data.scan(&xattrs.start, &xattrs.end, &mut |key, _| {
+            to.remove(key);
+            true
+        });
     }
 }
 
