@@ -20,12 +20,13 @@ VERSITYGW := v1.8.0
 GO := 1.26.6
 export VERSITYGW GO
 
-.PHONY: s3-server help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load stress uring crash cluster miri clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
+.PHONY: quick s3-server help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load stress uring crash cluster miri clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make demo         build sluice without object stores, clusters and the lab, and take the tour'
+	@echo 'make demo         build sluice without object stores, clusters and the lab, and take the tour: two minutes on two idle CPUs'
 	@echo 'make test         everything that CI runs'
+	@echo 'make quick        format, lints and unit tests of the crates that differ from main'
 	@echo 'make build        target/release/sluice and sluice-lab, optimised across crates'
 	@echo 'make install      both programs, and the helper for mount(8) and /etc/fstab, below PREFIX (/usr/local) and SBINDIR (/sbin)'
 	@echo 'make unit         the Rust tests alone'
@@ -74,6 +75,9 @@ install:
 
 test: prerequisites programs s3-server fmt clippy doc deny package unit conformance
 	@echo 'make test: all parts done'
+
+quick: prerequisites
+	@sh tests/quick
 
 prerequisites:
 	@sh tests/prerequisites cargo cc

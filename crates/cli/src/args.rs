@@ -216,9 +216,10 @@ pub(crate) enum Command {
 
 const DEMO_EXAMPLES: &str = "\
 Unpacks the crates that Cargo has downloaded, lists and searches them, compiles a small crate, writes to a SQLite
-database from two processes, lets two processes contend for a byte-range lock, and deletes it all; then compares
-with tmpfs, a disk and the library in process. Needs /dev/fuse, and fusermount3 for ordinary users; says so and
-goes on in process without. Everything it makes is removed, also on Ctrl-C.
+database from two processes (sqlite3), lets two processes contend for a byte-range lock, deletes it all, kills the
+server of a store and mounts that again, and compares one thread with two; all beside tmpfs, a disk and the library
+in process. Needs /dev/fuse, and fusermount3 for ordinary users; says so and goes on in process without. Everything
+it makes is removed, also on Ctrl-C.
 
 Example:
   sluice demo";

@@ -18,7 +18,7 @@ pub(crate) fn is_meant(mut arguments: impl Iterator<Item = OsString>) -> bool {
 /// Becomes `sluice-lab`, with the arguments of this program.
 ///
 /// # Errors
-/// When there is no `sluice-lab`, or it does not start.
+/// If the program is missing or cannot be executed.
 pub(crate) fn run() -> Result<u8> {
     let Some(program) = companion("sluice-lab") else {
         let text = "the program sluice-lab does the measuring, and is neither beside sluice nor in PATH: `make build` in the \

@@ -16,7 +16,7 @@ const ROWS: u32 = 20;
 /// Waits of up to a minute for the other process; the first error ends the program.
 const SETTINGS: [&str; 4] = ["-batch", "-bail", "-cmd", ".timeout 60000"];
 
-/// Why there is no SQLite here, if there is none.
+/// The reason to skip the step: the host lacks `sqlite3`.
 pub(super) fn why_not() -> Option<String> {
     let found = Command::new("sqlite3").arg("-version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     (!found.is_ok_and(|status| status.success()))
