@@ -207,6 +207,9 @@ fn status(place: &Rendezvous, keys: &Path, json: bool) -> Result<()> {
         let _ = match (told, json) {
             (Ok((_, told)), true) => writeln!(text, "{told}"),
             (Err(_), true) => writeln!(text, "{{\"node\":{},\"role\":\"silent\"}}", node.0),
+            (Ok((Status { node, failure: Some(failure), .. }, _)), false) => {
+                writeln!(text, "{node:>6} {:>8}  cannot open the store: {failure}", "waiting")
+            }
             (Ok((status, _)), false) => writeln!(
                 text,
                 "{:>6} {:>8} {:>8} {:>8} {:>10} {:>10} {:>8}  {}",

@@ -104,14 +104,21 @@ pub(crate) fn take_metrics(list: &str) -> Result<(String, Option<SocketAddr>)> {
     Ok((others.join(","), address.transpose()?))
 }
 
+/// The pause after a client could not be accepted.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
+
 /// Answers every HTTP request at `address` with the counts of the mount `device`, until the process ends.
 pub(crate) fn serve_metrics(address: SocketAddr, device: (u32, u32)) -> Result<()> {
     let listener = TcpListener::bind(address).context(|| format!("metrics={address}"))?;
     thread::spawn(move || {
         // One after the other: a collector of metrics asks every few seconds.
-        for stream in listener.incoming().flatten() {
-            // A client that goes away is its own loss.
-            let _ = answer(stream, device);
+        for client in listener.incoming() {
+            match client {
+                // A client that goes away is its own loss.
+                Ok(stream) => drop(answer(stream, device)),
+                // Out of descriptors or memory: there may be some again later.
+                Err(_) => thread::sleep(ACCEPT_AGAIN),
+            }
         }
     });
     Ok(())

@@ -23,6 +23,9 @@ pub struct Status {
     pub node: u64,
     /// What it does.
     pub role: Role,
+    /// Why it could not open the store, if it is to and waits; else left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
     /// The owner's number; 0 if there is none.
     pub owner: u64,
     /// The epoch of the owner.

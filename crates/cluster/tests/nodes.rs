@@ -6,10 +6,13 @@ use harness::{Cluster, eventually};
 use rustix::fs::FlockOperation;
 use sluice_cluster::Role;
 use sluice_dlm::{ClusterCa, Secure};
+use sluice_vfs::{Options, Superblock};
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn what_one_node_writes_the_other_reads_and_warm_reads_send_no_message() {
@@ -33,6 +36,27 @@ fn what_one_node_writes_the_other_reads_and_warm_reads_send_no_message() {
     let before = cluster.node(b).status().requests;
     look();
     assert_eq!(cluster.node(b).status().requests - before, 0, "served by the kernel's caches");
+    cluster.finish();
+}
+
+#[test]
+fn a_node_that_cannot_open_the_store_says_why_until_it_can() {
+    let Some(mut cluster) = Cluster::new() else { return };
+    let (store, works) = (cluster.store(), Arc::new(AtomicBool::new(false)));
+    let open = {
+        let works = works.clone();
+        move |_| match works.load(Ordering::SeqCst) {
+            true => Superblock::open(&store, Options::default()).map_err(io::Error::other),
+            false => Err(io::Error::other("the medium is on fire")),
+        }
+    };
+    let node = cluster.start(Arc::new(open));
+    let failure = || cluster.node(node).status().failure;
+    eventually("it says why", || failure().is_some_and(|why| why.contains("on fire")));
+    assert_eq!(cluster.role(node), Role::Waiting);
+    works.store(true, Ordering::SeqCst);
+    eventually("it serves", || cluster.role(node) == Role::Owner);
+    assert_eq!(cluster.node(node).status().failure, None);
     cluster.finish();
 }
 

@@ -3,7 +3,7 @@
 mod harness;
 
 use harness::{Fixture, Peer, can_mount, eventually, fresh_dir, is_mounted, skipped};
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit};
 use sluice_fuse::{Ended, Mount, MountError, MountOptions, StopSignals, control};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, LockClass, Mutex, mpsc, thread};
@@ -261,6 +261,27 @@ fn a_slow_client_of_the_control_socket_does_not_keep_the_mount() {
         std::os::unix::net::UnixStream::connect_addr(&name.expect("a short name")).expect("it listens");
     silent.write_all(b"stat").expect("it listens");
     fixture.finish();
+}
+
+#[test]
+fn a_server_that_had_no_descriptors_for_a_while_answers_again() {
+    const NAME: &str = "a_server_that_had_no_descriptors_for_a_while_answers_again";
+    if serve_if_asked() || !can_mount() {
+        return;
+    }
+    let mut server = Server::start(NAME, rustix::process::geteuid().as_raw());
+    assert_eq!(server.status(), "serving");
+    let pid = Some(rustix::process::Pid::from_child(&server.child));
+    let limit_descriptors = |to: Rlimit| prlimit(pid, Resource::Nofile, to).expect("the server runs");
+    let before = limit_descriptors(Rlimit { current: Some(0), ..getrlimit(Resource::Nofile) });
+    let dir = server.dir.clone();
+    let asking = thread::spawn(move || control::stat(&dir));
+    thread::sleep(Duration::from_millis(100));
+    limit_descriptors(before);
+    let answer = asking.join().expect("no panic").expect("it answers").expect("it is a mount");
+    assert!(answer.starts_with(b"{"));
+    server.signal(Signal::TERM);
+    assert_eq!(server.status(), format!("{:?}", Ended::Unmounted));
 }
 
 /// Serves a mount until it ends, if this process was started for that by [`Server::start`].

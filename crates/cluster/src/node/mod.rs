@@ -18,12 +18,15 @@
 
 mod connect;
 mod seeking;
+mod trouble;
 
 use crate::lock_class::{CLOSING, ROLE, TAKEOVER};
 use crate::owner::Owner;
 use crate::status::{Role, Status, Takeover};
 use crate::wire::Frame;
 use connect::Uplinked;
+use trouble::Trouble;
+
 pub use connect::{ask_stat, ask_status};
 use rustls::ClientConfig;
 use sluice_dlm::{Identity, Membership, NodeId, Owner as Owned, View, now};
@@ -42,6 +45,8 @@ use std::path::PathBuf;
 const MARGIN: u32 = 8;
 /// How often a lease is renewed within its length.
 const RENEWALS: u32 = 4;
+/// The longest pause of a node without a server before it looks for one again.
+const SEEK_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How often time is looked at.
 const TICK: Duration = Duration::from_millis(20);
 /// The shard. There is one.
@@ -99,8 +104,8 @@ struct Inner {
     lost_at: AtomicU64,
     /// How long the last takeover took. *protected by its mutex*
     takeover: Mutex<Takeover>,
-    /// Why the node that is to be owner is none yet. *protected by its mutex*
-    failure: Mutex<Option<String>>,
+    /// Why the node that is to be owner cannot open the store. *protected by its mutex*
+    failure: Mutex<Trouble>,
     /// Stores that this node had, until they are closed. Held while none is dropped. *protected by its mutex*
     closing: Mutex<Vec<Closing>>,
 }
@@ -162,7 +167,7 @@ impl Node {
             is_over: AtomicBool::new(false),
             lost_at: AtomicU64::new(0),
             takeover: Mutex::with_class(&TAKEOVER, Takeover::default()),
-            failure: Mutex::with_class(&ROLE, None),
+            failure: Mutex::with_class(&ROLE, Trouble::default()),
             closing: Mutex::with_class(&CLOSING, Vec::new()),
         });
         let told = Arc::downgrade(&inner);
@@ -216,7 +221,7 @@ impl Node {
 
     /// Why this node, which is to be owner, cannot open the store, if that is so.
     pub fn last_failure(&self) -> Option<String> {
-        self.inner.failure.lock().clone()
+        self.inner.failure.lock().reason.clone()
     }
 
     /// Serves until somebody unmounts or one of `signals` comes, which unmounts. To be followed by [`leave`](Self::leave).
@@ -296,6 +301,11 @@ impl Drop for Node {
 }
 
 impl Inner {
+    fn is_leaving(&self) -> bool {
+        // Relaxed: the keeper ends when it sees it.
+        self.is_leaving.load(Ordering::Relaxed)
+    }
+
     fn is_over(&self) -> bool {
         // Relaxed: each thread ends when it sees it.
         self.is_over.load(Ordering::Relaxed)
@@ -327,20 +337,27 @@ impl Inner {
 
     /// Sleeps, for at most as long as it takes to notice the end.
     fn pause(&self, time: Duration) {
+        self.pause_until(time, || self.is_over());
+    }
+
+    /// As [`pause`](Self::pause), for at most as long as it takes to notice that `is_enough`.
+    fn pause_until(&self, time: Duration, is_enough: impl Fn() -> bool) {
         let end = now() + nanoseconds(time);
-        while !self.is_over() && now() < end {
+        while !is_enough() && now() < end {
             thread::sleep(Duration::from_nanos(end - now().min(end)).min(TICK));
         }
     }
 
     /// Renews the lease, and what the kernel may cache.
     fn keep_lease(&self) {
+        let mut trouble = Trouble::default();
         while !self.is_over() {
             let sent_at = now();
             let mut wait = self.membership.ttl() / RENEWALS;
             match self.membership.renew(self.id()) {
                 // Relaxed: see the field. An owner that has stopped does not begin again.
                 Ok(true) if self.is_member() => {
+                    trouble = Trouble::default();
                     self.valid_until.store(sent_at + self.usable(), Ordering::Relaxed);
                 }
                 Ok(_) => {
@@ -356,8 +373,10 @@ impl Inner {
                 }
                 // It runs out by itself.
                 Err(error) => {
-                    log::warn!("cannot renew the lease: {error}");
-                    wait = TICK;
+                    if trouble.is_new(&error.to_string()) {
+                        log::warn!("cannot renew the lease: {error}");
+                    }
+                    wait = trouble.pause(TICK, wait);
                 }
             }
             self.relay.tell_of_overdue();
@@ -395,8 +414,8 @@ impl Inner {
 
     /// Decides which node serves the mount.
     fn keep(self: Arc<Self>, calling: &Arc<ClientConfig>) {
-        // Relaxed: see the field.
-        while !self.is_leaving.load(Ordering::Relaxed) {
+        let mut trouble = Trouble::default();
+        while !self.is_leaving() {
             let lost = {
                 let mut role = self.role.lock();
                 role.link.take_if(|up| up.link.is_closed())
@@ -411,15 +430,26 @@ impl Inner {
                 let role = self.role.lock();
                 (role.view.revision, role.owner.is_some() || role.link.is_some())
             };
-            // One without a server looks again soon.
-            let wait = if has_server { Duration::from_millis(100) } else { Duration::ZERO };
-            let Ok(view) = self.membership.view(if has_server { revision } else { 0 }, wait) else {
-                self.pause(TICK);
-                continue;
+            let wait = if has_server { SEEK_PAUSE_MAX } else { Duration::ZERO };
+            let followed = match self.membership.view(if has_server { revision } else { 0 }, wait) {
+                Ok(view) if has_server || view.revision != revision => {
+                    trouble = Trouble::default();
+                    self.follow(view, calling)
+                }
+                Ok(view) => self.follow(view, calling),
+                Err(error) => {
+                    if trouble.is_new(&error.to_string()) {
+                        log::warn!("the membership cannot be read: {error}");
+                    }
+                    Err(error)
+                }
             };
-            if let Err(error) = self.follow(view, calling) {
+            if let Err(error) = &followed {
                 log::debug!("no server yet: {error}");
-                self.pause(TICK);
+            }
+            // A membership that does not answer, and a view in which nothing has changed, are looked at again after a pause.
+            if followed.is_err() || !has_server {
+                self.pause(trouble.pause(TICK, SEEK_PAUSE_MAX));
             }
         }
     }
@@ -518,17 +548,20 @@ impl Inner {
 
     fn status(&self) -> Status {
         let counts = self.relay.counts();
+        let failure = self.failure.lock().reason.clone();
         let role = self.role.lock();
         let living = role.view.living_owner(SHARD);
         let in_store = role.owner.as_ref().and_then(|owner| owner.superblock().changed_bytes());
+        let does = match () {
+            () if role.owner.as_ref().is_some_and(|owner| owner.local().is_some()) => Role::Owner,
+            () if role.link.as_ref().is_some_and(|up| up.epoch == role.epoch) => Role::Guest,
+            () => Role::Waiting,
+        };
         Status {
             cluster: self.cluster.clone(),
             node: self.id().0,
-            role: match () {
-                () if role.owner.as_ref().is_some_and(|owner| owner.local().is_some()) => Role::Owner,
-                () if role.link.as_ref().is_some_and(|up| up.epoch == role.epoch) => Role::Guest,
-                () => Role::Waiting,
-            },
+            role: does,
+            failure: if does == Role::Waiting { failure } else { None },
             owner: living.map_or(0, |owner| owner.node.0),
             epoch: living.map_or(0, |owner| owner.epoch),
             members: role.view.members.values().filter(|member| member.is_alive).count(),

@@ -1,6 +1,7 @@
 //! Seeking: how a node comes to a server: it follows the membership's view, calls the owner, or opens the store as the owner.
 
-use super::{At, Inner, RENEWALS, SHARD};
+use super::trouble::Trouble;
+use super::{At, Inner, SHARD};
 use crate::owner::Owner;
 use crate::status::Takeover;
 use rustls::ClientConfig;
@@ -8,7 +9,13 @@ use sluice_dlm::{Owner as Owned, View, now};
 use sluice_sync::Arc;
 use sluice_sync::atomic::Ordering;
 use sluice_sync::thread::Builder;
+use sluice_sync::time::Duration;
 use std::io;
+
+/// The pause after the first attempt to open a store that failed.
+const OPEN_PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause after such an attempt.
+const OPEN_PAUSE_MAX: Duration = Duration::from_secs(8);
 
 impl Inner {
     /// Does what a view of the membership asks for.
@@ -106,13 +113,22 @@ impl Inner {
         };
         log::info!("this node is to be the owner, epoch {}, {wait} ms after it lost its server", owned.epoch);
         let opened = (self.open)(owned.epoch);
-        *self.failure.lock() = opened.as_ref().err().map(io::Error::to_string);
         let superblock = match opened {
-            Ok(superblock) => superblock,
+            Ok(superblock) => {
+                *self.failure.lock() = Trouble::default();
+                superblock
+            }
             Err(error) => {
+                let pause = {
+                    let mut failure = self.failure.lock();
+                    if failure.is_new(&error.to_string()) {
+                        log::warn!("this node cannot open the store: {error}");
+                    }
+                    failure.pause(OPEN_PAUSE, OPEN_PAUSE_MAX)
+                };
                 // Perhaps another node can open it. To a store an epoch is good for one attempt.
                 self.membership.resign(owned.node, SHARD, owned.epoch)?;
-                self.pause(self.membership.ttl() / RENEWALS);
+                self.pause_until(pause, || self.is_leaving() || self.is_over());
                 return Err(error);
             }
         };

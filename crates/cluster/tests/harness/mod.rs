@@ -2,7 +2,7 @@
 
 #![allow(dead_code, unreachable_pub)] // each test binary uses its own part
 
-use sluice_cluster::{Config, Node, Role};
+use sluice_cluster::{Config, Node, Open, Role};
 use sluice_dlm::Identity;
 use sluice_fuse::{MountError, MountOptions};
 use sluice_vfs::{Options, Superblock};
@@ -67,20 +67,33 @@ impl Cluster {
 
     /// One more node, which is served.
     pub fn join(&mut self) -> usize {
-        let (dir, store) = (fresh_dir(), self.shared.join("store"));
+        let store = self.store();
+        let node = self
+            .start(Arc::new(move |_| Superblock::open(&store, Options::default()).map_err(io::Error::other)));
+        assert!(self.node(node).await_server(HANG), "{:?}", self.node(node).status());
+        node
+    }
+
+    /// One more node, which `open`s the store so, and may have no server yet.
+    pub fn start(&mut self, open: Open) -> usize {
+        let dir = fresh_dir();
         let config = Config {
             cluster: self.cluster.name().to_string(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             identity: self.identity(),
             membership: self.cluster.membership().expect("it is there"),
-            open: Arc::new(move |_| Superblock::open(&store, Options::default()).map_err(io::Error::other)),
+            open,
             dir: dir.clone(),
             options: MountOptions::parse("locks=sluice,transport=classic").expect("valid"),
         };
         let node = Node::start(config).expect("started");
-        assert!(node.await_server(HANG), "{:?}", node.status());
         self.nodes.push(Some((node, dir)));
         self.nodes.len() - 1
+    }
+
+    /// The directory of the store.
+    pub fn store(&self) -> PathBuf {
+        self.shared.join("store")
     }
 
     pub fn identity(&self) -> Identity {

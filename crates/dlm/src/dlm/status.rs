@@ -60,7 +60,8 @@ impl Inner {
                 stream.write_all(self.status(is_json != [0]).as_bytes())
             });
             if answered.is_err() {
-                self.pause(Duration::from_millis(1));
+                // A client that is gone, or no descriptors.
+                self.pause(Duration::from_millis(20));
             }
         }
     }

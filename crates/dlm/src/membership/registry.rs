@@ -13,13 +13,16 @@ pub struct Registry {
     pub(crate) view: View,
     /// When the lease of each living member is over.
     pub(crate) leases: BTreeMap<NodeId, u64>,
+    /// Before then nobody becomes a master: a change that was lost may have made one.
+    #[serde(default)]
+    pub(crate) claims_from: u64,
 }
 
 impl Registry {
     /// A cluster without members, whose leases last for `ttl` nanoseconds.
     pub fn new(shards: u16, ttl: u64) -> Registry {
         let view = View { owners: vec![None; usize::from(shards)], ..View::default() };
-        Registry { ttl, view, leases: BTreeMap::new() }
+        Registry { ttl, view, leases: BTreeMap::new(), claims_from: 0 }
     }
 
     /// Its state.
@@ -41,10 +44,12 @@ impl Registry {
         !over.is_empty()
     }
 
-    /// The state after `lost` changes that nobody can read: each gave two numbers at most, and may have prolonged any lease.
+    /// The state after `lost` changes that nobody can read: each gave two numbers at most, and may have prolonged any lease, or made
+    /// a master. Nobody becomes a master before those leases are over.
     pub(crate) fn pass_over(&mut self, now: u64, lost: u64) {
         self.view.revision += 2 * lost;
         self.leases.values_mut().for_each(|end| *end = now + self.ttl);
+        self.claims_from = now + self.ttl;
     }
 
     /// A new member.
@@ -70,7 +75,11 @@ impl Registry {
         self.expire(now);
         let lives = self.view.living_owner(shard).is_some();
         let Some(owner) = self.view.owners.get_mut(usize::from(shard)) else { return false };
-        if lives || owner.map_or(0, |owner| owner.epoch) != epoch || !self.leases.contains_key(&node) {
+        if lives
+            || now < self.claims_from
+            || owner.map_or(0, |owner| owner.epoch) != epoch
+            || !self.leases.contains_key(&node)
+        {
             return false;
         }
         self.view.revision += 1;
@@ -131,6 +140,15 @@ mod tests {
         assert!(registry.view().owners[0].expect("claimed").epoch > epoch);
         assert!(registry.view().members.contains_key(&a), "until it is fenced");
         assert!(registry.fenced(a) && !registry.fenced(a) && !registry.fenced(b));
+    }
+
+    #[test]
+    fn after_changes_that_were_lost_nobody_becomes_a_master_for_the_time_of_a_lease() {
+        let mut registry = Registry::new(1, 100);
+        let a = registry.join(0, "a");
+        registry.pass_over(50, 1);
+        assert!(registry.renew(140, a) && !registry.claim(149, a, 0, 0));
+        assert!(registry.claim(150, a, 0, 0));
     }
 
     #[test]

@@ -118,7 +118,11 @@ impl ControlShared {
                 self.listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
             match poll(&mut waiting, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return,
+                Err(_) if self.serving.lock().stopped => return,
+                Err(_) => {
+                    sleep(ACCEPT_AGAIN);
+                    continue;
+                }
             }
             let is_ready = |at: usize| !waiting[at].revents().is_empty();
             for (_, listener) in self.listeners.iter().enumerate().filter(|(at, _)| is_ready(*at)) {
@@ -127,8 +131,9 @@ impl ControlShared {
                     Ok((stream, _)) => drop(self.serve_one(stream, with)),
                     Err(error)
                         if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                    // Shut down; or out of descriptors, when answering is hopeless as well.
-                    Err(_) => return,
+                    Err(_) if self.serving.lock().stopped => return,
+                    // Out of descriptors or memory: there may be some again later.
+                    Err(_) => sleep(ACCEPT_AGAIN),
                 }
             }
         }
@@ -147,6 +152,9 @@ impl ControlShared {
         outcome
     }
 }
+
+/// The pause after a client could not be accepted.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 
 fn bind(device: (u32, u32)) -> io::Result<UnixListener> {
     let address = address(device)?;

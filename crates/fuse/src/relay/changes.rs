@@ -18,7 +18,7 @@ use crate::abi::InHeader;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs;
 
-/// So many changes are remembered. When more are not durable, the processes that made those before are not told.
+/// The number of changes, and of threads that made earlier ones, that are remembered.
 const RECENT_MAX: usize = 1 << 16;
 
 /// The changes of a kernel.
@@ -30,6 +30,8 @@ pub(super) struct Changes {
     unsynced: HashMap<u64, u64>,
     /// In the order in which they were answered, those after which nothing was made durable.
     recent: VecDeque<AnsweredChange>,
+    /// Threads with changes that are not remembered one by one, each with the count at its last such change.
+    earlier: HashMap<u32, u64>,
     /// The count up to which they are not remembered, and the one up to which they are durable.
     forgotten: u64,
     durable: u64,
@@ -111,14 +113,27 @@ impl Changes {
             if self.recent.len() == RECENT_MAX
                 && let Some(first) = self.recent.pop_front()
             {
-                self.forgotten = first.answered;
+                self.remember_thread(&first);
             }
             self.recent.push_back(AnsweredChange { number, made, answered, thread });
         }
     }
 
+    /// Of a change that is not remembered, keeps the thread. With as many threads as remembered changes, dead threads are dropped.
+    fn remember_thread(&mut self, change: &AnsweredChange) {
+        self.forgotten = change.answered;
+        if change.thread == 0 {
+            return;
+        }
+        if self.earlier.len() >= RECENT_MAX && !self.earlier.contains_key(&change.thread) {
+            self.earlier.retain(|thread, _| CallingProcess::of(*thread).is_some());
+        }
+        self.earlier.insert(change.thread, change.answered);
+    }
+
     /// Those up to this count are durable.
     pub(super) fn synced(&mut self, count: u64) {
+        self.earlier.retain(|_, last| *last > count);
         self.unsynced.retain(|_, last| *last > count);
         while self.recent.front().is_some_and(|change| change.answered <= count) {
             self.recent.pop_front();
@@ -147,8 +162,10 @@ impl Changes {
         // All up to this count is there.
         let kept = kept.last().map_or(durable, |change| change.answered);
         let lost = self.recent.iter().filter(|change| !is_kept(change)).map(|change| change.thread);
+        // Of a thread's changes that are not remembered the last one counts: a loss is told once too often rather than not at all.
+        let earlier = self.earlier.drain().filter(|(_, last)| *last > durable).map(|(thread, _)| thread);
         // 0 is a thread that the mount cannot see.
-        let threads: BTreeSet<_> = lost.filter(|thread| *thread != 0).collect();
+        let threads: BTreeSet<_> = lost.filter(|thread| *thread != 0).chain(earlier).collect();
         self.untold.retain(|process| CallingProcess::of(process.id).as_ref() == Some(process));
         self.untold.extend(threads.into_iter().filter_map(CallingProcess::of));
         // What this server executes may be lost with it, too.
@@ -241,6 +258,25 @@ mod tests {
         assert!(!changes.take_untold(own));
         assert_eq!(changes.taken_over(&BTreeSet::new(), &[]), [2]);
         assert!(changes.take_untold(own));
+    }
+
+    #[test]
+    fn a_process_is_told_of_changes_that_are_too_many_to_be_remembered() {
+        let own = process::id();
+        let changes_after = |durable: u64| {
+            let mut changes = Changes::default();
+            changes.answered(&of(1), [Some(1), None], 0, &[own]);
+            for number in 2..RECENT_MAX as u64 + 10 {
+                changes.answered(&of(number), [Some(2), None], number - 1, &[1]);
+            }
+            changes.synced(durable);
+            changes.taken_over(&BTreeSet::new(), &[]);
+            changes
+        };
+        let mut changes = changes_after(0);
+        assert!(changes.take_untold(own) && !changes.take_untold(own));
+        assert!(changes.earlier.is_empty());
+        assert!(!changes_after(1).take_untold(own), "what it did is durable");
     }
 
     #[test]
