@@ -33,6 +33,7 @@ use sluice_sync::time::Duration;
 use sluice_sync::{Arc, LockClass, RwLock};
 use std::mem;
 use std::ops::Range;
+use tokio::time::sleep;
 
 static ENGINE: LockClass = LockClass::new("bucket.engine");
 
@@ -65,6 +66,9 @@ const BLOCK: SstBlockSize = SstBlockSize::Block32Kib;
 /// Ranges whose first records are fetched side by side.
 const WARMED_AT_ONCE: usize = 16;
 
+/// An older node that is late opens the records at most so often, and opens them again after so long.
+const FENCED_MAX: u32 = 20;
+const FENCED_PAUSE: Duration = Duration::from_millis(50);
 /// A clock that is further behind is told of.
 const BEHIND: Duration = Duration::from_secs(10);
 
@@ -192,6 +196,7 @@ async fn open(
         ..Settings::default()
     };
     let clock = Arc::new(StoreClock::default());
+    let mut tries = 0;
     let db = loop {
         let builder =
             Db::builder(RECORDS, objects.clone()).with_settings(settings.clone()).with_sst_block_size(BLOCK);
@@ -200,7 +205,14 @@ async fn open(
         let db = builder.with_db_cache(blocks, 0).with_metrics_recorder(recorder.clone()).build().await;
         match db.map_err(of_records("open the records")) {
             // By one that claimed earlier and is late: that goes away.
-            Err(StoreError::Fenced) if owner.is_newest(objects).await? => {}
+            Err(StoreError::Fenced) if owner.is_newest(objects).await? => {
+                tries += 1;
+                if tries == FENCED_MAX {
+                    let text = "the records name an owner that has not claimed the store";
+                    return Err(StoreError::Damaged(text.into()));
+                }
+                sleep(FENCED_PAUSE).await;
+            }
             opened => break opened?,
         }
     };
