@@ -13,6 +13,7 @@ use crate::blocks::BlockCache;
 use crate::cache;
 use crate::clock::StoreClock;
 use crate::error::{failed, of_records};
+use crate::gaps;
 use crate::line::StoreLine;
 use crate::objects::Objects;
 use crate::owner::{ClaimKeeper, ClaimPace, Owner};
@@ -180,6 +181,8 @@ async fn open(
     opening: &Opening,
     recorder: &Arc<DefaultMetricsRecorder>,
 ) -> Result<Db, StoreError> {
+    gaps::check(objects).await?;
+    // Right before the records are opened, which fences others.
     if !owner.is_newest(objects).await? {
         return Err(StoreError::Fenced);
     }

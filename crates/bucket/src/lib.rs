@@ -52,6 +52,7 @@ mod credentials;
 mod data;
 mod engine;
 mod error;
+mod gaps;
 mod line;
 mod looking;
 mod objects;

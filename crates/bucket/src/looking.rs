@@ -3,6 +3,7 @@
 use crate::cache;
 use crate::engine::{Opening, POSITION, RECORDS, get, pushes, record, scan};
 use crate::error::of_records;
+use crate::gaps;
 use crate::objects::Objects;
 use crate::runtime::Stop;
 use slatedb::config::DbReaderOptions;
@@ -26,6 +27,7 @@ impl Looking {
         };
         let stop = Stop::over(opening.line.clone());
         let reader = stop.wait(async {
+            gaps::check(objects).await?;
             let reader = DbReader::builder(RECORDS, objects.clone())
                 .with_reader_mode(DbReaderMode::FollowLatest)
                 .with_options(options)

@@ -329,6 +329,38 @@ fn a_damaged_object_is_an_error_and_never_another_value() {
 }
 
 #[test]
+fn a_push_that_is_missing_before_others_is_damage_and_not_the_end() {
+    let objects = Arc::new(InMemory::new());
+    let store = Bucket::over(objects.clone()).create(quiet()).expect("a new store");
+    (0..12).for_each(|key| push(&store, key, &value(key)).expect("memory"));
+    // As a death leaves it.
+    let whole = contents(&objects);
+    let is_push = |path: &object_store::path::Path| path.as_ref().contains("/wal/");
+    let pushes: Vec<_> = whole.iter().map(|(path, _)| path).filter(|path| is_push(path)).collect();
+    let mut refused = 0;
+    for lost in &pushes[..pushes.len() - 1] {
+        let bucket = || {
+            let copy = InMemory::new();
+            wait(async {
+                for (path, bytes) in whole.iter().filter(|(path, _)| path != *lost) {
+                    copy.put(path, PutPayload::from(bytes.clone())).await.expect("memory");
+                }
+            });
+            Bucket::over(Arc::new(copy))
+        };
+        match bucket().open(Claim::Takeover, quiet()).and_then(|store| records(&store)) {
+            Ok(found) => assert!(found == expected(12), "`{lost}`: {} records", found.len()),
+            Err(error) => {
+                refused += 1;
+                assert!(matches!(error, StoreError::Damaged(_)), "`{lost}`: {error}");
+                bucket().look(quiet()).err().expect("a check finds it, too");
+            }
+        }
+    }
+    assert!(refused >= 11, "{refused} of {} refused", pushes.len());
+}
+
+#[test]
 fn an_object_store_whose_conditional_writes_do_not_hold_is_refused() {
     let plan = Plan { careless: true, ..Plan::default() };
     let node = Node::new(&Arc::new(InMemory::new()), plan, 1);
