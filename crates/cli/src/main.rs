@@ -17,6 +17,7 @@ mod copies;
 mod demo;
 mod fault;
 mod lab_program;
+mod leaving;
 mod mount_files;
 mod mount_helper;
 mod mount_locks;
@@ -111,7 +112,7 @@ fn perform(command: Command) -> Result<u8> {
         Command::Umount { lazy, force, dir } => {
             let store = store::mounted_on(&dir).filter(|_| !lazy && !force);
             // Before it is gone.
-            let server = store.as_ref().and_then(|_| store::server_of(&dir));
+            let server = leaving::server_before_unmount(&dir);
             let users = match () {
                 () if force => Users::Fail,
                 () if lazy => Users::LetFinish,
@@ -129,7 +130,7 @@ fn perform(command: Command) -> Result<u8> {
                     0,
                 );
             } else if let Some(store) = store {
-                store::await_end(&store, server);
+                leaving::await_end(&store, server);
             }
         }
         Command::Clone { from, to } => copies::clone_tree(&from, &to)?,

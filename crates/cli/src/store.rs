@@ -2,6 +2,7 @@
 
 use crate::args::Fsck;
 use crate::bucket::{self, Bucket};
+use crate::leaving::once_left;
 use crate::mount_stat::MountStat;
 use crate::ram_options;
 use crate::serve::warn_if_loose;
@@ -12,8 +13,7 @@ use sluice_console::output::Output;
 use sluice_fuse::control;
 use sluice_store::disk::{Disk, HostDisk, UNFINISHED};
 use sluice_store::{Content, Gravity, Progress, Report, Store, StoreError};
-use sluice_sync::time::{Duration, Instant};
-use sluice_sync::{Arc, thread};
+use sluice_sync::Arc;
 use sluice_vfs::{Options, Superblock};
 use std::fmt::Write as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -25,10 +25,6 @@ const UNCORRECTED: u8 = 4;
 pub(crate) const OPERATIONAL: u8 = 8;
 pub(crate) const USAGE: u8 = 16;
 
-/// How long a server may take that writes what is left.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// How long a server without a mount is waited for: one that was unmounted lazily stays as long as its files are open.
-const LEAVING: Duration = Duration::from_secs(30);
 /// The part of the host's free space that a log may take.
 const LOG_SHARE: u64 = 8;
 
@@ -128,68 +124,6 @@ pub(crate) fn mounted_on(dir: &Path) -> Option<PathBuf> {
     }
     let is_store = Store::info(&HostDisk::unlocked(&source).ok()?).is_ok();
     is_store.then_some(source)
-}
-
-/// The process that serves the mount on `dir`, if this one can tell.
-pub(crate) fn server_of(dir: &Path) -> Option<u32> {
-    // One of another pid namespace has another number there.
-    let is_here = control::is_elsewhere(dir).is_ok_and(|is_elsewhere| !is_elsewhere);
-    control::server_of(dir).ok().flatten().filter(|_| is_here)
-}
-
-/// Waits until the `server` of `store`, which is unmounted, has brought everything there and let go: the next command may want it.
-/// Another node of a cluster on this machine may have it for as long as it likes. Without a `server` whoever has the store is waited for.
-pub(crate) fn await_end(store: &Path, server: Option<u32>) {
-    let began = Instant::now();
-    let bucket = bucket::at(store).unwrap_or_default();
-    let is_meant = |user: u32| server.is_none_or(|server| server == user);
-    let is_used = || match &bucket {
-        Some(bucket) => {
-            matches!(bucket.user(), Ok(Some(StoreError::InUse(Some(user)))) if is_meant(user))
-        }
-        None => match HostDisk::lock_read_only(store) {
-            // One that is not shown may be meant.
-            Err(StoreError::InUse(user)) => user.is_none_or(is_meant),
-            _ => false,
-        },
-    };
-    while is_used() && began.elapsed() < PATIENCE {
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Does `open`, again and again while a server of ours has `store` whose mount is gone: umount(8) returns before it has ended.
-pub(crate) fn once_left<T>(
-    store: &Path,
-    open: impl Fn() -> std::result::Result<T, StoreError>,
-) -> std::result::Result<T, StoreError> {
-    let began = Instant::now();
-    loop {
-        match open() {
-            Err(StoreError::InUse(Some(user))) if is_leaving(user, store) && began.elapsed() < LEAVING => {
-                thread::sleep(Duration::from_millis(2));
-            }
-            done => return done,
-        }
-    }
-}
-
-/// Whether process `user` is a server that has `store`, and no mount of it any more.
-fn is_leaving(user: u32, store: &Path) -> bool {
-    // Empty of one that ends, or has ended.
-    let command = || std::fs::read_to_string(format!("/proc/{user}/cmdline")).unwrap_or_default();
-    let line = command();
-    if line.is_empty() {
-        return true;
-    }
-    // One whose mount has another name than the store is not known to be gone.
-    let is_server = line.split('\0').nth(1) == Some("mount") && !line.contains("fsname=");
-    let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
-    match sluice_fuse::is_mounted_for(user, store.as_os_str()) {
-        Ok(mounted) => is_server && !mounted,
-        // It may have ended just now.
-        Err(_) => command().is_empty(),
-    }
 }
 
 /// What a store says of itself: the one in `place`, or that is mounted there.

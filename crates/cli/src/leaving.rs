@@ -1,0 +1,148 @@
+//! Leaving: waits for a server that lets its store go.
+
+use crate::bucket;
+use sluice_fuse::control;
+use sluice_store::StoreError;
+use sluice_store::disk::HostDisk;
+use sluice_sync::thread;
+use sluice_sync::time::{Duration, Instant};
+use std::path::Path;
+
+/// How long a server may take that writes what is left.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a server without a mount is waited for: one that was unmounted lazily stays as long as its files are open.
+const LEAVING: Duration = Duration::from_secs(30);
+
+/// The process that serves the mount on `dir`, if this one can tell.
+pub(crate) fn server_of(dir: &Path) -> Option<u32> {
+    // One of another pid namespace has another number there.
+    let is_here = control::is_elsewhere(dir).is_ok_and(|is_elsewhere| !is_elsewhere);
+    control::server_of(dir).ok().flatten().filter(|_| is_here)
+}
+
+/// The server of a mount that is to be unmounted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Server {
+    /// This process.
+    Process(u32),
+    /// A process that is not seen from here.
+    Elsewhere,
+    /// It has ended.
+    Dead,
+}
+
+/// The server of the mount on `dir`.
+pub(crate) fn server_before_unmount(dir: &Path) -> Server {
+    match (server_of(dir), rustix::fs::statfs(dir)) {
+        (Some(server), _) => Server::Process(server),
+        (None, Err(rustix::io::Errno::NOTCONN)) => Server::Dead,
+        (None, _) => Server::Elsewhere,
+    }
+}
+
+/// Waits until the `server` of `store`, which is unmounted, has brought everything there and let go: the next command may want it.
+/// Another node of a cluster may have the store for as long as it likes.
+pub(crate) fn await_end(store: &Path, server: Server) {
+    let bucket = bucket::at(store).unwrap_or_default();
+    let is_meant = |user: u32| match server {
+        Server::Process(server) => server == user,
+        Server::Elsewhere => true,
+        Server::Dead => false,
+    };
+    // A process that has ended holds nothing.
+    let may_hold = || match server {
+        Server::Process(server) => Path::new(&format!("/proc/{server}")).exists(),
+        Server::Elsewhere => true,
+        Server::Dead => false,
+    };
+    let is_used = || match &bucket {
+        Some(bucket) => {
+            matches!(bucket.user(), Ok(Some(StoreError::InUse(Some(user)))) if is_meant(user))
+        }
+        None => match HostDisk::lock_read_only(store) {
+            // One that is not shown may be meant.
+            Err(StoreError::InUse(user)) => user.is_none_or(is_meant),
+            _ => false,
+        },
+    };
+    wait_while(PATIENCE, || may_hold() && is_used());
+}
+
+/// Waits while `goes_on`, for `limit` at most. The looks get rarer, down to four a second: each may be a request to an object store.
+fn wait_while(limit: Duration, mut goes_on: impl FnMut() -> bool) {
+    const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+    let (began, mut pause) = (Instant::now(), Duration::from_millis(2));
+    while goes_on() && began.elapsed() < limit {
+        thread::sleep(pause);
+        pause = (2 * pause).min(LONGEST_PAUSE);
+    }
+}
+
+/// Does `open`, again and again while a server of ours has `store` whose mount is gone: umount(8) returns before it has ended.
+pub(crate) fn once_left<T>(
+    store: &Path,
+    open: impl Fn() -> std::result::Result<T, StoreError>,
+) -> std::result::Result<T, StoreError> {
+    let mut opened = open();
+    wait_while(LEAVING, || {
+        let is_leaving = matches!(&opened, Err(StoreError::InUse(Some(user))) if is_leaving(*user, store));
+        if is_leaving {
+            opened = open();
+        }
+        is_leaving
+    });
+    opened
+}
+
+/// Whether process `user` is a server that has `store`, and no mount of it any more.
+fn is_leaving(user: u32, store: &Path) -> bool {
+    // Empty of one that ends, or has ended.
+    let command = || std::fs::read_to_string(format!("/proc/{user}/cmdline")).unwrap_or_default();
+    let line = command();
+    if line.is_empty() {
+        return true;
+    }
+    // One whose mount has another name than the store is not known to be gone.
+    let is_server = line.split('\0').nth(1) == Some("mount") && !line.contains("fsname=");
+    let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
+    match sluice_fuse::is_mounted_for(user, store.as_os_str()) {
+        Ok(mounted) => is_server && !mounted,
+        // It may have ended just now.
+        Err(_) => command().is_empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_vfs::{Options, Superblock};
+
+    #[test]
+    fn looks_at_a_store_in_use_get_rarer_and_end_with_their_reason() {
+        let mut looks = 0;
+        wait_while(Duration::from_secs(60), || {
+            looks += 1;
+            looks < 6
+        });
+        assert_eq!(looks, 6);
+        let mut late = 0;
+        wait_while(Duration::ZERO, || {
+            late += 1;
+            true
+        });
+        assert_eq!(late, 1);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_server_that_is_dead() {
+        let dir = std::env::temp_dir().join(format!("sluice-dead-server-{}", std::process::id()));
+        let store = Superblock::create(&dir, Options::default()).unwrap();
+        let began = Instant::now();
+        // Another process, this one, has the store.
+        await_end(&dir, Server::Dead);
+        await_end(&dir, Server::Process(u32::MAX));
+        assert!(began.elapsed() < PATIENCE);
+        store.close().unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}
